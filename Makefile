@@ -1,0 +1,36 @@
+# Everything a developer runs. `make demo` and `make test` need only a Python: they set up $(VENV) themselves.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format docs clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Make or update the virtual environment (instant when nothing changed)
+	@$(PYTHON) scripts/bootstrap --venv $(VENV) --quiet
+
+demo: setup ## Profile BERT here and analyze a trace recorded on an H200
+	@$(BIN)/python scripts/demo.py
+
+test: setup ## Run the whole test suite; PYTEST_ARGS="-k name -x" is passed on
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: setup ## Run every check that is not a test: format, lint, types, layers, docs, fragments, links
+	@VENV=$(VENV) scripts/check
+
+format: setup ## Format the code and fix what the linter can fix
+	@$(BIN)/python -m ruff check --fix --quiet . || true
+	@$(BIN)/python -m ruff format .
+
+docs: setup ## Write the generated pages and the README's output blocks anew
+	@$(BIN)/python scripts/generate_docs.py
+	@$(BIN)/python scripts/readme_output.py
+
+clean: ## Remove caches, build results and outputs (not the virtual environment)
+	@rm -rf build dist htmlcov .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf opscope_output profiling_results examples/bert/profiling_results
+	@find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +

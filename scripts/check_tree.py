@@ -1,0 +1,110 @@
+"""Rules of this repository that no other tool knows: links that resolve, fragments that belong to a change.
+
+Every relative link in a Markdown file names a file that exists, and every `#anchor` a heading in it. Every
+news fragment has a declared type and a text, and a change of `src` comes with one. Standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FRAGMENT_TYPES = ("feature", "fix", "doc")
+_FRAGMENT = re.compile(rf"^[^.]+\.({'|'.join(FRAGMENT_TYPES)})(\.\d+)?\.md$")
+_LINK = re.compile(r"!?\[[^\]]*\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)")
+_FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
+_INLINE_CODE = re.compile(r"`[^`\n]*`")
+_SKIPPED_FOLDERS = {"node_modules", "build", "dist", "opscope_output", "profiling_results"}
+
+
+def main() -> int:
+    """Print every broken rule; 1 if there is any."""
+    problems = [*broken_links(), *broken_fragments()]
+    for problem in problems:
+        print(problem)
+    print(f"{len(problems)} problem(s)" if problems else "links resolve, fragments are in order")
+    return 1 if problems else 0
+
+
+def broken_links() -> Iterator[str]:
+    """One line per relative link of a Markdown file that leads nowhere."""
+    for page in markdown_pages():
+        prose = _INLINE_CODE.sub("", _FENCE.sub("", page.read_text(encoding="utf-8")))
+        for target in _LINK.findall(prose):
+            if re.match(r"[a-z][a-z0-9+.-]*:", target):
+                continue
+            name, _, anchor = target.partition("#")
+            file = (page.parent / name).resolve() if name else page
+            where = f"{page.relative_to(ROOT)}: link {target!r}"
+            if not file.is_relative_to(ROOT):
+                yield f"{where} leaves the repository"
+            elif not file.exists():
+                yield f"{where}: no such file"
+            elif anchor and file.suffix == ".md" and anchor not in anchors(file):
+                yield f"{where}: no such heading"
+
+
+def markdown_pages() -> list[Path]:
+    """Every Markdown file of the repository outside hidden and generated folders."""
+    return [
+        page
+        for page in sorted(ROOT.rglob("*.md"))
+        if not any(
+            part.startswith(".") or part in _SKIPPED_FOLDERS for part in page.relative_to(ROOT).parts[:-1]
+        )
+    ]
+
+
+def anchors(page: Path) -> set[str]:
+    """Anchors of a page's headings, formed as code forges form them."""
+    headings = re.findall(
+        r"^#{1,6} +(.+?) *#*$", _FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE
+    )
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def broken_fragments() -> Iterator[str]:
+    """One line per ill-named or empty fragment, and one if a change of `src` has none."""
+    fragments = [
+        file for file in sorted((ROOT / "changes").glob("*")) if file.name not in ("README.md", ".gitkeep")
+    ]
+    for fragment in fragments:
+        if not _FRAGMENT.match(fragment.name):
+            yield f"changes/{fragment.name}: name it +WORDS.TYPE.md, TYPE one of {', '.join(FRAGMENT_TYPES)}"
+        elif not fragment.read_text(encoding="utf-8").strip():
+            yield f"changes/{fragment.name}: empty"
+    if not fragments and source_changed_since_release():
+        yield "src changed since CHANGELOG.md was last written: add a fragment (see changes/README.md)"
+
+
+def source_changed_since_release() -> bool:
+    """Whether `src` differs from its state at the last commit of CHANGELOG.md; False where git cannot tell.
+
+    On a shallow clone both have the boundary commit in common, so the answer is no: never a false alarm.
+    """
+    released = git("log", "-1", "--format=%H", "--", "CHANGELOG.md")
+    return bool(released) and bool(git("diff", "--name-only", released, "--", "src"))
+
+
+def git(*arguments: str) -> str:
+    """What git prints; empty if it fails or is not there."""
+    try:
+        result = subprocess.run(
+            ["git", *arguments],
+            cwd=ROOT,
+            check=False,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+        )
+    except OSError:
+        return ""
+    return result.stdout.strip() if result.returncode == 0 else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,198 @@
+"""Call trees from intervals: who encloses whom on a thread, and sums over subtrees.
+
+Operators of one thread are recorded by scopes, so they nest; clocks that tick in microseconds and ranges that
+end on another thread break that. Threads that nest are done with sorted arrays; threads that do not, one
+interval at a time with a stack.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Forest", "Int64", "enclosing", "nest", "outermost_of_name", "subtree_sums"]
+
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Forest:
+    """Call trees in preorder: index i is the i-th interval by (thread, start, longest first).
+
+    Args:
+        order: Input index of every preorder position.
+        thread: Thread, ascending.
+        start_ns: Start.
+        end_ns: End.
+        parent: Preorder index of the parent; -1 for a root.
+        depth: 0 for a root.
+        last_descendant: Largest preorder index in the subtree.
+        irregular_count: Intervals that overlap another of their thread without lying inside it.
+    """
+
+    order: Int64
+    thread: Int64
+    start_ns: Int64
+    end_ns: Int64
+    parent: Int64
+    depth: Int64
+    last_descendant: Int64
+    irregular_count: int = 0
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+
+def nest(
+    thread: Int64, start_ns: Int64, duration_ns: Int64, sequence: Int64, *, tolerance_ns: int = 0
+) -> Forest:
+    """Forest of intervals.
+
+    Args:
+        thread: Thread of each interval.
+        start_ns: Start of each.
+        duration_ns: Duration of each, ≥ 0.
+        sequence: Order of opening among equal intervals (the outer one first).
+        tolerance_ns: How far a child may overrun its parent, the resolution of the clock.
+    """
+    end_ns = start_ns + duration_ns
+    order = np.lexsort((sequence, -end_ns, start_ns, thread))
+    thread, start_ns, end_ns = thread[order], start_ns[order], end_ns[order]
+    opening, closing = _keys(thread, start_ns, end_ns)
+    positions = np.arange(len(order), dtype=np.int64)
+    # Of the intervals before i, those that closed by its start are no ancestors; the others all are.
+    depth = positions - np.searchsorted(np.sort(closing), opening, side="right")
+    parent = _parents(depth)
+    last = np.searchsorted(opening, closing, side="left") - 1
+    child = parent >= 0
+    overrun = np.zeros(len(order), dtype=bool)
+    overrun[child] = closing[child] > closing[parent[child]]
+    irregular = 0
+    if overrun.any():
+        for bad_thread in np.unique(thread[overrun]):
+            low, high = np.searchsorted(thread, [bad_thread, bad_thread + 1])
+            part = slice(int(low), int(high))
+            parent[part], depth[part], last[part], count = _nest_one_by_one(
+                start_ns[part], end_ns[part], int(low), tolerance_ns
+            )
+            irregular += count
+    return Forest(order, thread, start_ns, end_ns, parent, depth, last, irregular)
+
+
+def _keys(thread: Int64, start_ns: Int64, end_ns: Int64) -> tuple[Int64, Int64]:
+    """Opening and closing moments as single integers that order threads one after the other.
+
+    Times are doubled so that an empty interval can close half a nanosecond after it opens.
+    """
+    if not len(thread):
+        return start_ns, end_ns
+    base = int(start_ns.min())
+    reach = 2 * (int(end_ns.max()) - base) + 2
+    _, dense = np.unique(thread, return_inverse=True)
+    opening = dense * reach + 2 * (start_ns - base)
+    closing = dense * reach + 2 * (end_ns - base) + (start_ns == end_ns)
+    return opening, closing
+
+
+def _parents(depth: Int64) -> Int64:
+    """For each position the last one before it that is one level up; -1 at level 0."""
+    parent = np.full(len(depth), -1, dtype=np.int64)
+    if not len(depth):
+        return parent
+    by_depth = np.argsort(depth, kind="stable")
+    bounds = np.searchsorted(depth[by_depth], np.arange(int(depth.max()) + 2))
+    above = by_depth[bounds[0] : bounds[1]]
+    for level in range(1, len(bounds) - 1):
+        here = by_depth[bounds[level] : bounds[level + 1]]
+        parent[here] = above[np.searchsorted(above, here) - 1]
+        above = here
+    return parent
+
+
+def _nest_one_by_one(
+    start_ns: Int64, end_ns: Int64, offset: int, tolerance_ns: int
+) -> tuple[Int64, Int64, Int64, int]:
+    """Nesting with a stack: the parent is the innermost open interval that holds the whole new one."""
+    count = len(start_ns)
+    parent = np.full(count, -1, dtype=np.int64)
+    depth = np.zeros(count, dtype=np.int64)
+    last = np.arange(count, dtype=np.int64)
+    starts, ends = start_ns.tolist(), end_ns.tolist()
+    stack: list[int] = []
+    irregular = 0
+    for index in range(count):
+        while stack and ends[stack[-1]] <= starts[index]:
+            stack.pop()
+        was_open = bool(stack)
+        while stack and ends[stack[-1]] + tolerance_ns < ends[index]:
+            stack.pop()
+        irregular += was_open and not stack
+        if stack:
+            parent[index] = stack[-1] + offset
+            depth[index] = depth[stack[-1]] + 1
+        stack.append(index)
+    for index in range(count - 1, -1, -1):
+        above = parent[index] - offset
+        if above >= 0:
+            last[above] = max(last[above], last[index])
+    return parent, depth, last + offset, irregular
+
+
+def enclosing(forest: Forest, thread: Int64, time_ns: Int64) -> Int64:
+    """Preorder index of the innermost interval open at each moment on its thread; -1 where none is."""
+    found = np.full(len(thread), -1, dtype=np.int64)
+    if not len(forest) or not len(thread):
+        return found
+    base = min(int(forest.start_ns.min()), int(time_ns.min()))
+    reach = max(int(forest.end_ns.max()), int(time_ns.max())) - base + 1
+    threads = np.unique(forest.thread)
+    dense = np.searchsorted(threads, thread)
+    known = dense < len(threads)
+    known[known] = threads[dense[known]] == thread[known]
+    opening = np.searchsorted(threads, forest.thread) * reach + (forest.start_ns - base)
+    moment = dense * reach + (time_ns - base)
+    found[known] = np.searchsorted(opening, moment[known], side="right") - 1
+    wrong = found >= 0
+    wrong[wrong] = forest.thread[found[wrong]] != thread[wrong]
+    found[wrong] = -1
+    while True:
+        open_somewhere = found >= 0
+        closed = np.zeros(len(found), dtype=bool)
+        closed[open_somewhere] = forest.end_ns[found[open_somewhere]] <= time_ns[open_somewhere]
+        if not closed.any():
+            return found
+        found[closed] = forest.parent[found[closed]]
+
+
+def subtree_sums(forest: Forest, value: Int64) -> Int64:
+    """Sum of `value` (in preorder) over each subtree, exact."""
+    prefix = np.zeros(len(value) + 1, dtype=np.int64)
+    np.cumsum(value, out=prefix[1:])
+    return prefix[forest.last_descendant + 1] - prefix[np.arange(len(value))]
+
+
+def children_time(forest: Forest) -> Int64:
+    """Time of each interval's direct children that lies inside it, in nanoseconds."""
+    total = np.zeros(len(forest), dtype=np.int64)
+    child = np.flatnonzero(forest.parent >= 0)
+    parent = forest.parent[child]
+    inside = np.minimum(forest.end_ns[child], forest.end_ns[parent]) - forest.start_ns[child]
+    # Sums of integers below 2**53 are exact in the float64 that bincount adds in.
+    total += np.bincount(parent, weights=inside, minlength=len(forest)).astype(np.int64)
+    return total
+
+
+def outermost_of_name(forest: Forest, name: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+    """Whether no ancestor carries the same name. `name` is any integer per name, in preorder."""
+    outermost = np.ones(len(forest), dtype=bool)
+    if not len(forest):
+        return outermost
+    by_name = np.argsort(name, kind="stable")
+    group = np.cumsum(np.concatenate(([False], name[by_name][1:] != name[by_name][:-1]))).astype(np.int64)
+    # Within a name, some earlier subtree reaches over this position exactly if it is an ancestor.
+    reach = np.maximum.accumulate(group * len(forest) + forest.last_descendant[by_name])
+    covered = reach[:-1] >= group[1:] * len(forest) + by_name[1:]
+    outermost[by_name[1:]] = ~covered
+    return outermost

@@ -1,0 +1,136 @@
+"""Recording single functions: `profile_call` repeats one, `profiled` records the calls a program makes.
+
+Importing this module does not import torch.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
+
+from opscope.capture.cycle import Cycle
+from opscope.capture.profiler import CaptureOptions, Profiler
+from opscope.errors import InputError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["ProfiledFunction", "profile_call", "profiled"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def profile_call(
+    fn: Callable[..., R],
+    *args: object,
+    output_dir: str | os.PathLike[str] | None = None,
+    name: str = "trace",
+    wait: int = 0,
+    warmup: int = 1,
+    active: int = 1,
+    **options: Unpack[CaptureOptions],
+) -> tuple[R, Cycle]:
+    """Call a function `wait + warmup + active` times and record the last `active` calls, one step each.
+
+    Args:
+        fn: Called with `args`; keywords belong to the recording, so bind them with `functools.partial`.
+        *args: Its arguments.
+        output_dir: As in `Profiler`.
+        name: As in `Profiler`.
+        wait: Calls without the profiler.
+        warmup: Calls with the profiler attached but not recording.
+        active: Recorded calls.
+        **options: As in `Profiler`.
+
+    Returns:
+        The result of the last call, and the recorded cycle.
+
+    Raises:
+        InputError: The schedule makes no sense, or a file is in the way.
+        CaptureError: As in `Profiler`.
+    """
+    with Profiler(output_dir, name=name, wait=wait, warmup=warmup, active=active, **options) as profiler:
+        for _ in range(profiler.total_steps):
+            result = fn(*args)
+            profiler.step()
+    return result, profiler.cycles[0]
+
+
+class ProfiledFunction(Generic[P, R]):
+    """A function some of whose calls are recorded; made by `profiled`.
+
+    Attributes:
+        cycles: One per recorded call so far.
+    """
+
+    def __init__(
+        self, fn: Callable[P, R], skip: int, count: int, make_profiler: Callable[[int], Profiler]
+    ) -> None:
+        functools.update_wrapper(self, fn)
+        self.cycles: list[Cycle] = []
+        self._fn = fn
+        self._recorded_calls = range(skip, skip + count)
+        self._make_profiler = make_profiler
+        self._call_count = 0
+        self._is_recording = False
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The function's result; recorded if this call's turn has come. A call within a recorded one is part of it."""
+        if self._is_recording:
+            return self._fn(*args, **kwargs)
+        call, self._call_count = self._call_count, self._call_count + 1
+        if call not in self._recorded_calls:
+            return self._fn(*args, **kwargs)
+        self._is_recording = True
+        try:
+            with self._make_profiler(call) as profiler:
+                result = self._fn(*args, **kwargs)
+        finally:
+            self._is_recording = False
+        self.cycles.extend(profiler.cycles)
+        return result
+
+
+def profiled(
+    output_dir: str | os.PathLike[str] | None = None,
+    *,
+    name: str | None = None,
+    warmup: int = 0,
+    active: int = 1,
+    **options: Unpack[CaptureOptions],
+) -> Callable[[Callable[P, R]], ProfiledFunction[P, R]]:
+    """A decorator that records calls of a function, each as a cycle of one step.
+
+        @profiled("out", warmup=2)
+        def generate(prompt): ...
+
+    The first `warmup` calls run without the profiler, the next `active` are recorded as `<name>_call<n>.json`
+    (n counts all calls from 0), and later ones run without it again.
+
+    Args:
+        output_dir: As in `Profiler`.
+        name: Of the trace files; the function's name if None.
+        warmup: Calls that run unrecorded first.
+        active: Calls to record.
+        **options: As in `Profiler`.
+
+    Raises:
+        InputError: The counts make no sense.
+    """
+    if warmup < 0 or active < 1:
+        raise InputError(
+            f"warmup={warmup}, active={active} records no call", hint="Need warmup >= 0 and active >= 1"
+        )
+
+    def decorate(fn: Callable[P, R]) -> ProfiledFunction[P, R]:
+        stem = name or getattr(fn, "__name__", "call").strip("<>")
+
+        def make_profiler(call: int) -> Profiler:
+            return Profiler(output_dir, name=f"{stem}_call{call}", warmup=0, active=1, **options)
+
+        return ProfiledFunction(fn, warmup, active, make_profiler)
+
+    return decorate

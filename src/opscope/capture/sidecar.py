@@ -1,0 +1,136 @@
+"""The sidecar: one small JSON file beside a trace that says how the trace was made.
+
+The trace stays an ordinary Kineto file; everything opscope knows beyond it is here. The sidecar of
+`trace.json` (also `.json.gz`, `.json.zst`) is `trace.opscope.json` in the same folder; a name without such an
+ending gets `.opscope.json` appended. Written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from opscope.errors import CaptureError, InputError
+from opscope.model.environment import Environment
+
+__all__ = [
+    "SIDECAR_SCHEMA_VERSION",
+    "RecordedSchedule",
+    "RecordedSettings",
+    "Sidecar",
+    "read_sidecar",
+    "sidecar_path",
+    "write_sidecar",
+]
+
+SIDECAR_SCHEMA_VERSION = 1
+
+_TRACE_SUFFIXES = (".json", ".json.gz", ".json.zst")
+
+
+class RecordedSchedule(msgspec.Struct, frozen=True):
+    """The schedule asked for, and which of its cycles (from 0) the trace holds."""
+
+    wait: int
+    warmup: int
+    active: int
+    repeat: int
+    cycle: int
+
+
+class RecordedSettings(msgspec.Struct, frozen=True):
+    """What the profiler was told to record, after `with_modules` turned stacks on."""
+
+    record_shapes: bool
+    with_stack: bool
+    with_modules: bool
+    profile_memory: bool
+    activities: tuple[str, ...]
+
+
+class Sidecar(msgspec.Struct, frozen=True):
+    """How one trace was made.
+
+    Args:
+        trace: File name of the trace, without folders.
+        created: When the recording ended, ISO 8601 in UTC.
+        environment: Versions and devices.
+        schedule: What was asked for.
+        settings: What was recorded.
+        steps: Whole steps in the trace. A partial trace has one more `ProfilerStep`: the one it was left in.
+        partial: The program ended before the window's last step.
+        clean_window: The device was idle when the recording started and again when it stopped.
+        wall_time_ns_per_step: Host time of each whole step, with the profiler on. Steps are not synchronized,
+            so one step's device work may finish in a later one; the last one waits for it all, so the sum is
+            exact.
+        workload: The recorded program's description, or None.
+        schema_version: Of this file.
+    """
+
+    trace: str
+    created: str
+    environment: Environment
+    schedule: RecordedSchedule
+    settings: RecordedSettings
+    steps: int
+    partial: bool
+    clean_window: bool
+    wall_time_ns_per_step: tuple[int, ...]
+    workload: dict[str, Any] | None = None
+    schema_version: int = SIDECAR_SCHEMA_VERSION
+
+
+class _Version(msgspec.Struct):
+    schema_version: int
+
+
+def sidecar_path(trace_path: str | os.PathLike[str]) -> Path:
+    """Where the sidecar of a trace lies."""
+    path = Path(trace_path)
+    for suffix in _TRACE_SUFFIXES:
+        if path.name.endswith(suffix):
+            return path.with_name(f"{path.name.removesuffix(suffix)}.opscope.json")
+    return path.with_name(f"{path.name}.opscope.json")
+
+
+def write_sidecar(path: str | os.PathLike[str], sidecar: Sidecar) -> None:
+    """Write a sidecar; the file appears, or is replaced, only when it is whole.
+
+    Raises:
+        CaptureError: It cannot be written.
+    """
+    target = Path(path)
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        partial.write_bytes(msgspec.json.format(msgspec.json.encode(sidecar), indent=2) + b"\n")
+        partial.replace(target)
+    except OSError as error:
+        raise CaptureError(f"the sidecar cannot be written ({error.strerror})", source=target) from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read_sidecar(path: str | os.PathLike[str]) -> Sidecar:
+    """The sidecar in a file.
+
+    Raises:
+        InputError: No such file, not a sidecar, or written by a newer opscope.
+    """
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(f"the sidecar cannot be read ({error.strerror})", source=path) from error
+    try:
+        version = msgspec.json.decode(content, type=_Version).schema_version
+        if version > SIDECAR_SCHEMA_VERSION:
+            raise InputError(
+                f"a sidecar of schema version {version}; this opscope reads up to {SIDECAR_SCHEMA_VERSION}",
+                source=path,
+                hint="Upgrade opscope to read it",
+            )
+        return msgspec.json.decode(content, type=Sidecar)
+    except msgspec.DecodeError as error:
+        raise InputError(f"not a sidecar of opscope ({error})", source=path) from error

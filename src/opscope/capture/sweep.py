@@ -1,0 +1,185 @@
+"""One configuration of a sweep: build the workload, time it without the profiler, record it.
+
+Timing is injected, since `bench` is a sibling layer. Importing this module does not import torch.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from opscope.capture.cycle import Cycle
+from opscope.capture.profiler import Profiler
+from opscope.errors import CaptureError
+from opscope.model.environment import Environment
+from opscope.model.measurement import Latency, LatencyMeasure
+from opscope.workloads.runtime import is_out_of_memory, release_memory
+from opscope.workloads.workload import Workload, WorkloadSpec
+
+__all__ = ["Configuration", "ConfigurationRun", "configuration_of", "run_configuration"]
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What distinguishes one run of a sweep from another."""
+
+    workload: str
+    batch_size: int
+    seq_len: int
+    dtype: str
+    device: str
+    attn_implementation: str
+    train: bool
+
+    @property
+    def label(self) -> str:
+        """Part of its file names, e.g. `bs8_seq128`."""
+        return f"bs{self.batch_size}_seq{self.seq_len}"
+
+
+@dataclass(frozen=True)
+class ConfigurationRun:
+    """What one configuration left behind.
+
+    Args:
+        configuration: What was run.
+        parameter_count: Of the model, or None where there is no model to ask.
+        steps: Recorded steps.
+        trace_path: Kineto trace.
+        sidecar_path: Sidecar beside it.
+        environment: Versions and devices.
+        wall_time_ns_per_step: Of each recorded step, with the profiler on.
+        latency: Of one step without the profiler, or None if it was not measured.
+    """
+
+    configuration: Configuration
+    parameter_count: int | None
+    steps: int
+    trace_path: Path
+    sidecar_path: Path
+    environment: Environment
+    wall_time_ns_per_step: tuple[int, ...]
+    latency: Latency | None
+
+
+def configuration_of(spec: WorkloadSpec, batch_size: int, seq_len: int) -> Configuration:
+    """The configuration of a spec at one batch size and sequence length."""
+    options = spec.options
+    return Configuration(
+        workload=spec.name,
+        batch_size=batch_size,
+        seq_len=seq_len,
+        dtype=options.dtype,
+        device=options.device,
+        attn_implementation=options.attn_implementation,
+        train=options.train,
+    )
+
+
+def run_configuration(
+    spec: WorkloadSpec,
+    configuration: Configuration,
+    output_dir: str | os.PathLike[str],
+    *,
+    trace_name: str,
+    wait: int = 0,
+    warmup: int = 2,
+    active: int = 3,
+    measure: LatencyMeasure | None = None,
+    record_shapes: bool = True,
+    with_stack: bool = False,
+    with_modules: bool = False,
+    profile_memory: bool = False,
+    overwrite: bool = False,
+) -> ConfigurationRun:
+    """Build, time and record one configuration; its memory is free again afterwards.
+
+    The latency is taken first, before the profiler is attached for this configuration. Files in the way are
+    only refused once the workload is built and timed, so check `trace_name` before a long sweep.
+
+    Args:
+        spec: Builds the workload; made with the options that `configuration` repeats.
+        configuration: Batch size and sequence length to build, and what to call it.
+        output_dir: Folder of the trace.
+        trace_name: File name of the trace.
+        wait: As in `Profiler`.
+        warmup: As in `Profiler`.
+        active: As in `Profiler`.
+        measure: Times the step without the profiler; no latency if None.
+        record_shapes: As in `Profiler`.
+        with_stack: As in `Profiler`.
+        with_modules: As in `Profiler`.
+        profile_memory: As in `Profiler`.
+        overwrite: As in `Profiler`.
+
+    Raises:
+        CaptureError: It ran out of memory, or the profiler failed.
+        InputError: The workload cannot be built, or a file is in the way.
+    """
+
+    def record(workload: Workload) -> Cycle:
+        with Profiler(
+            output_dir,
+            name=trace_name,
+            wait=wait,
+            warmup=warmup,
+            active=active,
+            record_shapes=record_shapes,
+            with_stack=with_stack,
+            with_modules=with_modules,
+            profile_memory=profile_memory,
+            workload={**asdict(configuration), **workload.description},
+            overwrite=overwrite,
+        ) as profiler:
+            for _ in range(profiler.total_steps):
+                workload.step()
+                profiler.step()
+        return profiler.cycles[0]
+
+    with _memory_returned(configuration):
+        return _run(spec, configuration, measure, record)
+
+
+def _run(
+    spec: WorkloadSpec,
+    configuration: Configuration,
+    measure: LatencyMeasure | None,
+    record: Callable[[Workload], Cycle],
+) -> ConfigurationRun:
+    workload = spec.build(configuration.batch_size, configuration.seq_len)
+    latency = None if measure is None else measure(workload.step, workload.device)
+    cycle = record(workload)
+    return ConfigurationRun(
+        configuration=configuration,
+        parameter_count=workload.parameter_count,
+        steps=cycle.sidecar.steps,
+        trace_path=cycle.trace_path,
+        sidecar_path=cycle.sidecar_path,
+        environment=cycle.sidecar.environment,
+        wall_time_ns_per_step=cycle.sidecar.wall_time_ns_per_step,
+        latency=latency,
+    )
+
+
+@contextmanager
+def _memory_returned(configuration: Configuration) -> Iterator[None]:
+    """Give all memory back at the end, and name the configuration when there was not enough of it."""
+    try:
+        yield
+    except Exception as error:
+        cause = error.__cause__ if isinstance(error, CaptureError) else error
+        if cause is None or not is_out_of_memory(cause):
+            raise
+        # The tracebacks' frames hold the model; without this the next configuration finds no memory either.
+        for failure in (error, cause):
+            traceback.clear_frames(failure.__traceback__)
+        raise CaptureError(
+            f"out of memory with {configuration.workload} {configuration.label}",
+            hint="Use a smaller batch, a shorter sequence or a smaller dtype",
+        ) from cause
+    finally:
+        release_memory()

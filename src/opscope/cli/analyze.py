@@ -1,0 +1,89 @@
+"""`opscope analyze`: reports on any recorded trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from opscope.cli.console import (
+    open_source,
+    print_document,
+    print_json,
+    refuse_existing,
+    say_wrote,
+    status,
+)
+
+if TYPE_CHECKING:
+    from opscope.analysis.summary import Summary
+
+__all__ = ["analyze"]
+
+_JSON_NAME = "analysis.json"
+_REPORT_NAME = "report.md"
+
+
+def analyze(
+    traces: Annotated[list[str], Parameter(name="TRACE")],
+    /,
+    *,
+    json: bool = False,
+    output_dir: Path | None = None,
+    save: Path | None = None,
+    force: bool = False,
+    top: Annotated[int, Parameter(validator=Number(gte=1))] = 10,
+    memory_limit: str | None = None,
+    threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
+) -> int:
+    """Report where the device time of recorded traces goes.
+
+    Args:
+        traces: Kineto traces (.json, .json.gz, .json.zst), folders of rank files, addresses (s3://, gs://, https://),
+            or one saved session. Several are read as the ranks of one job.
+        json: Print one JSON document and nothing else.
+        output_dir: Also write analysis.json and report.md there.
+        save: Also write the session to this .opscope file.
+        force: Overwrite existing files.
+        top: Operators (and kernels) to list.
+        memory_limit: Limit of the database engine while reading, e.g. 1GB; more spills to disk.
+        threads: Worker threads; all cores by default.
+    """
+    outputs = [] if output_dir is None else [output_dir / _JSON_NAME, output_dir / _REPORT_NAME]
+    refuse_existing([*outputs, *([save] if save else [])], force=force)
+    from opscope.analysis.summary import summarize
+
+    with open_source(traces, memory_limit=memory_limit, threads=threads) as session:
+        with status("Summarizing"):
+            summary = summarize(session)
+        _print(summary, json=json, top=top)
+        written = [] if output_dir is None else _write(summary, output_dir, top=top)
+        if save is not None:
+            written.append(session.save(save, overwrite=force))
+    say_wrote(written, on_stderr=json)
+    return 0
+
+
+def _print(summary: Summary, *, json: bool, top: int) -> None:
+    if json:
+        from opscope.report.analysis_json import analysis_document
+
+        print_json(analysis_document(summary, top=top))
+    else:
+        from opscope.report.compose import overview_document
+
+        print_document(overview_document(summary, top=top))
+
+
+def _write(summary: Summary, output_dir: Path, *, top: int) -> list[Path]:
+    from opscope.report.analysis_json import analysis_document
+    from opscope.report.compose import analysis_report
+    from opscope.report.json_export import write_json, write_text
+    from opscope.report.markdown import render_markdown
+
+    return [
+        write_json(output_dir / _JSON_NAME, analysis_document(summary, top=top)),
+        write_text(output_dir / _REPORT_NAME, render_markdown(analysis_report(summary, top=top))),
+    ]

@@ -1,0 +1,123 @@
+"""The `opscope` command: its verbs, and what every way to fail becomes.
+
+Exit codes: 0 fine, 1 an OpscopeError (or a failed configuration), 2 usage, 3 a regression was found, 130 interrupted.
+A user's mistake is one line on stderr; the traceback comes with `--debug`. Imports no verb before it is called.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from cyclopts import App, CycloptsError, Parameter
+
+from opscope._version import __version__
+from opscope.errors import OpscopeError
+
+__all__ = ["EXIT_ERROR", "EXIT_INTERRUPTED", "EXIT_OK", "EXIT_REGRESSION", "EXIT_USAGE", "entry_point", "main"]
+
+EXIT_OK = 0
+EXIT_ERROR = 1
+EXIT_USAGE = 2
+EXIT_REGRESSION = 3
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+_EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
+
+_VERBS = {
+    "profile": "Profile a workload over batch sizes and sequence lengths",
+    "analyze": "Report where the device time of recorded traces goes",
+    "sql": "Query the tables of a trace or a saved session",
+}
+
+
+def entry_point() -> None:
+    """Run the command line of this process and exit."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a character gets its escape, not a traceback.
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+    sys.exit(main())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code.
+
+    Args:
+        argv: Arguments without the program's name; those of this process if None.
+    """
+    tokens = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(tokens)
+    except CycloptsError as error:
+        return _fail(f"{error}\nTry: opscope --help", EXIT_USAGE)
+    except OpscopeError as error:
+        if "--debug" in tokens:
+            traceback.print_exc()
+        return _fail(str(error), EXIT_ERROR)
+    except KeyboardInterrupt:
+        return _fail("interrupted; files already written are kept", EXIT_INTERRUPTED, kind="")
+    except BrokenPipeError:
+        return _broken_pipe()
+    except Exception as error:  # noqa: BLE001 - the last line of defense: a defect of opscope still exits cleanly
+        if "--debug" in tokens:
+            traceback.print_exc()
+        message = f"{type(error).__name__}: {error}"
+        return _fail(f"internal error, {message}. Run again with --debug and report it", EXIT_ERROR)
+
+
+def _dispatch(tokens: list[str]) -> int:
+    app = _app()
+
+    @app.meta.default
+    def run(
+        *verb_and_arguments: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
+        debug: bool = False,
+    ) -> Any:
+        """Run one verb.
+
+        Args:
+            verb_and_arguments: The verb and what it takes.
+            debug: Show the traceback of an error.
+        """
+        return app(verb_and_arguments, **quietly)
+
+    quietly: dict[str, Any] = {
+        "exit_on_error": False,
+        "print_error": False,
+        "result_action": "return_value",
+    }
+    code = app.meta(tokens, **quietly)
+    sys.stdout.flush()
+    return code if isinstance(code, int) else EXIT_OK
+
+
+def _app() -> App:
+    app = App(
+        name="opscope",
+        help="Where every nanosecond of GPU time goes in PyTorch.",
+        version=__version__,
+        version_flags=["--version"],
+        default_parameter=Parameter(negative=()),
+    )
+    for verb, summary in _VERBS.items():
+        # An import string: the module is loaded when its verb runs.
+        app.command(f"opscope.cli.{verb}:{verb}", name=verb, help=summary)
+    return app
+
+
+def _fail(message: str, code: int, *, kind: str = "error: ") -> int:
+    print(f"{kind}{message}", file=sys.stderr)  # noqa: T201
+    return code
+
+
+def _broken_pipe() -> int:
+    # The reader has gone; Python would complain again when it flushes stdout at exit.
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):  # stdout is no file: nothing is left to flush
+        return _EXIT_BROKEN_PIPE
+    return _EXIT_BROKEN_PIPE

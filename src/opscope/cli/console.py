@@ -1,0 +1,103 @@
+"""Consoles, output files and sources, as all verbs use them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from opscope.errors import InputError
+from opscope.model.session import Session, is_session_file
+
+__all__ = [
+    "open_source",
+    "print_document",
+    "print_json",
+    "refuse_existing",
+    "say_wrote",
+    "status",
+    "stderr_console",
+    "stdout_console",
+]
+
+_PIPED_WIDTH = 120
+_WIDEST = 200
+
+
+class _PipeConsole(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to `main`, which maps every failure to an exit code."""
+        raise BrokenPipeError
+
+
+def stdout_console() -> Console:
+    """Console for results: as wide as the terminal up to 200 columns; 120 where there is none."""
+    probe = Console(file=sys.stdout)
+    width = min(probe.width, _WIDEST) if probe.is_terminal else _PIPED_WIDTH
+    return _PipeConsole(file=sys.stdout, width=width, highlight=False, soft_wrap=False)
+
+
+def stderr_console() -> Console:
+    """Console for progress and notes."""
+    return Console(file=sys.stderr, highlight=False)
+
+
+def print_document(document: Any) -> None:
+    """Print a report Document on stdout."""
+    from opscope.report.terminal import render_terminal
+
+    stdout_console().print(render_terminal(document))
+
+
+def print_json(document: Any) -> None:
+    """Print one JSON document on stdout."""
+    from opscope.report.json_export import to_json
+
+    sys.stdout.write(to_json(document))
+
+
+def say_wrote(paths: Iterable[Path], *, on_stderr: bool) -> None:
+    """One line `Wrote PATH` for each file, on stderr where stdout carries JSON."""
+    stream = sys.stderr if on_stderr else sys.stdout
+    for path in paths:
+        stream.write(f"Wrote {path}\n")
+
+
+def refuse_existing(paths: Iterable[Path], *, force: bool) -> None:
+    """Stop before work is done whose result could not be written.
+
+    Raises:
+        InputError: One of the files exists and `force` is false.
+    """
+    existing = [] if force else [path for path in paths if path.exists()]
+    if existing:
+        raise InputError("the file exists", source=existing[0], hint="Overwrite it with --force")
+
+
+@contextmanager
+def status(message: str) -> Iterator[None]:
+    """A spinner on stderr while something runs; nothing where stderr is no terminal."""
+    console = stderr_console()
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(message):
+        yield
+
+
+def open_source(
+    sources: Sequence[str], *, memory_limit: str | None = None, threads: int | None = None
+) -> Session:
+    """The saved Session, or the traces as a new one."""
+    if len(sources) == 1 and is_session_file(sources[0]):
+        return Session.open(sources[0])
+    from opscope.api import load
+
+    with status(f"Reading {sources[0]}" + (f" and {len(sources) - 1} more" if len(sources) > 1 else "")):
+        return load(
+            sources[0] if len(sources) == 1 else list(sources), memory_limit=memory_limit, threads=threads
+        )

@@ -1,0 +1,69 @@
+"""The devices of a trace: what it says of them, and how busy its activities kept them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opscope.attribution.intervals import union_length
+from opscope.model.session import Session
+
+__all__ = ["write_devices"]
+
+# deviceProperties keys of Kineto's exporter (libkineto/src/output_json.cpp, cuptiDeviceProperties), in column order.
+_KEYS = (
+    "name",
+    "computeMajor",
+    "computeMinor",
+    "numSms",
+    "totalGlobalMem",
+    "warpSize",
+    "maxThreadsPerBlock",
+    "maxThreadsPerMultiprocessor",
+    "regsPerBlock",
+    "regsPerMultiprocessor",
+    "sharedMemPerBlock",
+    "sharedMemPerBlockOptin",
+    "sharedMemPerMultiprocessor",
+)
+_AMD_SHARED_PER_SM = "maxSharedMemoryPerMultiProcessor"
+
+
+def write_devices(session: Session, trace_id: int, properties: Any) -> None:
+    """Fill table `devices` for one trace.
+
+    Args:
+        session: The Session, with the trace's device activities.
+        trace_id: The trace.
+        properties: `deviceProperties` as the trace has it; anything else than a list of objects is ignored.
+    """
+    described = {
+        int(entry["id"]): entry
+        for entry in (properties if isinstance(properties, list) else [])
+        if isinstance(entry, dict) and str(entry.get("id", "")).isdigit()
+    }
+    used = _use(session, trace_id)
+    for device in sorted(described.keys() | used.keys()):
+        entry = described.get(device, {})
+        facts = [entry.get(key) for key in _KEYS]
+        facts[-1] = facts[-1] if facts[-1] is not None else entry.get(_AMD_SHARED_PER_SM)
+        session.connection.execute(
+            f"INSERT INTO devices VALUES ({', '.join('?' * 21)})",
+            [trace_id, device, *facts, *used.get(device, (0, None, None, None, None, None))],
+        )
+
+
+def _use(session: Session, trace_id: int) -> dict[int, tuple[int, ...]]:
+    """activity_count, first_start, last_end, span, busy and idle of each device that was used."""
+    columns = session.connection.execute(
+        "SELECT device, start_ns, start_ns + duration_ns AS end_ns FROM device_activities "
+        "WHERE trace_id = ? AND device IS NOT NULL ORDER BY device",
+        [trace_id],
+    ).fetchnumpy()
+    devices, starts, ends = columns["device"], columns["start_ns"], columns["end_ns"]
+    use = {}
+    for device in sorted(set(devices.tolist())):
+        mine = devices == device
+        first, last = int(starts[mine].min()), int(ends[mine].max())
+        busy = union_length(starts[mine], ends[mine])
+        use[device] = (int(mine.sum()), first, last, last - first, busy, last - first - busy)
+    return use

@@ -1,0 +1,209 @@
+"""What is wrong or absent in a trace, as findings with stable codes.
+
+A trace that cannot be read raises; a trace that can be read, but not wholly trusted, says so here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from opscope.model.finding import Finding, Severity
+from opscope.model.schema import Attribution
+from opscope.model.session import Session
+
+__all__ = ["Census", "read_findings", "take_census", "trace_findings"]
+
+# Flow arrows between launches and kernels repeat the correlation ids; tracks and spans name themselves.
+_REDUNDANT = {"ac2g", "async", "async_cpu_to_gpu", "Trace", "fwdbwd"}
+_INGESTED = {
+    "cpu_op", "kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver", "user_annotation",
+    "gpu_user_annotation", "python_function", "memory", "cuda_sync", "overhead",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Census:
+    """What the events of a trace are, counted.
+
+    Args:
+        event_count: Events in the array.
+        categories: Events by category (legacy names translated).
+        ignored: Events by category that no table holds.
+        without_time: Events of ingested categories without a usable time; they are in no table.
+        inexact_count: Events whose time a double cannot hold.
+        is_legacy: Categories are those of 2021 (`Operator`, `Kernel`).
+        irregular_count: Operators that overlap another without nesting in it.
+        impossible_id_count: External ids that name an operator that was not open.
+        are_ids_used: Whether external ids were used for attribution.
+    """
+
+    event_count: int
+    categories: dict[str, int]
+    ignored: dict[str, int]
+    without_time: int
+    inexact_count: int
+    is_legacy: bool
+    irregular_count: int = 0
+    impossible_id_count: int = 0
+    are_ids_used: bool = True
+
+
+def take_census(session: Session, sql: str) -> Census:
+    """Count the staged events."""
+    categories: dict[str, int] = {}
+    ignored: dict[str, int] = {}
+    total = without_time = inexact = 0
+    is_legacy = False
+    for category, original, phase, events, timeless, beyond in session.query(sql):
+        total += events
+        inexact += beyond
+        is_legacy |= original in ("Operator", "Kernel", "Runtime")
+        if category in _INGESTED and phase in ("X", "i"):
+            categories[category] = categories.get(category, 0) + events
+            without_time += timeless
+        elif phase != "M" and category not in _REDUNDANT and (category is not None or phase not in ("i", "s", "f")):
+            name = category if category is not None else f"phase {phase}"
+            ignored[name] = ignored.get(name, 0) + events
+    return Census(total, categories, ignored, without_time, inexact, is_legacy)
+
+
+def read_findings(
+    trace_id: int, census: Census, *, size_bytes: int, lost_bytes: int, damage: str | None, repairs: dict[str, int]
+) -> Iterator[Finding]:
+    """What happened while a trace was read."""
+    if damage:
+        yield Finding("trace.compression_damaged", Severity.WARNING, f"Decompression failed: {damage}.",
+                      "Copy the file again from its origin.", trace_id)  # fmt: skip
+    if lost_bytes:
+        yield Finding(
+            "trace.truncated",
+            Severity.WARNING,
+            f"The file ends inside the event array (byte {size_bytes}); the {lost_bytes} bytes after the last "
+            "complete event are lost, and so is everything the recorder had not written yet.",
+            "Totals are lower bounds. Let the job finish its export, or record fewer steps.",
+            trace_id,
+            {"lost_bytes": lost_bytes, "size_bytes": size_bytes},
+        )
+    for kind, first_byte in repairs.items():
+        yield Finding(
+            f"trace.{kind}",
+            Severity.WARNING,
+            f"{_REPAIRS[kind]}; first at byte {first_byte}.",
+            None,
+            trace_id,
+            {"first_byte": first_byte},
+        )
+    if census.without_time:
+        yield Finding("trace.events_without_time", Severity.WARNING,
+                      f"{census.without_time} events have no usable time (missing, NaN or negative) and are left out.",
+                      None, trace_id, {"event_count": census.without_time})  # fmt: skip
+    if census.ignored:
+        names = ", ".join(f"{count} of {name}" for name, count in sorted(census.ignored.items()))
+        yield Finding("trace.categories_ignored", Severity.INFO, f"No table holds these events: {names}.",
+                      None, trace_id, {"event_count": census.ignored})  # fmt: skip
+    if census.irregular_count:
+        yield Finding("trace.operators_overlap", Severity.WARNING,
+                      f"{census.irregular_count} operators overlap another of their thread without lying inside it; "
+                      "they start a call tree of their own.",
+                      None, trace_id, {"operator_count": census.irregular_count})  # fmt: skip
+    if census.impossible_id_count:
+        yield Finding(
+            "attribution.impossible_external_ids",
+            Severity.INFO,
+            f"{census.impossible_id_count} external ids name operators that were not open at the time; "
+            + ("those were" if census.are_ids_used else "this recorder numbers otherwise, so all were")
+            + " left aside and time nesting decided.",
+            None,
+            trace_id,
+            {"id_count": census.impossible_id_count},
+        )
+
+
+_REPAIRS = {
+    "control_characters": "Unescaped control characters in strings were replaced by spaces",
+    "invalid_utf8": "Bytes that are not UTF-8 were replaced",
+}
+
+
+def trace_findings(session: Session, trace_id: int) -> Iterator[Finding]:
+    """What the filled tables of one trace say about its completeness."""
+    yield from _absences(session, trace_id)
+    yield from _unattributed(session, trace_id)
+    overlaps = session.scalar(
+        """SELECT count(*) FROM (
+            SELECT start_ns < max(start_ns + duration_ns) OVER (
+                PARTITION BY device, stream ORDER BY start_ns, activity_id
+                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS is_overlapping
+            FROM device_activities WHERE trace_id = ? AND stream IS NOT NULL AND duration_ns > 0) WHERE is_overlapping""",
+        [trace_id],
+    )
+    if overlaps:
+        yield Finding(
+            "trace.same_stream_overlap", Severity.INFO,
+            f"{overlaps} device activities overlap an earlier one of their stream (programmatic dependent launch, "
+            "or replays of one graph on several branches); busy time counts the overlap once.",
+            None, trace_id, {"activity_count": overlaps},
+        )  # fmt: skip
+
+
+def _absences(session: Session, trace_id: int) -> Iterator[Finding]:
+    counts = session.records(
+        """SELECT (SELECT count(*) FROM device_activities WHERE trace_id = $1) AS activities,
+            (SELECT count(*) FROM runtime_calls WHERE trace_id = $1) AS calls,
+            (SELECT count(*) FROM operators WHERE trace_id = $1) AS operators,
+            (SELECT count(*) FROM operators WHERE trace_id = $1 AND input_shapes IS NOT NULL) AS shapes,
+            (SELECT count(*) FROM steps WHERE trace_id = $1) AS steps,
+            (SELECT count(*) FROM devices WHERE trace_id = $1 AND name IS NOT NULL) AS described,
+            (SELECT rank FROM traces WHERE trace_id = $1) AS rank""",
+        [trace_id],
+    )[0]
+    if not counts["activities"]:
+        yield Finding(
+            "trace.no_device_activity", Severity.WARNING,
+            "No device activity was recorded: device times are 0 and operators are ranked by CPU time.",
+            "On a machine with a GPU, record with ProfilerActivity.CUDA.", trace_id,
+        )  # fmt: skip
+    absent = [
+        text
+        for text, is_absent in (
+            ("operators", not counts["operators"]),
+            ("runtime calls", bool(counts["activities"]) and not counts["calls"]),
+            ("input shapes (record_shapes)", bool(counts["operators"]) and not counts["shapes"]),
+            ("profiler steps", not counts["steps"]),
+            ("device properties", bool(counts["activities"]) and not counts["described"]),
+            ("rank", counts["rank"] is None),
+        )
+        if is_absent
+    ]
+    if absent:
+        yield Finding("trace.absent", Severity.INFO, f"Absent from the trace: {', '.join(absent)}. What rests on them is unknown.",
+                      None, trace_id, {"absent": absent})  # fmt: skip
+
+
+_SUGGESTIONS = {
+    Attribution.BEFORE_WINDOW: "Synchronize before the window opens (opscope's own capture does).",
+    Attribution.NO_LAUNCH_RECORD: "Record host activity too; a filtered or damaged trace cannot be attributed.",
+    Attribution.OUTSIDE_OPERATOR: "Wrap the launches in a torch operator or torch.library.custom_op to name them.",
+    Attribution.NO_CORRELATION: None,
+}
+
+
+def _unattributed(session: Session, trace_id: int) -> Iterator[Finding]:
+    rows = session.query(
+        """SELECT attribution, count(*), sum(duration_ns)::BIGINT, sum(sum(duration_ns)) OVER ()
+        FROM device_activities WHERE trace_id = ? GROUP BY attribution, operator_id IS NULL ORDER BY attribution""",
+        [trace_id],
+    )
+    for name, count, duration_ns, total_ns in rows:
+        attribution = Attribution(name)
+        if attribution in _SUGGESTIONS and total_ns:
+            fraction = duration_ns / int(total_ns)
+            yield Finding(
+                f"attribution.{name}",
+                Severity.WARNING if fraction >= 0.01 else Severity.INFO,
+                f"{100 * fraction:.1f} % of device time ({count} activities) is unattributed: {attribution.meaning}.",
+                _SUGGESTIONS[attribution],
+                trace_id,
+                {"duration_ns": duration_ns, "activity_count": count, "fraction": fraction},
+            )

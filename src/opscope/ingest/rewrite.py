@@ -1,0 +1,80 @@
+"""A copy of a trace's text in which its flaws are mended, byte-stream to byte-stream.
+
+Needed for few files: times with more digits than a double holds, raw control characters in strings, bytes that
+are not UTF-8. Everything else is copied as it is.
+"""
+
+from __future__ import annotations
+
+import codecs
+import mmap
+import re
+from pathlib import Path
+
+from opscope.ingest.container import EventArray
+
+__all__ = ["mend", "quote_times"]
+
+_CHUNK_BYTES = 8 << 20
+_WIDE_TIME = re.compile(rb'("ts"\s*:\s*)(-?\d+(?:\.\d+)?)(?=\s*[,}\]])')
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_CONTROL = re.compile(rb"[\x00-\x1f]")
+
+
+def quote_times(text: mmap.mmap, events: EventArray, target: Path) -> EventArray:
+    """Write the array with every `ts` as a quoted decimal, so that no digit is lost; return where it lies."""
+    with target.open("wb") as out:
+        for chunk in _chunks(text, events.start, events.end):
+            out.write(_WIDE_TIME.sub(rb'\1"\2"', chunk))
+        size = out.tell()
+    return EventArray(0, size, events.properties, events.lost_bytes)
+
+
+def mend(text: mmap.mmap, events: EventArray, target: Path) -> tuple[EventArray, dict[str, int]]:
+    """Write the array with control characters and invalid UTF-8 replaced.
+
+    Returns:
+        Where the array lies in the copy, and for each kind of flaw its first byte in the original. Empty if
+        there was nothing to mend.
+    """
+    flaws: dict[str, int] = {}
+    position = events.start
+    with target.open("wb") as out:
+        for chunk in _chunks(text, events.start, events.end):
+            mended = _mend_utf8(chunk, position, flaws)
+            out.write(_STRING.sub(lambda match: _CONTROL.sub(b" ", match.group()), mended))
+            _note_control_characters(chunk, position, flaws)
+            position += len(chunk)
+        size = out.tell()
+    return EventArray(0, size, events.properties, events.lost_bytes), flaws
+
+
+def _mend_utf8(chunk: bytes, position: int, flaws: dict[str, int]) -> bytes:
+    try:
+        codecs.utf_8_decode(chunk, "strict", True)
+    except UnicodeDecodeError as error:
+        flaws.setdefault("invalid_utf8", position + error.start)
+        return chunk.decode("utf-8", "replace").encode("utf-8")
+    return chunk
+
+
+def _note_control_characters(chunk: bytes, position: int, flaws: dict[str, int]) -> None:
+    if "control_characters" in flaws:
+        return
+    for match in _STRING.finditer(chunk):
+        inside = _CONTROL.search(match.group())
+        if inside:
+            flaws["control_characters"] = position + match.start() + inside.start()
+            return
+
+
+def _chunks(text: mmap.mmap, start: int, end: int):  # type: ignore[no-untyped-def]
+    """Pieces that end between events, so that no string or number is cut."""
+    position = start
+    while position < end:
+        stop = min(end, position + _CHUNK_BYTES)
+        if stop < end:
+            boundary = text.rfind(b"},", position, stop)
+            stop = boundary + 2 if boundary > position else end
+        yield text[position:stop]
+        position = stop

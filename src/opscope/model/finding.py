@@ -1,0 +1,44 @@
+"""A finding: one fact about a trace or a run that a reader must know, with its evidence.
+
+Data-quality problems are findings, never log lines or exceptions; every renderer shows them. Codes are stable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+__all__ = ["Finding", "Severity"]
+
+
+class Severity(str, Enum):
+    """How much a finding matters: `error` invalidates figures, `warning` qualifies them, `info` explains them."""
+
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fact with a stable code.
+
+    Args:
+        code: Stable identifier, `area.fact`, e.g. `trace.truncated`.
+        severity: How much it matters.
+        message: One sentence for people, with the numbers in it.
+        suggestion: What to do, or None when nothing is to be done.
+        trace_id: Trace it concerns (joins `traces`), or None for all.
+        evidence: The numbers it rests on; keys carry their unit.
+    """
+
+    code: str
+    severity: Severity
+    message: str
+    suggestion: str | None = None
+    trace_id: int | None = None
+    evidence: dict[str, Any] = field(default_factory=dict)

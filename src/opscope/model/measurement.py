@@ -1,0 +1,94 @@
+"""Timings of a callable: every raw sample is kept, statistics are computed from them.
+
+Samples are integer nanoseconds of one call each, in the order taken. Outliers are never removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+import numpy as np
+
+from opscope.errors import MeasurementError
+
+__all__ = ["Clock", "Latency", "LatencyMeasure", "LatencyOptions"]
+
+
+class Clock(str, Enum):
+    """What a sample was taken with."""
+
+    CUDA_EVENT = "cuda_event"  # device timestamps before and after the call's work on the current stream
+    WALL = "wall"  # host clock, the device synchronized before and after
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Samples of one callable on one clock.
+
+    Args:
+        samples_ns: One entry per timed call, in the order taken; never empty.
+        clock: What they were taken with.
+        warmup_count: Calls made before the first sample and not kept.
+
+    Raises:
+        MeasurementError: There are no samples.
+    """
+
+    samples_ns: tuple[int, ...]
+    clock: Clock
+    warmup_count: int
+
+    def __post_init__(self) -> None:
+        if not self.samples_ns:
+            raise MeasurementError("a latency without samples", hint="Time the call at least once")
+
+    @property
+    def median_ns(self) -> float:
+        """Half of the calls took no longer."""
+        return self.percentile_ns(50)
+
+    @property
+    def p5_ns(self) -> float:
+        """5th percentile."""
+        return self.percentile_ns(5)
+
+    @property
+    def p95_ns(self) -> float:
+        """95th percentile."""
+        return self.percentile_ns(95)
+
+    def percentile_ns(self, percentile: float) -> float:
+        """A percentile (0–100) of the samples, linear between neighbors."""
+        return float(np.percentile(np.asarray(self.samples_ns, dtype=np.int64), percentile))
+
+
+@dataclass(frozen=True)
+class LatencyOptions:
+    """How many samples to take.
+
+    Args:
+        warmup: Calls made first and not kept.
+        min_samples: Taken in any case.
+        max_samples: Never exceeded.
+        time_budget_s: No further sample once `min_samples` are in and the samples add up to this many
+            seconds.
+    """
+
+    warmup: int = 5
+    min_samples: int = 10
+    max_samples: int = 200
+    time_budget_s: float = 2.0
+
+
+class LatencyMeasure(Protocol):
+    """Times a callable on a device, e.g. `opscope.bench.latency.latency_measure(LatencyOptions())`."""
+
+    def __call__(self, fn: Callable[[], object], device: str, /) -> Latency:
+        """The latency of `fn`, whose work runs on `device` (`"cpu"`, `"cuda:0"`)."""
+        ...

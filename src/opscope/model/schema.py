@@ -1,0 +1,445 @@
+"""Every table of a Session, declared as code: columns with type, unit, meaning and what they join.
+
+The database is created from these declarations, `docs/reference/tables.md` is generated from them, and tests
+hold every Session against them. Ids named `*_id` are unique in a Session (several ranks share one), except
+where a column says "in its trace". Missing is NULL, never -1. Times are int64 nanoseconds on the clock of the
+trace they come from; `traces.base_time_ns` added gives nanoseconds since the Unix epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+__all__ = ["SCHEMA_VERSION", "TABLES", "ActivityKind", "Attribution", "Column", "Table", "table"]
+
+SCHEMA_VERSION = 1
+
+
+class ActivityKind(str, Enum):
+    """What a device did."""
+
+    KERNEL = "kernel"
+    MEMCPY = "memcpy"
+    MEMSET = "memset"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Attribution(str, Enum):
+    """How a device activity was tied to an operator, or why it was not. A closed set."""
+
+    EXTERNAL_ID = "external_id"
+    CORRELATION = "correlation"
+    GRAPH = "graph"
+    BEFORE_WINDOW = "before_window"
+    NO_LAUNCH_RECORD = "no_launch_record"
+    OUTSIDE_OPERATOR = "outside_operator"
+    NO_CORRELATION = "no_correlation"
+
+    def __str__(self) -> str:
+        return self.value
+
+    @property
+    def meaning(self) -> str:
+        """One sentence for people."""
+        return _MEANINGS[self]
+
+
+_MEANINGS = {
+    Attribution.EXTERNAL_ID: "the launch call (or the activity itself) carries the operator's external id",
+    Attribution.CORRELATION: "the launch call lies inside the operator on its thread",
+    Attribution.GRAPH: "launched by a CUDA graph replay whose launch call belongs to the operator",
+    Attribution.BEFORE_WINDOW: "launched before the recording window opened, so its operator was not recorded",
+    Attribution.NO_LAUNCH_RECORD: "its launch call is missing from the trace",
+    Attribution.OUTSIDE_OPERATOR: "launched while no operator was open on the launching thread",
+    Attribution.NO_CORRELATION: "the activity carries neither a correlation id nor an external id",
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: SQL type, meaning, unit of a number, and the column it joins."""
+
+    name: str
+    type: str
+    doc: str
+    unit: str | None = None
+    joins: str | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table: what one row is, and its columns in storage order."""
+
+    name: str
+    row: str
+    columns: tuple[Column, ...]
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Column names in storage order."""
+        return tuple(column.name for column in self.columns)
+
+    def create_statement(self) -> str:
+        """The CREATE TABLE statement of this table."""
+        columns = ", ".join(f'"{column.name}" {column.type}' for column in self.columns)
+        return f'CREATE TABLE "{self.name}" ({columns})'
+
+
+_TRACE_ID = Column("trace_id", "INTEGER", "Trace the row comes from", joins="traces.trace_id")
+_THREAD_ID = Column("thread_id", "INTEGER", "Host thread", joins="threads.thread_id")
+_START = Column("start_ns", "BIGINT", "Start", unit="ns")
+_DURATION = Column("duration_ns", "BIGINT", "Duration", unit="ns")
+_OPERATOR_ID = Column(
+    "operator_id", "BIGINT", "Innermost operator it belongs to; NULL if none", joins="operators.operator_id"
+)
+_STEP = Column(
+    "step", "INTEGER", "Number of the profiler step it belongs to; NULL outside steps", joins="steps.step"
+)
+
+TABLES: tuple[Table, ...] = (
+    Table(
+        "traces",
+        "One recorded trace: one file, one process, one rank.",
+        (
+            Column("trace_id", "INTEGER", "Identity, from 0 in the order of the source's file names"),
+            Column("source", "VARCHAR", "Path or address it was read from"),
+            Column("format", "VARCHAR", "`kineto`, or `kineto_legacy` (categories `Operator`, `Kernel`)"),
+            Column("rank", "INTEGER", "Rank in the distributed job; NULL if the trace names none"),
+            Column("world_size", "INTEGER", "Ranks of the distributed job"),
+            Column("backend", "VARCHAR", "Distributed backend, e.g. `nccl`"),
+            Column("base_time_ns", "BIGINT", "What to add to a time for nanoseconds since the epoch", unit="ns"),
+            Column("window_start_ns", "BIGINT", "Opening of the recording window, where recorded", unit="ns"),
+            Column("window_end_ns", "BIGINT", "End of the recording window, where recorded", unit="ns"),
+            Column("cuda_runtime_version", "INTEGER", "As CUDA counts: 13000 is 13.0"),
+            Column("cuda_driver_version", "INTEGER", "As CUDA counts: 13000 is 13.0"),
+            Column("cupti_version", "INTEGER", "As CUPTI counts"),
+            Column("size_bytes", "BIGINT", "Uncompressed size of what was read", unit="B"),
+            Column("event_count", "BIGINT", "Events in its traceEvents array"),
+            Column("properties", "JSON", "Its top-level keys besides traceEvents, as they stand"),
+        ),
+    ),
+    Table(
+        "threads",
+        "One host thread (or named track) of a trace.",
+        (
+            Column("thread_id", "INTEGER", "Identity"),
+            _TRACE_ID,
+            Column("process", "VARCHAR", "`pid` as the trace writes it"),
+            Column("native_thread", "VARCHAR", "`tid` as the trace writes it"),
+            Column("process_name", "VARCHAR", "Name of the process, where recorded"),
+            Column("name", "VARCHAR", "Name of the thread, where recorded"),
+        ),
+    ),
+    Table(
+        "devices",
+        "One accelerator described by, or used in, a trace.",
+        (
+            _TRACE_ID,
+            Column("device", "INTEGER", "Device ordinal in its process"),
+            Column("name", "VARCHAR", "Product name; NULL where the trace has no deviceProperties"),
+            Column("compute_major", "INTEGER", "Compute capability, major"),
+            Column("compute_minor", "INTEGER", "Compute capability, minor"),
+            Column("sm_count", "INTEGER", "Streaming multiprocessors (compute units on AMD)"),
+            Column("memory_bytes", "BIGINT", "Device memory", unit="B"),
+            Column("warp_size", "INTEGER", "Threads of a warp"),
+            Column("max_threads_per_block", "INTEGER", "Most threads of a block"),
+            Column("max_threads_per_sm", "INTEGER", "Most resident threads of an SM"),
+            Column("registers_per_block", "INTEGER", "32-bit registers a block may use"),
+            Column("registers_per_sm", "INTEGER", "32-bit registers of an SM"),
+            Column("shared_memory_per_block_bytes", "INTEGER", "Shared memory of a block by default", unit="B"),
+            Column("shared_memory_per_block_optin_bytes", "INTEGER", "The same, opted in", unit="B"),
+            Column("shared_memory_per_sm_bytes", "INTEGER", "Shared memory of an SM", unit="B"),
+            Column("activity_count", "BIGINT", "Device activities recorded on it"),
+            Column("first_start_ns", "BIGINT", "Start of its first activity", unit="ns"),
+            Column("last_end_ns", "BIGINT", "End of its last activity", unit="ns"),
+            Column("span_ns", "BIGINT", "From first start to last end", unit="ns"),
+            Column("busy_ns", "BIGINT", "Union of its activities' intervals", unit="ns"),
+            Column("idle_ns", "BIGINT", "span minus busy", unit="ns"),
+        ),
+    ),
+    Table(
+        "operators",
+        "One dispatcher call (`aten::mm`) or other recorded host range of category cpu_op. "
+        "Ids are preorder: the descendants of an operator are the ids up to its last_descendant_id.",
+        (
+            Column("operator_id", "BIGINT", "Identity; increases in preorder on each thread"),
+            _TRACE_ID,
+            _THREAD_ID,
+            Column("name", "VARCHAR", "Name, e.g. `aten::mm`"),
+            Column("overload", "VARCHAR", "Overload name, where the trace records it"),
+            Column("external_id", "BIGINT", "Kineto's External id, unique in its trace"),
+            _START,
+            _DURATION,
+            Column("parent_id", "BIGINT", "Enclosing operator on the thread", joins="operators.operator_id"),
+            Column("depth", "INTEGER", "0 for an operator with no parent"),
+            Column("last_descendant_id", "BIGINT", "Largest operator_id in its subtree (its own if a leaf)"),
+            Column("is_outermost", "BOOLEAN", "No ancestor has the same name, so totals count it once"),
+            Column("sequence_number", "BIGINT", "Autograd sequence number"),
+            Column("forward_thread_id", "BIGINT", "Autograd's id of the forward thread; 0 on forward operators"),
+            Column("input_shapes", "JSON", "Shape of each argument, `[]` for one that is no tensor"),
+            Column("input_types", "JSON", "Type of each argument"),
+            Column("input_strides", "JSON", "Strides of each tensor argument"),
+            Column("concrete_inputs", "JSON", "Values of scalar arguments"),
+            Column("call_stack", "VARCHAR", "Python stack, in formats that keep it on the operator"),
+            Column("module_hierarchy", "VARCHAR", "Module path, in formats that keep it on the operator"),
+            Column("module_id", "BIGINT", "Innermost nn.Module call open at its start", joins="modules.module_id"),
+            _STEP,
+            Column("self_cpu_ns", "BIGINT", "Duration less that of its direct children", unit="ns"),
+            Column("self_device_ns", "BIGINT", "Device time of its own activities", unit="ns"),
+            Column("total_device_ns", "BIGINT", "Device time of its subtree on the thread", unit="ns"),
+        ),
+    ),
+    Table(
+        "runtime_calls",
+        "One call of the CUDA runtime or driver API.",
+        (
+            Column("runtime_call_id", "BIGINT", "Identity"),
+            _TRACE_ID,
+            _THREAD_ID,
+            Column("name", "VARCHAR", "Function, e.g. `cudaLaunchKernel`"),
+            Column("api", "VARCHAR", "`runtime` or `driver`"),
+            Column("correlation_id", "BIGINT", "Links to the activities it launched, in its trace"),
+            Column("external_id", "BIGINT", "External id of the innermost range open when it was called"),
+            _START,
+            _DURATION,
+            _OPERATOR_ID,
+            _STEP,
+        ),
+    ),
+    Table(
+        "device_activities",
+        "One kernel launch's execution, memory copy or memory set on a device.",
+        (
+            Column("activity_id", "BIGINT", "Identity"),
+            _TRACE_ID,
+            Column("kind", "VARCHAR", "`kernel`, `memcpy` or `memset`"),
+            Column("name_id", "INTEGER", "Its name", joins="kernel_names.name_id"),
+            Column("correlation_id", "BIGINT", "Links to the call that launched it, in its trace"),
+            Column("external_id", "BIGINT", "External id written on the activity itself"),
+            Column("device", "INTEGER", "Device ordinal", joins="devices.device"),
+            Column("stream", "BIGINT", "CUDA stream"),
+            Column("context", "BIGINT", "CUDA context"),
+            _START,
+            _DURATION,
+            Column("grid_x", "BIGINT", "Blocks of the grid, x"),
+            Column("grid_y", "BIGINT", "Blocks of the grid, y"),
+            Column("grid_z", "BIGINT", "Blocks of the grid, z"),
+            Column("block_x", "INTEGER", "Threads of a block, x"),
+            Column("block_y", "INTEGER", "Threads of a block, y"),
+            Column("block_z", "INTEGER", "Threads of a block, z"),
+            Column("registers_per_thread", "INTEGER", "32-bit registers of a thread"),
+            Column("shared_memory_bytes", "BIGINT", "Shared memory of a block, static and dynamic", unit="B"),
+            Column("blocks_per_sm", "DOUBLE", "Blocks of the grid divided by SMs, by the recorder"),
+            Column("warps_per_sm", "DOUBLE", "Warps of the grid divided by SMs, by the recorder"),
+            Column("occupancy_estimate", "DOUBLE", "The recorder's estimated occupancy, 0–1; NULL where it writes 0, its word for unknown"),
+            Column("size_bytes", "BIGINT", "Bytes copied or set", unit="B"),
+            Column("graph_id", "BIGINT", "CUDA graph it was replayed from, where recorded"),
+            Column("graph_node_id", "BIGINT", "Node of that graph"),
+            Column(
+                "runtime_call_id", "BIGINT", "The call that launched it", joins="runtime_calls.runtime_call_id"
+            ),
+            _OPERATOR_ID,
+            Column("attribution", "VARCHAR", "How it was tied to the operator, or why not (closed set)"),
+            _STEP,
+        ),
+    ),
+    Table(
+        "kernel_names",
+        "One distinct name of a device activity.",
+        (
+            Column("name_id", "INTEGER", "Identity"),
+            Column("name", "VARCHAR", "Name as recorded; kernels are demangled"),
+            Column("kind", "VARCHAR", "`kernel`, `memcpy` or `memset`"),
+        ),
+    ),
+    Table(
+        "annotations",
+        "One user range: record_function, ProfilerStep, or its image on a device track.",
+        (
+            Column("annotation_id", "BIGINT", "Identity"),
+            _TRACE_ID,
+            Column("side", "VARCHAR", "`host` or `device`"),
+            Column("name", "VARCHAR", "Name"),
+            Column("thread_id", "INTEGER", "Host thread; NULL on a device", joins="threads.thread_id"),
+            Column("device", "INTEGER", "Device ordinal; NULL on the host"),
+            Column("stream", "BIGINT", "CUDA stream; NULL on the host"),
+            Column("external_id", "BIGINT", "Kineto's External id"),
+            _START,
+            _DURATION,
+        ),
+    ),
+    Table(
+        "steps",
+        "One profiler step (annotation `ProfilerStep#N`) of a trace.",
+        (
+            _TRACE_ID,
+            Column("step", "INTEGER", "N of ProfilerStep#N"),
+            _START,
+            _DURATION,
+            _THREAD_ID,
+            Column("device_ns", "BIGINT", "Device time of the activities launched in it", unit="ns"),
+            Column("kernel_count", "BIGINT", "Kernels launched in it"),
+        ),
+    ),
+    Table(
+        "frames",
+        "One call of a Python function (recorded with stacks).",
+        (
+            Column("frame_id", "BIGINT", "Identity"),
+            _TRACE_ID,
+            _THREAD_ID,
+            Column("name", "VARCHAR", "`file(line): function`, or `nn.Module: Linear_0`"),
+            Column("python_id", "BIGINT", "Recorder's id, unique in its trace"),
+            Column("parent_python_id", "BIGINT", "python_id of the caller"),
+            Column("module_id", "BIGINT", "The module, if the frame is a module's call", joins="modules.module_id"),
+            _START,
+            _DURATION,
+        ),
+    ),
+    Table(
+        "modules",
+        "One nn.Module instance whose calls were recorded.",
+        (
+            Column("module_id", "BIGINT", "Identity"),
+            _TRACE_ID,
+            Column("python_module_id", "BIGINT", "Recorder's id of the instance"),
+            Column("name", "VARCHAR", "Class and the recorder's instance count, e.g. `Linear_3`"),
+            Column("class_name", "VARCHAR", "Class, e.g. `Linear`"),
+            Column("call_count", "BIGINT", "Recorded calls"),
+        ),
+    ),
+    Table(
+        "memory_events",
+        "One allocation (positive size) or release (negative size) seen by the allocator.",
+        (
+            Column("memory_event_id", "BIGINT", "Identity"),
+            _TRACE_ID,
+            _THREAD_ID,
+            Column("time_ns", "BIGINT", "When", unit="ns"),
+            Column("address", "UBIGINT", "Address"),
+            Column("size_bytes", "BIGINT", "Change", unit="B"),
+            Column("device_type", "INTEGER", "c10::DeviceType: 0 CPU, 1 CUDA"),
+            Column("device", "INTEGER", "Device ordinal; NULL on the CPU"),
+            Column("total_allocated_bytes", "BIGINT", "Allocated after the event", unit="B"),
+            Column("total_reserved_bytes", "BIGINT", "Reserved by the allocator after the event", unit="B"),
+            _OPERATOR_ID,
+        ),
+    ),
+    Table(
+        "collectives",
+        "One record of a collective or point-to-point operation, as the host call or the kernel carries it.",
+        (
+            Column("collective_id", "BIGINT", "Identity"),
+            _TRACE_ID,
+            Column("side", "VARCHAR", "`host` (an operator) or `device` (a kernel)"),
+            _OPERATOR_ID,
+            Column("activity_id", "BIGINT", "The kernel", joins="device_activities.activity_id"),
+            Column("name", "VARCHAR", "Collective, e.g. `allreduce`"),
+            Column("data_type", "VARCHAR", "Element type as recorded"),
+            Column("in_element_count", "BIGINT", "Elements read"),
+            Column("out_element_count", "BIGINT", "Elements written"),
+            Column("in_split_sizes", "VARCHAR", "Split sizes of the input as recorded"),
+            Column("out_split_sizes", "VARCHAR", "Split sizes of the output as recorded"),
+            Column("group_name", "VARCHAR", "Process group"),
+            Column("group_description", "VARCHAR", "Its description"),
+            Column("group_size", "INTEGER", "Ranks of the group"),
+            Column("group_ranks", "VARCHAR", "The ranks as recorded"),
+            Column("source_rank", "INTEGER", "Sender of a point-to-point operation"),
+            Column("destination_rank", "INTEGER", "Receiver of a point-to-point operation"),
+            Column("sequence", "BIGINT", "The group's own count of operations; equal on all ranks"),
+        ),
+    ),
+    Table(
+        "syncs",
+        "One synchronization recorded on the device timeline.",
+        (
+            Column("sync_id", "BIGINT", "Identity"),
+            _TRACE_ID,
+            Column("kind", "VARCHAR", "As recorded, e.g. `Stream Sync`, `Event Sync`"),
+            Column("device", "INTEGER", "Device ordinal"),
+            Column("stream", "BIGINT", "CUDA stream"),
+            Column("correlation_id", "BIGINT", "Links to the runtime call, in its trace"),
+            Column("external_id", "BIGINT", "External id written on the record"),
+            Column("wait_on_stream", "BIGINT", "Stream waited for"),
+            Column("wait_on_event_id", "BIGINT", "CUDA event waited for"),
+            Column("wait_on_event_correlation_id", "BIGINT", "Correlation id of that event's record call"),
+            _START,
+            _DURATION,
+        ),
+    ),
+    Table(
+        "autograd_links",
+        "One link from a forward operator to the backward operator that differentiates it.",
+        (
+            Column("link_id", "BIGINT", "Identity"),
+            _TRACE_ID,
+            Column("forward_operator_id", "BIGINT", "Forward operator", joins="operators.operator_id"),
+            Column("backward_operator_id", "BIGINT", "Backward operator", joins="operators.operator_id"),
+            Column("evidence", "VARCHAR", "`flow` (recorded arrow) or `sequence_number`"),
+        ),
+    ),
+    Table(
+        "triton_launches",
+        "What torch.compile wrote on one operator that launches a Triton kernel.",
+        (
+            _OPERATOR_ID,
+            _TRACE_ID,
+            Column("kernel_name", "VARCHAR", "Triton function"),
+            Column("kernel_backend", "VARCHAR", "e.g. `triton`"),
+            Column("kernel_file", "VARCHAR", "Generated source file"),
+            Column("kernel_hash", "VARCHAR", "Hash of the generated source"),
+            Column("kernel_kwargs", "VARCHAR", "Compile-time arguments as recorded"),
+            Column("grid", "VARCHAR", "Launch grid as recorded"),
+            Column("num_warps", "INTEGER", "Warps of a block"),
+            Column("num_stages", "INTEGER", "Pipeline stages"),
+            Column("kernel_flop", "DOUBLE", "Floating-point operations, by inductor", unit="FLOP"),
+            Column("kernel_num_gb", "DOUBLE", "Bytes moved by inductor's count, in 1e9 bytes", unit="GB"),
+        ),
+    ),
+    Table(
+        "overheads",
+        "One interval the recorder spent on itself.",
+        (
+            Column("overhead_id", "BIGINT", "Identity"),
+            _TRACE_ID,
+            Column("name", "VARCHAR", "What, e.g. `Activity Buffer Request`"),
+            Column("thread_id", "INTEGER", "Track it was recorded on", joins="threads.thread_id"),
+            _START,
+            _DURATION,
+        ),
+    ),
+    Table(
+        "findings",
+        "One fact about the data that qualifies the figures.",
+        (
+            Column("code", "VARCHAR", "Stable identifier, e.g. `trace.truncated`"),
+            Column("severity", "VARCHAR", "`info`, `warning` or `error`"),
+            Column("message", "VARCHAR", "One sentence"),
+            Column("suggestion", "VARCHAR", "What to do"),
+            Column("trace_id", "INTEGER", "Trace it concerns; NULL for all", joins="traces.trace_id"),
+            Column("evidence", "JSON", "The numbers it rests on"),
+        ),
+    ),
+    Table(
+        "metadata",
+        "One key of the Session itself.",
+        (
+            Column("key", "VARCHAR", "`schema_version`, `opscope_version`, `sidecar`, …"),
+            Column("value", "VARCHAR", "Its value"),
+        ),
+    ),
+)
+
+_BY_NAME = {declared.name: declared for declared in TABLES}
+
+
+def table(name: str) -> Table:
+    """The declared table of that name.
+
+    Raises:
+        KeyError: No table of that name is declared.
+    """
+    return _BY_NAME[name]

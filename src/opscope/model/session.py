@@ -1,0 +1,246 @@
+"""The Session: one DuckDB database holding every table of `model.schema`, in memory or in one file.
+
+Everything opscope knows about a recording is in it; every analysis and renderer runs on any Session. A saved
+Session is one `.opscope` file with a schema version; a newer version is refused, never guessed at.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import duckdb
+
+from opscope._version import __version__
+from opscope.errors import InputError
+from opscope.model import schema
+from opscope.model.finding import Finding, Severity
+
+__all__ = ["Session", "is_session_file"]
+
+_DUCKDB_MAGIC = b"DUCK"
+_DUCKDB_MAGIC_OFFSET = 8
+
+
+class Session:
+    """A DuckDB database with the declared tables.
+
+    Use `opscope.load` or `Session.open`; the constructor makes an empty one.
+
+    Args:
+        path: Database file to create; in memory if None.
+        memory_limit: DuckDB's memory limit, e.g. `"1GB"`; its default (80 % of RAM) if None.
+        threads: Worker threads; all cores if None.
+        is_temporary_file: Keep the tables in a temporary file instead of memory; removed on close.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        memory_limit: str | None = None,
+        threads: int | None = None,
+        is_temporary_file: bool = False,
+    ) -> None:
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self.path = None if path is None else Path(path)
+        self.connection = self._connect(memory_limit, threads, is_temporary_file)
+        for declared in schema.TABLES:
+            self.connection.execute(declared.create_statement())
+        self.set_metadata("schema_version", str(schema.SCHEMA_VERSION))
+        self.set_metadata("opscope_version", __version__)
+
+    def _connect(
+        self, memory_limit: str | None, threads: int | None, is_temporary_file: bool
+    ) -> duckdb.DuckDBPyConnection:
+        self._temporary = tempfile.TemporaryDirectory(prefix="opscope-")
+        config: dict[str, Any] = {"temp_directory": self._temporary.name}
+        database = ":memory:" if self.path is None else str(self.path)
+        if is_temporary_file and self.path is None:
+            database = str(Path(self._temporary.name) / "session.duckdb")
+        if memory_limit is not None:
+            config["memory_limit"] = memory_limit
+        if threads is not None:
+            config["threads"] = threads
+        try:
+            connection = duckdb.connect(database, config=config)
+        except duckdb.Error as error:
+            self._temporary.cleanup()
+            raise InputError(
+                f"the session cannot be created ({_first_line(error)})",
+                source=self.path,
+                hint="Check the path and the memory limit",
+            ) from error
+        # Row order is carried by ids, so both cores may write at once.
+        connection.execute("SET preserve_insertion_order = false")
+        return connection
+
+    @property
+    def temporary_directory(self) -> Path:
+        """A folder for scratch files that goes with the Session."""
+        if self._temporary is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="opscope-")
+        return Path(self._temporary.name)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Session:
+        """The Session saved in a file, opened read-only.
+
+        Raises:
+            InputError: No such file, not a Session, or written by a newer opscope.
+        """
+        file = Path(path)
+        if not is_session_file(file):
+            raise InputError(
+                "not an opscope session" if file.exists() else "no such file",
+                source=file,
+                hint="Sessions are written by `opscope analyze TRACE --save FILE.opscope`",
+            )
+        session = cls.__new__(cls)
+        session.path = file
+        session._temporary = None
+        try:
+            session.connection = duckdb.connect(str(file), read_only=True)
+        except duckdb.Error as error:
+            raise InputError(f"the session cannot be opened ({_first_line(error)})", source=file) from error
+        try:
+            session._check_version()
+        except InputError:
+            session.close()
+            raise
+        return session
+
+    def _check_version(self) -> None:
+        try:
+            text = self.metadata("schema_version")
+            version = None if text is None else int(text)
+        except (duckdb.Error, ValueError):
+            version = None
+        if version is None:
+            raise InputError("a DuckDB database without opscope's tables", source=self.path)
+        if version > schema.SCHEMA_VERSION:
+            raise InputError(
+                f"written with schema version {version}; this opscope {__version__} reads up to "
+                f"{schema.SCHEMA_VERSION}",
+                source=self.path,
+                hint="Upgrade opscope to read it",
+            )
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write the Session to one file and return its path; the file appears only when it is whole.
+
+        Raises:
+            InputError: The file exists and `overwrite` is false, or it cannot be written.
+        """
+        target = Path(path)
+        if target.exists() and not overwrite:
+            raise InputError("the file exists", source=target, hint="Choose another name or overwrite it with --force")
+        partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            self._copy_to(partial)
+            partial.replace(target)
+        except (OSError, duckdb.Error) as error:
+            raise InputError(f"the session cannot be written ({_first_line(error)})", source=target) from error
+        finally:
+            partial.unlink(missing_ok=True)
+        return target
+
+    def _copy_to(self, file: Path) -> None:
+        file.unlink(missing_ok=True)
+        source = self.scalar("SELECT current_database()")
+        self.connection.execute(f"ATTACH {_literal(str(file))} AS saved")
+        try:
+            self.connection.execute(f'COPY FROM DATABASE "{source}" TO saved')
+        finally:
+            self.connection.execute("DETACH saved")
+
+    def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a query on this Session's tables."""
+        return self.connection.execute(sql, list(parameters)).fetchall()
+
+    def scalar(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
+        """First column of the first row; None if there is no row."""
+        rows = self.query(sql, parameters)
+        return rows[0][0] if rows else None
+
+    def records(self, sql: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
+        """All rows as dictionaries keyed by column name."""
+        cursor = self.connection.execute(sql, list(parameters))
+        names = [column[0] for column in cursor.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+    def metadata(self, key: str) -> str | None:
+        """The value of a key of table `metadata`, or None."""
+        value = self.scalar("SELECT value FROM metadata WHERE key = ?", [key])
+        return None if value is None else str(value)
+
+    def set_metadata(self, key: str, value: str) -> None:
+        """Set a key of table `metadata`."""
+        self.connection.execute("DELETE FROM metadata WHERE key = ?", [key])
+        self.connection.execute("INSERT INTO metadata VALUES (?, ?)", [key, value])
+
+    def add_findings(self, findings: Iterable[Finding]) -> None:
+        """Append findings to the Session."""
+        rows = [
+            [f.code, f.severity.value, f.message, f.suggestion, f.trace_id, json.dumps(f.evidence)]
+            for f in findings
+        ]
+        if rows:
+            self.connection.executemany("INSERT INTO findings VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+    def findings(self) -> list[Finding]:
+        """All findings, errors first, in the order of their codes."""
+        rows = self.query(
+            "SELECT code, severity, message, suggestion, trace_id, evidence FROM findings "
+            "ORDER BY array_position(['error', 'warning', 'info'], severity), code, trace_id"
+        )
+        return [
+            Finding(code, Severity(severity), message, suggestion, trace_id, json.loads(evidence or "{}"))
+            for code, severity, message, suggestion, trace_id, evidence in rows
+        ]
+
+    def close(self) -> None:
+        """Release the database and its temporary files."""
+        self.connection.close()
+        if self._temporary is not None:
+            self._temporary.cleanup()
+            self._temporary = None
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        where = "in memory" if self.path is None else str(self.path)
+        return f"<opscope.Session {where}>"
+
+
+def is_session_file(path: str | os.PathLike[str]) -> bool:
+    """Whether a file starts like a DuckDB database, whatever its name."""
+    try:
+        with Path(path).open("rb") as file:
+            head = file.read(_DUCKDB_MAGIC_OFFSET + len(_DUCKDB_MAGIC))
+    except OSError:
+        return False
+    return head[_DUCKDB_MAGIC_OFFSET:] == _DUCKDB_MAGIC
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,168 @@
+"""The document `opscope analyze --json` prints: a Summary in integer nanoseconds, with full names.
+
+Its keys are a contract (`schema_version` 1); keys may be added, none changes its meaning. Also the home of
+the small records that both JSON documents share.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from opscope._version import __version__
+from opscope.analysis.summary import (
+    CategoryTotal,
+    DeviceTime,
+    KernelTotal,
+    LaunchGeometry,
+    OperatorTotal,
+    StepTotal,
+    Summary,
+)
+from opscope.model.finding import Finding
+from opscope.report.selection import rank_fraction, ranked_operators, report_findings
+
+__all__ = ["ANALYSIS_SCHEMA_VERSION", "analysis_document", "finding_record", "shape_records"]
+
+ANALYSIS_SCHEMA_VERSION = 1
+
+
+def analysis_document(summary: Summary, *, top: int = 10) -> dict[str, Any]:
+    """The Summary as JSON values: the `top` operators, everything else complete."""
+    return {
+        "schema_version": ANALYSIS_SCHEMA_VERSION,
+        "opscope_version": __version__,
+        "trace": summary.traces[0] if summary.traces else None,
+        "traces": list(summary.traces),
+        "ranks": list(summary.ranks),
+        "summary": _totals(summary),
+        "unattributed": dict(summary.unattributed_ns),
+        "ranked_by": "self_device_ns" if summary.has_device else "self_cpu_ns",
+        "top_operators": [_operator(summary, operator) for operator in ranked_operators(summary)[:top]],
+        "categories": [_category(category) for category in summary.categories],
+        "kernels": [_kernel(kernel) for kernel in summary.kernels],
+        "steps": [_step(step) for step in summary.steps],
+        "findings": [finding_record(finding) for finding in report_findings(summary)],
+    }
+
+
+def finding_record(finding: Finding) -> dict[str, Any]:
+    """A finding with all its fields."""
+    return {
+        "code": finding.code,
+        "severity": str(finding.severity),
+        "message": finding.message,
+        "suggestion": finding.suggestion,
+        "trace_id": finding.trace_id,
+        "evidence": dict(finding.evidence),
+    }
+
+
+def shape_records(operator: OperatorTotal) -> list[dict[str, Any]]:
+    """The operator's input shapes with their calls, most frequent first."""
+    return [{"shapes": _parsed(shapes), "calls": calls} for shapes, calls in operator.input_shapes]
+
+
+def _totals(summary: Summary) -> dict[str, Any]:
+    return {
+        "device_time_ns": summary.device_time_ns,
+        "attributed_ns": summary.attributed_ns,
+        "attributed_fraction": summary.attributed_fraction,
+        "busy_fraction": summary.busy_fraction,
+        "cpu_time_ns": summary.cpu_time_ns,
+        "window_ns": summary.window_ns,
+        "kernel_launches": summary.kernel_launches,
+        "activities": summary.activity_count,
+        "operators": summary.operator_calls,
+        "operator_names": summary.operator_names,
+        "steps": len(summary.steps),
+        "devices": [_device(device) for device in summary.devices],
+    }
+
+
+def _device(device: DeviceTime) -> dict[str, Any]:
+    return {
+        "trace_id": device.trace_id,
+        "rank": device.rank,
+        "device": device.device,
+        "name": device.name,
+        "compute_capability": device.compute_capability,
+        "sm_count": device.sm_count,
+        "memory_bytes": device.memory_bytes,
+        "span_ns": device.span_ns,
+        "busy_ns": device.busy_ns,
+        "idle_ns": device.idle_ns,
+        "activities": device.activity_count,
+    }
+
+
+def _operator(summary: Summary, operator: OperatorTotal) -> dict[str, Any]:
+    return {
+        "name": operator.name,
+        "overload": operator.overload,
+        "category": operator.category,
+        "calls": operator.calls,
+        "self_device_ns": operator.self_device_ns,
+        "total_device_ns": operator.total_device_ns,
+        "self_device_fraction": operator.self_device_fraction,
+        "total_device_fraction": operator.total_device_fraction,
+        "self_cpu_ns": operator.self_cpu_ns,
+        "total_cpu_ns": operator.total_cpu_ns,
+        "rank_fraction": rank_fraction(summary, operator),
+        "kernel_launches": operator.kernel_launches,
+        "input_shapes": shape_records(operator),
+        "kernels": [_kernel(kernel) for kernel in operator.kernels],
+    }
+
+
+def _category(category: CategoryTotal) -> dict[str, Any]:
+    return {
+        "category": category.category,
+        "device_ns": category.device_ns,
+        "cpu_ns": category.cpu_ns,
+        "fraction": category.fraction,
+        "calls": category.calls,
+    }
+
+
+def _kernel(kernel: KernelTotal) -> dict[str, Any]:
+    return {
+        "name": kernel.name,
+        "kind": kernel.kind,
+        "calls": kernel.calls,
+        "total_ns": kernel.total_ns,
+        "min_ns": kernel.min_ns,
+        "max_ns": kernel.max_ns,
+        "fraction": kernel.fraction,
+        "size_bytes": kernel.size_bytes,
+        "launches": [_geometry(geometry) for geometry in kernel.geometries],
+    }
+
+
+def _geometry(geometry: LaunchGeometry) -> dict[str, Any]:
+    return {
+        "grid": None if geometry.grid is None else list(geometry.grid),
+        "block": None if geometry.block is None else list(geometry.block),
+        "registers_per_thread": geometry.registers_per_thread,
+        "shared_memory_bytes": geometry.shared_memory_bytes,
+        "occupancy_estimate": geometry.occupancy_estimate,
+        "calls": geometry.calls,
+        "total_ns": geometry.total_ns,
+    }
+
+
+def _step(step: StepTotal) -> dict[str, Any]:
+    return {
+        "trace_id": step.trace_id,
+        "step": step.step,
+        "duration_ns": step.duration_ns,
+        "device_ns": step.device_ns,
+        "kernel_count": step.kernel_count,
+    }
+
+
+def _parsed(shapes: str) -> Any:
+    try:
+        return json.loads(shapes)
+    except ValueError:
+        return shapes

@@ -1,0 +1,203 @@
+"""Summary → Document: what reports say, in which order and under which numbers.
+
+The section numbers are part of the report's contract (`### 4.1` is the first operator). Every figure comes
+from the Summary; a value no one has found is said to be unknown, never left out. Imports no renderer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from opscope.analysis.summary import Summary
+from opscope.model.environment import Environment
+from opscope.model.measurement import Latency
+from opscope.model.schema import Attribution
+from opscope.report.document import (
+    BarList,
+    Block,
+    Code,
+    Column,
+    Document,
+    FindingList,
+    Paragraph,
+    Section,
+    Strong,
+    Table,
+    numeric,
+)
+from opscope.report.operator_section import operator_section, operator_table, ranking_paragraph
+from opscope.report.overview import (
+    config_facts,
+    environment_facts,
+    overview_blocks,
+    overview_facts,
+    trace_facts,
+)
+from opscope.report.selection import report_findings, top_operators
+from opscope.units import format_count, format_duration, format_fraction
+
+__all__ = ["analysis_report", "configuration_report", "overview_document"]
+
+
+def analysis_report(summary: Summary, *, top: int = 10, title: str = "Operator report") -> Document:
+    """The full report on any trace."""
+    configuration = Section("Configuration", (trace_facts(summary),), number="1")
+    return Document(title, sections=(configuration, *_body(summary, top, benchmark=None, batch_size=None)))
+
+
+def configuration_report(
+    summary: Summary,
+    config: Mapping[str, Any],
+    environment: Environment | None,
+    benchmark: Latency | None,
+    *,
+    top: int = 10,
+) -> Document:
+    """The full report on one configuration of a sweep.
+
+    Args:
+        summary: Of the configuration's trace.
+        config: As in the stats file: workload, batch_size, seq_len, dtype, device, ….
+        environment: What it ran on; None if no one recorded it.
+        benchmark: Latency without the profiler; None if skipped.
+        top: Operators in detail.
+    """
+    sizes = f"batch size {config.get('batch_size')}, sequence length {config.get('seq_len')}"
+    blocks: list[Block] = [config_facts(config)]
+    if environment is not None:
+        blocks += [Paragraph(Strong("Environment")), environment_facts(environment)]
+    configuration = Section("Configuration", tuple(blocks), number="1")
+    body = _body(summary, top, benchmark=benchmark, batch_size=config.get("batch_size"))
+    return Document(f"Kernel analysis: {config.get('workload')}, {sizes}", sections=(configuration, *body))
+
+
+def overview_document(summary: Summary, *, top: int = 10, title: str = "") -> Document:
+    """The short form for a terminal: totals and ranked tables, no details per operator."""
+    sections = [
+        Section("Top operators", (operator_table(summary, top_operators(summary, top)),)),
+        Section("Categories", (_category_bars(summary),)),
+    ]
+    if summary.kernels:
+        sections.append(Section("Kernels", _kernel_blocks(summary, top)))
+    if summary.unattributed_ns:
+        sections.append(Section("Unattributed time", (_unattributed_table(summary),)))
+    findings = report_findings(summary)
+    if findings:
+        sections.append(Section("Findings", (FindingList(findings),)))
+    return Document(title or _source_title(summary), (overview_facts(summary),), tuple(sections))
+
+
+def _body(
+    summary: Summary, top: int, *, benchmark: Latency | None, batch_size: int | None
+) -> tuple[Section, ...]:
+    operators = top_operators(summary, top)
+    details = tuple(
+        operator_section(summary, operator, f"4.{rank}") for rank, operator in enumerate(operators, 1)
+    )
+    return (
+        Section("Overview", overview_blocks(summary, benchmark, batch_size), number="2"),
+        Section("Categories", (_category_bars(summary),), number="3"),
+        Section(
+            f"Top {len(operators)} operators in detail",
+            (ranking_paragraph(summary), operator_table(summary, operators)),
+            details,
+            number="4",
+        ),
+        Section("Kernels", _kernel_blocks(summary, max(top, 10)), number="5"),
+        Section("Unattributed time", _unattributed_blocks(summary), number="6"),
+        Section("Findings", (_finding_block(summary),), number="7"),
+    )
+
+
+def _category_bars(summary: Summary) -> BarList:
+    columns = (Column("Category"), *map(numeric, ("Device time", "Share", "CPU time", "Calls")))
+    rows = tuple(
+        (
+            category.category,
+            category.fraction,
+            (
+                format_duration(category.device_ns if summary.has_device else None),
+                format_fraction(category.fraction),
+                format_duration(category.cpu_ns),
+                format_count(category.calls),
+            ),
+        )
+        for category in summary.categories
+    )
+    return BarList(columns, rows)
+
+
+def _kernel_blocks(summary: Summary, top: int) -> tuple[Block, ...]:
+    if not summary.kernels:
+        return (Paragraph("No device activity was recorded."),)
+    shown = summary.kernels[:top]
+    rows = tuple(
+        (
+            Code(kernel.name),
+            kernel.kind,
+            format_count(kernel.calls),
+            format_duration(kernel.total_ns),
+            format_fraction(kernel.fraction),
+            format_duration(kernel.total_ns / kernel.calls),
+        )
+        for kernel in shown
+    )
+    columns = (Column("Name"), Column("Kind"), *map(numeric, ("Calls", "Time", "Share", "Mean")))
+    rest = summary.kernels[top:]
+    blocks: list[Block] = [Table(columns, rows)]
+    if rest:
+        total = format_duration(sum(kernel.total_ns for kernel in rest))
+        blocks.append(Paragraph(f"{len(rest):,} more names take {total}."))
+    return tuple(blocks)
+
+
+def _unattributed_blocks(summary: Summary) -> tuple[Block, ...]:
+    if not summary.has_device:
+        return (Paragraph("No device activity was recorded, so there is nothing to attribute."),)
+    blocks: list[Block] = []
+    if summary.unattributed_ns:
+        blocks.append(_unattributed_table(summary))
+    else:
+        blocks.append(Paragraph("Every nanosecond of device time belongs to an operator."))
+    blocks.append(_conservation(summary))
+    return tuple(blocks)
+
+
+def _unattributed_table(summary: Summary) -> Table:
+    rows = tuple(
+        (
+            Code(reason),
+            f"{duration_ns:,} ns",
+            format_fraction(duration_ns / summary.device_time_ns if summary.device_time_ns else None),
+            Attribution(reason).meaning,
+        )
+        for reason, duration_ns in sorted(summary.unattributed_ns.items(), key=lambda item: -item[1])
+    )
+    return Table((Column("Reason"), numeric("Time"), numeric("Share"), Column("Meaning")), rows)
+
+
+def _conservation(summary: Summary) -> Paragraph:
+    self_ns = sum(operator.self_device_ns for operator in summary.operators)
+    unattributed_ns = sum(summary.unattributed_ns.values())
+    difference_ns = summary.device_time_ns - self_ns - unattributed_ns
+    text = (
+        f"Σ self device time of operators {self_ns:,} ns + Σ unattributed {unattributed_ns:,} ns = "
+        f"device time {summary.device_time_ns:,} ns"
+    )
+    if difference_ns == 0:
+        return Paragraph(f"{text}, to the nanosecond.")
+    return Paragraph(
+        (f"{text} ", Strong(f"fails by {difference_ns:,} ns."), " The figures above are not reliable.")
+    )
+
+
+def _finding_block(summary: Summary) -> Block:
+    findings = report_findings(summary)
+    return FindingList(findings) if findings else Paragraph("None.")
+
+
+def _source_title(summary: Summary) -> str:
+    if len(summary.traces) == 1:
+        return summary.traces[0]
+    return f"{len(summary.traces)} traces" if summary.traces else "no trace"

@@ -1,0 +1,53 @@
+"""What a report shows of a Summary: the ranked operators, and the findings with those the report adds.
+
+One place decides by which clock operators are ranked, so that text, Markdown and JSON never disagree.
+"""
+
+from __future__ import annotations
+
+from opscope.analysis.summary import OperatorTotal, Summary
+from opscope.model.finding import Finding, Severity
+
+__all__ = ["rank_fraction", "rank_ns", "ranked_operators", "report_findings", "top_operators"]
+
+_SEVERITY_ORDER = (Severity.ERROR, Severity.WARNING, Severity.INFO)
+
+
+def ranked_operators(summary: Summary) -> tuple[OperatorTotal, ...]:
+    """Operators with device time, by self device time; without a device all operators, by self CPU time."""
+    if not summary.has_device:
+        return summary.operators
+    return tuple(operator for operator in summary.operators if operator.total_device_ns > 0)
+
+
+def top_operators(summary: Summary, top: int) -> tuple[OperatorTotal, ...]:
+    """The first `top` operators with time of their own; wrappers without explain nothing in a report."""
+    own = (operator for operator in ranked_operators(summary) if rank_ns(summary, operator) > 0)
+    return tuple(operator for operator, _ in zip(own, range(top), strict=False))
+
+
+def rank_ns(summary: Summary, operator: OperatorTotal) -> int:
+    """The time an operator is ranked by."""
+    return operator.self_device_ns if summary.has_device else operator.self_cpu_ns
+
+
+def rank_fraction(summary: Summary, operator: OperatorTotal) -> float | None:
+    """That time as a share of all device time (of all operators' CPU time without a device)."""
+    whole_ns = summary.device_time_ns if summary.has_device else summary.cpu_time_ns
+    return rank_ns(summary, operator) / whole_ns if whole_ns else None
+
+
+def report_findings(summary: Summary) -> tuple[Finding, ...]:
+    """The Session's findings, gravest first, and one that says so when figures are CPU time."""
+    findings = list(summary.findings)
+    if not summary.has_device:
+        findings.append(_cpu_ranking())
+    return tuple(sorted(findings, key=lambda finding: _SEVERITY_ORDER.index(finding.severity)))
+
+
+def _cpu_ranking() -> Finding:
+    return Finding(
+        "report.cpu_time",
+        Severity.INFO,
+        "No device activity was recorded: device times are zero and operators are ranked by self CPU time.",
+    )

@@ -1,0 +1,237 @@
+"""Document → rich renderables, for terminals of 80 to 200 columns.
+
+Names too long for their column lose their middle, where templated kernel names differ least; numbers are never cut.
+Nothing here prints: the command line hands the result to a console.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import singledispatch
+
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, JustifyMethod, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.table import Table as Grid
+from rich.text import Text as Words
+
+from opscope.model.finding import Severity
+from opscope.report.column_widths import column_need, fit_widths
+from opscope.report.document import (
+    Align,
+    BarList,
+    Block,
+    BulletList,
+    Code,
+    CodeBlock,
+    Document,
+    FactList,
+    FindingList,
+    Inline,
+    Paragraph,
+    Section,
+    Strong,
+    Table,
+    Text,
+    inlines,
+    plain,
+)
+
+__all__ = ["render_terminal", "shorten_middle"]
+
+_ELLIPSIS = "…"
+_SHORTEST_NAME = 16
+_BAR_WIDTH = 24
+_SHORTEST_BAR = 6
+_GAP = 2
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_SEVERITY_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
+
+
+def render_terminal(document: Document) -> RenderableType:
+    """The document as one renderable: its own blocks in a panel, then its sections."""
+    parts: list[RenderableType] = []
+    if document.blocks:
+        parts.append(_opening(document))
+    elif document.title:
+        parts.append(Words(document.title, style="bold"))
+    for section in document.sections:
+        parts.extend(_section(section))
+    return Group(*parts)
+
+
+def shorten_middle(text: str, width: int) -> str:
+    """The text in at most `width` characters, its middle replaced by an ellipsis."""
+    if len(text) <= width:
+        return text
+    if width <= 1:
+        return _ELLIPSIS[:width]
+    kept = width - 1
+    head = (kept + 1) // 2
+    return text[:head] + _ELLIPSIS + text[len(text) - (kept - head) :]
+
+
+class _Name:
+    """A name that shortens itself to the width it is given."""
+
+    def __init__(self, words: Words) -> None:
+        self._words = words
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield _shortened(self._words, options.max_width)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        longest = self._words.cell_len
+        return Measurement(min(longest, _SHORTEST_NAME), longest).with_maximum(options.max_width)
+
+
+class _FittedTable:
+    """A table whose columns are fitted to the console; with bars beside it where there is room."""
+
+    def __init__(self, table: Table, fractions: Sequence[float] = ()) -> None:
+        self._table = table
+        self._fractions = fractions
+        cells = zip(*table.rows, strict=True) if table.rows else ((),) * len(table.columns)
+        self._needs = [column_need(*pair) for pair in zip(table.columns, cells, strict=True)]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        available = options.max_width - _GAP * (len(self._needs) - 1)
+        widths = fit_widths(self._needs, available)
+        bar_width = min(_BAR_WIDTH, available - sum(widths) - _GAP) if self._fractions else 0
+        grid = self._grid(widths)
+        if bar_width >= _SHORTEST_BAR:
+            grid.add_column("", width=bar_width)
+        for index, row in enumerate(self._table.rows):
+            cells = [_cell(cell, width) for cell, width in zip(row, widths, strict=True)]
+            grid.add_row(
+                *cells, *([_bar(self._fractions[index], bar_width)] if bar_width >= _SHORTEST_BAR else [])
+            )
+        yield grid
+
+    def _grid(self, widths: list[int]) -> Grid:
+        # The box draws one blank between columns, the padding the other.
+        grid = Grid(box=box.SIMPLE_HEAD, padding=(0, _GAP - 1, 0, 0), pad_edge=False, show_edge=False)
+        for column, width in zip(self._table.columns, widths, strict=True):
+            justify: JustifyMethod = "right" if column.align is Align.RIGHT else "left"
+            grid.add_column(column.title, justify=justify, width=width, overflow="fold")
+        return grid
+
+
+def _opening(document: Document) -> RenderableType:
+    body = Group(*(_block(block) for block in document.blocks))
+    if not all(isinstance(block, FactList) for block in document.blocks):
+        return Group(Words(document.title, style="bold"), body)
+    title = Words(shorten_middle(document.title, 60), style="bold")
+    return Panel(body, title=title, title_align="left", border_style="dim", expand=False)
+
+
+def _section(section: Section) -> Iterator[RenderableType]:
+    heading = f"{section.number} {section.title}" if section.number else section.title
+    yield Words(f"\n{heading}", style="bold")
+    for block in section.blocks:
+        yield _block(block)
+    for child in section.sections:
+        yield from _section(child)
+
+
+@singledispatch
+def _block(block: Block) -> RenderableType:
+    raise NotImplementedError(type(block).__name__)
+
+
+@_block.register
+def _(block: Paragraph) -> RenderableType:
+    return _words(block.text)
+
+
+@_block.register
+def _(block: Table) -> RenderableType:
+    table = _FittedTable(block)
+    return table if block.caption is None else Group(_words(block.caption), table)
+
+
+@_block.register
+def _(block: BarList) -> RenderableType:
+    return _FittedTable(block.as_table(), [fraction for _, fraction, _ in block.rows])
+
+
+@_block.register
+def _(block: FactList) -> RenderableType:
+    grid = Grid.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column()
+    for label, value in block.facts:
+        words = _words(value)
+        grid.add_row(label, _Name(words) if _holds_name(value) else words)
+    return grid
+
+
+@_block.register
+def _(block: CodeBlock) -> RenderableType:
+    return Padding(Words(block.text.rstrip()), (0, 2))
+
+
+@_block.register
+def _(block: BulletList) -> RenderableType:
+    return _bulleted([(Words("•"), _words(item)) for item in block.items])
+
+
+@_block.register
+def _(block: FindingList) -> RenderableType:
+    rows: list[tuple[Words, Words]] = []
+    for finding in block.findings:
+        style = _SEVERITY_STYLES[finding.severity]
+        message = f"{finding.message} {finding.suggestion}" if finding.suggestion else finding.message
+        rows.append((Words(str(finding.severity), style=style), Words(_printable(message))))
+    return _bulleted(rows)
+
+
+def _bulleted(rows: list[tuple[Words, Words]]) -> Grid:
+    grid = Grid.grid(padding=(0, 1))
+    grid.add_column(no_wrap=True)
+    grid.add_column()
+    for mark, words in rows:
+        grid.add_row(mark, words)
+    return grid
+
+
+def _cell(text: Text, width: int) -> RenderableType:
+    words = _words(text)
+    return _shortened(words, width) if _holds_name(text) else words
+
+
+def _holds_name(text: Text) -> bool:
+    return any(isinstance(part, Code) for part in inlines(text))
+
+
+def _shortened(words: Words, width: int) -> Words:
+    if words.cell_len <= width:
+        return words
+    style = words.spans[0].style if words.spans else ""
+    return Words(shorten_middle(words.plain, width), style=style, no_wrap=True)
+
+
+def _words(text: Text) -> Words:
+    words = Words()
+    for part in inlines(text):
+        words.append(_printable(plain(part)), style=_style(part))
+    return words
+
+
+def _style(part: Inline) -> str:
+    if isinstance(part, Code):
+        return "cyan"
+    return "bold" if isinstance(part, Strong) else ""
+
+
+def _bar(fraction: float, width: int) -> Words:
+    eighths = round(max(0.0, min(1.0, fraction)) * width * 8)
+    full, rest = divmod(eighths, 8)
+    return Words("█" * full + (_EIGHTHS[rest] if rest else ""), style="green", no_wrap=True)
+
+
+def _printable(text: str) -> str:
+    # A trace is a stranger's file: its names must not reach the terminal as control sequences.
+    return "".join(character if character.isprintable() else "�" for character in text)

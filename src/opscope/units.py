@@ -1,0 +1,58 @@
+"""Numbers for people: nanoseconds, bytes and fractions as short text.
+
+Storage is always int64 nanoseconds and bytes; only renderers call this module. It imports nothing of opscope.
+"""
+
+from __future__ import annotations
+
+__all__ = ["format_bytes", "format_count", "format_duration", "format_fraction", "ns_to_ms"]
+
+NS_PER_US = 1_000
+NS_PER_MS = 1_000_000
+NS_PER_S = 1_000_000_000
+
+
+def ns_to_ms(duration_ns: float) -> float:
+    """Milliseconds of a nanosecond count, exact to the last nanosecond for counts below 2**53."""
+    return duration_ns / NS_PER_MS
+
+
+def format_duration(duration_ns: float | None) -> str:
+    """Shortest of ns, µs, ms and s that keeps three significant digits; "–" for unknown."""
+    if duration_ns is None:
+        return "–"
+    for factor, unit in ((NS_PER_S, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "µs")):
+        if abs(duration_ns) >= factor:
+            return f"{_significant(duration_ns / factor)} {unit}"
+    return f"{duration_ns:.0f} ns"
+
+
+def format_bytes(size_bytes: float | None) -> str:
+    """Decimal units (1 kB = 1000 B), as memory bandwidths are quoted; "–" for unknown."""
+    if size_bytes is None:
+        return "–"
+    for factor, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if abs(size_bytes) >= factor:
+            return f"{_significant(size_bytes / factor)} {unit}"
+    return f"{size_bytes:.0f} B"
+
+
+def format_fraction(fraction: float | None) -> str:
+    """A fraction of 0–1 as percent; "–" for unknown. Small non-zero fractions never print as 0 %."""
+    if fraction is None:
+        return "–"
+    if 0 < fraction < 0.0005:
+        return "<0.1 %"
+    return f"{100 * fraction:.1f} %"
+
+
+def format_count(count: int | None) -> str:
+    """An integer with thin grouping; "–" for unknown."""
+    return "–" if count is None else f"{count:,}"
+
+
+def _significant(value: float) -> str:
+    magnitude = abs(value)
+    if magnitude >= 100:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if magnitude >= 10 else f"{value:.2f}"

@@ -1,0 +1,267 @@
+"""The user's own workload: `file.py:function` or `package.module:factory`.
+
+What the function is follows from its parameters:
+
+* **A step**, if it names none of the parameters below. It is called without arguments, once per step, as it
+  is: it chooses its own device, dtype and grad mode.
+* **A factory**, if it names any of `batch_size`, `seq_len`, `device`, `dtype`, `attn_implementation`,
+  `train`, `layers` or `hidden`. It is called once per configuration, by keyword, with those it names
+  (`device` as `torch.device`, `dtype` as `torch.dtype`), and returns one of
+
+  - a function without arguments: the step;
+  - a pair `(module, inputs)` of an `nn.Module` and its inputs: one tensor, a tuple of positional or a dict of
+    keyword arguments. Module and inputs are moved to the device, floating-point ones to the dtype. A step is
+    the forward in inference mode, or, when training, forward, loss, backward and AdamW; the loss is the
+    output's `.loss`, or the output if that is a scalar;
+  - a `Workload`, taken as it is.
+
+Any other parameter needs a default. Seeds are fixed while a factory runs. The file's folder (for a module:
+the working folder) is put at the end of `sys.path`, so that its siblings can be imported. Importing this
+module does not import torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from opscope.errors import InputError
+from opscope.workloads.model_step import count_parameters, inference_step, training_step
+from opscope.workloads.runtime import require_torch, seeded
+from opscope.workloads.workload import Builder, Workload, WorkloadOptions
+
+__all__ = ["FACTORY_PARAMETERS", "target_builder"]
+
+FACTORY_PARAMETERS = (
+    "batch_size",
+    "seq_len",
+    "device",
+    "dtype",
+    "attn_implementation",
+    "train",
+    "layers",
+    "hidden",
+)
+
+_NO_TRAINING_HINT = "Leave out --train, give the factory a `train` parameter, or return (module, inputs)"
+
+
+def target_builder(target: str) -> Builder:
+    """A builder for the function that `target` names; the function's file is imported now.
+
+    Raises:
+        InputError: No such file, module or attribute, not callable, or its import fails.
+    """
+    function = _load(target)
+    accepted = _accepted_parameters(function, target)
+
+    def build(options: WorkloadOptions, batch_size: int, seq_len: int) -> Workload:
+        description = _description(target, options, batch_size, seq_len)
+        if not accepted:
+            if options.train:
+                raise InputError(
+                    f"'{target}' is a step and decides itself whether it trains", hint=_NO_TRAINING_HINT
+                )
+            return Workload(function, options.device, None, description)
+        with seeded(options.seed, options.device):
+            made = function(**_arguments(accepted, options, batch_size, seq_len))
+            return _workload(made, target, options, description, trains_itself="train" in accepted)
+
+    return build
+
+
+def _load(target: str) -> Callable[..., Any]:
+    where, _, name = target.rpartition(":")
+    if not where or not name:
+        raise InputError(
+            f"'{target}' names no function", hint="Write file.py:function or package.module:factory"
+        )
+    is_file = where.endswith(".py") or "/" in where or "\\" in where
+    module = _import_file(Path(where)) if is_file else _import_module(where)
+    function: Any = module
+    for part in name.split("."):
+        function = getattr(function, part, None)
+        if function is None:
+            defined = sorted(key for key, value in vars(module).items() if callable(value) and key[0] != "_")
+            raise InputError(
+                f"there is no '{name}'", source=where, hint=f"It defines: {', '.join(defined) or '-'}"
+            )
+    if not callable(function):
+        raise InputError(f"'{name}' is a {type(function).__name__}, not a function", source=where)
+    return function  # type: ignore[no-any-return]
+
+
+def _import_file(file: Path) -> ModuleType:
+    if not file.is_file():
+        raise InputError("no such file", source=file, hint="A workload is written file.py:function")
+    path = file.resolve()
+    # A name of its own per path: two targets called train.py must not replace each other in sys.modules.
+    digest = hashlib.sha256(str(path).encode()).hexdigest()[:12]
+    spec = importlib.util.spec_from_file_location(f"opscope_target_{path.stem}_{digest}", path)
+    if spec is None or spec.loader is None:
+        raise InputError("not a Python file", source=file, hint="A workload is written file.py:function")
+    _make_importable(path.parent)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickle look a function's module up there
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[spec.name]
+        raise InputError(
+            _import_failure(error, path), source=file, hint="Run it with python to see it all"
+        ) from error
+    return module
+
+
+def _import_module(name: str) -> ModuleType:
+    _make_importable(Path.cwd())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise InputError(
+                f"there is no module '{name}'", hint="Install it or run from its folder"
+            ) from error
+        raise InputError(_import_failure(error, None), source=name) from error
+    except (Exception, SystemExit) as error:
+        raise InputError(_import_failure(error, None), source=name) from error
+
+
+def _make_importable(directory: Path) -> None:
+    folder = str(directory)
+    if folder not in sys.path:
+        sys.path.append(folder)
+
+
+def _import_failure(error: BaseException, path: Path | None) -> str:
+    """What went wrong and on which line of the file, or of the last file executed if `path` is None."""
+    reason = f"{type(error).__name__}: {error}".rstrip(": ")
+    if isinstance(error, SyntaxError):
+        return f"its import fails in line {error.lineno} ({type(error).__name__}: {error.msg})"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if path is not None and frame.filename == str(path)]
+    if own:
+        return f"its import fails in line {own[-1].lineno} ({reason})"
+    if path is None and frames:
+        return f"its import fails in {Path(frames[-1].filename).name} line {frames[-1].lineno} ({reason})"
+    return f"its import fails ({reason})"
+
+
+def _accepted_parameters(function: Callable[..., Any], target: str) -> tuple[str, ...]:
+    """The factory parameters a function names; empty for a step."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # builtins have no signature; they can only be steps
+        return ()
+    positional_only = inspect.Parameter.POSITIONAL_ONLY
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    named = [p for p in parameters if p.kind not in variadic]
+    accepted = tuple(p.name for p in named if p.name in FACTORY_PARAMETERS and p.kind is not positional_only)
+    unknown = [p.name for p in named if p.default is inspect.Parameter.empty and p.name not in accepted]
+    if unknown:
+        raise InputError(
+            f"'{target}' needs arguments opscope does not have ({', '.join(unknown)})",
+            hint=f"A step takes none; a factory takes any of {', '.join(FACTORY_PARAMETERS)}",
+        )
+    return accepted
+
+
+def _arguments(
+    accepted: tuple[str, ...], options: WorkloadOptions, batch_size: int, seq_len: int
+) -> dict[str, Any]:
+    torch = require_torch()
+    values: dict[str, Any] = {
+        "batch_size": batch_size,
+        "seq_len": seq_len,
+        "device": torch.device(options.device),
+        "dtype": getattr(torch, options.dtype),
+        "attn_implementation": options.attn_implementation,
+        "train": options.train,
+        "layers": options.layers,
+        "hidden": options.hidden,
+    }
+    # An unset size leaves the factory its own default.
+    return {name: values[name] for name in accepted if values[name] is not None}
+
+
+def _workload(
+    made: Any, target: str, options: WorkloadOptions, description: dict[str, Any], *, trains_itself: bool
+) -> Workload:
+    torch = require_torch()
+    if isinstance(made, Workload):
+        return made
+    if isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], torch.nn.Module):
+        return _module_workload(made[0], made[1], options, description)
+    if isinstance(made, torch.nn.Module):
+        raise InputError(f"'{target}' returned a module without inputs", hint="Return (module, inputs)")
+    if not callable(made):
+        raise InputError(
+            f"'{target}' returned a {type(made).__name__}",
+            hint="A factory returns a step function or (module, inputs)",
+        )
+    if options.train and not trains_itself:
+        raise InputError(f"'{target}' returned a step that was not told to train", hint=_NO_TRAINING_HINT)
+    return Workload(made, options.device, None, description)
+
+
+def _module_workload(
+    module: Any, inputs: Any, options: WorkloadOptions, description: dict[str, Any]
+) -> Workload:
+    torch = require_torch()
+    module.to(device=options.device, dtype=getattr(torch, options.dtype))
+    positional, keywords = _as_arguments(inputs)
+    args = tuple(_placed(value, options) for value in positional)
+    kwargs = {key: _placed(value, options) for key, value in keywords.items()}
+    if options.train:
+        step = training_step(module, lambda: _loss(module(*args, **kwargs)))
+    else:
+        step = inference_step(module, lambda: module(*args, **kwargs))
+    parameter_count = count_parameters(module)
+    return Workload(step, options.device, parameter_count, {**description, "parameters": parameter_count})
+
+
+def _as_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(inputs, dict):
+        return (), inputs
+    return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)), {}
+
+
+def _placed(value: Any, options: WorkloadOptions) -> Any:
+    torch = require_torch()
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.to(options.device, getattr(torch, options.dtype) if value.is_floating_point() else None)
+
+
+def _loss(output: Any) -> Any:
+    torch = require_torch()
+    loss = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
+    loss = output if loss is None else loss
+    if isinstance(loss, torch.Tensor) and loss.dim() == 0:
+        return loss
+    raise InputError(
+        f"the module returned a {type(output).__name__} without a loss, so it cannot be trained",
+        hint="Return a scalar loss or an object with `.loss`, or write the training step yourself",
+    )
+
+
+def _description(target: str, options: WorkloadOptions, batch_size: int, seq_len: int) -> dict[str, Any]:
+    where, _, name = target.rpartition(":")
+    shown = f"{Path(where).name}:{name}" if where.endswith(".py") else target  # no folders in recordings
+    return {
+        "workload": shown,
+        "batch_size": batch_size,
+        "seq_len": seq_len,
+        "dtype": options.dtype,
+        "device": options.device,
+        "attn_implementation": options.attn_implementation,
+        "train": options.train,
+    }
