@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
 
 from opscope.errors import MeasurementError
 from opscope.model.measurement import Clock
 
-__all__ = ["FakeTimer"]
+__all__ = ["FakeTimer", "TraceBuilder"]
 
 
 class FakeTimer:
@@ -35,3 +38,118 @@ class FakeTimer:
             return next(self._samples_ns)
         except StopIteration:
             raise MeasurementError(f"the scripted samples ran out at call {self.calls}") from None
+
+
+class TraceBuilder:
+    """Writes small Kineto traces, one call per event.
+
+        TraceBuilder().operator("aten::mm", 0, 10).launch(2).kernel("gemm", 20, 5).write(path)
+
+    Times are microseconds (three decimals), as in the format. `launch` and `kernel` refer to the last
+    operator and launch unless told otherwise; ids count up by themselves.
+
+    Args:
+        properties: Further top-level keys of the file.
+    """
+
+    def __init__(self, **properties: Any) -> None:
+        self.properties: dict[str, Any] = {"schemaVersion": 1, **properties}
+        self.events: list[dict[str, Any]] = []
+        self._external_id = 0
+        self._correlation = 100
+
+    def operator(
+        self,
+        name: str,
+        start: float,
+        duration: float,
+        *,
+        thread: int = 1,
+        external_id: int | None = None,
+        **args: Any,
+    ) -> TraceBuilder:
+        """A dispatcher call."""
+        self._external_id = self._external_id + 1 if external_id is None else external_id
+        return self.event("cpu_op", name, start, duration, thread, {"External id": self._external_id, **args})
+
+    def launch(
+        self,
+        start: float,
+        duration: float = 1,
+        *,
+        name: str = "cudaLaunchKernel",
+        thread: int = 1,
+        correlation: int | None = None,
+        external_id: int | None = None,
+    ) -> TraceBuilder:
+        """A runtime call; carries an external id only if given one."""
+        self._correlation = self._correlation + 1 if correlation is None else correlation
+        args = {"correlation": self._correlation}
+        if external_id is not None:
+            args["External id"] = external_id
+        return self.event("cuda_runtime", name, start, duration, thread, args)
+
+    def kernel(
+        self,
+        name: str,
+        start: float,
+        duration: float,
+        *,
+        device: int = 0,
+        stream: int = 7,
+        correlation: int | None = None,
+        category: str = "kernel",
+        **args: Any,
+    ) -> TraceBuilder:
+        """A device activity; belongs to the last launch unless given a correlation id."""
+        arguments = {
+            "device": device,
+            "stream": stream,
+            "correlation": self._correlation if correlation is None else correlation,
+            "grid": [4, 1, 1],
+            "block": [128, 1, 1],
+            **args,
+        }
+        return self.event(category, name, start, duration, stream, arguments, process=device)
+
+    def step(self, number: int, start: float, duration: float, *, thread: int = 1) -> TraceBuilder:
+        """A profiler step."""
+        return self.event("user_annotation", f"ProfilerStep#{number}", start, duration, thread, {})
+
+    def event(
+        self,
+        category: str,
+        name: str,
+        start: float,
+        duration: float,
+        thread: int | str,
+        args: dict[str, Any],
+        *,
+        process: int | str = 1,
+    ) -> TraceBuilder:
+        """Any complete event."""
+        self.events.append(
+            {
+                "ph": "X",
+                "cat": category,
+                "name": name,
+                "pid": process,
+                "tid": thread,
+                "ts": start,
+                "dur": duration,
+                "args": args,
+            }
+        )
+        return self
+
+    def text(self) -> str:
+        """The file's text, laid out as Kineto lays it out."""
+        head = json.dumps(self.properties, indent=2)[:-2]
+        events = ",\n".join("  " + json.dumps(event) for event in self.events)
+        return f'{head},\n  "traceEvents": [\n{events}\n  ]\n}}\n'
+
+    def write(self, path: str | Path) -> Path:
+        """Write the file and return its path."""
+        target = Path(path)
+        target.write_text(self.text(), encoding="utf-8")
+        return target

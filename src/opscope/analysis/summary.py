@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any
 
@@ -256,18 +256,22 @@ def _kernels(launches: Iterable[dict[str, Any]], device_time_ns: int) -> tuple[K
 
 
 def _geometries(rows: list[dict[str, Any]]) -> tuple[LaunchGeometry, ...]:
-    merged: dict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0, 0])
+    merged: dict[LaunchGeometry, list[int]] = defaultdict(lambda: [0, 0])
     for row in rows:
-        key = (
+        geometry = LaunchGeometry(
             _triple(row, "grid"),
             _triple(row, "block"),
             row["registers_per_thread"],
             row["shared_memory_bytes"],
             row["occupancy_estimate"],
+            calls=0,
+            total_ns=0,
         )
-        merged[key][0] += row["calls"]
-        merged[key][1] += row["total_ns"]
-    found = [LaunchGeometry(*key, calls=calls, total_ns=total_ns) for key, (calls, total_ns) in merged.items()]
+        merged[geometry][0] += row["calls"]
+        merged[geometry][1] += row["total_ns"]
+    found = [
+        replace(geometry, calls=calls, total_ns=total_ns) for geometry, (calls, total_ns) in merged.items()
+    ]
     return tuple(sorted(found, key=lambda geometry: -geometry.total_ns))
 
 
@@ -288,7 +292,8 @@ def _categories(
         calls[operator.category] += operator.calls
     part, whole = (device_ns, device_time_ns) if device_time_ns else (cpu_ns, cpu_time_ns)
     totals = [
-        CategoryTotal(name, device_ns[name], cpu_ns[name], _fraction(part[name], whole), calls[name]) for name in calls
+        CategoryTotal(name, device_ns[name], cpu_ns[name], _fraction(part[name], whole), calls[name])
+        for name in calls
     ]
     return tuple(sorted(totals, key=lambda total: (-total.fraction, -total.cpu_ns, total.category)))
 

@@ -86,7 +86,9 @@ def link(forest: Forest, operator_external_id: Int64, calls: Calls, activities: 
         activities: Its device activities.
     """
     ids, owners = _unique(operator_external_id)
-    call_by_id, impossible_calls = _by_id(forest, ids, owners, calls.external_id, calls.start_ns, is_host=True)
+    call_by_id, impossible_calls = _by_id(
+        forest, ids, owners, calls.external_id, calls.start_ns, is_host=True
+    )
     own, impossible_own = _by_id(
         forest, ids, owners, activities.external_id, activities.start_ns, is_host=False
     )
@@ -106,7 +108,9 @@ def link(forest: Forest, operator_external_id: Int64, calls: Calls, activities: 
     in_graph = gather(calls.is_graph_launch, activity_call) > 0
     first_correlation = calls.correlation_id[calls.correlation_id >= 0].min(initial=np.iinfo(np.int64).max)
     # Correlation ids only grow, so one below the first recorded call was given out before the window opened.
-    early = (activities.correlation_id >= 0) & (activities.correlation_id < first_correlation) & bool(len(calls))
+    early = (
+        (activities.correlation_id >= 0) & (activities.correlation_id < first_correlation) & bool(len(calls))
+    )
     attribution = np.select(
         [
             (operator >= 0) & in_graph,

@@ -55,7 +55,7 @@ def measure_latency(
 
 
 def latency_measure(options: LatencyOptions | None = None) -> LatencyMeasure:
-    """A function that times a callable on a device by these options: CUDA events, or the wall clock on a CPU."""
+    """A function that times a callable on a device: by CUDA events, or the wall clock on a CPU."""
     chosen = options or LatencyOptions()
 
     def measure(fn: Callable[[], object], device: str, /) -> Latency:

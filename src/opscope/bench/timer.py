@@ -77,7 +77,8 @@ class CudaEventTimer:
             fn()
             end.record()
             end.synchronize()
-        return round(start.elapsed_time(end) * _NS_PER_MS)
+        elapsed_ms: float = start.elapsed_time(end)
+        return round(elapsed_ms * _NS_PER_MS)
 
 
 def timer_for(device: str) -> Timer:

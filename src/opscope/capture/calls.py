@@ -75,21 +75,24 @@ class ProfiledFunction(Generic[P, R]):
         self._recorded_calls = range(skip, skip + count)
         self._make_profiler = make_profiler
         self._call_count = 0
-        self._is_recording = False
+        self._is_inside = False
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """The function's result; recorded if this call's turn has come. A call within a recorded one is part of it."""
-        if self._is_recording:
+        """The function's result; recorded if this call's turn has come.
+
+        A call within a call is part of it and has no turn of its own.
+        """
+        if self._is_inside:
             return self._fn(*args, **kwargs)
         call, self._call_count = self._call_count, self._call_count + 1
-        if call not in self._recorded_calls:
-            return self._fn(*args, **kwargs)
-        self._is_recording = True
+        self._is_inside = True
         try:
+            if call not in self._recorded_calls:
+                return self._fn(*args, **kwargs)
             with self._make_profiler(call) as profiler:
                 result = self._fn(*args, **kwargs)
         finally:
-            self._is_recording = False
+            self._is_inside = False
         self.cycles.extend(profiler.cycles)
         return result
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from opscope.capture.sidecar import Sidecar
+from opscope.model.sidecar import Sidecar
 
 __all__ = ["Cycle", "CycleHandler"]
 

@@ -11,6 +11,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from opscope._version import __version__
 from opscope.errors import DependencyError
 from opscope.model.environment import Environment, GpuInfo
@@ -24,21 +26,21 @@ _TRITON_DISTRIBUTIONS = ("triton", "pytorch-triton", "pytorch-triton-rocm", "tri
 
 def collect_environment() -> Environment:
     """Versions and devices as this process sees them; what is not installed is None."""
-    common = {
-        "python": platform.python_version(),
-        "platform": f"{platform.system()} {platform.machine()}".strip(),
-        "opscope": __version__,
-        "triton": _installed_version(*_TRITON_DISTRIBUTIONS),
-        "transformers": _installed_version("transformers"),
-        "cpu": _cpu_name(),
-    }
+    without_torch = Environment(
+        python=platform.python_version(),
+        platform=f"{platform.system()} {platform.machine()}".strip(),
+        opscope=__version__,
+        triton=_installed_version(*_TRITON_DISTRIBUTIONS),
+        transformers=_installed_version("transformers"),
+        cpu=_cpu_name(),
+    )
     try:
         torch = require_torch()
     except DependencyError:
-        return Environment(**common)
+        return without_torch
     has_cuda = torch.cuda.is_available()
-    return Environment(
-        **common,
+    return msgspec.structs.replace(
+        without_torch,
         torch=str(torch.__version__),
         torch_git_version=torch.version.git_version,
         cuda_runtime=torch.version.cuda,

@@ -72,10 +72,11 @@ def _copy(source: Path, target: Path) -> Path:
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, partial)
-        partial.replace(target)
+        try:
+            shutil.copyfile(source, partial)
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
     except OSError as error:
         raise CaptureError(f"the trace cannot be copied ({error.strerror})", source=target) from error
-    finally:
-        partial.unlink(missing_ok=True)
     return target

@@ -22,15 +22,15 @@ from opscope.capture.cycle import Cycle, CycleHandler
 from opscope.capture.environment import collect_environment
 from opscope.capture.recording import Recording, available_activities, require_no_profiler
 from opscope.capture.schedule import Phase, Position, Schedule
-from opscope.capture.sidecar import (
+from opscope.errors import CaptureError, InputError
+from opscope.model.environment import Environment
+from opscope.model.sidecar import (
     RecordedSchedule,
     RecordedSettings,
     Sidecar,
     sidecar_path,
     write_sidecar,
 )
-from opscope.errors import CaptureError, InputError
-from opscope.model.environment import Environment
 from opscope.workloads.runtime import is_out_of_memory, require_torch
 
 __all__ = ["CaptureOptions", "Profiler"]
@@ -90,6 +90,7 @@ class Profiler:
 
     Attributes:
         cycles: The cycles recorded so far.
+        workload: As given; what it is when a cycle ends goes into that cycle's sidecar.
 
     Raises:
         InputError: The schedule or the name makes no sense.
@@ -118,7 +119,7 @@ class Profiler:
         self._output_dir = None if output_dir is None else Path(output_dir)
         self._stacks = (record_shapes, with_stack or with_modules, with_modules, profile_memory)
         self._handlers = tuple(on_cycle)
-        self._workload = None if workload is None else dict(workload)
+        self.workload = workload
         self._overwrite = overwrite
         self._directory: Path | None = None
         self._settings: RecordedSettings | None = None
@@ -131,6 +132,21 @@ class Profiler:
     def total_steps(self) -> int:
         """Calls of `step()` after which nothing more is recorded."""
         return self.schedule.total_steps
+
+    def check_output(self) -> None:
+        """Return if no file is in the way; entering the block asks this too.
+
+        Raises:
+            InputError: A file of an earlier recording would be replaced, and `overwrite` is false.
+        """
+        if self._output_dir is None or self._overwrite:
+            return
+        for file_name in self._file_names:
+            trace_path = self._output_dir / file_name
+            for file in (trace_path, sidecar_path(trace_path)):
+                if file.exists():
+                    hint = "Choose another folder or name, or overwrite it"
+                    raise InputError("the file exists", source=file, hint=hint)
 
     def __enter__(self) -> Profiler:
         """Check everything that can be checked, then begin with the first step.
@@ -208,13 +224,7 @@ class Profiler:
             directory = Path(tempfile.mkdtemp(prefix="opscope-"))
             atexit.register(shutil.rmtree, directory, ignore_errors=True)
             return directory
-        if not self._overwrite:
-            for file_name in self._file_names:
-                trace_path = self._output_dir / file_name
-                for file in (trace_path, sidecar_path(trace_path)):
-                    if file.exists():
-                        hint = "Choose another folder or name, or overwrite it"
-                        raise InputError("the file exists", source=file, hint=hint)
+        self.check_output()
         try:
             self._output_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -276,7 +286,7 @@ class Profiler:
             partial=partial,
             clean_window=True,
             wall_time_ns_per_step=wall_times_ns,
-            workload=self._workload,
+            workload=None if self.workload is None else dict(self.workload),
         )
 
     def _abandon(self) -> None:
@@ -296,7 +306,7 @@ class Profiler:
 
 def _file_names(name: str, repeat: int) -> tuple[str, ...]:
     """One trace file name per cycle."""
-    if not name or Path(name).name != name:
+    if name in {"", ".."} or Path(name).name != name:
         raise InputError(f"'{name}' is not a file name", hint="Give the folder as output_dir")
     stem, suffix = name, ".json"
     for known in (".json.gz", ".json"):

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from opscope.capture.export import export_trace
-from opscope.capture.sidecar import RecordedSettings
 from opscope.errors import CaptureError
+from opscope.model.sidecar import RecordedSettings
 from opscope.workloads.runtime import is_out_of_memory, require_torch, synchronize
 
 __all__ = ["Recording", "available_activities", "require_no_profiler"]
@@ -62,9 +62,10 @@ class Recording:
 
     def __init__(self, settings: RecordedSettings) -> None:
         torch = require_torch()
+        known = torch.profiler.ProfilerActivity.__members__
         self._annotate = torch.autograd.profiler.record_function
         self._profile: Any = torch.profiler._KinetoProfile(
-            activities=[torch.profiler.ProfilerActivity[name.upper()] for name in settings.activities],
+            activities=[known[name.upper()] for name in settings.activities],
             record_shapes=settings.record_shapes,
             with_stack=settings.with_stack,
             with_modules=settings.with_modules,
@@ -130,7 +131,7 @@ class Recording:
         self._profile = None
 
     def abandon(self) -> None:
-        """Stop without keeping anything; never raises what the devices still have to say about failed work."""
+        """Stop without keeping anything; what the devices still have to say about failed work is dropped."""
         state, self._state = self._state, _State.STOPPED
         try:
             if state is _State.PREPARED:
@@ -160,15 +161,17 @@ def _kineto_errors(action: str) -> Iterator[None]:
     except RuntimeError as error:
         if is_out_of_memory(error):
             raise
+        reason = (str(error).strip() or repr(error)).splitlines()[0]
         raise CaptureError(
-            f"the torch profiler cannot be {action} ({str(error).splitlines()[0] if str(error) else error!r})",
+            f"the torch profiler cannot be {action} ({reason})",
             hint="End any other profiler in this process or attached to it",
         ) from error
 
 
 def _force_off() -> None:
-    """Switch the profiler off when torch's own way failed: it waits for the device first, and a device after
-    an illegal access only raises.
+    """Switch the profiler off when torch's own way failed.
+
+    Torch waits for the device first, and a device after an illegal access only raises.
     """
     torch = require_torch()
     if torch.autograd._profiler_enabled():

@@ -47,7 +47,8 @@ class Schedule:
     def __post_init__(self) -> None:
         if self.wait < 0 or self.warmup < 0 or self.active < 1 or self.repeat < 1:
             raise InputError(
-                f"wait={self.wait}, warmup={self.warmup}, active={self.active}, repeat={self.repeat} is no schedule",
+                f"wait={self.wait}, warmup={self.warmup}, active={self.active}, repeat={self.repeat} "
+                "is no schedule",
                 hint="Need wait >= 0, warmup >= 0, active >= 1 and repeat >= 1",
             )
 

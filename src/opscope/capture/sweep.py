@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from opscope.capture.cycle import Cycle
 from opscope.capture.profiler import Profiler
 from opscope.errors import CaptureError
 from opscope.model.environment import Environment
 from opscope.model.measurement import Latency, LatencyMeasure
 from opscope.workloads.runtime import is_out_of_memory, release_memory
-from opscope.workloads.workload import Workload, WorkloadSpec
+from opscope.workloads.workload import WorkloadSpec
 
 __all__ = ["Configuration", "ConfigurationRun", "configuration_of", "run_configuration"]
 
@@ -98,8 +97,7 @@ def run_configuration(
 ) -> ConfigurationRun:
     """Build, time and record one configuration; its memory is free again afterwards.
 
-    The latency is taken first, before the profiler is attached for this configuration. Files in the way are
-    only refused once the workload is built and timed, so check `trace_name` before a long sweep.
+    The latency is taken first, before the profiler is attached for this configuration.
 
     Args:
         spec: Builds the workload; made with the options that `configuration` repeats.
@@ -120,47 +118,42 @@ def run_configuration(
         CaptureError: It ran out of memory, or the profiler failed.
         InputError: The workload cannot be built, or a file is in the way.
     """
-
-    def record(workload: Workload) -> Cycle:
-        with Profiler(
-            output_dir,
-            name=trace_name,
-            wait=wait,
-            warmup=warmup,
-            active=active,
-            record_shapes=record_shapes,
-            with_stack=with_stack,
-            with_modules=with_modules,
-            profile_memory=profile_memory,
-            workload={**asdict(configuration), **workload.description},
-            overwrite=overwrite,
-        ) as profiler:
-            for _ in range(profiler.total_steps):
-                workload.step()
-                profiler.step()
-        return profiler.cycles[0]
-
+    profiler = Profiler(
+        output_dir,
+        name=trace_name,
+        wait=wait,
+        warmup=warmup,
+        active=active,
+        record_shapes=record_shapes,
+        with_stack=with_stack,
+        with_modules=with_modules,
+        profile_memory=profile_memory,
+        overwrite=overwrite,
+    )
+    profiler.check_output()
     with _memory_returned(configuration):
-        return _run(spec, configuration, measure, record)
+        return _run(spec, configuration, measure, profiler)
 
 
 def _run(
-    spec: WorkloadSpec,
-    configuration: Configuration,
-    measure: LatencyMeasure | None,
-    record: Callable[[Workload], Cycle],
+    spec: WorkloadSpec, configuration: Configuration, measure: LatencyMeasure | None, profiler: Profiler
 ) -> ConfigurationRun:
     workload = spec.build(configuration.batch_size, configuration.seq_len)
     latency = None if measure is None else measure(workload.step, workload.device)
-    cycle = record(workload)
+    profiler.workload = {**asdict(configuration), **workload.description}
+    with profiler:
+        for _ in range(profiler.total_steps):
+            workload.step()
+            profiler.step()
+    sidecar = profiler.cycles[0].sidecar
     return ConfigurationRun(
         configuration=configuration,
         parameter_count=workload.parameter_count,
-        steps=cycle.sidecar.steps,
-        trace_path=cycle.trace_path,
-        sidecar_path=cycle.sidecar_path,
-        environment=cycle.sidecar.environment,
-        wall_time_ns_per_step=cycle.sidecar.wall_time_ns_per_step,
+        steps=sidecar.steps,
+        trace_path=profiler.cycles[0].trace_path,
+        sidecar_path=profiler.cycles[0].sidecar_path,
+        environment=sidecar.environment,
+        wall_time_ns_per_step=sidecar.wall_time_ns_per_step,
         latency=latency,
     )
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from opscope.analysis.summary import Summary, summarize
 from opscope.cli.console import (
     open_source,
     print_document,
@@ -16,9 +17,10 @@ from opscope.cli.console import (
     say_wrote,
     status,
 )
-
-if TYPE_CHECKING:
-    from opscope.analysis.summary import Summary
+from opscope.report.analysis_json import analysis_document
+from opscope.report.compose import analysis_report, overview_document
+from opscope.report.json_export import write_json, write_text
+from opscope.report.markdown import render_markdown
 
 __all__ = ["analyze"]
 
@@ -53,7 +55,6 @@ def analyze(
     """
     outputs = [] if output_dir is None else [output_dir / _JSON_NAME, output_dir / _REPORT_NAME]
     refuse_existing([*outputs, *([save] if save else [])], force=force)
-    from opscope.analysis.summary import summarize
 
     with open_source(traces, memory_limit=memory_limit, threads=threads) as session:
         with status("Summarizing"):
@@ -68,20 +69,12 @@ def analyze(
 
 def _print(summary: Summary, *, json: bool, top: int) -> None:
     if json:
-        from opscope.report.analysis_json import analysis_document
-
         print_json(analysis_document(summary, top=top))
     else:
-        from opscope.report.compose import overview_document
-
         print_document(overview_document(summary, top=top))
 
 
 def _write(summary: Summary, output_dir: Path, *, top: int) -> list[Path]:
-    from opscope.report.analysis_json import analysis_document
-    from opscope.report.compose import analysis_report
-    from opscope.report.json_export import write_json, write_text
-    from opscope.report.markdown import render_markdown
 
     return [
         write_json(output_dir / _JSON_NAME, analysis_document(summary, top=top)),

@@ -1,7 +1,8 @@
 """The `opscope` command: its verbs, and what every way to fail becomes.
 
-Exit codes: 0 fine, 1 an OpscopeError (or a failed configuration), 2 usage, 3 a regression was found, 130 interrupted.
-A user's mistake is one line on stderr; the traceback comes with `--debug`. Imports no verb before it is called.
+Exit codes: 0 fine, 1 an OpscopeError (or a failed configuration), 2 usage, 3 a regression was found, 130
+interrupted. A user's mistake is one line on stderr; the traceback comes with `--debug`. Imports no verb
+before it is called.
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ from cyclopts import App, CycloptsError, Parameter
 from opscope._version import __version__
 from opscope.errors import OpscopeError
 
-__all__ = ["EXIT_ERROR", "EXIT_INTERRUPTED", "EXIT_OK", "EXIT_REGRESSION", "EXIT_USAGE", "entry_point", "main"]
+__all__ = [
+    "EXIT_ERROR",
+    "EXIT_INTERRUPTED",
+    "EXIT_OK",
+    "EXIT_REGRESSION",
+    "EXIT_USAGE",
+    "entry_point",
+    "main",
+]
 
 EXIT_OK = 0
 EXIT_ERROR = 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,8 +11,12 @@ from typing import Any
 
 from rich.console import Console
 
+from opscope.api import load
 from opscope.errors import InputError
-from opscope.model.session import Session, is_session_file
+from opscope.model.session import Session
+from opscope.report.document import Document
+from opscope.report.json_export import to_json
+from opscope.report.terminal import render_terminal
 
 __all__ = [
     "open_source",
@@ -37,7 +42,8 @@ class _PipeConsole(Console):
 def stdout_console() -> Console:
     """Console for results: as wide as the terminal up to 200 columns; 120 where there is none."""
     probe = Console(file=sys.stdout)
-    width = min(probe.width, _WIDEST) if probe.is_terminal else _PIPED_WIDTH
+    has_width = probe.is_terminal or "COLUMNS" in os.environ
+    width = min(probe.width, _WIDEST) if has_width else _PIPED_WIDTH
     return _PipeConsole(file=sys.stdout, width=width, highlight=False, soft_wrap=False)
 
 
@@ -46,17 +52,13 @@ def stderr_console() -> Console:
     return Console(file=sys.stderr, highlight=False)
 
 
-def print_document(document: Any) -> None:
+def print_document(document: Document) -> None:
     """Print a report Document on stdout."""
-    from opscope.report.terminal import render_terminal
-
     stdout_console().print(render_terminal(document))
 
 
 def print_json(document: Any) -> None:
     """Print one JSON document on stdout."""
-    from opscope.report.json_export import to_json
-
     sys.stdout.write(to_json(document))
 
 
@@ -93,10 +95,6 @@ def open_source(
     sources: Sequence[str], *, memory_limit: str | None = None, threads: int | None = None
 ) -> Session:
     """The saved Session, or the traces as a new one."""
-    if len(sources) == 1 and is_session_file(sources[0]):
-        return Session.open(sources[0])
-    from opscope.api import load
-
     with status(f"Reading {sources[0]}" + (f" and {len(sources) - 1} more" if len(sources) > 1 else "")):
         return load(
             sources[0] if len(sources) == 1 else list(sources), memory_limit=memory_limit, threads=threads

@@ -52,8 +52,9 @@ def locate_events(text: mmap.mmap, source: str) -> EventArray:
     first = _skip_whitespace(text, 3 if text[:3] == b"\xef\xbb\xbf" else 0)
     if first >= len(text):
         raise InputError("the file is empty", source=source, byte_offset=0)
+    header: dict[str, Any] = {}
     if text[first : first + 1] == b"[":
-        start, header = first + 1, {}
+        start = first + 1
     elif text[first : first + 1] == b"{":
         start, header = _find_array_start(text, first, source)
     else:
@@ -118,9 +119,7 @@ def _explain_missing_array(text: mmap.mmap, first: int, source: str) -> None:
     )
 
 
-def _find_array_end(
-    text: mmap.mmap, start: int, *, is_bare_array: bool
-) -> tuple[int, dict[str, Any]] | None:
+def _find_array_end(text: mmap.mmap, start: int, *, is_bare_array: bool) -> tuple[int, dict[str, Any]] | None:
     """Position of the closing bracket and the keys after it, or None if the array is not closed.
 
     Arrays may follow traceEvents (`INFO`, `distributedInfo`), so the last `}]` need not be the one. What
@@ -166,9 +165,7 @@ def _salvage(text: mmap.mmap, start: int, header: dict[str, Any], source: str) -
         boundary = _last_boundary(text, start, end)
         if _parse_object(text[boundary:end]) is not None:
             return EventArray(start, end, header, lost_bytes=len(text) - end)
-    raise InputError(
-        "the file ends before its first complete event", source=source, byte_offset=len(text)
-    )
+    raise InputError("the file ends before its first complete event", source=source, byte_offset=len(text))
 
 
 def _event_ends_backwards(text: mmap.mmap, start: int) -> Iterator[int]:

@@ -60,7 +60,7 @@ def _use(session: Session, trace_id: int) -> dict[int, tuple[int, ...]]:
         [trace_id],
     ).fetchnumpy()
     devices, starts, ends = columns["device"], columns["start_ns"], columns["end_ns"]
-    use = {}
+    use: dict[int, tuple[int, ...]] = {}
     for device in sorted(set(devices.tolist())):
         mine = devices == device
         first, last = int(starts[mine].min()), int(ends[mine].max())

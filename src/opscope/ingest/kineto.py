@@ -21,21 +21,29 @@ from opscope.attribution import linking, nesting
 from opscope.attribution.linking import gather
 from opscope.attribution.nesting import Forest, Int64
 from opscope.ingest import quality
+from opscope.ingest.arguments import (
+    ARGUMENTS,
+    CATEGORIES,
+    CATEGORY,
+    DETAILS,
+    LEGACY_CATEGORY,
+    Reading,
+    lenient_events,
+    strict_events,
+)
 from opscope.ingest.container import EventArray
 from opscope.ingest.statements import statements
 from opscope.ingest.windows import PROTOCOL, WindowFileSystem, split_windows
 from opscope.model.session import Session
 
-__all__ = ["InexactTimesError", "ingest_events"]
+__all__ = ["NeedsRewritingError", "ingest_events"]
 
 _SMALLEST_WINDOW_BYTES = 4 << 20
 _LARGEST_EVENT_BYTES = 16 << 20
-_CALLS = "'cuda_runtime', 'cuda_driver'"
-_INTERVAL = "ph = 'X' AND duration_ns >= 0"
 
 
-class InexactTimesError(Exception):
-    """Times that a double cannot hold: the text must be rewritten before it is read."""
+class NeedsRewritingError(Exception):
+    """Times that a double cannot hold, or key names of 2021: `rewrite.normalize` the text, then read it."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +53,6 @@ class _Steps:
     number: Int64
     start_ns: Int64
     duration_ns: Int64
-    thread: Int64
 
     def at(self, time_ns: Int64) -> Int64:
         """Number of the step open at each moment; -1 outside steps."""
@@ -70,7 +77,13 @@ class _Operators:
 
 
 def ingest_events(
-    session: Session, trace_id: int, path: str, text: mmap.mmap, events: EventArray, *, is_rewritten: bool = False
+    session: Session,
+    trace_id: int,
+    path: str,
+    text: mmap.mmap,
+    events: EventArray,
+    *,
+    is_rewritten: bool = False,
 ) -> quality.Census:
     """Fill the Session's tables from one trace's events; all or nothing.
 
@@ -83,7 +96,7 @@ def ingest_events(
         is_rewritten: Times in the text are quoted decimals.
 
     Raises:
-        InexactTimesError: `ts` needs more digits than a double has.
+        NeedsRewritingError: The text must be normalized first.
         duckdb.Error: The text is not valid JSON.
     """
     reader = _Reader(session, trace_id)
@@ -92,6 +105,7 @@ def ingest_events(
         return reader.fill()
     finally:
         session.connection.execute("DROP TABLE IF EXISTS staged")
+        session.connection.execute("DROP TABLE IF EXISTS details")
 
 
 class _Reader:
@@ -102,55 +116,100 @@ class _Reader:
         self.connection = session.connection
         self.trace_id = trace_id
         self.sql = statements("opscope.ingest", "kineto.sql")
+        self.census: quality.Census
+        self.threads: dict[str, npt.NDArray[Any]] = {}
 
     def stage(self, path: str, text: mmap.mmap, events: EventArray, is_rewritten: bool) -> None:
+        self.connection.execute(f"CREATE TYPE IF NOT EXISTS kineto_category AS ENUM {CATEGORIES}")
         threads = int(self.session.scalar("SELECT current_setting('threads')"))
         count = max(1, min(threads, (events.end - events.start) // _SMALLEST_WINDOW_BYTES))
+        windows = split_windows(text, events.start, events.end, count)
         try:
-            self._stage_windows(path, split_windows(text, events.start, events.end, count), is_rewritten)
-        except duckdb.Error:
-            if count == 1:
-                raise
-            # A cut may have hit text that only looks like an event boundary; one window has no cuts.
-            self._stage_windows(path, [(events.start, events.end)], is_rewritten)
+            self._stage_windows(path, windows, strict_events, is_rewritten)
+        except (duckdb.InvalidInputException, duckdb.ConversionException):
+            # A cut may have hit text that only looks like an event boundary, or a value be of another type than
+            # every known recorder writes: once more in one piece, forgiving types. What fails then is broken.
+            self._stage_windows(path, [(events.start, events.end)], lenient_events, is_rewritten)
 
-    def _stage_windows(self, path: str, windows: list[tuple[int, int]], is_rewritten: bool) -> None:
+    def _stage_windows(
+        self, path: str, windows: list[tuple[int, int]], read: Reading, is_rewritten: bool
+    ) -> None:
         files = WindowFileSystem(path, windows)
         self.connection.register_filesystem(files)
         try:
+            time_type = "DECIMAL(22, 3)" if is_rewritten else "DOUBLE"
+            staged = read(ARGUMENTS, files.urls, time_type, _LARGEST_EVENT_BYTES)
             self._run(
                 "stage",
-                urls=files.urls,
-                maximum_object_bytes=_LARGEST_EVENT_BYTES,
-                time_type="DECIMAL(22, 3)" if is_rewritten else "DOUBLE",
+                events=staged,
+                category=LEGACY_CATEGORY if is_rewritten else CATEGORY,
+                cast="CAST" if read is strict_events else "TRY_CAST",
                 double_limit="NULL" if is_rewritten else 1 << 43,
             )
+            self.census = quality.take_census(self.session.records(self.sql["census"]))
+            if not is_rewritten and (self.census.inexact_count or self.census.is_legacy):
+                raise NeedsRewritingError
+            if self.census.detailed_count:
+                self._run("details", events=read(DETAILS, files.urls, time_type, _LARGEST_EVENT_BYTES))
         finally:
             self.connection.unregister_filesystem(PROTOCOL)
 
     def fill(self) -> quality.Census:
-        census = quality.take_census(self.session, self.sql["census"])
-        if census.inexact_count:
-            raise InexactTimesError
-        self._run("threads", first_id=self._next_id("threads", "thread_id"))
-        self._run("kernel_names", first_id=self._next_id("kernel_names", "name_id"))
-        for table in ("annotations", "modules", "overheads", "syncs"):
-            self._run(table, first_id=self._next_id(table, f"{table[:-1]}_id"))
-        operators, links = self._link()
-        if "python_function" in census.categories:
-            self._run("frames", first_id=self._next_id("frames", "frame_id"))
-        if len(operators.forest):
-            self._run("autograd_links", first_id=self._next_id("autograd_links", "link_id"))
+        categories = self.census.categories
+        self._write_threads()
+        with self._registered({"thread_links": self.threads}):
+            self._insert("kernel_names", "name_id")
+            for table, category in (
+                ("annotations", "user_annotation"),
+                ("modules", "python_function"),
+                ("overheads", "overhead"),
+            ):
+                if category in categories:
+                    self._insert(table, f"{table[:-1]}_id")
+            operators, links = self._link()
+            if "python_function" in categories:
+                self._insert("frames", "frame_id")
+            if self.census.detailed_count:
+                self._insert("syncs", "sync_id")
+                self._insert("collectives", "collective_id")
+                self._run("triton_launches")
+            if len(operators.forest):
+                self._insert("autograd_links", "link_id")
         return replace(
-            census,
+            self.census,
             irregular_count=operators.forest.irregular_count,
             impossible_id_count=links.impossible_ids,
             are_ids_used=links.ids_used,
         )
 
+    def _write_threads(self) -> None:
+        """Give every host thread its id, in the order of its first event."""
+        first = self._next_id("threads", "thread_id")
+        processes, names = {}, {}
+        for key, process, kind, label in self._run("thread_labels").fetchall():
+            if kind == "process_name":
+                processes[process] = label
+            else:
+                names[key] = label
+        rows = [
+            [
+                first + index,
+                self.trace_id,
+                process or "",
+                thread or "",
+                processes.get(process),
+                names.get(key),
+            ]
+            for index, (key, process, thread) in enumerate(self.census.threads)
+        ]
+        if rows:
+            self.connection.executemany("INSERT INTO threads VALUES (?, ?, ?, ?, ?, ?)", rows)
+        keys = np.array([key for key, _, _ in self.census.threads], dtype=np.uint64)
+        self.threads = {"thread_key": keys, "thread_id": np.arange(len(keys), dtype=np.int64) + first}
+
     def _link(self) -> tuple[_Operators, linking.Links]:
         """Attribute everything and write the tables that carry links."""
-        operators, calls, activities = self._operators(), self._host_rows(_CALLS), self._arrays("activity_rows")
+        operators, calls, activities = self._operators(), self._calls(), self._arrays("activity_rows")
         links = linking.link(
             operators.forest,
             operators.external_id,
@@ -169,22 +228,26 @@ class _Reader:
         call_step = steps.at(calls["start_ns"])
         operator_step = steps.at(operators.forest.start_ns)
         by_operator = gather(operator_step, links.activity_operator)
-        activity_step = np.where(links.activity_call >= 0, gather(call_step, links.activity_call), by_operator)
+        activity_step = np.where(
+            links.activity_call >= 0, gather(call_step, links.activity_call), by_operator
+        )
         relations = {
-            "operator_links": self._operator_links(operators, links, activities["duration_ns"], operator_step),
+            "operator_links": self._operator_links(
+                operators, links, activities["duration_ns"], operator_step
+            ),
             "call_links": self._call_links(calls, links, call_step, operators.first_id),
             "activity_links": self._activity_links(activities, links, activity_step, operators.first_id),
         }
         with self._registered(relations):
-            for table in ("operators", "runtime_calls", "device_activities", "triton_launches"):
-                self._run(table)
-            self._run("collectives", first_id=self._next_id("collectives", "collective_id"))
+            self._insert_operators()
+            self._run("runtime_calls")
+            self._run("device_activities")
         self._write_memory_events(operators)
         self._run("steps")
         return operators, links
 
     def _operators(self) -> _Operators:
-        rows = self._host_rows("'cpu_op'", hashed="staged.name")
+        rows = self._host_rows("'cpu_op'", "hash(name) AS name_hash")
         # Clocks that tick in microseconds let a child end up to one tick after its parent.
         ticks_us = not np.any(rows["start_ns"] % 1000) and not np.any(rows["duration_ns"] % 1000)
         forest = nesting.nest(
@@ -201,6 +264,24 @@ class _Reader:
             rows["external_id"][order],
             rows["name_hash"][order],
             self._next_id("operators", "operator_id"),
+        )
+
+    def _calls(self) -> dict[str, npt.NDArray[Any]]:
+        return self._host_rows(
+            "'cuda_runtime', 'cuda_driver'", "name LIKE '%GraphLaunch%' AS is_graph_launch"
+        )
+
+    def _insert_operators(self) -> None:
+        """Operators; Python stacks only exist in formats that write them on the operator itself."""
+        if not self.census.detailed_count:
+            self._run("operators", call_stack="NULL", module_hierarchy="NULL", details="")
+            return
+        self._run(
+            "operators",
+            call_stack="nullif(d.args.\"Call stack\", '')",
+            module_hierarchy="nullif(d.args.\"Module Hierarchy\", '')",
+            details='LEFT JOIN details d ON d.start_ns = s.start_ns AND d.args."External id" = s.external_id '
+            "AND d.name = s.name AND d.thread_key = s.thread_key AND d.duration_ns = s.duration_ns",
         )
 
     def _operator_links(
@@ -240,7 +321,11 @@ class _Reader:
         }
 
     def _activity_links(
-        self, activities: dict[str, npt.NDArray[Any]], links: linking.Links, step: Int64, first_operator_id: int
+        self,
+        activities: dict[str, npt.NDArray[Any]],
+        links: linking.Links,
+        step: Int64,
+        first_operator_id: int,
     ) -> dict[str, npt.NDArray[Any]]:
         rank = np.empty(len(step), dtype=np.int64)
         rank[np.lexsort((activities["start_ns"], activities["device"]))] = np.arange(len(step))
@@ -248,8 +333,8 @@ class _Reader:
         return {
             "row_id": activities["row_id"],
             "activity_id": rank + self._next_id("device_activities", "activity_id"),
-            "device": activities["device"],
-            "stream": activities["stream"],
+            "activity_device": activities["device"],
+            "activity_stream": activities["stream"],
             "runtime_call_id": _shift(links.activity_call, self._first_call_id),
             "operator_id": _shift(links.activity_operator, first_operator_id),
             "attribution": names[links.attribution],
@@ -258,17 +343,17 @@ class _Reader:
 
     def _modules_at(self, forest: Forest) -> Int64:
         """Innermost nn.Module call open at each operator's start on its thread; -1 for none."""
-        rows = self._arrays("module_rows")
-        if not len(rows["row_id"]):
+        if "python_function" not in self.census.categories:
             return np.full(len(forest), -1, dtype=np.int64)
+        rows = self._with_thread(self._arrays("module_rows"))
         calls = nesting.nest(rows["thread"], rows["start_ns"], rows["duration_ns"], rows["row_id"])
         inside = nesting.enclosing(calls, forest.thread, forest.start_ns)
         return gather(rows["module_id"][calls.order], inside)
 
     def _write_memory_events(self, operators: _Operators) -> None:
-        rows = self._host_rows("'memory'", condition="ph = 'i'")
-        if not len(rows["row_id"]):
+        if "memory" not in self.census.categories:
             return
+        rows = self._with_thread(self._arrays("memory_rows"))
         owner = nesting.enclosing(operators.forest, rows["thread"], rows["start_ns"])
         relation = {
             "row_id": rows["row_id"],
@@ -281,13 +366,23 @@ class _Reader:
 
     def _steps(self) -> _Steps:
         rows = self._arrays("step_rows")
-        return _Steps(rows["step"], rows["start_ns"], rows["duration_ns"], rows["thread"])
+        return _Steps(rows["step"], rows["start_ns"], rows["duration_ns"])
 
-    def _host_rows(self, categories: str, *, hashed: str = "NULL", condition: str = _INTERVAL) -> dict[str, Any]:
-        return self._arrays("host_rows", categories=categories, hashed=hashed, condition=condition)
+    def _host_rows(self, categories: str, extra: str) -> dict[str, npt.NDArray[Any]]:
+        return self._with_thread(self._arrays("host_rows", categories=categories, extra=extra))
+
+    def _with_thread(self, rows: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+        """The same columns, and `thread` from `thread_key`."""
+        order = np.argsort(self.threads["thread_key"])
+        slot = np.searchsorted(self.threads["thread_key"][order], rows["thread_key"])
+        rows["thread"] = self.threads["thread_id"][order][slot] if len(order) else np.empty(0, dtype=np.int64)
+        return rows
 
     def _arrays(self, statement: str, **values: Any) -> dict[str, npt.NDArray[Any]]:
         return self._run(statement, **values).fetchnumpy()
+
+    def _insert(self, table: str, id_column: str) -> None:
+        self._run(table, first_id=self._next_id(table, id_column))
 
     def _run(self, name: str, **values: Any) -> duckdb.DuckDBPyConnection:
         return self.connection.execute(self.sql[name].format(trace_id=self.trace_id, **values))

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
+from opscope.ingest.arguments import LEGACY_CATEGORIES
 from opscope.model.finding import Finding, Severity
 from opscope.model.schema import Attribution
 from opscope.model.session import Session
 
 __all__ = ["Census", "read_findings", "take_census", "trace_findings"]
 
-# Flow arrows between launches and kernels repeat the correlation ids; tracks and spans name themselves.
-_REDUNDANT = {"ac2g", "async", "async_cpu_to_gpu", "Trace", "fwdbwd"}
-_INGESTED = {
-    "cpu_op", "kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver", "user_annotation",
-    "gpu_user_annotation", "python_function", "memory", "cuda_sync", "overhead",
-}  # fmt: skip
+_HOST = {"cpu_op", "cuda_runtime", "cuda_driver", "user_annotation", "python_function", "memory", "overhead"}
+_INGESTED = _HOST | {"kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "cuda_sync"}
+# Spans and arrows say nothing that intervals and ids do not; marks and track names have no category.
+_REDUNDANT = {"Trace", "fwdbwd"}
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,13 @@ class Census:
     """What the events of a trace are, counted.
 
     Args:
-        event_count: Events in the array.
+        event_count: Events read; arrows from launches to kernels, which repeat correlation ids, are not.
         categories: Events by category (legacy names translated).
         ignored: Events by category that no table holds.
         without_time: Events of ingested categories without a usable time; they are in no table.
         inexact_count: Events whose time a double cannot hold.
+        detailed_count: Events with arguments that only the second reading has.
+        threads: (key, process, thread) of every host thread, by first event.
         is_legacy: Categories are those of 2021 (`Operator`, `Kernel`).
         irregular_count: Operators that overlap another without nesting in it.
         impossible_id_count: External ids that name an operator that was not open.
@@ -43,33 +45,52 @@ class Census:
     ignored: dict[str, int]
     without_time: int
     inexact_count: int
+    detailed_count: int
+    threads: list[tuple[int, str | None, str | None]]
     is_legacy: bool
     irregular_count: int = 0
     impossible_id_count: int = 0
     are_ids_used: bool = True
 
 
-def take_census(session: Session, sql: str) -> Census:
-    """Count the staged events."""
+def take_census(rows: list[dict[str, Any]]) -> Census:
+    """Census of the staged events, from rows of statement `census`."""
     categories: dict[str, int] = {}
     ignored: dict[str, int] = {}
-    total = without_time = inexact = 0
-    is_legacy = False
-    for category, original, phase, events, timeless, beyond in session.query(sql):
-        total += events
-        inexact += beyond
-        is_legacy |= original in ("Operator", "Kernel", "Runtime")
+    threads: dict[int, tuple[int, str | None, str | None]] = {}
+    without_time = 0
+    for row in rows:
+        category, other, phase = row["category"], row["other_category"], row["ph"]
+        if category == "cpu_instant_event" or (category is None and other == "" and phase == "i"):
+            category = "memory" if row["detailed"] else None
         if category in _INGESTED and phase in ("X", "i"):
-            categories[category] = categories.get(category, 0) + events
-            without_time += timeless
-        elif phase != "M" and category not in _REDUNDANT and (category is not None or phase not in ("i", "s", "f")):
-            name = category if category is not None else f"phase {phase}"
-            ignored[name] = ignored.get(name, 0) + events
-    return Census(total, categories, ignored, without_time, inexact, is_legacy)
+            categories[category] = categories.get(category, 0) + row["events"]
+            without_time += row["without_time"]
+            if category in _HOST:
+                threads.setdefault(row["thread_key"], (row["thread_key"], row["process"], row["thread"]))
+        elif phase != "M" and category not in _REDUNDANT and (other or phase not in ("i", None)):
+            name = other or f"phase {phase}"
+            ignored[name] = ignored.get(name, 0) + row["events"]
+    return Census(
+        event_count=sum(row["events"] for row in rows),
+        categories=categories,
+        ignored=ignored,
+        without_time=without_time,
+        inexact_count=sum(row["inexact"] for row in rows),
+        detailed_count=sum(row["detailed"] for row in rows),
+        threads=list(threads.values()),
+        is_legacy=any(row["other_category"] in LEGACY_CATEGORIES for row in rows),
+    )
 
 
 def read_findings(
-    trace_id: int, census: Census, *, size_bytes: int, lost_bytes: int, damage: str | None, repairs: dict[str, int]
+    trace_id: int,
+    census: Census,
+    *,
+    size_bytes: int,
+    lost_bytes: int,
+    damage: str | None,
+    repairs: dict[str, int],
 ) -> Iterator[Finding]:
     """What happened while a trace was read."""
     if damage:

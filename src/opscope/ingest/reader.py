@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import mmap
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from opscope.errors import InputError
 from opscope.ingest import quality, rewrite
 from opscope.ingest.container import EventArray, error_offset, locate_events
 from opscope.ingest.devices import write_devices
-from opscope.ingest.kineto import InexactTimesError, ingest_events
+from opscope.ingest.kineto import NeedsRewritingError, ingest_events
 from opscope.ingest.source import LocalText, TraceFile, find_traces, local_text
 from opscope.model.session import Session
 
@@ -49,7 +48,9 @@ def load(
     sources = [source] if isinstance(source, str) else list(source)
     traces = [trace for one in sources for trace in find_traces(one)]
     is_large = sum(_size(trace) for trace in traces) > _IN_MEMORY_BYTES
-    session = Session(memory_limit=memory_limit, threads=threads, is_temporary_file=is_large or memory_limit is not None)
+    session = Session(
+        memory_limit=memory_limit, threads=threads, is_temporary_file=is_large or memory_limit is not None
+    )
     try:
         for trace_id, trace in enumerate(traces):
             with local_text(trace, session.temporary_directory) as text:
@@ -105,11 +106,11 @@ def _ingest(
 ) -> tuple[quality.Census, dict[str, int]]:
     try:
         return ingest_events(session, trace_id, str(path), text, events), {}
-    except InexactTimesError:
+    except NeedsRewritingError:
         with _scratch(session) as copy:
-            quoted = rewrite.quote_times(text, events, copy)
+            normal = rewrite.normalize(text, events, copy)
             with _mapped(copy, name) as copied:
-                return ingest_events(session, trace_id, str(copy), copied, quoted, is_rewritten=True), {}
+                return ingest_events(session, trace_id, str(copy), copied, normal, is_rewritten=True), {}
     except duckdb.InvalidInputException as error:
         return _ingest_mended(session, trace_id, text, events, name, error)
 
@@ -148,11 +149,18 @@ def _malformed(text: mmap.mmap, events: EventArray, name: str, error: duckdb.Err
 
 
 def _write_trace(
-    session: Session, trace_id: int, trace: TraceFile, size_bytes: int, properties: dict[str, Any], census: quality.Census
+    session: Session,
+    trace_id: int,
+    trace: TraceFile,
+    size_bytes: int,
+    properties: dict[str, Any],
+    census: quality.Census,
 ) -> None:
     distributed = properties.get("distributedInfo")
     distributed = distributed if isinstance(distributed, dict) else {}
-    window = session.query("SELECT min(start_ns), max(start_ns + duration_ns) FROM operators WHERE trace_id = ?", [trace_id])
+    window = session.query(
+        "SELECT min(start_ns), max(start_ns + duration_ns) FROM operators WHERE trace_id = ?", [trace_id]
+    )
     session.connection.execute(
         "INSERT INTO traces VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         [

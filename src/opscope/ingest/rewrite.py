@@ -1,7 +1,7 @@
 """A copy of a trace's text in which its flaws are mended, byte-stream to byte-stream.
 
-Needed for few files: times with more digits than a double holds, raw control characters in strings, bytes that
-are not UTF-8. Everything else is copied as it is.
+Needed for few files: times with more digits than a double holds, key names of 2021, raw control characters in
+strings, bytes that are not UTF-8. Everything else is copied as it is.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from pathlib import Path
 
 from opscope.ingest.container import EventArray
 
-__all__ = ["mend", "quote_times"]
+__all__ = ["mend", "normalize"]
 
 _CHUNK_BYTES = 8 << 20
-_WIDE_TIME = re.compile(rb'("ts"\s*:\s*)(-?\d+(?:\.\d+)?)(?=\s*[,}\]])')
+_TIME = re.compile(rb'("ts"\s*:\s*)(-?\d+(?:\.\d+)?)(?=\s*[,}\]])')
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _CONTROL = re.compile(rb"[\x00-\x1f]")
 
 
-def quote_times(text: mmap.mmap, events: EventArray, target: Path) -> EventArray:
-    """Write the array with every `ts` as a quoted decimal, so that no digit is lost; return where it lies."""
+def normalize(text: mmap.mmap, events: EventArray, target: Path) -> EventArray:
+    """Write the array with quoted times, so that no digit is lost, and today's key names; return where it lies."""
     with target.open("wb") as out:
         for chunk in _chunks(text, events.start, events.end):
-            out.write(_WIDE_TIME.sub(rb'\1"\2"', chunk))
+            out.write(_TIME.sub(rb'\1"\2"', chunk).replace(b'"external id"', b'"External id"'))
         size = out.tell()
     return EventArray(0, size, events.properties, events.lost_bytes)
 

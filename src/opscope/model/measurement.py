@@ -64,7 +64,7 @@ class Latency:
         return self.percentile_ns(95)
 
     def percentile_ns(self, percentile: float) -> float:
-        """A percentile (0–100) of the samples, linear between neighbors."""
+        """A percentile (0 to 100) of the samples, linear between neighbors."""
         return float(np.percentile(np.asarray(self.samples_ns, dtype=np.int64), percentile))
 
 

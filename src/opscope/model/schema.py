@@ -110,7 +110,9 @@ TABLES: tuple[Table, ...] = (
             Column("rank", "INTEGER", "Rank in the distributed job; NULL if the trace names none"),
             Column("world_size", "INTEGER", "Ranks of the distributed job"),
             Column("backend", "VARCHAR", "Distributed backend, e.g. `nccl`"),
-            Column("base_time_ns", "BIGINT", "What to add to a time for nanoseconds since the epoch", unit="ns"),
+            Column(
+                "base_time_ns", "BIGINT", "What to add to a time for nanoseconds since the epoch", unit="ns"
+            ),
             Column("window_start_ns", "BIGINT", "Opening of the recording window, where recorded", unit="ns"),
             Column("window_end_ns", "BIGINT", "End of the recording window, where recorded", unit="ns"),
             Column("cuda_runtime_version", "INTEGER", "As CUDA counts: 13000 is 13.0"),
@@ -149,7 +151,9 @@ TABLES: tuple[Table, ...] = (
             Column("max_threads_per_sm", "INTEGER", "Most resident threads of an SM"),
             Column("registers_per_block", "INTEGER", "32-bit registers a block may use"),
             Column("registers_per_sm", "INTEGER", "32-bit registers of an SM"),
-            Column("shared_memory_per_block_bytes", "INTEGER", "Shared memory of a block by default", unit="B"),
+            Column(
+                "shared_memory_per_block_bytes", "INTEGER", "Shared memory of a block by default", unit="B"
+            ),
             Column("shared_memory_per_block_optin_bytes", "INTEGER", "The same, opted in", unit="B"),
             Column("shared_memory_per_sm_bytes", "INTEGER", "Shared memory of an SM", unit="B"),
             Column("activity_count", "BIGINT", "Device activities recorded on it"),
@@ -178,14 +182,18 @@ TABLES: tuple[Table, ...] = (
             Column("last_descendant_id", "BIGINT", "Largest operator_id in its subtree (its own if a leaf)"),
             Column("is_outermost", "BOOLEAN", "No ancestor has the same name, so totals count it once"),
             Column("sequence_number", "BIGINT", "Autograd sequence number"),
-            Column("forward_thread_id", "BIGINT", "Autograd's id of the forward thread; 0 on forward operators"),
+            Column(
+                "forward_thread_id", "BIGINT", "Autograd's id of the forward thread; 0 on forward operators"
+            ),
             Column("input_shapes", "JSON", "Shape of each argument, `[]` for one that is no tensor"),
             Column("input_types", "JSON", "Type of each argument"),
             Column("input_strides", "JSON", "Strides of each tensor argument"),
             Column("concrete_inputs", "JSON", "Values of scalar arguments"),
             Column("call_stack", "VARCHAR", "Python stack, in formats that keep it on the operator"),
             Column("module_hierarchy", "VARCHAR", "Module path, in formats that keep it on the operator"),
-            Column("module_id", "BIGINT", "Innermost nn.Module call open at its start", joins="modules.module_id"),
+            Column(
+                "module_id", "BIGINT", "Innermost nn.Module call open at its start", joins="modules.module_id"
+            ),
             _STEP,
             Column("self_cpu_ns", "BIGINT", "Duration less that of its direct children", unit="ns"),
             Column("self_device_ns", "BIGINT", "Device time of its own activities", unit="ns"),
@@ -234,12 +242,19 @@ TABLES: tuple[Table, ...] = (
             Column("shared_memory_bytes", "BIGINT", "Shared memory of a block, static and dynamic", unit="B"),
             Column("blocks_per_sm", "DOUBLE", "Blocks of the grid divided by SMs, by the recorder"),
             Column("warps_per_sm", "DOUBLE", "Warps of the grid divided by SMs, by the recorder"),
-            Column("occupancy_estimate", "DOUBLE", "The recorder's estimated occupancy, 0–1; NULL where it writes 0, its word for unknown"),
+            Column(
+                "occupancy_estimate",
+                "DOUBLE",
+                "The recorder's estimated occupancy, 0–1; NULL where it writes 0, its word for unknown",
+            ),
             Column("size_bytes", "BIGINT", "Bytes copied or set", unit="B"),
             Column("graph_id", "BIGINT", "CUDA graph it was replayed from, where recorded"),
             Column("graph_node_id", "BIGINT", "Node of that graph"),
             Column(
-                "runtime_call_id", "BIGINT", "The call that launched it", joins="runtime_calls.runtime_call_id"
+                "runtime_call_id",
+                "BIGINT",
+                "The call that launched it",
+                joins="runtime_calls.runtime_call_id",
             ),
             _OPERATOR_ID,
             Column("attribution", "VARCHAR", "How it was tied to the operator, or why not (closed set)"),
@@ -294,7 +309,12 @@ TABLES: tuple[Table, ...] = (
             Column("name", "VARCHAR", "`file(line): function`, or `nn.Module: Linear_0`"),
             Column("python_id", "BIGINT", "Recorder's id, unique in its trace"),
             Column("parent_python_id", "BIGINT", "python_id of the caller"),
-            Column("module_id", "BIGINT", "The module, if the frame is a module's call", joins="modules.module_id"),
+            Column(
+                "module_id",
+                "BIGINT",
+                "The module, if the frame is a module's call",
+                joins="modules.module_id",
+            ),
             _START,
             _DURATION,
         ),

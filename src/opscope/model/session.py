@@ -19,6 +19,7 @@ import duckdb
 from opscope._version import __version__
 from opscope.errors import InputError
 from opscope.model import schema
+from opscope.model.checks import Check, run_checks
 from opscope.model.finding import Finding, Severity
 
 __all__ = ["Session", "is_session_file"]
@@ -139,14 +140,18 @@ class Session:
         """
         target = Path(path)
         if target.exists() and not overwrite:
-            raise InputError("the file exists", source=target, hint="Choose another name or overwrite it with --force")
+            raise InputError(
+                "the file exists", source=target, hint="Choose another name or overwrite it with --force"
+            )
         partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             self._copy_to(partial)
             partial.replace(target)
         except (OSError, duckdb.Error) as error:
-            raise InputError(f"the session cannot be written ({_first_line(error)})", source=target) from error
+            raise InputError(
+                f"the session cannot be written ({_first_line(error)})", source=target
+            ) from error
         finally:
             partial.unlink(missing_ok=True)
         return target
@@ -204,6 +209,15 @@ class Session:
             Finding(code, Severity(severity), message, suggestion, trace_id, json.loads(evidence or "{}"))
             for code, severity, message, suggestion, trace_id, evidence in rows
         ]
+
+    def check(self) -> tuple[Check, ...]:
+        """Test conservation and every other law of `model.checks`; exact, in integer nanoseconds."""
+        return run_checks(self)
+
+    def lock(self) -> None:
+        """Shut the database off from files and the network, for good: queries can neither read nor write them."""
+        for setting in ("enable_external_access = false", "lock_configuration = true"):
+            self.connection.execute(f"SET {setting}")
 
     def close(self) -> None:
         """Release the database and its temporary files."""

@@ -10,17 +10,23 @@ from dataclasses import dataclass
 
 from opscope.report.document import Align, Code, Column, Text, inlines, plain
 
-__all__ = ["ColumnNeed", "column_need", "fit_widths"]
+__all__ = ["GAP", "ColumnNeed", "column_need", "fit_widths"]
 
+GAP = 2  # blanks between columns
 _SHORTEST_NAME = 16
 _NARROWEST = 4
 
 
 @dataclass(frozen=True)
 class ColumnNeed:
-    """Characters a column takes: `full` without any compromise, `least` before its cells suffer.
+    """Characters a column takes.
 
-    `floor` is where even shortening stops. Text may be widened and wrapped (`is_text`); names among it may also be shortened (`is_name`).
+    Args:
+        least: Before its cells suffer; its heading may be wrapped.
+        full: Without any compromise.
+        floor: Where even shortening stops.
+        is_text: It may be widened and wrapped.
+        is_name: It may be shortened.
     """
 
     least: int
@@ -47,7 +53,8 @@ def column_need(column: Column, cells: Sequence[Text]) -> ColumnNeed:
 def fit_widths(needs: Sequence[ColumnNeed], available: int) -> list[int]:
     """Widths of the columns, together at most `available` where that is possible.
 
-    Columns get their `full` width, else at least their `least`. Below `least` names go first, then texts; numbers never do.
+    Columns get their `full` width, else at least their `least`. Below that names go first, then texts;
+    numbers never do.
     """
     if sum(need.full for need in needs) <= available:
         return [need.full for need in needs]

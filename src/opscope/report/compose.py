@@ -111,21 +111,19 @@ def _body(
 
 
 def _category_bars(summary: Summary) -> BarList:
-    columns = (Column("Category"), *map(numeric, ("Device time", "Share", "CPU time", "Calls")))
-    rows = tuple(
-        (
-            category.category,
-            category.fraction,
-            (
-                format_duration(category.device_ns if summary.has_device else None),
-                format_fraction(category.fraction),
-                format_duration(category.cpu_ns),
-                format_count(category.calls),
-            ),
+    titles = ("Device time", "Share", "CPU time", "Calls")
+    # Without a device the share is of CPU time.
+    order = (0, 1, 2, 3) if summary.has_device else (2, 1, 3)
+    rows = []
+    for category in summary.categories:
+        cells = (
+            format_duration(category.device_ns),
+            format_fraction(category.fraction),
+            format_duration(category.cpu_ns),
+            format_count(category.calls),
         )
-        for category in summary.categories
-    )
-    return BarList(columns, rows)
+        rows.append((category.category, category.fraction, tuple(cells[index] for index in order)))
+    return BarList((Column("Category"), *(numeric(titles[index]) for index in order)), tuple(rows))
 
 
 def _kernel_blocks(summary: Summary, top: int) -> tuple[Block, ...]:

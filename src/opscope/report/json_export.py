@@ -12,12 +12,17 @@ from typing import Any
 
 from opscope.errors import InputError
 
-__all__ = ["to_json", "write_json", "write_text"]
+__all__ = ["to_json", "to_json_line", "write_json", "write_text"]
 
 
 def to_json(document: Any) -> str:
     """The document as indented JSON text ending in a newline; a float that is no number becomes null."""
     return json.dumps(_finite(document), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def to_json_line(document: Any) -> str:
+    """The document as JSON text on one line, without a newline."""
+    return json.dumps(_finite(document), ensure_ascii=False, allow_nan=False)
 
 
 def write_json(path: str | os.PathLike[str], document: Any) -> Path:

@@ -138,7 +138,7 @@ def _code(text: str, *, in_table: bool) -> str:
 
 def _prose(text: str) -> str:
     escaped = _SPECIAL.sub(lambda match: "\\" + match.group(0), _one_line(text))
-    # One flanking underscore (`aten::_softmax`) cannot both open and close emphasis: the name stays greppable.
+    # One flanking underscore (`aten::_softmax`) cannot open and close emphasis: the name stays greppable.
     if len(_FLANKING_UNDERSCORE.findall(escaped)) > 1:
         escaped = _FLANKING_UNDERSCORE.sub(r"\\_", escaped)
     return escaped

@@ -52,7 +52,10 @@ def _several_kernels_per_call(operator: OperatorTotal) -> Text | None:
     if operator.kernel_launches <= operator.calls or len(names) < 2:
         return None
     per_call = operator.kernel_launches / operator.calls
-    return f"{per_call:.1f} kernels per call, of {len(names)} names: intermediate results pass through device memory."
+    return (
+        f"{per_call:.1f} kernels per call, of {len(names)} names: "
+        "intermediate results pass through device memory."
+    )
 
 
 def _short_kernels(operator: OperatorTotal) -> Text | None:

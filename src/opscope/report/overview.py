@@ -174,16 +174,17 @@ def _device_table(summary: Summary) -> Table:
 
 def _step_table(summary: Summary) -> Table:
     shown = summary.steps[:_STEP_ROWS]
+    titles = ("Step", "Duration", "Device time", "Kernels") if summary.has_device else ("Step", "Duration")
     rows = tuple(
         (
             f"{step.step}",
             format_duration(step.duration_ns),
-            format_duration(step.device_ns if summary.has_device else None),
+            format_duration(step.device_ns),
             format_count(step.kernel_count),
-        )
+        )[: len(titles)]
         for step in shown
     )
     caption = (
         f"The first {len(shown)} of {len(summary.steps)} steps." if len(shown) < len(summary.steps) else None
     )
-    return Table(tuple(map(numeric, ("Step", "Duration", "Device time", "Kernels"))), rows, caption)
+    return Table(tuple(map(numeric, titles)), rows, caption)

@@ -44,7 +44,7 @@ def stats_document(
 
     Args:
         summary: Of the configuration's trace.
-        config: workload, batch_size, seq_len, dtype, device, attn_implementation, parameters, steps, …; kept as given.
+        config: workload, batch_size, seq_len, dtype, device, parameters, steps, …; kept as given.
         environment: What it ran on; null in the file if None.
         benchmark: Latency without the profiler; null in the file if None.
         wall_time_ns_per_step: Host time of a recorded step; the mean of the trace's steps if None.
@@ -90,6 +90,7 @@ def _totals(summary: Summary, wall_time_ns_per_step: float | None) -> dict[str, 
         "total_cuda_time_ms": ns_to_ms(summary.device_time_ns),
         "total_cpu_time_ms": ns_to_ms(summary.cpu_time_ns),
         "cuda_time_ms_per_step": ns_to_ms(summary.device_time_ns) / step_count if step_count else None,
+        "cpu_time_ms_per_step": ns_to_ms(summary.cpu_time_ns) / step_count if step_count else None,
         "wall_time_ms_per_step": None if wall_time_ns_per_step is None else ns_to_ms(wall_time_ns_per_step),
         "gpu_busy_fraction": summary.busy_fraction,
         "kernel_launches": summary.kernel_launches,

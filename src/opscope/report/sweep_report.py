@@ -1,7 +1,7 @@
 """The summary over the configurations of a sweep, as JSON and as a Document.
 
-It is made from stats documents alone, so a configuration kept from an earlier run (`--resume`) and one that just
-ended read the same. A failed configuration keeps its row and its reason.
+It is made from stats documents alone, so a configuration kept from an earlier run (`--resume`) and one that
+just ended read the same. A failed configuration keeps its row and its reason.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ _SUMMARY_KEYS = (
     "total_cuda_time_ms",
     "total_cpu_time_ms",
     "cuda_time_ms_per_step",
+    "cpu_time_ms_per_step",
     "wall_time_ms_per_step",
     "gpu_busy_fraction",
     "kernel_launches",
@@ -58,19 +59,23 @@ def sweep_document(entries: Sequence[SweepEntry]) -> dict[str, Any]:
 def sweep_report(entries: Sequence[SweepEntry], *, title: str = "Profiling summary") -> Document:
     """One table of all configurations, and the failures with their reasons."""
     records = [_record(entry) for entry in entries]
+    on_device = any(record["summary"]["kernel_launches"] for record in records)
     columns = (
         Column("Config"),
-        *map(numeric, ("Device per step", "Wall per step", "Busy", "Kernel launches")),
+        *map(
+            numeric,
+            ("Device per step" if on_device else "CPU per step", "Wall per step", "Busy", "Kernel launches"),
+        ),
         Column("Latency ms, median (5–95 %)"),
         numeric("Seq. per s"),
         Column("Top operator"),
     )
-    blocks = (Table(columns, tuple(_row(record) for record in records)),)
+    blocks = (Table(columns, tuple(_row(record, on_device=on_device) for record in records)),)
     failures = tuple(
         ((Code(entry.label), f": {entry.error}")) for entry in entries if entry.error is not None
     )
     sections = (Section("Failed configurations", (BulletList(failures),)),) if failures else ()
-    return Document(title, blocks, sections)
+    return Document(_title(title, records), blocks, sections)
 
 
 def _record(entry: SweepEntry) -> dict[str, Any]:
@@ -105,7 +110,15 @@ def _top_operator(stats: Mapping[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def _row(record: Mapping[str, Any]) -> tuple[Text, ...]:
+def _title(title: str, records: Sequence[Mapping[str, Any]]) -> str:
+    config = next((record["config"] for record in records if record["config"]), None)
+    if config is None:
+        return title
+    what = [str(config[key]) for key in ("workload", "dtype", "device") if config.get(key)]
+    return f"{title}: {', '.join(what)}" + (", training" if config.get("train") else "")
+
+
+def _row(record: Mapping[str, Any], *, on_device: bool) -> tuple[Text, ...]:
     if record["status"] == "failed":
         return (record["label"], *("–",) * 6, Strong("failed"))
     totals = record["summary"]
@@ -113,7 +126,7 @@ def _row(record: Mapping[str, Any]) -> tuple[Text, ...]:
     throughput = record["throughput_sequences_per_s"]
     return (
         record["label"],
-        _milliseconds(totals["cuda_time_ms_per_step"] if totals["kernel_launches"] else None),
+        _milliseconds(totals["cuda_time_ms_per_step" if on_device else "cpu_time_ms_per_step"]),
         _milliseconds(totals["wall_time_ms_per_step"]),
         format_fraction(totals["gpu_busy_fraction"]),
         format_count(totals["kernel_launches"]),

@@ -1,6 +1,7 @@
 """Document → rich renderables, for terminals of 80 to 200 columns.
 
-Names too long for their column lose their middle, where templated kernel names differ least; numbers are never cut.
+Names too long for their column lose their middle, but keep the part in which they differ;
+numbers are never cut.
 Nothing here prints: the command line hands the result to a console.
 """
 
@@ -18,7 +19,7 @@ from rich.table import Table as Grid
 from rich.text import Text as Words
 
 from opscope.model.finding import Severity
-from opscope.report.column_widths import column_need, fit_widths
+from opscope.report.column_widths import GAP, column_need, fit_widths
 from opscope.report.document import (
     Align,
     BarList,
@@ -38,14 +39,14 @@ from opscope.report.document import (
     inlines,
     plain,
 )
+from opscope.report.shortening import shorten_distinctly, shorten_middle
 
-__all__ = ["render_terminal", "shorten_middle"]
+__all__ = ["render_terminal"]
 
-_ELLIPSIS = "…"
 _SHORTEST_NAME = 16
+_NAME_STYLE = "cyan"
 _BAR_WIDTH = 24
 _SHORTEST_BAR = 6
-_GAP = 2
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _SEVERITY_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 
@@ -62,17 +63,6 @@ def render_terminal(document: Document) -> RenderableType:
     return Group(*parts)
 
 
-def shorten_middle(text: str, width: int) -> str:
-    """The text in at most `width` characters, its middle replaced by an ellipsis."""
-    if len(text) <= width:
-        return text
-    if width <= 1:
-        return _ELLIPSIS[:width]
-    kept = width - 1
-    head = (kept + 1) // 2
-    return text[:head] + _ELLIPSIS + text[len(text) - (kept - head) :]
-
-
 class _Name:
     """A name that shortens itself to the width it is given."""
 
@@ -80,7 +70,10 @@ class _Name:
         self._words = words
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield _shortened(self._words, options.max_width)
+        if self._words.cell_len <= options.max_width:
+            yield self._words
+        else:
+            yield Words(shorten_middle(self._words.plain, options.max_width), style=_NAME_STYLE, no_wrap=True)
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         longest = self._words.cell_len
@@ -93,26 +86,25 @@ class _FittedTable:
     def __init__(self, table: Table, fractions: Sequence[float] = ()) -> None:
         self._table = table
         self._fractions = fractions
-        cells = zip(*table.rows, strict=True) if table.rows else ((),) * len(table.columns)
-        self._needs = [column_need(*pair) for pair in zip(table.columns, cells, strict=True)]
+        self._columns = [[row[index] for row in table.rows] for index in range(len(table.columns))]
+        self._needs = [column_need(*pair) for pair in zip(table.columns, self._columns, strict=True)]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        available = options.max_width - _GAP * (len(self._needs) - 1)
+        available = options.max_width - GAP * (len(self._needs) - 1)
         widths = fit_widths(self._needs, available)
-        bar_width = min(_BAR_WIDTH, available - sum(widths) - _GAP) if self._fractions else 0
+        columns = [_cells(cells, width) for cells, width in zip(self._columns, widths, strict=True)]
         grid = self._grid(widths)
+        bar_width = min(_BAR_WIDTH, available - sum(widths) - GAP) if self._fractions else 0
         if bar_width >= _SHORTEST_BAR:
             grid.add_column("", width=bar_width)
-        for index, row in enumerate(self._table.rows):
-            cells = [_cell(cell, width) for cell, width in zip(row, widths, strict=True)]
-            grid.add_row(
-                *cells, *([_bar(self._fractions[index], bar_width)] if bar_width >= _SHORTEST_BAR else [])
-            )
+            columns.append([_bar(fraction, bar_width) for fraction in self._fractions])
+        for row in zip(*columns, strict=True):
+            grid.add_row(*row)
         yield grid
 
     def _grid(self, widths: list[int]) -> Grid:
         # The box draws one blank between columns, the padding the other.
-        grid = Grid(box=box.SIMPLE_HEAD, padding=(0, _GAP - 1, 0, 0), pad_edge=False, show_edge=False)
+        grid = Grid(box=box.SIMPLE_HEAD, padding=(0, GAP - 1, 0, 0), pad_edge=False, show_edge=False)
         for column, width in zip(self._table.columns, widths, strict=True):
             justify: JustifyMethod = "right" if column.align is Align.RIGHT else "left"
             grid.add_column(column.title, justify=justify, width=width, overflow="fold")
@@ -129,7 +121,8 @@ def _opening(document: Document) -> RenderableType:
 
 def _section(section: Section) -> Iterator[RenderableType]:
     heading = f"{section.number} {section.title}" if section.number else section.title
-    yield Words(f"\n{heading}", style="bold")
+    if heading:
+        yield Words(f"\n{heading}", style="bold")
     for block in section.blocks:
         yield _block(block)
     for child in section.sections:
@@ -197,20 +190,20 @@ def _bulleted(rows: list[tuple[Words, Words]]) -> Grid:
     return grid
 
 
-def _cell(text: Text, width: int) -> RenderableType:
-    words = _words(text)
-    return _shortened(words, width) if _holds_name(text) else words
+def _cells(texts: Sequence[Text], width: int) -> list[RenderableType]:
+    """The cells of one column; names that do not fit are shortened so that they still differ."""
+    names = [plain(text) for text in texts if _holds_name(text)]
+    short = dict(zip(names, shorten_distinctly(names, width), strict=True))
+    return [
+        Words(_printable(short[plain(text)]), style=_NAME_STYLE, no_wrap=True)
+        if _holds_name(text) and len(plain(text)) > width
+        else _words(text)
+        for text in texts
+    ]
 
 
 def _holds_name(text: Text) -> bool:
     return any(isinstance(part, Code) for part in inlines(text))
-
-
-def _shortened(words: Words, width: int) -> Words:
-    if words.cell_len <= width:
-        return words
-    style = words.spans[0].style if words.spans else ""
-    return Words(shorten_middle(words.plain, width), style=style, no_wrap=True)
 
 
 def _words(text: Text) -> Words:
@@ -222,7 +215,7 @@ def _words(text: Text) -> Words:
 
 def _style(part: Inline) -> str:
     if isinstance(part, Code):
-        return "cyan"
+        return _NAME_STYLE
     return "bold" if isinstance(part, Strong) else ""
 
 

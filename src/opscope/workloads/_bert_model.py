@@ -117,7 +117,7 @@ class Bert(nn.Module):  # type: ignore[misc]
         self.apply(_initialize)
 
     def forward(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """(batch, seq) token ids to the last hidden state (batch, seq, hidden) and the pooled (batch, hidden)."""
+        """(batch, seq) token ids to last hidden state (batch, seq, hidden) and pooled (batch, hidden)."""
         hidden = self.embeddings(token_ids)
         for layer in self.encoder:
             hidden = layer(hidden)

@@ -1,5 +1,4 @@
-"""The torch a workload runs on: finding it, its devices and dtypes, waiting for it, running out of its
-memory.
+"""The torch a workload runs on: its devices and dtypes, waiting for it, running out of its memory.
 
 Importing this module does not import torch, and only `require_torch` ever does.
 """
@@ -150,18 +149,16 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     """Whether an exception says that host or device memory ran out."""
     if error is None:
         return False
+    if isinstance(error, MemoryError):
+        return True
     torch = sys.modules.get("torch")
-    # torch.OutOfMemoryError exists since 2.5; before, only under torch.cuda.
-    device_error = getattr(torch, "OutOfMemoryError", None) or getattr(
-        getattr(torch, "cuda", None), "OutOfMemoryError", MemoryError
-    )
-    if isinstance(error, (MemoryError, device_error)):
+    if torch is not None and isinstance(error, torch.cuda.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY_TEXTS)
 
 
 def release_memory() -> None:
-    """Return cached device memory that no tensor uses, so that the next workload starts from the same state."""
+    """Return cached device memory that no tensor uses, so that the next workload starts afresh."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         gc.collect()  # a model and its optimizer refer to each other

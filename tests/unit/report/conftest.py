@@ -1,4 +1,4 @@
-"""A hand-built Summary: two operators with kernels, a leak from the warm-up step, two devices' worth of oddities."""
+"""A hand-built Summary: operators with kernels, a leak from the warm-up step, names full of markup."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ def summary() -> Summary:
         operator_names=3,
         window_ns=30_000_000,
         devices=(
-            DeviceTime(0, None, 0, "NVIDIA H200", "9.0", 132, 150_109_880_320, 12_000_000, 9_500_000, 2_500_000, 10),
+            DeviceTime(
+                0, None, 0, "NVIDIA H200", "9.0", 132, 150_109_880_320, 12_000_000, 9_500_000, 2_500_000, 10
+            ),
         ),
         steps=(StepTotal(0, 3, 10_000_000, 5_000_000, 5), StepTotal(0, 4, 9_000_000, 5_000_000, 4)),
         unattributed_ns={"before_window": 999_999},
@@ -59,8 +61,10 @@ def summary() -> Summary:
                 "aten::addmm", None, "matrix", 6, 6_000_000, 6_000_000, 800_000, 900_000, 6, 0.6, 0.6,
                 (("[[768],[1024,768],[768,768]]", 4), ("[[3072],[1024,768],[768,3072]]", 2)), (gemm,),
             ),
-            OperatorTotal("aten::_gelu_", "", "activation", 3, 3_000_001, 3_000_001, 90_000, 100_000, 3, 0.3, 0.3, (),
-                          (gelu,)),
+            OperatorTotal(
+                "aten::_gelu_", "", "activation", 3, 3_000_001, 3_000_001, 90_000, 100_000, 3, 0.3, 0.3, (),
+                (gelu,),
+            ),
             OperatorTotal("aten::linear", None, "matrix", 6, 0, 6_000_000, 90_000, 1_000_000, 0, 0.0, 0.6),
         ),
         categories=(
@@ -69,7 +73,7 @@ def summary() -> Summary:
         ),
         kernels=(gemm, gelu, copy),
         findings=(
-            Finding("trace.kernels_before_window", Severity.INFO, "10.0 % of device time was launched before."),
+            Finding("trace.before_window", Severity.INFO, "10.0 % of device time was launched before."),
             Finding("trace.truncated", Severity.WARNING, "128 bytes lost | at the end.", "Record it again."),
         ),
     )  # fmt: skip
@@ -85,7 +89,10 @@ def cpu_summary() -> Summary:
             OperatorTotal("aten::mm", None, "matrix", 2, 0, 0, 900_000, 900_000, 0, 0.0, 0.0),
             OperatorTotal("aten::add", None, "elementwise", 1, 0, 0, 100_000, 100_000, 0, 0.0, 0.0),
         ),
-        categories=(CategoryTotal("matrix", 0, 900_000, 0.9, 2), CategoryTotal("elementwise", 0, 100_000, 0.1, 1)),
+        categories=(
+            CategoryTotal("matrix", 0, 900_000, 0.9, 2),
+            CategoryTotal("elementwise", 0, 100_000, 0.1, 1),
+        ),
     )  # fmt: skip
 
 

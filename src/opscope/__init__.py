@@ -1,0 +1,82 @@
+"""opscope: where every nanosecond of GPU time goes in PyTorch.
+
+    import opscope
+    session = opscope.load("trace.json.gz")        # or a folder, an address, a saved .opscope file
+    summary = opscope.summarize(session)
+    with opscope.profile("out", active=3) as profiler:
+        for batch in batches:
+            train(batch)
+            profiler.step()
+    profiler.session.query("SELECT name, self_device_ns FROM operators")
+
+Importing the package is quick and imports neither torch nor the engine; names are loaded when first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from opscope._version import __version__
+from opscope.errors import CaptureError, DependencyError, InputError, MeasurementError, OpscopeError
+
+if TYPE_CHECKING:
+    from opscope.analysis.summary import Summary, summarize
+    from opscope.api import (
+        example_trace,
+        export_chrome_trace,
+        load,
+        open_session,
+        print_table,
+        profile,
+        profile_call,
+        profiled,
+        tensorboard_trace,
+    )
+    from opscope.model.checks import Check
+    from opscope.model.finding import Finding, Severity
+    from opscope.model.session import Session
+
+__all__ = [
+    "CaptureError",
+    "Check",
+    "DependencyError",
+    "Finding",
+    "InputError",
+    "MeasurementError",
+    "OpscopeError",
+    "Session",
+    "Severity",
+    "Summary",
+    "__version__",
+    "example_trace",
+    "export_chrome_trace",
+    "load",
+    "open_session",
+    "print_table",
+    "profile",
+    "profile_call",
+    "profiled",
+    "summarize",
+    "tensorboard_trace",
+]
+
+_HOMES = {
+    "Check": "opscope.model.checks",
+    "Finding": "opscope.model.finding",
+    "Session": "opscope.model.session",
+    "Severity": "opscope.model.finding",
+    "Summary": "opscope.analysis.summary",
+    "summarize": "opscope.analysis.summary",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'opscope' has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415 - nothing is imported before it is used
+
+    return getattr(import_module(_HOMES.get(name, "opscope.api")), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

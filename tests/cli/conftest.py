@@ -1,0 +1,77 @@
+"""A small trace as a file, and a way to run one command in this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from opscope.cli import main
+
+
+class Outcome(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def opscope(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs `opscope ARGUMENTS…` in this process."""
+
+    def run(*arguments: object) -> Outcome:
+        capsys.readouterr()
+        code = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return Outcome(code, captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """Two operators, three kernels, one of them launched before the window opened."""
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": _events()}), encoding="utf-8")
+    return path
+
+
+def _events() -> list[dict[str, Any]]:
+    return [
+        _event("user_annotation", "ProfilerStep#2", 0, 1_000, {"External id": 1}),
+        _event("cpu_op", "aten::linear", 10, 200, {"External id": 2, "Input Dims": [[8, 16], [16, 16]]}),
+        _event("cpu_op", "aten::addmm", 20, 150, {"External id": 3, "Input Dims": [[16], [8, 16], [16, 16]]}),
+        _event("cuda_runtime", "cudaLaunchKernel", 30, 5, {"External id": 3, "correlation": 7}),
+        _event("cpu_op", "aten::gelu", 300, 100, {"External id": 4, "Input Dims": [[8, 16]]}),
+        _event("cuda_runtime", "cudaLaunchKernel", 310, 5, {"External id": 4, "correlation": 8}),
+        _kernel("leaked", 1, 2, 5),
+        _kernel("gemm|<float, 64>", 40, 400, 7),
+        _kernel("gelu_kernel", 450, 50.125, 8),
+    ]
+
+
+def _event(
+    category: str, name: str, start_us: float, duration_us: float, args: dict[str, Any]
+) -> dict[str, Any]:
+    return {
+        "ph": "X", "cat": category, "name": name, "pid": 1, "tid": 1, "ts": 1_000_000 + start_us,
+        "dur": duration_us, "args": args,
+    }  # fmt: skip
+
+
+def _kernel(name: str, start_us: float, duration_us: float, correlation: int) -> dict[str, Any]:
+    args = {
+        "device": 0, "stream": 7, "correlation": correlation, "grid": [96, 1, 1], "block": [128, 1, 1],
+        "registers per thread": 200, "shared memory": 49_152, "est. achieved occupancy %": 12,
+    }  # fmt: skip
+    return {**_event("kernel", name, start_us, duration_us, args), "pid": 0, "tid": 7}

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+
+def test_json_is_the_only_thing_on_stdout(opscope, trace: Path) -> None:
+    outcome = opscope("analyze", trace, "--json")
+    assert outcome.code == 0
+    document = outcome.json
+    assert document["trace"].endswith("trace.json")
+    assert document["summary"]["device_time_ns"] == 452_125
+    assert document["summary"]["attributed_ns"] == 450_125
+    assert document["summary"]["kernel_launches"] == 3
+    assert document["summary"]["operators"] == 3
+    assert document["summary"]["steps"] == 1
+    assert (
+        document["unattributed"] == {"before_window": 2_000}
+        or sum(document["unattributed"].values()) == 2_000
+    )
+    first = document["top_operators"][0]
+    assert (first["name"], first["self_device_ns"], first["calls"]) == ("aten::addmm", 400_000, 1)
+    device = document["summary"]["devices"][0]
+    assert (device["span_ns"], device["busy_ns"], device["idle_ns"]) == (499_125, 452_125, 47_000)
+
+
+def test_the_terminal_report(opscope, trace: Path) -> None:
+    outcome = opscope("analyze", trace)
+    assert outcome.code == 0
+    assert "aten::addmm" in outcome.out
+    assert "gemm|<float, 64>" in outcome.out
+    assert "Unattributed time" in outcome.out
+
+
+def test_files_are_written_and_named_last(opscope, trace: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    outcome = opscope("analyze", trace, "--output-dir", out, "--save", tmp_path / "s.opscope")
+    assert outcome.code == 0
+    assert outcome.out.splitlines()[-3:] == [
+        f"Wrote {out / 'analysis.json'}",
+        f"Wrote {out / 'report.md'}",
+        f"Wrote {tmp_path / 's.opscope'}",
+    ]
+    report = (out / "report.md").read_text("utf-8")
+    assert "### 4.1 aten::addmm" in report
+    assert "96×1×1 | 128×1×1 | 200 | 49,152 B | 12.0 %" in report
+    assert json.loads((out / "analysis.json").read_text("utf-8"))["summary"]["device_time_ns"] == 452_125
+
+
+def test_a_saved_session_gives_the_same_report(opscope, trace: Path, tmp_path: Path) -> None:
+    session = tmp_path / "s.opscope"
+    first = opscope("analyze", trace, "--json", "--save", session)
+    assert first.err.splitlines()[-1] == f"Wrote {session}"
+    assert opscope("analyze", session, "--json").json == first.json
+
+
+@pytest.mark.parametrize("name", ["out/analysis.json", "out/report.md", "s.opscope"])
+def test_an_existing_file_is_kept_without_force(opscope, trace: Path, tmp_path: Path, name: str) -> None:
+    existing = tmp_path / name
+    existing.parent.mkdir(exist_ok=True)
+    existing.write_text("mine")
+    arguments = ("analyze", trace, "--output-dir", tmp_path / "out", "--save", tmp_path / "s.opscope")
+    outcome = opscope(*arguments)
+    assert outcome.code == 1
+    assert str(existing) in outcome.err
+    assert "--force" in outcome.err
+    assert outcome.out == ""
+    assert existing.read_text() == "mine"
+    assert opscope(*arguments, "--force").code == 0
+    assert existing.read_bytes() != b"mine"
+
+
+def test_several_traces_are_one_session(opscope, trace: Path, tmp_path: Path) -> None:
+    second = tmp_path / "second.json"
+    second.write_bytes(trace.read_bytes())
+    document = opscope("analyze", trace, second, "--json").json
+    assert len(document["traces"]) == 2
+    assert document["summary"]["device_time_ns"] == 2 * 452_125
+
+
+def test_top_cuts_the_list(opscope, trace: Path) -> None:
+    assert len(opscope("analyze", trace, "--json", "--top", 1).json["top_operators"]) == 1
+
+
+def test_a_memory_limit_is_passed_on(opscope, trace: Path) -> None:
+    assert opscope("analyze", trace, "--json", "--memory-limit", "500MB", "--threads", 1).code == 0
+    assert opscope("analyze", trace, "--memory-limit", "nonsense").code == 1

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from opscope import cli
+from opscope._version import __version__
+from opscope.cli import app, main
+
+
+def test_version(opscope) -> None:
+    assert opscope("--version").out.strip() == __version__
+
+
+def test_help_names_every_verb(opscope) -> None:
+    outcome = opscope("--help")
+    assert outcome.code == 0
+    for verb in ("profile", "analyze", "sql"):
+        assert verb in outcome.out
+
+
+def test_no_command_shows_the_help(opscope) -> None:
+    outcome = opscope()
+    assert outcome.code == 0
+    assert "Usage" in outcome.out
+
+
+@pytest.mark.parametrize("verb", ["profile", "analyze", "sql"])
+def test_every_verb_has_help(opscope, verb: str) -> None:
+    outcome = opscope(verb, "--help")
+    assert outcome.code == 0
+    assert "--force" in outcome.out
+
+
+@pytest.mark.parametrize(
+    "arguments", [("nonsense",), ("analyze",), ("analyze", "x", "--nonsense"), ("analyze", "x", "--top", "0")]
+)
+def test_usage_errors_exit_with_2_and_keep_stdout_clean(opscope, arguments: tuple[str, ...]) -> None:
+    outcome = opscope(*arguments)
+    assert outcome.code == 2
+    assert outcome.out == ""
+    assert outcome.err.startswith("error: ")
+    assert "Traceback" not in outcome.err
+
+
+def test_a_users_mistake_is_one_line(opscope, tmp_path: Path) -> None:
+    outcome = opscope("analyze", tmp_path / "absent.json")
+    assert outcome.code == 1
+    assert outcome.out == ""
+    assert outcome.err.startswith("error: ")
+    assert "absent.json" in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+def test_debug_adds_the_traceback(opscope, tmp_path: Path) -> None:
+    outcome = opscope("analyze", tmp_path / "absent.json", "--debug")
+    assert outcome.code == 1
+    assert "Traceback" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted; files already written are kept"),
+        (BrokenPipeError(), 141, ""),
+        (RuntimeError("a defect"), 1, "error: internal error, RuntimeError: a defect"),
+    ],
+)
+def test_every_way_to_end_has_its_exit_code(
+    opscope, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, message: str
+) -> None:
+    def fail(tokens: list[str]) -> int:
+        raise error
+
+    monkeypatch.setattr(app, "_dispatch", fail)
+    outcome = opscope("analyze", "x")
+    assert outcome.code == code
+    assert outcome.err.startswith(message)
+    assert "Traceback" not in outcome.err
+
+
+def test_entry_point_exits_with_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["opscope", "nonsense"])
+    with pytest.raises(SystemExit) as exit_info:
+        cli.entry_point()
+    assert exit_info.value.code == 2
+
+
+def test_arguments_default_to_those_of_the_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["opscope", "--version"])
+    assert main() == 0
+    assert capsys.readouterr().out.strip() == __version__
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def test_importing_opscope_does_not_import_torch() -> None:
+    assert python("import opscope, sys; assert 'torch' not in sys.modules").returncode == 0
+
+
+def test_help_imports_neither_torch_nor_the_engine() -> None:
+    done = python(
+        "import sys; from opscope.cli import main; main(['--help']);"
+        "print([name for name in ('torch', 'duckdb', 'numpy') if name in sys.modules])"
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_reader_that_leaves_early_causes_no_traceback(trace: Path) -> None:
+    command = (
+        f"{sys.executable} -c 'from opscope.cli import entry_point; entry_point()' analyze {trace} --json"
+    )
+    done = subprocess.run(
+        ["bash", "-c", f"{command} | true; echo ${{PIPESTATUS[0]}}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "Traceback" not in done.stderr
+    assert done.stdout.strip() in {"0", "141"}

@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+TINY = ("--layers", 1, "--hidden", 16, "--device", "cpu", "--warmup", 1, "--active", 2)
+
+WORKLOADS = """
+import torch
+
+def fails_at_4(batch_size, seq_len):
+    if batch_size == 4:
+        raise RuntimeError("no such | batch")
+    return lambda: torch.ones(batch_size, seq_len).sum()
+
+def interrupted_at_4(batch_size, seq_len):
+    if batch_size == 4:
+        raise KeyboardInterrupt
+    return lambda: torch.ones(batch_size, seq_len).sum()
+"""
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def workloads(tmp_path: Path) -> Path:
+    file = tmp_path / "cases_of_profile.py"
+    file.write_text(WORKLOADS)
+    return file
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_three_files_a_configuration_and_a_summary(opscope, out: Path) -> None:
+    sizes = ("--batch-sizes", 1, 2, "--seq-lens", 8)
+    outcome = opscope("profile", "bert", *sizes, "--output-dir", out, "--skip-benchmark", *TINY)
+    assert outcome.code == 0, outcome.err
+    assert names(out) == {
+        name.format(label)
+        for label in ("bs1_seq8", "bs2_seq8")
+        for name in (
+            "profiling_stats_{}.json",
+            "kernel_analysis_report_{}.md",
+            "bert_trace_{}.json",
+            "bert_trace_{}.opscope.json",
+        )
+    } | {"profiling_summary.json", "profiling_summary.md"}
+    assert outcome.out.splitlines()[-1] == f"Wrote {out / 'profiling_summary.md'}"
+    assert "bs2_seq8: " in outcome.err
+    stats = json.loads((out / "profiling_stats_bs2_seq8.json").read_text("utf-8"))
+    config = stats["config"]
+    assert (config["workload"], config["batch_size"], config["device"], config["steps"]) == (
+        "bert",
+        2,
+        "cpu",
+        2,
+    )
+    assert config["parameters"] > 0
+    assert stats["environment"]["torch"]
+    assert stats["benchmark"] is None
+    assert stats["summary"]["total_cuda_time_ms"] == 0.0
+    assert stats["summary"]["total_cpu_time_ms"] > 0
+    assert stats["summary"]["wall_time_ms_per_step"] > 0
+    assert stats["top_aten_operators"][0]["self_cpu_time_ms"] > 0
+    assert "report.cpu_time" in {finding["code"] for finding in stats["findings"]}
+    report = (out / "kernel_analysis_report_bs2_seq8.md").read_text("utf-8")
+    assert "## 4. Top 10 operators in detail" in report
+    assert "### 4.3 aten::" in report
+
+
+def test_json_with_a_benchmark_is_one_document(opscope, out: Path) -> None:
+    outcome = opscope(
+        "profile", "transformer", "--batch-sizes", 2, "--seq-lens", 4, "--output-dir", out, "--json", *TINY
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    (configuration,) = outcome.json["configurations"]
+    assert configuration["files"]["trace"] == "transformer_trace_bs2_seq4.json"
+    assert configuration["latency_ms"]["median"] > 0
+    assert configuration["throughput_sequences_per_s"] == pytest.approx(
+        2e3 / configuration["latency_ms"]["median"]
+    )
+    stats = json.loads((out / configuration["files"]["stats"]).read_text("utf-8"))
+    assert len(stats["benchmark"]["latency_ms"]["samples"]) >= 10
+
+
+def test_a_configuration_that_fails_does_not_stop_the_others(opscope, out: Path, workloads: Path) -> None:
+    target = f"{workloads}:fails_at_4"
+    arguments = (
+        "profile",
+        target,
+        "--batch-sizes",
+        4,
+        2,
+        "--seq-lens",
+        8,
+        "--output-dir",
+        out,
+        "--skip-benchmark",
+    )
+    outcome = opscope(*arguments)
+    assert outcome.code == 1
+    assert "bs4_seq8: failed: " in outcome.err
+    assert "no such | batch" in outcome.out
+    assert "fails_at_4_trace_bs2_seq8.json" in names(out)
+    summary = json.loads((out / "profiling_summary.json").read_text("utf-8"))
+    assert [one["status"] for one in summary["configurations"]] == ["failed", "complete"]
+    assert "no such \\| batch" in (out / "profiling_summary.md").read_text("utf-8")
+
+
+def test_an_interrupt_keeps_what_is_done_and_resume_continues(opscope, out: Path, workloads: Path) -> None:
+    target = f"{workloads}:interrupted_at_4"
+    arguments = ("profile", target, "--seq-lens", 8, "--output-dir", out, "--skip-benchmark", "--batch-sizes")
+    outcome = opscope(*arguments, 1, 4, 8)
+    assert outcome.code == 130
+    assert f"interrupted: 1 of 3 configurations are kept in {out}; continue with --resume" in outcome.err
+    first = out / "profiling_stats_bs1_seq8.json"
+    before = first.stat().st_mtime_ns
+    resumed = opscope(*arguments, 1, 8, "--resume")
+    assert resumed.code == 0
+    assert "bs1_seq8: kept" in resumed.err
+    assert first.stat().st_mtime_ns == before
+    summary = json.loads((out / "profiling_summary.json").read_text("utf-8"))
+    assert [one["label"] for one in summary["configurations"]] == ["bs1_seq8", "bs8_seq8"]
+
+
+def test_existing_files_are_kept_without_force(opscope, out: Path, workloads: Path) -> None:
+    target = f"{workloads}:fails_at_4"
+    arguments = (
+        "profile",
+        target,
+        "--batch-sizes",
+        1,
+        "--seq-lens",
+        8,
+        "--output-dir",
+        out,
+        "--skip-benchmark",
+    )
+    assert opscope(*arguments).code == 0
+    outcome = opscope(*arguments)
+    assert outcome.code == 1
+    assert "--force" in outcome.err
+    assert outcome.out == ""
+    assert opscope(*arguments, "--force").code == 0
+
+
+def test_resume_refuses_results_of_other_settings(opscope, out: Path) -> None:
+    arguments = (
+        "profile",
+        "bert",
+        "--batch-sizes",
+        1,
+        "--seq-lens",
+        8,
+        "--output-dir",
+        out,
+        "--skip-benchmark",
+    )
+    assert opscope(*arguments, *TINY).code == 0
+    outcome = opscope(*arguments, *TINY, "--resume", "--attn-implementation", "eager")
+    assert outcome.code == 1
+    assert "made with attn_implementation sdpa, not eager" in outcome.err
+
+
+def test_resume_runs_again_what_is_incomplete_or_lacks_its_benchmark(
+    opscope, out: Path, workloads: Path
+) -> None:
+    target = f"{workloads}:fails_at_4"
+    arguments = ("profile", target, "--batch-sizes", 1, "--seq-lens", 8, "--output-dir", out)
+    assert opscope(*arguments, "--skip-benchmark").code == 0
+    stats = out / "profiling_stats_bs1_seq8.json"
+    stats.write_text("{broken")
+    assert opscope(*arguments, "--skip-benchmark", "--resume").code == 0
+    assert json.loads(stats.read_text("utf-8"))["benchmark"] is None
+    assert opscope(*arguments, "--resume").code == 0
+    assert json.loads(stats.read_text("utf-8"))["benchmark"] is not None
+
+
+def test_an_unknown_workload_is_refused_before_any_work(opscope, out: Path) -> None:
+    outcome = opscope("profile", "nonsense", "--output-dir", out)
+    assert outcome.code == 1
+    assert "nonsense" in outcome.err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("arguments", [("--batch-sizes", "0"), ("--preset", "huge"), ("--seq-lens", "x")])
+def test_wrong_sizes_are_usage_errors(opscope, arguments: tuple[str, ...]) -> None:
+    assert opscope("profile", "bert", *arguments).code == 2

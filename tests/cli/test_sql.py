@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import duckdb
+import pytest
+
+SESSION_OR_TRACE = pytest.mark.parametrize("saved", [False, True], ids=["trace", "session"])
+
+
+@pytest.fixture
+def source(opscope, trace: Path, tmp_path: Path, saved: bool) -> Path:
+    if not saved:
+        return trace
+    assert opscope("analyze", trace, "--json", "--save", tmp_path / "s.opscope").code == 0
+    return tmp_path / "s.opscope"
+
+
+def test_a_table_shows_null_as_a_dash(opscope, trace: Path) -> None:
+    outcome = opscope("sql", trace, "SELECT name, parent_id, self_device_ns FROM operators ORDER BY 3 DESC")
+    assert outcome.code == 0
+    lines = outcome.out.splitlines()
+    assert lines[0].split() == ["name", "parent_id", "self_device_ns"]
+    assert lines[3].split() == ["aten::gelu", "–", "50125"]
+    assert lines[-1] == "3 rows"
+
+
+def test_json_is_a_list_of_objects_with_exact_integers(opscope, trace: Path) -> None:
+    query = (
+        "SELECT 9223372036854775807 AS big, sum(duration_ns) AS total, NULL AS nothing, 1.5 AS x,"
+        " 'nan'::DOUBLE AS n, [1, 2] AS list, {'a': 1.25} AS s, DATE '2020-01-02' AS d,"
+        " '{\"k\": [1]}'::JSON AS j FROM device_activities"
+    )
+    assert opscope("sql", trace, query, "--json").json == [
+        {
+            "big": 9223372036854775807, "total": 452125, "nothing": None, "x": 1.5, "n": None, "list": [1, 2],
+            "s": {"a": 1.25}, "d": "2020-01-02", "j": {"k": [1]},
+        }
+    ]  # fmt: skip
+
+
+def test_an_empty_result_is_an_empty_list(opscope, trace: Path) -> None:
+    assert opscope("sql", trace, "SELECT name FROM operators WHERE false", "--json").json == []
+    assert opscope("sql", trace, "SELECT name FROM operators WHERE false").out.splitlines()[-1] == "0 rows"
+
+
+def test_repeated_names_are_numbered(opscope, trace: Path) -> None:
+    rows = opscope("sql", trace, "SELECT 1 AS a, 2 AS a, 3 AS a_1", "--json").json
+    assert rows == [{"a": 1, "a_1": 2, "a_1_1": 3}]
+
+
+def test_a_timestamp_with_a_zone_is_text(opscope, trace: Path) -> None:
+    outcome = opscope("sql", trace, "SELECT 7 AS n, to_timestamp(0) AS t -- comment", "--json")
+    assert outcome.json[0]["n"] == 7
+    assert outcome.json[0]["t"].startswith("19")
+
+
+def test_csv(opscope, trace: Path) -> None:
+    outcome = opscope("sql", trace, "SELECT name, overload FROM operators ORDER BY start_ns", "--csv")
+    rows = list(csv.reader(io.StringIO(outcome.out)))
+    assert rows == [["name", "overload"], ["aten::linear", ""], ["aten::addmm", ""], ["aten::gelu", ""]]
+
+
+def test_formats_exclude_each_other(opscope, trace: Path) -> None:
+    assert opscope("sql", trace, "SELECT 1", "--json", "--csv").code == 2
+
+
+def test_the_limit_says_what_it_hides(opscope, trace: Path) -> None:
+    outcome = opscope("sql", trace, "SELECT * FROM range(250)", "--limit", 10)
+    assert outcome.out.splitlines()[-1] == "250 rows, the first 10 shown (--limit)"
+    assert len(opscope("sql", trace, "SELECT * FROM range(250)", "--json").json) == 250
+
+
+def test_order_is_kept(opscope, trace: Path, tmp_path: Path) -> None:
+    query = "SELECT range AS n FROM range(300000) ORDER BY n DESC"
+    numbers = [row["n"] for row in opscope("sql", trace, query, "--json").json]
+    assert numbers == list(range(299_999, -1, -1))
+    file = tmp_path / "x.parquet"
+    opscope("sql", trace, query, "--parquet", file)
+    assert duckdb.sql(f"SELECT n FROM '{file}' LIMIT 2").fetchall() == [(299_999,), (299_998,)]
+
+
+@pytest.mark.parametrize(
+    "statement", ["DESCRIBE operators", "FROM traces", "SHOW TABLES", "EXPLAIN SELECT 1", "VALUES (1)"]
+)
+def test_other_ways_to_ask_work(opscope, trace: Path, statement: str) -> None:
+    assert opscope("sql", trace, statement).code == 0
+
+
+@SESSION_OR_TRACE
+def test_a_query_result_as_parquet(opscope, source: Path, tmp_path: Path) -> None:
+    file = tmp_path / "new" / "it's.parquet"
+    outcome = opscope(
+        "sql", source, "SELECT name FROM operators ORDER BY start_ns; -- done", "--parquet", file
+    )
+    assert outcome.code == 1  # a comment behind the semicolon is harmless, and refused rather than guessed at
+    outcome = opscope(
+        "sql", source, "SELECT name FROM operators ORDER BY start_ns -- done", "--parquet", file
+    )
+    assert outcome.code == 0, outcome.err
+    assert outcome.out == f"Wrote {file}\n"
+    assert duckdb.read_parquet(str(file)).fetchall() == [("aten::linear",), ("aten::addmm",), ("aten::gelu",)]
+    assert [path.name for path in file.parent.iterdir()] == ["it's.parquet"]
+    assert opscope("sql", source, "SELECT 1", "--parquet", file).code == 1
+    assert opscope("sql", source, "SELECT 1", "--parquet", file, "--force").code == 0
+
+
+@SESSION_OR_TRACE
+def test_tables_as_parquet_and_a_query_in_one_go(opscope, source: Path, tmp_path: Path) -> None:
+    operators, names = tmp_path / "o.parquet", tmp_path / "n.parquet"
+    outcome = opscope(
+        "sql", source, "SELECT 1 AS one", "--json", "--export-parquet", f"operators={operators}",
+        "--export-parquet", f"kernel_names={names}",
+    )  # fmt: skip
+    assert outcome.json == [{"one": 1}]
+    assert outcome.err.splitlines() == [f"Wrote {operators}", f"Wrote {names}"]
+    assert len(duckdb.read_parquet(str(operators)).fetchall()) == 3
+
+
+def test_an_export_alone_needs_no_query(opscope, trace: Path, tmp_path: Path) -> None:
+    assert opscope("sql", trace, "--export-parquet", f"steps={tmp_path / 's.parquet'}").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "no query was given"),
+        (("--export-parquet", "operators"), "TABLE=FILE"),
+        (("--export-parquet", "nonsense=x.parquet"), "no table 'nonsense'"),
+        (("SELECT nonsense FROM operators",), "nonsense"),
+        (("SELECT 1 +",), "the query failed"),
+        (("SELECT 1; SELECT 2",), "2 statements"),
+        (("",), "0 statements"),
+        (("/* nothing */",), "0 statements"),
+    ],
+)
+def test_mistakes_are_one_line(opscope, trace: Path, arguments: tuple[str, ...], message: str) -> None:
+    outcome = opscope("sql", trace, *arguments)
+    assert outcome.code == 1
+    assert message in outcome.err
+    assert outcome.err.count("\n") == 1
+    assert outcome.out == ""
+
+
+ATTACKS = [
+    "SELECT * FROM read_csv('{secret}')",
+    "SELECT * FROM '{secret}'",
+    "SELECT * FROM read_text('{secret}')",
+    "SELECT * FROM read_blob('{secret}')",
+    "SELECT * FROM read_json('{secret}')",
+    "SELECT * FROM sniff_csv('{secret}')",
+    "SELECT * FROM glob('{folder}/*')",
+    "SELECT * FROM query_table('{secret}')",
+    "SELECT * FROM query('SELECT * FROM read_text(''{secret}'')')",
+    "EXPLAIN ANALYZE SELECT * FROM read_csv('{secret}')",
+    "EXPLAIN ANALYZE COPY (SELECT 1) TO '{folder}/out.csv'",
+    "COPY (SELECT 1) TO '{folder}/out.csv'",
+    "COPY operators FROM '{secret}'",
+    "EXPORT DATABASE '{folder}/export'",
+    "ATTACH '{folder}/other.db'",
+    "INSTALL httpfs",
+    "LOAD httpfs",
+    "PRAGMA database_list",
+    "SET enable_external_access = true",
+    "RESET enable_external_access",
+    "SET allowed_paths = ['{secret}']",
+    "CALL enable_logging(storage = 'file', storage_path = '{folder}/log')",
+    "SELECT * FROM enable_logging(storage = 'file', storage_path = '{folder}/log')",
+    "SELECT getenv('HOME')",
+    "CREATE TABLE t AS SELECT 1",
+    "CREATE TEMP TABLE t AS SELECT 1",
+    "CREATE MACRO m() AS 1",
+    "INSERT INTO metadata VALUES ('a', 'b')",
+    "WITH x AS (INSERT INTO metadata VALUES ('a', 'b') RETURNING *) SELECT * FROM x",
+    "EXPLAIN ANALYZE INSERT INTO metadata VALUES ('a', 'b')",
+    "UPDATE metadata SET value = 'x'",
+    "DELETE FROM metadata",
+    "DROP TABLE operators",
+    "COMMIT",
+    "ROLLBACK",
+    "PREPARE p AS SELECT 1",
+    "SELECT 1; COPY (SELECT 1) TO '{folder}/out.csv'",
+    "SELECT 1) TO '{folder}/out.csv' (FORMAT csv); --",
+    "SELECT * FROM python_rows",
+    "FORCE CHECKPOINT",
+    "VACUUM",
+]
+
+
+@pytest.mark.parametrize(("saved", "output"), [(False, "table"), (True, "parquet")], ids=["trace", "session"])
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_query_reads_and_writes_no_file(
+    opscope, source: Path, tmp_path: Path, attack: str, output: str
+) -> None:
+    folder = tmp_path / "victim"
+    folder.mkdir()
+    secret = folder / "secret.csv"
+    secret.write_text("a\nSECRET\n")
+    before = source.read_bytes()
+    arguments = [] if output == "table" else ["--parquet", tmp_path / "mine.parquet"]
+    outcome = opscope("sql", source, attack.format(secret=secret, folder=folder), *arguments)
+    assert outcome.code == 1, outcome.out
+    assert outcome.err.startswith("error: ")
+    assert "Traceback" not in outcome.err
+    assert "internal error" not in outcome.err
+    assert "SECRET" not in outcome.out + outcome.err
+    assert [path.name for path in folder.iterdir()] == ["secret.csv"]
+    assert not (tmp_path / "mine.parquet").exists()
+    assert not list(tmp_path.glob(".*"))
+    assert source.read_bytes() == before
+
+
+def test_many_columns_become_records(opscope, trace: Path) -> None:
+    outcome = opscope("sql", trace, "SELECT * FROM operators")
+    assert outcome.code == 0
+    assert "Row 3" in outcome.out
+    assert json.loads(opscope("sql", trace, "SELECT * FROM operators", "--json").out)[0]["name"]

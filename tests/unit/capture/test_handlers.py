@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from opscope.capture.cycle import Cycle
+from opscope.capture.handlers import export_chrome_trace, tensorboard_trace
+from opscope.errors import CaptureError, InputError
+
+
+@pytest.fixture
+def cycle(tmp_path):
+    trace = tmp_path / "trace.json"
+    trace.write_text("{}")
+    return Cycle(2, trace, tmp_path / "trace.opscope.json", sidecar=None)
+
+
+def test_traces_are_copied_under_a_pattern(tmp_path, cycle):
+    export_chrome_trace(tmp_path / "a")(cycle)
+    export_chrome_trace(tmp_path / "a", "{stem}-{index}.json")(cycle)
+    assert sorted(file.name for file in (tmp_path / "a").iterdir()) == ["trace-2.json", "trace.json"]
+    assert (tmp_path / "a" / "trace-2.json").read_text() == "{}"
+    assert cycle.trace_path.exists()
+
+
+def test_a_copy_replaces_nothing_unless_asked(tmp_path, cycle):
+    export_chrome_trace(tmp_path / "a")(cycle)
+    with pytest.raises(InputError, match="exists"):
+        export_chrome_trace(tmp_path / "a")(cycle)
+    export_chrome_trace(tmp_path / "a", overwrite=True)(cycle)
+
+
+@pytest.mark.parametrize("pattern", ["{step}", "{0}", "{"])
+def test_unknown_patterns_are_refused_before_anything_runs(tmp_path, pattern):
+    with pytest.raises(InputError, match="not a pattern"):
+        export_chrome_trace(tmp_path, pattern)
+
+
+def test_tensorboard_finds_its_names(tmp_path, cycle):
+    # kineto, tb_plugin/torch_tb_profiler/consts.py
+    worker_pattern = re.compile(r"^(.*?)(\.\d+)?\.pt\.trace\.json(?:\.gz)?$")
+    handler = tensorboard_trace(tmp_path / "log", "rank0")
+    handler(cycle)
+    handler(cycle)
+    tensorboard_trace(tmp_path / "log")(cycle)
+    workers = [worker_pattern.match(file.name).group(1) for file in (tmp_path / "log").iterdir()]
+    assert len(workers) == 3
+    assert sorted(workers)[1:] == ["rank0", "rank0"]
+
+
+def test_a_folder_that_cannot_be_made(cycle):
+    with pytest.raises(CaptureError, match="cannot be copied"):
+        export_chrome_trace(cycle.trace_path / "sub")(cycle)

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from opscope.errors import CaptureError, InputError
+from opscope.model.environment import Environment, GpuInfo
+from opscope.model.sidecar import (
+    RecordedSchedule,
+    RecordedSettings,
+    Sidecar,
+    read_sidecar,
+    sidecar_path,
+    write_sidecar,
+)
+
+SIDECAR = Sidecar(
+    trace="trace.json",
+    created="2026-01-02T03:04:05+00:00",
+    environment=Environment(
+        "3.12.1", "Linux x86_64", "0.1.0", gpu=(GpuInfo("NVIDIA H200", "9.0", 132, 2**37),)
+    ),
+    schedule=RecordedSchedule(0, 1, 3, 1, cycle=0),
+    settings=RecordedSettings(True, False, False, False, ("cpu", "cuda")),
+    steps=3,
+    partial=False,
+    clean_window=True,
+    wall_time_ns_per_step=(5, 6, 7),
+    workload={"workload": "bert", "batch_size": 8},
+)
+
+
+@pytest.mark.parametrize(
+    ("trace", "sidecar"),
+    [
+        ("a/trace.json", "a/trace.opscope.json"),
+        ("trace.json.gz", "trace.opscope.json"),
+        ("trace.json.zst", "trace.opscope.json"),
+        ("x.pt.trace.json", "x.pt.trace.opscope.json"),
+        ("trace", "trace.opscope.json"),
+    ],
+)
+def test_one_rule_for_the_sidecars_name(trace, sidecar):
+    assert sidecar_path(trace) == Path(sidecar)
+
+
+def test_what_is_written_is_read_and_nothing_else_is_left(tmp_path):
+    write_sidecar(tmp_path / "a.opscope.json", SIDECAR)
+    assert read_sidecar(tmp_path / "a.opscope.json") == SIDECAR
+    assert [file.name for file in tmp_path.iterdir()] == ["a.opscope.json"]
+    assert json.loads((tmp_path / "a.opscope.json").read_text())["schema_version"] == 1
+
+
+def test_a_newer_version_is_refused_whatever_else_it_holds(tmp_path):
+    (tmp_path / "a.json").write_text('{"schema_version": 2, "unknown": []}')
+    with pytest.raises(InputError, match="schema version 2"):
+        read_sidecar(tmp_path / "a.json")
+
+
+def test_unknown_fields_of_the_same_version_are_ignored(tmp_path):
+    fields = {**msgspec.to_builtins(SIDECAR), "later": 1}
+    (tmp_path / "a.json").write_text(json.dumps(fields))
+    assert read_sidecar(tmp_path / "a.json") == SIDECAR
+
+
+@pytest.mark.parametrize("content", [b"{}", b"[1]", b'{"schema_version": 1}', b"\xff\xfe", b""])
+def test_other_files_are_refused(tmp_path, content):
+    (tmp_path / "a.json").write_bytes(content)
+    with pytest.raises(InputError, match="not a sidecar"):
+        read_sidecar(tmp_path / "a.json")
+
+
+def test_missing_files_and_folders_are_named(tmp_path):
+    with pytest.raises(InputError, match="cannot be read"):
+        read_sidecar(tmp_path / "none.json")
+    with pytest.raises(CaptureError, match="cannot be written"):
+        write_sidecar(tmp_path / "none" / "a.json", SIDECAR)

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from opscope.model.finding import Finding, Severity
+from opscope.report.document import (
+    Align,
+    BulletList,
+    Code,
+    CodeBlock,
+    Column,
+    Document,
+    FactList,
+    FindingList,
+    Paragraph,
+    Section,
+    Strong,
+    Table,
+)
+from opscope.report.markdown import render_markdown
+
+NAMES = [
+    "void f<4, g(int&)::{lambda()#1}, std::array<char*, 2ul> >(int, |a|, `b`)",
+    "a|b",
+    "a\\|b",
+    "`edge`",
+    "```",
+    "<script>alert(1)</script>",
+    "aten::_softmax_",
+    "&lt;not an entity&gt;",
+    "[link](http://x) *bold* ~~gone~~ $x$",
+]
+
+
+def parse(markdown: str) -> list[Token]:
+    return MarkdownIt("commonmark").enable("table").enable("strikethrough").parse(markdown)
+
+
+def words(tokens: list[Token]) -> list[str]:
+    """The text a reader sees in each inline run."""
+    return [
+        "".join(child.content for child in token.children or ()) for token in tokens if token.type == "inline"
+    ]
+
+
+def table_of(*cells: object) -> str:
+    columns = tuple(Column(f"c{index}") for index, _ in enumerate(cells))
+    return render_markdown(Document("t", (Table(columns, (cells,)),)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_in_a_table_reads_as_recorded(name: str) -> None:
+    tokens = parse(table_of(Code(name), name))
+    assert words(tokens)[-2:] == [name, name]
+    assert sum(token.type == "td_open" for token in tokens) == 2
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_in_a_heading_and_a_paragraph_reads_as_recorded(name: str) -> None:
+    document = Document(name, (Paragraph((Code(name), " and ", name)),), (Section(name, number="4.1"),))
+    tokens = parse(render_markdown(document))
+    assert words(tokens) == [name, f"{name} and {name}", f"4.1 {name}"]
+    assert not any(token.type.startswith(("html", "link")) for token in tokens)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp", "Zs"]), min_size=1))
+def test_any_name_survives_as_code_in_a_table(name: str) -> None:
+    assert words(parse(table_of(Code(name))))[-1] == name
+
+
+@pytest.mark.parametrize("text", ["# title", "- item", "1. item", "> quote", "---", "+ item", "=== x"])
+def test_a_paragraph_never_becomes_another_block(text: str) -> None:
+    tokens = parse(render_markdown(Document("t", (Paragraph("before"), Paragraph(text)))))
+    assert [token.type for token in tokens if token.type.endswith("_open")] == [
+        "heading_open",
+        "paragraph_open",
+        "paragraph_open",
+    ]
+    assert words(tokens)[-1] == text
+
+
+def test_control_characters_do_not_break_lines() -> None:
+    assert words(parse(table_of("a\nb\x1b[31m", Code("x\r\ny"))))[-2:] == ["a b [31m", "x y"]
+
+
+def test_an_empty_name_is_said() -> None:
+    assert "(empty)" in table_of(Code(""))
+
+
+def test_operator_headings_stay_greppable() -> None:
+    section = Section("aten::_scaled_dot_product_attention", number="4.2")
+    assert "### 4.2 aten::_scaled_dot_product_attention" in render_markdown(
+        Document("t", sections=(Section("Top", sections=(section,), number="4"),))
+    )
+
+
+def test_blocks_render_to_valid_markdown() -> None:
+    document = Document(
+        "Title",
+        (
+            FactList((("Label", Code("value")),)),
+            BulletList(("one", (Strong("two"), "!"))),
+            CodeBlock("```\ninner\n```\n", "text"),
+            FindingList((Finding("a.b", Severity.WARNING, "Lost | bytes.", "Record again."),)),
+            Table((Column("n", Align.RIGHT),), (("1",),), caption="Caption"),
+        ),
+    )
+    markdown = render_markdown(document)
+    assert "- Label: `value`" in markdown
+    assert "**two**!" in markdown
+    assert "````text\n```\ninner\n```\n````" in markdown
+    assert "- **warning** `a.b`: Lost \\| bytes. Record again." in markdown
+    assert "Caption\n\n| n |\n| ---: |\n| 1 |\n" in markdown
+    assert markdown.endswith("\n")
+    assert not markdown.endswith("\n\n")
+
+
+def test_a_row_of_the_wrong_length_is_refused() -> None:
+    with pytest.raises(ValueError, match="2 cells in a table of 1"):
+        Table((Column("n"),), (("1", "2"),))

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from opscope.analysis.summary import Summary
+from opscope.model.measurement import Latency
+from opscope.report.markdown import render_markdown
+from opscope.report.stats_json import stats_document
+from opscope.report.sweep_report import SweepEntry, sweep_document, sweep_report
+
+
+def entries(summary: Summary, config: dict[str, object], latency: Latency | None) -> list[SweepEntry]:
+    files = {"stats": "profiling_stats_bs8_seq128.json"}
+    return [
+        SweepEntry("bs8_seq128", stats_document(summary, config, None, latency), files),
+        SweepEntry("bs16_seq128", None, error="out of memory"),
+    ]
+
+
+def test_the_document_keeps_every_configuration(
+    summary: Summary, config: dict[str, object], latency: Latency
+) -> None:
+    document = sweep_document(entries(summary, config, latency))
+    done, failed = document["configurations"]
+    assert (done["status"], failed["status"], failed["error"]) == ("complete", "failed", "out of memory")
+    assert done["summary"]["total_cuda_time_ms"] == 10.0
+    assert done["latency_ms"] == {"median": 5.0, "p5": 4.1, "p95": 5.9}
+    assert done["throughput_sequences_per_s"] == 1_600.0
+    assert done["top_operator"] == {
+        "name": "aten::addmm",
+        "self_cuda_time_ms": 6.0,
+        "self_cpu_time_ms": 0.8,
+        "fraction": 0.6,
+    }
+    assert done["files"]["stats"] == "profiling_stats_bs8_seq128.json"
+    assert failed["summary"]["total_cuda_time_ms"] is None
+    assert failed["top_operator"] is None
+
+
+def test_the_report_shows_the_figures_and_the_failures(
+    summary: Summary, config: dict[str, object], latency: Latency
+) -> None:
+    markdown = render_markdown(sweep_report(entries(summary, config, latency)))
+    assert "# Profiling summary: bert, float32, cuda" in markdown
+    assert "| bs8\\_seq128" not in markdown
+    assert "| bs8_seq128 | 5.00 ms | 9.50 ms | 79.2 % | 9 | 5.00 (4.10–5.90) | 1,600.0 |" in markdown
+    assert "**failed**" in markdown
+    assert "- `bs16_seq128`: out of memory" in markdown
+
+
+def test_without_a_device_cpu_time_stands_in(cpu_summary: Summary, config: dict[str, object]) -> None:
+    document = sweep_report([SweepEntry("bs1_seq8", stats_document(cpu_summary, config, None, None))])
+    markdown = render_markdown(document)
+    assert "CPU per step" in markdown
+    assert "`aten::mm`" in markdown

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from opscope.errors import InputError  # noqa: E402
+from opscope.workloads.spec import WorkloadOptions, resolve  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+PROGRAM = """
+import torch
+from dataclasses import dataclass
+from opscope.workloads.workload import Workload
+import sibling_of_program
+
+seen = []
+
+def step():
+    seen.append(torch.is_grad_enabled())
+    return seen
+
+def factory(batch_size, device, dtype, layers=3):
+    made = torch.ones(batch_size, device=device, dtype=dtype)
+    return lambda: (made, layers)
+
+def module(batch_size, seq_len):
+    return torch.nn.Linear(seq_len, 2), torch.ones(batch_size, seq_len)
+
+def module_by_keyword(batch_size):
+    return torch.nn.Linear(3, 2), {"input": torch.ones(batch_size, 3)}
+
+class Loss(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(3))
+    def forward(self, x):
+        return {"loss": (self.weight * x).square().mean()}
+
+def trainable(batch_size):
+    return Loss(), (torch.ones(batch_size, 3),)
+
+def trained_by_itself(batch_size, train):
+    return lambda: train
+
+def whole(batch_size):
+    return Workload(step, "cpu", 7)
+
+def bare_module(batch_size):
+    return torch.nn.Linear(2, 2)
+
+def number(batch_size):
+    return 3
+
+def needs(batch_size, learning_rate): pass
+
+value = 3
+class Group:
+    def inner(): return "inner"
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    (tmp_path / "sibling_of_program.py").write_text("")
+    file = tmp_path / "program.py"
+    file.write_text(PROGRAM)
+    return file
+
+
+def build(target, batch_size=2, seq_len=4, **options):
+    return resolve(str(target), WorkloadOptions(device="cpu", **options)).build(batch_size, seq_len)
+
+
+def test_a_function_without_parameters_is_the_step(program):
+    workload = build(f"{program}:step")
+    assert workload.step() == [True]
+    assert workload.step() == [True, True]
+    assert workload.description["workload"] == "program.py:step"
+    assert workload.parameter_count is None
+    assert build(f"{program}:Group.inner").step() == "inner"
+
+
+def test_a_factory_gets_the_parameters_it_names(program):
+    made, layers = build(f"{program}:factory", dtype="bf16").step()
+    assert (made.shape, made.dtype, layers) == ((2,), torch.bfloat16, 3)
+    assert build(f"{program}:factory", layers=5).step()[1] == 5
+
+
+def test_a_module_and_its_inputs_are_placed_and_run_in_inference_mode(program):
+    workload = build(f"{program}:module", dtype="bf16")
+    output = workload.step()
+    assert (output.shape, output.dtype, output.is_inference()) == ((2, 2), torch.bfloat16, True)
+    assert workload.parameter_count == 10
+    assert build(f"{program}:module_by_keyword").step().shape == (2, 2)
+
+
+def test_a_module_with_a_loss_is_trained(program):
+    workload = build(f"{program}:trainable", train=True)
+    assert float(workload.step()) > float(workload.step())
+    with pytest.raises(InputError, match="without a loss"):
+        build(f"{program}:module", train=True).step()
+
+
+def test_a_whole_workload_is_taken_as_it_is(program):
+    assert build(f"{program}:whole").parameter_count == 7
+
+
+def test_training_is_never_only_claimed(program):
+    assert build(f"{program}:trained_by_itself", train=True).step() is True
+    for name in ("step", "factory"):
+        with pytest.raises(InputError, match="train"):
+            build(f"{program}:{name}", train=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("bare_module", "module without inputs"), ("number", "returned a int")]
+)
+def test_what_a_factory_cannot_return(program, name, message):
+    with pytest.raises(InputError, match=message):
+        build(f"{program}:{name}")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("missing", "there is no 'missing'.*factory"),
+        ("Group.missing", "there is no"),
+        ("value", "'value' is a int"),
+        ("needs", "learning_rate"),
+        ("", "names no function"),
+    ],
+)
+def test_what_is_no_target(program, name, message):
+    with pytest.raises(InputError, match=message):
+        resolve(f"{program}:{name}", WorkloadOptions(device="cpu"))
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(InputError, match="no such file"):
+        resolve(f"{tmp_path}/none.py:step")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1\nundefined_name\n", r"line 2 .NameError: name 'undefined_name'"),
+        ("def f(:\n", "line 1 .SyntaxError"),
+        ("def f():\n    return 1 / 0\n\nf()\n", "line 2 .ZeroDivisionError"),
+        ("raise SystemExit(3)\n", "line 1 .SystemExit: 3"),
+        ("import no_such_module_anywhere\n", "line 1 .ModuleNotFoundError"),
+    ],
+)
+def test_a_failing_import_is_told_with_its_line(tmp_path, text, message):
+    file = tmp_path / "broken.py"
+    file.write_text(text)
+    with pytest.raises(InputError, match=message) as caught:
+        resolve(f"{file}:f")
+    assert caught.value.source == str(file)
+
+
+def test_modules_of_the_working_folder_are_found(tmp_path, monkeypatch):
+    (tmp_path / "my_package_of_steps").mkdir()
+    (tmp_path / "my_package_of_steps" / "steps.py").write_text("def step(): return 'here'\n")
+    (tmp_path / "my_broken_steps.py").write_text("1 / 0\n")
+    (tmp_path / "my_incomplete_steps.py").write_text("import no_such_module_anywhere\n")
+    monkeypatch.chdir(tmp_path)
+    assert build("my_package_of_steps.steps:step").step() == "here"
+    with pytest.raises(InputError, match=r"my_broken_steps.py line 1 \(ZeroDivisionError"):
+        build("my_broken_steps:step")
+    with pytest.raises(InputError, match=r"no_such_module_anywhere"):
+        build("my_incomplete_steps:step")
+    with pytest.raises(InputError, match=r"no module 'my_package_of_steps\.none'"):
+        build("my_package_of_steps.none:step")
+    with pytest.raises(InputError, match="there is no module 'no_such_module_anywhere'"):
+        build("no_such_module_anywhere:step")
