@@ -46,9 +46,10 @@ def load(
     """A Session of a saved `.opscope` file, or of one or several traces.
 
     Args:
-        source: A trace, a folder of rank files, an fsspec address (`s3://`, `gs://`, `https://`, `memory://`), a
-            saved Session, or several traces that belong together.
-        memory_limit: DuckDB's memory limit, e.g. `"1GB"`; with one, the tables live in a temporary file.
+        source: A trace, a folder of rank files, an fsspec address (`s3://`, `gs://`, `https://`,
+            `memory://`), a saved Session, or several traces that belong together.
+        memory_limit: What the process should stay under, e.g. `"1GB"`; the tables then live in a
+            temporary file.
         threads: Worker threads; all cores if None.
 
     Raises:

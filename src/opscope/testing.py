@@ -116,7 +116,7 @@ class TraceBuilder:
         """A profiler step."""
         return self.event("user_annotation", f"ProfilerStep#{number}", start, duration, thread, {})
 
-    def event(
+    def event(  # noqa: PLR0917 - the fields of an event
         self,
         category: str,
         name: str,

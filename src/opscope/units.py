@@ -1,11 +1,15 @@
 """Numbers for people: nanoseconds, bytes and fractions as short text.
 
-Storage is always int64 nanoseconds and bytes; only renderers call this module. It imports nothing of opscope.
+Storage is always int64 nanoseconds and bytes; only renderers call this module. It imports errors alone.
 """
 
 from __future__ import annotations
 
-__all__ = ["format_bytes", "format_count", "format_duration", "format_fraction", "ns_to_ms"]
+import re
+
+from opscope.errors import InputError
+
+__all__ = ["format_bytes", "format_count", "format_duration", "format_fraction", "ns_to_ms", "parse_bytes"]
 
 NS_PER_US = 1_000
 NS_PER_MS = 1_000_000
@@ -22,7 +26,8 @@ def format_duration(duration_ns: float | None) -> str:
     if duration_ns is None:
         return "–"
     for factor, unit in ((NS_PER_S, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "µs")):
-        if abs(duration_ns) >= factor:
+        # What rounds up to 1000 of a unit is 1 of the next.
+        if abs(duration_ns) >= 0.9995 * factor:
             return f"{_significant(duration_ns / factor)} {unit}"
     return f"{duration_ns:.0f} ns"
 
@@ -32,7 +37,7 @@ def format_bytes(size_bytes: float | None) -> str:
     if size_bytes is None:
         return "–"
     for factor, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if abs(size_bytes) >= factor:
+        if abs(size_bytes) >= 0.9995 * factor:
             return f"{_significant(size_bytes / factor)} {unit}"
     return f"{size_bytes:.0f} B"
 
@@ -49,6 +54,19 @@ def format_fraction(fraction: float | None) -> str:
 def format_count(count: int | None) -> str:
     """An integer with thin grouping; "–" for unknown."""
     return "–" if count is None else f"{count:,}"
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes of a size such as `"1GB"`, `"512 MiB"` or `"1.5e9"`; a bare number counts bytes.
+
+    Raises:
+        InputError: It is no size.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?(?:e\d+)?)\s*([kmgt]?)(i?)b?\s*", text, re.IGNORECASE)
+    if match is None:
+        raise InputError(f"'{text}' is no size in bytes", hint="Write it like 1GB, 512MiB or 2000000000")
+    base = 1024 if match.group(3) else 1000
+    return int(float(match.group(1)) * base ** " kmgt".index(match.group(2).lower() or " "))
 
 
 def _significant(value: float) -> str:

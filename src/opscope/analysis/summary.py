@@ -1,7 +1,7 @@
 """The Summary: everything reports say about a Session, as frozen values.
 
-`summarize(session)` is the one way from tables to reports. All times are integer nanoseconds; fractions are 0–1;
-None means unknown. Device time of operators, annotations and steps never overlaps: Σ self_device_ns over
+`summarize(session)` is the one way from tables to reports. All times are integer nanoseconds; fractions are
+0–1; None means unknown. Device time of operators, annotations and steps never overlaps: Σ self_device_ns over
 operators + Σ unattributed_ns = device_time_ns, exactly.
 """
 
@@ -31,7 +31,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class DeviceTime:
-    """Use of one device of one trace. `span_ns` runs from its first activity's start to its last one's end."""
+    """Use of one device of one trace; `span_ns` runs from first activity start to last activity end."""
 
     trace_id: int
     rank: int | None
@@ -61,7 +61,10 @@ class LaunchGeometry:
 
 @dataclass(frozen=True)
 class KernelTotal:
-    """All activities of one name (of one operator, when inside an OperatorTotal); geometries by time, longest first."""
+    """All activities of one name (of one operator, when inside an OperatorTotal).
+
+    `geometries` come longest first.
+    """
 
     name: str
     kind: str
@@ -119,8 +122,8 @@ class StepTotal:
 class Summary:
     """What one Session holds, ready to render.
 
-    `operators` are ranked by self device time (by self CPU time where `has_device` is false), `kernels` by time.
-    Both are complete; renderers cut them.
+    `operators` are ranked by self device time (by self CPU time where `has_device` is false), `kernels` by
+    time. Both are complete; renderers cut them.
     """
 
     traces: tuple[str, ...]
@@ -165,8 +168,8 @@ SELECT (SELECT coalesce(sum(duration_ns), 0)::BIGINT FROM device_activities) AS 
 
 _DEVICES_SQL = """
 SELECT d.trace_id, rank, device, name, CASE WHEN compute_major IS NOT NULL THEN
-    compute_major || '.' || compute_minor END AS compute_capability, sm_count, memory_bytes, span_ns, busy_ns, idle_ns,
-    activity_count
+    compute_major || '.' || compute_minor END AS compute_capability, sm_count, memory_bytes,
+    span_ns, busy_ns, idle_ns, activity_count
 FROM devices d JOIN traces USING (trace_id) WHERE activity_count > 0 ORDER BY d.trace_id, device"""
 
 _UNATTRIBUTED_SQL = """

@@ -1,7 +1,7 @@
 """From a device activity to the operator that caused it, with the evidence for every link.
 
-An activity belongs to the call with its correlation id; that call to the operator whose external id it carries,
-else to the innermost operator open on its thread. What cannot be linked keeps a reason.
+An activity belongs to the call with its correlation id; that call to the operator whose external id it
+carries, else to the innermost operator open on its thread. What cannot be linked keeps a reason.
 
 External ids are checked against time, because some recorders write ids of another numbering: a call cannot
 belong to an operator that was not open. Where that happens more than seldom, the trace's ids are not used.
@@ -99,18 +99,15 @@ def link(forest: Forest, operator_external_id: Int64, calls: Calls, activities: 
         call_by_id[:], own[:] = MISSING, MISSING
     call_operator = np.where(call_by_id >= 0, call_by_id, enclosing(forest, calls.thread, calls.start_ns))
 
-    correlations, launchers = _first_of_each(calls.correlation_id)
+    correlations, launchers = _earliest_of_each(calls.correlation_id, calls.start_ns)
     activity_call = _look_up(correlations, launchers, activities.correlation_id)
     launched = activity_call >= 0
     by_call = gather(call_operator, activity_call)
     call_had_id = gather(call_by_id, activity_call) >= 0
     operator = np.where((own >= 0) & ~call_had_id, own, by_call)
     in_graph = gather(calls.is_graph_launch, activity_call) > 0
-    first_correlation = calls.correlation_id[calls.correlation_id >= 0].min(initial=np.iinfo(np.int64).max)
     # Correlation ids only grow, so one below the first recorded call was given out before the window opened.
-    early = (
-        (activities.correlation_id >= 0) & (activities.correlation_id < first_correlation) & bool(len(calls))
-    )
+    early = activities.correlation_id < (correlations[0] if len(correlations) else MISSING)
     attribution = np.select(
         [
             (operator >= 0) & in_graph,
@@ -162,9 +159,12 @@ def _unique(ids: Int64) -> tuple[Int64, Int64]:
     return values[good], first[good].astype(np.int64)
 
 
-def _first_of_each(ids: Int64) -> tuple[Int64, Int64]:
-    """Every id, sorted, and its first position."""
-    values, first = np.unique(ids, return_index=True)
+def _earliest_of_each(ids: Int64, time_ns: Int64) -> tuple[Int64, Int64]:
+    """Every id, sorted, and its earliest position, so that the order of input says nothing."""
+    values, first, counts = np.unique(ids, return_index=True, return_counts=True)
+    if counts[values >= 0].max(initial=0) > 1:
+        order = np.lexsort((time_ns, ids))
+        first = order[np.searchsorted(ids[order], values)]
     good = values >= 0
     return values[good], first[good].astype(np.int64)
 

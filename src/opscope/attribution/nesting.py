@@ -15,6 +15,7 @@ import numpy.typing as npt
 __all__ = ["Forest", "Int64", "enclosing", "nest", "outermost_of_name", "subtree_sums"]
 
 Int64 = npt.NDArray[np.int64]
+_LARGEST_KEY = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ class Forest:
         parent: Preorder index of the parent; -1 for a root.
         depth: 0 for a root.
         last_descendant: Largest preorder index in the subtree.
-        irregular_count: Intervals that overlap another of their thread without lying inside it.
+        irregular_count: Roots that began while another interval of their thread was open.
+        has_overruns: Some interval ends after one it began in, so siblings may overlap.
     """
 
     order: Int64
@@ -40,6 +42,7 @@ class Forest:
     depth: Int64
     last_descendant: Int64
     irregular_count: int = 0
+    has_overruns: bool = False
 
     def __len__(self) -> int:
         return len(self.order)
@@ -58,7 +61,7 @@ def nest(
         tolerance_ns: How far a child may overrun its parent, the resolution of the clock.
     """
     end_ns = start_ns + duration_ns
-    order = np.lexsort((sequence, -end_ns, start_ns, thread))
+    order = _preorder(thread, start_ns, end_ns, sequence)
     thread, start_ns, end_ns = thread[order], start_ns[order], end_ns[order]
     opening, closing = _keys(thread, start_ns, end_ns)
     positions = np.arange(len(order), dtype=np.int64)
@@ -78,7 +81,23 @@ def nest(
                 start_ns[part], end_ns[part], int(low), tolerance_ns
             )
             irregular += count
-    return Forest(order, thread, start_ns, end_ns, parent, depth, last, irregular)
+    return Forest(order, thread, start_ns, end_ns, parent, depth, last, irregular, bool(overrun.any()))
+
+
+def _preorder(thread: Int64, start_ns: Int64, end_ns: Int64, sequence: Int64) -> Int64:
+    """Order by thread, start, longest first, sequence: a stable sort, then the few equal starts alone.
+
+    Recorders write events nearly in order, which a stable sort of one key uses; a lexicographic one cannot.
+    """
+    by_start = np.argsort(start_ns, kind="stable")
+    order = by_start[np.argsort(thread[by_start], kind="stable")]
+    thread, start_ns = thread[order], start_ns[order]
+    equal = (thread[1:] == thread[:-1]) & (start_ns[1:] == start_ns[:-1])
+    tied = np.flatnonzero(np.concatenate((equal, [False])) | np.concatenate(([False], equal)))
+    if len(tied):
+        ids = order[tied]
+        order[tied] = ids[np.lexsort((sequence[ids], -end_ns[ids], start_ns[tied], thread[tied]))]
+    return order
 
 
 def _keys(thread: Int64, start_ns: Int64, end_ns: Int64) -> tuple[Int64, Int64]:
@@ -88,12 +107,21 @@ def _keys(thread: Int64, start_ns: Int64, end_ns: Int64) -> tuple[Int64, Int64]:
     """
     if not len(thread):
         return start_ns, end_ns
-    base = int(start_ns.min())
-    reach = 2 * (int(end_ns.max()) - base) + 2
-    _, dense = np.unique(thread, return_inverse=True)
-    opening = dense * reach + 2 * (start_ns - base)
-    closing = dense * reach + 2 * (end_ns - base) + (start_ns == end_ns)
-    return opening, closing
+    threads, is_empty = np.unique(thread), start_ns == end_ns
+    start_ns, end_ns = _small_times(len(threads), start_ns, end_ns)
+    reach = 2 * int(end_ns.max()) + 2
+    dense = np.searchsorted(threads, thread)
+    return dense * reach + 2 * start_ns, dense * reach + 2 * end_ns + is_empty
+
+
+def _small_times(thread_count: int, *times_ns: Int64) -> tuple[Int64, ...]:
+    """The times from 0 on; where they lie so far apart that keys of several threads overflow, their ranks."""
+    base = min(int(times.min()) for times in times_ns)
+    span = max(int(times.max()) for times in times_ns) - base
+    if (2 * span + 2) * thread_count < _LARGEST_KEY:
+        return tuple(times - base for times in times_ns)
+    ranks = np.unique(np.concatenate(times_ns), return_inverse=True)[1].astype(np.int64)
+    return tuple(np.split(ranks, np.cumsum([len(times) for times in times_ns])[:-1]))
 
 
 def _parents(depth: Int64) -> Int64:
@@ -123,7 +151,8 @@ def _nest_one_by_one(
     stack: list[int] = []
     irregular = 0
     for index in range(count):
-        while stack and ends[stack[-1]] <= starts[index]:
+        # An empty interval stays open for others that are empty at the same moment.
+        while stack and ends[stack[-1]] <= starts[index] and starts[stack[-1]] < ends[index]:
             stack.pop()
         was_open = bool(stack)
         while stack and ends[stack[-1]] + tolerance_ns < ends[index]:
@@ -145,15 +174,15 @@ def enclosing(forest: Forest, thread: Int64, time_ns: Int64) -> Int64:
     found = np.full(len(thread), -1, dtype=np.int64)
     if not len(forest) or not len(thread):
         return found
-    base = min(int(forest.start_ns.min()), int(time_ns.min()))
-    reach = max(int(forest.end_ns.max()), int(time_ns.max())) - base + 1
     threads = np.unique(forest.thread)
+    start, moment = _small_times(len(threads), forest.start_ns, time_ns)
+    reach = max(int(start.max()), int(moment.max())) + 1
     dense = np.searchsorted(threads, thread)
     known = dense < len(threads)
     known[known] = threads[dense[known]] == thread[known]
-    opening = np.searchsorted(threads, forest.thread) * reach + (forest.start_ns - base)
-    moment = dense * reach + (time_ns - base)
-    found[known] = np.searchsorted(opening, moment[known], side="right") - 1
+    opening = np.searchsorted(threads, forest.thread) * reach + start
+    key = dense * reach + moment
+    found[known] = np.searchsorted(opening, key[known], side="right") - 1
     wrong = found >= 0
     wrong[wrong] = forest.thread[found[wrong]] != thread[wrong]
     found[wrong] = -1
@@ -174,14 +203,27 @@ def subtree_sums(forest: Forest, value: Int64) -> Int64:
 
 
 def children_time(forest: Forest) -> Int64:
-    """Time of each interval's direct children that lies inside it, in nanoseconds."""
-    total = np.zeros(len(forest), dtype=np.int64)
+    """Time of each interval in which one of its direct children was open, in nanoseconds."""
     child = np.flatnonzero(forest.parent >= 0)
+    child = child[np.argsort(forest.parent[child], kind="stable")] if forest.has_overruns else child
     parent = forest.parent[child]
-    inside = np.minimum(forest.end_ns[child], forest.end_ns[parent]) - forest.start_ns[child]
+    start_ns, end_ns = forest.start_ns[child], np.minimum(forest.end_ns[child], forest.end_ns[parent])
+    if forest.has_overruns:
+        start_ns = np.maximum(start_ns, _end_of_earlier_siblings(parent, start_ns, end_ns))
+    inside = np.maximum(end_ns - start_ns, 0)
     # Sums of integers below 2**53 are exact in the float64 that bincount adds in.
-    total += np.bincount(parent, weights=inside, minlength=len(forest)).astype(np.int64)
+    total: Int64 = np.bincount(parent, weights=inside, minlength=len(forest)).astype(np.int64)
     return total
+
+
+def _end_of_earlier_siblings(parent: Int64, start_ns: Int64, end_ns: Int64) -> Int64:
+    """Last end among the siblings before each; its own start for a first one. `parent` ascends."""
+    ends, rank = np.unique(end_ns, return_inverse=True)
+    latest = ends[np.maximum.accumulate(parent * len(ends) + rank) % len(ends)]
+    until: Int64 = start_ns.copy()
+    is_sibling = parent[1:] == parent[:-1]
+    until[1:][is_sibling] = latest[:-1][is_sibling]
+    return until
 
 
 def outermost_of_name(forest: Forest, name: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:

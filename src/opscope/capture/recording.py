@@ -70,6 +70,8 @@ class Recording:
             with_stack=settings.with_stack,
             with_modules=settings.with_modules,
             profile_memory=settings.profile_memory,
+            # Without it torch 2.11 warns that a second cycle clears the first; here each has its own object.
+            acc_events=True,
         )
         self._state = _State.NEW
         self._step: Any = None

@@ -128,8 +128,8 @@ def profile(
     measure = None if skip_benchmark else latency_measure()
     tasks = [
         Task(spec, batch_size, seq_len, recording, output_dir, measure, top)
-        for seq_len in seq_lens or preset_lengths
-        for batch_size in batch_sizes or preset_batches
+        for seq_len in dict.fromkeys(seq_lens or preset_lengths)
+        for batch_size in dict.fromkeys(batch_sizes or preset_batches)
     ]
     sweep = _Sweep(output_dir)
     if not resume:

@@ -33,14 +33,14 @@ ARGUMENTS: dict[str, str] = {
     "Input Dims": "JSON", "Input type": "JSON", "Input Strides": "JSON", "Concrete Inputs": "JSON",
     "Python id": "BIGINT", "Python parent id": "BIGINT", "Python module id": "BIGINT",
     "Call stack": "VARCHAR", "Module Hierarchy": "VARCHAR",
-    "device": "BIGINT", "stream": "BIGINT", "context": "BIGINT", "grid": "VARCHAR", "block": "VARCHAR",
-    "registers per thread": "BIGINT", "shared memory": "BIGINT", "blocks per SM": "DOUBLE",
+    "device": "INTEGER", "stream": "BIGINT", "context": "INTEGER", "grid": "VARCHAR", "block": "VARCHAR",
+    "registers per thread": "INTEGER", "shared memory": "INTEGER", "blocks per SM": "DOUBLE",
     "warps per SM": "DOUBLE", "est. achieved occupancy %": "DOUBLE", "bytes": "BIGINT",
     "graph id": "BIGINT", "graph node id": "BIGINT",
     "Collective name": "VARCHAR", "kernel_backend": "VARCHAR",
 }  # fmt: skip
 
-# Keys of few events, read a second time if there are any. (DuckDB cannot hold `bytes` and `Bytes` in one struct.)
+# Keys of few events, read a second time if there are any. (No DuckDB struct holds both `bytes` and `Bytes`.)
 DETAILS: dict[str, str] = {
     "External id": "BIGINT", "correlation": "BIGINT", "Call stack": "VARCHAR", "Module Hierarchy": "VARCHAR",
     "device": "BIGINT", "stream": "BIGINT", "grid": "VARCHAR",
@@ -62,11 +62,12 @@ _READ = """read_json({urls}, format = 'array', records = true, maximum_object_si
     pid: 'VARCHAR', tid: 'VARCHAR', id: 'VARCHAR', args: '{args_type}'}})"""
 
 
-CATEGORY = "TRY_CAST(cat AS kineto_category)"
+CATEGORY = "TRY_CAST(cat AS staging.kineto_category)"
 LEGACY_CATEGORY = """CASE cat
     WHEN 'Operator' THEN CASE WHEN name LIKE 'ProfilerStep#%' THEN 'user_annotation' ELSE 'cpu_op' END
     WHEN 'Kernel' THEN 'kernel' WHEN 'Memcpy' THEN 'gpu_memcpy' WHEN 'Memset' THEN 'gpu_memset'
-    WHEN 'Runtime' THEN 'cuda_runtime' ELSE TRY_CAST(cat AS kineto_category) END::kineto_category"""
+    WHEN 'Runtime' THEN 'cuda_runtime' ELSE TRY_CAST(cat AS staging.kineto_category)
+    END::staging.kineto_category"""
 
 Reading = Callable[[dict[str, str], list[str], str, int], str]
 

@@ -24,6 +24,8 @@ _EVENT_END = re.compile(rb"\}\s*\]")
 _EVENT_BOUNDARY = re.compile(rb"\}\s*,\s*\{")
 _TAIL_BYTES = 1 << 16
 _KEY = b'"traceEvents"'
+# An event with more objects in an array of its arguments is not salvaged when it is the last one.
+_MOST_NESTED_OBJECTS = 16
 
 
 @dataclass(frozen=True)
@@ -162,8 +164,7 @@ def _first_valid_end(
 def _salvage(text: mmap.mmap, start: int, header: dict[str, Any], source: str) -> EventArray:
     """The array up to the last event that parses; the rest is counted as lost."""
     for end in _event_ends_backwards(text, start):
-        boundary = _last_boundary(text, start, end)
-        if _parse_object(text[boundary:end]) is not None:
+        if _is_event(text[_last_boundary(text, start, end) : end]):
             return EventArray(start, end, header, lost_bytes=len(text) - end)
     raise InputError("the file ends before its first complete event", source=source, byte_offset=len(text))
 
@@ -183,17 +184,23 @@ def _last_boundary(text: mmap.mmap, start: int, end: int) -> int:
     low = max(start, end - (1 << 20))
     window = text[low:end]
     starts = [low + match.end() - 1 for match in _EVENT_BOUNDARY.finditer(window)]
-    for candidate in reversed(starts):
-        if _parse_object(text[candidate:end]) is not None:
+    for candidate in reversed(starts[-_MOST_NESTED_OBJECTS:]):
+        if _is_event(text[candidate:end]):
             return candidate
     return _skip_whitespace(text, start)
 
 
+def _is_event(text: bytes) -> bool:
+    """Whether it is one whole object with a phase; objects in arguments or in later keys have none."""
+    value = _parse_object(text)
+    return value is not None and "ph" in value
+
+
 def _parse_object(text: bytes) -> dict[str, Any] | None:
-    """A JSON object, tolerating NaN and control characters in strings; None if it is none."""
+    """A JSON object, tolerating NaN, and control characters and foreign bytes in strings; None if it is none."""
     try:
-        value = json.loads(text, strict=False)
-    except ValueError:
+        value = json.loads(text.decode("utf-8", "replace"), strict=False)
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

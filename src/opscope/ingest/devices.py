@@ -9,7 +9,7 @@ from opscope.model.session import Session
 
 __all__ = ["write_devices"]
 
-# deviceProperties keys of Kineto's exporter (libkineto/src/output_json.cpp, cuptiDeviceProperties), in column order.
+# Keys of deviceProperties (libkineto/src/DeviceProperties.cpp), in the order of the columns.
 _KEYS = (
     "name",
     "computeMajor",

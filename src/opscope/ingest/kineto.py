@@ -1,14 +1,15 @@
 """One Kineto trace → rows of every table of a Session, attributed.
 
-Events are staged by DuckDB's JSON reader; ids, times and nothing else come back as integer arrays to be nested
-and linked (`opscope.attribution`), and go in again as columns of the tables. Formats differ only inside
-`kineto.sql`.
+Events are staged by DuckDB's JSON reader; ids, times and nothing else come back as integer arrays to be
+nested and linked (`opscope.attribution`), and go in again as columns of the tables. Formats differ only
+inside `kineto.sql`.
 """
 
 from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -40,6 +41,16 @@ __all__ = ["NeedsRewritingError", "ingest_events"]
 
 _SMALLEST_WINDOW_BYTES = 4 << 20
 _LARGEST_EVENT_BYTES = 16 << 20
+
+
+# The stacks of operators, once per distinct call: two records that agree in all of this share theirs.
+_STACKS = """LEFT JOIN (
+    SELECT thread_key, name, start_ns, duration_ns, args."External id" AS external_id,
+        nullif(any_value(args."Call stack"), '') AS call_stack,
+        nullif(any_value(args."Module Hierarchy"), '') AS module_hierarchy
+    FROM staging.details GROUP BY ALL) d
+ON d.start_ns = s.start_ns AND d.external_id = s.external_id AND d.name = s.name
+    AND d.thread_key = s.thread_key AND d.duration_ns = s.duration_ns"""
 
 
 class NeedsRewritingError(Exception):
@@ -99,17 +110,29 @@ def ingest_events(
         NeedsRewritingError: The text must be normalized first.
         duckdb.Error: The text is not valid JSON.
     """
-    reader = _Reader(session, trace_id)
+    # Not TEMP tables: those belong to one connection, and two of them fill the tables side by side.
+    session.connection.execute(f"ATTACH '{_staging_place(session)}' AS staging")
     try:
+        session.connection.execute(f"CREATE TYPE staging.kineto_category AS ENUM {CATEGORIES}")
+        reader = _Reader(session, trace_id)
         reader.stage(path, text, events, is_rewritten)
         return reader.fill()
     finally:
-        session.connection.execute("DROP TABLE IF EXISTS staged")
-        session.connection.execute("DROP TABLE IF EXISTS details")
+        session.connection.execute("DETACH staging")
+
+
+def _staging_place(session: Session) -> str:
+    """Memory, or a scratch file of a Session that keeps out of memory, as a quoted literal's text."""
+    if not session.is_file_backed:
+        return ":memory:"
+    return str(session.temporary_directory / "staging.duckdb").replace("'", "''")
 
 
 class _Reader:
-    """The statements of one trace, in order."""
+    """The statements of one trace, in order.
+
+    Inserts that wait for nothing run on a second connection, in a thread of their own, while this one links.
+    """
 
     def __init__(self, session: Session, trace_id: int) -> None:
         self.session = session
@@ -120,15 +143,15 @@ class _Reader:
         self.threads: dict[str, npt.NDArray[Any]] = {}
 
     def stage(self, path: str, text: mmap.mmap, events: EventArray, is_rewritten: bool) -> None:
-        self.connection.execute(f"CREATE TYPE IF NOT EXISTS kineto_category AS ENUM {CATEGORIES}")
         threads = int(self.session.scalar("SELECT current_setting('threads')"))
         count = max(1, min(threads, (events.end - events.start) // _SMALLEST_WINDOW_BYTES))
         windows = split_windows(text, events.start, events.end, count)
         try:
             self._stage_windows(path, windows, strict_events, is_rewritten)
         except (duckdb.InvalidInputException, duckdb.ConversionException):
-            # A cut may have hit text that only looks like an event boundary, or a value be of another type than
-            # every known recorder writes: once more in one piece, forgiving types. What fails then is broken.
+            # A cut may have hit text that only looks like an event boundary, or a value be of another type
+            # than every known recorder writes: once more in one piece, forgiving types. What fails then is
+            # broken.
             self._stage_windows(path, [(events.start, events.end)], lenient_events, is_rewritten)
 
     def _stage_windows(
@@ -157,24 +180,26 @@ class _Reader:
     def fill(self) -> quality.Census:
         categories = self.census.categories
         self._write_threads()
-        with self._registered({"thread_links": self.threads}):
-            self._insert("kernel_names", "name_id")
-            for table, category in (
-                ("annotations", "user_annotation"),
-                ("modules", "python_function"),
-                ("overheads", "overhead"),
-            ):
-                if category in categories:
-                    self._insert(table, f"{table[:-1]}_id")
-            operators, links = self._link()
-            if "python_function" in categories:
-                self._insert("frames", "frame_id")
-            if self.census.detailed_count:
-                self._insert("syncs", "sync_id")
-                self._insert("collectives", "collective_id")
-                self._run("triton_launches")
-            if len(operators.forest):
-                self._insert("autograd_links", "link_id")
+        with ThreadPoolExecutor(1) as executor, self.connection.cursor() as side:
+            side.register("thread_links", self.threads)
+            names = executor.submit(self._insert, "kernel_names", "name_id", side)
+            with self._registered(self.connection, {"thread_links": self.threads}):
+                self._insert("annotations", "annotation_id")
+                if "overhead" in categories:
+                    self._insert("overheads", "overhead_id")
+                frames = None
+                if "python_function" in categories:
+                    self._insert("modules", "module_id")
+                    frames = executor.submit(self._insert, "frames", "frame_id", side)
+                operators, links = self._link(executor, side, names)
+                if self.census.detailed_count:
+                    self._insert("syncs", "sync_id")
+                    self._insert("collectives", "collective_id")
+                    self._run("triton_launches")
+                if len(operators.forest):
+                    self._insert("autograd_links", "link_id")
+            if frames is not None:
+                frames.result()
         return replace(
             self.census,
             irregular_count=operators.forest.irregular_count,
@@ -207,8 +232,10 @@ class _Reader:
         keys = np.array([key for key, _, _ in self.census.threads], dtype=np.uint64)
         self.threads = {"thread_key": keys, "thread_id": np.arange(len(keys), dtype=np.int64) + first}
 
-    def _link(self) -> tuple[_Operators, linking.Links]:
-        """Attribute everything and write the tables that carry links."""
+    def _link(
+        self, executor: Executor, side: duckdb.DuckDBPyConnection, names: Future[None]
+    ) -> tuple[_Operators, linking.Links]:
+        """Attribute everything and write the tables that carry links, launches beside operators."""
         operators, calls, activities = self._operators(), self._calls(), self._arrays("activity_rows")
         links = linking.link(
             operators.forest,
@@ -231,20 +258,26 @@ class _Reader:
         activity_step = np.where(
             links.activity_call >= 0, gather(call_step, links.activity_call), by_operator
         )
-        relations = {
-            "operator_links": self._operator_links(
-                operators, links, activities["duration_ns"], operator_step
-            ),
+        names.result()
+        launches = {
             "call_links": self._call_links(calls, links, call_step, operators.first_id),
             "activity_links": self._activity_links(activities, links, activity_step, operators.first_id),
         }
-        with self._registered(relations):
+        written = executor.submit(self._write_launches, side, launches)
+        operator_links = self._operator_links(operators, links, activities["duration_ns"], operator_step)
+        with self._registered(self.connection, {"operator_links": operator_links}):
             self._insert_operators()
-            self._run("runtime_calls")
-            self._run("device_activities")
+        written.result()
         self._write_memory_events(operators)
         self._run("steps")
         return operators, links
+
+    def _write_launches(
+        self, side: duckdb.DuckDBPyConnection, links: dict[str, dict[str, npt.NDArray[Any]]]
+    ) -> None:
+        with self._registered(side, links):
+            self._run("runtime_calls", side)
+            self._run("device_activities", side)
 
     def _operators(self) -> _Operators:
         rows = self._host_rows("'cpu_op'", "hash(name) AS name_hash")
@@ -277,11 +310,7 @@ class _Reader:
             self._run("operators", call_stack="NULL", module_hierarchy="NULL", details="")
             return
         self._run(
-            "operators",
-            call_stack="nullif(d.args.\"Call stack\", '')",
-            module_hierarchy="nullif(d.args.\"Module Hierarchy\", '')",
-            details='LEFT JOIN details d ON d.start_ns = s.start_ns AND d.args."External id" = s.external_id '
-            "AND d.name = s.name AND d.thread_key = s.thread_key AND d.duration_ns = s.duration_ns",
+            "operators", call_stack="d.call_stack", module_hierarchy="d.module_hierarchy", details=_STACKS
         )
 
     def _operator_links(
@@ -361,7 +390,7 @@ class _Reader:
             "thread_id": rows["thread"],
             "operator_id": _shift(owner, operators.first_id),
         }
-        with self._registered({"memory_links": relation}):
+        with self._registered(self.connection, {"memory_links": relation}):
             self._run("memory_events")
 
     def _steps(self) -> _Steps:
@@ -381,24 +410,34 @@ class _Reader:
     def _arrays(self, statement: str, **values: Any) -> dict[str, npt.NDArray[Any]]:
         return self._run(statement, **values).fetchnumpy()
 
-    def _insert(self, table: str, id_column: str) -> None:
-        self._run(table, first_id=self._next_id(table, id_column))
+    def _insert(
+        self, table: str, id_column: str, connection: duckdb.DuckDBPyConnection | None = None
+    ) -> None:
+        self._run(table, connection, first_id=self._next_id(table, id_column, connection))
 
-    def _run(self, name: str, **values: Any) -> duckdb.DuckDBPyConnection:
-        return self.connection.execute(self.sql[name].format(trace_id=self.trace_id, **values))
+    def _run(
+        self, name: str, connection: duckdb.DuckDBPyConnection | None = None, **values: Any
+    ) -> duckdb.DuckDBPyConnection:
+        return (connection or self.connection).execute(
+            self.sql[name].format(trace_id=self.trace_id, **values)
+        )
 
-    def _next_id(self, table: str, column: str) -> int:
-        return int(self.session.scalar(f"SELECT coalesce(max({column}) + 1, 0) FROM {table}"))
+    def _next_id(self, table: str, column: str, connection: duckdb.DuckDBPyConnection | None = None) -> int:
+        query = f"SELECT coalesce(max({column}) + 1, 0) FROM {table}"
+        return int((connection or self.connection).execute(query).fetchall()[0][0])
 
+    @staticmethod
     @contextmanager
-    def _registered(self, relations: dict[str, dict[str, npt.NDArray[Any]]]) -> Iterator[None]:
+    def _registered(
+        connection: duckdb.DuckDBPyConnection, relations: dict[str, dict[str, npt.NDArray[Any]]]
+    ) -> Iterator[None]:
         for name, columns in relations.items():
-            self.connection.register(name, columns)
+            connection.register(name, columns)
         try:
             yield
         finally:
             for name in relations:
-                self.connection.unregister(name)
+                connection.unregister(name)
 
 
 def _shift(index: Int64, first_id: int) -> Int64:

@@ -5,7 +5,7 @@
 -- One row per event that a table holds or a census counts. Times are exact: a double holds microseconds with three
 -- decimals up to 2**43, but its product with 1000 does not, so whole microseconds and decimals are converted apart
 -- (decision 0002); durations are far below 2**40 us, where the product is exact after rounding. DuckDB reads only the keys of `args` that are named here; rare ones are read by `details`.
-CREATE OR REPLACE TEMP TABLE staged AS
+CREATE OR REPLACE TABLE staging.staged AS
 SELECT {category} AS category, CASE WHEN category IS NULL THEN coalesce(cat, '') END AS other_category,
     ph, name, pid, tid, id, hash(pid, tid) AS thread_key,
     {cast}(floor(ts) AS BIGINT) * 1000 + {cast}(round((ts - floor(ts)) * 1000) AS BIGINT) AS start_ns,
@@ -43,7 +43,7 @@ WHERE cat IS NULL OR cat NOT IN ('ac2g', 'async', 'async_cpu_to_gpu')
 
 -- :name details
 -- The rarer keys of `args`, for the few events that have them; a second reading, made only if there are any.
-CREATE OR REPLACE TEMP TABLE details AS
+CREATE OR REPLACE TABLE staging.details AS
 SELECT hash(pid, tid) AS thread_key, cat, name,
     TRY_CAST(floor(ts) AS BIGINT) * 1000 + TRY_CAST(round((ts - floor(ts)) * 1000) AS BIGINT) AS start_ns,
     TRY_CAST(round(dur * 1000) AS BIGINT) AS duration_ns,
@@ -57,13 +57,14 @@ WHERE cat IN ('cuda_sync', 'cpu_instant_event') OR (ph = 'i' AND name = '[memory
 -- One row per category, phase and thread: how many events, how many without a usable time.
 SELECT category::VARCHAR AS category, other_category, ph, thread_key, any_value(pid) AS process, any_value(tid) AS thread,
     min(rowid) AS first_row, count(*) AS events,
+    min(start_ns) AS first_start_ns, max(start_ns + duration_ns) AS last_end_ns,
     count(*) FILTER (WHERE start_ns IS NULL OR (ph = 'X' AND (duration_ns IS NULL OR duration_ns < 0))) AS without_time,
     count(*) FILTER (WHERE is_inexact) AS inexact,
     count(*) FILTER (WHERE has_details OR category = 'cuda_sync' OR (ph = 'i' AND name = '[memory]')) AS detailed
-FROM staged GROUP BY category, other_category, ph, thread_key ORDER BY first_row
+FROM staging.staged GROUP BY category, other_category, ph, thread_key ORDER BY first_row
 
 -- :name thread_labels
-SELECT thread_key, pid, name, label FROM staged
+SELECT thread_key, pid, name, label FROM staging.staged
 WHERE ph = 'M' AND name IN ('process_name', 'thread_name') AND label IS NOT NULL
 
 -- :name host_rows
@@ -72,7 +73,7 @@ SELECT rowid AS row_id, thread_key, start_ns, duration_ns,
     coalesce(external_id, -1) AS external_id,
     coalesce(correlation_id, -1) AS correlation_id,
     {extra}
-FROM staged
+FROM staging.staged
 WHERE category IN ({categories}) AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0
 
 -- :name activity_rows
@@ -81,7 +82,7 @@ SELECT rowid AS row_id, start_ns, duration_ns,
     coalesce(correlation_id, -1) AS correlation_id,
     coalesce(device, TRY_CAST(pid AS BIGINT), -1) AS device,
     coalesce(stream, TRY_CAST(regexp_extract(tid, '\d+') AS BIGINT), -1) AS stream
-FROM staged
+FROM staging.staged
 WHERE category IN ('kernel', 'gpu_memcpy', 'gpu_memset') AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0
 
 -- :name operators
@@ -95,21 +96,21 @@ SELECT l.operator_id, {trace_id}, l.thread_id,
     s.input_shapes, s.input_types, s.input_strides, s.concrete_inputs,
     {call_stack}, {module_hierarchy},
     nullif(l.module_id, -1), nullif(l.step, -1), l.self_cpu_ns, l.self_device_ns, l.total_device_ns
-FROM staged s JOIN operator_links l ON s.rowid = l.row_id {details}
+FROM staging.staged s JOIN operator_links l ON s.rowid = l.row_id {details}
 
 -- :name runtime_calls
 INSERT INTO runtime_calls
 SELECT l.runtime_call_id, {trace_id}, l.thread_id, s.name,
     CASE s.category WHEN 'cuda_driver' THEN 'driver' ELSE 'runtime' END,
     s.correlation_id, s.external_id, s.start_ns, s.duration_ns, nullif(l.operator_id, -1), nullif(l.step, -1)
-FROM staged s JOIN call_links l ON s.rowid = l.row_id
+FROM staging.staged s JOIN call_links l ON s.rowid = l.row_id
 
 -- :name kernel_names
 INSERT INTO kernel_names
 SELECT {first_id} + row_number() OVER (ORDER BY first_row) - 1, name, kind
 FROM (
     SELECT coalesce(name, '') AS name, replace(category::VARCHAR, 'gpu_', '') AS kind, min(rowid) AS first_row
-    FROM staged WHERE category IN ('kernel', 'gpu_memcpy', 'gpu_memset') AND ph = 'X' GROUP BY ALL
+    FROM staging.staged WHERE category IN ('kernel', 'gpu_memcpy', 'gpu_memset') AND ph = 'X' GROUP BY ALL
 ) new ANTI JOIN kernel_names old ON new.name = old.name AND new.kind = old.kind
 
 -- :name device_activities
@@ -117,7 +118,7 @@ INSERT INTO device_activities
 WITH parsed AS (
     SELECT *, replace(category::VARCHAR, 'gpu_', '') AS kind, coalesce(s.name, '') AS kernel_name,
         from_json(grid, '["BIGINT"]') AS g, from_json(block, '["BIGINT"]') AS b
-    FROM staged s JOIN activity_links l ON s.rowid = l.row_id
+    FROM staging.staged s JOIN activity_links l ON s.rowid = l.row_id
 )
 SELECT activity_id, {trace_id}, p.kind, n.name_id, correlation_id, external_id,
     nullif(activity_device, -1), nullif(activity_stream, -1), context, start_ns, duration_ns,
@@ -134,7 +135,7 @@ SELECT {first_id} + row_number() OVER (ORDER BY s.rowid) - 1, {trace_id},
     CASE category WHEN 'gpu_user_annotation' THEN TRY_CAST(pid AS INTEGER) END,
     CASE category WHEN 'gpu_user_annotation' THEN TRY_CAST(tid AS BIGINT) END,
     external_id, start_ns, duration_ns
-FROM staged s LEFT JOIN thread_links USING (thread_key)
+FROM staging.staged s LEFT JOIN thread_links USING (thread_key)
 WHERE category IN ('user_annotation', 'gpu_user_annotation') AND ph = 'X' AND start_ns IS NOT NULL
 
 -- :name step_rows
@@ -161,18 +162,18 @@ SELECT {first_id} + row_number() OVER (ORDER BY first_row) - 1, {trace_id}, pyth
     regexp_replace(module, '_\d+$', ''), calls
 FROM (
     SELECT python_module_id, regexp_replace(name, '^nn\.Module: ', '') AS module, min(rowid) AS first_row, count(*) AS calls
-    FROM staged WHERE category = 'python_function' AND name LIKE 'nn.Module: %' GROUP BY ALL)
+    FROM staging.staged WHERE category = 'python_function' AND name LIKE 'nn.Module: %' GROUP BY ALL)
 
 -- :name module_rows
 SELECT s.rowid AS row_id, thread_key, start_ns, duration_ns, module_id
-FROM staged s JOIN modules m ON m.trace_id = {trace_id} AND s.name = 'nn.Module: ' || m.name
+FROM staging.staged s JOIN modules m ON m.trace_id = {trace_id} AND s.name = 'nn.Module: ' || m.name
     AND m.python_module_id IS NOT DISTINCT FROM s.python_module_id
 WHERE category = 'python_function' AND s.name LIKE 'nn.Module: %' AND ph = 'X' AND duration_ns >= 0
 
 -- :name frames
 INSERT INTO frames
 SELECT {first_id} + s.rowid, {trace_id}, thread_id, s.name, python_id, parent_python_id, module_id, start_ns, duration_ns
-FROM staged s
+FROM staging.staged s
 JOIN thread_links USING (thread_key)
 LEFT JOIN modules m ON m.trace_id = {trace_id} AND m.python_module_id = s.python_module_id
     AND s.name = 'nn.Module: ' || m.name
@@ -181,25 +182,25 @@ WHERE category = 'python_function' AND ph = 'X' AND start_ns IS NOT NULL
 -- :name overheads
 INSERT INTO overheads
 SELECT {first_id} + row_number() OVER (ORDER BY s.rowid) - 1, {trace_id}, s.name, thread_id, start_ns, duration_ns
-FROM staged s LEFT JOIN thread_links USING (thread_key)
+FROM staging.staged s LEFT JOIN thread_links USING (thread_key)
 WHERE category = 'overhead' AND ph = 'X' AND start_ns IS NOT NULL
 
 -- :name memory_rows
-SELECT rowid AS row_id, thread_key, start_ns FROM details WHERE name = '[memory]' AND start_ns IS NOT NULL
+SELECT rowid AS row_id, thread_key, start_ns FROM staging.details WHERE name = '[memory]' AND start_ns IS NOT NULL
 
 -- :name memory_events
 INSERT INTO memory_events
 SELECT memory_event_id, {trace_id}, thread_id, start_ns, args."Addr", args."Bytes", args."Device Type",
     CASE WHEN args."Device Id" >= 0 AND args."Device Type" <> 0 THEN args."Device Id" END,
     args."Total Allocated", args."Total Reserved", nullif(operator_id, -1)
-FROM details d JOIN memory_links l ON d.rowid = l.row_id
+FROM staging.details d JOIN memory_links l ON d.rowid = l.row_id
 
 -- :name syncs
 INSERT INTO syncs
 SELECT {first_id} + row_number() OVER (ORDER BY rowid) - 1, {trace_id}, coalesce(args."cuda_sync_kind", name),
     args."device", args."stream", args."correlation", args."External id", args."wait_on_stream",
     args."wait_on_cuda_event_id", args."wait_on_cuda_event_record_corr_id", start_ns, duration_ns
-FROM details WHERE cat = 'cuda_sync' AND start_ns IS NOT NULL
+FROM staging.details WHERE cat = 'cuda_sync' AND start_ns IS NOT NULL
 
 -- :name collectives
 -- A host record is found again by its external id and start, a kernel by its correlation id and start.
@@ -211,7 +212,7 @@ SELECT {first_id} + row_number() OVER (ORDER BY d.rowid) - 1, {trace_id},
     args."In split size", args."Out split size",
     args."Process Group Name", args."Process Group Description", args."Group size", args."Process Group Ranks",
     args."Src Rank", args."Dst Rank", args."Seq"
-FROM details d
+FROM staging.details d
 LEFT JOIN operators o ON o.trace_id = {trace_id} AND cat <> 'kernel' AND o.external_id = args."External id"
     AND o.start_ns = d.start_ns
 LEFT JOIN device_activities k ON k.trace_id = {trace_id} AND cat = 'kernel' AND k.correlation_id = args."correlation"
@@ -223,7 +224,7 @@ INSERT INTO triton_launches
 SELECT o.operator_id, {trace_id}, args."kernel_name", args."kernel_backend", args."kernel_file",
     args."kernel_hash", args."kernel_kwargs", args."grid", args."num_warps", args."num_stages",
     args."kernel_flop", args."kernel_num_gb"
-FROM details d JOIN operators o ON o.trace_id = {trace_id} AND o.external_id = args."External id"
+FROM staging.details d JOIN operators o ON o.trace_id = {trace_id} AND o.external_id = args."External id"
     AND o.start_ns = d.start_ns
 WHERE args."kernel_backend" IS NOT NULL
 
@@ -233,7 +234,7 @@ WHERE args."kernel_backend" IS NOT NULL
 INSERT INTO autograd_links
 WITH ends AS (
     SELECT s.id, s.ph, min(o.operator_id) AS operator_id
-    FROM staged s JOIN thread_links t USING (thread_key)
+    FROM staging.staged s JOIN thread_links t USING (thread_key)
     JOIN operators o ON o.trace_id = {trace_id} AND o.thread_id = t.thread_id AND o.start_ns = s.start_ns
         AND o.sequence_number IS NOT NULL
     WHERE category = 'fwdbwd' AND ph IN ('s', 'f') GROUP BY ALL

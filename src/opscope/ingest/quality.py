@@ -14,7 +14,7 @@ from opscope.model.finding import Finding, Severity
 from opscope.model.schema import Attribution
 from opscope.model.session import Session
 
-__all__ = ["Census", "read_findings", "take_census", "trace_findings"]
+__all__ = ["Census", "Finding", "read_findings", "take_census", "trace_findings", "unreadable_sidecar"]
 
 _HOST = {"cpu_op", "cuda_runtime", "cuda_driver", "user_annotation", "python_function", "memory", "overhead"}
 _INGESTED = _HOST | {"kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "cuda_sync"}
@@ -34,6 +34,8 @@ class Census:
         inexact_count: Events whose time a double cannot hold.
         detailed_count: Events with arguments that only the second reading has.
         threads: (key, process, thread) of every host thread, by first event.
+        window_start_ns: Opening of the recording window, where the trace says.
+        window_end_ns: Its end.
         is_legacy: Categories are those of 2021 (`Operator`, `Kernel`).
         irregular_count: Operators that overlap another without nesting in it.
         impossible_id_count: External ids that name an operator that was not open.
@@ -48,6 +50,8 @@ class Census:
     detailed_count: int
     threads: list[tuple[int, str | None, str | None]]
     is_legacy: bool
+    window_start_ns: int | None = None
+    window_end_ns: int | None = None
     irregular_count: int = 0
     impossible_id_count: int = 0
     are_ids_used: bool = True
@@ -71,6 +75,8 @@ def take_census(rows: list[dict[str, Any]]) -> Census:
         elif phase != "M" and category not in _REDUNDANT and (other or phase not in ("i", None)):
             name = other or f"phase {phase}"
             ignored[name] = ignored.get(name, 0) + row["events"]
+    spans = [row for row in rows if row["category"] == "Trace" and row["last_end_ns"] is not None]
+    starts = [row["first_start_ns"] for row in spans]
     return Census(
         event_count=sum(row["events"] for row in rows),
         categories=categories,
@@ -79,6 +85,8 @@ def take_census(rows: list[dict[str, Any]]) -> Census:
         inexact_count=sum(row["inexact"] for row in rows),
         detailed_count=sum(row["detailed"] for row in rows),
         threads=list(threads.values()),
+        window_start_ns=min(starts, default=None),
+        window_end_ns=max((row["last_end_ns"] for row in spans), default=None),
         is_legacy=any(row["other_category"] in LEGACY_CATEGORIES for row in rows),
     )
 
@@ -94,14 +102,19 @@ def read_findings(
 ) -> Iterator[Finding]:
     """What happened while a trace was read."""
     if damage:
-        yield Finding("trace.compression_damaged", Severity.WARNING, f"Decompression failed: {damage}.",
-                      "Copy the file again from its origin.", trace_id)  # fmt: skip
+        yield Finding(
+            "trace.compression_damaged",
+            Severity.WARNING,
+            f"Decompression failed: {damage}.",
+            "Copy the file again from its origin.",
+            trace_id,
+        )
     if lost_bytes:
         yield Finding(
             "trace.truncated",
             Severity.WARNING,
-            f"The file ends inside the event array (byte {size_bytes}); the {lost_bytes} bytes after the last "
-            "complete event are lost, and so is everything the recorder had not written yet.",
+            f"The file ends inside the event array (byte {size_bytes}); the {lost_bytes} bytes after the "
+            "last complete event are lost, and so is everything the recorder had not written yet.",
             "Totals are lower bounds. Let the job finish its export, or record fewer steps.",
             trace_id,
             {"lost_bytes": lost_bytes, "size_bytes": size_bytes},
@@ -116,18 +129,34 @@ def read_findings(
             {"first_byte": first_byte},
         )
     if census.without_time:
-        yield Finding("trace.events_without_time", Severity.WARNING,
-                      f"{census.without_time} events have no usable time (missing, NaN or negative) and are left out.",
-                      None, trace_id, {"event_count": census.without_time})  # fmt: skip
+        yield Finding(
+            "trace.events_without_time",
+            Severity.WARNING,
+            f"{census.without_time} events without a usable time (missing, NaN, negative) are omitted.",
+            None,
+            trace_id,
+            {"event_count": census.without_time},
+        )
     if census.ignored:
         names = ", ".join(f"{count} of {name}" for name, count in sorted(census.ignored.items()))
-        yield Finding("trace.categories_ignored", Severity.INFO, f"No table holds these events: {names}.",
-                      None, trace_id, {"event_count": census.ignored})  # fmt: skip
+        yield Finding(
+            "trace.categories_ignored",
+            Severity.INFO,
+            f"No table holds these events: {names}.",
+            None,
+            trace_id,
+            {"event_count": census.ignored},
+        )
     if census.irregular_count:
-        yield Finding("trace.operators_overlap", Severity.WARNING,
-                      f"{census.irregular_count} operators overlap another of their thread without lying inside it; "
-                      "they start a call tree of their own.",
-                      None, trace_id, {"operator_count": census.irregular_count})  # fmt: skip
+        yield Finding(
+            "trace.operators_overlap",
+            Severity.WARNING,
+            f"{census.irregular_count} operators overlap another of their thread without "
+            "lying inside it; they start a call tree of their own.",
+            None,
+            trace_id,
+            {"operator_count": census.irregular_count},
+        )
     if census.impossible_id_count:
         yield Finding(
             "attribution.impossible_external_ids",
@@ -156,16 +185,20 @@ def trace_findings(session: Session, trace_id: int) -> Iterator[Finding]:
             SELECT start_ns < max(start_ns + duration_ns) OVER (
                 PARTITION BY device, stream ORDER BY start_ns, activity_id
                 ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS is_overlapping
-            FROM device_activities WHERE trace_id = ? AND stream IS NOT NULL AND duration_ns > 0) WHERE is_overlapping""",
+            FROM device_activities WHERE trace_id = ? AND stream IS NOT NULL AND duration_ns > 0)
+        WHERE is_overlapping""",
         [trace_id],
     )
     if overlaps:
         yield Finding(
-            "trace.same_stream_overlap", Severity.INFO,
-            f"{overlaps} device activities overlap an earlier one of their stream (programmatic dependent launch, "
-            "or replays of one graph on several branches); busy time counts the overlap once.",
-            None, trace_id, {"activity_count": overlaps},
-        )  # fmt: skip
+            "trace.same_stream_overlap",
+            Severity.INFO,
+            f"{overlaps} device activities overlap an earlier one of their stream (programmatic dependent "
+            "launch, or replays of one graph on several branches); busy time counts the overlap once.",
+            None,
+            trace_id,
+            {"activity_count": overlaps},
+        )
 
 
 def _absences(session: Session, trace_id: int) -> Iterator[Finding]:
@@ -181,10 +214,12 @@ def _absences(session: Session, trace_id: int) -> Iterator[Finding]:
     )[0]
     if not counts["activities"]:
         yield Finding(
-            "trace.no_device_activity", Severity.WARNING,
+            "trace.no_device_activity",
+            Severity.WARNING,
             "No device activity was recorded: device times are 0 and operators are ranked by CPU time.",
-            "On a machine with a GPU, record with ProfilerActivity.CUDA.", trace_id,
-        )  # fmt: skip
+            "On a machine with a GPU, record with ProfilerActivity.CUDA.",
+            trace_id,
+        )
     absent = [
         text
         for text, is_absent in (
@@ -198,14 +233,31 @@ def _absences(session: Session, trace_id: int) -> Iterator[Finding]:
         if is_absent
     ]
     if absent:
-        yield Finding("trace.absent", Severity.INFO, f"Absent from the trace: {', '.join(absent)}. What rests on them is unknown.",
-                      None, trace_id, {"absent": absent})  # fmt: skip
+        yield Finding(
+            "trace.absent",
+            Severity.INFO,
+            f"Absent from the trace: {', '.join(absent)}. What rests on them is unknown.",
+            None,
+            trace_id,
+            {"absent": absent},
+        )
+
+
+def unreadable_sidecar(trace_id: int, reason: str) -> Finding:
+    """The finding of a sidecar that is there but cannot be used."""
+    return Finding(
+        "trace.sidecar_unreadable",
+        Severity.INFO,
+        f"The sidecar beside the trace was left aside: {reason}.",
+        None,
+        trace_id,
+    )
 
 
 _SUGGESTIONS = {
     Attribution.BEFORE_WINDOW: "Synchronize before the window opens (opscope's own capture does).",
-    Attribution.NO_LAUNCH_RECORD: "Record host activity too; a filtered or damaged trace cannot be attributed.",
-    Attribution.OUTSIDE_OPERATOR: "Wrap the launches in a torch operator or torch.library.custom_op to name them.",
+    Attribution.NO_LAUNCH_RECORD: "Record host activity too; a filtered trace cannot be attributed.",
+    Attribution.OUTSIDE_OPERATOR: "Wrap the launches in a torch.library.custom_op to name them.",
     Attribution.NO_CORRELATION: None,
 }
 
@@ -213,7 +265,8 @@ _SUGGESTIONS = {
 def _unattributed(session: Session, trace_id: int) -> Iterator[Finding]:
     rows = session.query(
         """SELECT attribution, count(*), sum(duration_ns)::BIGINT, sum(sum(duration_ns)) OVER ()
-        FROM device_activities WHERE trace_id = ? GROUP BY attribution, operator_id IS NULL ORDER BY attribution""",
+        FROM device_activities WHERE trace_id = ? GROUP BY attribution, operator_id IS NULL
+        ORDER BY attribution""",
         [trace_id],
     )
     for name, count, duration_ns, total_ns in rows:
@@ -223,7 +276,8 @@ def _unattributed(session: Session, trace_id: int) -> Iterator[Finding]:
             yield Finding(
                 f"attribution.{name}",
                 Severity.WARNING if fraction >= 0.01 else Severity.INFO,
-                f"{100 * fraction:.1f} % of device time ({count} activities) is unattributed: {attribution.meaning}.",
+                f"{100 * fraction:.1f} % of device time ({count} activities) is unattributed: "
+                f"{attribution.meaning}.",
                 _SUGGESTIONS[attribution],
                 trace_id,
                 {"duration_ns": duration_ns, "activity_count": count, "fraction": fraction},

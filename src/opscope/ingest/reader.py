@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import mmap
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,70 +24,84 @@ from opscope.ingest import quality, rewrite
 from opscope.ingest.container import EventArray, error_offset, locate_events
 from opscope.ingest.devices import write_devices
 from opscope.ingest.kineto import NeedsRewritingError, ingest_events
-from opscope.ingest.source import LocalText, TraceFile, find_traces, local_text
+from opscope.ingest.source import TraceFile, find_traces, local_text
 from opscope.model.session import Session
+from opscope.model.sidecar import read_sidecar, sidecar_path
 
 __all__ = ["load"]
 
 # Above this much text a Session is kept in a temporary file, so that memory stays bounded.
 _IN_MEMORY_BYTES = 400 << 20
+# Traces shrink ten- to twentyfold; the size of compressed ones is known only when they are read.
+_COMPRESSION = 20
 
 
-def load(
-    source: str | Sequence[str], *, memory_limit: str | None = None, threads: int | None = None
-) -> Session:
+def load(sources: Sequence[str], *, memory_limit: str | None = None, threads: int | None = None) -> Session:
     """A Session of one or several traces.
 
     Args:
-        source: A file, a folder of rank files, an fsspec address, or several of them.
-        memory_limit: DuckDB's memory limit, e.g. `"1GB"`; with one, the Session lives in a temporary file.
+        sources: Files, folders of rank files, fsspec addresses.
+        memory_limit: What the process should stay under, e.g. `"1GB"`; the Session then lives in a temporary
+            file.
         threads: Worker threads; all cores if None.
 
     Raises:
         InputError: A source cannot be read; names the file and byte offset.
         DependencyError: An address needs a package that is not installed.
     """
-    sources = [source] if isinstance(source, str) else list(source)
-    traces = [trace for one in sources for trace in find_traces(one)]
-    is_large = sum(_size(trace) for trace in traces) > _IN_MEMORY_BYTES
+    traces = [trace for source in sources for trace in find_traces(source)]
+    is_large = sum(_expected_bytes(trace) for trace in traces) > _IN_MEMORY_BYTES
     session = Session(
         memory_limit=memory_limit, threads=threads, is_temporary_file=is_large or memory_limit is not None
     )
     try:
         for trace_id, trace in enumerate(traces):
-            with local_text(trace, session.temporary_directory) as text:
-                _load_trace(session, trace_id, trace, text)
+            _load_trace(session, trace_id, trace)
     except BaseException:
         session.close()
         raise
     return session
 
 
-def _size(trace: TraceFile) -> int:
-    """Bytes of text to expect; compressed traces shrink about twentyfold."""
+def _expected_bytes(trace: TraceFile) -> int:
     if trace.path is None:
         return 0
-    factor = 1 if trace.path.suffix == ".json" else 20
-    return trace.path.stat().st_size * factor
+    return trace.path.stat().st_size * (1 if trace.path.suffix == ".json" else _COMPRESSION)
 
 
-def _load_trace(session: Session, trace_id: int, trace: TraceFile, local: LocalText) -> None:
-    with _mapped(local.path, trace.name) as text:
-        events = locate_events(text, trace.name)
-        census, repairs = _ingest(session, trace_id, local.path, text, events, trace.name)
-        _write_trace(session, trace_id, trace, len(text), events.properties, census)
+@dataclass(frozen=True)
+class _Text:
+    """The text of one trace: its name for people, a local file, the same mapped, and where its events lie."""
+
+    name: str
+    path: Path
+    mapped: mmap.mmap
+    events: EventArray
+    damage: str | None = None
+
+
+def _load_trace(session: Session, trace_id: int, trace: TraceFile) -> None:
+    with (
+        local_text(trace, session.temporary_directory) as local,
+        _mapped(local.path, trace.name) as mapped,
+    ):
+        events = locate_events(mapped, trace.name)
+        text = _Text(trace.name, local.path, mapped, events, local.damage)
+        census, repairs = _ingest(session, trace_id, text)
+        _write_trace(session, trace_id, text, census)
         write_devices(session, trace_id, events.properties.get("deviceProperties"))
         session.add_findings(
             quality.read_findings(
                 trace_id,
                 census,
-                size_bytes=len(text),
+                size_bytes=len(mapped),
                 lost_bytes=events.lost_bytes,
                 damage=local.damage,
                 repairs=repairs,
             )
         )
-        session.add_findings(quality.trace_findings(session, trace_id))
+    session.add_findings(quality.trace_findings(session, trace_id))
+    session.add_findings(_keep_sidecar(session, trace_id, trace))
 
 
 @contextmanager
@@ -95,38 +111,26 @@ def _mapped(path: Path, name: str) -> Iterator[mmap.mmap]:
             text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except ValueError:
             raise InputError("the file is empty", source=name, byte_offset=0) from None
-        try:
+        with text:
             yield text
-        finally:
-            text.close()
 
 
-def _ingest(
-    session: Session, trace_id: int, path: Path, text: mmap.mmap, events: EventArray, name: str
-) -> tuple[quality.Census, dict[str, int]]:
+def _ingest(session: Session, trace_id: int, text: _Text) -> tuple[quality.Census, dict[str, int]]:
+    """Fill the tables; the text is rewritten first if it must be, and mended if it is broken."""
     try:
-        return ingest_events(session, trace_id, str(path), text, events), {}
+        return ingest_events(session, trace_id, str(text.path), text.mapped, text.events), {}
     except NeedsRewritingError:
         with _scratch(session) as copy:
-            normal = rewrite.normalize(text, events, copy)
-            with _mapped(copy, name) as copied:
-                return ingest_events(session, trace_id, str(copy), copied, normal, is_rewritten=True), {}
+            normal = rewrite.normalize(text.mapped, text.events, copy)
+            with _mapped(copy, text.name) as mapped:
+                return ingest_events(session, trace_id, str(copy), mapped, normal, is_rewritten=True), {}
     except duckdb.InvalidInputException as error:
-        return _ingest_mended(session, trace_id, text, events, name, error)
-
-
-def _ingest_mended(
-    session: Session, trace_id: int, text: mmap.mmap, events: EventArray, name: str, error: duckdb.Error
-) -> tuple[quality.Census, dict[str, int]]:
-    with _scratch(session) as copy:
-        mended, flaws = rewrite.mend(text, events, copy)
-        if not flaws:
-            raise _malformed(text, events, name, error) from error
-        with _mapped(copy, name) as copied:
-            try:
-                return ingest_events(session, trace_id, str(copy), copied, mended), flaws
-            except duckdb.InvalidInputException as second:
-                raise _malformed(text, events, name, second) from second
+        with _scratch(session) as copy:
+            mended, flaws = rewrite.mend(text.mapped, text.events, copy)
+            if not flaws:
+                raise _malformed(text, error) from error
+            with _mapped(copy, text.name) as mapped:
+                return _ingest(session, trace_id, _Text(text.name, copy, mapped, mended))[0], flaws
 
 
 @contextmanager
@@ -135,47 +139,43 @@ def _scratch(session: Session) -> Iterator[Path]:
         yield Path(folder) / "events.json"
 
 
-def _malformed(text: mmap.mmap, events: EventArray, name: str, error: duckdb.Error) -> InputError:
-    """The error of a broken array, with the byte where it breaks."""
-    body = b"[" + text[events.start : events.end] + b"]"
+def _malformed(text: _Text, error: duckdb.Error) -> InputError:
+    """The error of an array that cannot be read, with the byte where it breaks."""
+    hint = f"Decompression failed before: {text.damage}. Copy the file again" if text.damage else None
+    start, end = text.events.start, text.events.end
+    body = b"[" + text.mapped[start:end] + b"]"
     try:
         msgspec.json.decode(body, type=msgspec.Raw)
     except msgspec.DecodeError as decode_error:
-        offset = events.start + error_offset(decode_error, len(body)) - 1
-        return InputError("not valid JSON inside the traceEvents array", source=name, byte_offset=offset)
-    return InputError(
-        f"an event cannot be read ({str(error).splitlines()[0]})", source=name, byte_offset=events.start
-    )
+        offset = start + error_offset(decode_error, len(body)) - 1
+        return InputError(
+            "not valid JSON inside the traceEvents array", source=text.name, byte_offset=offset, hint=hint
+        )
+    reason = re.sub(r'^.*?error in file "[^"]*", in ', "", str(error).splitlines()[0])
+    return InputError(f"an event cannot be read ({reason})", source=text.name, byte_offset=start, hint=hint)
 
 
-def _write_trace(
-    session: Session,
-    trace_id: int,
-    trace: TraceFile,
-    size_bytes: int,
-    properties: dict[str, Any],
-    census: quality.Census,
-) -> None:
+def _write_trace(session: Session, trace_id: int, text: _Text, census: quality.Census) -> None:
+    properties = text.events.properties
     distributed = properties.get("distributedInfo")
     distributed = distributed if isinstance(distributed, dict) else {}
-    window = session.query(
-        "SELECT min(start_ns), max(start_ns + duration_ns) FROM operators WHERE trace_id = ?", [trace_id]
-    )
+    backend = distributed.get("backend")
     session.connection.execute(
         "INSERT INTO traces VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         [
             trace_id,
-            trace.name,
+            text.name,
             "kineto_legacy" if census.is_legacy else "kineto",
             _integer(distributed.get("rank")),
             _integer(distributed.get("world_size")),
-            distributed.get("backend"),
+            backend if isinstance(backend, str) else None,
             _integer(properties.get("baseTimeNanoseconds")),
-            *window[0],
+            census.window_start_ns,
+            census.window_end_ns,
             _integer(properties.get("cuda_runtime_version")),
             _integer(properties.get("cuda_driver_version")),
             _integer(properties.get("cupti_version")),
-            size_bytes,
+            len(text.mapped),
             census.event_count,
             json.dumps({key: value for key, value in properties.items() if key != "deviceProperties"}),
         ],
@@ -189,3 +189,15 @@ def _integer(value: Any) -> int | None:
         return int(value)
     except (TypeError, ValueError, OverflowError):
         return None
+
+
+def _keep_sidecar(session: Session, trace_id: int, trace: TraceFile) -> list[quality.Finding]:
+    """Keep what opscope's own capture wrote beside the trace, under metadata key `sidecar:<trace_id>`."""
+    if trace.path is None or not (path := sidecar_path(trace.path)).is_file():
+        return []
+    try:
+        sidecar = read_sidecar(path)
+    except InputError as error:
+        return [quality.unreadable_sidecar(trace_id, str(error))]
+    session.set_metadata(f"sidecar:{trace_id}", msgspec.json.encode(sidecar).decode())
+    return []

@@ -22,7 +22,11 @@ _CONTROL = re.compile(rb"[\x00-\x1f]")
 
 
 def normalize(text: mmap.mmap, events: EventArray, target: Path) -> EventArray:
-    """Write the array with quoted times, so that no digit is lost, and today's key names; return where it lies."""
+    """Write the array with quoted times, so that no digit is lost, and today's key names.
+
+    Returns:
+        Where the array lies in the copy.
+    """
     with target.open("wb") as out:
         for chunk in _chunks(text, events.start, events.end):
             out.write(_TIME.sub(rb'\1"\2"', chunk).replace(b'"external id"', b'"External id"'))

@@ -1,7 +1,8 @@
 """What the user names → local, uncompressed, seekable files, one per trace.
 
 A source is a file, a folder of rank files, or any fsspec address (`s3://`, `gs://`, `https://`, `memory://`).
-Plain local files are read in place; compressed and remote ones are spooled, chunk by chunk, to a temporary file.
+Plain local files are read in place; compressed and remote ones are spooled, chunk by chunk, to a temporary
+file.
 """
 
 from __future__ import annotations
@@ -67,9 +68,7 @@ def find_traces(source: str) -> list[TraceFile]:
         (file for file in path.iterdir() if _is_trace_name(file.name)), key=lambda f: _natural(f.name)
     )
     if not files:
-        raise InputError(
-            "the folder holds no traces", source=source, hint=f"Traces end in {', '.join(_SUFFIXES)}"
-        )
+        raise _no_traces(source)
     return [TraceFile(str(file), path=file) for file in files]
 
 
@@ -89,28 +88,32 @@ def _find_remote(address: str, protocol: str) -> list[TraceFile]:
 
     try:
         system, path = fsspec.url_to_fs(address)
-        if not system.isdir(path):
-            if not system.exists(path):
-                raise InputError(
-                    "no such file", source=address, hint="Check the address and your credentials"
-                )
-            return [TraceFile(address, address=address)]
-        names = sorted(
-            (n for n in system.ls(path, detail=False) if _is_trace_name(n.rsplit("/", 1)[-1])), key=_natural
-        )
-        if not names:
-            raise InputError(
-                "the folder holds no traces", source=address, hint=f"Traces end in {', '.join(_SUFFIXES)}"
-            )
-        return [TraceFile(full, address=full) for full in map(system.unstrip_protocol, names)]
+        names = _list_remote(system, path)
     except ImportError as error:
         raise _missing_extra(address, protocol, error) from error
     except ValueError as error:
         raise InputError(f"unknown kind of address ({error})", source=address) from error
-    except InputError:
-        raise
     except Exception as error:
         raise InputError(f"cannot be reached ({type(error).__name__}: {error})", source=address) from error
+    if names is None:
+        raise InputError("no such file", source=address, hint="Check the address and your credentials")
+    if not names:
+        raise _no_traces(address)
+    return [TraceFile(full, address=full) for full in map(system.unstrip_protocol, names)]
+
+
+def _list_remote(system: Any, path: str) -> list[str] | None:
+    """The file itself or the traces of a folder, without protocol; None if there is neither."""
+    if system.isdir(path):
+        names = [name for name in system.ls(path, detail=False) if _is_trace_name(name.rsplit("/", 1)[-1])]
+        return sorted(names, key=_natural)
+    return [path] if system.exists(path) else None
+
+
+def _no_traces(folder: str) -> InputError:
+    return InputError(
+        "the folder holds no traces", source=folder, hint=f"Traces end in {', '.join(_SUFFIXES)}"
+    )
 
 
 def _missing_extra(address: str, protocol: str, error: ImportError) -> DependencyError:

@@ -21,13 +21,15 @@ _LAWS: tuple[tuple[str, str, str], ...] = (
             (SELECT trace_id, sum(duration_ns) AS activity_ns,
                 coalesce(sum(duration_ns) FILTER (WHERE operator_id IS NULL), 0) AS unattributed_ns
              FROM device_activities GROUP BY trace_id)
-            LEFT JOIN (SELECT trace_id, sum(self_device_ns) AS self_ns FROM operators GROUP BY trace_id) USING (trace_id)
+            LEFT JOIN (SELECT trace_id, sum(self_device_ns) AS self_ns FROM operators GROUP BY trace_id)
+                USING (trace_id)
         WHERE activity_ns <> coalesce(self_ns, 0) + unattributed_ns""",
     ),
     (
         "totals",
         "Σ total device time of root operators = Σ self device time, per trace",
-        """SELECT trace_id, sum(total_device_ns) FILTER (WHERE parent_id IS NULL) AS roots_ns, sum(self_device_ns) AS self_ns
+        """SELECT trace_id, sum(total_device_ns) FILTER (WHERE parent_id IS NULL) AS roots_ns,
+            sum(self_device_ns) AS self_ns
         FROM operators GROUP BY trace_id HAVING roots_ns <> self_ns""",
     ),
     (
@@ -57,8 +59,8 @@ _LAWS: tuple[tuple[str, str, str], ...] = (
         "tree",
         "A parent's id is smaller than its child's, and its subtree holds the child's",
         """SELECT c.operator_id, c.parent_id FROM operators c JOIN operators p ON c.parent_id = p.operator_id
-        WHERE c.parent_id >= c.operator_id OR c.last_descendant_id > p.last_descendant_id OR c.depth <> p.depth + 1
-            OR c.thread_id <> p.thread_id""",
+        WHERE c.parent_id >= c.operator_id OR c.last_descendant_id > p.last_descendant_id
+            OR c.depth <> p.depth + 1 OR c.thread_id <> p.thread_id""",
     ),
 )
 

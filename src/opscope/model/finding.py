@@ -1,6 +1,7 @@
 """A finding: one fact about a trace or a run that a reader must know, with its evidence.
 
-Data-quality problems are findings, never log lines or exceptions; every renderer shows them. Codes are stable.
+Data-quality problems are findings, never log lines or exceptions; every renderer shows them. Codes are
+stable.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ __all__ = ["Finding", "Severity"]
 
 
 class Severity(str, Enum):
-    """How much a finding matters: `error` invalidates figures, `warning` qualifies them, `info` explains them."""
+    """How much a finding matters: `error` invalidates figures, `warning` qualifies, `info` explains them."""
 
     INFO = "info"
     WARNING = "warning"

@@ -29,12 +29,13 @@ from opscope.report.document import (
 from opscope.report.operator_section import operator_section, operator_table, ranking_paragraph
 from opscope.report.overview import (
     config_facts,
+    device_table,
     environment_facts,
     overview_blocks,
     overview_facts,
     trace_facts,
 )
-from opscope.report.selection import report_findings, top_operators
+from opscope.report.selection import merged_findings, top_operators
 from opscope.units import format_count, format_duration, format_fraction
 
 __all__ = ["analysis_report", "configuration_report", "overview_document"]
@@ -75,6 +76,7 @@ def configuration_report(
 def overview_document(summary: Summary, *, top: int = 10, title: str = "") -> Document:
     """The short form for a terminal: totals and ranked tables, no details per operator."""
     sections = [
+        *([Section("Devices", (device_table(summary),))] if len(summary.devices) > 1 else []),
         Section("Top operators", (operator_table(summary, top_operators(summary, top)),)),
         Section("Categories", (_category_bars(summary),)),
     ]
@@ -82,7 +84,7 @@ def overview_document(summary: Summary, *, top: int = 10, title: str = "") -> Do
         sections.append(Section("Kernels", _kernel_blocks(summary, top)))
     if summary.unattributed_ns:
         sections.append(Section("Unattributed time", (_unattributed_table(summary),)))
-    findings = report_findings(summary)
+    findings = merged_findings(summary)
     if findings:
         sections.append(Section("Findings", (FindingList(findings),)))
     return Document(title or _source_title(summary), (overview_facts(summary),), tuple(sections))
@@ -99,7 +101,7 @@ def _body(
         Section("Overview", overview_blocks(summary, benchmark, batch_size), number="2"),
         Section("Categories", (_category_bars(summary),), number="3"),
         Section(
-            f"Top {len(operators)} operators in detail",
+            f"Top {len(operators)} operators in detail" if operators else "Top operators in detail",
             (ranking_paragraph(summary), operator_table(summary, operators)),
             details,
             number="4",
@@ -191,7 +193,7 @@ def _conservation(summary: Summary) -> Paragraph:
 
 
 def _finding_block(summary: Summary) -> Block:
-    findings = report_findings(summary)
+    findings = merged_findings(summary)
     return FindingList(findings) if findings else Paragraph("None.")
 
 

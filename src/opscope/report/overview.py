@@ -14,7 +14,14 @@ from opscope.model.measurement import Latency
 from opscope.report.document import Block, Code, Column, FactList, Strong, Table, Text, numeric
 from opscope.units import NS_PER_S, format_bytes, format_count, format_duration, format_fraction
 
-__all__ = ["config_facts", "environment_facts", "overview_blocks", "overview_facts", "trace_facts"]
+__all__ = [
+    "config_facts",
+    "device_table",
+    "environment_facts",
+    "overview_blocks",
+    "overview_facts",
+    "trace_facts",
+]
 
 _STEP_ROWS = 12
 
@@ -89,7 +96,7 @@ def overview_blocks(summary: Summary, benchmark: Latency | None, batch_size: int
     """Totals, devices and steps."""
     blocks: list[Block] = [overview_facts(summary, benchmark, batch_size)]
     if summary.devices:
-        blocks.append(_device_table(summary))
+        blocks.append(device_table(summary))
     if summary.steps:
         blocks.append(_step_table(summary))
     return tuple(blocks)
@@ -148,7 +155,8 @@ def _benchmark_facts(benchmark: Latency, batch_size: int | None) -> list[tuple[s
     return facts
 
 
-def _device_table(summary: Summary) -> Table:
+def device_table(summary: Summary) -> Table:
+    """Span, busy and idle time of each device."""
     with_rank = any(device.rank is not None for device in summary.devices)
     rows = tuple(
         (

@@ -5,11 +5,21 @@ One place decides by which clock operators are ranked, so that text, Markdown an
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from opscope.analysis.summary import OperatorTotal, Summary
 from opscope.model.finding import Finding, Severity
 
-__all__ = ["rank_fraction", "rank_ns", "ranked_operators", "report_findings", "top_operators"]
+__all__ = [
+    "merged_findings",
+    "rank_fraction",
+    "rank_ns",
+    "ranked_operators",
+    "report_findings",
+    "top_operators",
+]
 
+_NO_DEVICE_CODE = "trace.no_device_activity"  # as ingest writes it
 _SEVERITY_ORDER = (Severity.ERROR, Severity.WARNING, Severity.INFO)
 
 
@@ -38,11 +48,30 @@ def rank_fraction(summary: Summary, operator: OperatorTotal) -> float | None:
 
 
 def report_findings(summary: Summary) -> tuple[Finding, ...]:
-    """The Session's findings, gravest first, and one that says so when figures are CPU time."""
+    """The Session's findings, gravest first, one of which says so when figures are CPU time."""
     findings = list(summary.findings)
-    if not summary.has_device:
+    if not summary.has_device and all(finding.code != _NO_DEVICE_CODE for finding in findings):
         findings.append(_cpu_ranking())
     return tuple(sorted(findings, key=lambda finding: _SEVERITY_ORDER.index(finding.severity)))
+
+
+def merged_findings(summary: Summary) -> tuple[Finding, ...]:
+    """The same for reading: what traces have in common is said once, else whose it is."""
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    for finding in report_findings(summary):
+        groups.setdefault((finding.code, finding.message), []).append(finding)
+    return tuple(_merged(group, summary) for group in groups.values())
+
+
+def _merged(findings: list[Finding], summary: Summary) -> Finding:
+    first = findings[0]
+    if len(findings) > 1:
+        return replace(first, message=f"In {len(findings)} traces: {first.message}", trace_id=None)
+    if first.trace_id is None or len(summary.traces) < 2:
+        return first
+    rank = summary.ranks[first.trace_id]
+    whose = f"Trace {first.trace_id}" if rank is None else f"Rank {rank}"
+    return replace(first, message=f"{whose}: {first.message}")
 
 
 def _cpu_ranking() -> Finding:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from opscope.analysis.summary import Summary
 from opscope.model.environment import Environment
+from opscope.model.finding import Finding, Severity
 from opscope.model.measurement import Latency
 from opscope.report.compose import analysis_report, configuration_report, overview_document
 from opscope.report.document import Section
@@ -90,6 +91,45 @@ def test_a_report_without_findings_says_none(summary: Summary) -> None:
 def test_findings_come_gravest_first(summary: Summary) -> None:
     text = section(render_markdown(analysis_report(summary)), "## 7.")
     assert text.index("trace.truncated") < text.index("trace.before_window")
+
+
+def test_a_trace_with_nothing_in_it_still_has_its_report() -> None:
+    counts = {
+        "device_time_ns": 0,
+        "attributed_ns": 0,
+        "cpu_time_ns": 0,
+        "kernel_launches": 0,
+        "activity_count": 0,
+    }
+    empty = Summary(
+        traces=(), ranks=(), has_device=False, operator_calls=0, operator_names=0, window_ns=None, devices=(),
+        steps=(), **counts,
+    )  # fmt: skip
+    markdown = render_markdown(analysis_report(empty))
+    assert "## 4. Top operators in detail" in markdown
+    assert "none used" in markdown
+    assert overview_document(empty).title == "no trace"
+
+
+def test_what_several_traces_share_is_said_once(summary: Summary) -> None:
+    shared = [Finding("trace.absent", Severity.INFO, "Absent: rank.", trace_id=index) for index in range(8)]
+    text = render_markdown(analysis_report(replace(summary, findings=tuple(shared))))
+    assert text.count("trace.absent") == 1
+    assert "In 8 traces: Absent: rank." in text
+
+
+def test_a_finding_of_one_of_several_traces_says_whose_it_is(cpu_summary: Summary) -> None:
+    own = Finding("trace.truncated", Severity.WARNING, "9 bytes lost.", trace_id=1)
+    assert "Rank 1: 9 bytes lost." in render_markdown(analysis_report(replace(cpu_summary, findings=(own,))))
+    unranked = replace(cpu_summary, ranks=(None, None), findings=(own,))
+    assert "Trace 1: 9 bytes lost." in render_markdown(analysis_report(unranked))
+
+
+def test_a_session_that_says_it_has_no_device_is_not_repeated(cpu_summary: Summary) -> None:
+    own = Finding("trace.no_device_activity", Severity.WARNING, "No device activity was recorded.")
+    text = render_markdown(analysis_report(replace(cpu_summary, findings=(own,))))
+    assert "report.cpu_time" not in text
+    assert "trace.no_device_activity" in text
 
 
 def test_the_overview_lists_sections_in_order(summary: Summary) -> None:

@@ -1,0 +1,103 @@
+"""Options, the rule for `gpu` tests, and small traces as files and Sessions."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opscope.api import load as load_source
+from opscope.model.session import Session
+from opscope.testing import TraceBuilder
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+REQUIRE_GPU = "OPSCOPE_REQUIRE_GPU"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden", action="store_true", help="write what golden tests find as the new expectation"
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if gpu and not _has_cuda():
+        for item in gpu:
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report: Any = yield
+    is_expected = hasattr(report, "wasxfail") or not item.get_closest_marker("gpu")
+    return report if is_expected else _without_skips(report)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    report: Any = yield
+    return _without_skips(report) if "gpu" in collector.path.parts else report
+
+
+def _without_skips(report: Any) -> Any:
+    """The report, a failure in place of a skip where a device is required."""
+    if report.outcome == "skipped" and os.environ.get(REQUIRE_GPU) == "1":
+        report.outcome = "failed"
+        report.longrepr = f"{REQUIRE_GPU}=1, but skipped: {report.longrepr}"
+    return report
+
+
+@cache
+def _has_cuda() -> bool:
+    try:
+        import torch
+    except ImportError:
+        return False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a driver too old, which is an answer too
+        return bool(torch.cuda.is_available())
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of material beside the repository."""
+    folder = REPOSITORY.parent / "shared"
+    if not (folder / "traces").is_dir():
+        pytest.skip(f"no {folder}")
+    return folder
+
+
+@pytest.fixture
+def make_trace(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a trace, from a builder, text or bytes, and returns its path."""
+
+    def make(content: TraceBuilder | str | bytes, name: str = "trace.json") -> Path:
+        text = content.text() if isinstance(content, TraceBuilder) else content
+        path = tmp_path / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8"))
+        return path
+
+    return make
+
+
+@pytest.fixture
+def load(make_trace: Callable[..., Path]) -> Iterator[Callable[..., Session]]:
+    """Loads a builder, a text, bytes or any source as a Session that is closed after the test."""
+    sessions: list[Session] = []
+
+    def open_session(content: Any, **options: Any) -> Session:
+        is_content = isinstance(content, TraceBuilder | bytes) or (
+            isinstance(content, str) and content.lstrip().startswith(("{", "["))
+        )
+        sessions.append(load_source(make_trace(content) if is_content else content, **options))
+        return sessions[-1]
+
+    yield open_session
+    for session in sessions:
+        session.close()
