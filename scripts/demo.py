@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-OPSCOPE = Path(sys.executable).parent / "opscope"
+OPSCOPE = (sys.executable, "-m", "opscope")
 OUTPUT = Path("opscope_output/demo")
 TRACE = Path("src/opscope/data/bert_h200.json.gz")
 
@@ -60,7 +60,7 @@ def opscope(*words: str) -> None:
         DemoError: It exits with another code than 0.
     """
     print(f"$ opscope {shlex.join(words)}", flush=True)
-    code = subprocess.run([OPSCOPE, *words], cwd=ROOT, check=False, stdin=subprocess.DEVNULL).returncode
+    code = subprocess.run([*OPSCOPE, *words], cwd=ROOT, check=False, stdin=subprocess.DEVNULL).returncode
     if code != 0:
         raise DemoError(f"`opscope {words[0]}` exited with {code}")
 

@@ -6,6 +6,7 @@ CUDA to ask the devices.
 
 from __future__ import annotations
 
+import ctypes
 import platform
 from importlib import metadata
 from pathlib import Path
@@ -74,13 +75,17 @@ def _cpu_name() -> str | None:
 def _cuda_driver(torch: Any) -> str | None:
     """The newest CUDA version the driver serves, e.g. "13.0"; None on ROCm.
 
-    Source: CUDA Runtime API, cudaDriverGetVersion: 1000 * major + 10 * minor.
+    Asked of the driver's own library: torch's binding of it is private and moves between releases.
+    Source: CUDA Driver API, cuDriverGetVersion: 1000 * major + 10 * minor.
     """
-    query = getattr(torch._C, "_cuda_getDriverVersion", None)
-    if query is None or torch.version.cuda is None:
+    if torch.version.cuda is None:
         return None
-    number = int(query())
-    return f"{number // 1000}.{number % 1000 // 10}"
+    version = ctypes.c_int()
+    try:
+        failed = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError):
+        return None
+    return None if failed else f"{version.value // 1000}.{version.value % 1000 // 10}"
 
 
 def _cudnn_version(number: int | None) -> str | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import mmap
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,11 +20,12 @@ __all__ = ["EventArray", "error_offset", "locate_events"]
 
 _WHITESPACE = b" \t\r\n"
 _EVENT_END = re.compile(rb"\}\s*\]")
-_EVENT_BOUNDARY = re.compile(rb"\}\s*,\s*\{")
 _TAIL_BYTES = 1 << 16
 _KEY = b'"traceEvents"'
-# An event with more objects in an array of its arguments is not salvaged when it is the last one.
-_MOST_NESTED_OBJECTS = 16
+# Every event has a phase; objects in its arguments, or in keys after the array, have none.
+_PHASE = b'"ph"'
+# How far a salvage looks: objects in front of the phase of one event, broken events, bytes of one event.
+_MOST_OBJECTS, _MOST_BROKEN_EVENTS, _LARGEST_EVENT_BYTES = 64, 20, 16 << 20
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,8 @@ def _explain_missing_array(text: mmap.mmap, first: int, source: str) -> None:
     except msgspec.DecodeError as error:
         offset = first + error_offset(error, len(text) - first)
         raise InputError(f"not valid JSON ({_reason(error)})", source=source, byte_offset=offset) from None
+    except RecursionError:
+        raise InputError("not valid JSON (nested too deeply)", source=source, byte_offset=first) from None
     raise InputError(
         "JSON without a traceEvents array",
         source=source,
@@ -124,80 +126,81 @@ def _explain_missing_array(text: mmap.mmap, first: int, source: str) -> None:
 def _find_array_end(text: mmap.mmap, start: int, *, is_bare_array: bool) -> tuple[int, dict[str, Any]] | None:
     """Position of the closing bracket and the keys after it, or None if the array is not closed.
 
-    Arrays may follow traceEvents (`INFO`, `distributedInfo`), so the last `}]` need not be the one. What
-    follows the right bracket parses as the rest of an object; what follows an earlier bracket has closers
-    too many. So the right one is the first whose rest parses. The tail grows until looking further back
-    changes nothing.
+    Arrays may follow traceEvents (`INFO`, `distributedInfo`), so the last `}]` need not be the one. The right
+    one ends an event, and what follows it parses as the rest of an object. The tail grows until it is found.
     """
-    size, best = _TAIL_BYTES, None
+    size = _TAIL_BYTES
     while True:
         tail_start = max(start, len(text) - size)
-        found = _first_valid_end(text, tail_start, is_bare_array)
-        if tail_start == start or (found is not None and found == best):
+        found = _first_valid_end(text, start, tail_start, is_bare_array)
+        if found is not None or tail_start == start or size >= 64 * _TAIL_BYTES:
             return found
-        best = found
-        if best is None and size >= 64 * _TAIL_BYTES:
-            return None
         size *= 4
 
 
 def _first_valid_end(
-    text: mmap.mmap, tail_start: int, is_bare_array: bool
+    text: mmap.mmap, start: int, tail_start: int, is_bare_array: bool
 ) -> tuple[int, dict[str, Any]] | None:
     tail = text[tail_start:]
     for match in _EVENT_END.finditer(tail):
-        rest = tail[match.end() :]
-        if is_bare_array:
-            if not rest.strip():
-                return tail_start + match.end() - 1, {}
-            continue
-        # A cheap look first: the rest of the object is `}` or `, "key"`, never another brace or bracket.
-        if not re.match(rb'\s*(,\s*"|\}\s*$)', rest):
-            continue
-        trailer = _parse_object(b'{"":0' + rest)
-        if trailer is not None:
-            trailer.pop("")
+        trailer = _trailer(tail[match.end() :], is_bare_array)
+        event_end = tail_start + match.start() + 1
+        if trailer is not None and _last_event_end(text, start, event_end) == event_end:
             return tail_start + match.end() - 1, trailer
     return None
 
 
+def _trailer(rest: bytes, is_bare_array: bool) -> dict[str, Any] | None:
+    """The keys after the array, if the text after a bracket can be what follows it."""
+    if is_bare_array:
+        return None if rest.strip() else {}
+    # A cheap look first: the rest of the object is `}` or `, "key"`, never another brace or bracket.
+    if not re.match(rb'\s*(,\s*"|\}\s*$)', rest):
+        return None
+    trailer = _parse_object(b'{"":0' + rest)
+    if trailer is not None:
+        trailer.pop("")
+    return trailer
+
+
 def _salvage(text: mmap.mmap, start: int, header: dict[str, Any], source: str) -> EventArray:
     """The array up to the last event that parses; the rest is counted as lost."""
-    for end in _event_ends_backwards(text, start):
-        if _is_event(text[_last_boundary(text, start, end) : end]):
+    position = len(text)
+    for _ in range(_MOST_BROKEN_EVENTS):
+        position = text.rfind(_PHASE, start, position)
+        if position < 0:
+            break
+        end = _last_event_end(text, start, position + len(_PHASE))
+        if end is not None:
             return EventArray(start, end, header, lost_bytes=len(text) - end)
     raise InputError("the file ends before its first complete event", source=source, byte_offset=len(text))
 
 
-def _event_ends_backwards(text: mmap.mmap, start: int) -> Iterator[int]:
-    """Positions just after a `}` that may end an event, from the end of the file back (at most 10,000)."""
-    position = len(text)
-    for _ in range(10_000):
-        position = text.rfind(b"}", start, position)
-        if position < 0:
-            return
-        yield position + 1
+def _last_event_end(text: mmap.mmap, start: int, before: int) -> int | None:
+    """Where the event with the last phase before a position ends; None if it is cut off, or there is none."""
+    opening = phase = text.rfind(_PHASE, start, before)
+    for _ in range(_MOST_OBJECTS):
+        opening = text.rfind(b"{", start, opening) if opening >= 0 else -1
+        if opening < 0:
+            return None
+        length = _event_length(text[opening : opening + _LARGEST_EVENT_BYTES])
+        if opening + length > phase:
+            return opening + length
+    return None
 
 
-def _last_boundary(text: mmap.mmap, start: int, end: int) -> int:
-    """Start of the event that ends at `end`: after the last `},{` at whose left an event ends."""
-    low = max(start, end - (1 << 20))
-    window = text[low:end]
-    starts = [low + match.end() - 1 for match in _EVENT_BOUNDARY.finditer(window)]
-    for candidate in reversed(starts[-_MOST_NESTED_OBJECTS:]):
-        if _is_event(text[candidate:end]):
-            return candidate
-    return _skip_whitespace(text, start)
-
-
-def _is_event(text: bytes) -> bool:
-    """Whether it is one whole object with a phase; objects in arguments or in later keys have none."""
-    value = _parse_object(text)
-    return value is not None and "ph" in value
+def _event_length(text: bytes) -> int:
+    """Length of the event a text begins with; 0 if it begins with none."""
+    try:
+        # Structure is ASCII, and Latin-1 keeps every byte one character.
+        value, length = json.JSONDecoder(strict=False).raw_decode(text.decode("latin-1"))
+    except (ValueError, RecursionError):
+        return 0
+    return length if "ph" in value else 0
 
 
 def _parse_object(text: bytes) -> dict[str, Any] | None:
-    """A JSON object, tolerating NaN, and control characters and foreign bytes in strings; None if it is none."""
+    """A JSON object, also with NaN, control characters or foreign bytes in it; None if it is none."""
     try:
         value = json.loads(text.decode("utf-8", "replace"), strict=False)
     except (ValueError, RecursionError):

@@ -13,6 +13,7 @@ from opscope.analysis.summary import Summary
 from opscope.model.environment import Environment
 from opscope.model.measurement import Latency
 from opscope.model.schema import Attribution
+from opscope.provenance.categories import category_title
 from opscope.report.document import (
     BarList,
     Block,
@@ -124,7 +125,9 @@ def _category_bars(summary: Summary) -> BarList:
             format_duration(category.cpu_ns),
             format_count(category.calls),
         )
-        rows.append((category.category, category.fraction, tuple(cells[index] for index in order)))
+        rows.append(
+            (category_title(category.category), category.fraction, tuple(cells[index] for index in order))
+        )
     return BarList((Column("Category"), *(numeric(titles[index]) for index in order)), tuple(rows))
 
 

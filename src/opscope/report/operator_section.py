@@ -6,6 +6,7 @@ A fact no one has found is said to be unknown, never left out: the reader must s
 from __future__ import annotations
 
 from opscope.analysis.summary import KernelTotal, LaunchGeometry, OperatorTotal, Summary
+from opscope.provenance.categories import category_title
 from opscope.report.document import (
     Block,
     BulletList,
@@ -85,7 +86,7 @@ def operator_section(summary: Summary, operator: OperatorTotal, number: str) -> 
 def _operator_facts(summary: Summary, operator: OperatorTotal) -> FactList:
     facts: list[tuple[str, Text]] = [
         ("Calls", format_count(operator.calls)),
-        ("Category", operator.category),
+        ("Category", category_title(operator.category)),
     ]
     if summary.has_device:
         facts += [

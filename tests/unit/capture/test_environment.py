@@ -39,16 +39,39 @@ def test_cudnn_numbers_of_both_kinds(number, text):
     assert module._cudnn_version(number) == text
 
 
-def test_driver_and_devices_are_read():
+class DriverLibrary:
+    def __init__(self, version):
+        self.version = version
+
+    def cuDriverGetVersion(self, out):  # noqa: N802 - CUDA's name
+        if self.version is None:
+            return 3  # CUDA_ERROR_NOT_INITIALIZED
+        out._obj.value = self.version
+        return 0
+
+
+@pytest.mark.parametrize(("version", "text"), [(12080, "12.8"), (13000, "13.0"), (None, None)])
+def test_the_driver_is_asked(monkeypatch, version, text):
+    monkeypatch.setattr(module.ctypes, "CDLL", lambda name: DriverLibrary(version))
+    torch = SimpleNamespace(version=SimpleNamespace(cuda="13.0"))
+    assert module._cuda_driver(torch) == text
+    torch.version.cuda = None
+    assert module._cuda_driver(torch) is None
+
+
+def test_no_driver_library_is_no_version(monkeypatch):
+    def absent(name):
+        raise OSError(name)
+
+    monkeypatch.setattr(module.ctypes, "CDLL", absent)
+    assert module._cuda_driver(SimpleNamespace(version=SimpleNamespace(cuda="13.0"))) is None
+
+
+def test_devices_are_read():
     properties = SimpleNamespace(
         name="NVIDIA H200", major=9, minor=0, multi_processor_count=132, total_memory=150754820096
     )
     torch = SimpleNamespace(
-        version=SimpleNamespace(cuda="13.0"),
-        _C=SimpleNamespace(_cuda_getDriverVersion=lambda: 12080),
         cuda=SimpleNamespace(device_count=lambda: 1, get_device_properties=lambda index: properties),
     )
-    assert module._cuda_driver(torch) == "12.8"
     assert module._gpus(torch) == (GpuInfo("NVIDIA H200", "9.0", 132, 150754820096),)
-    torch.version.cuda = None
-    assert module._cuda_driver(torch) is None

@@ -158,7 +158,9 @@ def test_out_of_memory_is_a_capture_error_and_the_next_profiler_works(tmp_path):
 
 
 def test_a_running_torch_profiler_is_left_alone(tmp_path):
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as foreign:
+    # acc_events: some releases warn without it when a process records more than once.
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, acc_events=True) as foreign:
         with pytest.raises(CaptureError, match="already recording"), Profiler(tmp_path):
             pass
         work()
@@ -167,7 +169,7 @@ def test_a_running_torch_profiler_is_left_alone(tmp_path):
 
 
 def test_a_foreign_profiler_that_starts_during_the_wait_is_found(tmp_path):
-    foreign = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+    foreign = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True)
     with pytest.raises(CaptureError, match="already recording"), Profiler(tmp_path, wait=1) as own, foreign:
         own.step()
 
