@@ -101,8 +101,8 @@ def _open_bracket(text: mmap.mmap, position: int, source: str) -> int:
         position = _skip_whitespace(text, position + 1)
         if text[position : position + 1] == b"[":
             return position + 1
-        if position >= len(text):
-            raise InputError("the file ends before its first event", source=source, byte_offset=position)
+    if position >= len(text):
+        raise InputError("the file ends before its first event", source=source, byte_offset=position)
     raise InputError("traceEvents is not an array", source=source, byte_offset=position)
 
 

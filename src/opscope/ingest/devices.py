@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from opscope.attribution.intervals import union_length
+from opscope.model import schema
 from opscope.model.session import Session
 
 __all__ = ["write_devices"]
@@ -25,7 +27,14 @@ _KEYS = (
     "sharedMemPerBlockOptin",
     "sharedMemPerMultiprocessor",
 )
+_DEVICE_ID = re.compile(r"[0-9]{1,9}")
 _AMD_SHARED_PER_SM = "maxSharedMemoryPerMultiProcessor"
+
+
+# What a trace says may be of any type; what does not fit its column is unknown.
+_INSERT = "INSERT INTO devices SELECT " + ", ".join(
+    f"TRY_CAST(? AS {column.type})" for column in schema.table("devices").columns
+)
 
 
 def write_devices(session: Session, trace_id: int, properties: Any) -> None:
@@ -39,7 +48,7 @@ def write_devices(session: Session, trace_id: int, properties: Any) -> None:
     described = {
         int(entry["id"]): entry
         for entry in (properties if isinstance(properties, list) else [])
-        if isinstance(entry, dict) and str(entry.get("id", "")).isdigit()
+        if isinstance(entry, dict) and _DEVICE_ID.fullmatch(str(entry.get("id")))
     }
     used = _use(session, trace_id)
     for device in sorted(described.keys() | used.keys()):
@@ -47,9 +56,15 @@ def write_devices(session: Session, trace_id: int, properties: Any) -> None:
         facts = [entry.get(key) for key in _KEYS]
         facts[-1] = facts[-1] if facts[-1] is not None else entry.get(_AMD_SHARED_PER_SM)
         session.connection.execute(
-            f"INSERT INTO devices VALUES ({', '.join('?' * 21)})",
-            [trace_id, device, *facts, *used.get(device, (0, None, None, None, None, None))],
+            _INSERT,
+            [trace_id, device, *map(_text, facts), *used.get(device, (0, None, None, None, None, None))],
         )
+
+
+def _text(value: Any) -> str | None:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    return str(value).encode("utf-8", "replace").decode("utf-8")
 
 
 def _use(session: Session, trace_id: int) -> dict[int, tuple[int, ...]]:

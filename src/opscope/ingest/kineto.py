@@ -1,13 +1,11 @@
-"""One Kineto trace → rows of every table of a Session, attributed.
+"""The staged events of one Kineto trace → rows of every table of a Session, attributed.
 
-Events are staged by DuckDB's JSON reader; ids, times and nothing else come back as integer arrays to be
-nested and linked (`opscope.attribution`), and go in again as columns of the tables. Formats differ only
-inside `kineto.sql`.
+Ids, times and nothing else come back from the database as integer arrays, to be nested and linked
+(`opscope.attribution`), and go in again as columns of the tables.
 """
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,26 +20,10 @@ from opscope.attribution import linking, nesting
 from opscope.attribution.linking import gather
 from opscope.attribution.nesting import Forest, Int64
 from opscope.ingest import quality
-from opscope.ingest.arguments import (
-    ARGUMENTS,
-    CATEGORIES,
-    CATEGORY,
-    DETAILS,
-    LEGACY_CATEGORY,
-    Reading,
-    lenient_events,
-    strict_events,
-)
-from opscope.ingest.container import EventArray
 from opscope.ingest.statements import statements
-from opscope.ingest.windows import PROTOCOL, WindowFileSystem, split_windows
 from opscope.model.session import Session
 
-__all__ = ["NeedsRewritingError", "ingest_events"]
-
-_SMALLEST_WINDOW_BYTES = 4 << 20
-_LARGEST_EVENT_BYTES = 16 << 20
-
+__all__ = ["fill_tables"]
 
 # The stacks of operators, once per distinct call: two records that agree in all of this share theirs.
 _STACKS = """LEFT JOIN (
@@ -51,10 +33,6 @@ _STACKS = """LEFT JOIN (
     FROM staging.details GROUP BY ALL) d
 ON d.start_ns = s.start_ns AND d.external_id = s.external_id AND d.name = s.name
     AND d.thread_key = s.thread_key AND d.duration_ns = s.duration_ns"""
-
-
-class NeedsRewritingError(Exception):
-    """Times that a double cannot hold, or key names of 2021: `rewrite.normalize` the text, then read it."""
 
 
 @dataclass(frozen=True)
@@ -87,100 +65,38 @@ class _Operators:
     first_id: int
 
 
-def ingest_events(
-    session: Session,
-    trace_id: int,
-    path: str,
-    text: mmap.mmap,
-    events: EventArray,
-    *,
-    is_rewritten: bool = False,
-) -> quality.Census:
-    """Fill the Session's tables from one trace's events; all or nothing.
+def fill_tables(session: Session, trace_id: int, census: quality.Census) -> quality.Census:
+    """Fill the Session's tables from the staged events of one trace.
 
     Args:
-        session: Where the rows go.
+        session: Where the rows go; the events are in its attached database `staging`.
         trace_id: Row of `traces` the events belong to.
-        path: Local file with the text.
-        text: The same file, mapped.
-        events: Where the array lies.
-        is_rewritten: Times in the text are quoted decimals.
+        census: What was staged.
 
-    Raises:
-        NeedsRewritingError: The text must be normalized first.
-        duckdb.Error: The text is not valid JSON.
+    Returns:
+        The census, with what linking found.
     """
-    # Not TEMP tables: those belong to one connection, and two of them fill the tables side by side.
-    session.connection.execute(f"ATTACH '{_staging_place(session)}' AS staging")
-    try:
-        session.connection.execute(f"CREATE TYPE staging.kineto_category AS ENUM {CATEGORIES}")
-        reader = _Reader(session, trace_id)
-        reader.stage(path, text, events, is_rewritten)
-        return reader.fill()
-    finally:
-        session.connection.execute("DETACH staging")
+    return _Filler(session, trace_id, census).fill()
 
 
-def _staging_place(session: Session) -> str:
-    """Memory, or a scratch file of a Session that keeps out of memory, as a quoted literal's text."""
-    if not session.is_file_backed:
-        return ":memory:"
-    return str(session.temporary_directory / "staging.duckdb").replace("'", "''")
-
-
-class _Reader:
+class _Filler:
     """The statements of one trace, in order.
 
     Inserts that wait for nothing run on a second connection, in a thread of their own, while this one links.
     """
 
-    def __init__(self, session: Session, trace_id: int) -> None:
+    def __init__(self, session: Session, trace_id: int, census: quality.Census) -> None:
         self.session = session
         self.connection = session.connection
         self.trace_id = trace_id
+        self.census = census
         self.sql = statements("opscope.ingest", "kineto.sql")
-        self.census: quality.Census
         self.threads: dict[str, npt.NDArray[Any]] = {}
-
-    def stage(self, path: str, text: mmap.mmap, events: EventArray, is_rewritten: bool) -> None:
-        threads = int(self.session.scalar("SELECT current_setting('threads')"))
-        count = max(1, min(threads, (events.end - events.start) // _SMALLEST_WINDOW_BYTES))
-        windows = split_windows(text, events.start, events.end, count)
-        try:
-            self._stage_windows(path, windows, strict_events, is_rewritten)
-        except (duckdb.InvalidInputException, duckdb.ConversionException):
-            # A cut may have hit text that only looks like an event boundary, or a value be of another type
-            # than every known recorder writes: once more in one piece, forgiving types. What fails then is
-            # broken.
-            self._stage_windows(path, [(events.start, events.end)], lenient_events, is_rewritten)
-
-    def _stage_windows(
-        self, path: str, windows: list[tuple[int, int]], read: Reading, is_rewritten: bool
-    ) -> None:
-        files = WindowFileSystem(path, windows)
-        self.connection.register_filesystem(files)
-        try:
-            time_type = "DECIMAL(22, 3)" if is_rewritten else "DOUBLE"
-            staged = read(ARGUMENTS, files.urls, time_type, _LARGEST_EVENT_BYTES)
-            self._run(
-                "stage",
-                events=staged,
-                category=LEGACY_CATEGORY if is_rewritten else CATEGORY,
-                cast="CAST" if read is strict_events else "TRY_CAST",
-                double_limit="NULL" if is_rewritten else 1 << 43,
-            )
-            self.census = quality.take_census(self.session.records(self.sql["census"]))
-            if not is_rewritten and (self.census.inexact_count or self.census.is_legacy):
-                raise NeedsRewritingError
-            if self.census.detailed_count:
-                self._run("details", events=read(DETAILS, files.urls, time_type, _LARGEST_EVENT_BYTES))
-        finally:
-            self.connection.unregister_filesystem(PROTOCOL)
 
     def fill(self) -> quality.Census:
         categories = self.census.categories
         self._write_threads()
-        with ThreadPoolExecutor(1) as executor, self.connection.cursor() as side:
+        with self.connection.cursor() as side, ThreadPoolExecutor(1) as executor:
             side.register("thread_links", self.threads)
             names = executor.submit(self._insert, "kernel_names", "name_id", side)
             with self._registered(self.connection, {"thread_links": self.threads}):

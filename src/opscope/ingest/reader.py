@@ -23,8 +23,9 @@ from opscope.errors import InputError
 from opscope.ingest import quality, rewrite
 from opscope.ingest.container import EventArray, error_offset, locate_events
 from opscope.ingest.devices import write_devices
-from opscope.ingest.kineto import NeedsRewritingError, ingest_events
+from opscope.ingest.kineto import fill_tables
 from opscope.ingest.source import TraceFile, find_traces, local_text
+from opscope.ingest.staging import NeedsRewritingError, staged_events
 from opscope.model.session import Session
 from opscope.model.sidecar import read_sidecar, sidecar_path
 
@@ -57,6 +58,10 @@ def load(sources: Sequence[str], *, memory_limit: str | None = None, threads: in
     try:
         for trace_id, trace in enumerate(traces):
             _load_trace(session, trace_id, trace)
+    except duckdb.Error as error:
+        session.close()
+        reason = str(error).strip().split("\n", maxsplit=1)[0]
+        raise InputError(f"cannot be loaded ({reason})", source=trace.name) from error
     except BaseException:
         session.close()
         raise
@@ -71,13 +76,17 @@ def _expected_bytes(trace: TraceFile) -> int:
 
 @dataclass(frozen=True)
 class _Text:
-    """The text of one trace: its name for people, a local file, the same mapped, and where its events lie."""
+    """The text of one trace: its name for people, a local file, the same mapped, and where its events lie.
+
+    `shift` added to a position in a mended copy gives the one in the original.
+    """
 
     name: str
     path: Path
     mapped: mmap.mmap
     events: EventArray
     damage: str | None = None
+    shift: int = 0
 
 
 def _load_trace(session: Session, trace_id: int, trace: TraceFile) -> None:
@@ -116,14 +125,18 @@ def _mapped(path: Path, name: str) -> Iterator[mmap.mmap]:
 
 
 def _ingest(session: Session, trace_id: int, text: _Text) -> tuple[quality.Census, dict[str, int]]:
-    """Fill the tables; the text is rewritten first if it must be, and mended if it is broken."""
+    """Fill the tables; the text is normalized first if it must be, and mended if it is broken.
+
+    Returns:
+        What the events are, and the flaws that were mended, each with its first byte.
+    """
     try:
-        return ingest_events(session, trace_id, str(text.path), text.mapped, text.events), {}
+        return _fill(session, trace_id, text), {}
     except NeedsRewritingError:
         with _scratch(session) as copy:
             normal = rewrite.normalize(text.mapped, text.events, copy)
             with _mapped(copy, text.name) as mapped:
-                return ingest_events(session, trace_id, str(copy), mapped, normal, is_rewritten=True), {}
+                return _fill(session, trace_id, _Text(text.name, copy, mapped, normal), is_rewritten=True), {}
     except duckdb.InvalidInputException as error:
         with _scratch(session) as copy:
             mended, flaws = rewrite.mend(text.mapped, text.events, copy)
@@ -131,6 +144,11 @@ def _ingest(session: Session, trace_id: int, text: _Text) -> tuple[quality.Censu
                 raise _malformed(text, error) from error
             with _mapped(copy, text.name) as mapped:
                 return _ingest(session, trace_id, _Text(text.name, copy, mapped, mended))[0], flaws
+
+
+def _fill(session: Session, trace_id: int, text: _Text, *, is_rewritten: bool = False) -> quality.Census:
+    with staged_events(session, text.path, text.mapped, text.events, is_rewritten=is_rewritten) as census:
+        return fill_tables(session, trace_id, census)
 
 
 @contextmanager
@@ -147,12 +165,14 @@ def _malformed(text: _Text, error: duckdb.Error) -> InputError:
     try:
         msgspec.json.decode(body, type=msgspec.Raw)
     except msgspec.DecodeError as decode_error:
-        offset = start + error_offset(decode_error, len(body)) - 1
+        offset = text.shift + start + error_offset(decode_error, len(body)) - 1
         return InputError(
             "not valid JSON inside the traceEvents array", source=text.name, byte_offset=offset, hint=hint
         )
     reason = re.sub(r'^.*?error in file "[^"]*", in ', "", str(error).splitlines()[0])
-    return InputError(f"an event cannot be read ({reason})", source=text.name, byte_offset=start, hint=hint)
+    return InputError(
+        f"an event cannot be read ({reason})", source=text.name, byte_offset=text.shift + start, hint=hint
+    )
 
 
 def _write_trace(session: Session, trace_id: int, text: _Text, census: quality.Census) -> None:
@@ -160,16 +180,17 @@ def _write_trace(session: Session, trace_id: int, text: _Text, census: quality.C
     distributed = properties.get("distributedInfo")
     distributed = distributed if isinstance(distributed, dict) else {}
     backend = distributed.get("backend")
+    others = {key: value for key, value in properties.items() if key != "deviceProperties"}
     session.connection.execute(
         "INSERT INTO traces VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         [
             trace_id,
-            text.name,
+            _valid_text(text.name),
             "kineto_legacy" if census.is_legacy else "kineto",
             _integer(distributed.get("rank")),
             _integer(distributed.get("world_size")),
-            backend if isinstance(backend, str) else None,
-            _integer(properties.get("baseTimeNanoseconds")),
+            _valid_text(backend) if isinstance(backend, str) else None,
+            _integer(properties.get("baseTimeNanoseconds"), bits=64),
             census.window_start_ns,
             census.window_end_ns,
             _integer(properties.get("cuda_runtime_version")),
@@ -177,18 +198,24 @@ def _write_trace(session: Session, trace_id: int, text: _Text, census: quality.C
             _integer(properties.get("cupti_version")),
             len(text.mapped),
             census.event_count,
-            json.dumps({key: value for key, value in properties.items() if key != "deviceProperties"}),
+            _valid_text(json.dumps(others, ensure_ascii=False)),
         ],
     )
 
 
-def _integer(value: Any) -> int | None:
+def _integer(value: Any, *, bits: int = 32) -> int | None:
     if isinstance(value, bool):
         return None
     try:
-        return int(value)
+        number = int(value)
     except (TypeError, ValueError, OverflowError):
         return None
+    return number if abs(number) < 1 << (bits - 1) else None
+
+
+def _valid_text(text: str) -> str:
+    """The text without lone surrogates: half characters of JSON escapes, foreign bytes of file names."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _keep_sidecar(session: Session, trace_id: int, trace: TraceFile) -> list[quality.Finding]:

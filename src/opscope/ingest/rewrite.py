@@ -17,8 +17,19 @@ __all__ = ["mend", "normalize"]
 
 _CHUNK_BYTES = 8 << 20
 _TIME = re.compile(rb'("ts"\s*:\s*)(-?\d+(?:\.\d+)?)(?=\s*[,}\]])')
+_NO_TIME = re.compile(rb'("ts"\s*:\s*)-?(?:nan|inf|infinity)(?=\s*[,}\]])', re.IGNORECASE)
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_FOREIGN = "opscope.foreign_bytes"
 _CONTROL = re.compile(rb"[\x00-\x1f]")
+
+
+def _question_marks(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    return "?" * (error.end - error.start), error.end
+
+
+# Unlike "replace" it keeps every position, so that later errors name the byte of the original.
+codecs.register_error(_FOREIGN, _question_marks)
 
 
 def normalize(text: mmap.mmap, events: EventArray, target: Path) -> EventArray:
@@ -29,13 +40,14 @@ def normalize(text: mmap.mmap, events: EventArray, target: Path) -> EventArray:
     """
     with target.open("wb") as out:
         for chunk in _chunks(text, events.start, events.end):
-            out.write(_TIME.sub(rb'\1"\2"', chunk).replace(b'"external id"', b'"External id"'))
+            timed = _NO_TIME.sub(rb"\1null", _TIME.sub(rb'\1"\2"', chunk))
+            out.write(timed.replace(b'"external id"', b'"External id"'))
         size = out.tell()
     return EventArray(0, size, events.properties, events.lost_bytes)
 
 
 def mend(text: mmap.mmap, events: EventArray, target: Path) -> tuple[EventArray, dict[str, int]]:
-    """Write the array with control characters and invalid UTF-8 replaced.
+    """Write the array with control characters and invalid UTF-8 replaced, byte for byte.
 
     Returns:
         Where the array lies in the copy, and for each kind of flaw its first byte in the original. Empty if
@@ -58,7 +70,7 @@ def _mend_utf8(chunk: bytes, position: int, flaws: dict[str, int]) -> bytes:
         codecs.utf_8_decode(chunk, "strict", True)
     except UnicodeDecodeError as error:
         flaws.setdefault("invalid_utf8", position + error.start)
-        return chunk.decode("utf-8", "replace").encode("utf-8")
+        return chunk.decode("utf-8", _FOREIGN).encode("utf-8")
     return chunk
 
 

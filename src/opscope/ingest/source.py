@@ -21,7 +21,7 @@ __all__ = ["LocalText", "TraceFile", "find_traces", "local_text"]
 
 _CHUNK_BYTES = 1 << 22
 # Small, because what a broken chunk held before its flaw is lost with it.
-_GZIP_CHUNK_BYTES = 1 << 16
+_GZIP_CHUNK_BYTES = 1 << 13
 _SUFFIXES = (".json", ".json.gz", ".json.zst")
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -59,8 +59,8 @@ def find_traces(source: str) -> list[TraceFile]:
     match = _ADDRESS.match(source)
     if match and match.group(1).lower() != "file":
         return _find_remote(source, match.group(1).lower())
-    path = Path(source[7:] if match else source).expanduser()
-    if not path.exists():
+    path = _existing_path(source[7:] if match else source)
+    if path is None:
         raise InputError("no such file or folder", source=source, hint="Check the path")
     if not path.is_dir():
         return [TraceFile(str(path), path=path)]
@@ -72,6 +72,14 @@ def find_traces(source: str) -> list[TraceFile]:
     return [TraceFile(str(file), path=file) for file in files]
 
 
+def _existing_path(text: str) -> Path | None:
+    try:
+        path = Path(text).expanduser()
+        return path if path.exists() else None
+    except (OSError, RuntimeError, ValueError):  # too long a name, a user without a home, a null character
+        return None
+
+
 def _is_trace_name(name: str) -> bool:
     return name.endswith(_SUFFIXES) and not name.endswith(".opscope.json") and not name.startswith(".")
 
@@ -79,7 +87,7 @@ def _is_trace_name(name: str) -> bool:
 def _natural(name: str) -> list[tuple[int, int, str]]:
     """Sort key under which rank2 comes before rank10."""
     return [
-        (0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part
+        (0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name) if part
     ]
 
 
@@ -212,9 +220,10 @@ def _unzstd(stream: BinaryIO, out: BinaryIO, text: LocalText, name: str) -> None
 
     reader = zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True)
     try:
-        while chunk := reader.read(_CHUNK_BYTES):
+        while chunk := reader.read1(_CHUNK_BYTES):
             out.write(chunk)
     except zstandard.ZstdError as error:
         text.damage = f"the zstd stream is broken near its byte {stream.tell()} ({error})"
-        if not out.tell():
-            raise InputError(f"broken zstd: {text.damage}", source=name, byte_offset=stream.tell()) from error
+    if not out.tell():
+        reason = text.damage or "the zstd stream ends before any text"
+        raise InputError(f"broken zstd: {reason}", source=name, byte_offset=stream.tell())

@@ -31,7 +31,7 @@ _DUCKDB_MAGIC = b"DUCK"
 _DUCKDB_MAGIC_OFFSET = 8
 # DuckDB's limit counts neither the interpreter nor arrays, file windows and results. On a trace of 1 GB: with
 # this share the whole process stays under two thirds of the user's limit.
-_ENGINE_SHARE = 0.35
+_ENGINE_SHARE = 0.3
 
 
 class Session:
@@ -57,10 +57,11 @@ class Session:
         self._scratch: _ScratchFolder | None = None
         self.path = None if path is None else Path(path)
         self.connection = self._connect(memory_limit, threads, is_temporary_file)
-        for declared in schema.TABLES:
-            self.connection.execute(declared.create_statement())
-        self.set_metadata("schema_version", str(schema.SCHEMA_VERSION))
-        self.set_metadata("opscope_version", __version__)
+        self.connection.execute("; ".join(declared.create_statement() for declared in schema.TABLES))
+        self.connection.execute(
+            "INSERT INTO metadata VALUES ('schema_version', ?), ('opscope_version', ?)",
+            [str(schema.SCHEMA_VERSION), __version__],
+        )
 
     def _connect(
         self, memory_limit: str | None, threads: int | None, is_temporary_file: bool

@@ -1,0 +1,112 @@
+"""The text of an event array → one wide table of typed columns, in a database attached as `staging`.
+
+DuckDB's JSON reader works through windows on all cores. Formats of different years differ only here, in
+`arguments.py` and in `kineto.sql`; whatever was staged looks the same afterwards.
+"""
+
+from __future__ import annotations
+
+import mmap
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import duckdb
+
+from opscope.ingest import quality
+from opscope.ingest.arguments import (
+    ARGUMENTS,
+    CATEGORIES,
+    CATEGORY,
+    DETAILS,
+    LEGACY_CATEGORY,
+    Reading,
+    lenient_events,
+    strict_events,
+)
+from opscope.ingest.container import EventArray
+from opscope.ingest.statements import statements
+from opscope.ingest.windows import PROTOCOL, WindowFileSystem, split_windows
+from opscope.model.session import Session
+
+__all__ = ["NeedsRewritingError", "staged_events"]
+
+_SMALLEST_WINDOW_BYTES = 4 << 20
+_LARGEST_EVENT_BYTES = 16 << 20
+# Up to here a double of microseconds has room for three decimals (decision 0002).
+_LARGEST_EXACT_DOUBLE_US = 1 << 43
+
+
+class NeedsRewritingError(Exception):
+    """Times that a double cannot hold, or key names of 2021: `rewrite.normalize` the text, then stage it."""
+
+
+@contextmanager
+def staged_events(
+    session: Session, path: Path, text: mmap.mmap, events: EventArray, *, is_rewritten: bool = False
+) -> Iterator[quality.Census]:
+    """Tables `staging.staged` (and `staging.details`, if an event has any) for the duration of the block.
+
+    Args:
+        session: Whose database does the work.
+        path: Local file with the text.
+        text: The same file, mapped.
+        events: Where the array lies.
+        is_rewritten: The text went through `rewrite.normalize`.
+
+    Yields:
+        What the events are, counted.
+
+    Raises:
+        NeedsRewritingError: The text must be normalized first.
+        duckdb.Error: The text is not valid JSON.
+    """
+    with tempfile.TemporaryDirectory(dir=session.temporary_directory) as folder:
+        # Not TEMP tables: those belong to one connection, and two of them fill the tables side by side.
+        place = str(Path(folder) / "staging.duckdb") if session.is_file_backed else ":memory:"
+        session.connection.execute("ATTACH '{}' AS staging".format(place.replace("'", "''")))
+        try:
+            session.connection.execute(f"CREATE TYPE staging.kineto_category AS ENUM {CATEGORIES}")
+            yield _stage(session, path, text, events, is_rewritten)
+        finally:
+            session.connection.execute("DETACH staging")
+
+
+def _stage(
+    session: Session, path: Path, text: mmap.mmap, events: EventArray, is_rewritten: bool
+) -> quality.Census:
+    threads = int(session.scalar("SELECT current_setting('threads')"))
+    count = max(1, min(threads, (events.end - events.start) // _SMALLEST_WINDOW_BYTES))
+    windows = split_windows(text, events.start, events.end, count)
+    try:
+        return _read(session, WindowFileSystem(str(path), windows), strict_events, is_rewritten)
+    except (duckdb.InvalidInputException, duckdb.ConversionException):
+        # A cut may have hit text that only looks like an event boundary, or a value be of another type than
+        # every known recorder writes: once more in one piece, forgiving types. What fails then is broken.
+        whole = WindowFileSystem(str(path), [(events.start, events.end)])
+        return _read(session, whole, lenient_events, is_rewritten)
+
+
+def _read(session: Session, files: WindowFileSystem, read: Reading, is_rewritten: bool) -> quality.Census:
+    connection, sql = session.connection, statements("opscope.ingest", "kineto.sql")
+    time_type = "DECIMAL(22, 3)" if is_rewritten else "DOUBLE"
+    connection.register_filesystem(files)
+    try:
+        connection.execute(
+            sql["stage"].format(
+                events=read(ARGUMENTS, files.urls, time_type, _LARGEST_EVENT_BYTES),
+                category=LEGACY_CATEGORY if is_rewritten else CATEGORY,
+                cast="CAST" if read is strict_events else "TRY_CAST",
+                double_limit="NULL" if is_rewritten else _LARGEST_EXACT_DOUBLE_US,
+            )
+        )
+        census = quality.take_census(session.records(sql["census"]))
+        if not is_rewritten and (census.inexact_count or census.is_legacy):
+            raise NeedsRewritingError
+        if census.detailed_count:
+            details = read(DETAILS, files.urls, time_type, _LARGEST_EVENT_BYTES)
+            connection.execute(sql["details"].format(events=details))
+    finally:
+        connection.unregister_filesystem(PROTOCOL)
+    return census
