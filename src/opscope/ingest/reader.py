@@ -57,15 +57,28 @@ def load(sources: Sequence[str], *, memory_limit: str | None = None, threads: in
     )
     try:
         for trace_id, trace in enumerate(traces):
-            _load_trace(session, trace_id, trace)
-    except duckdb.Error as error:
-        session.close()
-        reason = str(error).strip().split("\n", maxsplit=1)[0]
-        raise InputError(f"cannot be loaded ({reason})", source=trace.name) from error
+            with _engine_errors(trace.name, memory_limit):
+                _load_trace(session, trace_id, trace)
     except BaseException:
         session.close()
         raise
     return session
+
+
+@contextmanager
+def _engine_errors(name: str, memory_limit: str | None) -> Iterator[None]:
+    """Turn what the database engine refuses into an error a user can act on."""
+    try:
+        yield
+    except duckdb.Error as error:
+        reason = str(error).strip().split("\n", maxsplit=1)[0]
+        hint = None
+        if "Out of Memory" in reason:  # The window reader wraps the exception's own class away.
+            reason, hint = "out of memory", "Set a memory limit, so that the disk is used"
+            if memory_limit is not None:
+                reason = f"the memory limit of {memory_limit} is too low"
+                hint = "Raise it: 400MB suffices for a trace of 180 MB, 1GB for one of 1 GB"
+        raise InputError(f"cannot be loaded: {reason}", source=name, hint=hint) from error
 
 
 def _expected_bytes(trace: TraceFile) -> int:
@@ -131,19 +144,26 @@ def _ingest(session: Session, trace_id: int, text: _Text) -> tuple[quality.Censu
         What the events are, and the flaws that were mended, each with its first byte.
     """
     try:
-        return _fill(session, trace_id, text), {}
-    except NeedsRewritingError:
-        with _scratch(session) as copy:
-            normal = rewrite.normalize(text.mapped, text.events, copy)
-            with _mapped(copy, text.name) as mapped:
-                return _fill(session, trace_id, _Text(text.name, copy, mapped, normal), is_rewritten=True), {}
+        return _ingest_sound(session, trace_id, text), {}
     except duckdb.InvalidInputException as error:
         with _scratch(session) as copy:
             mended, flaws = rewrite.mend(text.mapped, text.events, copy)
             if not flaws:
                 raise _malformed(text, error) from error
             with _mapped(copy, text.name) as mapped:
-                return _ingest(session, trace_id, _Text(text.name, copy, mapped, mended))[0], flaws
+                whole = _Text(text.name, copy, mapped, mended, text.damage, shift=text.events.start)
+                return _ingest(session, trace_id, whole)[0], flaws
+
+
+def _ingest_sound(session: Session, trace_id: int, text: _Text) -> quality.Census:
+    """Fill the tables from a text without flaws, rewritten first if it must be."""
+    try:
+        return _fill(session, trace_id, text)
+    except NeedsRewritingError:
+        with _scratch(session) as copy:
+            normal = rewrite.normalize(text.mapped, text.events, copy)
+            with _mapped(copy, text.name) as mapped:
+                return _fill(session, trace_id, _Text(text.name, copy, mapped, normal), is_rewritten=True)
 
 
 def _fill(session: Session, trace_id: int, text: _Text, *, is_rewritten: bool = False) -> quality.Census:
