@@ -1,6 +1,6 @@
 -- One row per operator name (NULL: unattributed), activity name and launch geometry: calls, times in ns, bytes.
 -- Reads device_activities, kernel_names, operators.
-SELECT o.name AS operator, n.name, a.kind,
+SELECT CASE WHEN o.operator_id IS NOT NULL THEN coalesce(o.name, '') END AS operator, n.name, a.kind,
     a.grid_x, a.grid_y, a.grid_z, a.block_x, a.block_y, a.block_z,
     a.registers_per_thread, a.shared_memory_bytes, a.occupancy_estimate,
     count(*) AS calls, sum(a.duration_ns)::BIGINT AS total_ns,

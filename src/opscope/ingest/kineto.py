@@ -6,13 +6,11 @@ Ids, times and nothing else come back from the database as integer arrays, to be
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import ParamSpec, TypeVar
 
-import duckdb
 import numpy as np
 import numpy.typing as npt
 
@@ -20,37 +18,48 @@ from opscope.attribution import linking, nesting
 from opscope.attribution.linking import gather
 from opscope.attribution.nesting import Forest, Int64
 from opscope.ingest import quality
+from opscope.ingest.lane import Columns, Lane
 from opscope.ingest.statements import statements
 from opscope.model.session import Session
 
 __all__ = ["fill_tables"]
 
-# The stacks of operators, once per distinct call: two records that agree in all of this share theirs.
-_STACKS = """LEFT JOIN (
+P = ParamSpec("P")
+R = TypeVar("R")
+_ThreadKeys = npt.NDArray[np.uint64]
+
+# Python stacks only exist in formats that write them on the operator itself. Once per distinct call: two
+# records that agree in all of this share theirs.
+_WITH_STACKS = {
+    "call_stack": "d.call_stack",
+    "module_hierarchy": "d.module_hierarchy",
+    "details": """LEFT JOIN (
     SELECT thread_key, name, start_ns, duration_ns, args."External id" AS external_id,
         nullif(any_value(args."Call stack"), '') AS call_stack,
         nullif(any_value(args."Module Hierarchy"), '') AS module_hierarchy
     FROM staging.details GROUP BY ALL) d
 ON d.start_ns = s.start_ns AND d.external_id = s.external_id AND d.name = s.name
-    AND d.thread_key = s.thread_key AND d.duration_ns = s.duration_ns"""
+    AND d.thread_key = s.thread_key AND d.duration_ns = s.duration_ns""",
+}
+_WITHOUT_STACKS = {"call_stack": "NULL", "module_hierarchy": "NULL", "details": ""}
 
 
 @dataclass(frozen=True)
 class _Steps:
-    """Steps of one trace by start; `number[i]` covers `[start_ns[i], end_ns[i])`."""
+    """Steps of one trace by start; `step[i]` covers `[start_ns[i], end_ns[i])`."""
 
-    number: Int64
+    step: Int64
     start_ns: Int64
     duration_ns: Int64
 
     def at(self, time_ns: Int64) -> Int64:
         """Number of the step open at each moment; -1 outside steps."""
         found = np.full(len(time_ns), -1, dtype=np.int64)
-        if len(self.number):
+        if len(self.step):
             slot = np.searchsorted(self.start_ns, time_ns, side="right") - 1
             inside = slot >= 0
             inside[inside] = time_ns[inside] < (self.start_ns + self.duration_ns)[slot[inside]]
-            found[inside] = self.number[slot[inside]]
+            found[inside] = self.step[slot[inside]]
         return found
 
 
@@ -76,46 +85,43 @@ def fill_tables(session: Session, trace_id: int, census: quality.Census) -> qual
     Returns:
         The census, with what linking found.
     """
-    return _Filler(session, trace_id, census).fill()
+    keys, ids = _write_threads(session, trace_id, census)
+    with session.connection.cursor() as cursor, ThreadPoolExecutor(1) as executor:
+        main, side = (Lane(connection, trace_id, keys, ids) for connection in (session.connection, cursor))
+        return _Filler(main, side, executor, census).fill()
 
 
 class _Filler:
-    """The statements of one trace, in order.
+    """Fills the tables on two lanes: `main` links what `side` does not need, and both write.
 
-    Inserts that wait for nothing run on a second connection, in a thread of their own, while this one links.
+    What is submitted to the side lane runs there in order; its results are awaited where they are needed.
     """
 
-    def __init__(self, session: Session, trace_id: int, census: quality.Census) -> None:
-        self.session = session
-        self.connection = session.connection
-        self.trace_id = trace_id
+    def __init__(self, main: Lane, side: Lane, executor: Executor, census: quality.Census) -> None:
+        self.main = main
+        self.side = side
+        self.executor = executor
         self.census = census
-        self.sql = statements("opscope.ingest", "kineto.sql")
-        self.threads: dict[str, npt.NDArray[Any]] = {}
 
     def fill(self) -> quality.Census:
-        categories = self.census.categories
-        self._write_threads()
-        with self.connection.cursor() as side, ThreadPoolExecutor(1) as executor:
-            side.register("thread_links", self.threads)
-            names = executor.submit(self._insert, "kernel_names", "name_id", side)
-            with self._registered(self.connection, {"thread_links": self.threads}):
-                self._insert("annotations", "annotation_id")
-                if "overhead" in categories:
-                    self._insert("overheads", "overhead_id")
-                frames = None
-                if "python_function" in categories:
-                    self._insert("modules", "module_id")
-                    frames = executor.submit(self._insert, "frames", "frame_id", side)
-                operators, links = self._link(executor, side, names)
-                if self.census.detailed_count:
-                    self._insert("syncs", "sync_id")
-                    self._insert("collectives", "collective_id")
-                    self._run("triton_launches")
-                if len(operators.forest):
-                    self._insert("autograd_links", "link_id")
-            if frames is not None:
-                frames.result()
+        has_frames = "python_function" in self.census.categories
+        prepared = self._beside(self._prepare)
+        calls = self._beside(self.side.arrays, "call_rows")
+        activities = self._beside(self.side.arrays, "activity_rows")
+        frames = self._beside(self._write_frames) if has_frames else None
+        operators = self._operators()
+        prepared.result()
+        links = self._link(operators, calls.result(), activities.result())
+        self._write_memory_events(operators)
+        if frames is not None:
+            frames.result()
+        with self.main.relations():
+            if self.census.detailed_count:
+                self.main.insert("syncs", "sync_id")
+                self.main.insert("collectives", "collective_id")
+                self.main.run("triton_launches")
+            if len(operators.forest):
+                self.main.insert("autograd_links", "link_id")
         return replace(
             self.census,
             irregular_count=operators.forest.irregular_count,
@@ -123,36 +129,42 @@ class _Filler:
             are_ids_used=links.ids_used,
         )
 
-    def _write_threads(self) -> None:
-        """Give every host thread its id, in the order of its first event."""
-        first = self._next_id("threads", "thread_id")
-        processes, names = {}, {}
-        for key, process, kind, label in self._run("thread_labels").fetchall():
-            if kind == "process_name":
-                processes[process] = label
-            else:
-                names[key] = label
-        rows = [
-            [
-                first + index,
-                self.trace_id,
-                process or "",
-                thread or "",
-                processes.get(process),
-                names.get(key),
-            ]
-            for index, (key, process, thread) in enumerate(self.census.threads)
-        ]
-        if rows:
-            self.connection.executemany("INSERT INTO threads VALUES (?, ?, ?, ?, ?, ?)", rows)
-        keys = np.array([key for key, _, _ in self.census.threads], dtype=np.uint64)
-        self.threads = {"thread_key": keys, "thread_id": np.arange(len(keys), dtype=np.int64) + first}
+    def _beside(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        return self.executor.submit(work, *args, **kwargs)
 
-    def _link(
-        self, executor: Executor, side: duckdb.DuckDBPyConnection, names: Future[None]
-    ) -> tuple[_Operators, linking.Links]:
+    def _prepare(self) -> None:
+        """Tables that others refer to (on the side lane)."""
+        with self.side.relations():
+            self.side.insert("annotations", "annotation_id")
+            if "python_function" in self.census.categories:
+                self.side.insert("modules", "module_id")
+            self.side.insert("kernel_names", "name_id")
+            if "overhead" in self.census.categories:
+                self.side.insert("overheads", "overhead_id")
+
+    def _write_frames(self) -> None:
+        with self.side.relations():
+            self.side.insert("frames", "frame_id")
+
+    def _operators(self) -> _Operators:
+        rows = self.main.arrays("operator_rows")
+        # Clocks that tick in microseconds let a child end up to one tick after its parent.
+        ticks_us = not np.any(rows["start_ns"] % 1000) and not np.any(rows["duration_ns"] % 1000)
+        forest = nesting.nest(
+            rows["thread"],
+            rows["start_ns"],
+            rows["duration_ns"],
+            rows["external_id"],
+            tolerance_ns=1000 if ticks_us else 0,
+        )
+        order = forest.order
+        first_id = self.main.next_id("operators", "operator_id")
+        return _Operators(
+            forest, rows["row_id"][order], rows["external_id"][order], rows["name_hash"][order], first_id
+        )
+
+    def _link(self, operators: _Operators, calls: Columns, activities: Columns) -> linking.Links:
         """Attribute everything and write the tables that carry links, launches beside operators."""
-        operators, calls, activities = self._operators(), self._calls(), self._arrays("activity_rows")
         links = linking.link(
             operators.forest,
             operators.external_id,
@@ -167,130 +179,38 @@ class _Filler:
                 activities["start_ns"], activities["correlation_id"], activities["external_id"]
             ),
         )
-        steps = self._steps()
-        call_step = steps.at(calls["start_ns"])
-        operator_step = steps.at(operators.forest.start_ns)
+        steps = _Steps(**self.main.arrays("step_rows"))
+        operator_step, call_step = steps.at(operators.forest.start_ns), steps.at(calls["start_ns"])
         by_operator = gather(operator_step, links.activity_operator)
-        activity_step = np.where(
-            links.activity_call >= 0, gather(call_step, links.activity_call), by_operator
+        by_call = gather(call_step, links.activity_call)
+        activity_step = np.where(links.activity_call >= 0, by_call, by_operator)
+        first_call_id = self.main.next_id("runtime_calls", "runtime_call_id")
+        first_activity_id = self.main.next_id("device_activities", "activity_id")
+        written = self._beside(
+            self._write_launches,
+            _call_links(calls, links, call_step, operators.first_id, first_call_id),
+            _activity_links(
+                activities, links, activity_step, (operators.first_id, first_call_id, first_activity_id)
+            ),
         )
-        names.result()
-        launches = {
-            "call_links": self._call_links(calls, links, call_step, operators.first_id),
-            "activity_links": self._activity_links(activities, links, activity_step, operators.first_id),
-        }
-        written = executor.submit(self._write_launches, side, launches)
-        operator_links = self._operator_links(operators, links, activities["duration_ns"], operator_step)
-        with self._registered(self.connection, {"operator_links": operator_links}):
-            self._insert_operators()
+        modules = self._modules_at(operators.forest)
+        rows = _operator_links(operators, links, activities["duration_ns"], operator_step, modules)
+        with self.main.relations(operator_links=rows):
+            self.main.run("operators", **(_WITH_STACKS if self.census.detailed_count else _WITHOUT_STACKS))
         written.result()
-        self._write_memory_events(operators)
-        self._run("steps")
-        return operators, links
+        return links
 
-    def _write_launches(
-        self, side: duckdb.DuckDBPyConnection, links: dict[str, dict[str, npt.NDArray[Any]]]
-    ) -> None:
-        with self._registered(side, links):
-            self._run("runtime_calls", side)
-            self._run("device_activities", side)
-
-    def _operators(self) -> _Operators:
-        rows = self._host_rows("'cpu_op'", "hash(name) AS name_hash")
-        # Clocks that tick in microseconds let a child end up to one tick after its parent.
-        ticks_us = not np.any(rows["start_ns"] % 1000) and not np.any(rows["duration_ns"] % 1000)
-        forest = nesting.nest(
-            rows["thread"],
-            rows["start_ns"],
-            rows["duration_ns"],
-            rows["external_id"],
-            tolerance_ns=1000 if ticks_us else 0,
-        )
-        order = forest.order
-        return _Operators(
-            forest,
-            rows["row_id"][order],
-            rows["external_id"][order],
-            rows["name_hash"][order],
-            self._next_id("operators", "operator_id"),
-        )
-
-    def _calls(self) -> dict[str, npt.NDArray[Any]]:
-        return self._host_rows(
-            "'cuda_runtime', 'cuda_driver'", "name LIKE '%GraphLaunch%' AS is_graph_launch"
-        )
-
-    def _insert_operators(self) -> None:
-        """Operators; Python stacks only exist in formats that write them on the operator itself."""
-        if not self.census.detailed_count:
-            self._run("operators", call_stack="NULL", module_hierarchy="NULL", details="")
-            return
-        self._run(
-            "operators", call_stack="d.call_stack", module_hierarchy="d.module_hierarchy", details=_STACKS
-        )
-
-    def _operator_links(
-        self, operators: _Operators, links: linking.Links, duration_ns: Int64, step: Int64
-    ) -> dict[str, npt.NDArray[Any]]:
-        forest, first = operators.forest, operators.first_id
-        owned = links.activity_operator >= 0
-        # Sums of integers below 2**53 are exact in the float64 that bincount adds in.
-        self_device = np.bincount(
-            links.activity_operator[owned], weights=duration_ns[owned], minlength=len(forest)
-        ).astype(np.int64)
-        return {
-            "row_id": operators.row_id,
-            "operator_id": np.arange(len(forest)) + first,
-            "thread_id": forest.thread,
-            "parent_id": np.where(forest.parent >= 0, forest.parent + first, -1),
-            "depth": forest.depth,
-            "last_descendant_id": forest.last_descendant + first,
-            "is_outermost": nesting.outermost_of_name(forest, operators.name_hash),
-            "module_id": self._modules_at(forest),
-            "step": step,
-            "self_cpu_ns": forest.end_ns - forest.start_ns - nesting.children_time(forest),
-            "self_device_ns": self_device,
-            "total_device_ns": nesting.subtree_sums(forest, self_device),
-        }
-
-    def _call_links(
-        self, calls: dict[str, npt.NDArray[Any]], links: linking.Links, step: Int64, first_operator_id: int
-    ) -> dict[str, npt.NDArray[Any]]:
-        self._first_call_id = self._next_id("runtime_calls", "runtime_call_id")
-        return {
-            "row_id": calls["row_id"],
-            "runtime_call_id": np.arange(len(calls["row_id"])) + self._first_call_id,
-            "thread_id": calls["thread"],
-            "operator_id": _shift(links.call_operator, first_operator_id),
-            "step": step,
-        }
-
-    def _activity_links(
-        self,
-        activities: dict[str, npt.NDArray[Any]],
-        links: linking.Links,
-        step: Int64,
-        first_operator_id: int,
-    ) -> dict[str, npt.NDArray[Any]]:
-        rank = np.empty(len(step), dtype=np.int64)
-        rank[np.lexsort((activities["start_ns"], activities["device"]))] = np.arange(len(step))
-        names = np.array([str(attribution) for attribution in linking.ATTRIBUTIONS], dtype=object)
-        return {
-            "row_id": activities["row_id"],
-            "activity_id": rank + self._next_id("device_activities", "activity_id"),
-            "activity_device": activities["device"],
-            "activity_stream": activities["stream"],
-            "runtime_call_id": _shift(links.activity_call, self._first_call_id),
-            "operator_id": _shift(links.activity_operator, first_operator_id),
-            "attribution": names[links.attribution],
-            "step": step,
-        }
+    def _write_launches(self, call_links: Columns, activity_links: Columns) -> None:
+        with self.side.relations(call_links=call_links, activity_links=activity_links):
+            self.side.run("runtime_calls")
+            self.side.run("device_activities")
+            self.side.run("steps")
 
     def _modules_at(self, forest: Forest) -> Int64:
         """Innermost nn.Module call open at each operator's start on its thread; -1 for none."""
         if "python_function" not in self.census.categories:
             return np.full(len(forest), -1, dtype=np.int64)
-        rows = self._with_thread(self._arrays("module_rows"))
+        rows = self.main.arrays("module_rows")
         calls = nesting.nest(rows["thread"], rows["start_ns"], rows["duration_ns"], rows["row_id"])
         inside = nesting.enclosing(calls, forest.thread, forest.start_ns)
         return gather(rows["module_id"][calls.order], inside)
@@ -298,62 +218,97 @@ class _Filler:
     def _write_memory_events(self, operators: _Operators) -> None:
         if "memory" not in self.census.categories:
             return
-        rows = self._with_thread(self._arrays("memory_rows"))
+        rows = self.main.arrays("memory_rows")
         owner = nesting.enclosing(operators.forest, rows["thread"], rows["start_ns"])
-        relation = {
+        links = {
             "row_id": rows["row_id"],
-            "memory_event_id": np.arange(len(owner)) + self._next_id("memory_events", "memory_event_id"),
+            "memory_event_id": np.arange(len(owner)) + self.main.next_id("memory_events", "memory_event_id"),
             "thread_id": rows["thread"],
             "operator_id": _shift(owner, operators.first_id),
         }
-        with self._registered(self.connection, {"memory_links": relation}):
-            self._run("memory_events")
+        with self.main.relations(memory_links=links):
+            self.main.run("memory_events")
 
-    def _steps(self) -> _Steps:
-        rows = self._arrays("step_rows")
-        return _Steps(rows["step"], rows["start_ns"], rows["duration_ns"])
 
-    def _host_rows(self, categories: str, extra: str) -> dict[str, npt.NDArray[Any]]:
-        return self._with_thread(self._arrays("host_rows", categories=categories, extra=extra))
+def _write_threads(session: Session, trace_id: int, census: quality.Census) -> tuple[_ThreadKeys, Int64]:
+    """Give every host thread its id, in the order of its first event.
 
-    def _with_thread(self, rows: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-        """The same columns, and `thread` from `thread_key`."""
-        order = np.argsort(self.threads["thread_key"])
-        slot = np.searchsorted(self.threads["thread_key"][order], rows["thread_key"])
-        rows["thread"] = self.threads["thread_id"][order][slot] if len(order) else np.empty(0, dtype=np.int64)
-        return rows
+    Returns:
+        Keys of the threads as staged, and their ids.
+    """
+    sql = statements("opscope.ingest", "kineto.sql")
+    processes: dict[str | None, str] = {}
+    names: dict[int, str] = {}
+    for key, process, kind, label in session.query(sql["thread_labels"]):
+        if kind == "process_name":
+            processes[process] = label
+        else:
+            names[key] = label
+    first = int(session.scalar("SELECT coalesce(max(thread_id) + 1, 0) FROM threads"))
+    rows = [
+        [first + index, trace_id, process or "", thread or "", processes.get(process), names.get(key)]
+        for index, (key, process, thread) in enumerate(census.threads)
+    ]
+    if rows:
+        session.connection.executemany("INSERT INTO threads VALUES (?, ?, ?, ?, ?, ?)", rows)
+    keys = np.array([key for key, _, _ in census.threads], dtype=np.uint64)
+    return keys, np.arange(len(keys), dtype=np.int64) + first
 
-    def _arrays(self, statement: str, **values: Any) -> dict[str, npt.NDArray[Any]]:
-        return self._run(statement, **values).fetchnumpy()
 
-    def _insert(
-        self, table: str, id_column: str, connection: duckdb.DuckDBPyConnection | None = None
-    ) -> None:
-        self._run(table, connection, first_id=self._next_id(table, id_column, connection))
+def _operator_links(
+    operators: _Operators, links: linking.Links, duration_ns: Int64, step: Int64, module: Int64
+) -> Columns:
+    forest, first = operators.forest, operators.first_id
+    owned = links.activity_operator >= 0
+    # Sums of integers below 2**53 are exact in the float64 that bincount adds in.
+    self_device = np.bincount(
+        links.activity_operator[owned], weights=duration_ns[owned], minlength=len(forest)
+    ).astype(np.int64)
+    return {
+        "row_id": operators.row_id,
+        "operator_id": np.arange(len(forest)) + first,
+        "thread_id": forest.thread.astype(np.int32),
+        "parent_id": np.where(forest.parent >= 0, forest.parent + first, -1),
+        "depth": forest.depth.astype(np.int32),
+        "last_descendant_id": forest.last_descendant + first,
+        "is_outermost": nesting.outermost_of_name(forest, operators.name_hash),
+        "module_id": module,
+        "step": step.astype(np.int32),
+        "self_cpu_ns": forest.end_ns - forest.start_ns - nesting.children_time(forest),
+        "self_device_ns": self_device,
+        "total_device_ns": nesting.subtree_sums(forest, self_device),
+    }
 
-    def _run(
-        self, name: str, connection: duckdb.DuckDBPyConnection | None = None, **values: Any
-    ) -> duckdb.DuckDBPyConnection:
-        return (connection or self.connection).execute(
-            self.sql[name].format(trace_id=self.trace_id, **values)
-        )
 
-    def _next_id(self, table: str, column: str, connection: duckdb.DuckDBPyConnection | None = None) -> int:
-        query = f"SELECT coalesce(max({column}) + 1, 0) FROM {table}"
-        return int((connection or self.connection).execute(query).fetchall()[0][0])
+def _call_links(
+    calls: Columns, links: linking.Links, step: Int64, first_operator_id: int, first_call_id: int
+) -> Columns:
+    return {
+        "row_id": calls["row_id"],
+        "runtime_call_id": np.arange(len(calls["row_id"])) + first_call_id,
+        "thread_id": calls["thread"],
+        "operator_id": _shift(links.call_operator, first_operator_id),
+        "step": step,
+    }
 
-    @staticmethod
-    @contextmanager
-    def _registered(
-        connection: duckdb.DuckDBPyConnection, relations: dict[str, dict[str, npt.NDArray[Any]]]
-    ) -> Iterator[None]:
-        for name, columns in relations.items():
-            connection.register(name, columns)
-        try:
-            yield
-        finally:
-            for name in relations:
-                connection.unregister(name)
+
+def _activity_links(
+    activities: Columns, links: linking.Links, step: Int64, first_ids: tuple[int, int, int]
+) -> Columns:
+    """Links of the activities; `first_ids` are those of operators, runtime calls and activities."""
+    rank = np.empty(len(step), dtype=np.int64)
+    rank[np.lexsort((activities["start_ns"], activities["device"]))] = np.arange(len(step))
+    names = np.array([str(attribution) for attribution in linking.ATTRIBUTIONS], dtype=object)
+    return {
+        "row_id": activities["row_id"],
+        "activity_id": rank + first_ids[2],
+        "activity_device": activities["device"],
+        "activity_stream": activities["stream"],
+        "runtime_call_id": _shift(links.activity_call, first_ids[1]),
+        "operator_id": _shift(links.activity_operator, first_ids[0]),
+        "attribution": names[links.attribution],
+        "step": step,
+    }
 
 
 def _shift(index: Int64, first_id: int) -> Int64:

@@ -67,14 +67,19 @@ FROM staging.staged GROUP BY category, other_category, ph, thread_key ORDER BY f
 SELECT thread_key, pid, name, label FROM staging.staged
 WHERE ph = 'M' AND name IN ('process_name', 'thread_name') AND label IS NOT NULL
 
--- :name host_rows
--- One row per host interval of a category set; absent ids are -1 for the array code.
-SELECT rowid AS row_id, thread_key, start_ns, duration_ns,
-    coalesce(external_id, -1) AS external_id,
-    coalesce(correlation_id, -1) AS correlation_id,
-    {extra}
+-- :name operator_rows
+-- Columns for nesting; an absent id is -1.
+SELECT rowid AS row_id, thread_key, start_ns, duration_ns, coalesce(external_id, -1) AS external_id,
+    hash(name) AS name_hash
 FROM staging.staged
-WHERE category IN ({categories}) AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0
+WHERE category = 'cpu_op' AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0
+
+-- :name call_rows
+-- Columns for linking; an absent id is -1.
+SELECT rowid AS row_id, thread_key, start_ns, coalesce(external_id, -1) AS external_id,
+    coalesce(correlation_id, -1) AS correlation_id, name LIKE '%GraphLaunch%' AS is_graph_launch
+FROM staging.staged
+WHERE category IN ('cuda_runtime', 'cuda_driver') AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0
 
 -- :name activity_rows
 SELECT rowid AS row_id, start_ns, duration_ns,

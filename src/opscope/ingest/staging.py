@@ -67,9 +67,12 @@ def staged_events(
         place = str(Path(folder) / "staging.duckdb") if session.is_file_backed else ":memory:"
         session.connection.execute("ATTACH '{}' AS staging".format(place.replace("'", "''")))
         try:
+            # Joins run as written, the larger side first: the engine does not know the sizes of arrays.
+            session.connection.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
             session.connection.execute(f"CREATE TYPE staging.kineto_category AS ENUM {CATEGORIES}")
             yield _stage(session, path, text, events, is_rewritten)
         finally:
+            session.connection.execute("RESET disabled_optimizers")
             session.connection.execute("DETACH staging")
 
 

@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -161,13 +162,14 @@ class Session:
                 f"the session cannot be written ({_first_line(error)})", source=target
             ) from error
         finally:
-            partial.unlink(missing_ok=True)
+            with suppress(OSError):
+                partial.unlink()
         return target
 
     def _copy_to(self, file: Path) -> None:
         file.unlink(missing_ok=True)
         source = self.scalar("SELECT current_database()")
-        self.connection.execute(f"ATTACH {_literal(str(file))} AS saved")
+        self.connection.execute(f"ATTACH {_literal(str(file))} AS saved (READ_WRITE)")
         try:
             self.connection.execute(f'COPY FROM DATABASE "{source}" TO saved')
         finally:

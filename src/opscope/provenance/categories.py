@@ -17,6 +17,8 @@ else:
 __all__ = ["OTHER", "Category", "categories", "category_of", "category_title"]
 
 OTHER = "other"
+# The backward node of an operator: `AddmmBackward0`, `autograd::engine::evaluate_function: MmBackward0`.
+_AUTOGRAD_NODE = re.compile(r"(?:^|[: ])(\w+)Backward\d*$")
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,9 @@ def category_title(name: str) -> str:
 
 
 def _core_name(operator: str) -> str:
+    node = _AUTOGRAD_NODE.search(operator)
+    if node:
+        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", node.group(1)).lower()
     core = operator.rpartition("::")[2].strip("_")
     core = re.sub(r"(_double)?_backward(_data|_weight|_input|_all)?$", "", core)
     return re.sub(r"_out$", "", core).strip("_")

@@ -167,7 +167,7 @@ class TestOutermostOfName:
         assert outermost_of_name(forest, np.array([2**64 - 1] * 2, dtype=np.uint64)).tolist() == [True, True]
 
 
-# Against naive constructions ---------------------------------------------------------------------------------
+# Against naive constructions.
 
 ANY = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 20), st.integers(0, 12)), max_size=14)
 

@@ -1,0 +1,209 @@
+"""The numbers of a Summary, worked out by hand on small traces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import opscope
+from opscope.analysis.summary import CategoryTotal, KernelTotal, LaunchGeometry, OperatorTotal, StepTotal
+from opscope.model.session import Session
+from opscope.testing import TraceBuilder
+
+Load = Callable[..., Session]
+
+
+def training() -> TraceBuilder:
+    """Two linear layers in one step, a copy, and a kernel from before the window; 100 us of device time."""
+    properties = {"id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor": 0, "numSms": 132,
+                  "totalGlobalMem": 1 << 30}  # fmt: skip
+    built = TraceBuilder(deviceProperties=[properties], distributedInfo={"rank": 0}).step(1, 0, 200)
+    wide = {"registers per thread": 64, "shared memory": 1024, "est. achieved occupancy %": 50}
+    for index, kernel_us in enumerate((30, 40)):
+        start = 100 * index
+        built.operator("aten::linear", start, 60, **{"Input Dims": [[8, 16]]})
+        built.operator("aten::addmm", start + 10, 40, **{"Input Dims": [[8, 16], [16, 4 + index]]})
+        built.launch(start + 20).kernel("gemm", 300 + start, kernel_us, **wide)
+    built.operator("aten::copy_", 170, 20).launch(175, name="cudaMemcpyAsync")
+    built.kernel("Memcpy HtoD", 320, 20, category="gpu_memcpy", stream=8, bytes=4096, grid=None, block=None)
+    return built.kernel("leaked", 5, 10, correlation=3)
+
+
+@pytest.fixture
+def summary(load: Load) -> opscope.Summary:
+    return opscope.summarize(load(training()))
+
+
+def names(summary: opscope.Summary) -> list[str]:
+    return [operator.name for operator in summary.operators]
+
+
+class TestTotals:
+    def test_of_the_session(self, summary: opscope.Summary) -> None:
+        assert summary.device_time_ns == 100_000
+        assert summary.attributed_ns == 90_000
+        assert summary.attributed_fraction == 0.9
+        assert summary.unattributed_ns == {"before_window": 10_000}
+        assert summary.cpu_time_ns == 140_000
+        assert (summary.kernel_launches, summary.activity_count) == (3, 4)
+        assert (summary.operator_calls, summary.operator_names) == (5, 3)
+        assert summary.has_device
+        assert summary.ranks == (0,)
+        assert summary.traces[0].endswith("trace.json")
+        assert summary.window_ns is None
+        assert summary.steps == (StepTotal(0, 1, 200_000, 90_000, 2),)
+        assert [finding.code for finding in summary.findings] == ["attribution.before_window"]
+
+    def test_of_devices(self, summary: opscope.Summary) -> None:
+        (device,) = summary.devices
+        assert (device.name, device.compute_capability, device.sm_count) == ("NVIDIA H200", "9.0", 132)
+        assert (device.rank, device.memory_bytes, device.activity_count) == (0, 1 << 30, 4)
+        assert (device.span_ns, device.busy_ns, device.idle_ns) == (435_000, 90_000, 345_000)
+        assert summary.busy_fraction == 90 / 435
+
+    def test_of_operators(self, summary: opscope.Summary) -> None:
+        gemm = KernelTotal(
+            "gemm", "kernel", 2, 70_000, 30_000, 40_000, 0.7, None,
+            (LaunchGeometry((4, 1, 1), (128, 1, 1), 64, 1024, 0.5, 2, 70_000),),
+        )  # fmt: skip
+        copy = KernelTotal("Memcpy HtoD", "memcpy", 1, 20_000, 20_000, 20_000, 0.2, 4096)
+        shapes = (("[[8,16],[16,4]]", 1), ("[[8,16],[16,5]]", 1))
+        assert summary.operators == (
+            OperatorTotal("aten::addmm", None, "matrix", 2, 70_000, 70_000, 80_000, 80_000, 2, 0.7, 0.7,
+                          shapes, (gemm,)),
+            OperatorTotal("aten::copy_", None, "memory", 1, 20_000, 20_000, 20_000, 20_000, 0, 0.2, 0.2,
+                          (), (copy,)),
+            OperatorTotal("aten::linear", None, "matrix", 2, 0, 70_000, 40_000, 120_000, 0, 0.0, 0.7,
+                          (("[[8,16]]", 2),)),
+        )  # fmt: skip
+        assert summary.kernels == (
+            gemm, copy,
+            KernelTotal("leaked", "kernel", 1, 10_000, 10_000, 10_000, 0.1, None,
+                        (LaunchGeometry((4, 1, 1), (128, 1, 1), None, None, None, 1, 10_000),)),
+        )  # fmt: skip
+
+    def test_of_categories(self, summary: opscope.Summary) -> None:
+        assert summary.categories == (
+            CategoryTotal("matrix", 70_000, 120_000, 0.7, 4),
+            CategoryTotal("memory", 20_000, 20_000, 0.2, 1),
+        )
+
+    def test_everything_is_conserved(self, summary: opscope.Summary) -> None:
+        own = sum(operator.self_device_ns for operator in summary.operators)
+        assert own + sum(summary.unattributed_ns.values()) == summary.device_time_ns
+        assert sum(kernel.total_ns for kernel in summary.kernels) == summary.device_time_ns
+        assert sum(category.device_ns for category in summary.categories) == own
+        assert sum(category.calls for category in summary.categories) == summary.operator_calls
+
+
+def test_recursion_is_counted_once(load: Load) -> None:
+    built = (
+        TraceBuilder().operator("aten::to", 0, 100).operator("aten::add", 5, 80).operator("aten::to", 10, 50)
+    )
+    built.launch(20).kernel("a", 200, 7)
+    built.operator("aten::to", 90, 5).launch(91).kernel("b", 300, 5)
+    built.launch(98).kernel("c", 400, 1).operator("aten::to", 150, 10)
+    by_name = {operator.name: operator for operator in opscope.summarize(load(built)).operators}
+    to = by_name["aten::to"]
+    assert (to.calls, to.self_device_ns, to.total_device_ns) == (4, 13_000, 13_000)
+    assert (to.self_cpu_ns, to.total_cpu_ns) == (15_000 + 50_000 + 5_000 + 10_000, 110_000)
+    add = by_name["aten::add"]
+    assert (add.self_device_ns, add.total_device_ns, add.self_cpu_ns, add.total_cpu_ns) == (
+        0, 7_000, 30_000, 80_000,
+    )  # fmt: skip
+
+
+def test_kernels_that_overlap_are_busy_once_and_work_twice(load: Load) -> None:
+    built = TraceBuilder().operator("a", 0, 50).launch(1).kernel("k", 10, 10).launch(2).kernel("k", 15, 10)
+    summary = opscope.summarize(load(built))
+    assert (summary.device_time_ns, summary.attributed_ns) == (20_000, 20_000)
+    assert (summary.devices[0].busy_ns, summary.devices[0].idle_ns) == (15_000, 0)
+    assert summary.busy_fraction == 1.0
+
+
+def test_several_ranks_add_up(load: Load, make_trace: Callable[..., Path]) -> None:
+    def rank(number: int) -> TraceBuilder:
+        built = TraceBuilder(distributedInfo={"rank": number}).step(5, 0, 100).operator("aten::mm", 0, 50)
+        return built.launch(1).kernel("gemm", 60, 10 * (number + 1), device=number)
+
+    summary = opscope.summarize(load([make_trace(rank(n), f"r{n}.json") for n in range(3)]))
+    assert summary.ranks == (0, 1, 2)
+    assert summary.device_time_ns == summary.attributed_ns == 60_000
+    assert [(d.trace_id, d.rank, d.device, d.busy_ns) for d in summary.devices] == [
+        (0, 0, 0, 10_000), (1, 1, 1, 20_000), (2, 2, 2, 30_000),
+    ]  # fmt: skip
+    assert [(step.trace_id, step.step, step.device_ns) for step in summary.steps] == [
+        (0, 5, 10_000), (1, 5, 20_000), (2, 5, 30_000),
+    ]  # fmt: skip
+    (operator,) = summary.operators
+    assert (operator.calls, operator.self_device_ns, operator.kernel_launches) == (3, 60_000, 3)
+    (kernel,) = summary.kernels
+    assert (kernel.calls, kernel.min_ns, kernel.max_ns) == (3, 10_000, 30_000)
+
+
+def test_without_a_device_operators_are_ranked_by_cpu_time(load: Load) -> None:
+    built = TraceBuilder().operator("aten::linear", 0, 100).operator("aten::addmm", 5, 90)
+    built.operator("aten::gelu", 200, 60).operator("aten::relu", 300, 60)
+    summary = opscope.summarize(load(built))
+    assert not summary.has_device
+    assert names(summary) == ["aten::addmm", "aten::gelu", "aten::relu", "aten::linear"]
+    assert [(c.category, c.cpu_ns, c.fraction) for c in summary.categories] == [
+        ("activation", 120_000, 120 / 220), ("matrix", 100_000, 100 / 220),
+    ]  # fmt: skip
+    assert (summary.devices, summary.kernels, summary.unattributed_ns) == ((), (), {})
+    assert summary.attributed_fraction is summary.busy_fraction is None
+
+
+def test_launches_are_grouped_by_geometry_longest_first(load: Load) -> None:
+    built = TraceBuilder().operator("a", 0, 50)
+    for index, (grid, duration) in enumerate([(1, 5), (2, 9), (1, 5), (3, 1)]):
+        built.launch(index + 1).kernel("k", 100 + 10 * index, duration, grid=[grid, 1, 1])
+    built.launch(9).kernel("k", 150, 3, grid=None)
+    (kernel,) = opscope.summarize(load(built)).kernels
+    assert [(geometry.grid, geometry.calls, geometry.total_ns) for geometry in kernel.geometries] == [
+        ((1, 1, 1), 2, 10_000), ((2, 1, 1), 1, 9_000), (None, 1, 3_000), ((3, 1, 1), 1, 1_000),
+    ]  # fmt: skip
+
+
+def test_the_most_frequent_shapes_come_first_at_most_three(load: Load) -> None:
+    built = TraceBuilder()
+    for index, size in enumerate([1, 2, 2, 3, 3, 3, 4]):
+        built.operator("a", 10 * index, 5, **{"Input Dims": [[size]]})
+    (operator,) = opscope.summarize(load(built)).operators
+    assert operator.input_shapes == (("[[3]]", 3), ("[[2]]", 2), ("[[1]]", 1))
+
+
+@pytest.mark.parametrize(
+    ("recorded", "overload"),
+    [(["aten::add.Tensor"] * 2, "Tensor"), (["aten::add.Tensor", "aten::add.Scalar"], None),
+     (["aten::add.Tensor", "aten::add"], None)],
+)  # fmt: skip
+def test_an_overload_is_named_if_all_calls_have_it(load: Load, recorded: list[str], overload: str) -> None:
+    built = TraceBuilder()
+    for index, name in enumerate(recorded):
+        built.operator(name, 10 * index, 5)
+    (operator,) = opscope.summarize(load(built)).operators
+    assert (operator.name, operator.overload, operator.calls) == ("aten::add", overload, 2)
+
+
+def test_operators_without_a_name(load: Load) -> None:
+    built = TraceBuilder().operator("x", 0, 10, **{"Input Dims": []}).launch(1).kernel("k", 20, 5)
+    built.events[0]["name"] = None
+    (operator,) = opscope.summarize(load(built)).operators
+    assert (operator.name, operator.category, operator.self_device_ns) == ("", "other", 5_000)
+    assert operator.kernels[0].name == "k"
+    assert operator.input_shapes == (("[]", 1),)
+
+
+def test_an_empty_session() -> None:
+    with Session() as session:
+        summary = opscope.summarize(session)
+    assert (summary.traces, summary.operators, summary.device_time_ns) == ((), (), 0)
+
+
+def test_a_saved_session_says_the_same(load: Load, tmp_path: Path, summary: Any) -> None:
+    saved = load(training()).save(tmp_path / "s.opscope")
+    assert opscope.summarize(load(saved)) == summary

@@ -1,0 +1,508 @@
+"""Exactness of times, values of every type, old formats, and what is said about a flawed trace."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import opscope
+from opscope.errors import InputError
+from opscope.model.finding import Severity
+from opscope.model.session import Session
+from opscope.testing import TraceBuilder
+
+Load = Callable[..., Session]
+Make = Callable[..., Path]
+
+
+def trace_of(events: list[str], **properties: Any) -> str:
+    """A trace of events given as text, so that numbers keep their digits."""
+    head = json.dumps({"schemaVersion": 1, **properties})[:-1]
+    return f'{head}, "traceEvents": [\n' + ",\n".join(events) + "\n]}"
+
+
+def operator(start: str, duration: str = "1", name: str = "a", **args: Any) -> str:
+    return (
+        f'{{"ph": "X", "cat": "cpu_op", "name": {json.dumps(name)}, "pid": 1, "tid": 1, '
+        f'"ts": {start}, "dur": {duration}, "args": {json.dumps(args)}}}'
+    )
+
+
+def findings(session: Session) -> dict[str, Any]:
+    """Evidence by code, without what every small trace lacks."""
+    usual = ("trace.absent", "trace.no_device_activity")
+    return {f.code: f.evidence for f in session.findings() if f.code not in usual}
+
+
+def ns(text: str) -> int:
+    return int(Decimal(text) * 1000)
+
+
+class TestExactTimes:
+    @pytest.mark.parametrize(
+        ("low", "high"),
+        [(0, 10**6), (4_400_000_000_000, 4_510_000_000_000), (2**43 - 10**9, 2**43 - 1)],
+        ids=["small", "since-boot", "largest"],
+    )
+    @pytest.mark.parametrize("digits", [0, 1, 2, 3])
+    def test_every_nanosecond_a_double_can_tell(self, load: Load, low: int, high: int, digits: int) -> None:
+        chance = random.Random(digits)
+        times = [f"{chance.randint(low, high)}" for _ in range(3_000)]
+        if digits:
+            times = [f"{time}.{chance.randrange(10**digits):0{digits}}" for time in times]
+        durations = [f"{chance.randrange(10**7)}.{chance.randrange(1000):03}" for _ in times]
+        session = load(trace_of(list(map(operator, times, durations))))
+        found = session.query("SELECT start_ns, duration_ns FROM operators")
+        assert sorted(found) == sorted(zip(map(ns, times), map(ns, durations), strict=True))
+
+    @pytest.mark.parametrize("whole", [8_796_093_022_208, 1_712_345_678_901_234])
+    def test_times_wider_than_a_double_keep_every_digit(self, load: Load, whole: int) -> None:
+        chance = random.Random(whole)
+        times = [f"{whole + chance.randrange(10**6)}.{chance.randrange(1000):03}" for _ in range(1_000)]
+        times.append(f"{whole}.567")
+        session = load(trace_of(list(map(operator, times))))
+        found = session.query("SELECT start_ns FROM operators")
+        assert sorted(found) == sorted((ns(time),) for time in times)
+
+    @pytest.mark.xfail(
+        strict=True,
+        reason="kineto.sql: is_inexact looks at the double, which no longer shows digits it dropped",
+    )
+    @pytest.mark.parametrize(
+        "time", ["1712345678901234.100", "1712345678901234.999", "9007199254740993.567", "9007199254740993"]
+    )
+    def test_a_wide_time_whose_last_digits_a_double_drops(self, load: Load, time: str) -> None:
+        assert load(trace_of([operator(time)])).query("SELECT start_ns FROM operators") == [(ns(time),)]
+
+    def test_negative_times(self, load: Load) -> None:
+        session = load(trace_of([operator("-5.25"), operator("-0.001"), operator("3")]))
+        assert session.query("SELECT start_ns FROM operators ORDER BY 1") == [(-5_250,), (-1,), (3_000,)]
+
+    @pytest.mark.parametrize("text", ["1.5e3", "15E2", '"1500"', '"1500.000"', "1500.0000", "1499.9999"])
+    def test_other_ways_to_write_a_number(self, load: Load, text: str) -> None:
+        assert load(trace_of([operator(text)])).query("SELECT start_ns FROM operators") == [(1_500_000,)]
+
+
+class TestTypes:
+    def test_ids_may_be_numbers_or_strings(self, load: Load) -> None:
+        def trace(convert: Callable[[int], Any]) -> TraceBuilder:
+            built = TraceBuilder().operator("aten::mm", 10, 50).launch(12, external_id=1).kernel("k", 90, 5)
+            for event in built.events:
+                event["pid"], event["tid"] = convert(event["pid"]), convert(event["tid"])
+                for key in ("External id", "correlation", "device", "stream"):
+                    if key in event["args"]:
+                        event["args"][key] = convert(event["args"][key])
+            return built
+
+        def rows(session: Session) -> list[Any]:
+            return [
+                session.query("SELECT process, native_thread FROM threads"),
+                session.query("SELECT external_id, self_device_ns FROM operators"),
+                session.query("SELECT device, stream, correlation_id, attribution FROM device_activities"),
+            ]
+
+        numbers, strings = rows(load(trace(int))), rows(load(trace(str)))
+        assert numbers == strings
+        assert numbers == [[("1", "1")], [(1, 5_000)], [(0, 7, 101, "external_id")]]
+
+    @pytest.mark.parametrize("args", [None, [1, 2], "x", 5, {}, {"unknown": {"deep": [1]}}])
+    def test_arguments_of_any_type(self, load: Load, args: Any) -> None:
+        trace = TraceBuilder().event("cpu_op", "a", 1, 2, 1, args)
+        assert load(trace).query("SELECT name, external_id FROM operators") == [("a", None)]
+
+    @pytest.mark.parametrize("value", ["x1", {"a": 1}, [5], 2**70, None, ""])
+    def test_an_id_of_another_type_is_no_id(self, load: Load, value: Any) -> None:
+        trace = TraceBuilder().event("cpu_op", "a", 1, 2, 1, {"External id": value, "Input Dims": [[1]]})
+        assert load(trace).query("SELECT external_id, input_shapes FROM operators") == [(None, "[[1]]")]
+
+    def test_one_odd_value_spoils_no_other_event(self, load: Load) -> None:
+        trace = TraceBuilder().operator("a", 1, 2).operator("b", 5, 2, **{"Sequence number": "odd"})
+        trace.launch(6).kernel("k", 9, 4, **{"registers per thread": "many", "shared memory": 2**60})
+        session = load(trace)
+        assert session.query("SELECT name, external_id, self_device_ns FROM operators ORDER BY 2") == [
+            ("a", 1, 0),
+            ("b", 2, 4_000),
+        ]
+        columns = "device, grid_x, registers_per_thread, shared_memory_bytes"
+        assert session.query(f"SELECT {columns} FROM device_activities") == [(0, 4, None, None)]
+
+    @pytest.mark.parametrize("grid", ["[1, 2, 3]", [1.0, 2, 3]])
+    def test_a_grid_in_other_words(self, load: Load, grid: Any) -> None:
+        session = load(TraceBuilder().kernel("k", 1, 2, grid=grid))
+        assert session.query("SELECT grid_x, grid_y, grid_z FROM device_activities") == [(1, 2, 3)]
+
+    @pytest.mark.parametrize("grid", [{"x": 1}, [], None, 5, ["a", "b", "c"]])
+    def test_a_grid_that_is_none(self, load: Load, grid: Any) -> None:
+        session = load(TraceBuilder().kernel("k", 1, 2, grid=grid))
+        assert session.query("SELECT grid_x, grid_y, grid_z FROM device_activities") == [(None, None, None)]
+
+    @pytest.mark.xfail(
+        strict=True, reason="kineto.sql: from_json raises on a grid that is no JSON; a load fails"
+    )
+    def test_a_grid_that_is_no_json(self, load: Load) -> None:
+        session = load(TraceBuilder().kernel("k", 1, 2, grid="grid(1024,)"))
+        assert session.query("SELECT grid_x FROM device_activities") == [(None,)]
+
+    @pytest.mark.xfail(
+        strict=True, reason="kineto.sql: values beyond INTEGER are cast without TRY; a load fails"
+    )
+    @pytest.mark.parametrize(
+        "builder",
+        [
+            TraceBuilder().kernel("k", 1, 2, block=[2**40, 1, 1]),
+            TraceBuilder().event("kernel", "k", 1, 2, 7, {"stream": 7}, process=4_294_967_295),
+            TraceBuilder().kernel("k", 1, 2, device=2**40),
+        ],
+        ids=["block", "process-for-device", "device"],
+    )
+    def test_numbers_beyond_their_column(self, load: Load, builder: TraceBuilder) -> None:
+        assert load(builder).scalar("SELECT sum(duration_ns) FROM device_activities") == 2_000
+
+    @pytest.mark.parametrize("name", [None, 5, ["x"], "", "a\x00b", "\U0001f525", "x" * 100_000])
+    def test_names_of_any_kind(self, load: Load, name: Any) -> None:
+        trace = TraceBuilder().operator("x", 1, 2).launch(1).kernel("k", 5, 2)
+        for event in trace.events:
+            event["name"] = name
+        session = load(trace)
+        expected = name if isinstance(name, str | None) else json.dumps(name)
+        assert session.query("SELECT name FROM operators") == [(expected,)]
+        assert session.query("SELECT name FROM kernel_names") == [(expected or "",)]
+        assert all(check.holds for check in session.check())
+
+
+class TestFlaws:
+    def test_control_characters(self, load: Load) -> None:
+        text = trace_of([operator("1"), operator("5", name="b")]).replace('"a"', '"a\x01\x7f"', 1)
+        session = load(text)
+        assert findings(session) == {"trace.control_characters": {"first_byte": text.index("\x01")}}
+        assert session.query("SELECT name FROM operators ORDER BY 1") == [("a \x7f",), ("b",)]
+
+    def test_bytes_that_are_not_utf8(self, load: Load) -> None:
+        text = trace_of([operator("1", name="Größe")], note="ü").encode()
+        text = text.replace(b"Gr\\u00f6\\u00dfe", b"Gr\xf6\xdfe")
+        session = load(text)
+        assert findings(session) == {"trace.invalid_utf8": {"first_byte": text.index(b"\xf6")}}
+        assert session.query("SELECT name FROM operators") == [("Gr??e",)]
+
+    def test_several_flaws_and_wide_times_at_once(self, load: Load) -> None:
+        events = [operator("1712345678901234.567", name="aXb"), operator("NaN"), operator("1", "NaN")]
+        text = trace_of(events).encode().replace(b"aXb", b"a\x02\xffb")
+        session = load(text)
+        assert findings(session).keys() == {
+            "trace.control_characters",
+            "trace.invalid_utf8",
+            "trace.events_without_time",
+        }
+        assert session.query("SELECT name, start_ns FROM operators") == [("a ?b", 1_712_345_678_901_234_567)]
+
+    @pytest.mark.parametrize(
+        ("start", "duration"),
+        [("NaN", "1"), ("Infinity", "1"), ("-Infinity", "1"), ("1e300", "1"), ("null", "1"), ("1", "NaN"),
+         ("1", "-0.001"), ("1", "null"), ("1", "1e300")],
+    )  # fmt: skip
+    def test_events_without_a_usable_time(self, load: Load, start: str, duration: str) -> None:
+        session = load(trace_of([operator(start, duration), operator("5", name="b")]))
+        assert findings(session) == {"trace.events_without_time": {"event_count": 1}}
+        assert session.query("SELECT name FROM operators") == [("b",)]
+
+    @pytest.mark.xfail(
+        strict=True,
+        reason="kineto.sql: annotations, frames and overheads take events that the finding says are omitted",
+    )
+    @pytest.mark.parametrize("category", ["user_annotation", "python_function", "overhead"])
+    @pytest.mark.parametrize("duration", ["null", "-5"])
+    def test_no_table_has_events_without_a_usable_time(
+        self, load: Load, category: str, duration: str
+    ) -> None:
+        odd = operator("1", duration, "ProfilerStep#3").replace("cpu_op", category)
+        session = load(trace_of([odd, operator("5")]))
+        assert findings(session) == {"trace.events_without_time": {"event_count": 1}}
+        for table in ("annotations", "frames", "overheads", "steps"):
+            assert session.scalar(f"SELECT count(*) FROM {table}") == 0
+
+    def test_categories_no_table_holds_are_counted(self, load: Load) -> None:
+        trace = TraceBuilder().operator("a", 1, 2)
+        for _ in range(3):
+            trace.event("novel", "x", 1, 2, 1, {})
+        trace.events.append({"ph": "C", "name": "counter", "pid": 1, "tid": 1, "ts": 1, "args": {"a": 1}})
+        trace.events.append({"ph": "B", "cat": "cpu_op", "name": "b", "pid": 1, "tid": 1, "ts": 1})
+        evidence = findings(load(trace))
+        assert evidence["trace.categories_ignored"]["event_count"]["novel"] == 3
+        assert sum(evidence["trace.categories_ignored"]["event_count"].values()) == 5
+
+    @pytest.mark.xfail(
+        strict=True, reason="quality.take_census: these are in no table, and no finding says so"
+    )
+    @pytest.mark.parametrize("phase", ["i", None])
+    def test_operators_of_another_phase_are_counted(self, load: Load, phase: str | None) -> None:
+        trace = TraceBuilder().operator("b", 5, 2).operator("a", 1, 2).operator("c", 9, 2)
+        trace.events[1]["ph"] = phase
+        session = load(trace)
+        assert session.scalar("SELECT count(*) FROM operators") == 2
+        assert findings(session)
+
+    def test_marks_and_arrows_are_not_reported(self, load: Load) -> None:
+        trace = TraceBuilder().operator("a", 1, 2)
+        trace.events += [
+            {"ph": "i", "s": "g", "name": "Iteration Start: PyTorch", "pid": "T", "tid": "T", "ts": 1},
+            {"ph": "i", "s": "g", "name": "Record Window End", "pid": "", "tid": "", "ts": 9},
+            {"ph": "s", "id": 5, "cat": "ac2g", "name": "ac2g", "pid": 1, "tid": 1, "ts": 1},
+            {"ph": "f", "id": 5, "cat": "async_gpu", "name": "x", "pid": 1, "tid": 1, "ts": 1, "bp": "e"},
+        ]  # fmt: skip
+        session = load(trace)
+        assert findings(session).get("trace.categories_ignored", {}) == {"event_count": {"async_gpu": 1}}
+        assert session.query("SELECT native_thread FROM threads") == [("1",)]
+
+    def test_operators_that_overlap(self, load: Load) -> None:
+        trace = TraceBuilder().operator("a", 1, 10).operator("b", 5.5, 10).operator("c", 6, 1)
+        session = load(trace)
+        assert findings(session) == {"trace.operators_overlap": {"operator_count": 1}}
+        assert session.query("SELECT name, parent_id, self_cpu_ns FROM operators ORDER BY operator_id") == [
+            ("a", None, 10_000), ("b", None, 9_000), ("c", 1, 1_000),
+        ]  # fmt: skip
+
+    def test_microsecond_clocks_let_a_child_end_a_tick_late(self, load: Load) -> None:
+        session = load(TraceBuilder().operator("a", 1, 10).operator("b", 5, 7))
+        assert findings(session) == {}
+        assert session.query("SELECT name, parent_id, self_cpu_ns FROM operators ORDER BY operator_id") == [
+            ("a", None, 4_000), ("b", 0, 7_000),
+        ]  # fmt: skip
+
+    def test_kernels_that_overlap_on_one_stream(self, load: Load) -> None:
+        trace = TraceBuilder().kernel("a", 10, 10).kernel("b", 15, 10).kernel("c", 16, 2, stream=8)
+        session = load(trace)
+        assert findings(session)["trace.same_stream_overlap"] == {"activity_count": 1}
+        assert session.query("SELECT span_ns, busy_ns, idle_ns FROM devices") == [(15_000, 15_000, 0)]
+
+    def test_unattributed_time_by_reason(self, load: Load) -> None:
+        trace = TraceBuilder().operator("a", 10, 10).launch(12).kernel("mine", 30, 50)
+        trace.kernel("early", 1, 2, correlation=50).kernel("lost", 90, 0.25, correlation=999)
+        trace.event("kernel", "stray", 95, 47.75, 7, {"device": 0, "stream": 7})
+        session = load(trace)
+        assert findings(session) == {
+            "attribution.before_window": {"duration_ns": 2_000, "activity_count": 1, "fraction": 0.02},
+            "attribution.no_launch_record": {"duration_ns": 250, "activity_count": 1, "fraction": 0.0025},
+            "attribution.no_correlation": {"duration_ns": 47_750, "activity_count": 1, "fraction": 0.4775},
+        }
+        severities = {f.code: f.severity for f in session.findings()}
+        assert severities["attribution.before_window"] is Severity.WARNING
+        assert severities["attribution.no_launch_record"] is Severity.INFO
+        assert all(f.trace_id == 0 and f.message.endswith(".") for f in session.findings())
+
+    def test_ids_of_another_numbering(self, load: Load) -> None:
+        trace = TraceBuilder()
+        for index in range(4):
+            trace.operator("a", 1_000 * index, 10, external_id=index)
+            trace.launch(1_000 * index + 5, external_id=3 - index).kernel("k", 1_000 * index + 6, 2)
+        session = load(trace)
+        assert findings(session) == {"attribution.impossible_external_ids": {"id_count": 4}}
+        assert session.query("SELECT DISTINCT attribution FROM device_activities") == [("correlation",)]
+
+    def test_what_a_trace_lacks_is_said_once(self, load: Load) -> None:
+        (lone,) = (f for f in load(TraceBuilder().kernel("k", 1, 2)).findings() if f.code == "trace.absent")
+        assert lone.evidence["absent"] == [
+            "operators", "runtime calls", "profiler steps", "device properties", "rank",
+        ]  # fmt: skip
+        whole = TraceBuilder(distributedInfo={"rank": 0}, deviceProperties=[{"id": 0, "name": "X"}]).step(
+            1, 0, 50
+        )
+        whole.operator("a", 1, 5, **{"Input Dims": []}).launch(2).kernel("k", 3, 1)
+        assert load(whole).findings() == []
+
+    def test_no_device_activity(self, load: Load) -> None:
+        codes = [f.code for f in load(TraceBuilder().operator("a", 1, 2)).findings()]
+        assert codes == ["trace.no_device_activity", "trace.absent"]
+
+
+class TestTruncation:
+    def test_what_was_complete_is_loaded_and_what_was_lost_is_said(self, load: Load) -> None:
+        trace = TraceBuilder(distributedInfo={"rank": 2})
+        for index in range(30):
+            trace.operator(f"op{index}", 10 * index, 5)
+        text = trace.text().encode()
+        for cut in range(len(text) - 2, 400, -613):
+            complete = text[:cut].count(b"}}")
+            lost = cut - text[:cut].rindex(b"}}") - 2
+            session = load(text[:cut])
+            assert session.query("SELECT count(*), max(name) FROM operators")[0][0] == complete
+            assert findings(session) == {"trace.truncated": {"lost_bytes": lost, "size_bytes": cut}}
+            assert session.query("SELECT rank, size_bytes FROM traces") == [(2, cut)]
+
+    def test_a_cut_in_the_keys_after_the_array_loses_no_event(self, load: Load) -> None:
+        trace = TraceBuilder().operator("a", 1, 2)
+        text = trace.text().rstrip("}\n") + '], "distributedInfo": {"pg_config": [{"a": 1}, {"b": 2}'
+        text = text.replace("]], ", "], ")
+        session = load(text)
+        assert session.scalar("SELECT count(*) FROM operators") == 1
+        assert findings(session).keys() == {"trace.truncated"}
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("old", "new", "message"),
+        [
+            ('"dur": 1', '"dur": 1x', "not valid JSON inside the traceEvents array"),
+            ('"dur": 1', '"dur": "x"', "an event cannot be read"),
+            ('"ts": 5', '"ts": [5]', "an event cannot be read"),
+            ('"name": "a"', '"name" "a"', "not valid JSON inside the traceEvents array"),
+            ('"name": "a"', '"name": "\\ud800"', "not valid JSON inside the traceEvents array"),
+            ('"name": "a"', '"name": "\\x"', "not valid JSON inside the traceEvents array"),
+            (',\n{"ph"', ',\n7, {"ph"', "an event cannot be read"),
+        ],
+    )
+    @pytest.mark.parametrize("flaw", ["", "\x03"], ids=["else-sound", "after-mending"])
+    def test_an_array_that_cannot_be_read(
+        self, make_trace: Make, old: str, new: str, message: str, flaw: str
+    ) -> None:
+        text = trace_of([operator("1", name="fine"), operator("5"), operator("9", name="z")], note="é" * 9)
+        position = text.index(old, text.index('"ts": 1,') + 8)
+        text = text[:position] + new + text[position + len(old) :]
+        text = text.replace("fine", "fi" + flaw + "ne")
+        path = make_trace(text)
+        with pytest.raises(InputError, match=message) as caught:
+            opscope.load(path)
+        assert caught.value.source == str(path)
+        assert caught.value.byte_offset is not None
+        if message.startswith("not valid"):
+            data = text.encode()
+            assert 0 <= caught.value.byte_offset - data.index(new.encode()) <= len(new) + 12
+
+    @pytest.mark.parametrize("text", ["", "hello", '{"a": 1}', '{"traceEvents": []}', '{"traceEvents": ['])
+    def test_no_trace(self, load: Load, make_trace: Make, text: str) -> None:
+        path = make_trace(text)
+        with pytest.raises(InputError) as caught:
+            load(path)
+        assert str(path) in str(caught.value)
+        assert caught.value.byte_offset is not None
+
+    def test_the_second_of_two_files_is_named(self, load: Load, make_trace: Make) -> None:
+        good, bad = make_trace(TraceBuilder().operator("a", 1, 2), "a.json"), make_trace("hello", "b.json")
+        with pytest.raises(InputError, match="not JSON") as caught:
+            load([good, bad])
+        assert caught.value.source == str(bad)
+
+    @pytest.mark.parametrize("limit", ["nonsense", "-1GB", ""])
+    def test_a_memory_limit_that_is_none(self, load: Load, limit: str) -> None:
+        with pytest.raises(InputError):
+            load(TraceBuilder().operator("a", 1, 2), memory_limit=limit)
+
+    @pytest.mark.parametrize("threads", [0, -1])
+    def test_a_number_of_threads_that_is_none(self, load: Load, threads: int) -> None:
+        with pytest.raises(InputError):
+            load(TraceBuilder().operator("a", 1, 2), threads=threads)
+
+    def test_a_memory_limit_keeps_the_session_in_a_file(self, load: Load) -> None:
+        session = load(TraceBuilder().operator("a", 1, 2), memory_limit="500MB", threads=1)
+        assert session.is_file_backed
+        folder = session.temporary_directory
+        assert (folder / "session.duckdb").exists()
+        session.close()
+        assert not folder.exists()
+
+
+LEGACY = """{"schemaVersion": 1, "traceEvents": [
+{"ph": "X", "cat": "Operator", "name": "ProfilerStep#7", "pid": 9, "tid": "9",
+ "ts": 1623143089861000, "dur": 90,
+ "args": {"Device": 9, "External id": 1, "Trace name": "PyTorch Profiler", "Call stack": ""}},
+{"ph": "X", "cat": "Operator", "name": "aten::mm", "pid": 9, "tid": "9", "ts": 1623143089861010, "dur": 20,
+ "args": {"external id": 2, "Call stack": "a.py(1): f;b.py(2): g", "Module Hierarchy": "Net.fc"}},
+{"ph": "X", "cat": "Runtime", "name": "cudaLaunchKernel", "pid": 9, "tid": "9",
+ "ts": 1623143089861015, "dur": 2,
+ "args": {"cbid": 211, "correlation": 5, "external id": "2", "external ts": "1623143089861010"}},
+{"ph": "X", "cat": "Kernel", "name": "sgemm", "pid": 0, "tid": "stream 7", "ts": 1623143089861040, "dur": 8,
+ "args": {"queued": 0, "device": 0, "context": 1, "stream": 7, "correlation": 5, "external id": "2",
+          "registers per thread": 32, "grid": [1, 2, 3], "block": [4, 5, 6]}},
+{"ph": "X", "cat": "Memcpy", "name": "Memcpy DtoH", "pid": 0, "tid": "stream 7",
+ "ts": 1623143089861050, "dur": 1,
+ "args": {"device": 0, "stream": 7, "correlation": 6, "bytes": 4}},
+{"ph": "X", "cat": "Memset", "name": "Memset", "pid": 0, "tid": "stream 7",
+ "ts": 1623143089861052, "dur": 1,
+ "args": {"device": 0, "stream": 7, "correlation": 7, "bytes": 4}}
+]}"""
+
+
+class TestLegacyFormat:
+    def test_categories_and_keys_of_2021(self, load: Load) -> None:
+        session = load(LEGACY)
+        assert session.query(
+            "SELECT name, external_id, call_stack, module_hierarchy, step FROM operators"
+        ) == [("aten::mm", 2, "a.py(1): f;b.py(2): g", "Net.fc", 7)]
+        query = (
+            "SELECT kind, stream, correlation_id, external_id, start_ns, grid_z, attribution, step "
+            "FROM device_activities ORDER BY start_ns"
+        )
+        assert session.query(query) == [
+            ("kernel", 7, 5, 2, 1_623_143_089_861_040_000, 3, "external_id", 7),
+            ("memcpy", 7, 6, None, 1_623_143_089_861_050_000, None, "no_launch_record", None),
+            ("memset", 7, 7, None, 1_623_143_089_861_052_000, None, "no_launch_record", None),
+        ]
+        assert session.query("SELECT step, device_ns, kernel_count FROM steps") == [(7, 8_000, 1)]
+        assert session.query("SELECT name FROM annotations") == [("ProfilerStep#7",)]
+        assert session.query("SELECT event_count FROM traces") == [(6,)]
+
+    @pytest.mark.xfail(
+        strict=True, reason="staging.py: the census of the rewritten text no longer sees old names"
+    )
+    def test_the_format_is_named(self, load: Load) -> None:
+        assert load(LEGACY).query("SELECT format FROM traces") == [("kineto_legacy",)]
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="kineto.py: is_outermost compares names with overloads, but tables and totals are by name without",
+)
+def test_recursion_through_overloads_counts_once(load: Load) -> None:
+    trace = TraceBuilder().operator("aten::sum.dim_IntList", 10, 50).operator("aten::sum.IntList_out", 20, 10)
+    trace.launch(25).kernel("k", 90, 7)
+    query = "SELECT name, sum(total_device_ns) FILTER (WHERE is_outermost) FROM operators GROUP BY name"
+    assert load(trace).query(query) == [("aten::sum", 7_000)]
+
+
+class TestInvariants:
+    @staticmethod
+    def trace() -> TraceBuilder:
+        built = TraceBuilder().step(1, 0, 400).step(2, 400, 400)
+        for index in range(8):
+            start = 100 * index
+            built.operator("aten::linear", start, 80).operator("aten::addmm", start + 5, 40)
+            built.launch(start + 10).kernel(f"k{index % 3}", start + 50, 30, stream=7 + index % 2)
+            built.launch(start + 60, thread=2).kernel("loose", start + 62, 4, device=index % 2)
+        return built.kernel("early", 1, 2, correlation=1)
+
+    @staticmethod
+    def rows(session: Session, shift_ns: int = 0) -> list[Any]:
+        time = f"start_ns - {shift_ns}"
+        return [
+            session.query(
+                f"SELECT name, {time}, duration_ns, depth, is_outermost, step, self_cpu_ns, self_device_ns, "
+                "total_device_ns FROM operators ORDER BY operator_id"
+            ),
+            session.query(
+                f"SELECT n.name, {time}, duration_ns, device, stream, attribution, step "
+                "FROM device_activities JOIN kernel_names n USING (name_id) ORDER BY activity_id"
+            ),
+            session.query(f"SELECT step, {time}, duration_ns, device_ns, kernel_count FROM steps ORDER BY 1"),
+            session.query("SELECT device, span_ns, busy_ns, idle_ns FROM devices ORDER BY 1"),
+            sorted((f.code, json.dumps(f.evidence)) for f in session.findings()),
+        ]
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_the_order_of_events_is_irrelevant(self, load: Load, seed: int) -> None:
+        expected = self.rows(load(self.trace()))
+        shuffled = self.trace()
+        random.Random(seed).shuffle(shuffled.events)
+        assert self.rows(load(shuffled)) == expected
+
+    @pytest.mark.parametrize("shift_us", [-5_000_000, 4_407_000_000_000, 1_712_345_678_901_234])
+    def test_a_shift_of_all_times_changes_only_starts(self, load: Load, shift_us: int) -> None:
+        expected = self.rows(load(self.trace()))
+        shifted = self.trace()
+        for event in shifted.events:
+            event["ts"] += shift_us
+        assert self.rows(load(shifted), shift_us * 1000) == expected

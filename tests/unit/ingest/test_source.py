@@ -1,0 +1,255 @@
+"""Every place a trace can lie in, every compression, and every way that fails."""
+
+from __future__ import annotations
+
+import builtins
+import gzip
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+import zstandard
+
+from opscope.errors import DependencyError, InputError
+from opscope.ingest import source
+from opscope.ingest.source import find_traces, local_text
+from opscope.model.session import Session
+from opscope.testing import TraceBuilder
+
+TEXT = TraceBuilder().operator("aten::mm", 10, 5).operator("aten::add", 30, 5).text().encode()
+Load = Callable[..., Session]
+Make = Callable[..., Path]
+
+
+def read(path: Path, scratch: Path) -> tuple[bytes, str | None]:
+    (trace,) = find_traces(str(path))
+    with local_text(trace, scratch) as local:
+        return local.path.read_bytes(), local.damage
+
+
+def codes(session: Session) -> set[str]:
+    return {finding.code for finding in session.findings()}
+
+
+class TestFinding:
+    def test_a_folder_in_the_natural_order_of_names(self, tmp_path: Path) -> None:
+        names = ["rank10.json", "rank2.json.gz", "rank1.json.zst", "a.json", "1²3.json", "10.json", "9.json"]
+        for name in names:
+            (tmp_path / name).touch()
+        found = [Path(trace.name).name for trace in find_traces(str(tmp_path))]
+        assert found[:2] == ["1²3.json", "9.json"] or found[:3] == ["1²3.json", "9.json", "10.json"]
+        assert found[-4:] == ["a.json", "rank1.json.zst", "rank2.json.gz", "rank10.json"]
+
+    def test_what_is_no_trace_in_a_folder_is_passed_over(self, tmp_path: Path) -> None:
+        for name in ["t.json", "t.opscope.json", ".hidden.json", "notes.txt", "t.json.partial"]:
+            (tmp_path / name).touch()
+        (tmp_path / "folder").mkdir()
+        assert [Path(trace.name).name for trace in find_traces(str(tmp_path))] == ["t.json"]
+
+    def test_a_file_of_any_name(self, tmp_path: Path) -> None:
+        path = tmp_path / "no suffix"
+        path.write_bytes(TEXT)
+        assert find_traces(str(path))[0].path == path
+        assert find_traces(f"file://{path}")[0].path == path
+
+    @pytest.mark.parametrize("name", ["missing.json", "missing/", "~nobody-of-that-name/t.json", "x" * 5_000])
+    def test_nothing_there(self, tmp_path: Path, name: str) -> None:
+        given = name if name.startswith("~") else str(tmp_path / name)
+        with pytest.raises(InputError, match="no such file or folder") as caught:
+            find_traces(given)
+        assert caught.value.source == given
+
+    def test_a_folder_without_traces(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match=r"the folder holds no traces\. Traces end in \.json, "):
+            find_traces(str(tmp_path))
+
+    def test_a_path_that_may_not_be_read_or_is_no_file(self, tmp_path: Path) -> None:
+        (tmp_path / "t.json").mkdir()
+        with (
+            pytest.raises(InputError, match="cannot be read"),
+            local_text(source.TraceFile("t", path=tmp_path / "t.json"), tmp_path),
+        ):
+            pass
+
+
+class TestCompression:
+    @pytest.fixture(params=["isal", "zlib"])
+    def inflate(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+        if request.param == "zlib":
+            monkeypatch.setitem(sys.modules, "isal", None)
+            monkeypatch.setitem(sys.modules, "isal.isal_zlib", None)
+        else:
+            pytest.importorskip("isal")
+        return str(request.param)
+
+    def test_plain_files_are_read_in_place(self, make_trace: Make, tmp_path: Path) -> None:
+        path = make_trace(TEXT)
+        with local_text(find_traces(str(path))[0], tmp_path) as local:
+            assert local.path == path
+
+    @pytest.mark.parametrize("name", ["t.json.gz", "t.json", "t"])
+    def test_gzip_by_its_first_bytes(self, make_trace: Make, tmp_path: Path, inflate: str, name: str) -> None:
+        path = make_trace(gzip.compress(TEXT), name)
+        assert read(path, tmp_path) == (TEXT, None), inflate
+        assert not (tmp_path / "spool.json").exists()
+
+    @pytest.mark.parametrize("chunk", [1, 7, 64, 1 << 16])
+    def test_gzip_of_several_members(
+        self, make_trace: Make, tmp_path: Path, inflate: str, monkeypatch: pytest.MonkeyPatch, chunk: int
+    ) -> None:
+        monkeypatch.setattr(source, "_GZIP_CHUNK_BYTES", chunk)
+        parts = [TEXT[:100], b"", TEXT[100:101], TEXT[101:]]
+        path = make_trace(b"".join(map(gzip.compress, parts)) + b"\0" * 99, "t.json.gz")
+        assert read(path, tmp_path) == (TEXT, None), inflate
+
+    def test_a_member_that_ends_with_a_chunk(
+        self, make_trace: Make, tmp_path: Path, inflate: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        first = gzip.compress(TEXT[:100])
+        monkeypatch.setattr(source, "_GZIP_CHUNK_BYTES", len(first))
+        path = make_trace(first + gzip.compress(TEXT[100:]), "t.json.gz")
+        assert read(path, tmp_path) == (TEXT, None), inflate
+
+    def test_gzip_cut_off_is_salvaged(self, load: Load, make_trace: Make, inflate: str) -> None:
+        text = long_text()
+        compressed = gzip.compress(text)
+        session = load(make_trace(compressed[: len(compressed) // 2], "t.json.gz"))
+        assert {"trace.compression_damaged", "trace.truncated"} <= codes(session), inflate
+        assert 100 < session.scalar("SELECT count(*) FROM operators") < 4_000
+
+    def test_gzip_with_a_flipped_byte_is_salvaged(self, load: Load, make_trace: Make, inflate: str) -> None:
+        compressed = bytearray(gzip.compress(long_text()))
+        compressed[-6] ^= 0xFF
+        session = load(make_trace(bytes(compressed), "t.json.gz"))
+        assert {"trace.compression_damaged", "trace.truncated"} <= codes(session), inflate
+
+    def test_gzip_without_any_text_is_an_error(self, make_trace: Make, tmp_path: Path, inflate: str) -> None:
+        path = make_trace(gzip.compress(TEXT)[:15], "t.json.gz")
+        with pytest.raises(InputError, match="broken gzip") as caught:
+            read(path, tmp_path)
+        assert (caught.value.source, caught.value.byte_offset) == (str(path), 15), inflate
+
+    def test_zstd_of_one_or_several_frames(self, make_trace: Make, tmp_path: Path) -> None:
+        compress = zstandard.ZstdCompressor().compress
+        assert read(make_trace(compress(TEXT), "t.json.zst"), tmp_path) == (TEXT, None)
+        frames = compress(TEXT[:50]) + compress(TEXT[50:])
+        assert read(make_trace(frames, "t.json.zst"), tmp_path) == (TEXT, None)
+
+    def test_zstd_that_breaks(self, load: Load, make_trace: Make, tmp_path: Path) -> None:
+        text = long_text()
+        frames = zstandard.ZstdCompressor().compress(text[:50_000]) + b"\x28\xb5\x2f\xfd" + b"\xff" * 64
+        session = load(make_trace(frames, "t.json.zst"))
+        assert {"trace.compression_damaged", "trace.truncated"} <= codes(session)
+        with pytest.raises(InputError, match="broken zstd"):
+            read(make_trace(b"\x28\xb5\x2f\xfd" + b"\xff" * 64, "u.json.zst"), tmp_path)
+        with pytest.raises(InputError, match="broken zstd: the zstd stream ends before any text"):
+            read(make_trace(b"\x28\xb5\x2f\xfd", "v.json.zst"), tmp_path)
+
+    def test_zstd_cut_off_is_salvaged(self, load: Load, make_trace: Make) -> None:
+        compressed = zstandard.ZstdCompressor().compress(long_text())
+        session = load(make_trace(compressed[: len(compressed) * 3 // 4], "t.json.zst"))
+        assert "trace.truncated" in codes(session)
+
+
+def long_text() -> bytes:
+    trace = TraceBuilder()
+    for index in range(4_000):
+        trace.operator(f"aten::op{index * 7919 % 4001}", 10 * index, 8)
+    return trace.text().encode()
+
+
+class TestRemote:
+    @pytest.fixture
+    def memory(self) -> Iterator[Any]:
+        system = fsspec.filesystem("memory")
+        yield system
+        system.store.clear()
+        system.pseudo_dirs[:] = [""]
+
+    def test_a_file(self, memory: Any, load: Load) -> None:
+        memory.pipe("/runs/t.json", TEXT)
+        session = load("memory://runs/t.json")
+        ((name, size_bytes),) = session.query("SELECT source, size_bytes FROM traces")
+        assert name.startswith("memory://")
+        assert name.endswith("runs/t.json")
+        assert size_bytes == len(TEXT)
+
+    def test_a_compressed_file(self, memory: Any, load: Load) -> None:
+        memory.pipe("/runs/t.json.gz", gzip.compress(TEXT))
+        assert load("memory://runs/t.json.gz").scalar("SELECT count(*) FROM operators") == 2
+
+    def test_a_folder(self, memory: Any, load: Load) -> None:
+        for name in ("rank10.json", "rank9.json", "rank9.opscope.json", "x.txt"):
+            memory.pipe(f"/runs/{name}", TEXT)
+        names = load("memory://runs").query("SELECT source FROM traces ORDER BY trace_id")
+        assert [name.rsplit("/")[-1] for (name,) in names] == ["rank9.json", "rank10.json"]
+
+    def test_nothing_there(self, memory: Any) -> None:
+        with pytest.raises(InputError, match="memory://none: no such file"):
+            find_traces("memory://none")
+        memory.makedirs("/empty")
+        with pytest.raises(InputError, match="the folder holds no traces"):
+            find_traces("memory://empty")
+
+    def test_an_unknown_kind_of_address(self) -> None:
+        with pytest.raises(InputError, match="unknown kind of address"):
+            find_traces("nosuch://a/b.json")
+
+    def test_a_system_that_fails(self, memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(*_: Any) -> bool:
+            raise ConnectionResetError("gone")
+
+        monkeypatch.setattr(type(memory), "isdir", fail)
+        with pytest.raises(InputError, match=r"cannot be reached \(ConnectionResetError: gone\)"):
+            find_traces("memory://a.json")
+
+    @pytest.mark.parametrize(
+        ("address", "module", "extra"),
+        [("s3://b/t.json", "s3fs", "s3"), ("gs://b/t.json", "gcsfs", "gcs"),
+         ("https://h/t.json", "aiohttp", "https")],
+    )  # fmt: skip
+    def test_an_extra_that_is_not_installed(
+        self, monkeypatch: pytest.MonkeyPatch, address: str, module: str, extra: str
+    ) -> None:
+        forget(monkeypatch, module)
+        with pytest.raises(DependencyError) as caught:
+            find_traces(address)
+        assert caught.value.source == address
+        assert f'pip install "opscope[{extra}]"' in str(caught.value)
+
+
+def forget(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+    """Make a module look uninstalled, and fsspec try anew."""
+    real = builtins.__import__
+
+    def fail(name: str, *rest: Any, **more: Any) -> Any:
+        if name.split(".", maxsplit=1)[0] == module:
+            raise ImportError(f"No module named {module!r}")
+        return real(name, *rest, **more)
+
+    for loaded in [name for name in sys.modules if name.startswith("fsspec.implementations.http")]:
+        monkeypatch.delitem(sys.modules, loaded)
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setattr(builtins, "__import__", fail)
+    monkeypatch.setattr(sys.modules["fsspec.registry"], "_registry", {})
+
+
+def test_several_sources_are_several_traces(load: Load, make_trace: Make) -> None:
+    first, second = make_trace(TEXT, "b.json"), make_trace(TEXT, "a.json")
+    session = load([str(first), second])
+    assert session.query("SELECT trace_id, source FROM traces ORDER BY 1") == [
+        (0, str(first)),
+        (1, str(second)),
+    ]
+
+
+def test_a_file_name_that_is_not_utf8(load: Load, tmp_path: Path) -> None:
+    path = tmp_path / b"caf\xe9.json".decode("utf-8", "surrogateescape")
+    try:
+        path.write_bytes(TEXT)
+    except OSError:
+        pytest.skip("this file system refuses such names")
+    assert load(path).query("SELECT source FROM traces") == [(str(tmp_path / "caf?.json"),)]

@@ -1,0 +1,87 @@
+"""Every law holds on a sound Session, and each notices when it is broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from opscope.model.checks import run_checks
+from opscope.model.session import Session
+from opscope.testing import TraceBuilder
+
+Load = Callable[..., Session]
+
+
+@pytest.fixture
+def session(load: Load) -> Session:
+    built = TraceBuilder().operator("outer", 0, 100).operator("inner", 10, 50).operator("leaf", 20, 5)
+    built.launch(21).kernel("a", 200, 10).launch(30).kernel("b", 205, 10).launch(80).kernel("c", 300, 1)
+    built.operator("other", 5, 10, thread=2).launch(6, thread=2).kernel("d", 400, 2, device=1)
+    built.launch(900).kernel("loose", 950, 3).kernel("early", 100, 4, correlation=3)
+    return load(built)
+
+
+def broken(session: Session) -> set[str]:
+    return {check.name for check in session.check() if not check.holds}
+
+
+def test_they_hold(session: Session) -> None:
+    assert broken(session) == set()
+    assert [check.violations for check in run_checks(session)] == [()] * 6
+
+
+def test_they_hold_on_an_empty_session() -> None:
+    with Session() as session:
+        assert broken(session) == set()
+
+
+@pytest.mark.parametrize(
+    ("statement", "laws"),
+    [
+        ("UPDATE operators SET self_device_ns = self_device_ns + 1 WHERE name = 'leaf'",
+         {"conservation", "totals", "self_time"}),
+        ("UPDATE operators SET total_device_ns = total_device_ns - 1 WHERE name = 'outer'", {"totals"}),
+        ("UPDATE device_activities SET duration_ns = 9 WHERE device = 0",
+         {"conservation", "self_time", "span"}),
+        ("UPDATE device_activities SET duration_ns = duration_ns + 1 WHERE operator_id = 2",
+         {"conservation", "self_time"}),
+        ("UPDATE device_activities SET operator_id = NULL WHERE operator_id = 2",
+         {"conservation", "self_time", "closed_reasons"}),
+        ("UPDATE device_activities SET operator_id = 0 WHERE operator_id = 2", {"self_time"}),
+        ("UPDATE device_activities SET operator_id = 0 WHERE attribution = 'before_window'",
+         {"conservation", "self_time", "closed_reasons"}),
+        ("UPDATE device_activities SET attribution = NULL WHERE operator_id = 2", {"closed_reasons"}),
+        ("UPDATE device_activities SET attribution = 'no_launch_record' WHERE operator_id = 2",
+         {"closed_reasons"}),
+        ("UPDATE device_activities SET attribution = 'graph' WHERE operator_id IS NULL", {"closed_reasons"}),
+        ("DELETE FROM device_activities WHERE operator_id = 2", {"conservation", "self_time", "span"}),
+        ("DELETE FROM operators WHERE name = 'leaf'", {"conservation", "totals", "self_time"}),
+        ("DELETE FROM operators", {"conservation", "self_time"}),
+        ("UPDATE devices SET busy_ns = busy_ns + 1 WHERE device = 0", {"span"}),
+        ("UPDATE devices SET busy_ns = busy_ns + 1, idle_ns = idle_ns - 1 WHERE device = 1", {"span"}),
+        ("UPDATE devices SET busy_ns = 1000000000, span_ns = 1000000000, idle_ns = 0", {"span"}),
+        ("UPDATE operators SET parent_id = 2 WHERE name = 'inner'", {"tree"}),
+        ("UPDATE operators SET last_descendant_id = 9 WHERE name = 'leaf'", {"tree"}),
+        ("UPDATE operators SET depth = 0 WHERE name = 'leaf'", {"tree"}),
+        ("UPDATE operators SET thread_id = 7 WHERE name = 'leaf'", {"tree"}),
+    ],
+)  # fmt: skip
+def test_each_notices(session: Session, statement: str, laws: set[str]) -> None:
+    session.query(statement)
+    assert broken(session) == laws
+
+
+def test_violations_are_the_offending_rows_at_most_ten(load: Load) -> None:
+    built = TraceBuilder()
+    for index in range(30):
+        built.operator("a", 10 * index, 5).launch(10 * index + 1).kernel("k", 10 * index + 2, 1)
+    session = load(built)
+    session.query(
+        "UPDATE operators SET self_device_ns = 1000 + operator_id WHERE operator_id BETWEEN 3 AND 25"
+    )
+    (check,) = (one for one in session.check() if one.name == "self_time")
+    assert not check.holds
+    assert len(check.violations) == 10
+    assert all(row["self_device_ns"] == 1_000 + row["operator_id"] for row in check.violations)
+    assert check.law.endswith("name it")

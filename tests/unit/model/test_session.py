@@ -1,0 +1,289 @@
+"""Saving, opening, refusing, locking: what a Session promises about its file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+import opscope
+from opscope.errors import InputError
+from opscope.model import schema
+from opscope.model.finding import Finding, Severity
+from opscope.model.session import Session, is_session_file
+from opscope.testing import TraceBuilder
+
+Load = Callable[..., Session]
+
+
+def full_trace() -> TraceBuilder:
+    """Something in every table but those that need rare arguments."""
+    built = TraceBuilder(deviceProperties=[{"id": 0, "name": "X"}], distributedInfo={"rank": 1})
+    built.step(1, 0, 100).operator("aten::mm", 10, 20, **{"Input Dims": [[1, 2]], "Sequence number": 1})
+    built.launch(12).kernel("k", 30, 5.125).kernel("early", 1, 1, correlation=2)
+    built.event("python_function", "nn.Module: Linear_0", 5, 50, 1, {"Python id": 1, "Python module id": 0})
+    built.event("overhead", "Buffer", 60, 1, 9, {})
+    built.operator("record_param_comms", 70, 5, **{"Collective name": "allreduce"})
+    built.operator("triton", 80, 5, **{"kernel_backend": "triton", "kernel_flop": 1.5})
+    built.operator("MmBackward0", 90, 5, **{"Sequence number": 1, "Fwd thread id": 1})
+    built.event("cuda_sync", "Stream Sync", 65, 1, 7, {"stream": 7})
+    built.events.append(
+        {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 1, "ts": 11,
+         "args": {"Addr": 2**63 + 5, "Bytes": -8, "Device Type": 0}}
+    )  # fmt: skip
+    return built
+
+
+def content(session: Session) -> dict[str, list[tuple[Any, ...]]]:
+    return {
+        table.name: session.query(f'SELECT * FROM "{table.name}" ORDER BY ALL') for table in schema.TABLES
+    }
+
+
+@pytest.fixture
+def session(load: Load) -> Session:
+    return load(full_trace())
+
+
+@pytest.fixture
+def saved(session: Session, tmp_path: Path) -> Path:
+    return session.save(tmp_path / "s.opscope")
+
+
+@pytest.fixture
+def reopen() -> Iterator[Callable[[Path], Session]]:
+    opened: list[Session] = []
+
+    def open_session(path: Path) -> Session:
+        opened.append(Session.open(path))
+        return opened[-1]
+
+    yield open_session
+    for session in opened:
+        session.close()
+
+
+Reopen = Callable[[Path], Session]
+
+
+class TestSaving:
+    def test_every_table_comes_back_equal(self, session: Session, saved: Path, reopen: Reopen) -> None:
+        before = content(session)
+        assert all(before.values()), "a table of this test's trace is empty"
+        assert content(reopen(saved)) == before
+        assert reopen(saved).findings() == session.findings()
+
+    def test_columns_are_the_declared_ones(self, saved: Path, reopen: Reopen) -> None:
+        opened = reopen(saved)
+        for table in schema.TABLES:
+            described = opened.query(f'DESCRIBE "{table.name}"')
+            assert [(row[0], row[1]) for row in described] == [(c.name, c.type) for c in table.columns]
+        assert {name for (name,) in opened.query("SELECT table_name FROM duckdb_tables()")} == {
+            table.name for table in schema.TABLES
+        }
+
+    def test_a_session_kept_in_a_file_comes_back_equal(
+        self, load: Load, tmp_path: Path, reopen: Reopen
+    ) -> None:
+        session = load(full_trace(), memory_limit="500MB")
+        assert content(reopen(session.save(tmp_path / "s.opscope"))) == content(session)
+
+    def test_an_opened_session_can_be_saved_again(
+        self, session: Session, saved: Path, reopen: Reopen, tmp_path: Path
+    ) -> None:
+        again = reopen(saved).save(tmp_path / "again.opscope")
+        assert content(reopen(again)) == content(session)
+
+    def test_load_opens_a_saved_session_of_any_name(self, load: Load, session: Session, saved: Path) -> None:
+        renamed = saved.rename(saved.with_name("renamed.json"))
+        opened = load(renamed)
+        assert opened.path == renamed
+        assert content(opened) == content(session)
+
+    def test_an_existing_file_is_not_overwritten(self, session: Session, tmp_path: Path) -> None:
+        target = tmp_path / "s.opscope"
+        target.write_text("precious")
+        with pytest.raises(InputError, match="the file exists") as caught:
+            session.save(target)
+        assert caught.value.source == str(target)
+        assert target.read_text() == "precious"
+        session.save(target, overwrite=True)
+        assert is_session_file(target)
+
+    def test_folders_are_made_and_no_other_file_is_left(self, session: Session, tmp_path: Path) -> None:
+        target = session.save(tmp_path / "it's" / "a folder" / "s.opscope")
+        assert [path.name for path in target.parent.iterdir()] == ["s.opscope"]
+
+    @pytest.mark.parametrize("overwrite", [False, True])
+    def test_a_place_that_cannot_be_written(self, session: Session, tmp_path: Path, overwrite: bool) -> None:
+        (tmp_path / "file").touch()
+        with pytest.raises(InputError):
+            session.save(tmp_path / "file" / "s.opscope", overwrite=overwrite)
+        with pytest.raises(InputError):
+            session.save(tmp_path, overwrite=overwrite)
+        assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
+
+    def test_a_failed_save_leaves_the_old_file(
+        self, session: Session, saved: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        before = saved.read_bytes()
+
+        def fail(_: Session, file: Path) -> None:
+            file.write_bytes(b"half")
+            raise duckdb.IOException("No space left on device")
+
+        monkeypatch.setattr(Session, "_copy_to", fail)
+        with pytest.raises(InputError, match="No space left"):
+            session.save(saved, overwrite=True)
+        assert saved.read_bytes() == before
+        assert len(list(saved.parent.iterdir())) == 2  # the trace, too
+
+
+class TestOpening:
+    def test_it_is_read_only(self, saved: Path, reopen: Reopen) -> None:
+        opened = reopen(saved)
+        for statement in ("DELETE FROM operators", "CREATE TABLE x (a INT)", "DROP TABLE findings"):
+            with pytest.raises(duckdb.Error):
+                opened.query(statement)
+
+    def test_a_newer_version_is_refused(self, saved: Path) -> None:
+        self.tamper(
+            saved, f"UPDATE metadata SET value = '{schema.SCHEMA_VERSION + 1}' WHERE key = 'schema_version'"
+        )
+        with pytest.raises(InputError, match=f"schema version {schema.SCHEMA_VERSION + 1}") as caught:
+            Session.open(saved)
+        assert caught.value.hint == "Upgrade opscope to read it"
+        with pytest.raises(InputError):
+            opscope.load(saved)
+
+    @pytest.mark.parametrize(
+        "statement",
+        ["DELETE FROM metadata", "UPDATE metadata SET value = 'x' WHERE key = 'schema_version'",
+         "DROP TABLE metadata"],
+    )  # fmt: skip
+    def test_another_database_is_refused(self, saved: Path, statement: str) -> None:
+        self.tamper(saved, statement)
+        with pytest.raises(InputError, match="a DuckDB database without opscope's tables"):
+            Session.open(saved)
+
+    @staticmethod
+    def tamper(path: Path, statement: str) -> None:
+        with duckdb.connect(str(path)) as connection:
+            connection.execute(statement)
+
+    @pytest.mark.parametrize("data", [b"", b"{}", b"not a database at all", b"12345678DUC"])
+    def test_what_is_no_session(self, tmp_path: Path, data: bytes) -> None:
+        path = tmp_path / "s.opscope"
+        path.write_bytes(data)
+        assert not is_session_file(path)
+        with pytest.raises(InputError, match="not an opscope session"):
+            Session.open(path)
+
+    def test_nothing_there(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match="no such file"):
+            opscope.open_session(tmp_path / "none.opscope")
+        assert not is_session_file(tmp_path / "none.opscope")
+        assert not is_session_file(tmp_path)
+
+    def test_a_damaged_session(self, saved: Path) -> None:
+        saved.write_bytes(saved.read_bytes()[:2_000])
+        with pytest.raises(InputError, match="the session cannot be opened"):
+            Session.open(saved)
+
+
+class TestQuerying:
+    def test_rows_scalars_and_records(self, session: Session) -> None:
+        assert session.query("SELECT 1, ?", ["a"]) == [(1, "a")]
+        assert session.scalar("SELECT name FROM operators WHERE name = ?", ["aten::mm"]) == "aten::mm"
+        assert session.scalar("SELECT 1 WHERE false") is None
+        assert session.records("SELECT 1 AS a, NULL AS b") == [{"a": 1, "b": None}]
+
+    def test_metadata(self) -> None:
+        with Session() as session:
+            assert session.metadata("schema_version") == str(schema.SCHEMA_VERSION)
+            assert session.metadata("opscope_version") == opscope.__version__
+            assert session.metadata("mine") is None
+            session.set_metadata("mine", "a")
+            session.set_metadata("mine", "b")
+            assert session.metadata("mine") == "b"
+
+    def test_findings_come_errors_first_then_by_code_and_trace(self) -> None:
+        findings = [
+            Finding("b", Severity.INFO, "m"),
+            Finding("z", Severity.ERROR, "m", "do it", 3, {"a_ns": 1, "b": [1.5, None]}),
+            Finding("a", Severity.INFO, "m", trace_id=2),
+            Finding("a", Severity.INFO, "m", trace_id=1),
+            Finding("c", Severity.WARNING, "m"),
+        ]
+        with Session() as session:
+            session.add_findings([])
+            session.add_findings(findings)
+            found = session.findings()
+        assert [(f.code, f.trace_id) for f in found] == [
+            ("z", 3),
+            ("c", None),
+            ("a", 1),
+            ("a", 2),
+            ("b", None),
+        ]
+        assert found[0] == findings[1]
+
+    def test_its_name(self, session: Session, saved: Path, reopen: Reopen) -> None:
+        assert repr(session) == "<opscope.Session in memory>"
+        assert repr(reopen(saved)) == f"<opscope.Session {saved}>"
+
+    def test_a_place_where_no_session_can_be_made(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match="the session cannot be created"):
+            Session(tmp_path / "no folder" / "s.opscope")
+
+
+REACHING_OUT = [
+    "SELECT * FROM read_csv('{secret}')",
+    "SELECT * FROM read_text('{secret}')",
+    "SELECT * FROM read_blob('{secret}')",
+    "SELECT * FROM read_json('{secret}')",
+    "SELECT * FROM '{secret}'",
+    "SELECT * FROM glob('{folder}/*')",
+    "SELECT * FROM 'https://example.invalid/x.csv'",
+    "COPY operators TO '{target}'",
+    "COPY operators TO '{target}' (FORMAT parquet)",
+    "COPY findings FROM '{secret}'",
+    "EXPORT DATABASE '{folder}/export'",
+    "IMPORT DATABASE '{folder}'",
+    "ATTACH '{target}' AS other",
+    "ATTACH '{secret}' AS other (READ_ONLY)",
+    "INSTALL httpfs",
+    "LOAD httpfs",
+    "SET enable_external_access = true",
+    "RESET enable_external_access",
+    "SET lock_configuration = false",
+    "SET temp_directory = '{folder}'",
+    "SET memory_limit = '1TB'",
+]
+
+
+class TestLocking:
+    @pytest.fixture(params=["loaded", "opened"])
+    def locked(
+        self, request: pytest.FixtureRequest, session: Session, saved: Path, reopen: Reopen
+    ) -> Session:
+        found = session if request.param == "loaded" else reopen(saved)
+        found.lock()
+        return found
+
+    def test_no_query_reaches_a_file_or_the_network(self, locked: Session, tmp_path: Path) -> None:
+        secret, target = tmp_path / "secret.csv", tmp_path / "target.csv"
+        secret.write_text("a,b\n1,2\n")
+        before = sorted(tmp_path.iterdir())
+        for statement in REACHING_OUT:
+            with pytest.raises(duckdb.Error):
+                locked.query(statement.format(secret=secret, target=target, folder=tmp_path))
+            assert sorted(tmp_path.iterdir()) == before, statement
+
+    def test_questions_are_still_answered(self, locked: Session) -> None:
+        assert locked.scalar("SELECT count(*) FROM operators") == 4
+        assert all(check.holds for check in locked.check())
+        assert locked.query("SELECT * FROM device_activities ORDER BY random() LIMIT 1")
