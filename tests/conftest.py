@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from opscope.api import load as load_source
 from opscope.model.session import Session
@@ -17,6 +18,10 @@ from opscope.testing import TraceBuilder
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 REQUIRE_GPU = "OPSCOPE_REQUIRE_GPU"
+
+# A busy machine is no failure.
+settings.register_profile("opscope", deadline=None)
+settings.load_profile("opscope")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -166,7 +166,8 @@ class TestEveryTrace:
 
     def test_steps_hold_what_was_launched_in_them(self, case: Case) -> None:
         session, _ = case
-        broken = """SELECT s.step FROM steps s JOIN device_activities a ON a.trace_id = s.trace_id AND a.step = s.step
+        broken = """SELECT s.step FROM steps s
+            JOIN device_activities a ON a.trace_id = s.trace_id AND a.step = s.step
             JOIN runtime_calls c USING (runtime_call_id)
             WHERE c.start_ns < s.start_ns OR c.start_ns >= s.start_ns + s.duration_ns"""
         assert session.query(broken) == []
@@ -204,6 +205,7 @@ def test_the_order_of_events_in_a_real_trace_is_irrelevant(tmp_path: Path) -> No
     document["traceEvents"].reverse()
     path = tmp_path / "reversed.json"
     path.write_text(json.dumps(document), encoding="utf-8")
-    query = "SELECT name, start_ns, depth, self_cpu_ns, self_device_ns, total_device_ns FROM operators ORDER BY ALL"
+    columns = "name, start_ns, depth, self_cpu_ns, self_device_ns, total_device_ns"
+    query = f"SELECT {columns} FROM operators ORDER BY ALL"
     with opscope.load(SHARED / "h200/misc_ops_fp32.json.gz") as first, opscope.load(path) as second:
         assert first.query(query) == second.query(query)

@@ -8,9 +8,10 @@ from opscope.provenance.categories import OTHER, categories, category_of, catego
 
 EXPECTED = {
     "matrix": [
-        "aten::mm", "MmBackward0", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::matmul", "aten::linear",
+        "aten::mm", "MmBackward0", "aten::bmm", "aten::baddbmm", "aten::matmul", "aten::linear",
         "aten::_addmm_activation", "aten::_scaled_mm", "aten::einsum", "aten::cdist", "aten::_fft_r2c",
-        "aten::linalg_solve", "aten::mv", "AddmmBackward0", "autograd::engine::evaluate_function: MmBackward0",
+        "aten::linalg_solve", "aten::mv", "aten::addmm", "AddmmBackward0",
+        "autograd::engine::evaluate_function: MmBackward0",
     ],
     "attention": [
         "aten::scaled_dot_product_attention", "aten::_scaled_dot_product_flash_attention",

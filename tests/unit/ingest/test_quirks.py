@@ -9,12 +9,15 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import opscope
 from opscope.errors import InputError
+from opscope.model.environment import Environment
 from opscope.model.finding import Severity
 from opscope.model.session import Session
+from opscope.model.sidecar import RecordedSchedule, RecordedSettings, Sidecar, write_sidecar
 from opscope.testing import TraceBuilder
 
 Load = Callable[..., Session]
@@ -506,3 +509,40 @@ class TestInvariants:
         for event in shifted.events:
             event["ts"] += shift_us
         assert self.rows(load(shifted), shift_us * 1000) == expected
+
+
+class TestSidecars:
+    def test_one_of_our_own_is_kept_with_its_trace(self, load: Load, make_trace: Make) -> None:
+        path = make_trace(TraceBuilder().operator("a", 1, 2), "t.json")
+        sidecar = Sidecar(
+            trace="t.json",
+            created="2026-01-02T03:04:05+00:00",
+            environment=Environment("3.12.1", "Linux x86_64", "0.1.0"),
+            schedule=RecordedSchedule(0, 1, 3, 1, cycle=0),
+            settings=RecordedSettings(True, False, False, False, ("cpu",)),
+            steps=3,
+            partial=False,
+            clean_window=True,
+            wall_time_ns_per_step=(5, 6, 7),
+        )
+        write_sidecar(path.with_name("t.opscope.json"), sidecar)
+        session = load(path)
+        kept = msgspec.json.decode(session.metadata("sidecar:0") or "", type=Sidecar)
+        assert kept == sidecar
+        assert findings(session) == {}
+
+    @pytest.mark.parametrize("text", ["not JSON", "{}", '{"schema_version": 999}'])
+    def test_one_that_cannot_be_read_is_a_finding(self, load: Load, make_trace: Make, text: str) -> None:
+        make_trace(text, "t.opscope.json")
+        session = load(make_trace(TraceBuilder().operator("a", 1, 2), "t.json"))
+        assert findings(session).keys() == {"trace.sidecar_unreadable"}
+        assert session.metadata("sidecar:0") is None
+
+
+def test_too_low_a_memory_limit_is_named(load: Load) -> None:
+    built = TraceBuilder()
+    for index in range(20_000):
+        built.operator(f"a{index}", index, 1, **{"Input Dims": [[index]]})
+    with pytest.raises(InputError, match="the memory limit of 3MB is too low") as caught:
+        load(built, memory_limit="3MB")
+    assert "Raise it" in str(caught.value)
