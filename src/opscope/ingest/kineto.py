@@ -41,6 +41,10 @@ _WITH_STACKS = {
 ON d.start_ns = s.start_ns AND d.external_id = s.external_id AND d.name = s.name
     AND d.thread_key = s.thread_key AND d.duration_ns = s.duration_ns""",
 }
+# The name without its overload, where the recorder writes it behind a dot.
+_BASE_NAME = (
+    """CASE WHEN contains({0}, '.') THEN regexp_replace({0}, '^(\\w+::\\w+)\\.\\w+$', '\\1') ELSE {0} END"""
+)
 _WITHOUT_STACKS = {"call_stack": "NULL", "module_hierarchy": "NULL", "details": ""}
 
 
@@ -147,7 +151,7 @@ class _Filler:
             self.side.insert("frames", "frame_id")
 
     def _operators(self) -> _Operators:
-        rows = self.main.arrays("operator_rows")
+        rows = self.main.arrays("operator_rows", base_name=_BASE_NAME.format("name"))
         # Clocks that tick in microseconds let a child end up to one tick after its parent.
         ticks_us = not np.any(rows["start_ns"] % 1000) and not np.any(rows["duration_ns"] % 1000)
         forest = nesting.nest(
@@ -196,7 +200,8 @@ class _Filler:
         modules = self._modules_at(operators.forest)
         rows = _operator_links(operators, links, activities["duration_ns"], operator_step, modules)
         with self.main.relations(operator_links=rows):
-            self.main.run("operators", **(_WITH_STACKS if self.census.detailed_count else _WITHOUT_STACKS))
+            stacks = _WITH_STACKS if self.census.detailed_count else _WITHOUT_STACKS
+            self.main.run("operators", base_name=_BASE_NAME.format("s.name"), **stacks)
         written.result()
         return links
 

@@ -10,7 +10,7 @@ SELECT {category} AS category, CASE WHEN category IS NULL THEN coalesce(cat, '')
     ph, name, pid, tid, id, hash(pid, tid) AS thread_key,
     {cast}(floor(ts) AS BIGINT) * 1000 + {cast}(round((ts - floor(ts)) * 1000) AS BIGINT) AS start_ns,
     {cast}(round(dur * 1000) AS BIGINT) AS duration_ns,
-    ts >= {double_limit} AND ts <> floor(ts) AS is_inexact,
+    ts >= {double_limit} AS is_wide,
     args."name" AS label,
     args."External id" AS external_id,
     args."correlation" AS correlation_id,
@@ -49,7 +49,7 @@ SELECT hash(pid, tid) AS thread_key, cat, name,
     TRY_CAST(round(dur * 1000) AS BIGINT) AS duration_ns,
     args
 FROM {events}
-WHERE cat IN ('cuda_sync', 'cpu_instant_event') OR (ph = 'i' AND name = '[memory]')
+WHERE cat = 'cuda_sync' OR (ph = 'i' AND name = '[memory]' AND (cat IS NULL OR cat IN ('', 'cpu_instant_event')))
     OR args."Collective name" IS NOT NULL OR args."kernel_backend" IS NOT NULL
     OR args."Call stack" <> '' OR args."Module Hierarchy" <> ''
 
@@ -59,8 +59,8 @@ SELECT category::VARCHAR AS category, other_category, ph, thread_key, any_value(
     min(rowid) AS first_row, count(*) AS events,
     min(start_ns) AS first_start_ns, max(start_ns + duration_ns) AS last_end_ns,
     count(*) FILTER (WHERE start_ns IS NULL OR (ph = 'X' AND (duration_ns IS NULL OR duration_ns < 0))) AS without_time,
-    count(*) FILTER (WHERE is_inexact) AS inexact,
-    count(*) FILTER (WHERE has_details OR category = 'cuda_sync' OR (ph = 'i' AND name = '[memory]')) AS detailed
+    count(*) FILTER (WHERE is_wide) AS wide,
+    count(*) FILTER (WHERE has_details OR category = 'cuda_sync' OR (ph = 'i' AND name = '[memory]' AND (other_category = '' OR category = 'cpu_instant_event'))) AS detailed
 FROM staging.staged GROUP BY category, other_category, ph, thread_key ORDER BY first_row
 
 -- :name thread_labels
@@ -70,7 +70,7 @@ WHERE ph = 'M' AND name IN ('process_name', 'thread_name') AND label IS NOT NULL
 -- :name operator_rows
 -- Columns for nesting; an absent id is -1.
 SELECT rowid AS row_id, thread_key, start_ns, duration_ns, coalesce(external_id, -1) AS external_id,
-    hash(name) AS name_hash
+    hash({base_name}) AS name_hash
 FROM staging.staged
 WHERE category = 'cpu_op' AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0
 
@@ -85,7 +85,7 @@ WHERE category IN ('cuda_runtime', 'cuda_driver') AND ph = 'X' AND start_ns IS N
 SELECT rowid AS row_id, start_ns, duration_ns,
     coalesce(external_id, -1) AS external_id,
     coalesce(correlation_id, -1) AS correlation_id,
-    coalesce(device, TRY_CAST(pid AS BIGINT), -1) AS device,
+    coalesce(device, TRY_CAST(pid AS INTEGER), -1) AS device,
     coalesce(stream, TRY_CAST(regexp_extract(tid, '\d+') AS BIGINT), -1) AS stream
 FROM staging.staged
 WHERE category IN ('kernel', 'gpu_memcpy', 'gpu_memset') AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0
@@ -93,7 +93,7 @@ WHERE category IN ('kernel', 'gpu_memcpy', 'gpu_memset') AND ph = 'X' AND start_
 -- :name operators
 INSERT INTO operators
 SELECT l.operator_id, {trace_id}, l.thread_id,
-    CASE WHEN contains(s.name, '.') THEN regexp_replace(s.name, '^(\w+::\w+)\.\w+$', '\1') ELSE s.name END,
+    {base_name},
     CASE WHEN contains(s.name, '.') THEN nullif(regexp_extract(s.name, '^\w+::\w+\.(\w+)$', 1), '') END,
     s.external_id, s.start_ns, s.duration_ns,
     nullif(l.parent_id, -1), l.depth, l.last_descendant_id, l.is_outermost,
@@ -122,7 +122,7 @@ FROM (
 INSERT INTO device_activities
 WITH parsed AS (
     SELECT *, replace(category::VARCHAR, 'gpu_', '') AS kind, coalesce(s.name, '') AS kernel_name,
-        from_json(grid, '["BIGINT"]') AS g, from_json(block, '["BIGINT"]') AS b
+        TRY_CAST(grid AS BIGINT[]) AS g, TRY_CAST(block AS INTEGER[]) AS b
     FROM staging.staged s JOIN activity_links l ON s.rowid = l.row_id
 )
 SELECT activity_id, {trace_id}, p.kind, n.name_id, correlation_id, external_id,
@@ -141,7 +141,7 @@ SELECT {first_id} + row_number() OVER (ORDER BY s.rowid) - 1, {trace_id},
     CASE category WHEN 'gpu_user_annotation' THEN TRY_CAST(tid AS BIGINT) END,
     external_id, start_ns, duration_ns
 FROM staging.staged s LEFT JOIN thread_links USING (thread_key)
-WHERE category IN ('user_annotation', 'gpu_user_annotation') AND ph = 'X' AND start_ns IS NOT NULL
+WHERE category IN ('user_annotation', 'gpu_user_annotation') AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0
 
 -- :name step_rows
 SELECT step::BIGINT AS step, start_ns, duration_ns FROM (
@@ -182,13 +182,13 @@ FROM staging.staged s
 JOIN thread_links USING (thread_key)
 LEFT JOIN modules m ON m.trace_id = {trace_id} AND m.python_module_id = s.python_module_id
     AND s.name = 'nn.Module: ' || m.name
-WHERE category = 'python_function' AND ph = 'X' AND start_ns IS NOT NULL
+WHERE category = 'python_function' AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0
 
 -- :name overheads
 INSERT INTO overheads
 SELECT {first_id} + row_number() OVER (ORDER BY s.rowid) - 1, {trace_id}, s.name, thread_id, start_ns, duration_ns
 FROM staging.staged s LEFT JOIN thread_links USING (thread_key)
-WHERE category = 'overhead' AND ph = 'X' AND start_ns IS NOT NULL
+WHERE category = 'overhead' AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0
 
 -- :name memory_rows
 SELECT rowid AS row_id, thread_key, start_ns FROM staging.details WHERE name = '[memory]' AND start_ns IS NOT NULL
@@ -205,7 +205,7 @@ INSERT INTO syncs
 SELECT {first_id} + row_number() OVER (ORDER BY rowid) - 1, {trace_id}, coalesce(args."cuda_sync_kind", name),
     args."device", args."stream", args."correlation", args."External id", args."wait_on_stream",
     args."wait_on_cuda_event_id", args."wait_on_cuda_event_record_corr_id", start_ns, duration_ns
-FROM staging.details WHERE cat = 'cuda_sync' AND start_ns IS NOT NULL
+FROM staging.details WHERE cat = 'cuda_sync' AND start_ns IS NOT NULL AND duration_ns >= 0
 
 -- :name collectives
 -- A host record is found again by its external id and start, a kernel by its correlation id and start.

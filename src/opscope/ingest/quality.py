@@ -31,12 +31,13 @@ class Census:
         categories: Events by category (legacy names translated).
         ignored: Events by category that no table holds.
         without_time: Events of ingested categories without a usable time; they are in no table.
-        inexact_count: Events whose time a double cannot hold.
+        wide_count: Events whose time has more integer digits than leave a double room for three decimals.
         detailed_count: Events with arguments that only the second reading has.
         threads: (key, process, thread) of every host thread, by first event.
         window_start_ns: Opening of the recording window, where the trace says.
         window_end_ns: Its end.
         is_legacy: Categories are those of 2021 (`Operator`, `Kernel`).
+        is_lenient: Some value was of another type than its column; such values are NULL.
         irregular_count: Operators that overlap another without nesting in it.
         impossible_id_count: External ids that name an operator that was not open.
         are_ids_used: Whether external ids were used for attribution.
@@ -46,10 +47,11 @@ class Census:
     categories: dict[str, int]
     ignored: dict[str, int]
     without_time: int
-    inexact_count: int
+    wide_count: int
     detailed_count: int
     threads: list[tuple[int, str | None, str | None]]
     is_legacy: bool
+    is_lenient: bool = False
     window_start_ns: int | None = None
     window_end_ns: int | None = None
     irregular_count: int = 0
@@ -57,7 +59,7 @@ class Census:
     are_ids_used: bool = True
 
 
-def take_census(rows: list[dict[str, Any]]) -> Census:
+def take_census(rows: list[dict[str, Any]], *, is_lenient: bool = False) -> Census:
     """Census of the staged events, from rows of statement `census`."""
     categories: dict[str, int] = {}
     ignored: dict[str, int] = {}
@@ -67,13 +69,13 @@ def take_census(rows: list[dict[str, Any]]) -> Census:
         category, other, phase = row["category"], row["other_category"], row["ph"]
         if category == "cpu_instant_event" or (category is None and other == "" and phase == "i"):
             category = "memory" if row["detailed"] else None
-        if category in _INGESTED and phase in ("X", "i"):
+        if category in _INGESTED and phase == ("i" if category == "memory" else "X"):
             categories[category] = categories.get(category, 0) + row["events"]
             without_time += row["without_time"]
             if category in _HOST:
                 threads.setdefault(row["thread_key"], (row["thread_key"], row["process"], row["thread"]))
-        elif phase != "M" and category not in _REDUNDANT and (other or phase not in ("i", None)):
-            name = other or f"phase {phase}"
+        elif phase != "M" and category not in _REDUNDANT and (category or other or phase != "i"):
+            name = f"{category} (phase {phase})" if category in _INGESTED else other or f"phase {phase}"
             ignored[name] = ignored.get(name, 0) + row["events"]
     spans = [row for row in rows if row["category"] == "Trace" and row["last_end_ns"] is not None]
     starts = [row["first_start_ns"] for row in spans]
@@ -82,12 +84,13 @@ def take_census(rows: list[dict[str, Any]]) -> Census:
         categories=categories,
         ignored=ignored,
         without_time=without_time,
-        inexact_count=sum(row["inexact"] for row in rows),
+        wide_count=sum(row["wide"] for row in rows),
         detailed_count=sum(row["detailed"] for row in rows),
         threads=list(threads.values()),
         window_start_ns=min(starts, default=None),
         window_end_ns=max((row["last_end_ns"] for row in spans), default=None),
         is_legacy=any(row["other_category"] in LEGACY_CATEGORIES for row in rows),
+        is_lenient=is_lenient,
     )
 
 
@@ -127,6 +130,15 @@ def read_findings(
             None,
             trace_id,
             {"first_byte": first_byte},
+        )
+    if census.is_lenient:
+        yield Finding(
+            "trace.unexpected_types",
+            Severity.INFO,
+            "Some values are of another type than known recorders write; where they fit no column they "
+            "are NULL.",
+            None,
+            trace_id,
         )
     if census.without_time:
         yield Finding(

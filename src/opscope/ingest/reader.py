@@ -12,7 +12,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -159,11 +159,13 @@ def _ingest_sound(session: Session, trace_id: int, text: _Text) -> quality.Censu
     """Fill the tables from a text without flaws, rewritten first if it must be."""
     try:
         return _fill(session, trace_id, text)
-    except NeedsRewritingError:
+    except NeedsRewritingError as needed:
         with _scratch(session) as copy:
             normal = rewrite.normalize(text.mapped, text.events, copy)
             with _mapped(copy, text.name) as mapped:
-                return _fill(session, trace_id, _Text(text.name, copy, mapped, normal), is_rewritten=True)
+                rewritten = _Text(text.name, copy, mapped, normal)
+                census = _fill(session, trace_id, rewritten, is_rewritten=True)
+                return replace(census, is_legacy=needed.is_legacy)
 
 
 def _fill(session: Session, trace_id: int, text: _Text, *, is_rewritten: bool = False) -> quality.Census:

@@ -7,6 +7,7 @@ file.
 
 from __future__ import annotations
 
+import json
 import re
 import zlib
 from collections.abc import Callable, Iterator
@@ -25,6 +26,8 @@ _GZIP_CHUNK_BYTES = 1 << 13
 _SUFFIXES = (".json", ".json.gz", ".json.zst")
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+# Stats of a sweep take tens of kilobytes.
+_LARGEST_OTHER_JSON_BYTES = 4 << 20
 _ADDRESS = re.compile(r"^([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "http": "https", "https": "https"}
 
@@ -64,9 +67,8 @@ def find_traces(source: str) -> list[TraceFile]:
         raise InputError("no such file or folder", source=source, hint="Check the path")
     if not path.is_dir():
         return [TraceFile(str(path), path=path)]
-    files = sorted(
-        (file for file in path.iterdir() if _is_trace_name(file.name)), key=lambda f: _natural(f.name)
-    )
+    named = (file for file in path.iterdir() if _is_trace_name(file.name) and not _is_other_json(file))
+    files = sorted(named, key=lambda file: _natural(file.name))
     if not files:
         raise _no_traces(source)
     return [TraceFile(str(file), path=file) for file in files]
@@ -82,6 +84,20 @@ def _existing_path(text: str) -> Path | None:
 
 def _is_trace_name(name: str) -> bool:
     return name.endswith(_SUFFIXES) and not name.endswith(".opscope.json") and not name.startswith(".")
+
+
+def _is_other_json(file: Path) -> bool:
+    """Whether a plain file of a folder is JSON, but no trace: our own stats and summaries among others.
+
+    Only complete small files are judged; what cannot be read is left for the loader to explain.
+    """
+    try:
+        if file.suffix != ".json" or file.stat().st_size > _LARGEST_OTHER_JSON_BYTES:
+            return False
+        document = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and "traceEvents" not in document
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:

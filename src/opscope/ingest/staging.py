@@ -7,6 +7,7 @@ DuckDB's JSON reader works through windows on all cores. Formats of different ye
 from __future__ import annotations
 
 import mmap
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,10 +37,20 @@ _SMALLEST_WINDOW_BYTES = 4 << 20
 _LARGEST_EVENT_BYTES = 16 << 20
 # Up to here a double of microseconds has room for three decimals (decision 0002).
 _LARGEST_EXACT_DOUBLE_US = 1 << 43
+# A time with a fraction that is not zero, or beyond 2**53 = 9007199254740992.
+_WIDE_TIME = re.compile(rb'"ts"\s*:\s*"?-?(?:\d+\.0*[1-9]|9[1-9]\d{14}|90[1-9]\d{13}|900[7-9]\d{12}|\d{17})')
 
 
 class NeedsRewritingError(Exception):
-    """Times that a double cannot hold, or key names of 2021: `rewrite.normalize` the text, then stage it."""
+    """Times that a double cannot hold, or names of 2021: `rewrite.normalize` the text, then stage it.
+
+    Args:
+        is_legacy: Whether the names are those of 2021.
+    """
+
+    def __init__(self, *, is_legacy: bool) -> None:
+        super().__init__()
+        self.is_legacy = is_legacy
 
 
 @contextmanager
@@ -82,16 +93,41 @@ def _stage(
     threads = int(session.scalar("SELECT current_setting('threads')"))
     count = max(1, min(threads, (events.end - events.start) // _SMALLEST_WINDOW_BYTES))
     windows = split_windows(text, events.start, events.end, count)
+    whole = WindowFileSystem(str(path), [(events.start, events.end)])
+    # A cut may have hit text that only looks like an event boundary, or a time be none (NaN): then in one piece,
+    # with such times NULL. A value may be of another type than every known recorder writes: then forgiving
+    # types. What fails even so is broken.
+    census = (
+        _try_read(session, WindowFileSystem(str(path), windows), strict_events, "CAST", is_rewritten)
+        or _try_read(session, whole, strict_events, "TRY_CAST", is_rewritten)
+        or _read(session, whole, lenient_events, "TRY_CAST", is_rewritten)
+    )
+    if not is_rewritten and (census.is_legacy or (census.wide_count and _has_wide_fraction(text, events))):
+        raise NeedsRewritingError(is_legacy=census.is_legacy)
+    return census
+
+
+def _has_wide_fraction(text: mmap.mmap, events: EventArray) -> bool:
+    """Whether some `ts` has more digits than a double keeps: a fraction, or beyond 2**53.
+
+    Old recorders write whole microseconds since the epoch, which a double holds.
+    """
+    return _WIDE_TIME.search(text, events.start, events.end) is not None
+
+
+def _try_read(
+    session: Session, files: WindowFileSystem, read: Reading, cast: str, is_rewritten: bool
+) -> quality.Census | None:
+    """As `_read`; None if the text does not fit."""
     try:
-        return _read(session, WindowFileSystem(str(path), windows), strict_events, is_rewritten)
+        return _read(session, files, read, cast, is_rewritten)
     except (duckdb.InvalidInputException, duckdb.ConversionException):
-        # A cut may have hit text that only looks like an event boundary, or a value be of another type than
-        # every known recorder writes: once more in one piece, forgiving types. What fails then is broken.
-        whole = WindowFileSystem(str(path), [(events.start, events.end)])
-        return _read(session, whole, lenient_events, is_rewritten)
+        return None
 
 
-def _read(session: Session, files: WindowFileSystem, read: Reading, is_rewritten: bool) -> quality.Census:
+def _read(
+    session: Session, files: WindowFileSystem, read: Reading, cast: str, is_rewritten: bool
+) -> quality.Census:
     connection, sql = session.connection, statements("opscope.ingest", "kineto.sql")
     time_type = "DECIMAL(22, 3)" if is_rewritten else "DOUBLE"
     connection.register_filesystem(files)
@@ -100,13 +136,11 @@ def _read(session: Session, files: WindowFileSystem, read: Reading, is_rewritten
             sql["stage"].format(
                 events=read(ARGUMENTS, files.urls, time_type, _LARGEST_EVENT_BYTES),
                 category=LEGACY_CATEGORY if is_rewritten else CATEGORY,
-                cast="CAST" if read is strict_events else "TRY_CAST",
+                cast=cast,
                 double_limit="NULL" if is_rewritten else _LARGEST_EXACT_DOUBLE_US,
             )
         )
-        census = quality.take_census(session.records(sql["census"]))
-        if not is_rewritten and (census.inexact_count or census.is_legacy):
-            raise NeedsRewritingError
+        census = quality.take_census(session.records(sql["census"]), is_lenient=read is lenient_events)
         if census.detailed_count:
             details = read(DETAILS, files.urls, time_type, _LARGEST_EVENT_BYTES)
             connection.execute(sql["details"].format(events=details))

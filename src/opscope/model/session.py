@@ -57,6 +57,10 @@ class Session:
     ) -> None:
         self._scratch: _ScratchFolder | None = None
         self.path = None if path is None else Path(path)
+        if self.path is not None and self.path.exists():
+            raise InputError(
+                "the file exists", source=self.path, hint="Sessions are opened with Session.open"
+            )
         self.connection = self._connect(memory_limit, threads, is_temporary_file)
         self.connection.execute("; ".join(declared.create_statement() for declared in schema.TABLES))
         self.connection.execute(

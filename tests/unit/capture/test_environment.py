@@ -43,7 +43,7 @@ class DriverLibrary:
     def __init__(self, version):
         self.version = version
 
-    def cuDriverGetVersion(self, out):  # noqa: N802 - CUDA's name
+    def cuDriverGetVersion(self, out):
         if self.version is None:
             return 3  # CUDA_ERROR_NOT_INITIALIZED
         out._obj.value = self.version

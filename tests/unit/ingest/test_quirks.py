@@ -73,10 +73,6 @@ class TestExactTimes:
         found = session.query("SELECT start_ns FROM operators")
         assert sorted(found) == sorted((ns(time),) for time in times)
 
-    @pytest.mark.xfail(
-        strict=True,
-        reason="kineto.sql: is_inexact looks at the double, which no longer shows digits it dropped",
-    )
     @pytest.mark.parametrize(
         "time", ["1712345678901234.100", "1712345678901234.999", "9007199254740993.567", "9007199254740993"]
     )
@@ -145,16 +141,10 @@ class TestTypes:
         session = load(TraceBuilder().kernel("k", 1, 2, grid=grid))
         assert session.query("SELECT grid_x, grid_y, grid_z FROM device_activities") == [(None, None, None)]
 
-    @pytest.mark.xfail(
-        strict=True, reason="kineto.sql: from_json raises on a grid that is no JSON; a load fails"
-    )
     def test_a_grid_that_is_no_json(self, load: Load) -> None:
         session = load(TraceBuilder().kernel("k", 1, 2, grid="grid(1024,)"))
         assert session.query("SELECT grid_x FROM device_activities") == [(None,)]
 
-    @pytest.mark.xfail(
-        strict=True, reason="kineto.sql: values beyond INTEGER are cast without TRY; a load fails"
-    )
     @pytest.mark.parametrize(
         "builder",
         [
@@ -214,10 +204,6 @@ class TestFlaws:
         assert findings(session) == {"trace.events_without_time": {"event_count": 1}}
         assert session.query("SELECT name FROM operators") == [("b",)]
 
-    @pytest.mark.xfail(
-        strict=True,
-        reason="kineto.sql: annotations, frames and overheads take events that the finding says are omitted",
-    )
     @pytest.mark.parametrize("category", ["user_annotation", "python_function", "overhead"])
     @pytest.mark.parametrize("duration", ["null", "-5"])
     def test_no_table_has_events_without_a_usable_time(
@@ -239,9 +225,6 @@ class TestFlaws:
         assert evidence["trace.categories_ignored"]["event_count"]["novel"] == 3
         assert sum(evidence["trace.categories_ignored"]["event_count"].values()) == 5
 
-    @pytest.mark.xfail(
-        strict=True, reason="quality.take_census: these are in no table, and no finding says so"
-    )
     @pytest.mark.parametrize("phase", ["i", None])
     def test_operators_of_another_phase_are_counted(self, load: Load, phase: str | None) -> None:
         trace = TraceBuilder().operator("b", 5, 2).operator("a", 1, 2).operator("c", 9, 2)
@@ -449,17 +432,10 @@ class TestLegacyFormat:
         assert session.query("SELECT name FROM annotations") == [("ProfilerStep#7",)]
         assert session.query("SELECT event_count FROM traces") == [(6,)]
 
-    @pytest.mark.xfail(
-        strict=True, reason="staging.py: the census of the rewritten text no longer sees old names"
-    )
     def test_the_format_is_named(self, load: Load) -> None:
         assert load(LEGACY).query("SELECT format FROM traces") == [("kineto_legacy",)]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="kineto.py: is_outermost compares names with overloads, but tables and totals are by name without",
-)
 def test_recursion_through_overloads_counts_once(load: Load) -> None:
     trace = TraceBuilder().operator("aten::sum.dim_IntList", 10, 50).operator("aten::sum.IntList_out", 20, 10)
     trace.launch(25).kernel("k", 90, 7)

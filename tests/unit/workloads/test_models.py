@@ -62,8 +62,8 @@ def test_builds_are_reproducible():
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_training_lowers_the_loss(name, dtype):
     workload = tiny(name, train=True, dtype=dtype)
-    losses = [float(workload.step()) for _ in range(12)]
-    assert losses[-1] < losses[0]
+    losses = [float(workload.step()) for _ in range(40)]
+    assert sum(losses[-5:]) < sum(losses[:5])  # means: bf16 tells losses of 10 apart only by 0.06
     assert {"aten::_foreach_add_", "Optimizer.step#AdamW.step"} & operators(workload.step)
 
 
