@@ -94,9 +94,9 @@ def _stage(
     count = max(1, min(threads, (events.end - events.start) // _SMALLEST_WINDOW_BYTES))
     windows = split_windows(text, events.start, events.end, count)
     whole = WindowFileSystem(str(path), [(events.start, events.end)])
-    # A cut may have hit text that only looks like an event boundary, or a time be none (NaN): then in one piece,
-    # with such times NULL. A value may be of another type than every known recorder writes: then forgiving
-    # types. What fails even so is broken.
+    # A cut may have hit text that only looks like an event boundary, or a time be none (NaN): then in one
+    # piece, with such times NULL. A value may be of another type than every known recorder writes: then
+    # forgiving types. What fails even so is broken.
     census = (
         _try_read(session, WindowFileSystem(str(path), windows), strict_events, "CAST", is_rewritten)
         or _try_read(session, whole, strict_events, "TRY_CAST", is_rewritten)

@@ -51,7 +51,9 @@ _MEANINGS = {
     Attribution.EXTERNAL_ID: "the launch call (or the activity itself) carries the operator's external id",
     Attribution.CORRELATION: "the launch call lies inside the operator on its thread",
     Attribution.GRAPH: "launched by a CUDA graph replay whose launch call belongs to the operator",
-    Attribution.BEFORE_WINDOW: "launched before the recording window opened, its operator unrecorded",
+    Attribution.BEFORE_WINDOW: (
+        "launched before the recording window opened, so its operator was not recorded"
+    ),
     Attribution.NO_LAUNCH_RECORD: "its launch call is missing from the trace",
     Attribution.OUTSIDE_OPERATOR: "launched while no operator was open on the launching thread",
     Attribution.NO_CORRELATION: "the activity carries neither a correlation id nor an external id",

@@ -19,7 +19,7 @@ def tiny(name="bert", **options):
 
 
 def operators(step):
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True) as profile:
         step()
     return {event.key for event in profile.key_averages()}
 
