@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -31,8 +32,9 @@ from opscope.model.sidecar import read_sidecar, sidecar_path
 
 __all__ = ["load"]
 
-# Above this much text a Session is kept in a temporary file, so that memory stays bounded.
-_IN_MEMORY_BYTES = 400 << 20
+# Tables in memory take about twice the text's size. Above this share of the machine's memory they go to a file.
+_MEMORY_PER_TEXT = 2
+_MOST_OF_MEMORY = 0.25
 # Traces shrink ten- to twentyfold; the size of compressed ones is known only when they are read.
 _COMPRESSION = 20
 
@@ -51,7 +53,8 @@ def load(sources: Sequence[str], *, memory_limit: str | None = None, threads: in
         DependencyError: An address needs a package that is not installed.
     """
     traces = [trace for source in sources for trace in find_traces(source)]
-    is_large = sum(_expected_bytes(trace) for trace in traces) > _IN_MEMORY_BYTES
+    needed_bytes = _MEMORY_PER_TEXT * sum(map(_expected_bytes, traces))
+    is_large = needed_bytes > _MOST_OF_MEMORY * _physical_memory_bytes()
     session = Session(
         memory_limit=memory_limit, threads=threads, is_temporary_file=is_large or memory_limit is not None
     )
@@ -79,6 +82,10 @@ def _engine_errors(name: str, memory_limit: str | None) -> Iterator[None]:
                 reason = f"the memory limit of {memory_limit} is too low"
                 hint = "Raise it: 400MB suffices for a trace of 180 MB, 1GB for one of 1 GB"
         raise InputError(f"cannot be loaded: {reason}", source=name, hint=hint) from error
+
+
+def _physical_memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _expected_bytes(trace: TraceFile) -> int:
