@@ -333,7 +333,7 @@ def show(found: list[Claim]) -> None:
     print(f"{'figure':<40}{'median':>10}{'minimum':>10}{'target':>12}")
     for claim in found:
         of_minima = "" if claim.of_minima is None else f"{claim.of_minima:.2f}"
-        verdict = "met" if claim.met else "MISSED"
+        verdict = ("met" if claim.met else "MISSED") if claim.target else ""
         print(f"{claim.name:<40}{claim.value:>10.2f}{of_minima:>10}{claim.target:>12}  {verdict}")
 
 

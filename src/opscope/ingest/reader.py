@@ -32,7 +32,8 @@ from opscope.model.sidecar import read_sidecar, sidecar_path
 
 __all__ = ["load"]
 
-# Tables in memory take about twice the text's size. Above this share of the machine's memory they go to a file.
+# Tables in memory take about twice the text's size. Above this share of the machine's memory they go to a
+# file.
 _MEMORY_PER_TEXT = 2
 _MOST_OF_MEMORY = 0.25
 # Traces shrink ten- to twentyfold; the size of compressed ones is known only when they are read.
