@@ -14,7 +14,15 @@ from opscope.model.finding import Finding, Severity
 from opscope.model.schema import Attribution
 from opscope.model.session import Session
 
-__all__ = ["Census", "Finding", "read_findings", "take_census", "trace_findings", "unreadable_sidecar"]
+__all__ = [
+    "Census",
+    "Finding",
+    "rank_findings",
+    "read_findings",
+    "take_census",
+    "trace_findings",
+    "unreadable_sidecar",
+]
 
 _HOST = {"cpu_op", "cuda_runtime", "cuda_driver", "user_annotation", "python_function", "memory", "overhead"}
 _INGESTED = _HOST | {"kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "cuda_sync"}
@@ -220,8 +228,7 @@ def _absences(session: Session, trace_id: int) -> Iterator[Finding]:
             (SELECT count(*) FROM operators WHERE trace_id = $1) AS operators,
             (SELECT count(*) FROM operators WHERE trace_id = $1 AND input_shapes IS NOT NULL) AS shapes,
             (SELECT count(*) FROM steps WHERE trace_id = $1) AS steps,
-            (SELECT count(*) FROM devices WHERE trace_id = $1 AND name IS NOT NULL) AS described,
-            (SELECT rank FROM traces WHERE trace_id = $1) AS rank""",
+            (SELECT count(*) FROM devices WHERE trace_id = $1 AND name IS NOT NULL) AS described""",
         [trace_id],
     )[0]
     if not counts["activities"]:
@@ -240,7 +247,6 @@ def _absences(session: Session, trace_id: int) -> Iterator[Finding]:
             ("input shapes (record_shapes)", bool(counts["operators"]) and not counts["shapes"]),
             ("profiler steps", not counts["steps"]),
             ("device properties", bool(counts["activities"]) and not counts["described"]),
-            ("rank", counts["rank"] is None),
         )
         if is_absent
     ]
@@ -252,6 +258,26 @@ def _absences(session: Session, trace_id: int) -> Iterator[Finding]:
             None,
             trace_id,
             {"absent": absent},
+        )
+
+
+def rank_findings(session: Session) -> Iterator[Finding]:
+    """What the ranks of several traces leave unclear; one trace needs no rank."""
+    traces, ranked, ranks = session.query("SELECT count(*), count(rank), count(DISTINCT rank) FROM traces")[0]
+    if traces > 1 and ranked < traces:
+        yield Finding(
+            "traces.without_rank",
+            Severity.INFO,
+            f"{traces - ranked} of {traces} traces name no rank; they are told apart by their order.",
+            evidence={"trace_count": traces - ranked},
+        )
+    if ranks < ranked:
+        yield Finding(
+            "traces.same_rank",
+            Severity.WARNING,
+            f"{ranked} traces name only {ranks} ranks: they are not the ranks of one job.",
+            "Analyze the traces of one job together, others apart.",
+            evidence={"trace_count": ranked, "rank_count": ranks},
         )
 
 

@@ -63,6 +63,7 @@ def load(sources: Sequence[str], *, memory_limit: str | None = None, threads: in
         for trace_id, trace in enumerate(traces):
             with _engine_errors(trace.name, memory_limit):
                 _load_trace(session, trace_id, trace)
+        session.add_findings(quality.rank_findings(session))
     except BaseException:
         session.close()
         raise

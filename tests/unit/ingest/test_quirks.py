@@ -293,13 +293,30 @@ class TestFlaws:
     def test_what_a_trace_lacks_is_said_once(self, load: Load) -> None:
         (lone,) = (f for f in load(TraceBuilder().kernel("k", 1, 2)).findings() if f.code == "trace.absent")
         assert lone.evidence["absent"] == [
-            "operators", "runtime calls", "profiler steps", "device properties", "rank",
+            "operators", "runtime calls", "profiler steps", "device properties",
         ]  # fmt: skip
         whole = TraceBuilder(distributedInfo={"rank": 0}, deviceProperties=[{"id": 0, "name": "X"}]).step(
             1, 0, 50
         )
         whole.operator("a", 1, 5, **{"Input Dims": []}).launch(2).kernel("k", 3, 1)
         assert load(whole).findings() == []
+
+    def test_ranks_matter_among_several_traces(self, load: Load, make_trace: Make) -> None:
+        def traces(*ranks: int | None) -> list[Path]:
+            headers = [{} if rank is None else {"distributedInfo": {"rank": rank}} for rank in ranks]
+            return [
+                make_trace(TraceBuilder(**header).operator("a", 1, 2), f"{index}.json")
+                for index, header in enumerate(headers)
+            ]
+
+        def codes(*ranks: int | None) -> set[str]:
+            found = {f.code for f in load(traces(*ranks)).findings()}
+            return {code for code in found if code.startswith("traces.")}
+
+        assert codes(None) == set()
+        assert codes(0, 1) == set()
+        assert codes(0, None) == {"traces.without_rank"}
+        assert codes(3, 3) == {"traces.same_rank"}
 
     def test_no_device_activity(self, load: Load) -> None:
         codes = [f.code for f in load(TraceBuilder().operator("a", 1, 2)).findings()]
