@@ -1,0 +1,84 @@
+"""The public functions, from recording to a Session."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import opscope
+from opscope.errors import CaptureError, InputError
+from opscope.testing import TraceBuilder
+
+
+def test_every_public_name_exists() -> None:
+    assert all(getattr(opscope, name) is not None for name in opscope.__all__)
+    assert dir(opscope) == sorted(opscope.__all__)
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = opscope.no_such_name
+
+
+def test_importing_is_free_of_torch_and_the_engine() -> None:
+    script = (
+        "import opscope, sys; sys.exit(any(m in sys.modules for m in ('torch', 'duckdb', 'numpy', 'rich')))"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_load_takes_traces_paths_and_saved_sessions(tmp_path: Path) -> None:
+    trace = TraceBuilder().operator("aten::mm", 1, 5).launch(2).kernel("k", 9, 3).write(tmp_path / "t.json")
+    with opscope.load(trace) as session:
+        saved = session.save(tmp_path / "s.opscope")
+    for opened in (opscope.load(saved), opscope.load([str(saved)]), opscope.open_session(saved)):
+        with opened:
+            assert opened.query("SELECT name, self_device_ns FROM operators") == [("aten::mm", 3_000)]
+    with pytest.raises(InputError, match="not an opscope session"):
+        opscope.open_session(trace)
+
+
+def test_the_packaged_trace_loads() -> None:
+    with opscope.load(opscope.example_trace()) as session:
+        assert all(check.holds for check in session.check())
+        assert opscope.summarize(session).operators[0].name == "aten::addmm"
+
+
+class TestRecording:
+    @pytest.fixture
+    def matmul(self) -> Callable[[], Any]:
+        torch = pytest.importorskip("torch")
+        matrix = torch.randn(16, 16)
+        return lambda: matrix @ matrix
+
+    def test_a_profile_has_the_session_of_its_last_cycle(self, matmul, tmp_path: Path) -> None:
+        printed = io.StringIO()
+        handlers = [opscope.print_table(top=2, file=printed)]
+        with opscope.profile(tmp_path, warmup=0, active=1, repeat=2, on_cycle=handlers) as profiler:
+            with pytest.raises(CaptureError, match="no cycle has finished"):
+                _ = profiler.session
+            for _ in range(2):
+                matmul()
+                profiler.step()
+        session = profiler.session
+        assert session is profiler.session
+        assert session.query("SELECT source FROM traces") == [(str(tmp_path / "trace_cycle1.json"),)]
+        assert session.metadata("sidecar:0") is not None
+        assert session.scalar("SELECT count(*) FROM operators WHERE name = 'aten::mm'") == 1
+        assert printed.getvalue().count("aten::mm") == 2
+        session.close()
+
+    def test_profile_call(self, matmul, tmp_path: Path) -> None:
+        result, session = opscope.profile_call(matmul, output_dir=tmp_path, active=2)
+        with session:
+            assert result.shape == (16, 16)
+            assert session.scalar("SELECT count(*) FROM steps") == 2
+
+    def test_profiled(self, matmul, tmp_path: Path) -> None:
+        recorded = opscope.profiled(tmp_path, name="mm")(matmul)
+        recorded()
+        with opscope.load(recorded.cycles[0].trace_path) as session:
+            assert session.scalar("SELECT count(*) FROM operators WHERE name = 'aten::mm'") == 1
