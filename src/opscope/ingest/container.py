@@ -18,7 +18,6 @@ from opscope.errors import InputError
 
 __all__ = ["EventArray", "error_offset", "locate_events"]
 
-_WHITESPACE = b" \t\r\n"
 _EVENT_END = re.compile(rb"\}\s*\]")
 _TAIL_BYTES = 1 << 16
 _KEY = b'"traceEvents"'

@@ -1,5 +1,6 @@
--- Statements that turn one trace's events into tables. `{…}` are filled in by kineto.py: integers, or names of
--- relations it registers. Raw keys of the exporter (`ts`, `External id`) appear in this file alone.
+-- Statements that turn one trace's events into tables. `{…}` are filled in by staging.py and lane.py: integers,
+-- first ids, and fragments from arguments.py and kineto.py. Raw keys of the exporter (`ts`, `External id`) appear
+-- here, in arguments.py (their types) and in rewrite.py (their text) alone.
 
 -- :name stage
 -- One row per event that a table holds or a census counts. Times are exact: a double holds microseconds with three
