@@ -1,0 +1,379 @@
+"""An ELF64 little-endian file: its sections, symbols, strings and build id.
+
+The file is read piece by piece and nothing is mapped: the pages of a 500 MB library stay out of this
+process, and a file that shrinks while it is read is an error instead of a signal. Every offset and size is
+checked against the file before anything is allocated, and names are rationed, so whatever the bytes are,
+the worst is an `InputError` that names the byte. A cubin inside a library is such a file too.
+
+Source: System V ABI, chapters 4 and 5.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opscope.errors import InputError
+
+__all__ = [
+    "ElfFile",
+    "LoadedBytes",
+    "Machine",
+    "Section",
+    "SectionKind",
+    "SymbolBinding",
+    "SymbolKind",
+    "Table",
+    "open_elf",
+]
+
+Table = NDArray[Any]
+"""A structured array: one row per symbol, section or relocation, columns as in the file."""
+
+_HEADER_BYTES = 64
+_SECTIONS = np.dtype(
+    [("name", "<u4"), ("kind", "<u4"), ("flags", "<u8"), ("address", "<u8"), ("offset", "<u8"),
+     ("size", "<u8"), ("link", "<u4"), ("info", "<u4"), ("alignment", "<u8"), ("row_size", "<u8")]
+)  # fmt: skip
+_SYMBOLS = np.dtype(
+    [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
+)
+_RELOCATIONS = np.dtype([("offset", "<u8"), ("kind", "<u4"), ("symbol", "<u4"), ("addend", "<i8")])
+
+# Far above any library seen (0.9 GB, its largest section read at once 46 MB, 30 MB of names, names of 5,212
+# characters), far below what would hang or fill a machine.
+_LARGEST_FILE_BYTES = 16 << 30
+_LARGEST_READ_BYTES = 256 << 20
+_LARGEST_NAMES_BYTES = 256 << 20
+_LONGEST_NAME = 1 << 15
+_MOST_SECTIONS = 1 << 20
+_MOST_MATCHES = 1 << 17
+_CHUNK_BYTES = 4 << 20
+_LONGEST_PREFIX_BYTES = 64
+_BUILD_ID_BYTES = range(4, 65)
+_NOTE_BUILD_ID = 3
+
+
+class Machine:
+    """`e_machine` of the architectures that matter here."""
+
+    X86_64 = 62
+    AARCH64 = 183
+    CUDA = 190
+
+
+class SectionKind:
+    """`sh_type` of the sections that matter here."""
+
+    SYMBOLS = 2
+    RELOCATIONS = 4
+    NO_CONTENT = 8
+    DYNAMIC_SYMBOLS = 11
+
+
+class SymbolBinding:
+    """High four bits of `st_info`."""
+
+    LOCAL = 0
+
+
+class SymbolKind:
+    """Low four bits of `st_info`."""
+
+    FUNCTION = 2
+    FILE = 4
+
+
+@dataclass(frozen=True)
+class Section:
+    """One section header. `size_bytes` lie at `offset` in the file and are loaded at `address`."""
+
+    name: str
+    kind: int
+    address: int
+    offset: int
+    size_bytes: int
+    link: int
+
+    def holds(self, address: int) -> bool:
+        """Whether an address lies in the section as loaded."""
+        return self.address <= address < self.address + self.size_bytes
+
+
+@dataclass(frozen=True)
+class LoadedBytes:
+    """Content of a section, with the address it is loaded at."""
+
+    address: int
+    content: bytes
+
+
+@contextmanager
+def open_elf(path: str | os.PathLike[str]) -> Iterator[ElfFile]:
+    """Opens an ELF file for reading.
+
+    Raises:
+        InputError: It cannot be read, or is no ELF64 little-endian file.
+    """
+    source = os.fspath(path)
+    try:
+        if not stat.S_ISREG(Path(source).stat().st_mode):
+            raise InputError("not a regular file", source=source)
+        stream = Path(source).open("rb", buffering=0)  # noqa: SIM115 - closed below, errors of opening apart
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be read ({error})", source=source) from None
+    with stream:
+        yield ElfFile(stream, source)
+
+
+class ElfFile:
+    """An open ELF64 little-endian file.
+
+    Args:
+        stream: The file; it stays the caller's.
+        source: Its name, for errors.
+        image_offset: Where in `source` a compressed image begins whose content `stream` is; errors then name
+            this byte, as no other exists in the file.
+
+    Raises:
+        InputError: Not an ELF64 little-endian file, or a header that points outside of it.
+    """
+
+    def __init__(
+        self, stream: BinaryIO | io.RawIOBase, source: str, *, image_offset: int | None = None
+    ) -> None:
+        self._stream = stream
+        self.source = source
+        self._image_offset = image_offset
+        self._names_left = [_LARGEST_NAMES_BYTES]
+        self._size = stream.seek(0, os.SEEK_END)
+        if self._size > _LARGEST_FILE_BYTES:
+            self.fail("larger than any library", 0)
+        header = self.read(0, min(self._size, _HEADER_BYTES), "the header")
+        if header[:4] != b"\x7fELF":
+            self.fail("not an ELF file", 0)
+        if header[4:6] != b"\x02\x01":
+            self.fail("not a 64-bit little-endian ELF file", 4)
+        if len(header) < _HEADER_BYTES:
+            self.fail("the file ends in its header", len(header))
+        self.machine: int = struct.unpack_from("<H", header, 18)[0]
+        self._section_table_offset: int = struct.unpack_from("<Q", header, 40)[0]
+        self._section_row_bytes, self._section_count, self._names_index = struct.unpack_from(
+            "<3H", header, 58
+        )
+
+    def fail(self, message: str, offset: int) -> NoReturn:
+        """Raises the error for a byte of this file."""
+        place = offset if self._image_offset is None else self._image_offset
+        raise InputError(message, source=self.source, byte_offset=place)
+
+    def read(self, offset: int, size: int, what: str = "a section") -> bytes:
+        """`size` bytes at `offset`.
+
+        Raises:
+            InputError: They are not all in the file, or more than a sound file has of anything.
+        """
+        if size > _LARGEST_READ_BYTES:
+            self.fail(f"{what} claims {size} bytes", offset)
+        if offset + size > self._size:
+            self.fail(f"{what} ends at byte {offset + size}, the file at {self._size}", offset)
+        try:
+            self._stream.seek(offset)
+            content = self._stream.read(size) or b""
+            while len(content) < size and (more := self._stream.read(size - len(content))):
+                content += more
+        except OSError as error:
+            self.fail(f"{what} cannot be read ({error})", offset)
+        if len(content) < size:
+            self.fail("the file became shorter while it was read", offset + len(content))
+        return content
+
+    @cached_property
+    def section_table(self) -> Table:
+        """Section headers, as in the file."""
+        offset, count = self._section_table_offset, self._section_count
+        if offset == 0:
+            return np.empty(0, _SECTIONS)
+        if self._section_row_bytes != _SECTIONS.itemsize:
+            self.fail(f"section headers of {self._section_row_bytes} bytes", 58)
+        if count == 0:
+            # More sections than 16 bits can count, as in cubins of many kernels: the first header knows.
+            first = np.frombuffer(self.read(offset, _SECTIONS.itemsize, "the section table"), _SECTIONS)[0]
+            count = int(first["size"])
+        if count > _MOST_SECTIONS:
+            self.fail(f"claims {count} sections", offset)
+        return np.frombuffer(self.read(offset, count * _SECTIONS.itemsize, "the section table"), _SECTIONS)
+
+    @cached_property
+    def sections(self) -> dict[str, Section]:
+        """Sections by name; of several with one name, the first."""
+        rows = self.section_table
+        # Too large an index for the header: it is in the first row.
+        index = int(rows["link"][0]) if self._names_index == 0xFFFF and len(rows) else self._names_index
+        if index >= len(rows):
+            return {}
+        names = self.content(self.section(index))
+        sections: dict[str, Section] = {}
+        for position in range(len(rows)):
+            name = self.string_in(names, int(rows["name"][position])).decode("utf-8", "replace")
+            sections.setdefault(name, self.section(position, name))
+        return sections
+
+    def section(self, index: int, name: str = "") -> Section:
+        """One row of the section table."""
+        if index >= len(self.section_table):
+            self.fail(f"refers to section {index} of {len(self.section_table)}", self._section_table_offset)
+        row = self.section_table[index]
+        return Section(
+            name,
+            int(row["kind"]),
+            int(row["address"]),
+            int(row["offset"]),
+            int(row["size"]),
+            int(row["link"]),
+        )
+
+    def content(self, section: Section) -> bytes:
+        """All bytes of a section."""
+        if section.kind == SectionKind.NO_CONTENT:
+            return b""
+        what = f"section {section.name}" if section.name else "a table"
+        return self.read(section.offset, section.size_bytes, what)
+
+    def loaded(self, section: Section) -> LoadedBytes:
+        """A section's bytes with the address they are loaded at."""
+        return LoadedBytes(section.address, self.content(section))
+
+    @cached_property
+    def rodata(self) -> LoadedBytes:
+        """Constants of the host code, strings among them; empty without such a section."""
+        section = self.sections.get(".rodata")
+        return LoadedBytes(0, b"") if section is None else self.loaded(section)
+
+    def symbols(self, section: Section) -> Table:
+        """Rows of a symbol table: name, info, other, section, value, size."""
+        return self._rows(section, _SYMBOLS)
+
+    def relocations(self, section: Section) -> Table:
+        """Rows of a relocation table: offset, kind, symbol, addend."""
+        return self._rows(section, _RELOCATIONS)
+
+    def _rows(self, section: Section, row: np.dtype[Any]) -> Table:
+        content = self.content(section)
+        return np.frombuffer(content, row, count=len(content) // row.itemsize)
+
+    def string_in(self, table: bytes, offset: int) -> bytes:
+        """The string at an offset of a string table.
+
+        Raises:
+            InputError: The offset is outside, or the string has no end.
+        """
+        string = self._string(table, offset)
+        if string is None:
+            self.fail(
+                f"refers to string {offset} of a table of {len(table)} bytes", self._section_table_offset
+            )
+        return string
+
+    def string_at(self, table: Section, offset: int) -> bytes:
+        """The string at an offset of a string table that is not in memory, its first 4,096 bytes at most."""
+        size = min(4096, table.size_bytes - offset)
+        if size <= 0:
+            self.fail(f"refers to string {offset} of a table of {table.size_bytes} bytes", table.offset)
+        string = self.read(table.offset + offset, size, "a string").partition(b"\0")[0]
+        self.ration_names(len(string))
+        return string
+
+    def constant_string(self, address: int) -> bytes | None:
+        """The string of the host code that is loaded at an address; None if there is none."""
+        return self._string(self.rodata.content, address - self.rodata.address)
+
+    def _string(self, table: bytes, offset: int) -> bytes | None:
+        if not 0 <= offset < len(table):
+            return None
+        end = table.find(b"\0", offset, offset + _LONGEST_NAME)
+        # Looking for an end that is not there costs as much as a long name.
+        self.ration_names(_LONGEST_NAME if end < 0 else end - offset)
+        return table[offset:end] if end >= 0 else None
+
+    def ration_names(self, size: int) -> None:
+        """Takes names of so many bytes off what one library may have, with all that is embedded in it.
+
+        A few bytes can refer to a long name many times: without a ration a small file could fill the memory.
+        """
+        self._names_left[0] -= size
+        if self._names_left[0] < 0:
+            self.fail(f"more than {_LARGEST_NAMES_BYTES} bytes of names", self._section_table_offset)
+
+    def embedded(self, image: bytes, offset: int) -> ElfFile:
+        """An ELF file that this one contains, uncompressed; its names count as this one's.
+
+        Args:
+            image: Its content.
+            offset: Byte of this file at which it begins, compressed or not.
+
+        Raises:
+            InputError: It is not an ELF64 little-endian file.
+        """
+        file = ElfFile(io.BytesIO(image), self.source, image_offset=offset)
+        file._names_left = self._names_left
+        return file
+
+    def names_containing(self, table: Section, words: Sequence[bytes]) -> list[list[tuple[int, int]]]:
+        """Where words occur in a string table that may be too large to keep in memory.
+
+        Returns:
+            For each word (offset of the string it is in, offset of the word), ascending. A symbol whose name
+            begins between the two, both included, has a name that contains the word.
+        """
+        found: list[list[tuple[int, int]]] = [[] for _ in words]
+        overlap = max(map(len, words)) + _LONGEST_PREFIX_BYTES
+        for start in range(0, table.size_bytes, _CHUNK_BYTES):
+            first = max(0, start - overlap)
+            size = min(start + _CHUNK_BYTES, table.size_bytes) - first
+            chunk = self.read(table.offset + first, size, "a string table")
+            for word, places in zip(words, found, strict=True):
+                last = places[-1][1] if places else -1
+                places.extend(
+                    (first + string, first + position)
+                    for string, position in _occurrences(chunk, word)
+                    if first + position > last
+                )
+                if len(places) > _MOST_MATCHES:
+                    self.fail(f"more than {_MOST_MATCHES} names with {word.decode()}", table.offset)
+        return found
+
+    @cached_property
+    def build_id(self) -> str | None:
+        """The linker's identification of this build, in hexadecimal; None if there is none."""
+        section = self.sections.get(".note.gnu.build-id")
+        if section is None or section.size_bytes > 4096:
+            return None
+        note = self.content(section)
+        if len(note) < 16:
+            return None
+        name_bytes, size, kind = struct.unpack_from("<3I", note)
+        build_id = note[16 : 16 + size]
+        if (name_bytes, kind, note[12:16]) != (4, _NOTE_BUILD_ID, b"GNU\0") or len(build_id) != size:
+            return None
+        return build_id.hex() if size in _BUILD_ID_BYTES else None
+
+
+def _occurrences(text: bytes, word: bytes) -> Iterator[tuple[int, int]]:
+    """Where a word occurs, after where the string it is in begins, which is sought a short way back only."""
+    position = text.find(word)
+    while position >= 0:
+        earliest = max(0, position - _LONGEST_PREFIX_BYTES)
+        yield max(text.rfind(b"\0", earliest, position) + 1, earliest), position
+        position = text.find(word, position + len(word))

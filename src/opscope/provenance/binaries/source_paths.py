@@ -1,0 +1,159 @@
+"""Paths of translation units, told by the library itself.
+
+nvcc's module id of a unit is the CRC-32 of the absolute path it compiled. Folders are known from the
+`__FILE__` strings that checks and asserts leave behind, so the path of nearly every unit follows: the
+folder in which the unit's name gives its id. A unit without an id has the path of the only such string that
+ends in its name, if no other unit has that name.
+
+Source: the id is undocumented. It equals the CRC-32 of the path nvcc passes on as `--orig_src_path_name`
+for all 970 units of PyTorch 2.6.0 to 2.14.1 that leave their own path behind (CUDA 12.4 and 13.0), and in
+own compilations.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+from opscope.provenance.binaries.elf import ElfFile
+from opscope.provenance.binaries.translation_unit import TranslationUnit, UnitKernels
+
+__all__ = ["repository_paths", "with_source_paths"]
+
+_SUFFIXES = (b".cu\0", b".cuh\0", b".cpp\0", b".cc\0", b".h\0", b".hpp\0", b".inl\0")
+# Paths in PyTorch's repository are relative to the folder that holds this one.
+_REPOSITORY_FOLDER = "/aten/src/ATen/"
+# Folders of it whose files leave no string behind.
+_SILENT_FOLDERS = (
+    "aten/src/ATen/native/transformers/cuda/flash_attn/kernels",
+    "aten/src/ATen/native/transformers/cuda/mem_eff_attention/kernels",
+)
+_PATH_CHARACTERS = b"/.-+_~@0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_LONGEST_PATH = 1024
+# An id is 32 bits: this many attempts per library find a wrong path by chance in one library of 1,000.
+_MOST_STRINGS, _MOST_ATTEMPTS = 1 << 16, 1 << 22
+_MOST_DOUBTFUL_CHARACTERS = 5
+
+
+def with_source_paths(elf: ElfFile, units: Sequence[UnitKernels]) -> list[UnitKernels]:
+    """The same units, with the paths of those where the library tells them."""
+    paths = set(_path_strings(elf.rodata.content))
+    root = _repository_root(paths)
+    finder = _PathFinder(_folders(paths, root, Path(elf.source)))
+    only = _only_paths(paths, units)
+    located: dict[TranslationUnit, TranslationUnit] = {}
+    for kernels in units:
+        unit = kernels.unit
+        if unit is not None and unit not in located:
+            path = finder.find(unit, is_name_exact=kernels.is_name_exact) or only.get(unit.name)
+            located[unit] = unit if path is None else _at(unit, path, root)
+    return [
+        kernels if kernels.unit is None else replace(kernels, unit=located[kernels.unit]) for kernels in units
+    ]
+
+
+def repository_paths(elf: ElfFile) -> list[str]:
+    """Paths of PyTorch's own source files that a library's strings name, relative to the repository."""
+    paths = set(_path_strings(elf.rodata.content))
+    root = _repository_root(paths)
+    return sorted(path.removeprefix(root) for path in paths if root and path.startswith(root))
+
+
+def _at(unit: TranslationUnit, path: str, root: str) -> TranslationUnit:
+    return replace(unit, name=path.rpartition("/")[2], source_path=path.removeprefix(root))
+
+
+def _path_strings(strings: bytes) -> Iterator[str]:
+    """Paths of source files among the strings of a library."""
+    for suffix in _SUFFIXES:
+        position = strings.find(suffix)
+        for _ in range(_MOST_STRINGS):
+            if position < 0:
+                break
+            if path := _path_before(strings, position + len(suffix) - 1):
+                yield path
+            position = strings.find(suffix, position + len(suffix))
+
+
+def _path_before(strings: bytes, end: int) -> str:
+    """The path that ends before a NUL; empty if what stands there is none, or one with unusual characters.
+
+    Strings may follow other data without a NUL between: then only an absolute path has a certain beginning.
+    """
+    earliest = max(0, end - _LONGEST_PATH)
+    start = strings.rfind(b"\0", earliest, end) + 1
+    if start == 0 < earliest:
+        return ""
+    text = strings[start:end]
+    before = text.rstrip(_PATH_CHARACTERS)
+    path = text[len(before) :]
+    return path.decode() if not before or path.startswith(b"/") else ""
+
+
+def _repository_root(paths: Iterable[str]) -> str:
+    """What precedes repository paths in this build (`/pytorch/`); empty if nothing tells."""
+    roots = {root for path in paths for root, folder, _ in [path.partition(_REPOSITORY_FOLDER)] if folder}
+    # Files that the build generates lie in a folder of the repository that mirrors it: the shortest is meant.
+    return min((f"{root}/" for root in roots if root), key=len, default="")
+
+
+def _folders(paths: Iterable[str], root: str, library: Path) -> list[str]:
+    """Absolute folders that units may lie in, each with its final slash."""
+    folders = {path.rpartition("/")[0] for path in paths if path.startswith("/")}
+    for folder in [folder for folder in folders if root and folder.startswith(root)]:
+        folders.update(str(parent) for parent in Path(folder).parents if str(parent).startswith(root))
+    if root:
+        folders.update(root + folder for folder in _SILENT_FOLDERS)
+    # An extension built in place lies beside or below its sources.
+    folders.update(str(parent) for parent in library.absolute().parents)
+    return [f"{folder.rstrip('/')}/" for folder in sorted(folders)]
+
+
+class _PathFinder:
+    """Finds the folder in which a unit's name gives its module id."""
+
+    def __init__(self, folders: Sequence[str]) -> None:
+        self._checksums = {folder: zlib.crc32(folder.encode()) for folder in folders}
+        self._attempts_left = _MOST_ATTEMPTS
+
+    def find(self, unit: TranslationUnit, *, is_name_exact: bool) -> str | None:
+        """Path of a unit with a module id; None if it lies in none of the folders."""
+        if unit.module_id is None:
+            return None
+        wanted = int(unit.module_id, 16)
+        for name in (unit.name,) if is_name_exact else _spellings(unit.name):
+            self._attempts_left -= len(self._checksums)
+            if self._attempts_left < 0:
+                return None
+            written = name.encode()
+            for folder, checksum in self._checksums.items():
+                if zlib.crc32(written, checksum) == wanted:
+                    return folder + name
+        return None
+
+
+def _spellings(name: str) -> Iterator[str]:
+    """Names that device code writes as this one, where `-` is `_`; the likely ones first."""
+    yield name
+    parts = name.split("_")
+    if len(parts) - 1 > _MOST_DOUBTFUL_CHARACTERS:
+        yield "-".join(parts)
+        return
+    for separators in sorted(product("-_", repeat=len(parts) - 1)):
+        if "-" in separators:
+            yield "".join(part for pair in zip(parts, (*separators, ""), strict=True) for part in pair)
+
+
+def _only_paths(paths: Iterable[str], units: Iterable[UnitKernels]) -> dict[str, str]:
+    """Name -> path, for names that only one unit has and only one path ends in."""
+    counts = Counter(kernels.unit.name for kernels in units if kernels.unit is not None)
+    by_name: dict[str, list[str]] = {}
+    for path in paths:
+        folder, slash, name = path.rpartition("/")
+        if slash and folder:
+            by_name.setdefault(name, []).append(path)
+    return {name: found[0] for name, found in by_name.items() if len(found) == counts[name] == 1}

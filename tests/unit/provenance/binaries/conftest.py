@@ -1,0 +1,313 @@
+"""Small libraries, cubins and containers of device code, written byte by byte."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import lz4.block
+import pytest
+import zstandard
+
+SYMTAB, STRTAB, RELA, NOTE, NOBITS, DYNSYM = 2, 3, 4, 7, 8, 11
+FUNCTION, FILE, KERNEL_FLAG = 2, 4, 0x10
+PTX, CUBIN = 1, 2
+LZ4, ZSTANDARD = 0x2000, 0x8000
+
+
+SECTION_ROW = struct.Struct("<IIQQQQIIQQ")
+
+
+@dataclass
+class Part:
+    """A section to write."""
+
+    name: str
+    content: bytes
+    kind: int = 1
+    address: int = 0
+    link: int = 0
+    size: int | None = None
+
+
+def elf_bytes(parts: Sequence[Part], machine: int = 62, *, many_sections: bool = False) -> bytes:
+    """An ELF64 file of these sections; section numbers begin at 1."""
+    names = b"\0" + b"".join(part.name.encode() + b"\0" for part in parts) + b".shstrtab\0"
+    sections = [*parts, Part(".shstrtab", names, STRTAB)]
+    content, rows, name_offset = bytearray(64), [bytes(64)], 1
+    for part in sections:
+        content += bytes(-len(content) % 8)
+        size = len(part.content) if part.size is None else part.size
+        place = part.address, len(content), size
+        rows.append(SECTION_ROW.pack(name_offset, part.kind, 0, *place, part.link, 0, 1, 0))
+        name_offset += len(part.name) + 1
+        content += part.content
+    content += bytes(-len(content) % 8)
+    count, names_index = len(rows), len(rows) - 1
+    if many_sections:
+        rows[0] = SECTION_ROW.pack(0, 0, 0, 0, 0, count, names_index, 0, 0, 0)
+        count, names_index = 0, 0xFFFF
+    kind_and_machine, table, flags = (3, machine, 1, 0, 0), len(content), 0
+    header = struct.pack(
+        "<16sHHIQQQIHHHHHH",
+        b"\x7fELF\x02\x01\x01",
+        *kind_and_machine,
+        table,
+        flags,
+        64,
+        0,
+        0,
+        64,
+        count,
+        names_index,
+    )
+    content[:64] = header
+    return bytes(content) + b"".join(rows)
+
+
+@dataclass
+class Names:
+    """A string table under construction."""
+
+    content: bytearray = field(default_factory=lambda: bytearray(1))
+    offsets: dict[bytes, int] = field(default_factory=dict)
+
+    def add(self, name: str | bytes) -> int:
+        text = name if isinstance(name, bytes) else name.encode()
+        if text not in self.offsets:
+            self.offsets[text] = len(self.content)
+            self.content += text + b"\0"
+        return self.offsets[text]
+
+
+def symbol(
+    name: int, info: int = 0, other: int = 0, section: int = 0, place: tuple[int, int] = (0, 0)
+) -> bytes:
+    """A row of a symbol table; `place` is value and size."""
+    return struct.pack("<IBBHQQ", name, info, other, section, *place)
+
+
+def cubin_bytes(kernels: Sequence[str], others: Sequence[str] = (), *, many_sections: bool = False) -> bytes:
+    """A cubin with kernels and, as objects and device functions, other names."""
+    names = Names()
+    symbols = symbol(0)
+    for name in others:
+        symbols += symbol(names.add(name), FUNCTION, 0, 1, (0, 8))
+    for name in kernels:
+        symbols += symbol(names.add(name), 0x10 | FUNCTION, KERNEL_FLAG, 1, (0, 64))
+    parts = [
+        Part(".text", bytes(64)),
+        Part(".strtab", bytes(names.content), STRTAB),
+        Part(".symtab", symbols, SYMTAB, link=2),
+    ]
+    return elf_bytes(parts, machine=190, many_sections=many_sections)
+
+
+def ptx_bytes(kernels: Sequence[str], others: Sequence[str] = ()) -> bytes:
+    lines = [".version 8.8", ".target sm_90", *(f".global .u32 {name};" for name in others)]
+    lines += [f".visible .entry {name}(\n\t.param .u64 p\n)\n{{\n\tret;\n}}" for name in kernels]
+    return "\n".join(lines).encode() + b"\0"
+
+
+@dataclass
+class Code:
+    """An entry of a container."""
+
+    content: bytes
+    architecture: int = 90
+    kind: int = CUBIN
+    flags: int = ZSTANDARD
+    claimed_bytes: int | None = None
+
+    def entry(self) -> bytes:
+        stored = self.content
+        if self.flags & ZSTANDARD:
+            stored = zstandard.ZstdCompressor().compress(self.content)
+        elif self.flags & LZ4:
+            stored = lz4.block.compress(self.content, store_size=False)
+        padded = stored + bytes(-len(stored) % 8)
+        is_compressed = bool(self.flags & (ZSTANDARD | LZ4))
+        claimed = len(self.content) if self.claimed_bytes is None else self.claimed_bytes
+        sizes = len(padded), len(stored) if is_compressed else 0
+        version, flags = (0, 0, 1, self.architecture, 0, 0), 0x11 | self.flags
+        header = struct.pack(
+            "<HHIQIIHHIIIQQQ",
+            self.kind,
+            0x101,
+            64,
+            *sizes,
+            *version,
+            flags,
+            0,
+            claimed if is_compressed else 0,
+        )
+        return header + padded
+
+
+def container_bytes(*codes: Code) -> bytes:
+    entries = b"".join(code.entry() for code in codes)
+    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(entries)) + entries
+
+
+@dataclass
+class Unit:
+    """A translation unit to register: `stem` as nvcc names it, kernels and device variables."""
+
+    stem: str
+    kernels: Sequence[str]
+    variables: Sequence[str] = ()
+
+    @property
+    def file_symbol(self) -> str:
+        return f"tmpxft_00001b9c_00000000-6_{self.stem}.compute_90.cudafe1.cpp"
+
+
+TEXT, RODATA, STUBS, SLOTS, FUNCTION_BYTES = 0x1000, 0x400000, 0x800000, 0x900000, 0x10000
+REGISTER = ("__cudaRegisterFunction", "__cudaRegisterVar", "__cudaRegisterFatBinaryEnd")
+
+
+def _call(place: int, number: int, style: str) -> bytes:
+    """A call of the runtime's function of this number, from the instruction at `place`."""
+    if style == "slot":
+        return b"\xff\x15" + struct.pack("<i", SLOTS + 8 * number - place - 6)
+    return b"\xe8" + struct.pack("<i", STUBS + 16 * number - place - 5)
+
+
+def _registration_code(unit: Unit, place: int, strings: Mapping[str, int], style: str) -> bytes:
+    code = bytearray(b"\x55\x48\x89\xe5")
+    for number, names in enumerate((unit.kernels, unit.variables)):
+        for name in names:
+            for load in (b"\x48\x8d\x15", b"\x48\x8d\x0d"):
+                code += load + struct.pack("<i", strings[name] - (place + len(code) + 7))
+            code += _call(place + len(code), number, style)
+    code += _call(place + len(code), 2, style)
+    return bytes(code) + b"\x5d\xc3"
+
+
+def library_bytes(
+    units: Sequence[Unit],
+    *,
+    strings: Sequence[str] = (),
+    device_code: bytes = b"",
+    relocatable: bytes = b"",
+    build_id: bytes | None = b"\x01\x23\x45\x67\x89\xab\xcd\xef",
+    style: str = "stub",
+    stripped: bool = False,
+    machine: int = 62,
+) -> bytes:
+    """A host library that registers the units' kernels.
+
+    Args:
+        units: What is registered; a unit's registration function lies at `TEXT` plus its number times 64 KiB.
+        strings: Further strings among the constants.
+        device_code: Content of `.nv_fatbin`.
+        relocatable: Content of `__nv_relfatbin`, if any.
+        build_id: None for a library without one.
+        style: How the runtime is called: "stub", "landing" (a stub after a landing pad), "slot" or "own".
+        stripped: Without symbols.
+        machine: `e_machine`.
+    """
+    constants = Names()
+    places = {
+        name: RODATA + constants.add(name)
+        for name in [*strings, *(name for unit in units for name in (*unit.kernels, *unit.variables))]
+    }
+    text = bytearray(FUNCTION_BYTES * len(units))
+    local = Names()
+    symbols = symbol(0)
+    for number, unit in enumerate(units):
+        place = TEXT + number * FUNCTION_BYTES
+        code = _registration_code(unit, place, places, style)
+        text[number * FUNCTION_BYTES : number * FUNCTION_BYTES + len(code)] = code
+        symbols += symbol(local.add(unit.file_symbol), FILE, 0, 0xFFF1)
+        symbols += symbol(local.add("_ZZL31__nv_cudaEntityRegisterCallbackPPvE5__ref"), 1, 0, 3, (0x10, 8))
+        callback = local.add("_ZL31__nv_cudaEntityRegisterCallbackPPv")
+        symbols += symbol(callback, FUNCTION, 0, 1, (place, len(code)))
+    dynamic = Names()
+    imported = symbol(0) + b"".join(symbol(dynamic.add(name), 0x10 | FUNCTION) for name in REGISTER)
+    relocations = b"".join(
+        struct.pack("<QQq", SLOTS + 8 * number, (number + 1) << 32 | 7, 0) for number in range(len(REGISTER))
+    )
+    landing = b"\xf3\x0f\x1e\xfa" if style == "landing" else b""
+    displacements = [SLOTS - 8 * number - STUBS - len(landing) - 6 for number in range(len(REGISTER))]
+    stubs = b"".join(
+        (landing + b"\xff\x25" + struct.pack("<i", displacement)).ljust(16, b"\x90")
+        for displacement in displacements
+    )
+    if style == "own":
+        symbols += symbol(local.add(""), FILE, 0, 0xFFF1)
+        for number, name in enumerate(REGISTER):
+            symbols += symbol(local.add(name), FUNCTION, 0, 2, (STUBS + 16 * number, 16))
+        imported, relocations, stubs = symbol(0), b"", bytes(48)
+    parts = [
+        Part(".text", bytes(text), address=TEXT),
+        Part(".text.runtime" if style == "own" else ".plt", stubs, address=STUBS),
+        Part(".rodata", bytes(constants.content), address=RODATA),
+        Part(".dynsym", imported, DYNSYM, 0x100, link=5),
+        Part(".dynstr", bytes(dynamic.content), STRTAB, 0x200),
+        Part(".rela.plt", relocations, RELA, 0x300, link=4),
+        Part(".bss", b"", NOBITS, 0xA00000, size=1 << 40),
+    ]
+    if device_code:
+        parts.append(Part(".nv_fatbin", device_code, address=0xB00000))
+    if relocatable:
+        parts.append(Part("__nv_relfatbin", relocatable, address=0xC00000))
+    if build_id is not None:
+        note = struct.pack("<III", 4, len(build_id), 3) + b"GNU\0" + build_id
+        parts.append(Part(".note.gnu.build-id", note, NOTE, 0xD00000))
+    if not stripped:
+        parts.append(Part(".strtab", bytes(local.content), STRTAB))
+        parts.append(Part(".symtab", symbols, SYMTAB, link=len(parts)))
+    return elf_bytes(parts, machine)
+
+
+def module_id(path: str) -> str:
+    """What nvcc writes into internal names of a file compiled from this path."""
+    return f"{zlib.crc32(path.encode()):08x}"
+
+
+def internal(path: str, name: str = "4hidden") -> str:
+    """Mangled name of something internal to the unit of this path."""
+    file = Path(path).name.replace(".", "_").replace("-", "_")
+    scope = f"_GLOBAL__N__{module_id(path)}_{len(file)}_{file}_9f978f63"
+    return f"_ZN{len(scope)}{scope}{name}E"
+
+
+@dataclass(frozen=True)
+class Writers:
+    """Everything above, for tests."""
+
+    Part = Part
+    Names = Names
+    Code = Code
+    Unit = Unit
+    PTX, CUBIN, LZ4, ZSTANDARD, SYMTAB, STRTAB, NOBITS = PTX, CUBIN, LZ4, ZSTANDARD, SYMTAB, STRTAB, NOBITS
+    elf: Callable[..., bytes] = elf_bytes
+    cubin: Callable[..., bytes] = cubin_bytes
+    ptx: Callable[..., bytes] = ptx_bytes
+    container: Callable[..., bytes] = container_bytes
+    library: Callable[..., bytes] = library_bytes
+    symbol: Callable[..., bytes] = symbol
+    module_id: Callable[[str], str] = module_id
+    internal: Callable[..., str] = internal
+
+
+@pytest.fixture(scope="session")
+def write() -> Writers:
+    """Writers of binary formats."""
+    return Writers()
+
+
+@pytest.fixture
+def save(tmp_path: Path) -> Callable[..., Path]:
+    """Writes bytes to a file and returns its path."""
+
+    def save_file(content: bytes, name: str = "libsmall.so") -> Path:
+        path = tmp_path / name
+        path.write_bytes(content)
+        return path
+
+    return save_file

@@ -1,0 +1,200 @@
+import io
+import os
+import struct
+
+import pytest
+
+from opscope.errors import InputError
+from opscope.provenance.binaries import elf as elf_module
+from opscope.provenance.binaries.elf import ElfFile, Machine, open_elf
+
+
+def opened(content, source="small.so"):
+    return ElfFile(io.BytesIO(content), source)
+
+
+@pytest.fixture
+def library(write):
+    """A library of one unit."""
+    return write.library([write.Unit("SoftMax", ["_Z1av"])])
+
+
+def test_sections_lie_where_their_headers_say(write):
+    file = opened(write.elf([write.Part(".text", b"code", address=0x1000), write.Part(".data", b"values")]))
+    assert list(file.sections) == ["", ".text", ".data", ".shstrtab"]
+    text = file.sections[".text"]
+    assert (text.address, file.content(text), text.holds(0x1003), text.holds(0x1004)) == (
+        0x1000, b"code", True, False,
+    )  # fmt: skip
+
+
+def test_of_sections_with_one_name_the_first_counts(write):
+    file = opened(write.elf([write.Part(".text", b"first"), write.Part(".text", b"second")]))
+    assert file.content(file.sections[".text"]) == b"first"
+
+
+def test_more_sections_than_the_header_can_count(write):
+    few = opened(write.elf([write.Part(".text", b"code")]))
+    many = opened(write.elf([write.Part(".text", b"code")], many_sections=True))
+    assert list(many.sections) == list(few.sections)
+    assert many.sections[".text"] == few.sections[".text"]
+
+
+def test_a_file_without_sections_has_none():
+    header = bytearray(64)
+    header[:6] = b"\x7fELF\x02\x01"
+    assert opened(bytes(header)).sections == {}
+
+
+def test_a_section_without_content_has_none(write):
+    file = opened(write.elf([write.Part(".bss", b"", write.NOBITS, size=1 << 60)]))
+    assert file.content(file.sections[".bss"]) == b""
+
+
+def test_machine(write):
+    assert opened(write.elf([], machine=Machine.AARCH64)).machine == Machine.AARCH64
+
+
+@pytest.mark.parametrize(
+    ("build_id", "expected"),
+    [(b"\xab\xcd\xef\x01", "abcdef01"), (None, None), (b"", None), (b"x" * 65, None)],
+)
+def test_build_id(write, build_id, expected):
+    assert opened(write.library([], build_id=build_id)).build_id == expected
+
+
+@pytest.mark.parametrize("note", [b"", b"short", struct.pack("<III", 4, 20, 3) + b"GNU\0", bytes(5000)])
+def test_a_damaged_note_is_no_build_id(write, note):
+    assert opened(write.elf([write.Part(".note.gnu.build-id", note)])).build_id is None
+
+
+def test_names_containing_a_word(write):
+    names = write.Names()
+    first, second = names.add("_Z7workersv"), names.add("worker")
+    names.add("other")
+    file = opened(write.elf([write.Part(".strtab", bytes(names.content))]))
+    (found,) = file.names_containing(file.sections[".strtab"], [b"worker"])
+    assert found == [(first, first + 3), (second, second)]
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 7, 64, 1000])
+def test_names_are_found_across_pieces_of_the_table(write, monkeypatch, chunk_bytes):
+    names = write.Names()
+    expected = [names.add(f"prefix{number}_needle_suffix") for number in range(40)]
+    file = opened(write.elf([write.Part(".strtab", bytes(names.content))]))
+    monkeypatch.setattr(elf_module, "_CHUNK_BYTES", chunk_bytes)
+    found, none = file.names_containing(file.sections[".strtab"], [b"needle", b"haystack"])
+    assert [string for string, _ in found] == expected
+    assert none == []
+
+
+def test_strings(write):
+    strings, constants = b"\0first\0second\0open", b"one\0"
+    file = opened(write.elf([write.Part(".strtab", strings), write.Part(".rodata", constants, address=16)]))
+    table = file.sections[".strtab"]
+    assert file.string_at(table, 1) == b"first"
+    assert file.string_in(file.content(table), 7) == b"second"
+    assert (file.constant_string(17), file.constant_string(15), file.constant_string(20)) == (
+        b"ne",
+        None,
+        None,
+    )
+    for offset in (18, 1000):
+        with pytest.raises(InputError, match=f"refers to string {offset}"):
+            file.string_in(file.content(table), offset)
+    with pytest.raises(InputError, match="refers to string 18"):
+        file.string_at(table, 18)
+
+
+def test_names_are_rationed_with_those_of_embedded_files(write, monkeypatch):
+    monkeypatch.setattr(elf_module, "_LARGEST_NAMES_BYTES", 100)
+    image = write.elf([write.Part(".strtab", b"a" * 40 + b"\0")])
+    file = opened(image)
+    inner = file.embedded(image, 4096)
+    for embedded in (inner, file):
+        embedded.string_in(b"a" * 40 + b"\0", 0)
+    with pytest.raises(InputError, match="bytes of names") as caught:
+        inner.string_in(b"a" * 40 + b"\0", 0)
+    assert caught.value.byte_offset == 4096
+
+
+@pytest.mark.parametrize(
+    ("content", "message", "offset"),
+    [
+        (b"", "not an ELF file", 0),
+        (b"MZ" * 100, "not an ELF file", 0),
+        (b"\x7fELF\x01\x01" + bytes(100), "not a 64-bit", 4),
+        (b"\x7fELF\x02\x02" + bytes(100), "not a 64-bit", 4),
+        (b"\x7fELF\x02\x01" + bytes(20), "ends in its header", 26),
+    ],
+)
+def test_what_is_no_elf_file_is_refused(content, message, offset):
+    with pytest.raises(InputError, match=message) as caught:
+        opened(content)
+    assert (caught.value.source, caught.value.byte_offset) == ("small.so", offset)
+
+
+@pytest.mark.parametrize(
+    ("position", "value", "message"),
+    [
+        (40, struct.pack("<Q", 1 << 63), "the section table ends at byte"),
+        (58, struct.pack("<H", 40), "section headers of 40 bytes"),
+        (60, struct.pack("<H", 0xFFFF), "the section table ends at byte"),
+    ],
+)
+def test_a_header_that_points_outside_is_refused(library, position, value, message):
+    damaged = bytearray(library)
+    damaged[position : position + len(value)] = value
+    with pytest.raises(InputError, match=message):
+        _ = opened(bytes(damaged)).sections
+
+
+@pytest.mark.parametrize(("offset", "size"), [(1 << 63, 8), (0, 1 << 63), (0, 1 << 30), (1 << 40, 1 << 20)])
+def test_a_section_outside_the_file_is_refused(write, offset, size):
+    content = bytearray(write.elf([write.Part(".symtab", bytes(48))]))
+    row = struct.unpack_from("<Q", content, 40)[0] + 64
+    struct.pack_into("<QQ", content, row + 24, offset, size)
+    file = opened(bytes(content))
+    with pytest.raises(InputError, match=r"section \.symtab") as caught:
+        file.symbols(file.sections[".symtab"])
+    assert caught.value.byte_offset == offset
+
+
+def test_a_table_that_ends_within_a_row_keeps_its_whole_rows(write):
+    file = opened(write.elf([write.Part(".symtab", write.symbol(1) + write.symbol(2) + bytes(23))]))
+    assert file.symbols(file.sections[".symtab"])["name"].tolist() == [1, 2]
+
+
+def test_too_many_sections_are_refused(write, monkeypatch):
+    monkeypatch.setattr(elf_module, "_MOST_SECTIONS", 3)
+    with pytest.raises(InputError, match="claims 4 sections"):
+        _ = opened(write.elf([write.Part(".text", b""), write.Part(".data", b"")])).sections
+
+
+def test_too_many_matches_are_refused(write, monkeypatch):
+    monkeypatch.setattr(elf_module, "_MOST_MATCHES", 3)
+    file = opened(write.elf([write.Part(".strtab", b"\0" + b"word\0" * 4)]))
+    with pytest.raises(InputError, match="more than 3 names with word"):
+        file.names_containing(file.sections[".strtab"], [b"word"])
+
+
+@pytest.mark.parametrize("name", ["missing.so", ".", "null\0byte"])
+def test_what_cannot_be_opened_is_refused(tmp_path, name):
+    with pytest.raises(InputError), open_elf(tmp_path / name):
+        pass
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_a_pipe_is_refused_without_waiting_for_it(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="not a regular file"), open_elf(tmp_path / "pipe"):
+        pass
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_an_error(save, library):
+    path = save(library)
+    with open_elf(path) as file:
+        section = file.sections[".text"]
+        path.write_bytes(library[:100])
+        with pytest.raises(InputError, match="became shorter"):
+            file.content(section)

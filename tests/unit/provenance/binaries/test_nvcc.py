@@ -1,0 +1,156 @@
+"""Libraries as nvcc makes them, and the installed PyTorch if it is a CUDA build."""
+
+import json
+import lzma
+import shutil
+import subprocess
+import sys
+import zlib
+from importlib.metadata import PackageNotFoundError, distribution
+
+import pytest
+
+from opscope.provenance.binaries.library import Route, cached_library, read_library
+
+NVCC, STRIP = shutil.which("nvcc"), shutil.which("strip")
+needs_nvcc = pytest.mark.skipif(NVCC is None or STRIP is None, reason="no nvcc or strip here")
+
+SOURCE = """
+namespace {
+__device__ int hidden;
+__global__ void internal(int* p) { *p = hidden; }
+}
+namespace mine {
+__device__ int variable;
+__constant__ float constants[4];
+template <class T>
+__global__ void scale(T* p, int n) { *p = n * constants[1] + variable; }
+}
+extern "C" __global__ void plain(int* p) { *p = 1; }
+void run(int* p, float* q, double* r) {
+  internal<<<1, 1>>>(p);
+  mine::scale<<<1, 1>>>(q, 1);
+  mine::scale<<<1, 1>>>(r, 2);
+  plain<<<1, 1>>>(p);
+}
+"""
+KERNELS = {
+    "(anonymous namespace)::internal(int*)",
+    "void mine::scale<float>(float*, int)",
+    "void mine::scale<double>(double*, int)",
+    "plain",
+}
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory):
+    """Compiles the source with further options and returns source and library."""
+
+    def compile_library(*options, name="my-kernels.cu"):
+        folder = tmp_path_factory.mktemp("extension")
+        source, library = folder / name, folder / "ext.so"
+        source.write_text(SOURCE)
+        command = [NVCC, "-shared", "-Xcompiler", "-fPIC", *options, "-o", str(library), str(source)]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+        if done.returncode:
+            pytest.skip(f"nvcc {' '.join(options)}: {done.stderr.strip()[-200:]}")
+        return source, library
+
+    return compile_library
+
+
+def stripped(library):
+    copy = library.with_name("stripped.so")
+    subprocess.run([STRIP, "-o", str(copy), str(library)], check=True)
+    return copy
+
+
+def unit_facts(library):
+    """Name, module id and path of the one unit of each kernel."""
+    return {
+        name: [(unit.name, unit.module_id, unit.source_path) for unit in library.units_of(name)]
+        for name in library.kernel_names()
+    }
+
+
+OPTIONS = [
+    (),
+    ("-O2", "-cudart", "shared"),
+    ("-Xcompiler", "-O2,-fno-plt", "-cudart", "shared"),
+    ("-Xcompiler", "-fcf-protection=full", "-cudart", "shared"),
+    ("-Xlinker", "-z,now", "-cudart", "shared"),
+    ("-gencode=arch=compute_80,code=sm_80", "-gencode=arch=compute_90,code=sm_90"),
+    ("-gencode=arch=compute_90,code=compute_90",),
+    ("--compress-mode=none",),
+    ("--compress-mode=size",),
+]
+
+
+@needs_nvcc
+@pytest.mark.parametrize("options", OPTIONS, ids=" ".join)
+def test_kernels_and_their_source_are_read_back_exactly(build, options):
+    source, library = build(*options)
+    expected = [(source.name, f"{zlib.crc32(str(source).encode()):08x}", str(source))]
+    whole, bare = read_library(library), read_library(stripped(library))
+    assert (whole.route, bare.route) == (Route.REGISTRATION, Route.FATBIN)
+    assert unit_facts(whole) == unit_facts(bare) == dict.fromkeys(KERNELS, expected)
+
+
+@needs_nvcc
+def test_a_linked_library_of_several_units(build, tmp_path):
+    """Relocatable device code: the linked container holds the kernels of all units."""
+    sources = []
+    for stem in ("one", "two"):
+        source = tmp_path / f"{stem}.cu"
+        source.write_text(f"__global__ void {stem}(int* p) {{ *p = 1; }}\n"
+                          f"void run_{stem}(int* p) {{ {stem}<<<1, 1>>>(p); }}\n")  # fmt: skip
+        sources.append(str(source))
+    library = tmp_path / "both.so"
+    command = [NVCC, "-rdc=true", "-shared", "-Xcompiler", "-fPIC", "-o", str(library), *sources]
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    whole, bare = read_library(library), read_library(stripped(library))
+    for name in ("one(int*)", "two(int*)"):
+        assert [unit.name for unit in whole.units_of(name)] == [f"{name[:3]}.cu"]
+        assert name in bare
+        assert {unit.name for unit in bare.units_of(name)} <= {f"{name[:3]}.cu"}
+
+
+@needs_nvcc
+def test_a_loaded_library_is_asked_by_its_process(build, tmp_path):
+    source, library = build()
+    code = """
+import ctypes, pathlib, sys
+from opscope.provenance.binaries import mapped_libraries, units_of_process
+ctypes.CDLL(sys.argv[1])
+origin = units_of_process(["plain", "other"], pathlib.Path(sys.argv[2]))["plain"]
+print(*mapped_libraries(), origin.library, *(unit.source_path for unit in origin.units), sep="\\n")
+"""
+    command = [sys.executable, "-c", code, str(library), str(tmp_path)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == [str(library), "ext.so", str(source)]
+
+
+@pytest.fixture(scope="module")
+def installed_torch():
+    """Libraries of the installed PyTorch's kernels, and its version."""
+    try:
+        torch = distribution("torch")
+    except PackageNotFoundError:
+        pytest.skip("no PyTorch here")
+    folder = torch.locate_file("torch/lib")
+    paths = [folder / "libtorch_cuda.so", folder / "libtorch_cuda_linalg.so"]
+    if not all(path.is_file() for path in paths):
+        pytest.skip("the installed PyTorch has no CUDA kernels")
+    return paths, torch.version.partition("+")[0]
+
+
+def test_the_installed_pytorch(installed_torch, shared, tmp_path):
+    paths, version = installed_torch
+    table = shared / "provenance" / f"kernel_units_{version}.json.xz"
+    if not table.is_file():
+        pytest.skip(f"no {table.name}")
+    expected = json.loads(lzma.decompress(table.read_bytes()))
+    libraries = [cached_library(path, tmp_path) for path in paths]
+    assert {name for library in libraries for name in library.kernel_names()} == expected.keys()
+    for name, units in expected.items():
+        assert {unit.name for library in libraries for unit in library.units_of(name)} == set(units)

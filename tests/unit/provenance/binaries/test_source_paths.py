@@ -1,0 +1,110 @@
+import io
+
+import pytest
+
+from opscope.provenance.binaries import source_paths
+from opscope.provenance.binaries.elf import ElfFile
+from opscope.provenance.binaries.source_paths import with_source_paths
+from opscope.provenance.binaries.translation_unit import TranslationUnit, UnitKernels
+
+ATEN = "/build/pytorch/aten/src/ATen"
+
+
+@pytest.fixture
+def locate(write):
+    """Name and path of units, located in a library with these strings."""
+
+    def locate_units(*units, strings=(), source="/usr/lib/libsmall.so", is_name_exact=True):
+        file = ElfFile(io.BytesIO(write.library([], strings=strings)), source)
+        found = with_source_paths(file, [UnitKernels(unit, frozenset(), is_name_exact) for unit in units])
+        return [kernels.unit and (kernels.unit.name, kernels.unit.source_path) for kernels in found]
+
+    return locate_units
+
+
+@pytest.fixture
+def unit(write):
+    """The unit of a path, named as the host side names it, or otherwise."""
+    return lambda path, name=None: TranslationUnit(name or path.rpartition("/")[2], write.module_id(path))
+
+
+def test_a_unit_lies_in_the_folder_that_gives_its_module_id(locate, unit):
+    strings = [f"{ATEN}/native/cuda/Copy.cu", f"{ATEN}/native/sparse/cuda/Sum.cu", "/usr/include/vector.h"]
+    units = [unit(f"{ATEN}/native/sparse/cuda/SoftMax.cu"), unit(f"{ATEN}/native/cuda/SoftMax.cu")]
+    assert locate(*units, strings=strings) == [
+        ("SoftMax.cu", "aten/src/ATen/native/sparse/cuda/SoftMax.cu"),
+        ("SoftMax.cu", "aten/src/ATen/native/cuda/SoftMax.cu"),
+    ]
+
+
+def test_folders_above_known_ones_are_tried(locate, unit):
+    found = locate(unit(f"{ATEN}/cuda/cub.cu"), strings=[f"{ATEN}/cuda/detail/deep/Index.cu"])
+    assert found == [("cub.cu", "aten/src/ATen/cuda/cub.cu")]
+
+
+def test_folders_that_leave_no_strings_are_known(locate, unit):
+    folder = "aten/src/ATen/native/transformers/cuda/mem_eff_attention/kernels"
+    path = f"/build/pytorch/{folder}/cutlassF_f16_aligned.cu"
+    assert locate(unit(path), strings=[f"{ATEN}/native/Copy.cpp"]) == [
+        ("cutlassF_f16_aligned.cu", f"{folder}/cutlassF_f16_aligned.cu")
+    ]
+
+
+def test_generated_files_keep_the_folder_of_the_build(locate, unit):
+    generated = "/build/pytorch/build/aten/src/ATen/UfuncCUDA_add.cu"
+    assert locate(unit(generated), strings=[generated, f"{ATEN}/native/cuda/Copy.cu"]) == [
+        ("UfuncCUDA_add.cu", "build/aten/src/ATen/UfuncCUDA_add.cu")
+    ]
+
+
+def test_an_extension_lies_beside_its_library(locate, unit):
+    found = locate(unit("/home/me/ext/cuda.cu"), source="/home/me/ext/build/lib/ext.so")
+    assert found == [("cuda.cu", "/home/me/ext/cuda.cu")]
+
+
+@pytest.mark.parametrize("name", ["cub-RadixSortPairs-f16-8.cu", "my_kernels-fast.cu", "a-b-c-d-e-f-g-h.cu"])
+def test_hyphens_that_device_code_hides_are_restored(locate, unit, name):
+    path = f"{ATEN}/cuda/{name}"
+    found = locate(unit(path, name.replace("-", "_")), strings=[f"{ATEN}/cuda/Sum.cu"], is_name_exact=False)
+    assert found == [(name, f"aten/src/ATen/cuda/{name}")]
+
+
+def test_an_exact_name_is_not_spelled_otherwise(locate, unit):
+    found = locate(unit(f"{ATEN}/cuda/a-b.cu", "a_b.cu"), strings=[f"{ATEN}/cuda/Sum.cu"])
+    assert found == [("a_b.cu", None)]
+
+
+def test_without_a_module_id_the_only_path_of_that_name_is_taken(locate):
+    strings = ["/magma/chemv.cu", "csrc/relative.cu", "/a/twice.cu", "/b/twice.cu"]
+    expected = {
+        "chemv.cu": "/magma/chemv.cu",
+        "relative.cu": "csrc/relative.cu",
+        "twice.cu": None,
+        "absent.cu": None,
+    }
+    assert locate(*map(TranslationUnit, expected), strings=strings) == list(expected.items())
+
+
+def test_units_of_one_name_do_not_share_a_path(locate):
+    units = [TranslationUnit("a.cu", "00000001"), TranslationUnit("a.cu", "00000002")]
+    assert locate(*units, strings=["/src/a.cu"]) == [("a.cu", None)] * 2
+
+
+@pytest.mark.parametrize("string", ["a.cu", "my folder/a.cu", "text: src/a.cu", "/" + "x" * 2000 + "/a.cu"])
+def test_a_string_that_is_no_certain_path_is_none(locate, string):
+    assert locate(TranslationUnit("a.cu"), strings=[string]) == [("a.cu", None)]
+
+
+def test_an_absolute_path_may_follow_other_data(locate):
+    assert locate(TranslationUnit("a.cu"), strings=["return x; }/src/a.cu"]) == [("a.cu", "/src/a.cu")]
+
+
+def test_kernels_without_a_unit_stay_so(locate):
+    assert locate(None, strings=["/src/a.cu"]) == [None]
+
+
+def test_attempts_are_bounded(locate, unit, monkeypatch):
+    monkeypatch.setattr(source_paths, "_MOST_ATTEMPTS", 5)
+    monkeypatch.setattr(source_paths, "_MOST_STRINGS", 10)
+    strings = [f"/folder{number}/x.cu" for number in range(50)]
+    assert locate(unit("/folder20/a.cu"), strings=strings) == [("a.cu", None)]

@@ -1,0 +1,76 @@
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opscope.provenance import demangle as demangle_module
+from opscope.provenance.demangle import demangle, demangle_all
+
+pytestmark = pytest.mark.skipif(demangle_module._runtime() is None, reason="no C++ runtime here")
+
+
+@pytest.mark.parametrize(
+    ("mangled", "text"),
+    [
+        ("_Z4sortPi", "sort(int*)"),
+        (
+            "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_15CUDAFunctor_addIfEESt5arrayIPcLm3EEEEviT0_T1_",
+            "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, "
+            "std::array<char*, 3ul> >(int, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul>)",
+        ),
+        ("_ZN43_GLOBAL__N__f71e7945_10_SoftMax_cu_9f978f634sortEv", "(anonymous namespace)::sort()"),
+        ("plain", None),
+        ("f", None),
+        ("", None),
+        ("_Z", None),
+        ("_Z4sor", None),
+        ("_Z4sortPi\0", None),
+        ("\ud800", None),
+    ],
+)
+def test_the_text_kineto_shows(mangled, text):
+    assert demangle(mangled) == text
+
+
+def test_names_kineto_does_not_try():
+    name = "_Z8191" + "a" * 8191 + "v"
+    assert demangle(name) is None
+    assert demangle("_Z1000" + "a" * 1000 + "v") == "a" * 1000 + "()"
+
+
+def test_many_names_at_once_keep_their_order():
+    long = "b" * 900
+    names = ["_Z1av", f"_Z900{long}v", "plain", "_Z1cv"]
+    assert demangle_all(names) == ["a()", f"{long}()", None, "c()"]
+
+
+def doubling(levels):
+    """A name of a few hundred characters whose text doubles with each level."""
+    digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    references = [f"S{digits[number // 36]}{digits[number % 36]}_" if number >= 36 else f"S{digits[number]}_" for number in range(levels + 2)]  # fmt: skip  # noqa: E501
+    return "_Z1f1a1PIS_S_E" + "".join(
+        f"S0_I{references[number]}{references[number]}E" for number in range(1, levels + 1)
+    )
+
+
+def test_a_name_whose_text_would_fill_the_memory_is_left_alone():
+    assert len(demangle(doubling(8))) > 5000
+    started = time.perf_counter()
+    assert demangle(doubling(60)) is None
+    assert time.perf_counter() - started < 1
+
+
+@given(st.text(st.sampled_from("_ZNSTIELKPi0123456789abC"), max_size=60).map(lambda text: "_Z" + text))
+def test_no_name_fails(name):
+    assert demangle(name) is None or isinstance(demangle(name), str)
+
+
+@pytest.mark.parametrize("digits", ["9" * 5000, "S" + "Z" * 5000 + "_"])
+def test_absurd_numbers_do_not_fail(digits):
+    assert demangle("_Z" + digits) is None
+
+
+def test_without_a_runtime_nothing_is_demangled(monkeypatch):
+    monkeypatch.setattr(demangle_module, "_runtime", lambda: None)
+    assert demangle_all(["_Z1av", "plain"]) == [None, None]
