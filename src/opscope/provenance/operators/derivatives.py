@@ -1,0 +1,266 @@
+"""derivatives.yaml → backward nodes: names, formulas, the functions that record them.
+
+Source: torchgen/packaged/autograd/load_derivatives.py (names), torchgen/api/autograd.py (which functions
+share a node, list operators).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from opscope.errors import InputError
+from opscope.provenance.operators.formulas import called_functions
+from opscope.provenance.operators.native_function import Derivative, NativeFunction, schema_of
+from opscope.provenance.operators.schema import Kind, Schema
+from opscope.provenance.operators.yaml_document import LINE, read_mappings, text_of, words
+
+__all__ = ["backward_nodes", "view_copy_of"]
+
+_DEFAULT = "Default"
+_NOT_FORMULAS = {"name", "dispatch", "output_differentiability", LINE}
+_FOREACH = "_foreach_"
+# List operators whose reference takes one argument more, which they leave at its default.
+_SHORTER_FOREACH = re.compile(r"_foreach_(?:add|sub)_?\.Scalar(?:List)?")
+
+
+@dataclass(frozen=True)
+class _Definition:
+    """One item of derivatives.yaml. `nodes` is by dispatch key; no node where nothing is differentiable."""
+
+    entry: NativeFunction
+    line: int
+    formulas: dict[str, dict[str, str]]
+    nodes: dict[str, str]
+    reference: str | None = None
+
+
+def backward_nodes(path: Path, functions: Sequence[NativeFunction]) -> list[Derivative]:
+    """The nodes that a derivatives.yaml makes of these functions, in its order.
+
+    Raises:
+        InputError: The file is missing, not what it should be, or about other functions.
+    """
+    by_schema = {entry.schema: entry for entry in functions}
+    definitions = _definitions(path, by_schema)
+    definitions += _of_view_copies(definitions, functions)
+    forward, of_lists = _forward_functions(definitions, functions)
+    cxx_names = _CxxNames.of(functions)
+    return [
+        _derivative(definition, key, node, forward.get(node, ()), cxx_names)
+        for definition in (*definitions, *of_lists)
+        for key, node in definition.nodes.items()
+    ]
+
+
+def view_copy_of(entry: NativeFunction) -> str | None:
+    """Qualified name of the copying variant that torchgen writes for a view; None for no such view.
+
+    Source: torchgen/model.py, `gets_generated_view_copy` and `get_view_copy_name`.
+    """
+    schema = schema_of(entry)
+    is_view = any(one.annotation and not one.is_written for one in schema.returns) or any(
+        "*" in (argument.annotation or "") for argument in schema.arguments
+    )
+    is_composite = "CompositeImplicitAutograd" in entry.dispatch and schema.name.name != "narrow"
+    if not is_view or is_composite or "inplace_view" in entry.tags:
+        return None
+    if schema.name.is_inplace or schema.name.name.endswith("_inverse"):
+        return None
+    return f"{entry.name}_copy.{entry.overload}".rstrip(".")
+
+
+def _definitions(path: Path, by_schema: Mapping[str, NativeFunction]) -> list[_Definition]:
+    counts: Counter[str] = Counter()
+    definitions = []
+    for item in read_mappings(path):
+        try:
+            definitions.append(_definition(item, by_schema, counts))
+        except ValueError as error:
+            raise InputError(f"line {item[LINE]}: {error}", source=path) from error
+    return definitions
+
+
+def _definition(
+    item: Mapping[str, Any], by_schema: Mapping[str, NativeFunction], counts: Counter[str]
+) -> _Definition:
+    specification = text_of(item, "name") or ""
+    entry = by_schema.get(specification)
+    if entry is None:
+        raise ValueError(f"no native function has the schema {specification!r}")
+    dispatch = item.get("dispatch", {_DEFAULT: item})
+    if not isinstance(dispatch, dict) or not all(
+        isinstance(v, dict) for k, v in dispatch.items() if k != LINE
+    ):
+        raise ValueError("'dispatch' is not a mapping of mappings")
+    formulas = {
+        key: _backward_formulas(given, schema_of(entry)) for key, given in dispatch.items() if key != LINE
+    }
+    nodes = {}
+    for key, given in formulas.items():
+        if given:
+            prefix = _node_prefix(schema_of(entry).name.name) + ("" if key == _DEFAULT else key)
+            nodes[key] = f"{prefix}{counts[prefix]}"
+            counts[prefix] += 1
+    return _Definition(entry, item[LINE], formulas, nodes)
+
+
+def _node_prefix(name: str) -> str:
+    camel = "".join(part.title() for part in name.split("_"))
+    return f"{camel}Backward".replace("ForwardBackward", "Backward")
+
+
+def _backward_formulas(given: Mapping[str, Any], schema: Schema) -> dict[str, str]:
+    """The formulas for inputs, less those for outputs (of forward-mode differentiation)."""
+    inputs = {argument.name for argument in schema.arguments}
+    formulas = {}
+    for names, formula in given.items():
+        if names in _NOT_FORMULAS or not isinstance(formula, str):
+            continue
+        if words(names)[:1] and words(names)[0] in inputs and formula.strip().lower() != "non_differentiable":
+            formulas[", ".join(words(names))] = " ".join(formula.split())
+    return formulas
+
+
+def _of_view_copies(
+    definitions: Iterable[_Definition], functions: Iterable[NativeFunction]
+) -> list[_Definition]:
+    """A view's derivative serves its copying variant too, unless that has its own."""
+    by_name = {entry.qualified_name: entry for entry in functions}
+    own = {definition.entry.schema for definition in definitions}
+    copies = []
+    for definition in definitions:
+        copy = by_name.get(view_copy_of(definition.entry) or "")
+        if copy is not None and copy.schema not in own:
+            nodes = {key: f"{node}_copy" for key, node in definition.nodes.items()}
+            copies.append(_Definition(copy, definition.line, definition.formulas, nodes))
+    return copies
+
+
+def _forward_functions(
+    definitions: Sequence[_Definition], functions: Iterable[NativeFunction]
+) -> tuple[dict[str, tuple[str, ...]], list[_Definition]]:
+    """Functions by the node they record, and the definitions derived for list operators."""
+    matcher = _Matcher(definitions)
+    forward: dict[str, dict[str, None]] = {
+        node: {definition.entry.qualified_name: None}
+        for definition in definitions
+        for node in definition.nodes.values()
+    }
+    of_lists = []
+    for entry in functions:
+        definition = matcher.definition_of(entry)
+        if definition is None:
+            continue
+        if definition.reference is not None:
+            of_lists.append(definition)
+        for node in definition.nodes.values():
+            forward.setdefault(node, {})[entry.qualified_name] = None
+    return {node: tuple(names) for node, names in forward.items()}, of_lists
+
+
+class _Matcher:
+    """Finds the definition a function uses: its own, or that of another variant of it."""
+
+    def __init__(self, definitions: Iterable[_Definition]) -> None:
+        self._own = {definition.entry.schema: definition for definition in definitions}
+        self._functional: dict[object, _Definition] = {}
+        self._other: dict[object, _Definition] = {}
+        for definition in definitions:
+            schema = schema_of(definition.entry)
+            (self._functional if schema.kind is Kind.FUNCTIONAL else self._other)[schema.signature] = (
+                definition
+            )
+
+    def definition_of(self, entry: NativeFunction) -> _Definition | None:
+        """The definition; for a list operator without one, it is derived from its reference."""
+        if entry.schema in self._own:
+            return self._own[entry.schema]
+        schema = schema_of(entry)
+        if schema.kind in {Kind.OUT, Kind.SCRATCH}:  # never differentiable
+            return None
+        if schema.name.name.startswith(_FOREACH):
+            return self._of_list_operator(entry, schema)
+        found = self._functional.get(schema.signature)
+        return self._other.get(schema.signature) if found is None and entry.generated else found
+
+    def _of_list_operator(self, entry: NativeFunction, schema: Schema) -> _Definition | None:
+        candidates = (self._functional, self._other) if schema.kind is Kind.INPLACE else (self._functional,)
+        for definitions in candidates:
+            for definition in definitions.values():
+                if _DEFAULT in definition.nodes and _is_reference(entry, schema, definition):
+                    if schema.kind is Kind.INPLACE:  # it records the reference's node for each tensor
+                        return definition
+                    return _of_reference(entry, definition)
+        return None
+
+
+def _is_reference(entry: NativeFunction, schema: Schema, definition: _Definition) -> bool:
+    reference = schema_of(definition.entry)
+    if schema.name.base.removeprefix(_FOREACH) != reference.name.base:
+        return False
+    inputs = (*reference.positional, *reference.without_tensor_options)
+    is_shorter = _SHORTER_FOREACH.fullmatch(str(schema.name)) is not None
+    if len(schema.inputs) != len(inputs) and not is_shorter:
+        return False
+    pairs = zip(schema.inputs, inputs, strict=False)
+    return all(one.type in {mine.type, mine.type.removesuffix("[]")} for mine, one in pairs)
+
+
+def _of_reference(entry: NativeFunction, reference: _Definition) -> _Definition:
+    node = f"Foreach{reference.nodes[_DEFAULT]}{entry.overload}"
+    formulas = {_DEFAULT: reference.formulas[_DEFAULT]}
+    name = reference.entry.qualified_name
+    return _Definition(entry, reference.line, formulas, {_DEFAULT: node}, name)
+
+
+@dataclass(frozen=True)
+class _CxxNames:
+    """C++ name → operator name, of functions that reach the dispatcher; and all C++ names."""
+
+    operators: Mapping[str, str]
+    declared: frozenset[str]
+
+    @classmethod
+    def of(cls, functions: Iterable[NativeFunction]) -> _CxxNames:
+        operators: dict[str, str] = {}
+        declared: set[str] = set()
+        bypassing: set[str] = set()
+        for entry in functions:
+            for name in _cxx_names(entry):
+                declared.add(name)
+                operators[name] = entry.name
+                if entry.has_manual_binding:
+                    bypassing.add(name)
+        return cls({k: v for k, v in operators.items() if k not in bypassing}, frozenset(declared))
+
+
+def _cxx_names(entry: NativeFunction) -> tuple[str, ...]:
+    name = entry.name.rpartition("::")[2]
+    return (f"{name}_out", f"{name}_outf") if schema_of(entry).out else (name,)
+
+
+def _derivative(
+    definition: _Definition, key: str, node: str, forward: tuple[str, ...], cxx_names: _CxxNames
+) -> Derivative:
+    functions: dict[str, None] = {}
+    helpers: dict[str, None] = {}
+    formulas = definition.formulas[key]
+    for formula in formulas.values():
+        called, other = called_functions(formula, cxx_names.operators, cxx_names.declared)
+        functions.update((cxx_names.operators[name], None) for name in called)
+        helpers.update((name, None) for name in other)
+    return Derivative(
+        node=node,
+        forward=forward,
+        formulas=formulas,
+        functions=tuple(functions),
+        helpers=tuple(helpers),
+        dispatch_key=key,
+        yaml_line=definition.line,
+        reference=definition.reference,
+    )

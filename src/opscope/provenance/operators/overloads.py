@@ -1,0 +1,198 @@
+"""Which overload a recorded call reached: by its recorded name, else by what was recorded of its arguments.
+
+Kineto records one item per argument of the schema; for calls of the TorchScript interpreter, its whole stack,
+so that the arguments are the last ones. An overload is ruled out by items that it cannot have left. What that
+leaves open is narrowed by what it leaves in practice (defined tensors, no named ones): such an answer is
+graded as inferred.
+
+Source: torch/csrc/profiler/collection.cpp, `InputOutputEncoder::push`; `parseArgData` of
+torch/csrc/autograd/profiler_kineto.cpp; `Dispatcher::callBoxed`; before PyTorch 1.12
+torch/csrc/profiler/util.cpp, `inputTypes`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+
+from opscope.model.evidence import Grade, weakest
+from opscope.provenance.operators.native_function import NativeFunction, schema_of
+from opscope.provenance.operators.table import OperatorTable
+
+__all__ = ["InputRecord", "Resolved", "input_record", "resolve"]
+
+_NOTHING = ""  # None, an undefined, nested or symbolic tensor, text, a device, a list too long to record
+_TENSOR = "a tensor"  # recorded as the C++ name of its element type
+_SCALAR, _SCALAR_LIST, _TENSOR_LIST = "Scalar", "ScalarList", "TensorList"
+# As PyTorch before 1.12 recorded them.
+_INT, _DOUBLE, _BOOL, _COMPLEX, _LIST = "Int", "Double", "Bool", "ComplexDouble", "GenericList"
+
+_TAGS = frozenset((_NOTHING, _SCALAR, _SCALAR_LIST, _TENSOR_LIST, _INT, _DOUBLE, _BOOL, _COMPLEX, _LIST))
+_INTEGERS = frozenset((_SCALAR, _INT))
+# What each schema type leaves in practice; a type that is not listed leaves nothing.
+_LEAVES: dict[str, frozenset[str]] = {
+    "Tensor": frozenset((_TENSOR,)),
+    "Tensor[]": frozenset((_TENSOR_LIST, _LIST)),
+    "Tensor?[]": frozenset((_NOTHING, _TENSOR_LIST, _SCALAR_LIST, _LIST)),
+    "Scalar": frozenset((_SCALAR, _INT, _DOUBLE, _BOOL, _COMPLEX)),
+    "int": _INTEGERS,
+    "SymInt": _INTEGERS,
+    "ScalarType": _INTEGERS,
+    "Layout": _INTEGERS,
+    "MemoryFormat": _INTEGERS,
+    "QScheme": _INTEGERS,
+    "DeviceIndex": _INTEGERS,
+    "float": frozenset((_SCALAR, _DOUBLE)),
+    "SymFloat": frozenset((_SCALAR, _DOUBLE)),
+    "bool": frozenset((_SCALAR, _BOOL)),
+    "SymBool": frozenset((_SCALAR, _BOOL)),
+    "Dimname": frozenset(),
+    "Dimname[]": frozenset(),
+}
+_SIZED_LIST = re.compile(r"\w+\[\d+\]")
+_LISTS_LEAVE = frozenset((_SCALAR_LIST, _LIST, _NOTHING))
+# Besides: tensors without elements or with symbolic ones, names of dimensions.
+_MAY_LEAVE_NOTHING = ("Tensor", "Tensor[]", "SymInt", "SymFloat", "SymBool", "Dimname", "Dimname[]")
+
+
+class InputRecord(str, Enum):
+    """What a trace's `Input type` lists hold. A closed set."""
+
+    UNKNOWN = "unknown"
+    ARGUMENTS = "arguments"
+    STACK = "stack"
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """The native function a recorded call reached.
+
+    Args:
+        entry: The one it must be; None if several are possible or none is known.
+        grade: Of the answer; None if nothing is known of the name.
+        candidates: All that are possible, with `entry` if it is known. Facts they share hold in any case.
+    """
+
+    entry: NativeFunction | None
+    grade: Grade | None
+    candidates: tuple[NativeFunction, ...]
+
+
+_UNKNOWN = Resolved(None, None, ())
+
+
+def resolve(
+    table: OperatorTable,
+    name: str,
+    overload: str | None = None,
+    input_types: Sequence[str] | None = None,
+    record: InputRecord = InputRecord.UNKNOWN,
+) -> Resolved:
+    """The native function that a recorded call reached, as far as the record says.
+
+    Args:
+        table: Of the build that made the trace, or near it.
+        name: As recorded: `aten::add`, or `aten::add.Tensor`.
+        overload: As recorded, empty for the default overload; None if overloads were not recorded.
+        input_types: `Input type` of the record; None (or empty) if shapes were not recorded.
+        record: What such lists hold in this trace, from `input_record`. Unknown rules out fewer overloads.
+    """
+    base, dot, suffix = name.partition(".")
+    recorded = suffix if dot and overload is None else overload
+    return _resolved(table, base, recorded, tuple(input_types or ()), record)
+
+
+def input_record(table: OperatorTable, calls: Iterable[tuple[str, Sequence[str] | None]]) -> InputRecord:
+    """What the `Input type` lists of a trace hold, from its distinct (name, input types).
+
+    The whole stack, if there is a list that is none of an operator's, but ends in one.
+    """
+    return InputRecord.STACK if any(_has_rest(table, *call) for call in calls) else InputRecord.ARGUMENTS
+
+
+def _has_rest(table: OperatorTable, name: str, input_types: Sequence[str] | None) -> bool:
+    known = table.overloads(name.partition(".")[0])
+    items = tuple(input_types or ())
+    return not any(_leaves(entry, items, may=True) for entry in known) and any(
+        _leaves_end(entry, items) for entry in known
+    )
+
+
+@lru_cache(maxsize=65536)
+def _resolved(
+    table: OperatorTable,
+    name: str,
+    overload: str | None,
+    input_types: tuple[str, ...],
+    record: InputRecord,
+) -> Resolved:
+    if overload is not None:
+        entry = table.entry(name, overload)
+        return _UNKNOWN if entry is None else Resolved(entry, table.grade, (entry,))
+    known = table.overloads(name)
+    is_certain = not input_types or (len(known) == 1 and table.grade is not Grade.NEIGHBOR_VERSION)
+    likely, possible = (known, known) if is_certain else _narrowed(known, input_types, record)
+    if len(likely) == 1:
+        grade = table.grade if len(possible) == 1 else weakest((table.grade, Grade.INFERRED))
+        return Resolved(likely[0], grade, likely)
+    if not likely and table.grade is Grade.NEIGHBOR_VERSION:
+        likely = known  # the function has other arguments in that release
+    return Resolved(None, table.grade if likely else None, likely)
+
+
+_Entries = tuple[NativeFunction, ...]
+
+
+def _narrowed(
+    known: _Entries, input_types: tuple[str, ...], record: InputRecord
+) -> tuple[_Entries, _Entries]:
+    """The overloads that leave such a record in practice (or else at all), and those that may leave it."""
+    if record is InputRecord.STACK:
+        possible = tuple(entry for entry in known if _leaves_end(entry, input_types, may=True))
+        likely = tuple(entry for entry in possible if _leaves_end(entry, input_types))
+        return likely or possible, possible
+    possible = tuple(entry for entry in known if _leaves(entry, input_types, may=True))
+    likely = tuple(entry for entry in possible if _leaves(entry, input_types)) or possible
+    if record is InputRecord.ARGUMENTS:
+        return likely, possible
+    ends = tuple(entry for entry in known if entry not in likely and _leaves_end(entry, input_types))
+    return (*likely, *ends), (*possible, *ends)
+
+
+def _leaves(entry: NativeFunction, items: tuple[str, ...], *, may: bool = False) -> bool:
+    arguments = schema_of(entry).arguments
+    if len(arguments) != len(items):
+        return False
+    records_lists = not may and _SCALAR_LIST in items
+    return all(
+        _class(item) in _left_by(argument.type, may)
+        and not (records_lists and _is_short(argument.type, item))
+        for argument, item in zip(arguments, items, strict=True)
+    )
+
+
+def _is_short(kind: str, item: str) -> bool:
+    """It is no item of a list of that type, which is too short to be left out where lists are recorded."""
+    return item == _NOTHING and _SIZED_LIST.fullmatch(kind) is not None
+
+
+def _leaves_end(entry: NativeFunction, items: tuple[str, ...], *, may: bool = False) -> bool:
+    """A record that ends in what the entry leaves."""
+    count = len(schema_of(entry).arguments)
+    return 0 < count <= len(items) and _leaves(entry, items[len(items) - count :], may=may)
+
+
+def _class(item: str) -> str:
+    return item if item in _TAGS else _TENSOR
+
+
+@lru_cache(maxsize=1024)
+def _left_by(kind: str, may: bool) -> frozenset[str]:
+    """The classes of items that an argument of this type leaves, in practice or at all."""
+    base = re.sub(r"\[\d+\]", "[]", kind.removesuffix("?"))
+    default = _LISTS_LEAVE if base.endswith("[]") else frozenset((_NOTHING,))
+    leaves = _LEAVES.get(base, default)
+    return leaves | {_NOTHING} if kind.endswith("?") or (may and base in _MAY_LEAVE_NOTHING) else leaves

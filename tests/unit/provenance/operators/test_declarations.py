@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import pytest
+
+from opscope.errors import InputError
+
+SOFTMAX = """\
+- func: softmax.int(Tensor self, int dim) -> Tensor
+  variants: function, method
+
+- func: _softmax(Tensor self, int dim) -> Tensor
+  structured_delegate: _softmax.out
+  dispatch:
+    MkldnnCPU: mkldnn_softmax
+    NestedTensorCPU, NestedTensorCUDA: softmax_nested
+  tags: core
+
+- func: _softmax.out(Tensor self, int dim, *, Tensor(a!) out) -> Tensor(a!)
+  structured: True
+  python_module: nn
+  dispatch:
+    CPU: softmax_cpu_out
+    CUDA: softmax_cuda_out
+"""
+
+
+def test_fields_of_entries(make_table):
+    table = make_table(SOFTMAX)
+    composite, delegating, structured = table.functions
+    assert composite.dispatch == {"CompositeImplicitAutograd": "softmax"}
+    assert composite.variants == ("function", "method")
+    assert (composite.yaml_line, delegating.yaml_line, structured.yaml_line) == (1, 4, 11)
+    assert delegating.dispatch == {
+        "MkldnnCPU": "mkldnn_softmax",
+        "NestedTensorCPU": "softmax_nested",
+        "NestedTensorCUDA": "softmax_nested",
+    }
+    assert (delegating.structured_delegate, delegating.tags) == ("_softmax.out", ("core",))
+    assert (structured.qualified_name, structured.structured, structured.python_module, structured.tags) == (
+        "aten::_softmax.out",
+        True,
+        "nn",
+        ("out",),
+    )
+
+
+def test_an_out_variant_without_dispatch_has_the_name_of_its_cxx_function(make_table):
+    table = make_table("- func: f.grad_input(Tensor self, *, Tensor(a!) out) -> Tensor(a!)")
+    assert table.functions[0].dispatch == {"CompositeImplicitAutograd": "f_out"}
+
+
+def test_ufunc_kernels_are_named_by_key(make_table):
+    table = make_table(
+        "- func: add.out(Tensor self, *, Tensor(a!) out) -> Tensor(a!)\n"
+        "  structured: True\n  ufunc_inner_loop:\n    Generic: add (AllAndComplex)\n"
+        "  dispatch:\n    MPS: add_out_mps\n"
+    )
+    entry = table.functions[0]
+    assert entry.dispatch == {"MPS": "add_out_mps", "CPU": "ufunc_add_CPU", "CUDA": "ufunc_add_CUDA"}
+    assert entry.ufunc
+
+
+@pytest.mark.parametrize(
+    ("functions", "message"),
+    [
+        ("- func: f(Tensor self)", "line 1: not a function schema"),
+        ("- tags: core", "line 1: an entry without 'func'"),
+        ("- func: f() -> ()\n  dispatch: f", "line 1: 'dispatch' is not a mapping"),
+        ("- func: f() -> ()\n  dispatch:\n    CUDA: 3", "line 1: 'CUDA' is not text"),
+        ("- func: f() -> ()\n  tags: {core: 1}", "line 1: neither words nor a list"),
+        ("func: f() -> ()", "not a list of mappings"),
+        ("- [1", "not YAML"),
+        ("[]", "no entries"),
+        ("- !!python/object:os.system f", "not YAML"),
+    ],
+)
+def test_a_broken_file_is_refused_with_its_place(make_table, functions, message):
+    with pytest.raises(InputError, match=message) as caught:
+        make_table(functions)
+    assert str(caught.value.source).endswith("native_functions.yaml")
+
+
+def test_a_missing_file_is_refused(write_yaml):
+    from opscope.provenance.operators import build_operator_table
+
+    folder = write_yaml(SOFTMAX)
+    (folder / "autograd/derivatives.yaml").unlink()
+    with pytest.raises(InputError, match="cannot be read"):
+        build_operator_table(folder)

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import gzip
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from opscope.model.evidence import Grade
+from opscope.provenance.operators import InputRecord, input_record, resolve
+
+RECORDED = Path(__file__).with_name("recorded_calls.json.gz")
+OLD = Grade.NEIGHBOR_VERSION
+
+
+def overload(table, name, types=None, record=InputRecord.ARGUMENTS, recorded=None):
+    found = resolve(table, name, recorded, types, record)
+    return found.entry and found.entry.overload
+
+
+@pytest.mark.parametrize(
+    ("name", "types", "expected"),
+    [
+        ("aten::add", ["float", "float", "Scalar"], "Tensor"),
+        ("aten::add", ["float", "Scalar", "Scalar"], "Scalar"),
+        ("aten::add", ["c10::BFloat16", "double", "Scalar", "c10::BFloat16"], "out"),
+        ("aten::sum", ["float", ""], ""),
+        ("aten::sum", ["float", "ScalarList", "Scalar", ""], "dim_IntList"),
+        ("aten::mean", ["float", "", "Scalar", "", "float"], "out"),
+        ("aten::index", ["float", ""], "Tensor"),
+        ("aten::_foreach_mul_", ["TensorList", "Scalar"], "Scalar"),
+        ("aten::_foreach_mul_", ["TensorList", "float"], "Tensor"),
+        ("aten::_foreach_add", ["TensorList", "TensorList", "Scalar"], "List"),
+        ("aten::empty", ["ScalarList", "Scalar", "", "", "Scalar", ""], "memory_format"),
+        ("aten::cat", ["TensorList", "Scalar"], ""),
+        ("aten::conv2d", ["float", "float", "", "ScalarList", "", "ScalarList", "Scalar"], "padding"),
+        ("aten::add", ["Int", "Scalar", "Scalar"], None),
+        ("aten::gelu", ["float", ""], ""),
+    ],
+)
+def test_overloads_by_types(table, name, types, expected):
+    assert overload(table, name, types) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "types", "expected"),
+    [
+        ("aten::empty", ["GenericList", "Int", "", "", "Bool", ""], "memory_format"),
+        ("aten::add", ["float", "float", "Int"], "Tensor"),
+        ("aten::add", ["float", "Double", "Int"], "Scalar"),
+        ("aten::sum", ["float", "GenericList", "Bool", ""], "dim_IntList"),
+        ("aten::var", ["float", "GenericList", "Bool", "Bool"], None),
+    ],
+)
+def test_overloads_by_types_of_old_recorders(table, name, types, expected):
+    assert overload(table, name, types) == expected
+
+
+def test_recorded_overloads_win(table):
+    assert overload(table, "aten::add", ["float", "float", "Scalar"], recorded="Scalar") == "Scalar"
+    assert overload(table, "aten::add.Scalar") == "Scalar"
+    assert overload(table, "aten::mm", recorded="") == ""
+    assert resolve(table, "aten::add", "NoSuch").candidates == ()
+
+
+def test_without_types_only_a_single_overload_is_certain(table):
+    assert overload(table, "aten::linear") is None
+    assert overload(table, "aten::numpy_T") == ""
+    assert overload(table, "aten::numpy_T", ["float", "float"]) == ""
+    ambiguous = resolve(table, "aten::mm", None, None)
+    assert {entry.overload for entry in ambiguous.candidates} == {"", "out", "dtype", "dtype_out"}
+    assert ambiguous.grade is Grade.RELEASE_INDEX
+
+
+@pytest.mark.parametrize("name", ["c10d::allreduce_", "_c10d_functional::all_reduce", "add", "detach", ""])
+def test_operators_outside_the_yaml_are_unknown(table, name):
+    found = resolve(table, name, None, ["float"])
+    assert (found.entry, found.grade, found.candidates) == (None, None, ())
+
+
+def test_an_answer_that_takes_what_is_usual_for_granted_is_inferred(table):
+    found = resolve(table, "aten::_foreach_div_", None, ["TensorList", ""], InputRecord.ARGUMENTS)
+    assert (found.entry.overload, found.grade) == ("ScalarList", Grade.INFERRED)  # a list too long to record
+    assert resolve(table, "aten::add", None, ["", "", "Scalar"]).entry.overload == "Tensor"  # nested tensors
+
+
+def test_other_arguments_in_a_neighboring_release(table):
+    types = ["float", "float", "Scalar", "Scalar", "Scalar", "Scalar"]
+    assert resolve(table, "aten::mm", None, types, InputRecord.ARGUMENTS).candidates == ()
+    neighbor = resolve(table.graded(OLD), "aten::mm", None, types, InputRecord.ARGUMENTS)
+    assert (neighbor.entry, neighbor.grade, len(neighbor.candidates)) == (None, OLD, 4)
+
+
+def test_the_stack_of_the_interpreter(table):
+    rest = ("aten::cumsum", ["float", "float", "Scalar", ""])
+    assert (
+        input_record(table, [("aten::mm", ["float", "float"]), ("aten::relu", None)]) is InputRecord.ARGUMENTS
+    )
+    assert input_record(table, [("aten::mm", ["float", "float"]), rest]) is InputRecord.STACK
+    types = ["float", "float", "float"]
+    assert overload(table, "aten::matmul", types, InputRecord.ARGUMENTS) == "out"
+    assert overload(table, "aten::matmul", types, InputRecord.STACK) is None
+    assert overload(table, "aten::matmul", types, InputRecord.UNKNOWN) is None
+    assert overload(table, *rest, InputRecord.STACK) == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "record"),
+    [
+        ("arguments", InputRecord.ARGUMENTS),
+        ("arguments", InputRecord.STACK),
+        ("arguments", InputRecord.UNKNOWN),
+        ("stack", InputRecord.STACK),
+        ("stack", InputRecord.UNKNOWN),
+    ],
+)
+def test_no_recorded_call_is_taken_for_another(table, kind, record):
+    """Ground truth: `scripts/record_operator_calls.py`, PyTorch 2.13.0."""
+    calls = json.loads(gzip.decompress(RECORDED.read_bytes()))[kind]
+    bare = [(name.partition(".")[0], types) for name, types in calls]
+    assert input_record(table, bare).value == kind
+    correct = wrong = 0
+    for (name, _), (base, types) in zip(calls, bare, strict=True):
+        found = resolve(table, base, None, types, record)
+        truth = table.named(name)
+        assert truth is not None, name
+        if found.entry is not None:
+            correct += found.entry == truth
+            wrong += found.entry != truth
+        elif record.value == kind:
+            assert truth in found.candidates, (name, types)
+    assert wrong == 0
+    assert correct >= {"arguments": 0.95, "stack": 0.8, "unknown": 0.8}[record.value] * len(calls)
+
+
+def test_resolving_is_fast(table):
+    calls = [("aten::add", ("float", "float", "Scalar")), ("aten::mm", ("float", "float"))] * 2000
+    start = time.perf_counter()
+    for name, types in calls:
+        resolve(table, name, None, types)
+    assert len(calls) / (time.perf_counter() - start) > 50_000 / 5  # a busy machine is no failure

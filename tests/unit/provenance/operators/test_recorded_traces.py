@@ -1,0 +1,59 @@
+"""Real traces of the H200 (PyTorch 2.11.0), where the folder of material is at hand."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from opscope.api import load
+from opscope.provenance.operators import (
+    InputRecord,
+    dispatch,
+    input_record,
+    packaged_table,
+    resolve,
+)
+
+TRACES = (
+    "bert_bs8_seq128_infer", "bert_compile_bf16", "bert_eager_attn", "bert_train_bf16", "gpt2_generate_fp16",
+    "misc_ops_fp32", "own_kernels", "ddp_w4/rank0", "ddp_straggler_w4/rank1",
+)  # fmt: skip
+CALLS = """SELECT name, overload, input_types, coalesce(sum(self_device_ns), 0) FROM operators
+    WHERE name LIKE 'aten::%' GROUP BY ALL"""
+
+
+@pytest.fixture(scope="module")
+def release():
+    """The packaged table of PyTorch 2.11.0."""
+    return packaged_table("2.11.0")
+
+
+@pytest.mark.parametrize("trace", TRACES)
+def test_every_operator_reaches_a_function(shared, release, trace):
+    with load(shared / f"traces/h200/{trace}.json.gz") as session:
+        calls = [(*row[:2], row[2] and json.loads(row[2]), row[3]) for row in session.query(CALLS)]
+        nodes = {
+            row[0]
+            for row in session.query("SELECT DISTINCT name FROM operators WHERE name LIKE 'autograd::%'")
+        }
+    record = input_record(release, ((name, types) for name, _, types, _ in calls))
+    assert record is InputRecord.ARGUMENTS
+    misses = []
+    for name, overload, types, _ in calls:
+        found = resolve(release, name, overload, types, record)
+        if found.entry is None or dispatch(release, found.entry) is None:
+            misses.append((name, types))
+    assert misses == []
+    assert [node for node in nodes if release.derivative(node) is None] == []
+
+
+def test_scripts_are_recognized(shared, release):
+    path = shared / "traces/public/HTA/tests/data/trace_filter/sampled_rank-0.json.gz"
+    with load(path) as session:
+        rows = session.query("SELECT DISTINCT name, input_types FROM operators WHERE name LIKE 'aten::%'")
+        calls = [(name, types and json.loads(types)) for name, types in rows]
+    record = input_record(release, calls)
+    assert record is InputRecord.STACK
+    linear = [resolve(release, name, None, types, record) for name, types in calls if name == "aten::linear"]
+    assert all("" in {entry.overload for entry in found.candidates} for found in linear)
