@@ -1,0 +1,26 @@
+"""What is packaged of PyTorch releases: which source file each of their kernels comes from.
+
+A trace shows kernel names; `recognize` finds the release they belong to, `kernel_units` the files, with the
+grade of the evidence. Tables hold facts read from the published binaries (`scripts/build_release_tables.py`).
+"""
+
+from __future__ import annotations
+
+from opscope.provenance.releases.answer import UnitAnswer, kernel_units
+from opscope.provenance.releases.catalog import git_version, release, release_versions
+from opscope.provenance.releases.recognition import Recognition, recognize
+from opscope.provenance.releases.table import ReleaseTable
+from opscope.provenance.releases.unit import Origin, Unit
+
+__all__ = [
+    "Origin",
+    "Recognition",
+    "ReleaseTable",
+    "Unit",
+    "UnitAnswer",
+    "git_version",
+    "kernel_units",
+    "recognize",
+    "release",
+    "release_versions",
+]

@@ -1,0 +1,187 @@
+"""Which release of PyTorch made a trace: from its own label, and from the kernel names its tables know.
+
+A label is believed; hit rates are computed all the same, as evidence. Without one, the release is the one
+whose table knows (nearly) every kernel name that could be PyTorch's. Releases share most of their kernels, so
+a short trace fits several: then, and where the release itself has no table, the answer is a neighbor, graded
+as such.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from opscope.model.evidence import Grade
+from opscope.provenance.releases.catalog import release, release_versions
+from opscope.provenance.releases.hash_map import text_hashes
+from opscope.provenance.releases.version import TorchVersion, parse_version
+
+__all__ = ["Recognition", "recognize"]
+
+# Releases five minor versions apart share half of a trace's kernel names.
+_LOWEST_HIT_RATE = 0.6
+# Kernels of the user's own extensions may look like PyTorch's; a few of them do not make it another release.
+_SAME_RELEASE_HIT_RATE = 0.98
+# Fewer names fit releases without a table as well.
+_FEWEST_CANDIDATES = 10
+
+_MAY_BE_TORCH = re.compile(
+    r"(?:void |bool )?(?:\(anonymous namespace\)::)?"
+    r"(?:(?:at|at_cuda_detail|c10|c10d|cub|thrust|torch|pytorch_flash)::|fmha_cutlass[FB]_)"
+    r"|_ZN?K?\d*(?:2at|14at_cuda_detail|3c10|4c10d|3cub|6thrust|5torch|13pytorch_flash)"
+)
+
+
+@dataclass(frozen=True)
+class Recognition:
+    """What is known of the release that made a trace.
+
+    Args:
+        version: Of the table to ask, or None.
+        grade: `RELEASE_INDEX` if the trace was made by that release, else `NEIGHBOR_VERSION`.
+        hit_rates: By version, the fraction (0 to 1) of the candidates its table knows; empty without
+            candidates.
+        candidate_count: Kernel names that could be of PyTorch's own libraries.
+        reason: How the version was found, or why not. One clause for people.
+        compared: Further versions that fit as well; an answer they contradict is none.
+    """
+
+    version: str | None
+    grade: Grade
+    hit_rates: dict[str, float]
+    candidate_count: int
+    reason: str = ""
+    compared: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Evidence:
+    """Hits of every table on the candidates of one trace, versions from oldest to newest."""
+
+    hit_counts: dict[str, int]
+    candidate_count: int
+
+    def rate(self, version: str) -> float:
+        return self.hit_counts[version] / self.candidate_count if self.candidate_count else 0.0
+
+    def of_cuda(self, major: int | None) -> _Evidence:
+        """Without releases published for an older CUDA only; all of them if none remains."""
+        if major is None:
+            return self
+        fitting = {
+            version: hits for version, hits in self.hit_counts.items() if _cuda_major(version) >= major
+        }
+        return _Evidence(fitting or self.hit_counts, self.candidate_count)
+
+    def found(
+        self, version: str | None, grade: Grade, reason: str, compared: tuple[str, ...] = ()
+    ) -> Recognition:
+        rates = {known: self.rate(known) for known in self.hit_counts} if self.candidate_count else {}
+        return Recognition(version, grade, rates, self.candidate_count, reason, compared)
+
+
+def recognize(
+    kernel_names: Iterable[str], *, torch_version: str | None = None, cuda_major: int | None = None
+) -> Recognition:
+    """The release that made a trace with these kernels.
+
+    Args:
+        kernel_names: As the trace shows them; order and repetitions do not matter.
+        torch_version: What the trace or its sidecar says of itself, if anything.
+        cuda_major: Major version of the CUDA runtime that the trace names. Releases published for an older
+            one only are out of the question, unless the label says otherwise.
+
+    Raises:
+        InputError: A table is damaged.
+    """
+    evidence = _evidence(kernel_names)
+    label = None if torch_version is None else torch_version.strip()
+    if label in evidence.hit_counts:
+        return _labeled(evidence, label, label)
+    version = parse_version(label) if label else None
+    if version is None:
+        return _by_hit_rate(evidence.of_cuda(cuda_major))
+    if version.name not in evidence.hit_counts:
+        return _neighbor(evidence, version, label or version.name)
+    if not version.is_official:
+        reason = f"{label} is not the release {version.name} itself"
+        return evidence.found(version.name, Grade.NEIGHBOR_VERSION, reason)
+    return _labeled(evidence, version.name, label or version.name)
+
+
+def _evidence(kernel_names: Iterable[str]) -> _Evidence:
+    names = sorted(set(kernel_names))
+    hashes = text_hashes(names)
+    hits = {version: release(version).knows(hashes) for version in release_versions()}
+    candidates = np.fromiter((bool(_MAY_BE_TORCH.match(name)) for name in names), np.bool_, len(names))
+    for known in hits.values():
+        candidates |= known
+    return _Evidence(
+        {version: int(np.count_nonzero(known)) for version, known in hits.items()},
+        int(np.count_nonzero(candidates)),
+    )
+
+
+def _labeled(evidence: _Evidence, version: str, label: str) -> Recognition:
+    if evidence.candidate_count >= _FEWEST_CANDIDATES and evidence.rate(version) < _LOWEST_HIT_RATE:
+        reason = f"labeled {label}, but its kernels are not those of that release"
+        return evidence.found(version, Grade.NEIGHBOR_VERSION, reason)
+    return evidence.found(version, Grade.RELEASE_INDEX, f"labeled {label}")
+
+
+def _neighbor(evidence: _Evidence, version: TorchVersion, label: str) -> Recognition:
+    """The nearest release there is a table of; its counterpart on the other side may contradict."""
+    parsed = {known: parse_version(known) for known in evidence.hit_counts}
+    distances = {
+        known: distance
+        for known, other in parsed.items()
+        if other is not None and (distance := version.distance(other)) is not None
+    }
+    if not distances:
+        # Whichever table fits, it is of another release than the label says.
+        found = _by_hit_rate(evidence)
+        reason = f"labeled {label}, near to no release there is a table of; {found.reason}"
+        return replace(found, grade=Grade.NEIGHBOR_VERSION, reason=reason)
+    nearest = min(distances, key=lambda known: (distances[known], -evidence.rate(known)))
+    is_newer = _release_of(nearest) > version.release
+    beyond = [known for known in distances if (_release_of(known) > version.release) is not is_newer]
+    compared = (min(beyond, key=distances.__getitem__),) if beyond else ()
+    reason = f"labeled {label}, of which there is no table; {nearest} is the nearest"
+    return evidence.found(nearest, Grade.NEIGHBOR_VERSION, reason, compared)
+
+
+def _by_hit_rate(evidence: _Evidence) -> Recognition:
+    count = evidence.candidate_count
+    if not count:
+        return evidence.found(None, Grade.NEIGHBOR_VERSION, "no kernel names that could be PyTorch's own")
+    best = max(evidence.hit_counts.values(), default=0)
+    tied = [version for version, hits in evidence.hit_counts.items() if hits == best]
+    share = f"{best} of {count} kernel names"
+    if not best:
+        return evidence.found(None, Grade.NEIGHBOR_VERSION, f"no table knows one of {count} kernel names")
+    if len(tied) > 1:
+        reason = f"{_listed(tied)} know the same {share}; the oldest is taken"
+        # More releases without a table lie before the oldest that fits than between those that do.
+        return evidence.found(tied[0], Grade.NEIGHBOR_VERSION, reason, tuple(tied[1:]))
+    if best >= _SAME_RELEASE_HIT_RATE * count and count >= _FEWEST_CANDIDATES:
+        return evidence.found(tied[0], Grade.RELEASE_INDEX, f"{tied[0]} alone knows {share}")
+    return evidence.found(tied[0], Grade.NEIGHBOR_VERSION, f"{tied[0]} knows {share}, more than any other")
+
+
+def _release_of(label: str) -> tuple[int, int, int]:
+    parsed = parse_version(label)
+    return (0, 0, 0) if parsed is None else parsed.release
+
+
+def _cuda_major(version: str) -> int:
+    """That of the build a table was read from, the newest of its release; unknown counts as any."""
+    cuda = release(version).cuda
+    return int(cuda.partition(".")[0]) if cuda else sys.maxsize
+
+
+def _listed(versions: Sequence[str]) -> str:
+    return f"{', '.join(versions[:-1])} and {versions[-1]}"

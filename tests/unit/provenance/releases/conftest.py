@@ -1,0 +1,52 @@
+"""Catalogs of small tables: packaged ones in a folder of the test, added ones in a cache of the test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from opscope.provenance.releases import catalog
+from opscope.provenance.releases.builder import Build, build_table
+from opscope.provenance.releases.catalog import TABLE_NAME, forget_tables
+from opscope.provenance.releases.table_file import UnitTableFile, encode_table
+from opscope.provenance.releases.unit import Origin, Unit
+
+MakeTable = Callable[..., UnitTableFile]
+
+
+@pytest.fixture
+def make_table() -> MakeTable:
+    """A table of kernels, each with the paths or names of its units."""
+
+    def make(kernels: Mapping[str, Sequence[str]], version: str = "2.11.0", **facts: str) -> UnitTableFile:
+        located = {name: [unit_of(label) for label in labels] for name, labels in kernels.items()}
+        return build_table(located, Build(version, **facts))
+
+    return make
+
+
+@pytest.fixture
+def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_table: MakeTable) -> Iterator[Callable]:
+    """Packages tables, in place of the real ones; nothing is added."""
+    folder = tmp_path / "packaged"
+    folder.mkdir()
+    monkeypatch.setattr(catalog, "_packaged", lambda: folder)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    forget_tables()
+
+    def package(version: str, kernels: Mapping[str, Sequence[str]], **facts: str) -> Path:
+        file = folder / version / TABLE_NAME
+        file.parent.mkdir()
+        file.write_bytes(encode_table(make_table(kernels, version, **facts)))
+        forget_tables()
+        return file
+
+    yield package
+    forget_tables()
+
+
+def unit_of(label: str) -> Unit:
+    name = label.rpartition("/")[2]
+    return Unit(name) if name == label else Unit(name, label, Origin.REPOSITORY)

@@ -1,0 +1,166 @@
+"""The tables shipped with opscope, against what the published binaries register and what real traces show."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import random
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from opscope.api import load
+from opscope.model.evidence import Grade
+from opscope.provenance.releases import kernel_units, recognize, release, release_versions
+from opscope.provenance.releases.catalog import forget_tables
+
+VERSIONS = ("2.6.0", "2.11.0", "2.13.0", "2.14.1")
+COMMIT_OF_2_11 = "70d99e998b4955e0049d13a98d77ae1b14db1f45"
+SAMPLE_SIZE = 500
+# Kernels of libraries other than PyTorch's own, as they appear in the recorded traces.
+OTHERS = ("triton_", "nvjet_", "nccl", "sm80_", "sm90_", "ampere_", "cutlass_", "void cutlass", "void cublas")
+
+
+@pytest.fixture(autouse=True)
+def nothing_added(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    forget_tables()
+
+
+@pytest.fixture
+def registered(shared):
+    """By version, the .cu files whose units register each kernel."""
+
+    @cache
+    def read(version: str) -> dict[str, list[str]]:
+        with lzma.open(shared / "provenance" / f"kernel_units_{version}.json.xz") as stream:
+            return json.load(stream)
+
+    return read
+
+
+@pytest.fixture
+def kernels_of(shared):
+    """Distinct kernel names of a recorded trace."""
+
+    def names(trace: str) -> list[str]:
+        with load(shared / "traces" / "h200" / trace) as session:
+            rows = session.query(
+                "SELECT DISTINCT names.name FROM device_activities activities JOIN kernel_names names "
+                "USING (name_id) WHERE activities.kind = 'kernel'"
+            )
+        return [name for (name,) in rows]
+
+    return names
+
+
+def test_which_releases_are_packaged():
+    assert release_versions() == VERSIONS
+    assert release("2.11.0").git_version == COMMIT_OF_2_11
+    assert release("2.11.0+cu130").cuda == "13.0"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_kernel_of_the_release_has_the_units_that_register_it(registered, version):
+    table = release(version)
+    wrong = {
+        name: units
+        for name, units in registered(version).items()
+        if file_names(table.units_of(name)) != units
+    }
+    assert wrong == {}
+    assert table.kernel_count == len(registered(version))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_loose_answer_is_one_of_the_kernels_own_units(registered, version):
+    # The keys are made anew here: tables built with other rules would fail.
+    table = release(version)
+    names = random.Random(0).sample(sorted(registered(version)), SAMPLE_SIZE)
+    answers = {name: units for name in names if (units := table.loose_units_of(name))}
+    assert len(answers) > 0.7 * SAMPLE_SIZE
+    assert all(units[0] in table.units_of(name) and len(units) == 1 for name, units in answers.items())
+
+
+@pytest.mark.parametrize(
+    ("origin", "asked", "fewest_answers"),
+    [("2.6.0", "2.11.0", 0.8), ("2.11.0", "2.13.0", 0.95), ("2.14.1", "2.11.0", 0.9)],
+)
+def test_a_neighbor_is_right_where_it_answers(registered, origin, asked, fewest_answers):
+    names = random.Random(0).sample(sorted(registered(origin)), SAMPLE_SIZE)
+    table = release(asked)
+    answers = {name: units for name in names if (units := table.units_of(name) or table.loose_units_of(name))}
+    assert len(answers) >= fewest_answers * SAMPLE_SIZE
+    wrong = {
+        name: units
+        for name, units in answers.items()
+        if not {*file_names(units)} & {*registered(origin)[name]}
+    }
+    assert wrong == {}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "path"),
+    [
+        ("cunn_SoftMaxForward", "aten/src/ATen/native/cuda/SoftMax.cu"),
+        ("cuda_sparse_coo_softmax_kernel", "aten/src/ATen/native/sparse/cuda/SoftMax.cu"),
+        ("EmbeddingBag_updateOutputKernel_sum_mean", "aten/src/ATen/native/cuda/EmbeddingBag.cu"),
+        ("embedding_bag_4bit_rowwise", "aten/src/ATen/native/quantized/cuda/EmbeddingBag.cu"),
+        ("fused_dropout_kernel", "aten/src/ATen/native/cuda/Dropout.cu"),
+    ],
+)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_files_of_one_name_are_told_apart(registered, version, kernel, path):
+    table = release(version)
+    found = {
+        table.units_of(name) for name in registered(version) if f"::{kernel}" in name.partition("(int")[0]
+    }
+    assert found <= {(path,)}
+    assert found or kernel == "embedding_bag_4bit_rowwise"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_paths_are_of_the_repository_and_the_rest_is_no_file_of_it(version):
+    paths = [unit.path for unit in release(version).units if unit.path]
+    assert all(path.startswith(("aten/src/ATen/", "torch/csrc/", "third_party/")) for path in paths)
+    assert len(paths) == len(set(paths))
+    unlocated = {unit.name: unit.origin.value for unit in release(version).units if not unit.path}
+    assert unlocated["UfuncCUDA_add.cu"] == "generated"
+    assert {unlocated[name] for name in unlocated if name != "UfuncCUDA_add.cu"} == {
+        "unknown",
+        "other_project",
+    }
+
+
+@pytest.mark.parametrize(
+    ("trace", "grade"),
+    [
+        ("bert_train_bf16.json.gz", Grade.RELEASE_INDEX),
+        ("misc_ops_fp32.json.gz", Grade.RELEASE_INDEX),
+        ("bert_eager_attn.json.gz", Grade.RELEASE_INDEX),
+        ("bert_bs8_seq128_infer.json.gz", Grade.NEIGHBOR_VERSION),
+        ("gpt2_generate_fp16.json.gz", Grade.NEIGHBOR_VERSION),
+        ("ddp_w4/rank0.json.gz", Grade.NEIGHBOR_VERSION),
+    ],
+)
+def test_recorded_traces_are_recognized_and_every_kernel_of_pytorch_is_found(kernels_of, trace, grade):
+    names = kernels_of(trace)
+    recognition = recognize(names)
+    assert (recognition.version, recognition.grade) == ("2.11.0", grade)
+    assert recognition.hit_rates["2.11.0"] == 1.0
+    table = release("2.11.0")
+    assert [name for name in names if "at::native" in name and not table.units_of(name)] == []
+    answers = [kernel_units(name, recognition) for name in names if "at::native" in name]
+    assert {answer.grade for answer in answers} == {grade}
+    assert all(kernel_units(name, recognition) is None for name in names if name.startswith(OTHERS))
+
+
+def test_a_table_is_small():
+    data = Path(str(resources.files("opscope.provenance.releases"))) / "data"
+    assert all(file.stat().st_size < 160_000 for file in data.glob("*/units.msgpack.zst"))
+
+
+def file_names(units) -> list[str]:
+    return sorted(unit.rpartition("/")[2] for unit in units)
