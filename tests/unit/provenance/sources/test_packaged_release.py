@@ -1,0 +1,203 @@
+"""The packaged index of 2.6.0: spot facts, namesakes, and agreement with independent tables."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opscope.provenance.sources import SourceIndex, named_arguments, permalink, source_index
+from opscope.provenance.sources.table import DefinitionTable
+
+NATIVE = "aten/src/ATen/native"
+_TEMPLATE = re.compile(r"void (at::native::(?:\(anonymous namespace\)::|\w+::)*\w+)<")
+COMMIT = "2236df1770800ffea5697b11b0bb0d910b2e59e1"
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SourceIndex]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        found = source_index("2.6.0+cu124")
+    assert found is not None
+    yield found
+
+
+def test_it_is_small() -> None:
+    path = Path(str(files("opscope.provenance"))) / "releases/data/2.6.0/sources.msgpack.zst"
+    assert path.stat().st_size <= 400_000
+
+
+def test_the_commit(index: SourceIndex) -> None:
+    assert (index.version, index.git_version) == ("2.6.0", COMMIT)
+
+
+class TestSpotFacts:
+    def test_a_structured_function(self, index: SourceIndex) -> None:
+        found = index.function("softmax_cuda_out")
+        assert found is not None
+        assert (found.kind, found.file, found.line) == ("structured", f"{NATIVE}/cuda/SoftMax.cu", 1091)
+        assert permalink(index.git_version, found.file, found.line, found.end_line) == (
+            f"https://github.com/pytorch/pytorch/blob/{COMMIT}/{NATIVE}/cuda/SoftMax.cu#L1091-L1097"
+        )
+
+    @pytest.mark.parametrize(
+        ("kernel", "unit", "place", "parameters"),
+        [
+            (
+                "(anonymous namespace)::softmax_warp_forward",
+                "SoftMax.cu",
+                "cuda/PersistentSoftmax.cuh:68",
+                "input_t output_t acc_t log2_elements is_log_softmax is_masked",
+            ),
+            (
+                "at::native::vectorized_elementwise_kernel",
+                "ActivationGeluKernel.cu",
+                "cuda/CUDALoops.cuh:92",
+                "vec_size func_t array_t",
+            ),
+            (
+                "fmha_cutlassF_f32_aligned_64x64_rf_sm80",
+                "cutlassF_f32_aligned.cu",
+                "transformers/cuda/mem_eff_attention/kernels/cutlassF_f32_aligned.cu:71",
+                "",
+            ),
+            (
+                "pytorch_flash::flash_fwd_splitkv_combine_kernel",
+                "flash_fwd_split_hdim64_fp16_sm80.cu",
+                "transformers/cuda/flash_attn/flash_fwd_launch_template.h:52",
+                "Kernel_traits kBlockM Log_max_splits Is_even_K",
+            ),
+        ],
+    )
+    def test_a_kernel(self, index: SourceIndex, kernel: str, unit: str, place: str, parameters: str) -> None:
+        found = index.kernel(kernel, [unit])
+        assert found is not None
+        assert f"{found.file}:{found.line}" == f"{NATIVE}/{place}"
+        assert found.template_parameters == tuple(parameters.split())
+
+    def test_template_arguments_by_name(self, index: SourceIndex) -> None:
+        found = index.kernel("softmax_warp_forward", ["SoftMax.cu"])
+        assert found is not None
+        named = named_arguments(
+            found.template_parameters, ["float", "float", "float", "10", "false", "false"]
+        )
+        assert named is not None
+        assert (named["log2_elements"], named["is_log_softmax"]) == ("10", "false")
+
+    @pytest.mark.parametrize(
+        ("owner", "unit", "file", "line"),
+        [
+            (
+                "at::native::GeluCUDAKernelImpl",
+                "ActivationGeluKernel.cu",
+                "cuda/ActivationGeluKernel.cu",
+                21,
+            ),
+            ("at::native::binary_internal::MulFunctor", "BinaryMulKernel.cu", "cuda/BinaryInternal.h", 28),
+            ("at::native::CUDAFunctor_add", "UfuncCUDA_add.cu", "ufunc/add.h", 15),
+        ],
+    )
+    def test_a_functor(self, index: SourceIndex, owner: str, unit: str, file: str, line: int) -> None:
+        found = index.functor(owner, [unit])
+        assert found is not None
+        assert (found.file, found.line) == (f"{NATIVE}/{file}", line)
+
+    def test_a_stub(self, index: SourceIndex) -> None:
+        function = index.function("gelu_out_cuda")
+        assert function is not None
+        found = index.stub_implementation("softmax_lastdim_kernel", key="CPU")
+        assert found is not None
+        assert found.file == f"{NATIVE}/cpu/SoftMaxKernel.cpp"
+
+
+class TestNamesakes:
+    @pytest.mark.parametrize(
+        ("name", "key", "parameters", "file"),
+        [
+            ("channel_shuffle", "CUDA", ["Tensor", "SymInt"], f"{NATIVE}/ChanelShuffle.cpp"),
+            ("multiply", "CompositeImplicitAutograd", ["Tensor", "Tensor"], f"{NATIVE}/BinaryOps.cpp"),
+            (
+                "gather_out",
+                "CompositeImplicitAutograd",
+                ["Tensor", "Dimname", "Tensor", "bool", "Tensor"],
+                f"{NATIVE}/NamedTensor.cpp",
+            ),
+            (
+                "gather_out",
+                "CUDA",
+                ["Tensor", "int", "Tensor", "bool", "Tensor"],
+                f"{NATIVE}/TensorAdvancedIndexing.cpp",
+            ),
+            ("is_vulkan_available", "CompositeImplicitAutograd", [], "aten/src/ATen/vulkan/Context.cpp"),
+        ],
+    )
+    def test_the_right_one(
+        self, index: SourceIndex, name: str, key: str, parameters: list[str], file: str
+    ) -> None:
+        found = index.function(name, key=key, parameters=parameters)
+        assert found is not None
+        assert found.file == file
+
+    def test_none_without_what_tells_them_apart(self, index: SourceIndex) -> None:
+        assert index.function("gather_out", key="CUDA") is None
+
+
+def test_every_stub_registered_for_cuda_is_located(index: SourceIndex) -> None:
+    assert isinstance(index.source, DefinitionTable)
+    stubs = {entry.stub for entry in index.source.registrations if entry.key == "CUDA"}
+    assert len(stubs) > 280
+    located = {stub: index.stub_implementation(stub) for stub in stubs}
+    assert [stub for stub, found in located.items() if found is None or found.kind != "function"] == []
+
+
+@cache
+def _document(path: Path) -> Any:
+    return json.loads(lzma.decompress(path.read_bytes()))
+
+
+def test_agreement_with_another_index(index: SourceIndex, shared: Path) -> None:
+    """Kernels and structured functions of another reader of the same tree are where this one has them."""
+    document = _document(shared / "provenance" / "source_index_2.6.0.json.xz")
+    kinds = {"kernel": "kernel", "structured": "structured", "func": "function"}
+    ours = defaultdict(set)
+    for row in index.source:  # type: ignore[attr-defined]
+        ours[row.kind, row.file, row.name].add(row.line)
+    indexed = set(index.source.files)
+    counts: dict[str, list[bool]] = defaultdict(list)
+    for kind, name, _, file, line, *_ in document["rows"]:
+        path = document["files"][file]
+        if kind in kinds and path in indexed:
+            counts[kind].append(line in ours[kinds[kind], path, name.rpartition("::")[2]])
+    assert sum(counts["structured"]) == len(counts["structured"]) > 500
+    assert sum(counts["kernel"]) / len(counts["kernel"]) > 0.97
+    assert sum(counts["func"]) / len(counts["func"]) > 0.95
+
+
+def test_kernels_of_the_wheel_are_located_in_their_units(index: SourceIndex, shared: Path) -> None:
+    """Every 20th kernel of the release: its template, in its unit's file or a header."""
+    units = _document(shared / "provenance" / "kernel_units_2.6.0.json.xz")
+    known = {file.rpartition("/")[2] for file in index.source.files}
+    located, missed = 0, []
+    for name, of in sorted(units.items())[::20]:
+        match = _TEMPLATE.match(name)
+        if match is None or not known.issuperset(unit.rpartition("/")[2] for unit in of):
+            continue
+        found = index.kernel(match.group(1), of)
+        if found is None:
+            missed.append(name)
+        else:
+            located += 1
+            assert found.file.endswith((".cuh", ".h")) or found.file.rpartition("/")[2] in {
+                unit.rpartition("/")[2] for unit in of
+            }
+    assert located > 500
+    assert missed == []

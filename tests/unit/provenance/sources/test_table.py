@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opscope.errors import InputError
+from opscope.provenance.sources.definitions import Definition, Registration
+from opscope.provenance.sources.table import DefinitionTable
+
+KERNEL = Definition("kernel", "k", "at::native", "b.cu", 7, 12, ("T", "", "Ts..."), "T*, int", ("s",), True)
+FUNCTION = Definition("function", "f", "", "a.cpp", 3, 3)
+ENTRY = Registration("s", "CUDA", "f", "b.cu", 9)
+
+
+def table(*definitions: Definition) -> DefinitionTable:
+    return DefinitionTable.from_definitions("2.6.0", "a" * 40, definitions, [ENTRY])
+
+
+def test_definitions_come_back_by_name() -> None:
+    found = table(KERNEL, FUNCTION)
+    assert list(found) == [FUNCTION, KERNEL]
+    assert found.named("k") == (KERNEL,)
+    assert found.named("x") == ()
+    assert found.files == ("a.cpp", "b.cu")
+    assert found.registered("s") == (ENTRY,) == found.registrations
+    assert found.registered("k") == ()
+
+
+def test_encoding_is_lossless() -> None:
+    again = DefinitionTable.decode(table(KERNEL, FUNCTION).encode())
+    assert list(again) == [FUNCTION, KERNEL]
+    assert (again.version, again.git_version, again.registrations) == ("2.6.0", "a" * 40, (ENTRY,))
+
+
+def test_an_empty_table() -> None:
+    again = DefinitionTable.decode(table().encode())
+    assert list(again) == []
+    assert again.named("k") == ()
+
+
+_NAMES = st.sampled_from(["f", "g", "operator<", "h"])
+_DEFINITIONS = st.builds(
+    lambda kind, name, file, line, length, parameters: Definition(
+        kind, name, "at", file, line, line + length, parameters
+    ),
+    st.sampled_from(["function", "class", "kernel"]),
+    _NAMES,
+    st.sampled_from(["a.cu", "b.cu", "c.h"]),
+    st.integers(1, 100_000),
+    st.integers(0, 5000),
+    st.sampled_from([(), ("",), ("T", "Ts...")]),
+)
+
+
+@given(st.lists(_DEFINITIONS, max_size=30))
+def test_any_definitions_come_back(definitions: list[Definition]) -> None:
+    again = DefinitionTable.decode(table(*definitions).encode())
+    assert sorted(again, key=repr) == sorted(definitions, key=repr)
+    for name in {one.name for one in definitions}:
+        assert sorted(again.named(name), key=repr) == sorted(
+            (d for d in definitions if d.name == name), key=repr
+        )
+
+
+def _recoded(change: object) -> bytes:
+    """A table's bytes after `change(document)`."""
+    document = msgspec.msgpack.decode(zstandard.ZstdDecompressor().decompress(table(KERNEL).encode()))
+    change(document)  # type: ignore[operator]
+    return bytes(zstandard.ZstdCompressor().compress(msgspec.msgpack.encode(document)))
+
+
+class TestDamage:
+    @pytest.mark.parametrize(
+        "content",
+        [b"", b"no table", zstandard.ZstdCompressor().compress(b"\xc1"), table(KERNEL).encode()[:40]],
+    )
+    def test_no_table_at_all(self, content: bytes) -> None:
+        with pytest.raises(InputError, match="not a source index"):
+            DefinitionTable.decode(content, "x.zst")
+
+    def test_another_format(self) -> None:
+        with pytest.raises(InputError, match="format 99"):
+            DefinitionTable.decode(_recoded(lambda document: document.__setitem__(0, 99)))
+
+    @pytest.mark.parametrize("column", ["name", "scope", "kind", "template"])
+    def test_a_row_that_points_nowhere(self, column: str) -> None:
+        def change(document: list[dict[str, bytes]]) -> None:
+            document[4][column] = np.array([77], dtype="<u4").tobytes()
+
+        with pytest.raises(InputError, match="damaged"):
+            DefinitionTable.decode(_recoded(change))
+
+    def test_columns_of_different_lengths(self) -> None:
+        with pytest.raises(InputError, match="damaged"):
+            DefinitionTable.decode(_recoded(lambda document: document[4].update(line=b"")))
+        with pytest.raises(InputError, match="damaged"):
+            DefinitionTable.decode(_recoded(lambda document: document[4].pop("line")))
