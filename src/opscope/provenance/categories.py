@@ -1,24 +1,47 @@
-"""The category of an operator, from its name and a data file of patterns (`categories.toml`)."""
+"""The category of an operator, by the patterns of `categories.toml`, and of a kernel, by its family.
+
+An operator is told by its name, else by its tags, else by the kernels it launched; a kernel by its family.
+Kernels come decoded: this module reads no kernel names and imports nothing that does.
+"""
 
 from __future__ import annotations
 
 import re
 import sys
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-__all__ = ["OTHER", "Category", "categories", "category_of", "category_title"]
+if TYPE_CHECKING:
+    from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
+
+__all__ = [
+    "OTHER",
+    "Category",
+    "categories",
+    "category_of",
+    "category_of_kernels",
+    "category_title",
+    "kernel_category",
+]
 
 OTHER = "other"
 # The backward node of an operator: `AddmmBackward0`, `autograd::engine::evaluate_function: MmBackward0`.
 _AUTOGRAD_NODE = re.compile(r"(?:^|[: ])(\w+)Backward\d*$")
+# Tags of native_functions.yaml that say what kind of work an operator is.
+_TAG_CATEGORIES = {"pointwise": "elementwise", "reduction": "reduction"}
+# A kernel fused from several operators counts as the most telling kind of work in it.
+_FUSED_PRECEDENCE = ("normalization", "loss", "activation", "pooling", "sort_scan", "random")
+# A pointwise or reduction kernel does none of this: it prepares or takes over the data of such operators.
+_NEVER_FUSED = frozenset(("matrix", "attention", "convolution", "communication"))
 
 
 @dataclass(frozen=True)
@@ -32,28 +55,70 @@ class Category:
 
 @cache
 def categories() -> tuple[Category, ...]:
-    """All categories in the order in which they are tried."""
-    text = resources.files(__package__).joinpath("categories.toml").read_text(encoding="utf-8")
-    document: dict[str, Any] = tomllib.loads(text)
+    """All categories of operators in the order in which they are tried."""
     return tuple(
         Category(entry["name"], entry["title"], re.compile("|".join(f"(?:{p})" for p in entry["patterns"])))
-        for entry in document["category"]
+        for entry in _document()["category"]
     )
 
 
 @cache
-def category_of(operator: str) -> str:
-    """Category name of an operator, e.g. `matrix` for `aten::addmm`; `other` if no pattern matches."""
+def category_of(operator: str, tags: tuple[str, ...] = ()) -> str:
+    """Category name of an operator, e.g. `matrix` for `aten::addmm`; `other` if nothing tells.
+
+    Args:
+        operator: Name as recorded.
+        tags: Its tags in native_functions.yaml; asked where no pattern matches the name.
+    """
     core = _core_name(operator)
     for category in categories():
         if category.pattern.fullmatch(core) or category.pattern.fullmatch(operator):
             return category.name
-    return OTHER
+    return next((_TAG_CATEGORIES[tag] for tag in tags if tag in _TAG_CATEGORIES), OTHER)
+
+
+def kernel_category(kernel: DecodedKernel) -> str:
+    """Category name of a kernel, by its family; `other` if its name tells none."""
+    if kernel.family is None or kernel.category is None:
+        return OTHER
+    if kernel.family == "memcpy" and kernel.copy_direction == "device_to_device":
+        return "memory"
+    if kernel.family in ("fused_pointwise", "fused_reduction") and kernel.fused_operators:
+        return _fused_category(kernel.fused_operators, kernel.category)
+    return kernel.category
+
+
+def category_of_kernels(kernels: Iterable[tuple[DecodedKernel, int]]) -> str:
+    """The category that most of the device time belongs to; `other` if no kernel tells its own.
+
+    For operators whose name says nothing (custom operators, compiled regions) and for unattributed time.
+
+    Args:
+        kernels: Each kernel with its duration in nanoseconds.
+    """
+    durations_ns: defaultdict[str, int] = defaultdict(int)
+    for kernel, duration_ns in kernels:
+        durations_ns[kernel_category(kernel)] += duration_ns
+    known = {name: duration_ns for name, duration_ns in durations_ns.items() if name != OTHER}
+    return max(known, key=known.__getitem__, default=OTHER)
 
 
 def category_title(name: str) -> str:
     """Title of a category for people."""
-    return next((category.title for category in categories() if category.name == name), "Other")
+    return _titles().get(name, "Other")
+
+
+@cache
+def _document() -> dict[str, Any]:
+    text = resources.files(__package__).joinpath("categories.toml").read_text(encoding="utf-8")
+    document: dict[str, Any] = tomllib.loads(text)
+    return document
+
+
+@cache
+def _titles() -> dict[str, str]:
+    document = _document()
+    return {entry["name"]: entry["title"] for entry in document["category"] + document["kernel_category"]}
 
 
 def _core_name(operator: str) -> str:
@@ -63,3 +128,14 @@ def _core_name(operator: str) -> str:
     core = operator.rpartition("::")[2].strip("_")
     core = re.sub(r"(_double)?_backward(_data|_weight|_input|_all)?$", "", core)
     return re.sub(r"_out$", "", core).strip("_")
+
+
+def _fused_category(operators: tuple[str, ...], default: str) -> str:
+    """The most telling kind of work among fused operators; memory if data is only moved; else the default."""
+    found = {category_of(operator) for operator in operators} - _NEVER_FUSED
+    for name in _FUSED_PRECEDENCE:
+        if name in found:
+            return name
+    if "embedding" in found and "elementwise" not in found:
+        return "embedding"
+    return "memory" if found and found <= {"memory", "copy_transfer"} else default

@@ -1,0 +1,116 @@
+"""Chooses the grammar that reads a kernel's name.
+
+Each grammar is a pure function from the name to a Reading, or None if the name is not of its language. The
+first that answers wins; they go from unmistakable prefixes to words. Nothing here raises, whatever the name.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from opscope.provenance.kernel_names.aten import read_aten
+from opscope.provenance.kernel_names.attention import read_attention
+from opscope.provenance.kernel_names.cudnn import read_cudnn
+from opscope.provenance.kernel_names.cutlass import read_cutlass
+from opscope.provenance.kernel_names.cxx_name import CxxName, last_part, parse
+from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel, Reading, decoded
+from opscope.provenance.kernel_names.dense_algebra import read_dense_algebra
+from opscope.provenance.kernel_names.device_algorithms import read_device_algorithm
+from opscope.provenance.kernel_names.jiterator import read_jiterator
+from opscope.provenance.kernel_names.legacy_gemm import read_legacy_gemm
+from opscope.provenance.kernel_names.libraries import read_library
+from opscope.provenance.kernel_names.memory_copies import read_memory_copy
+from opscope.provenance.kernel_names.nccl import read_nccl
+from opscope.provenance.kernel_names.nvjet import read_nvjet
+from opscope.provenance.kernel_names.plain_words import read_plain_words
+from opscope.provenance.kernel_names.rocm import read_rocm
+from opscope.provenance.kernel_names.triton import read_triton
+from opscope.provenance.kernel_names.xmma import read_xmma
+
+__all__ = ["decode", "decode_uncached"]
+
+# Names of ATen's kernels outside of its namespaces.
+_ATEN_GLOBAL = re.compile(
+    r"(?:\(anonymous namespace\)::)?(?:softmax_warp_(?:forward|backward)|elementwise_kernel_with_index"
+    r"|indexing_backward_kernel\w*|randperm_handle_duplicate_keys_kernel|(?:one|two)_shot_\w*|multimem_\w*"
+    r"|compute_cuda_kernel|cunn_\w+|multi_tensor_apply_kernel|gatherTopK|bitonicSortKVInPlace"
+    r"|CatArrayBatchedCopy\w*|index(?:Select|Func)(?:Small|Large)Index|kernelPointwiseApply\d|kernelHistogram1D"
+    r"|reduce_kernel|(?:vectorized|unrolled)_elementwise_kernel|fused_dropout_kernel\w*"
+    r"|cuComputePartGradGammaBeta|cuComputeGradInput|cuComputeGradGammaBeta)"
+)
+# Nothing else is called like this.
+_BY_PREFIX = (("triton_", read_triton), ("nvjet_", read_nvjet))
+# No function or generated name comes near; what follows may take time square in the length.
+_LONGEST = 2048
+_ATEN_NAMESPACES = ("at::", "c10::", "c10d::")
+
+
+@lru_cache(maxsize=65536)
+def decode(name: str) -> DecodedKernel:
+    """What a kernel's name says. Never raises; what the name does not say is None.
+
+    Args:
+        name: As a trace records it: demangled, mangled, or the name of a memory copy.
+    """
+    return decode_uncached(name)
+
+
+def decode_uncached(name: str) -> DecodedKernel:
+    """The same without keeping the answer."""
+    text = name.strip()
+    copy = read_memory_copy(text)
+    if copy is not None:
+        return decoded(name, CxxName(None), copy)
+    cxx = parse(text)
+    return decoded(name, cxx, _read(cxx, text))
+
+
+def _read(cxx: CxxName, text: str) -> Reading | None:
+    function = cxx.function
+    if function is None:
+        return read_cutlass(cxx, text) if "cutlass" in text else None
+    if len(function) > _LONGEST:
+        return None
+    last = last_part(function)
+    if function.startswith(_ATEN_NAMESPACES) or _ATEN_GLOBAL.fullmatch(function):
+        reading = read_aten(cxx, last)
+        if reading is not None:
+            return reading
+    return _read_generated(cxx, text) or _read_libraries(cxx, last, text)
+
+
+def _read_generated(cxx: CxxName, text: str) -> Reading | None:
+    """Names that a generator writes, and attention, often built from another's templates."""
+    function = cxx.function or ""
+    for prefix, read in _BY_PREFIX:
+        if function.startswith(prefix):
+            return read(function)
+    if "nccl" in function or "oneRankReduce" in function:
+        return read_nccl(function)
+    if "_xmma_" in function and (reading := read_xmma(function)) is not None:
+        return reading
+    return (
+        (read_attention(cxx, text) if "fft" not in function else None)
+        or (read_cutlass(cxx, text) if _is_cutlass(cxx) else None)
+        or read_legacy_gemm(function)
+        or read_jiterator(function)
+    )
+
+
+def _is_cutlass(cxx: CxxName) -> bool:
+    return "cutlass" in (cxx.function or "") or (
+        bool(cxx.template_arguments) and "cutlass" in cxx.template_arguments[0]
+    )
+
+
+def _read_libraries(cxx: CxxName, last: str, text: str) -> Reading | None:
+    """Templates and functions of libraries, then plain words."""
+    return (
+        read_device_algorithm(cxx, last)
+        or read_rocm(cxx.function or "")
+        or read_cudnn(cxx, text)
+        or read_dense_algebra(cxx, text)
+        or read_library(cxx)
+        or read_plain_words(last)
+    )

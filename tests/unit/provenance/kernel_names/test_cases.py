@@ -1,0 +1,42 @@
+"""Real names, by grammar, and what each of them says. `absent` fields must stay unknown."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opscope.model.evidence import Grade
+from opscope.provenance.kernel_names import decode
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+CASES = [
+    pytest.param(case, id=f"{file.stem}: {case['name'][:60]}")
+    for file in sorted((Path(__file__).parent / "cases").glob("*.toml"))
+    for case in tomllib.loads(file.read_text(encoding="utf-8"))["case"]
+]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_a_name_says(case: dict[str, Any]) -> None:
+    kernel = decode(case["name"])
+    expected = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in case["fields"].items()
+    }
+    assert {key: getattr(kernel, key) for key in expected} == expected
+    assert [key for key in case.get("absent", []) if getattr(kernel, key) not in (None, ())] == []
+    assert [key for key in case.get("inferred", []) if kernel.grades[key] is not Grade.INFERRED] == []
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_fact_has_a_grade_and_nothing_else_has(case: dict[str, Any]) -> None:
+    kernel = decode(case["name"])
+    known = {key for key, value in vars(kernel).items() if value is not None and value != ()}
+    assert set(kernel.grades) == known - {"name", "grades"}
+    assert set(kernel.grades.values()) <= {Grade.NAME_PATTERN, Grade.INFERRED}

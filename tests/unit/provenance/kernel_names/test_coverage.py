@@ -1,0 +1,84 @@
+"""How much of what exists is understood: kernels of released libraries, and device time of recorded traces."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opscope.provenance.categories import OTHER, category_of, category_of_kernels, kernel_category
+from opscope.provenance.kernel_names import decode
+from opscope.provenance.kernel_names.decoder import decode_uncached
+
+RELEASES = ("2.6.0", "2.11.0", "2.13.0", "2.14.1")
+TRACES = (
+    "bert_compile_bf16",
+    "bert_train_bf16",
+    "gpt2_compile_cudagraph_bf16",
+    "misc_ops_fp32",
+    "own_kernels",
+)
+_TIMES = """
+SELECT o.name AS operator, n.name AS kernel, sum(a.duration_ns)::BIGINT AS duration_ns
+FROM device_activities a JOIN kernel_names n USING (name_id) LEFT JOIN operators o USING (operator_id)
+GROUP BY ALL"""
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_kernels_of_a_release_have_a_family(release: str, shared: Path) -> None:
+    path = shared / "provenance" / f"kernel_units_{release}.json.xz"
+    names = json.loads(lzma.decompress(path.read_bytes()))
+    known = sum(decode_uncached(name).family is not None for name in names)
+    assert known >= 0.99 * len(names)
+
+
+@pytest.mark.parametrize("trace", TRACES)
+def test_device_time_has_a_family_and_a_category(trace: str, shared: Path, load: Callable[..., Any]) -> None:
+    session = load(shared / "traces" / "h200" / f"{trace}.json.gz")
+    times = [
+        (operator, decode(kernel), duration_ns) for operator, kernel, duration_ns in session.query(_TIMES)
+    ]
+    total_ns = sum(duration_ns for _, _, duration_ns in times)
+    assert sum(ns for _, kernel, ns in times if kernel.family is None) <= 0.01 * total_ns
+    assert sum(ns for _, kernel, ns in times if kernel_category(kernel) == OTHER) <= 0.01 * total_ns
+    operators = {operator for operator, _, _ in times}
+    unknown_ns = 0
+    for operator in operators:
+        own = [(kernel, ns) for other, kernel, ns in times if other == operator]
+        category = OTHER if operator is None else category_of(operator)
+        if category == OTHER and category_of_kernels(own) == OTHER:
+            unknown_ns += sum(ns for _, ns in own)
+    assert unknown_ns <= 0.01 * total_ns
+
+
+# The element types of recorded operators, as kernels spell them.
+_RECORDED = {
+    "float": "f32", "c10::Half": "f16", "c10::BFloat16": "bf16", "double": "f64", "long int": "s64", "int": "s32",
+    "bool": "bool", "unsigned char": "u8", "c10::complex<float>": "cf32",
+}  # fmt: skip
+_WITH_TYPES = """
+SELECT DISTINCT n.name AS kernel, o.name AS operator, o.input_types::VARCHAR AS types
+FROM device_activities a JOIN kernel_names n USING (name_id) JOIN operators o USING (operator_id)
+WHERE a.kind = 'kernel' AND o.input_types IS NOT NULL"""
+# These convert integers to 64 bits before their kernel runs.
+_CONVERTING = ("aten::sum", "aten::cumsum")
+
+
+@pytest.mark.parametrize("trace", ["bert_train_bf16", "gpt2_generate_fp16", "misc_ops_fp32"])
+def test_operand_types_agree_with_what_the_operator_was_given(
+    trace: str, shared: Path, load: Callable[..., Any]
+) -> None:
+    session = load(shared / "traces" / "h200" / f"{trace}.json.gz")
+    compared = 0
+    for kernel, operator, types in session.query(_WITH_TYPES):
+        given = {_RECORDED[name] for name in json.loads(types) if name in _RECORDED}
+        operand = decode(kernel).operand_type
+        if operand is None or not given or operator in _CONVERTING:
+            continue
+        assert ("f32" if operand == "tf32" else operand) in given, (kernel, operator, given)
+        compared += 1
+    assert compared > 20

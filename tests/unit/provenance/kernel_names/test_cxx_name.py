@@ -1,0 +1,142 @@
+"""Taking C++ names apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from opscope.provenance.kernel_names import function_of, owners, template_arguments
+from opscope.provenance.kernel_names.cxx_name import parse
+
+GELU = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl(at::TensorIteratorBase&, "
+    "at::native::GeluType)::{lambda()#1}::operator()() const::{lambda()#2}::operator()() const::{lambda(float)#1}, "
+    "std::array<char*, 2ul> >(int, at::native::GeluCUDAKernelImpl(at::TensorIteratorBase&, at::native::GeluType)"
+    "::{lambda()#1}::operator()() const::{lambda()#2}::operator()() const::{lambda(float)#1}, std::array<char*, 2ul>)"
+)
+COPY = (
+    "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<"
+    "at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}::operator()() const::"
+    "{lambda()#12}::operator()() const::{lambda(c10::BFloat16)#1}>(at::TensorIteratorBase&, "
+    "at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}::operator()() const::"
+    "{lambda()#12}::operator()() const::{lambda(c10::BFloat16)#1} const&)::{lambda(int)#1}>(int, char*)"
+)
+FUNCTIONS = {
+    "void f<int>(int)": ("f", ("int",)),
+    "f(int*)": ("f", ()),
+    "f": ("f", ()),
+    "  void f<int>(int)\n": ("f", ("int",)),
+    GELU: ("at::native::vectorized_elementwise_kernel", None),
+    "void (anonymous namespace)::softmax<float, 10, (bool)1>(float*)": (
+        "(anonymous namespace)::softmax",
+        ("float", "10", "(bool)1"),
+    ),
+    "void <unnamed>::f<int>(int)": ("(anonymous namespace)::f", ("int",)),
+    "std::enable_if<!(false), void>::type internal::gemvx::kernel<int, 7>(int)": (
+        "internal::gemvx::kernel",
+        ("int", "7"),
+    ),
+    "std::enable_if<(((8)>(0)))&&v::convert<c10::Half>::exists, void>::type v::f<8>(int)": ("v::f", ("8",)),
+    "unsigned long f<unsigned long long>(x)": ("f", ("unsigned long long",)),
+    "void f<&(c10::Half g<c10::Half>(c10::Half const&)), true>(int)": (
+        "f",
+        ("&(c10::Half g<c10::Half>(c10::Half const&))", "true"),
+    ),
+    "void f<void (*)(int, float), 2>(void (*)(int, float))": ("f", ("void (*)(int, float)", "2")),
+    "void f<(at::native::ADAM_MODE)1, g<(N)<(4), h> >(int)": (
+        "f",
+        ("(at::native::ADAM_MODE)1", "g<(N)<(4), h>"),
+    ),
+    "void f<s::operator()<T>(int)::{lambda(a->b, c)#1}, 2>(int)": (
+        "f",
+        ("s::operator()<T>(int)::{lambda(a->b, c)#1}", "2"),
+    ),
+    "void a<int>::b<float>::c(int)": ("a::b::c", ("float",)),
+    "void f[abi:cxx11]<int>(int)": ("f", ("int",)),
+    "void f<int>(int) [clone .kd]": ("f", ("int",)),
+    "Cijk_Ailk_Bjlk_SB.kd": ("Cijk_Ailk_Bjlk_SB", ()),
+    "void at::native::foo(int)::{lambda(float)#1}::operator()(float) const": (
+        "at::native::foo::{lambda}::operator()",
+        (),
+    ),
+    "void __cdecl at::native::`anonymous namespace'::k<4,class at::native::F<float>,struct A<char *,3> >(int)": (
+        "at::native::(anonymous namespace)::k",
+        ("4", "at::native::F<float>", "A<char *,3>"),
+    ),
+    "void f<int": ("f", ("int",)),
+    "void f<a<b, c>, d<e": ("f", ("a<b, c>", "d<e")),
+    "Memcpy DtoH (Device -> Pageable)": (None, ()),
+    "Memset (Device)": (None, ()),
+    "some words": (None, ()),
+    "": (None, ()),
+    "123": (None, ()),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_function_and_template_arguments(name: str) -> None:
+    function, arguments = FUNCTIONS[name]
+    assert function_of(name) == function
+    if arguments is not None:
+        assert template_arguments(name) == arguments
+
+
+def test_arguments_with_lambdas_stay_whole() -> None:
+    width, functor, array = template_arguments(GELU)
+    assert (width, array) == ("4", "std::array<char*, 2ul>")
+    assert functor.endswith("{lambda()#2}::operator()() const::{lambda(float)#1}")
+
+
+def test_parameters_are_kept_as_they_stand() -> None:
+    assert parse("void f<int>(g<int>::Params, int)").parameters == "g<int>::Params, int"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (GELU, ("at::native::GeluCUDAKernelImpl",)),
+        (COPY, ("at::native::gpu_kernel_impl_nocast", "at::native::direct_copy_kernel_cuda")),
+        ("void k<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >(int)", ("at::native::CUDAFunctor_add",)),
+        (
+            "void k<512, 1, at::native::ReduceOp<float, at::native::func_wrapper_t<float, at::native::sum_functor<float, "
+            "float, float>::operator()(at::TensorIterator&)::{lambda(float, float)#1}>, unsigned int, float, 4> >(int)",
+            ("at::native::ReduceOp", "at::native::func_wrapper_t", "at::native::sum_functor"),
+        ),
+        (
+            "void k<at::native::_INTERNAL_5cd812b1_7_Loss_cu_5b0651e1::backward(int)::{lambda(float)#1}>(int)",
+            ("at::native::(anonymous namespace)::backward",),
+        ),
+        ("void k<X, std::plus<float> >(int)", ("X", "std::plus")),
+        ("void k<float, c10::BFloat16, OffsetCalculator<1, unsigned int> >(int)", ()),
+        ("void k<int>(at::native::NotAnArgument)", ()),
+        ("k(at::Tensor)", ()),
+        ("void k<outer(int)::'lambda'(float)>(int)", ("outer",)),
+    ],
+)  # fmt: skip
+def test_owners_go_from_outer_to_inner(name: str, expected: tuple[str, ...]) -> None:
+    assert owners(name) == expected
+
+
+MANGLED = {
+    "_Z6kernelPf": "kernel",
+    "_ZN2at6native13reduce_kernelILi512ELi1EEEvT_": "at::native::reduce_kernel",
+    "_ZN2at6native12_GLOBAL__N_14scanIfEEvPT_": "at::native::(anonymous namespace)::scan",
+    "_ZN2at6native48_GLOBAL__N__f5c1c8a7_10_SoftMax_cu_75209b9c_12345softIfEEvPT_": None,
+    "_ZL6kernelPf": "kernel",
+    "_ZNSt6vectorIiE4sizeEv": "std::vector::size",
+    "_ZN3fooIN3barILi3ELb0EEELN2ns1EE2EE4funcIXadL_Z3sinfEEEEvv": None,
+    "_ZN3foo": None,
+    "_ZN99foo": None,
+    "_Z": None,
+    "?fun@in@out@@YAXH@Z": "out::in::fun",
+    "??$fun@H@in@out@@YAXH@Z": "fun",
+    "?": None,
+}
+
+
+@pytest.mark.parametrize("name", MANGLED)
+def test_the_function_of_a_mangled_name(name: str) -> None:
+    expected = MANGLED[name]
+    if expected is not None:
+        assert function_of(name) == expected
+    assert template_arguments(name) == ()
+    assert owners(name) == ()

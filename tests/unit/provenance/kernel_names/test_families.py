@@ -1,0 +1,90 @@
+"""The closed set of families, and that nothing gives another."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import opscope.provenance.kernel_names as room
+from opscope.provenance.categories import categories, category_title
+from opscope.provenance.kernel_names import FAMILIES, category_of_family, family
+from opscope.provenance.kernel_names.plain_words import read_plain_words
+from opscope.provenance.kernel_names.triton import KINDS
+from opscope.provenance.kernel_names.words import FamilyRules, direction_of
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+NAMES = {declared.name for declared in FAMILIES}
+FOLDER = Path(room.__file__).parent
+RULES = tomllib.loads((FOLDER / "family_rules.toml").read_text(encoding="utf-8"))
+
+
+def test_families_are_declared_once_in_snake_case_with_a_meaning() -> None:
+    assert len(NAMES) == len(FAMILIES)
+    assert all(re.fullmatch(r"[a-z][a-z0-9_]*", name) for name in NAMES)
+    assert all(declared.meaning[0].isupper() and declared.meaning[-1] != "." for declared in FAMILIES)
+
+
+def test_every_family_belongs_to_a_titled_category() -> None:
+    known = {category.name for category in categories()} | {"control"}
+    assert {declared.category for declared in FAMILIES} <= known
+    assert all(category_title(declared.category) != "Other" for declared in FAMILIES)
+    assert category_of_family("layer_norm") == family("layer_norm").category == "normalization"
+
+
+def test_no_family_of_that_name() -> None:
+    with pytest.raises(KeyError):
+        family("none such")
+
+
+@pytest.mark.parametrize("section", RULES)
+def test_rules_give_declared_families_by_valid_patterns(section: str) -> None:
+    for rule in RULES[section]:
+        assert rule["family"] in NAMES
+        assert all(re.compile(pattern) for pattern in rule["patterns"])
+    assert FamilyRules(section).find("\N{SNOWMAN}") is None
+
+
+def test_families_written_in_code_are_declared() -> None:
+    written: set[str] = set()
+    for module in FOLDER.glob("*.py"):
+        text = module.read_text(encoding="utf-8")
+        written |= set(re.findall(r'(?:"family"\]? ?[:=]|family=) ?"(\w+)"', text))
+    written |= {kind[0] for kind in KINDS.values() if kind[0] is not None}
+    assert "attention_flash" in written
+    assert written <= NAMES
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("add_kernel", "elementwise"), ("AddKernel", "elementwise"), ("vector_add", "elementwise"),
+        ("relu_forward_kernel", "activation"), ("fast_gelu", "activation"), ("row_reduce_kernel", "reduction"),
+        ("tiled_matmul", "gemm"), ("matrix_transpose_kernel_f32", "transpose"), ("memset_kernel", "fill"),
+        ("inclusive_scan_v2", "scan"), ("add_one_more_thing", None), ("kernel", None), ("reduced_precision", None),
+        ("expert", None), ("", None),
+    ],
+)  # fmt: skip
+def test_plain_words(word: str, expected: str | None) -> None:
+    reading = read_plain_words(word)
+    assert (reading.inferred["family"] if reading is not None else None) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("softmax_warp_backward", "backward"), ("softmax_warp_forward", "forward"), ("max_pool", None),
+        ("avg_pool3d_cuda_update_grad_input", "backward"), ("conv_depthwise2d_grad_weight_kernel", "backward"),
+        ("flash_bwd_convert_dq_kernel", "backward"), ("bn_fw_tr_1C11_kernel_NCHW", "forward"),
+        ("bn_bw_1C11_kernel_new", "backward"), ("upsample_nearest2d_out_frame", "forward"),
+        ("upsample_nearest2d_backward_out_frame", "backward"), ("sgd_gradient", None), ("grade_kernel", None),
+    ],
+)  # fmt: skip
+def test_direction_words(text: str, expected: str | None) -> None:
+    assert direction_of(text) == expected
