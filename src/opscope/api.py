@@ -18,6 +18,7 @@ from opscope.capture.profiler import CaptureOptions, Profiler
 from opscope.data import example_trace
 from opscope.errors import CaptureError
 from opscope.model.session import Session, is_session_file
+from opscope.provenance.origins import recorded_origins
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -113,6 +114,7 @@ def profile(
     Raises:
         InputError: The schedule or the name makes no sense.
     """
+    options.setdefault("find_origins", recorded_origins)
     return Profile(output_dir, name=name, wait=wait, warmup=warmup, active=active, repeat=repeat, **options)
 
 
@@ -135,6 +137,7 @@ def profile_call(
         InputError: The schedule makes no sense, or a file is in the way.
         CaptureError: A profiler is running, or the function ran out of memory.
     """
+    options.setdefault("find_origins", recorded_origins)
     result, cycle = _profile_call(
         fn, *args, output_dir=output_dir, name=name, wait=wait, warmup=warmup, active=active, **options
     )
@@ -150,6 +153,7 @@ def profiled(
     **options: Unpack[CaptureOptions],
 ) -> Callable[[Callable[P, R]], ProfiledFunction[P, R]]:
     """A decorator that records calls of a function, each as a cycle of one step; see `ProfiledFunction`."""
+    options.setdefault("find_origins", recorded_origins)
     return _profiled(output_dir, name=name, warmup=warmup, active=active, **options)
 
 

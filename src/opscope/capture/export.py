@@ -9,6 +9,7 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from opscope.errors import CaptureError
 
@@ -16,10 +17,11 @@ __all__ = ["export_trace"]
 
 # Kineto ends a trace with the name of the file it wrote, within this many bytes of the end.
 _TAIL_BYTES = 16_384
+T = TypeVar("T")
 _TRACE_NAME = re.compile(rb'"traceName": "(?:[^"\\]|\\.)*"')
 
 
-def export_trace(save: Callable[[str], object], target: Path) -> None:
+def export_trace(save: Callable[[str], object], target: Path, read: Callable[[Path], T]) -> T:
     """Have `save` write a trace to a temporary file, check it, and move it to `target`.
 
     The trace's own `traceName` becomes the target's file name: Kineto writes the temporary path there.
@@ -27,6 +29,10 @@ def export_trace(save: Callable[[str], object], target: Path) -> None:
     Args:
         save: Writes the uncompressed trace to the path it is given.
         target: Where the trace goes; compressed if it ends in `.gz`. An existing file is replaced.
+        read: Is given the whole trace while it is uncompressed and still in the system's memory.
+
+    Returns:
+        What `read` returned.
 
     Raises:
         CaptureError: The trace cannot be written, or is not whole.
@@ -36,6 +42,7 @@ def export_trace(save: Callable[[str], object], target: Path) -> None:
     try:
         save(str(partial))
         _finish(partial, target.name)
+        result = read(partial)
         if target.name.endswith(".gz"):
             _compress(partial, compressed)
             compressed.replace(target)
@@ -48,6 +55,7 @@ def export_trace(save: Callable[[str], object], target: Path) -> None:
     finally:
         partial.unlink(missing_ok=True)
         compressed.unlink(missing_ok=True)
+    return result
 
 
 def _finish(file: Path, name: str) -> None:

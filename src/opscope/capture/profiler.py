@@ -18,7 +18,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypedDict
 
+from opscope.capture.compile_tracking import CompileTracking
 from opscope.capture.cycle import Cycle, CycleHandler
+from opscope.capture.enrichment import Enrichment, OriginFinder, collect
 from opscope.capture.environment import collect_environment
 from opscope.capture.recording import Recording, available_activities, require_no_profiler
 from opscope.capture.schedule import Phase, Position, Schedule
@@ -28,6 +30,7 @@ from opscope.model.sidecar import (
     RecordedSchedule,
     RecordedSettings,
     Sidecar,
+    kernels_folder,
     sidecar_path,
     write_sidecar,
 )
@@ -46,9 +49,11 @@ class CaptureOptions(TypedDict, total=False):
     with_stack: bool
     with_modules: bool
     profile_memory: bool
+    track_compile: bool
     on_cycle: Iterable[CycleHandler]
     workload: Mapping[str, Any] | None
     overwrite: bool
+    find_origins: OriginFinder | None
 
 
 class Profiler:
@@ -84,9 +89,16 @@ class Profiler:
         with_modules: Record which `nn.Module` each operator ran in. Eager modules are only seen by the tracer
             of Python frames, so this turns `with_stack` on, at its cost.
         profile_memory: Record allocations.
+        track_compile: Have torch.compile note the lines of the program that each kernel it generates stands
+            for. Graphs compiled before the block do not know them: call the compiled function for the first
+            time inside, in a step that is not recorded. Compiling takes a few percent longer, and a cache
+            that was filled without tracking is not used. Needs torch 2.11; `INDUCTOR_PROVENANCE=1` in the
+            environment does the same for a whole program.
         on_cycle: Called with each Cycle once its files are whole.
         workload: Description of the program for the sidecar, in JSON types.
         overwrite: Replace files of earlier recordings instead of refusing.
+        find_origins: Finds the shared libraries that kernels come from, for the sidecar; unknown if None.
+            The public functions of opscope pass their own.
 
     Attributes:
         cycles: The cycles recorded so far.
@@ -109,9 +121,11 @@ class Profiler:
         with_stack: bool = False,
         with_modules: bool = False,
         profile_memory: bool = False,
+        track_compile: bool = False,
         on_cycle: Iterable[CycleHandler] = (),
         workload: Mapping[str, Any] | None = None,
         overwrite: bool = False,
+        find_origins: OriginFinder | None = None,
     ) -> None:
         self.schedule = Schedule(wait, warmup, active, repeat)
         self.cycles: list[Cycle] = []
@@ -121,6 +135,8 @@ class Profiler:
         self._handlers = tuple(on_cycle)
         self.workload = workload
         self._overwrite = overwrite
+        self._find_origins = find_origins
+        self._tracking = CompileTracking() if track_compile else None
         self._directory: Path | None = None
         self._settings: RecordedSettings | None = None
         self._environment: Environment | None = None
@@ -143,7 +159,7 @@ class Profiler:
             return
         for file_name in self._file_names:
             trace_path = self._output_dir / file_name
-            for file in (trace_path, sidecar_path(trace_path)):
+            for file in (trace_path, sidecar_path(trace_path), kernels_folder(trace_path)):
                 if file.exists():
                     hint = "Choose another folder or name, or overwrite it"
                     raise InputError("the file exists", source=file, hint=hint)
@@ -165,6 +181,8 @@ class Profiler:
             require_no_profiler()
             self._directory = self._make_directory()
             self._settings = RecordedSettings(*self._stacks, activities=available_activities())
+            if self._tracking is not None:
+                self._tracking.start()
             self._begin(self.schedule.position(0))
         except BaseException:
             self._abandon()
@@ -261,15 +279,24 @@ class Profiler:
         wall_times_ns = self._recording.stop(last_step_is_whole=last_step_is_whole)
         recording, self._recording = self._recording, None
         trace_path = self._directory / self._file_names[index]
-        recording.export(trace_path)
-        sidecar = self._sidecar(index, trace_path.name, wall_times_ns, partial=partial)
+        names = recording.export(trace_path)
+        enrichment = collect(names, kernels_folder(trace_path), self._find_origins)
+        sidecar = self._sidecar(index, trace_path.name, wall_times_ns, enrichment, partial=partial)
         cycle = Cycle(index, trace_path, sidecar_path(trace_path), sidecar)
         write_sidecar(cycle.sidecar_path, sidecar)
         self.cycles.append(cycle)
         for handler in self._handlers:
             handler(cycle)
 
-    def _sidecar(self, index: int, trace: str, wall_times_ns: tuple[int, ...], *, partial: bool) -> Sidecar:
+    def _sidecar(
+        self,
+        index: int,
+        trace: str,
+        wall_times_ns: tuple[int, ...],
+        enrichment: Enrichment,
+        *,
+        partial: bool,
+    ) -> Sidecar:
         assert self._settings is not None
         if self._environment is None:
             self._environment = collect_environment()
@@ -287,10 +314,16 @@ class Profiler:
             clean_window=True,
             wall_time_ns_per_step=wall_times_ns,
             workload=None if self.workload is None else dict(self.workload),
+            kernels=enrichment.kernels,
+            kernel_sources=enrichment.kernel_sources,
+            registrations=enrichment.registrations,
+            gaps=enrichment.gaps,
         )
 
     def _abandon(self) -> None:
         recording, self._recording = self._recording, None
+        if self._tracking is not None:
+            self._tracking.stop()
         if recording is not None:
             recording.abandon()
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from opscope.capture.export import export_trace
+from opscope.capture.trace_names import TraceNames, read_trace_names
 from opscope.errors import CaptureError
 from opscope.model.sidecar import RecordedSettings
 from opscope.workloads.runtime import is_out_of_memory, require_torch, synchronize
@@ -123,14 +124,15 @@ class Recording:
         self._state = _State.STOPPED
         return tuple(self._wall_times_ns)
 
-    def export(self, target: Path) -> None:
-        """Write the stopped recording as a Kineto trace and free its memory.
+    def export(self, target: Path) -> TraceNames:
+        """Write the stopped recording as a Kineto trace and free its memory; the names in it.
 
         Raises:
             CaptureError: It cannot be written.
         """
-        export_trace(self._profile.export_chrome_trace, target)
+        names = export_trace(self._profile.export_chrome_trace, target, read_trace_names)
         self._profile = None
+        return names
 
     def abandon(self) -> None:
         """Stop without keeping anything; what the devices still have to say about failed work is dropped."""

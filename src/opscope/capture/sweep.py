@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from opscope.capture.enrichment import OriginFinder
 from opscope.capture.profiler import Profiler
 from opscope.errors import CaptureError
 from opscope.model.environment import Environment
@@ -94,6 +95,7 @@ def run_configuration(
     with_modules: bool = False,
     profile_memory: bool = False,
     overwrite: bool = False,
+    find_origins: OriginFinder | None = None,
 ) -> ConfigurationRun:
     """Build, time and record one configuration; its memory is free again afterwards.
 
@@ -113,6 +115,7 @@ def run_configuration(
         with_modules: As in `Profiler`.
         profile_memory: As in `Profiler`.
         overwrite: As in `Profiler`.
+        find_origins: As in `Profiler`.
 
     Raises:
         CaptureError: It ran out of memory, or the profiler failed.
@@ -129,6 +132,7 @@ def run_configuration(
         with_modules=with_modules,
         profile_memory=profile_memory,
         overwrite=overwrite,
+        find_origins=find_origins,
     )
     profiler.check_output()
     with _memory_returned(configuration):

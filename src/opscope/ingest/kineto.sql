@@ -226,9 +226,11 @@ LEFT JOIN device_activities k ON k.trace_id = {trace_id} AND cat = 'kernel' AND 
 WHERE args."Collective name" IS NOT NULL
 
 -- :name triton_launches
+-- Recorders like 2.6 write no kernel_name: there the operator is named after the kernel, or not at all.
 INSERT INTO triton_launches
-SELECT o.operator_id, {trace_id}, args."kernel_name", args."kernel_backend", args."kernel_file",
-    args."kernel_hash", args."kernel_kwargs", args."grid", args."num_warps", args."num_stages",
+SELECT o.operator_id, {trace_id}, coalesce(args."kernel_name", nullif(d.name, 'triton kernel')),
+    args."kernel_backend", args."kernel_file",
+    args."kernel_hash", args."kernel_kwargs", args."grid", args."stream", args."num_warps", args."num_stages",
     args."kernel_flop", args."kernel_num_gb"
 FROM staging.details d JOIN operators o ON o.trace_id = {trace_id} AND o.external_id = args."External id"
     AND o.start_ns = d.start_ns

@@ -21,7 +21,6 @@ __all__ = [
     "read_findings",
     "take_census",
     "trace_findings",
-    "unreadable_sidecar",
 ]
 
 _HOST = {"cpu_op", "cuda_runtime", "cuda_driver", "user_annotation", "python_function", "memory", "overhead"}
@@ -279,17 +278,6 @@ def rank_findings(session: Session) -> Iterator[Finding]:
             "Analyze the traces of one job together, others apart.",
             evidence={"trace_count": ranked, "rank_count": ranks},
         )
-
-
-def unreadable_sidecar(trace_id: int, reason: str) -> Finding:
-    """The finding of a sidecar that is there but cannot be used."""
-    return Finding(
-        "trace.sidecar_unreadable",
-        Severity.INFO,
-        f"The sidecar beside the trace was left aside: {reason}.",
-        None,
-        trace_id,
-    )
 
 
 _SUGGESTIONS = {

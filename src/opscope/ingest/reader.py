@@ -25,10 +25,12 @@ from opscope.ingest import quality, rewrite
 from opscope.ingest.container import EventArray, error_offset, locate_events
 from opscope.ingest.devices import write_devices
 from opscope.ingest.kineto import fill_tables
+from opscope.ingest.recorded import keep_sidecars, read_beside
 from opscope.ingest.source import TraceFile, find_traces, local_text
 from opscope.ingest.staging import NeedsRewritingError, staged_events
+from opscope.model.environment import Environment
 from opscope.model.session import Session
-from opscope.model.sidecar import read_sidecar, sidecar_path
+from opscope.model.sidecar import Sidecar
 
 __all__ = ["load"]
 
@@ -59,10 +61,14 @@ def load(sources: Sequence[str], *, memory_limit: str | None = None, threads: in
     session = Session(
         memory_limit=memory_limit, threads=threads, is_temporary_file=is_large or memory_limit is not None
     )
+    sidecars: dict[int, Sidecar] = {}
     try:
         for trace_id, trace in enumerate(traces):
             with _engine_errors(trace.name, memory_limit):
-                _load_trace(session, trace_id, trace)
+                sidecar = _load_trace(session, trace_id, trace)
+            if sidecar is not None:
+                sidecars[trace_id] = sidecar
+        keep_sidecars(session, sidecars)
         session.add_findings(quality.rank_findings(session))
     except BaseException:
         session.close()
@@ -111,7 +117,9 @@ class _Text:
     shift: int = 0
 
 
-def _load_trace(session: Session, trace_id: int, trace: TraceFile) -> None:
+def _load_trace(session: Session, trace_id: int, trace: TraceFile) -> Sidecar | None:
+    """Read one trace into the tables; its sidecar, if it has one."""
+    sidecar, sidecar_findings = read_beside(trace_id, trace)
     with (
         local_text(trace, session.temporary_directory) as local,
         _mapped(local.path, trace.name) as mapped,
@@ -119,7 +127,7 @@ def _load_trace(session: Session, trace_id: int, trace: TraceFile) -> None:
         events = locate_events(mapped, trace.name)
         text = _Text(trace.name, local.path, mapped, events, local.damage)
         census, repairs = _ingest(session, trace_id, text)
-        _write_trace(session, trace_id, text, census)
+        _write_trace(session, trace_id, text, census, None if sidecar is None else sidecar.environment)
         write_devices(session, trace_id, events.properties.get("deviceProperties"))
         session.add_findings(
             quality.read_findings(
@@ -132,7 +140,8 @@ def _load_trace(session: Session, trace_id: int, trace: TraceFile) -> None:
             )
         )
     session.add_findings(quality.trace_findings(session, trace_id))
-    session.add_findings(_keep_sidecar(session, trace_id, trace))
+    session.add_findings(sidecar_findings)
+    return sidecar
 
 
 @contextmanager
@@ -206,31 +215,43 @@ def _malformed(text: _Text, error: duckdb.Error) -> InputError:
     )
 
 
-def _write_trace(session: Session, trace_id: int, text: _Text, census: quality.Census) -> None:
+def _write_trace(
+    session: Session, trace_id: int, text: _Text, census: quality.Census, environment: Environment | None
+) -> None:
     properties = text.events.properties
     distributed = properties.get("distributedInfo")
     distributed = distributed if isinstance(distributed, dict) else {}
     backend = distributed.get("backend")
     others = {key: value for key, value in properties.items() if key != "deviceProperties"}
-    session.connection.execute(
-        "INSERT INTO traces VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        [
-            trace_id,
-            _valid_text(text.name),
-            "kineto_legacy" if census.is_legacy else "kineto",
-            _integer(distributed.get("rank")),
-            _integer(distributed.get("world_size")),
-            _valid_text(backend) if isinstance(backend, str) else None,
-            _integer(properties.get("baseTimeNanoseconds"), bits=64),
-            census.window_start_ns,
-            census.window_end_ns,
-            _integer(properties.get("cuda_runtime_version")),
-            _integer(properties.get("cuda_driver_version")),
-            _integer(properties.get("cupti_version")),
-            len(text.mapped),
-            census.event_count,
-            _valid_text(json.dumps(others, ensure_ascii=False)),
-        ],
+    row = [
+        trace_id,
+        _valid_text(text.name),
+        "kineto_legacy" if census.is_legacy else "kineto",
+        _integer(distributed.get("rank")),
+        _integer(distributed.get("world_size")),
+        _valid_text(backend) if isinstance(backend, str) else None,
+        _integer(properties.get("baseTimeNanoseconds"), bits=64),
+        census.window_start_ns,
+        census.window_end_ns,
+        _integer(properties.get("cuda_runtime_version")),
+        _integer(properties.get("cuda_driver_version")),
+        _integer(properties.get("cupti_version")),
+        len(text.mapped),
+        census.event_count,
+        _valid_text(json.dumps(others, ensure_ascii=False)),
+        *_versions(environment),
+    ]
+    session.connection.execute(f"INSERT INTO traces VALUES ({', '.join('?' * len(row))})", row)
+
+
+def _versions(environment: Environment | None) -> tuple[str | None, ...]:
+    if environment is None:
+        return (None,) * 4
+    return (
+        environment.torch,
+        environment.torch_git_version,
+        environment.cuda_runtime,
+        environment.cuda_driver,
     )
 
 
@@ -247,15 +268,3 @@ def _integer(value: Any, *, bits: int = 32) -> int | None:
 def _valid_text(text: str) -> str:
     """The text without lone surrogates: half characters of JSON escapes, foreign bytes of file names."""
     return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _keep_sidecar(session: Session, trace_id: int, trace: TraceFile) -> list[quality.Finding]:
-    """Keep what opscope's own capture wrote beside the trace, under metadata key `sidecar:<trace_id>`."""
-    if trace.path is None or not (path := sidecar_path(trace.path)).is_file():
-        return []
-    try:
-        sidecar = read_sidecar(path)
-    except InputError as error:
-        return [quality.unreadable_sidecar(trace_id, str(error))]
-    session.set_metadata(f"sidecar:{trace_id}", msgspec.json.encode(sidecar).decode())
-    return []

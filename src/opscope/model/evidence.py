@@ -1,4 +1,4 @@
-"""How well a derived fact is known. Every fact opscope derives carries one of these grades; unknown is None."""
+"""How well a derived fact is known: every one carries one of these grades; unknown is None."""
 
 from __future__ import annotations
 

@@ -11,13 +11,14 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import duckdb
+import msgspec
 
 from opscope._version import __version__
 from opscope.errors import InputError
@@ -208,6 +209,35 @@ class Session:
         self.connection.execute("DELETE FROM metadata WHERE key = ?", [key])
         self.connection.execute("INSERT INTO metadata VALUES (?, ?)", [key, value])
 
+    @property
+    def is_read_only(self) -> bool:
+        """Whether the stored tables cannot be written; `replace_rows` then hides them with temporary ones."""
+        return bool(
+            self.scalar("SELECT readonly FROM duckdb_databases() WHERE database_name = current_database()")
+        )
+
+    def replace_rows(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Make these the rows of a declared table; on a read-only Session for this connection only.
+
+        Args:
+            table: Name of the table.
+            rows: Values by column name; a missing column is NULL, a JSON column takes any JSON value.
+        """
+        declared = schema.table(table)
+        if self.is_read_only:
+            self.connection.execute(f'DROP TABLE IF EXISTS temp."{table}"')
+            self.connection.execute(declared.create_statement(temporary=True))
+        else:
+            self.connection.execute(f'DELETE FROM "{table}"')
+        if not rows:
+            return
+        structure = json.dumps([{column.name: _json_structure(column.type) for column in declared.columns}])
+        self.connection.execute(
+            f'INSERT INTO "{table}" SELECT row.* FROM '
+            f"(SELECT unnest(from_json(?::JSON, {_literal(structure)})) AS row)",
+            [msgspec.json.encode(rows).decode()],
+        )
+
     def add_findings(self, findings: Iterable[Finding]) -> None:
         """Append findings to the Session."""
         rows = [
@@ -276,6 +306,10 @@ def is_session_file(path: str | os.PathLike[str]) -> bool:
     except OSError:
         return False
     return head[_DUCKDB_MAGIC_OFFSET:] == _DUCKDB_MAGIC
+
+
+def _json_structure(type_name: str) -> str | list[str]:
+    return [type_name.removesuffix("[]")] if type_name.endswith("[]") else type_name
 
 
 def _literal(text: str) -> str:

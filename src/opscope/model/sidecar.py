@@ -2,7 +2,8 @@
 
 The trace stays an ordinary Kineto file; everything opscope knows beyond it is here. The sidecar of
 `trace.json` (also `.json.gz`, `.json.zst`) is `trace.opscope.json` in the same folder; a name without such an
-ending gets `.opscope.json` appended. Written whole or not at all.
+ending gets `.opscope.json` appended. Sources that torch.compile generated lie beside it, in the folder
+`trace.kernels`. Written whole or not at all.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ import msgspec
 
 from opscope.errors import CaptureError, InputError
 from opscope.model.environment import Environment
+from opscope.model.origin import Gap, RecordedKernel, RecordedSource
+from opscope.model.registration import OperatorRegistration
 
 __all__ = [
     "SIDECAR_SCHEMA_VERSION",
     "RecordedSchedule",
     "RecordedSettings",
     "Sidecar",
+    "kernels_folder",
     "read_sidecar",
     "sidecar_path",
     "write_sidecar",
@@ -68,6 +72,10 @@ class Sidecar(msgspec.Struct, frozen=True):
             exact.
         workload: The recorded program's description, or None.
         schema_version: Of this file.
+        kernels: Every kernel name of the trace, and the shared library it comes from.
+        kernel_sources: Source code of the kernels that the process itself compiled.
+        registrations: Operators of the trace that are not PyTorch's own, or whose code was replaced.
+        gaps: What of these could not be collected.
     """
 
     trace: str
@@ -81,6 +89,10 @@ class Sidecar(msgspec.Struct, frozen=True):
     wall_time_ns_per_step: tuple[int, ...]
     workload: dict[str, Any] | None = None
     schema_version: int = SIDECAR_SCHEMA_VERSION
+    kernels: tuple[RecordedKernel, ...] = ()
+    kernel_sources: tuple[RecordedSource, ...] = ()
+    registrations: tuple[OperatorRegistration, ...] = ()
+    gaps: tuple[Gap, ...] = ()
 
 
 class _Version(msgspec.Struct):
@@ -89,11 +101,20 @@ class _Version(msgspec.Struct):
 
 def sidecar_path(trace_path: str | os.PathLike[str]) -> Path:
     """Where the sidecar of a trace lies."""
+    return _beside(trace_path, ".opscope.json")
+
+
+def kernels_folder(trace_path: str | os.PathLike[str]) -> Path:
+    """Where copies of the generated sources of a trace's kernels lie."""
+    return _beside(trace_path, ".kernels")
+
+
+def _beside(trace_path: str | os.PathLike[str], ending: str) -> Path:
     path = Path(trace_path)
     for suffix in _TRACE_SUFFIXES:
         if path.name.endswith(suffix):
-            return path.with_name(f"{path.name.removesuffix(suffix)}.opscope.json")
-    return path.with_name(f"{path.name}.opscope.json")
+            return path.with_name(f"{path.name.removesuffix(suffix)}{ending}")
+    return path.with_name(f"{path.name}{ending}")
 
 
 def write_sidecar(path: str | os.PathLike[str], sidecar: Sidecar) -> None:

@@ -76,9 +76,7 @@ def _operand(cxx: CxxName) -> str | None:
 def _generated(function: str) -> Reading:
     inferred: dict[str, Any] = {"direction": direction_of(function)}
     inferred["family"] = _GENERATED_FAMILIES.find(function)
-    architecture, tile, cluster = (
-        pattern.search(function) for pattern in (_ARCHITECTURE, _TILE, _CLUSTER)
-    )
+    architecture, tile, cluster = (pattern.search(function) for pattern in (_ARCHITECTURE, _TILE, _CLUSTER))
     stated: dict[str, Any] = {
         "library": "cudnn",
         "architecture": f"sm{architecture.group(1)}" if architecture else None,

@@ -29,9 +29,9 @@ KINDS = {
     "unk": (None, None),
 }
 # Ends in a number, and in older releases in the arguments' properties: `0d1d2de`.
-_END = r"(?:_\d+)?(?:_*\d[\ddec]*)?"
-_NAME = re.compile(rf"triton_(?P<kind>{'|'.join(KINDS)})_(?:fused_?)?(?P<operators>.*?){_END}")
-_OLD_NAME = re.compile(rf"triton_(?:fused_(?P<operators>.*?))?{_END}")
+_END = r"(?:_\d+)?(?:_*\d+d[\ddec]*)?"
+_NAME = re.compile(rf"triton_(?P<kind>{'|'.join(KINDS)})(?:_fused)?(?:_(?P<operators>.*?))??{_END}")
+_OLD_NAME = re.compile(rf"triton_(?:fused(?:_(?P<operators>.*?))??)?{_END}")
 _MOST_OPERATORS = 10  # config.kernel_name_max_ops
 _TEMPLATES = (
     ("attention", re.compile(r"flex_attention|scaled_dot_product")),

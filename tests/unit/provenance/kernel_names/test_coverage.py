@@ -1,4 +1,4 @@
-"""How much of what exists is understood: kernels of released libraries, and device time of recorded traces."""
+"""How much of what exists is understood: kernels of releases, and device time of recorded traces."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def test_device_time_has_a_family_and_a_category(trace: str, shared: Path, load:
 
 # The element types of recorded operators, as kernels spell them.
 _RECORDED = {
-    "float": "f32", "c10::Half": "f16", "c10::BFloat16": "bf16", "double": "f64", "long int": "s64", "int": "s32",
-    "bool": "bool", "unsigned char": "u8", "c10::complex<float>": "cf32",
+    "float": "f32", "c10::Half": "f16", "c10::BFloat16": "bf16", "double": "f64", "long int": "s64",
+    "int": "s32", "bool": "bool", "unsigned char": "u8", "c10::complex<float>": "cf32",
 }  # fmt: skip
 _WITH_TYPES = """
 SELECT DISTINCT n.name AS kernel, o.name AS operator, o.input_types::VARCHAR AS types

@@ -1,0 +1,105 @@
+"""What opscope's own capture wrote beside a trace → the tables that keep it with the Session.
+
+A sidecar that cannot be read, or that knows of gaps, is a finding; the trace is as good as without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from opscope.errors import InputError
+from opscope.ingest.source import TraceFile
+from opscope.model.finding import Finding, Severity
+from opscope.model.origin import RecordedKernel, RecordedSource
+from opscope.model.session import Session
+from opscope.model.sidecar import Sidecar, read_sidecar, sidecar_path
+
+__all__ = ["keep_sidecars", "read_beside"]
+
+
+def read_beside(trace_id: int, trace: TraceFile) -> tuple[Sidecar | None, list[Finding]]:
+    """The sidecar of a local trace, and what is wrong with it; None if there is none to use."""
+    if trace.path is None or not (path := sidecar_path(trace.path)).is_file():
+        return None, []
+    try:
+        sidecar = read_sidecar(path)
+    except InputError as error:
+        return None, [_unreadable(trace_id, str(error))]
+    return sidecar, [_incomplete(trace_id, sidecar)] if sidecar.gaps else []
+
+
+def keep_sidecars(session: Session, sidecars: Mapping[int, Sidecar]) -> None:
+    """Keep sidecars, by trace id, under metadata keys `sidecar:<trace_id>`, and fill the tables made of them.
+
+    Facts are about kernel names, which several ranks share: what they agree on is kept once.
+    """
+    for trace_id, sidecar in sidecars.items():
+        session.set_metadata(f"sidecar:{trace_id}", msgspec.json.encode(sidecar).decode())
+    ids = dict(session.query("SELECT name, name_id FROM kernel_names WHERE kind = 'kernel'"))
+    kept = sidecars.values()
+    origins = (row for one in kept for kernel in one.kernels for row in _origin_rows(kernel, ids))
+    sources = (row for one in kept for source in one.kernel_sources for row in _source_rows(source, ids))
+    registrations = (msgspec.structs.asdict(row) for one in kept for row in one.registrations)
+    for table, rows in (
+        ("kernel_origins", origins),
+        ("kernel_sources", sources),
+        ("operator_registrations", registrations),
+    ):
+        if distinct := _distinct(rows):
+            session.replace_rows(table, distinct)
+
+
+def _origin_rows(kernel: RecordedKernel, ids: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+    """One row per unit; one without a unit where the library alone is known."""
+    if kernel.library is None or kernel.name not in ids:
+        return
+    library = {
+        "name_id": ids[kernel.name],
+        "library": kernel.library,
+        "build_id": kernel.build_id,
+    }
+    for unit in kernel.units:
+        yield {
+            **library,
+            "unit": unit.name,
+            "module_id": unit.module_id,
+            "source_path": unit.source_path,
+        }
+    if not kernel.units:
+        yield library
+
+
+def _source_rows(source: RecordedSource, ids: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+    if source.kernel in ids:
+        fields = {name: getattr(source, name) for name in source.__struct_fields__ if name != "kernel"}
+        yield {"name_id": ids[source.kernel], **fields}
+
+
+def _distinct(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows without repetitions, in order."""
+    return list({msgspec.json.encode(row): row for row in rows}.values())
+
+
+def _unreadable(trace_id: int, reason: str) -> Finding:
+    return Finding(
+        "trace.sidecar_unreadable",
+        Severity.INFO,
+        f"The sidecar beside the trace was left aside: {reason}.",
+        None,
+        trace_id,
+    )
+
+
+def _incomplete(trace_id: int, sidecar: Sidecar) -> Finding:
+    parts = "; ".join(f"{gap.part}: {gap.reason}" for gap in sidecar.gaps)
+    return Finding(
+        "trace.sidecar_incomplete",
+        Severity.INFO,
+        f"The recording could not note everything about its kernels and operators ({parts}).",
+        "What is missing is looked up in the tables of releases instead.",
+        trace_id,
+        {gap.part: gap.reason for gap in sidecar.gaps},
+    )

@@ -1,0 +1,139 @@
+"""Where the kernels of one recording come from, as its sidecar keeps it: read in the process that ran them.
+
+Everything is optional: what the process could not tell is absent, and why is a Gap.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+__all__ = [
+    "Gap",
+    "RecordedKernel",
+    "RecordedSource",
+    "RecordedUnit",
+    "SourceEvidence",
+    "SourceFrame",
+    "SourceKind",
+    "Stack",
+]
+
+
+class SourceKind(str, Enum):
+    """Who wrote a kernel. A closed set."""
+
+    INDUCTOR = "inductor"
+    TRITON = "triton"
+    CUDA = "cuda"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class SourceEvidence(str, Enum):
+    """How a source was tied to a kernel's name. A closed set.
+
+    `launch`: the trace's record of a launch names the file. `process`: the recording process held exactly
+    this definition under the kernel's name, or, of several, this one belongs to a graph that ran. `log`: the
+    same, of a log of the compiler.
+    """
+
+    LAUNCH = "launch"
+    PROCESS = "process"
+    LOG = "log"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class RecordedUnit(msgspec.Struct, frozen=True):
+    """One translation unit: its `.cu` file's name, nvcc's id of it, and its path where the binary says it."""
+
+    name: str
+    module_id: str | None = None
+    source_path: str | None = None
+
+
+class RecordedKernel(msgspec.Struct, frozen=True):
+    """One kernel name of the trace, and the shared library of the process that registered it.
+
+    Args:
+        name: As in the trace.
+        library: File name without folders; None if no library registered it (or that is not known).
+        build_id: Of the library.
+        units: Translation units of the library that hold the kernel; one where it is certain.
+    """
+
+    name: str
+    library: str | None = None
+    build_id: str | None = None
+    units: tuple[RecordedUnit, ...] = ()
+
+
+class SourceFrame(msgspec.Struct, frozen=True):
+    """One line of a Python program that a compiled kernel stands for."""
+
+    file: str
+    line: int
+    function: str
+    code: str | None = None
+
+
+Stack = tuple[SourceFrame, ...]
+"""Frames of one call of an operator in the program, innermost last."""
+
+
+class RecordedSource(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Source code of one kernel that the process itself compiled: Triton's or a CUDA extension's.
+
+    A kernel generated for several compiled graphs has one entry for each.
+
+    Args:
+        kernel: Name as in the trace.
+        kind: Who wrote it.
+        evidence: How it was tied to the name.
+        file: Path on the recording machine; None if inductor noted none.
+        line: Of its `def` or `__global__`.
+        end_line: Its last.
+        hash: Of the generated source, as inductor computes it.
+        copy: The copied file, relative to the sidecar.
+        user_file: File of the user's own Triton kernel that inductor generated this one from.
+        user_line: Its line there.
+        heuristic: Kind of the generated kernel, e.g. `persistent_reduction`.
+        graph: Compiled graph it belongs to, e.g. `0_forward`.
+        graph_key: Cache key of that graph, which the trace's annotations name.
+        original_aten: ATen operators it computes.
+        source_nodes: Nodes of the program's graph it computes.
+        post_grad_nodes: Nodes of the graph as inductor lowered it; only with provenance tracking.
+        stacks: Lines of the program it computes; only with provenance tracking.
+        meta: What the generated code states of itself, e.g. `num_load`.
+    """
+
+    kernel: str
+    kind: SourceKind
+    evidence: SourceEvidence
+    file: str | None = None
+    line: int | None = None
+    end_line: int | None = None
+    hash: str | None = None
+    copy: str | None = None
+    user_file: str | None = None
+    user_line: int | None = None
+    heuristic: str | None = None
+    graph: str | None = None
+    graph_key: str | None = None
+    original_aten: tuple[str, ...] = ()
+    source_nodes: tuple[str, ...] = ()
+    post_grad_nodes: tuple[str, ...] = ()
+    stacks: tuple[Stack, ...] = ()
+    meta: dict[str, Any] = {}
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """A part of the sidecar that could not be collected, and why."""
+
+    part: str
+    reason: str

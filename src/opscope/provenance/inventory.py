@@ -1,0 +1,158 @@
+"""Which tables of PyTorch releases there are, and adding to them: kernels, operators, sources.
+
+Added tables lie in `releases/<version>/` of the user's cache folder and come before packaged ones.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from opscope.errors import InputError
+from opscope.provenance.binaries.elf import open_elf
+from opscope.provenance.cache import cache_folder, write_atomically
+from opscope.provenance.operators import (
+    TABLE_FILE,
+    build_operator_table,
+    encode_table,
+    packaged_table,
+    packaged_versions,
+)
+from opscope.provenance.releases import release, release_versions
+from opscope.provenance.releases.additions import add_library_table
+from opscope.provenance.releases.catalog import added_table
+from opscope.provenance.releases.version import label_order, parse_version
+from opscope.provenance.sources import SourceIndex, build_index, source_index, store_index
+from opscope.provenance.sources.at_hand import indexed_versions, release_headers
+
+__all__ = [
+    "ReleaseInventory",
+    "add_library",
+    "add_operators",
+    "add_source",
+    "known_releases",
+    "label_of_library",
+]
+
+_RELEASE = re.compile(r"\d+\.\d+\.\d+")
+_VERSION = re.compile(r"^__version__\s*(?::[^=\n]*)?=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
+_COMMIT = re.compile(r"^git_version\s*(?::[^=\n]*)?=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class ReleaseInventory:
+    """What the tables of one release hold; None where there is none of a kind.
+
+    Args:
+        version: Release, or the user's label.
+        is_added: The user added one of its tables.
+        kernels: Kernel names.
+        units: Source files they come from.
+        native_functions: Entries of the yaml, and those derived from them.
+        definitions: Functions, kernels, functors and stubs in its source tree.
+        header_definitions: The same, in the headers it ships.
+    """
+
+    version: str
+    is_added: bool
+    kernels: int | None
+    units: int | None
+    native_functions: int | None
+    definitions: int | None
+    header_definitions: int | None
+
+
+def known_releases() -> tuple[ReleaseInventory, ...]:
+    """Every release with a table, oldest first."""
+    with_units, with_sources = release_versions(), indexed_versions()
+    versions = sorted({*with_units, *packaged_versions(), *with_sources}, key=label_order)
+    return tuple(_inventory(version, version in with_units, version in with_sources) for version in versions)
+
+
+def _inventory(version: str, has_units: bool, has_sources: bool) -> ReleaseInventory:
+    table = release(version) if has_units else None
+    operators = packaged_table(version)
+    return ReleaseInventory(
+        version,
+        any((cache_folder() / "releases" / version).glob("*")),
+        None if table is None else table.kernel_count,
+        None if table is None else len(table.units),
+        None if operators is None else len(operators.functions),
+        _definition_count(source_index(version) if has_sources else None),
+        _definition_count(release_headers(version)),
+    )
+
+
+def _definition_count(index: SourceIndex | None) -> int | None:
+    return None if index is None else len(index.source)
+
+
+def label_of_library(path: Path) -> str:
+    """The version of the torch installation a library lies in; of a release, without its build tag.
+
+    Raises:
+        InputError: It lies in none, or is no library.
+    """
+    with open_elf(path):
+        text = _version_file(path)
+    found = None if text is None else _VERSION.search(text)
+    if found is None:
+        raise InputError(
+            "the library lies in no torch installation, so its version is unknown",
+            source=path,
+            hint="Name it with --release",
+        )
+    version = parse_version(found[1])
+    return version.name if version is not None and version.is_official else found[1]
+
+
+def add_library(path: Path, label: str) -> Path:
+    """Keep the kernels of a library under a version; returns the file written.
+
+    Raises:
+        InputError: It is no library with CUDA kernels.
+    """
+    return add_library_table(path, label)
+
+
+def add_operators(library: Path, label: str) -> tuple[Path, ...]:
+    """Keep the native functions of the torch installation a library lies in; nothing if it ships no yaml.
+
+    Raises:
+        InputError: Its yaml files are damaged, or the table cannot be written.
+    """
+    text = _version_file(library)
+    packaged = library.resolve().parent.parent.parent / "torchgen" / "packaged"
+    if text is None or not packaged.is_dir():
+        return ()
+    commit = _COMMIT.search(text)
+    table = build_operator_table(packaged, version=label, git_version=commit[1] if commit else None)
+    path = added_table(label).with_name(TABLE_FILE)
+    try:
+        write_atomically(path, encode_table(table))
+    except OSError as error:
+        raise InputError(f"the table cannot be written ({error.strerror})", source=path) from error
+    packaged_table.cache_clear()
+    return (path,)
+
+
+def add_source(checkout: Path, label: str | None) -> Path:
+    """Keep the source index of a checkout under a version, or its own; returns the file written.
+
+    Raises:
+        InputError: It is no PyTorch checkout, or the label no version.
+    """
+    if label is not None and not _RELEASE.match(label):
+        raise InputError(
+            f"{label!r} is no version, which an index of sources is kept under",
+            hint="Name the release the checkout is of, such as 2.12.0",
+        )
+    return store_index(build_index(checkout, label))
+
+
+def _version_file(library: Path) -> str | None:
+    try:
+        return (library.resolve().parent.parent / "version.py").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None

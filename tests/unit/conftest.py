@@ -1,0 +1,117 @@
+"""Small examples of what torch.compile generates, laid out as it lays them out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from opscope.model.generated_code import source_hash
+
+KERNEL = """
+import triton
+import triton.language as tl
+
+from torch._inductor.runtime import triton_helpers, triton_heuristics
+
+@triton_heuristics.{heuristic}(
+    size_hints={{'x': 1024}},
+    reduction_hint=ReductionHint.INNER,
+    filename=__file__,
+    triton_meta={{'signature': {{'in_ptr0': '*fp32'}}, 'device': DeviceProperties(type='cuda', cc=90)}},
+    inductor_meta={{
+        'grid_type': 'Grid1D', 'kernel_name': '{name}', 'num_load': 2, 'num_reduction': 0,
+        'autotune_hints': set(), 'no_x_dim': None, 'kernel_num_gb': 0.5, 'tiling_scores': {{'x': -1}}
+    }},
+)
+@triton.jit
+def {name}(in_ptr0, out_ptr0, xnumel, XBLOCK : tl.constexpr):
+    xoffset = tl.program_id(0) * XBLOCK
+    {body}
+"""
+
+
+@pytest.fixture
+def kernel_text() -> Callable[..., str]:
+    """The source of one generated kernel; the text of its file."""
+
+    def make(
+        name: str, *, heuristic: str = "pointwise", body: str = "tl.store(out_ptr0 + xoffset, 1)"
+    ) -> str:
+        return KERNEL.format(name=name, heuristic=heuristic, body=body)
+
+    return make
+
+
+@pytest.fixture
+def graph_text() -> Callable[..., str]:
+    """The code of one graph that defines kernels and launches each once, after a call of no kernel.
+
+    Takes the graph's id, and per kernel its text and the comments above its definition and its launch.
+    """
+
+    def make(
+        graph: str, kernels: dict[str, str], *, nodes: str = "h, h_1", aten: str = "aten.gelu, prims.x"
+    ) -> str:
+        lines = [f"# AOT ID: ['{graph}']", "import torch", "async_compile = AsyncCompile()", ""]
+        comment = f"# Topologically Sorted Source Nodes: [{nodes}], Original ATen: [{aten}]"
+        for name, text in kernels.items():
+            lines += [
+                f"# kernel path: /cache/ab/{source_hash(text)}.py",
+                comment,
+                "# Source node to ATen node mapping:",
+            ]
+            lines += [f"#   {node} => add" for node in nodes.split(", ")]
+            lines += [f"{name} = async_compile.triton('{name}', '''{text}''', device_str='cuda')", "", ""]
+        lines += ["def call(args):"]
+        for number, name in enumerate(kernels, 2):
+            lines += [
+                "    # Topologically Sorted Source Nodes: [other], Original ATen: [aten.addmm]",
+                "    # [Provenance debug handles] extern_kernels.addmm:1",
+                "    extern_kernels.addmm(arg0_1, buf0, out=buf1)",
+                f"    # Topologically Sorted Source Nodes: [{nodes}, used_{name}], Original ATen: [{aten}]",
+                f"    # [Provenance debug handles] {name}:{number}",
+                "    raw_stream0 = get_raw_stream(0)",
+                f"    {name}.run(buf1, buf2, 64, stream=raw_stream0)",
+            ]
+        return "\n".join([*lines, "    return (buf2, )", ""])
+
+    return make
+
+
+@pytest.fixture
+def tracking() -> Callable[..., tuple[str, str]]:
+    """What provenance tracking notes of kernels: stacks and nodes as JSON, for a line of `model.py` each."""
+
+    def make(**line_of_kernel: int) -> tuple[str, str]:
+        stacks = {
+            f"{name}:{number}": [
+                f'  File "/home/me/model.py", line {line}, in forward\n    h = F.gelu(h)\n        ^^^^^^^^^\n'
+            ]
+            for number, (name, line) in enumerate(line_of_kernel.items(), 2)
+        }
+        nodes = {"cppCodeToPost": {use: ["mul", "erf"] for use in stacks}, "version": 2.0}
+        return json.dumps(stacks), json.dumps(nodes)
+
+    return make
+
+
+@pytest.fixture
+def log_text() -> Callable[..., str]:
+    """A log of the compiler: records of one compilation, as (metadata, payload or None)."""
+
+    def make(*records: tuple[dict[str, Any], str | None], compile_id: int = 0) -> str:
+        lines = []
+        for number, (metadata, payload) in enumerate(records):
+            envelope = {**metadata, "frame_id": compile_id, "frame_compile_id": 0, "attempt": 0}
+            if payload is not None:
+                envelope["has_payload"] = hashlib.md5(payload.encode(), usedforsecurity=False).hexdigest()
+            head = f"V1121 11:52:03.{number:06d} 29142 torch/_inductor/compile_fx.py:16{number:02d}] "
+            lines.append(head + json.dumps(envelope))
+            lines += [f"\t{line}" for line in (payload or "").split("\n") if payload is not None]
+        return "\n".join(lines) + "\n"
+
+    return make

@@ -1,0 +1,179 @@
+"""What a sidecar says becomes tables; a flawed one becomes a finding."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opscope.model.environment import Environment
+from opscope.model.origin import (
+    Gap,
+    RecordedKernel,
+    RecordedSource,
+    RecordedUnit,
+    SourceEvidence,
+    SourceFrame,
+    SourceKind,
+)
+from opscope.model.registration import OperatorRegistration, RegistrationKind
+from opscope.model.session import Session
+from opscope.model.sidecar import (
+    RecordedSchedule,
+    RecordedSettings,
+    Sidecar,
+    read_sidecar,
+    sidecar_path,
+    write_sidecar,
+)
+from opscope.testing import TraceBuilder
+
+Load = Callable[..., Session]
+Make = Callable[..., Path]
+
+GEMM = RecordedKernel(
+    "gemm", "libown.so", "ab12", (RecordedUnit("a.cu", "12345678", "src/a.cu"), RecordedUnit("b.cu"))
+)
+SOURCE = RecordedSource(
+    "triton_k", SourceKind.INDUCTOR, SourceEvidence.LAUNCH, "/cache/ck.py", 18, 30, hash="ck",
+    copy="t.kernels/ck.py", graph="0_forward", graph_key="fosf", heuristic="pointwise",
+    original_aten=("aten::gelu",), source_nodes=("h", "h_1"),
+    stacks=((SourceFrame("/home/me/model.py", 8, "forward", "h = F.gelu(h)"),),),
+    meta={"num_load": 2},
+)  # fmt: skip
+
+
+def sidecar(**fields: Any) -> Sidecar:
+    environment = Environment(
+        "3.12.1", "Linux x86_64", "0.1.0", torch="2.11.0+cu130", torch_git_version="70d99e9",
+        cuda_runtime="13.0", cuda_driver="13.1",
+    )  # fmt: skip
+    return Sidecar(
+        trace="t.json",
+        created="2026-01-02T03:04:05+00:00",
+        environment=environment,
+        schedule=RecordedSchedule(0, 1, 3, 1, cycle=0),
+        settings=RecordedSettings(True, False, False, False, ("cpu", "cuda")),
+        steps=3,
+        partial=False,
+        clean_window=True,
+        wall_time_ns_per_step=(5, 6, 7),
+        **fields,
+    )
+
+
+@pytest.fixture
+def recorded(make_trace: Make) -> Callable[..., Path]:
+    """Writes a trace of two kernels with a sidecar."""
+
+    def make(name: str = "t.json", **fields: Any) -> Path:
+        trace = (
+            TraceBuilder().operator("triton_k", 1, 5).launch(2).kernel("gemm", 9, 3).kernel("triton_k", 20, 1)
+        )
+        path = make_trace(trace, name)
+        write_sidecar(sidecar_path(path), sidecar(**fields))
+        return path
+
+    return make
+
+
+def test_the_environment_is_with_the_trace(load: Load, recorded: Callable[..., Path]) -> None:
+    columns = "torch_version, torch_git_version, cuda_version, driver_version"
+    assert load(recorded()).query(f"SELECT {columns} FROM traces") == [
+        ("2.11.0+cu130", "70d99e9", "13.0", "13.1")
+    ]
+
+
+def test_origins_have_a_row_per_unit(load: Load, recorded: Callable[..., Path]) -> None:
+    others = (RecordedKernel("triton_k"), RecordedKernel("not in the trace", "libx.so"))
+    query = """SELECT n.name, o.* EXCLUDE (name_id)
+        FROM kernel_origins o JOIN kernel_names n USING (name_id) ORDER BY ALL"""
+    assert load(recorded(kernels=(GEMM, *others))).query(query) == [
+        ("gemm", "libown.so", "ab12", "a.cu", "12345678", "src/a.cu"),
+        ("gemm", "libown.so", "ab12", "b.cu", None, None),
+    ]
+    bare = RecordedKernel("gemm", "libcublas.so.13")
+    assert load(recorded(kernels=(bare,))).query(query) == [
+        ("gemm", "libcublas.so.13", None, None, None, None)
+    ]
+
+
+def test_sources_are_kept_and_saved(load: Load, recorded: Callable[..., Path], tmp_path: Path) -> None:
+    session = load(recorded(kernel_sources=(SOURCE,)))
+    opened = load(session.save(tmp_path / "s.opscope"))
+    (row,) = opened.records(
+        "SELECT n.name, s.* EXCLUDE (name_id) FROM kernel_sources s JOIN kernel_names n USING (name_id)"
+    )
+    assert json.loads(row.pop("stacks")) == [
+        [{"file": "/home/me/model.py", "line": 8, "function": "forward", "code": "h = F.gelu(h)"}]
+    ]
+    assert json.loads(row.pop("meta")) == {"num_load": 2}
+    assert row == {
+        "name": "triton_k", "kind": "inductor", "evidence": "launch", "file": "/cache/ck.py", "line": 18,
+        "end_line": 30, "hash": "ck", "copy": "t.kernels/ck.py", "user_file": None, "user_line": None,
+        "heuristic": "pointwise", "graph": "0_forward", "graph_key": "fosf", "original_aten": ["aten::gelu"],
+        "source_nodes": ["h", "h_1"], "post_grad_nodes": [],
+    }  # fmt: skip
+
+
+def test_registrations_are_kept(load: Load, recorded: Callable[..., Path]) -> None:
+    scale = OperatorRegistration(
+        "mylib::scale", RegistrationKind.CUSTOM_OP, definition="/me/ops.py:3", kernels={"CUDA": None},
+        python_file="/me/ops.py", python_line=3, end_line=6,
+    )  # fmt: skip
+    session = load([recorded(f"r{rank}.json", registrations=(scale,)) for rank in range(2)])
+    (row,) = session.records("SELECT * FROM operator_registrations")
+    assert (json.loads(row.pop("kernels")), json.loads(row.pop("overrides"))) == ({"CUDA": None}, {})
+    assert row == {
+        "name": "mylib::scale", "kind": "custom_op", "schema": None, "definition": "/me/ops.py:3",
+        "python_file": "/me/ops.py", "python_line": 3, "end_line": 6,
+    }  # fmt: skip
+
+
+def test_ranks_agree_once_and_differ_apart(load: Load, recorded: Callable[..., Path]) -> None:
+    other = RecordedKernel("gemm", "libown.so", "other build")
+    paths = [recorded("r0.json", kernels=(GEMM,)), recorded("r1.json", kernels=(GEMM,))]
+    paths += [recorded("r2.json", kernels=(other,))]
+    session = load(paths)
+    assert session.query("SELECT build_id, count(*) FROM kernel_origins GROUP BY 1 ORDER BY 1") == [
+        ("ab12", 2),
+        ("other build", 1),
+    ]
+    assert [session.metadata(f"sidecar:{rank}") is None for rank in range(4)] == [False, False, False, True]
+
+
+def test_gaps_are_a_finding(load: Load, recorded: Callable[..., Path]) -> None:
+    session = load(recorded(gaps=(Gap("kernel origins", "OSError: gone"),)))
+    (finding,) = [one for one in session.findings() if one.code == "trace.sidecar_incomplete"]
+    assert finding.evidence == {"kernel origins": "OSError: gone"}
+    assert "kernel origins: OSError: gone" in finding.message
+
+
+def test_one_without_the_newer_fields_still_reads(load: Load, recorded: Callable[..., Path]) -> None:
+    path = recorded()
+    fields = json.loads(sidecar_path(path).read_text())
+    for name in ("kernels", "kernel_sources", "registrations", "gaps"):
+        del fields[name]
+    sidecar_path(path).write_text(json.dumps(fields))
+    assert read_sidecar(sidecar_path(path)) == sidecar()
+    session = load(path)
+    assert session.query("SELECT * FROM kernel_origins UNION ALL BY NAME SELECT * FROM kernel_sources") == []
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"kernels": [{"library": "no name"}]}, {"kernel_sources": [5]}, {"schema_version": 2}, {"gaps": None}],
+)
+def test_a_broken_or_newer_one_is_a_finding(
+    load: Load, recorded: Callable[..., Path], damage: dict[str, Any]
+) -> None:
+    path = recorded(kernels=(GEMM,))
+    fields = json.loads(sidecar_path(path).read_text())
+    sidecar_path(path).write_text(json.dumps({**fields, **damage}))
+    session = load(path)
+    assert "trace.sidecar_unreadable" in {finding.code for finding in session.findings()}
+    assert session.query("SELECT torch_version FROM traces") == [(None,)]
+    assert session.scalar("SELECT count(*) FROM kernel_origins") == 0

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from opscope.model.compiled_graph import CompiledGraph, parse_stack, parse_tracking, recorded_source
+from opscope.model.generated_code import parse_graph
+from opscope.model.origin import SourceEvidence, SourceFrame
+
+STACK = """  File "/home/me/train.py", line 30, in main
+    loss = model(x)
+           ^^^^^^^^
+  File "/home/me/my model.py", line 8, in forward
+    return F.gelu(x)
+           ~~~~~~^^^
+"""
+
+
+def test_a_stack_has_its_innermost_frame_last():
+    assert parse_stack(STACK) == (
+        SourceFrame("/home/me/train.py", 30, "main", "loss = model(x)"),
+        SourceFrame("/home/me/my model.py", 8, "forward", "return F.gelu(x)"),
+    )
+    assert parse_stack('File "<string>", line 1, in <module>\n') == (SourceFrame("<string>", 1, "<module>"),)
+    assert parse_stack("no stack") == ()
+
+
+def test_all_uses_of_a_kernel_count_and_each_line_once(graph_text, kernel_text):
+    code = parse_graph(graph_text("0_backward", {"k": kernel_text("k"), "k_1": kernel_text("k_1")}))
+    stacks, nodes = parse_tracking(
+        json.dumps(
+            {"k:2": [STACK, STACK], "k:5": [STACK], "k_1:3": ["other"], "extern_kernels.mm:1": [STACK]}
+        ),
+        json.dumps({"cppCodeToPost": {"k:2": ["mul"], "k:5": ["mul", "erf"]}, "version": 2.0}),
+    )
+    graph = CompiledGraph(code, "key", stacks, nodes)
+    assert graph.stacks_of(code.kernels[0]) == (parse_stack(STACK),)
+    assert graph.nodes_of(code.kernels[0]) == ("mul", "erf")
+    assert graph.stacks_of(code.kernels[1]) == ()
+    assert len(stacks["extern_kernels.mm:1"]) == 1
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "not JSON", '{"k": 1, "cppCodeToPost": 5}', "[" * 50_000])
+def test_absent_or_other_tracking_is_empty(text):
+    assert parse_tracking(text, text) == ({}, {})
+
+
+def test_lines_are_those_of_the_file(graph_text, kernel_text):
+    text = kernel_text("k")
+    graph = CompiledGraph(parse_graph(graph_text("0_forward", {"k": text})), "key")
+    (kernel,) = graph.code.kernels
+    source = recorded_source(graph, kernel, text.lstrip(), SourceEvidence.PROCESS)
+    assert recorded_source(graph, kernel, text, SourceEvidence.PROCESS).line == source.line + 1
+    assert (source.graph, source.graph_key, source.heuristic) == ("0_forward", "key", "pointwise")
+    assert recorded_source(graph, kernel, None, SourceEvidence.PROCESS).line is None

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import pytest
+
+from opscope.model.generated_code import parse_graph, parse_kernel, source_hash
+
+USER_KERNEL = """
+@triton.jit
+def helper(x):
+    return x
+
+@triton_heuristics.user_autotune(
+    configs=[{'kwargs': {'BLOCK': 64}, 'num_warps': 4}, {'kwargs': {'BLOCK': 128}, 'num_warps': 8}],
+    inductor_meta={'kernel_name': 'scale_0'},
+    custom_kernel=True,
+)
+@triton.jit
+def scale(x_ptr, n, BLOCK: tl.constexpr):
+    helper(x_ptr)
+"""
+
+
+def test_the_hash_is_inductors_own():
+    # torch._inductor.codecache.code_hash("x = 1") of 2.13
+    assert source_hash("\nx = 1\n") == "cr72dnxxriujikwm2dmnnocaaje5y3sx54kis4grygrldgbkojqt"
+
+
+def test_a_generated_kernel_says_what_it_is(kernel_text):
+    text = kernel_text("triton_poi_fused_gelu_0")
+    kernel = parse_kernel(text)
+    lines = text.split("\n")
+    assert (kernel.function, kernel.heuristic) == ("triton_poi_fused_gelu_0", "pointwise")
+    assert lines[kernel.decorator_line - 1].startswith("@triton_heuristics.pointwise(")
+    assert lines[kernel.line - 1].startswith("def triton_poi_fused_gelu_0(")
+    assert kernel.end_line == len(lines) - 1
+    assert kernel.meta == {
+        "kernel_name": "triton_poi_fused_gelu_0", "grid_type": "Grid1D", "num_load": 2, "num_reduction": 0,
+        "kernel_num_gb": 0.5, "tiling_scores": {"x": -1}, "size_hints": {"x": 1024},
+        "reduction_hint": "INNER",
+    }  # fmt: skip
+
+
+def test_functions_that_a_kernel_calls_are_not_the_kernel():
+    kernel = parse_kernel(USER_KERNEL)
+    assert (kernel.function, kernel.heuristic) == ("scale", "user_autotune")
+    assert kernel.meta["configs"][1] == {"kwargs": {"BLOCK": 128}, "num_warps": 8}
+    assert parse_kernel(USER_KERNEL, "helper").line == 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "def f(: pass", "x = 1\0", "def plain(): pass", "(" * 5000,
+        "@triton.jit\ndef a(): pass\n@triton.jit\ndef b(): pass\n",
+    ],
+)  # fmt: skip
+def test_a_text_that_defines_no_kernel_or_several_yields_none(text):
+    assert parse_kernel(text) is None
+
+
+@pytest.mark.parametrize(
+    ("literal", "value"),
+    [("1e999", None), ("2**70", None), ("-1.5", -1.5), ("call()", None), ("(1, {2})", [1, [2]]),
+     ("True", True), ("b'x'", None), (str(2**70), None), ("set()", [])],
+)  # fmt: skip
+def test_values_are_json_or_unknown(literal, value):
+    text = f"@triton_heuristics.x(inductor_meta={{'num_load': {literal}}})\n@triton.jit\ndef k(): pass\n"
+    assert parse_kernel(text).meta == ({} if value is None else {"num_load": value})
+
+
+def test_the_code_of_a_graph_names_its_kernels(graph_text, kernel_text):
+    gelu, norm = kernel_text("triton_poi_gelu_0"), kernel_text("triton_per_norm_1", heuristic="reduction")
+    graph = parse_graph(graph_text("0_forward", {"triton_poi_gelu_0": gelu, "triton_per_norm_1": norm}))
+    assert graph.graph == "0_forward"
+    first, second = graph.kernels
+    assert (first.name, first.function, first.hash) == ("triton_poi_gelu_0",) * 2 + (source_hash(gelu),)
+    assert first.file == f"/cache/ab/{source_hash(gelu)}.py"
+    assert first.text.strip() == gelu.strip()
+    assert first.original_aten == ("aten::gelu", "prims::x")
+    assert first.source_nodes == ("h", "h_1", "used_triton_poi_gelu_0")
+    assert second.hash == source_hash(norm)
+
+
+def test_a_users_own_kernel_keeps_its_place():
+    text = (
+        "# Original path: /home/me/my kernels.py:12\n"
+        f"scale_0 = async_compile.triton('scale', '''{USER_KERNEL}''', device_str='cuda')\n"
+    )
+    (kernel,) = parse_graph(text).kernels
+    assert (kernel.user_file, kernel.user_line, kernel.file) == ("/home/me/my kernels.py", 12, None)
+    assert kernel.hash == source_hash(USER_KERNEL)
+
+
+def test_nodes_of_another_call_are_not_the_kernels(graph_text, kernel_text):
+    text = graph_text("0_inference", {"k": kernel_text("k")}).replace(
+        "    # [Provenance debug handles] k:2\n", "    assert_size_stride(buf1)\n"
+    )
+    (kernel,) = parse_graph(text).kernels
+    assert kernel.source_nodes == ("h", "h_1")  # those of the definition alone
+
+
+@pytest.mark.parametrize("text", ["", "garbage", "k = async_compile.triton('k', '''\nnever closed"])
+def test_other_texts_have_no_kernel_to_speak_of(text):
+    graph = parse_graph(text)
+    assert graph.graph is None
+    assert all(kernel.file is None for kernel in graph.kernels)

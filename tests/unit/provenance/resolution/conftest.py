@@ -1,0 +1,117 @@
+"""A machine without torch and with an empty cache; source trees, evidence and recordings of a few lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from opscope.model.environment import Environment
+from opscope.model.evidence import Grade
+from opscope.model.session import Session
+from opscope.model.sidecar import RecordedSchedule, RecordedSettings, Sidecar, sidecar_path, write_sidecar
+from opscope.provenance.operators import lookup, packaged_table
+from opscope.provenance.releases import Recognition
+from opscope.provenance.resolution import annotate, gather
+from opscope.provenance.resolution.evidence import Evidence, IndexedSource
+from opscope.provenance.sources import SourceIndex, build_index
+from opscope.testing import TraceBuilder
+
+Load = Callable[..., Session]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The empty cache folder; what is known comes from recordings and packaged tables."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(lookup, "installed_table", lambda: None)
+    monkeypatch.setattr(gather, "installed_headers", lambda: None)
+    packaged_table.cache_clear()
+    yield tmp_path / "cache" / "opscope"
+    packaged_table.cache_clear()
+
+
+@pytest.fixture
+def index_of(tmp_path: Path) -> Callable[..., SourceIndex]:
+    """The index of a source tree given as `{path: text}`."""
+    roots = (tmp_path / f"tree{number}" for number in range(10))
+
+    def build(files: dict[str, str], version: str = "2.6.0", git_version: str | None = None) -> SourceIndex:
+        root = next(roots)
+        for name, text in files.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(dedent(text).lstrip("\n"), encoding="utf-8")
+        return build_index(root, version, git_version=git_version)
+
+    return build
+
+
+@pytest.fixture
+def evidence_of(index_of: Callable[..., SourceIndex]) -> Callable[..., Evidence]:
+    """Evidence of a recognized release, with the index of a small tree in place of the packaged ones."""
+
+    def make(
+        files: dict[str, str] | None = None,
+        *,
+        version: str | None = "2.6.0",
+        grade: Grade = Grade.RELEASE_INDEX,
+        index_grade: Grade = Grade.RELEASE_INDEX,
+        **fields: Any,
+    ) -> Evidence:
+        table = packaged_table("2.6.0")
+        assert table is not None
+        fields.setdefault("operators", table)
+        fields.setdefault("sources", (IndexedSource(index_of(files), index_grade),) if files else ())
+        return Evidence(Recognition(version, grade, {}, 0), **fields)
+
+    return make
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a trace with the sidecar that its recording leaves, and returns its path."""
+
+    def write(
+        trace: TraceBuilder,
+        name: str = "trace.json",
+        *,
+        torch: str | None = "2.6.0+cu124",
+        commit: str | None = None,
+        **fields: Any,
+    ) -> Path:
+        path = trace.write(tmp_path / name)
+        environment = Environment(
+            "3.12.1", "Linux x86_64", "0.1.0", torch=torch, torch_git_version=commit,
+            cuda_runtime="12.4", cuda_driver="12.4",
+        )  # fmt: skip
+        sidecar = Sidecar(
+            trace=name,
+            created="2026-01-02T03:04:05+00:00",
+            environment=environment,
+            schedule=RecordedSchedule(0, 1, 1, 1, cycle=0),
+            settings=RecordedSettings(True, False, False, False, ("cpu", "cuda")),
+            steps=1,
+            partial=False,
+            clean_window=True,
+            wall_time_ns_per_step=(5,),
+            **fields,
+        )
+        write_sidecar(sidecar_path(path), sidecar)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def annotated(load: Load) -> Callable[..., Session]:
+    """Loads what `load` takes and fills its provenance tables."""
+
+    def make(source: Any) -> Session:
+        session = load(source)
+        annotate(session)
+        return session
+
+    return make

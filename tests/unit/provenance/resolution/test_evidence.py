@@ -1,0 +1,203 @@
+"""What counts more: recordings, local libraries, release tables, source indexes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from opscope.model.evidence import Grade
+from opscope.model.location import SourceLocation
+from opscope.model.registration import OperatorRegistration, RegistrationKind
+from opscope.provenance.binaries import TranslationUnit
+from opscope.provenance.resolution import evidence as evidence_module
+from opscope.provenance.resolution.evidence import Evidence, RecordedUnits
+
+MakeEvidence = Callable[..., Evidence]
+
+SOFTMAX = (
+    "void (anonymous namespace)::softmax_warp_forward<float, float, float, 7, false, false>"
+    "(float*, float const*, int, int, int, bool const*, int, bool)"
+)
+SOFTMAX_FILE = "aten/src/ATen/native/cuda/SoftMax.cu"
+TORCH = "libtorch_cuda.so"
+COMMIT_OF_2_6 = "2236df1770800ffea5697b11b0bb0d910b2e59e1"
+FILE = "aten/src/ATen/native/cuda/A.cu"
+
+
+class TestUnits:
+    def test_an_exact_name_has_the_grade_of_the_release(self, evidence_of: MakeEvidence) -> None:
+        assert evidence_of().units(SOFTMAX) == ((SOFTMAX_FILE,), Grade.RELEASE_INDEX, None)
+
+    def test_a_neighbor_answers_as_a_neighbor(self, evidence_of: MakeEvidence) -> None:
+        evidence = evidence_of(grade=Grade.NEIGHBOR_VERSION)
+        assert evidence.units(SOFTMAX) == ((SOFTMAX_FILE,), Grade.NEIGHBOR_VERSION, None)
+
+    @pytest.mark.parametrize("name", ["mine", "", "void at::native::unheard_of<float>(float*)"])
+    def test_what_no_table_knows_has_none(self, evidence_of: MakeEvidence, name: str) -> None:
+        assert evidence_of().units(name) == ((), None, None)
+
+    def test_without_a_release_there_are_none(self, evidence_of: MakeEvidence) -> None:
+        assert evidence_of(version=None).units(SOFTMAX) == ((), None, None)
+
+    def test_recorded_units_beat_the_tables(self, evidence_of: MakeEvidence) -> None:
+        recorded = RecordedUnits("libmine.so", ("Mine.cu",), ("src/Mine.cu",))
+        assert evidence_of(recorded={SOFTMAX: recorded}).units(SOFTMAX) == (
+            ("src/Mine.cu",),
+            Grade.EXACT,
+            "libmine.so",
+        )
+
+    def test_a_path_from_a_table_is_known_as_well_as_the_table(self, evidence_of: MakeEvidence) -> None:
+        recorded = {SOFTMAX: RecordedUnits(TORCH, ("SoftMax.cu",), (None,))}
+        assert evidence_of(recorded=recorded).units(SOFTMAX) == (
+            (SOFTMAX_FILE,),
+            Grade.RELEASE_INDEX,
+            TORCH,
+        )
+        evidence = evidence_of(recorded=recorded, grade=Grade.NEIGHBOR_VERSION)
+        assert evidence.units(SOFTMAX)[1] is Grade.NEIGHBOR_VERSION
+
+    def test_a_unit_the_table_has_not_stays_a_name(self, evidence_of: MakeEvidence) -> None:
+        recorded = {SOFTMAX: RecordedUnits(TORCH, ("Max.cu",), (None,))}
+        assert evidence_of(recorded=recorded).units(SOFTMAX) == (("Max.cu",), Grade.EXACT, TORCH)
+
+    def test_two_units_of_one_name_get_no_path(self, evidence_of: MakeEvidence) -> None:
+        recorded = {SOFTMAX: RecordedUnits(TORCH, ("SoftMax.cu", "SoftMax.cu"), (None, None))}
+        assert evidence_of(recorded=recorded).units(SOFTMAX)[0] == ("SoftMax.cu", "SoftMax.cu")
+
+    @pytest.mark.parametrize(("library", "units"), [(TORCH, (SOFTMAX_FILE,)), ("libmine.so", ()), (None, ())])
+    def test_a_library_without_units_is_looked_up_only_if_the_table_was_read_from_it(
+        self, evidence_of: MakeEvidence, library: str | None, units: tuple[str, ...]
+    ) -> None:
+        evidence = evidence_of(recorded={SOFTMAX: RecordedUnits(library, (), ())})
+        assert evidence.units(SOFTMAX) == (units, Grade.RELEASE_INDEX if units else None, library)
+
+    def test_local_libraries_come_before_tables_and_after_the_recording(
+        self, evidence_of: MakeEvidence
+    ) -> None:
+        local = FakeLibraries(
+            FakeLibrary("/lib/libtorch_cuda.so", (TranslationUnit("B.cu", None, "b/B.cu"),))
+        )
+        assert evidence_of(libraries=local).units(SOFTMAX) == (("b/B.cu",), Grade.EXACT, TORCH)
+        recorded = {SOFTMAX: RecordedUnits(TORCH, ("A.cu",), ("a/A.cu",))}
+        assert evidence_of(libraries=local, recorded=recorded).units(SOFTMAX)[0] == ("a/A.cu",)
+        assert evidence_of(libraries=FakeLibraries(None)).units(SOFTMAX)[0] == (SOFTMAX_FILE,)
+
+
+@dataclass
+class FakeLibrary:
+    path: str
+    units: tuple[TranslationUnit, ...]
+
+    def units_of(self, _: str) -> tuple[TranslationUnit, ...]:
+        return self.units
+
+
+@dataclass
+class FakeLibraries:
+    library: FakeLibrary | None
+
+    def holding(self, _: str) -> FakeLibrary | None:
+        return self.library
+
+
+class TestFunctionLocation:
+    """What the release's binary says of a function outweighs a neighbor's index."""
+
+    INDEXED = SourceLocation(
+        FILE, Grade.NEIGHBOR_VERSION, 3, 9, Grade.NEIGHBOR_VERSION, "https://github.com/…#L3-L9"
+    )
+
+    @pytest.fixture
+    def binary(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, ...]]:
+        """Function → files in the release's binary."""
+        files: dict[str, tuple[str, ...]] = {}
+        monkeypatch.setattr(
+            evidence_module, "function_files", lambda version, name: files.get(f"{version} {name}", ())
+        )
+        return files
+
+    @pytest.mark.parametrize("files", [(FILE,), ("aten/src/ATen/native/cuda/Z.cu", FILE)])
+    def test_a_file_that_the_binary_supports_is_known_as_well_as_the_binary(
+        self, evidence_of: MakeEvidence, binary: dict[str, tuple[str, ...]], files: tuple[str, ...]
+    ) -> None:
+        binary["2.6.0 f"] = files
+        found = evidence_of().function_location("f", self.INDEXED)
+        assert found is not None
+        assert (found.file, found.file_grade) == (FILE, Grade.RELEASE_INDEX)
+        assert (found.line, found.line_grade) == (3, Grade.NEIGHBOR_VERSION)
+        assert found.url == self.INDEXED.url
+
+    def test_a_contradicted_file_goes_with_its_line(
+        self, evidence_of: MakeEvidence, binary: dict[str, tuple[str, ...]]
+    ) -> None:
+        binary["2.6.0 f"] = ("aten/src/ATen/native/cuda/B.cu",)
+        assert evidence_of().function_location("f", self.INDEXED) == SourceLocation(
+            "aten/src/ATen/native/cuda/B.cu",
+            Grade.RELEASE_INDEX,
+            url=f"https://github.com/pytorch/pytorch/blob/{COMMIT_OF_2_6}/aten/src/ATen/native/cuda/B.cu",
+        )
+
+    @pytest.mark.parametrize("indexed", [INDEXED, None])
+    def test_two_possible_files_are_none(
+        self,
+        evidence_of: MakeEvidence,
+        binary: dict[str, tuple[str, ...]],
+        indexed: SourceLocation | None,
+    ) -> None:
+        binary["2.6.0 f"] = ("aten/src/ATen/native/cuda/B.cu", "aten/src/ATen/native/cuda/C.cu")
+        assert evidence_of().function_location("f", indexed) is None
+
+    def test_an_exact_file_is_not_doubted(
+        self, evidence_of: MakeEvidence, binary: dict[str, tuple[str, ...]]
+    ) -> None:
+        binary["2.6.0 f"] = ("aten/src/ATen/native/cuda/B.cu",)
+        exact = SourceLocation(FILE, Grade.EXACT, 1, 2, Grade.EXACT)
+        assert evidence_of().function_location("f", exact) == exact
+
+    @pytest.mark.parametrize("version", ["2.11.0", None])
+    def test_without_a_word_of_the_binary_the_index_stands(
+        self, evidence_of: MakeEvidence, binary: dict[str, tuple[str, ...]], version: str | None
+    ) -> None:
+        binary["2.6.0 f"] = ("aten/src/ATen/native/cuda/B.cu",)
+        assert evidence_of(version=version).function_location("f", self.INDEXED) == self.INDEXED
+        assert evidence_of(version=version).function_location("f", None) is None
+
+
+class TestRegistration:
+    SCALE = OperatorRegistration("my::scale", RegistrationKind.CXX)
+    SCALE_OUT = OperatorRegistration("my::scale.out", RegistrationKind.CXX)
+    ADD_OUT = OperatorRegistration("my::add.out", RegistrationKind.CXX)
+
+    @pytest.mark.parametrize(
+        ("name", "overload", "found"),
+        [("my::scale", "", SCALE), ("my::scale", "out", SCALE_OUT), ("my::scale", "Tensor", None),
+         ("my::scale", None, None), ("my::add", None, ADD_OUT), ("my::add", "", None), ("my::mul", None, None)],
+    )  # fmt: skip
+    def test_it_is_of_the_recorded_overload_or_the_only_one(
+        self,
+        evidence_of: MakeEvidence,
+        name: str,
+        overload: str | None,
+        found: OperatorRegistration | None,
+    ) -> None:
+        known = {one.name: one for one in (self.SCALE, self.SCALE_OUT, self.ADD_OUT)}
+        assert evidence_of(registrations=known).registration(name, overload) is found
+
+
+def test_a_link_opens_the_release_in_which_the_line_is_right(evidence_of: MakeEvidence) -> None:
+    evidence = evidence_of({FILE: "namespace at::native {\nvoid f() {\n}\n}\n"})
+    (source,) = evidence.sources
+    definition = source.index.function("f")
+    assert definition is not None
+    assert source.locate(definition, Grade.EXACT) == SourceLocation(
+        FILE, Grade.EXACT, 2, 3, Grade.RELEASE_INDEX, None
+    )
+    assert evidence.file_url(FILE) == f"https://github.com/pytorch/pytorch/blob/{COMMIT_OF_2_6}/{FILE}"
+
+
+def test_no_link_leads_to_a_file_of_another_project(evidence_of: MakeEvidence) -> None:
+    assert evidence_of().file_url("third_party/fbgemm/src/A.cu") is None
+    assert evidence_of(version=None).file_url(FILE) is None

@@ -1,0 +1,281 @@
+"""What a recorded call reached: entry, dispatch, function, stub; and what stays unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from opscope.model.evidence import Grade
+from opscope.model.location import SourceLocation
+from opscope.model.registration import OperatorRegistration, RegistrationKind
+from opscope.provenance.kernel_names import decode
+from opscope.provenance.resolution.evidence import Evidence, IndexedSource
+from opscope.provenance.resolution.facts import KernelProvenance, NativeFunctionFacts
+from opscope.provenance.resolution.operators import RecordedCall, resolve_operator
+from opscope.provenance.sources import source_index
+
+MakeEvidence = Callable[..., Evidence]
+
+NATIVE = "aten/src/ATen/native"
+LINK = "https://github.com/pytorch/pytorch/blob/2236df1770800ffea5697b11b0bb0d910b2e59e1"
+
+
+@pytest.fixture
+def release_2_6(evidence_of: MakeEvidence) -> Evidence:
+    """The packaged tables of 2.6.0 for a trace of that release."""
+    index = source_index("2.6.0")
+    assert index is not None
+    return evidence_of(sources=(IndexedSource(index, Grade.RELEASE_INDEX),))
+
+
+Resolve = Callable[..., NativeFunctionFacts]
+
+
+@pytest.fixture
+def resolved(release_2_6: Evidence) -> Resolve:
+    """What a call of 2.6.0 reached."""
+
+    def resolve(name: str, overload: str | None = None, **fields: object) -> NativeFunctionFacts:
+        return resolve_operator(RecordedCall(name, overload, **fields), release_2_6)  # type: ignore[arg-type]
+
+    return resolve
+
+
+def place(location: SourceLocation | None) -> str | None:
+    return None if location is None else str(location)
+
+
+class TestNative:
+    def test_a_structured_function(self, resolved: Resolve) -> None:
+        facts = resolved("aten::_softmax", "")
+        assert (facts.kind, facts.dispatch_key, facts.cuda_function) == ("native", "CUDA", "softmax_cuda_out")
+        assert (facts.structured_delegate, facts.overload, facts.category) == (
+            "_softmax.out",
+            "",
+            "activation",
+        )
+        assert facts.overload_grade is Grade.RELEASE_INDEX
+        assert facts.location == SourceLocation(
+            f"{NATIVE}/cuda/SoftMax.cu", Grade.RELEASE_INDEX, 1091, 1097, Grade.RELEASE_INDEX,
+            f"{LINK}/{NATIVE}/cuda/SoftMax.cu#L1091-L1097",
+        )  # fmt: skip
+        assert facts.details["yaml_url"] == f"{LINK}/{NATIVE}/native_functions.yaml#L{facts.yaml_line}"
+
+    def test_the_loop_of_a_universal_function_is_its_place(self, resolved: Resolve) -> None:
+        facts = resolved("aten::add", "Tensor")
+        assert (facts.kind, facts.cuda_function) == ("native", "ufunc_add_CUDA")
+        assert place(facts.location) == f"{NATIVE}/ufunc/add.h:15"
+        assert facts.details["dispatch_kind"] == "ufunc"
+
+    def test_without_an_index_its_header_is_known_from_the_table(self, evidence_of: MakeEvidence) -> None:
+        facts = resolve_operator(RecordedCall("aten::add", "Tensor"), evidence_of())
+        assert facts.location == SourceLocation(
+            f"{NATIVE}/ufunc/add.h", Grade.RELEASE_INDEX, url=f"{LINK}/{NATIVE}/ufunc/add.h"
+        )
+
+    def test_the_only_stub_of_a_function(self, resolved: Resolve) -> None:
+        facts = resolved("aten::div", "Tensor")
+        assert (facts.cuda_function, facts.stub) == ("div_out", "div_true_stub")
+        assert place(facts.location) == f"{NATIVE}/BinaryOps.cpp:446"
+        assert place(facts.stub_location) == f"{NATIVE}/cuda/BinaryDivTrueKernel.cu:20"
+
+    def test_of_several_stubs_the_one_whose_unit_the_kernels_are_of(self, resolved: Resolve) -> None:
+        assert resolved("aten::div", "Tensor_mode").stub is None
+        kernel = KernelProvenance(
+            decode("k"), "elementwise", units=(f"{NATIVE}/cuda/BinaryDivFloorKernel.cu",)
+        )
+        facts = resolved("aten::div", "Tensor_mode", kernels=(kernel,))
+        assert facts.stub == "div_floor_stub"
+        assert place(facts.stub_location) == f"{NATIVE}/cuda/BinaryDivFloorKernel.cu:21"
+
+    def test_kernels_of_another_file_rule_a_stub_out(self, resolved: Resolve) -> None:
+        kernel = KernelProvenance(decode("k"), "elementwise", units=(f"{NATIVE}/cuda/Shape.cu",))
+        facts = resolved("aten::div", "Tensor", kernels=(kernel,))
+        assert (facts.stub, facts.stub_location) == (None, None)
+
+    def test_a_host_function_leads_to_the_launcher_in_its_cu_file(self, resolved: Resolve) -> None:
+        facts = resolved("aten::gelu", "")
+        assert (facts.cuda_function, facts.stub) == ("gelu_out_cuda", None)
+        assert facts.details["launchers"] == ["GeluCUDAKernelImpl"]
+        assert place(facts.location) == f"{NATIVE}/cuda/Activation.cpp:96"
+        assert place(facts.stub_location) == f"{NATIVE}/cuda/ActivationGeluKernel.cu:21"
+
+    @pytest.mark.parametrize(("unit", "is_reached"), [("ActivationGeluKernel.cu", True), ("Shape.cu", False)])
+    def test_recorded_kernels_decide_whether_it_was_reached(
+        self, resolved: Resolve, unit: str, is_reached: bool
+    ) -> None:
+        kernel = KernelProvenance(decode("k"), "elementwise", units=(f"{NATIVE}/cuda/{unit}",))
+        assert (resolved("aten::gelu", "", kernels=(kernel,)).stub_location is not None) is is_reached
+
+    def test_the_device_decides_the_function(self, evidence_of: MakeEvidence) -> None:
+        facts = resolve_operator(RecordedCall("aten::mm", ""), evidence_of(backend="CPU"))
+        assert (facts.dispatch_key, facts.cuda_function) == ("CPU", "mm_out_cpu")
+
+    def test_a_function_the_index_lacks_has_the_file_of_the_binary(self, evidence_of: MakeEvidence) -> None:
+        facts = resolve_operator(RecordedCall("aten::index_select", ""), evidence_of())
+        assert facts.location == SourceLocation(
+            f"{NATIVE}/cuda/Indexing.cu", Grade.RELEASE_INDEX, url=f"{LINK}/{NATIVE}/cuda/Indexing.cu"
+        )
+
+    @pytest.mark.parametrize(("file", "line"), [("Indexing.cu", 2), ("Elsewhere.cu", None)])
+    def test_a_neighbors_line_counts_only_in_the_file_of_this_release(
+        self, evidence_of: MakeEvidence, file: str, line: int | None
+    ) -> None:
+        parameters = "const Tensor& self, int64_t dim, const Tensor& index"
+        text = f"namespace at::native {{\nTensor index_select_cuda({parameters}) {{\n}}\n}}\n"
+        evidence = evidence_of({f"{NATIVE}/cuda/{file}": text}, index_grade=Grade.NEIGHBOR_VERSION)
+        location = resolve_operator(RecordedCall("aten::index_select", ""), evidence).location
+        assert location is not None
+        assert (location.file, location.file_grade) == (f"{NATIVE}/cuda/Indexing.cu", Grade.RELEASE_INDEX)
+        assert (location.line, location.line_grade) == (line, Grade.NEIGHBOR_VERSION if line else None)
+
+
+class TestKinds:
+    @pytest.mark.parametrize(
+        ("name", "overload", "kind", "key"),
+        [
+            ("aten::linear", "", "composite", "CompositeImplicitAutograd"),
+            ("aten::zeros", "", "composite", "CompositeExplicitAutograd"),
+            ("aten::masked_fill", "Scalar_out", "generated", "CompositeExplicitAutograd"),
+            ("aten::relu", "", "native", "CUDA"),
+        ],
+    )
+    def test_who_wrote_the_function(
+        self, resolved: Resolve, name: str, overload: str, kind: str, key: str
+    ) -> None:
+        facts = resolved(name, overload)
+        assert (facts.kind, facts.dispatch_key) == (kind, key)
+
+    def test_a_composite_function_has_its_place(self, resolved: Resolve) -> None:
+        assert place(resolved("aten::linear", "").location) == f"{NATIVE}/Linear.cpp:73"
+
+    @pytest.mark.parametrize("name", ["triton_poi_fused_add_0", "my_kernel"])
+    def test_triton_launches(self, evidence_of: MakeEvidence, name: str) -> None:
+        generated = SourceLocation("/tmp/cx.py", Grade.EXACT, 18, 30, Grade.EXACT)
+        facts = resolve_operator(RecordedCall(name), evidence_of(user_sources={"my_kernel": generated}))
+        assert facts.kind == "triton"
+        assert facts.location == (generated if name == "my_kernel" else None)
+
+    @pytest.mark.parametrize(
+        ("name", "kind"),
+        [("aten::of_the_future", "native"), ("my::op", "custom"), ("c10d::allreduce_", "custom"),
+         ("nccl:all_reduce", "range"), ("my range", "range"), ("", "range"), ("Optimizer.step#SGD.step", "range")],
+    )  # fmt: skip
+    def test_what_no_yaml_describes(self, resolved: Resolve, name: str, kind: str) -> None:
+        facts = resolved(name)
+        assert facts.kind == kind
+        assert (facts.schema, facts.overload_grade, facts.location, facts.details) == (None, None, None, {})
+
+
+class TestAmbiguous:
+    def test_candidates_and_their_common_file_without_a_line(self, resolved: Resolve) -> None:
+        facts = resolved("aten::_fft_c2c")
+        assert (facts.overload, facts.cuda_function, facts.schema) == (None, None, None)
+        assert facts.details["candidates"] == ["", "out"]
+        assert (facts.kind, facts.dispatch_key) == ("native", "CUDA")
+        assert facts.location == SourceLocation(
+            f"{NATIVE}/cuda/SpectralOps.cpp", Grade.RELEASE_INDEX, url=f"{LINK}/{NATIVE}/cuda/SpectralOps.cpp"
+        )
+
+    def test_shared_facts_hold(self, resolved: Resolve) -> None:
+        facts = resolved("aten::__ilshift__")
+        assert facts.details["candidates"] == ["Scalar", "Tensor"]
+        assert (facts.cuda_function, facts.stub) == ("__ilshift__", "lshift_stub")
+        assert place(facts.location) == f"{NATIVE}/BinaryOps.cpp"
+        assert place(facts.stub_location) == f"{NATIVE}/cuda/BinaryShiftOpsKernels.cu:14"
+
+    def test_one_place_for_all_keeps_its_line(self, resolved: Resolve) -> None:
+        facts = resolved("aten::_softmax")
+        assert facts.overload is None
+        assert place(facts.location) == f"{NATIVE}/cuda/SoftMax.cu:1091"
+
+    def test_different_files_are_none(self, resolved: Resolve) -> None:
+        facts = resolved("aten::add")
+        assert len(facts.details["candidates"]) == 4
+        assert facts.location is None
+
+    def test_all_composite_candidates_are_no_native_function(self, resolved: Resolve) -> None:
+        assert resolved("aten::masked_fill").kind == "composite"
+
+    def test_the_common_file_is_as_sure_as_the_least_sure_candidate(self, evidence_of: MakeEvidence) -> None:
+        file = f"{NATIVE}/cuda/SpectralOps.cpp"
+        parameters = "const Tensor& self, IntArrayRef dim, int64_t normalization, bool forward"
+        text = "namespace at::native {{\nTensor {}({}) {{\n}}\n}}\n"
+        function = text.format("_fft_c2c_cufft", parameters)
+        out = text.format("_fft_c2c_cufft_out", f"{parameters}, Tensor& out")
+        own = evidence_of({file: function}, index_grade=Grade.EXACT).sources
+        neighbors = evidence_of({file: out}, index_grade=Grade.NEIGHBOR_VERSION).sources
+        evidence = evidence_of(version=None, sources=(*own, *neighbors))
+        location = resolve_operator(RecordedCall("aten::_fft_c2c"), evidence).location
+        assert location == SourceLocation(file, Grade.NEIGHBOR_VERSION)
+
+    def test_recorded_types_tell_overloads_apart(self, resolved: Resolve) -> None:
+        facts = resolved("aten::add", input_types=("float", "float", "Scalar"))
+        assert (facts.overload, facts.cuda_function) == ("Tensor", "ufunc_add_CUDA")
+
+
+class TestBackward:
+    @pytest.mark.parametrize("prefix", ["", "autograd::engine::evaluate_function: "])
+    def test_a_node_of_the_yaml(self, resolved: Resolve, prefix: str) -> None:
+        facts = resolved(f"{prefix}SoftmaxBackward0")
+        assert (facts.kind, facts.category, facts.location) == ("backward", "activation", None)
+        assert facts.details["forward"] == ["aten::_softmax"]
+        assert facts.details["calls"] == ["aten::_softmax_backward_data"]
+        assert "_softmax_backward_data" in facts.details["formulas"]["self"]
+        line = facts.details["derivatives_line"]
+        assert facts.details["yaml_url"] == f"{LINK}/tools/autograd/derivatives.yaml#L{line}"
+        assert facts.overload_grade is Grade.RELEASE_INDEX
+
+    def test_a_node_written_by_hand(self, resolved: Resolve) -> None:
+        facts = resolved("torch::autograd::AccumulateGrad")
+        assert facts.kind == "backward"
+        assert "gradient" in facts.details["description"]
+        assert (facts.details["derivatives_line"], facts.details["yaml_url"]) == (None, None)
+
+    def test_a_users_own_node(self, resolved: Resolve) -> None:
+        facts = resolved("MyFunctionBackward")
+        assert (facts.kind, facts.details, facts.overload_grade) == ("backward", {}, None)
+
+
+class TestRegistered:
+    PYTHON = OperatorRegistration(
+        "my::scale", RegistrationKind.CUSTOM_OP, schema="my::scale(Tensor x) -> Tensor",
+        python_file="/me/ops.py", python_line=3, end_line=6,
+    )  # fmt: skip
+    CXX = OperatorRegistration("my::cxx", RegistrationKind.CXX, kernels={"CUDA": "/me/ops.cpp:9"})
+    REPLACED = OperatorRegistration(
+        "aten::mul.Tensor", RegistrationKind.LIBRARY, overrides={"CUDA": "build/x.cpp:1"}
+    )
+
+    @pytest.fixture
+    def evidence(self, evidence_of: MakeEvidence) -> Evidence:
+        known = (self.PYTHON, self.CXX, self.REPLACED)
+        return evidence_of(registrations={one.name: one for one in known})
+
+    @pytest.mark.parametrize("overload", ["", None])
+    def test_a_python_operator_is_where_its_function_is(
+        self, evidence: Evidence, overload: str | None
+    ) -> None:
+        facts = resolve_operator(RecordedCall("my::scale", overload), evidence)
+        assert facts.location == SourceLocation("/me/ops.py", Grade.EXACT, 3, 6, Grade.EXACT)
+        assert (facts.kind, facts.schema, facts.overload_grade) == (
+            "custom",
+            "my::scale(Tensor x) -> Tensor",
+            Grade.EXACT,
+        )
+        assert facts.details == {"registration": self.PYTHON}
+
+    def test_another_overload_is_not_told_by_it(self, evidence: Evidence) -> None:
+        facts = resolve_operator(RecordedCall("my::scale", "out"), evidence)
+        assert (facts.kind, facts.location, facts.details) == ("custom", None, {})
+
+    def test_a_cxx_operator_has_its_registration_and_no_line(self, evidence: Evidence) -> None:
+        facts = resolve_operator(RecordedCall("my::cxx", ""), evidence)
+        assert (facts.location, facts.details) == (None, {"registration": self.CXX})
+
+    def test_an_operator_of_aten_whose_code_was_replaced(self, evidence: Evidence) -> None:
+        replaced = resolve_operator(RecordedCall("aten::mul", "Tensor"), evidence)
+        assert replaced.details["registration"] == self.REPLACED
+        kept = resolve_operator(RecordedCall("aten::mul", "Scalar"), evidence)
+        assert "registration" not in kept.details

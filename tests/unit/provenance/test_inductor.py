@@ -1,0 +1,161 @@
+"""Generated kernels of a trace → their sources: from files, copies and logs, after the recording."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from opscope.model.evidence import Grade
+from opscope.model.generated_code import source_hash
+from opscope.model.location import SourceLocation
+from opscope.model.session import Session
+from opscope.provenance.inductor import complete_sources, source_locations
+from opscope.testing import TraceBuilder
+
+CODE = {"inductor_output_code": {"filename": "/cache/x.py"}}
+STACKS = {"artifact": {"name": "inductor_provenance_tracking_kernel_stack_traces", "encoding": "json"}}
+HIT = {"artifact": {"name": "fx_graph_cache_hit", "encoding": "json"}}
+
+
+@pytest.fixture
+def trace() -> Callable[..., TraceBuilder]:
+    """A trace that launches kernels by their file, and replays others in a graph of a key."""
+
+    def make(launched: dict[str, str], replayed: tuple[str, ...] = (), key: str = "fosf") -> TraceBuilder:
+        built = TraceBuilder()
+        for name, file in launched.items():
+            arguments = {"kernel_backend": "triton", "kernel_file": file, "kernel_hash": Path(file).stem}
+            built.operator(name, 10, 5, **arguments).launch(11).kernel(name, 20, 2)
+        built.event("user_annotation", f"## Call CompiledFxGraph {key} ##", 40, 9, 1, {})
+        built.launch(41, name="cudaGraphLaunch")
+        for name in replayed:
+            built.kernel(name, 50, 3)
+        return built
+
+    return make
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Callable[[str], Path]:
+    """Writes a generated file as inductor's cache has it."""
+
+    def write(text: str, folder: str = "cache") -> Path:
+        file = tmp_path / folder / f"{source_hash(text)}.py"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+        return file
+
+    return write
+
+
+def sources(session: Session) -> list[dict[str, Any]]:
+    return session.records(
+        "SELECT n.name, s.* EXCLUDE (name_id) FROM kernel_sources s JOIN kernel_names n USING (name_id)"
+        " ORDER BY n.name, graph"
+    )
+
+
+def test_a_file_that_is_still_there_is_read(load, trace, written, kernel_text):
+    file = written(kernel_text("triton_poi_k_0"))
+    session = load(trace({"triton_poi_k_0": str(file), "triton_gone": "/none/cgone.py"}))
+    assert complete_sources(session) == 1
+    assert complete_sources(session) == 0
+    (row,) = sources(session)
+    assert (row["name"], row["evidence"], row["heuristic"], row["hash"]) == (
+        "triton_poi_k_0", "launch", "pointwise", file.stem,
+    )  # fmt: skip
+    assert source_locations(session) == {
+        "triton_poi_k_0": SourceLocation(str(file), Grade.EXACT, row["line"], row["end_line"], Grade.EXACT)
+    }
+
+
+def test_a_file_whose_text_is_another_is_left_aside(load, trace, written, kernel_text):
+    file = written(kernel_text("k"))
+    file.write_text(kernel_text("k", body="pass"))
+    session = load(trace({"k": str(file)}))
+    assert complete_sources(session) == 0
+    assert source_locations(session) == {}
+
+
+def test_copies_beside_the_trace_come_first(load, trace, written, kernel_text):
+    copy = written(kernel_text("k"), "trace.kernels")
+    session = load(trace({"k": f"/gone/{copy.name}"}))
+    assert complete_sources(session) == 1
+    assert sources(session)[0]["file"] == f"/gone/{copy.name}"
+
+
+class TestLogs:
+    @pytest.fixture
+    def log(self, tmp_path: Path, log_text, graph_text, kernel_text, tracking) -> Path:
+        """A log of two graphs that each define `k`."""
+        records = []
+        for number, body in enumerate(("pass", "return")):
+            code = graph_text(f"{number}_forward", {"k": kernel_text("k", body=body)})
+            records += [
+                (CODE, code),
+                (STACKS, tracking(k=number + 5)[0]),
+                (HIT, f'{{"key": "key-{number}"}}'),
+            ]
+        (tmp_path / "trace.log").write_text(log_text(*records))
+        return tmp_path / "trace.log"
+
+    def test_a_replayed_kernel_is_that_of_the_graph_that_ran(self, load, trace, log):
+        session = load(trace({}, ("k",), key="key-1"))
+        assert complete_sources(session, log) == 1
+        (row,) = sources(session)
+        assert (row["evidence"], row["graph"]) == ("log", "1_forward")
+        assert msgspec.json.decode(row["stacks"])[0][0]["line"] == 6
+        assert source_locations(session)["k"].file == f"/cache/ab/{row['hash']}.py"
+
+    def test_graphs_that_cannot_be_told_apart_yield_no_location(self, load, log):
+        session = load(TraceBuilder().launch(1).kernel("k", 5, 1))
+        assert complete_sources(session, log) == 2
+        assert source_locations(session) == {}
+
+    def test_what_is_recorded_stays_and_gains_stacks(self, load, trace, log, kernel_text, written):
+        file = written(kernel_text("k", body="pass"))
+        session = load(trace({"k": str(file)}, key="key-0"))
+        complete_sources(session)
+        (before,) = sources(session)
+        assert complete_sources(session, log) == 1
+        (after,) = sources(session)
+        gained = {name for name, value in after.items() if value != before[name]}
+        assert gained == {"graph", "graph_key", "stacks", "original_aten", "source_nodes"}
+
+    def test_a_saved_session_is_completed_for_its_reader_alone(self, load, trace, log, tmp_path: Path):
+        saved = load(trace({}, ("k",), key="key-0")).save(tmp_path / "s.opscope")
+        with Session.open(saved) as session:
+            assert complete_sources(session, log) == 1
+            assert len(sources(session)) == 1
+        with Session.open(saved) as session:
+            assert sources(session) == []
+
+
+def test_launches_outweigh_names_and_a_users_own_file_the_generated_one(load, trace):
+    session = load(trace({}, ("k", "scale", "nowhere")))
+    ids = dict(session.query("SELECT name, name_id FROM kernel_names"))
+    launched = {"name_id": ids["k"], "kind": "inductor", "evidence": "launch", "file": "/a.py", "line": 3}
+    rows = [
+        launched,
+        {**launched, "graph": "1_forward"},
+        {"name_id": ids["k"], "kind": "inductor", "evidence": "process", "file": "/b.py"},
+        {"name_id": ids["scale"], "kind": "inductor", "evidence": "process", "file": "/c.py", "line": 9,
+         "user_file": "/home/me/kernels.py", "user_line": 12},
+        {"name_id": ids["nowhere"], "kind": "inductor", "evidence": "process"},
+    ]  # fmt: skip
+    session.replace_rows("kernel_sources", rows)
+    assert source_locations(session) == {
+        "k": SourceLocation("/a.py", Grade.EXACT, 3, None, Grade.EXACT),
+        "scale": SourceLocation("/home/me/kernels.py", Grade.EXACT, 12, None, Grade.EXACT),
+    }
+
+
+def test_real_traces_without_their_files_stay_as_they_are(load, shared):
+    for name in ("bert_compile_bf16", "gpt2_compile_cudagraph_bf16"):
+        session = load(shared / "traces" / "h200" / f"{name}.json.gz")
+        assert complete_sources(session) == 0
+        assert source_locations(session) == {}
