@@ -359,7 +359,7 @@ TABLES: tuple[Table, ...] = (
             Column("grades", "JSON", "Grade of each of those fields"),
             Column("units", "VARCHAR[]", "Translation units that hold it; one where it is certain"),
             Column("unit_grade", "VARCHAR", "Grade of the units"),
-            Column("binary", "VARCHAR", "Shared library that registered it, where recorded"),
+            Column("registered_by", "VARCHAR", "Shared library that registered it, where recorded"),
             *_location("", "Where its own code lies: the functor of a generic launcher, else the template"),
             *_location("template_", "The `__global__` function"),
         ),
@@ -387,7 +387,9 @@ TABLES: tuple[Table, ...] = (
             Column("tags", "VARCHAR[]", "Tags of the yaml entry"),
             Column("yaml_line", "INTEGER", "Line in native_functions.yaml"),
             Column(
-                "details", "JSON", "autogen, variants, derivative, forward operator, candidates, overrides"
+                "details",
+                "JSON",
+                "autogen, derivative, forward operator, candidates, launchers, registration",
             ),
             *_location("", "Where the function is defined"),
             *_location(

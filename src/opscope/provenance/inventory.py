@@ -37,7 +37,7 @@ __all__ = [
 
 _RELEASE = re.compile(r"\d+\.\d+\.\d+")
 _VERSION = re.compile(r"^__version__\s*(?::[^=\n]*)?=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
-_COMMIT = re.compile(r"^git_version\s*(?::[^=\n]*)?=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
+_COMMIT = re.compile(r"^git_version\s*(?::[^=\n]*)?=\s*['\"]([0-9a-f]{40})['\"]", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def add_library(path: Path, label: str) -> Path:
     Raises:
         InputError: It is no library with CUDA kernels.
     """
-    return add_library_table(path, label)
+    return add_library_table(path, label, git_version=_commit(_version_file(path)))
 
 
 def add_operators(library: Path, label: str) -> tuple[Path, ...]:
@@ -126,8 +126,7 @@ def add_operators(library: Path, label: str) -> tuple[Path, ...]:
     packaged = library.resolve().parent.parent.parent / "torchgen" / "packaged"
     if text is None or not packaged.is_dir():
         return ()
-    commit = _COMMIT.search(text)
-    table = build_operator_table(packaged, version=label, git_version=commit[1] if commit else None)
+    table = build_operator_table(packaged, version=label, git_version=_commit(text))
     path = added_table(label).with_name(TABLE_FILE)
     try:
         write_atomically(path, encode_table(table))
@@ -156,3 +155,8 @@ def _version_file(library: Path) -> str | None:
         return (library.resolve().parent.parent / "version.py").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
+
+
+def _commit(version_file: str | None) -> str | None:
+    found = None if version_file is None else _COMMIT.search(version_file)
+    return None if found is None else found[1]

@@ -8,6 +8,7 @@ import pytest
 
 from opscope.model import schema
 from opscope.model.schema import ActivityKind, Attribution
+from opscope.model.session import Session
 
 COLUMNS = [(table, column) for table in schema.TABLES for column in table.columns]
 
@@ -31,6 +32,12 @@ def test_joins_name_a_column_that_exists() -> None:
         if column.joins:
             table, name = column.joins.split(".")
             assert name in schema.table(table).column_names
+
+
+def test_every_column_can_be_named_without_quotes() -> None:
+    with Session() as session:
+        for table in schema.TABLES:
+            session.query(f"SELECT {', '.join(table.column_names)} FROM {table.name}")
 
 
 def test_units_are_in_names() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import duckdb
 import pytest
@@ -251,6 +251,67 @@ class TestQuerying:
     def test_a_place_where_no_session_can_be_made(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="the session cannot be created"):
             Session(tmp_path / "no folder" / "s.opscope")
+
+
+class TestReplacingRows:
+    ROWS: ClassVar[list[dict[str, Any]]] = [
+        {"name_id": 1, "units": ["a.cu", "b's"], "fields": {"tile": [128, 64], "text": "\"'\\"}},
+        {"name_id": 2, "tensor_core": True, "file": "\U0001f600", "line": 3, "fields": None},
+    ]
+    QUERY = (
+        "SELECT name_id, units, fields::VARCHAR, tensor_core, file, line FROM kernel_provenance ORDER BY 1"
+    )
+    EXPECTED: ClassVar[list[tuple[Any, ...]]] = [
+        (1, ["a.cu", "b's"], '{"tile":[128,64],"text":"\\"\'\\\\"}', None, None, None),
+        (2, None, None, True, "\U0001f600", 3),
+    ]
+
+    def test_a_missing_column_is_null_and_json_takes_any_value(self) -> None:
+        with Session() as session:
+            session.replace_rows("kernel_provenance", self.ROWS)
+            assert session.query(self.QUERY) == self.EXPECTED
+
+    def test_the_rows_before_are_gone(self) -> None:
+        with Session() as session:
+            session.replace_rows("kernel_provenance", self.ROWS)
+            session.replace_rows("kernel_provenance", self.ROWS[:1])
+            assert session.query(self.QUERY) == self.EXPECTED[:1]
+            session.replace_rows("kernel_provenance", [])
+            assert session.query(self.QUERY) == []
+
+    @pytest.mark.parametrize("table", schema.TABLES, ids=lambda table: table.name)
+    def test_every_type_of_column_is_written(self, table: schema.Table) -> None:
+        row = {column.name: SAMPLES.get(column.type, 1) for column in table.columns}
+        with Session() as session:
+            session.replace_rows(table.name, [row])
+            (stored,) = session.query(f'SELECT * FROM "{table.name}"')
+        assert None not in stored
+
+    def test_an_undeclared_table_is_refused(self) -> None:
+        with Session() as session, pytest.raises(KeyError):
+            session.replace_rows("mine", [])
+
+    def test_a_session_in_memory_or_in_a_temporary_file_is_writable(self) -> None:
+        for is_temporary_file in (False, True):
+            with Session(is_temporary_file=is_temporary_file) as session:
+                assert not session.is_read_only
+
+    def test_an_opened_session_keeps_them_for_its_connection_only(self, saved: Path, reopen: Reopen) -> None:
+        before = saved.read_bytes()
+        opened = reopen(saved)
+        assert opened.is_read_only
+        opened.replace_rows("kernel_provenance", self.ROWS)
+        opened.replace_rows("kernel_provenance", self.ROWS)  # a second time, over the temporary table
+        assert opened.query(self.QUERY) == self.EXPECTED
+        opened.close()
+        assert saved.read_bytes() == before
+        assert reopen(saved).query("SELECT name_id FROM kernel_provenance") == [(1,)]
+
+    def test_a_locked_session_takes_rows(self, saved: Path, reopen: Reopen) -> None:
+        opened = reopen(saved)
+        opened.lock()
+        opened.replace_rows("kernel_provenance", self.ROWS)
+        assert opened.query(self.QUERY) == self.EXPECTED
 
 
 REACHING_OUT = [

@@ -21,7 +21,11 @@ __all__ = ["add_library_table", "kernels_of_library"]
 
 
 def add_library_table(
-    library_path: str | os.PathLike[str], version_label: str, folder: Path | None = None
+    library_path: str | os.PathLike[str],
+    version_label: str,
+    folder: Path | None = None,
+    *,
+    git_version: str | None = None,
 ) -> Path:
     """Keep the kernels of a library; later questions about that version are answered from it first.
 
@@ -32,6 +36,7 @@ def add_library_table(
         library_path: A shared library with CUDA kernels.
         version_label: The PyTorch version it belongs to (`2.12.0.dev20260101+cu130`), or any name.
         folder: Cache folder, if not the user's.
+        git_version: The commit it was built from, if known.
 
     Returns:
         The file written.
@@ -44,7 +49,7 @@ def add_library_table(
     if not any(kernels.values()):
         raise InputError("no kernel of it tells which source file it comes from", source=library_path)
     units = {unit: unit_at(unit.name, unit.source_path) for of in kernels.values() for unit in of}
-    table = build_table(located(kernels, units), Build(version_label, libraries=(library,)))
+    table = build_table(located(kernels, units), Build(version_label, git_version, libraries=(library,)))
     path = added_table(version_label, folder)
     _write(path, _joined(path, table))
     forget_tables()

@@ -115,7 +115,7 @@ def _kernel_row(name_id: int, kernel: KernelProvenance) -> dict[str, Any]:
         "grades": {name: str(grade) for name, grade in decoded.grades.items()},
         "units": list(kernel.units),
         "unit_grade": kernel.unit_grade,
-        "binary": kernel.binary,
+        "registered_by": kernel.binary,
         **_location_columns("", kernel.location),
         **_location_columns("template_", kernel.template),
     }

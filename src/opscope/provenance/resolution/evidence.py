@@ -18,6 +18,7 @@ from opscope.provenance.releases import Recognition, UnitAnswer, git_version, ke
 from opscope.provenance.releases.functions import function_files
 from opscope.provenance.resolution.local_libraries import LocalLibraries
 from opscope.provenance.sources import Definition, SourceIndex, permalink
+from opscope.provenance.sources.backends import is_compiled
 
 __all__ = ["Evidence", "IndexedSource", "RecordedUnits"]
 
@@ -122,11 +123,14 @@ class Evidence:
         """Where a native function is defined: what the index says, held against the release's binary.
 
         A file that the binary supports is known as well as the binary; one that it contradicts is dropped,
-        and so is its line.
+        and so is its line. It says nothing of headers: their functions lie in the units that include them.
         """
         version = self.recognition.version
         files = () if version is None else function_files(version, name)
-        if not files or (indexed is not None and indexed.file_grade is Grade.EXACT):
+        is_settled = indexed is not None and (
+            indexed.file_grade is Grade.EXACT or not is_compiled(indexed.file)
+        )
+        if not files or is_settled:
             return indexed
         if indexed is not None and indexed.file in files:
             return replace(indexed, file_grade=self.recognition.grade)

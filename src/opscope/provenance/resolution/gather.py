@@ -96,9 +96,13 @@ def _sources(
 
 def _is_of(index: SourceIndex, version: str | None, commit: str | None) -> bool:
     """Whether an index found for a version is of that very build, and not of the release it came before."""
-    parsed = None if version is None else parse_version(version)
-    name = parsed.name if parsed is not None and parsed.is_official else version
-    return index.version == name or (commit is not None and index.git_version == commit)
+    is_same = version is not None and _release_name(index.version) == _release_name(version)
+    return is_same or (commit is not None and index.git_version == commit)
+
+
+def _release_name(label: str) -> str:
+    parsed = parse_version(label)
+    return parsed.name if parsed is not None and parsed.is_official else label
 
 
 # Ranks of other builds name the same units; units of one name differ in the module id.

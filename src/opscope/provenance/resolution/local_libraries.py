@@ -34,11 +34,9 @@ class LocalLibraries:
 
     def holding(self, name: str) -> LibraryKernels | None:
         """The only library that holds a kernel of this name; None if none or several do."""
-        for libraries in (self._torch, self._vendors):
-            found = [library for library in libraries if name in library]
-            if found:
-                return found[0] if len(found) == 1 else None
-        return None
+        found = [library for library in self._torch if name in library]
+        found = found or [library for library in self._vendors if name in library]
+        return found[0] if len(found) == 1 else None
 
     @cached_property
     def _torch(self) -> tuple[LibraryKernels, ...]:

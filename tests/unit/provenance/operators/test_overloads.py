@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -132,11 +131,3 @@ def test_no_recorded_call_is_taken_for_another(table, kind, record):
             assert truth in found.candidates, (name, types)
     assert wrong == 0
     assert correct >= {"arguments": 0.95, "stack": 0.8, "unknown": 0.8}[record.value] * len(calls)
-
-
-def test_resolving_is_fast(table):
-    calls = [("aten::add", ("float", "float", "Scalar")), ("aten::mm", ("float", "float"))] * 2000
-    start = time.perf_counter()
-    for name, types in calls:
-        resolve(table, name, None, types)
-    assert len(calls) / (time.perf_counter() - start) > 50_000 / 5  # a busy machine is no failure

@@ -1,4 +1,4 @@
-"""The script that makes the packaged tables, on a listing of kernels."""
+"""The script that makes the packaged tables, on a listing of kernels and a small installation."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from opscope.provenance.releases.functions import encode_functions
 from opscope.provenance.releases.table import ReleaseTable
 from opscope.provenance.releases.table_file import decode_table
+from opscope.provenance.sources.table import DefinitionTable
 
 SCRIPT = Path(__file__).resolve().parents[4] / "scripts" / "build_release_tables.py"
 KERNELS = {"at::f()": ["F.cu"], "at::g()": ["F.cu", "zswap.cu"]}
@@ -59,3 +61,55 @@ def test_what_cannot_be_built_is_said(script, tmp_path, capsys):
     (tmp_path / "torch" / "version.py").write_text("")
     assert script.main(["2.9.0", "--torch", str(tmp_path / "torch"), "--output", str(tmp_path)]) == 1
     assert "error: no kernels" in capsys.readouterr().err
+
+
+@pytest.fixture
+def torch(tmp_path):
+    """A torch folder with one header and one library."""
+    folder = tmp_path / "torch"
+    header = folder / "include" / "ATen" / "native" / "cuda" / "Scale.cuh"
+    header.parent.mkdir(parents=True)
+    header.write_text("namespace at::native {\n__global__ void scale_kernel(int n) {}\n}\n")
+    (folder / "lib").mkdir()
+    (folder / "lib" / "libtorch_cuda.so").touch()
+    (folder / "version.py").write_text(f"__version__ = '2.9.0'\ngit_version = '{'a' * 40}'\n")
+    return folder
+
+
+def test_headers_make_a_table(script, torch, tmp_path):
+    arguments = ["2.9.0", "--torch", str(torch), "--table", "headers", "--output", str(tmp_path / "data")]
+    assert script.main(arguments) == 0
+    file = tmp_path / "data" / "2.9.0" / "headers.msgpack.zst"
+    table = DefinitionTable.decode(file.read_bytes(), file)
+    assert [(row.name, row.file, row.line) for row in table] == [
+        ("scale_kernel", "aten/src/ATen/native/cuda/Scale.cuh", 2)
+    ]
+    before = file.read_bytes()
+    assert script.main(arguments) == 0
+    assert file.read_bytes() == before
+
+
+def test_a_release_with_sources_needs_no_headers(script, torch, tmp_path):
+    sources = tmp_path / "data" / "2.9.0" / "sources.msgpack.zst"
+    sources.parent.mkdir(parents=True)
+    sources.touch()
+    for version in ("2.9.0", "2.6.0"):  # just built, and packaged
+        arguments = [version, "--torch", str(torch), "--table", "headers", "--output", str(tmp_path / "data")]
+        assert script.main(arguments) == 0
+        assert not (tmp_path / "data" / version / "headers.msgpack.zst").exists()
+
+
+def test_functions_are_read_with_the_paths_of_the_release(script, torch, tmp_path, monkeypatch):
+    read = []
+
+    def defining_files(path, unit_paths):
+        read.append((path.name, "aten/src/ATen/native/cuda/SoftMax.cu" in unit_paths))
+        return {"f": (f"{path.stem}.cu",), "g": ("g.cu",)}
+
+    (torch / "lib" / "libtorch_cuda_linalg.so").touch()
+    monkeypatch.setattr(script, "defining_files", defining_files)
+    arguments = ["2.11.0", "--torch", str(torch), "--table", "functions", "--output", str(tmp_path)]
+    assert script.main(arguments) == 0
+    assert read == [("libtorch_cuda.so", True), ("libtorch_cuda_linalg.so", True)]
+    expected = encode_functions({"f": ["libtorch_cuda.cu", "libtorch_cuda_linalg.cu"], "g": ["g.cu"]})
+    assert (tmp_path / "2.11.0" / "functions.msgpack.zst").read_bytes() == expected

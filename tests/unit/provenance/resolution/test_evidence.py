@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -157,6 +157,13 @@ class TestFunctionLocation:
         exact = SourceLocation(FILE, Grade.EXACT, 1, 2, Grade.EXACT)
         assert evidence_of().function_location("f", exact) == exact
 
+    def test_a_header_is_not_contradicted_by_a_unit_that_includes_it(
+        self, evidence_of: MakeEvidence, binary: dict[str, tuple[str, ...]]
+    ) -> None:
+        binary["2.6.0 f"] = ("aten/src/ATen/native/cuda/B.cu",)
+        header = replace(self.INDEXED, file="aten/src/ATen/native/cuda/A.cuh")
+        assert evidence_of().function_location("f", header) == header
+
     @pytest.mark.parametrize("version", ["2.11.0", None])
     def test_without_a_word_of_the_binary_the_index_stands(
         self, evidence_of: MakeEvidence, binary: dict[str, tuple[str, ...]], version: str | None
@@ -174,7 +181,8 @@ class TestRegistration:
     @pytest.mark.parametrize(
         ("name", "overload", "found"),
         [("my::scale", "", SCALE), ("my::scale", "out", SCALE_OUT), ("my::scale", "Tensor", None),
-         ("my::scale", None, None), ("my::add", None, ADD_OUT), ("my::add", "", None), ("my::mul", None, None)],
+         ("my::scale", None, None), ("my::add", None, ADD_OUT), ("my::add", "", None),
+         ("my::mul", None, None)],
     )  # fmt: skip
     def test_it_is_of_the_recorded_overload_or_the_only_one(
         self,

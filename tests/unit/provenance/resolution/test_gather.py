@@ -13,6 +13,7 @@ from opscope.model.origin import RecordedKernel, RecordedSource, RecordedUnit, S
 from opscope.model.registration import OperatorRegistration, RegistrationKind
 from opscope.model.session import Session
 from opscope.provenance.operators import lookup, packaged_table
+from opscope.provenance.releases import Recognition
 from opscope.provenance.resolution import gather
 from opscope.provenance.resolution.evidence import Evidence, RecordedUnits
 from opscope.provenance.resolution.gather import gather_evidence
@@ -98,40 +99,36 @@ class TestInstalledTorch:
 
 
 class TestAddedSources:
-    NIGHTLY = "2.6.0.dev20250101+cu124"
+    NIGHTLY = "2.11.0.dev20260101+cu130"
 
+    @pytest.fixture
+    def nightly(self, load: Load, record: Record, monkeypatch: pytest.MonkeyPatch) -> Session:
+        """A trace of a nightly build whose libraries were added under its own label."""
+        found = Recognition(self.NIGHTLY, Grade.RELEASE_INDEX, {}, 0)
+        monkeypatch.setattr(gather, "recognize", lambda names, **labels: found)
+        return load(record(trace(), torch=self.NIGHTLY, commit="c" * 40))
+
+    @pytest.mark.parametrize("version", ["2.11.0", "2.11.0+cu128"])
     def test_the_index_of_a_checkout_answers_for_its_release(
-        self, load: Load, record: Record, index_of: MakeIndex
+        self, load: Load, record: Record, index_of: MakeIndex, version: str
     ) -> None:
-        store_index(index_of({FILE: ""}, "2.11.0"))
+        store_index(index_of({FILE: ""}, version))
         (source,) = gathered(load(record(trace(), torch="2.11.0+cu130"))).sources
-        assert (source.index.version, source.grade) == ("2.11.0", Grade.RELEASE_INDEX)
+        assert (source.index.version, source.grade) == (version, Grade.RELEASE_INDEX)
 
     @pytest.mark.parametrize(
         ("version", "commit", "grade"),
-        [("2.11.0", None, Grade.NEIGHBOR_VERSION), ("2.11.0", "c" * 40, Grade.RELEASE_INDEX),
-         ("2.11.0.dev1", None, Grade.RELEASE_INDEX)],
-    )  # fmt: skip
-    def test_a_build_before_the_release_has_lines_of_a_neighbor(  # noqa: PLR0917
-        self,
-        index_of: MakeIndex,
-        load: Load,
-        record: Record,
-        monkeypatch: pytest.MonkeyPatch,
-        version: str,
-        commit: str | None,
-        grade: Grade,
+        [
+            ("2.11.0", None, Grade.NEIGHBOR_VERSION),
+            ("2.11.0", "c" * 40, Grade.RELEASE_INDEX),
+            (NIGHTLY, None, Grade.RELEASE_INDEX),
+        ],
+    )
+    def test_a_build_before_the_release_has_lines_of_a_neighbor(
+        self, index_of: MakeIndex, nightly: Session, version: str, commit: str | None, grade: Grade
     ) -> None:
-        from opscope.provenance.releases import Recognition
-
-        # As if the library of a nightly had been added under its own label.
-        monkeypatch.setattr(
-            gather,
-            "recognize",
-            lambda names, **labels: Recognition("2.11.0.dev1", Grade.RELEASE_INDEX, {}, 0),
-        )
         store_index(index_of({FILE: ""}, version, commit))
-        (source,) = gathered(load(record(trace(), torch="2.11.0.dev1", commit="c" * 40))).sources
+        (source,) = gathered(nightly).sources
         assert source.grade is grade
 
 
@@ -202,8 +199,7 @@ def test_registrations_are_kept_by_overload(load: Load, record: Record) -> None:
 
 
 @pytest.mark.parametrize(
-    ("builder", "backend"),
-    [(trace(), "CUDA"), (TraceBuilder().operator("aten::mm", 1, 5), "CPU"), (TraceBuilder(), "CPU")],
+    ("builder", "backend"), [(trace(), "CUDA"), (TraceBuilder().operator("aten::mm", 1, 5), "CPU")]
 )
 def test_the_backend_is_that_of_the_recorded_devices(load: Load, builder: TraceBuilder, backend: str) -> None:
     assert gathered(load(builder)).backend == backend

@@ -115,6 +115,15 @@ def test_the_functor_of_a_generic_launcher_is_its_own_code(evidence_of: MakeEvid
     assert kernel.template.grade is Grade.NEIGHBOR_VERSION
 
 
+def test_a_functor_that_no_index_knows_leaves_its_launcher(evidence_of: MakeEvidence) -> None:
+    evidence = evidence_of(
+        {f"{FOLDER}/Loops.cuh": APPLY}, recorded=recorded(f"{FOLDER}/Scale.cu", kernel=LAUNCHER)
+    )
+    kernel = resolve_kernel(LAUNCHER, evidence)
+    assert kernel.location == kernel.template
+    assert str(kernel.template) == f"{FOLDER}/Loops.cuh:3"
+
+
 def test_the_first_index_that_knows_a_definition_answers(evidence_of: MakeEvidence) -> None:
     header = f"{FOLDER}/S.cuh"
     own = evidence_of({header: TEMPLATE}, index_grade=Grade.EXACT).sources
@@ -159,7 +168,8 @@ def test_a_kernel_that_triton_compiled_is_tritons(evidence_of: MakeEvidence) -> 
 @pytest.mark.parametrize(
     "name",
     ["", " ", "<" * 8192, ">" * 8192, "void at::native::f<" * 400, f"void at::native::{'x' * 8192}<int>()",
-     "void at::native::vectorized_elementwise_kernel<4, (((", "_ZN2at6native" + "4abcd" * 1600, "a\0b<\U0001f600"],
+     "void at::native::vectorized_elementwise_kernel<4, (((", "_ZN2at6native" + "4abcd" * 1600,
+     "a\0b<\U0001f600"],
 )  # fmt: skip
 def test_any_name_has_an_answer(evidence_of: MakeEvidence, name: str) -> None:
     evidence = evidence_of({f"{FOLDER}/A.cu": TEMPLATE}, recorded=recorded(f"{FOLDER}/A.cu", kernel=name))

@@ -89,6 +89,13 @@ class TestNative:
         assert facts.stub == "div_floor_stub"
         assert place(facts.stub_location) == f"{NATIVE}/cuda/BinaryDivFloorKernel.cu:21"
 
+    def test_of_several_stubs_the_one_that_the_kernels_name(self, resolved: Resolve) -> None:
+        functor = "at::native::div_trunc_kernel_cuda(at::TensorIteratorBase&)::{lambda(float)#1}"
+        name = f"void at::native::vectorized_elementwise_kernel<4, {functor}, std::array<char*, 2ul> >(int)"
+        units = tuple(f"{NATIVE}/cuda/BinaryDiv{mode}Kernel.cu" for mode in ("Floor", "True", "Trunc"))
+        kernel = KernelProvenance(decode(name), "elementwise", units=units)
+        assert resolved("aten::div", "Tensor_mode", kernels=(kernel,)).stub == "div_trunc_stub"
+
     def test_kernels_of_another_file_rule_a_stub_out(self, resolved: Resolve) -> None:
         kernel = KernelProvenance(decode("k"), "elementwise", units=(f"{NATIVE}/cuda/Shape.cu",))
         facts = resolved("aten::div", "Tensor", kernels=(kernel,))
@@ -147,6 +154,11 @@ class TestKinds:
         facts = resolved(name, overload)
         assert (facts.kind, facts.dispatch_key) == (kind, key)
 
+    def test_an_operator_that_no_function_serves_on_the_device(self, resolved: Resolve) -> None:
+        facts = resolved("aten::quantized_batch_norm", "")
+        assert (facts.dispatch_key, facts.cuda_function, facts.location) == (None, None, None)
+        assert facts.schema is not None
+
     def test_a_composite_function_has_its_place(self, resolved: Resolve) -> None:
         assert place(resolved("aten::linear", "").location) == f"{NATIVE}/Linear.cpp:73"
 
@@ -160,7 +172,8 @@ class TestKinds:
     @pytest.mark.parametrize(
         ("name", "kind"),
         [("aten::of_the_future", "native"), ("my::op", "custom"), ("c10d::allreduce_", "custom"),
-         ("nccl:all_reduce", "range"), ("my range", "range"), ("", "range"), ("Optimizer.step#SGD.step", "range")],
+         ("nccl:all_reduce", "range"), ("my range", "range"), ("", "range"),
+         ("Optimizer.step#SGD.step", "range")],
     )  # fmt: skip
     def test_what_no_yaml_describes(self, resolved: Resolve, name: str, kind: str) -> None:
         facts = resolved(name)

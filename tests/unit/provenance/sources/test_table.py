@@ -12,7 +12,7 @@ from opscope.provenance.sources.definitions import Definition, Registration
 from opscope.provenance.sources.table import DefinitionTable
 
 KERNEL = Definition("kernel", "k", "at::native", "b.cu", 7, 12, ("T", "", "Ts..."), "T*, int", ("s",), True)
-FUNCTION = Definition("function", "f", "", "a.cpp", 3, 3)
+FUNCTION = Definition("function", "f", "", "a.cpp", 3, 3, launchers=("l", "m"))
 ENTRY = Registration("s", "CUDA", "f", "b.cu", 9)
 
 
@@ -86,7 +86,7 @@ class TestDamage:
         with pytest.raises(InputError, match="format 99"):
             DefinitionTable.decode(_recoded(lambda document: document.__setitem__(0, 99)))
 
-    @pytest.mark.parametrize("column", ["name", "scope", "kind", "template"])
+    @pytest.mark.parametrize("column", ["name", "scope", "kind", "template", "launchers"])
     def test_a_row_that_points_nowhere(self, column: str) -> None:
         def change(document: list[dict[str, bytes]]) -> None:
             document[4][column] = np.array([77], dtype="<u4").tobytes()

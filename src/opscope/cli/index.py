@@ -1,0 +1,92 @@
+"""`opscope index`: tables of PyTorch builds, for traces whose build is not at hand."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from opscope.cli.console import print_document, print_json, say_wrote, status
+from opscope.errors import InputError
+from opscope.provenance.inventory import (
+    ReleaseInventory,
+    add_library,
+    add_operators,
+    add_source,
+    known_releases,
+    label_of_library,
+)
+from opscope.report.document import Code, Column, Document, Paragraph, Section, Table, Text, numeric
+from opscope.units import format_count
+
+__all__ = ["index"]
+
+
+def index(
+    *,
+    library: Annotated[list[Path] | None, Parameter(consume_multiple=True)] = None,
+    source: Path | None = None,
+    release: str | None = None,
+    json: bool = False,
+) -> int:
+    """Add tables of another PyTorch build or release; without options, list those there are.
+
+    Args:
+        library: Shared libraries with CUDA kernels (libtorch_cuda.so, libtorch_cuda_linalg.so): which source
+            file each kernel comes from. Of an installed torch its yaml files are read too.
+        source: A PyTorch checkout: where every function, stub and kernel is defined.
+        release: Version the tables are for; that of the installation around the library, or of the checkout.
+        json: Print one JSON document and nothing else.
+    """
+    if release is not None and not library and source is None:
+        raise InputError("--release names what is added", hint="Give --library or --source with it")
+    written: list[Path] = []
+    with status("Reading"):
+        for path in library or ():
+            label = release or label_of_library(path)
+            written.append(add_library(path, label))
+            written.extend(add_operators(path, label))
+        if source is not None:
+            written.append(add_source(source, release))
+    releases = known_releases()
+    if json:
+        print_json(_json(releases, written))
+    else:
+        print_document(_document(releases))
+    say_wrote(dict.fromkeys(written), on_stderr=json)
+    return 0
+
+
+def _json(releases: tuple[ReleaseInventory, ...], written: list[Path]) -> dict[str, Any]:
+    return {
+        "schema_version": 1,
+        "releases": [asdict(one) for one in releases],
+        "written": [str(path) for path in dict.fromkeys(written)],
+    }
+
+
+def _document(releases: tuple[ReleaseInventory, ...]) -> Document:
+    columns = (
+        Column("PyTorch"),
+        Column("Tables"),
+        *map(numeric, ("Kernels", "Units", "Native functions", "Definitions", "In headers")),
+    )
+    rows: tuple[tuple[Text, ...], ...] = tuple(
+        (
+            Code(one.version),
+            "added" if one.is_added else "packaged",
+            format_count(one.kernels),
+            format_count(one.units),
+            format_count(one.native_functions),
+            format_count(one.definitions),
+            format_count(one.header_definitions),
+        )
+        for one in releases
+    )
+    note = Paragraph(
+        "A dash: no such table; answers then come from the nearest release, graded so. "
+        "Definitions of a source tree include its headers."
+    )
+    return Document("", sections=(Section("Known releases", (Table(columns, rows), note)),))

@@ -1,0 +1,195 @@
+"""Where a function's symbol lies tells the files that may define it; what is not certain is left out."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+
+from opscope.errors import InputError
+from opscope.provenance.binaries import functions
+from opscope.provenance.binaries.functions import defining_files
+
+COMPILER = shutil.which("g++") or shutil.which("clang++")
+
+NATIVE = "aten/src/ATen/native"
+A_CU, B_CU, C_CPP = f"{NATIVE}/cuda/A.cu", f"{NATIVE}/cuda/B.cu", f"{NATIVE}/C.cpp"
+FUNCTION, OBJECT, FILE = 2, 1, 4
+LOCAL, GLOBAL, WEAK = 0, 1, 2
+F = "_ZN2at6native1fEi"  # at::native::f(int)
+
+
+def host_file(stem):
+    return f"tmpxft_00001b9c_00000000-6_{stem}.compute_90.cudafe1.cpp"
+
+
+@pytest.fixture
+def library(write, save):
+    """A library of symbols: files as text, functions as (name, address, binding, kind)."""
+
+    def make(*symbols, strings=(), name="lib.so"):
+        names, rows = write.Names(), write.symbol(0)
+        for one in symbols:
+            if isinstance(one, str):
+                rows += write.symbol(names.add(one) if one else 0, FILE, 0, 0xFFF1)
+            else:
+                mangled, address, binding, *kind = one
+                info = binding << 4 | (kind[0] if kind else FUNCTION)
+                rows += write.symbol(names.add(mangled), info, 0, 1, (address, 8))
+        constants = b"\0".join([b"", *(string.encode() for string in strings), b""])
+        parts = [
+            write.Part(".text", bytes(64), address=0x1000),
+            write.Part(".rodata", constants, address=0x8000),
+            write.Part(".strtab", bytes(names.content), write.STRTAB),
+            write.Part(".symtab", rows, write.SYMTAB, link=3),
+        ]
+        return save(write.elf(parts), name)
+
+    return make
+
+
+def unit(file_symbol, *addresses):
+    """A file with local functions at these addresses."""
+    return (file_symbol, *((f"_ZL{address}local", address, LOCAL) for address in addresses))
+
+
+A, B = unit(host_file("A"), 0x1000, 0x2000), unit(host_file("B"), 0x3000, 0x4000)
+UNITS = (A_CU, B_CU)
+
+
+def test_a_function_among_the_code_of_one_file_is_that_files(library):
+    path = library(*A, *B, (F, 0x1800, GLOBAL))
+    assert defining_files(path, UNITS) == {"f": (A_CU,)}
+
+
+def test_between_two_files_it_is_of_one_of_them(library):
+    path = library(*A, *B, (F, 0x2800, GLOBAL))
+    assert defining_files(path, UNITS) == {"f": (A_CU, B_CU)}
+
+
+def test_before_the_first_and_after_the_last_local_function_nothing_is_known(library):
+    path = library(*A, (F, 0x800, GLOBAL), ("_ZN2at6native1gEi", 0x2800, GLOBAL))
+    assert defining_files(path, UNITS) == {}
+
+
+def test_a_host_file_is_found_by_the_paths_among_the_strings(library):
+    strings = [f"/pytorch/{C_CPP}", f"/pytorch/{NATIVE}/D.cpp", "/usr/include/c++/vector.h"]
+    path = library(*unit("C.cpp", 0x1000, 0x2000), (F, 0x1800, GLOBAL), strings=strings)
+    assert defining_files(path) == {"f": (C_CPP,)}
+
+
+@pytest.mark.parametrize("units", [(), (A_CU, f"{NATIVE}/sparse/cuda/A.cu")])
+def test_a_file_without_a_certain_path_is_left_out(library, units):
+    path = library(*A, (F, 0x1800, GLOBAL))
+    assert defining_files(path, units) == {}
+
+
+def test_one_uncertain_neighbor_is_enough_to_leave_it_out(library):
+    path = library(*A, *B, (F, 0x2800, GLOBAL), ("_ZN2at6native1gEi", 0x1800, GLOBAL))
+    assert defining_files(path, [A_CU]) == {"g": (A_CU,)}
+
+
+def test_local_functions_of_no_named_file_are_no_ones(library):
+    path = library(
+        *A, "", ("_ZL4late", 0x2200, LOCAL), (F, 0x2100, GLOBAL), ("_ZN2at6native1gEi", 0x1800, GLOBAL)
+    )
+    assert defining_files(path, UNITS) == {"g": (A_CU,)}
+    nameless = library(("_ZL5first", 0x1000, LOCAL), ("_ZL4next", 0x2000, LOCAL), (F, 0x1800, GLOBAL))
+    assert defining_files(nameless, UNITS) == {}
+
+
+@pytest.mark.parametrize(
+    ("mangled", "name"),
+    [
+        ("_ZN2at6native22structured_mm_out_cuda4implEi", "mm_out_cuda"),
+        ("_ZN2at6native5scaleB5cxx11Ei", "scale"),
+        ("_ZN2at6native1fIfEEvT_", None),  # a template
+        ("_ZN2at6native6detail1fEi", None),
+        ("_ZN2at6native22structured_mm_out_cuda5otherEi", None),
+        ("_ZN2at4cuda1fEi", None),
+        ("_ZN2at6native1", None),  # no mangled name
+    ],
+)
+def test_only_functions_right_in_at_native_have_a_name(library, mangled, name):
+    path = library(*A, (mangled, 0x1800, GLOBAL))
+    assert defining_files(path, UNITS) == ({} if name is None else {name: (A_CU,)})
+
+
+def test_overloads_of_one_place_are_one_of_several_are_left_out(library):
+    other = "_ZN2at6native1fEf"
+    together = library(*A, *B, (F, 0x1800, GLOBAL), (other, 0x1900, GLOBAL))
+    assert defining_files(together, UNITS) == {"f": (A_CU,)}
+    apart = library(*A, *B, (F, 0x1800, GLOBAL), (other, 0x3800, GLOBAL))
+    assert defining_files(apart, UNITS) == {}
+
+
+@pytest.mark.parametrize("symbol", [(F, 0x1800, WEAK), (F, 0x1800, GLOBAL, OBJECT), (F, 0, GLOBAL)])
+def test_weak_functions_data_and_imports_tell_nothing(library, symbol):
+    assert defining_files(library(*A, symbol), UNITS) == {}
+
+
+def test_the_order_of_symbols_in_a_file_does_not_matter(library):
+    path = library(*unit(host_file("A"), 0x4000, 0x1000, 0x2000), (F, 0x3000, GLOBAL))
+    assert defining_files(path, UNITS) == {"f": (A_CU,)}
+
+
+def test_a_stripped_library_tells_nothing(write, save):
+    assert defining_files(save(write.elf([write.Part(".text", bytes(64))]))) == {}
+    assert defining_files(save(write.library([write.Unit("A", ["k"])], stripped=True))) == {}
+
+
+def test_what_is_no_library_is_refused(save, tmp_path):
+    for path in (save(b"text"), tmp_path / "none.so", tmp_path):
+        with pytest.raises(InputError) as caught:
+            defining_files(path)
+        assert caught.value.source == str(path)
+
+
+def test_a_cut_library_is_refused(library, save):
+    content = library(*A, *B, (F, 0x1800, GLOBAL)).read_bytes()
+    for size in (40, len(content) // 2, len(content) - 1):
+        with pytest.raises(InputError):
+            defining_files(save(content[:size], "cut.so"))
+
+
+def test_a_name_outside_its_table_is_refused(write, save):
+    rows = write.symbol(0) + write.symbol(1 << 20, FILE, 0, 0xFFF1)
+    rows += write.symbol(1, FUNCTION, 0, 1, (0x1000, 8)) + write.symbol(1, FUNCTION, 0, 1, (0x3000, 8))
+    rows += write.symbol(4, 0x10 | FUNCTION, 0, 1, (0x2000, 8))
+    names = b"\0ab\0" + F.encode() + b"\0"
+    parts = [write.Part(".strtab", names, write.STRTAB), write.Part(".symtab", rows, write.SYMTAB, link=1)]
+    with pytest.raises(InputError, match="refers to string"):
+        defining_files(save(write.elf(parts)))
+
+
+def test_more_functions_than_any_library_has_are_refused(library, monkeypatch):
+    monkeypatch.setattr(functions, "_MOST_FUNCTIONS", 0)
+    with pytest.raises(InputError, match="1 functions of at::native"):
+        defining_files(library(*A, (F, 0x1800, GLOBAL)), UNITS)
+
+
+SOURCE = """
+namespace at { namespace native {
+static int before_NAME(int x) { return x + 1; }
+int NAME(int x) { return before_NAME(x); }
+static const char* where_NAME() { return __FILE__; }
+const char* place_NAME() { return where_NAME(); }
+}}
+"""
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler here")
+def test_a_compiled_library(tmp_path):
+    folder = tmp_path / NATIVE
+    folder.mkdir(parents=True)
+    for name in ("first", "second"):
+        (folder / f"{name.title()}.cpp").write_text(SOURCE.replace("NAME", name))
+    sources = [str(folder / f"{name}.cpp") for name in ("First", "Second")]
+    library = tmp_path / "lib.so"
+    command = [COMPILER, "-O0", "-shared", "-fPIC", "-o", str(library), *sources]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    found = defining_files(library)
+    assert found["first"] == (f"{NATIVE}/First.cpp",)
+    assert found["second"] == (f"{NATIVE}/Second.cpp",)
+    assert f"{NATIVE}/First.cpp" in found["place_first"]

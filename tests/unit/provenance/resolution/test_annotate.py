@@ -1,0 +1,295 @@
+"""The provenance tables of a Session: filled once, kept when saved, right for every kind of trace."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opscope.errors import InputError
+from opscope.model.origin import RecordedKernel, RecordedUnit
+from opscope.model.registration import OperatorRegistration, RegistrationKind
+from opscope.model.session import Session
+from opscope.provenance.resolution import PROVENANCE_TABLES, annotate
+from opscope.testing import TraceBuilder
+
+Load = Callable[..., Session]
+Record = Callable[..., Path]
+
+# The function of the package hides the module of its name.
+MODULE = import_module("opscope.provenance.resolution.annotate")
+
+SOFTMAX = (
+    "void (anonymous namespace)::softmax_warp_forward<float, float, float, 7, false, false>"
+    "(float*, float const*, int, int, int, bool const*, int, bool)"
+)
+GOLDEN = sorted((Path(__file__).parents[3] / "golden" / "traces").glob("*.json.gz"))
+SOFTMAX_FILE = "aten/src/ATen/native/cuda/SoftMax.cu"
+
+
+def types(*recorded: str) -> dict[str, Any]:
+    return {"Input type": list(recorded)}
+
+
+def softmax_trace() -> TraceBuilder:
+    return (
+        TraceBuilder()
+        .operator("aten::softmax", 0, 20)
+        .operator("aten::_softmax", 1, 10, **types("float", "Scalar", "Scalar"))
+        .launch(2)
+        .kernel(SOFTMAX, 30, 5)
+        .operator("aten::_softmax", 41, 10, **types("float", "Scalar", "Scalar"))
+        .launch(42)
+        .kernel(SOFTMAX, 60, 7)
+    )
+
+
+def provenance(session: Session) -> dict[str, list[tuple[Any, ...]]]:
+    return {table: session.query(f"SELECT * FROM {table} ORDER BY ALL") for table in PROVENANCE_TABLES}
+
+
+def refuse(*_: object) -> None:
+    raise AssertionError("evidence was gathered again")
+
+
+class TestRows:
+    def test_kernels(self, annotated: Load, record: Record) -> None:
+        session = annotated(record(softmax_trace()))
+        (row,) = session.records("SELECT * FROM kernel_provenance")
+        assert (row["units"], row["unit_grade"], row["registered_by"]) == (
+            [SOFTMAX_FILE],
+            "release_index",
+            None,
+        )
+        assert (row["family"], row["category"], row["library"]) == ("softmax", "activation", "aten")
+        assert f"{row['template_file']}:{row['template_line']}" == (
+            "aten/src/ATen/native/cuda/PersistentSoftmax.cuh:68"
+        )
+        assert (row["file_grade"], row["line_grade"]) == ("release_index", "release_index")
+        fields, grades = json.loads(row["fields"]), json.loads(row["grades"])
+        assert fields["template_arguments"][0] == ["input_t", "float"]
+        assert grades["family"] in ("name_pattern", "inferred")
+        assert set(fields) - {"template_arguments"} <= set(grades)
+
+    def test_recorded_units_are_exact(self, annotated: Load, record: Record) -> None:
+        kernel = RecordedKernel(SOFTMAX, "libown.so", "ab", (RecordedUnit("Own.cu", None, "src/Own.cu"),))
+        session = annotated(record(softmax_trace(), kernels=(kernel,)))
+        assert session.query(
+            "SELECT units, unit_grade, registered_by, file, line FROM kernel_provenance"
+        ) == [(["src/Own.cu"], "exact", "libown.so", "aten/src/ATen/native/cuda/PersistentSoftmax.cuh", 68)]
+
+    def test_calls_of_one_kind_are_one_row(self, annotated: Load, record: Record) -> None:
+        session = annotated(record(softmax_trace()))
+        query = """SELECT c.name, c.overload, c.calls, c.self_device_ns, f.overload, f.cuda_function
+            FROM operator_functions c JOIN native_functions f USING (native_function_id) ORDER BY ALL"""
+        assert session.query(query) == [
+            ("aten::_softmax", None, 2, 12_000, "", "softmax_cuda_out"),
+            ("aten::softmax", None, 1, 0, None, None),
+        ]
+
+    def test_a_function_is_as_sure_as_its_least_sure_call(self, annotated: Load, record: Record) -> None:
+        trace = TraceBuilder()
+        trace.operator("aten::sum", 0, 5, **types("float", "ScalarList", "Scalar", ""))
+        trace.launch(1).kernel("k", 30, 5)
+        # This list does not rule out all other overloads.
+        trace.operator("aten::sum", 10, 5, **types("float", "", "Scalar", ""))
+        session = annotated(record(trace))
+        assert session.query("SELECT overload, overload_grade FROM native_functions") == [
+            ("dim_IntList", "inferred")
+        ]
+        assert session.query("SELECT count(*) FROM operator_functions") == [(2,)]
+
+    def test_a_registration_is_kept_with_its_operator(self, annotated: Load, record: Record) -> None:
+        mine = OperatorRegistration(
+            "my::f", RegistrationKind.CUSTOM_OP, python_file="/me/ops.py", python_line=3, end_line=6
+        )
+        session = annotated(record(TraceBuilder().operator("my::f", 1, 5), registrations=(mine,)))
+        (row,) = session.records("SELECT * FROM native_functions")
+        assert (row["kind"], row["file"], row["line"], row["line_grade"]) == (
+            "custom", "/me/ops.py", 3, "exact",
+        )  # fmt: skip
+        assert json.loads(row["details"])["registration"]["kind"] == "custom_op"
+
+    def test_why_a_release_was_found_is_kept(self, annotated: Load, record: Record) -> None:
+        (row,) = annotated(record(softmax_trace())).records("SELECT * FROM recognition")
+        rates = json.loads(row.pop("hit_rates"))
+        assert (rates["2.6.0"], rates["2.14.1"]) == (1.0, 0.0)
+        assert row == {
+            "torch_version": "2.6.0", "grade": "release_index", "reason": "labeled 2.6.0+cu124",
+            "candidate_kernels": 1, "operator_table": "2.6.0", "operator_grade": "release_index",
+            "source_indexes": ["2.6.0"],
+        }  # fmt: skip
+
+
+class TestOnce:
+    def test_a_second_time_changes_nothing(
+        self, annotated: Load, record: Record, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        session = annotated(record(softmax_trace()))
+        before = provenance(session)
+        assert all(before.values())
+        monkeypatch.setattr(MODULE, "gather_evidence", refuse)
+        annotate(session)
+        assert provenance(session) == before
+
+    def test_two_sessions_of_one_trace_are_equal(self, annotated: Load, record: Record) -> None:
+        path = record(softmax_trace())
+        assert provenance(annotated(path)) == provenance(annotated(path))
+
+    def test_a_saved_session_keeps_its_facts_under_another_torch(
+        self, annotated: Load, load: Load, record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        session = annotated(record(softmax_trace()))
+        saved = session.save(tmp_path / "s.opscope")
+        monkeypatch.setattr(MODULE, "gather_evidence", refuse)
+        opened = load(saved)
+        annotate(opened)
+        assert provenance(opened) == provenance(session)
+
+    def test_a_failure_leaves_the_session_to_be_filled_later(
+        self, load: Load, record: Record, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        session = load(record(softmax_trace()))
+        with monkeypatch.context() as patch:
+            patch.setattr(MODULE, "resolve_operator", refuse)
+            with pytest.raises(AssertionError):
+                annotate(session)
+        annotate(session)
+        assert all(provenance(session).values())
+
+
+class TestReadOnly:
+    @pytest.fixture
+    def bare(self, load: Load, record: Record, tmp_path: Path) -> Path:
+        """A saved Session that was never annotated."""
+        return load(record(softmax_trace())).save(tmp_path / "s.opscope")
+
+    def test_its_tables_hide_the_empty_ones_and_the_file_stays(
+        self, load: Load, annotated: Load, record: Record, bare: Path
+    ) -> None:
+        before = bare.read_bytes()
+        opened = load(bare)
+        annotate(opened)
+        assert provenance(opened) == provenance(annotated(record(softmax_trace())))
+        opened.close()
+        assert bare.read_bytes() == before
+
+    def test_it_is_filled_once_per_connection(
+        self, load: Load, bare: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        opened = load(bare)
+        annotate(opened)
+        with monkeypatch.context() as patch:
+            patch.setattr(MODULE, "gather_evidence", refuse)
+            annotate(opened)
+        another = load(bare)
+        assert not any(provenance(another).values())
+        annotate(another)
+        assert provenance(another) == provenance(opened)
+
+    def test_a_locked_session_is_filled_too(self, load: Load, bare: Path) -> None:
+        opened = load(bare)
+        opened.lock()
+        annotate(opened)
+        assert all(provenance(opened).values())
+
+
+class TestTraces:
+    def test_ranks_share_names_and_add_up(self, annotated: Load, record: Record) -> None:
+        session = annotated([record(softmax_trace(), f"r{rank}.json") for rank in range(3)])
+        assert session.query("SELECT units FROM kernel_provenance") == [([SOFTMAX_FILE],)]
+        assert session.query("SELECT name, calls, self_device_ns FROM operator_functions ORDER BY name") == [
+            ("aten::_softmax", 6, 36_000),
+            ("aten::softmax", 3, 0),
+        ]
+
+    def test_a_trace_without_a_device_reaches_the_cpus_functions(
+        self, annotated: Load, record: Record
+    ) -> None:
+        session = annotated(record(TraceBuilder().operator("aten::mm", 1, 5)))
+        assert session.query("SELECT dispatch_key, cuda_function, file FROM native_functions") == [
+            ("CPU", "mm_out_cpu", "aten/src/ATen/native/LinearAlgebra.cpp")
+        ]
+        assert provenance(session)["kernel_provenance"] == []
+
+    def test_a_session_without_anything(self) -> None:
+        with Session() as session:
+            annotate(session)
+            found = provenance(session)
+            assert [len(rows) for rows in found.values()] == [0, 0, 0, 1]
+            assert session.query("SELECT torch_version, grade FROM recognition") == [(None, None)]
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "x" * 8192,
+            "void at::native::f<" * 430,
+            ">" * 300,
+            "(anonymous namespace)::" * 300,
+            "a'b\"c\\\0<",
+            "",
+        ],
+    )
+    def test_any_name_is_annotated(self, annotated: Load, name: str) -> None:
+        session = annotated(TraceBuilder().operator(name, 0, 10).launch(2).kernel(name, 20, 5))
+        assert session.query("SELECT count(*) FROM kernel_provenance") == [(1,)]
+        assert session.query("SELECT name FROM native_functions") == [(name,)]
+
+    @pytest.mark.parametrize("types", [5, {"a": 1}, "float", [["float"], 3, None], None, []])
+    def test_recorded_types_that_are_none(self, annotated: Load, types: Any) -> None:
+        session = annotated(TraceBuilder().operator("aten::mm", 0, 10, **{"Input type": types}))
+        assert session.query("SELECT name, calls FROM operator_functions") == [("aten::mm", 1)]
+
+
+LOCATIONS = (
+    ("kernel_provenance", ""),
+    ("kernel_provenance", "template_"),
+    ("native_functions", ""),
+    ("native_functions", "stub_"),
+)
+
+
+@pytest.mark.parametrize("trace", GOLDEN, ids=lambda path: path.name.partition(".")[0])
+class TestEveryTrace:
+    def test_nothing_is_lost(self, annotated: Load, trace: Path) -> None:
+        session = annotated(trace)
+        figures = "count(*), coalesce(sum(self_device_ns), 0)"
+        calls = "sum(calls), coalesce(sum(self_device_ns), 0)"
+        assert session.query(f"SELECT {figures} FROM operators") == session.query(
+            f"SELECT {calls} FROM operator_functions"
+        )
+        ids = "SELECT name_id FROM {} ORDER BY 1"
+        assert session.query(ids.format("kernel_names")) == session.query(ids.format("kernel_provenance"))
+
+    def test_every_place_has_its_grades(self, annotated: Load, trace: Path) -> None:
+        session = annotated(trace)
+        for table, prefix in LOCATIONS:
+            columns = ", ".join(
+                f"{prefix}{name} AS {name}"
+                for name in ("file", "line", "end_line", "url", "file_grade", "line_grade")
+            )
+            wrong = f"""SELECT * FROM (SELECT {columns} FROM {table})
+                WHERE (file IS NULL) <> (file_grade IS NULL) OR (line IS NULL) <> (line_grade IS NULL)
+                OR (file IS NULL AND line IS NOT NULL) OR end_line < line
+                OR (contains(url, '#L') <> (line IS NOT NULL))"""
+            assert session.query(wrong) == []
+
+    def test_units_have_a_grade_exactly_if_there_are_any(self, annotated: Load, trace: Path) -> None:
+        query = "SELECT len(units) > 0, unit_grade IS NOT NULL FROM kernel_provenance"
+        assert all(has_units is has_grade for has_units, has_grade in annotated(trace).query(query))
+
+
+@pytest.mark.parametrize("table", ["units", "operators", "sources"])
+def test_a_damaged_added_table_is_named(load: Load, record: Record, cache: Path, table: str) -> None:
+    damaged = cache / "releases" / "2.6.0" / f"{table}.msgpack.zst"
+    damaged.parent.mkdir(parents=True)
+    damaged.write_bytes(b"no table")
+    session = load(record(softmax_trace()))
+    with pytest.raises(InputError) as caught:
+        annotate(session)
+    assert caught.value.source == str(damaged)
+    damaged.unlink()

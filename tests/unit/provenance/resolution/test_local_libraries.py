@@ -1,0 +1,77 @@
+"""The installed torch's libraries as evidence: whose kernel is it, if only one library holds it."""
+
+from __future__ import annotations
+
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opscope.errors import InputError
+from opscope.provenance.resolution import local_libraries
+from opscope.provenance.resolution.local_libraries import LocalLibraries, installed_libraries
+
+KERNELS: dict[str, Any] = {
+    "libtorch_cuda.so": {"at::f", "shared"},
+    "libtorch_cuda_linalg.so": {"at::g", "shared"},
+    "libcublas.so": {"gemm", "at::f"},
+}
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the libraries that were read; one of another name holds no device code."""
+    names: list[str] = []
+
+    def cached(path: Path) -> Any:
+        names.append(path.name)
+        if path.name not in KERNELS:
+            raise InputError("no CUDA device code in it", source=path)
+        return KERNELS[path.name]
+
+    monkeypatch.setattr(local_libraries, "cached_library", cached)
+    return names
+
+
+TORCH = [Path("libtorch_cuda.so"), Path("libtorch_cuda_linalg.so")]
+
+
+@pytest.mark.parametrize(
+    ("name", "library"),
+    [("at::f", "libtorch_cuda.so"), ("at::g", "libtorch_cuda_linalg.so"), ("gemm", "libcublas.so"),
+     ("shared", None), ("mine", None)],
+)  # fmt: skip
+def test_the_only_holder_torchs_own_first(read: list[str], name: str, library: str | None) -> None:
+    found = LocalLibraries(TORCH, [Path("libcublasLt_static.so"), Path("libcublas.so")]).holding(name)
+    assert found is (None if library is None else KERNELS[library])
+
+
+def test_vendors_are_read_only_for_what_torch_does_not_hold(read: list[str]) -> None:
+    libraries = LocalLibraries(TORCH, [Path("libcublas.so")])
+    assert read == []
+    libraries.holding("at::f")
+    assert read == ["libtorch_cuda.so", "libtorch_cuda_linalg.so"]
+    libraries.holding("gemm")
+    libraries.holding("gemm")
+    assert read == ["libtorch_cuda.so", "libtorch_cuda_linalg.so", "libcublas.so"]
+
+
+def test_those_of_the_installation_are_found_without_importing_it(
+    read: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = tmp_path / "torch" / "lib" / "libtorch_cuda.so"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    spec = ModuleSpec("torch", None, is_package=True)
+    assert spec.submodule_search_locations is not None
+    spec.submodule_search_locations.append(str(tmp_path / "torch"))
+    monkeypatch.setattr(local_libraries, "find_spec", lambda name: spec)
+    assert installed_libraries().holding("at::f") is KERNELS["libtorch_cuda.so"]
+    assert read == ["libtorch_cuda.so"]
+
+
+def test_without_torch_there_are_none(read: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_libraries, "find_spec", lambda name: None)
+    assert installed_libraries().holding("at::f") is None
+    assert read == []
