@@ -1,0 +1,160 @@
+"""What a name is found to be, and what is gathered of it, with a recording and without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from opscope.analysis.explanation import Explanation, Subject, explain
+from opscope.errors import InputError
+from opscope.model.evidence import Grade
+from opscope.model.session import Session
+from opscope.testing import TraceBuilder
+
+from .conftest import FILL_KERNEL, FILL_KERNEL_MANGLED, GELU_KERNEL
+
+NATIVE = "aten/src/ATen/native"
+Load = Callable[..., Session]
+
+
+def of(name: str) -> Explanation:
+    return explain(name, torch_version="2.6.0")
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        ("name", "found", "subject"),
+        [
+            ("aten::_softmax", "aten::_softmax", Subject.OPERATOR),
+            ("gelu", "aten::gelu", Subject.OPERATOR),
+            (" gelu ", "aten::gelu", Subject.OPERATOR),
+            ("efficient_attention_forward", "aten::_efficient_attention_forward", Subject.OPERATOR),
+            ("SoftmaxBackward0", "SoftmaxBackward0", Subject.OPERATOR),
+            ("matrix", "matrix", Subject.CATEGORY),
+            ("control", "control", Subject.CATEGORY),
+            ("SoftMax.cu", "SoftMax.cu", Subject.FILE),
+            (f"{NATIVE}/cuda/SoftMax.cu", f"{NATIVE}/cuda/SoftMax.cu", Subject.FILE),
+            (FILL_KERNEL, FILL_KERNEL, Subject.KERNEL),
+            (FILL_KERNEL_MANGLED, FILL_KERNEL, Subject.KERNEL),
+            ("nvjet_sm90_tst_128x128_64x6_2x1_v_bz_NNT",) * 2 + (Subject.KERNEL,),
+            ("void mine<float>(float*)", "void mine<float>(float*)", Subject.KERNEL),
+        ],
+    )
+    def test_a_name_is_found(self, name: str, found: str, subject: Subject) -> None:
+        explanation = of(name)
+        assert (explanation.name, explanation.subject) == (found, subject)
+        assert explanation.torch_version == "2.6.0"
+
+    @pytest.mark.parametrize(
+        ("name", "similar"),
+        [
+            ("aten::gelo", "Similar: aten::gelu"),
+            ("softmx", "aten::softmax"),
+            ("matrx", "matrix"),
+            ("SoftMx.cu", "SoftMax.cu"),
+            ("aten::add.Tenser", "It has: Tensor, out, Scalar, Scalar_out"),
+            ("zzzzzz", "Give an operator"),
+            ("", "Give an operator"),
+            ("my_kernel", "Give an operator"),
+        ],
+    )
+    def test_an_unknown_name_names_similar_ones(self, name: str, similar: str) -> None:
+        with pytest.raises(InputError) as raised:
+            of(name)
+        assert similar in (raised.value.hint or "")
+
+    def test_a_recorded_kernel_is_named_in_any_way(self, load: Load) -> None:
+        built = TraceBuilder().operator("x", 0, 10).launch(1).kernel(FILL_KERNEL, 20, 5)
+        session = load(built.launch(3).kernel("_Z9my_kernelPfl", 30, 2))
+        full, mangled = explain(FILL_KERNEL, session), explain(FILL_KERNEL_MANGLED, session)
+        short, last = (
+            explain("at::native::vectorized_elementwise_kernel", session),
+            explain("vectorized_elementwise_kernel", session),
+        )
+        for one in (full, mangled, short, last):
+            assert (one.name, [use.facts.name for use in one.kernels]) == (FILL_KERNEL, [FILL_KERNEL])
+            assert one.is_recorded
+        (use,) = explain("my_kernel(float*, long)", session).kernels
+        assert use.facts.name == "_Z9my_kernelPfl"
+
+    def test_a_kernel_named_as_an_operator_without_its_namespace(self, load: Load) -> None:
+        built = TraceBuilder().operator("mine", 0, 10).launch(1).kernel("gelu", 20, 5)
+        assert explain("gelu", load(built)).subject is Subject.KERNEL
+
+
+class TestOperator:
+    def test_without_a_recording_all_overloads_are_told(self) -> None:
+        gelu = of("gelu")
+        assert {function.overload for function in gelu.functions} == {"", "out"}
+        assert [node.name for node in gelu.derivatives] == ["GeluBackward0"]
+        assert (gelu.operators, gelu.kernels, gelu.summary) == ((), (), None)
+
+    @pytest.mark.parametrize("name", ["aten::add.Tensor", "add.Tensor"])
+    def test_one_overload(self, name: str) -> None:
+        add = of(name)
+        assert (add.name, add.overload) == ("aten::add", "Tensor")
+        assert [function.overload for function in add.functions] == ["Tensor"]
+        assert [node.name for node in add.derivatives] == ["AddBackward0"]
+
+    def test_its_places_are_listed_once(self) -> None:
+        assert [str(place) for place in of("gelu").locations] == [
+            f"{NATIVE}/cuda/Activation.cpp:96",
+            f"{NATIVE}/cuda/ActivationGeluKernel.cu:21",
+        ]
+
+    def test_its_calls_in_a_recording(self, example: Session) -> None:
+        gelu = explain("aten::gelu", example)
+        (operator,) = gelu.operators
+        (use,) = gelu.kernels
+        assert operator.calls == operator.kernel_launches == 36
+        assert [function.overload for function in gelu.functions] == [""]
+        assert use.operators[0][0] == "aten::gelu"
+        assert use.total is not None
+        assert use.total.calls >= use.operators[0][1].calls == 36
+        assert gelu.is_recorded
+
+    def test_one_that_was_not_recorded_still_has_its_chain(self, example: Session) -> None:
+        silu = explain("aten::silu", example)
+        assert not silu.is_recorded
+        assert (silu.operators, silu.kernels) == ((), ())
+        assert {function.cuda_function for function in silu.functions} >= {"silu_out"}
+
+    def test_its_chain_is_known_no_better_than_the_release(self, load: Load) -> None:
+        built = TraceBuilder().operator("aten::gelu", 0, 10).launch(1).kernel(GELU_KERNEL, 20, 5)
+        softmax = explain("aten::_softmax", load(built))
+        assert softmax.torch_version_grade is Grade.NEIGHBOR_VERSION  # several releases know that kernel
+        grades = {function.overload_grade for function in (*softmax.functions, *softmax.derivatives)}
+        assert grades == {Grade.NEIGHBOR_VERSION}
+
+
+def test_a_category_of_a_recording(example: Session) -> None:
+    matrix = explain("matrix", example)
+    assert {operator.category for operator in matrix.operators} == {"matrix"}
+    assert matrix.operators[0].name == "aten::addmm"
+    assert {use.facts.category for use in matrix.kernels} == {"matrix"}
+    assert len(matrix.functions) > 300
+
+
+def test_a_file_of_a_recording(example: Session) -> None:
+    softmax = explain("SoftMax.cu", example)
+    assert [operator.name for operator in softmax.operators] == ["aten::_softmax"]
+    assert [use.facts.function for use in softmax.kernels] == ["(anonymous namespace)::softmax_warp_forward"]
+    assert "softmax_cuda_out" in {function.cuda_function for function in softmax.functions}
+
+
+def test_a_file_with_the_function_of_a_recorded_operator(example: Session) -> None:
+    """Activation.cpp holds no kernel, but what launches one."""
+    activation = explain("cuda/Activation.cpp", example)
+    assert [operator.name for operator in activation.operators] == ["aten::gelu"]
+    assert activation.kernels == ()
+
+
+def test_an_unrecorded_kernel_says_so(example: Session) -> None:
+    fill = explain(FILL_KERNEL.replace("<4,", "<2,"), example)
+    assert not fill.is_recorded
+    assert fill.kernels[0].facts.family == "fill"
+
+
+def test_without_a_version_the_installed_or_newest_release_answers() -> None:
+    assert explain("gelu").torch_version is not None
