@@ -28,6 +28,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 SAMPLE = 500
 VENDOR_SAMPLE = 5000
+REPETITIONS = 5
 TRACE_SUFFIXES = (".json", ".json.gz", ".tar.gz")
 
 
@@ -51,7 +52,8 @@ def main() -> int:
         results["traces"] = []
         for folder in options.traces:
             with tempfile.TemporaryDirectory() as scratch:
-                results["traces"] += accuracy_rows(unpacked(folder, Path(scratch)))
+                rows = list(accuracy_rows(unpacked(folder, Path(scratch))))
+            results["traces"] += [*rows, together(f"**all of {folder.name}**", rows)]
         print_accuracy(results["traces"])
     if options.ground_truth is not None:
         results["ground_truth"] = ground_truth(options.ground_truth)
@@ -107,13 +109,13 @@ def accuracy_rows(root: Path) -> Iterator[dict[str, Any]]:
             "torch_version_grade": provenance.torch_version_grade,
             "hit_rates": dict(provenance.hit_rates),
             "candidate_kernels": provenance.candidate_kernels,
-            "device_time_ms": summary.device_time_ns / 1e6,
             "enrich_s": enrich_s,
+            "device_ns": summary.device_time_ns,
             "other_category_fraction": sum(other),
             **{
                 key: value
                 for key, value in vars(summary.accuracy).items()
-                if key.endswith("_fraction") or key == "by_grade"
+                if key.endswith(("_fraction", "_ns")) or key == "by_grade"
             },
         }
 
@@ -157,26 +159,37 @@ def load_or_none(source: list[str]) -> Any:
         return None
 
 
+# Title, fraction, and the time it is a fraction of.
 COLUMNS = (
-    ("attributed", "attributed_fraction"),
-    ("yaml entry", "aten_operator_entry_fraction"),
-    ("file", "aten_operator_file_fraction"),
-    ("line", "aten_operator_line_fraction"),
-    ("unit", "aten_kernel_unit_fraction"),
-    ("one unit", "aten_kernel_single_unit_fraction"),
-    ("family", "family_fraction"),
-    ("other", "other_category_fraction"),
+    ("attributed", "attributed_fraction", "device_ns"),
+    ("yaml entry", "aten_operator_entry_fraction", "aten_operator_ns"),
+    ("file", "aten_operator_file_fraction", "aten_operator_ns"),
+    ("line", "aten_operator_line_fraction", "aten_operator_ns"),
+    ("unit", "aten_kernel_unit_fraction", "torch_kernel_ns"),
+    ("one unit", "aten_kernel_single_unit_fraction", "torch_kernel_ns"),
+    ("family", "family_fraction", "device_ns"),
+    ("other", "other_category_fraction", "device_ns"),
 )
 
 
+def together(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """All traces as one: each fraction of the time of all of them."""
+    total: dict[str, Any] = {"trace": name, "torch_version": "", "torch_version_grade": None}
+    for _, key, weight in COLUMNS:
+        known = [row for row in rows if row[key] is not None]
+        whole_ns = sum(row[weight] for row in known)
+        total[key] = sum(row[key] * row[weight] for row in known) / whole_ns if whole_ns else None
+    return total
+
+
 def print_accuracy(rows: list[dict[str, Any]]) -> None:
-    print("| trace | torch | " + " | ".join(title for title, _ in COLUMNS) + " |")
+    print("| trace | torch | " + " | ".join(title for title, *_ in COLUMNS) + " |")
     print("|---|---|" + "---:|" * len(COLUMNS))
     for row in rows:
-        version = row["torch_version"] or "unknown"
+        version = "unknown" if row["torch_version"] is None else row["torch_version"]
         if row["torch_version_grade"] == "neighbor_version":
             version += " (neighbor)"
-        cells = " | ".join(percent(row[key]) for _, key in COLUMNS)
+        cells = " | ".join(percent(row[key]) for _, key, _ in COLUMNS)
         print(f"| {row['trace']} | {version} | {cells} |")
 
 
@@ -232,9 +245,14 @@ def name_figures(folder: Path) -> dict[str, Any]:
 
 
 def library_figures(path: Path) -> dict[str, Any]:
-    """One library read in a process of its own: the first time, and again from the cache."""
+    """One library read in processes of its own: the first time, and again from the cache; medians."""
     command = [sys.executable, __file__, "--read-library", str(path)]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    runs = [
+        json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        for _ in range(REPETITIONS)
+    ]
+    middle = sorted(runs, key=lambda run: run["read_s"])[len(runs) // 2]
+    return {**middle, "read_s_samples": [run["read_s"] for run in runs]}
 
 
 def read_one_library(path: Path) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from opscope.testing import TraceBuilder
+
 
 def test_json_is_the_only_thing_on_stdout(opscope, trace: Path) -> None:
     outcome = opscope("analyze", trace, "--json")
@@ -82,6 +84,41 @@ def test_several_traces_are_one_session(opscope, trace: Path, tmp_path: Path) ->
 
 def test_top_cuts_the_list(opscope, trace: Path) -> None:
     assert len(opscope("analyze", trace, "--json", "--top", 1).json["top_operators"]) == 1
+
+
+class TestAll:
+    """`--all`: every operator and kernel, also those without device time, in every form."""
+
+    @pytest.fixture
+    def wide(self, make_trace) -> Path:
+        built = TraceBuilder()
+        for index in range(25):
+            built.operator(f"aten::op{index}", 100 * index, 50).launch(100 * index + 1)
+            built.kernel(f"kernel_{index}", 5_000 + 10 * index, 5)
+        return make_trace(built.operator("aten::view", 4_000, 5), "wide.json")
+
+    def test_in_json(self, opscope, wide: Path) -> None:
+        assert len(opscope("analyze", wide, "--json").json["top_operators"]) == 10
+        document = opscope("analyze", wide, "--json", "--all").json
+        names = [operator["name"] for operator in document["top_operators"]]
+        assert sorted(names) == sorted([*(f"aten::op{index}" for index in range(25)), "aten::view"])
+        assert len(document["kernels"]) == 25
+
+    def test_in_text(self, opscope, wide: Path) -> None:
+        ten, everything = opscope("analyze", wide).out, opscope("analyze", wide, "--all").out
+        assert "15 more names take 75.0 µs." in ten
+        assert "more names" not in everything
+        for name in (*(f"aten::op{index}" for index in range(25)), "aten::view", "kernel_24"):
+            assert f"{name} " in everything
+        assert "aten::view" not in ten
+
+    def test_in_the_report(self, opscope, wide: Path, tmp_path: Path) -> None:
+        assert opscope("analyze", wide, "--all", "--output-dir", tmp_path / "out").code == 0
+        report = (tmp_path / "out" / "report.md").read_text("utf-8")
+        assert "## 4. Top 25 operators in detail" in report
+        assert "### 4.25 " in report
+        assert "| `aten::view` |" in report
+        assert len(json.loads((tmp_path / "out" / "analysis.json").read_text("utf-8"))["top_operators"]) == 26
 
 
 def test_a_memory_limit_is_passed_on(opscope, trace: Path) -> None:

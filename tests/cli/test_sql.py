@@ -8,6 +8,8 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from opscope import example_trace, load
+
 SESSION_OR_TRACE = pytest.mark.parametrize("saved", [False, True], ids=["trace", "session"])
 
 
@@ -118,6 +120,47 @@ def test_tables_as_parquet_and_a_query_in_one_go(opscope, source: Path, tmp_path
     assert outcome.json == [{"one": 1}]
     assert outcome.err.splitlines() == [f"Wrote {operators}", f"Wrote {names}"]
     assert len(duckdb.read_parquet(str(operators)).fetchall()) == 3
+
+
+class TestProvenanceTables:
+    """They are filled when a query or an export names them, also of a saved session, which stays as it is."""
+
+    QUERY = (
+        "SELECT n.name, p.family, f.cuda_function FROM KERNEL_PROVENANCE p JOIN kernel_names n "
+        "USING (name_id), native_functions f WHERE n.name = 'gelu_kernel' AND f.name = 'aten::gelu'"
+    )
+
+    @SESSION_OR_TRACE
+    def test_by_a_query_in_any_case(self, opscope, source: Path) -> None:
+        (row,) = opscope("sql", source, self.QUERY, "--json").json
+        assert row == {"name": "gelu_kernel", "family": "activation", "cuda_function": "gelu_out_cuda"}
+
+    @SESSION_OR_TRACE
+    def test_by_an_export(self, opscope, source: Path, tmp_path: Path) -> None:
+        file, before = tmp_path / "p.parquet", source.read_bytes()
+        assert opscope("sql", source, "--export-parquet", f"kernel_provenance={file}").code == 0
+        assert len(duckdb.read_parquet(str(file)).fetchall()) == 3
+        assert source.read_bytes() == before
+
+    def test_of_a_session_saved_without_them(self, opscope, trace: Path, tmp_path: Path) -> None:
+        with load(trace) as session:
+            saved = session.save(tmp_path / "bare.opscope")
+        before = saved.read_bytes()
+        assert len(opscope("sql", saved, self.QUERY, "--json").json) == 1
+        file = tmp_path / "f.parquet"
+        assert opscope("sql", saved, self.QUERY, "--parquet", file).code == 0
+        assert len(duckdb.read_parquet(str(file)).fetchall()) == 1
+        assert (
+            opscope("sql", saved, "--export-parquet", f"native_functions={tmp_path / 'n.parquet'}").code == 0
+        )
+        assert len(duckdb.read_parquet(str(tmp_path / "n.parquet")).fetchall()) == 3
+        assert saved.read_bytes() == before
+
+    def test_the_recognized_release(self, opscope) -> None:
+        query = "SELECT torch_version, grade FROM recognition"
+        assert opscope("sql", example_trace(), query, "--json").json == [
+            {"torch_version": "2.11.0", "grade": "release_index"}
+        ]
 
 
 def test_an_export_alone_needs_no_query(opscope, trace: Path, tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ def analyze(
     save: Path | None = None,
     force: bool = False,
     top: Annotated[int, Parameter(validator=Number(gte=1))] = 10,
+    all: Annotated[bool, Parameter(name="--all")] = False,  # noqa: A002 - the option's name
     memory_limit: str | None = None,
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
 ) -> int:
@@ -50,6 +51,7 @@ def analyze(
         save: Also write the session to this .opscope file.
         force: Overwrite existing files.
         top: Operators (and kernels) to list.
+        all: List every operator and kernel instead.
         memory_limit: Limit of the database engine while reading, e.g. 1GB; more spills to disk.
         threads: Worker threads; all cores by default.
     """
@@ -59,23 +61,23 @@ def analyze(
     with open_source(traces, memory_limit=memory_limit, threads=threads) as session:
         with status("Summarizing"):
             summary = summarize(session)
-        _print(summary, json=json, top=top)
-        written = [] if output_dir is None else _write(summary, output_dir, top=top)
+        shown = None if all else top
+        _print(summary, json=json, top=shown)
+        written = [] if output_dir is None else _write(summary, output_dir, top=shown)
         if save is not None:
             written.append(session.save(save, overwrite=force))
     say_wrote(written, on_stderr=json)
     return 0
 
 
-def _print(summary: Summary, *, json: bool, top: int) -> None:
+def _print(summary: Summary, *, json: bool, top: int | None) -> None:
     if json:
         print_json(analysis_document(summary, top=top))
     else:
         print_document(overview_document(summary, top=top))
 
 
-def _write(summary: Summary, output_dir: Path, *, top: int) -> list[Path]:
-
+def _write(summary: Summary, output_dir: Path, *, top: int | None) -> list[Path]:
     return [
         write_json(output_dir / _JSON_NAME, analysis_document(summary, top=top)),
         write_text(output_dir / _REPORT_NAME, render_markdown(analysis_report(summary, top=top))),

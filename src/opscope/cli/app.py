@@ -38,6 +38,8 @@ _EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 _VERBS = {
     "profile": "Profile a workload over batch sizes and sequence lengths",
     "analyze": "Report where the device time of recorded traces goes",
+    "explain": "Explain an operator, a kernel, a category or a source file",
+    "index": "List known PyTorch releases, or add tables of another build",
     "sql": "Query the tables of a trace or a saved session",
 }
 

@@ -16,6 +16,7 @@ from cyclopts.validators import Number, mutually_exclusive
 from opscope.cli.console import open_source, refuse_existing, say_wrote, stdout_console
 from opscope.cli.locked_query import QueryResult, export_query, export_table, run_query
 from opscope.errors import InputError
+from opscope.provenance.resolution import PROVENANCE_TABLES, annotate
 from opscope.report.json_export import to_json_line
 from opscope.report.query_result import query_document
 from opscope.report.terminal import render_terminal
@@ -59,6 +60,9 @@ def sql(
     refuse_existing([*(path for _, path in exports), *([parquet] if parquet else [])], force=force)
 
     with open_source([source]) as session:
+        asked = " ".join([query or "", *(name for name, _ in exports)]).lower()
+        if any(table in asked for table in PROVENANCE_TABLES):
+            annotate(session)
         written = [export_table(session, name, path) for name, path in exports]
         if query is not None and parquet is not None:
             written.append(export_query(session, query, parquet))

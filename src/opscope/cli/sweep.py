@@ -19,6 +19,7 @@ from opscope.capture.sweep import ConfigurationRun, configuration_of, run_config
 from opscope.errors import InputError
 from opscope.model.measurement import LatencyMeasure
 from opscope.model.sidecar import sidecar_path
+from opscope.provenance.origins import recorded_origins
 from opscope.report.compose import configuration_report
 from opscope.report.json_export import write_json, write_text
 from opscope.report.markdown import render_markdown
@@ -125,6 +126,7 @@ def run_task(task: Task) -> SweepEntry:
         trace_name=files.trace.name,
         measure=task.measure,
         overwrite=True,
+        find_origins=recorded_origins,
         **asdict(task.recording),
     )
     stats = _write_results(task, run)

@@ -6,42 +6,55 @@ the small records that both JSON documents share.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from opscope._version import __version__
-from opscope.analysis.summary import (
-    CategoryTotal,
-    DeviceTime,
-    KernelTotal,
-    LaunchGeometry,
-    OperatorTotal,
-    StepTotal,
-    Summary,
-)
+from opscope.analysis.summary import DeviceTime, StepTotal, Summary
+from opscope.analysis.totals import CategoryTotal, KernelTotal, LaunchGeometry, OperatorTotal
 from opscope.model.finding import Finding
+from opscope.report.json_export import from_json_text
+from opscope.report.launch_account import account_records
+from opscope.report.provenance_json import (
+    accuracy_record,
+    decoded_record,
+    function_record,
+    kernel_source_record,
+    location_record,
+)
 from opscope.report.selection import rank_fraction, ranked_operators, report_findings
 
-__all__ = ["ANALYSIS_SCHEMA_VERSION", "analysis_document", "finding_record", "shape_records"]
+__all__ = [
+    "ANALYSIS_SCHEMA_VERSION",
+    "analysis_document",
+    "finding_record",
+    "kernel_record",
+    "operator_record",
+    "shape_records",
+]
 
 ANALYSIS_SCHEMA_VERSION = 1
 
 
-def analysis_document(summary: Summary, *, top: int = 10) -> dict[str, Any]:
-    """The Summary as JSON values: the `top` operators, everything else complete."""
+def analysis_document(summary: Summary, *, top: int | None = 10) -> dict[str, Any]:
+    """The Summary as JSON values: the `top` operators (every one for None), everything else complete."""
+    operators = summary.operators if top is None else ranked_operators(summary)[:top]
     return {
         "schema_version": ANALYSIS_SCHEMA_VERSION,
         "opscope_version": __version__,
         "trace": summary.traces[0] if summary.traces else None,
         "traces": list(summary.traces),
         "ranks": list(summary.ranks),
+        "torch_version": summary.torch_version,
+        "torch_version_grade": summary.torch_version_grade,
+        "torch_version_reason": summary.torch_version_reason,
         "summary": _totals(summary),
         "unattributed": dict(summary.unattributed_ns),
         "ranked_by": "self_device_ns" if summary.has_device else "self_cpu_ns",
-        "top_operators": [_operator(summary, operator) for operator in ranked_operators(summary)[:top]],
+        "top_operators": [operator_record(summary, operator) for operator in operators],
         "categories": [_category(category) for category in summary.categories],
-        "kernels": [_kernel(kernel) for kernel in summary.kernels],
+        "kernels": [kernel_record(kernel) for kernel in summary.kernels],
         "steps": [_step(step) for step in summary.steps],
+        "accuracy": accuracy_record(summary.accuracy),
         "findings": [finding_record(finding) for finding in report_findings(summary)],
     }
 
@@ -60,7 +73,7 @@ def finding_record(finding: Finding) -> dict[str, Any]:
 
 def shape_records(operator: OperatorTotal) -> list[dict[str, Any]]:
     """The operator's input shapes with their calls, most frequent first."""
-    return [{"shapes": _parsed(shapes), "calls": calls} for shapes, calls in operator.input_shapes]
+    return [{"shapes": from_json_text(shapes), "calls": calls} for shapes, calls in operator.input_shapes]
 
 
 def _totals(summary: Summary) -> dict[str, Any]:
@@ -96,7 +109,8 @@ def _device(device: DeviceTime) -> dict[str, Any]:
     }
 
 
-def _operator(summary: Summary, operator: OperatorTotal) -> dict[str, Any]:
+def operator_record(summary: Summary, operator: OperatorTotal) -> dict[str, Any]:
+    """One operator, with its native function, source and kernels."""
     return {
         "name": operator.name,
         "overload": operator.overload,
@@ -111,7 +125,16 @@ def _operator(summary: Summary, operator: OperatorTotal) -> dict[str, Any]:
         "rank_fraction": rank_fraction(summary, operator),
         "kernel_launches": operator.kernel_launches,
         "input_shapes": shape_records(operator),
-        "kernels": [_kernel(kernel) for kernel in operator.kernels],
+        "native_function": function_record(operator),
+        "source": location_record(operator.source),
+        "called_operators": [
+            {"name": name, "calls": calls, "total_device_ns": total_ns}
+            for name, calls, total_ns in operator.called_operators
+        ],
+        "kernels": [
+            {**kernel_record(kernel), "parallelism": account_records(summary, operator.name, kernel.name)}
+            for kernel in operator.kernels
+        ],
     }
 
 
@@ -125,7 +148,8 @@ def _category(category: CategoryTotal) -> dict[str, Any]:
     }
 
 
-def _kernel(kernel: KernelTotal) -> dict[str, Any]:
+def kernel_record(kernel: KernelTotal) -> dict[str, Any]:
+    """One kernel, with what its name states and where its code lies."""
     return {
         "name": kernel.name,
         "kind": kernel.kind,
@@ -135,6 +159,8 @@ def _kernel(kernel: KernelTotal) -> dict[str, Any]:
         "max_ns": kernel.max_ns,
         "fraction": kernel.fraction,
         "size_bytes": kernel.size_bytes,
+        "decoded": decoded_record(kernel.facts),
+        "source": kernel_source_record(kernel.facts),
         "launches": [_geometry(geometry) for geometry in kernel.geometries],
     }
 
@@ -159,10 +185,3 @@ def _step(step: StepTotal) -> dict[str, Any]:
         "device_ns": step.device_ns,
         "kernel_count": step.kernel_count,
     }
-
-
-def _parsed(shapes: str) -> Any:
-    try:
-        return json.loads(shapes)
-    except ValueError:
-        return shapes

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from opscope.report.document import Align, Code, Column, Text, inlines, plain
+from opscope.report.document import Align, Code, Column, Link, Text, inlines, plain
 
 __all__ = ["GAP", "ColumnNeed", "column_need", "fit_widths"]
 
@@ -45,7 +45,7 @@ def column_need(column: Column, cells: Sequence[Text]) -> ColumnNeed:
     floor = max(_NARROWEST, heading)
     if column.align is Align.RIGHT:
         return ColumnNeed(max(longest, heading), full, floor)
-    if any(isinstance(part, Code) for cell in cells for part in inlines(cell)):
+    if any(isinstance(part, Code | Link) for cell in cells for part in inlines(cell)):
         return ColumnNeed(max(min(longest, _SHORTEST_NAME), heading), full, floor, is_text=True, is_name=True)
     return ColumnNeed(max([heading, *map(_longest_word, texts)]), full, floor, is_text=True)
 

@@ -36,14 +36,15 @@ from opscope.report.overview import (
     overview_facts,
     trace_facts,
 )
-from opscope.report.selection import merged_findings, top_operators
+from opscope.report.provenance_section import accuracy_blocks, accuracy_overview
+from opscope.report.selection import merged_findings, rank_ns, top_operators
 from opscope.units import format_count, format_duration, format_fraction
 
 __all__ = ["analysis_report", "configuration_report", "overview_document"]
 
 
-def analysis_report(summary: Summary, *, top: int = 10, title: str = "Operator report") -> Document:
-    """The full report on any trace."""
+def analysis_report(summary: Summary, *, top: int | None = 10, title: str = "Operator report") -> Document:
+    """The full report on any trace, of its `top` operators and kernels (every one for None)."""
     configuration = Section("Configuration", (trace_facts(summary),), number="1")
     return Document(title, sections=(configuration, *_body(summary, top, benchmark=None, batch_size=None)))
 
@@ -74,8 +75,8 @@ def configuration_report(
     return Document(f"Kernel analysis: {config.get('workload')}, {sizes}", sections=(configuration, *body))
 
 
-def overview_document(summary: Summary, *, top: int = 10, title: str = "") -> Document:
-    """The short form for a terminal: totals and ranked tables, no details per operator."""
+def overview_document(summary: Summary, *, top: int | None = 10, title: str = "") -> Document:
+    """The short form for a terminal: totals and ranked tables, no details per operator; all rows for None."""
     sections = [
         *([Section("Devices", (device_table(summary),))] if len(summary.devices) > 1 else []),
         Section("Top operators", (operator_table(summary, top_operators(summary, top)),)),
@@ -85,6 +86,8 @@ def overview_document(summary: Summary, *, top: int = 10, title: str = "") -> Do
         sections.append(Section("Kernels", _kernel_blocks(summary, top)))
     if summary.unattributed_ns:
         sections.append(Section("Unattributed time", (_unattributed_table(summary),)))
+    if summary.accuracy is not None and summary.has_device:
+        sections.append(Section("How exact this is", accuracy_overview(summary)))
     findings = merged_findings(summary)
     if findings:
         sections.append(Section("Findings", (FindingList(findings),)))
@@ -92,25 +95,33 @@ def overview_document(summary: Summary, *, top: int = 10, title: str = "") -> Do
 
 
 def _body(
-    summary: Summary, top: int, *, benchmark: Latency | None, batch_size: int | None
+    summary: Summary, top: int | None, *, benchmark: Latency | None, batch_size: int | None
 ) -> tuple[Section, ...]:
     operators = top_operators(summary, top)
+    detailed = [operator for operator in operators if rank_ns(summary, operator) > 0]
     details = tuple(
-        operator_section(summary, operator, f"4.{rank}") for rank, operator in enumerate(operators, 1)
+        operator_section(summary, operator, f"4.{rank}") for rank, operator in enumerate(detailed, 1)
     )
     return (
         Section("Overview", overview_blocks(summary, benchmark, batch_size), number="2"),
         Section("Categories", (_category_bars(summary),), number="3"),
         Section(
-            f"Top {len(operators)} operators in detail" if operators else "Top operators in detail",
+            f"Top {len(detailed)} operators in detail" if detailed else "Top operators in detail",
             (ranking_paragraph(summary), operator_table(summary, operators)),
             details,
             number="4",
         ),
-        Section("Kernels", _kernel_blocks(summary, max(top, 10)), number="5"),
+        Section("Kernels", _kernel_blocks(summary, None if top is None else max(top, 10)), number="5"),
         Section("Unattributed time", _unattributed_blocks(summary), number="6"),
         Section("Findings", (_finding_block(summary),), number="7"),
+        *_accuracy_sections(summary),
     )
+
+
+def _accuracy_sections(summary: Summary) -> tuple[Section, ...]:
+    if summary.accuracy is None or not summary.has_device:
+        return ()
+    return (Section("How exact this is", accuracy_blocks(summary), number="8"),)
 
 
 def _category_bars(summary: Summary) -> BarList:
@@ -131,7 +142,7 @@ def _category_bars(summary: Summary) -> BarList:
     return BarList((Column("Category"), *(numeric(titles[index]) for index in order)), tuple(rows))
 
 
-def _kernel_blocks(summary: Summary, top: int) -> tuple[Block, ...]:
+def _kernel_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
     if not summary.kernels:
         return (Paragraph("No device activity was recorded."),)
     shown = summary.kernels[:top]
@@ -147,7 +158,7 @@ def _kernel_blocks(summary: Summary, top: int) -> tuple[Block, ...]:
         for kernel in shown
     )
     columns = (Column("Name"), Column("Kind"), *map(numeric, ("Calls", "Time", "Share", "Mean")))
-    rest = summary.kernels[top:]
+    rest = summary.kernels[len(shown) :]
     blocks: list[Block] = [Table(columns, rows)]
     if rest:
         total = format_duration(sum(kernel.total_ns for kernel in rest))

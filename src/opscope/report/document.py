@@ -25,6 +25,7 @@ __all__ = [
     "FactList",
     "FindingList",
     "Inline",
+    "Link",
     "Paragraph",
     "Section",
     "Strong",
@@ -38,9 +39,13 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Code:
-    """A name as machines write it: an operator, a kernel, a file. Renderers may shorten it for display."""
+    """A name as machines write it: an operator, a kernel, a file.
+
+    Renderers may shorten it for display, unless it stands where the full name is given (`is_whole`).
+    """
 
     text: str
+    is_whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,15 @@ class Strong:
     text: str
 
 
-Inline = str | Code | Strong
+@dataclass(frozen=True)
+class Link:
+    """A file or page as machines write it, with the address it opens."""
+
+    text: str
+    url: str
+
+
+Inline = str | Code | Strong | Link
 Text = Inline | tuple[Inline, ...]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from opscope.errors import InputError
 
-__all__ = ["to_json", "to_json_line", "write_json", "write_text"]
+__all__ = ["from_json_text", "to_json", "to_json_line", "write_json", "write_text"]
 
 
 def to_json(document: Any) -> str:
@@ -23,6 +23,14 @@ def to_json(document: Any) -> str:
 def to_json_line(document: Any) -> str:
     """The document as JSON text on one line, without a newline."""
     return json.dumps(_finite(document), ensure_ascii=False, allow_nan=False)
+
+
+def from_json_text(text: str) -> Any:
+    """The value of a JSON text; the text itself where it is none."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def write_json(path: str | os.PathLike[str], document: Any) -> Path:

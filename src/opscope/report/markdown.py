@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from functools import singledispatch
+from urllib.parse import quote
 
 from opscope.report.document import (
     Align,
@@ -21,6 +22,7 @@ from opscope.report.document import (
     FactList,
     FindingList,
     Inline,
+    Link,
     Paragraph,
     Section,
     Strong,
@@ -37,6 +39,7 @@ _LINE_START = re.compile(r"^(\s*\d*)([#+>.)=-])(?=[#=-]*(?:\s|$))")
 _BACKTICKS = re.compile(r"`+")
 # Control characters would break the line structure, and C1 controls some terminals showing the file.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+_UNSAFE_IN_ADDRESS = re.compile(r"[\x00-\x20\x7f-\x9f\s()<>|\\`\[\]]")
 _DEEPEST_HEADING = 6
 
 
@@ -123,7 +126,15 @@ def _text(text: Text, *, in_table: bool = False) -> str:
 def _inline(part: Inline, *, in_table: bool) -> str:
     if isinstance(part, Code):
         return _code(part.text, in_table=in_table)
+    if isinstance(part, Link):
+        name = _code(part.text, in_table=in_table)
+        # A saved session is a stranger's file too: nothing but a page is linked.
+        return f"[{name}]({_address(part.url)})" if part.url.startswith("https://") else name
     return f"**{_prose(part.text)}**" if isinstance(part, Strong) else _prose(part)
+
+
+def _address(url: str) -> str:
+    return _UNSAFE_IN_ADDRESS.sub(lambda match: quote(match.group(0)), url)
 
 
 def _code(text: str, *, in_table: bool) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import prod
 
-from opscope.analysis.summary import KernelTotal, LaunchGeometry, OperatorTotal
+from opscope.analysis.totals import KernelTotal, LaunchGeometry, OperatorTotal
 from opscope.report.document import Code, Text
 from opscope.units import format_duration, format_fraction
 

@@ -5,7 +5,8 @@ A fact no one has found is said to be unknown, never left out: the reader must s
 
 from __future__ import annotations
 
-from opscope.analysis.summary import KernelTotal, LaunchGeometry, OperatorTotal, Summary
+from opscope.analysis.summary import Summary
+from opscope.analysis.totals import KernelTotal, LaunchGeometry, OperatorTotal
 from opscope.provenance.categories import category_title
 from opscope.report.document import (
     Block,
@@ -20,13 +21,15 @@ from opscope.report.document import (
     Text,
     numeric,
 )
+from opscope.report.launch_account import account_blocks
 from opscope.report.observations import launch_observations
+from opscope.report.provenance_section import operator_chain_facts
 from opscope.report.selection import rank_fraction
 from opscope.units import format_count, format_duration, format_fraction
 
 __all__ = ["operator_section", "operator_table", "ranking_paragraph"]
 
-_UNKNOWN = "unknown"
+_ACCOUNTS = 2
 _GEOMETRY_ROWS = 8
 _SHAPE_ROWS = 5
 
@@ -77,6 +80,8 @@ def operator_section(summary: Summary, operator: OperatorTotal, number: str) -> 
         blocks.append(_shape_table(operator))
     if operator.kernels:
         blocks.append(_geometry_table(operator))
+    for kernel in operator.kernels[:_ACCOUNTS]:
+        blocks.extend(account_blocks(summary, operator.name, kernel.name, names_kernel=True))
     points = launch_observations(operator, _sm_count(summary))
     if points:
         blocks += [Paragraph(Strong("Research points")), BulletList(points)]
@@ -106,8 +111,7 @@ def _operator_facts(summary: Summary, operator: OperatorTotal) -> FactList:
     total, own = format_duration(operator.total_cpu_ns), format_duration(operator.self_cpu_ns)
     facts += [
         ("CPU time", f"{own} self, {total} total"),
-        ("Native function", _UNKNOWN),
-        ("CUDA source file", _UNKNOWN),
+        *operator_chain_facts(operator, has_device=summary.has_device),
     ]
     return FactList(tuple(facts))
 

@@ -6,8 +6,10 @@ One place decides by which clock operators are ranked, so that text, Markdown an
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 
-from opscope.analysis.summary import OperatorTotal, Summary
+from opscope.analysis.summary import Summary
+from opscope.analysis.totals import OperatorTotal
 from opscope.model.finding import Finding, Severity
 
 __all__ = [
@@ -30,10 +32,12 @@ def ranked_operators(summary: Summary) -> tuple[OperatorTotal, ...]:
     return tuple(operator for operator in summary.operators if operator.total_device_ns > 0)
 
 
-def top_operators(summary: Summary, top: int) -> tuple[OperatorTotal, ...]:
-    """The first `top` operators with time of their own; wrappers without explain nothing in a report."""
+def top_operators(summary: Summary, top: int | None) -> tuple[OperatorTotal, ...]:
+    """The first `top` operators with time of their own (wrappers explain nothing); every one for None."""
+    if top is None:
+        return summary.operators
     own = (operator for operator in ranked_operators(summary) if rank_ns(summary, operator) > 0)
-    return tuple(operator for operator, _ in zip(own, range(top), strict=False))
+    return tuple(islice(own, top))
 
 
 def rank_ns(summary: Summary, operator: OperatorTotal) -> int:

@@ -13,17 +13,18 @@ from typing import Any
 import msgspec
 
 from opscope._version import __version__
-from opscope.analysis.summary import (
-    CategoryTotal,
-    DeviceTime,
-    KernelTotal,
-    LaunchGeometry,
-    OperatorTotal,
-    Summary,
-)
+from opscope.analysis.summary import DeviceTime, Summary
+from opscope.analysis.totals import CategoryTotal, KernelTotal, LaunchGeometry, OperatorTotal
 from opscope.model.environment import Environment
 from opscope.model.measurement import Latency
 from opscope.report.analysis_json import finding_record, shape_records
+from opscope.report.provenance_json import (
+    accuracy_record,
+    decoded_record,
+    function_record,
+    kernel_source_record,
+    location_record,
+)
 from opscope.report.selection import ranked_operators, report_findings
 from opscope.units import NS_PER_S, ns_to_ms
 
@@ -58,9 +59,10 @@ def stats_document(
         "summary": _totals(summary, wall_time_ns_per_step),
         "top_aten_operators": [_operator(summary, operator) for operator in operators],
         "operator_categories": {category.category: _category(category) for category in summary.categories},
-        "native_function_mapping": {operator.name: None for operator in operators},
+        "native_function_mapping": {operator.name: function_record(operator) for operator in operators},
         "cuda_kernels": [_kernel(kernel) for kernel in summary.kernels],
         "unattributed": {reason: ns_to_ms(ns) for reason, ns in summary.unattributed_ns.items()},
+        "accuracy": accuracy_record(summary.accuracy),
         "benchmark": None if benchmark is None else benchmark_document(benchmark, config.get("batch_size")),
         "findings": [finding_record(finding) for finding in report_findings(summary)],
     }
@@ -99,7 +101,7 @@ def _totals(summary: Summary, wall_time_ns_per_step: float | None) -> dict[str, 
         "steps": step_count,
         "attributed_cuda_time_ms": ns_to_ms(summary.attributed_ns),
         "attributed_fraction": summary.attributed_fraction,
-        "source_mapped_fraction": None,
+        "source_mapped_fraction": summary.source_mapped_fraction,
         "devices": [_device(device) for device in summary.devices],
     }
 
@@ -129,9 +131,9 @@ def _operator(summary: Summary, operator: OperatorTotal) -> dict[str, Any]:
         "cpu_time_fraction": cpu_fraction,
         "category": operator.category,
         "input_shapes": shape_records(operator),
-        "native_function": None,
-        "potential_cuda_file": None,
-        "source": None,
+        "native_function": function_record(operator),
+        "potential_cuda_file": _cuda_file(operator),
+        "source": _source(operator),
         "kernels": [_kernel(kernel) for kernel in operator.kernels],
         "flop_count": None,
         "min_bytes": None,
@@ -141,6 +143,16 @@ def _operator(summary: Summary, operator: OperatorTotal) -> dict[str, Any]:
         "roofline_fraction": None,
         "bound": None,
     }
+
+
+def _cuda_file(operator: OperatorTotal) -> str | None:
+    """The file of its device code; None for an operator that launched nothing: its file holds none."""
+    return None if operator.source is None or not operator.self_device_ns else operator.source.file
+
+
+def _source(operator: OperatorTotal) -> dict[str, Any] | None:
+    record = location_record(operator.source)
+    return None if record is None else {**record, "evidence": record["grade"]}
 
 
 def _category(category: CategoryTotal) -> dict[str, Any]:
@@ -161,7 +173,8 @@ def _kernel(kernel: KernelTotal) -> dict[str, Any]:
     return {
         "name": kernel.name,
         "kind": kernel.kind,
-        "decoded": None,
+        "decoded": decoded_record(kernel.facts),
+        "source": kernel_source_record(kernel.facts),
         "calls": kernel.calls,
         "cuda_time_ms": ns_to_ms(kernel.total_ns),
         "cuda_time_fraction": kernel.fraction,

@@ -7,6 +7,7 @@ Nothing here prints: the command line hands the result to a console.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from functools import singledispatch
 
@@ -31,6 +32,7 @@ from opscope.report.document import (
     FactList,
     FindingList,
     Inline,
+    Link,
     Paragraph,
     Section,
     Strong,
@@ -47,6 +49,7 @@ _SHORTEST_NAME = 16
 _NAME_STYLE = "cyan"
 _BAR_WIDTH = 24
 _SHORTEST_BAR = 6
+_PLAIN_ADDRESS = re.compile(r"https://[\w./#~%+-]+")  # what rich takes as one word of a style
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _SEVERITY_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 
@@ -123,7 +126,9 @@ def _section(section: Section) -> Iterator[RenderableType]:
     heading = f"{section.number} {section.title}" if section.number else section.title
     if heading:
         yield Words(f"\n{heading}", style="bold")
-    for block in section.blocks:
+    for previous, block in zip((None, *section.blocks), section.blocks, strict=False):
+        if previous is not None and not isinstance(previous, Paragraph):
+            yield Words("")
         yield _block(block)
     for child in section.sections:
         yield from _section(child)
@@ -154,10 +159,10 @@ def _(block: BarList) -> RenderableType:
 def _(block: FactList) -> RenderableType:
     grid = Grid.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
-    grid.add_column()
+    grid.add_column(overflow="fold")
     for label, value in block.facts:
         words = _words(value)
-        grid.add_row(label, _Name(words) if _holds_name(value) else words)
+        grid.add_row(label, _Name(words) if _is_name(value) else words)
     return grid
 
 
@@ -184,7 +189,7 @@ def _(block: FindingList) -> RenderableType:
 def _bulleted(rows: list[tuple[Words, Words]]) -> Grid:
     grid = Grid.grid(padding=(0, 1))
     grid.add_column(no_wrap=True)
-    grid.add_column()
+    grid.add_column(overflow="fold")
     for mark, words in rows:
         grid.add_row(mark, words)
     return grid
@@ -202,8 +207,18 @@ def _cells(texts: Sequence[Text], width: int) -> list[RenderableType]:
     ]
 
 
+def _is_name(text: Text) -> bool:
+    """Whether the text is one name, which may be shortened."""
+    parts = inlines(text)
+    return len(parts) == 1 and isinstance(parts[0], Code | Link) and not _is_whole(parts[0])
+
+
+def _is_whole(part: Inline) -> bool:
+    return isinstance(part, Code) and part.is_whole
+
+
 def _holds_name(text: Text) -> bool:
-    return any(isinstance(part, Code) for part in inlines(text))
+    return any(isinstance(part, Code | Link) for part in inlines(text))
 
 
 def _words(text: Text) -> Words:
@@ -214,6 +229,8 @@ def _words(text: Text) -> Words:
 
 
 def _style(part: Inline) -> str:
+    if isinstance(part, Link):
+        return f"{_NAME_STYLE} link {part.url}" if _PLAIN_ADDRESS.fullmatch(part.url) else _NAME_STYLE
     if isinstance(part, Code):
         return _NAME_STYLE
     return "bold" if isinstance(part, Strong) else ""

@@ -87,7 +87,7 @@ def assert_consistent(accuracy: Accuracy) -> None:
 
 
 def fractions(accuracy: Accuracy) -> Mapping[str, float | None]:
-    return {name: value for name, value in vars(accuracy).items() if name != "by_grade"}
+    return {name: value for name, value in vars(accuracy).items() if name.endswith("_fraction")}
 
 
 def test_of_a_recording(example_summary: Summary) -> None:

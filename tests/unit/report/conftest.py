@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from opscope.analysis.summary import (
-    CategoryTotal,
-    DeviceTime,
-    KernelTotal,
-    LaunchGeometry,
-    OperatorTotal,
-    StepTotal,
-    Summary,
-)
+from opscope.analysis.summary import DeviceTime, StepTotal, Summary
+from opscope.analysis.totals import CategoryTotal, KernelTotal, LaunchGeometry, OperatorTotal
 from opscope.model.environment import Environment, GpuInfo
 from opscope.model.finding import Finding, Severity
 from opscope.model.measurement import Latency

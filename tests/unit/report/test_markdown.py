@@ -16,6 +16,7 @@ from opscope.report.document import (
     Document,
     FactList,
     FindingList,
+    Link,
     Paragraph,
     Section,
     Strong,
@@ -81,6 +82,35 @@ def test_a_paragraph_never_becomes_another_block(text: str) -> None:
         "paragraph_open",
     ]
     assert words(tokens)[-1] == text
+
+
+@pytest.mark.parametrize("name", [*NAMES, "a/b.cu:12", "](evil)"])
+def test_a_link_reads_as_recorded_and_opens_its_page(name: str) -> None:
+    page = "https://example.org/a%20b/file.cu#L1-L9"
+    for markdown in (
+        table_of(Link(name, page)),
+        render_markdown(Document("t", (Paragraph(Link(name, page)),))),
+    ):
+        assert words(parse(markdown))[-1] == name
+        links = [
+            child for token in parse(markdown) for child in token.children or () if child.type == "link_open"
+        ]
+        assert [link.attrs["href"] for link in links] == [page]
+
+
+@pytest.mark.parametrize(
+    ("address", "opened"),
+    [
+        ("https://x.org/a b(c)|d\n`e`[f]<g>\\", "https://x.org/a%20b%28c%29%7Cd%0A%60e%60%5Bf%5D%3Cg%3E%5C"),
+        ("javascript:alert(1)", None),
+        ("", None),
+    ],
+)
+def test_an_address_cannot_break_out_and_is_a_page(address: str, opened: str | None) -> None:
+    tokens = parse(table_of(Link("name", address)))
+    links = [child for token in tokens for child in token.children or () if child.type == "link_open"]
+    assert [link.attrs["href"] for link in links] == ([] if opened is None else [opened])
+    assert words(tokens)[-1] == "name"
 
 
 def test_control_characters_do_not_break_lines() -> None:

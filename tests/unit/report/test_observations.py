@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from opscope.analysis.summary import KernelTotal, LaunchGeometry, OperatorTotal
+from opscope.analysis.totals import KernelTotal, LaunchGeometry, OperatorTotal
 from opscope.report.document import plain
 from opscope.report.observations import launch_observations
 

@@ -40,6 +40,7 @@ def test_every_key_of_the_contract_is_there(stats: dict[str, Any], config: dict[
         "native_function_mapping",
         "cuda_kernels",
         "unattributed",
+        "accuracy",
         "benchmark",
         "findings",
     ]
@@ -59,7 +60,7 @@ def test_totals(stats: dict[str, Any]) -> None:
     assert totals["wall_time_ms_per_step"] == 9.5
     assert totals["gpu_busy_fraction"] == pytest.approx(9.5 / 12)
     assert totals["attributed_fraction"] == 0.9000001
-    assert totals["source_mapped_fraction"] is None
+    assert totals["source_mapped_fraction"] == 0.0
     assert stats["unattributed"] == {"before_window": 0.999999}
 
 

@@ -15,7 +15,9 @@ from opscope.report.document import (
     CodeBlock,
     Column,
     Document,
+    FactList,
     FindingList,
+    Link,
     Paragraph,
     Section,
     Table,
@@ -77,6 +79,47 @@ def test_control_sequences_of_a_trace_do_not_reach_the_terminal(summary: Summary
 def test_markup_in_names_is_text(summary: Summary) -> None:
     operator = replace(summary.operators[0], name="[bold]x[/bold]")
     assert "[bold]x[/bold]" in rendered(overview_document(replace(summary, operators=(operator,))), 120)
+
+
+PAGE = "https://github.com/pytorch/pytorch/blob/0123/aten/src/ATen/native/Linear.cpp#L73-L80"
+
+
+@pytest.mark.parametrize(
+    ("address", "is_linked"), [(PAGE, True), ("https://x.org/\x1b]8;;evil", False), ("file:///etc", False)]
+)
+def test_a_link_opens_only_a_plain_page(address: str, is_linked: bool) -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, width=80, force_terminal=True, color_system="truecolor")
+    console.print(render_terminal(Document("t", (FactList((("File", Link("Linear.cpp:73", address)),)),))))
+    assert ("\x1b]8;" in stream.getvalue()) is is_linked
+    assert (PAGE in stream.getvalue()) is is_linked
+    assert "Linear.cpp:73" in stream.getvalue()
+
+
+def test_a_long_link_shrinks_as_a_name_does() -> None:
+    file = "aten/src/ATen/native/transformers/cuda/mem_eff_attention/kernels/cutlassF_f32_aligned.cu:71"
+    table = Table((Column("File"), Column("Known from")), ((Link(file, PAGE), "neighbor_version"),))
+    for document in (Document("", (FactList((("File", Link(file, PAGE)),)),)), Document("", (table,))):
+        text = rendered(document, 60)
+        assert "aten/src" in text
+        assert "aligned.cu:71" in text
+        assert max(map(len, text.splitlines())) <= 60
+    assert "neighbor_version" in rendered(Document("", (table,)), 60)
+
+
+def test_a_name_that_must_be_whole_is_wrapped_and_not_cut() -> None:
+    name = "kernel<" + "a" * 150 + ">"
+    whole = rendered(Document("", (FactList((("Name", Code(name, is_whole=True)),)),)), 60)
+    assert "…" not in whole
+    assert whole.count("a") == 150 + 1  # and the one of the label
+    assert "…" in rendered(Document("", (FactList((("Name", Code(name)),)),)), 60)
+
+
+def test_blocks_stand_apart_but_a_paragraph_leads_on() -> None:
+    facts = FactList((("a", "b"),))
+    section = Section("Title", (facts, Paragraph("words:"), facts))
+    lines = [line.rstrip() for line in rendered(Document("", (), (section,)), 40).splitlines()]
+    assert lines == ["", "Title", "a  b", "", "words:", "a  b"]
 
 
 def test_every_block_renders() -> None:

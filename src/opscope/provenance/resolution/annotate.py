@@ -68,8 +68,15 @@ def _annotate_operators(
     for operator, kernel in session.query(_LAUNCHED_SQL):
         launched[operator].append(kernels[kernel])
     rows = session.records(_CALLS_SQL)
+    # A recorder that writes overloads leaves out only the default one.
+    default = "" if any(row["overload"] for row in rows) else None
     calls = [
-        RecordedCall(row["name"], row["overload"], _types(row["input_types"]), tuple(launched[row["name"]]))
+        RecordedCall(
+            row["name"],
+            row["overload"] or default,
+            _types(row["input_types"]),
+            tuple(launched[row["name"]]),
+        )
         for row in rows
     ]
     record = input_record(evidence.operators, ((call.name, call.input_types) for call in calls))

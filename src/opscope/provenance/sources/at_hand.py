@@ -67,25 +67,26 @@ def nearest_index(version: str | None) -> SourceIndex | None:
 
 
 def source_reader(
-    checkout: Path | None = None, folders: Sequence[Path] = ()
+    checkout: Path | None = None, copies: Sequence[Path] = ()
 ) -> Callable[[SourceLocation], list[str] | None]:
     """A function that gives the lines at a location, from a checkout or the installed headers.
 
-    A user's own file (an absolute path) is read where it lies. None stands for a file that is not at hand.
+    A user's own or a generated file (an absolute path) is read where it lies, else from its copy. None stands
+    for a file that is not at hand.
 
     Args:
         checkout: Of PyTorch; looked at first.
-        folders: Further folders that hold files of a recording.
+        copies: Folders with copies of generated files, under their own names.
     """
     include = _include_folder()
-    roots = [root for root in (checkout, *folders, include) if root is not None]
+    roots = [root for root in (checkout, include) if root is not None]
 
     def read(location: SourceLocation) -> list[str] | None:
         if location.line is None:
             return None
         path = Path(location.file)
         if path.is_absolute():
-            return read_lines(path.name, location.line, location.end_line, [path.parent])
+            return read_lines(path.name, location.line, location.end_line, [path.parent, *copies])
         return read_lines(location.file, location.line, location.end_line, roots)
 
     return read

@@ -1,0 +1,366 @@
+"""What opscope knows of one name: an operator, a kernel, a category or a source file.
+
+With a trace its calls are added. Without one the tables at hand answer: a Session is made that holds just the
+names asked for, so that both ways read the same tables. Imports no renderer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from opscope.analysis.provenance import (
+    KernelFacts,
+    NativeFunctionUse,
+    Provenance,
+    limited,
+    read_provenance,
+)
+from opscope.analysis.similar_names import known_files, known_names, unknown_name
+from opscope.analysis.summary import Summary, summarize
+from opscope.analysis.totals import KernelTotal, OperatorTotal
+from opscope.errors import InputError
+from opscope.model.evidence import Grade
+from opscope.model.location import SourceLocation
+from opscope.model.session import Session
+from opscope.provenance.categories import OTHER, categories
+from opscope.provenance.demangle import demangle
+from opscope.provenance.kernel_names.families import FAMILIES
+from opscope.provenance.operators import (
+    OperatorTable,
+    installed_table,
+    packaged_versions,
+    table_for,
+)
+from opscope.provenance.resolution import session_of_names
+
+__all__ = ["Explanation", "KernelUse", "Subject", "explain", "is_file"]
+
+# Only the name of a kernel looks so, whoever wrote it.
+_SIGNATURE = re.compile(r"[<(]|^_Z", re.ASCII)
+_FILE = re.compile(r"[\w./+-]+\.(?:cu|cuh|cpp|h|hpp|cc|py)$")
+_CATEGORIES = frozenset((OTHER, *(one.name for one in categories()), *(one.category for one in FAMILIES)))
+
+
+class Subject(str, Enum):
+    """What a name is the name of."""
+
+    OPERATOR = "operator"
+    KERNEL = "kernel"
+    CATEGORY = "category"
+    FILE = "file"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class KernelUse:
+    """One kernel, what is known of it, and its launches by operators of the trace (none without a trace)."""
+
+    facts: KernelFacts
+    total: KernelTotal | None = None
+    operators: tuple[tuple[str | None, KernelTotal], ...] = ()  # (operator or None, its share), longest first
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """All that is known of one name.
+
+    Args:
+        name: As found: `gelu` becomes `aten::gelu`.
+        subject: What it names.
+        torch_version: Release the answers are for; None if unknown.
+        torch_version_grade: How that is known; None if it is not.
+        torch_version_reason: The same in words.
+        overload: The one asked for; None for all of the operator.
+        functions: Native functions: the overloads of the operator, or those implemented in the file.
+        operators: The trace's operators concerned, most device time first; empty without a trace.
+        kernels: The kernels concerned, longest first.
+        derivatives: Nodes of autograd that differentiate the operator.
+        summary: Of the trace, or None.
+    """
+
+    name: str
+    subject: Subject
+    torch_version: str | None
+    torch_version_grade: Grade | None = None
+    torch_version_reason: str | None = None
+    overload: str | None = None
+    functions: tuple[NativeFunctionUse, ...] = ()
+    operators: tuple[OperatorTotal, ...] = ()
+    kernels: tuple[KernelUse, ...] = ()
+    derivatives: tuple[NativeFunctionUse, ...] = ()
+    summary: Summary | None = None
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the trace holds calls or launches of it."""
+        return bool(self.operators) or any(use.total is not None for use in self.kernels)
+
+    @property
+    def owner(self) -> str | None:
+        """The operator whose launches of the kernels are looked at; None for whichever launched them."""
+        return self.name if self.subject is Subject.OPERATOR else None
+
+    @property
+    def locations(self) -> tuple[SourceLocation, ...]:
+        """Every place in source code the explanation names, once, in reading order."""
+        found: dict[tuple[str, int | None], SourceLocation] = {}
+        for function in (*self.functions, *self.derivatives):
+            for location in (function.location, function.stub_location):
+                if location is not None:
+                    found.setdefault((location.file, location.line), location)
+        for kernel in self.kernels:
+            for location in (kernel.facts.location, kernel.facts.template):
+                if location is not None:
+                    found.setdefault((location.file, location.line), location)
+        return tuple(found.values())
+
+
+def explain(name: str, session: Session | None = None, *, torch_version: str | None = None) -> Explanation:
+    """Everything known of a name.
+
+    Args:
+        name: An operator (`aten::gelu`, `gelu`, `aten::add.Tensor`), a kernel name (demangled or mangled; of
+            one in the recording also its function's name), a category (`matrix`) or a file (`SoftMax.cu`).
+        session: A recording whose calls to add; None for the names alone.
+        torch_version: Release to answer for without a recording; the installed one, else the newest packaged.
+
+    Raises:
+        InputError: Nothing is known by that name; the message names similar ones.
+    """
+    wanted = name.strip()
+    summary = None if session is None else summarize(session)
+    asked = _Asked(session, summary, torch_version or (_default_version() if session is None else None))
+    if wanted in _CATEGORIES:
+        return _category(wanted, asked)
+    if _FILE.fullmatch(wanted):
+        return _file(wanted, asked)
+    table = asked.table
+    operator = _operator_name(wanted, table, summary)
+    recorded = _recorded_kernels(wanted, summary)
+    # A kernel may have the name that an operator has without its namespace.
+    is_kernel = bool(recorded) and recorded[0].name == wanted and (operator or ("",))[0] != wanted
+    if operator is not None and not is_kernel:
+        return _operator(*operator, table, asked)
+    explanation = _recorded(wanted, recorded, asked) if recorded else _kernel(wanted, asked)
+    if explanation is None:
+        raise unknown_name(wanted, known_names(table, summary, sorted(_CATEGORIES)))
+    return explanation
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What the question is about: a recording, or a release."""
+
+    session: Session | None
+    summary: Summary | None
+    version: str | None
+
+    @property
+    def table(self) -> OperatorTable:
+        return table_for(self.summary.torch_version if self.summary else self.version)
+
+    def known(self, operators: Sequence[tuple[str, str | None]], kernels: Iterable[str] = ()) -> Provenance:
+        """Provenance of names, recorded or not."""
+        version = self.version if self.summary is None else self.summary.torch_version
+        with session_of_names(operators, kernels, torch_version=version) as names:
+            known = read_provenance(names)
+        # Names know the release by its label; of a recording it may be known less well.
+        limit = None if self.summary is None else self.summary.torch_version_grade
+        return known if limit is None else limited(known, limit)
+
+    def explanation(self, name: str, subject: Subject, known: Provenance | None) -> Explanation:
+        """What all explanations have in common."""
+        source = self.summary or known
+        if source is None:
+            raise ValueError("neither a recording nor what is known of names")
+        return Explanation(
+            name,
+            subject,
+            source.torch_version,
+            source.torch_version_grade,
+            source.torch_version_reason,
+            summary=self.summary,
+        )
+
+
+def _default_version() -> str:
+    """The installed torch, else the newest release there are tables of."""
+    installed = installed_table()
+    if installed is not None and installed.version is not None:
+        return installed.version.partition("+")[0]
+    return packaged_versions()[-1]
+
+
+def _operator_name(
+    wanted: str, table: OperatorTable, summary: Summary | None
+) -> tuple[str, str | None] | None:
+    """The operator that is meant and the overload, if one is named.
+
+    Raises:
+        InputError: The operator has no such overload.
+    """
+    recorded = {operator.name for operator in summary.operators} if summary else set()
+    base, has_overload, overload = wanted.partition(".")
+    for candidate in (wanted, base, f"aten::{base}", f"aten::_{base}"):
+        overloads = [entry.overload for entry in table.overloads(candidate)]
+        if not (candidate in recorded or overloads or table.derivative(candidate)):
+            continue
+        if candidate == wanted or not has_overload or not overloads:
+            return candidate, None
+        overload = "" if overload == "default" else overload
+        if overload in overloads:
+            return candidate, overload
+        named = ", ".join(one or "default" for one in overloads)
+        raise InputError(f"{candidate} has no overload {overload!r}", hint=f"It has: {named}")
+    return None
+
+
+def _operator(name: str, overload: str | None, table: OperatorTable, asked: _Asked) -> Explanation:
+    summary = asked.summary
+    total = next((one for one in summary.operators if one.name == name), None) if summary else None
+    entries = [entry.overload for entry in table.overloads(name) if overload in (None, entry.overload)]
+    nodes = _backward_nodes(name, overload, table)
+    overloads: list[str | None] = [*entries] or [None]
+    known = asked.known([*((name, one) for one in overloads), *((node, None) for node in nodes)])
+    functions = total.native_functions if total else ()
+    if overload is not None:
+        functions = tuple(function for function in functions if _may_be(function, overload))
+    return replace(
+        asked.explanation(name, Subject.OPERATOR, known),
+        overload=overload,
+        functions=functions or known.functions.get(name, ()),
+        operators=() if total is None else (total,),
+        kernels=() if total is None or summary is None else _uses(total.kernels, summary),
+        derivatives=tuple(known.functions[node][0] for node in nodes if known.functions.get(node)),
+    )
+
+
+def _may_be(function: NativeFunctionUse, overload: str) -> bool:
+    return overload == function.overload or overload in function.details.get("candidates", ())
+
+
+def _backward_nodes(name: str, overload: str | None, table: OperatorTable) -> tuple[str, ...]:
+    wanted = name if not overload else f"{name}.{overload}"
+    return tuple(
+        derivative.node
+        for derivative in table.derivatives
+        if any(
+            wanted == (forward.partition(".")[0] if overload is None else forward)
+            for forward in derivative.forward
+        )
+    )
+
+
+def _recorded_kernels(wanted: str, summary: Summary | None) -> tuple[KernelTotal, ...]:
+    """Kernels of the recording by that name, mangled or not; else those of a function of that name."""
+    if summary is None:
+        return ()
+    names = {wanted, demangle(wanted) or wanted}
+    exact = [
+        one
+        for one in summary.kernels
+        if one.name in names or (one.name.startswith("_Z") and demangle(one.name) in names)
+    ]
+    named = (one for one in summary.kernels if one.facts and _is_of(one.facts.function, wanted))
+    return tuple(exact or named)
+
+
+def _is_of(function: str | None, wanted: str) -> bool:
+    return function is not None and (function == wanted or function.endswith(f"::{wanted}"))
+
+
+def _recorded(wanted: str, kernels: Sequence[KernelTotal], asked: _Asked) -> Explanation:
+    name = kernels[0].name if len(kernels) == 1 else wanted
+    uses = _uses(kernels, asked.summary) if asked.summary else ()
+    return replace(asked.explanation(name, Subject.KERNEL, None), kernels=uses)
+
+
+def _kernel(wanted: str, asked: _Asked) -> Explanation | None:
+    """A kernel of no recording; None if nothing but its name is known, and that need not be a kernel's."""
+    name = demangle(wanted) or wanted
+    if not name:
+        return None
+    known = asked.known((), (name,))
+    facts = known.kernels[name]
+    is_known = bool(facts.library or facts.family or facts.units or facts.location)
+    if not (is_known or _SIGNATURE.search(wanted)):
+        return None
+    return replace(asked.explanation(name, Subject.KERNEL, known), kernels=(KernelUse(facts),))
+
+
+def _category(name: str, asked: _Asked) -> Explanation:
+    known = _all_functions(asked)
+    summary = asked.summary
+    operators = tuple(one for one in summary.operators if one.category == name) if summary else ()
+    kernels = [one for one in summary.kernels if one.facts and one.facts.category == name] if summary else []
+    return replace(
+        asked.explanation(name, Subject.CATEGORY, known),
+        functions=tuple(use for uses in known.functions.values() for use in uses if use.category == name),
+        operators=operators,
+        kernels=_uses(kernels, summary) if summary else (),
+    )
+
+
+def _file(name: str, asked: _Asked) -> Explanation:
+    known = _all_functions(asked)
+    summary = asked.summary
+    functions = tuple(use for uses in known.functions.values() for use in uses if _lies_in(use, name))
+    kernels = [one for one in summary.kernels if one.facts and _touches(one.facts, name)] if summary else []
+    if not functions and not kernels:
+        raise unknown_name(name, known_files(known, summary))
+    own = {kernel.name for kernel in kernels}
+    operators = [
+        one
+        for one in (summary.operators if summary else ())
+        if any(kernel.name in own for kernel in one.kernels)
+        or any(_lies_in(use, name) for use in one.native_functions)
+    ]
+    return replace(
+        asked.explanation(name, Subject.FILE, known),
+        functions=functions,
+        operators=tuple(operators),
+        kernels=_uses(kernels, summary) if summary else (),
+    )
+
+
+def _lies_in(use: NativeFunctionUse, name: str) -> bool:
+    return any(
+        location is not None and is_file(location.file, name)
+        for location in (use.location, use.stub_location)
+    )
+
+
+def _touches(facts: KernelFacts, name: str) -> bool:
+    places = [location.file for location in (facts.location, facts.template) if location is not None]
+    return any(is_file(file, name) for file in (*facts.units, *places))
+
+
+def is_file(path: str, name: str) -> bool:
+    """Whether a path is the file meant by a name or by the end of a path."""
+    return path == name or path.endswith(f"/{name}")
+
+
+def _all_functions(asked: _Asked) -> Provenance:
+    return asked.known([(entry.name, entry.overload) for entry in asked.table.functions])
+
+
+def _uses(kernels: Iterable[KernelTotal], summary: Summary) -> tuple[KernelUse, ...]:
+    uses = []
+    for kernel in kernels:
+        if kernel.facts is None:
+            continue
+        whole = next(one for one in summary.kernels if (one.name, one.kind) == (kernel.name, kernel.kind))
+        launched_by = [
+            (operator.name, part)
+            for operator in summary.operators
+            for part in operator.kernels
+            if (part.name, part.kind) == (kernel.name, kernel.kind)
+        ]
+        launched_by.sort(key=lambda pair: -pair[1].total_ns)
+        uses.append(KernelUse(kernel.facts, whole, tuple(launched_by)))
+    return tuple(uses)

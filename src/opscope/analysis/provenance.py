@@ -1,0 +1,250 @@
+"""What the provenance tables say, as frozen values by kernel name and by operator name.
+
+Reads `kernel_provenance`, `native_functions`, `operator_functions`, `recognition`; fills them first if
+needed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from opscope.model.evidence import Grade, weakest
+from opscope.model.location import SourceLocation
+from opscope.model.session import Session
+from opscope.provenance.resolution import annotate
+
+__all__ = ["GeneratedCode", "KernelFacts", "NativeFunctionUse", "Provenance", "limited", "read_provenance"]
+
+
+@dataclass(frozen=True)
+class GeneratedCode:
+    """What one compiled graph's code for a kernel stands for, as its recording noted it.
+
+    Args:
+        graph: e.g. `0_forward`; None for a kernel of no graph.
+        original_aten: Operators it computes.
+        source_nodes: Nodes of the program's graph.
+        post_grad_nodes: Nodes of the lowered graph.
+        program_lines: Lines of the user's program, `FILE:LINE` and the code in it where known.
+        copy: The copied source, relative to the trace's folder.
+    """
+
+    kind: str
+    graph: str | None
+    original_aten: tuple[str, ...]
+    source_nodes: tuple[str, ...]
+    post_grad_nodes: tuple[str, ...]
+    program_lines: tuple[tuple[str, str | None], ...]
+    copy: str | None
+
+
+@dataclass(frozen=True)
+class KernelFacts:
+    """What is known of one kernel name; `fields` are those read from the name, each with a grade."""
+
+    name: str
+    category: str
+    function: str | None = None
+    library: str | None = None
+    family: str | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    grades: Mapping[str, str] = field(default_factory=dict)
+    units: tuple[str, ...] = ()
+    unit_grade: Grade | None = None
+    binary: str | None = None
+    location: SourceLocation | None = None
+    template: SourceLocation | None = None
+    generated: tuple[GeneratedCode, ...] = ()
+
+    @property
+    def template_arguments(self) -> tuple[tuple[str | None, str], ...]:
+        """(parameter name in the source or None, argument), in order."""
+        return tuple((name, value) for name, value in self.fields.get("template_arguments", ()))
+
+
+@dataclass(frozen=True)
+class NativeFunctionUse:
+    """One native function that calls of an operator reached, with their number and their own device time."""
+
+    name: str
+    overload: str | None
+    kind: str
+    category: str
+    schema: str | None
+    overload_grade: Grade | None
+    structured_delegate: str | None
+    dispatch_key: str | None
+    cuda_function: str | None
+    stub: str | None
+    tags: tuple[str, ...]
+    yaml_line: int | None
+    details: Mapping[str, Any]
+    location: SourceLocation | None
+    stub_location: SourceLocation | None
+    calls: int
+    self_device_ns: int
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """All of it for one Session. `functions` are by operator name, most device time first."""
+
+    kernels: Mapping[str, KernelFacts]
+    functions: Mapping[str, tuple[NativeFunctionUse, ...]]
+    torch_version: str | None
+    torch_version_grade: Grade | None
+    torch_version_reason: str | None
+    hit_rates: Mapping[str, float]
+    candidate_kernels: int
+    operator_table: str | None
+    operator_grade: Grade | None
+    source_indexes: tuple[str, ...]
+
+
+_KERNELS_SQL = (
+    "SELECT n.name, p.* EXCLUDE (name_id) FROM kernel_provenance p JOIN kernel_names n USING (name_id)"
+)
+
+_GENERATED_SQL = """
+SELECT n.name AS kernel, s.kind, s.graph, s.original_aten, s.source_nodes, s.post_grad_nodes, s.stacks, s.copy
+FROM kernel_sources s JOIN kernel_names n USING (name_id) ORDER BY n.name, s.graph, s.hash"""
+
+_FUNCTIONS_SQL = """
+SELECT c.name AS operator, f.*, c.calls, c.self_device_ns FROM native_functions f JOIN (
+    SELECT name, native_function_id, sum(calls)::BIGINT AS calls,
+        sum(self_device_ns)::BIGINT AS self_device_ns
+    FROM operator_functions GROUP BY ALL) c USING (native_function_id)
+ORDER BY c.self_device_ns DESC, c.calls DESC, f.native_function_id"""
+
+
+def read_provenance(session: Session) -> Provenance:
+    """The provenance of a Session."""
+    annotate(session)
+    functions: dict[str, list[NativeFunctionUse]] = defaultdict(list)
+    for row in session.records(_FUNCTIONS_SQL):
+        functions[row["operator"]].append(_function(row))
+    generated: dict[str, list[GeneratedCode]] = defaultdict(list)
+    for row in session.records(_GENERATED_SQL):
+        generated[row["kernel"]].append(_generated(row))
+    recognition = session.records("SELECT * FROM recognition")[0]
+    return Provenance(
+        kernels={
+            row["name"]: _kernel(row, generated.get(row["name"], ())) for row in session.records(_KERNELS_SQL)
+        },
+        functions={name: tuple(uses) for name, uses in functions.items()},
+        torch_version=recognition["torch_version"],
+        torch_version_grade=_grade(recognition["grade"]),
+        torch_version_reason=recognition["reason"],
+        hit_rates=json.loads(recognition["hit_rates"] or "{}"),
+        candidate_kernels=recognition["candidate_kernels"] or 0,
+        operator_table=recognition["operator_table"],
+        operator_grade=_grade(recognition["operator_grade"]),
+        source_indexes=tuple(recognition["source_indexes"] or ()),
+    )
+
+
+def limited(provenance: Provenance, grade: Grade) -> Provenance:
+    """The same, nothing in it known better than by that grade: the release is itself only so well known."""
+    return replace(
+        provenance,
+        kernels={name: _limited_kernel(facts, grade) for name, facts in provenance.kernels.items()},
+        functions={
+            name: tuple(_limited_function(use, grade) for use in uses)
+            for name, uses in provenance.functions.items()
+        },
+    )
+
+
+def _limited_kernel(facts: KernelFacts, grade: Grade) -> KernelFacts:
+    return replace(
+        facts,
+        unit_grade=_weaker(facts.unit_grade, grade),
+        location=_limited_location(facts.location, grade),
+        template=_limited_location(facts.template, grade),
+    )
+
+
+def _limited_function(use: NativeFunctionUse, grade: Grade) -> NativeFunctionUse:
+    return replace(
+        use,
+        overload_grade=_weaker(use.overload_grade, grade),
+        location=_limited_location(use.location, grade),
+        stub_location=_limited_location(use.stub_location, grade),
+    )
+
+
+def _limited_location(location: SourceLocation | None, grade: Grade) -> SourceLocation | None:
+    if location is None:
+        return None
+    file_grade = weakest((location.file_grade, grade)) or grade
+    return replace(location, file_grade=file_grade, line_grade=_weaker(location.line_grade, grade))
+
+
+def _weaker(known: Grade | None, grade: Grade) -> Grade | None:
+    return None if known is None else weakest((known, grade))
+
+
+def _generated(row: dict[str, Any]) -> GeneratedCode:
+    frames = [frame for stack in json.loads(row["stacks"] or "[]") for frame in stack[-1:]]
+    lines = {f"{frame['file']}:{frame['line']}": frame.get("code") for frame in frames}
+    return GeneratedCode(
+        row["kind"],
+        row["graph"],
+        tuple(row["original_aten"] or ()),
+        tuple(row["source_nodes"] or ()),
+        tuple(row["post_grad_nodes"] or ()),
+        tuple(lines.items()),
+        row["copy"],
+    )
+
+
+def _kernel(row: dict[str, Any], generated: Iterable[GeneratedCode]) -> KernelFacts:
+    return KernelFacts(
+        **{name: row[name] for name in ("name", "category", "function", "library", "family")},
+        binary=row["registered_by"],
+        fields=json.loads(row["fields"] or "{}"),
+        grades=json.loads(row["grades"] or "{}"),
+        units=tuple(row["units"] or ()),
+        unit_grade=_grade(row["unit_grade"]),
+        location=_location("", row),
+        template=_location("template_", row),
+        generated=tuple(generated),
+    )
+
+
+_FUNCTION_FIELDS = (
+    "name", "overload", "kind", "category", "schema", "structured_delegate", "dispatch_key",
+    "cuda_function", "stub", "yaml_line", "calls", "self_device_ns",
+)  # fmt: skip
+
+
+def _function(row: dict[str, Any]) -> NativeFunctionUse:
+    return NativeFunctionUse(
+        **{name: row[name] for name in _FUNCTION_FIELDS},
+        overload_grade=_grade(row["overload_grade"]),
+        tags=tuple(row["tags"] or ()),
+        details=json.loads(row["details"] or "{}"),
+        location=_location("", row),
+        stub_location=_location("stub_", row),
+    )
+
+
+def _location(prefix: str, row: Mapping[str, Any]) -> SourceLocation | None:
+    if row[f"{prefix}file"] is None:
+        return None
+    return SourceLocation(
+        file=row[f"{prefix}file"],
+        file_grade=Grade(row[f"{prefix}file_grade"]),
+        line=row[f"{prefix}line"],
+        end_line=row[f"{prefix}end_line"],
+        line_grade=_grade(row[f"{prefix}line_grade"]),
+        url=row[f"{prefix}url"],
+    )
+
+
+def _grade(text: str | None) -> Grade | None:
+    return None if text is None else Grade(text)

@@ -1,0 +1,281 @@
+"""Totals by operator, kernel and category: the rows of every report, as frozen values.
+
+Times are integer nanoseconds; fractions are 0–1 of all device time (of CPU time where there is none).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from importlib import resources
+from typing import Any
+
+from opscope.analysis.provenance import KernelFacts, NativeFunctionUse, Provenance
+from opscope.model.location import SourceLocation
+from opscope.model.session import Session
+from opscope.provenance.categories import OTHER, category_of
+from opscope.provenance.releases import git_version
+from opscope.provenance.sources import permalink
+
+__all__ = [
+    "CategoryTotal",
+    "KernelTotal",
+    "LaunchGeometry",
+    "OperatorTotal",
+    "category_totals",
+    "kernel_totals",
+    "operator_totals",
+    "sql",
+]
+
+
+@dataclass(frozen=True)
+class LaunchGeometry:
+    """One distinct launch configuration of a kernel, with its share of the kernel's calls and time.
+
+    `example_operator_id` is the operator call of its longest launch; None outside operators.
+    """
+
+    grid: tuple[int, int, int] | None
+    block: tuple[int, int, int] | None
+    registers_per_thread: int | None
+    shared_memory_bytes: int | None
+    occupancy_estimate: float | None
+    calls: int
+    total_ns: int
+    example_operator_id: int | None = None
+
+
+@dataclass(frozen=True)
+class KernelTotal:
+    """All activities of one name (of one operator, when inside an OperatorTotal).
+
+    `geometries` come longest first; `facts` is None for copies and memory sets of a name nothing is known of.
+    """
+
+    name: str
+    kind: str
+    calls: int
+    total_ns: int
+    min_ns: int
+    max_ns: int
+    fraction: float
+    size_bytes: int | None
+    geometries: tuple[LaunchGeometry, ...] = ()
+    facts: KernelFacts | None = None
+
+
+@dataclass(frozen=True)
+class OperatorTotal:
+    """All calls of one operator name. `total_*` counts a call nested in another of the same name once.
+
+    `native_functions` are those its calls reached, most device time first; `called_operators` the operators a
+    composite one called, with their calls and total device time; `source` the file its device code comes
+    from.
+    """
+
+    name: str
+    overload: str | None
+    category: str
+    calls: int
+    self_device_ns: int
+    total_device_ns: int
+    self_cpu_ns: int
+    total_cpu_ns: int
+    kernel_launches: int
+    self_device_fraction: float
+    total_device_fraction: float
+    input_shapes: tuple[tuple[str, int], ...] = ()  # most frequent first: (shapes as JSON text, calls)
+    kernels: tuple[KernelTotal, ...] = ()  # of its own launches, longest first
+    native_functions: tuple[NativeFunctionUse, ...] = ()
+    called_operators: tuple[tuple[str, int, int], ...] = ()
+    source: SourceLocation | None = None
+
+
+@dataclass(frozen=True)
+class CategoryTotal:
+    """Self times of all operators of one category.
+
+    What a range no table knows launched (a compiled region) counts by its kernels' categories.
+    """
+
+    category: str
+    device_ns: int
+    cpu_ns: int
+    fraction: float
+    calls: int
+
+
+def operator_totals(
+    session: Session,
+    launches: list[dict[str, Any]],
+    provenance: Provenance,
+    device_time_ns: int,
+    *,
+    has_device: bool,
+) -> tuple[OperatorTotal, ...]:
+    """All operators by name, ranked by self device time (by self CPU time without a device)."""
+    shapes: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    for name, text, calls in session.query(sql("input_shapes")):
+        shapes[name].append((text, calls))
+    called: dict[str, list[tuple[str, int, int]]] = defaultdict(list)
+    for name, child, calls, total_ns in session.query(sql("called_operators")):
+        called[name].append((child, calls, total_ns))
+    by_operator: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in launches:
+        if row["operator"] is not None:
+            by_operator[row["operator"]].append(row)
+    operators = []
+    for row in session.records(sql("operators")):
+        name = row["name"]
+        functions = provenance.functions.get(name, ())
+        kernels = kernel_totals(by_operator[name], provenance, device_time_ns)
+        operators.append(
+            OperatorTotal(
+                **row,
+                category=_operator_category(name, functions, kernels),
+                kernel_launches=sum(kernel.calls for kernel in kernels if kernel.kind == "kernel"),
+                self_device_fraction=_fraction(row["self_device_ns"], device_time_ns),
+                total_device_fraction=_fraction(row["total_device_ns"], device_time_ns),
+                input_shapes=tuple(shapes[name]),
+                kernels=kernels,
+                native_functions=functions,
+                called_operators=tuple(called[name]),
+                source=_device_source(functions, kernels, provenance.torch_version),
+            )
+        )
+    side = "device" if has_device else "cpu"
+    operators.sort(key=lambda o: (-getattr(o, f"self_{side}_ns"), -getattr(o, f"total_{side}_ns"), o.name))
+    return tuple(operators)
+
+
+def _operator_category(
+    name: str, functions: tuple[NativeFunctionUse, ...], kernels: tuple[KernelTotal, ...]
+) -> str:
+    """That of its native function; of an operator no table knows, that of its longest kernels."""
+    own = functions[0].category if functions else category_of(name)
+    if own != OTHER or not kernels:
+        return own
+    time_ns = _device_ns_by_category(kernels)
+    return max(time_ns, key=lambda category: (time_ns[category], category))
+
+
+def _device_ns_by_category(kernels: tuple[KernelTotal, ...]) -> dict[str, int]:
+    time_ns: dict[str, int] = defaultdict(int)
+    for kernel in kernels:
+        time_ns[kernel.facts.category if kernel.facts else OTHER] += kernel.total_ns
+    return time_ns
+
+
+def _device_source(
+    functions: tuple[NativeFunctionUse, ...], kernels: tuple[KernelTotal, ...], version: str | None
+) -> SourceLocation | None:
+    """The file an operator's device code comes from, with the best line known in it.
+
+    The translation unit of its longest kernel, where that is certain; else the implementation of its stub,
+    else its own function.
+    """
+    longest = kernels[0].facts if kernels else None
+    places = [longest.location] if longest is not None else []
+    places += [place for function in functions for place in (function.stub_location, function.location)]
+    known = [place for place in places if place is not None]
+    if longest is not None and len(longest.units) == 1 and longest.unit_grade is not None:
+        unit = longest.units[0]
+        in_unit = (place for place in known if place.file == unit)
+        url = permalink(git_version(version), unit) if version is not None else None
+        return next(in_unit, SourceLocation(unit, longest.unit_grade, url=url))
+    return known[0] if known else None
+
+
+def kernel_totals(
+    launches: Iterable[dict[str, Any]], provenance: Provenance, device_time_ns: int
+) -> tuple[KernelTotal, ...]:
+    """Kernels of rows of `launches.sql`, longest first."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for row in launches:
+        groups[row["name"], row["kind"]].append(row)
+    kernels = [
+        KernelTotal(
+            name=name,
+            kind=kind,
+            calls=sum(row["calls"] for row in rows),
+            total_ns=(total_ns := sum(row["total_ns"] for row in rows)),
+            min_ns=min(row["min_ns"] for row in rows),
+            max_ns=max(row["max_ns"] for row in rows),
+            fraction=_fraction(total_ns, device_time_ns),
+            size_bytes=None if kind == "kernel" else sum(row["size_bytes"] or 0 for row in rows),
+            geometries=_geometries(rows) if kind == "kernel" else (),
+            facts=provenance.kernels.get(name),
+        )
+        for (name, kind), rows in groups.items()
+    ]
+    kernels.sort(key=lambda kernel: (-kernel.total_ns, kernel.name, kernel.kind))
+    return tuple(kernels)
+
+
+def _geometries(rows: list[dict[str, Any]]) -> tuple[LaunchGeometry, ...]:
+    merged: dict[LaunchGeometry, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        geometry = LaunchGeometry(
+            _triple(row, "grid"),
+            _triple(row, "block"),
+            row["registers_per_thread"],
+            row["shared_memory_bytes"],
+            row["occupancy_estimate"],
+            calls=0,
+            total_ns=0,
+        )
+        merged[geometry].append(row)
+    found = [
+        replace(
+            geometry,
+            calls=sum(row["calls"] for row in alike),
+            total_ns=sum(row["total_ns"] for row in alike),
+            example_operator_id=max(alike, key=lambda row: row["max_ns"])["example_operator_id"],
+        )
+        for geometry, alike in merged.items()
+    ]
+    return tuple(sorted(found, key=lambda geometry: -geometry.total_ns))
+
+
+def _triple(row: dict[str, Any], name: str) -> tuple[int, int, int] | None:
+    values = (row[f"{name}_x"], row[f"{name}_y"], row[f"{name}_z"])
+    return None if None in values else values
+
+
+def category_totals(
+    operators: tuple[OperatorTotal, ...], device_time_ns: int, cpu_time_ns: int
+) -> tuple[CategoryTotal, ...]:
+    """All categories, the largest first."""
+    device_ns: dict[str, int] = defaultdict(int)
+    cpu_ns: dict[str, int] = defaultdict(int)
+    calls: dict[str, int] = defaultdict(int)
+    for operator in operators:
+        for category, part_ns in _split_by_category(operator).items():
+            device_ns[category] += part_ns
+        cpu_ns[operator.category] += operator.self_cpu_ns
+        calls[operator.category] += operator.calls
+    part, whole = (device_ns, device_time_ns) if device_time_ns else (cpu_ns, cpu_time_ns)
+    totals = [
+        CategoryTotal(name, device_ns[name], cpu_ns[name], _fraction(part[name], whole), calls[name])
+        for name in {**calls, **device_ns}
+    ]
+    return tuple(sorted(totals, key=lambda total: (-total.fraction, -total.cpu_ns, total.category)))
+
+
+def _split_by_category(operator: OperatorTotal) -> dict[str, int]:
+    """An operator's own device time; that of a range no table knows is split by its kernels' categories."""
+    functions = operator.native_functions
+    if (functions[0].category if functions else category_of(operator.name)) != OTHER:
+        return {operator.category: operator.self_device_ns}
+    return _device_ns_by_category(operator.kernels)
+
+
+def _fraction(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def sql(name: str) -> str:
+    """The query in `NAME.sql` of this package."""
+    return resources.files(__package__).joinpath(f"{name}.sql").read_text(encoding="utf-8")

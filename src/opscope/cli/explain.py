@@ -1,0 +1,62 @@
+"""`opscope explain`: the whole chain behind one name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from opscope.analysis.explanation import Explanation
+from opscope.analysis.explanation import explain as explain_name
+from opscope.cli.console import open_source, print_document, print_json, status
+from opscope.model.sidecar import kernels_folder
+from opscope.report.explanation import SourceReader, explanation_document
+from opscope.report.explanation_json import explanation_json
+
+__all__ = ["explain"]
+
+
+def explain(
+    name: Annotated[str, Parameter(name="NAME")],
+    /,
+    *,
+    trace: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
+    json: bool = False,
+    source: bool = False,
+    checkout: Path | None = None,
+    torch_version: str | None = None,
+) -> int:
+    """Explain an operator, a kernel, a category or a source file: from the operator to its lines of code.
+
+    Args:
+        name: An operator (aten::gelu, gelu, aten::add.Tensor), a kernel name in quotes (demangled or mangled;
+            with a trace also its function's name), a category (matrix) or a source file (SoftMax.cu).
+        trace: Also show this recording's calls: a trace, a folder of rank files, or a saved session.
+        json: Print one JSON document and nothing else.
+        source: Also print the lines of code, where the files are on this machine.
+        checkout: A PyTorch checkout to read lines from, before the installed torch's headers.
+        torch_version: Release to answer for without a trace; the installed torch, else the newest known
+            release.
+    """
+    if trace:
+        with open_source(trace) as session, status("Explaining"):
+            explanation = explain_name(name, session, torch_version=torch_version)
+    else:
+        explanation = explain_name(name, torch_version=torch_version)
+    _print(explanation, _reader(checkout, trace or ()) if source else None, json=json)
+    return 0
+
+
+def _reader(checkout: Path | None, traces: Iterable[str]) -> SourceReader:
+    from opscope.provenance.sources.at_hand import source_reader  # noqa: PLC0415 - only with --source
+
+    return source_reader(checkout, [kernels_folder(trace) for trace in traces])
+
+
+def _print(explanation: Explanation, read_source: SourceReader | None, *, json: bool) -> None:
+    if json:
+        print_json(explanation_json(explanation, read_source))
+    else:
+        print_document(explanation_document(explanation, read_source))

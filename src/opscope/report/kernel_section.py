@@ -1,0 +1,132 @@
+"""What a kernel's name says and where its code lies, as facts for readers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from opscope.analysis.provenance import KernelFacts
+from opscope.model.evidence import Grade
+from opscope.provenance.kernel_names.families import FAMILIES
+from opscope.report.document import Code, Inline, Text
+from opscope.report.provenance_section import graded, location_text
+
+__all__ = ["kernel_facts", "kernel_meaning"]
+
+_MEANINGS = {family.name: family.meaning for family in FAMILIES}
+_UNITS = 4
+_LONG_ARGUMENT = 48  # characters; longer template arguments get a line of their own
+
+
+def kernel_meaning(facts: KernelFacts) -> str | None:
+    """What kernels of its family do; None if its family is not known."""
+    return _MEANINGS.get(facts.family or "")
+
+
+def kernel_facts(facts: KernelFacts, *, title: str | None = None) -> list[tuple[str, Text]]:
+    """What is known of one kernel name.
+
+    Args:
+        facts: What is known.
+        title: What it stands under; the full name comes first unless it is that.
+    """
+    lines: list[tuple[str, Text]] = []
+    if title != facts.name:
+        lines.append(("Name", Code(facts.name, is_whole=True)))
+    meaning = kernel_meaning(facts)
+    if meaning is not None:
+        grade = facts.grades.get("family")
+        lines.append(("Does", (meaning, graded(Grade(grade) if grade else None))))
+    stated = "; ".join(_stated(facts))
+    if stated:
+        lines.append(("By its name", stated))
+    if facts.units:
+        shown = facts.units[:_UNITS]
+        more = "" if len(shown) == len(facts.units) else f" and {len(facts.units) - len(shown)} more"
+        lines.append(("Translation unit", (Code(", ".join(shown)), more, graded(facts.unit_grade))))
+    if facts.binary is not None:
+        lines.append(("Registered by", Code(facts.binary)))
+    if facts.location is not None and not _is_unit_alone(facts):
+        lines.append(("Source", location_text(facts.location)))
+    if facts.template is not None and facts.template != facts.location:
+        lines.append(("Template", location_text(facts.template)))
+    return [*lines, *_template_arguments(facts), *_computed(facts)]
+
+
+def _computed(facts: KernelFacts) -> Iterator[tuple[str, Text]]:
+    """What generated code stands for, by graph: operators, and lines of the program where they are known."""
+    for code in facts.generated:
+        where = f" of {code.graph}" if code.graph else ""
+        if code.original_aten:
+            yield f"Computes{where}", (Code(", ".join(code.original_aten)), graded(Grade.EXACT))
+        for place, text in code.program_lines:
+            yield "For the line", (Code(place), f": {text}" if text else "", graded(Grade.EXACT))
+
+
+def _is_unit_alone(facts: KernelFacts) -> bool:
+    """Whether the location says no more than the unit: its file, without a line or an address."""
+    place = facts.location
+    return place is not None and place.line is None and place.url is None and facts.units == (place.file,)
+
+
+def _stated(facts: KernelFacts) -> Iterator[str]:
+    """The fields its name states, one text for each grade."""
+    for grade in Grade:
+        words = [
+            say(facts.fields[name])
+            for name, say in _WORDS.items()
+            if name in facts.fields and facts.grades.get(name) == grade
+        ]
+        said = [word for word in words if word]
+        if said:
+            yield f"{', '.join(said)}{graded(grade)}"
+
+
+def _template_arguments(facts: KernelFacts) -> list[tuple[str, Text]]:
+    short: list[Inline] = []
+    long: list[tuple[str, Text]] = []
+    for name, value in facts.template_arguments:
+        if name is not None and len(value) > _LONG_ARGUMENT:
+            long.append((f"… {name}", Code(value)))
+        else:
+            short += [", " if short else "", Code(value if name is None else f"{name}={value}")]
+    lines: list[tuple[str, Text]] = [("Template arguments", tuple(short))] if short else []
+    return lines + long
+
+
+def _times(extent: Any) -> str:
+    return str(extent).replace("x", "×")
+
+
+def _fused(operators: Any) -> str:
+    return f"fuses {', '.join(map(str, operators))}"
+
+
+_WORDS: dict[str, Callable[[Any], str]] = {
+    "library": "from {}".format,
+    "variant": str,
+    "direction": str,
+    "operation": "operation {}".format,
+    "collective": str,
+    "copy_direction": lambda value: str(value).replace("_", " "),
+    "host_memory": "{} host memory".format,
+    "architecture": "compiled for {}".format,
+    "tensor_core": lambda value: "tensor cores" if value else "no tensor cores",
+    "operand_type": "operands {}".format,
+    "multiply_type": "multiplied as {}".format,
+    "accumulator_type": "accumulated in {}".format,
+    "output_type": "result {}".format,
+    "layout": "layout {}".format,
+    "tile": lambda value: f"tile {_times(value)}",
+    "mma_shape": lambda value: f"matrix instruction {_times(value)}",
+    "stages": "{} pipeline stages".format,
+    "cluster": lambda value: f"cluster {_times(value)}",
+    "split_k": lambda value: "split along K" if value else "not split along K",
+    "vector_width": lambda value: f"{value} elements per load" if value > 1 else "1 element per load",
+    "output_vector_width": lambda value: f"{value} outputs per thread" if value > 1 else "",
+    "alignment": lambda value: f"aligned to {value} elements" if value > 1 else "any alignment",
+    "head_dimension": "heads of up to {}".format,
+    "epilogue": "epilogue {}".format,
+    "fused_operators": _fused,
+    "fused_operators_may_be_cut": lambda value: "and perhaps others" if value else "",
+}

@@ -1,0 +1,125 @@
+"""`opscope explain`: one name in, the whole chain out, as text or as one JSON document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import opscope as library
+
+FILL = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std::array<char*, 1ul> >(int, at::native::FillFunctor<float>, std::array<char*, 1ul>)"  # noqa: E501
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A cache folder without what the user of this machine added."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture
+def explain(opscope: Callable[..., object]) -> Callable[..., object]:
+    """Runs `opscope explain … --torch-version 2.6.0`."""
+    return lambda *arguments: opscope("explain", *arguments, "--torch-version", "2.6.0")
+
+
+def test_an_operator_down_to_its_device_code(explain) -> None:
+    outcome = explain("aten::gelu")
+    assert outcome.code == 0
+    assert outcome.err == ""
+    words = " ".join(outcome.out.split())
+    for link in (
+        "gelu(Tensor self",
+        "CUDA → gelu_out_cuda",
+        "cuda/Activation.cpp:96",
+        "ActivationGeluKernel.cu:21",
+    ):
+        assert link in words
+
+
+@pytest.mark.parametrize(
+    ("name", "subject", "found"),
+    [
+        ("gelu", "operator", "aten::gelu"),
+        ("aten::add.Tensor", "operator", "aten::add"),
+        ("matrix", "category", "matrix"),
+        ("SoftMax.cu", "file", "SoftMax.cu"),
+        (FILL, "kernel", FILL),
+        ("_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEESt5arrayIPcLm1EEEEviT0_T1_",
+         "kernel", FILL),
+    ],
+)  # fmt: skip
+def test_json_is_one_document_for_any_kind_of_name(explain, name: str, subject: str, found: str) -> None:
+    outcome = explain(name, "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert (outcome.json["subject"], outcome.json["name"]) == (subject, found)
+
+
+@pytest.mark.parametrize(
+    ("typo", "similar"),
+    [
+        ("aten::gelo", "aten::gelu"),
+        ("matrx", "matrix"),
+        ("SoftMx.cu", "SoftMax.cu"),
+        ("aten::add.Tenso", "Tensor"),
+    ],
+)
+def test_a_typo_is_one_line_that_names_similar_names(explain, typo: str, similar: str) -> None:
+    outcome = explain(typo)
+    assert outcome.code == 1
+    assert outcome.out == ""
+    assert outcome.err.count("\n") == 1
+    assert similar in outcome.err
+
+
+class TestTrace:
+    def test_calls_are_added(self, opscope) -> None:
+        document = opscope("explain", "gelu", "--trace", library.example_trace(), "--json").json
+        assert document["operators"][0]["calls"] == 36
+        assert document["kernels"][0]["launched_by"][0]["operator"] == "aten::gelu"
+
+    def test_what_it_did_not_record_is_said_and_explained_all_the_same(self, opscope, trace: Path) -> None:
+        outcome = opscope("explain", "aten::_softmax", "--trace", trace)
+        assert outcome.code == 0
+        assert "not recorded" in outcome.out
+        assert "This trace holds no call of it." in outcome.out
+        assert "softmax_cuda_out" in outcome.out
+
+    def test_a_saved_session_says_the_same(self, opscope, trace: Path, tmp_path: Path) -> None:
+        session = tmp_path / "s.opscope"
+        assert opscope("analyze", trace, "--json", "--save", session).code == 0
+        first, again = (opscope("explain", "gelu", "--trace", one, "--json").json for one in (trace, session))
+        assert first == again
+
+    def test_several_are_one_session(self, opscope, trace: Path, tmp_path: Path) -> None:
+        second = tmp_path / "second.json"
+        second.write_bytes(trace.read_bytes())
+        document = opscope("explain", "gelu", "--trace", trace, second, "--json").json
+        assert document["operators"][0]["calls"] == 2
+
+
+class TestSource:
+    def test_lines_come_from_a_checkout(self, explain, tmp_path: Path) -> None:
+        file = tmp_path / "aten/src/ATen/native/cuda/Activation.cpp"
+        file.parent.mkdir(parents=True)
+        file.write_text("".join(f"// line {number}\n" for number in range(1, 121)), encoding="utf-8")
+        outcome = explain("aten::gelu", "--source", "--checkout", tmp_path)
+        assert "// line 96" in outcome.out
+        assert "// line 95\n" not in outcome.out
+        assert "Its lines are not on this machine." in outcome.out
+        first = explain("aten::gelu", "--source", "--checkout", tmp_path, "--json").json["sources"][0]
+        assert (first["line"], first["lines"][0]) == (96, "// line 96")
+
+    def test_lines_come_from_the_installed_headers(self, opscope) -> None:
+        torch = pytest.importorskip("torch")
+        outcome = opscope("explain", FILL, "--source", "--json", "--torch-version", torch.__version__)
+        lines = {source["file"]: source["lines"] for source in outcome.json["sources"]}
+        template = lines["aten/src/ATen/native/cuda/CUDALoops.cuh"]
+        assert template is not None
+        assert any("vectorized_elementwise_kernel" in line for line in template)
+
+    def test_none_is_shown_without_asking(self, explain) -> None:
+        assert "sources" not in explain("gelu", "--json").json

@@ -1,0 +1,206 @@
+"""An explanation as a document and as JSON: what comes in which order, and what is said to be missing."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import opscope
+from opscope.analysis.explanation import Explanation, explain
+from opscope.model.location import SourceLocation
+from opscope.model.session import Session
+from opscope.report.document import Document, FactList, Section, Table, plain
+from opscope.report.explanation import explanation_document
+from opscope.report.explanation_json import explanation_json
+from opscope.report.json_export import to_json
+from opscope.report.markdown import render_markdown
+from opscope.report.terminal import render_terminal
+
+
+@pytest.fixture(scope="module")
+def example() -> Iterator[Session]:
+    with opscope.load(opscope.example_trace()) as session:
+        yield session
+
+
+def without_a_trace(name: str) -> Explanation:
+    return explain(name, torch_version="2.6.0")
+
+
+def titles(document: Document) -> list[str]:
+    return [section.title for section in document.walk()]
+
+
+def section(document: Document, title: str) -> Section:
+    return next(found for found in document.walk() if found.title == title)
+
+
+def facts(section: Section | Document) -> dict[str, str]:
+    """The first list of facts."""
+    found = next(block for block in section.blocks if isinstance(block, FactList))
+    return {label: plain(text) for label, text in found.facts}
+
+
+def table(section: Section) -> list[list[str]]:
+    found = next(block for block in section.blocks if isinstance(block, Table))
+    return [[plain(cell) for cell in row] for row in found.rows]
+
+
+def record(explanation: Explanation) -> Any:
+    return json.loads(to_json(explanation_json(explanation)))
+
+
+class TestOperator:
+    def test_the_chain_comes_first_and_the_kernels_under_short_titles(self, example: Session) -> None:
+        document = explanation_document(explain("gelu", example))
+        assert titles(document) == [
+            "From the operator to its source",
+            "In this trace",
+            "On the GPU",
+            "vectorized_elementwise_kernel<… GeluCUDAKernelImpl …>",
+            "Backward",
+            "GeluBackward0",
+        ]
+        assert facts(document)["What"] == "native operator: Activation"
+        chain = facts(section(document, "From the operator to its source"))
+        assert list(chain) == ["Native function", "Dispatch", "Implemented in", "Launches through"]
+        assert chain["Launches through"].startswith(
+            "GeluCUDAKernelImpl in aten/src/ATen/native/cuda/ActivationGeluKernel.cu:21"
+        )
+        kernel = facts(section(document, "vectorized_elementwise_kernel<… GeluCUDAKernelImpl …>"))
+        assert kernel["Name"].startswith("void at::native::vectorized_elementwise_kernel<4, at::native::Gelu")
+        assert kernel["Launched by"] == "aten::gelu ×36, no recorded operator ×4"
+
+    def test_overloads_that_are_implemented_alike_stand_together(self) -> None:
+        document = explanation_document(without_a_trace("add"))
+        found = titles(document)
+        assert found[0] == "From the operator to its source"
+        assert set(found[1:-3]) == {
+            "aten::add.Tensor, aten::add.out",
+            "aten::add.Scalar",
+            "aten::add.Scalar_out",
+        }
+        assert found[-3:] == ["Backward", "AddBackward0", "AddBackward1"]
+        one = explanation_document(without_a_trace("add.Tensor"))
+        assert one.title == "aten::add.Tensor"
+        assert "aten::add.out" not in " ".join(titles(one))
+
+    def test_one_that_was_not_recorded_says_so_and_shows_its_chain(self, example: Session) -> None:
+        document = explanation_document(explain("aten::silu", example))
+        assert facts(document)["In this trace"] == "not recorded"
+        assert "Launches through" in facts(section(document, "From the operator to its source"))
+        text = plain(section(document, "In this trace").blocks[0].text)  # type: ignore[union-attr]
+        assert text == "This trace holds no call of it. What is said above is how PyTorch 2.11.0 serves one."
+
+    def test_the_release_says_how_it_was_recognized(self, example: Session) -> None:
+        recognized = facts(explanation_document(explain("gelu", example)))["PyTorch release"]
+        assert recognized.startswith("2.11.0 (release_index: 2.11.0 alone knows")
+        assert facts(explanation_document(without_a_trace("gelu")))["PyTorch release"] == "2.6.0"
+
+
+class TestKernel:
+    def test_without_a_trace(self) -> None:
+        document = explanation_document(without_a_trace("nvjet_sm90_tst_128x128_64x6_2x1_v_bz_NNT"))
+        assert facts(document)["What"].startswith("kernel: Multiplies matrices")
+        assert "tensor cores" in facts(section(document, "On the GPU"))["By its name"]
+
+    def test_of_a_recording_its_launches_are_told(self, example: Session) -> None:
+        document = explanation_document(explain("softmax_warp_forward", example))
+        found = facts(section(document, "On the GPU"))
+        assert list(found)[:3] == ["Time", "Launched by", "Name"]
+        assert found["Launched by"].startswith("aten::_softmax ×36")
+        assert titles(document) == ["On the GPU"]
+
+    def test_several_of_one_function(self, example: Session) -> None:
+        document = explanation_document(explain("vectorized_elementwise_kernel", example))
+        count = len(explain("vectorized_elementwise_kernel", example).kernels)
+        assert facts(document)["What"] == f"{count} kernels of one function"
+        assert len(titles(document)) == 1 + min(count, 6)
+
+    def test_one_that_was_not_recorded(self, example: Session) -> None:
+        document = explanation_document(explain("nvjet_sm90_tst_8x8_8x8_8x8_v_bz_NNT", example))
+        assert facts(document)["In this trace"] == "not recorded"
+        assert titles(document) == ["In this trace", "On the GPU"]
+
+
+def test_a_category_lists_the_traces_own_operators_first(example: Session) -> None:
+    document = explanation_document(explain("matrix", example))
+    assert titles(document) == ["In this trace", "On the GPU", "Native functions"]
+    recorded = [row[0] for row in table(section(document, "In this trace"))]
+    functions = section(document, "Native functions")
+    assert [row[0] for row in table(functions)][: len(recorded)] == recorded
+    assert len(table(functions)) == 40
+    assert plain(functions.blocks[-1].text).endswith("more; --json lists all.")  # type: ignore[union-attr]
+    assert table(section(document, "On the GPU"))[0][-1] == "cublas"
+
+
+def test_a_file_lists_what_is_served_from_it(example: Session) -> None:
+    document = explanation_document(explain("native/cuda/SoftMax.cu", example))
+    what = facts(document)["What"]
+    assert what == "source file aten/src/ATen/native/cuda/SoftMax.cu with 10 native functions"
+    first = table(section(document, "Native functions"))[0]
+    assert first == ["cuda/SoftMax.cu:1091", "neighbor_version", "aten::_softmax, aten::_softmax.out"]
+    assert facts(explanation_document(without_a_trace("Activation.cpp")))["What"].startswith(
+        "2 source files of that name"
+    )
+
+
+def test_a_category_that_was_not_recorded(example: Session) -> None:
+    document = explanation_document(explain("pooling", example))
+    assert facts(document)["In this trace"] == "not recorded"
+    assert titles(document) == ["In this trace", "Native functions"]
+
+
+def test_lines_are_shown_where_they_are_at_hand() -> None:
+    def read(location: SourceLocation) -> list[str] | None:
+        return ["TORCH_IMPL_FUNC(gelu_out_cuda)"] if location.file.endswith("Activation.cpp") else None
+
+    explanation = without_a_trace("aten::gelu.out")
+    text = render_markdown(explanation_document(explanation, read))
+    assert "```cpp\nTORCH_IMPL_FUNC(gelu_out_cuda)\n```" in text
+    assert "Its lines are not on this machine." in text
+    sources = explanation_json(explanation, read)["sources"]
+    assert [source["lines"] for source in sources] == [["TORCH_IMPL_FUNC(gelu_out_cuda)"], None]
+    assert "sources" not in explanation_json(explanation)
+
+
+class TestJson:
+    def test_an_operator_of_a_recording(self, example: Session) -> None:
+        document = record(explain("gelu", example))
+        assert document["schema_version"] == 1
+        assert (document["name"], document["subject"], document["overload"]) == (
+            "aten::gelu",
+            "operator",
+            None,
+        )
+        assert (document["torch_version"], document["is_recorded"]) == ("2.11.0", True)
+        assert document["native_functions"][0]["cuda_function"] == "gelu_out_cuda"
+        assert document["derivatives"][0]["name"] == "GeluBackward0"
+        assert document["operators"][0]["calls"] == 36
+        (kernel,) = document["kernels"]
+        assert kernel["launched_by"] == [
+            {"operator": "aten::gelu", "calls": 36, "total_ns": document["operators"][0]["self_device_ns"]}
+        ]
+        assert kernel["parallelism"] == document["operators"][0]["kernels"][0]["parallelism"] != []
+
+    def test_a_kernel_without_a_trace(self) -> None:
+        document = record(without_a_trace("nvjet_sm90_tst_128x128_64x6_2x1_v_bz_NNT"))
+        assert (document["subject"], document["is_recorded"]) == ("kernel", None)
+        (kernel,) = document["kernels"]
+        assert (kernel["decoded"]["architecture"], kernel["source"]) == ("sm90", None)
+        assert (kernel["launched_by"], kernel["parallelism"]) == ([], [])
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+@pytest.mark.parametrize(
+    "name", ["aten::addmm", "gelu", "matrix", "SoftMax.cu", "vectorized_elementwise_kernel", "aten::silu"]
+)
+def test_it_fits_any_terminal(example: Session, name: str, width: int) -> None:
+    stream = io.StringIO()
+    Console(file=stream, width=width).print(render_terminal(explanation_document(explain(name, example))))
+    assert max(map(len, stream.getvalue().splitlines())) <= width

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from opscope.analysis.provenance import KernelFacts
+from opscope.model.evidence import Grade
+from opscope.model.location import SourceLocation
+from opscope.report.document import Code, Text, plain
+from opscope.report.kernel_section import kernel_facts, kernel_meaning
+from opscope.report.kernel_title import distinct_titles, kernel_title
+
+FUNCTOR = "at::native::(anonymous namespace)::pow_impl"
+POW = KernelFacts(
+    "void at::native::vectorized_elementwise_kernel<4, …>(int)",
+    "elementwise",
+    function="at::native::vectorized_elementwise_kernel",
+    family="elementwise",
+    fields={"functor": FUNCTOR, "vector_width": 4, "operand_type": "f32", "tensor_core": False,
+            "template_arguments": [["vec_size", "4"], ["func_t", "x" * 60]]},
+    grades={"family": "name_pattern", "vector_width": "name_pattern", "operand_type": "name_pattern",
+            "tensor_core": "inferred"},
+    units=("a/Pow.cu",),
+    unit_grade=Grade.EXACT,
+    binary="libtorch_cuda.so",
+    location=SourceLocation("a/Pow.cu", Grade.EXACT, 3, 4, Grade.RELEASE_INDEX),
+    template=SourceLocation("a/Loops.cuh", Grade.RELEASE_INDEX, 9, 12, Grade.RELEASE_INDEX),
+)  # fmt: skip
+
+
+def said(facts: list[tuple[str, Text]]) -> dict[str, str]:
+    return {label: plain(text) for label, text in facts}
+
+
+def test_everything_known_of_a_kernel() -> None:
+    assert said(kernel_facts(POW)) == {
+        "Name": POW.name,
+        "Does": "Computes each output element from the input elements at the same place (name_pattern)",
+        "By its name": "operands f32, 4 elements per load (name_pattern); no tensor cores (inferred)",
+        "Translation unit": "a/Pow.cu (exact)",
+        "Registered by": "libtorch_cuda.so",
+        "Source": "a/Pow.cu:3 (file: exact, line: release_index)",
+        "Template": "a/Loops.cuh:9 (release_index)",
+        "Template arguments": "vec_size=4",
+        "… func_t": "x" * 60,
+    }
+
+
+def test_the_name_is_given_in_full_unless_it_is_the_title() -> None:
+    assert kernel_facts(POW)[0] == ("Name", Code(POW.name, is_whole=True))
+    assert "Name" not in said(kernel_facts(POW, title=POW.name))
+
+
+def test_of_a_bare_name_nothing_is_made_up() -> None:
+    bare = KernelFacts("secret", "other")
+    assert kernel_facts(bare) == [("Name", Code("secret", is_whole=True))]
+    assert (
+        kernel_meaning(bare) is kernel_meaning(KernelFacts("x", "other", family="of a later release")) is None
+    )
+
+
+def test_many_units_are_counted_and_a_unit_is_no_source_of_its_own() -> None:
+    units = tuple(f"u{index}.cu" for index in range(6))
+    facts = said(kernel_facts(KernelFacts("k", "other", units=units, unit_grade=Grade.EXACT)))
+    assert facts["Translation unit"] == "u0.cu, u1.cu, u2.cu, u3.cu and 2 more (exact)"
+    alone = KernelFacts(
+        "k", "other", units=("u.cu",), unit_grade=Grade.EXACT, location=SourceLocation("u.cu", Grade.EXACT)
+    )
+    assert "Source" not in said(kernel_facts(alone))
+
+
+def test_a_title_is_the_function_with_its_functor() -> None:
+    assert kernel_title(POW) == "vectorized_elementwise_kernel<… pow_impl …>"
+    assert kernel_title(KernelFacts("k", "x", function="a::(anonymous namespace)::softmax")) == "softmax"
+    assert kernel_title(KernelFacts("Memcpy DtoH", "x")) == "Memcpy DtoH"
+
+
+def test_where_titles_are_alike_the_names_stand() -> None:
+    twin = KernelFacts("other name", "x", function=POW.function, fields={"functor": FUNCTOR})
+    single = KernelFacts("void f<int>()", "x", function="f")
+    assert distinct_titles([POW, twin, single]) == [Code(POW.name), Code("other name"), Code("f")]
