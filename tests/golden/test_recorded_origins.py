@@ -71,3 +71,14 @@ def test_generated_kernels_lead_to_the_nodes_they_compute():
     assert all(original for _, _, original, _ in generated)
     # The compiler maps kernels of the forward graph alone to its lowered nodes.
     assert all(bool(nodes) is (graph == "0_forward") for _, graph, _, nodes in generated)
+
+
+def test_launches_of_generated_kernels_say_how_they_were_compiled():
+    with recording("compiled_transformer_layer") as session:
+        kernels = read_provenance(session).kernels
+    generated = {name: facts for name, facts in kernels.items() if name.startswith("triton_")}
+    assert generated
+    for facts in generated.values():
+        assert facts.triton["configurations"][0]["num_warps"] > 0
+        assert facts.triton["file"].endswith(f"{facts.triton['hash']}.py")
+        assert facts.generated[0].copy.endswith(f"{facts.triton['hash']}.py")

@@ -13,7 +13,8 @@ from opscope.analysis.parallelism import (
     account,
     parse_compile_arguments,
 )
-from opscope.analysis.totals import KernelTotal, LaunchGeometry, OperatorTotal, sql
+from opscope.analysis.queries import sql
+from opscope.analysis.totals import KernelTotal, LaunchGeometry, OperatorTotal
 from opscope.model.session import Session
 from opscope.provenance.kernel_names import decode
 

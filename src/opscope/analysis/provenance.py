@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from opscope.analysis.queries import sql
 from opscope.model.evidence import Grade, weakest
 from opscope.model.location import SourceLocation
 from opscope.model.session import Session
@@ -44,7 +45,11 @@ class GeneratedCode:
 
 @dataclass(frozen=True)
 class KernelFacts:
-    """What is known of one kernel name; `fields` are those read from the name, each with a grade."""
+    """What is known of one kernel name; `fields` are those read from the name, each with a grade.
+
+    `triton` is what the launches of a Triton kernel agree on: file, line, hash, kernel_flop,
+    kernel_num_gb and the distinct `configurations` (kernel_kwargs, num_warps, num_stages, grid, calls,
+    total_ns)."""
 
     name: str
     category: str
@@ -59,6 +64,7 @@ class KernelFacts:
     location: SourceLocation | None = None
     template: SourceLocation | None = None
     generated: tuple[GeneratedCode, ...] = ()
+    triton: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def template_arguments(self) -> tuple[tuple[str | None, str], ...]:
@@ -130,10 +136,12 @@ def read_provenance(session: Session) -> Provenance:
     generated: dict[str, list[GeneratedCode]] = defaultdict(list)
     for row in session.records(_GENERATED_SQL):
         generated[row["kernel"]].append(_generated(row))
+    triton = {row["name"]: _triton(row) for row in session.records(sql("triton_kernels"))}
     recognition = session.records("SELECT * FROM recognition")[0]
     return Provenance(
         kernels={
-            row["name"]: _kernel(row, generated.get(row["name"], ())) for row in session.records(_KERNELS_SQL)
+            row["name"]: _kernel(row, generated.get(row["name"], ()), triton.get(row["name"], {}))
+            for row in session.records(_KERNELS_SQL)
         },
         functions={name: tuple(uses) for name, uses in functions.items()},
         torch_version=recognition["torch_version"],
@@ -202,7 +210,18 @@ def _generated(row: dict[str, Any]) -> GeneratedCode:
     )
 
 
-def _kernel(row: dict[str, Any], generated: Iterable[GeneratedCode]) -> KernelFacts:
+_LAUNCH_FACTS = ("file", "line", "hash", "kernel_flop", "kernel_num_gb")
+
+
+def _triton(row: Mapping[str, Any]) -> dict[str, Any]:
+    stated = {name: row[name] for name in _LAUNCH_FACTS if row[name] is not None}
+    configurations = json.loads(row["configurations"] or "[]")
+    return {**stated, "configurations": configurations} if stated or configurations else {}
+
+
+def _kernel(
+    row: dict[str, Any], generated: Iterable[GeneratedCode], triton: Mapping[str, Any]
+) -> KernelFacts:
     return KernelFacts(
         **{name: row[name] for name in ("name", "category", "function", "library", "family")},
         binary=row["registered_by"],
@@ -213,6 +232,7 @@ def _kernel(row: dict[str, Any], generated: Iterable[GeneratedCode]) -> KernelFa
         location=_location("", row),
         template=_location("template_", row),
         generated=tuple(generated),
+        triton=triton,
     )
 
 

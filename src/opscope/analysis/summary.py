@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from opscope.analysis.accuracy import Accuracy, measure_accuracy
 from opscope.analysis.launch_accounts import LaunchAccount, launch_accounts
 from opscope.analysis.provenance import read_provenance
+from opscope.analysis.queries import sql
 from opscope.analysis.totals import (
     CategoryTotal,
     KernelTotal,
@@ -20,7 +21,6 @@ from opscope.analysis.totals import (
     category_totals,
     kernel_totals,
     operator_totals,
-    sql,
 )
 from opscope.model.evidence import Grade
 from opscope.model.finding import Finding

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from importlib import resources
 from typing import Any
 
 from opscope.analysis.provenance import KernelFacts, NativeFunctionUse, Provenance
+from opscope.analysis.queries import sql
 from opscope.model.location import SourceLocation
 from opscope.model.session import Session
 from opscope.provenance.categories import OTHER, category_of
@@ -26,7 +26,6 @@ __all__ = [
     "category_totals",
     "kernel_totals",
     "operator_totals",
-    "sql",
 ]
 
 
@@ -274,8 +273,3 @@ def _split_by_category(operator: OperatorTotal) -> dict[str, int]:
 
 def _fraction(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
-
-
-def sql(name: str) -> str:
-    """The query in `NAME.sql` of this package."""
-    return resources.files(__package__).joinpath(f"{name}.sql").read_text(encoding="utf-8")

@@ -50,7 +50,25 @@ def kernel_facts(facts: KernelFacts, *, title: str | None = None) -> list[tuple[
         lines.append(("Source", location_text(facts.location)))
     if facts.template is not None and facts.template != facts.location:
         lines.append(("Template", location_text(facts.template)))
-    return [*lines, *_template_arguments(facts), *_computed(facts)]
+    return [*lines, *_template_arguments(facts), *_computed(facts), *_launched(facts)]
+
+
+_COMPILED = {"num_warps": "warps", "num_stages": "stages"}
+
+
+def _launched(facts: KernelFacts) -> Iterator[tuple[str, Text]]:
+    """How compiled code launched a Triton kernel."""
+    for one in facts.triton.get("configurations", ()):
+        parts = [str(one["kernel_kwargs"] or "")]
+        parts += [f"{one[name]} {word}" for name, word in _COMPILED.items() if one[name]]
+        yield "Compiled with", (", ".join(part for part in parts if part), graded(Grade.EXACT))
+    counts = [
+        f"{facts.triton[name]:g} {unit}"
+        for name, unit in (("kernel_flop", "FLOP"), ("kernel_num_gb", "GB moved"))
+        if name in facts.triton
+    ]
+    if counts:
+        yield "By the compiler's count", f"{', '.join(counts)} a launch"
 
 
 def _computed(facts: KernelFacts) -> Iterator[tuple[str, Text]]:

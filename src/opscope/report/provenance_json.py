@@ -57,7 +57,7 @@ def decoded_record(facts: KernelFacts | None) -> dict[str, Any] | None:
 
 def kernel_source_record(facts: KernelFacts | None) -> dict[str, Any] | None:
     """A kernel's translation unit and where its code lies; null if neither is known."""
-    if facts is None or (not facts.units and facts.location is None):
+    if facts is None or not (facts.units or facts.location or facts.triton):
         return None
     location = facts.location
     return {
@@ -68,6 +68,7 @@ def kernel_source_record(facts: KernelFacts | None) -> dict[str, Any] | None:
         **(location_record(location) or dict.fromkeys(_LOCATION_KEYS)),
         "template": location_record(facts.template),
         "generated": [msgspec.to_builtins(code) for code in facts.generated],
+        "triton": dict(facts.triton) or None,
     }
 
 

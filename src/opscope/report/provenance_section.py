@@ -111,7 +111,15 @@ def implementation_facts(
         facts.append(("Implemented in", location_text(function.location)))
     elif function.location is None and function.kind == "generated":
         facts.append(("Implemented in", "code that is generated when PyTorch is built"))
-    return [*facts, *_launch_facts(function, said)]
+    return [*facts, *_registration_facts(function), *_launch_facts(function, said)]
+
+
+def _registration_facts(function: NativeFunctionUse) -> Iterator[tuple[str, Text]]:
+    """What the recording process's dispatcher said: code that replaced PyTorch's, or serves a custom one."""
+    registration = function.details.get("registration") or {}
+    label = "Overridden by" if registration.get("overrides") else "Registered"
+    for key, place in (registration.get("kernels") or {}).items():
+        yield label, (f"{key} → ", Code(place or "code of unknown place"), graded(Grade.EXACT))
 
 
 def _launch_facts(function: NativeFunctionUse, said: SourceLocation | None) -> Iterator[tuple[str, Text]]:

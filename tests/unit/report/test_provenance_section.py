@@ -160,3 +160,14 @@ class TestAccuracy:
 
     def test_nothing_is_said_where_nothing_was_measured(self, summary: Summary) -> None:
         assert accuracy_blocks(summary) == ()
+
+
+def test_code_that_replaced_pytorchs_is_named() -> None:
+    registration = {
+        "kernels": {"CUDA": "/home/me/ops.py:12"},
+        "overrides": {"CUDA": "build/aten/src/ATen/RegisterCUDA_0.cpp:10"},
+    }
+    replaced = replace(ADDMM, details={**ADDMM.details, "registration": registration})
+    facts = said(function_facts(replaced))
+    assert facts["Overridden by"] == "CUDA → /home/me/ops.py:12 (exact)"
+    assert "Overridden by" not in said(function_facts(ADDMM))

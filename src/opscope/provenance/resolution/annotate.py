@@ -73,7 +73,7 @@ def _annotate_operators(
     calls = [
         RecordedCall(
             row["name"],
-            row["overload"] or default,
+            default if row["overload"] is None else row["overload"],
             _types(row["input_types"]),
             tuple(launched[row["name"]]),
         )

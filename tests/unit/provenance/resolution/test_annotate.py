@@ -293,3 +293,14 @@ def test_a_damaged_added_table_is_named(load: Load, record: Record, cache: Path,
         annotate(session)
     assert caught.value.source == str(damaged)
     damaged.unlink()
+
+
+def test_where_overloads_are_recorded_a_name_without_one_is_the_default(
+    annotated: Load, record: Record
+) -> None:
+    trace = TraceBuilder().operator("aten::mul.Tensor", 0, 10).operator("aten::mm", 20, 10)
+    rows = annotated(record(trace)).query("SELECT name, overload FROM native_functions ORDER BY name")
+    assert rows == [("aten::mm", ""), ("aten::mul", "Tensor")]
+    without = TraceBuilder().operator("aten::mul", 0, 10).operator("aten::mm", 20, 10)
+    rows = annotated(record(without)).query("SELECT name, overload FROM native_functions ORDER BY name")
+    assert rows == [("aten::mm", None), ("aten::mul", None)]
