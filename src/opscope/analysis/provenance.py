@@ -49,7 +49,8 @@ class KernelFacts:
 
     `triton` is what the launches of a Triton kernel agree on: file, line, hash, kernel_flop,
     kernel_num_gb and the distinct `configurations` (kernel_kwargs, num_warps, num_stages, grid, calls,
-    total_ns)."""
+    total_ns).
+    """
 
     name: str
     category: str
