@@ -9,7 +9,15 @@ import re
 
 from opscope.errors import InputError
 
-__all__ = ["format_bytes", "format_count", "format_duration", "format_fraction", "ns_to_ms", "parse_bytes"]
+__all__ = [
+    "format_bytes",
+    "format_count",
+    "format_duration",
+    "format_extent",
+    "format_fraction",
+    "ns_to_ms",
+    "parse_bytes",
+]
 
 NS_PER_US = 1_000
 NS_PER_MS = 1_000_000
@@ -30,6 +38,11 @@ def format_duration(duration_ns: float | None) -> str:
         if abs(duration_ns) >= 0.9995 * factor:
             return f"{_significant(duration_ns / factor)} {unit}"
     return f"{duration_ns:.0f} ns"
+
+
+def format_extent(extent: tuple[int, int, int] | None) -> str:
+    """Grid or block as x×y×z; "–" for unknown."""
+    return "–" if extent is None else "×".join(map(str, extent))
 
 
 def format_bytes(size_bytes: float | None) -> str:

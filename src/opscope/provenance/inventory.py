@@ -12,6 +12,7 @@ from pathlib import Path
 from opscope.errors import InputError
 from opscope.provenance.binaries.elf import open_elf
 from opscope.provenance.cache import cache_folder, write_atomically
+from opscope.provenance.installation import TorchBuild, torch_build
 from opscope.provenance.operators import (
     TABLE_FILE,
     build_operator_table,
@@ -36,8 +37,7 @@ __all__ = [
 ]
 
 _RELEASE = re.compile(r"\d+\.\d+\.\d+")
-_VERSION = re.compile(r"^__version__\s*(?::[^=\n]*)?=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
-_COMMIT = re.compile(r"^git_version\s*(?::[^=\n]*)?=\s*['\"]([0-9a-f]{40})['\"]", re.MULTILINE)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True)
@@ -95,16 +95,15 @@ def label_of_library(path: Path) -> str:
         InputError: It lies in none, or is no library.
     """
     with open_elf(path):
-        text = _version_file(path)
-    found = None if text is None else _VERSION.search(text)
-    if found is None:
+        build = _build_around(path)
+    if build is None or build.version is None:
         raise InputError(
             "the library lies in no torch installation, so its version is unknown",
             source=path,
             hint="Name it with --release",
         )
-    version = parse_version(found[1])
-    return version.name if version is not None and version.is_official else found[1]
+    version = parse_version(build.version)
+    return version.name if version is not None and version.is_official else build.version
 
 
 def add_library(path: Path, label: str) -> Path:
@@ -113,7 +112,7 @@ def add_library(path: Path, label: str) -> Path:
     Raises:
         InputError: It is no library with CUDA kernels.
     """
-    return add_library_table(path, label, git_version=_commit(_version_file(path)))
+    return add_library_table(path, label, git_version=_commit(_build_around(path)))
 
 
 def add_operators(library: Path, label: str) -> tuple[Path, ...]:
@@ -122,11 +121,11 @@ def add_operators(library: Path, label: str) -> tuple[Path, ...]:
     Raises:
         InputError: Its yaml files are damaged, or the table cannot be written.
     """
-    text = _version_file(library)
+    build = _build_around(library)
     packaged = library.resolve().parent.parent.parent / "torchgen" / "packaged"
-    if text is None or not packaged.is_dir():
+    if build is None or not packaged.is_dir():
         return ()
-    table = build_operator_table(packaged, version=label, git_version=_commit(text))
+    table = build_operator_table(packaged, version=label, git_version=_commit(build))
     path = added_table(label).with_name(TABLE_FILE)
     try:
         write_atomically(path, encode_table(table))
@@ -150,13 +149,11 @@ def add_source(checkout: Path, label: str | None) -> Path:
     return store_index(build_index(checkout, label))
 
 
-def _version_file(library: Path) -> str | None:
-    try:
-        return (library.resolve().parent.parent / "version.py").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
+def _build_around(library: Path) -> TorchBuild | None:
+    """The torch installation a library lies in, `torch/lib`."""
+    return torch_build(library.resolve().parent.parent)
 
 
-def _commit(version_file: str | None) -> str | None:
-    found = None if version_file is None else _COMMIT.search(version_file)
-    return None if found is None else found[1]
+def _commit(build: TorchBuild | None) -> str | None:
+    commit = None if build is None else build.git_version
+    return commit if commit is not None and _COMMIT.fullmatch(commit) else None

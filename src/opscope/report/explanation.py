@@ -40,7 +40,7 @@ from opscope.report.provenance_section import (
     location_text,
     release_text,
 )
-from opscope.units import format_count, format_duration, format_fraction
+from opscope.units import format_count, format_duration, format_extent, format_fraction
 
 __all__ = ["SourceReader", "explanation_document"]
 
@@ -249,8 +249,8 @@ def _geometry_table(geometries: tuple[LaunchGeometry, ...]) -> Table:
     columns = tuple(map(numeric, ("Grid", "Block", "Calls", "Time", "Registers/thread", "Shared memory")))
     rows = tuple(
         (
-            _extent(one.grid),
-            _extent(one.block),
+            format_extent(one.grid),
+            format_extent(one.block),
             format_count(one.calls),
             format_duration(one.total_ns),
             format_count(one.registers_per_thread),
@@ -259,10 +259,6 @@ def _geometry_table(geometries: tuple[LaunchGeometry, ...]) -> Table:
         for one in geometries[:_KERNELS_IN_DETAIL]
     )
     return Table(columns, rows)
-
-
-def _extent(extent: tuple[int, int, int] | None) -> str:
-    return "–" if extent is None else "×".join(map(str, extent))
 
 
 def _kernel_table_sections(explanation: Explanation) -> list[Section]:

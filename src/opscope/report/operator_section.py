@@ -25,7 +25,7 @@ from opscope.report.launch_account import account_blocks
 from opscope.report.observations import launch_observations
 from opscope.report.provenance_section import operator_chain_facts
 from opscope.report.selection import rank_fraction
-from opscope.units import format_count, format_duration, format_fraction
+from opscope.units import format_count, format_duration, format_extent, format_fraction
 
 __all__ = ["operator_section", "operator_table", "ranking_paragraph"]
 
@@ -151,16 +151,12 @@ def _geometry_row(kernel: KernelTotal, geometry: LaunchGeometry) -> tuple[Text, 
         Code(kernel.name),
         format_count(geometry.calls),
         format_duration(geometry.total_ns),
-        _extent(geometry.grid),
-        _extent(geometry.block),
+        format_extent(geometry.grid),
+        format_extent(geometry.block),
         format_count(geometry.registers_per_thread),
         "–" if geometry.shared_memory_bytes is None else f"{geometry.shared_memory_bytes:,} B",
         format_fraction(geometry.occupancy_estimate),
     )
-
-
-def _extent(extent: tuple[int, int, int] | None) -> str:
-    return "–" if extent is None else "×".join(map(str, extent))
 
 
 def _sm_count(summary: Summary) -> int | None:

@@ -10,12 +10,12 @@ import hashlib
 import re
 from functools import cache
 from importlib import resources
-from importlib.util import find_spec
 from pathlib import Path
 
 from opscope.errors import InputError
 from opscope.model.evidence import Grade
 from opscope.provenance.cache import cache_folder, write_atomically
+from opscope.provenance.installation import package_folders, torch_build
 from opscope.provenance.operators.table import (
     DERIVATIVES_YAML,
     FORMAT,
@@ -32,7 +32,6 @@ __all__ = ["TABLE_FILE", "installed_table", "packaged_table", "packaged_versions
 TABLE_FILE = "operators.msgpack.zst"
 _YAML_FILES = (NATIVE_FUNCTIONS_YAML, TAGS_YAML, DERIVATIVES_YAML)
 _RELEASE = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
-_ASSIGNMENT = r"^{0}\s*(?::[^=\n]*)?=\s*['\"]([^'\"]*)['\"]"
 
 
 def table_for(version: str | None, git_version: str | None = None) -> OperatorTable:
@@ -62,11 +61,12 @@ def installed_table() -> OperatorTable | None:
 
     Built on the first call for a set of yaml files (a second), then read from the cache.
     """
-    folder = _package_folder("torchgen")
-    if folder is None:
+    folders = package_folders("torchgen")
+    if not folders:
         return None
-    packaged = folder / "packaged"
-    version, git_version = _torch_version()
+    packaged = folders[0] / "packaged"
+    build = next((torch_build(folder) for folder in package_folders("torch")[:1]), None)
+    version, git_version = build or (None, None)
     try:
         contents = [(packaged / name).read_bytes() for name in _YAML_FILES]
     except OSError:
@@ -122,29 +122,6 @@ def _stored_tables() -> dict[str, Path]:
     for root in (packaged, cache_folder() / "releases"):
         found.update({path.parent.name: path for path in sorted(root.glob(f"*/{TABLE_FILE}"))})
     return found
-
-
-def _package_folder(name: str) -> Path | None:
-    try:
-        spec = find_spec(name)
-    except (ImportError, ValueError):
-        return None
-    folders = None if spec is None else spec.submodule_search_locations
-    return next((Path(folder) for folder in folders or ()), None)
-
-
-def _torch_version() -> tuple[str | None, str | None]:
-    """`__version__` and `git_version` of the installed torch, read from its version.py."""
-    folder = _package_folder("torch")
-    try:
-        text = "" if folder is None else (folder / "version.py").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        text = ""
-    found = (
-        re.search(_ASSIGNMENT.format(name), text, re.MULTILINE) for name in ("__version__", "git_version")
-    )
-    version, git_version = (None if match is None else match[1] for match in found)
-    return version, git_version
 
 
 def _is_same_build(table: OperatorTable, version: str | None, git_version: str | None) -> bool:

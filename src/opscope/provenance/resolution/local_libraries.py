@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 
 from opscope.errors import InputError
 from opscope.provenance.binaries.library import cached_library
 from opscope.provenance.binaries.library_kernels import LibraryKernels
 from opscope.provenance.binaries.vendor import vendor_libraries
+from opscope.provenance.installation import package_folders
 
 __all__ = ["LocalLibraries", "installed_libraries"]
 
@@ -49,11 +49,7 @@ class LocalLibraries:
 
 def installed_libraries() -> LocalLibraries:
     """Those of the torch that this Python would import, found without importing it."""
-    try:
-        spec = find_spec("torch")
-    except (ImportError, ValueError):
-        return LocalLibraries()
-    folders = [Path(folder) for folder in (spec.submodule_search_locations if spec else None) or ()]
+    folders = package_folders("torch")
     torch = [folder / "lib" / name for folder in folders for name in _TORCH_LIBRARIES]
     # The wheels of NVIDIA lie beside torch's: nvidia/cublas/lib, or nvidia/cu13/lib.
     vendors = [lib for folder in folders for lib in sorted(folder.parent.glob("nvidia/*/lib"))]

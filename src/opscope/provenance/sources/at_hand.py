@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import resources
-from importlib.util import find_spec
 from pathlib import Path
 
 from opscope.errors import InputError
 from opscope.model.location import SourceLocation
 from opscope.provenance.cache import cache_folder
+from opscope.provenance.installation import package_folders
 from opscope.provenance.sources.headers import header_index
 from opscope.provenance.sources.index import SourceIndex
 from opscope.provenance.sources.lines import read_lines
@@ -93,14 +93,8 @@ def source_reader(
 
 
 def _include_folder() -> Path | None:
-    try:
-        spec = find_spec("torch")
-    except (ImportError, ValueError):
-        return None
-    for folder in (spec.submodule_search_locations if spec else None) or ():
-        if (Path(folder) / "include").is_dir():
-            return Path(folder) / "include"
-    return None
+    folders = (folder / "include" for folder in package_folders("torch"))
+    return next((folder for folder in folders if folder.is_dir()), None)
 
 
 def _minor(version: str | None) -> int:

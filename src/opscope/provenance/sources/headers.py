@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import msgspec
 
 from opscope.errors import InputError
 from opscope.provenance.cache import cache_folder, write_atomically
+from opscope.provenance.installation import torch_build
 from opscope.provenance.sources.build import lex_file, read_tree
 from opscope.provenance.sources.definitions import Definition
 from opscope.provenance.sources.index import SourceIndex
@@ -27,7 +27,6 @@ __all__ = ["header_index"]
 # Where kernels, launchers and functors are; the rest of the headers holds none.
 _FOLDERS = ("ATen/native", "ATen/cuda", "c10/cuda", "torch/csrc/distributed/c10d")
 _SUFFIXES = (".cuh", ".h", ".hpp")
-_ASSIGNMENT = re.compile(r"^(__version__|git_version)\s*(?::[^=\n]*)?=\s*['\"]([^'\"\n]*)['\"]", re.MULTILINE)
 
 
 def header_index(include_folder: Path, *, folder: Path | None = None) -> SourceIndex:
@@ -44,7 +43,8 @@ def header_index(include_folder: Path, *, folder: Path | None = None) -> SourceI
     headers = list(_headers(include_folder))
     if not headers:
         raise InputError("no ATen headers", source=include_folder, hint="Give the folder torch/include")
-    version, git_version = _versions(include_folder)
+    build = torch_build(include_folder.parent)
+    version, git_version = (build.version or "", build.git_version) if build else ("", None)
     cached = (
         (folder or cache_folder())
         / "headers"
@@ -66,16 +66,6 @@ def _headers(include_folder: Path) -> Iterator[tuple[str, os.stat_result]]:
             for name in sorted(names):
                 if name.endswith(_SUFFIXES) and repository_path(f"{relative}/{name}"):
                     yield f"{relative}/{name}", Path(parent, name).stat()
-
-
-def _versions(include_folder: Path) -> tuple[str, str | None]:
-    """Version and commit in the `version.py` beside the include folder; "" and None if there is none."""
-    try:
-        text = (include_folder.parent / "version.py").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return "", None
-    found = dict(_ASSIGNMENT.findall(text))
-    return found.get("__version__", ""), found.get("git_version") or None
 
 
 def _fingerprint(include_folder: Path, headers: Iterable[tuple[str, os.stat_result]], version: str) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from opscope.errors import InputError
 from opscope.model.evidence import Grade
+from opscope.provenance import installation
 from opscope.provenance.operators import (
     decode_table,
     encode_table,
@@ -50,7 +51,7 @@ def install(write_yaml, tmp_path, monkeypatch):
             spec.submodule_search_locations.append(str(folders[name]))
             return spec
 
-        monkeypatch.setattr(lookup, "find_spec", find_spec)
+        monkeypatch.setattr(installation, "find_spec", find_spec)
         return packaged
 
     return make
@@ -59,7 +60,7 @@ def install(write_yaml, tmp_path, monkeypatch):
 @pytest.fixture
 def nothing_installed(monkeypatch):
     """Pretends that no PyTorch is installed."""
-    monkeypatch.setattr(lookup, "find_spec", lambda name: None)
+    monkeypatch.setattr(installation, "find_spec", lambda name: None)
 
 
 def test_the_installed_table_is_built_once_and_cached(install, cache):
@@ -101,7 +102,7 @@ def test_a_spec_that_cannot_be_found_counts_as_no_installation(monkeypatch):
     def fail(name):
         raise ValueError(f"{name}.__spec__ is None")
 
-    monkeypatch.setattr(lookup, "find_spec", fail)
+    monkeypatch.setattr(installation, "find_spec", fail)
     assert installed_table() is None
 
 

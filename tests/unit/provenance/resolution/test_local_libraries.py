@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from opscope.errors import InputError
+from opscope.provenance import installation
 from opscope.provenance.resolution import local_libraries
 from opscope.provenance.resolution.local_libraries import LocalLibraries, installed_libraries
 
@@ -66,12 +67,12 @@ def test_those_of_the_installation_are_found_without_importing_it(
     spec = ModuleSpec("torch", None, is_package=True)
     assert spec.submodule_search_locations is not None
     spec.submodule_search_locations.append(str(tmp_path / "torch"))
-    monkeypatch.setattr(local_libraries, "find_spec", lambda name: spec)
+    monkeypatch.setattr(installation, "find_spec", lambda name: spec)
     assert installed_libraries().holding("at::f") is KERNELS["libtorch_cuda.so"]
     assert read == ["libtorch_cuda.so"]
 
 
 def test_without_torch_there_are_none(read: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_libraries, "find_spec", lambda name: None)
+    monkeypatch.setattr(installation, "find_spec", lambda name: None)
     assert installed_libraries().holding("at::f") is None
     assert read == []

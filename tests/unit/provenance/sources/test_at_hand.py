@@ -8,9 +8,9 @@ import pytest
 
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
+from opscope.provenance import installation
 from opscope.provenance.sources import (
     SourceIndex,
-    at_hand,
     indexed_versions,
     installed_headers,
     nearest_index,
@@ -34,7 +34,7 @@ def pretend_installed(monkeypatch: pytest.MonkeyPatch, folder: Path | None) -> N
     spec = None if folder is None else ModuleSpec("torch", None, is_package=True)
     if spec is not None:
         spec.submodule_search_locations = [str(folder)]
-    monkeypatch.setattr(at_hand, "find_spec", lambda name: spec)
+    monkeypatch.setattr(installation, "find_spec", lambda name: spec)
 
 
 @pytest.fixture

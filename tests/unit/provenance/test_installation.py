@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from importlib.machinery import ModuleSpec
+
+import pytest
+
+from opscope.provenance import installation
+from opscope.provenance.installation import TorchBuild, package_folders, torch_build
+
+
+@pytest.mark.parametrize(
+    ("text", "build"),
+    [
+        (
+            "__version__ = '2.11.0+cu130'\ngit_version = '70d99e99'\n",
+            TorchBuild("2.11.0+cu130", "70d99e99"),
+        ),
+        ('__version__: str = "2.13.0"\n', TorchBuild("2.13.0", None)),
+        ("debug = False\n", TorchBuild(None, None)),
+        ("# __version__ = '1'\ngit_version = ''\n", TorchBuild(None, None)),
+    ],
+)
+def test_a_build_is_what_its_version_file_says(tmp_path, text, build):
+    (tmp_path / "version.py").write_text(text)
+    assert torch_build(tmp_path) == build
+
+
+def test_a_folder_without_the_file_is_no_build(tmp_path):
+    assert torch_build(tmp_path) is None
+
+
+def test_a_package_that_is_not_installed_or_broken_has_no_folder(tmp_path, monkeypatch):
+    assert package_folders("no_such_package_anywhere") == ()
+
+    def fail(name):
+        raise ValueError(name)
+
+    monkeypatch.setattr(installation, "find_spec", fail)
+    assert package_folders("torch") == ()
+    spec = ModuleSpec("torch", None)
+    spec.submodule_search_locations = [str(tmp_path)]
+    monkeypatch.setattr(installation, "find_spec", lambda name: spec)
+    assert package_folders("torch") == (tmp_path,)
