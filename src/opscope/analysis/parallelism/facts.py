@@ -209,13 +209,13 @@ class LaunchFacts:
 
     @property
     def grid(self) -> Extent | None:
-        """Blocks of the grid."""
-        return self.geometry.grid
+        """Blocks of the grid; unknown where a trace gives an extent that no launch can have."""
+        return _possible(self.geometry.grid)
 
     @property
     def block(self) -> Extent | None:
-        """Threads of a block."""
-        return self.geometry.block
+        """Threads of a block; unknown where a trace gives an extent that no launch can have."""
+        return _possible(self.geometry.block)
 
     @property
     def block_count(self) -> int | None:
@@ -261,6 +261,10 @@ class LaunchFacts:
     def tensor(self, position: int) -> TensorArgument | None:
         """The operator call's tensor at a position."""
         return None if self.call is None else self.call.tensor(position)
+
+
+def _possible(extent: Extent | None) -> Extent | None:
+    return extent if extent is not None and min(extent) > 0 else None
 
 
 def _items(value: Any) -> tuple[Any, ...]:

@@ -101,9 +101,18 @@ def facts_from() -> Callable[..., LaunchFacts]:
     return facts_of_record
 
 
+class _Records(tuple[dict[str, Any], ...]):
+    """The lines of the file; a failing property prints its arguments, and these are 120 kB."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} recorded launches>"
+
+
 @pytest.fixture(scope="session")
 def records() -> tuple[dict[str, Any], ...]:
-    return RECORDED
+    return _Records(RECORDED)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
