@@ -21,6 +21,7 @@ class Clock(str, Enum):
     """What a sample was taken with."""
 
     CUDA_EVENT = "cuda_event"  # device timestamps before and after the call's work on the current stream
+    CUDA_GRAPH = "cuda_graph"  # the same around the replay of a CUDA graph of the call: no launch cost
     WALL = "wall"  # host clock, the device synchronized before and after
 
     def __str__(self) -> str:
@@ -87,7 +88,7 @@ class LatencyOptions:
 
 
 class LatencyMeasure(Protocol):
-    """Times a callable on a device, e.g. `opscope.bench.latency.latency_measure(LatencyOptions())`."""
+    """Times a callable on a device, e.g. `opscope.benchmarking.latency.latency_measure(LatencyOptions())`."""
 
     def __call__(self, fn: Callable[[], object], device: str, /) -> Latency:
         """The latency of `fn`, whose work runs on `device` (`"cpu"`, `"cuda:0"`)."""

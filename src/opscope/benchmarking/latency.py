@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from opscope.bench.timer import Timer, timer_for
+from opscope.benchmarking.timer import Timer, timer_for
 from opscope.errors import InputError
 from opscope.model.measurement import Latency, LatencyMeasure, LatencyOptions
 
