@@ -23,8 +23,8 @@ class Implementation:
 
     Args:
         name: Unique within the problem.
-        build: Makes the function, which takes the problem's inputs and returns its output: a tensor or a tuple
-            of tensors. Compiling an extension happens here; torch.compile and autotuning at the first call.
+        build: Makes the function, which takes the problem's inputs and returns its output: a tensor or a
+            tuple of tensors. Compiling an extension happens here; torch.compile and autotuning at the first call.
             Raises DependencyError or MeasurementError where this machine cannot run it: the row becomes
             `unavailable`, with that error's text.
         engine: What it is written in.
@@ -53,16 +53,16 @@ class Problem:
         make_inputs: Fresh random inputs on the device, by seed; the same seed gives the same inputs.
         implementations: In the order they are reported.
         reference: Name of the implementation that ratios refer to.
-        expected: The right answer, given the inputs with floating-point tensors upcast to float64. If None, the
-            reference implementation is called with those.
+        expected: The right answer, given the inputs with floating-point tensors upcast to float64. If None,
+            the reference implementation is called with those.
         shape: Sizes, if they are declared.
         dtype: Full name (`"float32"`), if it is declared.
         parameters: Further parameters, for the report.
         tolerance: Largest `max_relative_error` of a right answer; by dtype if None.
         min_bytes: Least bytes a call moves; counted from the inputs and outputs if None.
         flop_count: Of one call; counted by torch's flop counter if None.
-        matrix_ceiling: Name of the matrix ceiling that applies, e.g. `"matrix_bfloat16"`; None if the problem does
-            no matrix products.
+        matrix_ceiling: Name of the matrix ceiling that applies, e.g. `"matrix_bfloat16"`; None if the problem
+            does no matrix products.
         small_inputs: Like `make_inputs`, of a size that Triton's interpreter finishes in about a second.
     """
 

@@ -1,7 +1,7 @@
 """The result of a benchmark: implementations of one problem, timed side by side, as it is kept in a file.
 
-The structs are the JSON contract of `opscope bench --json` and of saved results: field names carry their unit,
-unknown is null, every sample is kept. Imports nothing that computes.
+The structs are the JSON contract of `opscope bench --json` and of saved results: field names carry their
+unit, unknown is null, every sample is kept. Imports nothing that computes.
 """
 
 from __future__ import annotations
