@@ -24,9 +24,9 @@ class Implementation:
     Args:
         name: Unique within the problem.
         build: Makes the function, which takes the problem's inputs and returns its output: a tensor or a
-            tuple of tensors. Compiling an extension happens here; torch.compile and autotuning at the first call.
-            Raises DependencyError or MeasurementError where this machine cannot run it: the row becomes
-            `unavailable`, with that error's text.
+            tuple of tensors. Compiling an extension happens here; torch.compile and autotuning at the first
+            call. Raises DependencyError or MeasurementError where this machine cannot run it: the row
+            becomes `unavailable`, with that error's text.
         engine: What it is written in.
         teaching: The simple version, kept beside the good one.
         note: What it is, in a few words.

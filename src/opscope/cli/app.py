@@ -38,6 +38,9 @@ _EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 _VERBS = {
     "profile": "Profile a workload over batch sizes and sequence lengths",
     "analyze": "Report where the device time of recorded traces goes",
+    "run": "Profile an unmodified script",
+    "bench": "Compare implementations: a suite, or functions of your own",
+    "compare": "Compare two benchmark results, or two recordings",
     "explain": "Explain an operator, a kernel, a category or a source file",
     "index": "List known PyTorch releases, or add tables of another build",
     "sql": "Query the tables of a trace or a saved session",
