@@ -8,6 +8,7 @@
             train(batch)
             profiler.step()
     profiler.session.query("SELECT name, self_device_ns FROM operators")
+    result = opscope.bench("gelu")                 # or opscope.bench(fast, slow, inputs=make_inputs)
 
 Importing the package is quick and imports neither torch nor the engine; names are loaded when first used.
 """
@@ -22,6 +23,8 @@ from opscope.errors import CaptureError, DependencyError, InputError, Measuremen
 if TYPE_CHECKING:
     from opscope.analysis.summary import Summary, summarize
     from opscope.api import (
+        bench,
+        compare,
         example_trace,
         export_chrome_trace,
         load,
@@ -32,11 +35,14 @@ if TYPE_CHECKING:
         profiled,
         tensorboard_trace,
     )
+    from opscope.benchmarking.decorator import benchmark
+    from opscope.model.benchmark import BenchmarkResult
     from opscope.model.checks import Check
     from opscope.model.finding import Finding, Severity
     from opscope.model.session import Session
 
 __all__ = [
+    "BenchmarkResult",
     "CaptureError",
     "Check",
     "DependencyError",
@@ -48,6 +54,9 @@ __all__ = [
     "Severity",
     "Summary",
     "__version__",
+    "bench",
+    "benchmark",
+    "compare",
     "example_trace",
     "export_chrome_trace",
     "load",
@@ -61,11 +70,13 @@ __all__ = [
 ]
 
 _HOMES = {
+    "BenchmarkResult": "opscope.model.benchmark",
     "Check": "opscope.model.checks",
     "Finding": "opscope.model.finding",
     "Session": "opscope.model.session",
     "Severity": "opscope.model.finding",
     "Summary": "opscope.analysis.summary",
+    "benchmark": "opscope.benchmarking.decorator",
     "summarize": "opscope.analysis.summary",
 }
 

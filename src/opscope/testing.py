@@ -3,28 +3,58 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from opscope.errors import MeasurementError
+from opscope.model.benchmark import DeviceState
 from opscope.model.measurement import Clock
 
-__all__ = ["FakeTimer", "TraceBuilder"]
+__all__ = ["FakeMonitor", "FakeTimer", "TraceBuilder"]
+
+
+class FakeMonitor:
+    """A `DeviceMonitor` that reports scripted states.
+
+    Args:
+        states: What `read` returns, in order; the last one again and again, None if there are none.
+    """
+
+    def __init__(self, states: Iterable[DeviceState | None] = ()) -> None:
+        self.reads = 0
+        self._states = list(states)
+
+    def read(self) -> DeviceState | None:
+        """The next scripted state."""
+        if not self._states:
+            return None
+        state = self._states[min(self.reads, len(self._states) - 1)]
+        self.reads += 1
+        return state
 
 
 class FakeTimer:
     """A `Timer` that calls the function and reports scripted durations.
 
     Args:
-        samples_ns: What `measure` returns, in order; warm-up calls take from it too.
+        samples_ns: What `measure` returns, in order; warm-up calls take from it too. Each is drawn after its
+            call, so a generator may depend on what the function did.
         clock: The clock it claims to be.
+        resolution_ns: The resolution it claims.
     """
 
-    def __init__(self, samples_ns: Iterable[int], clock: Clock = Clock.WALL) -> None:
+    def __init__(
+        self, samples_ns: Iterable[int], clock: Clock = Clock.WALL, *, resolution_ns: float = 1.0
+    ) -> None:
         self.clock = clock
+        self.resolution_ns = resolution_ns
         self.calls = 0
         self._samples_ns = iter(samples_ns)
+
+    def prepare(self, calls: Sequence[Callable[[], object]]) -> Sequence[Callable[[], object]]:
+        """The calls themselves."""
+        return calls
 
     def measure(self, fn: Callable[[], object]) -> int:
         """The next scripted duration, in nanoseconds, after one call of `fn`.

@@ -31,6 +31,7 @@ class Implementation:
         teaching: The simple version, kept beside the good one.
         note: What it is, in a few words.
         tolerance: Of its check, where it computes in lower precision by design (TF32); the problem's if None.
+        matrix_ceiling: Name of the matrix ceiling that applies to it; the problem's if None.
         is_interpreted: Runs in Triton's interpreter: it is checked on `small_inputs`, not timed.
     """
 
@@ -40,6 +41,7 @@ class Implementation:
     teaching: bool = False
     note: str = ""
     tolerance: float | None = None
+    matrix_ceiling: str | None = None
     is_interpreted: bool = False
 
 

@@ -8,38 +8,34 @@ not import torch.
 from __future__ import annotations
 
 import atexit
-import datetime
 import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypedDict
 
 from opscope.capture.compile_tracking import CompileTracking
 from opscope.capture.cycle import Cycle, CycleHandler
-from opscope.capture.enrichment import Enrichment, OriginFinder, collect
-from opscope.capture.environment import collect_environment
+from opscope.capture.cycle_writer import CycleEnd, CycleWriter, trace_file_names
+from opscope.capture.engine import AUTOGRAD, PROFILER, check_engine
+from opscope.capture.enrichment import OriginFinder
 from opscope.capture.recording import Recording, available_activities, require_no_profiler
+from opscope.capture.regions import Regions, check_activities
 from opscope.capture.schedule import Phase, Position, Schedule
 from opscope.errors import CaptureError, InputError
-from opscope.model.environment import Environment
-from opscope.model.sidecar import (
-    RecordedSchedule,
-    RecordedSettings,
-    Sidecar,
-    kernels_folder,
-    sidecar_path,
-    write_sidecar,
-)
+from opscope.model.sidecar import RecordedSettings, kernels_folder, sidecar_path
 from opscope.workloads.runtime import is_out_of_memory, require_torch
 
 __all__ = ["CaptureOptions", "Profiler"]
 
 # Kineto has one session per process, so the right to use it is one per process too.
 _session = threading.Lock()
+# What the Profiler that holds it does when another wants it; None refuses.
+_give_way: Callable[[], object] | None = None
 
 
 class CaptureOptions(TypedDict, total=False):
@@ -54,6 +50,8 @@ class CaptureOptions(TypedDict, total=False):
     workload: Mapping[str, Any] | None
     overwrite: bool
     find_origins: OriginFinder | None
+    engine: str
+    keep_on_error: bool
 
 
 class Profiler:
@@ -71,7 +69,14 @@ class Profiler:
     one step.
 
     A block left normally in the middle of a window leaves what was recorded, with `partial` in its sidecar. A
-    block left by an exception drops the open window and keeps the finished cycles.
+    block left by an exception drops the open window and keeps the finished cycles, unless `keep_on_error`.
+
+    Parts of a step can be left out; what was left out is noted in the sidecar and reported on load:
+
+        with profiler.off():           # neither operators nor kernels
+            batch = next(batches)
+        with profiler.only("cuda"):    # kernels, without the operators that launch them
+            train(batch)
 
     Args:
         output_dir: Folder of the traces, created if missing; if None, a temporary one that is removed when
@@ -99,13 +104,20 @@ class Profiler:
         overwrite: Replace files of earlier recordings instead of refusing.
         find_origins: Finds the shared libraries that kernels come from, for the sidecar; unknown if None.
             The public functions of opscope pass their own.
+        engine: `profiler` is torch.profiler; `autograd` is torch.autograd.profiler, which notes no rank in
+            the trace and cannot be switched off in between.
+        keep_on_error: Write the open window too when an exception leaves the block, out of memory included;
+            the exception always passes as it is. If even that fails, the window is dropped.
 
     Attributes:
         cycles: The cycles recorded so far.
         workload: As given; what it is when a cycle ends goes into that cycle's sidecar.
+        lost: Why the window that an exception left open could not be kept, with `keep_on_error`; else None.
+        give_way: Called when another Profiler is entered while this one runs; has to end this one. None, the
+            default, refuses the other.
 
     Raises:
-        InputError: The schedule or the name makes no sense.
+        InputError: The schedule, the name or the engine makes no sense.
     """
 
     def __init__(
@@ -126,28 +138,39 @@ class Profiler:
         workload: Mapping[str, Any] | None = None,
         overwrite: bool = False,
         find_origins: OriginFinder | None = None,
+        engine: str = PROFILER,
+        keep_on_error: bool = False,
     ) -> None:
         self.schedule = Schedule(wait, warmup, active, repeat)
         self.cycles: list[Cycle] = []
-        self._file_names = _file_names(name, repeat)
+        self._file_names = trace_file_names(name, repeat)
         self._output_dir = None if output_dir is None else Path(output_dir)
         self._stacks = (record_shapes, with_stack or with_modules, with_modules, profile_memory)
+        self._engine = check_engine(engine)
+        self._keep_on_error = keep_on_error
+        self._regions = Regions(self._collect)
+        self.lost: str | None = None
+        self.give_way: Callable[[], object] | None = None
         self._handlers = tuple(on_cycle)
         self.workload = workload
         self._overwrite = overwrite
         self._find_origins = find_origins
         self._tracking = CompileTracking() if track_compile else None
-        self._directory: Path | None = None
-        self._settings: RecordedSettings | None = None
-        self._environment: Environment | None = None
+        self._writer: CycleWriter | None = None
         self._recording: Recording | None = None
         self._is_open = False
         self._step_index = 0
+        self._position = self.schedule.position(0)
 
     @property
     def total_steps(self) -> int:
         """Calls of `step()` after which nothing more is recorded."""
         return self.schedule.total_steps
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether work done now is recorded, regions aside."""
+        return self._recording is not None and self._recording.is_started
 
     def check_output(self) -> None:
         """Return if no file is in the way; entering the block asks this too.
@@ -173,20 +196,18 @@ class Profiler:
             DependencyError: torch is not installed.
         """
         require_torch()
-        if self._directory is not None:
+        if self._writer is not None:
             raise CaptureError("this Profiler has already run", hint="Make a new one for each with-block")
-        if not _session.acquire(blocking=False):
-            raise CaptureError("an opscope Profiler is already running in this process", hint="End it first")
+        _acquire_session(self.give_way)
         try:
             require_no_profiler()
-            self._directory = self._make_directory()
-            self._settings = RecordedSettings(*self._stacks, activities=available_activities())
+            self._writer = self._make_writer()
             if self._tracking is not None:
                 self._tracking.start()
-            self._begin(self.schedule.position(0))
+            self._begin(self._position)
         except BaseException:
             self._abandon()
-            _session.release()
+            _release_session()
             raise
         self._is_open = True
         return self
@@ -199,15 +220,48 @@ class Profiler:
         """
         if not self._is_open:
             raise CaptureError("step() was called outside the Profiler's with-block")
-        previous = self.schedule.position(self._step_index)
+        previous = self._position
         self._step_index += 1
-        current = self.schedule.position(self._step_index)
+        current = self._position = self.schedule.position(self._step_index)
         if current != previous:
             if previous.phase is Phase.ACTIVE:
                 self._finish_cycle(previous.cycle)
             self._begin(current)
         elif self._recording is not None and self._recording.is_started:
             self._recording.next_step(self._step_index)
+
+    def off(self) -> AbstractContextManager[None]:
+        """A block of which nothing is recorded: neither operators nor kernels.
+
+        Regions nest: inside, the innermost holds, and after it the one around it again, also when the block
+        raises. They hold for the thread that records and what it starts (the backward pass included), and
+        only within recorded steps; elsewhere they cost nothing. `ProfilerStep` ranges stay in the trace, and
+        so do Python frames and allocations, where those are recorded: torch cannot switch them.
+
+        Where CUDA is recorded, entering and leaving wait for all devices, so that each kernel falls on the
+        side it was launched on; that and the switching take milliseconds, which are inside the step.
+
+        Raises:
+            CaptureError: The engine is `autograd`, or (on entering) another thread records.
+        """
+        return self._region(frozenset())
+
+    def only(self, *activities: str) -> AbstractContextManager[None]:
+        """A block of which only some activities are recorded; for the rest see `off`.
+
+        With `cuda` alone, kernels have no operator: their time is unattributed. With `cpu` alone, operators
+        have no device time. An activity that this machine cannot record is not recorded here either, so
+        that the same program runs with and without a GPU.
+
+        Args:
+            *activities: `cpu` (operators and annotations), `cuda` (kernels, copies and the runtime calls that
+                launch them), or both.
+
+        Raises:
+            InputError: No activity, or an unknown one.
+            CaptureError: As in `off`.
+        """
+        return self._region(check_activities(activities))
 
     def __exit__(
         self,
@@ -224,11 +278,13 @@ class Profiler:
         try:
             if error is None:
                 self._finish_early()
+            elif self._keep_on_error:
+                self._finish_failed(error)
         finally:
             self._abandon()
             self._is_open = False
-            _session.release()
-        if error is not None and is_out_of_memory(error):
+            _release_session()
+        if error is not None and not self._keep_on_error and is_out_of_memory(error):
             raise self._out_of_memory() from error
         if error is None and not self.cycles:
             raise CaptureError(
@@ -236,6 +292,22 @@ class Profiler:
                 f"recording starts after {self.schedule.wait + self.schedule.warmup}",
                 hint="Run more steps, or use wait=0 and warmup=0",
             )
+
+    def _region(self, wanted: frozenset[str]) -> AbstractContextManager[None]:
+        if self._engine == AUTOGRAD:
+            raise CaptureError(
+                "the autograd engine records everything or nothing", hint="Use engine='profiler' for regions"
+            )
+        return self._regions.only(wanted)
+
+    def _collect(self, wanted: frozenset[str] | None) -> None:
+        if self._recording is not None and self.is_recording:
+            self._recording.collect(wanted)
+
+    def _make_writer(self) -> CycleWriter:
+        settings = RecordedSettings(*self._stacks, activities=available_activities(), engine=self._engine)
+        directory = self._make_directory()
+        return CycleWriter(directory, self._file_names, self.schedule, settings, self._find_origins)
 
     def _make_directory(self) -> Path:
         if self._output_dir is None:
@@ -255,70 +327,39 @@ class Profiler:
         if position.phase not in {Phase.WARMUP, Phase.ACTIVE}:
             return
         if self._recording is None:
-            assert self._settings is not None
-            self._recording = Recording(self._settings)
+            assert self._writer is not None
+            self._recording = Recording(self._writer.settings)
             self._recording.prepare()
         if position.phase is Phase.ACTIVE:
             self._recording.start(self._step_index)
+            if self._regions.wanted is not None:
+                self._recording.collect(self._regions.wanted)
 
-    def _finish_early(self) -> None:
+    def _finish_failed(self, error: BaseException) -> None:
+        """Write the open window after the block's own error, which stays the one that is seen."""
+        try:
+            self._finish_early(ended_by=type(error).__name__)
+        except Exception as failure:  # noqa: BLE001 - a device after an illegal access fails in many ways
+            self.lost = str(failure).splitlines()[0] if str(failure) else repr(failure)
+
+    def _finish_early(self, *, ended_by: str | None = None) -> None:
         """Write the window that the block was left in, if any."""
         if self._recording is None or not self._recording.is_started:
             return
         # A block without any step() is itself the step.
-        is_one_step = self._step_index == 0
-        self._finish_cycle(
-            self.schedule.position(self._step_index).cycle,
-            last_step_is_whole=is_one_step,
-            partial=not is_one_step,
-        )
+        is_one_step = self._step_index == 0 and ended_by is None
+        self._finish_cycle(self._position.cycle, partial=not is_one_step, ended_by=ended_by)
 
-    def _finish_cycle(self, index: int, *, last_step_is_whole: bool = True, partial: bool = False) -> None:
+    def _finish_cycle(self, index: int, *, partial: bool = False, ended_by: str | None = None) -> None:
         assert self._recording is not None
-        assert self._directory is not None
-        wall_times_ns = self._recording.stop(last_step_is_whole=last_step_is_whole)
+        assert self._writer is not None
+        wall_times_ns = self._recording.stop(last_step_is_whole=not partial)
         recording, self._recording = self._recording, None
-        trace_path = self._directory / self._file_names[index]
-        names = recording.export(trace_path)
-        enrichment = collect(names, kernels_folder(trace_path), self._find_origins)
-        sidecar = self._sidecar(index, trace_path.name, wall_times_ns, enrichment, partial=partial)
-        cycle = Cycle(index, trace_path, sidecar_path(trace_path), sidecar)
-        write_sidecar(cycle.sidecar_path, sidecar)
+        end = CycleEnd(wall_times_ns, partial, ended_by)
+        cycle = self._writer.write(index, recording, end, self.workload)
         self.cycles.append(cycle)
         for handler in self._handlers:
             handler(cycle)
-
-    def _sidecar(
-        self,
-        index: int,
-        trace: str,
-        wall_times_ns: tuple[int, ...],
-        enrichment: Enrichment,
-        *,
-        partial: bool,
-    ) -> Sidecar:
-        assert self._settings is not None
-        if self._environment is None:
-            self._environment = collect_environment()
-        schedule = self.schedule
-        return Sidecar(
-            trace=trace,
-            created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            environment=self._environment,
-            schedule=RecordedSchedule(
-                schedule.wait, schedule.warmup, schedule.active, schedule.repeat, cycle=index
-            ),
-            settings=self._settings,
-            steps=len(wall_times_ns),
-            partial=partial,
-            clean_window=True,
-            wall_time_ns_per_step=wall_times_ns,
-            workload=None if self.workload is None else dict(self.workload),
-            kernels=enrichment.kernels,
-            kernel_sources=enrichment.kernel_sources,
-            registrations=enrichment.registrations,
-            gaps=enrichment.gaps,
-        )
 
     def _abandon(self) -> None:
         recording, self._recording = self._recording, None
@@ -337,17 +378,17 @@ class Profiler:
         )
 
 
-def _file_names(name: str, repeat: int) -> tuple[str, ...]:
-    """One trace file name per cycle."""
-    if name in {"", ".."} or Path(name).name != name:
-        raise InputError(f"'{name}' is not a file name", hint="Give the folder as output_dir")
-    stem, suffix = name, ".json"
-    for known in (".json.gz", ".json"):
-        if name.endswith(known):
-            stem, suffix = name.removesuffix(known), known
-            break
-    if not stem or stem.endswith(".opscope"):
-        raise InputError(f"'{name}' cannot be a trace's name", hint="*.opscope.json are sidecars")
-    if repeat == 1:
-        return (f"{stem}{suffix}",)
-    return tuple(f"{stem}_cycle{index}{suffix}" for index in range(repeat))
+def _acquire_session(give_way: Callable[[], object] | None) -> None:
+    global _give_way  # noqa: PLW0603 - one per process, as Kineto's session is
+    if not _session.acquire(blocking=False):
+        if _give_way is not None:
+            _give_way()
+        if not _session.acquire(blocking=False):
+            raise CaptureError("an opscope Profiler is already running in this process", hint="End it first")
+    _give_way = give_way
+
+
+def _release_session() -> None:
+    global _give_way  # noqa: PLW0603
+    _give_way = None
+    _session.release()

@@ -4,21 +4,27 @@ The window is clean: every device is idle when it opens and again when it closes
 activities by their time, not by their launch, so without the first wait kernels of the warm-up would be
 counted, and without the second the last step's would be cut off. A Recording is used once: torch's profiler
 objects warn when they are started twice. Importing this module does not import torch.
+
+Inside the window activities can be switched off and on again. Before those of the devices are, all devices
+are waited for, so that a kernel belongs to the side it was launched on. (Kineto itself waits since 2025, now
+before and now after it switches: libkineto, toggleCollectionDynamic.)
 """
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from opscope.capture.engine import make_engine
 from opscope.capture.export import export_trace
 from opscope.capture.trace_names import TraceNames, read_trace_names
 from opscope.errors import CaptureError
-from opscope.model.sidecar import RecordedSettings
+from opscope.model.sidecar import RecordedRegion, RecordedSettings
 from opscope.workloads.runtime import is_out_of_memory, require_torch, synchronize
 
 __all__ = ["Recording", "available_activities", "require_no_profiler"]
@@ -62,27 +68,29 @@ class Recording:
     """
 
     def __init__(self, settings: RecordedSettings) -> None:
-        torch = require_torch()
-        known = torch.profiler.ProfilerActivity.__members__
-        self._annotate = torch.autograd.profiler.record_function
-        self._profile: Any = torch.profiler._KinetoProfile(
-            activities=[known[name.upper()] for name in settings.activities],
-            record_shapes=settings.record_shapes,
-            with_stack=settings.with_stack,
-            with_modules=settings.with_modules,
-            profile_memory=settings.profile_memory,
-            # Without it torch 2.11 warns that a second cycle clears the first; here each has its own object.
-            acc_events=True,
-        )
+        self._annotate = require_torch().autograd.profiler.record_function
+        self._engine: Any = make_engine(settings)
         self._state = _State.NEW
         self._step: Any = None
+        self._step_number = 0
         self._step_start_ns = 0
         self._wall_times_ns: list[int] = []
+        self._all = frozenset(settings.activities)
+        self._on = self._all
+        self._switched_ns = 0
+        self._off_since_step = 0
+        self._regions: list[RecordedRegion] = []
+        self._thread = 0
 
     @property
     def is_started(self) -> bool:
         """Whether work done now is recorded."""
         return self._state is _State.STARTED
+
+    @property
+    def regions(self) -> tuple[RecordedRegion, ...]:
+        """Where not everything was recorded, as far as it has ended."""
+        return tuple(self._regions)
 
     def prepare(self) -> None:
         """Attach the profiler without recording, so that its start-up cost falls into the warm-up.
@@ -92,7 +100,7 @@ class Recording:
         """
         require_no_profiler()
         with _kineto_errors("prepared"):
-            self._profile.prepare_trace()
+            self._engine.prepare()
         self._state = _State.PREPARED
 
     def start(self, step: int) -> None:
@@ -102,15 +110,42 @@ class Recording:
         require_no_profiler()
         synchronize()
         with _kineto_errors("started"):
-            self._profile.start_trace()
+            self._engine.start()
         self._state = _State.STARTED
+        self._thread = threading.get_ident()
         self._open_step(step)
 
     def next_step(self, step: int) -> None:
         """Close the open step and open the one with that number, without waiting for the devices."""
         self._wall_times_ns.append(time.perf_counter_ns() - self._step_start_ns)
         self._close_step()
-        self._open_step(step)
+        if "cpu" in self._on:
+            self._open_step(step)
+        else:
+            # Steps are in the trace whatever else is not.
+            self._switch({"cpu"}, is_on=True)
+            self._open_step(step)
+            self._switch({"cpu"}, is_on=False)
+
+    def collect(self, wanted: frozenset[str] | None) -> None:
+        """Record only these of the activities from now on, or all of them if None.
+
+        Raises:
+            CaptureError: Called by another thread than the one that records, or the profiler fails.
+        """
+        new = self._all if wanted is None else self._all & wanted
+        if self._thread != threading.get_ident():
+            raise CaptureError(
+                "regions belong to the thread that records", hint="Open them where step() is called"
+            )
+        if new == self._on:
+            return
+        if "cuda" in new ^ self._on:
+            synchronize()
+        before_ns = time.time_ns()
+        self._switch(self._on - new, is_on=False)
+        self._switch(new - self._on, is_on=True)
+        self._note_switch(new, before_ns)
 
     def stop(self, *, last_step_is_whole: bool) -> tuple[int, ...]:
         """Wait for the devices and stop recording; the wall time of each whole step, in nanoseconds."""
@@ -119,8 +154,10 @@ class Recording:
         if last_step_is_whole:
             self._wall_times_ns.append(time.perf_counter_ns() - self._step_start_ns)
         self._close_step()
+        if self._on != self._all:
+            self.collect(None)  # Kineto of early 2025 keeps the switch for the next window.
         with _kineto_errors("stopped"):
-            self._profile.stop_trace()
+            self._engine.stop()
         self._state = _State.STOPPED
         return tuple(self._wall_times_ns)
 
@@ -130,8 +167,8 @@ class Recording:
         Raises:
             CaptureError: It cannot be written.
         """
-        names = export_trace(self._profile.export_chrome_trace, target, read_trace_names)
-        self._profile = None
+        names = export_trace(self._engine.save, target, read_trace_names)
+        self._engine = None
         return names
 
     def abandon(self) -> None:
@@ -139,15 +176,28 @@ class Recording:
         state, self._state = self._state, _State.STOPPED
         try:
             if state is _State.PREPARED:
-                self._profile.start_trace()  # Kineto has no way back from prepared but through started
+                self._engine.start()  # Kineto has no way back from prepared but through started
             if state in {_State.PREPARED, _State.STARTED}:
                 self._close_step()
-                self._profile.stop_trace()
+                self._engine.stop()
         except RuntimeError:
             _force_off()
-        self._profile = None
+        self._engine = None
+
+    def _switch(self, activities: Set[str], *, is_on: bool) -> None:
+        if activities:
+            with _kineto_errors("switched"):
+                self._engine.toggle(sorted(activities), is_on=is_on)
+
+    def _note_switch(self, new: frozenset[str], before_ns: int) -> None:
+        off = tuple(sorted(self._all - self._on))
+        if off:
+            end_ns = time.time_ns() if new == self._all else before_ns
+            self._regions.append(RecordedRegion(self._switched_ns, end_ns, off, self._off_since_step))
+        self._on, self._switched_ns, self._off_since_step = new, before_ns, self._step_number
 
     def _open_step(self, step: int) -> None:
+        self._step_number = step
         self._step = self._annotate(f"ProfilerStep#{step}")
         self._step.__enter__()
         self._step_start_ns = time.perf_counter_ns()

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 from cyclopts import App, CycloptsError, Parameter
 
 from opscope._version import __version__
+from opscope.cli.script_arguments import separate_script
 from opscope.errors import OpscopeError
 
 __all__ = [
@@ -63,13 +64,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: Arguments without the program's name; those of this process if None.
     """
-    tokens = list(sys.argv[1:] if argv is None else argv)
+    tokens = separate_script(sys.argv[1:] if argv is None else argv)
     try:
         return _dispatch(tokens)
     except CycloptsError as error:
         return _fail(f"{error}\nTry: opscope --help", EXIT_USAGE)
     except OpscopeError as error:
-        if "--debug" in tokens:
+        if _wants_traceback(tokens):
             traceback.print_exc()
         return _fail(str(error), EXIT_ERROR)
     except KeyboardInterrupt:
@@ -77,10 +78,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return _broken_pipe()
     except Exception as error:  # noqa: BLE001 - the last line of defense: a defect of opscope still exits cleanly
-        if "--debug" in tokens:
+        if _wants_traceback(tokens):
             traceback.print_exc()
         message = f"{type(error).__name__}: {error}"
         return _fail(f"internal error, {message}. Run again with --debug and report it", EXIT_ERROR)
+
+
+def _wants_traceback(tokens: Sequence[str]) -> bool:
+    """Whether `--debug` is among opscope's own options: what follows `--` belongs to a script."""
+    own = tokens[: tokens.index("--")] if "--" in tokens else tokens
+    return "--debug" in own
 
 
 def _dispatch(tokens: list[str]) -> int:

@@ -1,11 +1,13 @@
 """What opscope's own capture wrote beside a trace → the tables that keep it with the Session.
 
-A sidecar that cannot be read, or that knows of gaps, is a finding; the trace is as good as without it.
+A sidecar that cannot be read, or that knows of gaps, is a finding; the trace is as good as without it. So is
+what the sidecar says of the window: that parts of it were not recorded, or that it ended early.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,7 +17,8 @@ from opscope.ingest.source import TraceFile
 from opscope.model.finding import Finding, Severity
 from opscope.model.origin import RecordedKernel, RecordedSource
 from opscope.model.session import Session
-from opscope.model.sidecar import Sidecar, read_sidecar, sidecar_path
+from opscope.model.sidecar import RecordedRegion, Sidecar, read_sidecar, sidecar_path
+from opscope.units import format_duration
 
 __all__ = ["keep_sidecars", "read_beside"]
 
@@ -28,7 +31,8 @@ def read_beside(trace_id: int, trace: TraceFile) -> tuple[Sidecar | None, list[F
         sidecar = read_sidecar(path)
     except InputError as error:
         return None, [_unreadable(trace_id, str(error))]
-    return sidecar, [_incomplete(trace_id, sidecar)] if sidecar.gaps else []
+    findings = [_incomplete(trace_id, sidecar)] if sidecar.gaps else []
+    return sidecar, [*findings, *_window_findings(trace_id, sidecar)]
 
 
 def keep_sidecars(session: Session, sidecars: Mapping[int, Sidecar]) -> None:
@@ -102,4 +106,68 @@ def _incomplete(trace_id: int, sidecar: Sidecar) -> Finding:
         "What is missing is looked up in the tables of releases instead.",
         trace_id,
         {gap.part: gap.reason for gap in sidecar.gaps},
+    )
+
+
+# What is switched off while the other is recorded → what is missing then, and what that does. The end of each
+# is what torch logs of it (torch/csrc/autograd/profiler_kineto.cpp, toggleCollectionDynamic).
+_HALF_RECORDED: dict[tuple[str, ...], tuple[str, str]] = {
+    ("cpu",): (
+        "Operators",
+        "Device activities were recorded there, so their time is unattributed, and torch may put them on "
+        "arbitrary tracks",
+    ),
+    ("cuda",): (
+        "Device activities",
+        "Operators were recorded there, so they have no device time, device totals are too small and idle "
+        "time is too large; torch may also correlate operators and device activities wrongly",
+    ),
+}
+
+
+def _window_findings(trace_id: int, sidecar: Sidecar) -> Iterator[Finding]:
+    regions: dict[tuple[str, ...], list[RecordedRegion]] = defaultdict(list)
+    for region in sidecar.regions:
+        regions[region.off].append(region)
+    for off, same in sorted(regions.items()):
+        yield _partial_collection(trace_id, off, same, sidecar.settings.activities)
+    if sidecar.partial:
+        yield _partial_window(trace_id, sidecar)
+
+
+def _partial_collection(
+    trace_id: int, off: tuple[str, ...], regions: Sequence[RecordedRegion], activities: Sequence[str]
+) -> Finding:
+    duration_ns = sum(region.end_ns - region.start_ns for region in regions)
+    steps = sorted({region.step for region in regions})
+    where = (
+        f"in {len(regions)} {'region' if len(regions) == 1 else 'regions'} "
+        f"({format_duration(duration_ns)} in all, in {len(steps)} {'step' if len(steps) == 1 else 'steps'})"
+    )
+    is_half = set(off) < set(activities)
+    if is_half:
+        what, effect = _HALF_RECORDED.get(off, (" and ".join(off), "The rest was recorded there"))
+        message = f"{what} were not recorded {where}. {effect}."
+    else:
+        message = f"Nothing was recorded {where}: what ran there is in no figure but the steps' wall time."
+    return Finding(
+        "capture.partial_collection",
+        Severity.WARNING if is_half else Severity.INFO,
+        message,
+        "Leave such parts out wholly, with off(), or record both." if is_half else None,
+        trace_id,
+        {"off": list(off), "region_count": len(regions), "duration_ns": duration_ns, "steps": steps},
+    )
+
+
+def _partial_window(trace_id: int, sidecar: Sidecar) -> Finding:
+    cause = f" by {sidecar.ended_by}" if sidecar.ended_by else ""
+    return Finding(
+        "capture.partial_window",
+        Severity.INFO,
+        f"The recording ended{cause} after {sidecar.steps} of {sidecar.schedule.active} steps; what followed "
+        "the last whole step is in the trace too.",
+        None,
+        trace_id,
+        {"step_count": sidecar.steps, "planned_step_count": sidecar.schedule.active},
     )

@@ -54,7 +54,7 @@ class CacheState(str, Enum):
     """What the last-level cache holds when a sample begins."""
 
     COLD = "cold"  # L2 overwritten before every sample
-    HOT = "hot"  # whatever the previous call left
+    HOT = "hot"  # what an untimed call of the same function on the same inputs has just left
     UNCONTROLLED = "uncontrolled"  # a CPU: nothing is flushed, inputs are only rotated
 
     def __str__(self) -> str:
@@ -208,15 +208,17 @@ class BenchmarkRow(msgspec.Struct, frozen=True, kw_only=True):
         warmup_count: Calls made before the first sample.
         inner_repeats: Calls per sample; more than 1 where one call is too short for the clock.
         input_sets: Sets of inputs the samples rotated among.
-        samples_ns: Each sample, per call (its duration over `inner_repeats`), in the order taken.
+        samples_ns: Each sample, per call (its duration over `inner_repeats`), in the order taken. By CUDA
+            events it is device time, from the first kernel to the last, the host's launches hidden.
         sample_rounds: The round each sample was taken in; every implementation is sampled once per round.
         outliers: Indices of samples that lie far from the rest; none is removed.
         throttled: Indices of samples taken while the device lowered its clocks.
         median_ns: Of all samples.
         interval_ns: 95 % interval of the median.
-        ratio: Median over the reference's median; below 1 is faster. 1 for the reference itself.
+        ratio: Median over the reference's median, both of the rounds that hold both; below 1 is faster. 1 for
+            the reference itself.
         ratio_interval: 95 % bootstrap interval of the ratio, over rounds.
-        verdict: None for the reference and for rows that are not `ok`.
+        verdict: None for the reference, for rows that are not `ok`, and without a measured reference.
         verdict_reason: The figures the verdict rests on.
         check: None where nothing could be compared.
         profile: None if not profiled.
@@ -310,7 +312,7 @@ class BenchmarkResult(msgspec.Struct, frozen=True, kw_only=True):
         parameters: Further parameters (`approximate`, `n`, …) of this point of a sweep.
         reference: Name of the row that ratios refer to.
         setup_ns: Wall time of building, checking, profiling and ceilings.
-        sampling_ns: Wall time of the sampling loop.
+        sampling_ns: Wall time of the sampling loop and of the statistics after it.
         in_samples_ns: The part of it spent taking samples: flush, call and wait.
         complete: False while the run goes on, and for ever if it was interrupted.
     """

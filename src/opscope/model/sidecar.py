@@ -21,6 +21,7 @@ from opscope.model.registration import OperatorRegistration
 
 __all__ = [
     "SIDECAR_SCHEMA_VERSION",
+    "RecordedRegion",
     "RecordedSchedule",
     "RecordedSettings",
     "Sidecar",
@@ -46,13 +47,30 @@ class RecordedSchedule(msgspec.Struct, frozen=True):
 
 
 class RecordedSettings(msgspec.Struct, frozen=True):
-    """What the profiler was told to record, after `with_modules` turned stacks on."""
+    """What was recorded, after `with_modules` turned stacks on, and by which of torch's profilers."""
 
     record_shapes: bool
     with_stack: bool
     with_modules: bool
     profile_memory: bool
     activities: tuple[str, ...]
+    engine: str = "profiler"
+
+
+class RecordedRegion(msgspec.Struct, frozen=True):
+    """A stretch of the window in which some of the activities were not recorded.
+
+    Args:
+        start_ns: Just before they were switched off, in nanoseconds since the Unix epoch.
+        end_ns: Just after they were switched on again; the switching itself is inside.
+        off: The activities, a part of `RecordedSettings.activities`.
+        step: Number of the `ProfilerStep` it began in.
+    """
+
+    start_ns: int
+    end_ns: int
+    off: tuple[str, ...]
+    step: int
 
 
 class Sidecar(msgspec.Struct, frozen=True):
@@ -76,6 +94,8 @@ class Sidecar(msgspec.Struct, frozen=True):
         kernel_sources: Source code of the kernels that the process itself compiled.
         registrations: Operators of the trace that are not PyTorch's own, or whose code was replaced.
         gaps: What of these could not be collected.
+        regions: Where less than `settings.activities` was recorded, in order of time.
+        ended_by: Class of the exception that ended the program inside the window, or None.
     """
 
     trace: str
@@ -93,6 +113,8 @@ class Sidecar(msgspec.Struct, frozen=True):
     kernel_sources: tuple[RecordedSource, ...] = ()
     registrations: tuple[OperatorRegistration, ...] = ()
     gaps: tuple[Gap, ...] = ()
+    regions: tuple[RecordedRegion, ...] = ()
+    ended_by: str | None = None
 
 
 class _Version(msgspec.Struct):

@@ -22,20 +22,15 @@ module does not import torch.
 
 from __future__ import annotations
 
-import hashlib
-import importlib
-import importlib.util
 import inspect
-import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from opscope.errors import InputError
 from opscope.workloads.model_step import count_parameters, inference_step, training_step
 from opscope.workloads.runtime import require_torch, seeded
+from opscope.workloads.user_code import load_function
 from opscope.workloads.workload import Builder, Workload, WorkloadOptions
 
 __all__ = ["FACTORY_PARAMETERS", "target_builder"]
@@ -51,6 +46,7 @@ FACTORY_PARAMETERS = (
     "hidden",
 )
 
+_TARGET_HINT = "Write file.py:function or package.module:factory"
 _NO_TRAINING_HINT = "Leave out --train, give the factory a `train` parameter, or return (module, inputs)"
 
 
@@ -60,7 +56,7 @@ def target_builder(target: str) -> Builder:
     Raises:
         InputError: No such file, module or attribute, not callable, or its import fails.
     """
-    function = _load(target)
+    function = load_function(target, hint=_TARGET_HINT)
     accepted = _accepted_parameters(function, target)
 
     def build(options: WorkloadOptions, batch_size: int, seq_len: int) -> Workload:
@@ -76,83 +72,6 @@ def target_builder(target: str) -> Builder:
             return _workload(made, target, options, description, trains_itself="train" in accepted)
 
     return build
-
-
-def _load(target: str) -> Callable[..., Any]:
-    where, _, name = target.rpartition(":")
-    if not where or not name:
-        raise InputError(
-            f"'{target}' names no function", hint="Write file.py:function or package.module:factory"
-        )
-    is_file = where.endswith(".py") or "/" in where or "\\" in where
-    module = _import_file(Path(where)) if is_file else _import_module(where)
-    function: Any = module
-    for part in name.split("."):
-        function = getattr(function, part, None)
-        if function is None:
-            defined = sorted(key for key, value in vars(module).items() if callable(value) and key[0] != "_")
-            raise InputError(
-                f"there is no '{name}'", source=where, hint=f"It defines: {', '.join(defined) or '-'}"
-            )
-    if not callable(function):
-        raise InputError(f"'{name}' is a {type(function).__name__}, not a function", source=where)
-    return function  # type: ignore[no-any-return]
-
-
-def _import_file(file: Path) -> ModuleType:
-    if not file.is_file():
-        raise InputError("no such file", source=file, hint="A workload is written file.py:function")
-    path = file.resolve()
-    # A name of its own per path: two targets called train.py must not replace each other in sys.modules.
-    digest = hashlib.sha256(str(path).encode()).hexdigest()[:12]
-    spec = importlib.util.spec_from_file_location(f"opscope_target_{path.stem}_{digest}", path)
-    if spec is None or spec.loader is None:
-        raise InputError("not a Python file", source=file, hint="A workload is written file.py:function")
-    _make_importable(path.parent)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses and pickle look a function's module up there
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        del sys.modules[spec.name]
-        raise InputError(
-            _import_failure(error, path), source=file, hint="Run it with python to see it all"
-        ) from error
-    return module
-
-
-def _import_module(name: str) -> ModuleType:
-    _make_importable(Path.cwd())
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise InputError(
-                f"there is no module '{name}'", hint="Install it or run from its folder"
-            ) from error
-        raise InputError(_import_failure(error, None), source=name) from error
-    except (Exception, SystemExit) as error:
-        raise InputError(_import_failure(error, None), source=name) from error
-
-
-def _make_importable(directory: Path) -> None:
-    folder = str(directory)
-    if folder not in sys.path:
-        sys.path.append(folder)
-
-
-def _import_failure(error: BaseException, path: Path | None) -> str:
-    """What went wrong and on which line of the file, or of the last file executed if `path` is None."""
-    reason = f"{type(error).__name__}: {error}".rstrip(": ")
-    if isinstance(error, SyntaxError):
-        return f"its import fails in line {error.lineno} ({type(error).__name__}: {error.msg})"
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if path is not None and frame.filename == str(path)]
-    if own:
-        return f"its import fails in line {own[-1].lineno} ({reason})"
-    if path is None and frames:
-        return f"its import fails in {Path(frames[-1].filename).name} line {frames[-1].lineno} ({reason})"
-    return f"its import fails ({reason})"
 
 
 def _accepted_parameters(function: Callable[..., Any], target: str) -> tuple[str, ...]:

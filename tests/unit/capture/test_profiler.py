@@ -279,3 +279,56 @@ def test_an_error_of_a_handler_leaves_the_files(tmp_path):
         profiler.step()
     assert len(profiler.cycles) == 1
     assert files(tmp_path) == ["trace_cycle0.json", "trace_cycle0.opscope.json"]
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_what_was_recorded_can_be_kept_when_the_block_fails(tmp_path, steps):
+    profiler = Profiler(tmp_path, warmup=0, active=3, keep_on_error=True)
+    with pytest.raises(ZeroDivisionError), profiler:
+        for _ in range(steps):
+            work()
+            profiler.step()
+        work()
+        _ = 1 / 0
+    (cycle,) = profiler.cycles
+    assert (cycle.sidecar.steps, cycle.sidecar.partial) == (steps, True)
+    assert cycle.sidecar.ended_by == "ZeroDivisionError"
+    assert names(cycle.trace_path, "cpu_op").count("aten::matmul") == steps + 1
+
+
+def test_nothing_is_kept_of_a_warmup_that_fails(tmp_path):
+    profiler = Profiler(tmp_path, warmup=1, keep_on_error=True)
+    with pytest.raises(ZeroDivisionError), profiler:
+        _ = 1 / 0
+    assert (profiler.cycles, profiler.lost, files(tmp_path)) == ([], None, [])
+
+
+def test_a_kept_error_passes_as_it_is_even_out_of_memory(tmp_path):
+    profiler = Profiler(tmp_path, warmup=0, keep_on_error=True)
+    with pytest.raises(torch.OutOfMemoryError), profiler:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    assert profiler.cycles[0].sidecar.ended_by == "OutOfMemoryError"
+
+
+def test_a_window_that_cannot_be_kept_is_lost_with_its_reason(tmp_path, monkeypatch):
+    def broken(self):
+        raise RuntimeError("an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch.profiler._KinetoProfile, "stop_trace", broken)
+    profiler = Profiler(tmp_path, warmup=0, keep_on_error=True)
+    with pytest.raises(ZeroDivisionError), profiler:
+        _ = 1 / 0
+    assert profiler.cycles == []
+    assert "illegal memory access" in profiler.lost
+
+
+def test_a_profiler_can_give_way_to_another(tmp_path):
+    outer = Profiler(tmp_path, name="outer", warmup=0, active=5)
+    outer.give_way = lambda: outer.__exit__(None, None, None)
+    outer.__enter__()
+    work()
+    outer.step()
+    with Profiler(tmp_path, name="inner", warmup=0, active=1) as inner:
+        work()
+    assert outer.cycles[0].sidecar.partial
+    assert names(inner.cycles[0].trace_path, "cpu_op").count("aten::matmul") == 1

@@ -22,6 +22,7 @@ from opscope.model.origin import (
 from opscope.model.registration import OperatorRegistration, RegistrationKind
 from opscope.model.session import Session
 from opscope.model.sidecar import (
+    RecordedRegion,
     RecordedSchedule,
     RecordedSettings,
     Sidecar,
@@ -57,11 +58,13 @@ def sidecar(**fields: Any) -> Sidecar:
         environment=environment,
         schedule=RecordedSchedule(0, 1, 3, 1, cycle=0),
         settings=RecordedSettings(True, False, False, False, ("cpu", "cuda")),
-        steps=3,
-        partial=False,
-        clean_window=True,
-        wall_time_ns_per_step=(5, 6, 7),
-        **fields,
+        **{
+            "steps": 3,
+            "partial": False,
+            "clean_window": True,
+            "wall_time_ns_per_step": (5, 6, 7),
+            **fields,
+        },
     )
 
 
@@ -177,3 +180,45 @@ def test_a_broken_or_newer_one_is_a_finding(
     assert "trace.sidecar_unreadable" in {finding.code for finding in session.findings()}
     assert session.query("SELECT torch_version FROM traces") == [(None,)]
     assert session.scalar("SELECT count(*) FROM kernel_origins") == 0
+
+
+def window_findings(session: Session) -> list[Any]:
+    return [finding for finding in session.findings() if finding.code.startswith("capture.")]
+
+
+def test_a_whole_window_has_no_finding(load: Load, recorded: Callable[..., Path]) -> None:
+    assert window_findings(load(recorded())) == []
+
+
+def test_half_recorded_regions_are_a_warning_per_kind(load: Load, recorded: Callable[..., Path]) -> None:
+    regions = (
+        RecordedRegion(1_000, 3_000, ("cpu",), 1),
+        RecordedRegion(4_000, 5_000, ("cuda",), 1),
+        RecordedRegion(6_000, 9_000, ("cpu",), 2),
+        RecordedRegion(9_500, 9_600, ("cpu", "cuda"), 2),
+    )
+    session = load(recorded(regions=regions))
+    operators, device, nothing = window_findings(session)
+    assert {one.code for one in (operators, device, nothing)} == {"capture.partial_collection"}
+    assert [str(one.severity) for one in (operators, device, nothing)] == ["warning", "warning", "info"]
+    assert operators.message.startswith(
+        "Operators were not recorded in 2 regions (5.00 µs in all, in 2 steps)"
+    )
+    assert "unattributed" in operators.message
+    assert operators.evidence == {"off": ["cpu"], "region_count": 2, "duration_ns": 5_000, "steps": [1, 2]}
+    assert "no device time" in device.message
+    assert nothing.message.startswith("Nothing was recorded in 1 region (100 ns in all, in 1 step)")
+    assert nothing.suggestion is None
+    assert all(not check.violations for check in session.check())
+
+
+@pytest.mark.parametrize(
+    ("ended_by", "shown"), [("ValueError", "ended by ValueError after"), (None, "ended after")]
+)
+def test_a_window_left_early_is_told(
+    load: Load, recorded: Callable[..., Path], ended_by: str | None, shown: str
+) -> None:
+    (finding,) = window_findings(load(recorded(partial=True, steps=1, ended_by=ended_by)))
+    assert finding.code == "capture.partial_window"
+    assert shown in finding.message
+    assert finding.evidence == {"step_count": 1, "planned_step_count": 3}

@@ -74,7 +74,7 @@ HOLES = re.compile(r"(?<!^)(?<!\. )\bNone\b|\bnan\b|\binf\b|[{}]|(?<![\w.])-\d")
     extents=st.tuples(EXTENTS, EXTENTS),
     device=DEVICES,
 )
-def test_no_arguments_or_geometry_make_an_account_fail(
+def test_no_arguments_or_geometry_make_an_account_fail(  # noqa: PLR0917 - hypothesis hands them by name
     records: tuple[Record, ...],
     which: int,
     drawn: dict[str, Any],

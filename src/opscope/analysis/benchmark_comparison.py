@@ -1,0 +1,224 @@
+"""`compare_benchmarks`: two benchmark results, or two sweeps, row by row.
+
+Points match by suite, shape, dtype, kind of device and parameters, rows by name; what has no counterpart is
+kept and says so. The runs are independent, so each side's samples are resampled by themselves: intervals hold
+the noise within both runs, not what differs from run to run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from opscope.analysis.benchmark_differences import incomparable, point_findings
+from opscope.analysis.compared_environment import benchmark_environment, environment_finding
+from opscope.analysis.comparison import Timing, presence_of, time_change
+from opscope.analysis.resampling import MedianResampler
+from opscope.benchmarking.statistics import median_interval
+from opscope.model.benchmark import BenchmarkResult, BenchmarkRow, Status, Verdict
+from opscope.model.comparison import (
+    BenchmarkComparison,
+    BenchmarkPoint,
+    BenchmarkRowChange,
+    ComparisonOptions,
+    PointChange,
+    Presence,
+    TimeChange,
+)
+from opscope.model.finding import Finding, Severity
+
+__all__ = ["compare_benchmarks"]
+
+_SEVERITIES = tuple(reversed(Severity))
+
+
+def compare_benchmarks(
+    reference: Sequence[BenchmarkResult],
+    candidate: Sequence[BenchmarkResult],
+    options: ComparisonOptions | None = None,
+    *,
+    reference_source: str = "reference",
+    candidate_source: str = "candidate",
+) -> BenchmarkComparison:
+    """The candidate's results beside the reference's.
+
+    Args:
+        reference: One result, or the points of a sweep.
+        candidate: Likewise.
+        options: Of verdicts.
+        reference_source: Where it comes from, for people.
+        candidate_source: Likewise.
+    """
+    options = options or ComparisonOptions()
+    before, after = _by_point(reference), _by_point(candidate)
+    matched = {key: (before[key], after[key]) for key in before if key in after}
+    points = tuple(
+        PointChange(
+            key[0],
+            (str(pair[0].clock), str(pair[1].clock)),
+            _rows(*pair, options, MedianResampler(options.seed)),
+        )
+        for key, pair in matched.items()
+    )
+    counts = _counts(row for change in points for row in change.rows)
+    environments = (_common_environment(reference), _common_environment(candidate))
+    verdict, reason = _overall(counts)
+    return BenchmarkComparison(
+        reference_source=reference_source,
+        candidate_source=candidate_source,
+        reference_environment=environments[0],
+        candidate_environment=environments[1],
+        options=options,
+        points=points,
+        only_in_reference=tuple(key[0] for key in before if key not in after),
+        only_in_candidate=tuple(key[0] for key in after if key not in before),
+        verdict=verdict,
+        verdict_reason=reason,
+        findings=_findings(environments, matched.values()),
+        counts=counts,
+    )
+
+
+Key = tuple[BenchmarkPoint, int]
+
+
+def _by_point(results: Iterable[BenchmarkResult]) -> dict[Key, BenchmarkResult]:
+    """Results by what they measured; those of the same by their order."""
+    seen: Counter[BenchmarkPoint] = Counter()
+    found: dict[Key, BenchmarkResult] = {}
+    for result in results:
+        point = BenchmarkPoint(
+            suite=result.suite,
+            shape=result.shape,
+            dtype=result.dtype,
+            device_kind=result.device.partition(":")[0],
+            parameters=tuple(sorted((name, str(value)) for name, value in result.parameters.items())),
+        )
+        found[point, seen[point]] = result
+        seen[point] += 1
+    return found
+
+
+def _common_environment(results: Sequence[BenchmarkResult]) -> dict[str, str]:
+    """What the points of one side were measured on; different values side by side."""
+    values: dict[str, dict[str, None]] = defaultdict(dict)
+    for result in results:
+        for label, value in benchmark_environment(result).items():
+            values[label][value] = None
+    return {label: ", ".join(distinct) for label, distinct in values.items()}
+
+
+def _rows(
+    reference: BenchmarkResult,
+    candidate: BenchmarkResult,
+    options: ComparisonOptions,
+    resampler: MedianResampler,
+) -> tuple[BenchmarkRowChange, ...]:
+    before = {row.name: row for row in reference.rows}
+    after = {row.name: row for row in candidate.rows}
+    obstacle = incomparable(reference, candidate)
+    return tuple(
+        _row(
+            name,
+            before.get(name),
+            after.get(name),
+            time_change(
+                _timing(before.get(name)),
+                _timing(after.get(name)),
+                resampler,
+                options.threshold,
+                incomparable=obstacle,
+            ),
+        )
+        for name in dict.fromkeys((*before, *after))
+    )
+
+
+def _timing(row: BenchmarkRow | None) -> Timing | None:
+    """The samples of a row that was timed; None of any other."""
+    if row is None or row.status is not Status.OK or not row.samples_ns:
+        return None
+    samples_ns = tuple(float(sample) for sample in row.samples_ns)
+    interval = median_interval(samples_ns)
+    return Timing(interval.median_ns, samples_ns, interval.bounds_ns)
+
+
+def _row(
+    name: str, reference: BenchmarkRow | None, candidate: BenchmarkRow | None, time: TimeChange
+) -> BenchmarkRowChange:
+    before, after = _titles(reference), _titles(candidate)
+    is_known = bool(reference and candidate and reference.profile and candidate.profile)
+    return BenchmarkRowChange(
+        name=name,
+        presence=presence_of(reference, candidate),
+        reference_status=reference.status if reference else None,
+        candidate_status=candidate.status if candidate else None,
+        status_note=_status_note(reference, candidate),
+        time=time,
+        reference_launches=reference.kernels_launched if reference else None,
+        candidate_launches=candidate.kernels_launched if candidate else None,
+        kernels_added=_missing(after, before) if is_known else (),
+        kernels_removed=_missing(before, after) if is_known else (),
+        reference_relative=reference.ratio if reference else None,
+        candidate_relative=candidate.ratio if candidate else None,
+    )
+
+
+def _status_note(reference: BenchmarkRow | None, candidate: BenchmarkRow | None) -> str | None:
+    """What a change of status is about; None where both are ok or a side lacks the row."""
+    if reference is None or candidate is None or reference.status is candidate.status is Status.OK:
+        return None
+    row = candidate if candidate.status is not Status.OK else reference
+    told = f"{reference.status} → {candidate.status}"
+    if reference.status is candidate.status:
+        told = f"{candidate.status} on both sides"
+    return f"{told}: {row.reason}" if row.reason else told
+
+
+def _titles(row: BenchmarkRow | None) -> dict[str, str]:
+    """Titles of the kernels a call launches, by name."""
+    profile = row.profile if row else None
+    return {} if profile is None else {use.name: use.title for use in profile.kernels}
+
+
+def _missing(titles: Mapping[str, str], others: Mapping[str, str]) -> tuple[str, ...]:
+    """Kernels the others lack: their titles, their names where a title does not tell them apart."""
+    known = set(others.values())
+    return tuple(name if title in known else title for name, title in titles.items() if name not in others)
+
+
+def _counts(rows: Iterable[BenchmarkRowChange]) -> dict[str, int]:
+    """Rows of both sides by verdict, and those without any, by why."""
+    counts: Counter[str] = Counter()
+    for row in rows:
+        if row.presence is not Presence.BOTH:
+            counts[str(row.presence)] += 1
+        else:
+            counts[str(row.time.verdict or "untimed")] += 1
+    return dict(counts)
+
+
+def _overall(counts: Mapping[str, int]) -> tuple[Verdict | None, str]:
+    """The verdict all rows share; ambiguous where some are faster and some slower."""
+    told = ", ".join(
+        f"{counts[name]} {name}"
+        for name in ("slower", "faster", "same", "ambiguous", "untimed", "added", "removed")
+        if counts.get(name)
+    )
+    found = {verdict for verdict in Verdict if counts.get(verdict.value)}
+    if not found:
+        return None, told or "nothing in common"
+    directions = found & {Verdict.SLOWER, Verdict.FASTER}
+    if len(directions) == 1:
+        return directions.pop(), told
+    return (Verdict.SAME if found == {Verdict.SAME} else Verdict.AMBIGUOUS), told
+
+
+def _findings(
+    environments: tuple[Mapping[str, str], Mapping[str, str]],
+    matched: Iterable[tuple[BenchmarkResult, BenchmarkResult]],
+) -> tuple[Finding, ...]:
+    found = [*environment_finding(*environments)]
+    for reference, candidate in matched:
+        found += [finding for finding in point_findings(reference, candidate) if finding not in found]
+    return tuple(sorted(found, key=lambda finding: _SEVERITIES.index(finding.severity)))

@@ -1,0 +1,129 @@
+"""What one call launches, by the profiler: kernels with their titles, operators, geometry and source files.
+
+`call_profiler()` makes the function the benchmark asks. It records a few calls in a temporary folder, reads
+the recording as a Session, and removes it. torch is reached through capture alone.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from opscope.analysis.kernel_titles import kernel_title
+from opscope.analysis.provenance import KernelFacts, Provenance, read_provenance
+from opscope.analysis.queries import sql
+from opscope.analysis.totals import KernelTotal, kernel_totals
+from opscope.capture.calls import profile_call
+from opscope.errors import CaptureError, OpscopeError
+from opscope.ingest.reader import load
+from opscope.model.benchmark import CallProfile, KernelUse
+from opscope.model.session import Session
+from opscope.provenance.origins import recorded_origins
+
+__all__ = ["call_profile_of", "call_profiler"]
+
+T = TypeVar("T")
+
+_CALLS = 3
+_WARMUP = 1  # attaching the profiler the first time takes longer than most calls
+
+
+def call_profiler(calls: int = _CALLS) -> Callable[[Callable[[], object]], CallProfile]:
+    """A function that records calls of another and says what one of them launches.
+
+    It raises CaptureError where nothing can be recorded, for instance because a profiler is running already;
+    the errors of the recorded function are its cause.
+
+    Args:
+        calls: Calls to record. Those that launch different kernels make counts that are no integers.
+    """
+
+    def inspect(fn: Callable[[], object]) -> CallProfile:
+        with tempfile.TemporaryDirectory(prefix="opscope-bench-", ignore_cleanup_errors=True) as folder:
+            return _recorded(fn, calls, Path(folder))
+
+    return inspect
+
+
+def _recorded(fn: Callable[[], object], calls: int, folder: Path) -> CallProfile:
+    try:
+        _, cycle = profile_call(
+            fn,
+            output_dir=folder,
+            warmup=_WARMUP,
+            active=calls,
+            record_shapes=False,
+            find_origins=recorded_origins,
+        )
+        with load([str(cycle.trace_path)]) as session:
+            return call_profile_of(session, calls)
+    except OpscopeError:
+        raise
+    except Exception as error:  # of the user's function, or of the profiler beneath
+        reason = f"{type(error).__name__}: {error}".rstrip(": ")
+        raise CaptureError(f"the call could not be profiled ({reason})") from error
+
+
+def call_profile_of(session: Session, calls: int) -> CallProfile:
+    """The device work of a Session as that of one of its `calls` calls.
+
+    Args:
+        session: A recording of nothing else.
+        calls: How many were recorded.
+    """
+    provenance = read_provenance(session)
+    launches = session.records(sql("launches"))
+    device_ns = sum(row["total_ns"] for row in launches)
+    totals = kernel_totals(launches, provenance, device_ns)
+    operators = _operators(launches)
+    return CallProfile(
+        calls=calls,
+        kernels_launched=_per_call(sum(total.calls for total in totals), calls),
+        device_ns=device_ns / calls,
+        kernels=tuple(_use(total, provenance, operators.get(total.name), calls) for total in totals),
+    )
+
+
+def _use(total: KernelTotal, provenance: Provenance, operator: str | None, calls: int) -> KernelUse:
+    facts = provenance.kernels.get(total.name)
+    geometries = total.geometries
+    return KernelUse(
+        name=total.name,
+        title=total.name if facts is None else kernel_title(facts),
+        kind=total.kind,
+        launches=_per_call(total.calls, calls),
+        device_ns=total.total_ns / calls,
+        operator=operator,
+        grid=_only(one.grid for one in geometries),
+        block=_only(one.block for one in geometries),
+        registers_per_thread=_only(one.registers_per_thread for one in geometries),
+        shared_memory_bytes=_only(one.shared_memory_bytes for one in geometries),
+        source_file=None if facts is None else _source_file(facts),
+    )
+
+
+def _operators(launches: Iterable[dict[str, Any]]) -> dict[str, str]:
+    """By kernel name: the operator whose launches of it took longest."""
+    time_ns: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for row in launches:
+        if row["operator"]:
+            time_ns[row["name"]][row["operator"]] += row["total_ns"]
+    return {name: max(sorted(of), key=of.__getitem__) for name, of in time_ns.items()}
+
+
+def _source_file(facts: KernelFacts) -> str | None:
+    if len(facts.units) == 1:
+        return facts.units[0]
+    return None if facts.location is None else facts.location.file
+
+
+def _only(values: Iterable[T | None]) -> T | None:
+    distinct = set(values)
+    return distinct.pop() if len(distinct) == 1 else None
+
+
+def _per_call(count: int, calls: int) -> float:
+    return count // calls if count % calls == 0 else count / calls

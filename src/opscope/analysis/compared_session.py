@@ -1,0 +1,235 @@
+"""One Session as a side of a comparison: what each operator, kernel and reason spent, in all and by step.
+
+Sums are exact integers. What lies outside steps is left out of every `Use` once steps are the basis, and
+counted by itself, so that all of a side's time is accounted for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from opscope.analysis.compared_environment import session_environment
+from opscope.analysis.provenance import KernelFacts, Provenance, read_provenance
+from opscope.analysis.queries import sql
+from opscope.model.comparison import Basis, Metric, SessionSide, Use
+from opscope.model.evidence import Grade
+from opscope.model.finding import Finding
+from opscope.model.session import Session
+from opscope.provenance.categories import OTHER, category_of
+
+__all__ = ["ComparedSession", "OperatorUse", "Recording", "read_recording"]
+
+Variant = tuple[str | None, str | None]  # overload and input shapes
+KernelKey = tuple[str, str]  # name and kind
+
+_SOURCES_SQL = "SELECT source FROM traces ORDER BY trace_id"
+_STEPS_SQL = """
+SELECT trace_id, step, sum(duration_ns)::BIGINT FROM steps WHERE step IS NOT NULL GROUP BY ALL ORDER BY ALL"""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What is read of one Session, before anyone knows what it is compared with.
+
+    Args:
+        calls: Rows of `compared_operators.sql`.
+        launches: Rows of `compared_launches.sql`.
+        steps: Duration of each step in ns, by trace and number.
+        has_stacks: Whether Python frames were recorded, which slows the host down.
+    """
+
+    sources: tuple[str, ...]
+    environment: Mapping[str, str]
+    calls: list[dict[str, Any]]
+    launches: list[dict[str, Any]]
+    steps: Mapping[tuple[int, int], int]
+    has_stacks: bool
+    provenance: Provenance
+    findings: tuple[Finding, ...]
+
+    @property
+    def has_device(self) -> bool:
+        """Whether any device activity was recorded."""
+        return bool(self.launches)
+
+
+def read_recording(session: Session) -> Recording:
+    """Everything a comparison reads of a Session."""
+    provenance = read_provenance(session)
+    return Recording(
+        sources=tuple(source for (source,) in session.query(_SOURCES_SQL)),
+        environment=session_environment(session, _certain_release(provenance)),
+        calls=session.records(sql("compared_operators")),
+        launches=session.records(sql("compared_launches")),
+        steps={(trace_id, step): ns for trace_id, step, ns in session.query(_STEPS_SQL)},
+        has_stacks=bool(session.scalar("SELECT count(*) FROM (SELECT 1 FROM frames LIMIT 1)")),
+        provenance=provenance,
+        findings=tuple(session.findings()),
+    )
+
+
+def _certain_release(provenance: Provenance) -> str | None:
+    """The release the kernels were recognized by, unless it is only the one that fits best."""
+    is_certain = provenance.torch_version_grade in {Grade.EXACT, Grade.RELEASE_INDEX}
+    return provenance.torch_version if is_certain else None
+
+
+@dataclass
+class _Sum:
+    """A `Use` in the making."""
+
+    calls: int = 0
+    launches: int = 0
+    time_ns: int = 0
+    step_ns: Counter[int] = field(default_factory=Counter)
+
+    def add(self, sample: int | None, *, calls: int = 0, launches: int = 0, time_ns: int = 0) -> None:
+        self.calls += calls
+        self.launches += launches
+        self.time_ns += time_ns
+        if sample is not None:
+            self.step_ns[sample] += time_ns
+
+    def use(self, samples: int) -> Use:
+        by_step = tuple(self.step_ns[sample] for sample in range(samples))
+        return Use(self.calls, self.launches, self.time_ns, by_step)
+
+
+@dataclass
+class OperatorUse:
+    """Sums of one operator name: in all, by overload and shapes, and by kernel."""
+
+    total: _Sum = field(default_factory=_Sum)
+    variants: defaultdict[Variant, _Sum] = field(default_factory=lambda: defaultdict(_Sum))
+    kernels: defaultdict[KernelKey, _Sum] = field(default_factory=lambda: defaultdict(_Sum))
+
+
+class ComparedSession:
+    """One side, counted by a metric over a basis.
+
+    Args:
+        recording: What was read.
+        metric: Which time.
+        basis: Over steps or over the whole.
+    """
+
+    def __init__(self, recording: Recording, metric: Metric, basis: Basis) -> None:
+        self.recording = recording
+        self._metric = metric
+        self._basis = basis
+        self._samples, self._ranks_per_step = _samples(recording.steps) if basis is Basis.STEP else ({}, 1)
+        self.operators: defaultdict[str, OperatorUse] = defaultdict(OperatorUse)
+        self.unattributed: defaultdict[str, OperatorUse] = defaultdict(OperatorUse)
+        self._total = _Sum()
+        self._outside = _Sum()
+        self._add_calls()
+        self._add_launches()
+
+    @property
+    def sample_count(self) -> int:
+        """Steps that serve as samples; 0 on the basis of totals."""
+        return len(set(self._samples.values()))
+
+    @property
+    def ranks_per_step(self) -> int:
+        """Ranks that a sample adds up."""
+        return self._ranks_per_step
+
+    @property
+    def total(self) -> Use:
+        """Everything in scope."""
+        return self._total.use(self.sample_count)
+
+    def wall(self) -> Use:
+        """Durations of the steps."""
+        wall = _Sum()
+        for key, duration_ns in self.recording.steps.items():
+            wall.add(self._samples[key], calls=1, time_ns=duration_ns)
+        return wall.use(self.sample_count)
+
+    def side(self) -> SessionSide:
+        """The facts of this side."""
+        recording = self.recording
+        return SessionSide(
+            sources=recording.sources,
+            ranks=len(recording.sources),
+            steps=self.sample_count,
+            ranks_per_step=self.ranks_per_step,
+            has_device=recording.has_device,
+            whole_ns=self._total.time_ns + self._outside.time_ns,
+            outside_steps_ns=self._outside.time_ns,
+            outside_steps_launches=self._outside.launches,
+            launches=self._total.launches,
+            environment=recording.environment,
+        )
+
+    def facts(self, kernel: str) -> KernelFacts:
+        """What is known of a kernel's name."""
+        return self.recording.provenance.kernels.get(kernel) or KernelFacts(kernel, OTHER)
+
+    def category(self, operator: str | None, kernel: str | None = None) -> str:
+        """Of an operator; of a kernel, where the operator is one no table knows."""
+        own = OTHER
+        if operator is not None:
+            functions = self.recording.provenance.functions.get(operator, ())
+            own = functions[0].category if functions else category_of(operator)
+        if own != OTHER or kernel is None:
+            return own
+        return self.facts(kernel).category
+
+    def _is_outside(self, row: Mapping[str, Any]) -> bool:
+        return self._basis is Basis.STEP and (row["trace_id"], row["step"]) not in self._samples
+
+    def _add_calls(self) -> None:
+        for row in self.recording.calls:
+            sample = self._samples.get((row["trace_id"], row["step"]))
+            counted = {"calls": row["calls"]}
+            if self._metric is Metric.CPU:
+                counted["time_ns"] = row["time_ns"]
+            if self._is_outside(row):
+                self._outside.add(None, **counted)
+                continue
+            operator = self.operators[row["operator"]]
+            for sums in (self._total, operator.total, operator.variants[_variant(row)]):
+                sums.add(sample, **counted)
+
+    def _add_launches(self) -> None:
+        for row in self.recording.launches:
+            sample = self._samples.get((row["trace_id"], row["step"]))
+            counted = {"launches": row["launches"] if row["kind"] == "kernel" else 0}
+            if self._metric is Metric.DEVICE:
+                counted["time_ns"] = row["time_ns"]
+            if self._is_outside(row):
+                self._outside.add(None, **counted)
+                continue
+            owner = self._owner(row)
+            self._total.add(sample, **counted)
+            owner.total.add(sample, **counted)
+            owner.variants[_variant(row)].add(sample, **counted)
+            kernel = owner.kernels[row["kernel"], row["kind"]]
+            kernel.add(sample, calls=row["launches"], **counted)
+
+    def _owner(self, row: Mapping[str, Any]) -> OperatorUse:
+        if row["operator"] is None:
+            return self.unattributed[row["attribution"]]
+        return self.operators[row["operator"]]
+
+
+def _variant(row: Mapping[str, Any]) -> Variant:
+    return row["overload"], row["input_shapes"]
+
+
+def _samples(steps: Mapping[tuple[int, int], int]) -> tuple[dict[tuple[int, int], int], int]:
+    """Sample of each step of each trace, and the ranks in a sample.
+
+    Ranks of one step wait for each other, so one sample is a step of all ranks, where all have the same
+    steps.
+    """
+    traces = {trace_id for trace_id, _ in steps}
+    numbers = sorted({step for _, step in steps})
+    if len(steps) == len(traces) * len(numbers):
+        return {key: numbers.index(key[1]) for key in steps}, len(traces)
+    return {key: index for index, key in enumerate(sorted(steps))}, 1

@@ -1,0 +1,348 @@
+"""Is an implementation's result right? Each is compared with a float64 reference on fresh random inputs.
+
+The memory its outputs land in is poisoned beforehand, so that elements it never writes show; inputs are
+compared bit by bit with copies, so that a function that changes them shows. What an implementation does
+wrong becomes a status, never an exception. Imports torch lazily.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from opscope.benchmarking.error_metric import Difference, difference
+from opscope.benchmarking.failures import failure_of, first_line
+from opscope.benchmarking.nested import map_tensors, named_tensors, tensors_of
+from opscope.benchmarking.poison import POISON_NAN, POISON_ZERO, poisoned_memory
+from opscope.benchmarking.problem import Inputs, Problem
+from opscope.errors import InputError
+from opscope.model.benchmark import OutputCheck, Status
+from opscope.workloads.runtime import is_out_of_memory, release_memory, require_torch, synchronize
+
+__all__ = ["CheckOutcome", "check_output", "default_tolerance"]
+
+_DIGITS = {  # binary digits of the significand, the hidden one counted
+    "float64": 53,
+    "complex128": 53,
+    "float32": 24,
+    "complex64": 24,
+    "float16": 11,
+    "bfloat16": 8,
+    "float8_e4m3fn": 4,
+    "float8_e5m2": 3,
+}
+_FLOAT64_ROUNDOFF = 2.0**-53
+_EXACT = {"bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64"}
+
+
+@dataclass(frozen=True)
+class CheckOutcome:
+    """What checking one implementation gave.
+
+    Attributes:
+        status: `ok` if nothing is wrong with it.
+        reason: What is wrong; with `ok`, why nothing could be compared; else None.
+        check: None if nothing was compared.
+        outputs: What the implementation returned; None if it raised. Holds device memory: drop it soon.
+    """
+
+    status: Status
+    reason: str | None
+    check: OutputCheck | None
+    outputs: Any = None
+
+
+def default_tolerance(dtype: str) -> float:
+    """Largest `max_relative_error` of a right answer in a dtype; 0 for integers and booleans.
+
+    A multiple of the unit roundoff u = 2⁻ᵖ (p binary digits), wide enough for any plain implementation:
+
+    * float64, float32: 1024 u (1.1e-13, 6.1e-5). Adding n products of random numbers one after another errs
+      by about 0.6 u √(n/2) of the result's rms: 37 u at n = 8192, and 210 u for the worst of 10⁸ elements.
+      TF32, whose inputs have 11 digits, is off by 3e-4 of the rms and fails.
+    * float16, bfloat16: 16 u (7.8e-3, 6.2e-2). Rounding the result costs 1 u; naive compositions, which round
+      after every operation, reach 2 u (gelu), 3 u (layer_norm) and 5 u (softmax, whose exponential turns the
+      rounding of an argument into an error of the result).
+    * 8-bit floats: 2 u: one rounding of the result.
+
+    Source: N. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., §2.8 (rounding errors as
+    random variables); the figures of compositions are measured, on normal random inputs.
+
+    Raises:
+        InputError: The dtype is not known.
+    """
+    if dtype in _EXACT:
+        return 0.0
+    if dtype not in _DIGITS:
+        raise InputError(f"no tolerance is known for dtype '{dtype}'", hint="Give the tolerance")
+    digits = _DIGITS[dtype]
+    headroom = 1024 if digits >= 24 else 16 if digits >= 8 else 2
+    return float(headroom * 2.0**-digits)
+
+
+def check_output(
+    fn: Callable[..., Any],
+    problem: Problem,
+    *,
+    reference: Callable[..., Any] | None,
+    tolerance: float | None = None,
+    seed: int = 1,
+    small: bool = False,
+) -> CheckOutcome:
+    """Whether a function solves the problem on inputs of a seed.
+
+    The reference is `problem.expected`, or `reference`, on inputs whose floating-point tensors are upcast to
+    float64; where that fails, `reference` on the inputs as they are. Outputs pair up with the reference's by
+    place. They may be of another floating-point dtype than the inputs (the tolerance judges their
+    precision), but not of another kind (floating-point, complex, integer, boolean), shape or device.
+    Integers and booleans must be equal, unless a tolerance is given.
+
+    Args:
+        fn: The implementation; called once, or twice if an output has no NaN to be poisoned with.
+        problem: Makes the inputs, and knows the answer or the dtype.
+        reference: Computes the answer where the problem has no `expected`.
+        tolerance: Of `max_relative_error`; the problem's, or by dtype, if None.
+        seed: Of the inputs; other than that of the inputs that are timed.
+        small: Check on the problem's `small_inputs`.
+    """
+    make = problem.small_inputs if small and problem.small_inputs is not None else problem.make_inputs
+    try:
+        inputs = make(seed)
+        answer = _answer(problem, reference, inputs)
+        return _checked(fn, problem, inputs, answer, tolerance, seed)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        outcome = _failed(error)
+    release_memory()
+    return outcome
+
+
+def _failed(error: BaseException) -> CheckOutcome:
+    failure = failure_of(error, "in its check")
+    return CheckOutcome(failure.status, failure.reason, None)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """The right outputs and what computed them, and what failed before; `outputs` is None if nothing did."""
+
+    outputs: Any
+    how: str
+
+
+def _answer(problem: Problem, reference: Callable[..., Any] | None, inputs: Inputs) -> _Answer:
+    """The first of the ways to the right answer that works, surest first."""
+    own_dtype = problem.dtype or "the inputs' dtype"
+    attempts = (
+        (problem.expected, "the expected result", "float64", _upcast),
+        (reference, problem.reference, "float64", _upcast),
+        (reference, problem.reference, own_dtype, _copy),
+    )
+    failures: list[str] = []
+    for fn, name, dtype, convert in attempts:
+        if fn is None:
+            continue
+        try:
+            outputs = fn(*map_tensors(convert, inputs))
+            synchronize()
+            if tensors_of(outputs):
+                return _Answer(outputs, "; ".join([f"{name} in {dtype}", *failures]))
+            failures.append(f"{name} in {dtype} returned no tensor")
+        except Exception as error:  # noqa: BLE001 - a reference may reject float64 in any way
+            failures.append(f"{name} in {dtype} failed: {first_line(error)}")
+        release_memory()
+    return _Answer(None, "; ".join(failures) or "there is no reference")
+
+
+def _checked(  # noqa: PLR0917 - the parts of one check
+    fn: Callable[..., Any],
+    problem: Problem,
+    inputs: Inputs,
+    answer: _Answer,
+    tolerance: float | None,
+    seed: int,
+) -> CheckOutcome:
+    """Call the function on poisoned memory and judge what it returned."""
+    copies = [(tensor, _copy(tensor)) for tensor in tensors_of(inputs)]
+    sizes = _output_sizes(answer.outputs, inputs)
+    for byte in (POISON_NAN, POISON_ZERO):
+        try:
+            with poisoned_memory(problem.device, sizes, byte):
+                outputs = fn(*inputs)
+                synchronize()
+        except Exception as error:  # noqa: BLE001 - an implementation may raise anything; the others go on
+            return _failed(error)
+        wrong = _wrong_without_comparing(problem, inputs, copies, outputs)
+        if wrong is not None:
+            return wrong
+        if answer.outputs is None:
+            return CheckOutcome(Status.OK, f"not checked: {answer.how}", None, outputs)
+        outcome = _compared(outputs, answer, _tolerances(problem, tolerance, inputs, outputs), seed)
+        # NaN marks what nobody wrote; integers and booleans have none, so they must come out right twice.
+        if outcome.status is not Status.OK or all(_has_nan(one) for one in tensors_of(outputs)):
+            return outcome
+    return outcome
+
+
+def _wrong_without_comparing(
+    problem: Problem, inputs: Inputs, copies: list[tuple[Any, Any]], outputs: Any
+) -> CheckOutcome | None:
+    """What can be said without the right answer; None if nothing is wrong so far."""
+    changed = [str(number) for number, (tensor, copy) in enumerate(copies) if not _same_bits(tensor, copy)]
+    if changed:
+        reason = f"changed its input tensor {', '.join(changed)} (counted from 0), so repeated calls differ"
+        return CheckOutcome(Status.MUTATES_INPUTS, reason, None, outputs)
+    tensors = tensors_of(outputs)
+    if not tensors:
+        returned = "None" if outputs is None else f"a value of type {type(outputs).__name__} without tensors"
+        return CheckOutcome(Status.NO_RESULT, f"returned {returned}", None, outputs)
+    places = {str(require_torch().device(problem.device)), *(str(one.device) for one in tensors_of(inputs))}
+    for place, tensor in named_tensors(outputs):
+        if str(tensor.device) not in places:
+            expected = " or ".join(sorted(places))
+            reason = f"output{place} is on {tensor.device}, not on {expected}"
+            return CheckOutcome(Status.WRONG, reason, None, outputs)
+    return None
+
+
+def _compared(outputs: Any, answer: _Answer, tolerances: tuple[float, float], seed: int) -> CheckOutcome:
+    """Every output beside its reference; `tolerances` of floating-point and of integer outputs."""
+    ours, theirs = list(named_tensors(outputs)), list(named_tensors(answer.outputs))
+    mismatch = _structure_mismatch(ours, theirs)
+    if mismatch is not None:
+        return CheckOutcome(Status.WRONG, mismatch, None, outputs)
+    reasons: list[str] = []
+    differences: list[Difference] = []
+    for (place, output), (_, expected) in zip(ours, theirs, strict=True):
+        limit = tolerances[0] if _has_nan(output) else tolerances[1]
+        one = _difference(output, expected, limit)
+        differences.append(one)
+        reasons += _objections(f"output{place}", one, limit)
+    check = _output_check(differences, tolerances[0], seed, answer.how)
+    status = Status.WRONG if reasons else Status.OK
+    return CheckOutcome(status, "; ".join(reasons) or None, check, outputs)
+
+
+def _difference(output: Any, expected: Any, tolerance: float) -> Difference:
+    """Like `difference`, but exact for integers that float64 cannot tell apart."""
+    one = difference(output, expected, tolerance)
+    if one.max_relative_error or _has_nan(output) or output.equal(expected.to(output)):
+        return one
+    return dataclasses.replace(one, max_relative_error=_FLOAT64_ROUNDOFF)
+
+
+def _objections(name: str, one: Difference, tolerance: float) -> list[str]:
+    found = []
+    count = f"of {one.element_count} elements"
+    if one.missing_count:
+        found.append(
+            f"{name}: {one.missing_count} {count} are not finite where the reference is "
+            "(memory is filled with NaN beforehand: perhaps never written)"
+        )
+    if one.unexpected_count:
+        found.append(f"{name}: {one.unexpected_count} {count} differ where the reference is not finite")
+    if not one.max_relative_error <= tolerance:
+        limit = f"the tolerance of {tolerance:.2g}" if tolerance else "the reference, which is exact"
+        found.append(f"{name} differs by {one.max_relative_error:.2g}, more than {limit}")
+    return found
+
+
+def _output_check(differences: list[Difference], tolerance: float, seed: int, how: str) -> OutputCheck:
+    is_finite = not any(one.missing_count or one.unexpected_count for one in differences)
+    scale = math.fsum(one.squared_reference for one in differences)
+    error = math.fsum(one.squared_error for one in differences)
+    norm_ratio = math.sqrt(error / scale) if scale else math.sqrt(error)
+    return OutputCheck(
+        max_relative_error=max(one.max_relative_error for one in differences) if is_finite else None,
+        relative_error=norm_ratio if is_finite and math.isfinite(norm_ratio) else None,
+        tolerance=tolerance,
+        element_count=sum(one.element_count for one in differences),
+        seed=seed,
+        reference=how,
+    )
+
+
+def _structure_mismatch(ours: list[tuple[str, Any]], theirs: list[tuple[str, Any]]) -> str | None:
+    if len(ours) != len(theirs):
+        return f"returned {len(ours)} tensors, the reference {len(theirs)}"
+    for (place, output), (_, expected) in zip(ours, theirs, strict=True):
+        if output.shape != expected.shape:
+            return f"output{place} has shape {tuple(output.shape)}, the reference {tuple(expected.shape)}"
+        if _kind(output) != _kind(expected):
+            return f"output{place} is {_kind(output)}, the reference is {_kind(expected)}"
+    return None
+
+
+def _tolerances(
+    problem: Problem, tolerance: float | None, inputs: Inputs, outputs: Any
+) -> tuple[float, float]:
+    """Of floating-point outputs, and of integer ones."""
+    given = problem.tolerance if tolerance is None else tolerance
+    if given is not None:
+        return given, given
+    if problem.dtype is not None:
+        return default_tolerance(problem.dtype), 0.0
+    # Nothing is declared: the coarsest dtype that goes in decides, or that comes out if there is none.
+    floating = [tensor for tensor in tensors_of(inputs) if _has_nan(tensor)] or tensors_of(outputs)
+    return max(default_tolerance(_dtype_name(tensor)) for tensor in floating), 0.0
+
+
+def _output_sizes(expected: Any, inputs: Inputs) -> list[int]:
+    """Bytes of the outputs at the widths they may have, by the reference; like the inputs without one."""
+    outputs = tensors_of(expected)
+    if not outputs:
+        return [tensor.numel() * tensor.element_size() for tensor in tensors_of(inputs)]
+    widths = {tensor.element_size() for tensor in tensors_of(inputs)} or {4}
+    return [tensor.numel() * width for tensor in outputs for width in sorted(widths)]
+
+
+def _upcast(tensor: Any) -> Any:
+    """A copy in float64 (complex128) of floating-point data; a copy of any other."""
+    torch = require_torch()
+    if tensor.is_complex():
+        wide = torch.complex128
+    elif tensor.is_floating_point():
+        wide = torch.float64
+    else:
+        return _copy(tensor)
+    return tensor.detach().to(wide, copy=True).requires_grad_(tensor.requires_grad)
+
+
+def _copy(tensor: Any) -> Any:
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+
+def _same_bits(one: Any, other: Any) -> bool:
+    """Whether two tensors agree in shape, dtype and every bit, so that NaN equals NaN."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return bool(require_torch().equal(_bits(one), _bits(other)))
+
+
+def _bits(tensor: Any) -> Any:
+    torch = require_torch()
+    dense = tensor.detach() if tensor.layout is torch.strided else tensor.detach().to_dense()
+    if dense.is_complex():
+        dense = torch.view_as_real(dense.resolve_conj())
+    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return dense.resolve_neg().view(integers[dense.element_size()])
+
+
+def _has_nan(tensor: Any) -> bool:
+    return bool(tensor.is_floating_point() or tensor.is_complex())
+
+
+def _kind(tensor: Any) -> str:
+    if tensor.is_complex():
+        return "complex"
+    if tensor.is_floating_point():
+        return "floating-point"
+    return "boolean" if tensor.dtype is require_torch().bool else "integer"
+
+
+def _dtype_name(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

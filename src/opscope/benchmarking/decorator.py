@@ -1,0 +1,224 @@
+"""`@opscope.benchmark`: marks functions of a file as implementations of one thing.
+
+A mark changes nothing about the function: it stays the plain callable it was. `opscope bench FILE.py` finds
+the marked functions of a file and benchmarks each group of them. Imports nothing of torch.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, TypeVar, overload
+
+from opscope.errors import InputError
+
+__all__ = [
+    "BenchmarkMark",
+    "FunctionGroup",
+    "Marked",
+    "benchmark",
+    "mark_of",
+    "marked_functions",
+    "marked_groups",
+]
+
+_ATTRIBUTE = "__opscope_benchmark__"
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class BenchmarkMark:
+    """What the decorator was told about one function. None leaves it to the others of the group.
+
+    Args:
+        name: Of its row; the function's own name if None.
+        group: Functions of one group are compared with each other; one group for the file if None.
+        inputs: Makes the arguments; or the arguments themselves.
+        reference: Name of the group's reference.
+        is_reference: This is the reference.
+        expected: Computes the right answer.
+        params: Values to sweep over, by parameter of `inputs`.
+    """
+
+    name: str | None = None
+    group: str | None = None
+    inputs: Any = None
+    reference: str | None = None
+    is_reference: bool = False
+    expected: Callable[..., Any] | None = None
+    params: Mapping[str, tuple[Any, ...]] | None = None
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A function with its mark."""
+
+    name: str
+    function: Callable[..., Any]
+    mark: BenchmarkMark
+
+
+@dataclass(frozen=True)
+class FunctionGroup:
+    """Functions that are compared with each other, and what their marks agree on."""
+
+    name: str
+    functions: Mapping[str, Callable[..., Any]]
+    inputs: Any
+    reference: str | None
+    expected: Callable[..., Any] | None
+    params: Mapping[str, tuple[Any, ...]]
+
+
+@overload
+def benchmark(function: F, /) -> F: ...
+@overload
+def benchmark(
+    *,
+    inputs: Any = None,
+    reference: str | None = None,
+    is_reference: bool = False,
+    expected: Callable[..., Any] | None = None,
+    params: Mapping[str, Iterable[Any]] | None = None,
+    group: str | None = None,
+    name: str | None = None,
+) -> Callable[[F], F]: ...
+def benchmark(
+    function: F | None = None,
+    /,
+    *,
+    inputs: Any = None,
+    reference: str | None = None,
+    is_reference: bool = False,
+    expected: Callable[..., Any] | None = None,
+    params: Mapping[str, Iterable[Any]] | None = None,
+    group: str | None = None,
+    name: str | None = None,
+) -> F | Callable[[F], F]:
+    """Mark a function for `opscope bench FILE.py`; used bare or with arguments.
+
+        @opscope.benchmark(inputs=make_inputs, params={"n": [1024, 4096]}, is_reference=True)
+        def slow(x): ...
+
+        @opscope.benchmark
+        def fast(x): ...
+
+    What one function of a group says holds for all of them.
+
+    Args:
+        function: When used bare.
+        inputs: A function that makes the arguments (it is given those of the swept parameters, `device`,
+            `dtype` and `seed` that it names), or the arguments themselves.
+        reference: Name of the function that ratios refer to; the first of the group if no one says.
+        is_reference: This function is it.
+        expected: Computes the right answer, given the inputs with floating-point tensors in float64.
+        params: Values to sweep over, by parameter name.
+        group: Which functions are compared with each other; all of the file without one.
+        name: Of its row; the function's own if None.
+
+    Raises:
+        InputError: A swept parameter has no values, or `reference` and `is_reference` contradict each other.
+    """
+    if reference is not None and is_reference:
+        raise InputError("reference and is_reference both name a reference", hint="Give one of them")
+    swept = None if params is None else {key: _values(key, values) for key, values in params.items()}
+    mark = BenchmarkMark(name, group, inputs, reference, is_reference, expected, swept)
+
+    def decorate(fn: F) -> F:
+        return _with_mark(fn, mark)
+
+    return decorate if function is None else decorate(function)
+
+
+def _values(name: str, values: Iterable[Any]) -> tuple[Any, ...]:
+    kept = (values,) if isinstance(values, str) else tuple(values)
+    if not kept:
+        raise InputError(f"the parameter '{name}' has no values", hint="Give a list such as [1024, 4096]")
+    return kept
+
+
+def _with_mark(fn: F, mark: BenchmarkMark) -> F:
+    if not callable(fn):
+        raise InputError(f"a {type(fn).__name__} is no function", hint="Write @opscope.benchmark(inputs=…)")
+    try:
+        setattr(fn, _ATTRIBUTE, mark)
+    except (AttributeError, TypeError):  # a builtin such as torch.square holds no attributes
+        return _with_mark(_plain(fn), mark)
+    return fn
+
+
+def _plain(fn: F) -> F:
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+def mark_of(function: Any) -> BenchmarkMark | None:
+    """The mark of a function; None if it has none."""
+    mark = getattr(function, _ATTRIBUTE, None)
+    return mark if isinstance(mark, BenchmarkMark) else None
+
+
+def marked_functions(module: ModuleType) -> tuple[Marked, ...]:
+    """The marked functions of a module in the order they are defined, each once."""
+    found: dict[int, Marked] = {}
+    for attribute, value in vars(module).items():
+        mark = mark_of(value)
+        if mark is not None:
+            found.setdefault(id(value), Marked(mark.name or attribute, value, mark))
+    return tuple(found.values())
+
+
+def marked_groups(functions: Sequence[Marked], default_name: str) -> tuple[FunctionGroup, ...]:
+    """The groups of marked functions, in the order of their first members.
+
+    Args:
+        functions: As `marked_functions` finds them.
+        default_name: Of the group of those that name none.
+
+    Raises:
+        InputError: Members of a group contradict each other or have the same name.
+    """
+    groups: dict[str, list[Marked]] = {}
+    for marked in functions:
+        groups.setdefault(marked.mark.group or default_name, []).append(marked)
+    return tuple(_group(name, members) for name, members in groups.items())
+
+
+def _group(name: str, members: Sequence[Marked]) -> FunctionGroup:
+    by_name: dict[str, Callable[..., Any]] = {}
+    for member in members:
+        if member.name in by_name:
+            raise InputError(
+                f"two functions of the group '{name}' are called '{member.name}'",
+                hint="Give one of them another: @opscope.benchmark(name=…)",
+            )
+        by_name[member.name] = member.function
+    references = [m.name if m.mark.is_reference else m.mark.reference for m in members]
+    return FunctionGroup(
+        name,
+        by_name,
+        inputs=_agreed(name, "inputs", [member.mark.inputs for member in members]),
+        reference=_agreed(name, "reference", references),
+        expected=_agreed(name, "expected", [member.mark.expected for member in members]),
+        params=_agreed(name, "params", [member.mark.params for member in members]) or {},
+    )
+
+
+def _agreed(group: str, what: str, values: Sequence[Any]) -> Any:
+    """What the members that say anything say."""
+    said = [value for value in values if value is not None]
+    for other in said[1:]:
+        # Tensors have no single truth value, so what is not plain data is compared by identity.
+        alike = other == said[0] if isinstance(other, str | Mapping) else other is said[0]
+        if not alike:
+            raise InputError(
+                f"functions of the group '{group}' name different {what}",
+                hint="Name it once, or give the functions groups of their own: @opscope.benchmark(group=…)",
+            )
+    return said[0] if said else None

@@ -1,0 +1,241 @@
+"""What is to be measured: one problem, or several over values of parameters or groups of functions.
+
+Everything that can be checked without making inputs is checked when a plan is made. Imports nothing of torch
+by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from opscope.benchmarking.decorator import FunctionGroup
+from opscope.benchmarking.parameters import Values, points
+from opscope.benchmarking.problem import Problem
+from opscope.benchmarking.suites import Suite, SuiteOptions, suite
+from opscope.benchmarking.targets import (
+    group_of_functions,
+    groups_of_targets,
+    is_target,
+    named_functions,
+    selected,
+)
+from opscope.benchmarking.user_problem import Setting, check_parameters, group_problem, takes
+from opscope.errors import InputError
+
+__all__ = ["Choice", "Plan", "Point", "Target", "group_plan", "plan_of", "suite_plan"]
+
+_DTYPE = "dtype"
+
+Target = str | Callable[..., Any] | Mapping[str, Callable[..., Any]]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a user asks for besides the targets. What is left out, the targets decide.
+
+    Args:
+        shape: Of a suite.
+        dtype: Of a suite, or what an inputs function gets.
+        device: `"auto"`, `"cpu"`, `"cuda"` or `"cuda:N"`.
+        implementations: Names of those to measure; all if empty.
+        reference: Name of the implementation that ratios refer to.
+        inputs: For functions: what makes their arguments, as a function or a target, or the arguments.
+        expected: For functions: what computes the right answer, as a function or a target.
+        options: A suite's own parameters, e.g. `{"approximate": "tanh"}`.
+        parameters: What is swept over.
+        interpret: Only the Triton implementations of a suite, in Triton's interpreter.
+        name: Of the group of functions.
+    """
+
+    shape: tuple[int, ...] | None = None
+    dtype: str | None = None
+    device: str = "auto"
+    implementations: tuple[str, ...] = ()
+    reference: str | None = None
+    inputs: Any = None
+    expected: Any = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    parameters: Values = field(default_factory=dict)
+    interpret: bool = False
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class Point:
+    """One problem of a plan.
+
+    Args:
+        label: For people, e.g. `n=1024`; empty where there is but one point.
+        make: Makes the problem; may allocate its inputs.
+    """
+
+    label: str
+    make: Callable[[], Problem]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be measured; `parameters` are those swept over, with their values."""
+
+    name: str
+    points: tuple[Point, ...]
+    parameters: Values = field(default_factory=dict)
+
+    @property
+    def is_sweep(self) -> bool:
+        """Whether there are several points, so that the result is a sweep."""
+        return len(self.points) > 1
+
+
+def plan_of(targets: Sequence[Target], choice: Choice) -> Plan:
+    """The plan of a suite's name, of files and functions by name, or of functions themselves.
+
+    Raises:
+        InputError: A target, a name or a parameter is not known, or an option belongs to the other kind of
+            target.
+        DependencyError: torch is not installed.
+    """
+    names = [target for target in targets if isinstance(target, str)]
+    if names and len(names) < len(targets):
+        raise InputError("names and functions cannot be mixed", hint="Give functions, or names")
+    if len(names) == 1 and not is_target(names[0]):
+        return _plan_of_suite(names[0], choice)
+    for name in names:
+        if not is_target(name):
+            hint = "Give one suite, or a FILE.py:function for each"
+            raise InputError(f"'{name}' stands beside other targets", hint=hint)
+    return _plan_of_functions(targets, names, choice)
+
+
+def _plan_of_suite(name: str, choice: Choice) -> Plan:
+    chosen = suite(name)
+    for option, value in (("inputs", choice.inputs), ("expected", choice.expected)):
+        if value is not None:
+            raise InputError(
+                f"the suite '{name}' makes its own {option}", hint=f"--{option} belongs to FILE.py:function"
+            )
+    options = SuiteOptions(
+        shape=choice.shape,
+        dtype=choice.dtype,
+        device=choice.device,
+        implementations=choice.implementations,
+        reference=choice.reference,
+        parameters=choice.options,
+        interpret=choice.interpret,
+    )
+    return suite_plan(chosen, options, choice.parameters)
+
+
+def _plan_of_functions(targets: Sequence[Target], names: Sequence[str], choice: Choice) -> Plan:
+    for option, value in (("shape", choice.shape), ("interpret", choice.interpret), *choice.options.items()):
+        if value:
+            raise InputError(
+                f"--{option} belongs to suites",
+                hint="Functions get their sizes by --param, e.g. --param n=1024",
+            )
+    groups = groups_of_targets(names, inputs=choice.inputs, expected=choice.expected) if names else ()
+    if not names:
+        functions = named_functions(targets)
+        groups = (
+            group_of_functions(functions, name=choice.name, inputs=choice.inputs, expected=choice.expected),
+        )
+    return _plan_of_groups(groups, choice)
+
+
+def _plan_of_groups(groups: Sequence[FunctionGroup], choice: Choice) -> Plan:
+    """The plan of groups. A name or a parameter must belong to one of them, and holds for those it does."""
+    _require_known([*choice.implementations, *([choice.reference] if choice.reference else [])], groups)
+    check_parameters(groups, choice.parameters)
+    setting = Setting(choice.device, choice.dtype)
+    plans = []
+    for group in groups:
+        names = [name for name in choice.implementations if name in group.functions]
+        if choice.implementations and not names:
+            continue
+        is_here = choice.reference in group.functions
+        kept = selected(replace(group, reference=choice.reference) if is_here else group, names)
+        given = {name: values for name, values in choice.parameters.items() if takes(kept, name)}
+        plans.append(group_plan(kept, setting, given))
+    return _joined(plans, choice.name or groups[0].name.partition(":")[0])
+
+
+def _require_known(names: Sequence[str], groups: Sequence[FunctionGroup]) -> None:
+    known = list(dict.fromkeys(name for group in groups for name in group.functions))
+    for name in names:
+        if name not in known:
+            where = ", ".join(group.name for group in groups)
+            raise InputError(f"'{where}' has no function '{name}'", hint=f"It has: {', '.join(known)}")
+
+
+def suite_plan(suite: Suite, options: SuiteOptions, parameters: Values) -> Plan:
+    """The problems of a suite over its sizes, its dtype and its own parameters. All are checked here.
+
+    Raises:
+        InputError: The suite has no such parameter, or a point does not fit.
+    """
+    for name in parameters:
+        if name not in {_DTYPE, *suite.shape_names, *suite.parameters}:
+            known = ", ".join((*suite.shape_names, _DTYPE, *suite.parameters))
+            raise InputError(f"'{suite.name}' has no parameter '{name}'", hint=f"It has {known}")
+    return Plan(
+        suite.name, tuple(_suite_point(suite, options, point) for point in points(parameters)), parameters
+    )
+
+
+def _suite_point(suite: Suite, options: SuiteOptions, values: Mapping[str, Any]) -> Point:
+    problem = suite.problem(_options_at(suite, options, values))
+    return Point(_label(values), lambda: replace(problem, parameters={**problem.parameters, **values}))
+
+
+def _options_at(suite: Suite, options: SuiteOptions, values: Mapping[str, Any]) -> SuiteOptions:
+    sizes = {name: value for name, value in values.items() if name in suite.shape_names}
+    for name, size in sizes.items():
+        if not isinstance(size, int):
+            raise InputError(f"{name}={size} is no size for '{suite.name}'", hint="Sizes are integers")
+    own = {name: str(value) for name, value in values.items() if name in suite.parameters}
+    options = replace(
+        options,
+        dtype=str(values[_DTYPE]) if _DTYPE in values else options.dtype,
+        parameters={**options.parameters, **own},
+    )
+    if not sizes:
+        return options
+    # What is not swept over stays as it was asked for, or as the suite has it on this device.
+    shape = options.shape or suite.problem(replace(options, shape=None)).shape or suite.cuda_shape
+    named = dict(zip(suite.shape_names, shape, strict=True)) | sizes
+    return replace(options, shape=tuple(named.values()))
+
+
+def group_plan(group: FunctionGroup, setting: Setting, parameters: Values) -> Plan:
+    """The problems of the user's functions over the given parameters and those their marks name.
+
+    Raises:
+        InputError: No one takes a parameter.
+    """
+    swept = {**group.params, **parameters}
+    check_parameters([group], swept)
+
+    def point(values: Mapping[str, Any]) -> Point:
+        return Point(_label(values), lambda: group_problem(group, values, setting))
+
+    return Plan(group.name, tuple(point(values) for values in points(swept)), swept)
+
+
+def _joined(plans: Sequence[Plan], name: str) -> Plan:
+    """One plan of several; the plan itself if there is but one."""
+    if len(plans) == 1:
+        return plans[0]
+    joined = [
+        Point(f"{plan.name} {point.label}".rstrip(), point.make) for plan in plans for point in plan.points
+    ]
+    swept: dict[str, tuple[Any, ...]] = {}
+    for plan in plans:
+        for parameter, values in plan.parameters.items():
+            swept[parameter] = tuple(dict.fromkeys((*swept.get(parameter, ()), *values)))
+    return Plan(name, tuple(joined), swept)
+
+
+def _label(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in values.items())

@@ -1,0 +1,144 @@
+"""Benchmark results as files: one result, or a sweep of several; the JSON is that of `opscope bench --json`.
+
+A file is replaced in one step, so it is whole whenever it is read. Imports neither torch nor the engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from opscope.benchmarking.sweep import BenchmarkSweep
+from opscope.errors import InputError
+from opscope.model.benchmark import BENCHMARK_SCHEMA_VERSION, BenchmarkResult
+
+__all__ = [
+    "check_writable",
+    "is_result_file",
+    "load_benchmark",
+    "load_results",
+    "result_document",
+    "save_benchmark",
+]
+
+_KEYS = ("schema_version", "suite")
+_HEAD_BYTES = 1_024
+_HINT = "Results are written by opscope bench --save"
+
+
+def result_document(result: BenchmarkResult | BenchmarkSweep) -> dict[str, Any]:
+    """The result in JSON types; a float that is no number is None."""
+    return _finite(msgspec.to_builtins(result))  # type: ignore[no-any-return]
+
+
+def check_writable(path: str | os.PathLike[str], *, force: bool) -> None:
+    """Return if a result can be written to the file; asked before anything is measured.
+
+    Raises:
+        InputError: The file exists and `force` is false, its folder does not exist, or cannot be written in.
+    """
+    target = Path(path)
+    if target.is_dir():
+        raise InputError("this is a folder", source=target, hint="Give the name of a file, e.g. result.json")
+    if target.exists() and not force:
+        raise InputError("the file exists", source=target, hint="Overwrite it with --force")
+    if not target.parent.is_dir():
+        raise InputError("there is no such folder", source=target.parent, hint="Make it first")
+    if not os.access(target.parent, os.W_OK):
+        raise InputError("the folder cannot be written in", source=target.parent, hint="Choose another")
+
+
+def save_benchmark(
+    path: str | os.PathLike[str], result: BenchmarkResult | BenchmarkSweep, *, force: bool = False
+) -> Path:
+    """Write a result and return its path.
+
+    Raises:
+        InputError: The file exists and `force` is false, or cannot be written.
+    """
+    check_writable(path, force=force)
+    target = Path(path)
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    text = json.dumps(result_document(result), indent=1, ensure_ascii=False, allow_nan=False)
+    try:
+        partial.write_text(text + "\n", encoding="utf-8", errors="backslashreplace", newline="\n")
+        partial.replace(target)
+    except OSError as error:
+        raise InputError(f"the file cannot be written ({error.strerror or error})", source=target) from error
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+    return target
+
+
+def is_result_file(path: str | os.PathLike[str]) -> bool:
+    """Whether a file begins as a benchmark result does; it may still be damaged."""
+    try:
+        with Path(path).open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError:
+        return False
+    return head.lstrip().startswith(b"{") and all(f'"{key}"'.encode() in head for key in _KEYS)
+
+
+def load_benchmark(path: str | os.PathLike[str]) -> BenchmarkResult | BenchmarkSweep:
+    """The result or sweep in a file.
+
+    Raises:
+        InputError: No such file, no benchmark result, or one of a newer opscope.
+    """
+    document = _read(Path(path))
+    version = document["schema_version"]
+    if not isinstance(version, int) or version > BENCHMARK_SCHEMA_VERSION:
+        raise InputError(
+            f"the result has schema version {version}, this opscope knows {BENCHMARK_SCHEMA_VERSION}",
+            source=path,
+            hint="Update opscope",
+        )
+    try:
+        if "points" in document:
+            return msgspec.convert(document, BenchmarkSweep)
+        return msgspec.convert(document, BenchmarkResult)
+    except msgspec.ValidationError as error:
+        raise InputError(f"the benchmark result is damaged ({error})", source=path, hint=_HINT) from error
+
+
+def load_results(path: str | os.PathLike[str]) -> tuple[BenchmarkResult, ...]:
+    """The results in a file: the points of a sweep, or the only one.
+
+    Raises:
+        InputError: As `load_benchmark`.
+    """
+    loaded = load_benchmark(path)
+    return loaded.points if isinstance(loaded, BenchmarkSweep) else (loaded,)
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        document = msgspec.json.decode(path.read_bytes())
+    except OSError as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
+        raise InputError(reason, source=path, hint=_HINT) from error
+    except msgspec.DecodeError as error:
+        raise InputError(f"not a benchmark result: no JSON ({error})", source=path, hint=_HINT) from error
+    is_result = isinstance(document, dict) and all(key in document for key in _KEYS)
+    if not is_result or not ("rows" in document or "points" in document):
+        raise InputError("not a benchmark result", source=path, hint=_HINT)
+    return document  # type: ignore[no-any-return]
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [_finite(item) for item in value]
+    return value

@@ -1,0 +1,242 @@
+"""Rounds of samples: in each, every implementation is sampled once, in random order.
+
+Interleaved like this, whatever changes with time (clocks, temperature, other load) hits all alike. All
+samples are kept, and what was taken stays whole if the loop is interrupted anywhere. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from opscope.benchmarking.failures import Failure, failure_of
+from opscope.benchmarking.statistics import median_interval, relative_half_width
+from opscope.benchmarking.timer import Timer
+from opscope.model.benchmark import BenchmarkOptions, DeviceState
+
+__all__ = ["Lane", "Sampling", "Watcher"]
+
+_NS_PER_S = 1_000_000_000
+_ORDERS_AT_ONCE = 64
+# Convergence is looked at when a lane has so many times the samples it had at the last look.
+_CHECK_GROWTH = 1.25
+_POLL_NS = 50_000_000
+_REPORT_NS = 1_000_000_000
+# Polling and reporting wait so many times what they last cost: each takes at most 2.5 % of the time.
+_REST = 40
+
+
+class Watcher(Protocol):
+    """Is told what happens between rounds."""
+
+    def failed(self, lane: Lane, failure: Failure) -> bool:
+        """A lane has failed and left the rounds. Returns whether the others can go on."""
+        ...
+
+    def progressed(self) -> None:
+        """Some rounds are done."""
+        ...
+
+
+@dataclass
+class Lane:
+    """One implementation in the rounds.
+
+    Attributes:
+        name: Of the implementation.
+        bodies: What a sample runs, by the set of inputs it begins with: round i runs body i modulo their
+            number.
+        calls: Calls in each body.
+        samples: Round and duration in nanoseconds of each sample, in the order taken.
+        spent_ns: Wall time its samples took.
+        is_precise: Whether its median was known well enough at the last look.
+    """
+
+    name: str
+    bodies: Sequence[Callable[[], object]]
+    calls: int = 1
+    samples: list[tuple[int, int]] = field(default_factory=list)
+    spent_ns: int = 0
+    is_precise: bool = False
+
+    @property
+    def samples_ns(self) -> tuple[float, ...]:
+        """Duration of each sample per call."""
+        return tuple(duration / self.calls for _, duration in self.samples)
+
+    @property
+    def rounds(self) -> tuple[int, ...]:
+        """The round of each sample."""
+        return tuple(number for number, _ in self.samples)
+
+
+class Sampling:
+    """The rounds and what they cost.
+
+    A lane leaves the rounds when it has the most samples allowed, or the fewest and no time left. The rounds
+    end when every lane has left or is precise, having the fewest.
+
+    Args:
+        lanes: At least one; each needs at least one body.
+        timer: Takes the samples.
+        options: Fewest and most samples, time budget, precision, seed.
+        watcher: Is told of errors and progress.
+        read_state: Reads the device's state between rounds.
+        now_ns: The host's clock.
+
+    Attributes:
+        lanes: As given.
+        states: What was read, with the number of rounds done then.
+        elapsed_ns: Wall time of the rounds.
+        in_samples_ns: The part of it in which samples were taken.
+    """
+
+    def __init__(
+        self,
+        lanes: Sequence[Lane],
+        timer: Timer,
+        options: BenchmarkOptions,
+        watcher: Watcher,
+        *,
+        read_state: Callable[[], DeviceState | None],
+        now_ns: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        self.lanes = list(lanes)
+        self.states: list[tuple[int, DeviceState]] = []
+        self.elapsed_ns = 0
+        self.in_samples_ns = 0
+        self._timer = timer
+        self._options = options
+        self._watcher = watcher
+        self._now_ns = now_ns
+        self._read_state = read_state
+        self._budget_ns = options.time_budget_s * _NS_PER_S
+        self._next_check = options.min_samples
+        self._random = np.random.default_rng(options.seed)
+        self._poll = _Rhythm(_POLL_NS)
+        self._report = _Rhythm(_REPORT_NS)
+        self._began_ns = 0
+
+    def run(self) -> None:
+        """Take samples until every lane is done."""
+        self._began_ns = self._now_ns()
+        self._report.wait(self._began_ns, self._began_ns)
+        active = list(self.lanes)
+        number = 0
+        try:
+            self._poll_state(number)
+            while active:
+                orders = self._random.permuted(np.tile(np.arange(len(active)), (_ORDERS_AT_ONCE, 1)), axis=1)
+                number, active = self._rounds(active, orders.tolist(), number)
+            self._poll_state(number)
+        finally:
+            self.elapsed_ns = self._now_ns() - self._began_ns
+
+    def throttled(self, lane: Lane) -> tuple[int, ...]:
+        """Indices of the samples taken between two reads of which one showed a reason that lowers clocks."""
+        suspect = [
+            (before, after)
+            for (before, one), (after, other) in zip(self.states, self.states[1:], strict=False)
+            if one.throttle_reasons or other.throttle_reasons
+        ]
+        if not suspect:
+            return ()
+        begins, ends = np.array(suspect).T
+        rounds = np.array(lane.rounds, dtype=np.int64)
+        interval = np.searchsorted(begins, rounds, side="right") - 1
+        is_inside = (interval >= 0) & (rounds < ends[np.maximum(interval, 0)])
+        return tuple(int(index) for index in np.flatnonzero(is_inside))
+
+    def _rounds(self, active: list[Lane], orders: list[list[int]], number: int) -> tuple[int, list[Lane]]:
+        """Rounds in these orders, until one changes who takes part: the next round and its lanes."""
+        for order in orders:
+            remaining = self._round(active, order, number)
+            number += 1
+            remaining = self._still_wanted(remaining)
+            self._between_rounds(number)
+            if len(remaining) != len(active):
+                return number, remaining
+        return number, active
+
+    def _round(self, active: list[Lane], order: list[int], number: int) -> list[Lane]:
+        """One sample of each lane; the lanes that did not fail."""
+        failed: list[str] = []
+        for index in order:
+            lane = active[index]
+            try:
+                self._sample(lane, number)
+                continue
+            except Exception as error:  # noqa: BLE001 - an implementation may raise anything
+                failure = failure_of(error, "while it was sampled")
+            # Here the error and the memory its frames hold are gone.
+            failed.append(lane.name)
+            if not self._watcher.failed(lane, failure):
+                return []
+        return [lane for lane in active if lane.name not in failed] if failed else active
+
+    def _sample(self, lane: Lane, number: int) -> None:
+        body = lane.bodies[number % len(lane.bodies)]
+        began_ns = self._now_ns()
+        duration_ns = self._timer.measure(body)
+        took_ns = self._now_ns() - began_ns
+        lane.samples.append((number, duration_ns))
+        lane.spent_ns += took_ns
+        self.in_samples_ns += took_ns
+
+    def _still_wanted(self, active: list[Lane]) -> list[Lane]:
+        """The lanes that need more samples."""
+        options = self._options
+        overhead_ns = (self._now_ns() - self._began_ns - self.in_samples_ns) / len(self.lanes)
+        most = options.max_samples
+        wanted = [
+            lane
+            for lane in active
+            if len(lane.samples) < most
+            and (len(lane.samples) < options.min_samples or lane.spent_ns + overhead_ns < self._budget_ns)
+        ]
+        if wanted and len(wanted[0].samples) >= self._next_check:
+            self._next_check = int(self._next_check * _CHECK_GROWTH) + 1
+            for lane in wanted:
+                lane.is_precise = is_precise(lane, options.precision)
+            if all(lane.is_precise for lane in wanted):
+                return []
+        return wanted
+
+    def _between_rounds(self, number: int) -> None:
+        now_ns = self._now_ns()
+        if self._poll.is_due(now_ns):
+            self._poll_state(number)
+        if self._report.is_due(now_ns):
+            self.elapsed_ns = now_ns - self._began_ns
+            self._watcher.progressed()
+            self._report.wait(now_ns, self._now_ns())
+
+    def _poll_state(self, number: int) -> None:
+        began_ns = self._now_ns()
+        state = self._read_state()
+        if state is not None:
+            self.states.append((number, state))
+        self._poll.wait(began_ns, self._now_ns())
+
+
+def is_precise(lane: Lane, precision: float) -> bool:
+    """Whether half the width of the interval of a lane's median is within `precision` of it."""
+    return relative_half_width(median_interval(lane.samples_ns)) <= precision
+
+
+class _Rhythm:
+    """When something is due again: after a fixed time, and after many times what it last took."""
+
+    def __init__(self, every_ns: int) -> None:
+        self._every_ns = every_ns
+        self._due_ns = 0
+
+    def is_due(self, now_ns: int) -> bool:
+        return now_ns >= self._due_ns
+
+    def wait(self, began_ns: int, ended_ns: int) -> None:
+        self._due_ns = ended_ns + max(self._every_ns, _REST * (ended_ns - began_ns))

@@ -1,0 +1,273 @@
+"""Statistics of samples: the median with its interval, ratios over rounds, verdicts, outliers.
+
+Nothing here assumes a distribution: the median's interval follows from order statistics, the ratio's from a
+bootstrap over rounds. No sample is ever removed. Pure numpy; imports no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opscope.model.benchmark import Interval, Verdict
+
+__all__ = [
+    "CONFIDENCE",
+    "FEWEST_ROUNDS",
+    "MedianInterval",
+    "RatioInterval",
+    "judge",
+    "median_interval",
+    "outliers",
+    "ratio_interval",
+    "relative_half_width",
+]
+
+CONFIDENCE = 0.95
+RESAMPLES = 2_000
+# With fewer rounds the extremes of all samples cover the median in less than 95 % of cases.
+FEWEST_ROUNDS = 6
+
+# |x - median| beyond so many median absolute deviations: 6.7 standard deviations of a normal distribution,
+# for latencies have heavier tails than one.
+_OUTLIER_DEVIATIONS = 10.0
+# Clocks with coarse steps give deviations of 0; then this part of the median takes their place.
+_LEAST_RELATIVE_DEVIATION = 0.001
+_LONGEST_BLOCK_PART = 5
+_MUCH_WIDER = 2.0
+_ELEMENTS_AT_ONCE = 2_000_000
+
+Samples = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class MedianInterval:
+    """A median and where it lies.
+
+    Args:
+        median_ns: Of the samples.
+        low_ns: Lower end.
+        high_ns: Upper end.
+        coverage: Probability that it holds the true median of independent samples; at least 0.95 from six
+            samples on. With fewer the interval is the whole range and covers less.
+    """
+
+    median_ns: float
+    low_ns: float
+    high_ns: float
+    coverage: float
+
+    @property
+    def bounds_ns(self) -> Interval:
+        """Both ends."""
+        return (self.low_ns, self.high_ns)
+
+
+@dataclass(frozen=True)
+class RatioInterval:
+    """A candidate's time over the reference's, over the rounds both were sampled in.
+
+    Args:
+        ratio: The candidate's median over the reference's.
+        low: Lower end of its 95 % interval.
+        high: Upper end.
+        within_low: Lower end of the 95 % interval of the median of the ratios within rounds.
+        within_high: Upper end.
+        rounds: Rounds it rests on.
+        block: Rounds resampled together; more than 1 where neighboring rounds resemble each other.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    within_low: float
+    within_high: float
+    rounds: int
+    block: int = 1
+
+    @property
+    def bounds(self) -> Interval:
+        """Both ends of the ratio of medians."""
+        return (self.low, self.high)
+
+
+def median_interval(samples_ns: Sequence[float]) -> MedianInterval:
+    """The median and its distribution-free 95 % interval, between two order statistics.
+
+    Source: H. A. David and H. N. Nagaraja, Order Statistics, 3rd ed., §7.1: [x(k), x(n+1-k)] holds the
+    median with probability 1 - 2 P(B < k), B binomial (n, 1/2).
+
+    Args:
+        samples_ns: At least one.
+    """
+    ordered = np.sort(np.asarray(samples_ns, dtype=np.float64))
+    rank, coverage = _rank(len(ordered))
+    return MedianInterval(
+        float(np.median(ordered)), float(ordered[rank - 1]), float(ordered[-rank]), coverage
+    )
+
+
+def relative_half_width(interval: MedianInterval) -> float:
+    """Half the width of a median's interval over the median; infinite where it covers less than 95 %."""
+    if interval.coverage < CONFIDENCE or interval.median_ns <= 0:
+        return math.inf
+    return (interval.high_ns - interval.low_ns) / 2 / interval.median_ns
+
+
+def ratio_interval(
+    candidate_ns: Sequence[float], reference_ns: Sequence[float], *, seed: int
+) -> RatioInterval:
+    """The ratio of two medians and its 95 % percentile bootstrap interval, over rounds.
+
+    Rounds are resampled whole, so what hits both sides of a round alike (clocks, temperature, other load)
+    cancels. Where rounds resemble their neighbors, blocks of neighboring rounds are resampled: single ones
+    would make the interval too narrow.
+
+    Source: B. Efron and R. J. Tibshirani, An Introduction to the Bootstrap, §13.3 (percentile interval);
+    D. N. Politis and J. P. Romano, A circular block-resampling procedure (1992).
+
+    Args:
+        candidate_ns: One sample per round, in their order.
+        reference_ns: Of the same rounds; as many, at least one, none 0.
+        seed: The same seed gives the same interval.
+    """
+    pairs = np.stack([np.asarray(candidate_ns, np.float64), np.asarray(reference_ns, np.float64)])
+    block = _block_length(pairs)
+    of_medians, within_rounds = _resampled_ratios(pairs, block, np.random.default_rng(seed))
+    tails = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
+    low, high = (float(end) for end in np.quantile(of_medians, tails))
+    within_low, within_high = (float(end) for end in np.quantile(within_rounds, tails))
+    candidate, reference = (float(median) for median in np.median(pairs, axis=1))
+    return RatioInterval(candidate / reference, low, high, within_low, within_high, pairs.shape[1], block)
+
+
+def judge(ratio: RatioInterval, same_within: float) -> tuple[Verdict, str]:
+    """The verdict on a candidate and the figures it rests on.
+
+    Two intervals are asked: of the ratio of medians, and of the ratios within rounds. "Same" is what one of
+    them lies within; a difference is what both exclude 1 for, which noise rarely makes both do. Where the
+    first is much wider than a narrow second, because the machine runs at one of several speeds and a median
+    may lie at either, the second decides: both sides of a round ran at one speed.
+
+    Args:
+        ratio: Against the reference.
+        same_within: A ratio whose interval lies within 1 ± this is "same".
+    """
+    if ratio.rounds < FEWEST_ROUNDS:
+        reason = f"only {ratio.rounds} rounds hold both; {FEWEST_ROUNDS} are needed for a 95 % interval"
+        return Verdict.AMBIGUOUS, reason
+    first, where = _position(ratio.low, ratio.high, same_within)
+    reason = (
+        f"95 % interval of the ratio, {ratio.low:.4f} to {ratio.high:.4f} over {ratio.rounds} rounds, {where}"
+    )
+    second, where = _position(ratio.within_low, ratio.within_high, same_within)
+    if first in {second, Verdict.SAME}:
+        return first, reason
+    reason += f"; that of ratios within rounds, {ratio.within_low:.4f} to {ratio.within_high:.4f}, {where}"
+    width, within_width = ratio.high - ratio.low, ratio.within_high - ratio.within_low
+    is_sharper = _MUCH_WIDER * within_width < width and within_width <= 2 * same_within
+    if second is Verdict.SAME or (first is Verdict.AMBIGUOUS and is_sharper):
+        return second, reason
+    return Verdict.AMBIGUOUS, reason
+
+
+def outliers(samples_ns: Sequence[float]) -> tuple[int, ...]:
+    """Indices of samples further from the median than ten median absolute deviations."""
+    samples = np.asarray(samples_ns, dtype=np.float64)
+    median = float(np.median(samples))
+    distance = np.abs(samples - median)
+    deviation = max(float(np.median(distance)), _LEAST_RELATIVE_DEVIATION * median)
+    return tuple(int(index) for index in np.flatnonzero(distance > _OUTLIER_DEVIATIONS * deviation))
+
+
+@lru_cache(maxsize=256)
+def _rank(count: int) -> tuple[int, float]:
+    """The rank k of the interval [x(k), x(n+1-k)], 1 at least, and what it covers."""
+    drawn = np.arange(1, count + 1)
+    log_choose = np.concatenate([[0.0], np.cumsum(np.log((count - drawn + 1) / drawn))])
+    below = np.cumsum(np.exp(log_choose - count * math.log(2)))  # P(B <= k) at k
+    tail = (1 - CONFIDENCE) / 2
+    rank = max(1, int(np.count_nonzero(below <= tail)))
+    return rank, float(1 - 2 * below[rank - 1])
+
+
+def _block_length(pairs: Samples) -> int:
+    """Rounds to resample together, from how much each side resembles itself one round on.
+
+    Source: P. Hall, J. L. Horowitz and B.-Y. Jing (1995) and H. R. Künsch (1989): a block of
+    (2 ρ² / (1 - ρ²)²)^⅓ n^⅓ rounds is best for the mean of a first-order autoregressive series.
+    """
+    count: int = pairs.shape[1]
+    longest = max(1, count // _LONGEST_BLOCK_PART)
+    correlation = max(_neighbor_correlation(series) for series in (pairs[0], pairs[1], pairs[0] / pairs[1]))
+    if correlation <= 2 / math.sqrt(count):  # two standard errors of no correlation
+        return 1
+    correlation = min(correlation, 0.99)
+    best: float = (2 * correlation**2 / (1 - correlation**2) ** 2 * count) ** (1 / 3)
+    return max(1, min(math.ceil(best), longest))
+
+
+def _neighbor_correlation(series: Samples) -> float:
+    """Rank correlation of the samples with their successors, so that outliers weigh no more than others."""
+    if len(series) < FEWEST_ROUNDS:
+        return 0.0
+    _, inverse, counts = np.unique(series, return_inverse=True, return_counts=True)
+    # Equal samples share the mean of their ranks: ranked by position they would seem to rise.
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+    centered = ranks - ranks.mean()
+    variance = float(np.dot(centered, centered))
+    return float(np.dot(centered[:-1], centered[1:])) / variance if variance else 0.0
+
+
+def _position(low: float, high: float, same_within: float) -> tuple[Verdict, str]:
+    """What an interval of a ratio says by itself, and where it lies."""
+    band = f"1 ± {same_within:g}"
+    if 1 - same_within <= low and high <= 1 + same_within:
+        return Verdict.SAME, f"lies within {band}"
+    if high < 1:
+        return Verdict.FASTER, "lies below 1"
+    if low > 1:
+        return Verdict.SLOWER, "lies above 1"
+    return Verdict.AMBIGUOUS, f"includes 1 and reaches beyond {band}"
+
+
+def _resampled_ratios(pairs: Samples, block: int, random: np.random.Generator) -> tuple[Samples, Samples]:
+    """Of resampled rounds: ratios of medians, and medians of the ratios within rounds."""
+    count = pairs.shape[1]
+    series = np.stack([pairs[0], pairs[1], pairs[0] / pairs[1]])
+    # Small integers are drawn and partitioned several times faster than samples: only ranks are resampled.
+    small = np.uint16 if count <= np.iinfo(np.uint16).max else np.uint32
+    ordered = np.sort(series, axis=1)
+    ranks = np.argsort(np.argsort(series, axis=1), axis=1).astype(small)
+    blocks = -(-count // block)
+    at_once = max(1, _ELEMENTS_AT_ONCE // count)
+    parts = []
+    for begin in range(0, RESAMPLES, at_once):
+        shape = (min(at_once, RESAMPLES - begin), blocks)
+        starts = random.integers(0, count, shape, dtype=small).astype(np.intp)
+        rounds = starts if block == 1 else _whole_blocks(starts, block, count)
+        parts.append([_medians(ordered[one], ranks[one][rounds]) for one in range(len(series))])
+    candidate, reference, within = np.concatenate(parts, axis=1)
+    return candidate / reference, within
+
+
+def _whole_blocks(starts: NDArray[np.intp], block: int, count: int) -> NDArray[np.intp]:
+    """The rounds of the blocks that begin at `starts`, around the end if need be: `count` in each row."""
+    rounds = (starts[:, :, np.newaxis] + np.arange(block)) % count
+    return rounds.reshape(len(starts), -1)[:, :count]
+
+
+def _medians(ordered: Samples, ranks: NDArray[Any]) -> Samples:
+    """Median of the samples in each row of ranks; the rows are reordered."""
+    count = ranks.shape[1]
+    low, high = (count - 1) // 2, count // 2
+    ranks.partition(high, axis=1)
+    lower = ranks[:, high] if low == high else ranks[:, :high].max(axis=1)
+    medians: Samples = (ordered[lower] + ordered[ranks[:, high]]) / 2
+    return medians

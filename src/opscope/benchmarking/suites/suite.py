@@ -1,0 +1,231 @@
+"""A suite: a named family of problems, and how the options a user gives become one of them.
+
+Everything is checked here, before anything is built: sizes, dtype, device, parameters and names. What only
+this machine can tell (a missing compiler, a backend that a GPU does not offer) an implementation says itself,
+when it is built. Importing this module does not import torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from opscope.benchmarking.problem import Implementation, Problem
+from opscope.errors import InputError
+from opscope.model.benchmark import Engine
+from opscope.workloads.runtime import resolve_device, resolve_dtype
+
+__all__ = ["Parameter", "Settings", "Suite", "SuiteOptions"]
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class SuiteOptions:
+    """What a user asks of a suite. What is left out, the suite decides.
+
+    Args:
+        shape: Sizes, one for each of the suite's `shape_names`.
+        dtype: float32, float16 or bfloat16, also written fp32, fp16 and bf16.
+        device: `"auto"`, `"cpu"`, `"cuda"` or `"cuda:N"`.
+        implementations: Names of those to run, in this order; all if empty. The reference is put before them
+            if it was asked for and is not among them.
+        reference: What ratios refer to; the suite's own if None and it runs, or else the first that does.
+        seed: Of the inputs (the one the benchmark passes to `make_inputs`); kept for the record.
+        parameters: Values by name, such as `{"approximate": "erf"}`.
+        interpret: Only the Triton implementations, in Triton's interpreter, on the CPU.
+    """
+
+    shape: tuple[int, ...] | None = None
+    dtype: str | None = None
+    device: str = "auto"
+    implementations: tuple[str, ...] = ()
+    reference: str | None = None
+    seed: int = 0
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    interpret: bool = False
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Options that were checked: what a suite's `make` gets.
+
+    Args:
+        shape: One size for each of the suite's `shape_names`, all at least 1.
+        dtype: Full name.
+        device: `"cpu"` or `"cuda:N"`, which is there.
+        parameters: A value for every parameter of the suite.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    device: str
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether the device is a CUDA device."""
+        return self.device.startswith("cuda")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A choice a suite offers besides shape and dtype.
+
+    Args:
+        values: The names it goes by in results; the first is the default.
+        summary: What it chooses, in a few words.
+        aliases: Other names → the value they stand for.
+    """
+
+    values: tuple[str, ...]
+    summary: str
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def default(self) -> str:
+        """The value where none is given."""
+        return self.values[0]
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A family of problems.
+
+    Args:
+        name: What `opscope bench` calls it.
+        summary: What it compares, one line.
+        shape_names: What the sizes of a shape are, in order.
+        cuda_shape: Default on a GPU: large enough that launches and caches do not decide.
+        cpu_shape: Default on a CPU: about a million elements, or a second of work.
+        implementations: Names of all implementations it has in any dtype, in the order they are reported.
+        make: The problem of some settings, with every implementation of that dtype.
+        dtypes: What it is defined for; the first is the default on a CPU.
+        cuda_dtype: Default on a GPU.
+        reference: Implementation that ratios refer to.
+        parameters: Further choices by name.
+    """
+
+    name: str
+    summary: str
+    shape_names: tuple[str, ...]
+    cuda_shape: tuple[int, ...]
+    cpu_shape: tuple[int, ...]
+    implementations: tuple[str, ...]
+    make: Callable[[Settings], Problem]
+    dtypes: tuple[str, ...] = ("float32", "float16", "bfloat16")
+    cuda_dtype: str = "float32"
+    reference: str = "torch"
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+
+    def default_shape(self, device: str) -> tuple[int, ...]:
+        """Sizes where none are given, on `"cpu"` or `"cuda:N"`."""
+        return self.cuda_shape if device.startswith("cuda") else self.cpu_shape
+
+    def default_dtype(self, device: str) -> str:
+        """Full name of the dtype where none is given, on `"cpu"` or `"cuda:N"`."""
+        return self.cuda_dtype if device.startswith("cuda") else self.dtypes[0]
+
+    def problem(self, options: SuiteOptions | None = None) -> Problem:
+        """The problem the options ask for, restricted to the implementations they name.
+
+        Raises:
+            InputError: Sizes that do not fit, a dtype or a parameter this suite does not have, a device that
+                is not there, an unknown implementation (the known ones are listed).
+            DependencyError: torch is not installed.
+        """
+        asked = options or SuiteOptions()
+        settings = self._settle(asked)
+        problem = self.make(settings)
+        if asked.interpret:
+            problem = _interpreted(problem, self, at_given_shape=asked.shape is not None)
+        return _chosen(problem, self, asked)
+
+    def _settle(self, options: SuiteOptions) -> Settings:
+        parameters = self._checked_parameters(options.parameters)
+        shape = None if options.shape is None else self._checked_shape(options.shape)
+        dtype = None if options.dtype is None else self._checked_dtype(options.dtype)
+        device = _interpreter_device(options.device) if options.interpret else resolve_device(options.device)
+        return Settings(
+            shape=shape or self.default_shape(device),
+            dtype=dtype or self.default_dtype(device),
+            device=device,
+            parameters=parameters,
+        )
+
+    def _checked_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        names = " ".join(self.shape_names)
+        if len(shape) != len(self.shape_names):
+            given = " ".join(map(str, shape)) or "none"
+            raise InputError(
+                f"the shape of '{self.name}' is {len(self.shape_names)} sizes ({names}), not {given}",
+                hint=f"For example --shape {' '.join(map(str, self.cuda_shape))}",
+            )
+        for name, size in zip(self.shape_names, shape, strict=True):
+            if size < 1:
+                raise InputError(f"{name}={size} is no size for '{self.name}'", hint="Sizes start at 1")
+        return shape
+
+    def _checked_dtype(self, name: str) -> str:
+        dtype = resolve_dtype(name)
+        if dtype not in self.dtypes:
+            raise InputError(f"'{self.name}' is not defined for {dtype}", hint=f"Use {_either(self.dtypes)}")
+        return dtype
+
+    def _checked_parameters(self, given: Mapping[str, str]) -> Mapping[str, str]:
+        for name in given:
+            if name not in self.parameters:
+                known = f"It has {', '.join(self.parameters)}" if self.parameters else "It has none"
+                raise InputError(f"'{self.name}' has no parameter '{name}'", hint=known)
+        settled = {}
+        for name, parameter in self.parameters.items():
+            asked = given.get(name, parameter.default)
+            value = parameter.aliases.get(asked, asked)
+            if value not in parameter.values:
+                names = (*parameter.values, *parameter.aliases)
+                raise InputError(f"{name} cannot be '{asked}'", hint=f"Use {_either(names)}")
+            settled[name] = value
+        return settled
+
+
+def _interpreter_device(name: str) -> str:
+    if name not in {"auto", "cpu"}:
+        raise InputError(f"Triton's interpreter runs on the CPU, not on '{name}'", hint="Leave --device out")
+    return "cpu"
+
+
+def _interpreted(problem: Problem, suite: Suite, *, at_given_shape: bool) -> Problem:
+    """Only the Triton implementations; a shape that was asked for is the one that is checked."""
+    kept = tuple(each for each in problem.implementations if each.engine is Engine.TRITON)
+    if not kept:
+        raise InputError(f"'{suite.name}' has no Triton implementation", hint="Leave --interpret out")
+    small = problem.make_inputs if at_given_shape else problem.small_inputs
+    return replace(problem, implementations=kept, small_inputs=small)
+
+
+def _chosen(problem: Problem, suite: Suite, options: SuiteOptions) -> Problem:
+    """The problem with the implementations and the reference that were asked for."""
+    by_name = {each.name: each for each in problem.implementations}
+    names = list(dict.fromkeys(options.implementations)) or list(by_name)
+    if options.reference is not None and options.reference not in names:
+        names.insert(0, options.reference)
+    for name in names:
+        if name not in by_name:
+            raise _unknown_implementation(name, problem, suite)
+    chosen: list[Implementation] = [by_name[name] for name in names]
+    reference = options.reference or (suite.reference if suite.reference in names else names[0])
+    return replace(problem, implementations=tuple(chosen), reference=reference)
+
+
+def _unknown_implementation(name: str, problem: Problem, suite: Suite) -> InputError:
+    here = _either([each.name for each in problem.implementations])
+    if name in suite.implementations:
+        what = f"'{suite.name}' has no implementation '{name}' for these options (dtype {problem.dtype})"
+    else:
+        what = f"'{name}' is not an implementation of '{suite.name}'"
+    return InputError(what, hint=f"Use {here}")
+
+
+def _either(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"

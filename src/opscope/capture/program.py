@@ -1,0 +1,281 @@
+"""Running a script or a module in this process as `python` would.
+
+It has its own `sys.argv`, `sys.path[0]` and `__main__`; its output is its own, its errors are shown as Python
+shows them, and where Python would exit, the exit code is returned. Imports nothing of torch.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from pathlib import Path
+from types import CodeType, FrameType, ModuleType, TracebackType
+from typing import Any
+
+from opscope.errors import InputError
+
+__all__ = ["Program", "ProgramEnd", "check_program", "run_program"]
+
+_EXIT_FAILED = 1
+_EXIT_INTERRUPTED = 130  # 128 + SIGINT
+# What stands between Python and the program's own code.
+_OWN_FILES = {
+    str(Path(__file__).with_name(name))
+    for name in ("import_hook.py", "program.py", "program_recorder.py", "step_sources.py")
+}
+_WRAP = "__opscope_step__"
+
+
+@dataclass(frozen=True)
+class Program:
+    """What to run.
+
+    Args:
+        target: A Python file, or the full name of a module.
+        arguments: What it finds in `sys.argv` after its own name.
+        is_module: Which of the two it is.
+        step_function: A function of it to wrap, or None.
+        wrap: What wraps that function.
+    """
+
+    target: str
+    arguments: tuple[str, ...] = ()
+    is_module: bool = False
+    step_function: str | None = None
+    wrap: Callable[[Any], Any] | None = None
+
+
+@dataclass(frozen=True)
+class ProgramEnd:
+    """How it ended.
+
+    Args:
+        exit_code: What Python would exit with; 130 if interrupted.
+        error: What it raised, unless it ended well.
+    """
+
+    exit_code: int
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True)
+class _Main:
+    """A program's code and the attributes of its `__main__`."""
+
+    code: CodeType
+    file: str
+    loader: Any
+    spec: ModuleSpec | None
+
+
+def check_program(program: Program) -> None:
+    """Return if a script can be run; of a module only a run can tell.
+
+    Raises:
+        InputError: No such file, a folder, or not Python.
+    """
+    if not program.is_module:
+        _load_script(program)
+
+
+def run_program(
+    program: Program, on_start: Callable[[], object], on_end: Callable[[ProgramEnd], object]
+) -> ProgramEnd:
+    """Run it to its end; its error, if any, has been shown.
+
+    Args:
+        program: What to run.
+        on_start: Called before its first line; what it raises is raised.
+        on_end: Called with the end while the program's `__main__` still exists.
+
+    Raises:
+        InputError: As `check_program`, or there is no such module.
+    """
+    with _as_python(program):
+        main = _load_module(program) if program.is_module else _load_script(program)
+        module = _main_module(main, program)
+        sys.modules["__main__"] = module
+        sys.argv[0] = main.file if program.is_module else program.target
+        on_start()
+        end = _execute(main.code, module)
+        on_end(end)
+    return end
+
+
+def _execute(code: CodeType, module: ModuleType) -> ProgramEnd:
+    try:
+        exec(code, module.__dict__)
+    except SystemExit as error:
+        exit_code = _exit_code(error)
+        return ProgramEnd(exit_code, error if exit_code else None)
+    except BaseException as error:  # noqa: BLE001 - whatever it raises, Python would end with it
+        _show(error)
+        return ProgramEnd(_EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else _EXIT_FAILED, error)
+    return ProgramEnd(0)
+
+
+def _exit_code(error: SystemExit) -> int:
+    """The exit code; as Python does, a text is shown and is a failure."""
+    if error.code is None or isinstance(error.code, int):
+        return error.code or 0
+    sys.stderr.write(f"{error.code}\n")
+    return _EXIT_FAILED
+
+
+def _show(error: BaseException) -> None:
+    """Show an error by the program's own hook if it has one, without the frames of this package."""
+    trace = _without_own_frames(error.__traceback__)
+    error.__traceback__ = trace
+    sys.excepthook(type(error), error, trace)
+
+
+def _without_own_frames(trace: TracebackType | None) -> TracebackType | None:
+    while trace is not None and trace.tb_frame.f_code.co_filename in _OWN_FILES:
+        trace = trace.tb_next
+    if trace is not None:
+        trace.tb_next = _without_own_frames(trace.tb_next)
+    return trace
+
+
+@contextmanager
+def _as_python(program: Program) -> Iterator[None]:
+    """The process as Python prepares it for a program; afterwards as it was."""
+    saved = (sys.argv, sys.path[:], sys.modules["__main__"], sys.stdout, sys.stderr)
+    folder = str(Path.cwd()) if program.is_module else str(Path(program.target).resolve().parent)
+    sys.argv = [program.target, *program.arguments]
+    sys.path[:1] = [folder]
+    try:
+        with _sigterm_raises():
+            yield
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError, AttributeError):  # closed, or replaced by anything
+                stream.flush()
+        sys.argv, sys.path[:], sys.modules["__main__"], sys.stdout, sys.stderr = saved
+
+
+@contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """Inside the block SIGTERM ends the program by SystemExit, so that what it recorded can be saved.
+
+    Processes forked off keep the default. A handler that the program sets is its own affair.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    owner = os.getpid()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if os.getpid() == owner:
+            raise SystemExit(128 + number)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGTERM) is end:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _load_script(program: Program) -> _Main:
+    path = Path(program.target)
+    if path.is_dir():
+        raise InputError("a folder is no script", source=path, hint="Name a file in it, or use -m PACKAGE")
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        reason = "no such script" if isinstance(error, FileNotFoundError) else f"cannot be read ({error})"
+        raise InputError(reason, source=path, hint="opscope run [OPTIONS] SCRIPT [ARGS…]") from error
+    file = os.path.abspath(path)  # noqa: PTH100 - links stay, as in Python's own __file__
+    return _Main(_compile(content, file, program), file, SourceFileLoader("__main__", file), None)
+
+
+def _load_module(program: Program) -> _Main:
+    """A module's code; importing its packages runs their code."""
+    spec = _find_spec(program.target)
+    if spec.submodule_search_locations is not None:
+        spec = _find_spec(f"{program.target}.__main__")
+    loader: Any = spec.loader
+    source = loader.get_source(spec.name) if hasattr(loader, "get_source") else None
+    code: CodeType | None
+    if program.step_function is not None and source is not None:
+        code = _compile(source.encode(), str(spec.origin), program)
+    else:
+        code = loader.get_code(spec.name) if hasattr(loader, "get_code") else None
+    if code is None:
+        raise InputError(f"module '{program.target}' has no Python code to run")
+    return _Main(code, str(spec.origin), loader, spec)
+
+
+def _find_spec(name: str) -> ModuleSpec:
+    try:
+        spec = importlib.util.find_spec(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and not name.startswith(error.name):
+            raise InputError(f"importing '{name}' fails ({error})") from error
+        spec = None
+    except (ImportError, ValueError) as error:
+        raise InputError(f"'{name}' cannot be imported ({error})") from error
+    if spec is None:
+        raise InputError(f"there is no module '{name}'", hint="Install it, or run from its folder")
+    return spec
+
+
+def _compile(content: bytes, file: str, program: Program) -> CodeType:
+    try:
+        tree = ast.parse(content, file)
+        if program.step_function is not None:
+            _mark(tree, program.step_function, file)
+        return compile(tree, file, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        where = f"line {error.lineno} " if error.lineno else ""
+        raise InputError(f"not Python: {where}({error.msg})", source=file) from error
+    except ValueError as error:  # a null character, before Python 3.12
+        raise InputError(f"not Python ({error})", source=file) from error
+
+
+def _mark(tree: ast.Module, function: str, file: str) -> None:
+    """Decorate a function of the program, outermost, with what `_main_module` puts under that name."""
+    body: list[ast.stmt] = tree.body
+    *owners, name = function.split(".")
+    for owner in owners:
+        found = [one for one in body if isinstance(one, ast.ClassDef) and one.name == owner]
+        body = found[-1].body if found else []
+    functions = [
+        one for one in body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) and one.name == name
+    ]
+    if not functions:
+        defined = sorted({one.name for one in tree.body if isinstance(one, ast.FunctionDef)})
+        hint = f"It defines: {', '.join(defined) or '-'}"
+        raise InputError(f"there is no function '{function}' whose calls are steps", source=file, hint=hint)
+    for one in functions:
+        # On the first line of the function as it was, which is what code objects and tools remember.
+        place = one.decorator_list[0] if one.decorator_list else one
+        decorator = ast.copy_location(ast.Name(_WRAP, ast.Load()), place)
+        one.decorator_list.insert(0, decorator)
+
+
+def _main_module(main: _Main, program: Program) -> ModuleType:
+    module = ModuleType("__main__")
+    module.__dict__.update(
+        __file__=main.file,
+        __loader__=main.loader,
+        __spec__=main.spec,
+        __package__=main.spec.parent if main.spec else None,
+        __cached__=main.spec.cached if main.spec else None,
+        __builtins__=__builtins__,
+    )
+    if program.wrap is not None:
+        module.__dict__[_WRAP] = program.wrap
+    return module

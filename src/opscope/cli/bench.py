@@ -1,0 +1,362 @@
+"""`opscope bench`: implementations of a suite, or functions of the user, timed side by side."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Group, Parameter
+from cyclopts.validators import Number
+from rich.live import Live
+
+from opscope.api import measure
+from opscope.benchmarking.implementation_code import ImplementationCode, implementation_code
+from opscope.benchmarking.parameters import parse_parameters
+from opscope.benchmarking.plan import Choice, Plan, Point, plan_of
+from opscope.benchmarking.problem import Problem
+from opscope.benchmarking.result_file import check_writable, result_document, save_benchmark
+from opscope.benchmarking.suites import SUITES, suite
+from opscope.benchmarking.sweep import BenchmarkSweep, run_plan
+from opscope.cli.console import print_document, print_json, say_wrote, stderr_console
+from opscope.errors import InputError
+from opscope.kernels.code import CodeKind
+from opscope.model.benchmark import BenchmarkOptions, BenchmarkResult, CacheState, Status
+from opscope.model.measurement import Clock
+from opscope.report.benchmark_code import code_json, code_sections
+from opscope.report.benchmark_kernels import kernel_use_section
+from opscope.report.benchmark_report import benchmark_document
+from opscope.report.benchmark_sweep import sweep_benchmark_document
+from opscope.report.document import Document, Section
+from opscope.report.json_export import write_text
+from opscope.report.markdown import render_markdown
+from opscope.report.suite_list import suite_list_document, suite_list_json
+
+__all__ = ["GivenOptions", "MeasuringOptions", "OutputOptions", "bench"]
+
+_EXIT_FAILED = 1
+_EXIT_INTERRUPTED = 130
+_CLOCKS = {"events": Clock.CUDA_EVENT, "graph": Clock.CUDA_GRAPH, "wall": Clock.WALL}
+_MEASURED = (Status.OK, Status.CHECKED)
+
+_Several = Annotated[tuple[str, ...], Parameter(consume_multiple=True)]
+_Sizes = Annotated[tuple[int, ...] | None, Parameter(consume_multiple=True)]
+
+
+@Parameter(name="*", group=Group("What"))
+@dataclass(frozen=True)
+class GivenOptions:
+    """What is measured.
+
+    Args:
+        shape: Sizes of the suite's problem, e.g. --shape 8192 8192.
+        dtype: float32, float16 or bfloat16.
+        device: auto, cpu, cuda or cuda:N.
+        implementations: Names of those to measure; all without it.
+        reference: The one that ratios refer to.
+        approximate: How gelu is computed: tanh or erf.
+        param: Values to sweep over: --param n=1024,4096 --param m=8. A suite has sizes, dtype and options.
+        inputs: FILE.py:function that makes the arguments of FILE.py:function targets.
+        expected: FILE.py:function that computes the right answer in float64.
+        interpret: Check the Triton implementations in Triton's interpreter, on a machine without a GPU.
+    """
+
+    shape: _Sizes = None
+    dtype: str | None = None
+    device: str = "auto"
+    implementations: _Several = ()
+    reference: str | None = None
+    approximate: str | None = None
+    param: _Several = ()
+    inputs: str | None = None
+    expected: str | None = None
+    interpret: bool = False
+
+
+@Parameter(name="*", group=Group("Measuring"))
+@dataclass(frozen=True)
+class MeasuringOptions:
+    """How it is measured.
+
+    Args:
+        clock: CUDA events, replay of a CUDA graph (no launch cost), or the wall clock; by device without it.
+        cache: Whether the GPU's L2 cache is overwritten before each sample (cold) or left alone (hot).
+        time_budget: Seconds of sampling for each implementation.
+        min_samples: Samples taken in any case.
+        max_samples: Samples never exceeded.
+        precision: Sampling ends early once every median is known to this share of itself.
+        same_within: Ratios within 1 ± this are the same.
+        warmup: Seconds of warm-up for each implementation, after its first call.
+        seed: Of the inputs and of the order.
+        skip_profile: Do not record which kernels each launches.
+        skip_check: Do not compare outputs.
+        skip_ceilings: Do not measure what the device can reach.
+    """
+
+    clock: Literal["events", "graph", "wall"] | None = None
+    cache: Literal["cold", "hot"] | None = None
+    time_budget: Annotated[float, Parameter(validator=Number(gt=0))] = BenchmarkOptions().time_budget_s
+    min_samples: Annotated[int, Parameter(validator=Number(gte=2))] = BenchmarkOptions().min_samples
+    max_samples: Annotated[int, Parameter(validator=Number(gte=2))] = BenchmarkOptions().max_samples
+    precision: Annotated[float, Parameter(validator=Number(gte=0))] = BenchmarkOptions().precision
+    same_within: Annotated[float, Parameter(validator=Number(gt=0))] = BenchmarkOptions().same_within
+    warmup: Annotated[float, Parameter(validator=Number(gte=0))] = BenchmarkOptions().warmup_s
+    seed: int = 0
+    skip_profile: bool = False
+    skip_check: bool = False
+    skip_ceilings: bool = False
+
+
+@Parameter(name="*", group=Group("Output"))
+@dataclass(frozen=True)
+class OutputOptions:
+    """What comes out.
+
+    Args:
+        json: Print one JSON document and nothing else.
+        save: Also write the result to this JSON file, after every change.
+        report: Also write the report to this Markdown file.
+        force: Overwrite existing files.
+        show_kernels: List the kernels each implementation launches.
+        show_ptx: Print the PTX of what each implementation launches.
+        show_sass: Print the machine code; needs cuobjdump.
+        show_triton: Print the source and Triton's forms of Triton kernels, and what torch.compile writes.
+    """
+
+    json: bool = False
+    save: Path | None = None
+    report: Path | None = None
+    force: bool = False
+    show_kernels: bool = False
+    show_ptx: bool = False
+    show_sass: bool = False
+    show_triton: bool = False
+
+    @property
+    def code_kinds(self) -> tuple[CodeKind, ...]:
+        """The kinds of generated code that were asked for."""
+        asked = {
+            CodeKind.PTX: self.show_ptx,
+            CodeKind.SASS: self.show_sass,
+            CodeKind.TRITON: self.show_triton,
+        }
+        return tuple(kind for kind, is_asked in asked.items() if is_asked)
+
+
+_GIVEN, _MEASURING, _OUTPUT = GivenOptions(), MeasuringOptions(), OutputOptions()
+
+
+def bench(
+    *targets: Annotated[str, Parameter(name="TARGET")],
+    given: GivenOptions = _GIVEN,
+    measuring: MeasuringOptions = _MEASURING,
+    output: OutputOptions = _OUTPUT,
+    list: Annotated[bool, Parameter(name="--list")] = False,  # noqa: A002 - the option's name
+) -> int:
+    """Compare implementations: a suite, or functions of your own.
+
+    Each is checked against a float64 reference, profiled where there is a GPU, and timed in turns with the
+    others. Functions are given as FILE.py:fast FILE.py:slow --inputs FILE.py:make_inputs, where make_inputs
+    takes any of the --param names, device, dtype and seed and returns a tensor or a tuple; or marked with
+    @opscope.benchmark in one FILE.py.
+
+    Args:
+        targets: A suite (see --list), FILE.py:function …, or one FILE.py.
+        given: What is measured.
+        measuring: How it is measured.
+        output: What comes out.
+        list: Show the suites and their implementations, and measure nothing.
+    """
+    if list:
+        return _list(json=output.json)
+    if not targets:
+        raise InputError(
+            "there is nothing to benchmark", hint=f"Use {', '.join(SUITES)}, or FILE.py:function"
+        )
+    files = [path for path in (output.save, output.report) if path is not None]
+    for path in files:
+        check_writable(path, force=output.force)
+    # What the user's code prints must not stand in the JSON document.
+    with redirect_stdout(sys.stderr) if output.json else nullcontext():
+        run = _Run(plan_of(targets, _choice(given)), _options(measuring), measuring, output)
+        sweep = run.execute()
+    run.show(sweep)
+    if sweep.points or run.plan.is_sweep:
+        say_wrote(files, on_stderr=output.json)
+    return _exit_code(sweep)
+
+
+def _list(*, json: bool) -> int:
+    suites = [suite(name) for name in SUITES]
+    if json:
+        print_json(suite_list_json(suites))
+    else:
+        print_document(suite_list_document(suites))
+    return 0
+
+
+def _choice(given: GivenOptions) -> Choice:
+    return Choice(
+        shape=given.shape,
+        dtype=given.dtype,
+        device=given.device,
+        implementations=given.implementations,
+        reference=given.reference,
+        inputs=given.inputs,
+        expected=given.expected,
+        options={} if given.approximate is None else {"approximate": given.approximate},
+        parameters=parse_parameters(given.param),
+        interpret=given.interpret,
+    )
+
+
+def _options(measuring: MeasuringOptions) -> BenchmarkOptions:
+    if measuring.max_samples < measuring.min_samples:
+        raise InputError(
+            f"at most {measuring.max_samples} and at least {measuring.min_samples} samples cannot be taken",
+            hint="Lower --min-samples or raise --max-samples",
+        )
+    return BenchmarkOptions(
+        clock=None if measuring.clock is None else _CLOCKS[measuring.clock],
+        cache_state=CacheState(measuring.cache or "cold"),
+        warmup_s=measuring.warmup,
+        time_budget_s=measuring.time_budget,
+        min_samples=measuring.min_samples,
+        max_samples=measuring.max_samples,
+        precision=measuring.precision,
+        same_within=measuring.same_within,
+        seed=measuring.seed,
+        check=not measuring.skip_check,
+        profile=not measuring.skip_profile,
+        ceilings=not measuring.skip_ceilings,
+    )
+
+
+def _check_device(device: str, measuring: MeasuringOptions) -> None:
+    """Return if the clock and the cache that were asked for exist on this device."""
+    if device.startswith("cuda"):
+        return
+    if measuring.clock in {"events", "graph"}:
+        raise InputError(
+            f"--clock {measuring.clock} needs a CUDA device, and this runs on the {device.upper()}",
+            hint="Leave --clock out: the wall clock is taken",
+        )
+    if measuring.cache is not None:
+        raise InputError(
+            f"--cache {measuring.cache} is for the L2 cache of a GPU, and this runs on the {device.upper()}",
+            hint="Leave --cache out: inputs are rotated",
+        )
+
+
+@dataclass
+class _Run:
+    """One command: measures the points of its plan, saves every change, shows the end."""
+
+    plan: Plan
+    options: BenchmarkOptions
+    measuring: MeasuringOptions
+    output: OutputOptions
+    codes: list[tuple[ImplementationCode, ...]] = field(default_factory=list)
+
+    def execute(self) -> BenchmarkSweep:
+        with _progress(self.plan) as progress:
+
+            def changed(sweep: BenchmarkSweep) -> None:
+                progress(sweep)
+                self._save(sweep)
+
+            sweep = run_plan(self.plan, self._measure, on_change=changed, on_point=progress)
+        self._save(sweep)
+        return sweep
+
+    def _measure(self, problem: Problem, on_change: Callable[[BenchmarkResult], object]) -> BenchmarkResult:
+        _check_device(problem.device, self.measuring)
+        result = measure(problem, self.options, on_change=on_change)
+        kinds = self.output.code_kinds if result.complete else ()
+        self.codes.append(implementation_code(problem, result, kinds))
+        return result
+
+    def _save(self, sweep: BenchmarkSweep) -> None:
+        if self.output.save is not None and (sweep.points or self.plan.is_sweep):
+            save_benchmark(self.output.save, self._result(sweep), force=True)
+
+    def _result(self, sweep: BenchmarkSweep) -> BenchmarkResult | BenchmarkSweep:
+        """The sweep, or its only point where there is but one."""
+        return sweep if self.plan.is_sweep else sweep.points[0]
+
+    def show(self, sweep: BenchmarkSweep) -> None:
+        """Print the result, and write the report if one was asked for."""
+        if not sweep.points and not self.plan.is_sweep:
+            return
+        if self.output.json:
+            print_json(self._json(sweep))
+        else:
+            print_document(self._document(sweep))
+        if self.output.report is not None:
+            write_text(self.output.report, render_markdown(self._document(sweep)))
+
+    def _json(self, sweep: BenchmarkSweep) -> dict[str, Any]:
+        document = result_document(self._result(sweep))
+        if self.output.code_kinds:
+            points = document["points"] if self.plan.is_sweep else [document]
+            for point, codes in zip(points, self.codes, strict=False):
+                point["generated_code"] = code_json(codes)
+        return document
+
+    def _document(self, sweep: BenchmarkSweep) -> Document:
+        # An interrupted point has no code.
+        codes = [*self.codes, *((),) * (len(sweep.points) - len(self.codes))]
+        extra = [self._extra(*pair) for pair in zip(sweep.points, codes, strict=True)]
+        if self.plan.is_sweep:
+            return sweep_benchmark_document(sweep, extra=extra)
+        return benchmark_document(sweep.points[0], extra=extra[0])
+
+    def _extra(self, point: BenchmarkResult, codes: Sequence[ImplementationCode]) -> tuple[Section, ...]:
+        kernels = (kernel_use_section(point),) if self.output.show_kernels else ()
+        return (*kernels, *code_sections(codes))
+
+
+@contextmanager
+def _progress(plan: Plan) -> Iterator[Callable[[Point | BenchmarkSweep], None]]:
+    """Shows what is being done on stderr, where that is a terminal."""
+    console = stderr_console()
+    if not console.is_terminal:
+        yield lambda now: None
+        return
+    label = ""
+    # No refreshing thread: it would take the interpreter from what is being timed.
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+
+        def show(now: Point | BenchmarkSweep) -> None:
+            nonlocal label
+            if isinstance(now, Point):
+                label = f"{plan.name} {now.label}".rstrip()
+                live.update(f"{label}: preparing", refresh=True)
+            elif now.points:
+                live.update(f"{label}: {_stage(now.points[-1])}", refresh=True)
+
+        yield show
+
+
+def _stage(result: BenchmarkResult) -> str:
+    samples = [len(row.samples_ns) for row in result.rows if row.samples_ns]
+    if samples:
+        return f"sampling, {min(samples)} of each so far"
+    return f"{len(result.rows)} prepared"
+
+
+def _exit_code(sweep: BenchmarkSweep) -> int:
+    """130 for an interrupted run; 1 where a point, a reference or every implementation failed; else 0."""
+    if not sweep.complete or not all(point.complete for point in sweep.points):
+        finished = sum(row.median_ns is not None for point in sweep.points for row in point.rows)
+        sys.stderr.write(f"interrupted: {finished} measured implementations are kept\n")
+        return _EXIT_INTERRUPTED
+    return _EXIT_FAILED if sweep.failures or not all(map(_is_useful, sweep.points)) else 0
+
+
+def _is_useful(result: BenchmarkResult) -> bool:
+    statuses = {row.name: row.status for row in result.rows}
+    return statuses.get(result.reference) in _MEASURED

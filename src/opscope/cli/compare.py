@@ -1,0 +1,126 @@
+"""`opscope compare`: two benchmark results, or two recordings, side by side."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from opscope.analysis.comparison_gate import gate_reasons
+from opscope.analysis.session_comparison import compare_sessions
+from opscope.cli.console import open_source, print_document, print_json, refuse_existing, say_wrote, status
+from opscope.errors import InputError
+from opscope.model.comparison import BenchmarkComparison, ComparisonOptions, FailOn, SessionComparison
+from opscope.model.session import is_session_file
+from opscope.report.benchmark_comparison import benchmark_comparison_document
+from opscope.report.comparison_json import comparison_document
+from opscope.report.document import Document
+from opscope.report.json_export import write_text
+from opscope.report.markdown import render_markdown
+from opscope.report.session_comparison import session_comparison_document
+
+__all__ = ["compare"]
+
+# As `cli.app.EXIT_REGRESSION`, which imports the verbs.
+_EXIT_REGRESSION = 3
+_BENCHMARK = "a benchmark result"
+_RECORDING = "a recording"
+# A thousand rows of a thousand samples each take about 20 MB; larger files are traces.
+_LARGEST_RESULT_BYTES = 64 << 20
+
+
+def compare(
+    reference: Annotated[str, Parameter(name="REFERENCE")],
+    candidate: Annotated[str, Parameter(name="CANDIDATE")],
+    /,
+    *,
+    json: bool = False,
+    fail_on: FailOn | None = None,
+    threshold: Annotated[float, Parameter(validator=Number(gt=0, lt=1))] = 0.02,
+    top: Annotated[int, Parameter(validator=Number(gte=1))] = 20,
+    all: Annotated[bool, Parameter(name="--all")] = False,  # noqa: A002 - the option's name
+    output: Path | None = None,
+    force: bool = False,
+) -> int:
+    """Compare two benchmark results, or two recordings.
+
+    Args:
+        reference: What `opscope bench --save` wrote, a trace, a folder of rank files or a saved session.
+        candidate: The same kind of thing, to be judged.
+        json: Print one JSON document and nothing else.
+        fail_on: Exit with 3 if something is slower: a benchmark row whose interval lies above 1 and whose
+            ratio exceeds 1 + threshold, or that is not ok any more; of recordings likewise the total, or an
+            operator with at least 1 % of the reference's time (an interval takes 6 steps on both sides).
+            faster: the other way round. different: either, or other launches, kernels, operators, statuses or
+            rows, which are exact. What is ambiguous never fails; benchmarks without a common row always do.
+        threshold: Times whose ratio lies within 1 ± this are the same.
+        top: Operators (or rows of each benchmark) to list.
+        all: List everything instead.
+        output: Also write the report to this Markdown file.
+        force: Overwrite an existing file.
+    """
+    refuse_existing([output] if output else [], force=force)
+    options = ComparisonOptions(threshold=threshold)
+    comparison = _compare(reference, candidate, options)
+    failures = gate_reasons(comparison, fail_on) if fail_on is not None else ()
+    document = _document(comparison, None if all else top)
+    if json:
+        print_json(comparison_document(comparison, fail_on=fail_on, failures=failures))
+    else:
+        print_document(document)
+    if output is not None:
+        say_wrote([write_text(output, render_markdown(document))], on_stderr=json)
+    for failure in failures:
+        sys.stderr.write(f"fails --fail-on {fail_on}: {failure}\n")
+    return _EXIT_REGRESSION if failures else 0
+
+
+def _compare(
+    reference: str, candidate: str, options: ComparisonOptions
+) -> BenchmarkComparison | SessionComparison:
+    kinds = (_kind(reference), _kind(candidate))
+    if kinds[0] != kinds[1]:
+        raise InputError(
+            f"{reference} is {kinds[0]}, {candidate} is {kinds[1]}: they cannot be compared",
+            hint="Give two benchmark results, or two recordings",
+        )
+    if kinds[0] == _BENCHMARK:
+        return _compare_results(reference, candidate, options)
+    with open_source([reference]) as first, open_source([candidate]) as second, status("Comparing"):
+        return compare_sessions(first, second, options)
+
+
+def _compare_results(reference: str, candidate: str, options: ComparisonOptions) -> BenchmarkComparison:
+    from opscope.analysis.benchmark_comparison import compare_benchmarks  # noqa: PLC0415 - benchmarks alone
+    from opscope.benchmarking.result_file import load_results  # noqa: PLC0415
+
+    return compare_benchmarks(
+        load_results(reference),
+        load_results(candidate),
+        options,
+        reference_source=reference,
+        candidate_source=candidate,
+    )
+
+
+def _document(comparison: BenchmarkComparison | SessionComparison, top: int | None) -> Document:
+    if isinstance(comparison, BenchmarkComparison):
+        return benchmark_comparison_document(comparison, top=top)
+    return session_comparison_document(comparison, top=top)
+
+
+def _kind(source: str) -> str:
+    """What a source is, by its content; what is no benchmark result is left to `load`, which explains."""
+    path = Path(source)
+    try:
+        if not path.is_file() or path.stat().st_size > _LARGEST_RESULT_BYTES or is_session_file(path):
+            return _RECORDING
+        keys = msgspec.json.decode(path.read_bytes(), type=dict[str, msgspec.Raw]).keys()
+    except (OSError, ValueError, msgspec.DecodeError):
+        return _RECORDING
+    is_result = "suite" in keys and ("rows" in keys or "points" in keys)
+    return _BENCHMARK if is_result and "traceEvents" not in keys else _RECORDING

@@ -1,0 +1,284 @@
+"""`opscope run`: an unmodified script, recorded and analyzed.
+
+Standard output belongs to the script; everything of ours goes to standard error, after the script has ended.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Group, Parameter
+from cyclopts.validators import Number
+from rich.console import Console
+
+from opscope.analysis.summary import summarize
+from opscope.api import load
+from opscope.capture.cycle import Cycle
+from opscope.capture.cycle_writer import trace_file_names
+from opscope.capture.profiler import Profiler
+from opscope.capture.program import Program, check_program
+from opscope.capture.program_recorder import ProgramRecorder
+from opscope.capture.step_sources import FunctionSteps, StepSource, step_source
+from opscope.cli.console import refuse_existing, say_wrote
+from opscope.errors import DependencyError, InputError, OpscopeError
+from opscope.model.sidecar import sidecar_path
+from opscope.provenance.origins import recorded_origins
+from opscope.report.analysis_json import analysis_document
+from opscope.report.compose import analysis_report, overview_document
+from opscope.report.json_export import write_json, write_text
+from opscope.report.markdown import render_markdown
+from opscope.report.terminal import render_terminal
+
+__all__ = ["ProgramRecording", "run"]
+
+# Operators in report.md.
+_REPORTED = 10
+_PIPED_WIDTH = 120
+# Read by torch/_inductor/config.py when it is imported.
+_TRACKING = "INDUCTOR_PROVENANCE"
+_STEPWISE = {"wait": 0, "warmup": 1, "active": 3, "repeat": 1}
+_Count = Annotated[int | None, Parameter(validator=Number(gte=0))]
+
+
+@dataclass(frozen=True)
+class ProgramRecording:
+    """What is recorded of the script.
+
+    Args:
+        steps: What ends a step: optimizer (optimizer.step), forward (the call of a model), a FUNCTION of the
+            script, or MODULE:FUNCTION; none records the whole run.
+        wait: Steps to let pass after the first one, which is never recorded; 0 by default.
+        warmup: Steps to run with the profiler attached but not recording; 1 by default.
+        active: Steps to record; 3 by default.
+        repeat: Cycles of these, a trace each; 1 by default.
+        with_stack: Record Python stacks.
+        with_modules: Record the calls of nn.Modules.
+        profile_memory: Record allocations.
+        track_compile: Have torch.compile note the lines that its kernels stand for.
+        engine: profiler (torch.profiler) or autograd (torch.autograd.profiler).
+    """
+
+    steps: str = "optimizer"
+    wait: _Count = None
+    warmup: _Count = None
+    active: _Count = None
+    repeat: _Count = None
+    with_stack: bool = False
+    with_modules: bool = False
+    profile_memory: bool = False
+    track_compile: bool = False
+    engine: str = "profiler"
+
+    def schedule(self) -> dict[str, int]:
+        """Arguments of a Profiler.
+
+        Raises:
+            InputError: A schedule was given, and there are no steps.
+        """
+        given = {name: getattr(self, name) for name in _STEPWISE if getattr(self, name) is not None}
+        if self.steps != "none":
+            return {**_STEPWISE, **given}
+        if given:
+            raise InputError(
+                f"--steps none records the whole run: --{next(iter(given))} does not apply",
+                hint="Leave it out, or name what ends a step",
+            )
+        return {"wait": 0, "warmup": 0, "active": 1, "repeat": 1}
+
+
+_DEFAULT_RECORDING = ProgramRecording()
+_Recording = Annotated[ProgramRecording, Parameter(name="*", group=Group("Recording"))]
+
+
+@dataclass(frozen=True)
+class _Outputs:
+    """Files of one process of the program; several processes of a job share the folder."""
+
+    directory: Path
+    rank: int | None
+
+    @property
+    def trace_name(self) -> str:
+        return "trace" if self.rank is None else f"trace_rank{self.rank}"
+
+    def all(self, traces: tuple[str, ...]) -> list[Path]:
+        """Every file, by the names of the traces."""
+        paths = [self.directory / trace for trace in traces]
+        return [file for path in paths for file in (path, sidecar_path(path), *self.of(path.name))]
+
+    def of(self, trace: str) -> tuple[Path, Path]:
+        """Analysis and report of a trace."""
+        suffix = trace.removesuffix(".json").removeprefix("trace")
+        return self.directory / f"analysis{suffix}.json", self.directory / f"report{suffix}.md"
+
+
+def run(
+    script: str,
+    /,
+    *arguments: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    module: Annotated[bool, Parameter(name=["-m", "--module"])] = False,
+    recording: _Recording = _DEFAULT_RECORDING,
+    output_dir: Path = Path("opscope_run"),
+    force: bool = False,
+    quiet: bool = False,
+    top: Annotated[int, Parameter(validator=Number(gte=1))] = 10,
+) -> int:
+    """Profile an unmodified training or inference script: opscope run [OPTIONS] SCRIPT [ARGS…].
+
+    The script runs as `python SCRIPT ARGS…` would run it, and its exit code is passed on. Its steps are
+    recognized, and after the first one some are recorded; what was recorded is kept if the script fails or is
+    interrupted. Leaves trace.json, analysis.json and report.md; under torchrun (torchrun --no-python opscope
+    run …) one of each per rank.
+
+    Args:
+        script: A Python file.
+        arguments: Arguments of the script; options of opscope come before SCRIPT.
+        module: SCRIPT is the name of a module, run as python -m does.
+        recording: What is recorded.
+        output_dir: Where the files go.
+        force: Overwrite existing files.
+        quiet: Do not print the top operators.
+        top: Operators to list.
+    """
+    source = _of_script(step_source(recording.steps), script, is_module=module)
+    program = _program(script, arguments, source, is_module=module)
+    schedule = recording.schedule()
+    outputs = _Outputs(output_dir, _rank())
+    traces = trace_file_names(outputs.trace_name, schedule["repeat"])
+    _check(program)
+    refuse_existing(outputs.all(traces), force=force)
+    recorder = ProgramRecorder(_profiler(recording, schedule, outputs, force=force), source)
+    with _compile_tracking(is_wanted=recording.track_compile):
+        end = recorder.run(program)
+    if recorder.is_child:
+        # Forked off by the script, with nothing to report; and where torch's profiler was running at the
+        # fork, an ordinary exit of the child hangs.
+        os._exit(end.exit_code)
+    try:
+        _report(recorder, outputs, top=None if quiet else top)
+    except OpscopeError as error:
+        if end.exit_code == 0:
+            raise
+        # The script's own failure comes first.
+        sys.stderr.write(f"error: {error}\n")
+    return end.exit_code
+
+
+def _of_script(source: StepSource | None, script: str, *, is_module: bool) -> StepSource | None:
+    """The source; the script's own name stands for `__main__`, which is what it runs as."""
+    own = script if is_module else Path(script).stem
+    if isinstance(source, FunctionSteps) and source.module == own:
+        return FunctionSteps("__main__", source.function)
+    return source
+
+
+def _program(
+    script: str, arguments: tuple[str, ...], source: StepSource | None, *, is_module: bool
+) -> Program:
+    if isinstance(source, FunctionSteps) and source.module == "__main__":
+        return Program(script, arguments, is_module, source.function, source.wrapped)
+    return Program(script, arguments, is_module)
+
+
+def _check(program: Program) -> None:
+    check_program(program)
+    if find_spec("torch") is None:
+        raise DependencyError("PyTorch is not installed", hint="pip install 'opscope[torch]'")
+
+
+@contextmanager
+def _compile_tracking(*, is_wanted: bool) -> Iterator[None]:
+    """Inside the block torch.compile, once imported, tracks from its first graph on.
+
+    A recording that switched it on would be late: scripts compile in their first step.
+    """
+    before = os.environ.get(_TRACKING)
+    if is_wanted:
+        os.environ[_TRACKING] = "1"
+    try:
+        yield
+    finally:
+        if is_wanted and before is None:
+            os.environ.pop(_TRACKING, None)
+
+
+def _rank() -> int | None:
+    """The rank of this process of a job, as torchrun and its like set it."""
+    rank = os.environ.get("RANK", "")
+    return int(rank) if rank.isdecimal() else None
+
+
+def _profiler(
+    recording: ProgramRecording, schedule: dict[str, int], outputs: _Outputs, *, force: bool
+) -> Profiler:
+    profiler = Profiler(
+        # The script may change the working folder.
+        outputs.directory.absolute(),
+        name=outputs.trace_name,
+        with_stack=recording.with_stack,
+        with_modules=recording.with_modules,
+        profile_memory=recording.profile_memory,
+        engine=recording.engine,
+        overwrite=force,
+        find_origins=recorded_origins,
+        keep_on_error=True,
+        wait=schedule["wait"],
+        warmup=schedule["warmup"],
+        active=schedule["active"],
+        repeat=schedule["repeat"],
+    )
+    profiler.check_output()
+    try:
+        outputs.directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"the folder cannot be made ({error.strerror})", source=outputs.directory) from error
+    return profiler
+
+
+def _report(recorder: ProgramRecorder, outputs: _Outputs, *, top: int | None) -> None:
+    """Write what the recording says, and print the last cycle's top operators unless `top` is None."""
+    recorder.require_cycles()
+    for note in [*recorder.notes, *filter(None, map(_shortfall, recorder.cycles))]:
+        sys.stderr.write(f"note: {note}\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # The script may have turned warnings into errors; ours are not its.
+        for cycle in recorder.cycles:
+            is_shown = top is not None and cycle is recorder.cycles[-1] and outputs.rank in {None, 0}
+            _report_cycle(cycle, outputs, top=top if is_shown else None)
+
+
+def _shortfall(cycle: Cycle) -> str | None:
+    """What is missing of a cycle that was not completed."""
+    sidecar = cycle.sidecar
+    if not sidecar.partial:
+        return None
+    active = sidecar.schedule.active
+    rest = "what followed the last of them is in the trace too"
+    return f"{cycle.trace_path.name}: {sidecar.steps} of {active} steps were recorded; {rest}"
+
+
+def _report_cycle(cycle: Cycle, outputs: _Outputs, *, top: int | None) -> None:
+    analysis, report = outputs.of(cycle.trace_path.name)
+    folder = cycle.trace_path.parent
+    with load(cycle.trace_path) as session:
+        summary = summarize(session)
+        write_json(folder / analysis.name, analysis_document(summary, top=None))
+        write_text(folder / report.name, render_markdown(analysis_report(summary, top=_REPORTED)))
+        if top is not None:
+            document = overview_document(summary, top=top)
+            _stderr_console().print(render_terminal(document))
+    say_wrote([outputs.directory / cycle.trace_path.name, analysis, report], on_stderr=True)
+
+
+def _stderr_console() -> Console:
+    """Standard error as wide as its terminal; 120 columns where there is none."""
+    probe = Console(file=sys.stderr)
+    return Console(file=sys.stderr, width=probe.width if probe.is_terminal else _PIPED_WIDTH, highlight=False)

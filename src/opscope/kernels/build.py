@@ -1,0 +1,249 @@
+"""The CUDA C++ kernels: their sources, and the extension that torch builds of them for the GPU at hand.
+
+`load_cuda_kernels` needs what any CUDA extension of PyTorch needs: nvcc, a C++ compiler and ninja. Whatever
+is missing is told with the line that installs it, before anything is compiled; what the compiler says is
+passed on. Like torch's own builder, and unlike the rest of the library, this module reads the environment
+(CXX, PATH, TORCH_CUDA_ARCH_LIST, TORCH_EXTENSIONS_DIR).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from opscope.errors import DependencyError, MeasurementError
+from opscope.workloads.runtime import require_torch
+
+__all__ = [
+    "EXTENSION",
+    "NVCC_FLAGS",
+    "compiler_message",
+    "cuda_sources",
+    "load_cuda_kernels",
+    "register_fakes",
+]
+
+EXTENSION = "opscope_kernels"
+# No --use_fast_math: it would flush denormals and take approximate exp, tanh, division and square root, and
+# kernels that wait for memory have nothing to win by that. -lineinfo lets profilers name source lines.
+NVCC_FLAGS = ("-O3", "-lineinfo")
+
+_FOLDER = Path(__file__).parent / "cuda"
+_FIRST_ERROR = re.compile(
+    r"\berror\b|\bfatal\b|undefined reference|cannot find -l|not found|No such file", re.IGNORECASE
+)
+_PREFIX = re.compile(r"\AError building extension '[^']*': ")
+_NINJA_FAILURE = "FAILED: "  # followed by a line that is the command
+_NINJA_LINE = re.compile(r"^(\[\d+/\d+\] |FAILED: |ninja: (?!error)|\s*$)")
+_MESSAGE_LINES = 30
+
+_lock = Lock()
+_loaded: Any = None
+_failure: MeasurementError | None = None
+
+
+def cuda_sources() -> tuple[Path, ...]:
+    """The `.cu` files, by name."""
+    return tuple(sorted(_FOLDER.glob("*.cu")))
+
+
+def load_cuda_kernels() -> Any:
+    """`torch.ops.opscope_kernels`: the operators, built at the first call and kept in files for later ones.
+
+    Raises:
+        DependencyError: torch has no CUDA, or a compiler is missing.
+        MeasurementError: There is no CUDA device, or the kernels do not compile; with the compiler's message.
+    """
+    global _loaded, _failure  # noqa: PLW0603 -- torch can register a library of operators once per process
+    with _lock:
+        if _loaded is None:
+            if _failure is not None:
+                raise _failure  # Compiling the same sources again takes as long and ends the same way.
+            torch = require_torch()
+            check_build_tools(torch)
+            try:
+                _build(torch)
+            except MeasurementError as error:
+                _failure = error
+                raise
+            register_fakes(torch)
+            _loaded = getattr(torch.ops, EXTENSION)
+        return _loaded
+
+
+def check_build_tools(torch: Any) -> None:
+    """Nothing, if this machine has all that a CUDA extension needs.
+
+    Raises:
+        DependencyError: torch has no CUDA, or nvcc, the C++ compiler or ninja is missing.
+        MeasurementError: There is no CUDA device.
+    """
+    if torch.version.cuda is None:
+        raise DependencyError(
+            f"PyTorch {torch.__version__} is built without CUDA",
+            hint="Install a CUDA build of it: https://pytorch.org/get-started/locally",
+        )
+    if not torch.cuda.is_available():
+        raise MeasurementError(
+            "the CUDA kernels need a CUDA device, and PyTorch finds none",
+            hint="Check the driver with nvidia-smi, and CUDA_VISIBLE_DEVICES",
+        )
+    cpp_extension = _cpp_extension()
+    if cpp_extension.CUDA_HOME is None or shutil.which("nvcc", path=f"{cpp_extension.CUDA_HOME}/bin") is None:
+        where = "" if cpp_extension.CUDA_HOME is None else f" in {cpp_extension.CUDA_HOME}/bin"
+        raise DependencyError(
+            f"nvcc, the CUDA compiler, was not found{where}",
+            hint=f"Install the CUDA toolkit {torch.version.cuda}, from "
+            "https://developer.nvidia.com/cuda-downloads or by "
+            f"conda install -c nvidia cuda-toolkit={torch.version.cuda}, and set CUDA_HOME to its folder",
+        )
+    compiler = shlex.split(os.environ.get("CXX", "")) or ["c++"]
+    if shutil.which(compiler[0]) is None:
+        raise DependencyError(
+            f"the C++ compiler '{compiler[0]}' was not found",
+            hint="Install one (apt install g++, dnf install gcc-c++, conda install gxx) or set CXX to yours",
+        )
+    with _python_tools_on_path():
+        has_ninja = cpp_extension.is_ninja_available()
+    if not has_ninja:
+        raise DependencyError("ninja, which runs the compilers, was not found", hint="pip install ninja")
+
+
+def compiler_message(output: str) -> str:
+    """What the compiler said, from its first error on, without the command lines; at most 30 lines.
+
+    Args:
+        output: Of ninja, or of a compiler.
+    """
+    before = ""
+    lines = []
+    for line in _PREFIX.sub("", output).splitlines():
+        if not (before.startswith(_NINJA_FAILURE) or _NINJA_LINE.match(line)):
+            lines.append(line.rstrip())
+        before = line
+    first = next((number for number, line in enumerate(lines) if _FIRST_ERROR.search(line)), 0)
+    shown = lines[first : first + _MESSAGE_LINES]
+    left_out = len(lines) - first - len(shown)
+    return "\n".join([*shown, f"… and {left_out} more lines"] if left_out > 0 else shown)
+
+
+def register_fakes(torch: Any) -> None:
+    """Tell torch.compile and the meta device the outputs' shapes; the operators must be loaded."""
+
+    def like_first(first: Any, *_others: Any, **_options: Any) -> Any:
+        return torch.empty_like(first)
+
+    def matrix_product(a: Any, b: Any) -> Any:
+        return a.new_empty((a.shape[0], b.shape[1]))
+
+    for name in ("gelu", "square", "add", "softmax", "layer_norm"):
+        torch.library.register_fake(f"{EXTENSION}::{name}", like_first)
+        torch.library.register_fake(f"{EXTENSION}::{name}_teaching", like_first)
+    torch.library.register_fake(f"{EXTENSION}::matmul_teaching", matrix_product)
+
+
+def _build(torch: Any) -> None:
+    """Compile what has changed, and load the library into this process."""
+    cpp_extension = _cpp_extension()
+    flags = [*NVCC_FLAGS, *_architecture_flags(torch)]
+    name = f"{EXTENSION}_{_fingerprint(torch, cpp_extension, flags)}"
+    folder = _build_folder(torch, cpp_extension) / name
+    try:
+        with _locked(folder), _python_tools_on_path():
+            cpp_extension.load(
+                name=name,
+                sources=[str(_FOLDER / "bindings.cpp"), *map(str, cuda_sources())],
+                extra_cflags=["-O2"],
+                extra_cuda_cflags=flags,
+                build_directory=str(folder),
+                is_python_module=False,
+                verbose=False,
+            )
+    except (RuntimeError, OSError, ValueError) as error:
+        raise MeasurementError(
+            f"the CUDA kernels could not be built in {folder}:\n{compiler_message(str(error))}"
+        ) from error
+
+
+def _architecture_flags(torch: Any) -> list[str]:
+    """Options of nvcc for this process's GPUs; none if the user's TORCH_CUDA_ARCH_LIST says what to build.
+
+    PTX is embedded beside the machine code, so that it can be shown.
+    """
+    if os.environ.get("TORCH_CUDA_ARCH_LIST"):
+        return []
+    devices = range(torch.cuda.device_count())
+    capabilities = sorted({torch.cuda.get_device_capability(device) for device in devices})
+    return [
+        f"-gencode=arch=compute_{major}{minor},code={kind}_{major}{minor}"
+        for major, minor in capabilities
+        for kind in ("sm", "compute")
+    ]
+
+
+def _fingerprint(torch: Any, cpp_extension: Any, flags: list[str]) -> str:
+    """Changes with whatever changes the library. torch's cache does not tell its own versions apart."""
+    content = hashlib.sha256()
+    for path in sorted(_FOLDER.glob("*.*")):
+        content.update(path.name.encode() + b"\0" + path.read_bytes())
+    settings = [
+        torch.__version__,
+        str(cpp_extension.CUDA_HOME),
+        os.environ.get("CXX", ""),
+        os.environ.get("TORCH_CUDA_ARCH_LIST", ""),
+        *flags,
+    ]
+    content.update("\0".join(settings).encode())
+    return content.hexdigest()[:12]
+
+
+def _build_folder(torch: Any, cpp_extension: Any) -> Path:
+    """Where torch keeps extensions: the same folders as in torch/utils/cpp_extension.py."""
+    chosen = os.environ.get("TORCH_EXTENSIONS_DIR")
+    if chosen:
+        return Path(chosen)
+    release = f"py{sys.version_info.major}{sys.version_info.minor}_cu{torch.version.cuda.replace('.', '')}"
+    return Path(cpp_extension.get_default_build_root()) / release
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One process at a time builds in a folder.
+
+    torch's own lock is a file that a killed build leaves behind, and every later build would wait for it. The
+    system frees this lock with the process that held it; who has it may remove the other.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "opscope.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (folder / "lock").unlink(missing_ok=True)
+        yield
+
+
+@contextmanager
+def _python_tools_on_path() -> Iterator[None]:
+    """PATH ends with this Python's folder: pip's ninja is there, even if the environment is not active."""
+    path = os.environ.get("PATH")
+    os.environ["PATH"] = os.pathsep.join([*filter(None, [path]), str(Path(sys.executable).parent)])
+    try:
+        yield
+    finally:
+        if path is None:
+            del os.environ["PATH"]
+        else:
+            os.environ["PATH"] = path
+
+
+def _cpp_extension() -> Any:
+    return importlib.import_module("torch.utils.cpp_extension")

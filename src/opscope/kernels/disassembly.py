@@ -1,0 +1,115 @@
+"""PTX and machine code of kernels in this process's libraries and in cubins, as cuobjdump prints them.
+
+PyTorch's and NVIDIA's own libraries are left out: dumping gigabytes takes minutes, for kernels that nobody
+here has written. No import of torch.
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+import subprocess
+import tempfile
+from collections.abc import Collection
+from pathlib import Path
+
+from opscope.errors import DependencyError, MeasurementError
+from opscope.kernels.symbols import demangled
+from opscope.kernels.toolkit import find_cuda_tool
+
+__all__ = ["cubin_sass", "kernel_libraries", "library_ptx", "library_sass", "library_symbols"]
+
+_MAPS = Path("/proc/self/maps")
+_DEVICE_CODE = b".nv_fatbin"
+# Packages with device code of their own, the system's folders, and libraries of CUDA and torch elsewhere.
+_FOREIGN = re.compile(
+    r"/(?:site|dist)-packages/(?:torch|nvidia|triton|cupy|jax\w*)/|^/(?:usr/)?lib|/lib(?:torch|c10|nccl|cu[a-z]+)"
+)
+_FUNCTION = re.compile(r"^\s*Function\s*:?\s+(\S+?):?\s*$", re.MULTILINE)
+# `/*0010*/  S2R R2, SR_TID.X ;  /* 0x... */`: without the encoding, and without lines of encoding alone.
+_ENCODING = re.compile(r"\s*/\* 0x[0-9a-f]{16} \*/")
+_ENTRY = re.compile(r"^(?:\.visible |\.weak )?\.entry (\w+)\(.*?^\}\n?", re.MULTILINE | re.DOTALL)
+_DECLARED = re.compile(r"^(?:\.visible |\.weak )?\.(?:entry|func) ", re.MULTILINE)
+
+
+def kernel_libraries(maps: Path = _MAPS) -> list[Path]:
+    """Libraries with device code that this process has loaded, without those of torch and NVIDIA.
+
+    Args:
+        maps: What the system says of this process's mappings.
+    """
+    try:
+        text = maps.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return []
+    paths = dict.fromkeys(re.findall(r"(/[^\n]+\.so[.\d]*)$", text, re.MULTILINE))
+    return [Path(path) for path in paths if not _FOREIGN.search(path) and _has_device_code(Path(path))]
+
+
+def library_symbols(library: Path) -> dict[str, str]:
+    """Names of a library's kernels, as a profile shows them, and their symbols."""
+    text = _cuobjdump("-res-usage", str(library))
+    return {demangled(symbol): symbol for symbol in _FUNCTION.findall(text)}
+
+
+def library_sass(library: Path, symbols: Collection[str]) -> dict[str, str]:
+    """Machine code of some kernels, by symbol; of the first architecture that has it."""
+    return _split_sass(_cuobjdump("-sass", "-fun", ",".join(symbols), str(library)))
+
+
+def library_ptx(library: Path, symbols: Collection[str]) -> dict[str, str]:
+    """PTX of some kernels, by symbol; kernels whose PTX is not in the library are missing."""
+    found: dict[str, str] = {}
+    for module in re.split(r"^Fatbin ptx code:$", _cuobjdump("-ptx", str(library)), flags=re.MULTILINE):
+        first = _DECLARED.search(module)
+        version = module.find(".version")
+        if first is None or version < 0:
+            continue
+        for entry in _ENTRY.finditer(module):
+            if entry[1] in symbols:
+                found.setdefault(entry[1], f"{module[version : first.start()]}{entry[0]}")
+    return found
+
+
+def cubin_sass(cubin: bytes) -> str:
+    """Machine code of all kernels of a cubin."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        return "\n".join(_split_sass(_cuobjdump("-sass", file.name)).values())
+
+
+def _split_sass(text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    starts = list(_FUNCTION.finditer(text))
+    for start, following in zip(starts, [*starts[1:], None], strict=True):
+        body = text[start.end() : len(text) if following is None else following.start()]
+        lines = (_ENCODING.sub("", line).rstrip() for line in body.splitlines())
+        found.setdefault(
+            start[1], "\n".join(line for line in lines if line.strip() and line.strip() != "." * 10)
+        )
+    return found
+
+
+def _has_device_code(library: Path) -> bool:
+    try:
+        with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return content.find(_DEVICE_CODE) >= 0
+    except (OSError, ValueError):  # Deleted since, or empty.
+        return False
+
+
+def _cuobjdump(*arguments: str) -> str:
+    program = find_cuda_tool("cuobjdump")
+    if program is None:
+        raise DependencyError(
+            "cuobjdump, which prints machine code, was not found",
+            hint="It comes with the CUDA toolkit, and with Triton: pip install triton",
+        )
+    done = subprocess.run(
+        [program, *arguments], capture_output=True, text=True, errors="replace", check=False
+    )
+    if done.returncode != 0:
+        message = (done.stderr or done.stdout).strip()
+        raise MeasurementError(f"cuobjdump failed: {message}", source=arguments[-1])
+    return done.stdout

@@ -1,0 +1,188 @@
+"""Layer norm of the rows of a matrix: (x - mean) / sqrt(variance + eps) · weight + bias.
+
+Like softmax, it needs a row more than once (mean, variance, result), so a program keeps it in registers.
+"""
+
+# Kernels are Triton's language, not Python's: constants are upper-case there, arguments have no types.
+# ruff: noqa: N803, N806, PLR0917
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from opscope.errors import InputError
+from opscope.kernels.triton.launching import autotuned, check_arguments, on_device_of
+from opscope.kernels.triton.rows import ROW_CONFIGS, as_rows, columns_of, fitting_configs, row_grid
+
+__all__ = ["layer_norm", "layer_norm_teaching"]
+
+LONG_BLOCK = 8192
+TEACHING_BLOCK = 1024
+
+
+@triton.jit
+def layer_norm_kernel(
+    x_ptr,
+    weight_ptr,
+    bias_ptr,
+    out_ptr,
+    row_count,
+    column_count,
+    eps,
+    COLUMNS: tl.constexpr,
+    TILE: tl.constexpr,
+    PER_MULTIPROCESSOR: tl.constexpr,  # decides the grid
+    STAGES: tl.constexpr,
+):
+    """Each program holds a TILE of whole rows in its registers: one read, one write.
+
+    Weight and bias are the same for all rows. A program that takes several tiles reads them once; those
+    that take a tile each find them in a cache. (Asking the caches to drop x first costs 5 % on an H200.)
+    """
+    ROWS: tl.constexpr = TILE // COLUMNS
+    columns = tl.arange(0, COLUMNS)[None, :]
+    in_row = columns < column_count
+    if PER_MULTIPROCESSOR > 0:
+        weight = tl.load(weight_ptr + columns, mask=in_row, other=0.0)
+        bias = tl.load(bias_ptr + columns, mask=in_row, other=0.0)
+    tiles = tl.cdiv(row_count, ROWS)
+    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), num_stages=STAGES):
+        # Past the last row, a tile repeats it: the same values are written twice.
+        rows = tl.minimum(tile * ROWS + tl.arange(0, ROWS)[:, None], row_count - 1)
+        # 64-bit: a matrix may have more than 2**31 elements.
+        offsets = rows.to(tl.int64) * column_count + columns
+        x = tl.load(x_ptr + offsets, mask=in_row, other=0.0).to(tl.float32)
+        mean = tl.sum(x, axis=1) / column_count
+        # The variance of the differences, not E[x²] - mean²: that cancels where the mean is large.
+        centered = tl.where(in_row, x - mean[:, None], 0.0)
+        variance = tl.sum(centered * centered, axis=1) / column_count
+        scale = 1.0 / tl.sqrt(variance + eps)
+        if PER_MULTIPROCESSOR == 0:
+            weight = tl.load(weight_ptr + columns, mask=in_row, other=0.0)
+            bias = tl.load(bias_ptr + columns, mask=in_row, other=0.0)
+        y = centered * scale[:, None] * weight.to(tl.float32) + bias.to(tl.float32)
+        tl.store(out_ptr + offsets, y.to(out_ptr.dtype.element_ty), mask=in_row)
+
+
+@triton.jit
+def layer_norm_long_kernel(x_ptr, weight_ptr, bias_ptr, out_ptr, column_count, eps, BLOCK: tl.constexpr):
+    """Each program takes one row too long for its registers, a BLOCK at a time: two reads, one write.
+
+    Mean and sum of squared differences of each BLOCK are merged into those so far.
+    Source: Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample
+    variances", Stanford STAN-CS-79-773.
+    """
+    start_of_row = tl.program_id(0).to(tl.int64) * column_count
+    lanes = tl.arange(0, BLOCK)
+    count = 0.0
+    mean = 0.0
+    squares = 0.0
+    for start in range(0, column_count, BLOCK):
+        columns = start + lanes
+        inside = columns < column_count
+        x = tl.load(x_ptr + start_of_row + columns, mask=inside, other=0.0).to(tl.float32)
+        block_count = tl.minimum(column_count - start, BLOCK).to(tl.float32)
+        block_mean = tl.sum(x, axis=0) / block_count
+        centered = tl.where(inside, x - block_mean, 0.0)
+        apart = block_mean - mean
+        merged = count + block_count
+        squares += tl.sum(centered * centered, axis=0) + apart * apart * (count * block_count / merged)
+        mean += apart * (block_count / merged)
+        count = merged
+    scale = 1.0 / tl.sqrt(squares / column_count + eps)
+    for start in range(0, column_count, BLOCK):
+        columns = start + lanes
+        inside = columns < column_count
+        x = tl.load(x_ptr + start_of_row + columns, mask=inside).to(tl.float32)
+        weight = tl.load(weight_ptr + columns, mask=inside).to(tl.float32)
+        bias = tl.load(bias_ptr + columns, mask=inside).to(tl.float32)
+        y = (x - mean) * scale * weight + bias
+        tl.store(out_ptr + start_of_row + columns, y.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def layer_norm_teaching_kernel(x_ptr, weight_ptr, bias_ptr, out_ptr, column_count, eps, BLOCK: tl.constexpr):
+    """Each program takes one row in three loops, as the formula is written: three reads, one write."""
+    start_of_row = tl.program_id(0).to(tl.int64) * column_count
+    lanes = tl.arange(0, BLOCK)
+
+    total = tl.full([BLOCK], 0.0, tl.float32)
+    for start in range(0, column_count, BLOCK):
+        columns = start + lanes
+        x = tl.load(x_ptr + start_of_row + columns, mask=columns < column_count, other=0.0)
+        total += x.to(tl.float32)
+    mean = tl.sum(total, axis=0) / column_count
+
+    squares = tl.full([BLOCK], 0.0, tl.float32)
+    for start in range(0, column_count, BLOCK):
+        columns = start + lanes
+        inside = columns < column_count
+        x = tl.load(x_ptr + start_of_row + columns, mask=inside, other=0.0).to(tl.float32)
+        centered = tl.where(inside, x - mean, 0.0)
+        squares += centered * centered
+    variance = tl.sum(squares, axis=0) / column_count
+    scale = 1.0 / tl.sqrt(variance + eps)
+
+    for start in range(0, column_count, BLOCK):
+        columns = start + lanes
+        inside = columns < column_count
+        x = tl.load(x_ptr + start_of_row + columns, mask=inside).to(tl.float32)
+        weight = tl.load(weight_ptr + columns, mask=inside).to(tl.float32)
+        bias = tl.load(bias_ptr + columns, mask=inside).to(tl.float32)
+        y = (x - mean) * scale * weight + bias
+        tl.store(out_ptr + start_of_row + columns, y.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+_tuned_layer_norm = autotuned(ROW_CONFIGS, key=["column_count"], prune=fitting_configs)(layer_norm_kernel)
+
+
+def layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = 1e-5) -> torch.Tensor:
+    """Layer norm over the last dimension.
+
+    Raises:
+        InputError: Weight or bias of another length, tensors that are not contiguous or of differing dtypes.
+    """
+    row_count, column_count = as_rows(x)
+    columns = columns_of(column_count)
+    if columns is None:
+        sizes = (column_count, eps)
+        constants = {"BLOCK": LONG_BLOCK, "num_warps": 16}
+        return _launch(layer_norm_long_kernel, (row_count,), x, weight, bias, *sizes, **constants)
+    grid = row_grid(row_count, columns, x.device)
+    return _launch(_tuned_layer_norm, grid, x, weight, bias, row_count, column_count, eps, COLUMNS=columns)
+
+
+def layer_norm_teaching(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = 1e-5
+) -> torch.Tensor:
+    """Like `layer_norm`, reading each row three times."""
+    row_count, column_count = as_rows(x)
+    return _launch(
+        layer_norm_teaching_kernel, (row_count,), x, weight, bias, column_count, eps, BLOCK=TEACHING_BLOCK
+    )
+
+
+def _launch(
+    kernel: Any,
+    grid: Any,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    *sizes: float,
+    **constants: int,
+) -> torch.Tensor:
+    check_arguments(x=x, weight=weight, bias=bias)
+    if weight.shape != x.shape[-1:] or bias.shape != x.shape[-1:]:
+        raise InputError(
+            f"rows have {x.shape[-1]} elements, weight and bias {tuple(weight.shape)} and {tuple(bias.shape)}"
+        )
+    out = torch.empty_like(x)
+    if out.numel():
+        with on_device_of(out):
+            kernel[grid](x, weight, bias, out, *sizes, **constants)
+    return out

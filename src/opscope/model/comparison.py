@@ -1,0 +1,366 @@
+"""What comparing two benchmark results, or two recordings, yields: frozen values, ready to render.
+
+The sides are the reference and the candidate; a ratio is candidate over reference, a difference candidate
+minus reference. In a session comparison every nanosecond of a side is in exactly one row of `operators`, in
+one of `unattributed`, or in `outside_steps_ns`. Imports nothing that computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from fractions import Fraction
+
+from opscope.model.benchmark import Interval, Status, Verdict
+from opscope.model.finding import Finding
+
+__all__ = [
+    "Basis",
+    "BenchmarkComparison",
+    "BenchmarkPoint",
+    "BenchmarkRowChange",
+    "CategoryChange",
+    "ComparisonOptions",
+    "FailOn",
+    "KernelChange",
+    "Metric",
+    "OperatorChange",
+    "PointChange",
+    "Presence",
+    "SessionComparison",
+    "SessionSide",
+    "TimeChange",
+    "UnattributedChange",
+    "Use",
+    "VariantChange",
+]
+
+
+class Metric(str, Enum):
+    """The time that is compared."""
+
+    DEVICE = "self_device_ns"
+    CPU = "self_cpu_ns"  # where a side recorded no device activity
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Basis(str, Enum):
+    """What the figures of a session comparison are counted over."""
+
+    STEP = "step"  # both sides recorded steps: mean per step (and rank), what lies outside steps apart
+    TOTAL = "total"  # the whole recordings
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Presence(str, Enum):
+    """On which sides a thing is."""
+
+    BOTH = "both"
+    ADDED = "added"  # only in the candidate
+    REMOVED = "removed"  # only in the reference
+    REPLACED = "replaced"  # another kernel of the same operator that does the same work
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class FailOn(str, Enum):
+    """What makes `opscope compare` exit with 3."""
+
+    SLOWER = "slower"
+    FASTER = "faster"
+    DIFFERENT = "different"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class ComparisonOptions:
+    """How verdicts are reached.
+
+    Args:
+        threshold: A ratio whose interval lies within 1 ± this is "same"; to be slower or faster, times
+            must differ by more than this.
+        relevant_fraction: An operator counts for the gate from this share of the reference's time.
+        seed: Of the bootstrap.
+    """
+
+    threshold: float = 0.02
+    relevant_fraction: float = 0.01
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class TimeChange:
+    """One time on both sides, and what can be said of it. A side that lacks the thing is None.
+
+    `reason` says what the verdict rests on, or why there is none.
+    """
+
+    reference_ns: float | None
+    candidate_ns: float | None
+    reference_interval_ns: Interval | None = None
+    candidate_interval_ns: Interval | None = None
+    ratio: float | None = None
+    ratio_interval: Interval | None = None
+    verdict: Verdict | None = None
+    reason: str | None = None
+
+    @property
+    def difference_ns(self) -> float:
+        """Candidate minus reference; what is absent takes no time."""
+        return (self.candidate_ns or 0) - (self.reference_ns or 0)
+
+
+@dataclass(frozen=True)
+class Use:
+    """What one side spent on one thing within the compared scope (in steps, or the whole recording).
+
+    Args:
+        calls: Operator calls; for a kernel its launches.
+        launches: Kernels launched.
+        time_ns: Σ of the compared time, exact.
+        step_ns: The same by step, over all ranks; empty without steps. Their sum is `time_ns`.
+    """
+
+    calls: int = 0
+    launches: int = 0
+    time_ns: int = 0
+    step_ns: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class KernelChange:
+    """One kernel (or copy) of one operator, or of unattributed work; a replaced one names both.
+
+    Args:
+        operator: Operator that launched it; None if unattributed.
+        change: What a replacement changed, for people.
+    """
+
+    operator: str | None
+    kind: str
+    presence: Presence
+    category: str
+    reference_name: str | None
+    candidate_name: str | None
+    reference_title: str | None
+    candidate_title: str | None
+    reference: Use | None
+    candidate: Use | None
+    time: TimeChange
+    change: str | None = None
+
+
+@dataclass(frozen=True)
+class VariantChange:
+    """Calls of an operator with one overload and one set of input shapes (as JSON text)."""
+
+    overload: str | None
+    input_shapes: str | None
+    presence: Presence
+    reference: Use | None
+    candidate: Use | None
+    time: TimeChange
+
+
+@dataclass(frozen=True)
+class OperatorChange:
+    """All calls of one operator name; `kernels` are its own, ranked by difference."""
+
+    name: str
+    category: str
+    presence: Presence
+    reference: Use | None
+    candidate: Use | None
+    time: TimeChange
+    variants: tuple[VariantChange, ...] = ()
+    kernels: tuple[KernelChange, ...] = ()
+
+
+@dataclass(frozen=True)
+class UnattributedChange:
+    """Device time that belongs to no operator, by reason (`model.schema.Attribution`)."""
+
+    reason: str
+    presence: Presence
+    reference: Use | None
+    candidate: Use | None
+    time: TimeChange
+    kernels: tuple[KernelChange, ...] = ()
+
+
+@dataclass(frozen=True)
+class CategoryChange:
+    """One kind of work."""
+
+    category: str
+    reference_ns: float
+    candidate_ns: float
+
+    @property
+    def difference_ns(self) -> float:
+        """Candidate minus reference."""
+        return self.candidate_ns - self.reference_ns
+
+
+@dataclass(frozen=True)
+class SessionSide:
+    """One recording, as far as a comparison needs it.
+
+    Args:
+        sources: Its traces.
+        steps: Steps that serve as samples.
+        ranks_per_step: Ranks that one sample adds up; figures are divided by it.
+        whole_ns: The compared time of the whole recording: device time, or CPU time in operators.
+        outside_steps_ns: The part of it in no step; 0 on the basis of totals.
+        launches: Kernels launched within the compared scope.
+        environment: What is known of where it was recorded, by label.
+    """
+
+    sources: tuple[str, ...]
+    ranks: int
+    steps: int
+    ranks_per_step: int
+    has_device: bool
+    whole_ns: int
+    outside_steps_ns: int
+    outside_steps_launches: int
+    launches: int
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def compared_ns(self) -> int:
+        """The compared time within the compared scope."""
+        return self.whole_ns - self.outside_steps_ns
+
+    @property
+    def divisor(self) -> int:
+        """What totals are divided by for figures per step and rank; 1 on the basis of totals."""
+        return self.steps * self.ranks_per_step or 1
+
+    def per_step(self, count: int) -> Fraction:
+        """A count of the compared scope per step and rank, exact."""
+        return Fraction(count, self.divisor)
+
+
+@dataclass(frozen=True)
+class SessionComparison:
+    """Two recordings. Rows are ranked by the size of their difference.
+
+    Args:
+        total: The compared time of everything in scope.
+        wall: Duration of a step while it was recorded; None without steps.
+    """
+
+    reference: SessionSide
+    candidate: SessionSide
+    metric: Metric
+    basis: Basis
+    options: ComparisonOptions
+    total: TimeChange
+    wall: TimeChange | None
+    operators: tuple[OperatorChange, ...]
+    unattributed: tuple[UnattributedChange, ...]
+    categories: tuple[CategoryChange, ...]
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """That of the total."""
+        return self.total.verdict
+
+    @property
+    def kernels(self) -> tuple[KernelChange, ...]:
+        """Every kernel row, ranked by difference."""
+        owned = [row.kernels for row in self.operators] + [row.kernels for row in self.unattributed]
+        rows = [kernel for kernels in owned for kernel in kernels]
+        return tuple(sorted(rows, key=lambda kernel: -abs(kernel.time.difference_ns)))
+
+    def accounted_ns(self, side: str) -> int:
+        """Σ of all rows and of what lies outside steps, of `"reference"` or `"candidate"`: its `whole_ns`."""
+        own: SessionSide = getattr(self, side)
+        uses: list[Use | None] = [getattr(row, side) for row in (*self.operators, *self.unattributed)]
+        return sum(use.time_ns for use in uses if use is not None) + own.outside_steps_ns
+
+
+@dataclass(frozen=True)
+class BenchmarkPoint:
+    """What makes two benchmark results the same problem."""
+
+    suite: str
+    shape: tuple[int, ...] | None
+    dtype: str | None
+    device_kind: str
+    parameters: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class BenchmarkRowChange:
+    """One implementation of one point. `kernels_*` are titles of kernels only one side launches.
+
+    Args:
+        reference_relative: Its time over that of the run's own reference row, in the reference run; a
+            figure in which the machine cancels.
+        candidate_relative: Likewise in the candidate run.
+    """
+
+    name: str
+    presence: Presence
+    reference_status: Status | None
+    candidate_status: Status | None
+    status_note: str | None
+    time: TimeChange
+    reference_launches: float | None = None
+    candidate_launches: float | None = None
+    kernels_added: tuple[str, ...] = ()
+    kernels_removed: tuple[str, ...] = ()
+    reference_relative: float | None = None
+    candidate_relative: float | None = None
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether it was ok in the reference and is there, but not ok, in the candidate."""
+        return (
+            self.reference_status is Status.OK
+            and self.candidate_status is not None
+            and self.candidate_status is not Status.OK
+        )
+
+
+@dataclass(frozen=True)
+class PointChange:
+    """One problem that both sides measured."""
+
+    point: BenchmarkPoint
+    clocks: tuple[str, str]
+    rows: tuple[BenchmarkRowChange, ...]
+
+
+@dataclass(frozen=True)
+class BenchmarkComparison:
+    """Two benchmark results, or two sweeps. What has no counterpart is listed."""
+
+    reference_source: str
+    candidate_source: str
+    reference_environment: Mapping[str, str]
+    candidate_environment: Mapping[str, str]
+    options: ComparisonOptions
+    points: tuple[PointChange, ...]
+    only_in_reference: tuple[BenchmarkPoint, ...]
+    only_in_candidate: tuple[BenchmarkPoint, ...]
+    verdict: Verdict | None
+    verdict_reason: str
+    findings: tuple[Finding, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> tuple[tuple[BenchmarkPoint, BenchmarkRowChange], ...]:
+        """Every row with its point."""
+        return tuple((change.point, row) for change in self.points for row in change.rows)

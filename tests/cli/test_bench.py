@@ -1,0 +1,282 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+FAST = (
+    "--device", "cpu", "--time-budget", 0.02, "--min-samples", 3, "--max-samples", 20, "--warmup", 0,
+    "--skip-ceilings",
+)  # fmt: skip
+CONTRACT = {
+    "schema_version", "suite", "shape", "dtype", "device", "reference", "environment", "rows", "findings",
+}  # fmt: skip
+ROW_CONTRACT = {
+    "name", "status", "median_ns", "interval_ns", "samples_ns", "ratio", "ratio_interval", "verdict",
+    "kernels_launched", "max_relative_error", "bytes_per_s",
+}  # fmt: skip
+
+FUNCTIONS = """
+import torch
+
+def make_inputs(n, device, dtype):
+    if n < 0:
+        raise ValueError("no such | size")
+    return torch.randn(n, device=device, dtype=dtype)
+
+def square(x):
+    return x * x
+
+def power(x):
+    print("chatter")
+    return x**2
+
+def nothing(x):
+    pass
+
+def nan(x):
+    return x * float("nan")
+
+def raising(x):
+    raise RuntimeError("broken")
+
+def interrupted(x, calls=[]):
+    calls.append(1)
+    if len(calls) > 20:
+        raise KeyboardInterrupt
+    return x * x
+
+def correct(x):
+    return x.square()
+"""
+
+MARKED = """
+import opscope
+import torch
+
+@opscope.benchmark(inputs=torch.ones(8), is_reference=True)
+def slow(x):
+    return x * x
+
+@opscope.benchmark
+def fast(x):
+    return x.square()
+
+@opscope.benchmark(group="other", inputs=torch.ones(8))
+def alone(x):
+    return x + 1
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "functions_of_bench.py"
+    path.write_text(FUNCTIONS)
+    return path
+
+
+def statuses(document: dict[str, Any]) -> dict[str, str]:
+    return {row["name"]: row["status"] for row in document["rows"]}
+
+
+def test_a_suite_prints_one_json_document_by_the_contract(opscope) -> None:
+    names = ("--implementations", "torch", "multiply", "power", "cuda")
+    outcome = opscope("bench", "square", "--shape", 8, 16, *names, *FAST, "--json")
+    assert outcome.code == 0, outcome.err
+    document = outcome.json
+    assert set(document) >= CONTRACT
+    assert (document["suite"], document["shape"], document["dtype"], document["device"]) == (
+        "square", [8, 16], "float32", "cpu",
+    )  # fmt: skip
+    assert all(set(row) >= ROW_CONTRACT for row in document["rows"])
+    assert statuses(document) == {
+        "torch": "ok", "multiply": "ok", "power": "ok", "cuda": "unavailable",
+    }  # fmt: skip
+    torch_row = document["rows"][0]
+    assert len(torch_row["samples_ns"]) >= 3
+    low, high = torch_row["interval_ns"]
+    assert low <= torch_row["median_ns"] <= high
+    assert torch_row["kernels_launched"] is None
+    assert document["rows"][1]["ratio"] > 0
+
+
+def test_the_report_names_what_was_left_out_and_why(opscope) -> None:
+    names = ("--implementations", "torch", "power", "cuda")
+    outcome = opscope("bench", "square", "--shape", 8, 16, *names, *FAST)
+    assert outcome.code == 0, outcome.err
+    for words in ("square 8 × 16, float32", "reference", "cuda: unavailable", "wall clock", "float64"):
+        assert words in outcome.out
+
+
+def test_own_functions_are_compared_with_the_first(opscope, file: Path) -> None:
+    targets = (f"{file}:square", f"{file}:power", "--inputs", f"{file}:make_inputs", "--param", "n=8")
+    outcome = opscope("bench", *targets, "--expected", f"{file}:correct", *FAST, "--json")
+    assert outcome.code == 0, outcome.err
+    assert outcome.json["reference"] == "square"
+    assert outcome.json["parameters"] == {"n": 8}
+    assert statuses(outcome.json) == {"square": "ok", "power": "ok"}
+    assert "correct" not in statuses(outcome.json)
+    assert "chatter" in outcome.err
+
+
+def test_bad_functions_are_rows_and_the_others_go_on(opscope, file: Path) -> None:
+    names = ("square", "nothing", "nan", "raising", "power")
+    targets = (*(f"{file}:{name}" for name in names), "--param", "n=8")
+    outcome = opscope("bench", *targets, *FAST, "--json")
+    assert outcome.code == 0, outcome.err
+    assert statuses(outcome.json) == {
+        "square": "ok", "nothing": "no_result", "nan": "wrong", "raising": "failed", "power": "ok",
+    }  # fmt: skip
+    assert all(row["verdict"] is None for row in outcome.json["rows"] if row["status"] != "ok")
+    assert "broken" in next(row for row in outcome.json["rows"] if row["name"] == "raising")["reason"]
+
+
+def test_a_failing_reference_is_printed_and_exits_with_1(opscope, file: Path) -> None:
+    outcome = opscope("bench", f"{file}:raising", f"{file}:square", "--param", "n=8", *FAST)
+    assert outcome.code == 1
+    assert "raising: failed" in outcome.out
+
+
+def test_a_sweep_has_a_point_for_each_value_and_a_scaling_table(opscope, file: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "result.json"
+    targets = (f"{file}:square", f"{file}:power", "--param", "n=8,16")
+    outcome = opscope("bench", *targets, *FAST, "--save", saved)
+    assert outcome.code == 0, outcome.err
+    assert "Scaling of functions_of_bench.py" in outcome.out
+    assert "Time grows as" in outcome.out
+    assert outcome.out.splitlines()[-1] == f"Wrote {saved}"
+    document = json.loads(saved.read_text("utf-8"))
+    assert document["parameters"] == {"n": [8, 16]}
+    assert [point["parameters"] for point in document["points"]] == [{"n": 8}, {"n": 16}]
+    assert document["complete"]
+
+
+def test_a_point_that_cannot_be_made_leaves_the_others(opscope, file: Path) -> None:
+    outcome = opscope("bench", f"{file}:square", "--param", "n=8,-1", *FAST, "--json")
+    assert outcome.code == 1
+    assert len(outcome.json["points"]) == 1
+    assert "no such | size" in outcome.json["failures"][0]
+
+
+def test_a_file_of_marked_functions_runs_its_groups(opscope, tmp_path: Path) -> None:
+    path = tmp_path / "marked_of_bench.py"
+    path.write_text(MARKED)
+    outcome = opscope("bench", path, *FAST, "--json")
+    assert outcome.code == 0, outcome.err
+    assert [(point["suite"], list(statuses(point))) for point in outcome.json["points"]] == [
+        (path.name, ["slow", "fast"]),
+        (f"{path.name}:other", ["alone"]),
+    ]
+
+
+def test_an_interrupted_run_keeps_and_saves_what_is_finished(opscope, file: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "result.json"
+    targets = (f"{file}:square", f"{file}:interrupted", "--param", "n=8")
+    outcome = opscope("bench", *targets, *FAST, "--save", saved)
+    assert outcome.code == 130
+    assert outcome.err.count("\n") == 1
+    assert outcome.err.startswith("interrupted: ")
+    document = json.loads(saved.read_text("utf-8"))
+    assert document["complete"] is False
+    assert "square" in statuses(document)
+
+
+def test_a_saved_file_is_refused_before_anything_runs(opscope, file: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "result.json"
+    saved.write_text("precious")
+    arguments = ("bench", f"{file}:square", "--param", "n=8", *FAST, "--save", saved)
+    outcome = opscope(*arguments)
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "--force" in outcome.err
+    assert saved.read_text() == "precious"
+    assert opscope(*arguments, "--force").code == 0
+    assert json.loads(saved.read_text("utf-8"))["suite"] == file.name
+
+
+def test_the_report_goes_to_a_markdown_file(opscope, file: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report.md"
+    outcome = opscope(
+        "bench", f"{file}:square", "--param", "n=8", *FAST, "--report", report, "--show-kernels"
+    )
+    assert outcome.code == 0, outcome.err
+    assert report.read_text("utf-8").startswith("# functions_of_bench.py, float32, n=8")
+    assert "No kernels were recorded" in outcome.out
+
+
+def test_generated_code_is_shown_or_its_absence_explained(opscope, file: Path) -> None:
+    arguments = ("bench", f"{file}:square", "--param", "n=8", *FAST, "--show-ptx")
+    outcome = opscope(*arguments)
+    assert outcome.code == 0, outcome.err
+    assert "No code: there is no ptx to show" in outcome.out
+    (code,) = opscope(*arguments, "--json").json["generated_code"]
+    assert (code["implementation"], code["kind"], code["texts"]) == ("square", "ptx", [])
+    assert "generated_code" not in opscope(*arguments[:-1], "--json").json
+
+
+def test_triton_kernels_are_checked_in_the_interpreter(opscope) -> None:
+    pytest.importorskip("triton")
+    outcome = opscope("bench", "square", "--interpret", "--shape", 4, 8, "--json")
+    assert outcome.code == 0, outcome.err
+    assert set(statuses(outcome.json).values()) == {"checked"}
+    assert all(row["max_relative_error"] is not None for row in outcome.json["rows"])
+
+
+def test_suites_are_listed_without_measuring(opscope) -> None:
+    outcome = opscope("bench", "--list")
+    assert outcome.code == 0
+    for name in ("gelu", "attention", "cuda_teaching", "approximate=tanh"):
+        assert name in outcome.out
+    suites = opscope("bench", "--list", "--json").json["suites"]
+    assert {"name", "summary", "shape_names", "implementations"} <= set(suites[0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "Use gelu, square"),
+        (("nonsense",), "'nonsense' is not a suite. Use gelu, square"),
+        (("gelu", "--implementations", "nonsense"), "is not an implementation of 'gelu'. Use naive"),
+        (("gelu", "--shape", 3), "the shape of 'gelu' is 2 sizes (rows columns), not 3"),
+        (("gelu", "--shape", 0, 3), "rows=0 is no size"),
+        (("gelu", "--dtype", "int3"), "'int3' is not a dtype"),
+        (("gelu", "--approximate", "x"), "approximate cannot be 'x'"),
+        (("gelu", "--param", "rows"), "is not a parameter with its values"),
+        (("gelu", "--param", "n=3"), "'gelu' has no parameter 'n'"),
+        (("gelu", "--device", "cuda:99"), "cuda:99"),
+        (("gelu", "--device", "cpu", "--clock", "graph"), "--clock graph needs a CUDA device"),
+        (("gelu", "--device", "cpu", "--cache", "cold"), "--cache cold is for the L2 cache of a GPU"),
+        (("gelu", "--min-samples", 30, "--max-samples", 20), "at most 20 and at least 30"),
+        (("gelu", "--save", "/nonexistent/folder/x.json"), "there is no such folder"),
+        (("absent.py:f",), "absent.py: no such file"),
+        (("{file}:absent",), "It defines: correct"),
+        (("{file}",), "no function of this file is marked"),
+        (("{file}:square",), "needs arguments that no one gives (n)"),
+        (("{file}:square", "--param", "n=-3"), "'make_inputs' fails in line 6 (ValueError: no such | size)"),
+        (
+            ("{file}:square", "--param", "n=3", "--inputs", "{file}:nothing"),
+            "no one takes the parameter 'n'. Name it in 'nothing'",
+        ),
+        (("{file}:square", "--param", "m=3"), "no one takes the parameter 'm'"),
+        (("{file}:square", "--param", "n=3", "--reference", "x"), "has no function 'x'. It has: square"),
+    ],
+)
+def test_a_users_mistake_is_one_line(
+    opscope, file: Path, arguments: tuple[object, ...], message: str
+) -> None:
+    outcome = opscope("bench", *(str(argument).format(file=file) for argument in arguments))
+    assert outcome.code == 1
+    assert outcome.out == ""
+    assert message in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [("--min-samples", 1), ("--time-budget", 0), ("--clock", "sun")])
+def test_values_out_of_range_are_usage_errors(opscope, arguments: tuple[object, ...]) -> None:
+    outcome = opscope("bench", "gelu", *arguments)
+    assert outcome.code == 2
+    assert outcome.err.startswith("error: ")

@@ -1,0 +1,249 @@
+"""`opscope run`: the script's streams and exit code, the files, and what is said when it goes wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from opscope.cli.script_arguments import FLAGS, separate_script
+from opscope.model.sidecar import read_sidecar
+
+pytestmark = pytest.mark.torch
+
+SCRIPT = """
+import argparse, os, signal, sys
+import torch
+parser = argparse.ArgumentParser()
+parser.add_argument("--count", type=int, default=6)
+parser.add_argument("--workers", type=int, default=0)
+parser.add_argument("--then", default="pass")
+parser.add_argument("--debug", action="store_true")
+
+class Squares(torch.utils.data.Dataset):
+    def __len__(self): return options.count
+    def __getitem__(self, index): return torch.full((4,), float(index))
+
+def main():
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in torch.utils.data.DataLoader(Squares(), batch_size=1, num_workers=options.workers):
+        model(batch).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    print("trained", options.debug, os.path.basename(__file__), flush=True)
+    exec(options.then)
+
+if __name__ == "__main__":
+    options = parser.parse_args()
+    main()
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RANK", raising=False)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    return "train.py"
+
+
+@pytest.fixture
+def run(opscope) -> Callable[..., object]:
+    return lambda *arguments: opscope(*separate_script(["run", *map(str, arguments)]))
+
+
+def test_a_script_is_recorded_and_its_output_stays_its_own(run, script: str) -> None:
+    outcome = run(script)
+    assert (outcome.code, outcome.out) == (0, "trained False train.py\n")
+    assert "Top operators" in outcome.err
+    assert [line for line in outcome.err.splitlines() if line.startswith("Wrote ")] == [
+        "Wrote opscope_run/trace.json",
+        "Wrote opscope_run/analysis.json",
+        "Wrote opscope_run/report.md",
+    ]
+    assert read_sidecar("opscope_run/trace.opscope.json").steps == 3
+    assert "aten::addmm" in json.dumps(json.loads(Path("opscope_run/analysis.json").read_text()))
+
+
+def test_everything_after_the_script_is_its_own(run, script: str) -> None:
+    outcome = run("--quiet", "--active", 2, script, "--debug", "--count", "5")
+    assert (outcome.code, outcome.out) == (0, "trained True train.py\n")
+    assert "Top operators" not in outcome.err
+    assert read_sidecar("opscope_run/trace.opscope.json").steps == 2
+    outcome = run("--force", script, "--help")
+    assert "--count" in outcome.out
+    assert "--active" not in outcome.out
+
+
+def test_workers_change_nothing(run, script: str) -> None:
+    outcome = run("--quiet", script, "--workers", 1)
+    assert (outcome.code, outcome.out) == (0, "trained False train.py\n")
+    assert read_sidecar("opscope_run/trace.opscope.json").steps == 3
+
+
+@pytest.mark.parametrize(
+    ("then", "code", "shown"),
+    [
+        ("sys.exit(7)", 7, ""),
+        ("sys.exit('a text')", 1, "a text"),
+        ("raise ValueError('boom')", 1, "ValueError: boom"),
+        ("raise KeyboardInterrupt", 130, "KeyboardInterrupt"),
+        ("os.kill(os.getpid(), signal.SIGTERM)", 143, ""),
+    ],
+)
+def test_exit_codes_pass_and_what_was_recorded_is_kept(run, script: str, then: str, code: int, shown: str):
+    outcome = run("--quiet", script, "--count", 4, "--then", then)
+    assert outcome.code == code
+    assert shown in outcome.err
+    assert "opscope/src" not in outcome.err
+    assert "note: trace.json: 2 of 3 steps were recorded" in outcome.err
+    assert "Wrote opscope_run/trace.json" in outcome.err
+
+
+def test_a_failing_script_that_recorded_nothing_keeps_its_code(run, script: str) -> None:
+    outcome = run(script, "--count", 1, "--then", "sys.exit(5)")
+    assert outcome.code == 5
+    assert "error: nothing was recorded: 1 step only" in outcome.err
+
+
+def test_recording_nothing_is_an_error_with_a_way_out(run, script: str) -> None:
+    outcome = run(script, "--count", 0)
+    assert outcome.code == 1
+    assert "--steps none" in outcome.err
+    assert run("--steps", "none", "--force", "--quiet", script, "--count", 0).code == 0
+
+
+def test_the_script_may_go_elsewhere_and_make_warnings_errors(run, script: str, tmp_path: Path) -> None:
+    then = "import io, warnings; warnings.simplefilter('error'); os.chdir('/'); sys.stdout = io.StringIO()"
+    assert run(script, "--then", then).code == 0
+    assert (tmp_path / "opscope_run" / "report.md").exists()
+
+
+def test_a_module_and_a_step_function(run, script: str) -> None:
+    Path("package").mkdir()
+    Path("package/__init__.py").write_text("")
+    Path("package/serve.py").write_text(
+        "import sys, torch\n"
+        "def answer(): return torch.ones(3)\n"
+        "for _ in range(6): answer()\n"
+        "print(__name__, sys.argv[1:])\n"
+    )
+    outcome = run("--steps", "package.serve:answer", "-m", "package.serve", "-m", "x")
+    assert (outcome.code, outcome.out) == (0, "__main__ ['-m', 'x']\n")
+    assert read_sidecar("opscope_run/trace.opscope.json").steps == 3
+    sys.modules.pop("package")
+
+
+def test_compilation_is_tracked_from_the_scripts_start(
+    run, script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("INDUCTOR_PROVENANCE", raising=False)
+    show = "print(os.environ.get('INDUCTOR_PROVENANCE'))"
+    assert run("--quiet", script, "--then", show).out.endswith("None\n")
+    assert run("--quiet", "--force", "--track-compile", script, "--then", show).out.endswith("1\n")
+    assert "INDUCTOR_PROVENANCE" not in os.environ
+
+
+def test_processes_of_a_job_share_the_folder(run, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "2")
+    outcome = run("--repeat", 2, "--active", 1, script)
+    assert outcome.code == 0
+    assert "Top operators" not in outcome.err  # rank 0 prints
+    names = {path.name for path in Path("opscope_run").iterdir()}
+    assert {"trace_rank2_cycle0.json", "analysis_rank2_cycle1.json", "report_rank2_cycle0.md"} <= names
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["absent.py"], "absent.py: no such script"),
+        (["."], "a folder is no script"),
+        (["broken.py"], "broken.py: not Python: line 1"),
+        (["-m", "opscope_absent"], "no module 'opscope_absent'"),
+        (["--steps", "a b", "train.py"], "tells no steps"),
+        (["--steps", "absent", "train.py"], "no function 'absent' whose calls are steps. It defines: main"),
+        (["--steps", "none", "--wait", "1", "train.py"], "--wait does not apply"),
+        (["--active", "0", "train.py"], "is no schedule"),
+        (["--engine", "nvprof", "train.py"], "is not an engine"),
+        (["--output-dir", "train.py", "train.py"], "cannot be made"),
+    ],
+)
+def test_mistakes_are_one_line_before_anything_runs(run, script: str, arguments: list[str], message: str):
+    Path("broken.py").write_text("x = (\n")
+    outcome = run(*arguments)
+    assert (outcome.code, outcome.out) == (1, "")
+    assert message in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+def test_earlier_results_are_kept_unless_forced(run, script: str) -> None:
+    Path("opscope_run").mkdir()
+    Path("opscope_run/analysis.json").write_text("old")
+    outcome = run(script)
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "--force" in outcome.err
+    assert run("--force", "--quiet", script).code == 0
+
+
+def test_without_torch_the_install_line_is_shown(run, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("opscope.cli.run.find_spec", lambda name: None)
+    outcome = run(script)
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "pip install" in outcome.err
+
+
+def test_an_interrupted_process_leaves_its_trace(script: str) -> None:
+    then = "os.kill(os.getpid(), signal.SIGINT)"
+    command = separate_script(["run", "--quiet", script, "--count", "4", "--then", then])
+    process = subprocess.run(
+        [sys.executable, "-m", "opscope", *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        # Python's own handler, whatever the test runner was started with.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        env={**os.environ, "PYTHONWARNINGS": "error"},
+    )
+    assert (process.returncode, process.stdout) == (130, "trained False train.py\n")
+    assert "KeyboardInterrupt" in process.stderr
+    assert read_sidecar("opscope_run/trace.opscope.json").ended_by == "KeyboardInterrupt"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "separated"),
+    [
+        ("run a.py --force", "run -- a.py --force"),
+        ("run --active 2 --quiet a.py -x", "run --active 2 --quiet -- a.py -x"),
+        ("run --active=2 a.py", "run --active=2 -- a.py"),
+        ("run -m pkg.mod --help", "run -m -- pkg.mod --help"),
+        ("--debug run a.py", "--debug run -- a.py"),
+        ("run -- a.py --debug", "run -- a.py --debug"),
+        ("run --help", "run --help"),
+        ("run", "run"),
+        ("analyze run a.json", "analyze run a.json"),
+    ],
+)
+def test_the_scripts_arguments_are_set_apart(tokens: str, separated: str) -> None:
+    assert separate_script(tokens.split()) == separated.split()
+
+
+def test_every_flag_is_known() -> None:
+    from dataclasses import fields
+    from inspect import signature
+
+    from opscope.cli.run import ProgramRecording, run
+
+    options = {field.name: field.type for field in fields(ProgramRecording)}
+    options |= {name: one.annotation for name, one in signature(run).parameters.items()}
+    flags = {f"--{name.replace('_', '-')}" for name, type_ in options.items() if "bool" in str(type_)}
+    assert flags <= FLAGS
+    assert FLAGS - flags == {"-h", "--help", "--version", "--debug", "-m"}

@@ -1,0 +1,93 @@
+"""`opscope bench` on a device: what its rows know of kernels, ceilings and code."""
+
+from __future__ import annotations
+
+import io
+from contextlib import redirect_stdout
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import opscope  # noqa: E402
+from opscope.analysis.call_profile import call_profiler  # noqa: E402
+from opscope.cli import main  # noqa: E402
+from opscope.model.benchmark import BenchmarkResult, Status  # noqa: E402
+
+pytestmark = [pytest.mark.gpu, pytest.mark.torch]
+
+QUICK: dict[str, Any] = {"device": "cuda", "time_budget_s": 0.1, "min_samples": 5, "warmup_s": 0.01}
+
+
+def bench(*targets: Any, **options: Any) -> BenchmarkResult:
+    result = opscope.bench(*targets, **{**QUICK, **options})
+    assert isinstance(result, BenchmarkResult)
+    return result
+
+
+def test_a_call_is_profiled_with_titles_operators_and_geometry() -> None:
+    x = torch.randn(1024, 1024, device="cuda")
+    profile = call_profiler()(lambda: torch.nn.functional.gelu(x))
+    (use,) = profile.kernels
+    assert (profile.calls, profile.kernels_launched, use.launches) == (3, 1, 1)
+    assert "GeluCUDAKernelImpl" in use.title
+    assert use.operator == "aten::gelu"
+    assert use.grid is not None
+    assert use.source_file is not None
+    assert use.source_file.endswith("ActivationGeluKernel.cu")
+    assert 0 < profile.device_ns < 1e6
+
+
+def test_rows_know_kernels_memory_and_their_share_of_the_ceiling() -> None:
+    result = bench("gelu", shape=(4096, 4096), implementations=["torch", "naive"], profile=True)
+    torch_row, naive = result.row("torch"), result.row("naive")
+    assert torch_row.kernels_launched == 1
+    assert (naive.kernels_launched or 0) > 3
+    assert (naive.peak_memory_bytes or 0) > (torch_row.peak_memory_bytes or 0)
+    assert 0.2 < (torch_row.ceiling_fraction or 0) < 1.3
+    assert naive.ratio is not None
+    assert naive.ratio > 2
+
+
+def test_a_profiler_that_runs_is_a_finding_and_not_a_failure() -> None:
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True):  # without it torch 2.11 warns
+        result = bench(torch.square, inputs=torch.ones(1024, device="cuda"), ceilings=False)
+    (row,) = result.rows
+    assert row.status is Status.OK
+    assert row.profile is None
+    assert "bench.not_profiled" in {finding.code for finding in result.findings}
+
+
+def test_the_report_explains_the_squares(capfd: pytest.CaptureFixture[str]) -> None:
+    names = ("--implementations", "torch", "multiply", "power")
+    out = io.StringIO()
+    with redirect_stdout(out):
+        code = main(["bench", "square", "--device", "cuda", *names, "--time-budget", "0.3", "--show-kernels"])
+    assert code == 0
+    text = out.getvalue()
+    assert "Kernels" in text
+    assert "CUDA events on the device" in text
+    assert "elementwise_kernel" in text
+
+
+def test_ptx_of_a_triton_implementation_is_shown() -> None:
+    pytest.importorskip("triton")
+    out = io.StringIO()
+    arguments = [
+        "bench",
+        "square",
+        "--device",
+        "cuda",
+        "--shape",
+        "256",
+        "256",
+        "--implementations",
+        "triton",
+    ]
+    with redirect_stdout(out):
+        code = main([*arguments, "--time-budget", "0.05", "--show-ptx"])
+    assert code == 0
+    assert ".version" in out.getvalue()

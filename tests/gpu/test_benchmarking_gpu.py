@@ -1,0 +1,221 @@
+"""What only a device can show: hidden launches, agreement with do_bench, graphs, memory, a lost device."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from opscope.benchmarking.graph_timer import CudaGraphTimer  # noqa: E402
+from opscope.benchmarking.problem import Implementation, Problem  # noqa: E402
+from opscope.benchmarking.runner import run_benchmark  # noqa: E402
+from opscope.benchmarking.timer import CudaEventTimer  # noqa: E402
+from opscope.capture.environment import collect_environment  # noqa: E402
+from opscope.errors import MeasurementError  # noqa: E402
+from opscope.model.benchmark import BenchmarkOptions, CacheState, Status, Verdict  # noqa: E402
+from opscope.model.measurement import Clock  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+
+DEVICE = "cuda:0"
+
+
+def naive_gelu(x):
+    return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)))
+
+
+def gelu(x):
+    return torch.nn.functional.gelu(x, approximate="tanh")
+
+
+def median_ns(timer, fn, samples: int = 100) -> float:
+    (prepared,) = timer.prepare([fn])
+    for _ in range(20):
+        timer.measure(prepared)
+    return sorted(timer.measure(prepared) for _ in range(samples))[samples // 2]
+
+
+def problem_of(functions, *, reference: str, numel: int = 1 << 24, **facts) -> Problem:
+    def make_inputs(seed: int):
+        generator = torch.Generator(device=DEVICE).manual_seed(seed)
+        return (torch.randn(numel, generator=generator, device=DEVICE),)
+
+    implementations = tuple(Implementation(name, lambda fn=fn: fn) for name, fn in functions.items())
+    return Problem("gelu", DEVICE, make_inputs, implementations, reference, dtype="float32", **facts)
+
+
+def run(problem, **changes):
+    chosen = BenchmarkOptions(**{"time_budget_s": 0.3, "ceilings": False, **changes})
+    return run_benchmark(problem, chosen, environment=collect_environment())
+
+
+@pytest.mark.parametrize("name", ["gelu", "softmax", "layer_norm", "copy", "gemm"])
+def test_cold_event_times_agree_with_do_bench(name):
+    from triton.testing import do_bench
+
+    x = torch.randn(8192, 8192, device=DEVICE)
+    half = x[:4096, :4096].bfloat16()  # short: a long product is throttled while it is timed
+    target = torch.empty_like(x)
+    fn = {
+        "gelu": lambda: gelu(x),
+        "softmax": lambda: torch.softmax(x, -1),
+        "layer_norm": lambda: torch.nn.functional.layer_norm(x, (8192,)),
+        "copy": lambda: target.copy_(x),
+        "gemm": lambda: half @ half,
+    }[name]
+    timer = CudaEventTimer(DEVICE, CacheState.COLD)
+    # In turns: a matrix product warms the device up to its power limit, and its clock falls meanwhile.
+    turns = [
+        (median_ns(timer, fn, 50), do_bench(fn, warmup=20, rep=100, return_mode="median") * 1e6)
+        for _ in range(5)
+    ]
+    ours_ns, theirs_ns = (sorted(times)[2] for times in zip(*turns, strict=True))
+    assert ours_ns == pytest.approx(theirs_ns, rel=0.02)
+
+
+def test_the_hosts_launches_are_hidden():
+    x = torch.randn(1024, device=DEVICE)
+    timer = CudaEventTimer(DEVICE, CacheState.HOT)
+
+    def many_launches():
+        for _ in range(20):
+            naive_gelu(x)
+
+    hidden_ns = median_ns(timer, many_launches)
+    latency_ns = median_ns(CudaEventTimer(DEVICE), many_launches)
+    assert hidden_ns < 0.7 * latency_ns
+
+
+def test_a_call_that_waits_for_the_device_is_still_measured_quickly():
+    x = torch.randn(1 << 20, device=DEVICE)
+    timer = CudaEventTimer(DEVICE, CacheState.COLD)
+    for _ in range(10):
+        timer.measure(lambda: x.sum().item())
+
+    def waits():
+        return x.sum().item()
+
+    began_s = time.perf_counter()
+    for _ in range(50):
+        timer.measure(waits)
+    assert time.perf_counter() - began_s < 50 * 0.012
+
+
+def test_a_hot_cache_is_faster_than_a_cold_one():
+    x = torch.randn(1 << 20, device=DEVICE)
+    target = torch.empty_like(x)
+    cold_ns = median_ns(CudaEventTimer(DEVICE, CacheState.COLD), lambda: target.copy_(x))
+    hot_ns = median_ns(CudaEventTimer(DEVICE, CacheState.HOT), lambda: target.copy_(x))
+    assert hot_ns < cold_ns
+
+
+def test_graph_replay_agrees_with_events_on_device_bound_work():
+    x = torch.randn(4096, 4096, device=DEVICE)
+    by_events = median_ns(CudaEventTimer(DEVICE, CacheState.COLD), lambda: x @ x)
+    by_graph = median_ns(CudaGraphTimer(DEVICE, CacheState.COLD), lambda: x @ x)
+    assert by_graph == pytest.approx(by_events, rel=0.03)
+
+
+def test_graphs_of_one_call_share_their_memory():
+    inputs = [torch.randn(1 << 22, device=DEVICE) for _ in range(8)]
+    timer = CudaGraphTimer(DEVICE)
+    torch.cuda.synchronize()
+    before_bytes = torch.cuda.memory_reserved()
+    replays = timer.prepare([lambda x=x: naive_gelu(x) for x in inputs])
+    assert len(replays) == 8
+    assert torch.cuda.memory_reserved() - before_bytes < 10 * inputs[0].nbytes
+    assert all(timer.measure(replay) > 0 for replay in replays)
+
+
+def test_a_call_that_cannot_be_captured_says_so_and_the_device_lives():
+    x = torch.randn(16, device=DEVICE)
+    with pytest.raises(MeasurementError, match="cannot be captured in a CUDA graph"):
+        CudaGraphTimer(DEVICE).prepare([x.cpu])
+    assert (x + 1).sum().isfinite()
+
+
+@pytest.mark.parametrize("clock", [Clock.CUDA_EVENT, Clock.CUDA_GRAPH])
+def test_a_benchmark_finds_the_fused_kernel_faster(clock):
+    result = run(problem_of({"naive": naive_gelu, "torch": gelu}, reference="naive"), clock=clock)
+    row = result.row("torch")
+    assert result.clock is clock
+    assert result.cache_state is CacheState.COLD
+    assert row.verdict is Verdict.FASTER
+    assert row.ratio < 0.5
+    assert row.min_bytes == 2 * 4 << 24
+    assert row.peak_memory_bytes == 4 << 24
+    assert result.row("naive").peak_memory_bytes > row.peak_memory_bytes
+
+
+def test_one_function_under_two_names_is_the_same():
+    verdicts = [
+        run(problem_of({"one": gelu, "two": gelu}, reference="one"), seed=seed).row("two").verdict
+        for seed in range(5)
+    ]
+    assert verdicts.count(Verdict.SAME) == 5
+
+
+def test_short_kernels_are_repeated_and_launch_bound_ones_are_told():
+    result = run(problem_of({"naive": naive_gelu, "torch": gelu}, reference="torch", numel=1024))
+    assert result.row("torch").inner_repeats > 1
+    assert result.row("torch").inner_repeats == result.row("naive").inner_repeats
+    assert result.row("torch").inner_repeats <= result.row("torch").input_sets
+    bound = [one.evidence["implementation"] for one in result.findings if one.code == "bench.launch_bound"]
+    assert "naive" in bound
+
+
+def test_an_implementation_out_of_memory_leaves_the_others_their_memory():
+    def greedy(x):
+        held = [torch.empty(1 << 30, device=DEVICE)]
+        while True:
+            held.append(torch.empty_like(held[0]))
+
+    torch.cuda.empty_cache()
+    before_bytes = torch.cuda.memory_reserved()
+    result = run(problem_of({"torch": gelu, "greedy": greedy, "naive": naive_gelu}, reference="torch"))
+    assert result.row("greedy").status is Status.OUT_OF_MEMORY
+    assert result.row("naive").verdict is Verdict.SLOWER
+    del result
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() <= before_bytes + (1 << 30)
+
+
+def test_the_devices_state_is_read():
+    pytest.importorskip("pynvml")
+    result = run(problem_of({"torch": gelu}, reference="torch"))
+    assert result.device_state_before.sm_clock_mhz > 0
+    assert result.device_state_after.temperature_c > 0
+
+
+def test_rows_after_a_lost_device_fail_with_its_reason():
+    script = textwrap.dedent("""
+        import json, sys, torch
+        from opscope.benchmarking.problem import Implementation, Problem
+        from opscope.benchmarking.runner import run_benchmark
+        from opscope.capture.environment import collect_environment
+        from opscope.model.benchmark import BenchmarkOptions
+
+        def bad(x):
+            return x[torch.full((4,), 1 << 40, device="cuda")]
+
+        functions = {"torch": lambda x: x * 2, "bad": bad, "last": lambda x: x + x}
+        problem = Problem(
+            "double", "cuda:0", lambda seed: (torch.ones(1 << 20, device="cuda"),),
+            tuple(Implementation(name, lambda fn=fn: fn) for name, fn in functions.items()), "torch",
+        )
+        options = BenchmarkOptions(time_budget_s=0.1, check=False)
+        result = run_benchmark(problem, options, environment=collect_environment())
+        json.dump([[row.name, row.status.value, row.reason] for row in result.rows], sys.stdout)
+    """)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows = json.loads(done.stdout.splitlines()[-1])
+    assert [status for _, status, _ in rows] == ["failed"] * 3
+    assert "'bad' ended this process's use of cuda:0" in rows[2][2]

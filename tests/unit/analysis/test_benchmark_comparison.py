@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from opscope.analysis.benchmark_comparison import compare_benchmarks
+from opscope.analysis.comparison_gate import gate_reasons
+from opscope.model.benchmark import (
+    BenchmarkOptions,
+    BenchmarkResult,
+    BenchmarkRow,
+    CacheState,
+    CallProfile,
+    DeviceState,
+    KernelUse,
+    Status,
+    Verdict,
+)
+from opscope.model.comparison import BenchmarkComparison, BenchmarkRowChange, FailOn, Presence
+from opscope.model.environment import Environment, GpuInfo
+from opscope.model.measurement import Clock
+
+OPPOSITE = {Verdict.SLOWER: Verdict.FASTER, Verdict.FASTER: Verdict.SLOWER}
+
+
+def environment(gpu: str = "NVIDIA H200", torch: str = "2.11.0") -> Environment:
+    info = GpuInfo(gpu, "9.0", 132, 150_109_880_320)
+    return Environment(python="3.12", platform="Linux", opscope="0", torch=torch, gpu=(info,))
+
+
+def row(name: str, median_ns: float, *, seed: int = 0, count: int = 60, **fields: Any) -> BenchmarkRow:
+    noise = random.Random(f"{name}{seed}")
+    samples = tuple(median_ns * (1 + noise.gauss(0, 0.004)) for _ in range(count))
+    return BenchmarkRow(
+        **{"name": name, "status": Status.OK, "samples_ns": samples, "median_ns": median_ns, **fields}
+    )
+
+
+def failed(name: str, status: Status = Status.WRONG) -> BenchmarkRow:
+    return BenchmarkRow(name=name, status=status, reason="max relative error 0.3")
+
+
+def launching(*names: str) -> dict[str, Any]:
+    uses = tuple(KernelUse(name, f"{name}<…>", "kernel", 1, 10) for name in names)
+    return {"profile": CallProfile(3, len(names), 10, uses), "kernels_launched": float(len(names))}
+
+
+def result(*rows: BenchmarkRow, **fields: Any) -> BenchmarkResult:
+    return BenchmarkResult(
+        **{
+            "suite": "gelu",
+            "shape": (8, 8),
+            "dtype": "float32",
+            "device": "cuda:0",
+            "reference": "torch",
+            "clock": Clock.CUDA_EVENT,
+            "cache_state": CacheState.COLD,
+            "options": BenchmarkOptions(),
+            "environment": environment(),
+            "created": "2026-01-01T00:00:00Z",
+            "rows": rows,
+            **fields,
+        }
+    )
+
+
+def compare(reference: BenchmarkResult, candidate: BenchmarkResult) -> BenchmarkComparison:
+    return compare_benchmarks([reference], [candidate])
+
+
+def named(comparison: BenchmarkComparison, name: str) -> BenchmarkRowChange:
+    return next(row for _, row in comparison.rows if row.name == name)
+
+
+def codes(comparison: BenchmarkComparison) -> list[str]:
+    return [finding.code for finding in comparison.findings]
+
+
+BEFORE = result(row("torch", 100e3), row("triton", 80e3), row("old", 50e3))
+AFTER = result(row("torch", 100e3, seed=1), row("triton", 90e3, seed=1), row("new", 50e3))
+
+
+def test_rows_are_matched_by_name_and_judged() -> None:
+    comparison = compare(BEFORE, AFTER)
+    triton = named(comparison, "triton")
+    assert triton.time.verdict is Verdict.SLOWER
+    assert triton.time.ratio == pytest.approx(1.125, rel=0.005)
+    low, high = triton.time.reference_interval_ns or (0, 0)
+    assert low < (triton.time.reference_ns or 0) < high
+    assert named(comparison, "torch").time.verdict is Verdict.SAME
+    assert named(comparison, "old").presence is Presence.REMOVED
+    assert named(comparison, "new").presence is Presence.ADDED
+    assert comparison.verdict is Verdict.SLOWER
+    assert comparison.verdict_reason == "1 slower, 1 same, 1 added, 1 removed"
+
+
+def test_a_result_equals_itself() -> None:
+    comparison = compare(BEFORE, BEFORE)
+    assert all(change.time.verdict is Verdict.SAME for _, change in comparison.rows)
+    assert (comparison.verdict, comparison.findings) == (Verdict.SAME, ())
+    assert gate_reasons(comparison, FailOn.DIFFERENT) == ()
+
+
+def test_swapped_sides_give_inverted_verdicts() -> None:
+    forward, backward = compare(BEFORE, AFTER), compare(AFTER, BEFORE)
+    for _, change in forward.rows:
+        mirrored = named(backward, change.name).time
+        assert change.time.difference_ns == -mirrored.difference_ns
+        assert OPPOSITE.get(change.time.verdict, change.time.verdict) == mirrored.verdict
+    assert backward.verdict is Verdict.FASTER
+    assert compare(BEFORE, AFTER) == forward
+
+
+def test_some_faster_and_some_slower_is_ambiguous_as_a_whole() -> None:
+    comparison = compare(result(row("a", 100), row("b", 100)), result(row("a", 150), row("b", 50)))
+    assert comparison.verdict is Verdict.AMBIGUOUS
+    assert comparison.verdict_reason == "1 slower, 1 faster"
+
+
+def test_points_of_a_sweep_are_matched_and_the_rest_is_listed() -> None:
+    def point(n: int) -> BenchmarkResult:
+        return result(row("torch", 100), shape=None, parameters={"n": n})
+
+    comparison = compare_benchmarks([point(1), point(2), point(2)], [point(2), point(4)])
+    assert [change.point.parameters for change in comparison.points] == [(("n", "2"),)]
+    assert [one.parameters for one in comparison.only_in_reference] == [(("n", "1"),), (("n", "2"),)]
+    assert [one.parameters for one in comparison.only_in_candidate] == [(("n", "4"),)]
+    assert "3 benchmarks have no counterpart" in gate_reasons(comparison, FailOn.DIFFERENT)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"dtype": "bfloat16"}, {"device": "cpu"}, {"shape": (4, 4)}, {"suite": "add"}]
+)
+def test_another_problem_does_not_match(fields: dict[str, Any]) -> None:
+    comparison = compare(BEFORE, result(row("torch", 100), **fields))
+    assert (comparison.points, comparison.verdict) == ((), None)
+    assert gate_reasons(comparison, FailOn.SLOWER)
+
+
+def test_the_number_of_the_device_does_not_matter() -> None:
+    assert compare(BEFORE, result(row("torch", 100e3), device="cuda:1")).points
+
+
+def test_a_row_that_is_wrong_now_fails_the_gate() -> None:
+    comparison = compare(BEFORE, result(row("torch", 100e3), failed("triton"), row("old", 50e3)))
+    triton = named(comparison, "triton")
+    assert triton.is_broken
+    assert triton.status_note == "ok → wrong: max relative error 0.3"
+    assert (triton.time.verdict, triton.time.candidate_ns) == (None, None)
+    assert gate_reasons(comparison, FailOn.SLOWER) == ("gelu, triton was ok and is wrong",)
+    assert gate_reasons(comparison, FailOn.FASTER) == ()
+    assert gate_reasons(comparison, FailOn.DIFFERENT) == ("gelu, triton was ok and is wrong",)
+
+
+def test_a_row_that_is_right_again_is_a_change_but_no_regression() -> None:
+    comparison = compare(result(failed("triton")), result(row("triton", 10)))
+    assert gate_reasons(comparison, FailOn.SLOWER) == ()
+    assert gate_reasons(comparison, FailOn.DIFFERENT) == ("gelu, triton was wrong and is ok",)
+
+
+@pytest.mark.parametrize("fields", [{"clock": Clock.CUDA_GRAPH}, {"cache_state": CacheState.HOT}])
+def test_other_clocks_or_caches_get_no_verdict(fields: dict[str, Any]) -> None:
+    comparison = compare(result(row("torch", 100)), result(row("torch", 200), **fields))
+    torch = named(comparison, "torch")
+    assert torch.time.verdict is Verdict.AMBIGUOUS
+    assert torch.time.ratio == pytest.approx(2, rel=0.01)
+    assert codes(comparison) == ["compare.clocks_incomparable"]
+    assert gate_reasons(comparison, FailOn.SLOWER) == ()
+
+
+def test_another_environment_is_a_finding_with_both_values() -> None:
+    comparison = compare(BEFORE, result(row("torch", 100), environment=environment("NVIDIA B200")))
+    (finding,) = comparison.findings
+    assert finding.code == "compare.environment_differs"
+    assert finding.evidence == {"GPU": ["NVIDIA H200", "NVIDIA B200"]}
+
+
+def test_lower_clocks_throttling_and_interruption_are_findings() -> None:
+    fast, slow = (DeviceState(0, sm_clock_mhz=clock) for clock in (1980, 1400))
+    reference = result(row("torch", 100, throttled=(1,)), device_state_after=fast, complete=False)
+    comparison = compare(reference, result(row("torch", 100), device_state_after=slow))
+    assert codes(comparison) == ["compare.clocks_differ", "compare.incomplete", "compare.throttled"]
+
+
+def test_other_kernels_are_told() -> None:
+    comparison = compare(
+        result(row("torch", 100, **launching("a", "b"))), result(row("torch", 100, **launching("b")))
+    )
+    torch = named(comparison, "torch")
+    assert (torch.reference_launches, torch.candidate_launches) == (2, 1)
+    assert (torch.kernels_removed, torch.kernels_added) == (("a<…>",), ())
+    (reason,) = gate_reasons(comparison, FailOn.DIFFERENT)
+    assert reason == "gelu, torch launches 1 kernels a call instead of 2"
+
+
+def test_a_slower_row_within_the_threshold_passes_the_gate() -> None:
+    comparison = compare(result(row("torch", 100)), result(row("torch", 110)))
+    assert gate_reasons(comparison, FailOn.SLOWER)
+    (point,) = comparison.points
+    slightly = replace(point.rows[0], time=replace(point.rows[0].time, ratio=1.015))
+    assert slightly.time.verdict is Verdict.SLOWER
+    within = replace(comparison, points=(replace(point, rows=(slightly,)),))
+    assert gate_reasons(within, FailOn.SLOWER) == ()

@@ -1,0 +1,348 @@
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+import opscope
+from opscope.analysis.comparison_gate import differences, gate_reasons
+from opscope.analysis.session_comparison import compare_sessions
+from opscope.model.benchmark import Verdict
+from opscope.model.comparison import (
+    Basis,
+    ComparisonOptions,
+    FailOn,
+    Metric,
+    Presence,
+    SessionComparison,
+)
+from opscope.model.session import Session
+from opscope.testing import TraceBuilder
+
+Load = Callable[..., Session]
+OPPOSITE = {Verdict.SLOWER: Verdict.FASTER, Verdict.FASTER: Verdict.SLOWER}
+# Steady to half a percent, as device time of one program is.
+JITTER = (0.0, 0.003, -0.002, 0.005, -0.004, 0.001, -0.003, 0.002)
+SM80 = "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x64_16x6_nn_align4>(cutlass_80_tensorop_s1688gemm_128x64_16x6_nn_align4::Params)"  # noqa: E501
+FILL = "void at::native::vectorized_elementwise_kernel<{width}, at::native::FillFunctor<float>, std::array<char*, 1ul> >(int, at::native::FillFunctor<float>, std::array<char*, 1ul>)"  # noqa: E501
+
+
+def steps(durations: dict[str, float], count: int = 8, first: int = 3) -> TraceBuilder:
+    """A recording whose steps run each operator once, with one kernel of about that many microseconds."""
+    builder = TraceBuilder()
+    for index in range(count):
+        start = 10_000.0 * index
+        builder.step(first + index, start, 5_000 + index)
+        for place, (name, duration) in enumerate(durations.items()):
+            begin = start + 100 * place
+            builder.operator(name, begin, 50, **{"Input Dims": [[8, 16]]}).launch(begin + 10)
+            builder.kernel(f"{name}_kernel", begin + 20, round(duration * (1 + JITTER[index % 8]), 3))
+    return builder
+
+
+def operator(comparison: SessionComparison, name: str):
+    return next(row for row in comparison.operators if row.name == name)
+
+
+def check_laws(comparison: SessionComparison) -> None:
+    """Conservation, and that differences of rows add up to the difference of the totals."""
+    for name in ("reference", "candidate"):
+        assert comparison.accounted_ns(name) == getattr(comparison, name).whole_ns
+    reference, candidate = comparison.reference, comparison.candidate
+    rows = (*comparison.operators, *comparison.unattributed)
+    parts = sum(
+        candidate.per_step(row.candidate.time_ns if row.candidate else 0)
+        - reference.per_step(row.reference.time_ns if row.reference else 0)
+        for row in rows
+    )
+    whole = candidate.per_step(candidate.compared_ns) - reference.per_step(reference.compared_ns)
+    assert parts == whole
+    assert float(whole) == pytest.approx(comparison.total.difference_ns, abs=1e-6)
+    if comparison.metric is Metric.DEVICE:
+        for row in rows:
+            for side in ("reference", "candidate"):
+                own = getattr(row, side)
+                kernels = [getattr(kernel, side) for kernel in row.kernels]
+                assert sum(use.time_ns for use in kernels if use) == (own.time_ns if own else 0)
+
+
+def check_mirrored(one: SessionComparison, other: SessionComparison) -> None:
+    assert one.total.difference_ns == -other.total.difference_ns
+    forward = {row.name: row for row in one.operators}
+    backward = {row.name: row for row in other.operators}
+    assert forward.keys() == backward.keys()
+    for name, row in forward.items():
+        mirrored = backward[name].time
+        assert row.time.difference_ns == -mirrored.difference_ns
+        assert OPPOSITE.get(row.time.verdict, row.time.verdict) == mirrored.verdict
+
+
+def test_a_slower_operator_is_told_with_its_interval(load: Load) -> None:
+    comparison = compare_sessions(
+        load(steps({"aten::mm": 100, "aten::gelu": 40})), load(steps({"aten::mm": 110, "aten::gelu": 40}))
+    )
+    assert (comparison.metric, comparison.basis) == (Metric.DEVICE, Basis.STEP)
+    row = comparison.operators[0]
+    assert row.name == "aten::mm"
+    assert row.time.verdict is Verdict.SLOWER
+    assert row.time.ratio == pytest.approx(1.1, abs=1e-4)
+    low, high = row.time.ratio_interval
+    assert 1.08 < low < 1.1 < high < 1.12
+    assert operator(comparison, "aten::gelu").time.verdict is Verdict.SAME
+    assert comparison.verdict is Verdict.SLOWER
+    check_laws(comparison)
+
+
+def test_a_difference_within_the_threshold_is_none(load: Load) -> None:
+    sides = load(steps({"aten::mm": 100})), load(steps({"aten::mm": 101}))
+    assert compare_sessions(*sides).verdict is Verdict.SAME
+    assert compare_sessions(*sides, ComparisonOptions(threshold=0.001)).verdict is Verdict.SLOWER
+
+
+def test_few_steps_give_no_verdict(load: Load) -> None:
+    comparison = compare_sessions(
+        load(steps({"aten::mm": 100}, count=3)), load(steps({"aten::mm": 200}, count=3))
+    )
+    assert comparison.verdict is Verdict.AMBIGUOUS
+    assert comparison.total.ratio_interval is None
+    assert comparison.total.ratio == pytest.approx(2, abs=1e-4)
+    assert "compare.no_interval" in [finding.code for finding in comparison.findings]
+    assert gate_reasons(comparison, FailOn.SLOWER) == ()
+
+
+def test_other_numbers_of_steps_are_compared_per_step(load: Load) -> None:
+    comparison = compare_sessions(
+        load(steps({"aten::mm": 100}, count=8)), load(steps({"aten::mm": 100}, count=16))
+    )
+    assert comparison.total.ratio == pytest.approx(1, abs=1e-4)
+    assert comparison.verdict is Verdict.SAME
+    assert (comparison.reference.launches, comparison.candidate.launches) == (8, 16)
+    assert differences(comparison) == ()
+    assert "compare.steps_differ" in [finding.code for finding in comparison.findings]
+    check_laws(comparison)
+
+
+def test_without_steps_on_a_side_totals_are_compared(load: Load) -> None:
+    plain = TraceBuilder().operator("aten::mm", 0, 50).launch(10).kernel("gemm", 20, 100)
+    comparison = compare_sessions(load(steps({"aten::mm": 100}, count=1)), load(plain))
+    assert comparison.basis is Basis.TOTAL
+    assert comparison.wall is None
+    assert (comparison.total.reference_ns, comparison.total.candidate_ns) == (100_000, 100_000)
+    assert "compare.steps_missing" in [finding.code for finding in comparison.findings]
+    check_laws(comparison)
+
+
+def test_what_lies_outside_steps_is_left_out_and_counted(load: Load) -> None:
+    builder = steps({"aten::mm": 100})
+    builder.operator("aten::copy_", 200_000, 50).launch(200_010).kernel("late", 200_020, 7)
+    comparison = compare_sessions(load(steps({"aten::mm": 100})), load(builder))
+    assert comparison.candidate.outside_steps_ns == 7_000
+    assert comparison.candidate.outside_steps_launches == 1
+    assert comparison.total.difference_ns == 0
+    assert [row.name for row in comparison.operators] == ["aten::mm"]
+    check_laws(comparison)
+
+
+def test_cpu_time_is_compared_where_a_side_has_no_device(load: Load) -> None:
+    def cpu(duration: float) -> TraceBuilder:
+        return TraceBuilder().operator("aten::mm", 0, duration)
+
+    comparison = compare_sessions(load(cpu(100)), load(cpu(150)))
+    assert comparison.metric is Metric.CPU
+    assert comparison.total.difference_ns == 50_000
+    assert "compare.cpu_time" in [finding.code for finding in comparison.findings]
+    mixed = compare_sessions(load(cpu(100)), load(steps({"aten::mm": 100})))
+    assert mixed.metric is Metric.CPU
+    assert "compare.device_missing" in [finding.code for finding in mixed.findings]
+    check_laws(comparison)
+    check_laws(mixed)
+
+
+def test_operators_of_one_side_alone_stay_in_the_account(load: Load) -> None:
+    comparison = compare_sessions(
+        load(steps({"aten::mm": 100, "aten::gelu": 40})), load(steps({"aten::mm": 100, "aten::tanh": 30}))
+    )
+    assert operator(comparison, "aten::gelu").presence is Presence.REMOVED
+    assert operator(comparison, "aten::tanh").presence is Presence.ADDED
+    assert operator(comparison, "aten::gelu").time.difference_ns == pytest.approx(-40_000, rel=1e-3)
+    assert operator(comparison, "aten::gelu").time.verdict is None
+    check_laws(comparison)
+
+
+def test_unattributed_time_is_compared_by_reason(load: Load) -> None:
+    def lost(duration: float) -> TraceBuilder:
+        return steps({"aten::mm": 100}, count=1).launch(900).kernel("plain", 920, duration)
+
+    comparison = compare_sessions(load(lost(10)), load(lost(25)))
+    (row,) = comparison.unattributed
+    assert row.reason == "outside_operator"
+    assert row.time.difference_ns == 15_000
+    check_laws(comparison)
+
+
+def kernel_of(name: str) -> TraceBuilder:
+    return TraceBuilder().operator("aten::fill_", 0, 50).launch(10).kernel(name, 20, 100)
+
+
+def test_other_template_arguments_are_a_replacement(load: Load) -> None:
+    comparison = compare_sessions(
+        load(kernel_of(FILL.format(width=4))), load(kernel_of(FILL.format(width=2)))
+    )
+    (kernel,) = comparison.kernels
+    assert kernel.presence is Presence.REPLACED
+    assert kernel.change == "vector width 4 → 2"
+    assert (
+        kernel.reference_title == kernel.candidate_title == "vectorized_elementwise_kernel<… FillFunctor …>"
+    )
+    assert differences(comparison) == ("1 kernel replaced",)
+
+
+def test_a_renumbered_triton_kernel_is_a_replacement(load: Load) -> None:
+    comparison = compare_sessions(
+        load(kernel_of("triton_poi_fused_gelu_6")), load(kernel_of("triton_poi_fused_gelu_11"))
+    )
+    (kernel,) = comparison.kernels
+    assert (kernel.presence, kernel.change) == (Presence.REPLACED, "renumbered")
+
+
+def test_kernels_that_do_other_work_are_not_paired(load: Load) -> None:
+    comparison = compare_sessions(load(kernel_of(FILL.format(width=4))), load(kernel_of(SM80)))
+    assert {kernel.presence for kernel in comparison.kernels} == {Presence.ADDED, Presence.REMOVED}
+    check_laws(comparison)
+
+
+def test_more_launches_are_exact(load: Load) -> None:
+    twice = kernel_of("fill").launch(30).kernel("fill", 200, 1)
+    comparison = compare_sessions(load(kernel_of("fill")), load(twice))
+    assert differences(comparison) == ("kernel launches went from 1 to 2",)
+    assert gate_reasons(comparison, FailOn.DIFFERENT) == ("kernel launches went from 1 to 2",)
+
+
+def test_calls_are_matched_by_their_shapes(load: Load) -> None:
+    def called(*shapes: list[int]) -> TraceBuilder:
+        builder = TraceBuilder()
+        for index, shape in enumerate(shapes):
+            builder.operator("aten::mm", 100 * index, 50, **{"Input Dims": [shape]})
+            builder.launch(100 * index + 10).kernel("gemm", 100 * index + 20, 10 + index)
+        return builder
+
+    comparison = compare_sessions(load(called([2, 2], [4, 4])), load(called([2, 2], [8, 8])))
+    variants = {row.input_shapes: row.presence for row in operator(comparison, "aten::mm").variants}
+    assert variants == {"[[2,2]]": Presence.BOTH, "[[4,4]]": Presence.REMOVED, "[[8,8]]": Presence.ADDED}
+    other = compare_sessions(load(called([2, 2])), load(called([8, 8])))
+    assert "compare.inputs_differ" in [finding.code for finding in other.findings]
+
+
+def test_another_gpu_is_said_first(load: Load) -> None:
+    def on(gpu: str) -> TraceBuilder:
+        builder = kernel_of("fill")
+        builder.properties["deviceProperties"] = [
+            {"id": 0, "name": gpu, "computeMajor": 9, "computeMinor": 0}
+        ]
+        return builder
+
+    comparison = compare_sessions(load(on("NVIDIA H100")), load(on("NVIDIA H200")))
+    finding = comparison.findings[0]
+    assert finding.code == "compare.environment_differs"
+    assert finding.evidence == {"GPU": ["NVIDIA H100", "NVIDIA H200"]}
+
+
+def test_ranks_of_a_step_are_one_sample(load: Load, tmp_path) -> None:
+    def job(name: str, duration: float):
+        folder = tmp_path / name
+        folder.mkdir()
+        for rank in range(2):
+            steps({"aten::mm": duration * (1 + rank)}, count=7).write(folder / f"rank{rank}.json")
+        return load(folder)
+
+    comparison = compare_sessions(job("a", 100), job("b", 150))
+    assert (comparison.reference.steps, comparison.reference.ranks_per_step) == (7, 2)
+    assert comparison.total.reference_ns == pytest.approx(150_000, rel=1e-3)
+    assert comparison.verdict is Verdict.SLOWER
+    check_laws(comparison)
+
+
+class TestTheGate:
+    def test_it_names_what_is_slower(self, load: Load) -> None:
+        comparison = compare_sessions(load(steps({"aten::mm": 100})), load(steps({"aten::mm": 110})))
+        total, row = gate_reasons(comparison, FailOn.SLOWER)
+        assert total.startswith("the total is slower: 100 µs to 110 µs")
+        assert row.startswith("aten::mm is slower")
+        assert gate_reasons(comparison, FailOn.FASTER) == ()
+
+    def test_an_operator_of_no_weight_does_not_count(self, load: Load) -> None:
+        comparison = compare_sessions(
+            load(steps({"aten::mm": 1000, "aten::gelu": 5})),
+            load(steps({"aten::mm": 1000, "aten::gelu": 10})),
+        )
+        assert operator(comparison, "aten::gelu").time.verdict is Verdict.SLOWER
+        assert gate_reasons(comparison, FailOn.SLOWER) == ()
+
+    def test_an_operator_may_fail_though_the_total_does_not(self, load: Load) -> None:
+        comparison = compare_sessions(
+            load(steps({"aten::mm": 1000, "aten::gelu": 50})),
+            load(steps({"aten::mm": 980, "aten::gelu": 70})),
+        )
+        (reason,) = gate_reasons(comparison, FailOn.SLOWER)
+        assert reason.startswith("aten::gelu is slower")
+
+
+def check_itself(session: Session) -> None:
+    comparison = compare_sessions(session, session)
+    check_laws(comparison)
+    rows = (*comparison.operators, *comparison.unattributed, *comparison.kernels)
+    assert {row.presence for row in rows} <= {Presence.BOTH}
+    assert all(row.time.verdict is Verdict.SAME and row.time.difference_ns == 0 for row in rows)
+    assert comparison.verdict is Verdict.SAME
+    assert gate_reasons(comparison, FailOn.DIFFERENT) == ()
+
+
+def test_the_packaged_recording_equals_itself() -> None:
+    with opscope.load(opscope.example_trace()) as session:
+        check_itself(session)
+
+
+@pytest.mark.parametrize(
+    "pair", [("bert_bs8_seq128_infer", "bert_eager_attn"), ("own_kernels", "misc_ops_fp32")]
+)
+def test_the_laws_hold_on_real_recordings(shared, pair: tuple[str, str]) -> None:
+    paths = [shared / "traces" / "h200" / f"{name}.json.gz" for name in pair]
+    with opscope.load(paths[0]) as first, opscope.load(paths[1]) as second:
+        forward, backward = compare_sessions(first, second), compare_sessions(second, first)
+        check_laws(forward)
+        check_mirrored(forward, backward)
+        check_itself(first)
+        assert compare_sessions(first, second) == forward
+
+
+NAMES = st.sampled_from(["aten::mm", "aten::gelu", "aten::add", "aten::copy_"])
+SIDES = st.tuples(st.dictionaries(NAMES, st.integers(1, 400), max_size=3), st.sampled_from([1, 5, 7]))
+
+
+@settings(max_examples=8, phases=[Phase.explicit, Phase.generate])
+@given(SIDES, SIDES)
+def test_the_laws_hold_whatever_the_sides(
+    first: tuple[dict[str, float], int], second: tuple[dict[str, float], int]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [
+            steps(durations, count).write(Path(folder) / f"{index}.json")
+            for index, (durations, count) in enumerate((first, second))
+        ]
+        with opscope.load(paths[0]) as reference, opscope.load(paths[1]) as candidate:
+            forward = compare_sessions(reference, candidate)
+            check_laws(forward)
+            check_mirrored(forward, compare_sessions(candidate, reference))
+
+
+def test_figures_per_step_are_exact(load: Load) -> None:
+    comparison = compare_sessions(
+        load(steps({"aten::mm": 100}, count=3)), load(steps({"aten::mm": 100}, count=7))
+    )
+    assert comparison.reference.per_step(1) == Fraction(1, 3)
+    assert comparison.reference.divisor == 3

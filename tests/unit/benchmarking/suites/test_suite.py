@@ -1,0 +1,130 @@
+"""From options to a problem: what is filled in, what is refused and with which words."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+from opscope.benchmarking.suites import SUITES, SuiteOptions, suite
+from opscope.errors import InputError
+from opscope.model.benchmark import Engine
+
+
+def problem(name, **options):
+    return suite(name).problem(SuiteOptions(device="cpu", **options))
+
+
+def names(some_problem):
+    return [each.name for each in some_problem.implementations]
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_the_registry_and_the_suite_say_the_same(name):
+    found = suite(name)
+    assert (found.name, found.summary) == (name, SUITES[name])
+    assert len(found.cuda_shape) == len(found.cpu_shape) == len(found.shape_names)
+    listed = {each for dtype in found.dtypes for each in names(problem(name, dtype=dtype))}
+    assert listed == set(found.implementations)
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_defaults_make_a_problem(name):
+    found, made = suite(name), problem(name)
+    assert (made.name, made.device, made.shape) == (name, "cpu", found.cpu_shape)
+    assert made.dtype == found.default_dtype("cpu") == "float32"
+    assert made.reference == found.reference == "torch"
+    assert list(made.parameters) == list(found.parameters)
+    assert len(set(names(made))) == len(made.implementations)
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_inputs_follow_from_the_seed_and_are_never_constant(name):
+    made = problem(name)
+    for make in filter(None, (made.make_inputs, made.small_inputs)):
+        once, again, other = make(1), make(1), make(2)
+        assert all(first.equal(second) for first, second in zip(once, again, strict=True))
+        assert not any(first.equal(second) for first, second in zip(once, other, strict=True))
+        assert all(0.8 < float(tensor.float().std()) < 1.2 for tensor in once)
+        assert not any(first.equal(second) for first, second in zip(once[1:], once, strict=False))
+
+
+def test_gpus_get_larger_problems():
+    assert suite("gelu").default_shape("cuda:0") == (8192, 8192)
+    assert suite("matmul").default_dtype("cuda:0") == "bfloat16"
+
+
+def test_chosen_implementations_keep_their_order():
+    made = problem("gelu", implementations=("torch", "naive"))
+    assert (names(made), made.reference) == (["torch", "naive"], "torch")
+
+
+def test_without_the_usual_reference_the_first_one_named_is_it():
+    made = problem("square", implementations=("power", "multiply"))
+    assert (names(made), made.reference) == (["power", "multiply"], "power")
+
+
+def test_a_reference_asked_for_is_run_as_well():
+    made = problem("square", implementations=("power",), reference="multiply")
+    assert (names(made), made.reference) == (["multiply", "power"], "multiply")
+
+
+def test_erf_names_the_exact_gelu():
+    assert problem("gelu", parameters={"approximate": "erf"}).parameters["approximate"] == "none"
+    assert problem("gelu").parameters["approximate"] == "tanh"
+
+
+def test_the_interpreter_gets_only_triton_and_small_inputs():
+    made = problem("gelu", interpret=True)
+    assert {each.engine for each in made.implementations} == {Engine.TRITON}
+    assert all(each.is_interpreted for each in made.implementations)
+    assert made.reference == "triton"
+    assert made.small_inputs(0)[0].numel() < made.make_inputs(0)[0].numel()
+
+
+def test_the_interpreter_checks_the_shape_that_was_asked_for():
+    made = problem("gelu", interpret=True, shape=(3, 5))
+    assert made.small_inputs(0)[0].shape == (3, 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("gelu", {"shape": (8192,)}, r"2 sizes \(rows columns\), not 8192\. For example --shape 8192 8192"),
+        ("matmul", {"shape": (8, 8)}, r"3 sizes \(M N K\)"),
+        ("attention", {"shape": (1, 2, 0, 8)}, "sequence=0 is no size"),
+        ("softmax", {"shape": (-4, 8)}, "rows=-4 is no size"),
+        ("gelu", {"dtype": "int8"}, "'int8' is not a dtype"),
+        ("cdist", {"dtype": "fp16"}, "not defined for float16. Use float32"),
+        ("gelu", {"implementations": ("torhc",)}, "'torhc' is not an implementation of 'gelu'. Use naive, "),
+        ("gelu", {"reference": "cutlass"}, "'cutlass' is not an implementation"),
+        (
+            "matmul",
+            {"implementations": ("torch_tf32",), "dtype": "bfloat16"},
+            r"no implementation 'torch_tf32' for these options \(dtype bfloat16\)",
+        ),
+        ("gelu", {"parameters": {"approximate": "sigmoid"}}, "Use tanh, none or erf"),
+        ("gelu", {"parameters": {"causal": "true"}}, "no parameter 'causal'. It has approximate"),
+        ("add", {"parameters": {"causal": "true"}}, "no parameter 'causal'. It has none"),
+        ("cdist", {"interpret": True}, "no Triton implementation"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(name, options, message):
+    with pytest.raises(InputError, match=message):
+        problem(name, **options)
+
+
+def test_an_unknown_suite_is_answered_with_the_list():
+    with pytest.raises(InputError, match=r"'relu' is not a suite\. Use gelu, square, .*, attention, or"):
+        suite("relu")
+
+
+@pytest.mark.parametrize("device", ["tpu", "cuda:99"])
+def test_a_device_that_is_not_there_is_refused(device):
+    with pytest.raises(InputError, match=device):
+        suite("gelu").problem(SuiteOptions(device=device))
+
+
+def test_the_interpreter_takes_no_gpu():
+    with pytest.raises(InputError, match="runs on the CPU"):
+        suite("gelu").problem(SuiteOptions(device="cuda", interpret=True))

@@ -1,0 +1,140 @@
+"""Every implementation of every suite that runs on a CPU, called and compared with the suite's own answer."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from opscope.benchmarking.check import check_output  # noqa: E402
+from opscope.benchmarking.suites import SUITES, SuiteOptions, suite  # noqa: E402
+from opscope.errors import OpscopeError  # noqa: E402
+from opscope.model.benchmark import Engine, Status  # noqa: E402
+
+SHAPES = {
+    "gelu": (7, 33),
+    "square": (7, 33),
+    "add": (7, 33),
+    "softmax": (5, 37),
+    "layer_norm": (5, 37),
+    "matmul": (19, 23, 31),
+    "cdist": (13, 29, 5),
+    "attention": (2, 3, 17, 16),
+}
+
+# Sizes for which float64 libraries give the answer by another path than the suite's.
+INDEPENDENT = {
+    "gelu": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+    "square": lambda x: torch.pow(x, 2),
+    "add": lambda x, y: torch.sub(x, -y),
+    "softmax": lambda x: torch.softmax(x, -1),
+    "layer_norm": lambda x, w, b: torch.nn.functional.layer_norm(x, x.shape[-1:], w, b),
+    "matmul": lambda a, b: torch.einsum("mk,kn->mn", a, b),
+    "cdist": lambda x, y: torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist"),
+    "attention": torch.nn.functional.scaled_dot_product_attention,
+}
+
+
+def problem(name, **options):
+    options = {"shape": SHAPES[name], **options}
+    return suite(name).problem(SuiteOptions(device="cpu", **options))
+
+
+CASES = [
+    (name, dtype, implementation.name)
+    for name in SUITES
+    for dtype in suite(name).dtypes
+    for implementation in problem(name, dtype=dtype).implementations
+    if implementation.engine is not Engine.COMPILE  # takes seconds; see test_implementations
+]
+
+
+def outcome_of(some_problem, implementation):
+    """What checking says, or None where this machine cannot run it."""
+    try:
+        function = implementation.build()
+    except OpscopeError:
+        return None
+    return check_output(
+        function,
+        some_problem,
+        reference=None,
+        tolerance=implementation.tolerance,
+        small=implementation.is_interpreted,
+    )
+
+
+@pytest.mark.parametrize(("name", "dtype", "implementation"), CASES)
+def test_what_runs_on_a_cpu_is_right(name, dtype, implementation):
+    made = problem(name, dtype=dtype, implementations=(implementation,))
+    (tested,) = made.implementations
+    outcome = outcome_of(made, tested)
+    if outcome is None:
+        needs_gpu = ("cuda", "tf32", "efficient", "cudnn")
+        interpreter_lacks = (name, tested.engine, dtype) == ("matmul", Engine.TRITON, "bfloat16")
+        assert interpreter_lacks or any(word in implementation for word in needs_gpu)
+        return
+    assert (outcome.status, outcome.reason) == (Status.OK, None)
+    assert "float64" in outcome.check.reference
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_the_expected_answer_agrees_with_another_formula(name):
+    made = problem(name)
+    inputs = [tensor.double() for tensor in made.make_inputs(3)]
+    assert torch.allclose(made.expected(*inputs), INDEPENDENT[name](*inputs), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["gelu", "attention"])
+def test_every_value_of_a_parameter_is_its_own_problem(name):
+    ((parameter, choice),) = suite(name).parameters.items()
+    answers = []
+    for value in choice.values:
+        made = problem(name, parameters={parameter: value}, implementations=("naive", "torch"))
+        for implementation in made.implementations:
+            assert outcome_of(made, implementation).status is Status.OK
+        inputs = [tensor.double() for tensor in made.make_inputs(0)]
+        answers.append(made.expected(*inputs))
+    assert not torch.allclose(*answers)
+
+
+def test_exact_and_tanh_gelu_are_told_apart_in_the_interpreter():
+    for value in ("none", "tanh"):
+        made = problem("gelu", parameters={"approximate": value}, interpret=True)
+        for implementation in made.implementations:
+            assert outcome_of(made, implementation).check.max_relative_error < 1e-6
+
+
+def test_a_wrong_implementation_would_be_found():
+    made = problem("cdist")
+    outcome = check_output(lambda x, y: torch.cdist(x, y, p=1), made, reference=None)
+    assert outcome.status is Status.WRONG
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "min_bytes", "flop_count"),
+    [
+        ("gelu", {"dtype": "float16"}, 2 * 7 * 33 * 2, None),
+        ("add", {}, 3 * 7 * 33 * 4, 7 * 33),
+        ("layer_norm", {}, (2 * 5 * 37 + 2 * 37) * 4, None),
+        ("matmul", {}, (19 * 31 + 31 * 23 + 19 * 23) * 4, 2 * 19 * 23 * 31),
+        ("cdist", {}, (13 * 5 + 29 * 5 + 13 * 29) * 4, 2 * 13 * 29 * 5),
+        ("attention", {}, 4 * 2 * 3 * 17 * 16 * 4, 4 * 2 * 3 * 17 * 17 * 16),
+        ("attention", {"parameters": {"causal": "true"}}, 4 * 2 * 3 * 17 * 16 * 4, 4 * 6 * 153 * 16),
+    ],
+)
+def test_bytes_and_operations_are_those_of_the_problem(name, options, min_bytes, flop_count):
+    made = problem(name, **options)
+    assert (made.min_bytes, made.flop_count) == (min_bytes, flop_count)
+
+
+@pytest.mark.parametrize("name", ["matmul", "cdist", "attention"])
+def test_matrix_products_have_the_ceiling_of_their_dtype(name):
+    for dtype in suite(name).dtypes:
+        assert problem(name, dtype=dtype).matrix_ceiling == f"matrix_{dtype}"
+
+
+def test_the_expected_distances_need_little_memory():
+    made = suite("cdist").problem(SuiteOptions(device="cpu", shape=(3, 1 << 12, 1 << 13)))
+    x, y = made.make_inputs(0)
+    assert made.expected(x, y).shape == (3, 1 << 12)  # one row at a time: 2^25 differences, not three times

@@ -1,0 +1,500 @@
+"""What a wrong implementation looks like, and what must not be taken for one."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from opscope.benchmarking.check import check_output, default_tolerance  # noqa: E402
+from opscope.benchmarking.problem import Implementation, Problem  # noqa: E402
+from opscope.errors import DependencyError, InputError  # noqa: E402
+from opscope.model.benchmark import Status  # noqa: E402
+
+# Below and above: blocks that malloc keeps in caches, in its heap, and maps apart.
+SIZES = (1, 7, 200, 5_000, 300_000)
+
+
+def problem(make_inputs=None, *, dtype="float32", size=1000, **options):
+    if make_inputs is None:
+
+        def make_inputs(seed):
+            return (
+                torch.randn(size, generator=torch.Generator().manual_seed(seed)).to(getattr(torch, dtype)),
+            )
+
+    return Problem(
+        name="test",
+        device="cpu",
+        make_inputs=make_inputs,
+        implementations=(Implementation("ours", lambda: torch.square),),
+        reference="ours",
+        dtype=dtype,
+        **options,
+    )
+
+
+def integers(seed):
+    return (torch.randint(-100, 100, (1000,), generator=torch.Generator().manual_seed(seed)),)
+
+
+class TestRight:
+    def test_the_reference_itself(self):
+        outcome = check_output(torch.exp, problem(), reference=torch.exp, seed=5)
+        assert outcome.status is Status.OK
+        assert outcome.reason is None
+        assert 0 < outcome.check.max_relative_error < 1e-6
+        assert 0 < outcome.check.relative_error <= outcome.check.max_relative_error
+        assert outcome.check.element_count == 1000
+        assert outcome.check.seed == 5
+        assert outcome.check.reference == "ours in float64"
+        assert outcome.check.tolerance == default_tolerance("float32")
+        assert outcome.outputs.shape == (1000,)
+
+    def test_an_expected_function_is_preferred_and_given_float64(self):
+        seen = []
+
+        def expected(x):
+            seen.append(x.dtype)
+            return x.exp()
+
+        outcome = check_output(torch.exp, problem(expected=expected), reference=None)
+        assert outcome.status is Status.OK
+        assert seen == [torch.float64]
+        assert outcome.check.reference == "the expected result in float64"
+
+    def test_a_reference_that_rejects_float64_is_used_in_its_own_dtype_and_named_so(self):
+        def only_float32(x):
+            if x.dtype != torch.float32:
+                raise RuntimeError("expected scalar type Float\nbut found Double")
+            return x.exp()
+
+        outcome = check_output(only_float32, problem(), reference=only_float32)
+        assert outcome.status is Status.OK
+        assert outcome.check.max_relative_error == 0.0
+        assert outcome.check.reference == (
+            "ours in float32; ours in float64 failed: expected scalar type Float"
+        )
+
+    def test_an_expected_function_that_fails_gives_way_to_the_reference(self):
+        def expected(x):
+            raise ValueError("no")
+
+        outcome = check_output(torch.exp, problem(expected=expected), reference=torch.exp)
+        assert outcome.check.reference == ("ours in float64; the expected result in float64 failed: no")
+
+    def test_without_any_reference_it_is_ok_but_says_that_nothing_was_compared(self):
+        def broken(x):
+            raise RuntimeError("broken")
+
+        outcome = check_output(torch.exp, problem(), reference=broken)
+        assert outcome.status is Status.OK
+        assert outcome.check is None
+        assert outcome.reason.startswith("not checked: ours in float64 failed: broken")
+        assert check_output(torch.exp, problem(), reference=None).reason == (
+            "not checked: there is no reference"
+        )
+
+    def test_a_reference_without_tensors_is_no_reference(self):
+        outcome = check_output(torch.exp, problem(), reference=lambda x: 1.0)
+        assert outcome.check is None
+        assert "returned no tensor" in outcome.reason
+
+    def test_a_reference_that_changes_its_inputs_does_not_change_ours(self):
+        make = lambda seed: (torch.randn(100), torch.arange(100))  # noqa: E731
+
+        def reference(x, index):
+            index.zero_()
+            return x.mul_(2)
+
+        outcome = check_output(lambda x, index: x * 2, problem(make), reference=reference)
+        assert outcome.status is Status.OK
+
+    def test_lower_precision_within_a_given_tolerance(self):
+        def half(x):
+            return x.half().exp().float()
+
+        assert check_output(half, problem(), reference=torch.exp).status is Status.WRONG
+        assert check_output(half, problem(), reference=torch.exp, tolerance=1e-2).status is Status.OK
+        assert check_output(half, problem(tolerance=1e-2), reference=torch.exp).status is Status.OK
+
+    def test_another_floating_point_dtype_is_judged_by_the_tolerance(self):
+        wide = problem(dtype="bfloat16")
+        assert check_output(lambda x: x.float().exp(), wide, reference=torch.exp).status is Status.OK
+        narrow = check_output(lambda x: x.exp().bfloat16(), problem(), reference=torch.exp)
+        assert narrow.status is Status.WRONG
+
+    @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+    def test_a_naive_composition_in_half_precision(self, dtype):
+        def softmax(x):
+            powers = torch.exp(x - x.max(-1, keepdim=True).values)
+            return powers / powers.sum(-1, keepdim=True)
+
+        def make(seed):
+            return (torch.randn(8, 4096).to(getattr(torch, dtype)),)
+
+        outcome = check_output(softmax, problem(make, dtype=dtype), reference=softmax)
+        assert outcome.status is Status.OK
+        assert outcome.check.max_relative_error > 2.0**-11
+
+    def test_the_error_does_not_blow_up_where_the_reference_is_near_zero(self):
+        def make(seed):
+            return (torch.randn(64, 512), torch.randn(512, 64))
+
+        outcome = check_output(torch.mm, problem(make), reference=torch.mm)
+        assert outcome.status is Status.OK
+
+    def test_the_undeclared_dtype_is_that_of_the_inputs(self):
+        def make(seed):
+            return (torch.randn(100).half(), torch.arange(100))
+
+        undeclared = problem(make, dtype="float32")
+        undeclared = Problem(
+            "test", "cpu", make, undeclared.implementations, "ours", expected=lambda x, index: x * 2
+        )
+        outcome = check_output(lambda x, index: x * 2, undeclared, reference=None)
+        assert outcome.check.tolerance == default_tolerance("float16")
+
+
+class TestShapesOfValues:
+    def test_no_elements(self):
+        outcome = check_output(torch.exp, problem(size=0), reference=torch.exp)
+        assert outcome.status is Status.OK
+        assert outcome.check.element_count == 0
+        assert outcome.check.max_relative_error == 0.0
+
+    def test_a_number(self):
+        assert check_output(torch.sum, problem(), reference=torch.sum).status is Status.OK
+
+    def test_inputs_and_outputs_that_are_not_contiguous(self):
+        def make(seed):
+            return (torch.randn(30, 20).t()[::2],)
+
+        outcome = check_output(lambda x: x.exp().t(), problem(make), reference=lambda x: x.exp().t())
+        assert outcome.status is Status.OK
+        assert outcome.check.element_count == 300
+
+    def test_nested_inputs_and_outputs(self):
+        def make(seed):
+            return ({"weights": [torch.randn(3, 4), torch.randn(4)]}, 2.5, "mean", None)
+
+        def fn(state, scale, mode, nothing):
+            weight, bias = state["weights"]
+            return {"a": weight * scale, "b": [bias * scale]}
+
+        def other_order(state, scale, mode, nothing):
+            weight, bias = state["weights"]
+            return {"b": (bias * scale,), "a": weight * scale}
+
+        outcome = check_output(other_order, problem(make), reference=fn)
+        assert outcome.status is Status.OK
+        assert outcome.check.element_count == 16
+
+    def test_one_tensor_of_several_is_wrong(self):
+        def reference(x):
+            return x.exp(), x.sin()
+
+        outcome = check_output(lambda x: (x.exp(), x.cos()), problem(), reference=reference)
+        assert outcome.status is Status.WRONG
+        assert outcome.reason.startswith("output[1] differs by ")
+
+    def test_complex_numbers(self):
+        def make(seed):
+            return (torch.randn(50, dtype=torch.complex64),)
+
+        reference = torch.exp
+        same = problem(make, dtype="complex64")
+        assert check_output(torch.exp, same, reference=reference).status is Status.OK
+        assert check_output(lambda x: x.exp().conj(), same, reference=reference).status is Status.WRONG
+
+    def test_sparse_results(self):
+        outcome = check_output(lambda x: x.to_sparse(), problem(), reference=lambda x: x)
+        assert outcome.status is Status.OK
+
+    def test_small_inputs_are_used_where_they_are_asked_for(self):
+        def make_small(seed):
+            return (torch.randn(10),)
+
+        both = problem(small_inputs=make_small)
+        assert check_output(torch.exp, both, reference=torch.exp, small=True).check.element_count == 10
+        assert check_output(torch.exp, both, reference=torch.exp).check.element_count == 1000
+        assert check_output(torch.exp, problem(), reference=torch.exp, small=True).check.element_count == 1000
+
+    def test_tensors_that_need_gradients(self):
+        def make(seed):
+            return (torch.randn(10, requires_grad=True),)
+
+        def gradient(x):
+            return torch.autograd.grad(x.exp().sum(), x)[0]
+
+        assert check_output(gradient, problem(make), reference=gradient).status is Status.OK
+
+
+class TestNotFinite:
+    def test_infinity_and_nan_where_the_reference_has_them(self):
+        def make(seed):
+            return (torch.tensor([-1.0, 0.0, 1.0, math.inf, math.nan]),)
+
+        outcome = check_output(torch.log, problem(make), reference=torch.log)
+        assert outcome.status is Status.OK
+        assert outcome.check.max_relative_error is not None
+
+    @pytest.mark.parametrize("value", [0.0, math.inf])
+    def test_something_else_where_the_reference_is_nan(self, value):
+        def make(seed):
+            return (torch.tensor([-1.0, 1.0, 2.0]),)
+
+        outcome = check_output(lambda x: x.log().nan_to_num(value), problem(make), reference=torch.log)
+        assert outcome.status is Status.WRONG
+        assert outcome.reason == "output: 1 of 3 elements differ where the reference is not finite"
+        assert outcome.check.max_relative_error is None
+
+    def test_infinity_of_the_other_sign(self):
+        def make(seed):
+            return (torch.zeros(3),)
+
+        outcome = check_output(lambda x: -x.log(), problem(make), reference=torch.log)
+        assert outcome.status is Status.WRONG
+
+    def test_nan_where_the_reference_is_finite(self):
+        outcome = check_output(torch.log, problem(), reference=lambda x: x.abs().log())
+        assert outcome.status is Status.WRONG
+        assert "are not finite where the reference is" in outcome.reason
+
+    def test_overflow_of_half_precision_is_right_only_beyond_its_range(self):
+        def make(seed):
+            return (torch.tensor([1.0, 60_000.0, -60_000.0]).half(),)
+
+        half = problem(make, dtype="float16")
+        assert check_output(lambda x: x * 2, half, reference=lambda x: x * 2).status is Status.OK
+        wrong = check_output(lambda x: x * 4 / 4, half, reference=lambda x: x * 1)
+        assert wrong.status is Status.WRONG
+        assert "2 of 3 elements are not finite" in wrong.reason
+
+    def test_errors_are_absolute_where_the_reference_is_zero_everywhere(self):
+        zeros = lambda x: x - x  # noqa: E731
+        assert check_output(lambda x: x * 0 + 1e-9, problem(), reference=zeros).status is Status.OK
+        assert check_output(lambda x: x * 0 + 1e-3, problem(), reference=zeros).status is Status.WRONG
+
+
+class TestNeverWritten:
+    @pytest.mark.parametrize("size", SIZES)
+    @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+    def test_a_result_nobody_wrote(self, size, dtype):
+        correct = problem(size=size, dtype=dtype)
+        for _ in range(3):  # the right answer lies about in freed memory
+            assert check_output(torch.exp, correct, reference=torch.exp).status is Status.OK
+        outcome = check_output(torch.empty_like, correct, reference=torch.exp)
+        assert outcome.status is Status.WRONG
+        assert outcome.reason.startswith(f"output: {size} of {size} elements are not finite")
+        assert "perhaps never written" in outcome.reason
+        assert outcome.check.max_relative_error is None
+
+    @pytest.mark.parametrize("size", SIZES)
+    def test_a_last_element_nobody_wrote(self, size):
+        def all_but_one(x):
+            out = torch.empty_like(x)
+            out[:-1] = x[:-1].exp()
+            return out
+
+        correct = problem(size=size)
+        for _ in range(3):
+            check_output(torch.exp, correct, reference=torch.exp)
+        outcome = check_output(all_but_one, correct, reference=torch.exp)
+        assert outcome.status is Status.WRONG
+        assert f"output: 1 of {size} elements are not finite" in outcome.reason
+
+    def test_memory_behind_a_temporary(self):
+        def with_temporaries(x):
+            shifted = x - x.max()
+            powers = shifted.exp()
+            out = torch.empty_like(x)
+            out[1:] = (powers / powers.sum())[1:]
+            return out
+
+        outcome = check_output(with_temporaries, problem(), reference=lambda x: x.softmax(0))
+        assert "1 of 1000 elements are not finite" in outcome.reason
+
+    @pytest.mark.parametrize("value", [-1, 0])
+    def test_integers_that_look_like_the_poison(self, value):
+        """All bits set, or none: one of the two poisons shows what nobody wrote."""
+        outcome = check_output(
+            torch.empty_like, problem(integers), reference=lambda x: torch.full_like(x, value)
+        )
+        assert outcome.status is Status.WRONG
+
+    @pytest.mark.parametrize("value", [True, False])
+    def test_booleans_nobody_wrote(self, value):
+        outcome = check_output(
+            lambda x: torch.empty_like(x, dtype=torch.bool),
+            problem(),
+            reference=lambda x: torch.full_like(x, value, dtype=torch.bool),
+        )
+        assert outcome.status is Status.WRONG
+
+
+class TestWrong:
+    def test_a_value(self):
+        outcome = check_output(lambda x: x.exp() + 1e-3, problem(), reference=torch.exp)
+        assert outcome.status is Status.WRONG
+        assert "more than the tolerance of 6.1e-05" in outcome.reason
+        assert outcome.check.max_relative_error > outcome.check.tolerance
+
+    def test_integers_must_be_equal(self):
+        same = problem(integers, dtype="float32")
+        assert check_output(lambda x: x + 1, same, reference=lambda x: x + 1).status is Status.OK
+        wrong = check_output(lambda x: x + (x == x[0]), same, reference=lambda x: x + 0)
+        assert wrong.status is Status.WRONG
+        assert "the reference, which is exact" in wrong.reason
+
+    def test_integers_too_large_for_float64(self):
+        def make(seed):
+            return (torch.tensor([2**60, 2**61]),)
+
+        outcome = check_output(lambda x: x + 1, problem(make), reference=lambda x: x + 0)
+        assert outcome.status is Status.WRONG
+
+    def test_integers_of_another_width_are_the_same_kind(self):
+        outcome = check_output(lambda x: x.argmax().int(), problem(), reference=lambda x: x.argmax())
+        assert outcome.status is Status.OK
+
+    @pytest.mark.parametrize(
+        ("fn", "reason"),
+        [
+            (lambda x: x.exp()[:-1], "output has shape (999,), the reference (1000,)"),
+            (lambda x: (x.exp(), x), "returned 2 tensors, the reference 1"),
+            (lambda x: x > 0, "output is boolean, the reference is floating-point"),
+            (lambda x: x.exp().long(), "output is integer, the reference is floating-point"),
+            (lambda x: x.to("meta"), "output is on meta, not on cpu"),
+        ],
+    )
+    def test_another_kind_of_result(self, fn, reason):
+        outcome = check_output(fn, problem(), reference=torch.exp)
+        assert outcome.status is Status.WRONG
+        assert outcome.reason == reason
+        assert outcome.check is None
+
+    @pytest.mark.parametrize(
+        ("result", "reason"),
+        [
+            (None, "returned None"),
+            (1.5, "returned a value of type float without tensors"),
+            ((), "returned a value of type tuple without tensors"),
+        ],
+    )
+    def test_no_result(self, result, reason):
+        outcome = check_output(lambda x: result, problem(), reference=torch.exp)
+        assert outcome.status is Status.NO_RESULT
+        assert outcome.reason == reason
+
+
+class TestMutates:
+    def test_a_changed_input(self):
+        outcome = check_output(lambda x: x.exp_(), problem(), reference=torch.exp)
+        assert outcome.status is Status.MUTATES_INPUTS
+        assert outcome.reason.startswith("changed its input tensor 0 ")
+
+    def test_a_sign_of_zero(self):
+        def make(seed):
+            return (torch.zeros(3),)
+
+        assert check_output(lambda x: x.neg_(), problem(make), reference=torch.neg).status is (
+            Status.MUTATES_INPUTS
+        )
+
+    def test_a_nested_integer_input(self):
+        def make(seed):
+            return (torch.randn(3), {"count": [torch.zeros(1, dtype=torch.int64)]})
+
+        def counting(x, state):
+            state["count"][0] += 1
+            return x.exp()
+
+        outcome = check_output(counting, problem(make), reference=lambda x, state: x.exp())
+        assert outcome.status is Status.MUTATES_INPUTS
+        assert outcome.reason.startswith("changed its input tensor 1 ")
+
+    def test_an_input_of_another_shape(self):
+        def make(seed):
+            return (torch.randn(3, 4),)
+
+        outcome = check_output(lambda x: x.t_().exp(), problem(make), reference=lambda x: x.t().exp())
+        assert outcome.status is Status.MUTATES_INPUTS
+
+    def test_nan_in_an_input_is_no_change(self):
+        def make(seed):
+            return (torch.tensor([math.nan, 1.0]),)
+
+        assert check_output(torch.exp, problem(make), reference=torch.exp).status is Status.OK
+
+    def test_a_result_that_is_an_input_or_a_view_of_it(self):
+        assert check_output(lambda x: x, problem(), reference=lambda x: x).status is Status.OK
+        assert check_output(lambda x: x[::2], problem(), reference=lambda x: x[::2]).status is Status.OK
+
+
+class TestRaises:
+    def test_an_error_is_its_status(self):
+        def raises(x):
+            raise ValueError("not today\nmore")
+
+        outcome = check_output(raises, problem(), reference=torch.exp)
+        assert outcome.status is Status.FAILED
+        assert outcome.reason == "ValueError in its check: not today"
+        assert outcome.outputs is None
+
+    def test_out_of_memory(self):
+        def raises(x):
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB")
+
+        outcome = check_output(raises, problem(), reference=torch.exp)
+        assert outcome.status is Status.OUT_OF_MEMORY
+
+    def test_inputs_that_do_not_fit(self):
+        def make(seed):
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+        assert check_output(torch.exp, problem(make), reference=torch.exp).status is Status.OUT_OF_MEMORY
+
+    def test_something_missing(self):
+        def raises(x):
+            raise DependencyError("no nvcc", hint="Install it")
+
+        outcome = check_output(raises, problem(), reference=torch.exp)
+        assert outcome.status is Status.UNAVAILABLE
+        assert outcome.reason == "no nvcc. Install it"
+
+    def test_inputs_that_cannot_be_made_are_not_the_implementations_fault(self):
+        def make(seed):
+            raise InputError("no such file")
+
+        with pytest.raises(InputError):
+            check_output(torch.exp, problem(make), reference=torch.exp)
+
+    def test_an_interrupt_passes(self):
+        def raises(x):
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            check_output(raises, problem(), reference=torch.exp)
+
+
+class TestDefaultTolerance:
+    def test_coarser_dtypes_have_wider_ones(self):
+        names = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+        tolerances = [default_tolerance(name) for name in names]
+        assert tolerances == sorted(tolerances)
+        assert tolerances[0] == 2.0**-43
+
+    def test_every_floating_dtype_fails_the_next_finer_one(self):
+        for fine, coarse in (("float64", "float32"), ("float32", "float16"), ("float32", "bfloat16")):
+            roundoff = torch.finfo(getattr(torch, coarse)).eps / 2
+            assert default_tolerance(fine) < roundoff / 4
+
+    def test_integers_are_exact(self):
+        assert default_tolerance("int64") == default_tolerance("bool") == 0.0
+
+    def test_an_unknown_dtype(self):
+        with pytest.raises(InputError, match="qint8"):
+            default_tolerance("qint8")

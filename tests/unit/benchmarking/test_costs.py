@@ -1,0 +1,165 @@
+"""Least bytes, operations and memory of a call."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from opscope.benchmarking.costs import count_flops, min_bytes, peak_memory_bytes  # noqa: E402
+from opscope.benchmarking.nested import map_tensors, named_tensors, tensors_of  # noqa: E402
+
+
+class TestMinBytes:
+    def test_inputs_are_read_once_and_outputs_written_once(self):
+        x, weight = torch.randn(100, 10), torch.randn(10, dtype=torch.float64)
+        assert min_bytes((x, weight), (torch.empty(100),)) == 4000 + 80 + 400
+
+    def test_an_input_given_twice_is_read_once(self):
+        x = torch.randn(100)
+        assert min_bytes((x, x, x.view(10, 10)), torch.empty(100)) == 800
+
+    @pytest.mark.parametrize(
+        ("view", "size_bytes"),
+        [
+            (lambda x: x.t(), 4800),
+            (lambda x: x[:, ::2], 2400),
+            (lambda x: x[0], 160),
+            (lambda x: x[:1].expand(1000, 40), 160),
+            (lambda x: x[0].unfold(0, 5, 1), 160),
+            (lambda x: x[:0], 0),
+        ],
+    )
+    def test_a_view_is_what_it_addresses(self, view, size_bytes):
+        assert min_bytes((view(torch.randn(30, 40)),), None) == size_bytes
+
+    @pytest.mark.parametrize(
+        ("views", "size_bytes"),
+        [
+            (lambda x: (x[:600], x[400:]), 4000),  # overlapping
+            (lambda x: (x[::2], x[1::2]), 4000),  # interleaved
+            (lambda x: (x[:100], x[900:]), 800),  # apart
+            (lambda x: (x[::2], x[::2]), 2000),  # equal, with gaps
+        ],
+    )
+    def test_bytes_of_several_views_count_once(self, views, size_bytes):
+        assert min_bytes(views(torch.randn(1000)), None) == size_bytes
+
+    def test_a_result_that_is_a_view_of_an_input_writes_nothing(self):
+        x = torch.randn(100)
+        assert min_bytes((x,), x[:50]) == 400
+
+    def test_what_is_not_a_tensor_has_no_bytes(self):
+        assert min_bytes(({"x": [torch.randn(10)]}, 3, "mode", None), OrderedDict(y=torch.randn(10))) == 80
+
+    def test_sparse_tensors_are_their_indices_and_values(self):
+        dense = torch.zeros(100)
+        dense[:3] = 1
+        assert min_bytes((dense.to_sparse(),), None) == 3 * (8 + 4)
+
+    @pytest.mark.filterwarnings("ignore:Sparse CS:UserWarning")
+    def test_compressed_sparse_tensors_too(self):
+        identity = torch.eye(4)
+        assert min_bytes((identity.to_sparse_csr(),), None) == (5 + 4) * 8 + 4 * 4
+        assert min_bytes((identity.to_sparse_csc(),), None) == (5 + 4) * 8 + 4 * 4
+
+
+class TestCountFlops:
+    def test_matrix_products(self):
+        assert count_flops(torch.mm, (torch.randn(3, 5), torch.randn(5, 7))) == 2 * 3 * 5 * 7
+
+    def test_attention(self):
+        heads = torch.randn(2, 4, 16, 8)
+        attention = torch.nn.functional.scaled_dot_product_attention
+        assert count_flops(attention, (heads, heads, heads)) == 2 * (2 * 2 * 4 * 16 * 16 * 8)
+
+    def test_elementwise_work_is_unknown(self):
+        assert count_flops(torch.exp, (torch.randn(10),)) is None
+
+    def test_a_function_never_sees_tensors_without_data(self):
+        """A kernel that is launched on their null pointers would end the process's use of the device."""
+        seen = []
+
+        def product(x):
+            seen.append(x.device.type)
+            return x @ x
+
+        assert count_flops(product, (torch.randn(64, 64),)) == 2 * 64**3
+        assert seen == ["cpu"]
+
+    def test_a_function_that_needs_data_is_called_with_it(self):
+        def product(x):
+            return x @ x if x.sum().item() is not None else x
+
+        assert count_flops(product, (torch.randn(8, 8),)) == 2 * 8**3
+
+    def test_a_function_that_cannot_be_counted_is_unknown(self):
+        def broken(x):
+            raise RuntimeError("no")
+
+        assert count_flops(broken, (torch.randn(8),)) is None
+
+    def test_a_compiled_function_is_counted_as_it_was_written_and_stays_compiled(self):
+        runs = []
+
+        def backend(graph, inputs):
+            def run(*arguments):
+                runs.append(1)
+                return graph.forward(*arguments)
+
+            return run
+
+        compiled = torch.compile(torch.mm, backend=backend)
+
+        def product(a, b):
+            return compiled(a, b)
+
+        matrices = torch.eye(4), torch.eye(4)
+        product(*matrices)
+        assert count_flops(product, matrices) == 128
+        assert len(runs) == 1
+        product(*matrices)
+        assert len(runs) == 2
+
+
+def test_memory_of_a_cpu_is_not_tracked():
+    assert peak_memory_bytes(lambda: torch.randn(10), "cpu") is None
+
+
+class TestNested:
+    def test_tensors_come_in_the_order_of_their_places(self):
+        tensors = [torch.tensor(number) for number in range(4)]
+        value = [tensors[0], {"b": tensors[2], "a": (tensors[1],)}, "text", tensors[3]]
+        assert [one.item() for one in tensors_of(value)] == [0, 1, 2, 3]
+        assert [place for place, _ in named_tensors(value)] == ["[0]", "[1]['a'][0]", "[1]['b']", "[3]"]
+        assert next(named_tensors(tensors[0]))[0] == ""
+
+    def test_containers_keep_their_type(self):
+        top = torch.randn(3, 5).topk(2)
+        value = OrderedDict(first=[top, 7])
+        doubled = map_tensors(lambda tensor: tensor * 2, value)
+        assert type(doubled) is OrderedDict
+        assert doubled["first"][1] == 7
+        assert torch.equal(doubled["first"][0][0], top.values * 2)
+        assert value["first"][0] is top
+
+    def test_dataclasses_are_walked_too(self):
+        @dataclass(frozen=True)
+        class Batch:
+            x: torch.Tensor
+            lengths: list[torch.Tensor]
+            name: str = "batch"
+
+        batch = Batch(torch.ones(2), [torch.ones(3)])
+        assert [place for place, _ in named_tensors(batch)] == [".x", ".lengths[0]"]
+        assert map_tensors(lambda tensor: tensor * 2, batch).lengths[0].sum() == 6
+
+
+def test_memory_of_a_device_is_what_the_allocator_gave_out(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 1000)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 1512)
+    assert peak_memory_bytes(lambda: None, "cuda:0") == 512

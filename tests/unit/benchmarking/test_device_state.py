@@ -1,0 +1,191 @@
+"""Reading a device by NVML, with a fake binding: old and new drivers, missing values, the right device."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from opscope.benchmarking.device_state import NoMonitor, NvmlMonitor, monitor_for  # noqa: E402
+from opscope.errors import DependencyError, MeasurementError  # noqa: E402
+
+UUIDS = ("11111111-2222-3333-4444-555555555555", "99999999-2222-3333-4444-555555555555")
+
+
+class FakeNvml(ModuleType):
+    """A machine with two devices; queries that are None are not supported by the device."""
+
+    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, *, reasons=0, power_mw=350_500, starts=True):
+        super().__init__("pynvml")
+        self.reasons, self.power_mw, self.starts = reasons, power_mw, starts
+        self.looked_up = []
+
+    def nvmlInit(self):
+        if not self.starts:
+            raise self.NVMLError("Driver Not Loaded")
+
+    def nvmlDeviceGetCount(self):
+        return 2
+
+    def nvmlDeviceGetHandleByUUID(self, uuid):
+        self.looked_up.append(uuid)
+        if uuid.removeprefix("GPU-") not in UUIDS:
+            raise self.NVMLError("Not Found")
+        return UUIDS.index(uuid.removeprefix("GPU-"))
+
+    def nvmlDeviceGetHandleByPciBusId(self, address):
+        self.looked_up.append(address)
+        if address != "00000000:1b:00.0":
+            raise self.NVMLError("Not Found")
+        return 1
+
+    def nvmlDeviceGetHandleByIndex(self, index):
+        self.looked_up.append(index)
+        return index
+
+    def nvmlDeviceGetClockInfo(self, handle, kind):
+        return {1: 1980, 2: 3201}[kind] - handle
+
+    def nvmlDeviceGetMaxClockInfo(self, handle, kind):
+        assert kind == self.NVML_CLOCK_SM
+        return 1995
+
+    def nvmlDeviceGetTemperature(self, handle, kind):
+        return 41
+
+    def nvmlDeviceGetPowerUsage(self, handle):
+        if self.power_mw is None:
+            raise self.NVMLError("Not Supported")
+        return self.power_mw
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle):
+        return self.reasons
+
+
+class NewNvml(FakeNvml):
+    """Has the query's new name too, which an old driver does not know."""
+
+    def __init__(self, *, driver_knows, **options):
+        super().__init__(**options)
+        self.driver_knows = driver_knows
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle):
+        if not self.driver_knows:
+            raise self.NVMLError("Function Not Found")
+        return self.reasons
+
+
+@pytest.fixture
+def install(monkeypatch):
+    """Puts a fake binding in place, and a device as torch describes it."""
+
+    def install(nvml, **properties):
+        monkeypatch.setitem(sys.modules, "pynvml", nvml)
+        device = SimpleNamespace(name="Test GPU", **(properties or {"uuid": UUIDS[1]}))
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: device)
+        return nvml
+
+    return install
+
+
+def test_a_state(install):
+    install(FakeNvml(reasons=0x4 | 0x40))
+    state = NvmlMonitor("cuda:0").read()
+    assert (state.sm_clock_mhz, state.memory_clock_mhz, state.max_sm_clock_mhz) == (1979, 3200, 1995)
+    assert (state.temperature_c, state.power_w) == (41, 350.5)
+    assert state.throttle_reasons == ("sw_power_cap", "hw_thermal_slowdown")
+
+
+def test_states_are_in_order(install):
+    install(FakeNvml())
+    monitor = NvmlMonitor("cuda:0")
+    assert monitor.read().at_ns <= monitor.read().at_ns
+
+
+@pytest.mark.parametrize(
+    ("bits", "names"),
+    [
+        (0x0, ()),
+        (0x1, ()),  # idle
+        (0x3, ("applications_clocks",)),
+        (0x8 | 0x10 | 0x20, ("hw_slowdown", "sync_boost", "sw_thermal")),
+        (0x80 | 0x100, ("hw_power_brake", "display_clocks")),
+        (0x4000, ("reason_0x4000",)),
+    ],
+)
+def test_reasons_have_names_and_idle_is_not_one(install, bits, names):
+    install(FakeNvml(reasons=bits))
+    assert NvmlMonitor("cuda:0").read().throttle_reasons == names
+
+
+@pytest.mark.parametrize("driver_knows", [True, False])
+def test_reasons_are_read_under_the_new_name_and_the_old(install, driver_knows):
+    install(NewNvml(driver_knows=driver_knows, reasons=0x4))
+    assert NvmlMonitor("cuda:0").read().throttle_reasons == ("sw_power_cap",)
+
+
+def test_what_the_device_does_not_report_is_unknown(install):
+    install(FakeNvml(power_mw=None))
+    state = NvmlMonitor("cuda:0").read()
+    assert state.power_w is None
+    assert state.temperature_c == 41
+
+
+class TestWhichDevice:
+    def test_by_uuid(self, install):
+        assert install(FakeNvml(), uuid=UUIDS[0]).looked_up == []
+        assert NvmlMonitor("cuda:0").read().sm_clock_mhz == 1980
+        assert sys.modules["pynvml"].looked_up == [f"GPU-{UUIDS[0]}"]
+
+    def test_by_pci_address_where_the_uuid_is_not_found(self, install):
+        nvml = install(FakeNvml(), uuid="other", pci_bus_id=0x1B, pci_device_id=0, pci_domain_id=0)
+        assert NvmlMonitor("cuda:0").read().sm_clock_mhz == 1979
+        assert nvml.looked_up == ["GPU-other", "00000000:1b:00.0"]
+
+    def test_never_by_number_among_several(self, install):
+        nvml = install(FakeNvml(), multi_processor_count=132)
+        with pytest.raises(MeasurementError, match="does not know device 'cuda:0'"):
+            NvmlMonitor("cuda:0")
+        assert nvml.looked_up == []
+
+    def test_the_only_one_where_torch_tells_nothing(self, install, monkeypatch):
+        nvml = install(FakeNvml(), multi_processor_count=132)
+        monkeypatch.setattr(nvml, "nvmlDeviceGetCount", lambda: 1)
+        assert NvmlMonitor("cuda:0").read() is not None
+        assert nvml.looked_up == [0]
+
+
+class TestNothingToRead:
+    def test_a_cpu(self):
+        monitor, reason = monitor_for("cpu")
+        assert isinstance(monitor, NoMonitor)
+        assert monitor.read() is None
+        assert reason == "a CPU's clocks are not read"
+
+    def test_no_binding(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "pynvml", None)
+        with pytest.raises(DependencyError, match=r"pip install 'opscope\[nvml\]'"):
+            NvmlMonitor("cuda:0")
+        monitor, reason = monitor_for("cuda:0")
+        assert monitor.read() is None
+        assert "pip install" in reason
+
+    def test_no_driver(self, install):
+        install(FakeNvml(starts=False))
+        monitor, reason = monitor_for("cuda:0")
+        assert isinstance(monitor, NoMonitor)
+        assert reason.startswith("NVML does not start (Driver Not Loaded)")
+
+    def test_a_device_that_can_be_read_has_no_reason(self, install):
+        install(FakeNvml())
+        monitor, reason = monitor_for("cuda:0")
+        assert isinstance(monitor, NvmlMonitor)
+        assert reason is None

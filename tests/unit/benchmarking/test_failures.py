@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import pytest
+
+from opscope.benchmarking.failures import failure_of, first_line, lost_device
+from opscope.errors import DependencyError, InputError, MeasurementError
+from opscope.model.benchmark import Status
+
+STAGE = "at its first call"
+
+
+def test_a_missing_dependency_is_unavailable_with_the_errors_text():
+    failure = failure_of(DependencyError("nvcc is missing", hint="Install the CUDA toolkit"), STAGE)
+    assert (failure.status, failure.reason) == (
+        Status.UNAVAILABLE,
+        "nvcc is missing. Install the CUDA toolkit",
+    )
+
+
+def test_a_measurement_error_is_unavailable_only_while_building():
+    error = MeasurementError("it cannot be captured in a CUDA graph")
+    assert failure_of(error, STAGE, may_be_unavailable=True).status is Status.UNAVAILABLE
+    later = failure_of(error, "while it warmed up")
+    assert later.status is Status.FAILED
+    assert later.reason == "it cannot be captured in a CUDA graph (while it warmed up)"
+
+
+def test_any_other_error_is_named_in_one_line():
+    failure = failure_of(ValueError("\n  bad stride\nat line 7"), STAGE)
+    assert (failure.status, failure.reason) == (
+        Status.FAILED,
+        "ValueError at its first call: bad stride",
+    )
+    assert failure_of(InputError("no shape"), STAGE).status is Status.FAILED
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling")])
+def test_exhausted_memory_has_its_own_status(error):
+    failure = failure_of(error, "while it was sampled")
+    assert failure.status is Status.OUT_OF_MEMORY
+    assert failure.reason.startswith("out of memory while it was sampled: ")
+
+
+def test_a_missing_compiler_says_what_to_install():
+    error = RuntimeError("InductorError: InvalidCxxCompiler: No working C++ compiler found in g++")
+    assert failure_of(error, STAGE).status is Status.UNAVAILABLE
+    assert "Install g++" in failure_of(error, STAGE).reason
+
+
+def test_an_error_without_text_is_named_by_its_type():
+    assert first_line(KeyError()) == "KeyError"
+    assert first_line(ValueError("x" * 1000)) == "x" * 299 + "…"
+
+
+def test_a_cpu_is_never_lost():
+    assert lost_device("cpu") is None
+
+
+def test_a_device_that_cannot_be_waited_for_is_lost(monkeypatch):
+    torch = pytest.importorskip("torch")
+
+    def fail(device):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might")
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", fail)
+    assert lost_device("cuda:0") == "CUDA error: an illegal memory access was encountered"
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    assert lost_device("cuda:0") is None

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import pytest
+
+from opscope.benchmarking.inputs import (
+    bodies,
+    calls_per_sample,
+    cpu_cache_bytes,
+    make_input_sets,
+    set_count,
+)
+from opscope.benchmarking.problem import Implementation, Problem
+from opscope.model.benchmark import CacheState
+
+MB = 1_000_000
+
+
+def problem_of(make_inputs) -> Problem:
+    return Problem("p", "cpu", make_inputs, (Implementation("a", lambda: abs),), "a")
+
+
+@pytest.mark.parametrize(
+    ("set_bytes", "count"), [(300 * MB, 1), (100 * MB, 1), (60 * MB, 2), (10 * MB, 10), (4_000, 64), (0, 1)]
+)
+def test_sets_exceed_the_cache_twice(set_bytes, count):
+    assert set_count(set_bytes, cache_bytes=50 * MB, room_bytes=10**12) == count
+
+
+def test_sets_stay_within_the_room_there_is():
+    assert set_count(10 * MB, cache_bytes=50 * MB, room_bytes=35 * MB) == 3
+    assert set_count(10 * MB, cache_bytes=50 * MB, room_bytes=0) == 1
+
+
+def test_each_set_has_a_seed_of_its_own_and_the_checks_seed_is_left_out():
+    torch = pytest.importorskip("torch")
+    seeds: list[int] = []
+
+    def make(seed: int):
+        seeds.append(seed)
+        return (torch.ones(1000),)
+
+    sets = make_input_sets(problem_of(make), 7, CacheState.UNCONTROLLED)
+    assert len(sets) == 64
+    assert seeds == list(range(8, 72))
+
+
+def test_a_hot_cache_needs_one_set():
+    torch = pytest.importorskip("torch")
+    assert len(make_input_sets(problem_of(lambda _: (torch.ones(10),)), 0, CacheState.HOT)) == 1
+
+
+def test_sets_that_do_not_fit_are_done_without():
+    torch = pytest.importorskip("torch")
+
+    def make(seed: int):
+        if seed > 3:
+            raise MemoryError
+        return (torch.ones(10),)
+
+    assert len(make_input_sets(problem_of(make), 0, CacheState.COLD)) == 3
+
+
+def test_a_broken_make_inputs_is_not_taken_for_missing_memory():
+    torch = pytest.importorskip("torch")
+
+    def make(seed: int):
+        return (torch.ones(10),) if seed == 1 else 1 / 0
+
+    with pytest.raises(ZeroDivisionError):
+        make_input_sets(problem_of(make), 0, CacheState.COLD)
+
+
+def test_short_calls_are_repeated_equally_often_for_all():
+    assert calls_per_sample([3_000, 2_600, 9_000], resolution_ns=500) == [4, 4, 4]
+    assert calls_per_sample([20_000, 30_000], resolution_ns=500) == [1, 1]
+    assert calls_per_sample([], resolution_ns=500) == []
+
+
+def test_calls_that_are_longer_by_far_are_not_repeated():
+    assert calls_per_sample([2_500, 5_000_000], resolution_ns=500) == [4, 1]
+
+
+def test_a_call_that_takes_no_time_is_not_repeated_forever():
+    assert calls_per_sample([0.0], resolution_ns=500) == [1000]
+
+
+def test_a_sample_goes_on_with_the_next_sets():
+    seen: list[int] = []
+    made = bodies(seen.append, [(0,), (1,), (2,)], 2)
+    assert len(made) == 3
+    for body in made:
+        body()
+    assert seen == [0, 1, 1, 2, 2, 0]
+
+
+def test_single_calls_take_one_set_each():
+    seen: list[int] = []
+    for body in bodies(seen.append, [(0,), (1,)], 1):
+        body()
+    assert seen == [0, 1]
+
+
+def test_the_cpu_cache_is_the_largest_linux_names(tmp_path):
+    for index, size in enumerate(["48K", "2048K", "32M", "unknown"]):
+        folder = tmp_path / f"devices/system/cpu/cpu0/cache/index{index}"
+        folder.mkdir(parents=True)
+        (folder / "size").write_text(size + "\n")
+    assert cpu_cache_bytes(tmp_path) == 32 << 20
+    assert cpu_cache_bytes(tmp_path / "none") == 32 * MB

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from opscope.benchmarking.result_file import (
+    check_writable,
+    is_result_file,
+    load_benchmark,
+    load_results,
+    result_document,
+    save_benchmark,
+)
+from opscope.benchmarking.sweep import BenchmarkSweep
+from opscope.errors import InputError
+from opscope.model.benchmark import (
+    BenchmarkOptions,
+    BenchmarkResult,
+    BenchmarkRow,
+    CacheState,
+    OutputCheck,
+    Status,
+    Verdict,
+)
+from opscope.model.environment import Environment
+from opscope.model.finding import Finding, Severity
+from opscope.model.measurement import Clock
+
+
+@pytest.fixture
+def result() -> BenchmarkResult:
+    row = BenchmarkRow(
+        name="torch",
+        status=Status.OK,
+        samples_ns=(1.5, 2.5),
+        sample_rounds=(0, 1),
+        interval_ns=(1.5, 2.5),
+        verdict=Verdict.SAME,
+        check=OutputCheck(0.0, 0.0, 1e-5, 3, 0, "torch"),
+    )
+    return BenchmarkResult(
+        suite="gelu",
+        shape=(2, 3),
+        dtype="float32",
+        device="cpu",
+        reference="torch",
+        clock=Clock.WALL,
+        cache_state=CacheState.UNCONTROLLED,
+        options=BenchmarkOptions(clock=Clock.WALL),
+        environment=Environment(python="3", platform="Linux", opscope="0"),
+        created="now",
+        rows=(row,),
+        findings=(Finding("bench.x", Severity.INFO, "x", evidence={"n": 1}),),
+    )
+
+
+def test_saving_and_loading_is_identity(tmp_path: Path, result: BenchmarkResult) -> None:
+    path = save_benchmark(tmp_path / "r.json", result)
+    assert load_benchmark(path) == result
+    assert load_results(path) == (result,)
+    assert is_result_file(path)
+    assert [file.name for file in tmp_path.iterdir()] == ["r.json"]
+
+
+def test_a_sweep_is_saved_with_its_points(tmp_path: Path, result: BenchmarkResult) -> None:
+    sweep = BenchmarkSweep(suite="gelu", parameters={"n": (1, 2)}, points=(result, result), complete=False)
+    path = save_benchmark(tmp_path / "r.json", sweep)
+    assert load_benchmark(path) == sweep
+    assert load_results(path) == (result, result)
+
+
+def test_the_document_is_json_with_words_for_enums_and_no_nan(result: BenchmarkResult) -> None:
+    bad = msgspec.structs.replace(result.rows[0], median_ns=float("nan"))
+    document = result_document(msgspec.structs.replace(result, rows=(bad,)))
+    assert json.loads(json.dumps(document, allow_nan=False)) == document
+    row = document["rows"][0]
+    assert (row["status"], row["verdict"], row["median_ns"]) == ("ok", "same", None)
+    assert (document["clock"], document["findings"][0]["severity"]) == ("wall", "info")
+
+
+def test_an_existing_file_is_refused_unless_forced(tmp_path: Path, result: BenchmarkResult) -> None:
+    path = save_benchmark(tmp_path / "r.json", result)
+    with pytest.raises(InputError, match="--force"):
+        save_benchmark(path, result)
+    save_benchmark(path, msgspec.structs.replace(result, suite="add"), force=True)
+    assert load_results(path)[0].suite == "add"
+
+
+def test_what_cannot_be_written_is_refused_beforehand(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such folder"):
+        check_writable(tmp_path / "absent" / "r.json", force=True)
+    with pytest.raises(InputError, match="this is a folder"):
+        check_writable(tmp_path, force=True)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "no JSON"),
+        ("{", "no JSON"),
+        ("[1]", "not a benchmark result"),
+        ('{"schemaVersion": 1, "traceEvents": []}', "not a benchmark result"),
+        ('{"schema_version": 99, "suite": "x", "rows": []}', "schema version 99, this opscope knows"),
+        ('{"schema_version": 1, "suite": "x", "rows": [{"name": 3}]}', "damaged"),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "r.json"
+    path.write_text(content)
+    with pytest.raises(InputError, match=message):
+        load_benchmark(path)
+
+
+def test_an_absent_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        load_benchmark(tmp_path / "absent.json")
+    assert not is_result_file(tmp_path / "absent.json")
+
+
+def test_unknown_fields_of_the_same_schema_are_ignored(tmp_path: Path, result: BenchmarkResult) -> None:
+    document: dict[str, Any] = {**result_document(result), "later": 1}
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps(document))
+    assert load_benchmark(path) == result

@@ -1,0 +1,586 @@
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+
+import msgspec
+import pytest
+
+from opscope.benchmarking import preparation
+from opscope.benchmarking.problem import Implementation, Problem
+from opscope.benchmarking.runner import run_benchmark
+from opscope.benchmarking.timer import WallTimer
+from opscope.errors import DependencyError, InputError, MeasurementError
+from opscope.model.benchmark import (
+    BenchmarkOptions,
+    BenchmarkResult,
+    CacheState,
+    CallProfile,
+    Ceiling,
+    DeviceState,
+    Engine,
+    KernelUse,
+    Status,
+    Verdict,
+)
+from opscope.model.environment import Environment
+from opscope.model.measurement import Clock
+from opscope.testing import FakeMonitor, FakeTimer
+
+torch = pytest.importorskip("torch")
+
+ENVIRONMENT = Environment(python="3.11", platform="Linux", opscope="0.1")
+COPY = Ceiling("copy", 1e9, "bytes", "a fake")
+PROFILE = CallProfile(1, 2.0, 900.0, (KernelUse("k", "k", "kernel", 2.0, 900.0),))
+
+
+def options(**changes) -> BenchmarkOptions:
+    defaults = {"warmup_s": 0.0, "min_samples": 8, "max_samples": 20, "precision": 0.0}
+    return BenchmarkOptions(**{**defaults, **changes})
+
+
+def double(x):
+    return x * 2
+
+
+def make_inputs(seed: int):
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.randn(256, generator=generator),)
+
+
+def implementation(name: str, fn: Callable = double, **facts) -> Implementation:
+    return Implementation(name, lambda: fn, **facts)
+
+
+def problem_of(*implementations: Implementation, reference: str = "reference", **facts) -> Problem:
+    return Problem("double", "cpu", make_inputs, implementations, reference, dtype="float32", **facts)
+
+
+def uneven(base: int = 10_000) -> Iterator[int]:
+    return (base + number * 7919 % 101 for number in count())
+
+
+def run(problem: Problem, chosen: BenchmarkOptions | None = None, **given) -> BenchmarkResult:
+    given.setdefault("timer", FakeTimer(uneven()))
+    given.setdefault("measure_ceilings", lambda device, names, timer, **options: (COPY,))
+    return run_benchmark(problem, chosen or options(), environment=ENVIRONMENT, **given)
+
+
+def codes(result: BenchmarkResult) -> list[str]:
+    return [finding.code for finding in result.findings]
+
+
+def fails_with(error: BaseException) -> Callable:
+    def fn(x):
+        raise error
+
+    return fn
+
+
+def fails_at_call(number: int, error: BaseException) -> Callable:
+    """A right function that raises from its `number`-th call on."""
+    calls = count(1)
+
+    def fn(x):
+        if next(calls) >= number:
+            raise error
+        return x * 2
+
+    return fn
+
+
+def test_rows_hold_samples_statistics_checks_and_rates():
+    result = run(
+        problem_of(
+            implementation("mul", note="x * 2", engine=Engine.TORCH),
+            implementation("reference", lambda x: x + x),
+        )
+    )
+    row = result.row("mul")
+    assert [one.name for one in result.rows] == ["mul", "reference"]
+    assert (row.status, row.engine, row.note) == (Status.OK, Engine.TORCH, "x * 2")
+    assert len(row.samples_ns) == 20
+    assert row.interval_ns[0] <= row.median_ns <= row.interval_ns[1]
+    assert row.min_bytes == 2 * 256 * 4
+    assert row.bytes_per_s == pytest.approx(row.min_bytes / row.median_ns * 1e9)
+    assert row.ceiling_fraction == pytest.approx(row.bytes_per_s / COPY.per_s)
+    assert (row.ceiling, row.flop_count, row.flop_per_s) == ("copy", None, None)
+    assert row.max_relative_error == row.check.max_relative_error == 0.0
+    assert row.ratio == pytest.approx(row.median_ns / result.row("reference").median_ns)
+    assert row.verdict is Verdict.SAME
+    assert result.row("reference").verdict is None
+    assert result.complete
+    assert (result.clock, result.cache_state) == (Clock.WALL, CacheState.UNCONTROLLED)
+    assert row.build_ns >= 0
+    assert row.first_call_ns > 0
+    assert row.call_ns > 0
+    assert codes(result) == ["bench.budget_missed"]
+
+
+def test_a_result_survives_json():
+    result = run(problem_of(implementation("reference"), implementation("other")))
+    text = msgspec.json.encode(result)
+    assert msgspec.json.decode(text, type=BenchmarkResult) == result
+
+
+def test_a_slower_implementation_is_told_from_the_reference():
+    slow: list[bool] = []
+
+    def durations() -> Iterator[int]:
+        for base in uneven():
+            yield base * 3 if slow.pop() else base
+
+    def spoken(is_slow: bool) -> Callable:
+        return lambda x: (slow.clear(), slow.append(is_slow), x * 2)[2]
+
+    result = run(
+        problem_of(implementation("reference", spoken(False)), implementation("slow", spoken(True))),
+        timer=FakeTimer(durations()),
+    )
+    row = result.row("slow")
+    assert row.verdict is Verdict.SLOWER
+    assert row.ratio == pytest.approx(3.0, rel=0.02)
+    assert "lies above 1" in row.verdict_reason
+
+
+def test_the_wall_clock_measures_for_real():
+    result = run(
+        problem_of(implementation("reference"), implementation("other")),
+        options(max_samples=10),
+        timer=WallTimer(),
+    )
+    assert all(row.median_ns > 0 for row in result.rows)
+    assert 0 < result.in_samples_ns < result.sampling_ns
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "words"),
+    [
+        (DependencyError("nvcc is missing", hint="Install the CUDA toolkit"), Status.UNAVAILABLE, "Install"),
+        (MeasurementError("error: expected ';'"), Status.UNAVAILABLE, "expected ';'"),
+        (ValueError("no such thing"), Status.FAILED, "ValueError while it was built: no such thing"),
+        (MemoryError(), Status.OUT_OF_MEMORY, "out of memory while it was built"),
+    ],
+)
+def test_what_building_raises_becomes_the_rows_status(error, status, words):
+    def build():
+        raise error
+
+    result = run(problem_of(implementation("reference"), Implementation("bad", build)))
+    row = result.row("bad")
+    assert row.status is status
+    assert words in row.reason
+    assert row.samples_ns == ()
+    assert result.row("reference").median_ns is not None
+    assert f"bench.{status}" in codes(result)
+
+
+# Calls of one implementation: first, check, three of warm-up, memory, call time, samples.
+@pytest.mark.parametrize("call", [1, 2, 3, 6, 10])
+@pytest.mark.parametrize("error", [RuntimeError("unsupported"), MemoryError()])
+def test_an_error_at_any_call_ends_that_implementation_alone(call, error):
+    result = run(problem_of(implementation("reference"), implementation("bad", fails_at_call(call, error))))
+    row = result.row("bad")
+    expected = Status.OUT_OF_MEMORY if isinstance(error, MemoryError) else Status.FAILED
+    assert row.status is expected
+    assert row.median_ns is None
+    assert row.verdict is None
+    assert len(result.row("reference").samples_ns) == 20
+    assert result.complete
+
+
+def test_samples_of_an_implementation_that_fails_later_are_kept_without_figures():
+    remaining: list[int] = []
+
+    def fails_in_the_sixth_round(x):
+        if remaining and not remaining.pop():
+            raise ValueError("tired")
+        return x * 2
+
+    def measure_ceilings(device, names, timer, **options):
+        remaining.extend([0, 1, 1, 1, 1, 1])
+        return ()
+
+    result = run(
+        problem_of(implementation("reference"), implementation("bad", fails_in_the_sixth_round)),
+        measure_ceilings=measure_ceilings,
+    )
+    row = result.row("bad")
+    assert (row.status, row.reason) == (Status.FAILED, "ValueError while it was sampled: tired")
+    assert len(row.samples_ns) == 5
+    assert (row.median_ns, row.interval_ns, row.ratio) == (None, None, None)
+
+
+def test_a_function_that_returns_nothing_has_no_result():
+    for check in (True, False):
+        result = run(
+            problem_of(implementation("reference"), implementation("bad", lambda x: None)),
+            options(check=check),
+        )
+        assert result.row("bad").status is Status.NO_RESULT
+        assert "bench.no_result" in codes(result)
+
+
+def test_a_wrong_result_is_wrong_and_gets_no_verdict():
+    result = run(problem_of(implementation("reference"), implementation("bad", lambda x: x * 2.1)))
+    row = result.row("bad")
+    assert row.status is Status.WRONG
+    assert row.max_relative_error > 0.01
+    assert row.verdict is None
+    assert row.samples_ns == ()
+
+
+def test_a_nan_is_wrong():
+    result = run(problem_of(implementation("reference"), implementation("bad", lambda x: x * math.nan)))
+    assert result.row("bad").status is Status.WRONG
+
+
+def test_a_mutating_function_is_told_and_does_not_disturb_the_others():
+    result = run(problem_of(implementation("bad", lambda x: x.mul_(2)), implementation("reference")))
+    assert result.row("bad").status is Status.MUTATES_INPUTS
+    assert result.row("reference").status is Status.OK
+
+
+def test_without_checks_nothing_is_compared():
+    result = run(
+        problem_of(implementation("reference"), implementation("bad", lambda x: x * 2.1)),
+        options(check=False),
+    )
+    assert result.row("bad").status is Status.OK
+    assert result.row("bad").check is None
+    assert result.row("bad").min_bytes == 2048
+
+
+def test_an_interpreted_implementation_is_checked_but_not_timed():
+    sizes: list[int] = []
+
+    def interpreted(x):
+        sizes.append(x.numel())
+        return x * 2
+
+    result = run(
+        problem_of(
+            implementation("reference"),
+            implementation("triton", interpreted, is_interpreted=True),
+            small_inputs=lambda seed: (torch.ones(4),),
+        )
+    )
+    row = result.row("triton")
+    assert row.status is Status.CHECKED
+    assert "interpreter" in row.reason
+    assert row.check is not None
+    assert (row.samples_ns, row.verdict, row.first_call_ns) == ((), None, None)
+    assert set(sizes) == {4}
+
+
+def test_a_wrong_interpreted_implementation_is_wrong():
+    bad = implementation("triton", lambda x: x * 3, is_interpreted=True)
+    result = run(problem_of(implementation("reference"), bad, small_inputs=lambda seed: (torch.ones(4),)))
+    assert result.row("triton").status is Status.WRONG
+
+
+def test_an_interpreted_implementation_is_left_out_where_checks_are_off():
+    interpreted = implementation("triton", is_interpreted=True)
+    result = run(problem_of(implementation("reference"), interpreted), options(check=False))
+    assert result.row("triton").status is Status.UNAVAILABLE
+
+
+def test_without_the_reference_others_are_measured_without_ratios():
+    result = run(
+        problem_of(
+            implementation("reference", fails_with(ValueError("broken"))),
+            implementation("other"),
+            expected=lambda x: x * 2,
+        )
+    )
+    row = result.row("other")
+    assert row.status is Status.OK
+    assert row.median_ns is not None
+    assert (row.ratio, row.verdict) == (None, None)
+    assert "bench.no_reference" in codes(result)
+    assert "bench.unchecked" not in codes(result)
+
+
+def test_without_anything_to_compare_with_rows_say_so():
+    result = run(problem_of(implementation("other"), reference="missing"))
+    assert result.row("other").status is Status.OK
+    assert result.row("other").check is None
+    assert {"bench.unchecked", "bench.no_reference"} <= set(codes(result))
+
+
+def test_without_any_usable_implementation_there_is_still_a_result():
+    result = run(problem_of(implementation("reference", fails_with(ValueError("broken")))))
+    assert [row.status for row in result.rows] == [Status.FAILED]
+    assert result.complete
+    assert (result.sampling_ns, result.ceilings) == (0, ())
+
+
+def test_every_change_is_handed_on():
+    seen: list[BenchmarkResult] = []
+    result = run(
+        problem_of(implementation("first"), implementation("reference"), implementation("last")),
+        on_change=seen.append,
+    )
+    assert [[row.name for row in one.rows] for one in seen[:3]] == [
+        ["reference"],
+        ["first", "reference"],
+        ["first", "reference", "last"],
+    ]
+    assert [one.complete for one in seen] == [False] * (len(seen) - 1) + [True]
+    assert seen[-1] == result
+
+
+def test_profiles_join_their_rows():
+    calls: list[object] = []
+
+    def inspect(call):
+        calls.append(call())
+        return PROFILE
+
+    result = run(problem_of(implementation("reference")), inspect=inspect)
+    row = result.row("reference")
+    assert (row.profile, row.kernels_launched, row.device_ns) == (PROFILE, 2.0, 900.0)
+    assert len(calls) == 1
+    assert run(problem_of(implementation("reference")), options(profile=False)).rows[0].profile is None
+
+
+def test_a_profiler_that_fails_costs_the_profile_only():
+    def inspect(call):
+        raise RuntimeError("another profiler is running")
+
+    result = run(problem_of(implementation("reference")), inspect=inspect)
+    assert result.rows[0].status is Status.OK
+    assert result.rows[0].profile is None
+    (finding,) = [one for one in result.findings if one.code == "bench.not_profiled"]
+    assert "another profiler is running" in finding.message
+
+
+def test_ceilings_that_fail_cost_the_fractions_only():
+    def measure_ceilings(device, names, timer, **options):
+        raise RuntimeError("no room")
+
+    result = run(problem_of(implementation("reference")), measure_ceilings=measure_ceilings)
+    assert result.rows[0].median_ns is not None
+    assert result.rows[0].ceiling_fraction is None
+    assert "bench.no_ceilings" in codes(result)
+
+
+def test_the_ceiling_that_binds_is_the_one_with_the_longer_floor():
+    ceilings = (COPY, Ceiling("matrix_float32", 1e9, "flop", "a fake"))
+    names: list[str] = []
+
+    def measure_ceilings(device, wanted, timer, **options):
+        names.extend(wanted)
+        return ceilings
+
+    result = run(
+        problem_of(implementation("reference"), flop_count=5000, matrix_ceiling="matrix_float32"),
+        measure_ceilings=measure_ceilings,
+    )
+    row = result.rows[0]
+    assert names == ["copy", "copy_large", "matrix_float32"]
+    assert row.ceiling == "matrix_float32"
+    assert row.ceiling_fraction == pytest.approx(5000 / row.median_ns)
+    assert row.flop_per_s == pytest.approx(5000 / row.median_ns * 1e9)
+
+
+def test_an_implementation_has_a_matrix_ceiling_of_its_own():
+    def measure_ceilings(device, wanted, timer, **options):
+        return tuple(Ceiling(name, 1e9, "flop", "a fake") for name in wanted if name != "copy")
+
+    result = run(
+        problem_of(
+            implementation("reference"),
+            implementation("other", matrix_ceiling="matrix_tf32"),
+            flop_count=5000,
+            matrix_ceiling="matrix_float32",
+        ),
+        measure_ceilings=measure_ceilings,
+    )
+    assert [row.ceiling for row in result.rows] == ["matrix_float32", "matrix_tf32"]
+
+
+def test_short_calls_are_repeated_within_a_sample():
+    result = run(
+        problem_of(implementation("reference"), implementation("other")),
+        timer=FakeTimer(uneven(), resolution_ns=2_000),
+    )
+    assert [row.inner_repeats for row in result.rows] == [4, 4]
+    assert result.rows[0].median_ns == pytest.approx(10_050 / 4, rel=0.02)
+
+
+def test_a_call_that_cannot_be_prepared_fails_alone():
+    class Picky(FakeTimer):
+        def prepare(self, calls):
+            if calls[0].func is bad:
+                raise MeasurementError("it cannot be captured in a CUDA graph (pageable copy)")
+            return calls
+
+    def bad(x):
+        return x * 2
+
+    result = run(problem_of(implementation("reference"), implementation("bad", bad)), timer=Picky(uneven()))
+    assert result.row("bad").status is Status.FAILED
+    assert "cannot be captured in a CUDA graph" in result.row("bad").reason
+    assert result.row("reference").status is Status.OK
+
+
+def test_throttled_samples_are_marked_and_told():
+    hot = DeviceState(at_ns=0, sm_clock_mhz=1200, throttle_reasons=("sw_thermal",))
+    cool = DeviceState(at_ns=0, sm_clock_mhz=1980)
+    result = run(problem_of(implementation("reference")), monitor=FakeMonitor([cool, hot]))
+    assert result.rows[0].throttled == tuple(range(20))
+    assert (result.device_state_before, result.device_state_after) == (cool, hot)
+    assert "bench.throttled" in codes(result)
+
+
+def interrupt_at_sample(number: int) -> FakeTimer:
+    class Interrupting(FakeTimer):
+        def measure(self, fn):
+            if self.calls == number:
+                raise KeyboardInterrupt
+            return super().measure(fn)
+
+    return Interrupting(uneven())
+
+
+WARMUPS = 2 * 3  # measurements before the rounds
+
+
+def test_an_interruption_while_preparing_keeps_nothing_unfinished():
+    result = run(
+        problem_of(implementation("reference"), implementation("other"), implementation("last")),
+        timer=interrupt_at_sample(4),
+    )
+    assert not result.complete
+    assert [row.status for row in result.rows] == [Status.INTERRUPTED] * 3
+    assert "stopped by the user" in result.row("reference").reason
+    assert result.row("reference").first_call_ns is not None
+    assert "bench.interrupted" in codes(result)
+
+
+def test_an_interruption_in_the_rounds_keeps_figures_and_says_so():
+    seen: list[BenchmarkResult] = []
+    result = run(
+        problem_of(implementation("reference"), implementation("other")),
+        timer=interrupt_at_sample(WARMUPS + 8),
+        on_change=seen.append,
+    )
+    assert not result.complete
+    assert [len(row.samples_ns) for row in result.rows] == [4, 4]
+    row = result.row("other")
+    assert (row.status, row.reason) == (
+        Status.INTERRUPTED,
+        "stopped by the user after 4 of at least 8 samples",
+    )
+    assert row.median_ns is not None
+    assert row.verdict is None
+    assert seen[-1] == result
+
+
+def test_an_interruption_after_the_least_samples_leaves_rows_ok():
+    result = run(
+        problem_of(implementation("reference"), implementation("other")),
+        timer=interrupt_at_sample(WARMUPS + 24),
+    )
+    assert not result.complete
+    assert [row.status for row in result.rows] == [Status.OK] * 2
+    assert result.row("other").verdict is not None
+
+
+def test_an_interruption_while_building_ends_the_run():
+    def build():
+        raise KeyboardInterrupt
+
+    result = run(problem_of(implementation("reference"), Implementation("other", build)))
+    assert not result.complete
+    assert [row.status for row in result.rows] == [Status.INTERRUPTED] * 2
+
+
+def test_after_a_lost_device_every_row_says_so(monkeypatch):
+    is_lost: list[bool] = []
+
+    def crash(x):
+        is_lost.append(True)
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(
+        preparation, "lost_device", lambda device: "CUDA error: illegal access" if is_lost else None
+    )
+    result = run(
+        problem_of(implementation("reference"), implementation("bad", crash), implementation("last"))
+    )
+    assert [row.status for row in result.rows] == [Status.FAILED] * 3
+    assert "'bad' ended this process's use of cpu" in result.row("last").reason
+    assert "'bad' ended this process's use of cpu" in result.row("reference").reason
+    assert codes(result)[0] == "bench.device_lost"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"min_samples": 0},
+        {"min_samples": 9, "max_samples": 8},
+        {"time_budget_s": -1.0},
+        {"precision": math.nan},
+    ],
+)
+def test_contradicting_options_are_refused(changes):
+    with pytest.raises(InputError):
+        run(problem_of(implementation("reference")), options(**changes))
+
+
+def test_names_must_differ():
+    with pytest.raises(InputError, match="share a name: twice"):
+        run(problem_of(implementation("twice"), implementation("twice")))
+
+
+def test_a_problem_needs_implementations():
+    with pytest.raises(InputError, match="no implementations"):
+        run(problem_of())
+
+
+def test_events_need_a_device():
+    with pytest.raises(InputError, match="needs a CUDA device"):
+        run(problem_of(implementation("reference")), options(clock=Clock.CUDA_EVENT), timer=None)
+
+
+def test_the_same_function_under_two_names_is_the_same_in_a_simulation():
+    verdicts = []
+    for seed in range(20):
+        result = run(
+            problem_of(implementation("reference"), implementation("again")),
+            options(seed=seed, max_samples=60),
+        )
+        verdicts.append(result.row("again").verdict)
+    assert verdicts.count(Verdict.SAME) >= 19
+
+
+def test_the_budget_ends_sampling():
+    began_s = time.perf_counter()
+    result = run(
+        problem_of(implementation("reference", lambda x: (time.sleep(0.01), x * 2)[1])),
+        options(time_budget_s=0.05, max_samples=10_000, min_samples=2),
+        timer=WallTimer(),
+    )
+    assert 2 <= len(result.rows[0].samples_ns) <= 6
+    assert time.perf_counter() - began_s < 60
+
+
+def test_a_very_long_call_is_warmed_up_once(monkeypatch):
+    ticks = count(step=2_000_000_000)
+    monkeypatch.setattr(preparation.time, "perf_counter_ns", lambda: next(ticks))
+    problem = problem_of(implementation("reference"))
+    prepared = preparation.Preparation(
+        problem, options(), FakeTimer(uneven()), cache_state=CacheState.UNCONTROLLED, inspect=None
+    ).prepare(problem.implementations[0])
+    assert prepared.row.warmup_count == 1
+
+
+def test_importing_the_engine_does_not_import_torch():
+    code = "import sys, opscope.benchmarking.runner; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,156 @@
+"""How often verdicts are right on simulated noise: the same thing twice is `same`, 3 % more is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+import numpy as np
+import pytest
+
+from opscope.benchmarking.rows import with_ratio, with_samples
+from opscope.benchmarking.sampling import Lane, Sampling
+from opscope.model.benchmark import BenchmarkOptions, BenchmarkRow, Status, Verdict
+from opscope.testing import FakeTimer
+
+RUNS = 40
+CALL_NS = 100_000
+OPTIONS = BenchmarkOptions(time_budget_s=60.0, min_samples=20, max_samples=300, precision=0.002)
+
+# Each gives, for a generator, factors on the duration of successive samples: of whichever side is sampled
+# (time passes for both), and of one side alone.
+Noise = Callable[[np.random.Generator], tuple[np.ndarray, Callable[[], Iterator[float]]]]
+LENGTH = 2 * OPTIONS.max_samples
+
+
+def alone(random: np.random.Generator, draw: Callable[[], np.ndarray]) -> Callable[[], Iterator[float]]:
+    return lambda: iter(draw())
+
+
+def gaussian(random: np.random.Generator, part: float) -> Callable[[], Iterator[float]]:
+    return alone(random, lambda: 1 + part * random.standard_normal(LENGTH))
+
+
+def quiet(random):
+    return np.ones(LENGTH), gaussian(random, 0.001)
+
+
+def noisy(random):
+    return np.ones(LENGTH), gaussian(random, 0.03)
+
+
+def drifting(random):
+    return np.linspace(1.0, 1.3, LENGTH), gaussian(random, 0.005)
+
+
+def walking(random):
+    walk = np.exp(np.cumsum(random.normal(0, 0.004, LENGTH)))
+    return walk, gaussian(random, 0.005)
+
+
+def throttled(random):
+    """Clocks drop by a fifth at some time."""
+    step = np.where(np.arange(LENGTH) < random.integers(30, LENGTH), 1.0, 1.25)
+    return step, gaussian(random, 0.005)
+
+
+def two_states(random):
+    """The machine switches between two speeds now and then."""
+    switches = random.random(LENGTH) < 0.03
+    return 1 + 0.1 * (np.cumsum(switches) % 2), gaussian(random, 0.005)
+
+
+def bimodal(random):
+    """One call in six takes a tenth longer, whichever side."""
+    return np.ones(LENGTH), alone(
+        random,
+        lambda: 1 + 0.1 * (random.random(LENGTH) < 1 / 6) + 0.003 * random.standard_normal(LENGTH),
+    )
+
+
+def heavy_tailed(random):
+    return np.ones(LENGTH), alone(random, lambda: 1 + random.exponential(0.02, LENGTH))
+
+
+def autocorrelated(random):
+    """Each side has a slow disturbance of its own."""
+
+    def draw() -> np.ndarray:
+        factor, state = [], 0.0
+        for shock in random.normal(0, 0.004, LENGTH):
+            state = 0.7 * state + shock
+            factor.append(1 + state)
+        return np.array(factor)
+
+    return np.ones(LENGTH), alone(random, draw)
+
+
+NOISES = [
+    quiet,
+    noisy,
+    drifting,
+    walking,
+    throttled,
+    two_states,
+    bimodal,
+    heavy_tailed,
+    autocorrelated,
+]
+
+
+class Silent:
+    def failed(self, lane, failure):
+        raise AssertionError(failure)
+
+    def progressed(self):
+        pass
+
+
+def simulated_verdict(noise: Noise, seed: int, true_ratio: float) -> Verdict:
+    """The verdict of one run on a candidate that takes `true_ratio` times as long."""
+    common, own = noise(np.random.default_rng(seed))
+    sides = {"reference": own(), "candidate": own()}
+    called: list[str] = []
+
+    def durations() -> Iterator[int]:
+        for factor in common:
+            side = called.pop()
+            scale = true_ratio if side == "candidate" else 1.0
+            yield round(CALL_NS * scale * factor * next(sides[side]))
+
+    lanes = [Lane(name, [lambda name=name: called.append(name)]) for name in sides]
+    options = msgspec.structs.replace(OPTIONS, seed=seed)
+    Sampling(lanes, FakeTimer(durations()), options, Silent(), read_state=lambda: None).run()
+    reference, candidate = (
+        with_samples(BenchmarkRow(name=lane.name, status=Status.OK), lane) for lane in lanes
+    )
+    verdict = with_ratio(candidate, reference, options).verdict
+    assert verdict is not None
+    return verdict
+
+
+def rate(noise: Noise, true_ratio: float, verdict: Verdict) -> float:
+    return sum(simulated_verdict(noise, seed, true_ratio) is verdict for seed in range(RUNS)) / RUNS
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_the_same_thing_twice_is_the_same(noise):
+    assert rate(noise, 1.0, Verdict.SAME) >= 0.95
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_three_percent_more_is_found(noise):
+    assert rate(noise, 1.03, Verdict.SLOWER) >= 0.95
+
+
+@pytest.mark.parametrize("noise", [quiet, drifting, heavy_tailed])
+def test_three_percent_less_is_found(noise):
+    assert rate(noise, 0.97, Verdict.FASTER) >= 0.95
+
+
+def test_too_much_noise_is_ambiguous_rather_than_a_difference():
+    def wild(random):
+        return np.ones(LENGTH), gaussian(random, 0.15)
+
+    verdicts = [simulated_verdict(wild, seed, 1.0) for seed in range(RUNS)]
+    assert verdicts.count(Verdict.AMBIGUOUS) >= 0.9 * RUNS

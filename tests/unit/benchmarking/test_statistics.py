@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from opscope.benchmarking.statistics import (
+    FEWEST_ROUNDS,
+    RatioInterval,
+    judge,
+    median_interval,
+    outliers,
+    ratio_interval,
+    relative_half_width,
+)
+from opscope.model.benchmark import Verdict
+
+
+def coverage_by_counting(count: int, rank: int) -> float:
+    """Probability that the median lies between two order statistics, from all 2**n sides of it."""
+    below = [sum(sides) for sides in itertools.product((0, 1), repeat=count)]
+    return sum(rank <= number <= count - rank for number in below) / len(below)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 6, 9, 12, 15])
+def test_the_median_interval_is_the_narrowest_that_covers_95_percent(count):
+    interval = median_interval(range(1, count + 1))
+    rank = int(interval.low_ns)
+    assert interval.high_ns == count + 1 - rank
+    assert interval.coverage == pytest.approx(coverage_by_counting(count, rank))
+    if count >= FEWEST_ROUNDS:
+        assert interval.coverage >= 0.95
+        assert coverage_by_counting(count, rank + 1) < 0.95
+
+
+def test_few_samples_give_the_whole_range_and_say_what_it_covers():
+    interval = median_interval([3.0, 1.0, 2.0])
+    assert (interval.median_ns, interval.bounds_ns, interval.coverage) == (2.0, (1.0, 3.0), 0.75)
+    assert relative_half_width(interval) == math.inf
+
+
+def test_the_median_interval_of_many_samples_covers_the_median_as_often_as_it_says():
+    random = np.random.default_rng(1)
+    trials = [median_interval(random.exponential(1.0, 101)) for _ in range(400)]
+    share = np.mean([one.low_ns <= math.log(2) <= one.high_ns for one in trials])
+    assert share == pytest.approx(trials[0].coverage, abs=0.03)
+    assert 0.95 <= trials[0].coverage < 0.98
+
+
+def test_intervals_do_not_depend_on_the_order_of_samples():
+    samples = [5.0, 1.0, 9.0, 3.0, 7.0, 2.0, 8.0]
+    assert median_interval(samples) == median_interval(samples[::-1])
+
+
+def test_the_relative_half_width_is_half_the_interval_over_the_median():
+    interval = median_interval([90.0, 95.0, 98.0, 100.0, 100.0, 102.0, 104.0, 110.0])
+    assert relative_half_width(interval) == pytest.approx((interval.high_ns - interval.low_ns) / 2 / 100.0)
+    assert relative_half_width(median_interval([5.0] * 10)) == 0.0
+
+
+def test_a_ratio_is_the_same_for_the_same_seed():
+    random = np.random.default_rng(2)
+    candidate, reference = random.normal(100, 2, 50), random.normal(80, 2, 50)
+    assert ratio_interval(candidate, reference, seed=7) == ratio_interval(candidate, reference, seed=7)
+    assert ratio_interval(candidate, reference, seed=7) != ratio_interval(candidate, reference, seed=8)
+
+
+def test_the_bootstrap_resamples_rounds_whole():
+    drift = np.linspace(100, 300, 60)
+    random = np.random.default_rng(3)
+    random.shuffle(drift)
+    ratio = ratio_interval(1.1 * drift, drift, seed=0)
+    assert ratio.bounds == pytest.approx((1.1, 1.1))
+
+
+@pytest.mark.parametrize(("count", "seed"), [(20, 22), (21, 23), (333, 1)])
+def test_the_bootstrap_agrees_with_a_plain_one(count, seed):
+    random = np.random.default_rng(seed)
+    candidate, reference = random.normal(100, 3, count), random.normal(80, 3, count)
+    rounds = random.integers(0, count, (4000, count))
+    plain = np.median(candidate[rounds], axis=1) / np.median(reference[rounds], axis=1)
+    ratio = ratio_interval(candidate, reference, seed=1)
+    assert ratio.bounds == pytest.approx(np.quantile(plain, (0.025, 0.975)), rel=0.005)
+    assert ratio.ratio == np.median(candidate) / np.median(reference)
+    assert (ratio.rounds, ratio.block) == (count, 1)
+
+
+def test_rounds_that_resemble_their_neighbors_are_resampled_in_blocks():
+    random = np.random.default_rng(4)
+    walk = 100 + np.cumsum(random.normal(0, 0.3, 400))
+    ratio = ratio_interval(walk, np.full(400, 100.0), seed=0)
+    single = ratio_interval(random.permutation(walk), np.full(400, 100.0), seed=0)
+    assert ratio.block > 5
+    assert single.block == 1
+    assert ratio.high - ratio.low > 2 * (single.high - single.low)
+
+
+def test_two_rounds_are_enough_to_be_computed():
+    ratio = ratio_interval([2.0, 4.0], [1.0, 2.0], seed=0)
+    assert (ratio.ratio, ratio.rounds) == (2.0, 2)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict", "words"),
+    [
+        (0.985, 1.015, Verdict.SAME, "lies within 1 ± 0.02"),
+        (1.001, 1.015, Verdict.SAME, "lies within 1 ± 0.02"),
+        (0.90, 0.95, Verdict.FASTER, "lies below 1"),
+        (1.01, 1.05, Verdict.SLOWER, "lies above 1"),
+        (0.97, 1.03, Verdict.AMBIGUOUS, "includes 1 and reaches beyond 1 ± 0.02"),
+    ],
+)
+def test_verdicts_follow_from_the_interval_and_name_it(low, high, verdict, words):
+    given, reason = judge(RatioInterval((low + high) / 2, low, high, low, high, rounds=40), 0.02)
+    assert given is verdict
+    assert f"{low:.4f} to {high:.4f} over 40 rounds, {words}" in reason
+
+
+@pytest.mark.parametrize(
+    ("medians", "within", "verdict"),
+    [
+        ((0.95, 1.10), (0.99, 1.01), Verdict.SAME),
+        ((0.95, 1.10), (1.02, 1.04), Verdict.SLOWER),
+        ((1.001, 1.03), (0.98, 1.03), Verdict.AMBIGUOUS),
+        ((0.98, 1.03), (1.001, 1.03), Verdict.AMBIGUOUS),
+        ((0.95, 0.99), (1.01, 1.05), Verdict.AMBIGUOUS),
+        ((0.50, 1.60), (0.60, 0.90), Verdict.AMBIGUOUS),
+        ((1.001, 1.03), (0.99, 1.01), Verdict.SAME),
+    ],
+)
+def test_ratios_within_rounds_are_asked_too(medians, within, verdict):
+    given, reason = judge(RatioInterval(1.0, *medians, *within, rounds=40), 0.02)
+    assert given is verdict
+    assert f"within rounds, {within[0]:.4f} to {within[1]:.4f}, " in reason
+
+
+def test_too_few_rounds_are_ambiguous():
+    verdict, reason = judge(RatioInterval(2.0, 2.0, 2.0, 2.0, 2.0, rounds=5), 0.02)
+    assert verdict is Verdict.AMBIGUOUS
+    assert "only 5 rounds" in reason
+
+
+def test_swapping_sides_inverts_the_verdict():
+    random = np.random.default_rng(5)
+    slow, fast = random.normal(110, 2, 80), random.normal(100, 2, 80)
+    assert judge(ratio_interval(slow, fast, seed=0), 0.02)[0] is Verdict.SLOWER
+    assert judge(ratio_interval(fast, slow, seed=0), 0.02)[0] is Verdict.FASTER
+
+
+def test_outliers_are_flagged_by_index():
+    assert outliers([100.0, 101.0, 99.0, 250.0, 100.5, 99.5, 3.0]) == (3, 6)
+
+
+def test_a_coarse_clock_makes_no_outliers_of_its_steps():
+    assert outliers([1000.0] * 30 + [1001.0]) == ()
+    assert outliers([1000.0] * 30 + [1200.0]) == (30,)

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from opscope.benchmarking import launch_hiding
+from opscope.benchmarking.graph_timer import benchmark_timer
+from opscope.benchmarking.launch_hiding import LaunchHiding
+from opscope.benchmarking.timer import WallTimer
+from opscope.errors import InputError, MeasurementError
+from opscope.model.benchmark import CacheState, DeviceState
+from opscope.model.measurement import Clock
+from opscope.testing import FakeMonitor, FakeTimer
+
+CYCLES_PER_NS = 2.0
+FLUSH_NS = 80_000
+L2_BYTES = 50_000_000
+
+
+class FakeStream:
+    """What a GPU's stream was given, and the little of torch that gives it."""
+
+    def __init__(self, l2_bytes: int = L2_BYTES, free_bytes: int = 10**12) -> None:
+        self.queued: list[tuple[str, int]] = []
+        self.busy_ns = 0
+        self.buffer_bytes = 0
+        self.int32 = "int32"
+        self._l2_bytes = l2_bytes
+        self._free_bytes = free_bytes
+        self.cuda = SimpleNamespace(
+            _sleep=self._sleep,
+            Event=lambda enable_timing: FakeEvent(self),
+            get_device_properties=lambda device: SimpleNamespace(L2_cache_size=self._l2_bytes),
+        )
+
+    def empty(self, count: int, dtype: str, device: str) -> SimpleNamespace:
+        self.buffer_bytes = 4 * count
+        if self.buffer_bytes > self._free_bytes:
+            raise RuntimeError("CUBLAS_STATUS_ALLOC_FAILED")
+        return SimpleNamespace(zero_=lambda: self._queue("flush", FLUSH_NS))
+
+    def _sleep(self, cycles: int) -> None:
+        self._queue("hold", round(cycles / CYCLES_PER_NS))
+
+    def _queue(self, what: str, duration_ns: int) -> None:
+        self.queued.append((what, duration_ns))
+        self.busy_ns += duration_ns
+
+
+class FakeEvent:
+    def __init__(self, stream: FakeStream) -> None:
+        self._stream = stream
+        self.at_ns = 0
+
+    def record(self) -> None:
+        self.at_ns = self._stream.busy_ns
+
+    def synchronize(self) -> None:
+        pass
+
+    def elapsed_time(self, other: FakeEvent) -> float:
+        return (other.at_ns - self.at_ns) / 1e6
+
+
+@pytest.fixture
+def make_hiding(monkeypatch):
+    def make(cache_state=CacheState.COLD, **facts) -> tuple[LaunchHiding, FakeStream]:
+        stream = FakeStream(**facts)
+        monkeypatch.setattr(launch_hiding, "require_torch", lambda: stream)
+        hiding = LaunchHiding("cuda:0", cache_state)
+        stream.queued.clear()
+        return hiding, stream
+
+    return make
+
+
+def call() -> None:
+    pass
+
+
+def test_a_call_shorter_than_the_flush_needs_no_hold(make_hiding):
+    hiding, stream = make_hiding()
+    hiding.learn(call, 20_000, was_hidden=True)
+    hiding.precede(call)
+    assert stream.queued == [("flush", FLUSH_NS)]
+
+
+def test_a_longer_call_is_held_before_the_flush(make_hiding):
+    hiding, stream = make_hiding()
+    hiding.learn(call, 200_000, was_hidden=True)
+    hiding.precede(call)
+    assert [what for what, _ in stream.queued] == ["hold", "flush"]
+    assert 200_000 < stream.queued[0][1] + FLUSH_NS < 500_000
+
+
+def test_a_hold_grows_when_it_was_too_short_but_not_for_ever(make_hiding):
+    hiding, stream = make_hiding()
+    hiding.learn(call, 200_000, was_hidden=True)
+    holds = []
+    for _ in range(10):
+        hiding.precede(call)
+        holds.append(stream.queued[-2][1])
+        hiding.learn(call, 250_000, was_hidden=False)
+    assert holds[1] > holds[0]
+    assert holds[-1] == holds[-2] <= 6 * 200_000
+
+
+def test_a_hold_never_exceeds_ten_milliseconds(make_hiding):
+    hiding, stream = make_hiding()
+    hiding.learn(call, 10**9, was_hidden=True)
+    hiding.precede(call)
+    assert stream.queued[0] == ("hold", 10_000_000)
+
+
+def test_the_flush_is_larger_than_any_cache(make_hiding):
+    assert make_hiding(l2_bytes=50_000_000)[1].buffer_bytes == 256 * 2**20
+    assert make_hiding(l2_bytes=2**30)[1].buffer_bytes == 2**32
+
+
+def test_a_device_without_room_for_the_flush_says_so(make_hiding):
+    with pytest.raises(MeasurementError, match="no room for the 256 MiB"):
+        make_hiding(free_bytes=10**6)
+
+
+def test_a_hot_cache_is_made_by_an_untimed_call(make_hiding):
+    hiding, stream = make_hiding(CacheState.HOT)
+    before_it: list[list[tuple[str, int]]] = []
+
+    def fn() -> None:
+        before_it.append(list(stream.queued))
+
+    hiding.learn(fn, 10_000, was_hidden=True)
+    hiding.precede(fn)
+    assert len(before_it) == 1
+    assert [what for what, _ in before_it[0]] == ["hold"]  # long enough to queue the call twice
+    assert before_it[0][0][1] > 20_000
+
+
+def test_the_wall_clock_resolves_what_an_empty_call_takes():
+    timer = WallTimer()
+    assert 1.0 <= timer.resolution_ns < 1e6
+    assert timer.resolution_ns == timer.resolution_ns
+    assert timer.prepare([call]) == [call]
+
+
+def test_a_benchmark_on_a_cpu_uses_the_wall_clock():
+    assert benchmark_timer("cpu", None, CacheState.COLD).clock is Clock.WALL
+    assert benchmark_timer("cpu", Clock.WALL, CacheState.COLD).clock is Clock.WALL
+
+
+@pytest.mark.parametrize("clock", [Clock.CUDA_EVENT, Clock.CUDA_GRAPH])
+def test_device_clocks_are_refused_on_a_cpu(clock):
+    with pytest.raises(InputError, match=f"'{clock}' needs a CUDA device, not 'cpu'"):
+        benchmark_timer("cpu", clock, CacheState.COLD)
+
+
+def test_the_fake_timer_prepares_and_resolves_like_a_real_one():
+    timer = FakeTimer([1], resolution_ns=5.0)
+    assert timer.resolution_ns == 5.0
+    assert timer.prepare([call]) == [call]
+    assert FakeTimer([1], Clock.CUDA_EVENT).clock is Clock.CUDA_EVENT
+
+
+def test_the_fake_monitor_repeats_its_last_state():
+    first, last = DeviceState(at_ns=1), DeviceState(at_ns=2)
+    monitor = FakeMonitor([first, last])
+    assert [monitor.read() for _ in range(3)] == [first, last, last]
+    assert monitor.reads == 3
+    assert FakeMonitor().read() is None

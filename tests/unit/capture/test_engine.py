@@ -1,0 +1,83 @@
+"""torch.autograd.profiler as the engine: the same schedule, files and Session."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from opscope.api import load  # noqa: E402
+from opscope.capture.profiler import Profiler  # noqa: E402
+from opscope.capture.torch_log import quiet_torch_log  # noqa: E402
+from opscope.errors import InputError  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def work():
+    torch.ones(4, 4) @ torch.ones(4, 4)
+
+
+def test_autograd_records_by_the_same_schedule(tmp_path):
+    with Profiler(tmp_path, wait=1, warmup=1, active=2, repeat=2, engine="autograd") as profiler:
+        for _ in range(profiler.total_steps):
+            work()
+            profiler.step()
+    assert [cycle.sidecar.steps for cycle in profiler.cycles] == [2, 2]
+    assert profiler.cycles[0].sidecar.settings.engine == "autograd"
+    for cycle in profiler.cycles:
+        with load(cycle.trace_path) as session:
+            assert all(not check.violations for check in session.check())
+            assert session.scalar("SELECT count(*) FROM operators WHERE name = 'aten::matmul'") == 2
+            assert session.scalar("SELECT count(*) FROM steps") == 2
+
+
+def test_autograd_takes_the_same_options(tmp_path):
+    model = torch.nn.Linear(4, 4)
+    options = {"with_modules": True, "profile_memory": True, "engine": "autograd"}
+    with Profiler(tmp_path, warmup=0, active=1, **options) as profiler:
+        model(torch.ones(2, 4))
+    trace = json.loads(profiler.cycles[0].trace_path.read_text())["traceEvents"]
+    names = {event["name"] for event in trace}
+    assert "[memory]" in names
+    assert any(name.startswith("nn.Module: Linear") for name in names)
+    linear = next(event for event in trace if event["name"] == "aten::linear")
+    assert linear["args"]["Input Dims"][0] == [2, 4]
+
+
+def test_an_unfinished_autograd_recording_leaves_nothing_behind(tmp_path):
+    with pytest.raises(ZeroDivisionError), Profiler(tmp_path, warmup=1, engine="autograd"):
+        _ = 1 / 0
+    assert not torch.autograd._profiler_enabled()
+    with Profiler(tmp_path, warmup=0, active=1) as profiler:
+        work()
+    assert profiler.cycles
+
+
+def test_an_unknown_engine_is_refused():
+    with pytest.raises(InputError, match=r"'nvprof' is not an engine.*profiler or autograd"):
+        Profiler(engine="nvprof")
+
+
+def test_events_are_not_turned_into_objects_when_a_window_closes(tmp_path, monkeypatch):
+    def parse(self, *args, **kwargs):
+        raise AssertionError("asked for")
+
+    monkeypatch.setattr(torch.autograd.profiler.profile, "_parse_kineto_results", parse)
+    with Profiler(tmp_path, warmup=0, active=1) as profiler:
+        work()
+    assert profiler.cycles
+
+
+def test_only_the_log_of_the_block_is_quiet(capfd):
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.autograd.profiler.profile(use_kineto=True) as profile:
+        for is_on in (False, True):
+            with quiet_torch_log():
+                profile.toggle_collection_dynamic(is_on, activities)
+        assert "Toggling" not in capfd.readouterr().err
+        for is_on in (False, True):
+            profile.toggle_collection_dynamic(is_on, activities)
+    assert "Toggling" in capfd.readouterr().err

@@ -1,0 +1,92 @@
+"""Every way in which the guides record a program, in ours: bare, by a schedule, with handlers, in parts."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import opscope  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def square():
+    torch.square(torch.ones(8, 8))
+
+
+def operators(path):
+    return [
+        event["name"] for event in json.loads(path.read_text())["traceEvents"] if event.get("cat") == "cpu_op"
+    ]
+
+
+@pytest.mark.parametrize("engine", ["profiler", "autograd"])
+def test_bare(tmp_path, engine):
+    with opscope.profile(tmp_path, warmup=0, active=1, engine=engine) as profiler:
+        for _ in range(10):
+            square()
+    assert operators(profiler.cycles[0].trace_path).count("aten::square") == 10
+    assert profiler.session.scalar("SELECT count(*) FROM operators WHERE name = 'aten::square'") == 10
+
+
+def test_by_a_schedule_with_a_handler_per_cycle(tmp_path):
+    """wait=1, warmup=1, active=2, repeat=1 over ten iterations, a table and a copy of the trace per cycle."""
+    table = io.StringIO()
+    handlers = [
+        opscope.print_table(file=table),
+        opscope.export_chrome_trace(tmp_path / "copies", "test_trace_{index}.json"),
+        opscope.tensorboard_trace(tmp_path / "log"),
+    ]
+    with opscope.profile(tmp_path, wait=1, warmup=1, active=2, repeat=1, on_cycle=handlers) as profiler:
+        for _ in range(10):
+            square()
+            profiler.step()
+    assert "aten::square" in table.getvalue()
+    assert operators(tmp_path / "copies" / "test_trace_0.json").count("aten::square") == 2
+    (board,) = (tmp_path / "log").iterdir()
+    assert board.name.endswith(".pt.trace.json")
+    assert operators(board).count("aten::square") == 2
+
+
+@pytest.mark.parametrize(
+    ("inner", "first", "second"),
+    [
+        (("cuda",), 0, 0),  # then only the GPU: without one, nothing
+        (None, 0, 0),  # both off
+        (("cpu",), 0, 7),  # then only the CPU
+        (("cpu", "cuda"), 0, 7),  # then both
+    ],
+)
+def test_parts_of_each_step(tmp_path, monkeypatch, inner, first, second):
+    """The four types of switching in a step of two parts, over wait=1, warmup=1, active=7."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with opscope.profile(tmp_path, wait=1, warmup=1, active=7, repeat=1) as profiler:
+        for _ in range(10):
+            with profiler.off():
+                torch.zeros(8)
+                if inner is None:
+                    square()
+                else:
+                    with profiler.only(*inner):
+                        square()
+            profiler.step()
+    names = operators(profiler.cycles[0].trace_path)
+    assert (names.count("aten::zeros"), names.count("aten::square")) == (first, second)
+    assert profiler.session.scalar("SELECT count(*) FROM steps") == 7
+
+
+def test_switching_on_what_is_on_changes_nothing(tmp_path):
+    with opscope.profile(tmp_path, warmup=0, active=2) as profiler:
+        for _ in range(2):
+            with profiler.only("cpu", "cuda"):
+                torch.zeros(8)
+            with profiler.only("cpu", "cuda"):
+                square()
+            profiler.step()
+    names = operators(profiler.cycles[0].trace_path)
+    assert (names.count("aten::zeros"), names.count("aten::square")) == (2, 2)
+    assert profiler.cycles[0].sidecar.regions == ()

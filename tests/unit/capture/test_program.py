@@ -1,0 +1,189 @@
+"""A program in this process: what it finds there, how it ends, and what can be wrong with it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from opscope.capture.program import Program, check_program, run_program
+from opscope.errors import InputError
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(folder, text, *arguments, name="script.py", **fields):
+    (folder / name).write_text(text)
+    return run_program(Program(name, arguments, **fields), lambda: None, lambda end: None)
+
+
+def test_a_script_finds_what_python_gives_it(folder, capsys):
+    (folder / "sub").mkdir()
+    (folder / "sub" / "sibling.py").write_text("NAME = 'sibling'\n")
+    text = (
+        "import sys, __main__, sibling, pickle, inspect\n"
+        "def own(): pass\n"
+        "print(__name__, __package__, __spec__, sys.argv, sibling.NAME)\n"
+        "print(__file__, sys.path[0])\n"
+        "print(__main__.own is own, pickle.loads(pickle.dumps(own)) is own, inspect.getsource(own).strip())\n"
+    )
+    assert run(folder, text, "--lr", "1", "--help", name="sub/script.py").exit_code == 0
+    ours = capsys.readouterr().out
+    python = subprocess.run(
+        [sys.executable, "sub/script.py", "--lr", "1", "--help"], capture_output=True, text=True, check=True
+    )
+    assert ours == python.stdout
+
+
+def test_a_module_finds_what_python_gives_it(folder, capsys):
+    (folder / "package").mkdir()
+    (folder / "package" / "__init__.py").write_text("")
+    (folder / "package" / "other.py").write_text("value = 42\n")
+    text = (
+        "import sys, os\nfrom .other import value\n"
+        "print(__name__, __package__, __spec__.name, value, sys.argv, __file__)\n"
+        "print(os.path.realpath(sys.path[0]))\n"
+    )
+    assert (
+        run(folder, text, "-x", name="package/__main__.py").error is not None
+    )  # relative import, no package
+    capsys.readouterr()
+    end = run_program(Program("package", ("-x",), is_module=True), lambda: None, lambda end: None)
+    assert end.exit_code == 0
+    ours = capsys.readouterr().out
+    python = subprocess.run(
+        [sys.executable, "-m", "package", "-x"], capture_output=True, text=True, check=True
+    )
+    assert ours == python.stdout
+    for name in ("package", "package.other"):
+        del sys.modules[name]
+
+
+def test_the_process_is_as_before_afterwards(folder):
+    before = (sys.argv, list(sys.path), sys.modules["__main__"], sys.stdout, signal.getsignal(signal.SIGTERM))
+    run(folder, "import sys, io\nsys.stdout = io.StringIO()\nsys.path.insert(0, 'x')\nsys.argv = []\n")
+    after = (sys.argv, list(sys.path), sys.modules["__main__"], sys.stdout, signal.getsignal(signal.SIGTERM))
+    assert after == before
+
+
+@pytest.mark.parametrize(
+    ("statement", "exit_code", "error"),
+    [
+        ("pass", 0, ""),
+        ("sys.exit()", 0, ""),
+        ("sys.exit(0)", 0, ""),
+        ("sys.exit(7)", 7, ""),
+        ("sys.exit('a text')", 1, "a text\n"),
+    ],
+)
+def test_exit_codes_are_pythons(folder, capsys, statement, exit_code, error):
+    end = run(folder, f"import sys\n{statement}\n")
+    assert (end.exit_code, end.error is not None) == (exit_code, exit_code != 0)
+    assert capsys.readouterr().err == error
+
+
+def test_an_error_is_shown_as_python_shows_it(folder, capsys):
+    text = (
+        "def fail():\n    raise ValueError('boom')\ntry:\n    1 / 0\nexcept ZeroDivisionError:\n    fail()\n"
+    )
+    end = run(folder, text)
+    assert end.exit_code == 1
+    assert isinstance(end.error, ValueError)
+    python = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, check=False)
+    assert capsys.readouterr().err == python.stderr
+
+
+def test_the_programs_own_excepthook_shows_it(folder, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    run(folder, "import sys\nsys.excepthook = lambda *_: print('mine')\nraise ValueError\n")
+    assert capsys.readouterr().out == "mine\n"
+
+
+def test_an_interruption_is_130(folder, capsys):
+    assert run(folder, "raise KeyboardInterrupt\n").exit_code == 130
+    assert "KeyboardInterrupt" in capsys.readouterr().err
+
+
+def test_sigterm_ends_the_program_but_not_this_process(folder):
+    end = run(folder, "import os, signal, time\nos.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(30)\n")
+    assert end.exit_code == 128 + signal.SIGTERM
+
+
+def test_a_handler_of_the_program_is_its_own(folder):
+    previous = signal.getsignal(signal.SIGTERM)
+    text = "import os, signal\nsignal.signal(signal.SIGTERM, lambda *_: None)\nos.kill(os.getpid(), 15)\n"
+    try:
+        assert run(folder, text).exit_code == 0
+        assert signal.getsignal(signal.SIGTERM) is not previous
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def test_the_end_is_told_while_the_program_still_exists(folder):
+    seen = []
+    (folder / "script.py").write_text("value = 5\n")
+    run_program(
+        Program("script.py"),
+        lambda: seen.append(hasattr(sys.modules["__main__"], "value")),
+        lambda end: seen.append(sys.modules["__main__"].value),
+    )
+    assert seen == [False, 5]
+
+
+def test_a_step_function_is_wrapped_without_moving(folder, capsys):
+    text = (
+        "import functools\n"
+        "class Trainer:\n"
+        "    @staticmethod\n"
+        "    def step(x): return x\n"
+        "    def other(self): pass\n"
+        "print(Trainer.step(1), Trainer.step.__code__.co_firstlineno)\n"
+    )
+    wrapped = []
+
+    def wrap(function):
+        wrapped.append(type(function).__name__)
+        return function
+
+    assert run(folder, text, step_function="Trainer.step", wrap=wrap).exit_code == 0
+    assert wrapped == ["staticmethod"]
+    assert capsys.readouterr().out == "1 3\n"
+
+
+def test_a_missing_step_function_is_refused_with_those_there_are(folder):
+    with pytest.raises(InputError, match=r"no function 'infer'.*It defines: main, train"):
+        run(folder, "def train(): pass\ndef main(): pass\n", step_function="infer")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"x = (\n", r"not Python: line 1"),
+        (b"\x7fELF\x00\x01", r"not Python"),
+        (b"\xff\xfe bad", r"not Python"),
+    ],
+)
+def test_a_file_that_is_not_python_is_refused(folder, content, message):
+    (folder / "script.py").write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        check_program(Program("script.py"))
+
+
+def test_what_is_no_script_is_refused(folder):
+    with pytest.raises(InputError, match="no such script"):
+        check_program(Program("absent.py"))
+    with pytest.raises(InputError, match="a folder is no script"):
+        check_program(Program(str(folder)))
+    assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize("name", ["opscope_absent", "opscope_absent.part", "sys", "..x"])
+def test_a_module_that_cannot_be_run_is_refused(folder, name):
+    with pytest.raises(InputError):
+        run_program(Program(name, is_module=True), lambda: None, lambda end: None)

@@ -1,0 +1,211 @@
+"""Programs recorded without knowing it: which steps, what is kept, who gives way to whom."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from opscope.capture.profiler import Profiler, _session  # noqa: E402
+from opscope.capture.program import Program  # noqa: E402
+from opscope.capture.program_recorder import ProgramRecorder  # noqa: E402
+from opscope.capture.step_sources import FunctionSteps, step_source  # noqa: E402
+from opscope.errors import CaptureError, InputError  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+PREAMBLE = """
+import os, sys, torch
+weight = torch.nn.Parameter(torch.ones(4))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+def train(steps):
+    for _ in range(steps):
+        weight.grad = torch.ones(4)
+        optimizer.step()
+"""
+
+
+@pytest.fixture(autouse=True)
+def torch_is_as_before():
+    functions = (torch.autograd.profiler._prepare_profiler, torch.autograd.profiler._enable_profiler)
+    yield
+    assert functions == (torch.autograd.profiler._prepare_profiler, torch.autograd.profiler._enable_profiler)
+    assert not torch.autograd._profiler_enabled()
+    assert not _session.locked()
+
+
+@pytest.fixture
+def record(tmp_path):
+    """Runs a program; the recorder and the program's end."""
+
+    def run(text, steps="optimizer", **schedule):
+        script = tmp_path / "script.py"
+        script.write_text(PREAMBLE + text)
+        source = step_source(steps)
+        program = Program(str(script))
+        if isinstance(source, FunctionSteps) and source.module == "__main__":
+            program = Program(str(script), (), False, source.function, source.wrapped)
+        if source is None:
+            schedule = {"warmup": 0, "active": 1}
+        profiler = Profiler(tmp_path / "out", keep_on_error=True, overwrite=True, **schedule)
+        recorder = ProgramRecorder(profiler, source)
+        return recorder, recorder.run(program)
+
+    return run
+
+
+def test_optimizer_steps_after_the_first_are_recorded(record):
+    recorder, end = record("train(7)")
+    assert end.exit_code == 0
+    (cycle,) = recorder.cycles
+    assert (cycle.sidecar.steps, cycle.sidecar.partial) == (3, False)
+    assert recorder.step_count == 5  # the first, a warm-up, three recorded; the rest is not counted
+    assert recorder.notes == []
+    recorder.require_cycles()
+
+
+def test_cycles_repeat(record):
+    recorder, _ = record("train(9)", wait=1, warmup=1, active=2, repeat=2)
+    assert [cycle.sidecar.steps for cycle in recorder.cycles] == [2, 2]
+
+
+@pytest.mark.parametrize("steps", ["forward", "infer", "Server.answer"])
+def test_inference_has_steps_too(record, steps):
+    recorder, _ = record(
+        "model = torch.nn.Linear(2, 2)\n"
+        "def infer():\n    with torch.no_grad(): return model(torch.ones(2))\n"
+        "class Server:\n    def answer(self): return infer()\n"
+        "server = Server()\n"
+        "for _ in range(6): server.answer()\n",
+        steps,
+    )
+    assert [cycle.sidecar.steps for cycle in recorder.cycles] == [3]
+
+
+def test_a_function_of_another_module_ends_steps(record, tmp_path):
+    (tmp_path / "opscope_test_engine.py").write_text("import torch\ndef tick(): torch.ones(2)\n")
+    text = "from opscope_test_engine import tick\nfor _ in range(6): tick()\n"
+    try:
+        recorder, _ = record(text, "opscope_test_engine:tick")
+    finally:
+        sys.modules.pop("opscope_test_engine", None)
+    assert [cycle.sidecar.steps for cycle in recorder.cycles] == [3]
+
+
+def test_without_steps_the_whole_run_is_one(record):
+    recorder, _ = record("train(2)", "none")
+    (cycle,) = recorder.cycles
+    assert (cycle.sidecar.steps, cycle.sidecar.partial) == (1, False)
+    assert '"Optimizer.step#SGD.step"' in cycle.trace_path.read_text()
+
+
+@pytest.mark.parametrize("statement", ["1 / 0", "sys.exit(3)", "raise KeyboardInterrupt"])
+def test_what_was_recorded_before_an_error_is_kept(record, statement, capsys):
+    recorder, end = record(f"train(4)\n{statement}")
+    assert end.exit_code in {1, 3, 130}
+    sidecar = recorder.cycles[0].sidecar
+    assert (sidecar.steps, sidecar.partial) == (2, True)
+    assert sidecar.ended_by == type(end.error).__name__
+    capsys.readouterr()
+
+
+def test_exiting_well_inside_a_window_is_no_error(record):
+    recorder, _ = record("train(4)\nsys.exit(0)")
+    assert (recorder.cycles[0].sidecar.partial, recorder.cycles[0].sidecar.ended_by) == (True, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "steps", "message"),
+    [
+        ("train(0)", "optimizer", r"no step was recognized \(optimizer.step\(\)\).*--steps none"),
+        ("train(1)", "optimizer", r"1 step only recognized .* starts after 2 steps.*fewer --wait"),
+        ("train(3)", "forward", r"no step was recognized \(the call of a model\)"),
+    ],
+)
+def test_recording_nothing_says_why(record, text, steps, message):
+    recorder, end = record(text, steps)
+    assert end.exit_code == 0
+    with pytest.raises(CaptureError, match=message):
+        recorder.require_cycles()
+
+
+def test_a_program_that_never_imports_torch_says_so(tmp_path, monkeypatch):
+    (tmp_path / "plain.py").write_text("pass\n")
+    recorder = ProgramRecorder(Profiler(tmp_path / "out"), step_source("optimizer"))
+    monkeypatch.delitem(sys.modules, "torch")
+    recorder.run(Program(str(tmp_path / "plain.py")))
+    with pytest.raises(CaptureError, match="did not import torch"):
+        recorder.require_cycles()
+
+
+OWN_PROFILER = """
+activities = [torch.profiler.ProfilerActivity.CPU]
+train({before})
+with torch.profiler.profile(activities=activities, acc_events=True) as own:
+    train(2)
+assert any('SGD' in event.key for event in own.key_averages())
+train(8)
+"""
+
+
+@pytest.mark.parametrize(("before", "recorded_steps"), [(0, []), (2, [0]), (3, [1])])
+def test_a_profiler_of_the_program_wins(record, before, recorded_steps):
+    recorder, end = record(OWN_PROFILER.format(before=before))
+    assert end.exit_code == 0
+    assert [cycle.sidecar.steps for cycle in recorder.cycles] == recorded_steps
+    assert "profiler of its own" in recorder.notes[0]
+    if not recorded_steps:
+        with pytest.raises(CaptureError, match="profiler of its own"):
+            recorder.require_cycles()
+
+
+def test_a_profiler_of_ours_in_the_program_wins_too(record):
+    recorder, end = record(
+        "import opscope\ntrain(3)\n"
+        "with opscope.profile(warmup=0, active=1) as own: train(1)\nassert own.cycles\n"
+    )
+    assert end.exit_code == 0
+    assert [cycle.sidecar.steps for cycle in recorder.cycles] == [1]
+    assert "profiler of its own" in recorder.notes[0]
+
+
+def test_after_the_schedule_the_program_may_profile_freely(record):
+    recorder, end = record(OWN_PROFILER.format(before=6))
+    assert end.exit_code == 0
+    assert [cycle.sidecar.steps for cycle in recorder.cycles] == [3]
+    assert recorder.notes == []
+
+
+def test_a_failing_recording_does_not_end_the_program(record, tmp_path):
+    (tmp_path / "out").write_text("in the way")
+    recorder, end = record("train(6)\nprint('done')")
+    assert end.exit_code == 0
+    with pytest.raises(CaptureError, match="folder cannot be made"):
+        recorder.require_cycles()
+
+
+def test_a_program_that_cannot_start_leaves_nothing(tmp_path):
+    recorder = ProgramRecorder(Profiler(tmp_path / "out", warmup=0), None)
+    with pytest.raises(InputError, match="no module"):
+        recorder.run(Program("opscope_absent", is_module=True))
+    assert not (tmp_path / "out").exists()
+
+
+def test_children_record_nothing(record, capfd):
+    recorder, end = record(
+        "train(3)\n"
+        "sys.stdout.flush()\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    train(9)\n"
+        "    os._exit(5)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+        "train(3)\n"
+    )
+    assert end.exit_code == 0
+    assert capfd.readouterr().out == "5\n"
+    assert recorder.cycles[0].sidecar.steps == 3
+    assert os.getpid() == recorder._process

@@ -1,0 +1,245 @@
+"""Building the CUDA kernels: what is missing, what the compilers say. torch and its builder are fakes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from opscope.errors import DependencyError, MeasurementError
+from opscope.kernels import build
+from opscope.kernels.toolkit import find_cuda_tool
+
+NINJA_OUTPUT = """Error building extension 'opscope_kernels_1': [1/3] nvcc -DTORCH_EXTENSION_NAME=x -c a.cu
+[2/3] nvcc -DTORCH_EXTENSION_NAME=x -c b.cu -o b.cuda.o
+FAILED: [code=2] b.cuda.o
+nvcc -DTORCH_EXTENSION_NAME=x -c b.cu -o b.cuda.o --error-limit
+b.cu(1): warning #177-D: variable "unused" was declared but never referenced
+b.cu(3): error: identifier "wrong" is undefined
+      y[0] = wrong;
+             ^
+
+1 error detected in the compilation of "b.cu".
+ninja: build stopped: subcommand failed.
+"""
+
+
+class FakeBuilder:
+    """torch.utils.cpp_extension, with a toolkit of one empty nvcc."""
+
+    def __init__(self, folder: Path) -> None:
+        nvcc = folder / "cuda" / "bin" / "nvcc"
+        nvcc.parent.mkdir(parents=True)
+        nvcc.write_text("#!/bin/sh\n")
+        nvcc.chmod(0o755)
+        self.CUDA_HOME = str(folder / "cuda")
+        self.root = folder / "root"
+        self.has_ninja = True
+        self.error: Exception | None = None
+        self.calls: list[dict] = []
+        self.paths: list[str] = []
+
+    def is_ninja_available(self) -> bool:
+        return self.has_ninja
+
+    def get_default_build_root(self) -> str:
+        return str(self.root)
+
+    def load(self, **options) -> None:
+        self.calls.append(options)
+        self.paths.append(os.environ["PATH"])
+        assert not (Path(options["build_directory"]) / "lock").exists()
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.fixture
+def torch() -> SimpleNamespace:
+    fakes: dict = {}
+    return SimpleNamespace(
+        __version__="2.9.0+cu130",
+        version=SimpleNamespace(cuda="13.0"),
+        cuda=SimpleNamespace(
+            is_available=lambda: True,
+            device_count=lambda: 2,
+            get_device_capability=lambda device: (9, 0),
+        ),
+        library=SimpleNamespace(register_fake=fakes.__setitem__),
+        ops=SimpleNamespace(opscope_kernels="the operators"),
+        fakes=fakes,
+    )
+
+
+@pytest.fixture
+def builder(tmp_path, monkeypatch, torch) -> FakeBuilder:
+    fake = FakeBuilder(tmp_path)
+    monkeypatch.setattr(build, "require_torch", lambda: torch)
+    monkeypatch.setattr(build, "_cpp_extension", lambda: fake)
+    monkeypatch.setattr(build, "_loaded", None)
+    monkeypatch.setattr(build, "_failure", None)
+    for name in ("CXX", "TORCH_CUDA_ARCH_LIST", "TORCH_EXTENSIONS_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CXX", "sh")  # Any program that exists.
+    return fake
+
+
+def test_torch_without_cuda(builder, torch):
+    torch.version.cuda = None
+    with pytest.raises(DependencyError, match="built without CUDA"):
+        build.load_cuda_kernels()
+
+
+def test_no_cuda_device(builder, torch):
+    torch.cuda.is_available = lambda: False
+    with pytest.raises(MeasurementError, match="need a CUDA device"):
+        build.load_cuda_kernels()
+
+
+@pytest.mark.parametrize("home", [None, "/nonexistent"])
+def test_no_nvcc(builder, home):
+    builder.CUDA_HOME = home
+    with pytest.raises(DependencyError, match=r"nvcc.*not found") as caught:
+        build.load_cuda_kernels()
+    assert "Install the CUDA toolkit 13.0" in str(caught.value)
+    assert "set CUDA_HOME" in str(caught.value)
+
+
+def test_no_host_compiler(builder, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler -m64")
+    with pytest.raises(DependencyError, match=r"C\+\+ compiler 'no-such-compiler' was not found.*g\+\+"):
+        build.load_cuda_kernels()
+
+
+def test_no_ninja(builder):
+    builder.has_ninja = False
+    with pytest.raises(DependencyError, match="pip install ninja"):
+        build.load_cuda_kernels()
+
+
+def test_the_compilers_message_is_shown_and_the_build_is_not_tried_again(builder):
+    builder.error = RuntimeError(NINJA_OUTPUT)
+    for _ in range(2):
+        with pytest.raises(MeasurementError, match='identifier "wrong" is undefined') as caught:
+            build.load_cuda_kernels()
+    assert "TORCH_EXTENSION_NAME" not in str(caught.value)
+    assert len(builder.calls) == 1
+
+
+def test_a_library_that_does_not_load_is_an_error_too(builder):
+    builder.error = OSError("kernels.so: undefined symbol: launch_gelu")
+    with pytest.raises(MeasurementError, match="undefined symbol: launch_gelu"):
+        build.load_cuda_kernels()
+
+
+def test_something_missing_is_looked_for_again(builder):
+    builder.has_ninja = False
+    with pytest.raises(DependencyError):
+        build.load_cuda_kernels()
+    builder.has_ninja = True
+    assert build.load_cuda_kernels() == "the operators"
+
+
+def test_it_is_built_once_for_the_gpus_at_hand(builder, torch):
+    assert build.load_cuda_kernels() == build.load_cuda_kernels() == "the operators"
+    (call,) = builder.calls
+    assert call["extra_cuda_cflags"][-2:] == [
+        "-gencode=arch=compute_90,code=sm_90",
+        "-gencode=arch=compute_90,code=compute_90",
+    ]
+    assert {Path(path).suffix for path in call["sources"]} == {".cpp", ".cu"}
+    assert all(Path(path).is_file() for path in call["sources"])
+    assert Path(call["build_directory"]).parent.name.endswith("_cu130")
+    assert "opscope_kernels::softmax_teaching" in torch.fakes
+
+
+def test_the_architectures_a_user_asks_for_are_left_to_torch(builder, monkeypatch):
+    build.load_cuda_kernels()
+    monkeypatch.setattr(build, "_loaded", None)
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "8.0;9.0")
+    build.load_cuda_kernels()
+    assert builder.calls[1]["extra_cuda_cflags"] == list(build.NVCC_FLAGS)
+    assert builder.calls[1]["name"] != builder.calls[0]["name"]
+
+
+def test_another_torch_gets_another_build(builder, monkeypatch, torch):
+    build.load_cuda_kernels()
+    monkeypatch.setattr(build, "_loaded", None)
+    torch.__version__ = "2.9.1+cu130"
+    build.load_cuda_kernels()
+    assert builder.calls[0]["build_directory"] != builder.calls[1]["build_directory"]
+
+
+def test_a_lock_that_a_killed_build_left_is_removed(builder, monkeypatch):
+    build.load_cuda_kernels()
+    monkeypatch.setattr(build, "_loaded", None)
+    lock = Path(builder.calls[0]["build_directory"]) / "lock"
+    lock.touch()
+    build.load_cuda_kernels()  # The fake builder looks for it.
+    assert len(builder.calls) == 2
+
+
+def test_path_has_the_folder_of_this_python_only_while_building(builder, monkeypatch):
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    build.load_cuda_kernels()
+    assert builder.paths[0].startswith("/usr/bin:/bin:")
+    assert os.environ["PATH"] == "/usr/bin:/bin"
+
+
+def test_a_message_begins_with_the_first_error():
+    assert build.compiler_message(NINJA_OUTPUT).splitlines() == [
+        'b.cu(3): error: identifier "wrong" is undefined',
+        "      y[0] = wrong;",
+        "             ^",
+        '1 error detected in the compilation of "b.cu".',
+    ]
+
+
+def test_a_message_of_ninja_itself_is_kept():
+    assert build.compiler_message("Error building extension 'x': ninja: error: loading 'build.ninja'") == (
+        "ninja: error: loading 'build.ninja'"
+    )
+
+
+def test_a_long_message_says_how_much_is_left_out():
+    lines = build.compiler_message("\n".join(f"a.cu({i}): error: number {i}" for i in range(50))).splitlines()
+    assert lines[0] == "a.cu(0): error: number 0"
+    assert len(lines) == 31
+    assert lines[-1] == "… and 20 more lines"
+
+
+@pytest.mark.torch
+def test_the_message_of_a_real_nvcc_run_by_torchs_builder(tmp_path):
+    cpp_extension = pytest.importorskip("torch.utils.cpp_extension")
+    nvcc = find_cuda_tool("nvcc")
+    if nvcc is None:
+        pytest.skip("no nvcc")
+    if not cpp_extension.is_ninja_available():
+        pytest.skip("no ninja")
+    (tmp_path / "broken.cu").write_text("__global__ void kernel(float* y) { y[0] = wrong; }\n")
+    (tmp_path / "build.ninja").write_text(
+        f"rule cuda_compile\n  command = {nvcc} -cubin -arch=sm_90 $in -o $out\n"
+        "build broken.cubin: cuda_compile broken.cu\n"
+    )
+    with pytest.raises(RuntimeError) as caught:
+        cpp_extension._run_ninja_build(str(tmp_path), False, "Error building extension 'broken'")
+    lines = build.compiler_message(str(caught.value)).splitlines()
+    assert lines[0] == 'broken.cu(1): error: identifier "wrong" is undefined'
+    assert "-arch=sm_90" not in "\n".join(lines)
+
+
+@pytest.mark.torch
+def test_the_message_of_a_real_host_compiler(tmp_path):
+    cpp_extension = pytest.importorskip("torch.utils.cpp_extension")
+    if not cpp_extension.is_ninja_available():
+        pytest.skip("no ninja")
+    if subprocess.run(["sh", "-c", "command -v c++"], capture_output=True, check=False).returncode:
+        pytest.skip("no C++ compiler")
+    source = tmp_path / "broken.cpp"
+    source.write_text("int answer() { return wrong; }\n")
+    with pytest.raises(RuntimeError) as caught:
+        cpp_extension.load("broken", [str(source)], build_directory=str(tmp_path), is_python_module=False)
+    lines = build.compiler_message(str(caught.value)).splitlines()
+    assert "error: 'wrong' was not declared" in lines[0].replace("‘", "'").replace("’", "'")  # noqa: RUF001

@@ -1,0 +1,96 @@
+"""What the Triton kernels become for sm_90, seen without a GPU: width of accesses, tensor cores."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+triton = pytest.importorskip("triton")
+pytest.importorskip("triton.tools.tensor_descriptor")  # the form of ASTSource used here is as old
+
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.compiler import ASTSource  # noqa: E402
+
+from opscope.kernels.triton_loader import load_triton  # noqa: E402
+
+ALIGNED = [["tt.divisibility", 16]]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # Triton 3.9 warns where it is unset
+
+
+def ptx(kernel, types, constants, *, unaligned=(), **options):
+    """PTX for sm_90 of a kernel whose pointers and integers are multiples of 16, except some."""
+    while not isinstance(kernel, triton.JITFunction):
+        kernel = kernel.fn
+    names = kernel.arg_names
+    signature = {name: types.get(name, "constexpr") for name in names}
+    aligned = [name for name, kind in types.items() if kind[0] in "*i" and name not in unaligned]
+    source = ASTSource(
+        kernel,
+        signature,
+        {(names.index(name),): value for name, value in constants.items()},
+        {(names.index(name),): ALIGNED for name in aligned},
+    )
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
+
+
+def accesses(text, what):
+    """Global loads or stores of 16 bytes, and all."""
+    lines = [line for line in text.splitlines() if f"{what}.global" in line]
+    return sum(".v4.b32" in line or ".v2.b64" in line for line in lines), len(lines)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_the_good_elementwise_kernels_read_and_write_16_bytes_at_a_time(dtype):
+    module = load_triton("elementwise")
+    types = {"x_ptr": f"*{dtype}", "out_ptr": f"*{dtype}", "size": "i32"}
+    text = ptx(module.square_kernel, types, module.CONFIGS[0].kwargs, num_warps=4)
+    for what in ("ld", "st"):
+        wide, every = accesses(text, what)
+        assert wide == every > 0
+
+
+def test_the_teaching_kernel_has_one_element_per_thread():
+    types = {"x_ptr": "*fp32", "out_ptr": "*fp32", "size": "i32"}
+    kernel = load_triton("elementwise").square_teaching_kernel
+    text = ptx(kernel, types, {"BLOCK": 128}, num_warps=4)
+    assert (accesses(text, "ld"), accesses(text, "st")) == ((0, 1), (0, 1))
+
+
+def test_full_programs_stay_wide_whatever_the_number_of_elements():
+    module = load_triton("elementwise")
+    types = {"x_ptr": "*fp32", "out_ptr": "*fp32", "size": "i32"}
+    text = ptx(module.square_kernel, types, module.CONFIGS[0].kwargs, unaligned=("size",), num_warps=4)
+    assert accesses(text, "ld")[0] > 0
+
+
+@pytest.mark.parametrize("name", ["softmax", "layer_norm"])
+def test_rows_are_read_once_and_in_16_bytes(name):
+    pointers = ["x_ptr", "out_ptr", *(["weight_ptr", "bias_ptr"] if name == "layer_norm" else [])]
+    types = dict.fromkeys(pointers, "*fp32") | {"row_count": "i32", "column_count": "i32"}
+    if name == "layer_norm":
+        types["eps"] = "fp32"
+    constants = {"COLUMNS": 8192, "TILE": 8192, "PER_MULTIPROCESSOR": 0, "STAGES": 1}
+    text = ptx(getattr(load_triton(name), f"{name}_kernel"), types, constants, num_warps=8)
+    row = 8192 // (8 * 32 * 4)  # 16-byte accesses of a thread to its part of a row
+    assert accesses(text, "st") == (row, row)
+    assert accesses(text, "ld") == (row * (len(pointers) - 1),) * 2
+
+
+def test_matrix_products_use_the_tensor_cores_and_the_copy_engine():
+    module = load_triton("matmul")
+    constants = module.DESCRIPTOR_CONFIGS[0].kwargs
+    rows, columns, depth = (constants[name] for name in ("BM", "BN", "BK"))
+    types = {
+        "a_desc": f"tensordesc<bf16[{rows},{depth}]>",
+        "b_desc": f"tensordesc<bf16[{depth},{columns}]>",
+        "c_desc": f"tensordesc<bf16[{rows},{columns}]>",
+        **dict.fromkeys("MNK", "i32"),
+    }
+    text = ptx(module.matmul_descriptor_kernel, types, constants, num_warps=8, num_stages=3)
+    assert "wgmma.mma_async" in text
+    assert "cp.async.bulk.tensor" in text

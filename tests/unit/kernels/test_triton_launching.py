@@ -1,0 +1,66 @@
+"""Which configurations a kernel may run with, and what is checked before it is launched."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+triton = pytest.importorskip("triton")
+
+from opscope.kernels.triton import rows  # noqa: E402
+from opscope.kernels.triton.launching import autotuned, multiprocessors  # noqa: E402
+from opscope.kernels.triton_loader import interpreted, load_triton  # noqa: E402
+
+
+@pytest.mark.parametrize("column_count", [1, 100, 1024, 5000, 8192, 16384, 20000, 32768])
+def test_some_configuration_fits_every_row_that_registers_hold(column_count):
+    columns = rows.columns_of(column_count)
+    fitting = rows.fitting_configs(rows.ROW_CONFIGS, {}, COLUMNS=columns)
+    assert fitting
+    for config in fitting:
+        assert config.kwargs["TILE"] % columns == 0
+        assert config.kwargs["TILE"] <= 32 * 32 * config.num_warps
+
+
+@pytest.mark.parametrize(("column_count", "columns"), [(1, 1), (1000, 1024), (32768, 32768), (32769, None)])
+def test_rows_longer_than_registers_hold_are_not_held(column_count, columns):
+    assert rows.columns_of(column_count) == columns
+
+
+def test_a_grid_has_a_program_for_each_tile_unless_programs_stay():
+    grid = rows.row_grid(100, 1024, torch.device("cpu"))
+    assert grid({"TILE": 4096, "PER_MULTIPROCESSOR": 0}) == (25,)
+    assert grid({"TILE": 4096, "PER_MULTIPROCESSOR": 3}) == (3 * multiprocessors(torch.device("cpu")),)
+
+
+@pytest.mark.parametrize("per_multiprocessor", [1, 2])
+@pytest.mark.parametrize("name", ["softmax", "layer_norm"])
+def test_programs_that_stay_take_all_tiles(name, per_multiprocessor):
+    module = load_triton(name, interpret=True)
+    kernel = getattr(module, f"{name}_kernel")
+    x, out = torch.randn(21, 300), torch.empty(21, 300)
+    extra = (torch.ones(300), torch.zeros(300)) if name == "layer_norm" else ()
+    eps = (1e-5,) if name == "layer_norm" else ()
+    grid = rows.row_grid(21, 512, x.device)
+    launch = interpreted(kernel[grid])
+    launch(
+        *(x, *extra, out, 21, 300, *eps),
+        COLUMNS=512,
+        TILE=1024,
+        PER_MULTIPROCESSOR=per_multiprocessor,
+        STAGES=2,
+    )
+    expected = x.softmax(-1) if name == "softmax" else torch.nn.functional.layer_norm(x, (300,))
+    assert torch.allclose(out, expected, atol=1e-5)
+
+
+def test_interpreted_kernels_take_the_first_configuration_that_fits():
+    module = load_triton("elementwise", interpret=True)
+    configs = [triton.Config({"BLOCK": block}) for block in (16, 64)]
+    only_large = autotuned(configs, key=["size"], prune=lambda configs, named, **_: configs[1:])
+    seen = []
+    x, out = torch.arange(100.0), torch.empty(100)
+    kernel = only_large(module.square_kernel)
+    interpreted(kernel[lambda meta: seen.append(meta["BLOCK"]) or (2,)])(x, out, 100)
+    assert torch.equal(out, x * x)
+    assert seen == [64]

@@ -1,0 +1,99 @@
+"""`opscope.bench` and `opscope.compare`, as a program calls them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import opscope
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+QUICK: dict[str, Any] = {
+    "device": "cpu",
+    "time_budget_s": 0.01,
+    "min_samples": 3,
+    "max_samples": 10,
+    "warmup_s": 0.0,
+    "ceilings": False,
+}
+
+
+def square(x: Any) -> Any:
+    return x * x
+
+
+def make_inputs(n: int) -> Any:
+    return torch.randn(n)
+
+
+def test_functions_are_benchmarked_and_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    seen: list[opscope.BenchmarkResult] = []
+    result = opscope.bench(torch.square, square, inputs=torch.randn(16), on_change=seen.append, **QUICK)
+    assert isinstance(result, opscope.BenchmarkResult)
+    assert [row.name for row in result.rows] == ["square", "square (2)"]
+    assert result.row("square (2)").ratio is not None
+    assert seen[-1] == result
+    assert capfd.readouterr().out == ""
+
+
+def test_mappings_name_the_rows() -> None:
+    functions = {"theirs": torch.square, "mine": square}
+    result = opscope.bench(functions, inputs=(torch.ones(4),), reference="mine", name="squares", **QUICK)
+    assert isinstance(result, opscope.BenchmarkResult)
+    assert (result.suite, result.reference) == ("squares", "mine")
+
+
+def test_a_sweep_is_a_list_of_results() -> None:
+    results = opscope.bench(square, inputs=make_inputs, params={"n": [4, 8]}, **QUICK)
+    assert isinstance(results, list)
+    assert [result.parameters for result in results] == [{"n": 4}, {"n": 8}]
+
+
+def test_a_marked_function_brings_its_inputs_and_sweep() -> None:
+    marked = opscope.benchmark(inputs=make_inputs, params={"n": [4]})(lambda x: x + 1)
+    result = opscope.bench(marked, **QUICK)
+    assert isinstance(result, opscope.BenchmarkResult)
+    assert result.parameters == {"n": 4}
+
+
+def test_a_suite_is_benchmarked_by_name() -> None:
+    result = opscope.bench("gelu", shape=(4, 8), dtype="bf16", implementations=["torch"], **QUICK)
+    assert isinstance(result, opscope.BenchmarkResult)
+    assert (result.shape, result.dtype, [row.name for row in result.rows]) == ((4, 8), "bfloat16", ["torch"])
+
+
+def test_a_point_that_cannot_be_made_is_an_error() -> None:
+    with pytest.raises(opscope.MeasurementError, match="n=-1: "):
+        opscope.bench(square, inputs=make_inputs, params={"n": [4, -1]}, **QUICK)
+
+
+def test_results_are_compared_with_each_other_and_with_files(tmp_path: Path) -> None:
+    from opscope.benchmarking.result_file import save_benchmark
+
+    result = opscope.bench(square, inputs=torch.ones(4), **QUICK)
+    assert isinstance(result, opscope.BenchmarkResult)
+    file = save_benchmark(tmp_path / "r.json", result)
+    comparison = opscope.compare(file, result)
+    assert [row.time.verdict for point in comparison.points for row in point.rows] == ["same"]
+    assert comparison.reference_source == str(file)
+
+
+def test_a_benchmark_and_a_recording_are_not_compared(tmp_path: Path) -> None:
+    result = opscope.bench(square, inputs=torch.ones(4), **QUICK)
+    with pytest.raises(opscope.InputError, match="cannot be compared with a recording"):
+        opscope.compare(result, opscope.example_trace())
+
+
+def test_naming_the_functions_imports_neither_torch_nor_the_engine() -> None:
+    program = (
+        "import sys, opscope; opscope.bench, opscope.benchmark, opscope.compare;"
+        "print(sorted({'torch', 'numpy', 'triton', 'opscope.benchmarking.runner'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
