@@ -50,6 +50,15 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
     return _without_skips(report) if "gpu" in collector.path.parts else report
 
 
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print what tests found besides passing: their property `terminal_report`."""
+    for report in terminalreporter.stats.get("passed", ()):
+        for name, text in report.user_properties:
+            if name == "terminal_report":
+                terminalreporter.section(report.nodeid.rpartition("::")[2])
+                terminalreporter.write_line(text)
+
+
 def _without_skips(report: Any) -> Any:
     """The report, a failure in place of a skip where a device is required."""
     if report.outcome == "skipped" and os.environ.get(REQUIRE_GPU) == "1":

@@ -198,6 +198,32 @@ def test_a_saved_file_is_refused_before_anything_runs(opscope, file: Path, tmp_p
     assert json.loads(saved.read_text("utf-8"))["suite"] == file.name
 
 
+def test_a_saved_result_is_shown_again(opscope, file: Path, tmp_path: Path) -> None:
+    saved, report = tmp_path / "result.json", tmp_path / "report.md"
+    first = opscope("bench", f"{file}:square", "--param", "n=8", *FAST, "--save", saved)
+    again = opscope("bench", saved, "--report", report)
+    assert again.code == 0
+    assert again.out.splitlines()[0] == first.out.splitlines()[0]
+    assert report.read_text("utf-8").startswith("# ")
+    assert json.loads(opscope("bench", saved, "--json").out) == json.loads(saved.read_text("utf-8"))
+
+
+def test_a_saved_sweep_is_shown_again(opscope, file: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "result.json"
+    opscope("bench", f"{file}:square", "--param", "n=8,16", *FAST, "--save", saved)
+    again = opscope("bench", saved)
+    assert again.code == 0
+    assert "16" in again.out
+
+
+def test_a_saved_result_is_not_measured_with_other_options(opscope, file: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "result.json"
+    opscope("bench", f"{file}:square", "--param", "n=8", *FAST, "--save", saved)
+    outcome = opscope("bench", saved, "--dtype", "float16")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "is shown as it is" in outcome.err
+
+
 def test_the_report_goes_to_a_markdown_file(opscope, file: Path, tmp_path: Path) -> None:
     report = tmp_path / "report.md"
     outcome = opscope(

@@ -18,7 +18,7 @@ from opscope.benchmarking.implementation_code import ImplementationCode, impleme
 from opscope.benchmarking.parameters import parse_parameters
 from opscope.benchmarking.plan import Choice, Plan, Point, plan_of
 from opscope.benchmarking.problem import Problem
-from opscope.benchmarking.result_file import check_writable, result_document, save_benchmark
+from opscope.benchmarking.result_file import check_writable, load_benchmark, result_document, save_benchmark
 from opscope.benchmarking.suites import SUITES, suite
 from opscope.benchmarking.sweep import BenchmarkSweep, run_plan
 from opscope.cli.console import print_document, print_json, say_wrote, stderr_console
@@ -156,7 +156,7 @@ def bench(
     output: OutputOptions = _OUTPUT,
     list: Annotated[bool, Parameter(name="--list")] = False,  # noqa: A002 - the option's name
 ) -> int:
-    """Compare implementations: a suite, or functions of your own.
+    """Compare implementations: a suite, or functions of your own; or show a saved result again.
 
     Each is checked against a float64 reference, profiled where there is a GPU, and timed in turns with the
     others. Functions are given as FILE.py:fast FILE.py:slow --inputs FILE.py:make_inputs, where make_inputs
@@ -164,7 +164,7 @@ def bench(
     @opscope.benchmark in one FILE.py.
 
     Args:
-        targets: A suite (see --list), FILE.py:function …, or one FILE.py.
+        targets: A suite (see --list), FILE.py:function …, one FILE.py, or a result that --save wrote (.json).
         given: What is measured.
         measuring: How it is measured.
         output: What comes out.
@@ -179,6 +179,14 @@ def bench(
     files = [path for path in (output.save, output.report) if path is not None]
     for path in files:
         check_writable(path, force=output.force)
+    if len(targets) == 1 and targets[0].endswith(".json"):
+        if (given, measuring) != (_GIVEN, _MEASURING) or output.save is not None or output.code_kinds:
+            raise InputError(
+                "a saved result is shown as it is",
+                source=targets[0],
+                hint="Measure again with the suite's name",
+            )
+        return _show_saved(Path(targets[0]), output)
     # What the user's code prints must not stand in the JSON document.
     with redirect_stdout(sys.stderr) if output.json else nullcontext():
         run = _Run(plan_of(targets, _choice(given)), _options(measuring), measuring, output)
@@ -195,6 +203,24 @@ def _list(*, json: bool) -> int:
         print_json(suite_list_json(suites))
     else:
         print_document(suite_list_document(suites))
+    return 0
+
+
+def _show_saved(path: Path, output: OutputOptions) -> int:
+    saved = load_benchmark(path)
+    points = saved.points if isinstance(saved, BenchmarkSweep) else (saved,)
+    extra = [(kernel_use_section(point),) if output.show_kernels else () for point in points]
+    if isinstance(saved, BenchmarkSweep):
+        document = sweep_benchmark_document(saved, extra=extra)
+    else:
+        document = benchmark_document(saved, extra=extra[0])
+    if output.json:
+        print_json(result_document(saved))
+    else:
+        print_document(document)
+    if output.report is not None:
+        write_text(output.report, render_markdown(document))
+        say_wrote([output.report], on_stderr=output.json)
     return 0
 
 

@@ -71,7 +71,8 @@ def test_a_source_that_does_not_compile_shows_the_compilers_message(tmp_path):
 @needs_nvcc
 def test_every_kernel_compiles_for_three_architectures_without_spilling(record_property):
     report = compile_report()
-    record_property("kernel_resources", "\n".join(" | ".join(row) for row in report_rows(report)[1]))
+    header, rows = report_rows(report)
+    record_property("terminal_report", "\n".join(" | ".join(row) for row in (header, *rows)))
     compiled = {(kernel.source, kernel.architecture) for kernel in report}
     assert compiled == {(source.name, one) for source in cuda_sources() for one in ARCHITECTURES}
     assert [kernel for kernel in report if kernel.spill_store_bytes or kernel.spill_load_bytes] == []
