@@ -108,11 +108,18 @@ def _keys(thread: Int64, start_ns: Int64, end_ns: Int64) -> tuple[Int64, Int64]:
     """
     if not len(thread):
         return start_ns, end_ns
-    threads, is_empty = np.unique(thread), start_ns == end_ns
-    start_ns, end_ns = _small_times(len(threads), start_ns, end_ns)
+    rank, is_empty = _ranks(thread), start_ns == end_ns
+    start_ns, end_ns = _small_times(int(rank[-1]) + 1, start_ns, end_ns)
     reach = 2 * int(end_ns.max()) + 2
-    dense = np.searchsorted(threads, thread)
-    return dense * reach + 2 * start_ns, dense * reach + 2 * end_ns + is_empty
+    base = rank * reach
+    return base + 2 * start_ns, base + 2 * end_ns + is_empty
+
+
+def _ranks(values: Int64) -> Int64:
+    """Position of each value among the distinct ones; `values` ascend."""
+    ranks = np.zeros(len(values), dtype=np.int64)
+    np.cumsum(values[1:] != values[:-1], out=ranks[1:])
+    return ranks
 
 
 def _small_times(thread_count: int, *times_ns: Int64) -> tuple[Int64, ...]:
@@ -177,13 +184,14 @@ def enclosing(forest: Forest, thread: Int64, time_ns: Int64) -> Int64:
     found = np.full(len(thread), -1, dtype=np.int64)
     if not len(forest) or not len(thread):
         return found
-    threads = np.unique(forest.thread)
+    rank = _ranks(forest.thread)
+    threads = forest.thread[np.flatnonzero(np.diff(rank, prepend=-1))]
     start, moment = _small_times(len(threads), forest.start_ns, time_ns)
     reach = max(int(start.max()), int(moment.max())) + 1
     dense = np.searchsorted(threads, thread)
     known = dense < len(threads)
     known[known] = threads[dense[known]] == thread[known]
-    opening = np.searchsorted(threads, forest.thread) * reach + start
+    opening = rank * reach + start
     key = dense * reach + moment
     found[known] = np.searchsorted(opening, key[known], side="right") - 1
     wrong = found >= 0

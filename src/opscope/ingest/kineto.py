@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -74,7 +74,6 @@ class _Operators:
     forest: Forest
     row_id: Int64
     external_id: Int64
-    name_hash: npt.NDArray[np.uint64]
     first_id: int
 
 
@@ -96,7 +95,7 @@ def fill_tables(session: Session, trace_id: int, census: quality.Census) -> qual
 
 
 class _Filler:
-    """Fills the tables on two lanes: `main` links what `side` does not need, and both write.
+    """Fills the tables on two lanes: `main` nests, links and writes operators, `side` does what is left.
 
     What is submitted to the side lane runs there in order; its results are awaited where they are needed.
     """
@@ -108,24 +107,24 @@ class _Filler:
         self.census = census
 
     def fill(self) -> quality.Census:
-        has_frames = "python_function" in self.census.categories
+        self.main.run("events")
         prepared = self._beside(self._prepare)
         calls = self._beside(self.side.arrays, "call_rows")
         activities = self._beside(self.side.arrays, "activity_rows")
-        frames = self._beside(self._write_frames) if has_frames else None
         operators = self._operators()
+        beside: dict[str, Future[Any]] = {
+            "is_outermost": self._beside(self._outermost, operators.forest),
+            "module_id": self._beside(self._modules_at, operators.forest),
+        }
         prepared.result()
         links = self._link(operators, calls.result(), activities.result())
+        self._write_linked(operators, links, calls.result(), activities.result(), beside)
         self._write_memory_events(operators)
-        if frames is not None:
-            frames.result()
         with self.main.relations():
             if self.census.detailed_count:
                 self.main.insert("syncs", "sync_id")
                 self.main.insert("collectives", "collective_id")
                 self.main.run("triton_launches")
-            if len(operators.forest):
-                self.main.insert("autograd_links", "link_id")
         return replace(
             self.census,
             irregular_count=operators.forest.irregular_count,
@@ -147,11 +146,18 @@ class _Filler:
                 self.side.insert("overheads", "overhead_id")
 
     def _write_frames(self) -> None:
-        with self.side.relations():
-            self.side.insert("frames", "frame_id")
+        """What nothing waits for, and so comes last (on the side lane)."""
+        if "python_function" in self.census.categories:
+            with self.side.relations():
+                self.side.insert("frames", "frame_id")
+
+    def _outermost(self, forest: Forest) -> npt.NDArray[np.bool_]:
+        """Whether no ancestor of an operator has its name (on the side lane)."""
+        names = self.side.arrays("operator_names", base_name=_BASE_NAME.format("name"))
+        return nesting.outermost_of_name(forest, names["name_hash"][forest.order])
 
     def _operators(self) -> _Operators:
-        rows = self.main.arrays("operator_rows", base_name=_BASE_NAME.format("name"))
+        rows = self.main.arrays("operator_rows")
         # Clocks that tick in microseconds let a child end up to one tick after its parent.
         ticks_us = not np.any(rows["start_ns"] % 1000) and not np.any(rows["duration_ns"] % 1000)
         forest = nesting.nest(
@@ -163,13 +169,11 @@ class _Filler:
         )
         order = forest.order
         first_id = self.main.next_id("operators", "operator_id")
-        return _Operators(
-            forest, rows["row_id"][order], rows["external_id"][order], rows["name_hash"][order], first_id
-        )
+        return _Operators(forest, rows["row_id"][order], rows["external_id"][order], first_id)
 
     def _link(self, operators: _Operators, calls: Columns, activities: Columns) -> linking.Links:
-        """Attribute everything and write the tables that carry links, launches beside operators."""
-        links = linking.link(
+        """Attribute calls and activities."""
+        return linking.link(
             operators.forest,
             operators.external_id,
             linking.Calls(
@@ -183,6 +187,24 @@ class _Filler:
                 activities["start_ns"], activities["correlation_id"], activities["external_id"]
             ),
         )
+
+    def _write_linked(
+        self,
+        operators: _Operators,
+        links: linking.Links,
+        calls: Columns,
+        activities: Columns,
+        beside: dict[str, Future[Any]],
+    ) -> None:
+        """Write the tables that carry links, operators beside all others.
+
+        Args:
+            operators: The operators.
+            links: Where calls and activities belong.
+            calls: The calls, as columns.
+            activities: The activities, as columns.
+            beside: Columns of the operators, in preorder, that the side lane makes.
+        """
         steps = _Steps(**self.main.arrays("step_rows"))
         operator_step, call_step = steps.at(operators.forest.start_ns), steps.at(calls["start_ns"])
         by_operator = gather(operator_step, links.activity_operator)
@@ -190,20 +212,24 @@ class _Filler:
         activity_step = np.where(links.activity_call >= 0, by_call, by_operator)
         first_call_id = self.main.next_id("runtime_calls", "runtime_call_id")
         first_activity_id = self.main.next_id("device_activities", "activity_id")
-        written = self._beside(
+        launches = self._beside(
             self._write_launches,
             _call_links(calls, links, call_step, operators.first_id, first_call_id),
             _activity_links(
                 activities, links, activity_step, (operators.first_id, first_call_id, first_activity_id)
             ),
         )
-        modules = self._modules_at(operators.forest)
-        rows = _operator_links(operators, links, activities["duration_ns"], operator_step, modules)
+        rows = _operator_links(operators, links, activities["duration_ns"], operator_step)
+        frames = self._beside(self._write_frames)
+        rows |= {name: column.result() for name, column in beside.items()}
+        rows = _in_row_order(rows)
         with self.main.relations(operator_links=rows):
             stacks = _WITH_STACKS if self.census.detailed_count else _WITHOUT_STACKS
             self.main.run("operators", base_name=_BASE_NAME.format("s.name"), **stacks)
-        written.result()
-        return links
+            if len(operators.forest):
+                self.main.insert("autograd_links", "link_id")
+        launches.result()
+        frames.result()
 
     def _write_launches(self, call_links: Columns, activity_links: Columns) -> None:
         with self.side.relations(call_links=call_links, activity_links=activity_links):
@@ -212,10 +238,10 @@ class _Filler:
             self.side.run("steps")
 
     def _modules_at(self, forest: Forest) -> Int64:
-        """Innermost nn.Module call open at each operator's start on its thread; -1 for none."""
+        """Innermost nn.Module call open at each operator's start; -1 for none (on the side lane)."""
         if "python_function" not in self.census.categories:
             return np.full(len(forest), -1, dtype=np.int64)
-        rows = self.main.arrays("module_rows")
+        rows = self.side.arrays("module_rows")
         calls = nesting.nest(rows["thread"], rows["start_ns"], rows["duration_ns"], rows["row_id"])
         inside = nesting.enclosing(calls, forest.thread, forest.start_ns)
         return gather(rows["module_id"][calls.order], inside)
@@ -260,9 +286,7 @@ def _write_threads(session: Session, trace_id: int, census: quality.Census) -> t
     return keys, np.arange(len(keys), dtype=np.int64) + first
 
 
-def _operator_links(
-    operators: _Operators, links: linking.Links, duration_ns: Int64, step: Int64, module: Int64
-) -> Columns:
+def _operator_links(operators: _Operators, links: linking.Links, duration_ns: Int64, step: Int64) -> Columns:
     forest, first = operators.forest, operators.first_id
     owned = links.activity_operator >= 0
     # Sums of integers below 2**53 are exact in the float64 that bincount adds in.
@@ -276,8 +300,6 @@ def _operator_links(
         "parent_id": np.where(forest.parent >= 0, forest.parent + first, -1),
         "depth": forest.depth.astype(np.int32),
         "last_descendant_id": forest.last_descendant + first,
-        "is_outermost": nesting.outermost_of_name(forest, operators.name_hash),
-        "module_id": module,
         "step": step.astype(np.int32),
         "self_cpu_ns": forest.end_ns - forest.start_ns - nesting.children_time(forest),
         "self_device_ns": self_device,
@@ -314,6 +336,13 @@ def _activity_links(
         "attribution": names[links.attribution],
         "step": step,
     }
+
+
+def _in_row_order(links: Columns) -> Columns:
+    """Links in the order of the staged events, beside which they are put by position."""
+    order = np.argsort(links["row_id"], kind="stable")
+    # One after the other, so that no more than one column is there twice.
+    return {name: links.pop(name)[order] for name in tuple(links)}
 
 
 def _shift(index: Int64, first_id: int) -> Int64:

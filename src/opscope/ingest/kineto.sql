@@ -55,45 +55,69 @@ WHERE cat = 'cuda_sync' OR (ph = 'i' AND name = '[memory]' AND (cat IS NULL OR c
     OR args."Call stack" <> '' OR args."Module Hierarchy" <> ''
 
 -- :name census
--- One row per category, phase and thread: how many events, how many without a usable time.
-SELECT category::VARCHAR AS category, other_category, ph, thread_key, any_value(pid) AS process, any_value(tid) AS thread,
-    min(rowid) AS first_row, count(*) AS events,
-    min(start_ns) AS first_start_ns, max(start_ns + duration_ns) AS last_end_ns,
-    count(*) FILTER (WHERE start_ns IS NULL OR (ph = 'X' AND (duration_ns IS NULL OR duration_ns < 0))) AS without_time,
-    count(*) FILTER (WHERE is_wide) AS wide,
-    count(*) FILTER (WHERE has_details OR category = 'cuda_sync' OR (ph = 'i' AND name = '[memory]' AND (other_category = '' OR category = 'cpu_instant_event'))) AS detailed
-FROM staging.staged GROUP BY category, other_category, ph, thread_key ORDER BY first_row
+-- One row per category, phase and thread: how many events, how many without a usable time. What is the same in all
+-- of a group is asked of the group, not of every event.
+WITH groups AS (
+    SELECT category, other_category, ph, thread_key, min(rowid) AS first_row, count(*) AS events,
+        min(start_ns) AS first_start_ns, max(start_ns + duration_ns) AS last_end_ns,
+        count(*) - count(start_ns) AS without_start,
+        count(*) FILTER (WHERE start_ns IS NULL OR duration_ns IS NULL OR duration_ns < 0) AS without_extent,
+        count(*) FILTER (WHERE is_wide) AS wide, count(*) FILTER (WHERE has_details) AS detailed,
+        count(*) FILTER (WHERE has_details OR name = '[memory]') AS detailed_or_memory
+    FROM staging.staged GROUP BY ALL
+)
+SELECT g.category::VARCHAR AS category, g.other_category, g.ph, g.thread_key, s.pid AS process, s.tid AS thread,
+    first_row, events, first_start_ns, last_end_ns,
+    CASE g.ph WHEN 'X' THEN without_extent ELSE without_start END AS without_time, wide,
+    CASE WHEN g.category = 'cuda_sync' THEN events
+        WHEN g.ph = 'i' AND (g.other_category = '' OR g.category = 'cpu_instant_event') THEN detailed_or_memory
+        ELSE detailed END AS detailed
+FROM staging.staged s JOIN groups g ON s.rowid = g.first_row ORDER BY first_row
 
 -- :name thread_labels
 SELECT thread_key, pid, name, label FROM staging.staged
 WHERE ph = 'M' AND name IN ('process_name', 'thread_name') AND label IS NOT NULL
 
+-- :name events
+-- The events that are nested and linked. What is found out about them stands in their order (by `row_id`), so a
+-- POSITIONAL JOIN puts it beside them; it costs half of a hash join, and every row is checked.
+-- Categories are tested with ranges of the enumeration: a scan skips what is outside before it reads other columns,
+-- which it does not for IN. Without the casts the bounds would be compared as text.
+CREATE VIEW staging.operator_events AS SELECT rowid AS row_id, * FROM staging.staged
+WHERE category = 'cpu_op' AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0;
+CREATE VIEW staging.call_events AS SELECT rowid AS row_id, * FROM staging.staged
+WHERE category BETWEEN 'cuda_runtime'::staging.kineto_category AND 'cuda_driver'::staging.kineto_category
+    AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0;
+CREATE VIEW staging.activity_events AS SELECT rowid AS row_id, * FROM staging.staged
+WHERE category BETWEEN 'kernel'::staging.kineto_category AND 'gpu_memset'::staging.kineto_category
+    AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0
+
 -- :name operator_rows
 -- Columns for nesting; an absent id is -1.
-SELECT rowid AS row_id, thread_key, start_ns, duration_ns, coalesce(external_id, -1) AS external_id,
-    hash({base_name}) AS name_hash
-FROM staging.staged
-WHERE category = 'cpu_op' AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0
+SELECT row_id, thread_key, start_ns, duration_ns, coalesce(external_id, -1) AS external_id
+FROM staging.operator_events
+
+-- :name operator_names
+SELECT row_id, hash({base_name}) AS name_hash FROM staging.operator_events
 
 -- :name call_rows
 -- Columns for linking; an absent id is -1.
-SELECT rowid AS row_id, thread_key, start_ns, coalesce(external_id, -1) AS external_id,
+SELECT row_id, thread_key, start_ns, coalesce(external_id, -1) AS external_id,
     coalesce(correlation_id, -1) AS correlation_id, name LIKE '%GraphLaunch%' AS is_graph_launch
-FROM staging.staged
-WHERE category IN ('cuda_runtime', 'cuda_driver') AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0
+FROM staging.call_events
 
 -- :name activity_rows
-SELECT rowid AS row_id, start_ns, duration_ns,
+SELECT row_id, start_ns, duration_ns,
     coalesce(external_id, -1) AS external_id,
     coalesce(correlation_id, -1) AS correlation_id,
     coalesce(device, TRY_CAST(pid AS INTEGER), -1) AS device,
     coalesce(stream, TRY_CAST(regexp_extract(tid, '\d+') AS BIGINT), -1) AS stream
-FROM staging.staged
-WHERE category IN ('kernel', 'gpu_memcpy', 'gpu_memset') AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0
+FROM staging.activity_events
 
 -- :name operators
 INSERT INTO operators
-SELECT l.operator_id, {trace_id}, l.thread_id,
+SELECT CASE WHEN s.row_id = l.row_id THEN l.operator_id ELSE error('staged rows out of order') END,
+    {trace_id}, l.thread_id,
     {base_name},
     CASE WHEN contains(s.name, '.') THEN nullif(regexp_extract(s.name, '^\w+::\w+\.(\w+)$', 1), '') END,
     s.external_id, s.start_ns, s.duration_ns,
@@ -102,31 +126,36 @@ SELECT l.operator_id, {trace_id}, l.thread_id,
     s.input_shapes, s.input_types, s.input_strides, s.concrete_inputs,
     {call_stack}, {module_hierarchy},
     nullif(l.module_id, -1), nullif(l.step, -1), l.self_cpu_ns, l.self_device_ns, l.total_device_ns
-FROM staging.staged s JOIN operator_links l ON s.rowid = l.row_id {details}
+FROM staging.operator_events s POSITIONAL JOIN operator_links l {details}
 
 -- :name runtime_calls
 INSERT INTO runtime_calls
-SELECT l.runtime_call_id, {trace_id}, l.thread_id, s.name,
+SELECT CASE WHEN s.row_id = l.row_id THEN l.runtime_call_id ELSE error('staged rows out of order') END,
+    {trace_id}, l.thread_id, s.name,
     CASE s.category WHEN 'cuda_driver' THEN 'driver' ELSE 'runtime' END,
     s.correlation_id, s.external_id, s.start_ns, s.duration_ns, nullif(l.operator_id, -1), nullif(l.step, -1)
-FROM staging.staged s JOIN call_links l ON s.rowid = l.row_id
+FROM staging.call_events s POSITIONAL JOIN call_links l
 
 -- :name kernel_names
 INSERT INTO kernel_names
 SELECT {first_id} + row_number() OVER (ORDER BY first_row) - 1, name, kind
 FROM (
-    SELECT coalesce(name, '') AS name, replace(category::VARCHAR, 'gpu_', '') AS kind, min(rowid) AS first_row
-    FROM staging.staged WHERE category IN ('kernel', 'gpu_memcpy', 'gpu_memset') AND ph = 'X' GROUP BY ALL
+    SELECT coalesce(name, '') AS name, replace(category::VARCHAR, 'gpu_', '') AS kind, first_row FROM (
+        SELECT name, category, min(rowid) AS first_row FROM staging.staged
+        WHERE category BETWEEN 'kernel'::staging.kineto_category AND 'gpu_memset'::staging.kineto_category AND ph = 'X'
+        GROUP BY name, category)
 ) new ANTI JOIN kernel_names old ON new.name = old.name AND new.kind = old.kind
 
 -- :name device_activities
 INSERT INTO device_activities
 WITH parsed AS (
-    SELECT *, replace(category::VARCHAR, 'gpu_', '') AS kind, coalesce(s.name, '') AS kernel_name,
+    SELECT * EXCLUDE (s.row_id, l.row_id), s.row_id = l.row_id AS fits,
+        replace(category::VARCHAR, 'gpu_', '') AS kind, coalesce(s.name, '') AS kernel_name,
         TRY_CAST(grid AS BIGINT[]) AS g, TRY_CAST(block AS INTEGER[]) AS b
-    FROM staging.staged s JOIN activity_links l ON s.rowid = l.row_id
+    FROM staging.activity_events s POSITIONAL JOIN activity_links l
 )
-SELECT activity_id, {trace_id}, p.kind, n.name_id, correlation_id, external_id,
+SELECT CASE WHEN fits THEN activity_id ELSE error('staged rows out of order') END,
+    {trace_id}, p.kind, n.name_id, correlation_id, external_id,
     nullif(activity_device, -1), nullif(activity_stream, -1), context, start_ns, duration_ns,
     g[1], g[2], g[3], b[1], b[2], b[3], registers_per_thread, shared_memory_bytes, blocks_per_sm, warps_per_sm,
     nullif(occupancy_percent, 0) / 100, size_bytes, nullif(graph_id, 0), nullif(graph_node_id, 0),
@@ -142,7 +171,8 @@ SELECT {first_id} + row_number() OVER (ORDER BY s.rowid) - 1, {trace_id},
     CASE category WHEN 'gpu_user_annotation' THEN TRY_CAST(tid AS BIGINT) END,
     external_id, start_ns, duration_ns
 FROM staging.staged s LEFT JOIN thread_links USING (thread_key)
-WHERE category IN ('user_annotation', 'gpu_user_annotation') AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0
+WHERE category BETWEEN 'user_annotation'::staging.kineto_category AND 'gpu_user_annotation'::staging.kineto_category
+    AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0
 
 -- :name step_rows
 SELECT step::BIGINT AS step, start_ns, duration_ns FROM (

@@ -59,8 +59,14 @@ class Lane:
         return int(rows[0][0])
 
     def arrays(self, statement: str, **values: Any) -> Columns:
-        """The columns a statement selects; `thread_key`, if among them, also as `thread`, our own id."""
+        """The columns a statement selects; `thread_key`, if among them, also as `thread`, our own id.
+
+        Rows with a `row_id` come in its order; scans by several threads return them in any.
+        """
         columns: Columns = self.run(statement, **values).fetchnumpy()
+        if "row_id" in columns and np.any(np.diff(columns["row_id"]) < 0):
+            order = np.argsort(columns["row_id"], kind="stable")
+            columns = {name: column[order] for name, column in columns.items()}
         if "thread_key" in columns and len(self._thread_keys):
             columns["thread"] = self._thread_ids[np.searchsorted(self._thread_keys, columns["thread_key"])]
         elif "thread_key" in columns:
