@@ -103,7 +103,7 @@ def _recorded(module: str, class_name: str) -> Iterator[list[tuple[Any, Any]]]:
 def _profiled(fn: Callable[..., object], inputs: Sequence[Any]) -> tuple[str, ...]:
     torch = require_torch()
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    with torch.profiler.profile(activities=activities) as profiler:
+    with torch.profiler.profile(activities=activities, acc_events=True) as profiler:  # else torch 2.11 warns
         fn(*inputs)
         torch.cuda.synchronize()
     on_device = [one for one in profiler.events() if one.device_type == torch.autograd.DeviceType.CUDA]

@@ -9,9 +9,8 @@ import torch
 import triton
 
 from opscope.errors import InputError
-from opscope.kernels.triton.launching import multiprocessors
 
-__all__ = ["ROW_CONFIGS", "as_rows", "columns_of", "fitting_configs", "row_config", "row_grid"]
+__all__ = ["ROW_CONFIGS", "as_rows", "columns_of", "fitting_configs", "row_grid"]
 
 # 1024 threads share 65536 registers, 64 each: with 32 elements in every thread, half of them are left for
 # addresses and temporaries. Longer rows would spill.
@@ -20,22 +19,9 @@ _MOST_COLUMNS = 32 * 1024
 _LEAST_PER_THREAD, _MOST_PER_THREAD = 4, 32
 
 
-def row_config(tile: int, warps: int, per_multiprocessor: int = 0, stages: int = 1) -> triton.Config:
-    """A configuration of a kernel over rows.
-
-    Args:
-        tile: Elements a program holds at a time: one long row, or several short ones.
-        warps: Per program.
-        per_multiprocessor: Programs per multiprocessor, each of which takes tile after tile; 0 for a program
-            of its own for each tile.
-        stages: Tiles under way at once in a program that takes several.
-    """
-    constants = {"TILE": tile, "PER_MULTIPROCESSOR": per_multiprocessor, "STAGES": stages}
-    return triton.Config(constants, num_warps=warps)
-
-
+# Elements that a program holds at a time (one long row, or several short ones), and its warps.
 ROW_CONFIGS = [
-    row_config(tile, warps)
+    triton.Config({"TILE": tile}, num_warps=warps)
     for tile, warps in (
         (8192, 16),
         (8192, 8),
@@ -66,13 +52,11 @@ def columns_of(column_count: int) -> int | None:
     return columns if columns <= _MOST_COLUMNS else None
 
 
-def row_grid(row_count: int, columns: int, device: torch.device) -> Callable[[Mapping[str, Any]], tuple[int]]:
-    """Grid of a kernel over rows: as many programs as its configuration asks for, and no idle ones."""
+def row_grid(row_count: int, columns: int) -> Callable[[Mapping[str, Any]], tuple[int]]:
+    """Grid of a kernel over rows: a program for each tile of its configuration."""
 
     def grid(meta: Mapping[str, Any]) -> tuple[int]:
-        tiles: int = triton.cdiv(row_count, meta["TILE"] // columns)
-        most = meta["PER_MULTIPROCESSOR"] * multiprocessors(device)
-        return (min(tiles, most) if most else tiles,)
+        return (triton.cdiv(row_count, meta["TILE"] // columns),)
 
     return grid
 

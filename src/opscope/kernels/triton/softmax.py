@@ -33,8 +33,6 @@ def softmax_kernel(
     column_count,
     COLUMNS: tl.constexpr,
     TILE: tl.constexpr,
-    PER_MULTIPROCESSOR: tl.constexpr,  # decides the grid
-    STAGES: tl.constexpr,
 ):
     """Each program holds a TILE of whole rows in its registers: one read, one write.
 
@@ -43,19 +41,17 @@ def softmax_kernel(
     ROWS: tl.constexpr = TILE // COLUMNS
     columns = tl.arange(0, COLUMNS)[None, :]
     in_row = columns < column_count
-    tiles = tl.cdiv(row_count, ROWS)
-    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), num_stages=STAGES):
-        # Past the last row, a tile repeats it: the same values are written twice.
-        rows = tl.minimum(tile * ROWS + tl.arange(0, ROWS)[:, None], row_count - 1)
-        # 64-bit: a matrix may have more than 2**31 elements.
-        offsets = rows.to(tl.int64) * column_count + columns
-        x = tl.load(x_ptr + offsets, mask=in_row, other=-float("inf")).to(tl.float32)
-        # Without subtracting the largest value, exp overflows from x = 89 on.
-        exponentials = tl.exp(x - tl.max(x, axis=1)[:, None])
-        # One division for a row, then a multiplication for each element.
-        scale = 1.0 / tl.sum(exponentials, axis=1)
-        y = exponentials * scale[:, None]
-        tl.store(out_ptr + offsets, y.to(out_ptr.dtype.element_ty), mask=in_row)
+    # Past the last row, a tile repeats it: the same values are written twice.
+    rows = tl.minimum(tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None], row_count - 1)
+    # 64-bit: a matrix may have more than 2**31 elements.
+    offsets = rows.to(tl.int64) * column_count + columns
+    x = tl.load(x_ptr + offsets, mask=in_row, other=-float("inf")).to(tl.float32)
+    # Without subtracting the largest value, exp overflows from x = 89 on.
+    exponentials = tl.exp(x - tl.max(x, axis=1)[:, None])
+    # One division for a row, then a multiplication for each element.
+    scale = 1.0 / tl.sum(exponentials, axis=1)
+    y = exponentials * scale[:, None]
+    tl.store(out_ptr + offsets, y.to(out_ptr.dtype.element_ty), mask=in_row)
 
 
 @triton.jit
@@ -129,7 +125,7 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
     columns = columns_of(column_count)
     if columns is None:
         return _launch(softmax_long_kernel, (row_count,), x, column_count, BLOCK=LONG_BLOCK, num_warps=16)
-    grid = row_grid(row_count, columns, x.device)
+    grid = row_grid(row_count, columns)
     return _launch(_tuned_softmax, grid, x, row_count, column_count, COLUMNS=columns)
 
 
