@@ -156,7 +156,8 @@ class TestCompiled:
         )
         assert_all_explained(sidecar, session)
         generated = [source for source in sidecar.kernel_sources if source.kind.value == "inductor"]
-        assert {source.graph for source in generated} == {"0_forward", "0_backward"}
+        # Graphs are numbered through the process.
+        assert {str(source.graph).partition("_")[2] for source in generated} == {"forward", "backward"}
         for source in generated:
             assert source.evidence.value == "launch"
             copy = tmp_path / source.copy

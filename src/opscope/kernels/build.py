@@ -3,7 +3,7 @@
 `load_cuda_kernels` needs what any CUDA extension of PyTorch needs: nvcc, a C++ compiler and ninja. Whatever
 is missing is told with the line that installs it, before anything is compiled; what the compiler says is
 passed on. Like torch's own builder, and unlike the rest of the library, this module reads the environment
-(CXX, PATH, TORCH_CUDA_ARCH_LIST, TORCH_EXTENSIONS_DIR).
+(CXX, PATH, TORCH_EXTENSIONS_DIR).
 """
 
 from __future__ import annotations
@@ -177,12 +177,11 @@ def _build(torch: Any) -> None:
 
 
 def _architecture_flags(torch: Any) -> list[str]:
-    """Options of nvcc for this process's GPUs; none if the user's TORCH_CUDA_ARCH_LIST says what to build.
+    """Options of nvcc for this process's GPUs; torch adds none of its own beside them.
 
-    PTX is embedded beside the machine code, so that it can be shown.
+    TORCH_CUDA_ARCH_LIST is for extensions that are handed on; images set it, and without PTX. PTX is embedded
+    beside the machine code, so that it can be shown.
     """
-    if os.environ.get("TORCH_CUDA_ARCH_LIST"):
-        return []
     devices = range(torch.cuda.device_count())
     capabilities = sorted({torch.cuda.get_device_capability(device) for device in devices})
     return [
@@ -201,7 +200,6 @@ def _fingerprint(torch: Any, cpp_extension: Any, flags: list[str]) -> str:
         torch.__version__,
         str(cpp_extension.CUDA_HOME),
         os.environ.get("CXX", ""),
-        os.environ.get("TORCH_CUDA_ARCH_LIST", ""),
         *flags,
     ]
     content.update("\0".join(settings).encode())
