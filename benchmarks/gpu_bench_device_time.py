@@ -24,7 +24,7 @@ NCU_TIMEOUT_S = 300
 
 
 def operations(setup: Setup) -> dict[str, Callable[[], object]]:
-    """The five calls that are measured in several ways: gelu, softmax, copy, layer_norm, GEMM."""
+    """The calls measured in several ways: gelu, softmax, copy, layer_norm, a small and a large GEMM."""
     import torch
     from torch.nn.functional import gelu, layer_norm
 
@@ -35,14 +35,17 @@ def operations(setup: Setup) -> dict[str, Callable[[], object]]:
 
     size = setup.size
     x, weight, bias = normal(size, size), normal(size), normal(size)
-    # Half the side: a product of milliseconds meets the power limit, and then takes as long as the pauses
-    # between its calls allow it to cool down (8192³: 1.37 to 1.69 ms in one run, by any clock).
-    left, right = (normal(size // 2, size // 2).bfloat16() for _ in range(2))
+    small_left, small_right = (normal(size // 8, size // 8) for _ in range(2))
+    # A product of milliseconds meets the power limit, and then takes as long as the pauses between its calls
+    # allow the device to cool down, of which do_bench makes none. On an H200 8192³ in bfloat16 took 1.37 to
+    # 1.69 ms in one run, by any clock.
+    left, right = (normal(size, size).bfloat16() for _ in range(2))
     return {
         "gelu": lambda: gelu(x, approximate="tanh"),
         "softmax": lambda: torch.softmax(x, -1),
         "transposing_copy": lambda: x.t().contiguous(),
         "layer_norm": lambda: layer_norm(x, (size,), weight, bias),
+        "gemm_float32": lambda: small_left @ small_right,
         "gemm_bfloat16": lambda: left @ right,
     }
 
@@ -83,7 +86,7 @@ def measure_ncu(setup: Setup) -> dict[str, Any]:
     by_profiler = profiler_durations(setup)
     by_ncu = ncu_durations(setup)
     calls = operations(setup)
-    results: dict[str, Any] = {"ncu": find_ncu(), "operations": {}}
+    results: dict[str, Any] = {"operations": {}}
     for name, call in calls.items():
         profiler, ncu = statistics.median(by_profiler[name]), statistics.median(by_ncu[name])
         event = timed({name: call}, setup, precision=0.0, min_samples=50, max_samples=200).rows[0].median_ns
@@ -122,7 +125,7 @@ def profiler_durations(setup: Setup) -> dict[str, list[float]]:
     """Device time of each operation's calls in one recording of opscope."""
     import opscope
 
-    steps = NCU_CALLS * 5
+    steps = NCU_CALLS * len(operations(setup))
     with opscope.profile(setup.work_dir / "ncu", warmup=1, active=steps, overwrite=True) as profile:
         for _ in flushed_calls(setup):
             profile.step()

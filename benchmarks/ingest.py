@@ -73,16 +73,38 @@ def timed_load(file: Path, **options: Any) -> float:
     return seconds
 
 
+# What HTA's kernel breakdown tells: time by kind of work, overlaps counted once, and statistics by kernel.
+_TIME_BY_TYPE = """
+    WITH typed AS (
+        SELECT device, start_ns, start_ns + duration_ns AS end_ns,
+               CASE WHEN device_activities.kind <> 'kernel' THEN 'memory'
+                    WHEN name ILIKE '%nccl%' THEN 'communication' ELSE 'computation' END AS type
+        FROM device_activities JOIN kernel_names USING (name_id)
+    ), reached AS (
+        SELECT *, max(end_ns) OVER (
+            PARTITION BY device, type ORDER BY start_ns ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        ) AS until_ns
+        FROM typed
+    )
+    SELECT device, type, sum(greatest(0, end_ns - greatest(start_ns, coalesce(until_ns, start_ns))))
+    FROM reached GROUP BY ALL
+"""
+_TIME_BY_KERNEL = """
+    SELECT device, name, device_activities.kind, count(*), sum(duration_ns), min(duration_ns),
+           max(duration_ns), avg(duration_ns), stddev_samp(duration_ns)
+    FROM device_activities JOIN kernel_names USING (name_id) GROUP BY ALL ORDER BY sum(duration_ns) DESC
+"""
+
+
 def opscope_breakdown(file: Path) -> float:
     import opscope
     import opscope.ingest.reader
-    from opscope.analysis.summary import summarize
 
     start = time.perf_counter()
     with opscope.load(str(file)) as session:
-        summary = summarize(session)
+        types, kernels = session.query(_TIME_BY_TYPE), session.query(_TIME_BY_KERNEL)
         seconds = time.perf_counter() - start
-    if not summary.kernels:
+    if not (types and kernels):
         raise RuntimeError("no kernels in the breakdown")
     return seconds
 

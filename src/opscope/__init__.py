@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from opscope.model.checks import Check
     from opscope.model.finding import Finding, Severity
     from opscope.model.session import Session
+    from opscope.results import load_result, print_report, save_result
 
 __all__ = [
     "BenchmarkResult",
@@ -60,11 +61,14 @@ __all__ = [
     "example_trace",
     "export_chrome_trace",
     "load",
+    "load_result",
     "open_session",
+    "print_report",
     "print_table",
     "profile",
     "profile_call",
     "profiled",
+    "save_result",
     "summarize",
     "tensorboard_trace",
 ]
@@ -77,6 +81,9 @@ _HOMES = {
     "Severity": "opscope.model.finding",
     "Summary": "opscope.analysis.summary",
     "benchmark": "opscope.benchmarking.decorator",
+    "load_result": "opscope.results",
+    "print_report": "opscope.results",
+    "save_result": "opscope.results",
     "summarize": "opscope.analysis.summary",
 }
 

@@ -1,0 +1,103 @@
+"""The public functions for what has been measured or recorded: print it, save it, load it again.
+
+Imports nothing heavy at its top; the library itself prints nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from opscope.errors import InputError
+from opscope.model.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from opscope.analysis.summary import Summary
+    from opscope.model.benchmark import BenchmarkResult
+    from opscope.model.comparison import BenchmarkComparison, SessionComparison
+    from opscope.report.document import Document
+
+    Reportable = Session | Summary | BenchmarkResult | BenchmarkComparison | SessionComparison
+
+__all__ = ["load_result", "print_report", "save_result"]
+
+Source = str | os.PathLike[str]
+
+
+def print_report(
+    subject: Reportable | Sequence[Reportable], *, top: int | None = 10, file: Any = None
+) -> None:
+    """Print what the command line prints of a Session, a Summary, a benchmark result or a comparison.
+
+    Args:
+        subject: What to report on; several results, as `bench` returns for a sweep, one after the other.
+        top: Operators and kernels to list; all if None. Benchmarks list every implementation.
+        file: Where to; standard output if None.
+
+    Raises:
+        InputError: It is none of these.
+    """
+    from rich.console import Console  # noqa: PLC0415 - needed only to print
+
+    from opscope.report.terminal import render_terminal  # noqa: PLC0415
+
+    console = Console(file=file)
+    for one in subject if isinstance(subject, list | tuple) else (subject,):
+        console.print(render_terminal(_document(one, top)))
+
+
+def _document(subject: object, top: int | None) -> Document:
+    from opscope.analysis.summary import Summary, summarize  # noqa: PLC0415 - needed only to print
+    from opscope.model.benchmark import BenchmarkResult  # noqa: PLC0415
+    from opscope.model.comparison import BenchmarkComparison, SessionComparison  # noqa: PLC0415
+    from opscope.report.benchmark_comparison import benchmark_comparison_document  # noqa: PLC0415
+    from opscope.report.benchmark_report import benchmark_document  # noqa: PLC0415
+    from opscope.report.compose import overview_document  # noqa: PLC0415
+    from opscope.report.session_comparison import session_comparison_document  # noqa: PLC0415
+
+    if isinstance(subject, Session):
+        return overview_document(summarize(subject), top=top)
+    if isinstance(subject, Summary):
+        return overview_document(subject, top=top)
+    if isinstance(subject, BenchmarkResult):
+        return benchmark_document(subject)
+    if isinstance(subject, BenchmarkComparison):
+        return benchmark_comparison_document(subject, top=top)
+    if isinstance(subject, SessionComparison):
+        return session_comparison_document(subject, top=top)
+    raise InputError(
+        f"there is no report on a {type(subject).__name__}",
+        hint="Pass a Session, a Summary, a benchmark result or a comparison",
+    )
+
+
+def save_result(result: BenchmarkResult, path: Source, *, overwrite: bool = False) -> Path:
+    """Write a benchmark result as JSON, as `opscope bench --save` does, and return its path.
+
+    Raises:
+        InputError: The file exists and `overwrite` is false, or cannot be written.
+    """
+    from opscope.benchmarking.result_file import save_benchmark  # noqa: PLC0415 - needed only to save
+
+    return save_benchmark(path, result, force=overwrite)
+
+
+def load_result(path: Source) -> BenchmarkResult:
+    """The benchmark result in a file that `save_result` or `opscope bench --save` wrote.
+
+    Raises:
+        InputError: No such file, no result, that of a newer opscope, or a sweep of several.
+    """
+    from opscope.benchmarking.result_file import load_results  # noqa: PLC0415 - needed only to load
+
+    results = load_results(path)
+    if len(results) != 1:
+        raise InputError(
+            f"the file holds {len(results)} results of a sweep",
+            source=path,
+            hint="Show it with opscope bench FILE",
+        )
+    return results[0]

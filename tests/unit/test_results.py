@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+
+import opscope
+from opscope.errors import InputError
+from opscope.model.benchmark import BenchmarkOptions, BenchmarkResult, BenchmarkRow, CacheState, Status
+from opscope.model.environment import Environment
+from opscope.model.measurement import Clock
+from opscope.testing import TraceBuilder
+
+
+@pytest.fixture
+def result():
+    samples = tuple(100.0 + number % 3 for number in range(30))
+    return BenchmarkResult(
+        suite="mine",
+        shape=None,
+        dtype="float32",
+        device="cpu",
+        reference="slow",
+        clock=Clock.WALL,
+        cache_state=CacheState.UNCONTROLLED,
+        options=BenchmarkOptions(),
+        environment=Environment(python="3.11", platform="Linux", opscope="0"),
+        created="2026-01-01T00:00:00+00:00",
+        rows=(BenchmarkRow(name="slow", status=Status.OK, samples_ns=samples, median_ns=101.0, ratio=1.0),),
+    )
+
+
+def printed(subject, **options) -> str:
+    file = io.StringIO()
+    opscope.print_report(subject, file=file, **options)
+    return file.getvalue()
+
+
+def test_a_session_and_its_summary_print_the_same(load):
+    session = load(TraceBuilder().operator("aten::mm", 0, 10).launch(2).kernel("gemm", 20, 5))
+    assert "aten::mm" in printed(session)
+    assert printed(session) == printed(opscope.summarize(session))
+
+
+def test_a_result_prints_its_table(result):
+    assert "slow" in printed(result)
+    assert printed([result, result]).count("reference") == 2 * printed(result).count("reference")
+
+
+def test_comparisons_print(result, load):
+    assert "slow" in printed(opscope.compare(result, result))
+    session = load(TraceBuilder().operator("aten::mm", 0, 10).launch(2).kernel("gemm", 20, 5))
+    assert "Comparison of two recordings" in printed(opscope.compare(session, session), top=None)
+
+
+def test_what_has_no_report_is_refused():
+    with pytest.raises(InputError, match="no report on a int"):
+        opscope.print_report(3)
+
+
+def test_a_saved_result_is_loaded_as_it_was(result, tmp_path):
+    path = opscope.save_result(result, tmp_path / "result.json")
+    assert opscope.load_result(path) == result
+    with pytest.raises(InputError, match="the file exists"):
+        opscope.save_result(result, path)
+    assert opscope.save_result(result, path, overwrite=True) == path
+
+
+def test_only_results_are_loaded(tmp_path):
+    path = tmp_path / "result.json"
+    path.write_text("{}")
+    with pytest.raises(InputError):
+        opscope.load_result(path)
