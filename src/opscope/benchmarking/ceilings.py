@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from opscope.benchmarking.math_mode import float32_products
 from opscope.benchmarking.timer import Timer
 from opscope.errors import InputError
 from opscope.model.benchmark import Ceiling
@@ -137,7 +137,7 @@ def _matrix(name: str, device: str, timer: Timer, seed: int) -> Ceiling | None:
             left = _random((side, side), dtype, device, seed)
             right = _random((side, side), dtype, device, seed + 1)
             product = torch.empty_like(left)
-            with _math_mode("tf32" if name == "matrix_tf32" else "ieee"):
+            with float32_products("tf32" if name == "matrix_tf32" else "ieee"):
                 median_ns = _median_ns(lambda: torch.mm(left, right, out=product), timer)  # noqa: B023
         except RuntimeError as error:
             if not is_out_of_memory(error):
@@ -157,24 +157,6 @@ def _median_ns(fn: Callable[[], object], timer: Timer) -> float:
     while len(samples) < _MIN_SAMPLES or (len(samples) < _MAX_SAMPLES and sum(samples) < _BUDGET_NS):
         samples.append(max(1, timer.measure(call)))
     return statistics.median(samples)
-
-
-@contextmanager
-def _math_mode(mode: str) -> Iterator[None]:
-    """Float32 matrix products in a mode, `"tf32"` or `"ieee"`; the mode before is restored.
-
-    Source: torch.backends.cuda.matmul.fp32_precision (from torch 2.9), allow_tf32 (before).
-    """
-    matmul = require_torch().backends.cuda.matmul
-    attribute, value = (
-        ("fp32_precision", mode) if hasattr(matmul, "fp32_precision") else ("allow_tf32", mode == "tf32")
-    )
-    before = getattr(matmul, attribute)
-    setattr(matmul, attribute, value)
-    try:
-        yield
-    finally:
-        setattr(matmul, attribute, before)
 
 
 def _random(shape: tuple[int, ...], dtype: Any, device: str, seed: int) -> Any:

@@ -5,11 +5,9 @@ A file is replaced in one step, so it is whole whenever it is read. Imports neit
 
 from __future__ import annotations
 
-import contextlib
 import json
-import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ import msgspec
 from opscope.benchmarking.sweep import BenchmarkSweep
 from opscope.errors import InputError
 from opscope.model.benchmark import BENCHMARK_SCHEMA_VERSION, BenchmarkResult
+from opscope.model.files import finite, write_text
 
 __all__ = [
     "check_writable",
@@ -35,7 +34,7 @@ _HINT = "Results are written by opscope bench --save"
 
 def result_document(result: BenchmarkResult | BenchmarkSweep) -> dict[str, Any]:
     """The result in JSON types; a float that is no number is None."""
-    return _finite(msgspec.to_builtins(result))  # type: ignore[no-any-return]
+    return finite(msgspec.to_builtins(result))  # type: ignore[no-any-return]
 
 
 def check_writable(path: str | os.PathLike[str], *, force: bool) -> None:
@@ -64,18 +63,8 @@ def save_benchmark(
         InputError: The file exists and `force` is false, or cannot be written.
     """
     check_writable(path, force=force)
-    target = Path(path)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     text = json.dumps(result_document(result), indent=1, ensure_ascii=False, allow_nan=False)
-    try:
-        partial.write_text(text + "\n", encoding="utf-8", errors="backslashreplace", newline="\n")
-        partial.replace(target)
-    except OSError as error:
-        raise InputError(f"the file cannot be written ({error.strerror or error})", source=target) from error
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
-    return target
+    return write_text(path, text + "\n")
 
 
 def is_result_file(path: str | os.PathLike[str]) -> bool:
@@ -132,13 +121,3 @@ def _read(path: Path) -> Mapping[str, Any]:
     if not is_result or not ("rows" in document or "points" in document):
         raise InputError("not a benchmark result", source=path, hint=_HINT)
     return document  # type: ignore[no-any-return]
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return [_finite(item) for item in value]
-    return value

@@ -17,9 +17,10 @@ from opscope.cli.console import (
     say_wrote,
     status,
 )
+from opscope.model.files import write_text
 from opscope.report.analysis_json import analysis_document
 from opscope.report.compose import analysis_report, overview_document
-from opscope.report.json_export import write_json, write_text
+from opscope.report.json_export import write_json
 from opscope.report.markdown import render_markdown
 
 __all__ = ["analyze"]

@@ -17,7 +17,8 @@ from opscope.benchmarking.latency import latency_measure
 from opscope.cli.console import print_document, print_json, refuse_existing, say_wrote, stderr_console
 from opscope.cli.sweep import RecordingOptions, Task, kept_entry, run_task
 from opscope.errors import OpscopeError
-from opscope.report.json_export import write_json, write_text
+from opscope.model.files import write_text
+from opscope.report.json_export import write_json
 from opscope.report.markdown import render_markdown
 from opscope.report.sweep_report import SweepEntry, sweep_document, sweep_report
 from opscope.units import format_duration

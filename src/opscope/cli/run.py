@@ -29,11 +29,12 @@ from opscope.capture.program_recorder import ProgramRecorder
 from opscope.capture.step_sources import FunctionSteps, StepSource, step_source
 from opscope.cli.console import refuse_existing, say_wrote
 from opscope.errors import DependencyError, InputError, OpscopeError
+from opscope.model.files import write_text
 from opscope.model.sidecar import sidecar_path
 from opscope.provenance.origins import recorded_origins
 from opscope.report.analysis_json import analysis_document
 from opscope.report.compose import analysis_report, overview_document
-from opscope.report.json_export import write_json, write_text
+from opscope.report.json_export import write_json
 from opscope.report.markdown import render_markdown
 from opscope.report.terminal import render_terminal
 

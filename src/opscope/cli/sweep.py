@@ -17,11 +17,12 @@ from opscope.analysis.summary import summarize
 from opscope.api import load
 from opscope.capture.sweep import ConfigurationRun, configuration_of, run_configuration
 from opscope.errors import InputError
+from opscope.model.files import write_text
 from opscope.model.measurement import LatencyMeasure
 from opscope.model.sidecar import sidecar_path
 from opscope.provenance.origins import recorded_origins
 from opscope.report.compose import configuration_report
-from opscope.report.json_export import write_json, write_text
+from opscope.report.json_export import write_json
 from opscope.report.markdown import render_markdown
 from opscope.report.stats_json import stats_document
 from opscope.report.sweep_report import SweepEntry

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from opscope.benchmarking.check import default_tolerance
+from opscope.benchmarking.math_mode import float32_products
 from opscope.benchmarking.problem import Implementation, Problem
 from opscope.benchmarking.suites import SUITES
 from opscope.benchmarking.suites.implementations import by_torch, cuda, triton
@@ -59,7 +59,7 @@ def _torch_tf32(settings: Settings) -> Implementation:
     torch = require_torch()
 
     def product(a: Any, b: Any) -> Any:
-        with _tf32_allowed(torch):
+        with float32_products("tf32"):
             return torch.matmul(a, b)
 
     def build() -> Callable[..., Any]:
@@ -103,20 +103,6 @@ def _check_tf32(torch: Any, settings: Settings) -> None:
     has_it = settings.is_cuda and torch.cuda.get_device_capability(settings.device) >= (8, 0)
     if not has_it:
         raise MeasurementError("TF32 needs a CUDA device of compute capability 8.0 or newer")
-
-
-@contextmanager
-def _tf32_allowed(torch: Any) -> Iterator[None]:
-    """TF32 for float32 matrix products inside the block; the setting is restored after it."""
-    settings = torch.backends.cuda.matmul
-    # torch 2.9 renamed the setting, and warns about the old name.
-    name, value = ("fp32_precision", "tf32") if hasattr(settings, "fp32_precision") else ("allow_tf32", True)
-    before = getattr(settings, name)
-    setattr(settings, name, value)
-    try:
-        yield
-    finally:
-        setattr(settings, name, before)
 
 
 SUITE = Suite(
