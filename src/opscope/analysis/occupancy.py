@@ -10,16 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from opscope.hardware.architectures import architecture
+
 __all__ = ["Limiter", "Residency", "SmLimits", "residency", "sm_limits"]
 
 WARP_SIZE = 32
-# Source: cuda_occupancy.h of CUDA 13.0, register file partitions and granularity, and shared memory
-# granularity.
+# Source: cuda_occupancy.h of CUDA 13.0, register file partitions and granularity.
 _SUB_PARTITIONS = 4
 _REGISTERS_PER_WARP_UNIT = 256
-_VOLTA_SHARED_UNIT_BYTES = 256
-_SHARED_UNIT_BYTES = 128
-_KIB = 1024
 
 
 @dataclass(frozen=True)
@@ -31,23 +29,7 @@ class SmLimits:
     registers: int
     shared_bytes: int
     reserved_shared_bytes: int
-    shared_unit_bytes: int = _SHARED_UNIT_BYTES
-
-
-# Source: CUDA C++ Programming Guide (CUDA 13.0), table "Technical Specifications per Compute Capability"; 7.0
-# from the guide of CUDA 12. The reserved 1 KiB per block: CUDA C++ Programming Guide, "Shared Memory" of 8.x
-# and 9.0.
-_LIMITS = {
-    "7.0": SmLimits(32, 2048, 65536, 96 * _KIB, 0, _VOLTA_SHARED_UNIT_BYTES),
-    "7.5": SmLimits(16, 1024, 65536, 64 * _KIB, 0, _VOLTA_SHARED_UNIT_BYTES),
-    "8.0": SmLimits(32, 2048, 65536, 164 * _KIB, _KIB),
-    "8.6": SmLimits(16, 1536, 65536, 100 * _KIB, _KIB),
-    "8.7": SmLimits(16, 1536, 65536, 164 * _KIB, _KIB),
-    "8.9": SmLimits(24, 1536, 65536, 100 * _KIB, _KIB),
-    "9.0": SmLimits(32, 2048, 65536, 228 * _KIB, _KIB),
-    "10.0": SmLimits(32, 2048, 65536, 228 * _KIB, _KIB),
-    "12.0": SmLimits(24, 1536, 65536, 100 * _KIB, _KIB),
-}
+    shared_unit_bytes: int
 
 
 class Limiter(str, Enum):
@@ -79,7 +61,17 @@ class Residency:
 
 def sm_limits(compute_capability: str | None) -> SmLimits | None:
     """Limits of a compute capability written as `"9.0"`; None if they are not known here."""
-    return _LIMITS.get(compute_capability or "")
+    known = architecture(compute_capability)
+    if known is None:
+        return None
+    return SmLimits(
+        blocks=known.max_blocks_per_sm,
+        threads=known.max_threads_per_sm,
+        registers=known.registers_per_sm,
+        shared_bytes=known.shared_bytes_per_sm,
+        reserved_shared_bytes=known.reserved_shared_bytes_per_block,
+        shared_unit_bytes=known.shared_unit_bytes,
+    )
 
 
 def residency(

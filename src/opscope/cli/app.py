@@ -43,6 +43,7 @@ _VERBS = {
     "bench": "Compare implementations: a suite, or functions of your own",
     "compare": "Compare two benchmark results, or two recordings",
     "explain": "Explain an operator, a kernel, a category or a source file",
+    "devices": "Show GPUs: architecture, compute capability, -arch flag, limits and peak rates",
     "index": "List known PyTorch releases, or add tables of another build",
     "sql": "Query the tables of a trace or a saved session",
 }

@@ -1,0 +1,115 @@
+"""Compute capabilities: targets, toolkits and limits."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from opscope.hardware.architectures import Architecture, architecture, architectures, capability_of_target
+
+KIB = 1024
+
+
+@pytest.mark.parametrize(
+    ("capability", "least_cuda_version", "threads", "blocks", "shared_kib"),
+    [
+        ("7.0", "9.0", 2048, 32, 96),
+        ("7.5", "10.0", 1024, 16, 64),
+        ("8.0", "11.0", 2048, 32, 164),
+        ("8.6", "11.1", 1536, 16, 100),
+        ("8.7", "11.4", 1536, 16, 164),
+        ("8.9", "11.8", 1536, 24, 100),
+        ("9.0", "11.8", 2048, 32, 228),
+        ("10.0", "12.8", 2048, 32, 228),
+        ("10.3", "12.9", 2048, 32, 228),
+        ("12.0", "12.8", 1536, 24, 100),
+        ("12.1", "12.9", 1536, 24, 100),
+    ],
+)
+def test_facts_of_a_capability(
+    capability: str, least_cuda_version: str, threads: int, blocks: int, shared_kib: int
+) -> None:
+    found = architecture(capability)
+    assert found is not None
+    assert found.least_cuda_version == least_cuda_version
+    assert (found.max_threads_per_sm, found.max_blocks_per_sm) == (threads, blocks)
+    assert found.shared_bytes_per_sm == shared_kib * KIB
+
+
+def test_a_block_gets_all_shared_memory_but_what_the_system_reserves() -> None:
+    for one in architectures():
+        assert one.max_shared_bytes_per_block + one.reserved_shared_bytes_per_block == one.shared_bytes_per_sm
+        assert one.max_warps_per_sm * 32 == one.max_threads_per_sm
+
+
+def test_the_order_is_that_of_the_numbers_and_each_is_there_once() -> None:
+    order = [tuple(map(int, one.compute_capability.split("."))) for one in architectures()]
+    assert order == sorted(set(order))
+
+
+def test_volta_is_gone_from_the_newest_toolkits() -> None:
+    gone = {one.compute_capability for one in architectures() if one.last_cuda_version is not None}
+    assert gone == {"7.0", "7.2"}
+
+
+def test_the_flag_names_the_target() -> None:
+    found = architecture("10.0")
+    assert found is not None
+    assert (found.target, found.arch_flag, found.specific_target) == ("sm_100", "-arch=sm_100", "sm_100a")
+
+
+@pytest.mark.parametrize("capability", [None, "", "9", "9.1", "sm_90"])
+def test_an_unknown_capability_is_none(capability: str | None) -> None:
+    assert architecture(capability) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "capability"),
+    [
+        ("9.0", "9.0"),
+        ("90", "9.0"),
+        ("sm_90", "9.0"),
+        ("SM90", "9.0"),
+        ("sm_90a", "9.0"),
+        ("compute_100", "10.0"),
+        ("-arch=sm_120", "12.0"),
+        ("cc 8.6", "8.6"),
+        ("sm_100f", "10.0"),
+        ("h100", None),
+        ("4090", None),
+        ("", None),
+    ],
+)
+def test_targets_as_nvcc_writes_them(text: str, capability: str | None) -> None:
+    assert capability_of_target(text) == capability
+
+
+def fits(ptxas: str, one: Architecture, folder: Path, *, threads: int, blocks: int) -> bool:
+    """Whether ptxas believes that so many blocks of so many threads can be resident together."""
+    source = folder / "probe.ptx"
+    bounds = f".maxntid {threads}, 1, 1 .minnctapersm {blocks}"
+    source.write_text(
+        f".version 9.0\n.target {one.target}\n.address_size 64\n.entry k() {bounds} {{ ret; }}\n"
+    )
+    command = [ptxas, f"-arch={one.target}", str(source), "-o", str(folder / "probe.cubin")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"this ptxas does not build for {one.target}")
+    return "out of range" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "one", [one for one in architectures() if one.last_cuda_version is None], ids=lambda one: one.target
+)
+def test_ptxas_has_the_same_limits_of_threads_and_blocks(one: Architecture, tmp_path: Path) -> None:
+    ptxas = shutil.which("ptxas")
+    if ptxas is None:
+        pytest.skip("no ptxas")
+    of_512 = one.max_threads_per_sm // 512
+    assert fits(ptxas, one, tmp_path, threads=512, blocks=of_512)
+    assert not fits(ptxas, one, tmp_path, threads=512, blocks=of_512 + 1)
+    assert fits(ptxas, one, tmp_path, threads=32, blocks=one.max_blocks_per_sm)
+    assert not fits(ptxas, one, tmp_path, threads=32, blocks=one.max_blocks_per_sm + 1)
