@@ -158,7 +158,7 @@ def _no_interval(what: str) -> Finding:
         Severity.INFO,
         f"{what} for an interval: times are shown, but only equal ones get a verdict. Launches and kernels "
         "are exact.",
-        f"Record {FEWEST_ROUNDS} steps or more on both sides",
+        f"Record {FEWEST_ROUNDS} steps or more on both sides.",
     )
 
 
