@@ -21,6 +21,7 @@ from opscope.data import example_trace
 from opscope.errors import CaptureError, InputError, MeasurementError
 from opscope.model.session import Session, is_session_file
 from opscope.provenance.origins import recorded_origins
+from opscope.results import print_report
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -178,14 +179,8 @@ def print_table(top: int = 10, file: Any = None) -> CycleHandler:
     """
 
     def handle(cycle: Cycle, /) -> None:
-        from rich.console import Console  # noqa: PLC0415 - needed only to print
-
-        from opscope.analysis.summary import summarize  # noqa: PLC0415
-        from opscope.report.compose import overview_document  # noqa: PLC0415
-        from opscope.report.terminal import render_terminal  # noqa: PLC0415
-
         with load(cycle.trace_path) as session:
-            Console(file=file).print(render_terminal(overview_document(summarize(session), top=top)))
+            print_report(session, top=top, file=file)
 
     return handle
 

@@ -1,6 +1,6 @@
 """The public functions for what has been measured or recorded: print it, save it, load it again.
 
-Imports nothing heavy at its top; the library itself prints nowhere else.
+Imports nothing heavy at its top. Of the library, only `print_report` prints.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 
 from opscope.analysis.provenance import (
     KernelFacts,
@@ -35,6 +34,7 @@ from opscope.provenance.operators import (
     table_for,
 )
 from opscope.provenance.resolution import session_of_names
+from opscope.text_enum import TextEnum
 
 __all__ = ["Explanation", "KernelUse", "Subject", "explain", "is_file"]
 
@@ -44,16 +44,13 @@ _FILE = re.compile(r"[\w./+-]+\.(?:cu|cuh|cpp|h|hpp|cc|py)$")
 _CATEGORIES = frozenset((OTHER, *(one.name for one in categories()), *(one.category for one in FAMILIES)))
 
 
-class Subject(str, Enum):
+class Subject(TextEnum):
     """What a name is the name of."""
 
     OPERATOR = "operator"
     KERNEL = "kernel"
     CATEGORY = "category"
     FILE = "file"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ to limit.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
 from opscope.hardware.architectures import architecture
+from opscope.text_enum import TextEnum
 
 __all__ = ["Limiter", "Residency", "SmLimits", "residency", "sm_limits"]
 
@@ -32,16 +32,13 @@ class SmLimits:
     shared_unit_bytes: int
 
 
-class Limiter(str, Enum):
+class Limiter(TextEnum):
     """The resource of a multiprocessor that runs out first."""
 
     BLOCKS = "blocks"
     THREADS = "threads"
     REGISTERS = "registers"
     SHARED_MEMORY = "shared_memory"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True)

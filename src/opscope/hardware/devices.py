@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum
 from functools import cache
 from typing import Any
 
 from opscope.hardware.architectures import Architecture, architecture
 from opscope.hardware.evidence import Evidence, Source, read_facts, sources_of
+from opscope.text_enum import TextEnum
 
 __all__ = ["DataType", "DeviceSpec", "Peak", "devices"]
 
@@ -21,7 +21,7 @@ _GIB = 1024**3
 _KIB = 1024
 
 
-class DataType(str, Enum):
+class DataType(TextEnum):
     """What a peak is the rate of. A closed set."""
 
     FP64 = "fp64"
@@ -35,9 +35,6 @@ class DataType(str, Enum):
     FP8_FP16_ACCUMULATE = "fp8_fp16_accumulate"
     INT8 = "int8"
     FP4 = "fp4"
-
-    def __str__(self) -> str:
-        return self.value
 
     @property
     def uses_tensor_cores(self) -> bool:

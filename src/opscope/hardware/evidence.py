@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from enum import Enum
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -14,18 +13,17 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+from opscope.text_enum import TextEnum
+
 __all__ = ["DEVICE_PROPERTIES", "Evidence", "Source", "read_facts", "sources_of"]
 
 
-class Evidence(str, Enum):
+class Evidence(TextEnum):
     """How a number is known. A closed set."""
 
     PUBLISHED = "published"
     DERIVED = "derived"
     DEVICE_PROPERTIES = "device_properties"
-
-    def __str__(self) -> str:
-        return self.value
 
     @property
     def meaning(self) -> str:
@@ -42,7 +40,7 @@ _MEANINGS = {
 
 @dataclass(frozen=True)
 class Source:
-    """A document, with the year of the edition that was read."""
+    """A document, with the year of the edition that the numbers are of."""
 
     title: str
     date: str

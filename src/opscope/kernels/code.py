@@ -7,7 +7,6 @@ kernels of CUDA extensions in the libraries this process has loaded. Importing t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import Enum
 from typing import Any, NamedTuple
 
 from opscope.errors import InputError, MeasurementError
@@ -20,11 +19,12 @@ from opscope.kernels.disassembly import (
 )
 from opscope.kernels.launches import Launches, TritonKernel, observe, observe_compilation
 from opscope.kernels.symbols import short_name
+from opscope.text_enum import TextEnum
 
 __all__ = ["CodeKind", "CodeText", "generated_code"]
 
 
-class CodeKind(str, Enum):
+class CodeKind(TextEnum):
     """What to show of an implementation."""
 
     PTX = "ptx"  # NVIDIA's virtual instruction set
@@ -32,9 +32,6 @@ class CodeKind(str, Enum):
     TRITON = (
         "triton"  # source and intermediate forms of Triton kernels, or the code that torch.compile writes
     )
-
-    def __str__(self) -> str:
-        return self.value
 
 
 class CodeText(NamedTuple):

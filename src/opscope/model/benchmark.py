@@ -6,7 +6,6 @@ unit, unknown is null, every sample is kept. Imports nothing that computes.
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Any
 
 import msgspec
@@ -14,6 +13,7 @@ import msgspec
 from opscope.model.environment import Environment
 from opscope.model.finding import Finding
 from opscope.model.measurement import Clock
+from opscope.text_enum import TextEnum
 
 __all__ = [
     "BENCHMARK_SCHEMA_VERSION",
@@ -37,7 +37,7 @@ BENCHMARK_SCHEMA_VERSION = 1
 Interval = tuple[float, float]
 
 
-class Engine(str, Enum):
+class Engine(TextEnum):
     """What an implementation is written in."""
 
     TORCH = "torch"
@@ -46,22 +46,16 @@ class Engine(str, Enum):
     TRITON = "triton"
     USER = "user"  # a function opscope was given
 
-    def __str__(self) -> str:
-        return self.value
 
-
-class CacheState(str, Enum):
+class CacheState(TextEnum):
     """What the last-level cache holds when a sample begins."""
 
     COLD = "cold"  # L2 overwritten before every sample
     HOT = "hot"  # what an untimed call of the same function on the same inputs has just left
     UNCONTROLLED = "uncontrolled"  # a CPU: nothing is flushed, inputs are only rotated
 
-    def __str__(self) -> str:
-        return self.value
 
-
-class Status(str, Enum):
+class Status(TextEnum):
     """What became of an implementation. Only `ok` rows have samples that count and a verdict."""
 
     OK = "ok"
@@ -74,20 +68,14 @@ class Status(str, Enum):
     MUTATES_INPUTS = "mutates_inputs"  # changed its arguments, so repeated calls differ
     INTERRUPTED = "interrupted"  # stopped by the user before it had enough samples
 
-    def __str__(self) -> str:
-        return self.value
 
-
-class Verdict(str, Enum):
+class Verdict(TextEnum):
     """A candidate's time beside the reference's."""
 
     FASTER = "faster"
     SLOWER = "slower"
     SAME = "same"
     AMBIGUOUS = "ambiguous"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 class OutputCheck(msgspec.Struct, frozen=True):

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from fractions import Fraction
 
 from opscope.model.benchmark import Interval, Status, Verdict
 from opscope.model.finding import Finding
+from opscope.text_enum import TextEnum
 
 __all__ = [
     "Basis",
@@ -37,27 +37,21 @@ __all__ = [
 ]
 
 
-class Metric(str, Enum):
+class Metric(TextEnum):
     """The time that is compared."""
 
     DEVICE = "self_device_ns"
     CPU = "self_cpu_ns"  # where a side recorded no device activity
 
-    def __str__(self) -> str:
-        return self.value
 
-
-class Basis(str, Enum):
+class Basis(TextEnum):
     """What the figures of a session comparison are counted over."""
 
     STEP = "step"  # both sides recorded steps: mean per step (and rank), what lies outside steps apart
     TOTAL = "total"  # the whole recordings
 
-    def __str__(self) -> str:
-        return self.value
 
-
-class Presence(str, Enum):
+class Presence(TextEnum):
     """On which sides a thing is."""
 
     BOTH = "both"
@@ -65,19 +59,13 @@ class Presence(str, Enum):
     REMOVED = "removed"  # only in the reference
     REPLACED = "replaced"  # another kernel of the same operator that does the same work
 
-    def __str__(self) -> str:
-        return self.value
 
-
-class FailOn(str, Enum):
+class FailOn(TextEnum):
     """What makes `opscope compare` exit with 3."""
 
     SLOWER = "slower"
     FASTER = "faster"
     DIFFERENT = "different"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True)

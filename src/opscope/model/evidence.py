@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import Enum
+
+from opscope.text_enum import TextEnum
 
 __all__ = ["Grade", "weakest"]
 
 
-class Grade(str, Enum):
+class Grade(TextEnum):
     """The evidence for a fact, strongest first. A closed set."""
 
     EXACT = "exact"
@@ -16,9 +17,6 @@ class Grade(str, Enum):
     NEIGHBOR_VERSION = "neighbor_version"
     NAME_PATTERN = "name_pattern"
     INFERRED = "inferred"
-
-    def __str__(self) -> str:
-        return self.value
 
     @property
     def meaning(self) -> str:

@@ -7,21 +7,19 @@ stable.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
+
+from opscope.text_enum import TextEnum
 
 __all__ = ["Finding", "Severity"]
 
 
-class Severity(str, Enum):
+class Severity(TextEnum):
     """How much a finding matters: `error` invalidates figures, `warning` qualifies, `info` explains them."""
 
     INFO = "info"
     WARNING = "warning"
     ERROR = "error"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True)

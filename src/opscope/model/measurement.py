@@ -7,25 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 from typing import Protocol
 
 import numpy as np
 
 from opscope.errors import MeasurementError
+from opscope.text_enum import TextEnum
 
 __all__ = ["Clock", "Latency", "LatencyMeasure", "LatencyOptions"]
 
 
-class Clock(str, Enum):
+class Clock(TextEnum):
     """What a sample was taken with."""
 
     CUDA_EVENT = "cuda_event"  # device timestamps before and after the call's work on the current stream
     CUDA_GRAPH = "cuda_graph"  # the same around the replay of a CUDA graph of the call: no launch cost
     WALL = "wall"  # host clock, the device synchronized before and after
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True)

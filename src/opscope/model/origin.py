@@ -5,10 +5,11 @@ Everything is optional: what the process could not tell is absent, and why is a 
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Any
 
 import msgspec
+
+from opscope.text_enum import TextEnum
 
 __all__ = [
     "Gap",
@@ -22,18 +23,15 @@ __all__ = [
 ]
 
 
-class SourceKind(str, Enum):
+class SourceKind(TextEnum):
     """Who wrote a kernel. A closed set."""
 
     INDUCTOR = "inductor"
     TRITON = "triton"
     CUDA = "cuda"
 
-    def __str__(self) -> str:
-        return self.value
 
-
-class SourceEvidence(str, Enum):
+class SourceEvidence(TextEnum):
     """How a source was tied to a kernel's name. A closed set.
 
     `launch`: the trace's record of a launch names the file. `process`: the recording process held exactly
@@ -44,9 +42,6 @@ class SourceEvidence(str, Enum):
     LAUNCH = "launch"
     PROCESS = "process"
     LOG = "log"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 class RecordedUnit(msgspec.Struct, frozen=True):

@@ -9,25 +9,23 @@ trace they come from; `traces.base_time_ns` added gives nanoseconds since the Un
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+
+from opscope.text_enum import TextEnum
 
 __all__ = ["SCHEMA_VERSION", "TABLES", "ActivityKind", "Attribution", "Column", "Table", "table"]
 
 SCHEMA_VERSION = 1
 
 
-class ActivityKind(str, Enum):
+class ActivityKind(TextEnum):
     """What a device did."""
 
     KERNEL = "kernel"
     MEMCPY = "memcpy"
     MEMSET = "memset"
 
-    def __str__(self) -> str:
-        return self.value
 
-
-class Attribution(str, Enum):
+class Attribution(TextEnum):
     """How a device activity was tied to an operator, or why it was not. A closed set."""
 
     EXTERNAL_ID = "external_id"
@@ -37,9 +35,6 @@ class Attribution(str, Enum):
     NO_LAUNCH_RECORD = "no_launch_record"
     OUTSIDE_OPERATOR = "outside_operator"
     NO_CORRELATION = "no_correlation"
-
-    def __str__(self) -> str:
-        return self.value
 
     @property
     def meaning(self) -> str:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from enum import Enum
 
 from opscope.analysis.occupancy import Residency
 from opscope.analysis.parallelism.facts import Extent, LaunchFacts
 from opscope.model.evidence import Grade
+from opscope.text_enum import TextEnum
 
 __all__ = [
     "Expected",
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 
-class Heading(str, Enum):
+class Heading(TextEnum):
     """What a statement is about; also the order of an account."""
 
     PARALLEL_OVER = "parallel_over"
@@ -39,9 +39,6 @@ class Heading(str, Enum):
     MEMORY = "memory"
     SYNCHRONIZATION = "synchronization"
     ALGORITHM = "algorithm"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True)

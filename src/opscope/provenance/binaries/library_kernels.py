@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 
 from opscope.provenance.binaries.kernel_index import KernelIndex
 from opscope.provenance.binaries.translation_unit import TranslationUnit, UnitKernels
 from opscope.provenance.demangle import demangle_all
+from opscope.text_enum import TextEnum
 
 __all__ = ["LibraryKernels", "Route", "library_kernels"]
 
 
-class Route(str, Enum):
+class Route(TextEnum):
     """How the kernels of a library were found. A closed set."""
 
     REGISTRATION = "registration"
     FATBIN = "fatbin"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from enum import Enum
-
 import msgspec
+
+from opscope.text_enum import TextEnum
 
 __all__ = ["Origin", "Unit"]
 
 
-class Origin(str, Enum):
+class Origin(TextEnum):
     """Where a unit's file lies. A closed set."""
 
     REPOSITORY = "repository"
@@ -17,9 +17,6 @@ class Origin(str, Enum):
     GENERATED = "generated"
     OTHER_PROJECT = "other_project"
     UNKNOWN = "unknown"
-
-    def __str__(self) -> str:
-        return self.value
 
     @property
     def meaning(self) -> str:
