@@ -33,6 +33,9 @@ class Finding:
         suggestion: What to do, or None when nothing is to be done.
         trace_id: Trace it concerns (joins `traces`), or None for all.
         evidence: The numbers it rests on; keys carry their unit.
+        estimated_gain_ns_per_step: Wall time a step would save; None where no gain is estimated.
+        gain_basis: How that was estimated, in one sentence.
+        change: The change to try, as code.
     """
 
     code: str
@@ -41,3 +44,6 @@ class Finding:
     suggestion: str | None = None
     trace_id: int | None = None
     evidence: dict[str, Any] = field(default_factory=dict)
+    estimated_gain_ns_per_step: float | None = None
+    gain_basis: str | None = None
+    change: str | None = None

@@ -22,6 +22,7 @@ from opscope.report.provenance_json import (
     location_record,
 )
 from opscope.report.selection import rank_fraction, ranked_operators, report_findings
+from opscope.units import ns_to_ms
 
 __all__ = [
     "ANALYSIS_SCHEMA_VERSION",
@@ -68,6 +69,11 @@ def finding_record(finding: Finding) -> dict[str, Any]:
         "suggestion": finding.suggestion,
         "trace_id": finding.trace_id,
         "evidence": dict(finding.evidence),
+        "estimated_gain_ms_per_step": None
+        if finding.estimated_gain_ns_per_step is None
+        else ns_to_ms(finding.estimated_gain_ns_per_step),
+        "gain_basis": finding.gain_basis,
+        "change": finding.change,
     }
 
 

@@ -1,0 +1,1 @@
+"""What to change: findings with evidence, estimated gain and the change to try; silent when all is well."""

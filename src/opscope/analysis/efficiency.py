@@ -1,0 +1,174 @@
+"""How far calls are from what the device can do: the values that reports and advice read.
+
+`roofline.measure_efficiency` makes them. Rates are per second of device time of the calls whose cost is
+known, `costed_ns`; fractions are 0–1; None is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from opscope.analysis.cost.call_cost import CallCost
+from opscope.hardware.devices import DataType
+from opscope.hardware.limits import DeviceLimits
+from opscope.text_enum import TextEnum
+
+__all__ = [
+    "Bound",
+    "CallEfficiency",
+    "CostCoverage",
+    "Efficiency",
+    "Roofline",
+    "TensorCoreUse",
+]
+
+
+class Bound(TextEnum):
+    """What limits a call. A closed set."""
+
+    COMPUTE = "compute"
+    MEMORY = "memory"
+    LATENCY = "latency"
+    LAUNCH = "launch"
+
+    @property
+    def meaning(self) -> str:
+        """One phrase for people."""
+        return _BOUND_MEANINGS[self]
+
+
+_BOUND_MEANINGS = {
+    Bound.COMPUTE: "its operations need longer than its bytes",
+    Bound.MEMORY: "its bytes need longer than its operations",
+    Bound.LATENCY: "too little work to fill the device once",
+    Bound.LAUNCH: "shorter than the host needs to launch it",
+}
+
+
+class TensorCoreUse(TextEnum):
+    """Whether matrix units did the work. A closed set."""
+
+    USED = "used"
+    ELIGIBLE = "eligible"
+    NOT_APPLICABLE = "not_applicable"
+
+    @property
+    def meaning(self) -> str:
+        """One phrase for people."""
+        return _TENSOR_CORE_MEANINGS[self]
+
+
+_TENSOR_CORE_MEANINGS = {
+    TensorCoreUse.USED: "computed on tensor cores",
+    TensorCoreUse.ELIGIBLE: "could run on tensor cores, and does not",
+    TensorCoreUse.NOT_APPLICABLE: "no work for tensor cores",
+}
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """A set of calls held against the device's limits.
+
+    Attributes:
+        device_ns: Their device time.
+        costed_ns: The part of it whose bytes and operations are known; everything below is about that part.
+        flop_count: Sum over its calls; None without any.
+        min_bytes: Likewise.
+        attainable_ns: Time the same work needs at the device's limits: per call the longer of bytes over
+            bandwidth and operations over the peak of their type. None if no limit is known.
+        bound: What limits most of its device time.
+        bound_ns: Device time by what limits it.
+        data_type: Type whose peak was taken for most of the time.
+        tensor_cores: For most of the time of products; None if unknown.
+    """
+
+    device_ns: int
+    costed_ns: int
+    flop_count: int | None = None
+    min_bytes: int | None = None
+    attainable_ns: float | None = None
+    bound: Bound | None = None
+    bound_ns: Mapping[Bound, int] = field(default_factory=dict)
+    data_type: DataType | None = None
+    tensor_cores: TensorCoreUse | None = None
+
+    @property
+    def arithmetic_intensity(self) -> float | None:
+        """Operations per least byte."""
+        return None if self.flop_count is None or not self.min_bytes else self.flop_count / self.min_bytes
+
+    @property
+    def achieved_flop_per_s(self) -> float | None:
+        """Operations per second of device time."""
+        return (
+            None if self.flop_count is None or not self.costed_ns else self.flop_count / self.costed_ns * 1e9
+        )
+
+    @property
+    def achieved_bytes_per_s(self) -> float | None:
+        """Least bytes per second of device time."""
+        return None if self.min_bytes is None or not self.costed_ns else self.min_bytes / self.costed_ns * 1e9
+
+    @property
+    def fraction(self) -> float | None:
+        """Attainable over actual time: 1 is at the limit."""
+        return (
+            None if self.attainable_ns is None or not self.costed_ns else self.attainable_ns / self.costed_ns
+        )
+
+
+@dataclass(frozen=True)
+class CallEfficiency:
+    """Calls of one operator with the same arguments. `shapes` and `concrete` are JSON text as recorded.
+
+    `kernels` are the distinct names it launched, most time first; `gap_ns` is what reaching the limit would
+    save, device time minus attainable time; None if unknown.
+    """
+
+    call_id: int
+    operator: str
+    overload: str | None
+    shapes: str | None
+    types: str | None
+    concrete: str | None
+    calls: int
+    kernels: tuple[str, ...]
+    cost: CallCost
+    roofline: Roofline
+
+    @property
+    def gap_ns(self) -> float | None:
+        """Device time beyond the attainable."""
+        attainable_ns = self.roofline.attainable_ns
+        return None if attainable_ns is None else max(0.0, self.roofline.device_ns - attainable_ns)
+
+
+@dataclass(frozen=True)
+class CostCoverage:
+    """The share of all device time whose cost is known.
+
+    `uncosted` names the operators, or kernels of none, with the most unknown time: name, time in ns, reason.
+    """
+
+    bytes_fraction: float | None = None
+    flop_fraction: float | None = None
+    uncosted: tuple[tuple[str, int, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """Everything known of a Session's distance from the limits.
+
+    Attributes:
+        limits: Of the device; None where devices differ or are unknown.
+        operators: By operator name.
+        kernels: By (operator name or None, kernel name); only where a call launches one kernel of cost.
+        calls: The distinct calls, most device time first.
+    """
+
+    limits: DeviceLimits | None = None
+    coverage: CostCoverage = CostCoverage()
+    operators: Mapping[str, Roofline] = field(default_factory=dict)
+    kernels: Mapping[tuple[str | None, str], Roofline] = field(default_factory=dict)
+    calls: tuple[CallEfficiency, ...] = ()
