@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 from opscope.api import load as load_source
+from opscope.model.measured_limits import MeasuredLimits, MeasuredRate, MeasuredTime
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
 
@@ -115,3 +116,37 @@ def load(make_trace: Callable[..., Path]) -> Iterator[Callable[..., Session]]:
     yield open_session
     for session in sessions:
         session.close()
+
+
+@pytest.fixture
+def make_measured() -> Callable[..., MeasuredLimits]:
+    """Makes what was measured of an H200, or of what else is said: rates and times by name, ± 1 %."""
+
+    def rate(name: str, per_s: float) -> MeasuredRate:
+        unit = "operations" if name.startswith("matrix_") else "bytes"
+        return MeasuredRate(
+            name=name, unit=unit, per_s=per_s, low_per_s=0.99 * per_s, high_per_s=1.01 * per_s, amount=10**9,
+            median_ns=1e18 / per_s, sample_count=20, how=f"{name} as tested",
+        )  # fmt: skip
+
+    def make(
+        rates: dict[str, float] | None = None, times: dict[str, float] | None = None, **facts: Any
+    ) -> MeasuredLimits:
+        known: dict[str, Any] = {
+            "schema_version": 1, "device": "NVIDIA H200", "compute_capability": "9.0", "sm_count": 132,
+            "memory_bytes": 150_109_880_320, "l2_bytes": 62_914_560, "driver": "580.159.04",
+            "cuda_runtime": "13.0", "torch": "2.11.0+cu130", "opscope": "0.1.0",
+            "created": "2026-11-20T10:00:00+00:00", "duration_ns": 9_000_000_000,
+        }  # fmt: skip
+        return MeasuredLimits(
+            **{**known, **facts},
+            rates=tuple(rate(*item) for item in (rates or {"copy": 4.28e12}).items()),
+            times=tuple(
+                MeasuredTime(
+                    name=name, median_ns=ns, low_ns=0.99 * ns, high_ns=1.01 * ns, sample_count=61, how=name
+                )
+                for name, ns in (times or {}).items()
+            ),
+        )
+
+    return make

@@ -21,7 +21,7 @@ from opscope._version import __version__
 from opscope.errors import CaptureError, DependencyError, InputError, MeasurementError, OpscopeError
 
 if TYPE_CHECKING:
-    from opscope.analysis.summary import Summary, summarize
+    from opscope.analysis.summary import Summary
     from opscope.api import (
         bench,
         compare,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from opscope.model.checks import Check
     from opscope.model.finding import Finding, Severity
     from opscope.model.session import Session
-    from opscope.results import load_result, print_report, save_result
+    from opscope.results import load_result, print_report, save_result, summarize
 
 __all__ = [
     "BenchmarkResult",
@@ -84,7 +84,7 @@ _HOMES = {
     "load_result": "opscope.results",
     "print_report": "opscope.results",
     "save_result": "opscope.results",
-    "summarize": "opscope.analysis.summary",
+    "summarize": "opscope.results",
 }
 
 

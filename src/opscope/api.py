@@ -20,8 +20,10 @@ from opscope.capture.profiler import CaptureOptions, Profiler
 from opscope.data import example_trace
 from opscope.errors import CaptureError, InputError, MeasurementError
 from opscope.model.session import Session, is_session_file
+from opscope.provenance.demangle import demangle
 from opscope.provenance.origins import recorded_origins
 from opscope.results import print_report
+from opscope.toolchain.nsys.running import readable_source
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -60,14 +62,16 @@ def load(
     """A Session of a saved `.opscope` file, or of one or several traces.
 
     Args:
-        source: A trace, a folder of rank files, an fsspec address (`s3://`, `gs://`, `https://`,
-            `memory://`), a saved Session, or several traces that belong together.
+        source: A trace, an export of Nsight Systems (`.sqlite`), a folder of rank files, an fsspec address
+            (`s3://`, `gs://`, `https://`, `memory://`), a saved Session, or several traces that belong
+            together. A report of Nsight Systems (`.nsys-rep`) is exported first, where nsys is installed.
         memory_limit: What the process should stay under, e.g. `"1GB"`; the tables then live in a
             temporary file.
         threads: Worker threads; all cores if None.
 
     Raises:
         InputError: The source cannot be read; the message names the file and byte offset.
+        CaptureError: nsys could not export a report.
         DependencyError: The address needs a package that is not installed; the message has the install line.
     """
     sources = [os.fspath(one) for one in ([source] if isinstance(source, str | os.PathLike) else source)]
@@ -75,7 +79,9 @@ def load(
         return Session.open(sources[0])
     from opscope.ingest.reader import load as load_traces  # noqa: PLC0415 - sessions open without numpy
 
-    return load_traces(sources, memory_limit=memory_limit, threads=threads)
+    with ExitStack() as opened:
+        readable = [opened.enter_context(readable_source(one)) for one in sources]
+        return load_traces(readable, memory_limit=memory_limit, threads=threads, demangle=demangle)
 
 
 def open_session(path: Source) -> Session:

@@ -22,9 +22,28 @@ if TYPE_CHECKING:
 
     Reportable = Session | Summary | BenchmarkResult | BenchmarkComparison | SessionComparison
 
-__all__ = ["load_result", "print_report", "save_result"]
+__all__ = ["load_result", "print_report", "save_result", "summarize"]
 
 Source = str | os.PathLike[str]
+
+
+def summarize(session: Session, *, ceilings: Source | None = None) -> Summary:
+    """Everything reports say about a Session: totals, limits, waiting, and what to change.
+
+    Args:
+        session: Of a recording.
+        ceilings: File of `opscope devices --measure --save`; without one, what was measured on this machine
+            for the same kind of GPU, else its data sheet.
+
+    Raises:
+        InputError: The file cannot be used, or is of another GPU than the recording.
+    """
+    from opscope.advice import assess  # noqa: PLC0415 - needed only here
+    from opscope.hardware.measured import LIMITS_FOLDER  # noqa: PLC0415
+    from opscope.provenance.cache import cache_folder  # noqa: PLC0415
+
+    file = None if ceilings is None else Path(ceilings)
+    return assess(session, measured_dir=cache_folder() / LIMITS_FOLDER, ceilings_file=file)
 
 
 def print_report(
@@ -50,7 +69,7 @@ def print_report(
 
 
 def _document(subject: object, top: int | None) -> Document:
-    from opscope.analysis.summary import Summary, summarize  # noqa: PLC0415 - needed only to print
+    from opscope.analysis.summary import Summary  # noqa: PLC0415 - needed only to print
     from opscope.model.benchmark import BenchmarkResult  # noqa: PLC0415
     from opscope.model.comparison import BenchmarkComparison, SessionComparison  # noqa: PLC0415
     from opscope.report.benchmark_comparison import benchmark_comparison_document  # noqa: PLC0415

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from opscope.errors import MeasurementError
 from opscope.model.benchmark import DeviceState
 from opscope.model.measurement import Clock
 
-__all__ = ["FakeMonitor", "FakeTimer", "TraceBuilder"]
+__all__ = ["ExportBuilder", "FakeMonitor", "FakeTimer", "TraceBuilder"]
 
 
 class FakeMonitor:
@@ -87,6 +89,8 @@ class TraceBuilder:
         self.events: list[dict[str, Any]] = []
         self._external_id = 0
         self._correlation = 100
+        self._python_id = 0
+        self._flow_id = 0
 
     def operator(
         self,
@@ -146,6 +150,43 @@ class TraceBuilder:
         """A profiler step."""
         return self.event("user_annotation", f"ProfilerStep#{number}", start, duration, thread, {})
 
+    def frame(
+        self,
+        name: str,
+        start: float,
+        duration: float,
+        *,
+        thread: int = 1,
+        parent: int | None = None,
+        module: int | None = None,
+    ) -> TraceBuilder:
+        """A call of a Python function, `file(line): function`, or of a module, `nn.Module: Linear_0`.
+
+        Its `Python id` counts up from 1; `parent` is the caller's, `module` the recorder's id of the module.
+        """
+        self._python_id += 1
+        args: dict[str, Any] = {"Python id": self._python_id, "Python parent id": parent}
+        if module is not None:
+            args["Python module id"] = module
+        return self.event("python_function", name, start, duration, thread, args)
+
+    def differentiates(
+        self, forward_start: float, backward_start: float, *, thread: int = 1, backward_thread: int = 2
+    ) -> TraceBuilder:
+        """An arrow from the forward operator that starts then to the backward one that starts then.
+
+        Both need a `Sequence number`, as recorders write it.
+        """
+        self._flow_id += 1
+        for phase, start, where in (("s", forward_start, thread), ("f", backward_start, backward_thread)):
+            self.events.append(
+                {
+                    "ph": phase, "cat": "fwdbwd", "name": "fwdbwd", "id": self._flow_id, "pid": 1,
+                    "tid": where, "ts": start, **({"bp": "e"} if phase == "f" else {}),
+                }
+            )  # fmt: skip
+        return self
+
     def event(  # noqa: PLR0917 - the fields of an event
         self,
         category: str,
@@ -183,3 +224,143 @@ class TraceBuilder:
         target = Path(path)
         target.write_text(self.text(), encoding="utf-8")
         return target
+
+
+_PLACE = "start, end, deviceId, contextId, streamId, correlationId, globalPid"
+_EXPORT_TABLES = {
+    "StringIds": "id, value",
+    "CUPTI_ACTIVITY_KIND_KERNEL": f"{_PLACE}, demangledName, shortName, mangledName, registersPerThread, "
+    "gridX, gridY, gridZ, blockX, blockY, blockZ, staticSharedMemory, dynamicSharedMemory, graphId, "
+    "graphNodeId",
+    "CUPTI_ACTIVITY_KIND_MEMCPY": f"{_PLACE}, bytes, copyKind, srcKind, dstKind, graphNodeId",
+    "CUPTI_ACTIVITY_KIND_MEMSET": f"{_PLACE}, bytes, memKind, graphNodeId",
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": f"{_PLACE}, graphId",
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": f"{_PLACE}, syncType, eventId",
+    "CUPTI_ACTIVITY_KIND_RUNTIME": "start, end, eventClass, globalTid, correlationId, nameId",
+    "NVTX_EVENTS": "start, end, eventType, globalTid, endGlobalTid, text, textId, domainId",
+    "PROFILER_OVERHEAD": "start, end, globalTid, nameId, overheadType",
+    "PROCESSES": "globalPid, pid, name",
+    "ThreadNames": "nameId, globalTid",
+    "META_DATA_EXPORT": "name, value",
+    "META_DATA_CAPTURE": "name, value",
+}
+
+
+class ExportBuilder:
+    """Writes small exports of Nsight Systems, one call per row.
+
+        ExportBuilder().range("step", 0, 90).launch(10).kernel("gemm", 20, 5).write(path)
+
+    Times are nanoseconds. `kernel`, `copy` and their like belong to the last launch unless told otherwise.
+    `tables` takes what nsys writes beside the events: rows (id, name) of its ENUM tables, by table.
+
+    Args:
+        process: Process of every row that names no other.
+    """
+
+    def __init__(self, process: int = 10) -> None:
+        self.process = process
+        self.tables: dict[str, list[tuple[int, str]]] = {}
+        self.rows: dict[str, list[dict[str, Any]]] = {name: [] for name in _EXPORT_TABLES}
+        self._strings: dict[str, int] = {}
+        self._correlation = 100
+
+    def launch(
+        self, start: int, duration: int = 1, *, name: str = "cudaLaunchKernel_v7000", **columns: Any
+    ) -> ExportBuilder:
+        """A CUDA call; `thread` and `process` among the columns say where."""
+        self._correlation += 1
+        return self.row(
+            "CUPTI_ACTIVITY_KIND_RUNTIME",
+            start,
+            duration,
+            **{"eventClass": 0, "correlationId": self._correlation, "nameId": name, **columns},
+        )
+
+    def kernel(self, name: str, start: int, duration: int, **columns: Any) -> ExportBuilder:
+        """A kernel, by nsys' demangled name; `mangledName` gives the mangled one."""
+        launch = dict.fromkeys(("gridX", "gridY", "gridZ", "blockY", "blockZ"), 1)
+        launch |= {"blockX": 128, "registersPerThread": 16, "staticSharedMemory": 0, "dynamicSharedMemory": 0}
+        names = {"demangledName": name, "shortName": name, "mangledName": name}
+        return self._work("CUPTI_ACTIVITY_KIND_KERNEL", start, duration, **{**launch, **names, **columns})
+
+    def copy(self, start: int, duration: int, **columns: Any) -> ExportBuilder:
+        """A copy, from pageable host memory to the device by default."""
+        return self._work(
+            "CUPTI_ACTIVITY_KIND_MEMCPY",
+            start,
+            duration,
+            **{"bytes": 4, "copyKind": 1, "srcKind": 0, "dstKind": 2, **columns},
+        )
+
+    def memset(self, start: int, duration: int, **columns: Any) -> ExportBuilder:
+        """A memset of device memory."""
+        return self._work(
+            "CUPTI_ACTIVITY_KIND_MEMSET", start, duration, **{"bytes": 4, "memKind": 2, **columns}
+        )
+
+    def graph(self, graph: int, start: int, duration: int, **columns: Any) -> ExportBuilder:
+        """A launch of a CUDA graph, recorded as a whole."""
+        return self._work("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", start, duration, **{"graphId": graph, **columns})
+
+    def range(self, text: str | None, start: int, duration: int | None, **columns: Any) -> ExportBuilder:
+        """An NVTX range, pushed and popped; `eventType` makes it another event, `textId` registers a text."""
+        return self.row(
+            "NVTX_EVENTS", start, duration, **{"eventType": 59, "text": text, "domainId": 0, **columns}
+        )
+
+    def row(self, table: str, start: int | None, duration: int | None, **columns: Any) -> ExportBuilder:
+        """Any row with a start and an end; texts of id columns become ids."""
+        values: dict[str, Any] = {"start": start}
+        values["end"] = None if start is None or duration is None else start + duration
+        process, thread = columns.pop("process", self.process), columns.pop("thread", self.process)
+        values["globalPid"] = process << 24
+        values["globalTid"] = process << 24 | thread
+        return self.plain_row(table, **{**values, **columns})
+
+    def plain_row(self, table: str, **columns: Any) -> ExportBuilder:
+        """Any row as it is; texts of id columns become ids."""
+        ids = {"demangledName", "shortName", "mangledName", "nameId", "textId"}
+        self.rows[table].append(
+            {
+                name: self._string(value) if name in ids and isinstance(value, str) else value
+                for name, value in columns.items()
+            }
+        )
+        return self
+
+    def _work(self, table: str, start: int, duration: int, **columns: Any) -> ExportBuilder:
+        place = {"deviceId": 0, "contextId": 1, "streamId": 7, "correlationId": self._correlation}
+        return self.row(table, start, duration, **{**place, **columns})
+
+    def _string(self, text: str) -> int:
+        return self._strings.setdefault(text, len(self._strings) + 1)
+
+    def write(self, path: str | Path, *, without: Iterable[str] = ()) -> Path:
+        """Write the file and return its path.
+
+        Args:
+            path: Where to; an existing file is an error.
+            without: Tables, and columns as `TABLE.column`, to leave out.
+        """
+        absent = set(without)
+        rows = {**self.rows, "StringIds": [{"id": one, "value": text} for text, one in self._strings.items()]}
+        with closing(sqlite3.connect(Path(path))) as connection:
+            for table, declared in _EXPORT_TABLES.items():
+                columns = [one for one in declared.split(", ") if f"{table}.{one}" not in absent]
+                if table in absent:
+                    continue
+                connection.execute(f"CREATE TABLE {table} ({', '.join(map(_quoted, columns))})")
+                connection.executemany(
+                    f"INSERT INTO {table} VALUES ({', '.join('?' * len(columns))})",
+                    [[row.get(column) for column in columns] for row in rows[table]],
+                )
+            for table, named in self.tables.items():
+                connection.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, name TEXT)")
+                connection.executemany(f"INSERT INTO {table} VALUES (?, ?)", named)
+            connection.commit()
+        return Path(path)
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"'

@@ -10,10 +10,13 @@ import re
 from opscope.errors import InputError
 
 __all__ = [
+    "format_byte_rate",
     "format_bytes",
     "format_count",
     "format_duration",
     "format_extent",
+    "format_flop_count",
+    "format_flop_rate",
     "format_fraction",
     "ns_to_ms",
     "parse_bytes",
@@ -53,6 +56,26 @@ def format_bytes(size_bytes: float | None) -> str:
         if abs(size_bytes) >= 0.9995 * factor:
             return f"{_significant(size_bytes / factor)} {unit}"
     return f"{size_bytes:.0f} B"
+
+
+def format_byte_rate(bytes_per_s: float | None) -> str:
+    """`4.28 TB/s`; "–" for unknown."""
+    return "–" if bytes_per_s is None else f"{format_bytes(bytes_per_s)}/s"
+
+
+def format_flop_count(flop_count: float | None) -> str:
+    """`1.10 TFLOP`; "–" for unknown."""
+    if flop_count is None:
+        return "–"
+    for factor, unit in ((1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1e3, "kFLOP")):
+        if abs(flop_count) >= 0.9995 * factor:
+            return f"{_significant(flop_count / factor)} {unit}"
+    return f"{flop_count:.0f} FLOP"
+
+
+def format_flop_rate(flop_per_s: float | None) -> str:
+    """`812 TFLOP/s`; "–" for unknown."""
+    return "–" if flop_per_s is None else f"{format_flop_count(flop_per_s)}/s"
 
 
 def format_fraction(fraction: float | None) -> str:

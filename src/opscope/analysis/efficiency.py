@@ -77,10 +77,19 @@ class Roofline:
         min_bytes: Likewise.
         attainable_ns: Time the same work needs at the device's limits: per call the longer of bytes over
             bandwidth and operations over the peak of their type. None if no limit is known.
-        bound: What limits most of its device time.
-        bound_ns: Device time by what limits it.
-        data_type: Type whose peak was taken for most of the time.
+        bound: What limits most of its device time; None where that is unknown for half of it.
+        bound_ns: Device time by what limits it. May reach beyond the costed part: that a call is shorter than
+            its launch shows without knowing its cost.
+        data_type: Type whose peak was taken for most of the time; None where nothing was computed.
         tensor_cores: For most of the time of products; None if unknown.
+        held_ns: The part of `costed_ns` that `attainable_ns` is about, so that the fraction compares like
+            with like; None: all of it. Collectives and copies to or from the host are held against nothing.
+        cache_resident_ns: The part of `held_ns` whose calls move fewer bytes than the level-2 cache holds
+            (or, if faster than memory, less than twice as many). Such data may come from there: a fraction
+            above 1 then is no error.
+        excess_ns: The part of `costed_ns` that took less time than what was counted needs at the limits,
+            though no cache explains it: it did less (one tensor passed twice, a causal mask, Winograd's
+            algorithm). It is held against nothing.
     """
 
     device_ns: int
@@ -92,6 +101,15 @@ class Roofline:
     bound_ns: Mapping[Bound, int] = field(default_factory=dict)
     data_type: DataType | None = None
     tensor_cores: TensorCoreUse | None = None
+    held_ns: int | None = None
+    cache_resident_ns: int = 0
+    excess_ns: int = 0
+
+    @property
+    def is_cache_resident(self) -> bool:
+        """Whether most of what is held against the limits may be served by the level-2 cache."""
+        held_ns = self.costed_ns if self.held_ns is None else self.held_ns
+        return self.cache_resident_ns * 2 > held_ns
 
     @property
     def arithmetic_intensity(self) -> float | None:
@@ -112,18 +130,24 @@ class Roofline:
 
     @property
     def fraction(self) -> float | None:
-        """Attainable over actual time: 1 is at the limit."""
-        return (
-            None if self.attainable_ns is None or not self.costed_ns else self.attainable_ns / self.costed_ns
-        )
+        """Attainable over actual time: 1 is at the limit, more only where a cache served.
+
+        None where less than half of the costed time is held against the limits.
+        """
+        held_ns = self.costed_ns if self.held_ns is None else self.held_ns
+        if self.attainable_ns is None or not held_ns or held_ns * 2 < self.costed_ns:
+            return None
+        return self.attainable_ns / held_ns
 
 
 @dataclass(frozen=True)
 class CallEfficiency:
     """Calls of one operator with the same arguments. `shapes` and `concrete` are JSON text as recorded.
 
-    `kernels` are the distinct names it launched, most time first; `gap_ns` is what reaching the limit would
-    save, device time minus attainable time; None if unknown.
+    `operator` is the activity's name for launches of no operator (`attribution` then says why they have
+    none). `kernels` are the distinct names it launched, most time first; `gap_ns` is what reaching the limit
+    would save, device time minus attainable time; None if unknown. `underfilled_ns` is device time of
+    launches with fewer blocks than the device holds at once.
     """
 
     call_id: int
@@ -136,6 +160,8 @@ class CallEfficiency:
     kernels: tuple[str, ...]
     cost: CallCost
     roofline: Roofline
+    attribution: str | None = None
+    underfilled_ns: int = 0
 
     @property
     def gap_ns(self) -> float | None:
@@ -148,7 +174,9 @@ class CallEfficiency:
 class CostCoverage:
     """The share of all device time whose cost is known.
 
-    `uncosted` names the operators, or kernels of none, with the most unknown time: name, time in ns, reason.
+    `uncosted` names the operators, or activities of none, whose bytes or operations are unknown: name, time
+    in ns, the reason of most of it; most time first. Complete: with Σ `costed_ns` of the calls it is all
+    device time.
     """
 
     bytes_fraction: float | None = None
@@ -163,7 +191,8 @@ class Efficiency:
     Attributes:
         limits: Of the device; None where devices differ or are unknown.
         operators: By operator name.
-        kernels: By (operator name or None, kernel name); only where a call launches one kernel of cost.
+        kernels: By (operator name, kernel name), and under None as operator of all launches of the kernel
+            together, whoever launched it. A kernel has its call's cost where it alone does the call's work.
         calls: The distinct calls, most device time first.
     """
 

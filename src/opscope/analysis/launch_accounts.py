@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from opscope.analysis.common_device import common_device
 from opscope.analysis.parallelism import (
-    DeviceFacts,
     LaunchFacts,
     OperatorCall,
     ParallelismAccount,
@@ -49,7 +49,7 @@ def launch_accounts(
     ]
     ids = sorted({one.example_operator_id for _, _, one in wanted if one.example_operator_id is not None})
     calls = {row["operator_id"]: row for row in session.records(sql("example_calls"), [ids])}
-    device = _device(session)
+    device = common_device(session)
     found: dict[tuple[str | None, str], list[LaunchAccount]] = {}
     for owner, kernel, geometry in wanted:
         row = calls.get(geometry.example_operator_id)
@@ -84,19 +84,3 @@ def _call(row: dict[str, str | None]) -> OperatorCall:
         strides=row["strides"],
         concrete=row["concrete"],
     )
-
-
-_DEVICE_SQL = """
-SELECT DISTINCT name, compute_major, compute_minor, sm_count, max_threads_per_sm, registers_per_sm,
-    shared_memory_per_sm_bytes
-FROM devices WHERE activity_count > 0"""
-
-
-def _device(session: Session) -> DeviceFacts | None:
-    """The device, where all devices in use are alike."""
-    rows = session.records(_DEVICE_SQL)
-    if len(rows) != 1:
-        return None
-    row = rows[0]
-    major, minor = row.pop("compute_major"), row.pop("compute_minor")
-    return DeviceFacts(compute_capability=None if major is None else f"{major}.{minor}", **row)

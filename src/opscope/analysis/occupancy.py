@@ -1,4 +1,4 @@
-"""How many blocks of a launch fit on one multiprocessor, and what stops more from fitting.
+"""How many blocks of a launch fit on one multiprocessor, what stops more from fitting, how a grid fills all.
 
 The arithmetic of NVIDIA's occupancy calculator for compute capabilities whose limits are known; an unknown
 one gives None, never a guess. What the launch leaves open (shared memory carve-out, barriers) is assumed not
@@ -7,12 +7,23 @@ to limit.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from opscope.hardware.architectures import architecture
 from opscope.text_enum import TextEnum
 
-__all__ = ["Limiter", "Residency", "SmLimits", "residency", "sm_limits"]
+__all__ = [
+    "WARP_SIZE",
+    "Limiter",
+    "Residency",
+    "SmLimits",
+    "Waves",
+    "recorder_estimate",
+    "residency",
+    "sm_limits",
+    "waves_of",
+]
 
 WARP_SIZE = 32
 # Source: cuda_occupancy.h of CUDA 13.0, register file partitions and granularity.
@@ -54,6 +65,22 @@ class Residency:
     def occupancy(self) -> float:
         """Resident warps over the most there can be, 0–1."""
         return self.warps_per_sm / self.max_warps_per_sm
+
+
+@dataclass(frozen=True)
+class Waves:
+    """How a grid fills the device: `count` passes over all slots, the last one filled to `tail_fraction`."""
+
+    blocks: int
+    slots: int
+    residency: Residency
+    count: float
+    tail_fraction: float
+
+    @property
+    def tail_loss(self) -> float:
+        """Share of the slots of all passes that stay empty, 0–1: the loss if all blocks take equally long."""
+        return 1 - self.count / math.ceil(self.count)
 
 
 def sm_limits(compute_capability: str | None) -> SmLimits | None:
@@ -100,6 +127,25 @@ def residency(
         return None  # it ran, so a limit assumed here is not the device's
     limiters = tuple(limiter for limiter, count in known.items() if count == blocks)
     return Residency(blocks, blocks * warps, max_warps, limiters)
+
+
+def waves_of(held: Residency, *, blocks: int, sm_count: int) -> Waves | None:
+    """Waves of a grid; None for a grid or device without any block or multiprocessor."""
+    if blocks <= 0 or sm_count <= 0:
+        return None
+    slots = held.blocks_per_sm * sm_count
+    return Waves(blocks, slots, held, blocks / slots, (blocks % slots or slots) / slots)
+
+
+def recorder_estimate(held: Residency, *, blocks: int, threads: int, sm_count: int) -> float:
+    """What Kineto writes as estimated occupancy, 0–1: the least of what fits and what the grid holds.
+
+    It counts threads, not warps, and rounds to whole percents.
+
+    Source: pytorch/kineto, libkineto/src/CudaDeviceProperties.cpp (`kernelOccupancy`).
+    """
+    resident = min(float(held.blocks_per_sm), blocks / sm_count)
+    return resident * threads / (held.max_warps_per_sm * WARP_SIZE)
 
 
 def _blocks_by_registers(limits: SmLimits, warps: int, registers_per_thread: int) -> int | None:

@@ -9,11 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from opscope.analysis.accuracy import Accuracy, measure_accuracy
+from opscope.analysis.common_device import common_device
+from opscope.analysis.efficiency import Efficiency
+from opscope.analysis.improvement import OperatorImprovement, find_improvements
 from opscope.analysis.launch_accounts import LaunchAccount, launch_accounts
+from opscope.analysis.launch_quality import LaunchQuality, launch_quality
+from opscope.analysis.program.totals import program_totals
+from opscope.analysis.program.values import ProgramTotals
 from opscope.analysis.provenance import read_provenance
 from opscope.analysis.queries import sql
+from opscope.analysis.roofline.measure import measure_efficiency
+from opscope.analysis.session_limits import limits_of_session
+from opscope.analysis.timeline.measure import measure_timeline
+from opscope.analysis.timeline.values import Timeline
 from opscope.analysis.totals import (
     CategoryTotal,
     KernelTotal,
@@ -69,7 +80,11 @@ class Summary:
     `operators` are ranked by self device time (by self CPU time where `has_device` is false), `kernels` by
     time. Both are complete; renderers cut them. `torch_version` is the release whose tables were asked, with
     how and why it was taken for the trace's. `accounts` tell by (operator, kernel) how launches
-    parallelize; those of the operator None are of a kernel whoever launched it.
+    parallelize; those of the operator None are of a kernel whoever launched it. `advice` says what to change,
+    the largest gain first, and is None where no one asked for it; `findings` qualify the data.
+    `limits_reason` says why the device has no limits, or which measurements of it were passed over.
+    `quality` says how well each launch configuration fills the device; `improvements`, by operator, what
+    could be better in the kernels that take most time.
     """
 
     traces: tuple[str, ...]
@@ -95,6 +110,13 @@ class Summary:
     torch_version_grade: Grade | None = None
     torch_version_reason: str | None = None
     accounts: Mapping[tuple[str | None, str], tuple[LaunchAccount, ...]] = field(default_factory=dict)
+    efficiency: Efficiency = field(default_factory=Efficiency)
+    limits_reason: str | None = None
+    quality: tuple[LaunchQuality, ...] = ()
+    improvements: Mapping[str, OperatorImprovement] = field(default_factory=dict)
+    timeline: Timeline = field(default_factory=Timeline)
+    program: ProgramTotals = field(default_factory=ProgramTotals)
+    advice: tuple[Finding, ...] | None = None
 
     @property
     def attributed_fraction(self) -> float | None:
@@ -137,8 +159,20 @@ _STEPS_SQL = """
 SELECT trace_id, step, duration_ns, device_ns, kernel_count FROM steps ORDER BY trace_id, start_ns"""
 
 
-def summarize(session: Session) -> Summary:
-    """The Summary of a Session."""
+def summarize(
+    session: Session, *, measured_dir: Path | None = None, ceilings_file: Path | None = None
+) -> Summary:
+    """The Summary of a Session, without advice: `advice.assess` adds it.
+
+    Args:
+        session: The Session.
+        measured_dir: Folder of measured device limits; the data sheet's are used if it holds none.
+        ceilings_file: One measurement to use instead.
+
+    Raises:
+        InputError: The file cannot be used, or is of another GPU than the recording.
+    """
+    limits, limits_reason = limits_of_session(session, measured_dir, ceilings_file)
     provenance = read_provenance(session)
     totals = session.records(_TOTALS_SQL)[0]
     launches = session.records(sql("launches"))
@@ -147,6 +181,10 @@ def summarize(session: Session) -> Summary:
     operators = operator_totals(session, launches, provenance, device_time_ns, has_device=has_device)
     kernels = kernel_totals(launches, provenance, device_time_ns)
     traces = session.query("SELECT source, rank FROM traces ORDER BY trace_id")
+    efficiency = measure_efficiency(session, limits)
+    quality = launch_quality(session, launches)
+    device = common_device(session)
+    capability = None if device is None else device.compute_capability
     return Summary(
         traces=tuple(source for source, _ in traces),
         ranks=tuple(rank for _, rank in traces),
@@ -171,5 +209,11 @@ def summarize(session: Session) -> Summary:
             kernels,
             torch_version=provenance.torch_version,
         ),
+        efficiency=efficiency,
+        quality=quality,
+        improvements=find_improvements(session, operators, quality, efficiency, capability),
+        limits_reason=limits_reason,
+        timeline=measure_timeline(session),
+        program=program_totals(session),
         **totals,
     )

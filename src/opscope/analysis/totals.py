@@ -24,6 +24,7 @@ __all__ = [
     "LaunchGeometry",
     "OperatorTotal",
     "category_totals",
+    "geometry_of",
     "kernel_totals",
     "operator_totals",
 ]
@@ -216,16 +217,7 @@ def kernel_totals(
 def _geometries(rows: list[dict[str, Any]]) -> tuple[LaunchGeometry, ...]:
     merged: dict[LaunchGeometry, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
-        geometry = LaunchGeometry(
-            _triple(row, "grid"),
-            _triple(row, "block"),
-            row["registers_per_thread"],
-            row["shared_memory_bytes"],
-            row["occupancy_estimate"],
-            calls=0,
-            total_ns=0,
-        )
-        merged[geometry].append(row)
+        merged[replace(geometry_of(row), calls=0, total_ns=0, example_operator_id=None)].append(row)
     found = [
         replace(
             geometry,
@@ -236,6 +228,20 @@ def _geometries(rows: list[dict[str, Any]]) -> tuple[LaunchGeometry, ...]:
         for geometry, alike in merged.items()
     ]
     return tuple(sorted(found, key=lambda geometry: -geometry.total_ns))
+
+
+def geometry_of(row: dict[str, Any]) -> LaunchGeometry:
+    """The launch configuration of one row of `launches.sql`."""
+    return LaunchGeometry(
+        _triple(row, "grid"),
+        _triple(row, "block"),
+        row["registers_per_thread"],
+        row["shared_memory_bytes"],
+        row["occupancy_estimate"],
+        calls=row["calls"],
+        total_ns=row["total_ns"],
+        example_operator_id=row["example_operator_id"],
+    )
 
 
 def _triple(row: dict[str, Any], name: str) -> tuple[int, int, int] | None:

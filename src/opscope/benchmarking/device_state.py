@@ -10,13 +10,14 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Protocol
 
 from opscope.errors import DependencyError, MeasurementError, OpscopeError
 from opscope.model.benchmark import DeviceState
 from opscope.workloads.runtime import require_torch
 
-__all__ = ["DeviceMonitor", "NoMonitor", "NvmlMonitor", "monitor_for"]
+__all__ = ["DeviceMonitor", "NoMonitor", "NvmlMonitor", "driver_version", "monitor_for"]
 
 _GPU_IDLE = 0x1  # no work, so no clocks: not a reason that slows work down
 # Source: nvml.h of CUDA 13, nvmlClocksEventReason* (nvmlClocksThrottleReason* before driver 535).
@@ -35,6 +36,7 @@ _THROTTLE_REASONS = {
 # The same query under its name since driver 535 and the one before; drivers and bindings know one or both.
 _REASON_QUERIES = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
 _MILLIWATTS_PER_WATT = 1000
+_DRIVER_FILE = Path("/sys/module/nvidia/version")
 
 
 class DeviceMonitor(Protocol):
@@ -146,6 +148,24 @@ def monitor_for(device: str) -> tuple[DeviceMonitor, str | None]:
         return NvmlMonitor(device), None
     except OpscopeError as error:
         return NoMonitor(), str(error)
+
+
+def driver_version() -> str | None:
+    """Version of NVIDIA's driver, e.g. `"580.159.04"`, by NVML or its kernel module; None without one."""
+    try:
+        nvml = _require_pynvml()
+        nvml.nvmlInit()
+        version = nvml.nvmlSystemGetDriverVersion()
+    except DependencyError:
+        pass
+    except nvml.NVMLError:
+        pass
+    else:
+        return version.decode() if isinstance(version, bytes) else str(version)  # bytes in older bindings
+    try:
+        return _DRIVER_FILE.read_text(encoding="ascii").strip() or None
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 def _require_pynvml() -> Any:

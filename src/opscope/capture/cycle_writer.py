@@ -73,6 +73,7 @@ class CycleWriter:
             CaptureError: They cannot be written.
         """
         trace_path = self.directory / self.file_names[index]
+        structure, structure_gaps = recording.structure()
         names = recording.export(trace_path)
         enrichment = collect(names, kernels_folder(trace_path), self.find_origins)
         schedule = self.schedule
@@ -92,9 +93,10 @@ class CycleWriter:
             kernels=enrichment.kernels,
             kernel_sources=enrichment.kernel_sources,
             registrations=enrichment.registrations,
-            gaps=enrichment.gaps,
+            gaps=(*enrichment.gaps, *structure_gaps),
             regions=recording.regions,
             ended_by=end.ended_by,
+            structure=structure,
         )
         write_sidecar(sidecar_path(trace_path), sidecar)
         return Cycle(index, trace_path, sidecar_path(trace_path), sidecar)

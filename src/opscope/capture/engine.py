@@ -44,6 +44,10 @@ class CaptureEngine(Protocol):
         """Write the trace."""
         ...
 
+    def events(self) -> list[Any]:
+        """Roots of torch's own tree of what was recorded, once it is stopped."""
+        ...
+
 
 def check_engine(name: str) -> str:
     """The name of an engine, as it is.
@@ -98,6 +102,10 @@ class _ProfilerEngine:
     def save(self, path: str) -> None:
         self._profile.export_chrome_trace(path)
 
+    def events(self) -> list[Any]:
+        roots: list[Any] = self._profile.profiler.kineto_results.experimental_event_tree()
+        return roots
+
 
 class _AutogradEngine:
     """`torch.autograd.profiler.profile`, entered in the two halves that torch.profiler enters it in."""
@@ -127,3 +135,7 @@ class _AutogradEngine:
 
     def save(self, path: str) -> None:
         self._profile.export_chrome_trace(path)
+
+    def events(self) -> list[Any]:
+        roots: list[Any] = self._profile.kineto_results.experimental_event_tree()
+        return roots

@@ -22,9 +22,11 @@ from typing import Any
 
 from opscope.capture.engine import make_engine
 from opscope.capture.export import export_trace
+from opscope.capture.python_structure import read_structure
 from opscope.capture.trace_names import TraceNames, read_trace_names
 from opscope.errors import CaptureError
-from opscope.model.sidecar import RecordedRegion, RecordedSettings
+from opscope.model.origin import Gap
+from opscope.model.sidecar import RecordedRegion, RecordedSettings, RecordedStructure
 from opscope.workloads.runtime import is_out_of_memory, require_torch, synchronize
 
 __all__ = ["Recording", "available_activities", "require_no_profiler"]
@@ -70,6 +72,7 @@ class Recording:
     def __init__(self, settings: RecordedSettings) -> None:
         self._annotate = require_torch().autograd.profiler.record_function
         self._engine: Any = make_engine(settings)
+        self._with_stack = settings.with_stack
         self._state = _State.NEW
         self._step: Any = None
         self._step_number = 0
@@ -170,6 +173,18 @@ class Recording:
         names = export_trace(self._engine.save, target, read_trace_names)
         self._engine = None
         return names
+
+    def structure(self) -> tuple[RecordedStructure | None, tuple[Gap, ...]]:
+        """What the program knows of the Python frames in the stopped recording, None if it holds none.
+
+        To be asked before the recording is exported. What cannot be read is a gap.
+        """
+        if not self._with_stack:
+            return None, ()
+        try:
+            return read_structure(self._engine.events()), ()
+        except Exception as error:  # noqa: BLE001 - reads torch's private parts, which may be any
+            return None, (Gap("Python frames", f"{type(error).__name__}: {error}"),)
 
     def abandon(self) -> None:
         """Stop without keeping anything; what the devices still have to say about failed work is dropped."""

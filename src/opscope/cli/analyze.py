@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from opscope.analysis.summary import Summary, summarize
+from opscope.analysis.summary import Summary
 from opscope.cli.console import (
     open_source,
     print_document,
@@ -22,6 +22,7 @@ from opscope.report.analysis_json import analysis_document
 from opscope.report.compose import analysis_report, overview_document
 from opscope.report.json_export import write_json
 from opscope.report.markdown import render_markdown
+from opscope.results import summarize
 
 __all__ = ["analyze"]
 
@@ -39,6 +40,7 @@ def analyze(
     force: bool = False,
     top: Annotated[int, Parameter(validator=Number(gte=1))] = 10,
     all: Annotated[bool, Parameter(name="--all")] = False,  # noqa: A002 - the option's name
+    ceilings: Path | None = None,
     memory_limit: str | None = None,
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
 ) -> int:
@@ -53,6 +55,8 @@ def analyze(
         force: Overwrite existing files.
         top: Operators (and kernels) to list.
         all: List every operator and kernel instead.
+        ceilings: Limits to hold calls against, of opscope devices --measure --save; else those cached on this
+            machine for the same GPU, else the data sheet's.
         memory_limit: Limit of the database engine while reading, e.g. 1GB; more spills to disk.
         threads: Worker threads; all cores by default.
     """
@@ -61,7 +65,7 @@ def analyze(
 
     with open_source(traces, memory_limit=memory_limit, threads=threads) as session:
         with status("Summarizing"):
-            summary = summarize(session)
+            summary = summarize(session, ceilings=ceilings)
         shown = None if all else top
         _print(summary, json=json, top=shown)
         written = [] if output_dir is None else _write(summary, output_dir, top=shown)

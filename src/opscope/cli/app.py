@@ -44,7 +44,12 @@ _VERBS = {
     "compare": "Compare two benchmark results, or two recordings",
     "explain": "Explain an operator, a kernel, a category or a source file",
     "devices": "Show GPUs: architecture, compute capability, -arch flag, limits and peak rates",
+    "ncu": "Read hardware counters of Nsight Compute, or profile a program with it",
+    "nvcc": "Compile a CUDA file; registers, spills and occupancy of its kernels",
+    "nsys": "Record a program with Nsight Systems, or export a report; statistics",
     "index": "List known PyTorch releases, or add tables of another build",
+    "stats": "Print nsys' statistics of a trace: calls, kernels, copies",
+    "flamegraph": "Write stacks from Python down to the kernels for flame graph viewers",
     "sql": "Query the tables of a trace or a saved session",
 }
 

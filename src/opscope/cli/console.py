@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 
@@ -41,10 +41,7 @@ class _PipeConsole(Console):
 
 def stdout_console() -> Console:
     """Console for results: as wide as the terminal up to 200 columns; 120 where there is none."""
-    probe = Console(file=sys.stdout)
-    has_width = probe.is_terminal or "COLUMNS" in os.environ
-    width = min(probe.width, _WIDEST) if has_width else _PIPED_WIDTH
-    return _PipeConsole(file=sys.stdout, width=width, highlight=False, soft_wrap=False)
+    return _wide_console(sys.stdout)
 
 
 def stderr_console() -> Console:
@@ -52,9 +49,17 @@ def stderr_console() -> Console:
     return Console(file=sys.stderr, highlight=False)
 
 
-def print_document(document: Document) -> None:
-    """Print a report Document on stdout."""
-    stdout_console().print(render_terminal(document))
+def _wide_console(stream: TextIO) -> Console:
+    probe = Console(file=stream)
+    has_width = probe.is_terminal or "COLUMNS" in os.environ
+    width = min(probe.width, _WIDEST) if has_width else _PIPED_WIDTH
+    return _PipeConsole(file=stream, width=width, highlight=False, soft_wrap=False)
+
+
+def print_document(document: Document, *, on_stderr: bool = False) -> None:
+    """Print a report Document on stdout, or on stderr where stdout is a program's own."""
+    stream = sys.stderr if on_stderr else sys.stdout
+    _wide_console(stream).print(render_terminal(document))
 
 
 def print_json(document: Any) -> None:

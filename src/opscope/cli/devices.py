@@ -1,43 +1,132 @@
-"""`opscope devices`: GPUs and compute capabilities, from tables; neither a GPU nor torch is needed."""
+"""`opscope devices`: GPUs and compute capabilities from tables, and what this machine's device reaches.
+
+The tables need neither a GPU nor torch; measuring needs both.
+"""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
-from opscope.cli.console import print_document, print_json
+from opscope.benchmarking.device_limits import measure_device
+from opscope.cli.console import print_document, print_json, refuse_existing, say_wrote, status
+from opscope.errors import InputError
 from opscope.hardware.architectures import architectures
+from opscope.hardware.devices import DeviceSpec
 from opscope.hardware.devices import devices as known_devices
-from opscope.hardware.lookup import search_devices
-from opscope.report.device_json import devices_json
+from opscope.hardware.lookup import match_device, search_devices
+from opscope.hardware.measured import (
+    LIMITS_FOLDER,
+    MeasuredLimits,
+    cache_measured,
+    measured_devices,
+    save_measured,
+)
+from opscope.provenance.cache import cache_folder
+from opscope.report.device_json import devices_json, measured_json
+from opscope.report.device_measured import measured_document
 from opscope.report.device_report import device_details_document, device_list_document
 
 __all__ = ["devices"]
 
+_MEASURING = Group("Measuring")
+
 
 def devices(
     *name: Annotated[str, Parameter(name="NAME")],
+    measure: Annotated[bool, Parameter(group=_MEASURING)] = False,
+    device: Annotated[str | None, Parameter(group=_MEASURING)] = None,
+    save: Annotated[Path | None, Parameter(group=_MEASURING)] = None,
+    force: Annotated[bool, Parameter(group=_MEASURING)] = False,
     json: bool = False,
 ) -> int:
     """Show GPUs: architecture, compute capability, -arch flag, limits and peak rates.
 
-    Without NAME, a table of all; with one, everything known of the devices it means, with sources.
+    Without NAME, a table of all; with one, everything known of the devices it means, with sources, and what
+    was measured of them here. With --measure, measure this machine's GPU: copies, reads, writes, L2 cache,
+    matrix products of each type, launches. The result is kept and used by `opscope analyze` from then on.
 
     Args:
         name: A GPU (h200, rtx 4090, or as a driver reports it), an architecture (hopper), a compute
             capability (9.0) or a target of nvcc (sm_90).
+        measure: Measure a device of this machine; takes some ten seconds.
+        device: The device to measure: cuda, cuda:N or cpu. Only with --measure.
+        save: Also write what was measured to this JSON file. Only with --measure.
+        force: Overwrite an existing file.
         json: Print one JSON document and nothing else.
     """
+    if measure:
+        if name:
+            raise InputError(
+                "--measure measures a device of this machine, not one of a name",
+                hint="Leave the name out, and choose with --device cuda:N",
+            )
+        return _measure(device or "cuda", save, force=force, json=json)
+    if device is not None or save is not None:
+        raise InputError("--device and --save belong to --measure", hint="Add --measure")
+    return _show(" ".join(name), json=json)
+
+
+def _show(name: str, *, json: bool) -> int:
     if name:
-        found = search_devices(" ".join(name))
+        found = search_devices(name)
         shown, capabilities = found.devices, found.architectures
     else:
         shown, capabilities = known_devices(), architectures()
+    measured = _measured_here() if name or json else {}
     if json:
-        print_json(devices_json(shown, capabilities))
+        print_json(devices_json(shown, capabilities, measured))
     elif name:
-        print_document(device_details_document(shown, capabilities))
+        print_document(device_details_document(shown, capabilities, measured))
     else:
         print_document(device_list_document(shown, capabilities))
     return 0
+
+
+def _measure(device: str, save: Path | None, *, force: bool, json: bool) -> int:
+    refuse_existing([] if save is None else [save], force=force)
+    with status(f"Measuring {device}"):
+        measured = measure_device(device)
+    written = [] if save is None else [save_measured(save, measured)]
+    written += _cached(measured)
+    spec = _spec_of(measured)
+    if json:
+        print_json(measured_json(measured, spec))
+    else:
+        print_document(measured_document(measured, spec))
+    say_wrote(written, on_stderr=json)
+    return 0
+
+
+def _cached(measured: MeasuredLimits) -> list[Path]:
+    """The file in the cache; without one where it is a CPU's or the folder cannot be written."""
+    if measured.compute_capability is None:
+        return []
+    try:
+        return [cache_measured(cache_folder() / LIMITS_FOLDER, measured)]
+    except InputError as error:
+        sys.stderr.write(f"note: not kept for later commands: {error}\n")
+        return []
+
+
+def _spec_of(measured: MeasuredLimits) -> DeviceSpec | None:
+    if measured.compute_capability is None:
+        return None
+    return match_device(
+        measured.device,
+        compute_capability=measured.compute_capability,
+        memory_bytes=measured.memory_bytes,
+        sm_count=measured.sm_count,
+    ).spec
+
+
+def _measured_here() -> Mapping[str, MeasuredLimits]:
+    """The newest measurement of each device in the cache, by the device's name."""
+    found = measured_devices(cache_folder() / LIMITS_FOLDER)
+    for reason in found.ignored:
+        sys.stderr.write(f"note: passed over: {reason}\n")
+    return found.newest

@@ -16,7 +16,15 @@ from opscope.hardware.architectures import Architecture, architecture, architect
 from opscope.hardware.devices import DeviceSpec, devices
 from opscope.hardware.evidence import DEVICE_PROPERTIES, Evidence
 
-__all__ = ["DeviceMatch", "SearchResult", "find_device", "match_device", "search_devices"]
+__all__ = [
+    "DeviceMatch",
+    "SearchResult",
+    "find_device",
+    "is_partition",
+    "is_same_name",
+    "match_device",
+    "search_devices",
+]
 
 # A driver reports what is left of the labelled memory: at least 0.9 of it (ECC takes 1/16 of GDDR6).
 _LEAST_MEMORY_SHARE = 0.9
@@ -102,6 +110,16 @@ def match_device(
         meant = ", ".join(one.name for one in agreeing)
         return DeviceMatch(None, f"'{whole}' may be any of {meant}")
     return _as_reported(reported, named)
+
+
+def is_partition(name: str) -> bool:
+    """Whether a name that a driver reported is that of a MIG slice."""
+    return _PARTITION.search(name) is not None
+
+
+def is_same_name(one: str, other: str) -> bool:
+    """Whether two names that drivers reported are one, but for the brand that some leave out."""
+    return one == other or (_words(one) == _words(other) != ())
 
 
 def search_devices(words: str) -> SearchResult:

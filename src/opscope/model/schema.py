@@ -115,7 +115,11 @@ TABLES: tuple[Table, ...] = (
         (
             Column("trace_id", "INTEGER", "Identity, from 0 in the order of the source's file names"),
             Column("source", "VARCHAR", "Path or address it was read from"),
-            Column("format", "VARCHAR", "`kineto`, or `kineto_legacy` (categories `Operator`, `Kernel`)"),
+            Column(
+                "format",
+                "VARCHAR",
+                "`kineto`, `kineto_legacy` (categories `Operator`, `Kernel`), or `nsys` (Nsight Systems)",
+            ),
             Column("rank", "INTEGER", "Rank in the distributed job; NULL if the trace names none"),
             Column("world_size", "INTEGER", "Ranks of the distributed job"),
             Column("backend", "VARCHAR", "Distributed backend, e.g. `nccl`"),
@@ -281,6 +285,15 @@ TABLES: tuple[Table, ...] = (
             Column("name_id", "INTEGER", "Identity"),
             Column("name", "VARCHAR", "Name as recorded; kernels are demangled"),
             Column("kind", "VARCHAR", "`kernel`, `memcpy` or `memset`"),
+        ),
+    ),
+    Table(
+        "kernel_symbols",
+        "One symbol of a kernel, in traces whose recorder keeps it (Nsight Systems).",
+        (
+            Column("name_id", "INTEGER", "The kernel's name", joins="kernel_names.name_id"),
+            Column("mangled_name", "VARCHAR", "As the compiler mangled it; NULL if the recording lacks it"),
+            Column("recorded_name", "VARCHAR", "As the recorder spells it, which is not how Kineto does"),
         ),
     ),
     Table(
@@ -571,6 +584,40 @@ TABLES: tuple[Table, ...] = (
             Column("num_stages", "INTEGER", "Pipeline stages"),
             Column("kernel_flop", "DOUBLE", "Floating-point operations, by inductor", unit="FLOP"),
             Column("kernel_num_gb", "DOUBLE", "Bytes moved by inductor's count, in 1e9 bytes", unit="GB"),
+        ),
+    ),
+    Table(
+        "call_costs",
+        "One distinct call: calls of one operator with the same recorded arguments, or launches of no "
+        "operator that are alike, with what each call must do at least. Their device time is that of their "
+        "own activities, so the rows share all device time out. Filled when first asked for.",
+        (
+            Column("call_id", "INTEGER", "Identity, from 0"),
+            Column("name", "VARCHAR", "Operator; of launches of no operator, the activity's name"),
+            Column("overload", "VARCHAR", "As in operators.overload"),
+            Column("input_shapes", "JSON", "As in operators.input_shapes"),
+            Column("input_types", "JSON", "As in operators.input_types"),
+            Column("input_strides", "JSON", "As in operators.input_strides"),
+            Column("concrete_inputs", "JSON", "As in operators.concrete_inputs"),
+            Column("attribution", "VARCHAR", "NULL for calls of an operator; else that of the launches"),
+            Column("calls", "BIGINT", "Calls; of launches of no operator, launches"),
+            Column("self_device_ns", "BIGINT", "Device time of their own activities", unit="ns"),
+            Column("flop_count", "BIGINT", "Floating-point operations of one call", unit="FLOP"),
+            Column("flop_source", "VARCHAR", "How they are counted (closed set)"),
+            Column("read_bytes", "BIGINT", "Distinct bytes one call reads from device memory", unit="B"),
+            Column("written_bytes", "BIGINT", "Distinct bytes one call writes to device memory", unit="B"),
+            Column("data_type", "VARCHAR", "Type whose peak limits its operations, e.g. `bf16`"),
+            Column("evidence", "VARCHAR", "How the bytes are known (closed set); NULL where unknown"),
+            Column("reason", "VARCHAR", "Why something is unknown"),
+        ),
+    ),
+    Table(
+        "activity_costs",
+        "One device activity and the distinct call it belongs to; every activity has one. Filled when first "
+        "asked for.",
+        (
+            Column("activity_id", "BIGINT", "The activity", joins="device_activities.activity_id"),
+            Column("call_id", "INTEGER", "Its distinct call", joins="call_costs.call_id"),
         ),
     ),
     Table(

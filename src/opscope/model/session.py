@@ -132,7 +132,16 @@ class Session:
         except InputError:
             session.close()
             raise
+        session._add_missing_tables()
         return session
+
+    def _add_missing_tables(self) -> None:
+        """Tables that were declared after the file was written are there, empty, for this connection."""
+        rows = self.query("SELECT table_name FROM duckdb_tables() WHERE database_name = current_database()")
+        stored = {name for (name,) in rows}
+        for declared in schema.TABLES:
+            if declared.name not in stored:
+                self.connection.execute(declared.create_statement(temporary=True))
 
     def _check_version(self) -> None:
         try:

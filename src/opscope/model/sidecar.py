@@ -21,9 +21,11 @@ from opscope.model.registration import OperatorRegistration
 
 __all__ = [
     "SIDECAR_SCHEMA_VERSION",
+    "RecordedModule",
     "RecordedRegion",
     "RecordedSchedule",
     "RecordedSettings",
+    "RecordedStructure",
     "Sidecar",
     "kernels_folder",
     "read_sidecar",
@@ -73,6 +75,40 @@ class RecordedRegion(msgspec.Struct, frozen=True):
     step: int
 
 
+class RecordedModule(msgspec.Struct, frozen=True):
+    """One nn.Module that another one's call called.
+
+    Args:
+        parent: The calling module as the trace names it, e.g. `BertEncoder_0`.
+        child: The called one, e.g. `BertLayer_3`.
+        name: Attribute path from the first to the second, e.g. `layer.3`.
+    """
+
+    parent: str
+    child: str
+    name: str
+
+
+class RecordedStructure(msgspec.Struct, frozen=True):
+    """What the program knew of its own Python frames.
+
+    Args:
+        files: Source files of the program, as the trace names them; every other file of the trace is a
+            library's.
+        modules: Attribute names of modules.
+        origin_ns: What to add to `call_starts_ns` for nanoseconds since the Unix epoch.
+        call_starts_ns: Starts of the Python calls that the program's own code made, ascending. Two of them
+            that started in the same nanosecond are left out.
+        call_lines: The line of its caller each was made from.
+    """
+
+    files: tuple[str, ...] = ()
+    modules: tuple[RecordedModule, ...] = ()
+    origin_ns: int = 0
+    call_starts_ns: tuple[int, ...] = ()
+    call_lines: tuple[int, ...] = ()
+
+
 class Sidecar(msgspec.Struct, frozen=True):
     """How one trace was made.
 
@@ -96,6 +132,7 @@ class Sidecar(msgspec.Struct, frozen=True):
         gaps: What of these could not be collected.
         regions: Where less than `settings.activities` was recorded, in order of time.
         ended_by: Class of the exception that ended the program inside the window, or None.
+        structure: The program behind the recorded Python frames; None without stacks.
     """
 
     trace: str
@@ -115,6 +152,7 @@ class Sidecar(msgspec.Struct, frozen=True):
     gaps: tuple[Gap, ...] = ()
     regions: tuple[RecordedRegion, ...] = ()
     ended_by: str | None = None
+    structure: RecordedStructure | None = None
 
 
 class _Version(msgspec.Struct):

@@ -9,9 +9,20 @@ from __future__ import annotations
 from typing import Any
 
 from opscope._version import __version__
+from opscope.analysis.efficiency import Roofline
 from opscope.analysis.summary import DeviceTime, StepTotal, Summary
 from opscope.analysis.totals import CategoryTotal, KernelTotal, LaunchGeometry, OperatorTotal
 from opscope.model.finding import Finding
+from opscope.report.efficiency_json import (
+    call_records,
+    coverage_record,
+    limits_record,
+    partition_records,
+    program_record,
+    roofline_record,
+    timeline_record,
+)
+from opscope.report.improvement_section import improvement_record
 from opscope.report.json_export import from_json_text
 from opscope.report.launch_account import account_records
 from opscope.report.provenance_json import (
@@ -21,7 +32,7 @@ from opscope.report.provenance_json import (
     kernel_source_record,
     location_record,
 )
-from opscope.report.selection import rank_fraction, ranked_operators, report_findings
+from opscope.report.selection import rank_fraction, ranked_findings, ranked_operators
 from opscope.units import ns_to_ms
 
 __all__ = [
@@ -53,10 +64,19 @@ def analysis_document(summary: Summary, *, top: int | None = 10) -> dict[str, An
         "ranked_by": "self_device_ns" if summary.has_device else "self_cpu_ns",
         "top_operators": [operator_record(summary, operator) for operator in operators],
         "categories": [_category(category) for category in summary.categories],
-        "kernels": [kernel_record(kernel) for kernel in summary.kernels],
+        "kernels": [
+            kernel_record(kernel, summary.efficiency.kernels.get((None, kernel.name)))
+            for kernel in summary.kernels
+        ],
         "steps": [_step(step) for step in summary.steps],
+        "limits": limits_record(summary.efficiency.limits),
+        "cost_coverage": coverage_record(summary.efficiency),
+        "calls": call_records(summary.efficiency, top),
+        "time_partition": partition_records(summary.timeline),
+        "timeline": timeline_record(summary.timeline),
+        "program": program_record(summary.program, top),
         "accuracy": accuracy_record(summary.accuracy),
-        "findings": [finding_record(finding) for finding in report_findings(summary)],
+        "findings": [finding_record(finding) for finding in ranked_findings(summary)],
     }
 
 
@@ -133,12 +153,17 @@ def operator_record(summary: Summary, operator: OperatorTotal) -> dict[str, Any]
         "input_shapes": shape_records(operator),
         "native_function": function_record(operator),
         "source": location_record(operator.source),
+        **roofline_record(summary.efficiency.operators.get(operator.name)),
+        "improvement": improvement_record(summary.improvements.get(operator.name)),
         "called_operators": [
             {"name": name, "calls": calls, "total_device_ns": total_ns}
             for name, calls, total_ns in operator.called_operators
         ],
         "kernels": [
-            {**kernel_record(kernel), "parallelism": account_records(summary, operator.name, kernel.name)}
+            {
+                **kernel_record(kernel, summary.efficiency.kernels.get((operator.name, kernel.name))),
+                "parallelism": account_records(summary, operator.name, kernel.name),
+            }
             for kernel in operator.kernels
         ],
     }
@@ -154,8 +179,8 @@ def _category(category: CategoryTotal) -> dict[str, Any]:
     }
 
 
-def kernel_record(kernel: KernelTotal) -> dict[str, Any]:
-    """One kernel, with what its name states and where its code lies."""
+def kernel_record(kernel: KernelTotal, roofline: Roofline | None = None) -> dict[str, Any]:
+    """One kernel, with what its name states, where its code lies and how far it is from the limit."""
     return {
         "name": kernel.name,
         "kind": kernel.kind,
@@ -167,6 +192,7 @@ def kernel_record(kernel: KernelTotal) -> dict[str, Any]:
         "size_bytes": kernel.size_bytes,
         "decoded": decoded_record(kernel.facts),
         "source": kernel_source_record(kernel.facts),
+        **roofline_record(roofline),
         "launches": [_geometry(geometry) for geometry in kernel.geometries],
     }
 

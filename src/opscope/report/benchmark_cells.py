@@ -9,7 +9,7 @@ import math
 
 from opscope.model.benchmark import BenchmarkRow, Ceiling, Interval, Status, Verdict
 from opscope.report.document import Strong, Text
-from opscope.units import NS_PER_MS, NS_PER_S, NS_PER_US, format_bytes
+from opscope.units import NS_PER_MS, NS_PER_S, NS_PER_US, format_byte_rate, format_flop_rate
 
 __all__ = [
     "UNKNOWN",
@@ -17,7 +17,6 @@ __all__ = [
     "ceiling_text",
     "count_cell",
     "error_cell",
-    "flop_rate",
     "interval_text",
     "median_cell",
     "percent",
@@ -29,7 +28,6 @@ __all__ = [
 
 UNKNOWN = "–"
 _UNITS = ((NS_PER_S, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "µs"), (1, "ns"))
-_FLOP_UNITS = ((1e15, "PFLOP/s"), (1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"))
 _STATUS_WORDS = {
     Status.OK: "ok",
     Status.CHECKED: "right, not timed",
@@ -111,17 +109,8 @@ def rate_cell(row: BenchmarkRow) -> str:
     """FLOP per second where the matrix ceiling binds, else bytes per second."""
     is_matrix = row.ceiling is not None and row.ceiling.startswith("matrix")
     if row.flop_per_s is not None and (is_matrix or row.bytes_per_s is None):
-        return flop_rate(row.flop_per_s)
-    return UNKNOWN if row.bytes_per_s is None else f"{format_bytes(row.bytes_per_s)}/s"
-
-
-def flop_rate(flop_per_s: float) -> str:
-    """`812 TFLOP/s`."""
-    factor, unit = next(
-        ((factor, unit) for factor, unit in _FLOP_UNITS if flop_per_s >= 0.9995 * factor), _FLOP_UNITS[-1]
-    )
-    value = flop_per_s / factor
-    return f"{value:.{_digits(value)}f} {unit}"
+        return format_flop_rate(row.flop_per_s)
+    return format_byte_rate(row.bytes_per_s)
 
 
 def ceiling_cell(row: BenchmarkRow, *, is_named: bool) -> str:
@@ -146,7 +135,7 @@ def error_cell(row: BenchmarkRow) -> str:
 
 def ceiling_text(ceiling: Ceiling) -> str:
     """`copy 4.28 TB/s (…)`."""
-    rate = flop_rate(ceiling.per_s) if ceiling.unit == "flop" else f"{format_bytes(ceiling.per_s)}/s"
+    rate = format_flop_rate(ceiling.per_s) if ceiling.unit == "flop" else format_byte_rate(ceiling.per_s)
     return f"{ceiling.name} {rate}" + (f" ({ceiling.how})" if ceiling.how else "")
 
 

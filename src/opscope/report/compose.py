@@ -6,7 +6,8 @@ from the Summary; a value no one has found is said to be unknown, never left out
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from opscope.analysis.summary import Summary
@@ -14,6 +15,7 @@ from opscope.model.environment import Environment
 from opscope.model.measurement import Latency
 from opscope.model.schema import Attribution
 from opscope.provenance.categories import category_title
+from opscope.report.advice_section import advice_blocks, advice_sections
 from opscope.report.document import (
     BarList,
     Block,
@@ -27,6 +29,7 @@ from opscope.report.document import (
     Table,
     numeric,
 )
+from opscope.report.efficiency_section import efficiency_blocks, has_efficiency
 from opscope.report.operator_section import operator_section, operator_table, ranking_paragraph
 from opscope.report.overview import (
     config_facts,
@@ -36,8 +39,10 @@ from opscope.report.overview import (
     overview_facts,
     trace_facts,
 )
+from opscope.report.program_section import program_sections, recording_hint
 from opscope.report.provenance_section import accuracy_blocks, accuracy_overview
 from opscope.report.selection import merged_findings, rank_ns, top_operators
+from opscope.report.time_section import has_timeline, time_blocks
 from opscope.units import format_count, format_duration, format_fraction
 
 __all__ = ["analysis_report", "configuration_report", "overview_document"]
@@ -84,6 +89,11 @@ def overview_document(summary: Summary, *, top: int | None = 10, title: str = ""
     ]
     if summary.kernels:
         sections.append(Section("Kernels", _kernel_blocks(summary, top)))
+    if has_efficiency(summary):
+        sections.append(Section("How far from the limit", efficiency_blocks(summary, top)))
+    if has_timeline(summary):
+        sections.append(Section("Where the GPU waits", time_blocks(summary)))
+    sections.extend(program_sections(summary, top))
     if summary.unattributed_ns:
         sections.append(Section("Unattributed time", (_unattributed_table(summary),)))
     if summary.accuracy is not None and summary.has_device:
@@ -91,6 +101,8 @@ def overview_document(summary: Summary, *, top: int | None = 10, title: str = ""
     findings = merged_findings(summary)
     if findings:
         sections.append(Section("Findings", (FindingList(findings),)))
+    if summary.advice is not None and summary.has_device:
+        sections.append(Section("What to change", advice_blocks(summary.advice)))
     return Document(title or _source_title(summary), (overview_facts(summary),), tuple(sections))
 
 
@@ -99,29 +111,46 @@ def _body(
 ) -> tuple[Section, ...]:
     operators = top_operators(summary, top)
     detailed = [operator for operator in operators if rank_ns(summary, operator) > 0]
-    details = tuple(
-        operator_section(summary, operator, f"4.{rank}") for rank, operator in enumerate(detailed, 1)
-    )
-    return (
-        Section("Overview", overview_blocks(summary, benchmark, batch_size), number="2"),
-        Section("Categories", (_category_bars(summary),), number="3"),
+    details = tuple(operator_section(summary, operator) for operator in detailed)
+    sections = [
+        Section("Overview", overview_blocks(summary, benchmark, batch_size)),
+        Section("Categories", (_category_bars(summary),)),
         Section(
             f"Top {len(detailed)} operators in detail" if detailed else "Top operators in detail",
             (ranking_paragraph(summary), operator_table(summary, operators)),
             details,
-            number="4",
         ),
-        Section("Kernels", _kernel_blocks(summary, None if top is None else max(top, 10)), number="5"),
-        Section("Unattributed time", _unattributed_blocks(summary), number="6"),
-        Section("Findings", (_finding_block(summary),), number="7"),
+        *_limit_sections(summary, top),
+        Section("Kernels", _kernel_blocks(summary, None if top is None else max(top, 10))),
+        Section("Unattributed time", _unattributed_blocks(summary)),
+        Section("Findings", (_finding_block(summary),)),
         *_accuracy_sections(summary),
-    )
+    ]
+    return tuple(_numbered(section, number) for number, section in enumerate(sections, 2))
+
+
+def _numbered(section: Section, number: int) -> Section:
+    below = (replace(one, number=f"{number}.{rank}") for rank, one in enumerate(section.sections, 1))
+    return replace(section, number=str(number), sections=tuple(below))
+
+
+def _limit_sections(summary: Summary, top: int | None) -> Iterator[Section]:
+    """Distance from the limit, waiting and advice: what needs a device."""
+    if has_efficiency(summary):
+        yield Section("How far from the limit", efficiency_blocks(summary, top))
+    hint = recording_hint(summary)
+    if has_timeline(summary):
+        yield Section("Where the GPU waits", (*time_blocks(summary), *([hint] if hint else [])))
+    yield from program_sections(summary, top)
+    if summary.advice is not None and summary.has_device:
+        blocks = () if summary.advice else advice_blocks(())
+        yield Section("What to change", blocks, advice_sections(summary.advice))
 
 
 def _accuracy_sections(summary: Summary) -> tuple[Section, ...]:
     if summary.accuracy is None or not summary.has_device:
         return ()
-    return (Section("How exact this is", accuracy_blocks(summary), number="8"),)
+    return (Section("How exact this is", accuracy_blocks(summary)),)
 
 
 def _category_bars(summary: Summary) -> BarList:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
+import msgspec
+
 from opscope.hardware.architectures import Architecture
 from opscope.hardware.devices import DeviceSpec, Peak
+from opscope.hardware.limits import published_rate
+from opscope.hardware.lookup import is_partition
+from opscope.hardware.measured import MeasuredLimits
+from opscope.model.files import finite
+from opscope.report.device_measured import measured_of
 
-__all__ = ["devices_json"]
+__all__ = ["devices_json", "measured_json"]
 
 _NUMBERS = (
     "sm_count",
@@ -25,16 +32,36 @@ _NUMBERS = (
 _OWN = ("architecture", "source", "peaks", "number_sources")
 
 
-def devices_json(devices: Sequence[DeviceSpec], architectures: Sequence[Architecture]) -> dict[str, Any]:
-    """Devices and compute capabilities; a device's architecture is found by its compute capability."""
+def devices_json(
+    devices: Sequence[DeviceSpec],
+    architectures: Sequence[Architecture],
+    measured: Mapping[str, MeasuredLimits] | None = None,
+) -> dict[str, Any]:
+    """Devices and compute capabilities; a device's architecture is found by its compute capability.
+
+    Args:
+        devices: To be told of.
+        architectures: Theirs, or those asked for.
+        measured: What was measured here, by the device's name.
+    """
     return {
         "schema_version": 1,
-        "devices": [_device(one) for one in devices],
+        "devices": [_device(one, measured or {}) for one in devices],
         "architectures": [_architecture(one) for one in architectures],
     }
 
 
-def _device(device: DeviceSpec) -> dict[str, Any]:
+def measured_json(measured: MeasuredLimits, spec: DeviceSpec | None) -> dict[str, Any]:
+    """One measurement, each rate with the share it is of the published one; None where none is published."""
+    document: dict[str, Any] = finite(msgspec.to_builtins(measured))
+    for rate, record in zip(measured.rates, document["rates"], strict=True):
+        published = None if spec is None else published_rate(spec, rate.name)
+        record["published_per_s"] = published
+        record["published_fraction"] = None if published is None else rate.per_s / published
+    return document
+
+
+def _device(device: DeviceSpec, measured: Mapping[str, MeasuredLimits]) -> dict[str, Any]:
     own = {one.name: getattr(device, one.name) for one in fields(device) if one.name not in _OWN}
     found = device.architecture
     return {
@@ -45,6 +72,10 @@ def _device(device: DeviceSpec) -> dict[str, Any]:
         "arch_flag": found and found.arch_flag,
         "least_cuda_version": found and found.least_cuda_version,
         "peaks": [_peak(one) for one in device.peaks],
+        "measured": [
+            measured_json(one, None if is_partition(one.device) else device)
+            for one in measured_of(device, measured)
+        ],
         "source": asdict(device.source),
         "sources": {name: asdict(source) for name in _NUMBERS if (source := device.source_of(name))},
     }

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from opscope.hardware.architectures import Architecture
 from opscope.hardware.devices import DataType, DeviceSpec, Peak
 from opscope.hardware.evidence import Evidence
+from opscope.hardware.lookup import is_partition
+from opscope.hardware.measured import MeasuredLimits
+from opscope.report.device_measured import TYPE_TITLES, measured_blocks, measured_of
 from opscope.report.document import (
     Block,
     Code,
@@ -20,7 +23,7 @@ from opscope.report.document import (
     Text,
     numeric,
 )
-from opscope.units import format_bytes, format_count
+from opscope.units import format_byte_rate, format_count
 
 __all__ = ["device_details_document", "device_list_document"]
 
@@ -31,19 +34,6 @@ _DENSE = (
     "CC is the compute capability. Peaks are dense (no structured sparsity), at the boost clock; bf16 is "
     "that of tensor cores that accumulate in fp32. A dash: not known for certain. Memory is as labelled."
 )
-_MEANINGS = {
-    DataType.FP64: "fp64",
-    DataType.FP64_TENSOR: "fp64, tensor cores",
-    DataType.FP32: "fp32",
-    DataType.TF32: "tf32",
-    DataType.FP16: "fp16, sums in fp32",
-    DataType.FP16_FP16_ACCUMULATE: "fp16, sums in fp16",
-    DataType.BF16: "bf16, sums in fp32",
-    DataType.FP8: "fp8, sums in fp32",
-    DataType.FP8_FP16_ACCUMULATE: "fp8, sums in fp16",
-    DataType.INT8: "int8, sums in int32",
-    DataType.FP4: "fp4, sums in fp32",
-}
 
 
 def device_list_document(
@@ -66,9 +56,22 @@ def device_list_document(
     return Document("GPUs", sections=(Section("", (*blocks, more)),))
 
 
-def device_details_document(devices: Sequence[DeviceSpec], architectures: Sequence[Architecture]) -> Document:
-    """All facts of some devices and of their compute capabilities, with sources."""
-    sections = [_device_section(one) for one in devices]
+def device_details_document(
+    devices: Sequence[DeviceSpec],
+    architectures: Sequence[Architecture],
+    measured: Mapping[str, MeasuredLimits] | None = None,
+) -> Document:
+    """All facts of some devices and of their compute capabilities, with sources.
+
+    Args:
+        devices: To be shown.
+        architectures: Theirs, or those asked for.
+        measured: What was measured here, by the device's name.
+    """
+    sections = []
+    for one in devices:
+        sections.append(_device_section(one))
+        sections += [_measured_section(one, its) for its in measured_of(one, measured or {})]
     sections += [_architecture_section(one) for one in architectures]
     return Document("", sections=tuple(sections))
 
@@ -97,6 +100,13 @@ def _device_section(device: DeviceSpec) -> Section:
     if device.note:
         blocks.append(Paragraph(device.note))
     return Section(device.name, tuple(blocks))
+
+
+def _measured_section(device: DeviceSpec, measured: MeasuredLimits) -> Section:
+    """What was measured; nothing published holds for a slice."""
+    is_slice = is_partition(measured.device)
+    title = measured.device if is_slice else device.name
+    return Section(f"Measured: {title}", measured_blocks(measured, None if is_slice else device))
 
 
 def _device_facts(device: DeviceSpec) -> Iterator[tuple[str, Text]]:
@@ -128,7 +138,7 @@ def _device_facts(device: DeviceSpec) -> Iterator[tuple[str, Text]]:
 
 def _peak_table(device: DeviceSpec) -> Table:
     columns = (Column("Dense peak"), numeric("Rate"), Column("Known from"))
-    rows = tuple((_MEANINGS[one.data_type], _rate(one), _origin(one, device)) for one in device.peaks)
+    rows = tuple((TYPE_TITLES[one.data_type], _rate(one), _origin(one, device)) for one in device.peaks)
     return Table(columns, rows)
 
 
@@ -197,8 +207,7 @@ def _toolkits(one: Architecture) -> str:
 
 
 def _bandwidth(device: DeviceSpec) -> str:
-    rate = device.memory_bandwidth_bytes_per_s
-    return _UNKNOWN if rate is None else f"{format_bytes(rate)}/s"
+    return format_byte_rate(device.memory_bandwidth_bytes_per_s)
 
 
 def _rate(peak: Peak | None) -> str:

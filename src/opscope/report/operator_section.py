@@ -10,7 +10,6 @@ from opscope.analysis.totals import KernelTotal, LaunchGeometry, OperatorTotal
 from opscope.provenance.categories import category_title
 from opscope.report.document import (
     Block,
-    BulletList,
     Code,
     Column,
     FactList,
@@ -21,8 +20,9 @@ from opscope.report.document import (
     Text,
     numeric,
 )
+from opscope.report.efficiency_section import has_efficiency, limit_cells, operator_limit_facts
+from opscope.report.improvement_section import improvement_blocks
 from opscope.report.launch_account import account_blocks
-from opscope.report.observations import launch_observations
 from opscope.report.provenance_section import operator_chain_facts
 from opscope.report.selection import rank_fraction
 from opscope.units import format_count, format_duration, format_extent, format_fraction
@@ -49,6 +49,7 @@ def operator_table(summary: Summary, operators: tuple[OperatorTotal, ...]) -> Ta
     titles: tuple[str, ...]
     if summary.has_device:
         titles = ("Calls", "Self device", "Share", "Total device", "Self CPU", "Launches")
+        titles += ("Of limit", "Bound") if has_efficiency(summary) else ()
     else:
         titles = ("Calls", "Self CPU", "Share", "Total CPU")
     rows = tuple(
@@ -70,10 +71,11 @@ def _operator_cells(summary: Summary, operator: OperatorTotal) -> tuple[Text, ..
         format_duration(operator.total_device_ns),
         format_duration(operator.self_cpu_ns),
         format_count(operator.kernel_launches),
+        *(limit_cells(summary.efficiency.operators.get(operator.name)) if has_efficiency(summary) else ()),
     )
 
 
-def operator_section(summary: Summary, operator: OperatorTotal, number: str) -> Section:
+def operator_section(summary: Summary, operator: OperatorTotal) -> Section:
     """All that is known of one operator: times, shapes, kernels with their launch geometry, observations."""
     blocks: list[Block] = [_operator_facts(summary, operator)]
     if operator.input_shapes:
@@ -82,10 +84,10 @@ def operator_section(summary: Summary, operator: OperatorTotal, number: str) -> 
         blocks.append(_geometry_table(operator))
     for kernel in operator.kernels[:_ACCOUNTS]:
         blocks.extend(account_blocks(summary, operator.name, kernel.name, names_kernel=True))
-    points = launch_observations(operator, _sm_count(summary))
-    if points:
-        blocks += [Paragraph(Strong("Research points")), BulletList(points)]
-    return Section(operator.name, tuple(blocks), number=number)
+    improvement = summary.improvements.get(operator.name)
+    if improvement is not None:
+        blocks += [Paragraph(Strong("Research points")), *improvement_blocks(improvement)]
+    return Section(operator.name, tuple(blocks))
 
 
 def _operator_facts(summary: Summary, operator: OperatorTotal) -> FactList:
@@ -108,6 +110,8 @@ def _operator_facts(summary: Summary, operator: OperatorTotal) -> FactList:
             ),
             ("Kernel launches", format_count(operator.kernel_launches)),
         ]
+    if has_efficiency(summary) and operator.self_device_ns:
+        facts += operator_limit_facts(summary, operator.name)
     total, own = format_duration(operator.total_cpu_ns), format_duration(operator.self_cpu_ns)
     facts += [
         ("CPU time", f"{own} self, {total} total"),
@@ -157,8 +161,3 @@ def _geometry_row(kernel: KernelTotal, geometry: LaunchGeometry) -> tuple[Text, 
         "–" if geometry.shared_memory_bytes is None else f"{geometry.shared_memory_bytes:,} B",
         format_fraction(geometry.occupancy_estimate),
     )
-
-
-def _sm_count(summary: Summary) -> int | None:
-    counts = {device.sm_count for device in summary.devices}
-    return counts.pop() if len(counts) == 1 else None

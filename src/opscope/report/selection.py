@@ -16,6 +16,7 @@ __all__ = [
     "merged_findings",
     "rank_fraction",
     "rank_ns",
+    "ranked_findings",
     "ranked_operators",
     "report_findings",
     "top_operators",
@@ -57,6 +58,11 @@ def report_findings(summary: Summary) -> tuple[Finding, ...]:
     if not summary.has_device and all(finding.code != _NO_DEVICE_CODE for finding in findings):
         findings.append(_cpu_ranking())
     return tuple(sorted(findings, key=lambda finding: _SEVERITY_ORDER.index(finding.severity)))
+
+
+def ranked_findings(summary: Summary) -> tuple[Finding, ...]:
+    """All there is to say: what to change, the largest gain first, then what qualifies the data."""
+    return (*(summary.advice or ()), *report_findings(summary))
 
 
 def merged_findings(summary: Summary) -> tuple[Finding, ...]:

@@ -13,11 +13,18 @@ from typing import Any
 import msgspec
 
 from opscope._version import __version__
+from opscope.analysis.efficiency import Roofline
 from opscope.analysis.summary import DeviceTime, Summary
 from opscope.analysis.totals import CategoryTotal, KernelTotal, LaunchGeometry, OperatorTotal
 from opscope.model.environment import Environment
 from opscope.model.measurement import Latency
 from opscope.report.analysis_json import finding_record, shape_records
+from opscope.report.efficiency_json import (
+    coverage_record,
+    limits_record,
+    partition_records,
+    roofline_record,
+)
 from opscope.report.provenance_json import (
     accuracy_record,
     decoded_record,
@@ -25,7 +32,7 @@ from opscope.report.provenance_json import (
     kernel_source_record,
     location_record,
 )
-from opscope.report.selection import ranked_operators, report_findings
+from opscope.report.selection import ranked_findings, ranked_operators
 from opscope.units import NS_PER_S, ns_to_ms
 
 __all__ = ["STATS_SCHEMA_VERSION", "benchmark_document", "stats_document"]
@@ -60,11 +67,16 @@ def stats_document(
         "top_aten_operators": [_operator(summary, operator) for operator in operators],
         "operator_categories": {category.category: _category(category) for category in summary.categories},
         "native_function_mapping": {operator.name: function_record(operator) for operator in operators},
-        "cuda_kernels": [_kernel(kernel) for kernel in summary.kernels],
+        "cuda_kernels": [
+            _kernel(kernel, summary.efficiency.kernels.get((None, kernel.name))) for kernel in summary.kernels
+        ],
         "unattributed": {reason: ns_to_ms(ns) for reason, ns in summary.unattributed_ns.items()},
+        "limits": limits_record(summary.efficiency.limits),
+        "cost_coverage": coverage_record(summary.efficiency),
+        "time_partition": partition_records(summary.timeline),
         "accuracy": accuracy_record(summary.accuracy),
         "benchmark": None if benchmark is None else benchmark_document(benchmark, config.get("batch_size")),
-        "findings": [finding_record(finding) for finding in report_findings(summary)],
+        "findings": [finding_record(finding) for finding in ranked_findings(summary)],
     }
 
 
@@ -134,14 +146,11 @@ def _operator(summary: Summary, operator: OperatorTotal) -> dict[str, Any]:
         "native_function": function_record(operator),
         "potential_cuda_file": _cuda_file(operator),
         "source": _source(operator),
-        "kernels": [_kernel(kernel) for kernel in operator.kernels],
-        "flop_count": None,
-        "min_bytes": None,
-        "arithmetic_intensity": None,
-        "achieved_flop_per_s": None,
-        "achieved_bytes_per_s": None,
-        "roofline_fraction": None,
-        "bound": None,
+        "kernels": [
+            _kernel(kernel, summary.efficiency.kernels.get((operator.name, kernel.name)))
+            for kernel in operator.kernels
+        ],
+        **roofline_record(summary.efficiency.operators.get(operator.name)),
     }
 
 
@@ -167,7 +176,7 @@ def _category(category: CategoryTotal) -> dict[str, Any]:
 _NO_GEOMETRY = LaunchGeometry(None, None, None, None, None, 0, 0)
 
 
-def _kernel(kernel: KernelTotal) -> dict[str, Any]:
+def _kernel(kernel: KernelTotal, roofline: Roofline | None) -> dict[str, Any]:
     # The kernel's own fields are those of the launch configuration it spent most time in.
     longest = kernel.geometries[0] if kernel.geometries else _NO_GEOMETRY
     return {
@@ -181,6 +190,7 @@ def _kernel(kernel: KernelTotal) -> dict[str, Any]:
         "min_ms": ns_to_ms(kernel.min_ns),
         "max_ms": ns_to_ms(kernel.max_ns),
         "size_bytes": kernel.size_bytes,
+        **roofline_record(roofline),
         **_geometry(longest),
         "launches": [
             {**_geometry(geometry), "calls": geometry.calls, "cuda_time_ms": ns_to_ms(geometry.total_ns)}

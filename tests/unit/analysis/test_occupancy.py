@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from opscope.analysis.occupancy import Limiter, Residency, residency, sm_limits
+from opscope.analysis.occupancy import (
+    Limiter,
+    Residency,
+    recorder_estimate,
+    residency,
+    sm_limits,
+    waves_of,
+)
 
 
 def held(capability: str, threads: int, registers: int | None, shared_bytes: int | None) -> Residency:
@@ -89,3 +98,39 @@ def test_a_missing_figure_or_one_that_cannot_be_gives_none(
     assert (
         residency(limits, threads=threads, registers_per_thread=registers, shared_bytes=shared_bytes) is None
     )
+
+
+@pytest.mark.parametrize(
+    ("blocks", "count", "tail_fraction", "tail_loss"),
+    [(132, 0.5, 0.5, 0.5), (264, 1.0, 1.0, 0.0), (290, 290 / 264, 26 / 264, 0.4507575), (528, 2.0, 1.0, 0.0)],
+)
+def test_waves_and_what_their_tail_loses(
+    blocks: int, count: float, tail_fraction: float, tail_loss: float
+) -> None:
+    found = waves_of(held("9.0", 128, 218, 19_200), blocks=blocks, sm_count=132)  # two blocks fit
+    assert found is not None
+    assert (found.slots, found.count) == (264, count)
+    assert (found.tail_fraction, found.tail_loss) == (tail_fraction, pytest.approx(tail_loss))
+
+
+@pytest.mark.parametrize(("blocks", "sm_count"), [(0, 132), (-1, 132), (4, 0)])
+def test_no_blocks_or_multiprocessors_make_no_waves(blocks: int, sm_count: int) -> None:
+    assert waves_of(held("9.0", 128, 32, 0), blocks=blocks, sm_count=sm_count) is None
+
+
+@given(st.integers(1, 1 << 31), st.integers(1, 256), st.integers(1, 1024))
+def test_empty_and_filled_slots_are_all_slots(blocks: int, sm_count: int, threads: int) -> None:
+    found = waves_of(held("9.0", threads, 16, 0), blocks=blocks, sm_count=sm_count)
+    assert found is not None
+    passes = -(-blocks // found.slots)
+    assert 0 <= found.tail_loss < 1
+    assert found.tail_loss == pytest.approx(1 - blocks / (passes * found.slots), abs=1e-9)
+    assert (passes - 1 + found.tail_fraction) * found.slots == pytest.approx(blocks)
+
+
+def test_the_recorder_estimates_no_more_than_the_grid_holds() -> None:
+    two = held("9.0", 128, 218, 19_200)
+    assert recorder_estimate(two, blocks=96, threads=128, sm_count=132) == pytest.approx(
+        96 / 132 * 128 / 2048
+    )
+    assert recorder_estimate(two, blocks=10_000, threads=128, sm_count=132) == two.occupancy

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from opscope.benchmarking import ceilings  # noqa: E402
+from opscope.benchmarking import ceilings, device_probes  # noqa: E402
 from opscope.benchmarking.ceilings import CEILINGS, ceiling_obstacle, measure_ceilings  # noqa: E402
 from opscope.errors import InputError  # noqa: E402
 from opscope.model.measurement import Clock  # noqa: E402
@@ -125,7 +125,7 @@ def test_an_unknown_name():
 
 
 def test_sizes_that_do_not_fit_give_way_to_smaller_ones(monkeypatch):
-    monkeypatch.setattr(ceilings, "_memory_limit", lambda _: 3 * 64 * 64 * 4 - 1)
+    monkeypatch.setattr(device_probes, "memory_limit_bytes", lambda _: 3 * 64 * 64 * 4 - 1)
     (product,) = measure_ceilings("cpu", ["copy", "matrix_float32"], SteadyTimer(1_000))
     assert "32 × 32" in product.how
 

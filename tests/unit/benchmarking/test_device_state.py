@@ -9,7 +9,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from opscope.benchmarking.device_state import NoMonitor, NvmlMonitor, monitor_for  # noqa: E402
+from opscope.benchmarking import device_state  # noqa: E402
+from opscope.benchmarking.device_state import (  # noqa: E402
+    NoMonitor,
+    NvmlMonitor,
+    driver_version,
+    monitor_for,
+)
 from opscope.errors import DependencyError, MeasurementError  # noqa: E402
 
 UUIDS = ("11111111-2222-3333-4444-555555555555", "99999999-2222-3333-4444-555555555555")
@@ -189,3 +195,19 @@ class TestNothingToRead:
         monitor, reason = monitor_for("cuda:0")
         assert isinstance(monitor, NvmlMonitor)
         assert reason is None
+
+
+class TestDriverVersion:
+    @pytest.mark.parametrize("answer", ["580.159.04", b"580.159.04"])
+    def test_by_nvml_also_of_older_bindings(self, install, answer):
+        install(FakeNvml()).nvmlSystemGetDriverVersion = lambda: answer
+        assert driver_version() == "580.159.04"
+
+    @pytest.mark.parametrize("binding", [None, FakeNvml(starts=False)])
+    def test_by_its_kernel_module_where_nvml_does_not_tell(self, monkeypatch, tmp_path, binding):
+        monkeypatch.setitem(sys.modules, "pynvml", binding)
+        file = tmp_path / "version"
+        monkeypatch.setattr(device_state, "_DRIVER_FILE", file)
+        assert driver_version() is None
+        file.write_text("550.54.15\n")
+        assert driver_version() == "550.54.15"

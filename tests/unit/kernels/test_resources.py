@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from opscope.errors import DependencyError, MeasurementError
-from opscope.kernels import resources
+from opscope.kernels import toolkit
 from opscope.kernels.build import cuda_sources
 from opscope.kernels.resources import (
     ARCHITECTURES,
@@ -53,8 +53,8 @@ def test_a_table_has_a_row_per_kernel_and_names_the_architectures_that_spill():
 
 
 def test_without_nvcc_it_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(resources, "find_cuda_tool", lambda name: None)
-    with pytest.raises(DependencyError, match="Install the CUDA toolkit"):
+    monkeypatch.setattr(toolkit, "find_cuda_tool", lambda name: None)
+    with pytest.raises(DependencyError, match="or install the CUDA toolkit"):
         compile_report()
 
 

@@ -19,6 +19,8 @@ class CostEvidence(TextEnum):
     REPLAYED = "replayed"
     SHAPE_RULES = "shape_rules"
     RECORDED = "recorded"
+    GRADIENTS = "gradients"
+    KERNEL_ARGUMENTS = "kernel_arguments"
     MATCHED = "matched"
 
     @property
@@ -31,6 +33,12 @@ _EVIDENCE_MEANINGS = {
     CostEvidence.REPLAYED: "the call ran again on tensors without data, which gives its exact results",
     CostEvidence.SHAPE_RULES: "by packaged rules from the recorded arguments",
     CostEvidence.RECORDED: "as the recorder or the compiler wrote it on the event",
+    CostEvidence.GRADIENTS: (
+        "its lists of tensors are not recorded, but the gradients of the step need just the blocks launched"
+    ),
+    CostEvidence.KERNEL_ARGUMENTS: (
+        "from the tensors given to a generated kernel, in the order in which its compiler passes them"
+    ),
     CostEvidence.MATCHED: "that of the only recorded call which launches this kernel in this geometry",
 }
 
@@ -41,6 +49,7 @@ class FlopSource(TextEnum):
     REGISTRY = "registry"
     DEFINITION = "definition"
     RECORDED = "recorded"
+    FUSED_NAMES = "fused_names"
     NONE = "none"
 
     @property
@@ -53,7 +62,8 @@ _FLOP_MEANINGS = {
     FlopSource.REGISTRY: "torch's own formula: a multiplication and an addition are 2",
     FlopSource.DEFINITION: "the defining formula, each elementary function counted as one operation",
     FlopSource.RECORDED: "as the compiler wrote it",
-    FlopSource.NONE: "it computes nothing: copies, fills, gathers",
+    FlopSource.FUSED_NAMES: "by definition of the operators that a generated kernel's name lists, once each",
+    FlopSource.NONE: "no floating-point arithmetic: copies, fills, gathers, comparisons, integers",
 }
 
 
@@ -66,7 +76,8 @@ class CallCost:
         flop_source: How they were counted; None where unknown.
         read_bytes: Distinct bytes of its inputs; what an in-place call overwrites unread does not count.
         written_bytes: Distinct bytes of its outputs; a view writes nothing.
-        data_type: Type whose peak limits its operations: of the operands of a product, else of its inputs.
+        data_type: Type whose peak limits its operations: of the operands of a product, else the one it
+            computes in, which is fp32 for 16-bit inputs.
         evidence: How the bytes are known; None where unknown.
         reason: Why something is unknown, in one phrase.
     """

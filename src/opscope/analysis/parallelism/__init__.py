@@ -7,6 +7,7 @@ algorithm. What a sentence would need and is not known leaves the sentence out.
 
 from __future__ import annotations
 
+from opscope.analysis.occupancy import Waves
 from opscope.analysis.parallelism.account import (
     Expected,
     Heading,
@@ -14,7 +15,6 @@ from opscope.analysis.parallelism.account import (
     Note,
     ParallelismAccount,
     Statement,
-    Waves,
     extent_text,
 )
 from opscope.analysis.parallelism.catalogue import families, rule_for

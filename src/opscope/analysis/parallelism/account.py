@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from opscope.analysis.occupancy import Residency
+from opscope.analysis.occupancy import Waves
 from opscope.analysis.parallelism.facts import Extent, LaunchFacts
 from opscope.model.evidence import Grade
 from opscope.text_enum import TextEnum
@@ -22,7 +22,6 @@ __all__ = [
     "ParallelismAccount",
     "Rule",
     "Statement",
-    "Waves",
     "check_launch",
     "checked",
     "extent_text",
@@ -78,17 +77,6 @@ class LaunchCheck:
     def is_explained(self) -> bool:
         """A documented configuration gives the recorded launch."""
         return self.matched is not None
-
-
-@dataclass(frozen=True)
-class Waves:
-    """How a grid fills the device: `count` passes over all slots, the last one filled to `tail_fraction`."""
-
-    blocks: int
-    slots: int
-    residency: Residency
-    count: float
-    tail_fraction: float
 
 
 Note = Statement | LaunchCheck

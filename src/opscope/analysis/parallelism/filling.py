@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from opscope.analysis.occupancy import Limiter, Residency, residency
-from opscope.analysis.parallelism.account import Heading, Statement, Waves
+from opscope.analysis.occupancy import Limiter, Residency, Waves, residency, waves_of
+from opscope.analysis.parallelism.account import Heading, Statement
 from opscope.analysis.parallelism.facts import LaunchFacts
 from opscope.analysis.parallelism.wording import plural
 from opscope.model.evidence import Grade
@@ -40,12 +40,9 @@ def resident_blocks(launch: LaunchFacts) -> Residency | None:
 def waves(launch: LaunchFacts) -> Waves | None:
     """Waves of the launch on its device; None if the multiprocessors or their limits are unknown."""
     held = resident_blocks(launch)
-    blocks, sm_count = launch.block_count, launch.sm_count
-    if held is None or not blocks or not sm_count:
+    if held is None:
         return None
-    slots = held.blocks_per_sm * sm_count
-    tail = blocks % slots or slots
-    return Waves(blocks, slots, held, blocks / slots, tail / slots)
+    return waves_of(held, blocks=launch.block_count or 0, sm_count=launch.sm_count or 0)
 
 
 def wave_statements(launch: LaunchFacts, filled: Waves | None) -> Iterator[Statement]:

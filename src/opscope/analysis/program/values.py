@@ -4,23 +4,43 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["LineTotal", "ModuleTotal", "ProgramTotals"]
+from opscope.text_enum import TextEnum
+
+__all__ = ["LineKind", "LineTotal", "ModuleTotal", "ProgramTotals"]
+
+
+class LineKind(TextEnum):
+    """What the line number of a LineTotal is.
+
+    Torch's recorder names a function by its first line; only opscope's own recordings and the oldest traces
+    say from which line of it a call was made.
+    """
+
+    EXECUTED = "executed"
+    """The line that made the calls."""
+    FUNCTION = "function"
+    """The first line of the function; what runs inside is not told apart."""
+    RUNNING = "running"
+    """Where the function stood when recording began, which is not where the work was called from."""
 
 
 @dataclass(frozen=True)
 class ModuleTotal:
     """One nn.Module instance by its place in the program.
 
+    A module that several others call has a place in each. A module called inside its own call keeps its
+    place. Ranks are summed by path.
+
     Attributes:
         path: Names from the outermost module down, joined by dots; the recorder's names (`BertLayer_3`) where
             attribute names are unknown.
         class_name: Its class.
         depth: Modules above it.
-        calls: Recorded forward calls.
+        calls: Recorded forward calls, those of a recomputation included.
         self_device_ns: Device time launched in it and in none of its submodules, forward and backward.
         total_device_ns: With its submodules.
         forward_ns: The part of `total_device_ns` launched in its forward calls.
-        backward_ns: The part launched by backward operators of its forward operators.
+        backward_ns: The part launched by backward operators of its forward operators, recomputation included.
         kernel_launches: Kernels of `total_device_ns`.
     """
 
@@ -40,28 +60,51 @@ class LineTotal:
     """One line of the user's program, with the device time launched under it as the innermost such line.
 
     A library (site-packages, torch, the standard library) is not the user's program. Backward time is charged
-    to the line of the forward operator it differentiates.
+    to the line of the forward operator it differentiates; what the backward pass launches for no forward
+    operator (gradient accumulation) to the line that called it.
+
+    Attributes:
+        file: As the recorder names it.
+        line: See `kind`.
+        function: The function it is in.
+        calls: Recorded calls of the function; None in the oldest format, which has none.
+        self_device_ns: Device time, forward and backward.
+        forward_ns: The part that no backward operator launched.
+        backward_ns: The rest.
+        kernel_launches: Kernels of `self_device_ns`.
+        kind: What `line` is.
     """
 
     file: str
     line: int
     function: str
-    calls: int
+    calls: int | None
     self_device_ns: int
     forward_ns: int
     backward_ns: int
     kernel_launches: int
+    kind: LineKind = LineKind.FUNCTION
 
 
 @dataclass(frozen=True)
 class ProgramTotals:
     """By module and by line; empty where neither modules nor stacks were recorded.
 
-    `module_ns` and `line_ns` are the device time that could be charged to any module or line; the rest of all
-    device time has none.
+    `module_ns` and `line_ns` are the device time that could be charged to any module or line, the sum of
+    their self times; the rest of all device time has none.
+
+    Attributes:
+        modules: Every recorded module, as a tree: each before its submodules, the one with more time first.
+        lines: Lines under which something was launched, most device time first.
+        module_ns: Device time with a module.
+        line_ns: Device time with a line.
+        has_modules: Whether calls of modules were recorded.
+        has_stacks: Whether Python stacks were recorded.
     """
 
     modules: tuple[ModuleTotal, ...] = ()
     lines: tuple[LineTotal, ...] = ()
     module_ns: int = 0
     line_ns: int = 0
+    has_modules: bool = False
+    has_stacks: bool = False

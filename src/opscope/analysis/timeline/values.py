@@ -8,11 +8,15 @@ from dataclasses import dataclass, field
 from opscope.text_enum import TextEnum
 
 __all__ = [
+    "DeviceStep",
     "HostTime",
     "IdleCause",
     "IdleGap",
     "LaunchLatency",
     "QueueDepth",
+    "QueueSeries",
+    "RankSkew",
+    "SkewEvidence",
     "StepStatistics",
     "TimePartition",
     "Timeline",
@@ -52,7 +56,14 @@ _MEANINGS = {
 
 @dataclass(frozen=True)
 class IdleGap:
-    """One gap in which a device did nothing. `host` names the operator, call or frame open longest in it."""
+    """One gap in which a device did nothing, by the cause of most of it.
+
+    Attributes:
+        host: Operator, call or frame that the launching thread was in for most of the gap.
+        line: The program's own Python function around it, `file:line function` (the line it begins at), where
+            stacks were recorded.
+        ended_by: Name of the activity that ended it.
+    """
 
     start_ns: int
     duration_ns: int
@@ -60,6 +71,7 @@ class IdleGap:
     step: int | None = None
     host: str | None = None
     line: str | None = None
+    ended_by: str | None = None
 
 
 @dataclass(frozen=True)
@@ -85,11 +97,37 @@ class TimePartition:
 
 
 @dataclass(frozen=True)
-class WaitingCall:
-    """Calls by which the host waited for the device, of one name and one place.
+class DeviceStep:
+    """The parts of a device's busy time, of what one step launched on it, whenever it ran."""
 
-    `line` is the user's Python line, `file:line function`, where stacks were recorded; `operator` the
-    operator it happened in, e.g. `aten::item`. `idle_ns` is device idle time that it caused.
+    trace_id: int
+    device: int
+    step: int
+    compute_ns: int
+    exposed_copy_ns: int
+    exposed_communication_ns: int
+
+    @property
+    def busy_ns(self) -> int:
+        """Their sum."""
+        return self.compute_ns + self.exposed_copy_ns + self.exposed_communication_ns
+
+
+@dataclass(frozen=True)
+class WaitingCall:
+    """Calls by which the host waited for the device, or allocated its memory, of one name and one place.
+
+    Attributes:
+        name: Runtime call, e.g. `cudaStreamSynchronize`.
+        operator: What the program called, e.g. `aten::item`: the outermost ATen operator around it, else the
+            innermost operator, else the innermost named range, e.g. `DistributedDataParallel.forward`.
+        line: The program's own Python function around it, `file:line function` (the line it begins at), where
+            stacks were recorded.
+        host_ns: Time the host spent in the calls.
+        idle_ns: Idle time of devices that the calls are blamed for: inside them, and after them as far as the
+            host had lost that time in them.
+        copy: Name of the copy by which it waits, e.g. `Memcpy HtoD (Pageable -> Device)`.
+        size_bytes: What those copies moved.
     """
 
     name: str
@@ -98,11 +136,17 @@ class WaitingCall:
     calls: int
     host_ns: int
     idle_ns: int
+    copy: str | None = None
+    size_bytes: int | None = None
 
 
 @dataclass(frozen=True)
 class LaunchLatency:
-    """Kernel start minus start of its launch call, over all launches of a trace, on one device."""
+    """Kernel start minus start of its launch call, over all launches of a trace, on one device.
+
+    A graph replay counts once, by its first kernel. `negative_count` of them begin before their launch, which
+    cannot be: clocks of host and device disagree.
+    """
 
     trace_id: int
     device: int
@@ -114,7 +158,11 @@ class LaunchLatency:
 
 @dataclass(frozen=True)
 class QueueDepth:
-    """Launched and not yet finished kernels: time-weighted mean, most, and share of the span with none."""
+    """Launched and not yet finished activities: time-weighted mean, most, and share of the span with none.
+
+    From the start of the launch call; where that was not recorded, from the start of the activity, or of the
+    span if it was launched before the recording window.
+    """
 
     trace_id: int
     device: int
@@ -124,8 +172,23 @@ class QueueDepth:
 
 
 @dataclass(frozen=True)
+class QueueSeries:
+    """Depth of a queue over time, in equal intervals from the start of the device's span to its end."""
+
+    trace_id: int
+    device: int
+    start_ns: int
+    interval_ns: float
+    mean: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class StepStatistics:
-    """Durations of a trace's steps; outliers lie beyond the quartiles by more than 1.5 times their range."""
+    """Durations of a trace's steps.
+
+    `outliers` are the numbers of steps whose duration lies beyond the quartiles by more than 1.5 times the
+    distance between them (Tukey); of fewer than four steps none is told.
+    """
 
     trace_id: int
     count: int
@@ -161,9 +224,44 @@ class HostTime:
     recorder_basis: str | None = None
 
 
+class SkewEvidence(TextEnum):
+    """How collectives of several ranks were matched."""
+
+    SEQUENCE = "sequence"
+    ORDER = "order"
+
+
+@dataclass(frozen=True)
+class RankSkew:
+    """How one rank arrived at the collectives that all ranks took part in.
+
+    A rank that arrives early waits in the collective's kernel, so the last to arrive has the shortest one. A
+    wait is what a kernel takes longer than the shortest of the same collective; no clocks are compared.
+
+    Attributes:
+        collectives: Collectives matched across ranks.
+        last_count: Of those, how often it was the last to arrive.
+        waiting_ns: Time its kernels waited for others.
+        awaited_ns: Time the kernels of the others waited for it, summed over the other ranks.
+        evidence: How the collectives were matched.
+    """
+
+    trace_id: int
+    rank: int | None
+    collectives: int
+    last_count: int
+    waiting_ns: int
+    awaited_ns: int
+    evidence: SkewEvidence
+
+
 @dataclass(frozen=True)
 class Timeline:
-    """Everything the timeline of a Session says."""
+    """Everything the timeline of a Session says.
+
+    `waits` are blamed for all idle time of cause SYNCHRONIZATION, `allocations` for all of MEMORY_ALLOCATION.
+    `skews` are empty unless several ranks are in the Session.
+    """
 
     partitions: tuple[TimePartition, ...] = ()
     waits: tuple[WaitingCall, ...] = ()
@@ -171,3 +269,6 @@ class Timeline:
     queues: tuple[QueueDepth, ...] = ()
     steps: tuple[StepStatistics, ...] = ()
     host: tuple[HostTime, ...] = ()
+    allocations: tuple[WaitingCall, ...] = ()
+    device_steps: tuple[DeviceStep, ...] = ()
+    skews: tuple[RankSkew, ...] = ()

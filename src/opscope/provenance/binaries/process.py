@@ -60,16 +60,19 @@ def _holds_device_code(path: str) -> bool:
         return False
 
 
-def units_of_process(names: Iterable[str], folder: Path | None = None) -> dict[str, KernelOrigin]:
-    """The origin of kernels, among the libraries mapped into this process.
+def units_of_process(
+    names: Iterable[str], folder: Path | None = None, maps: Path = _MAPS
+) -> dict[str, KernelOrigin]:
+    """The origin of kernels, among the libraries mapped into a process, by default this one.
 
     A name is left out if no library has it, or several have and only guessing would tell which one ran.
 
     Args:
         names: Demangled, as Kineto writes them, or mangled.
         folder: Where read libraries are kept, as for `cached_library`.
+        maps: The process's memory map, as for `mapped_libraries`.
     """
-    libraries = mapped_libraries()
+    libraries = mapped_libraries(maps)
     wanted = set(names)
     origins: dict[str, KernelOrigin] = {}
     for round_ in (

@@ -10,9 +10,10 @@ import msgspec
 from opscope.model.evidence import Grade
 from opscope.model.registration import OperatorRegistration
 from opscope.model.session import Session
+from opscope.provenance.binaries.translation_unit import internal_names, named_unit
 from opscope.provenance.inductor import complete_sources, source_locations
 from opscope.provenance.operators import OperatorTable, table_for
-from opscope.provenance.releases import Recognition, git_version, recognize
+from opscope.provenance.releases import Recognition, git_version, kernel_units, recognize
 from opscope.provenance.releases.version import parse_version
 from opscope.provenance.resolution.evidence import Evidence, IndexedSource, RecordedUnits
 from opscope.provenance.resolution.local_libraries import installed_libraries
@@ -40,7 +41,7 @@ def gather_evidence(session: Session, kernel_names: Sequence[str]) -> Evidence:
         recognition=recognition,
         operators=operators,
         sources=tuple(_sources(recognition, operators, commit)),
-        recorded=_recorded_units(session),
+        recorded={**_symbol_units(session, recognition), **_recorded_units(session)},
         user_sources=source_locations(session),
         registrations=_registrations(session),
         libraries=installed_libraries() if _is_installed(commit) else None,
@@ -117,6 +118,30 @@ def _recorded_units(session: Session) -> dict[str, RecordedUnits]:
     for name, library, unit, path, _ in session.query(_ORIGINS_SQL):
         found[name][library].append((unit, path))
     return {name: _joined(libraries) for name, libraries in found.items()}
+
+
+# A name with something of one unit in it, as nvcc writes it.
+_SYMBOLS_SQL = """
+SELECT n.name, s.mangled_name FROM kernel_symbols s JOIN kernel_names n USING (name_id)
+WHERE contains(s.mangled_name, '_GLOBAL__N_') OR contains(s.mangled_name, '_INTERNAL_') ORDER BY ALL"""
+
+
+def _symbol_units(session: Session, recognition: Recognition) -> dict[str, RecordedUnits]:
+    """By kernel name, units that its mangled names tell.
+
+    What cannot be in an identifier stands there as `_`, so that a name with it counts only if the release has
+    a unit of that name.
+    """
+    found: dict[str, set[str]] = defaultdict(set)
+    for name, mangled in session.query(_SYMBOLS_SQL):
+        found[name] |= {named_unit(one).name for one in internal_names(mangled.encode())}
+    units: dict[str, RecordedUnits] = {}
+    for name, names in found.items():
+        answer = kernel_units(name, recognition)
+        known = {unit.rpartition("/")[2] for unit in answer.units} if answer else set()
+        if names and all(unit in known or "_" not in unit for unit in names):
+            units[name] = RecordedUnits(None, tuple(sorted(names)), (None,) * len(names))
+    return units
 
 
 def _joined(libraries: Mapping[str, Sequence[tuple[str | None, str | None]]]) -> RecordedUnits:

@@ -1,0 +1,221 @@
+"""Attention composed of single operators, found by the order and the sizes of what ran around a softmax.
+
+Forward, the scores (a batched product) reach a softmax through pointwise operators of their size, and leave
+it the same way into a second product that reads them. Backward the two products before and the two after the
+softmax's gradient do. Anything else between them, and it is no attention that one kernel could replace.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from opscope.advice.product_time import Product, recorded_product
+from opscope.analysis.parallelism.facts import OperatorCall
+
+__all__ = ["ComposedAttention", "Leaf", "composed_attention"]
+
+_BACKWARD = "aten::_softmax_backward_data"
+_COPIES = ("aten::copy_", "aten::clone")
+_MASKING = ("aten::masked_fill", "aten::masked_fill_", "aten::where", "aten::_masked_softmax")
+_ADDING = ("aten::add", "aten::add_")
+_OPERAND_COPIES = 3  # of query, key and value
+_RESULT_COPIES = 1
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One operator with device time near a softmax; numbers are sums over all alike surroundings.
+
+    `begins_ns` and `ends_ns` are its start and end on the host, from the start of the softmax.
+    """
+
+    name: str
+    shapes: str | None
+    types: str | None
+    calls: int
+    device_ns: int
+    begins_ns: int = 0
+    ends_ns: int = 0
+
+    @cached_property
+    def product(self) -> Product | None:
+        """Its sizes, if it is a matrix product."""
+        return recorded_product(self.name, self.shapes, self.types)
+
+    @cached_property
+    def elements(self) -> tuple[int, ...]:
+        """Elements of each of its tensors."""
+        call = OperatorCall.from_json(self.name, shapes=self.shapes, types=self.types)
+        return tuple(tensor.element_count for tensor in call.tensors)
+
+    @cached_property
+    def type_name(self) -> str | None:
+        """Element type of its first tensor, as recorded."""
+        call = OperatorCall.from_json(self.name, shapes=self.shapes, types=self.types)
+        return call.tensors[0].type_name if call.tensors else None
+
+
+@dataclass(frozen=True)
+class ComposedAttention:
+    """One kind of attention call made of single operators.
+
+    Attributes:
+        heads: Heads of all sequences of the batch.
+        query_length: Rows of the scores.
+        key_length: Columns of the scores.
+        head_size: Elements of one head.
+        type_name: Element type of the scores' operands, as recorded.
+        calls: How often it ran.
+        parts: The operators that one kernel would replace.
+        is_backward: Whether it is the gradient.
+        has_mask: Whether something was added to the scores, or filled into them, before the softmax.
+        is_math_path: Whether scaled_dot_product_attention itself computed it so.
+    """
+
+    heads: int
+    query_length: int
+    key_length: int
+    head_size: int
+    type_name: str | None
+    calls: int
+    parts: tuple[Leaf, ...]
+    is_backward: bool
+    has_mask: bool
+    is_math_path: bool
+
+    @property
+    def device_ns(self) -> int:
+        """Device time of what one kernel would replace."""
+        return sum(part.device_ns for part in self.parts)
+
+    @property
+    def host_ns(self) -> int:
+        """Time of the host from the start of the first part to the end of the last, as recorded."""
+        return max(0, self.parts[-1].ends_ns - self.parts[0].begins_ns)
+
+
+def composed_attention(rows: Iterable[dict[str, Any]]) -> tuple[ComposedAttention, ...]:
+    """Every kind of composed attention, most device time first, of the rows of `attention_contexts.sql`."""
+    contexts: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        contexts[row["context"]].append(row)
+    found = [one for context in contexts.values() if (one := _composed(context)) is not None]
+    return tuple(sorted(found, key=lambda one: (-one.device_ns, one.heads, one.query_length)))
+
+
+def _composed(rows: list[dict[str, Any]]) -> ComposedAttention | None:
+    leaves = {
+        row["place"]: Leaf(
+            row["name"],
+            row["shapes"],
+            row["types"],
+            row["calls"],
+            row["device_ns"],
+            row["begins_ns"],
+            row["ends_ns"],
+        )
+        for row in rows
+    }
+    anchor = leaves[0]
+    scores = max(anchor.elements, default=0)
+    products = 2 if anchor.name == _BACKWARD else 1
+    before = _reached(leaves, -1, scores, products)
+    after = _reached(leaves, 1, scores, products)
+    if not scores or before is None or after is None:
+        return None
+    first, last = leaves[before], leaves[after]
+    left = (leaf.product for leaf in _between(leaves, before, 0))
+    sizes = next((one for one in left if one is not None and one.result_elements == scores), None)
+    if sizes is None:
+        return None
+    operands = _operand_sizes(first, last)
+    start = before - _copies(leaves, before, -1, operands, _OPERAND_COPIES)
+    end = after + _copies(leaves, after, 1, operands, _RESULT_COPIES)
+    return ComposedAttention(
+        heads=sizes.batch,
+        query_length=sizes.m,
+        key_length=sizes.n,
+        head_size=sizes.k,
+        type_name=first.type_name,
+        calls=anchor.calls,
+        parts=tuple(_between(leaves, start, end)),
+        is_backward=anchor.name == _BACKWARD,
+        has_mask=any(_is_mask(leaf, scores) for leaf in _between(leaves, before, 0)),
+        is_math_path=any(row["is_math"] for row in rows),
+    )
+
+
+def _reached(leaves: Mapping[int, Leaf], direction: int, scores: int, products: int) -> int | None:
+    """Place of the last of the products on one side, if only what belongs to the scores lies before it."""
+    place, met = direction, 0
+    while (leaf := leaves.get(place)) is not None:
+        product = leaf.product
+        if product is not None:
+            if not _holds_scores(product, scores):
+                return None
+            met += 1
+            if met == products:
+                return place
+        elif not _belongs(leaf, scores):
+            return None
+        place += direction
+    return None
+
+
+def _holds_scores(product: Product, scores: int) -> bool:
+    """Whether the result or an operand of a product is the matrix of scores."""
+    if product.batch < 1 or scores % product.batch:
+        return False
+    return scores in _sizes(product)
+
+
+def _belongs(leaf: Leaf, scores: int) -> bool:
+    """Whether an operator works on the scores, or copies an operand of the other product."""
+    return scores in leaf.elements or _is_copy(leaf)
+
+
+def _operand_sizes(*products: Leaf) -> frozenset[int]:
+    """Elements of what the outermost products read and write."""
+    found = (leaf.product for leaf in products)
+    return frozenset().union(*(_sizes(product) for product in found if product is not None))
+
+
+def _sizes(product: Product) -> frozenset[int]:
+    """Elements of its result and of its operands."""
+    left, right = product.batch * product.m * product.k, product.batch * product.k * product.n
+    return frozenset((product.result_elements, left, right))
+
+
+def _copies(leaves: Mapping[int, Leaf], place: int, direction: int, sizes: frozenset[int], most: int) -> int:
+    """How many copies of operands follow each other beside a product."""
+    count = 0
+    while count < most:
+        leaf = leaves.get(place + direction * (count + 1))
+        if leaf is None or not _is_copy(leaf) or not sizes.intersection(leaf.elements):
+            break
+        count += 1
+    beyond = leaves.get(place + direction * (count + 1))
+    is_others = (
+        direction < 0 and beyond is not None and beyond.product is not None and beyond.product.batch > 1
+    )
+    # The first copy after a batched product is of its result: of another attention.
+    return max(0, count - _RESULT_COPIES) if is_others else count
+
+
+def _between(leaves: Mapping[int, Leaf], start: int, end: int) -> Iterator[Leaf]:
+    return (leaves[place] for place in range(start, end + 1))
+
+
+def _is_copy(leaf: Leaf) -> bool:
+    """A copy, or generated code that is one."""
+    return leaf.name in _COPIES or (leaf.name.startswith("triton_") and "_clone" in leaf.name)
+
+
+def _is_mask(leaf: Leaf, scores: int) -> bool:
+    if leaf.name in _MASKING:
+        return True
+    return leaf.name in _ADDING and len(leaf.elements) > 1 and scores in leaf.elements

@@ -1,0 +1,25 @@
+-- One row per kind of copy kernel within a device: the operator that copied, its ancestors, what it copied.
+-- `is_strided`: the kernel reorders memory. Calls, device time, and time on the host of the operators that only pass the
+-- copy on, in ns. Reads operators, device_activities,
+-- kernel_provenance.
+WITH passing AS (
+        SELECT unnest(['aten::clone', 'aten::contiguous', 'aten::_to_copy', 'aten::to', 'aten::copy_']) AS name),
+    copy_names AS (
+        SELECT name_id, family = 'transpose' OR fields ->> 'variant' = 'strided' AS is_strided
+        FROM kernel_provenance WHERE family IN ('copy', 'transpose')),
+    launched AS (
+        SELECT a.operator_id, bool_or(coalesce(is_strided, false)) AS is_strided, sum(duration_ns) AS device_ns
+        FROM device_activities a JOIN copy_names USING (name_id)
+        WHERE operator_id IS NOT NULL GROUP BY a.operator_id)
+SELECT o.name, p.name AS parent, g.name AS grandparent, h.name AS ancestor, o.input_shapes AS shapes,
+    o.input_types AS types, is_strided, count(*) AS calls, sum(device_ns)::BIGINT AS device_ns,
+    sum(CASE WHEN p.name NOT IN (FROM passing) OR p.name IS NULL THEN o.duration_ns
+        WHEN g.name NOT IN (FROM passing) OR g.name IS NULL THEN p.duration_ns
+        ELSE g.duration_ns END)::BIGINT AS host_ns
+FROM launched JOIN operators o USING (operator_id)
+LEFT JOIN operators p ON p.operator_id = o.parent_id
+LEFT JOIN operators g ON g.operator_id = p.parent_id
+LEFT JOIN operators h ON h.operator_id = g.parent_id
+WHERE o.name IN (FROM passing)
+GROUP BY ALL
+ORDER BY device_ns DESC, o.name, shapes

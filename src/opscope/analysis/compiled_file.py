@@ -1,0 +1,72 @@
+"""A compiled file as a whole: its kernels, the occupancy they can reach, and what is to be said of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from opscope.analysis.static_occupancy import BLOCK_SIZES, KernelNeed, StaticOccupancy, static_occupancy
+from opscope.model.finding import Finding
+from opscope.toolchain.nvcc.findings import findings_of
+from opscope.toolchain.nvcc.launch_text import small_launches
+from opscope.toolchain.nvcc.values import Compilation, CompiledKernel
+
+__all__ = ["CompiledFile", "KernelOutlook", "examine_compilation"]
+
+
+@dataclass(frozen=True)
+class KernelOutlook:
+    """A kernel for one target, and the occupancy it can reach there."""
+
+    kernel: CompiledKernel
+    occupancy: StaticOccupancy
+
+
+@dataclass(frozen=True)
+class CompiledFile:
+    """What a compilation came to.
+
+    Attributes:
+        compilation: Its facts.
+        outlooks: Of its kernels, in their order.
+        findings: What is to be said.
+        dynamic_shared_bytes: Of each block, as the occupancy assumes.
+    """
+
+    compilation: Compilation
+    outlooks: tuple[KernelOutlook, ...]
+    findings: tuple[Finding, ...]
+    dynamic_shared_bytes: int = 0
+
+
+def examine_compilation(
+    compilation: Compilation,
+    source: str,
+    *,
+    block_sizes: Sequence[int] = BLOCK_SIZES,
+    dynamic_shared_bytes: int = 0,
+) -> CompiledFile:
+    """Add what follows from a compilation.
+
+    Args:
+        compilation: What the compiler told.
+        source: Text of the file.
+        block_sizes: To give the occupancy for.
+        dynamic_shared_bytes: Shared memory that launches ask for, for each block.
+    """
+    outlooks = tuple(
+        KernelOutlook(
+            kernel,
+            static_occupancy(
+                KernelNeed(
+                    kernel.registers, kernel.use.shared_bytes + dynamic_shared_bytes, kernel.max_threads
+                ),
+                kernel.target.compute_capability,
+                block_sizes,
+            ),
+        )
+        for kernel in compilation.kernels
+    )
+    return CompiledFile(
+        compilation, outlooks, findings_of(compilation, small_launches(source)), dynamic_shared_bytes
+    )

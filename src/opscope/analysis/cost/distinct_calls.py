@@ -1,0 +1,185 @@
+"""The distinct calls of a Session: whatever launched device work, alike calls as one, each activity in one.
+
+An operator's calls are alike if everything recorded of them is; what no operator's arguments describe
+(copies, kernels outside operators, CUDA graphs) is grouped by launch. The work is done in SQL: no call is a
+Python object, only a distinct one. Activities of one call stay together, so its cost is that of them all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from opscope.analysis.queries import sql
+from opscope.model.session import Session
+from opscope.provenance.kernel_names import decode
+
+__all__ = ["Collective", "DistinctCall", "TritonLaunch", "collect_calls", "collect_launches"]
+
+
+@dataclass(frozen=True)
+class TritonLaunch:
+    """What torch.compile wrote on a launch; `num_gb` counts 1e9 bytes."""
+
+    kernel: str
+    source_hash: str | None
+    num_gb: float | None
+    flop: float | None
+
+
+@dataclass(frozen=True)
+class Collective:
+    """The record of a collective operation."""
+
+    name: str
+    data_type: str | None
+    in_element_count: int | None
+    out_element_count: int | None
+    group_size: int | None
+
+
+@dataclass(frozen=True)
+class DistinctCall:
+    """Calls that are alike. Arguments are JSON text as recorded.
+
+    Attributes:
+        call_id: Its row of `call_costs`.
+        name: Operator; of launches of no operator, the activity's name.
+        attribution: None for calls of an operator; else that of the launches.
+        calls: How many.
+        self_device_ns: Device time of all their own activities.
+        read_bytes: Where a call launched copies and sets alone: what these read from device memory.
+        written_bytes: Likewise what they wrote.
+        kernel: Name of a kernel, where lists of tensors are among the arguments.
+        block_count: Blocks of all kernels of a call, likewise.
+    """
+
+    call_id: int
+    name: str
+    overload: str | None = None
+    shapes: str | None = None
+    types: str | None = None
+    strides: str | None = None
+    concrete: str | None = None
+    attribution: str | None = None
+    calls: int = 0
+    self_device_ns: int = 0
+    read_bytes: int | None = None
+    written_bytes: int | None = None
+    kernel: str | None = None
+    block_count: int | None = None
+    triton: TritonLaunch | None = None
+    collective: Collective | None = None
+
+
+# Copies between host and host touch no device memory; between peers, one device's is read, another's written.
+_DIRECTIONS = {
+    "host_to_device": (False, True),
+    "device_to_host": (True, False),
+    "device_to_device": (True, True),
+    "peer_to_peer": (True, True),
+    "host_to_host": (False, False),
+}
+_ORDER = (
+    "self_device_ns DESC, name, overload, input_shapes, input_types, input_strides, concrete_inputs, "
+    "read_bytes, written_bytes, kernel, block_count, triton_kernel, collective, in_element_count"
+)
+_LAUNCH_ORDER = (
+    "self_device_ns DESC, name, attribution, read_bytes, written_bytes, collective, in_element_count, "
+    "out_element_count"
+)
+_MAP_CALLS = """
+INSERT INTO activity_costs
+SELECT a.activity_id, m.call_id
+FROM device_activities a
+JOIN (SELECT unnest(member_ids) AS operator_id, call_id FROM distinct_calls) m USING (operator_id)
+WHERE a.attribution <> 'graph'
+    AND a.activity_id NOT IN (SELECT activity_id FROM collectives WHERE activity_id IS NOT NULL)"""
+_MAP_LAUNCHES = "INSERT INTO activity_costs SELECT unnest(member_ids), call_id FROM distinct_calls"
+
+
+def collect_calls(session: Session) -> tuple[DistinctCall, ...]:
+    """Distinct calls of operators, most device time first; their activities go into `activity_costs`."""
+    _write_transfers(session)
+    return _collect(session, f"({sql('cost/operator_calls')})", _ORDER, _MAP_CALLS, first_id=0)
+
+
+def collect_launches(session: Session, *, before_window: bool, first_id: int) -> tuple[DistinctCall, ...]:
+    """Kinds of launches that are in no call, most device time first; they go into `activity_costs`.
+
+    Args:
+        session: Whose transfers `collect_calls` has told apart.
+        before_window: Those launched before the recording window, else the others.
+        first_id: The first `call_id`.
+    """
+    query = sql("cost/other_launches").replace("?", str(before_window).upper())
+    return _collect(session, f"({query})", _LAUNCH_ORDER, _MAP_LAUNCHES, first_id=first_id)
+
+
+def _collect(
+    session: Session, rows: str, order: str, mapping: str, *, first_id: int
+) -> tuple[DistinctCall, ...]:
+    connection = session.connection
+    connection.execute(
+        "CREATE OR REPLACE TEMP TABLE distinct_calls AS "
+        f"SELECT {first_id} + row_number() OVER (ORDER BY {order}) - 1 AS call_id, * FROM {rows}"
+    )
+    connection.execute(mapping)
+    records = session.records("SELECT * EXCLUDE (member_ids) FROM distinct_calls ORDER BY call_id")
+    connection.execute("DROP TABLE distinct_calls")
+    return tuple(map(_call, records))
+
+
+def _write_transfers(session: Session) -> None:
+    """Table `transfers`: of each name of a copy or set, whether it reads and writes device memory."""
+    names = session.query(
+        "SELECT DISTINCT n.name_id, n.name FROM kernel_names n JOIN device_activities a USING (name_id) "
+        "WHERE a.kind <> 'kernel'"
+    )
+    rows = [(name_id, *_direction(name)) for name_id, name in names]
+    session.connection.execute(
+        "CREATE OR REPLACE TEMP TABLE transfers (name_id INTEGER, reads BOOLEAN, writes BOOLEAN)"
+    )
+    if rows:
+        session.connection.executemany("INSERT INTO transfers VALUES (?, ?, ?)", rows)
+
+
+def _direction(name: str) -> tuple[bool | None, bool | None]:
+    """Whether a copy or set reads and writes device memory; None if its name does not tell."""
+    decoded = decode(name)
+    if decoded.family == "memset":
+        return False, True
+    return _DIRECTIONS.get(decoded.copy_direction or "", (None, None))
+
+
+def _call(record: dict[str, Any]) -> DistinctCall:
+    return DistinctCall(
+        **{name: record[name] for name in _COLUMNS if name in record},
+        **{name: record[column] for name, column in _RENAMED.items() if column in record},
+        triton=None
+        if record.get("triton_kernel") is None
+        else TritonLaunch(
+            record["triton_kernel"], record["triton_hash"], record["kernel_num_gb"], record["kernel_flop"]
+        ),
+        collective=None
+        if record.get("collective") is None
+        else Collective(
+            record["collective"],
+            record["collective_type"],
+            record["in_element_count"],
+            record["out_element_count"],
+            record["group_size"],
+        ),
+    )
+
+
+_COLUMNS = (
+    "call_id", "name", "overload", "attribution", "calls", "self_device_ns", "read_bytes", "written_bytes",
+    "kernel", "block_count",
+)  # fmt: skip
+_RENAMED = {
+    "shapes": "input_shapes",
+    "types": "input_types",
+    "strides": "input_strides",
+    "concrete": "concrete_inputs",
+}

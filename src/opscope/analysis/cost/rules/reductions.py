@@ -1,0 +1,247 @@
+"""Results of reductions: dimensions go, or stay with size 1.
+
+Which dimensions is a recorded list of numbers; without it nothing is said, but of reductions of everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from opscope.analysis.cost.arguments import CallArguments, ScalarArgument, type_of
+from opscope.analysis.cost.effects import CallEffects
+from opscope.analysis.cost.element_types import (
+    ElementKind,
+    ElementType,
+    element_type,
+    element_type_of_code,
+)
+from opscope.analysis.cost.rules.promotion import BOOL, INT64, summed_type, to_float
+from opscope.analysis.cost.rules.results import (
+    Rule,
+    Shape,
+    dimension_of,
+    dimensions_of,
+    effects_of,
+    written_out,
+)
+
+__all__ = ["RULES", "reduced_shape"]
+
+_Typed: TypeAlias = Callable[["ElementType | None"], "ElementType | None"]
+
+
+def reduced_shape(shape: Shape, dimensions: set[int], *, keeps: bool) -> Shape:
+    """What is left of a shape."""
+    return tuple(
+        1 if position in dimensions else size
+        for position, size in enumerate(shape)
+        if keeps or position not in dimensions
+    )
+
+
+def _named_dimensions(call: CallArguments, position: int, shape: Shape) -> set[int] | None:
+    """Dimensions that an argument names, all if it is absent; None if it was not recorded."""
+    if call.is_absent(position):
+        return set(range(len(shape))) if call.values_recorded else None
+    dimensions = call.integers(position)
+    return None if dimensions is None else dimensions_of(shape, dimensions)
+
+
+def _wanted_type(call: CallArguments, position: int, natural: ElementType | None) -> ElementType | None:
+    """The type a `dtype` argument asks for, else the natural one; None if it was not recorded."""
+    argument = call.at(position)
+    if isinstance(argument, ScalarArgument):
+        code = call.integer(position)
+        return None if code is None else element_type_of_code(code)
+    return natural if call.values_recorded or position >= len(call) else None
+
+
+def _kept(element: ElementType | None) -> ElementType | None:
+    return element
+
+
+def _truth(element: ElementType | None) -> ElementType | None:
+    return element if element is not None and element.name == "uint8" else BOOL
+
+
+def _index(element: ElementType | None) -> ElementType | None:
+    return None if element is None else INT64
+
+
+def _real(element: ElementType | None) -> ElementType | None:
+    if element is None or element.kind is not ElementKind.COMPLEX:
+        return element
+    return element_type(f"float{element.size_bytes * 4}")
+
+
+def _all_dimensions(call: CallArguments) -> bool:
+    """Whether a call is of the overload without dimensions, which has fewer arguments."""
+    return len(call) <= 2 or (len(call) == 3 and call.tensor(2) is not None)
+
+
+def _sum_like(natural: _Typed) -> Rule:
+    """sum(self, *, dtype), sum(self, dim, keepdim, *, dtype)."""
+
+    def rule(call: CallArguments) -> CallEffects | None:
+        data = call.tensor(0)
+        if data is None or len(call) > 5:
+            return None
+        if _all_dimensions(call):
+            element = _wanted_type(call, 1, natural(type_of(data)))
+            return _reduced(call, set(range(len(data.shape))), False, (element,), 2)
+        dimensions, keeps = _named_dimensions(call, 1, data.shape), call.boolean(2)
+        element = _wanted_type(call, 3, natural(type_of(data)))
+        return _reduced(call, dimensions, keeps, (element,), 4)
+
+    return rule
+
+
+def _spread_like(results: int) -> Rule:
+    """var(self, unbiased), var(self, dim, unbiased or correction, keepdim); var_mean has two results."""
+
+    def rule(call: CallArguments) -> CallEffects | None:
+        data = call.tensor(0)
+        if data is None or len(call) > 4 + results:
+            return None
+        elements = (_real(type_of(data)), type_of(data))[:results]
+        if _all_dimensions(call):
+            return _reduced(call, set(range(len(data.shape))), False, elements, 2)
+        return _reduced(call, _named_dimensions(call, 1, data.shape), call.boolean(3), elements, 4)
+
+    return rule
+
+
+def _extreme_like(*types: _Typed) -> Rule:
+    """amax(self, dim, keepdim), argmax(self, dim, keepdim), any(self), any(self, dim, keepdim)."""
+
+    def rule(call: CallArguments) -> CallEffects | None:
+        data = call.tensor(0)
+        if data is None or len(call) > 3 + len(types):
+            return None
+        elements = tuple(typed(type_of(data)) for typed in types)
+        if len(call) == 1:
+            return _reduced(call, set(range(len(data.shape))), False, elements, 1)
+        return _reduced(call, _named_dimensions(call, 1, data.shape), call.boolean(2), elements, 3)
+
+    return rule
+
+
+def _largest(call: CallArguments) -> CallEffects | None:
+    """max(self): one value; max(self, dim, keepdim): values and their positions."""
+    if len(call) == 1:
+        return _extreme_like(_kept)(call)
+    if not isinstance(call.at(1), ScalarArgument):
+        return None
+    return _extreme_like(_kept, _index)(call)
+
+
+def _norm(call: CallArguments) -> CallEffects | None:
+    """norm(self, p), norm(self, p, dim, keepdim, dtype), linalg_vector_norm of the same arguments."""
+    data = call.tensor(0)
+    if data is None or len(call) > 6:
+        return None
+    natural = to_float(_real(type_of(data)))
+    if len(call) <= 2:
+        return _reduced(call, set(range(len(data.shape))), False, (natural,), 2)
+    out_position = 4 if call.tensor(4) is not None else 5
+    element = natural if out_position == 4 else _real(_wanted_type(call, 4, natural))
+    dimensions = _named_dimensions(call, 2, data.shape)
+    return _reduced(call, dimensions, call.boolean(3), (element,), out_position)
+
+
+def _log_sum(call: CallArguments) -> CallEffects | None:
+    """Logarithms of sums over the dimensions that are named."""
+    return _extreme_like(to_float)(call) if len(call) > 1 else None
+
+
+def _running(natural: _Typed) -> Rule:
+    """cumsum(self, dim, *, dtype): of the same shape."""
+
+    def rule(call: CallArguments) -> CallEffects | None:
+        data = call.tensor(0)
+        if data is None or len(call) > 4 or call.integer(1) is None:
+            return None
+        if call.name.endswith("_"):
+            return effects_of(call, (data,))
+        element = _wanted_type(call, 2, natural(type_of(data)))
+        if element is None:
+            return None
+        return effects_of(call, (written_out(data.shape, element, call.tensor(3)),), (3,))
+
+    return rule
+
+
+def _softmax(call: CallArguments) -> CallEffects | None:
+    """Like the first argument; `half_to_float` widens."""
+    data, widens = call.tensor(0), call.boolean(2)
+    element = None if data is None else type_of(data)
+    if data is None or element is None or call.integer(1) is None or widens is None or len(call) > 4:
+        return None
+    dimension_of(data.shape, call.integer(1) or 0)
+    return effects_of(
+        call,
+        (written_out(data.shape, element_type("float32") or element if widens else element, call.tensor(3)),),
+        (3,),
+    )
+
+
+def _softmax_backward(call: CallArguments) -> CallEffects | None:
+    """_softmax_backward_data(grad_output, output, dim, input_dtype)."""
+    data = call.tensor(1)
+    element = _wanted_type(call, 3, None)
+    if data is None or element is None or len(call) > 5:
+        return None
+    return effects_of(call, (written_out(data.shape, element, call.tensor(4)),), (4,))
+
+
+def _reduced(
+    call: CallArguments,
+    dimensions: set[int] | None,
+    keeps: bool | None,
+    elements: tuple[ElementType | None, ...],
+    out_position: int,
+) -> CallEffects | None:
+    """Effects of a reduction of the first argument; None if any of this is unknown."""
+    data = call.tensor(0)
+    known = [element for element in elements if element is not None]
+    if data is None or dimensions is None or keeps is None or len(known) < len(elements):
+        return None
+    shape = reduced_shape(data.shape, dimensions, keeps=keeps)
+    positions = range(out_position, out_position + len(known))
+    outputs = [
+        written_out(shape, element, call.tensor(position))
+        for position, element in zip(positions, known, strict=True)
+    ]
+    return effects_of(call, outputs, tuple(positions))
+
+
+RULES: Mapping[str, Rule] = {
+    "sum": _sum_like(summed_type),
+    "nansum": _sum_like(summed_type),
+    "prod": _sum_like(summed_type),
+    "mean": _sum_like(_kept),
+    "var": _spread_like(1),
+    "std": _spread_like(1),
+    "var_mean": _spread_like(2),
+    "std_mean": _spread_like(2),
+    "amax": _extreme_like(_kept),
+    "amin": _extreme_like(_kept),
+    "argmax": _extreme_like(_index),
+    "argmin": _extreme_like(_index),
+    "any": _extreme_like(_truth),
+    "all": _extreme_like(_truth),
+    "max": _largest,
+    "min": _largest,
+    "norm": _norm,
+    "linalg_vector_norm": _norm,
+    "logsumexp": _log_sum,
+    "cumsum": _running(summed_type),
+    "cumprod": _running(summed_type),
+    "cumsum_": _running(summed_type),
+    "cumprod_": _running(summed_type),
+    "_softmax": _softmax,
+    "_log_softmax": _softmax,
+    "_softmax_backward_data": _softmax_backward,
+    "_log_softmax_backward_data": _softmax_backward,
+}

@@ -1,0 +1,197 @@
+"""Room for improvement of one operator's kernels: what launch data say, and what only counters can tell.
+
+The topics are those a kernel engineer asks about. A statement is made only where the recording proves it;
+everything else is left to hardware counters, with the command that reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from opscope.analysis.counters.command import kernel_filter, suggest_command
+from opscope.analysis.efficiency import Bound, Efficiency, Roofline
+from opscope.analysis.launch_quality import LaunchQuality
+from opscope.analysis.occupancy import Limiter
+from opscope.analysis.queries import sql
+from opscope.analysis.totals import KernelTotal, OperatorTotal
+from opscope.model.session import Session
+from opscope.text_enum import TextEnum
+
+__all__ = ["Improvement", "OperatorImprovement", "Topic", "find_improvements"]
+
+# Above this share of the memory limit scattered accesses are excluded: a warp that used half of each 32-byte
+# sector could not reach more than half of it.
+_NEARLY_ALL = 0.75
+# Median duration of cudaLaunchKernel in recordings of PyTorch 2.11 on an H200 host (4.0 to 4.6 µs): shorter
+# kernels cannot keep the device busy alone.
+_SHORT_NS = 4_000
+_RELEVANT = 0.2  # of an operator's device time; less is noise in its report
+_POINTWISE = frozenset(("elementwise", "activation"))
+_ROW_WISE = frozenset(("normalization", "reduction"))
+
+
+class Topic(TextEnum):
+    """What can be improved; also the order of a report."""
+
+    LAUNCHES = "launches"
+    OCCUPANCY = "occupancy"
+    COALESCING = "coalescing"
+    BANK_CONFLICTS = "bank conflicts"
+    DIVERGENCE = "divergence"
+    FUSION = "fusion"
+
+
+@dataclass(frozen=True)
+class Improvement:
+    """One topic: what is known of it, or None; `needs_counters` where only they can tell the rest."""
+
+    topic: Topic
+    known: str | None
+    needs_counters: bool
+
+
+@dataclass(frozen=True)
+class OperatorImprovement:
+    """All topics for the kernel an operator spends most time in, and the ncu command for the open ones.
+
+    The command counts launches from the start of the recording; launches before it come on top.
+    """
+
+    kernel: str
+    topics: tuple[Improvement, ...]
+    command: str | None
+
+
+def find_improvements(
+    session: Session,
+    operators: Iterable[OperatorTotal],
+    quality: Iterable[LaunchQuality],
+    efficiency: Efficiency,
+    compute_capability: str | None,
+) -> dict[str, OperatorImprovement]:
+    """By operator name, for those that launched kernels.
+
+    Args:
+        session: The Session.
+        operators: Ranked by self device time.
+        quality: Of its launches, most device time first.
+        efficiency: Of its calls.
+        compute_capability: Of its device, as `"9.0"`.
+    """
+    longest = [(one, kernel) for one in operators if (kernel := _longest_kernel(one)) is not None]
+    first: dict[tuple[str | None, str], LaunchQuality] = {}
+    for launch in quality:
+        first.setdefault((launch.operator, launch.kernel), launch)
+    indices = _launch_indices(session, [(operator.name, kernel.name) for operator, kernel in longest])
+    found = {}
+    for operator, kernel in longest:
+        key = (operator.name, kernel.name)
+        topics = tuple(_topics(operator, kernel, first.get(key), efficiency.operators.get(operator.name)))
+        open_topics = [one.topic for one in topics if one.needs_counters]
+        command = None
+        if open_topics:
+            names = [str(topic) for topic in open_topics if topic is not Topic.OCCUPANCY]
+            names += ["achieved occupancy", "stall reasons"]
+            command = suggest_command(
+                kernel.name, indices.get(key, 0), topics=names, compute_capability=compute_capability
+            )
+        found[operator.name] = OperatorImprovement(kernel.name, topics, command)
+    return found
+
+
+def _longest_kernel(operator: OperatorTotal) -> KernelTotal | None:
+    return next((kernel for kernel in operator.kernels if kernel.kind == "kernel"), None)
+
+
+def _launch_indices(session: Session, wanted: list[tuple[str, str]]) -> Mapping[tuple[str | None, str], int]:
+    """Place of each kernel's longest launch among those its filter matches, in the order they began."""
+    names = [name for (name,) in session.query("SELECT name FROM kernel_names WHERE kind = 'kernel'")]
+    alike = {kernel: _alike(kernel, names) for _, kernel in wanted}
+    pairs = [(operator, kernel, name) for operator, kernel in wanted for name in alike[kernel]]
+    columns = [list(column) for column in zip(*pairs, strict=True)] if pairs else [[], [], []]
+    rows = session.query(sql("launch_indices"), columns)
+    return {(operator, kernel): index for operator, kernel, index in rows}
+
+
+def _alike(kernel: str, names: Iterable[str]) -> list[str]:
+    matches = kernel_filter([kernel])
+    return [name for name in names if name == kernel or matches.covers(name)]
+
+
+def _topics(
+    operator: OperatorTotal, kernel: KernelTotal, launch: LaunchQuality | None, roofline: Roofline | None
+) -> Iterable[Improvement]:
+    yield Improvement(Topic.LAUNCHES, _launches(operator), needs_counters=False)
+    yield Improvement(Topic.OCCUPANCY, _occupancy(launch), needs_counters=True)
+    coalesced = _coalescing(kernel, roofline)
+    yield Improvement(Topic.COALESCING, coalesced, needs_counters=coalesced is None)
+    unshared = launch is not None and launch.geometry.shared_memory_bytes == 0
+    yield Improvement(
+        Topic.BANK_CONFLICTS,
+        "none: the kernel uses no shared memory" if unshared else None,
+        needs_counters=not unshared,
+    )
+    yield Improvement(Topic.DIVERGENCE, _divergence(launch), needs_counters=True)
+    yield Improvement(Topic.FUSION, _fusion(operator, roofline), needs_counters=False)
+
+
+def _launches(operator: OperatorTotal) -> str | None:
+    short = [one for one in operator.kernels if one.kind == "kernel" and one.total_ns < _SHORT_NS * one.calls]
+    calls, total_ns = sum(one.calls for one in short), sum(one.total_ns for one in short)
+    if not calls or total_ns < _RELEVANT * operator.self_device_ns:
+        return None
+    return f"{calls:,} run {total_ns / calls / 1e3:.2f} µs on average, no longer than a launch costs the host"
+
+
+_LIMITERS = {
+    Limiter.REGISTERS: "registers",
+    Limiter.SHARED_MEMORY: "shared memory",
+    Limiter.THREADS: "threads",
+    Limiter.BLOCKS: "blocks",
+}
+
+
+def _occupancy(launch: LaunchQuality | None) -> str | None:
+    if launch is None or launch.residency is None or launch.occupancy is None:
+        return None
+    held = launch.residency
+    limited = " and ".join(_LIMITERS[limiter] for limiter in held.limiters)
+    text = (
+        f"{100 * launch.occupancy:.0f} % of the warps a multiprocessor holds ({held.warps_per_sm} of "
+        f"{held.max_warps_per_sm}), limited by {limited}"
+    )
+    if launch.idle_sm_count:
+        return f"{text}; {launch.blocks:,} blocks leave {launch.idle_sm_count} of {launch.sm_count} idle"
+    if launch.waves is not None and launch.tail_loss is not None:
+        text += f"; {launch.waves:.2f} waves, {100 * launch.tail_loss:.0f} % of their slots empty"
+    return text
+
+
+def _coalescing(kernel: KernelTotal, roofline: Roofline | None) -> str | None:
+    """Proof that accesses are coalesced; what is only likely is left to counters."""
+    width = None if kernel.facts is None else kernel.facts.fields.get("vector_width")
+    if roofline is not None and roofline.bound is Bound.MEMORY and (roofline.fraction or 0) >= _NEARLY_ALL:
+        share = 100 * (roofline.fraction or 0)
+        return f"accesses are coalesced: least bytes alone flow at {share:.0f} % of the memory limit"
+    if isinstance(width, int) and width > 1:
+        return f"each thread loads {width} neighboring elements at once, by the kernel's name"
+    return None
+
+
+def _divergence(launch: LaunchQuality | None) -> str | None:
+    if launch is None or not launch.partial_warp_loss:
+        return None
+    share = 100 * launch.partial_warp_loss
+    return f"blocks of {launch.threads} threads leave {share:.0f} % of their warps' lanes unused"
+
+
+def _fusion(operator: OperatorTotal, roofline: Roofline | None) -> str | None:
+    if operator.kernel_launches > operator.calls > 0 and len(operator.kernels) > 1:
+        per_call = operator.kernel_launches / operator.calls
+        return f"{per_call:.1f} kernels per call pass their results through device memory"
+    if operator.category in _POINTWISE:
+        return "pointwise: fused into the operator before or after, its own reading and writing would vanish"
+    if operator.category in _ROW_WISE and roofline is not None and roofline.bound is Bound.MEMORY:
+        return "a pointwise neighbor fused into it would cost it no further bytes"
+    return None

@@ -1,0 +1,181 @@
+"""What each report shows: its columns in order, and its rows made of one query on the Session.
+
+Values are rounded as nsys prints them: shares, means and deviations to a tenth, MB (1e6 bytes) to a
+thousandth. The deviation is that of a sample, 0 for a single value. Rows come by total, the largest first.
+
+Source: reports of Nsight Systems 2026.2 (`nsys stats --help-reports`) and their printed tables.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from opscope.errors import InputError
+from opscope.model.session import Session
+from opscope.provenance.kernel_names import decode
+
+__all__ = ["REPORTS", "Report", "ReportTable", "report_tables"]
+
+_Row = dict[str, Any]
+_BYTES_PER_MB = 1_000_000
+
+
+@dataclass(frozen=True)
+class Report:
+    """One report by nsys' name: `sources` are those of `statistics.sql` that it merges."""
+
+    name: str
+    title: str
+    sources: tuple[str, ...]
+    count_column: str
+    name_column: str
+    is_size: bool = False
+    has_category: bool = False
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Headings in nsys' order."""
+        unit = "MB" if self.is_size else "ns"
+        head = (f"Total ({unit})",) if self.is_size else ("Time (%)", f"Total Time ({unit})")
+        figures = tuple(f"{word} ({unit})" for word in ("Avg", "Med", "Min", "Max", "StdDev"))
+        category = ("Category",) if self.has_category else ()
+        return (*head, self.count_column, *figures, *category, self.name_column)
+
+
+@dataclass(frozen=True)
+class ReportTable:
+    """The rows of one report, each with a value for every column."""
+
+    report: Report
+    rows: tuple[_Row, ...]
+
+
+REPORTS = {
+    report.name: report
+    for report in (
+        Report("cuda_api_sum", "CUDA API Summary", ("api",), "Num Calls", "Name"),
+        Report("cuda_gpu_kern_sum", "CUDA GPU Kernel Summary", ("kernel",), "Instances", "Name"),
+        Report(
+            "cuda_gpu_mem_time_sum", "CUDA GPU MemOps Summary (by Time)", ("memory",), "Count", "Operation"
+        ),
+        Report(
+            "cuda_gpu_mem_size_sum",
+            "CUDA GPU MemOps Summary (by Size)",
+            ("size",),
+            "Count",
+            "Operation",
+            is_size=True,
+        ),
+        Report(
+            "cuda_gpu_sum",
+            "CUDA GPU Summary (Kernels/MemOps)",
+            ("kernel", "memory"),
+            "Instances",
+            "Operation",
+            has_category=True,
+        ),
+    )
+}
+_CATEGORIES = {"kernel": "CUDA_KERNEL", "memory": "MEMORY_OPER"}
+_NAME_STYLES = ("", "base")
+# Kernels of an nsys export by its own spelling.
+_NAMES = """
+SELECT n.name_id, coalesce(n.name, ''), min(s.recorded_name)
+FROM kernel_names n LEFT JOIN kernel_symbols s USING (name_id) GROUP BY ALL ORDER BY n.name_id"""
+
+
+def report_tables(session: Session, names: Sequence[str]) -> tuple[ReportTable, ...]:
+    """The reports of these names, in their order.
+
+    Args:
+        session: Of a Kineto trace, of an nsys export, or saved.
+        names: Of `REPORTS`; `:base` after one shows kernels by their function's name alone, as with nsys.
+
+    Raises:
+        InputError: There is no such report.
+    """
+    asked = [_parsed(name) for name in names]
+    statistics = {style: _statistics(session, style) for style in dict.fromkeys(style for _, style in asked)}
+    return tuple(_table(report, statistics[style]) for report, style in asked)
+
+
+def _parsed(name: str) -> tuple[Report, str]:
+    report, _, style = name.partition(":")
+    if report not in REPORTS or style not in _NAME_STYLES:
+        raise InputError(
+            f"there is no report '{name}'",
+            hint=f"There are {', '.join(REPORTS)}; :base after a name shortens kernel names",
+        )
+    return REPORTS[report], style
+
+
+def _statistics(session: Session, style: str) -> list[_Row]:
+    names = session.query(_NAMES)
+    labels = [
+        _base_name(name) if style == "base" else recorded or _operation_name(name)
+        for _, name, recorded in names
+    ]
+    query = resources.files(__package__).joinpath("statistics.sql").read_text(encoding="utf-8")
+    return session.records(query, [[one for one, _, _ in names], labels])
+
+
+_COPY = re.compile(r"Memcpy (?P<unified>Unified )?(?P<source>[HDAP])to(?P<target>[HDAP])\b")
+_PLACES = {"H": "Host", "D": "Device", "A": "Array", "P": "Peer"}
+
+
+def _operation_name(name: str) -> str:
+    """Copies and sets as nsys calls them, `[CUDA memcpy Host-to-Device]`; a kernel by its full name.
+
+    Source: CUPTI's names, which Kineto writes (`Memcpy HtoD (Pageable -> Device)`), and the labels of
+    ENUM_CUDA_MEMCPY_OPER in an nsys export.
+    """
+    if name.startswith("Memset"):
+        return "[CUDA memset]"
+    match = _COPY.match(name)
+    if match is None:
+        return name
+    source, target = _PLACES[match["source"]], _PLACES[match["target"]]
+    return f"[CUDA memcpy {match['unified'] or ''}{source}-to-{target}]"
+
+
+def _base_name(name: str) -> str:
+    """The function of a kernel without namespaces, parameters and template arguments."""
+    operation = _operation_name(name)
+    if operation != name:
+        return operation
+    return (decode(name).function or name).rpartition("::")[2]
+
+
+def _table(report: Report, statistics: list[_Row]) -> ReportTable:
+    rows = [row for row in statistics if row["source"] in report.sources]
+    rows.sort(key=lambda row: (-row["total"], row["label"]))
+    whole = sum(row["total"] for row in rows)
+    make = _size_row if report.is_size else _time_row(report, whole)
+    return ReportTable(report, tuple(make(report, row) for row in rows))
+
+
+def _time_row(report: Report, whole: float) -> Callable[[Report, _Row], _Row]:
+    def make(_: Report, row: _Row) -> _Row:
+        values = (
+            round(100 * row["total"] / whole, 1) if whole else 0.0,
+            int(row["total"]),
+            row["instances"],
+            *(round(row[name], 1) for name in ("mean", "median")),
+            *(int(row[name]) for name in ("least", "most")),
+            round(row["deviation"], 1),
+            *((_CATEGORIES[row["source"]],) if report.has_category else ()),
+            row["label"],
+        )
+        return dict(zip(report.columns, values, strict=True))
+
+    return make
+
+
+def _size_row(report: Report, row: _Row) -> _Row:
+    figures = (row[name] for name in ("total", "mean", "median", "least", "most", "deviation"))
+    total, *rest = (round(value / _BYTES_PER_MB, 3) for value in figures)
+    return dict(zip(report.columns, (total, row["instances"], *rest, row["label"]), strict=True))

@@ -1,0 +1,169 @@
+"""Places of nn.Modules: which instance was called inside which others, as a tree of paths.
+
+A place is a path of recorded names. Calls that differ only in time, step or rank share one; a module called
+inside its own call (recursion) keeps the place it has there, so paths stay finite.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from opscope.analysis.program.charging import sum_by
+from opscope.analysis.program.recorded import NONE, Activities, Bools
+from opscope.analysis.program.values import ModuleTotal
+from opscope.attribution.linking import gather
+from opscope.attribution.nesting import Forest, Int64
+from opscope.model.session import Session
+
+__all__ = ["ModulePlace", "module_places", "module_totals", "read_modules"]
+
+# Name of a module in its caller, by (trace, name of the caller's module, own recorded name); None if unknown.
+AttributeName = Callable[[int, str, str], str | None]
+
+
+@dataclass(frozen=True)
+class ModulePlace:
+    """One place.
+
+    Attributes:
+        parent: Index of the place around it; -1 for none.
+        depth: Places above it.
+        name: The recorder's name of the module.
+        segment: Its part of the path: the attribute it is reached by, else the recorder's name.
+        class_name: Its class.
+    """
+
+    parent: int
+    depth: int
+    name: str
+    segment: str
+    class_name: str
+
+
+def read_modules(session: Session) -> dict[int, tuple[int, str, str]]:
+    """Trace, recorded name and class of each module by its module_id."""
+    rows = session.query("SELECT module_id, trace_id, name, class_name FROM modules")
+    return {module_id: (trace, name, class_name) for module_id, trace, name, class_name in rows}
+
+
+def module_places(
+    forest: Forest,
+    module_id: Int64,
+    modules: dict[int, tuple[int, str, str]],
+    attribute_name: AttributeName = lambda *_: None,
+) -> tuple[list[ModulePlace], Int64]:
+    """The places of module calls.
+
+    Args:
+        forest: The calls.
+        module_id: Module of each call, in preorder.
+        modules: As `read_modules` returns them.
+        attribute_name: Names from the recording program.
+
+    Returns:
+        The places, each after the one around it, and the place of each call.
+    """
+    places: list[ModulePlace] = []
+    known: dict[tuple[int, str, str], int] = {}
+    found = np.full(len(forest), NONE)
+    levels = int(forest.depth.max()) + 1 if len(forest) else 0
+    for level in range(levels):
+        calls = np.flatnonzero(forest.depth == level)
+        pairs = np.stack((gather(found, forest.parent[calls]), module_id[calls]))
+        distinct, inverse = np.unique(pairs, axis=1, return_inverse=True)
+        index = []
+        for parent, module in distinct.T.tolist():
+            trace, name, class_name = modules[module]
+            above = _around(places, parent, name)
+            if above >= 0:
+                index.append(above)
+                continue
+            segment = name
+            if parent >= 0:
+                segment = attribute_name(trace, places[parent].name, name) or name
+            key = (parent, name, segment)
+            if key not in known:
+                known[key] = len(places)
+                depth = places[parent].depth + 1 if parent >= 0 else 0
+                places.append(ModulePlace(parent, depth, name, segment, class_name))
+            index.append(known[key])
+        found[calls] = np.array(index, dtype=np.int64)[inverse.reshape(-1)]
+    return places, found
+
+
+def _around(places: list[ModulePlace], place: int, name: str) -> int:
+    """The place with that name among a place and those around it; -1 if there is none."""
+    while place >= 0 and places[place].name != name:
+        place = places[place].parent
+    return place
+
+
+def module_totals(
+    places: list[ModulePlace], place_of_call: Int64, charged: Int64, activities: Activities, backward: Bools
+) -> tuple[ModuleTotal, ...]:
+    """Totals of all places, in tree order.
+
+    Args:
+        places: The places.
+        place_of_call: Place of each recorded call.
+        charged: Place of each activity; -1 for none.
+        activities: The activities.
+        backward: Whether each was launched by the engine.
+    """
+    count = len(places)
+    self_ns = sum_by(charged, count, activities.duration_ns)
+    forward_ns = sum_by(np.where(backward, NONE, charged), count, activities.duration_ns)
+    kernels = sum_by(charged, count, activities.is_kernel.astype(np.int64))
+    calls = np.bincount(place_of_call, minlength=count)
+    totals = np.stack((self_ns, forward_ns, kernels))
+    # Each place comes after the one around it, so from the end every subtree is whole when it is added.
+    for index in range(count - 1, -1, -1):
+        if places[index].parent >= 0:
+            totals[:, places[index].parent] += totals[:, index]
+    paths: list[str] = []
+    for place in places:
+        paths.append(f"{paths[place.parent]}.{place.segment}" if place.parent >= 0 else place.segment)
+    return tuple(
+        ModuleTotal(
+            paths[index],
+            places[index].class_name,
+            places[index].depth,
+            int(calls[index]),
+            int(self_ns[index]),
+            int(totals[0, index]),
+            int(totals[1, index]),
+            int(totals[0, index] - totals[1, index]),
+            int(totals[2, index]),
+        )
+        for index in _tree_order(places, totals[0].tolist())
+    )
+
+
+def _tree_order(places: list[ModulePlace], total_ns: list[int]) -> list[int]:
+    """Indices of the places, each before those inside it, the one with more time first."""
+    inside: dict[int, list[int]] = {}
+    for index, place in enumerate(places):
+        inside.setdefault(place.parent, []).append(index)
+    order: list[int] = []
+    pending = [-1]
+    while pending:
+        index = pending.pop()
+        if index >= 0:
+            order.append(index)
+        # The last one is taken first.
+        pending += sorted(
+            inside.get(index, ()),
+            key=lambda one: (-total_ns[one], _natural(places[one].segment)),
+            reverse=True,
+        )
+    return order
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """A key that orders `layer.2` before `layer.10`."""
+    parts = re.split(r"(\d{1,18})", name)
+    return [(int(part), "") if part.isdecimal() else (0, part) for part in parts]

@@ -1,0 +1,245 @@
+"""Whether a kernel computed on tensor cores, could have, or has no work for them, by its name and operands.
+
+Products, convolutions and attention are work for tensor cores. What ran is read from the kernel's name, each
+answer with the grade of that reading; what could run follows from the operands and the compute capability.
+A name that does not tell gives None, never a guess.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from opscope.analysis.efficiency import TensorCoreUse
+from opscope.hardware.devices import DataType
+from opscope.model.evidence import Grade
+from opscope.provenance.kernel_names import DecodedKernel
+
+__all__ = ["TensorCoreEvidence", "has_tensor_cores_for", "is_product", "operand_type", "tensor_core_evidence"]
+
+# Families of which every kernel multiplies matrices, or convolves, or attends.
+_PRODUCTS = frozenset(
+    (
+        "gemm", "grouped_gemm", "moe_gemm", "triangular_multiply", "symmetric_multiply", "rank_update",
+        "attention_flash", "attention_mem_efficient", "attention_cudnn", "attention_paged", "attention",
+        "convolution",
+    )
+)  # fmt: skip
+# Families that multiply and add, but nothing that a matrix instruction would do faster.
+_NO_MATRICES = {
+    "gemv": "a matrix times a vector reads each element once, so memory limits it",
+    "depthwise_convolution": "one filter per channel leaves no sum over channels",
+}
+# Parts of attention and convolution kernels that prepare or finish, under the name of the whole.
+_PARTS = re.compile(
+    r"dot_do_o|convert_d[qkv]|dq_reduce|_combine|Combine|reduce_wgrad|transformBias|preprocess"
+)
+# cuBLAS kernels for products too narrow for a matrix instruction: few columns, or an inner size of 1.
+_NARROW = re.compile(r"\bgemmSN_[TN]{2}_kernel|\bgemmk1_kernel")
+# Kernels of cuBLAS and cuDNN that multiply and add on CUDA cores; some since before there were tensor cores.
+_CUDA_CORE_FUNCTIONS = re.compile(
+    r"\bmagma_[sdcz]gemm|\b[sdcz]gemm_largek|\b(?:im|ex)plicit_convolve_[sdh]gemm|\bprecomputed_convolve_[sdh]gemm"
+    r"|\bwgrad_alg0_engine|\b[dw]grad(?:2d)?_(?:alg\w+_)?engine|\bwinograd|\bfft[12]d_[rc]2[rc]|\bconv2d_grouped_direct"
+)
+_MATRIX_TYPES = re.compile(
+    r"MmaTensorOp|OpClass(?:Wmma)?TensorOp|SM\d+_\w*MMA|MainloopSm(?:90|100|120)\w*(?:Gmma|Umma)"
+)
+# Tensor core operands by the first compute capability that multiplies them so.
+# Source: CUDA C++ Programming Guide 13.0, Tensor core input data types supported by compute capability.
+_FIRST_CAPABILITY = {
+    DataType.FP16: (7, 0),
+    DataType.FP16_FP16_ACCUMULATE: (7, 0),
+    DataType.INT8: (7, 2),
+    DataType.FP32: (8, 0),  # as TF32
+    DataType.TF32: (8, 0),
+    DataType.BF16: (8, 0),
+    DataType.FP8: (8, 9),
+    DataType.FP8_FP16_ACCUMULATE: (8, 9),
+    DataType.FP4: (10, 0),
+}
+# Double precision runs faster on tensor cores only here: 8.6 and later consumer chips have a token rate, and
+# 10.0 has the same peak on both. Source: NVIDIA A100, H100 and B200 datasheets.
+_FP64_CAPABILITIES = frozenset(((8, 0), (9, 0)))
+_OPERANDS = {
+    "f64": DataType.FP64, "f32": DataType.FP32, "tf32": DataType.TF32, "f16": DataType.FP16,
+    "bf16": DataType.BF16, "e4m3": DataType.FP8, "e5m2": DataType.FP8, "e4m3fnuz": DataType.FP8,
+    "e5m2fnuz": DataType.FP8, "s8": DataType.INT8, "u8": DataType.INT8, "e2m1": DataType.FP4,
+    "cf64": DataType.FP64, "cf32": DataType.FP32, "cf16": DataType.FP16, "cbf16": DataType.BF16,
+}  # fmt: skip
+# Types that `tl.dot` of Triton always gives to matrix instructions; fp32 depends on the precision asked.
+_DOT_TYPES = frozenset((DataType.FP16, DataType.BF16, DataType.FP8, DataType.INT8))
+# fp32 split in two TF32 numbers each, multiplied in three passes.
+# Source: NVIDIA/cutlass, include/cutlass/arch/mma.h (`OpMultiplyAddFastF32`).
+_SPLIT_PASSES = 3
+
+
+@dataclass(frozen=True)
+class TensorCoreEvidence:
+    """What a kernel used. `passes` is how often matrix instructions multiply each pair of numbers.
+
+    `use` is None where the name or the device does not tell; `grade` is that of reading the name; `reason`
+    one phrase on what decided.
+    """
+
+    use: TensorCoreUse | None
+    reason: str
+    grade: Grade | None = None
+    passes: int = 1
+
+
+def tensor_core_evidence(
+    kernel: DecodedKernel, data_type: DataType | None = None, compute_capability: str | None = None
+) -> TensorCoreEvidence:
+    """The evidence of one kernel.
+
+    Args:
+        kernel: Its name, decoded.
+        data_type: Of the operands of its call; what the name says if None.
+        compute_capability: Of the device, as `"9.0"`; None if unknown.
+    """
+    if kernel.family is None:
+        return TensorCoreEvidence(None, "nothing is known of the kernel")
+    if not is_product(kernel):
+        reason = _NO_MATRICES.get(kernel.family, "it multiplies no matrices")
+        return TensorCoreEvidence(TensorCoreUse.NOT_APPLICABLE, reason, kernel.grades.get("family"))
+    read = next((found for rule in _RULES if (found := rule(kernel, data_type)) is not None), None)
+    if read is None:
+        return TensorCoreEvidence(None, "the name does not tell what it computes on")
+    if read.use is not TensorCoreUse.ELIGIBLE:
+        return read
+    return _unused(read, data_type or operand_type(kernel), compute_capability)
+
+
+def is_product(kernel: DecodedKernel) -> bool:
+    """Whether a kernel multiplies matrices, convolves or attends, so that tensor cores may do its work."""
+    return kernel.family in _PRODUCTS and _PARTS.search(kernel.function or kernel.name) is None
+
+
+def operand_type(kernel: DecodedKernel) -> DataType | None:
+    """Type a kernel multiplies in, as its name says: of the multiplication where it names that apart."""
+    if kernel.multiply_type in _OPERANDS:
+        return _OPERANDS[kernel.multiply_type]
+    return None if kernel.operand_type is None else _OPERANDS.get(kernel.operand_type)
+
+
+def has_tensor_cores_for(data_type: DataType, compute_capability: str | None) -> bool | None:
+    """Whether tensor cores take such operands, faster than CUDA cores do; None for an unknown device."""
+    major, dot, minor = (compute_capability or "").partition(".")
+    if not (dot and major.isdecimal() and minor.isdecimal()):
+        return None
+    capability = int(major), int(minor)
+    if data_type in (DataType.FP64, DataType.FP64_TENSOR):
+        return capability in _FP64_CAPABILITIES
+    return capability >= _FIRST_CAPABILITY[data_type]
+
+
+def _unused(
+    read: TensorCoreEvidence, data_type: DataType | None, compute_capability: str | None
+) -> TensorCoreEvidence:
+    """Eligible only where the device has tensor cores for the operands."""
+    if data_type is None:
+        return TensorCoreEvidence(None, f"{read.reason}, for operands of unknown type", read.grade)
+    available = has_tensor_cores_for(data_type, compute_capability)
+    if available is None:
+        return TensorCoreEvidence(None, f"{read.reason}, on an unknown device", read.grade)
+    if available:
+        return read
+    reason = f"tensor cores of compute capability {compute_capability} take no {data_type}"
+    return TensorCoreEvidence(TensorCoreUse.NOT_APPLICABLE, reason, read.grade)
+
+
+def _narrow(kernel: DecodedKernel, _: DataType | None) -> TensorCoreEvidence | None:
+    if _NARROW.search(kernel.name) is None:
+        return None
+    reason = "the product is too narrow for matrix instructions"
+    return TensorCoreEvidence(TensorCoreUse.NOT_APPLICABLE, reason, Grade.INFERRED)
+
+
+def _named(kernel: DecodedKernel, _: DataType | None) -> TensorCoreEvidence | None:
+    """What the grammar of the name says."""
+    if kernel.tensor_core is None:
+        return None
+    grade = kernel.grades.get("tensor_core")
+    if kernel.tensor_core:
+        narrow = f", with operands aligned to {kernel.alignment} element" if kernel.alignment == 1 else ""
+        return TensorCoreEvidence(TensorCoreUse.USED, f"its name says so{narrow}", grade)
+    return TensorCoreEvidence(TensorCoreUse.ELIGIBLE, "its name says CUDA cores", grade)
+
+
+def _memory_efficient(kernel: DecodedKernel, data_type: DataType | None) -> TensorCoreEvidence | None:
+    """Kernels of memory-efficient attention, whose source says what each architecture and type runs on.
+
+    Source: pytorch, aten/src/ATen/native/transformers/cuda/mem_eff_attention/gemm_kernel_utils.h
+    (`DefaultGemmType`).
+    """
+    architecture = (kernel.architecture or "").removeprefix("sm")
+    operand = operand_type(kernel) or data_type
+    if kernel.family != "attention_mem_efficient" or not architecture.isdecimal() or operand is None:
+        return None
+    generation = int(architecture)
+    if operand in (DataType.FP32, DataType.TF32):
+        if generation < 80:
+            return TensorCoreEvidence(TensorCoreUse.ELIGIBLE, "built for CUDA cores", Grade.NAME_PATTERN)
+        reason = "fp32 in three TF32 products"
+        return TensorCoreEvidence(TensorCoreUse.USED, reason, Grade.NAME_PATTERN, _SPLIT_PASSES)
+    least = 70 if operand is DataType.FP16 else 75
+    use = TensorCoreUse.USED if generation >= least else TensorCoreUse.ELIGIBLE
+    return TensorCoreEvidence(use, f"{operand} kernel built for sm{architecture}", Grade.NAME_PATTERN)
+
+
+def _flash(kernel: DecodedKernel, _: DataType | None) -> TensorCoreEvidence | None:
+    """FlashAttention exists for matrix instructions alone.
+
+    Source: Dao-AILab/flash-attention, csrc/flash_attn/src/kernel_traits.h (`MMA_Atom`).
+    """
+    if kernel.family != "attention_flash":
+        return None
+    return TensorCoreEvidence(TensorCoreUse.USED, "FlashAttention has no other code", Grade.INFERRED)
+
+
+def _cutlass_template(kernel: DecodedKernel, _: DataType | None) -> TensorCoreEvidence | None:
+    """Types of CUTLASS that an instance of its templates is made of.
+
+    Source: NVIDIA/cutlass, include/cutlass/gemm/warp (`MmaTensorOp`, `MmaSimt`), include/cute/arch.
+    """
+    if kernel.variant != "template":
+        return None
+    grade = Grade.NAME_PATTERN
+    if _MATRIX_TYPES.search(kernel.name):
+        return TensorCoreEvidence(TensorCoreUse.USED, "built of matrix instructions", grade)
+    if "MmaSimt" in kernel.name or "OpClassSimt" in kernel.name:
+        return TensorCoreEvidence(TensorCoreUse.ELIGIBLE, "built of multiply-adds on CUDA cores", grade)
+    return None
+
+
+def _tensile(kernel: DecodedKernel, _: DataType | None) -> TensorCoreEvidence | None:
+    """AMD's matrix instruction, where the name has one."""
+    if kernel.library != "tensile" or kernel.mma_shape is None:
+        return None
+    grade = kernel.grades.get("mma_shape")
+    return TensorCoreEvidence(TensorCoreUse.USED, f"matrix instruction {kernel.mma_shape}", grade)
+
+
+def _triton(kernel: DecodedKernel, data_type: DataType | None) -> TensorCoreEvidence | None:
+    if kernel.library != "triton" or data_type not in _DOT_TYPES:
+        return None
+    return TensorCoreEvidence(TensorCoreUse.USED, f"tl.dot of {data_type}", Grade.INFERRED)
+
+
+def _on_cuda_cores(kernel: DecodedKernel, _: DataType | None) -> TensorCoreEvidence | None:
+    if _CUDA_CORE_FUNCTIONS.search(kernel.name) is None:
+        return None
+    return TensorCoreEvidence(TensorCoreUse.ELIGIBLE, "a kernel for CUDA cores", Grade.INFERRED)
+
+
+_RULES: tuple[Callable[[DecodedKernel, DataType | None], TensorCoreEvidence | None], ...] = (
+    _narrow,
+    _named,
+    _memory_efficient,
+    _flash,
+    _cutlass_template,
+    _tensile,
+    _triton,
+    _on_cuda_cores,
+)

@@ -1,0 +1,212 @@
+"""What was recorded, as arrays: activities of each device, runtime calls of each trace, and how they link.
+
+Loaded for the whole Session at once, then split by trace and device. An absent link is -1. Kinds of work come
+from the decoded kernel names, as everywhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from opscope.analysis.timeline.host_calls import CallRole, is_graph_launch, role_of
+from opscope.analysis.timeline.queries import Columns, columns, distinct
+from opscope.attribution.nesting import Int64
+from opscope.model.session import Session
+from opscope.provenance.categories import kernel_category
+from opscope.provenance.kernel_names import decode
+
+__all__ = ["Calls", "DeviceRecords", "Flags", "TraceRecords", "Work", "read_records"]
+
+Flags = npt.NDArray[np.bool_]
+_NEVER = np.iinfo(np.int64).max
+
+
+class Work(IntEnum):
+    """What an activity does, for the partition of time."""
+
+    COMPUTE = 0
+    COMMUNICATION = 1
+    COPY = 2
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Runtime calls of one trace, by id.
+
+    Attributes:
+        role: `CallRole` of each, copies resolved to WAITS or OTHER.
+        is_launch: Something that ran on a device was launched by it.
+        is_graph: It replays a CUDA graph.
+        copy_name: Name id of the copy that makes it wait; -1 for none.
+    """
+
+    call_id: Int64
+    thread_id: Int64
+    start_ns: Int64
+    end_ns: Int64
+    operator_id: Int64
+    name_index: Int64
+    role: Int64
+    is_launch: Flags
+    is_graph: Flags
+    copy_name: Int64
+
+    def __len__(self) -> int:
+        return len(self.call_id)
+
+
+@dataclass(frozen=True)
+class DeviceRecords:
+    """Activities of one device of one trace, by start and then by launch.
+
+    Attributes:
+        work: `Work` of each.
+        call: Position of the launch call among the trace's calls; -1 if it was not recorded.
+        is_early: Launched before the recording window opened.
+    """
+
+    trace_id: int
+    device: int
+    start_ns: Int64
+    end_ns: Int64
+    name_id: Int64
+    work: Int64
+    call: Int64
+    is_early: Flags
+    is_kernel: Flags
+    step: Int64
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True)
+class TraceRecords:
+    """One trace. `launch_threads` are the host threads that launched something, ascending."""
+
+    trace_id: int
+    rank: int | None
+    calls: Calls
+    devices: tuple[DeviceRecords, ...]
+    launch_threads: tuple[int, ...]
+    call_names: tuple[str, ...]
+    is_nsys: bool = False
+
+    def call_name(self, call: int) -> str:
+        """Name of one of its calls."""
+        return self.call_names[int(self.calls.name_index[call])]
+
+
+def read_records(session: Session) -> tuple[TraceRecords, ...]:
+    """Every trace of the Session, with or without device activities."""
+    names = session.query("SELECT DISTINCT coalesce(name, '') AS name FROM runtime_calls ORDER BY name")
+    call_names = tuple(name for (name,) in names)
+    calls = columns(session, "calls", [list(call_names)])
+    activities = columns(session, "activities")
+    launcher = _positions(calls["call_id"], activities["call_id"])
+    all_calls = _calls(calls, launcher, activities["name_id"], call_names, _copy_kinds(session))
+    activities["launcher"] = launcher
+    activities["work"] = _work_of_names(session)[activities["name_id"]]
+    found = []
+    traces = "SELECT trace_id, rank, format = 'nsys' FROM traces ORDER BY trace_id"
+    for trace_id, rank, is_nsys in session.query(traces):
+        first, last = np.searchsorted(calls["trace_id"], [trace_id, trace_id + 1]).tolist()
+        mine = _part(all_calls, slice(first, last))
+        devices = tuple(_devices(activities, trace_id, mine, first))
+        threads = tuple(distinct(mine.thread_id[mine.is_launch]).tolist())
+        found.append(TraceRecords(trace_id, rank, mine, devices, threads, call_names, is_nsys))
+    return tuple(found)
+
+
+def _positions(ids: Int64, wanted: Int64) -> Int64:
+    """Position of each wanted id among ascending ids; -1 where it is absent."""
+    if not len(ids):
+        return np.full(len(wanted), -1, dtype=np.int64)
+    slot = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+    return np.where(ids[slot] == wanted, slot, -1)
+
+
+def _calls(
+    found: Columns, launcher: Int64, name_id: Int64, names: tuple[str, ...], copies: tuple[Int64, Int64]
+) -> Calls:
+    """Calls with their roles; `copies` are name ids of pageable copies and of copies within a device."""
+    count = len(found["call_id"])
+    by_name = np.array([role_of(name) for name in names] or [CallRole.OTHER], dtype=np.int64)
+    roles = by_name[found["name_index"]]
+    copied = np.full(count, -1, dtype=np.int64)
+    linked = launcher >= 0
+    copied[launcher[linked]] = name_id[linked]
+    is_pageable, is_within_device = (np.isin(copied, names_of) for names_of in copies)
+    waits = roles == CallRole.WAITS
+    waits |= (roles == CallRole.COPIES) & ~is_within_device
+    waits |= (roles == CallRole.COPIES_ASYNC) & is_pageable
+    role = np.where(waits, CallRole.WAITS, np.where(roles >= CallRole.COPIES, CallRole.OTHER, roles))
+    is_launch = np.zeros(count, dtype=bool)
+    is_launch[launcher[linked]] = True
+    graphs = np.array([is_graph_launch(name) for name in names] or [False])
+    return Calls(
+        call_id=found["call_id"],
+        thread_id=found["thread_id"].astype(np.int64),
+        start_ns=found["start_ns"],
+        end_ns=found["end_ns"],
+        operator_id=found["operator_id"],
+        name_index=found["name_index"],
+        role=role.astype(np.int64),
+        is_launch=is_launch,
+        is_graph=graphs[found["name_index"]],
+        copy_name=np.where(waits & (roles >= CallRole.COPIES), copied, -1),
+    )
+
+
+def _part(calls: Calls, part: slice) -> Calls:
+    return Calls(*(getattr(calls, name)[part] for name in Calls.__dataclass_fields__))
+
+
+def _devices(activities: Columns, trace_id: int, calls: Calls, first_call: int) -> Iterator[DeviceRecords]:
+    """The trace's devices; within one, activities that start together come in the order of their launches."""
+    low, high = np.searchsorted(activities["trace_id"], [trace_id, trace_id + 1])
+    for device in distinct(activities["device"][low:high]).tolist():
+        first, last = low + np.searchsorted(activities["device"][low:high], [device, device + 1])
+        mine = {name: column[first:last] for name, column in activities.items()}
+        call = np.where(mine["launcher"] >= 0, mine["launcher"] - first_call, -1)
+        launch_ns = np.full(len(call), _NEVER)
+        launch_ns[call >= 0] = calls.start_ns[call[call >= 0]]
+        order = np.lexsort((launch_ns, mine["start_ns"]))
+        mine = {name: column[order] for name, column in mine.items()}
+        yield DeviceRecords(
+            trace_id=trace_id,
+            device=device,
+            start_ns=mine["start_ns"],
+            end_ns=mine["end_ns"],
+            name_id=mine["name_id"],
+            work=mine["work"],
+            call=call[order],
+            is_early=mine["is_early"],
+            is_kernel=mine["is_kernel"],
+            step=mine["step"],
+        )
+
+
+def _work_of_names(session: Session) -> Int64:
+    """`Work` by name id."""
+    rows = session.query("SELECT name_id, name, kind FROM kernel_names")
+    work = np.full(max((name_id for name_id, _, _ in rows), default=-1) + 1, Work.COPY, dtype=np.int64)
+    for name_id, name, kind in rows:
+        if kind == "kernel":
+            is_communication = kernel_category(decode(name)) == "communication"
+            work[name_id] = Work.COMMUNICATION if is_communication else Work.COMPUTE
+    return work
+
+
+def _copy_kinds(session: Session) -> tuple[Int64, Int64]:
+    """Name ids of copies of pageable host memory, and of copies within one device."""
+    rows = session.query("SELECT name_id, name FROM kernel_names WHERE kind = 'memcpy'")
+    decoded = [(name_id, decode(name)) for name_id, name in rows]
+    pageable = [name_id for name_id, copy in decoded if copy.host_memory == "pageable"]
+    within = [name_id for name_id, copy in decoded if copy.copy_direction == "device_to_device"]
+    return np.array(pageable, dtype=np.int64), np.array(within, dtype=np.int64)

@@ -1,0 +1,113 @@
+"""Which rank the others wait for: collectives matched across ranks, and how long each rank waits in them.
+
+A collective ends on all ranks together and cannot begin before the last has arrived, so a rank's kernel takes
+longer than the shortest of that collective by the time it waited. That compares durations, never clocks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from opscope.analysis.timeline.queries import sql
+from opscope.analysis.timeline.values import RankSkew, SkewEvidence
+from opscope.model.session import Session
+from opscope.provenance.categories import kernel_category
+from opscope.provenance.kernel_names import decode
+
+__all__ = ["rank_skews"]
+
+# Transfers of one collective differ from rank to rank by a few percent; by less, nobody is called last.
+_CLEARLY_LAST = 0.1
+# Between two ranks only: the others do not take part, and one side may rightly take longer.
+_POINT_TO_POINT = frozenset(("send", "recv", "SendRecv"))
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """A collective's kernel on one rank. `members` and `collective` are None where they were not recorded."""
+
+    trace_id: int
+    kernel: str
+    step: int | None
+    duration_ns: int
+    collective: str | None
+    members: str | None
+    sequence: int | None
+    element_count: int | None
+
+    @property
+    def title(self) -> str | None:
+        """Which collective, by the record or else by the kernel's name."""
+        return self.collective or decode(self.kernel).collective
+
+
+def rank_skews(session: Session, ranks: Mapping[int, int | None]) -> tuple[RankSkew, ...]:
+    """How each rank arrived, compared with the other ranks of the Session.
+
+    Empty unless the traces are of different, known ranks and collectives of theirs could be matched.
+
+    Args:
+        session: The Session.
+        ranks: Rank of each trace, by trace id.
+    """
+    if len(ranks) < 2 or None in ranks.values() or len(set(ranks.values())) < len(ranks):
+        return ()
+    kernels = _kernels(session)
+    by_sequence = [one for one in kernels if one.sequence is not None]
+    if by_sequence:
+        matched = _matched((one, (one.members, one.title, one.sequence)) for one in by_sequence)
+        return _summed(matched, ranks, SkewEvidence.SEQUENCE)
+    return _summed(_matched(_in_order(kernels)), ranks, SkewEvidence.ORDER)
+
+
+def _kernels(session: Session) -> list[_Kernel]:
+    names = session.query("SELECT name_id, name FROM kernel_names WHERE kind = 'kernel'")
+    communication = [name_id for name_id, name in names if kernel_category(decode(name)) == "communication"]
+    if not communication:
+        return []
+    kernels = [_Kernel(*row) for row in session.query(sql("collective_kernels"), [communication])]
+    return [one for one in kernels if one.title is not None and one.title not in _POINT_TO_POINT]
+
+
+def _in_order(kernels: Sequence[_Kernel]) -> Iterator[tuple[_Kernel, Hashable]]:
+    """Kernels with their place among those of their group and step, where all ranks launched the same."""
+    stepped = sorted((one for one in kernels if one.step is not None), key=_place)
+    runs = {place: list(run) for place, run in groupby(stepped, key=_place)}
+    signatures: dict[Hashable, set[Hashable]] = defaultdict(set)
+    for (members, step, _), run in runs.items():
+        signatures[members, step].add(tuple((one.title, one.element_count) for one in run))
+    for (members, step, _), run in runs.items():
+        if len(signatures[members, step]) == 1:
+            yield from ((one, (members, step, number)) for number, one in enumerate(run))
+
+
+def _place(kernel: _Kernel) -> tuple[str, int, int]:
+    return kernel.members or "", kernel.step or 0, kernel.trace_id
+
+
+def _matched(keyed: Iterator[tuple[_Kernel, Hashable]]) -> list[list[_Kernel]]:
+    """Kernels of one collective each; only what occurs once on each rank that has it, and on several."""
+    found: dict[Hashable, list[_Kernel]] = defaultdict(list)
+    for kernel, key in keyed:
+        found[key].append(kernel)
+    return [run for run in found.values() if len({one.trace_id for one in run}) == len(run) > 1]
+
+
+def _summed(
+    collectives: Sequence[Sequence[_Kernel]], ranks: Mapping[int, int | None], evidence: SkewEvidence
+) -> tuple[RankSkew, ...]:
+    counts, last, waiting, awaited = (Counter[int]() for _ in range(4))
+    for run in collectives:
+        shortest = min(run, key=lambda one: (one.duration_ns, one.trace_id))
+        waits = {one.trace_id: one.duration_ns - shortest.duration_ns for one in run}
+        counts.update(waits.keys())
+        waiting.update(waits)
+        awaited[shortest.trace_id] += sum(waits.values())
+        last[shortest.trace_id] += max(waits.values()) > _CLEARLY_LAST * shortest.duration_ns
+    return tuple(
+        RankSkew(one, ranks[one], counts[one], last[one], waiting[one], awaited[one], evidence)
+        for one in sorted(counts)
+    )

@@ -1,0 +1,108 @@
+"""Calls in which the host waited for a device or allocated its memory, by name and place, and their cost."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from opscope.analysis.timeline.host_calls import CallRole
+from opscope.analysis.timeline.places import NamedRanges, called_operators
+from opscope.analysis.timeline.records import TraceRecords
+from opscope.analysis.timeline.values import WaitingCall
+from opscope.attribution.nesting import Int64
+from opscope.model.session import Session
+
+__all__ = ["Places", "waiting_calls"]
+
+_Place = tuple[str, str | None, str | None, str | None]  # call, operator, line, copy
+
+
+@dataclass(frozen=True)
+class Places:
+    """What tells where in the program a moment was."""
+
+    functions: NamedRanges
+    annotations: NamedRanges
+
+
+@dataclass
+class _Total:
+    calls: int = 0
+    host_ns: int = 0
+    idle_ns: int = 0
+    size_bytes: int | None = None
+
+
+def waiting_calls(
+    session: Session,
+    traces: Sequence[TraceRecords],
+    blamed_ns: Mapping[int, Int64],
+    places: Places,
+    *,
+    roles: Sequence[CallRole],
+) -> tuple[WaitingCall, ...]:
+    """Calls of these roles on launching threads, those that cost most idle time first.
+
+    Args:
+        session: The Session.
+        traces: Its traces.
+        blamed_ns: Idle time blamed on each call, by trace id.
+        places: The program's functions and ranges.
+        roles: Which calls.
+    """
+    chosen = [(trace, _chosen(trace, roles)) for trace in traces]
+    operators = called_operators(
+        session, (int(one) for trace, found in chosen for one in trace.calls.operator_id[found] if one >= 0)
+    )
+    copies = dict(session.query("SELECT name_id, name FROM kernel_names WHERE kind = 'memcpy'"))
+    sizes = _copy_sizes(session, chosen)
+    totals: dict[_Place, _Total] = defaultdict(_Total)
+    for trace, found in chosen:
+        calls = trace.calls
+        where = (calls.thread_id[found].tolist(), calls.start_ns[found].tolist())
+        lines, annotations = places.functions.at(*where), places.annotations.at(*where)
+        host_ns = (calls.end_ns - calls.start_ns)[found].tolist()
+        idle_ns = blamed_ns[trace.trace_id][found].tolist()
+        rows = zip(found.tolist(), lines, annotations, host_ns, idle_ns, strict=True)
+        for index, line, annotation, host, idle in rows:
+            name = trace.call_name(index)
+            copy = copies.get(int(calls.copy_name[index]))
+            operator = operators.get(int(calls.operator_id[index]), annotation)
+            total = totals[name, operator, line, copy]
+            total.calls += 1
+            total.host_ns += host
+            total.idle_ns += idle
+            size = sizes.get(int(calls.call_id[index]))
+            if size is not None:
+                total.size_bytes = (total.size_bytes or 0) + size
+    merged = [
+        WaitingCall(name, operator, line, total.calls, total.host_ns, total.idle_ns, copy, total.size_bytes)
+        for (name, operator, line, copy), total in totals.items()
+    ]
+    return tuple(sorted(merged, key=lambda row: (-row.idle_ns, -row.host_ns, row.name, row.operator or "")))
+
+
+def _chosen(trace: TraceRecords, roles: Sequence[CallRole]) -> Int64:
+    calls = trace.calls
+    return np.flatnonzero(np.isin(calls.role, roles) & np.isin(calls.thread_id, trace.launch_threads))
+
+
+def _copy_sizes(session: Session, chosen: list[tuple[TraceRecords, Int64]]) -> dict[int, int]:
+    """Bytes moved by the calls that wait by copying, by call id."""
+    ids = [
+        int(one)
+        for trace, found in chosen
+        for one in trace.calls.call_id[found][trace.calls.copy_name[found] >= 0]
+    ]
+    if not ids:
+        return {}
+    return dict(
+        session.query(
+            "SELECT runtime_call_id, sum(size_bytes)::BIGINT FROM device_activities "
+            "WHERE list_contains(?::BIGINT[], runtime_call_id) AND size_bytes IS NOT NULL GROUP BY ALL",
+            [ids],
+        )
+    )

@@ -1,0 +1,68 @@
+"""`opscope flamegraph`: stacks for flame graph viewers."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from opscope.analysis.program.stacks import BackwardPlace, StackBasis, StackWeight, stack_profiles
+from opscope.cli.console import open_source, refuse_existing, say_wrote, status
+from opscope.model.files import write_text
+from opscope.report.flamegraph import collapsed_text, speedscope_document
+from opscope.report.json_export import to_json_line
+from opscope.text_enum import TextEnum
+
+__all__ = ["flamegraph"]
+
+
+class StackFormat(TextEnum):
+    """What the file is."""
+
+    SPEEDSCOPE = "speedscope"
+    COLLAPSED = "collapsed"
+
+
+def flamegraph(
+    source: Annotated[list[str], Parameter(name="SOURCE")],
+    /,
+    *,
+    weight: StackWeight = StackWeight.DEVICE,
+    by: StackBasis | None = None,
+    backward: BackwardPlace | None = None,
+    format: StackFormat = StackFormat.SPEEDSCOPE,  # noqa: A002 - the option's name
+    step: int | None = None,
+    output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
+    force: bool = False,
+) -> int:
+    """Write stacks from Python down to the kernels, for speedscope.app or other flame graph viewers.
+
+    The weights sum to all device time, exactly; what has no operator or no stack stands under a root in
+    square brackets.
+
+    Args:
+        source: A trace, a folder of rank files, or a saved session. Several are read as the ranks of one job.
+        weight: Device time, host time, or kernel launches.
+        by: What stands above the operators: Python frames (needs recorded stacks), modules, or nothing.
+            Python where it was recorded by default.
+        backward: The backward pass where it ran (own), or under the forward operator it differentiates
+            (forward; the default by module).
+        format: speedscope's JSON, or collapsed stacks (outer;…;inner WEIGHT).
+        step: Only what was launched in this profiler step (of host time: what was spent in it).
+        output: Write to this file instead of printing.
+        force: Overwrite an existing file.
+    """
+    refuse_existing([output] if output else [], force=force)
+    with open_source(source) as session, status("Collecting stacks"):
+        profiles = stack_profiles(session, by=by, weight=weight, backward=backward, step=step)
+    if format is StackFormat.COLLAPSED:
+        text = collapsed_text(profiles)
+    else:
+        text = to_json_line(speedscope_document(profiles, name=", ".join(source))) + "\n"
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        say_wrote([write_text(output, text)], on_stderr=False)
+    return 0

@@ -1,0 +1,245 @@
+"""`opscope ncu`: hardware counters, from a report of Nsight Compute or from a program run under it.
+
+Of a program that is run, standard output is its own, and what is said of it goes to standard error; with
+`--json` the other way round, so that standard output is one JSON document.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Group, Parameter
+from cyclopts.validators import Number
+from rich.console import Console
+
+from opscope.analysis.counters.analyze import analyze_counters
+from opscope.analysis.counters.plan import Plan, plan_by_profile, plan_by_recording
+from opscope.analysis.counters.values import CounterAnalysis
+from opscope.cli.console import open_source, print_document, print_json, refuse_existing, say_wrote
+from opscope.errors import InputError
+from opscope.model.session import Session
+from opscope.report.ncu_json import ncu_json
+from opscope.report.ncu_report import ncu_document
+from opscope.report.terminal import render_terminal
+from opscope.toolchain.ncu.command import Collection, KernelFilter, ncu_command, shell_text
+from opscope.toolchain.ncu.metrics import SECTIONS, metrics_to_collect
+from opscope.toolchain.ncu.reading import check_reader, is_report, read_report
+from opscope.toolchain.ncu.running import NcuRun, check_run, compute_capability, find_ncu, run_ncu
+
+__all__ = ["Collecting", "ncu"]
+
+# Launches whose times the first of two runs takes; a launch takes it about a millisecond.
+_QUICK_LAUNCHES = 1000
+_INTERRUPTED = 130  # 128 + SIGINT
+_STDERR = 2
+_PIPED_WIDTH = 120
+_Words = Annotated[tuple[str, ...], Parameter(show_default=False)]
+_Count = Annotated[int | None, Parameter(validator=Number(gte=0))]
+
+
+@dataclass(frozen=True)
+class Collecting:
+    """What is profiled of a program.
+
+    Args:
+        kernel: Kernels whose demangled name matches this expression; by default those that take most time, by
+            the trace or, without one, by a first run that takes times alone.
+        kernels: How many kernels that chooses.
+        launch_skip: Matching launches to pass over.
+        launch_count: Matching launches to profile at most; 20 by default.
+        set: A set of ncu (basic, detailed, full) besides what is read here.
+        section: Sections of ncu besides those read here.
+        metrics: Metrics of ncu besides those read here.
+        replay_mode: kernel runs each launch again for every group of counters; application runs the program
+            again.
+        output: The report to write.
+        force: Overwrite it.
+    """
+
+    kernel: str | None = None
+    kernels: Annotated[int, Parameter(validator=Number(gte=1))] = 5
+    launch_skip: _Count = None
+    launch_count: Annotated[int | None, Parameter(validator=Number(gte=1))] = None
+    set: str | None = None
+    section: _Words = ()
+    metrics: _Words = ()
+    replay_mode: Literal["kernel", "application"] = "kernel"
+    output: Annotated[Path, Parameter(name=["--output", "-o"])] = Path("opscope.ncu-rep")
+    force: bool = False
+
+    @property
+    def limit(self) -> int:
+        """Launches at most."""
+        return 20 if self.launch_count is None else self.launch_count
+
+
+_DEFAULT = Collecting()
+_Collecting = Annotated[Collecting, Parameter(name="*", group=Group("Profiling a program"))]
+
+
+def ncu(
+    *target: Annotated[str, Parameter(name="REPORT")],
+    trace: Path | None = None,
+    json: bool = False,
+    top: Annotated[int, Parameter(validator=Number(gte=1))] = 10,
+    all: Annotated[bool, Parameter(name="--all")] = False,  # noqa: A002 - the option's name
+    collecting: _Collecting = _DEFAULT,
+) -> int:
+    """Read hardware counters: opscope ncu FILE.ncu-rep, or opscope ncu [OPTIONS] -- PROGRAM [ARGS…].
+
+    Coalescing, bank conflicts, divergence, achieved occupancy, stall reasons and the bytes that really moved
+    are counters of the hardware. A report is read on any machine (pip install 'opscope[ncu]'); running a
+    program needs ncu, a GPU and the permission to read counters. Its exit code is passed on.
+
+    Args:
+        target: A report (.ncu-rep, .ncu-rep.gz), or -- and the program with its arguments.
+        trace: A recording of the same program: says which operator launched each kernel, and the least bytes.
+        json: Print one JSON document and nothing else.
+        top: Launches to show, the longest first.
+        all: Show every launch instead.
+        collecting: What is profiled of a program.
+    """
+    shown = None if all else top
+    if not target:
+        raise InputError("nothing to read or run", hint="opscope ncu FILE.ncu-rep, or opscope ncu -- PROGRAM")
+    if len(target) == 1 and (is_report(target[0]) or shutil.which(target[0]) is None):
+        _refuse_options(collecting)
+        analysis = _analyze(Path(target[0]), trace)
+        if json:
+            print_json(ncu_json(analysis))
+        else:
+            print_document(ncu_document(analysis, top=shown))
+        return 0
+    return _profile(target, trace, collecting, json=json, top=shown)
+
+
+def _refuse_options(collecting: Collecting) -> None:
+    if collecting != _DEFAULT:
+        raise InputError(
+            "options of profiling are given, and a report to read",
+            hint="A program comes after --: opscope ncu --kernel gemm -- python script.py",
+        )
+
+
+def _analyze(report: Path, trace: Path | None) -> CounterAnalysis:
+    read = read_report(report)
+    if trace is None:
+        return analyze_counters(read)
+    with open_source([str(trace)]) as session:
+        return analyze_counters(read, session)
+
+
+def _profile(
+    program: tuple[str, ...], trace: Path | None, collecting: Collecting, *, json: bool, top: int | None
+) -> int:
+    check_reader()
+    if shutil.which(program[0]) is None:
+        raise InputError(f"there is no program '{program[0]}'", hint="opscope ncu -- python script.py ARGS")
+    executable = find_ncu(os.environ.get("PATH"))
+    report = _with_suffix(collecting.output)
+    refuse_existing([report], force=collecting.force)
+    with tempfile.TemporaryDirectory(prefix="opscope-ncu-") as scratch:
+        runner = _Runner(executable, program, Path(scratch))
+        if trace is None:
+            plan = _plan(runner, None, collecting)
+        else:
+            with open_source([str(trace)]) as session:
+                plan = _plan(runner, session, collecting)
+        run = runner.run(_collection(plan, collecting), report, stdout=_STDERR if json else None)
+    if run.was_interrupted and not report.exists():
+        raise KeyboardInterrupt
+    check_run(run, report)
+    _show(_analyze(report, trace), json=json, top=top)
+    say_wrote([report], on_stderr=True)
+    return _INTERRUPTED if run.was_interrupted else run.target_code
+
+
+def _with_suffix(path: Path) -> Path:
+    """The name ncu gives the report."""
+    return path if path.suffix == ".ncu-rep" else path.with_name(f"{path.name}.ncu-rep")
+
+
+@dataclass(frozen=True)
+class _Runner:
+    """Runs one program under ncu."""
+
+    executable: str
+    program: tuple[str, ...]
+    scratch: Path
+
+    def run(self, collection: Collection, report: Path, *, stdout: int | None) -> NcuRun:
+        log = self.scratch / f"{report.stem}.log"
+        command = ncu_command(
+            collection, self.program, output=report, executable=self.executable, log_file=log
+        )
+        _note(shell_text(command[: len(command) - len(self.program)]) + " …")
+        sys.stdout.flush()
+        run = run_ncu(command, log, stdout=stdout)
+        for line in run.log.splitlines():
+            if line.startswith("==WARNING=="):
+                _note(f"ncu: {line.removeprefix('==WARNING==').strip()}")
+        return run
+
+
+def _plan(runner: _Runner, session: Session | None, collecting: Collecting) -> Plan | None:
+    """What to profile; None where the options say it."""
+    if collecting.kernel is not None:
+        return None
+    if session is not None:
+        plan = plan_by_recording(session, kernels=collecting.kernels, limit=collecting.limit)
+    elif collecting.launch_skip is not None or collecting.launch_count is not None:
+        return None
+    else:
+        plan = _quick_plan(runner, collecting)
+    share = f"{plan.covered_fraction:.0%} of the kernel time"
+    _note(f"{plan.launch_count} launches of {len(plan.names)} kernels stand for {share}")
+    return plan
+
+
+def _quick_plan(runner: _Runner, collecting: Collecting) -> Plan:
+    """By a first run of the program, whose output goes to standard error."""
+    _note(f"a first run takes the times of up to {_QUICK_LAUNCHES} launches; --trace or --kernel spare it")
+    report = runner.scratch / "quick.ncu-rep"
+    times = Collection(
+        launch_count=_QUICK_LAUNCHES, sections=("LaunchStats",), metrics=("gpu__time_duration.sum",)
+    )
+    run = runner.run(times, report, stdout=_STDERR)
+    if run.was_interrupted:
+        raise KeyboardInterrupt
+    check_run(run, report)
+    return plan_by_profile(read_report(report), kernels=collecting.kernels, limit=collecting.limit)
+
+
+def _collection(plan: Plan | None, collecting: Collecting) -> Collection:
+    metrics = metrics_to_collect(compute_capability(os.environ.get("PATH")))
+    own = None if collecting.kernel is None else KernelFilter(collecting.kernel)
+    planned_skip = 0 if plan is None else plan.launch_skip
+    return Collection(
+        kernels=own if plan is None else plan.kernels,
+        launch_skip=planned_skip if collecting.launch_skip is None else collecting.launch_skip,
+        launch_count=collecting.limit if plan is None else plan.launch_count,
+        sections=(*SECTIONS, *collecting.section),
+        metrics=(*metrics, *collecting.metrics),
+        metric_set=collecting.set,
+        replay_mode=collecting.replay_mode,
+    )
+
+
+def _show(analysis: CounterAnalysis, *, json: bool, top: int | None) -> None:
+    if json:
+        print_json(ncu_json(analysis))
+        return
+    probe = Console(file=sys.stderr)
+    width = probe.width if probe.is_terminal else _PIPED_WIDTH
+    console = Console(file=sys.stderr, width=width, highlight=False)
+    console.print(render_terminal(ncu_document(analysis, top=top)))
+
+
+def _note(text: str) -> None:
+    sys.stderr.write(f"note: {text}\n")

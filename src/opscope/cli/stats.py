@@ -1,0 +1,64 @@
+"""`opscope stats`: the statistics reports of Nsight Systems, without Nsight Systems."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Group, Parameter
+from cyclopts.validators import mutually_exclusive
+
+from opscope.analysis.nsys_reports import REPORTS, report_tables
+from opscope.cli.console import open_source, print_document, print_json, refuse_existing, say_wrote
+from opscope.model.files import write_text
+from opscope.report.json_export import to_json
+from opscope.report.stats_tables import stats_csv, stats_json, stats_tables_document
+
+__all__ = ["stats"]
+
+_FORMAT = Group("Output format", validator=mutually_exclusive)
+_MERGED = "cuda_gpu_sum"  # kernels and copies in one table
+
+
+def stats(
+    source: Annotated[list[str], Parameter(name="SOURCE")],
+    /,
+    *,
+    report: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
+    json: Annotated[bool, Parameter(group=_FORMAT)] = False,
+    csv: Annotated[bool, Parameter(group=_FORMAT)] = False,
+    output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
+    force: bool = False,
+) -> int:
+    """Print nsys' statistics of a trace: calls, kernels, copies by time and by size.
+
+    Args:
+        source: A Kineto trace, an nsys export (.sqlite), a saved session, a folder of rank files, an address.
+        report: cuda_api_sum, cuda_gpu_kern_sum, cuda_gpu_mem_time_sum, cuda_gpu_mem_size_sum or cuda_gpu_sum
+            (kernels and copies in one table, the default); several at once, or `all`. `:base` after a name
+            shows kernels by their function's name alone.
+        json: Print one JSON document, reports by name, and nothing else.
+        csv: Print CSV, an empty line between reports.
+        output: Write what --json or --csv would print (JSON by default) to this file instead.
+        force: Overwrite an existing file.
+    """
+    if output is not None:
+        refuse_existing([output], force=force)
+    with open_source(source) as session:
+        tables = report_tables(session, _wanted(report))
+    if output is not None:
+        text = stats_csv(tables) if csv else to_json(stats_json(tables))
+        say_wrote([write_text(output, text)], on_stderr=json or csv)
+    elif json:
+        print_json(stats_json(tables))
+    elif csv:
+        sys.stdout.write(stats_csv(tables))
+    else:
+        print_document(stats_tables_document(tables))
+    return 0
+
+
+def _wanted(report: list[str] | None) -> list[str]:
+    names = [name for text in report or [_MERGED] for name in text.split(",") if name]
+    return list(REPORTS) if "all" in names else names

@@ -1,0 +1,246 @@
+"""Measured limits as files, and the newest one of a GPU in a folder.
+
+A file is replaced in one step. One that is damaged, of another version or about another GPU is never used:
+`read_measured` raises, `find_measured` passes it over and says so.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from opscope.errors import InputError
+from opscope.hardware.lookup import is_same_name, match_device
+from opscope.model.files import finite, write_text
+from opscope.model.measured_limits import (
+    MEASURED_LIMITS_SCHEMA_VERSION,
+    MeasuredLimits,
+    MeasuredRate,
+    MeasuredTime,
+)
+
+__all__ = [
+    "LIMITS_FOLDER",
+    "MeasuredDevices",
+    "MeasuredLimits",
+    "MeasuredLookup",
+    "MeasuredRate",
+    "MeasuredTime",
+    "cache_measured",
+    "find_measured",
+    "measured_devices",
+    "mismatch",
+    "read_measured",
+    "save_measured",
+]
+
+LIMITS_FOLDER = "limits"  # in the user's cache folder
+_HINT = "Measure with opscope devices --measure --save FILE"
+_SAME_MEMORY = 0.01  # devices of one name differ in memory by more, one device's reports by less
+_LARGEST_FILE_BYTES = 1 << 20  # ours have a few kilobytes
+
+
+@dataclass(frozen=True)
+class MeasuredLookup:
+    """The newest measurement of a GPU in a folder, or None; `ignored` names files that could not be used."""
+
+    measured: MeasuredLimits | None = None
+    ignored: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class MeasuredDevices:
+    """The newest measurement of each device in a folder, and which files could not be used.
+
+    Devices go by the names that `match_device` gives: those of the table; for a MIG slice with its profile.
+    """
+
+    newest: Mapping[str, MeasuredLimits] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+
+
+class _Versioned(msgspec.Struct):
+    schema_version: int
+
+
+def save_measured(path: str | os.PathLike[str], measured: MeasuredLimits) -> Path:
+    """Write a measurement and return its path. An existing file is replaced.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    document = finite(msgspec.to_builtins(measured))
+    return write_text(path, json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def cache_measured(folder: Path, measured: MeasuredLimits) -> Path:
+    """Keep a measurement in a folder: one file for each GPU, driver and torch version, the newest.
+
+    Raises:
+        InputError: The folder cannot be written.
+    """
+    key = (measured.device, measured.compute_capability, measured.sm_count, measured.memory_bytes)
+    versions = (measured.driver, measured.torch)
+    digest = hashlib.sha256(repr((key, versions)).encode()).hexdigest()[:12]
+    slug = re.sub(r"[^a-z0-9]+", "-", measured.device.lower()).strip("-")[:48]
+    return save_measured(folder / f"{slug}-{digest}.json", measured)
+
+
+def read_measured(path: str | os.PathLike[str]) -> MeasuredLimits:
+    """The measurement in a file.
+
+    Raises:
+        InputError: The file cannot be read, is no such file, is of another version, or holds rates that no
+            measurement gives.
+    """
+    content = _read(Path(path))
+    try:
+        version = msgspec.json.decode(content, type=_Versioned).schema_version
+        if version != MEASURED_LIMITS_SCHEMA_VERSION:
+            raise InputError(
+                f"measured limits of version {version}; {MEASURED_LIMITS_SCHEMA_VERSION} can be read",
+                source=path,
+                hint=_HINT,
+            )
+        measured = msgspec.json.decode(content, type=MeasuredLimits)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"this holds no measured limits ({error})", source=path, hint=_HINT) from error
+    defect = _defect(measured)
+    if defect is not None:
+        raise InputError(f"measured limits that cannot be right: {defect}", source=path, hint=_HINT)
+    return measured
+
+
+def find_measured(
+    folder: Path,
+    name: str,
+    *,
+    compute_capability: str | None = None,
+    sm_count: int | None = None,
+    memory_bytes: int | None = None,
+) -> MeasuredLookup:
+    """The newest measurement in a folder that is of this GPU; whichever driver and torch it was made with.
+
+    Args:
+        folder: May not exist.
+        name: As its driver reports it.
+        compute_capability: As `"9.0"`, if known.
+        sm_count: If known.
+        memory_bytes: As reported, if known.
+    """
+    usable, ignored = _read_all(folder)
+    facts: dict[str, Any] = {
+        "compute_capability": compute_capability,
+        "sm_count": sm_count,
+        "memory_bytes": memory_bytes,
+    }
+    found = [one for one in usable if mismatch(one, name, **facts) is None]
+    return MeasuredLookup(max(found, key=_moment, default=None), ignored)
+
+
+def measured_devices(folder: Path) -> MeasuredDevices:
+    """What a folder, which may not exist, holds of which devices."""
+    usable, ignored = _read_all(folder)
+    newest: dict[str, MeasuredLimits] = {}
+    for measured in sorted(usable, key=_moment):
+        spec = match_device(
+            measured.device,
+            compute_capability=measured.compute_capability,
+            memory_bytes=measured.memory_bytes,
+            sm_count=measured.sm_count,
+        ).spec
+        newest[measured.device if spec is None else spec.name] = measured
+    return MeasuredDevices(newest, ignored)
+
+
+def mismatch(
+    measured: MeasuredLimits,
+    name: str,
+    *,
+    compute_capability: str | None = None,
+    sm_count: int | None = None,
+    memory_bytes: int | None = None,
+) -> str | None:
+    """Why a measurement is of another GPU than this one; None if it is of this one, as far as is known."""
+    if not is_same_name(measured.device, name):
+        return f"it is of '{measured.device}', not of '{name}'"
+    for what, theirs, ours in (
+        ("compute capability", measured.compute_capability, compute_capability),
+        ("multiprocessors", measured.sm_count, sm_count),
+    ):
+        if theirs is not None and ours is not None and theirs != ours:
+            return f"it is of a '{name}' with {what} {theirs}, not {ours}"
+    if measured.memory_bytes and memory_bytes and not _is_near(measured.memory_bytes, memory_bytes):
+        return f"it is of a '{name}' with {measured.memory_bytes} bytes of memory, not {memory_bytes}"
+    return None
+
+
+def _is_near(one: int, other: int) -> bool:
+    return abs(one - other) <= _SAME_MEMORY * max(one, other)
+
+
+def _read_all(folder: Path) -> tuple[list[MeasuredLimits], tuple[str, ...]]:
+    """The usable measurements of a folder, and why the other files are not."""
+    usable, ignored = [], []
+    for path in _files(folder):
+        try:
+            usable.append(read_measured(path))
+        except InputError as error:
+            ignored.append(str(error))
+    return usable, tuple(ignored)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    try:
+        yield from sorted(folder.glob("*.json"))
+    except OSError:  # a folder that may not be entered holds nothing for us
+        return
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(_LARGEST_FILE_BYTES + 1)
+    except OSError as error:
+        reason = error.strerror or error
+        raise InputError(f"the file cannot be read ({reason})", source=path, hint=_HINT) from error
+    if len(content) > _LARGEST_FILE_BYTES:
+        raise InputError("this is too large to hold measured limits", source=path, hint=_HINT)
+    return content
+
+
+def _moment(measured: MeasuredLimits) -> datetime.datetime:
+    """When it was measured, comparable; times without a zone are UTC."""
+    moment = datetime.datetime.fromisoformat(measured.created)
+    return moment if moment.tzinfo else moment.replace(tzinfo=datetime.timezone.utc)
+
+
+def _defect(measured: MeasuredLimits) -> str | None:
+    """The first value that no measurement gives."""
+    try:
+        _moment(measured)
+    except ValueError:
+        return f"'{measured.created}' is no time"
+    for rate in measured.rates:
+        if not _is_ordered(rate.low_per_s, rate.per_s, rate.high_per_s):
+            return f"{rate.name} of {rate.per_s:g} per s, between {rate.low_per_s:g} and {rate.high_per_s:g}"
+    for time in measured.times:
+        if not _is_ordered(time.low_ns, time.median_ns, time.high_ns):
+            return f"{time.name} of {time.median_ns:g} ns, between {time.low_ns:g} and {time.high_ns:g}"
+    names = [*(one.name for one in measured.rates), *(one.name for one in measured.times)]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    return None if twice is None else f"{twice} is there twice"
+
+
+def _is_ordered(low: float, value: float, high: float) -> bool:
+    return 0 < low <= value <= high and math.isfinite(high)

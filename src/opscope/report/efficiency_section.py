@@ -1,0 +1,217 @@
+"""How far from the limit: what the device can do, what each call reached of it, and what stands in its way.
+
+A fraction always says which limit it refers to, measured or of the data sheet. Calls whose cost is unknown
+are named with the reason, never left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from opscope.analysis.efficiency import (
+    Bound,
+    CallEfficiency,
+    CostCoverage,
+    Efficiency,
+    Roofline,
+    TensorCoreUse,
+)
+from opscope.analysis.summary import Summary
+from opscope.hardware.devices import DataType
+from opscope.hardware.limits import DeviceLimits, Limit, LimitEvidence
+from opscope.report.document import Block, Code, Column, Paragraph, Strong, Table, Text, numeric
+from opscope.report.json_export import from_json_text
+from opscope.units import (
+    format_byte_rate,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_flop_count,
+    format_flop_rate,
+    format_fraction,
+)
+
+__all__ = ["efficiency_blocks", "has_efficiency", "limit_cells", "operator_limit_facts"]
+
+_UNKNOWN = "–"
+_UNCOSTED_ROWS = 5
+_KNOWN = 0.9995  # from here on "all of its time"
+_EVIDENCE = {LimitEvidence.MEASURED: "measured", LimitEvidence.DATASHEET: "data sheet"}
+
+
+def has_efficiency(summary: Summary) -> bool:
+    """Whether anything is known of the cost of what ran on a device."""
+    return summary.has_device and summary.efficiency.coverage.bytes_fraction is not None
+
+
+def limit_cells(roofline: Roofline | None) -> tuple[Text, Text]:
+    """Share of the limit reached and what binds, for the table of operators."""
+    if roofline is None:
+        return _UNKNOWN, _UNKNOWN
+    return format_fraction(roofline.fraction), str(roofline.bound or _UNKNOWN)
+
+
+def efficiency_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
+    """Limits, coverage, and the calls that lose most time to the limit."""
+    efficiency = summary.efficiency
+    blocks: list[Block] = [Paragraph(_limits_text(summary)), Paragraph(_coverage_text(efficiency))]
+    if efficiency.limits is not None:
+        far = sorted((call for call in efficiency.calls if call.gap_ns), key=lambda call: -(call.gap_ns or 0))
+        if far:
+            blocks.append(_call_table(far[:top], summary.device_time_ns))
+    if efficiency.coverage.uncosted:
+        blocks.append(_uncosted_table(efficiency.coverage, summary.device_time_ns))
+    return tuple(blocks)
+
+
+def operator_limit_facts(summary: Summary, operator: str) -> list[tuple[str, Text]]:
+    """What one operator reached, and why it was not more; unknown is said."""
+    roofline = summary.efficiency.operators.get(operator)
+    if roofline is None or not roofline.costed_ns:
+        return [("Distance from the limit", "unknown: the cost of its calls is not known")]
+    facts: list[tuple[str, Text]] = [("Work", _work_text(roofline))]
+    facts.append(("Achieved", _achieved_text(roofline)))
+    if roofline.fraction is not None:
+        facts.append(("Distance from the limit", _distance_text(summary.efficiency, roofline)))
+    if roofline.bound is not None:
+        facts.append(("Bound", f"{roofline.bound}: {roofline.bound.meaning}{_shares(roofline)}"))
+    if roofline.tensor_cores is not None and roofline.tensor_cores is not TensorCoreUse.NOT_APPLICABLE:
+        facts.append(("Tensor cores", f"{roofline.tensor_cores}: {roofline.tensor_cores.meaning}"))
+    return facts
+
+
+def _limits_text(summary: Summary) -> Text:
+    limits, reason = summary.efficiency.limits, summary.limits_reason
+    because = f" ({reason})" if reason else ""
+    if limits is None:
+        return f"What the device can do is not known{because}, so calls are not held against it."
+    parts = [f"memory {_limit_text(limits.memory, format_byte_rate)}"] if limits.memory is not None else []
+    parts += [
+        f"{data_type} {_limit_text(limit, format_flop_rate)}" for data_type, limit in _main_peaks(limits)
+    ]
+    return f"Held against {limits.name}: {', '.join(parts) or 'no known limit'}{because}."
+
+
+_SHOWN_PEAKS = (DataType.FP32, DataType.TF32, DataType.BF16, DataType.FP16)
+
+
+def _main_peaks(limits: DeviceLimits) -> Iterator[tuple[DataType, Limit]]:
+    for data_type in _SHOWN_PEAKS:
+        limit = limits.peaks.get(data_type)
+        if limit is not None:
+            yield data_type, limit
+
+
+def _limit_text(limit: Limit, form: Callable[[float], str]) -> str:
+    return f"{form(limit.per_s)} ({_EVIDENCE[limit.evidence]})"
+
+
+def _coverage_text(efficiency: Efficiency) -> str:
+    coverage = efficiency.coverage
+    return (
+        f"Least bytes are known for {format_fraction(coverage.bytes_fraction)} of device time, "
+        f"floating-point operations (or that there are none) for {format_fraction(coverage.flop_fraction)}."
+    )
+
+
+def _call_table(calls: list[CallEfficiency], device_time_ns: int) -> Table:
+    titles = ("Calls", "Device time", "Bound", "Achieved", "Of limit", "Beyond it")
+    rows = tuple(
+        (
+            Code(call.operator)
+            if call.attribution is None
+            else (Code(call.operator), f" ({call.attribution})"),
+            Code(_shapes(call.shapes)),
+            format_count(call.calls),
+            format_duration(call.roofline.device_ns),
+            str(call.roofline.bound or _UNKNOWN),
+            _main_rate(call.roofline),
+            format_fraction(call.roofline.fraction),
+            f"{format_duration(call.gap_ns)}, {format_fraction((call.gap_ns or 0) / device_time_ns)}",
+        )
+        for call in calls
+    )
+    caption = "The calls that take most time beyond what the limits allow, by arguments."
+    columns = (Column("Operator"), Column("Shapes"), *map(numeric, titles))
+    return Table(columns, rows, caption)
+
+
+def _shapes(recorded: str | None) -> str:
+    """`8×128×768, 768×768`: the shapes of the tensors among the arguments."""
+    shapes = None if recorded is None else from_json_text(recorded)
+    if not isinstance(shapes, list):
+        return recorded or _UNKNOWN
+    return ", ".join(_shape(one) for one in shapes if one not in ([], "")) or _UNKNOWN
+
+
+def _shape(shape: Any) -> str:
+    if not isinstance(shape, list):
+        return str(shape)
+    if shape and isinstance(shape[0], list):
+        return f"{len(shape)} tensors"
+    return "×".join(map(str, shape))
+
+
+def _main_rate(roofline: Roofline) -> str:
+    if roofline.bound is Bound.COMPUTE:
+        return format_flop_rate(roofline.achieved_flop_per_s)
+    return format_byte_rate(roofline.achieved_bytes_per_s)
+
+
+def _uncosted_table(coverage: CostCoverage, device_time_ns: int) -> Table:
+    rows = tuple(
+        (
+            Code(name),
+            format_duration(ns),
+            format_fraction(ns / device_time_ns if device_time_ns else None),
+            why,
+        )
+        for name, ns, why in coverage.uncosted[:_UNCOSTED_ROWS]
+    )
+    columns = (Column("Cost unknown"), numeric("Device time"), numeric("Share"), Column("Why"))
+    return Table(columns, rows)
+
+
+def _work_text(roofline: Roofline) -> str:
+    parts = [f"{format_bytes(roofline.min_bytes)} at least"] if roofline.min_bytes is not None else []
+    if roofline.flop_count is not None:
+        parts.append(format_flop_count(roofline.flop_count) if roofline.flop_count else "no FLOP")
+    if roofline.arithmetic_intensity:
+        parts.append(f"{roofline.arithmetic_intensity:,.3g} FLOP/byte")
+    share = roofline.costed_ns / roofline.device_ns if roofline.device_ns else 1.0
+    known = "" if share >= _KNOWN else f" (known for {format_fraction(share)} of its time)"
+    return ", ".join(parts) + known
+
+
+def _achieved_text(roofline: Roofline) -> str:
+    parts = [format_byte_rate(roofline.achieved_bytes_per_s)]
+    if roofline.flop_count:
+        parts.append(format_flop_rate(roofline.achieved_flop_per_s))
+    return ", ".join(parts)
+
+
+def _distance_text(efficiency: Efficiency, roofline: Roofline) -> Text:
+    limit = _binding_limit(efficiency.limits, roofline)
+    return (
+        Strong(format_fraction(roofline.fraction)),
+        f" of the attainable: the same work needs {format_duration(roofline.attainable_ns)} "
+        f"at the limits{'' if limit is None else f' ({limit})'}",
+    )
+
+
+def _binding_limit(limits: DeviceLimits | None, roofline: Roofline) -> str | None:
+    if limits is None:
+        return None
+    peak = None if roofline.data_type is None else limits.peaks.get(roofline.data_type)
+    if roofline.bound is Bound.COMPUTE and peak is not None:
+        return f"{roofline.data_type} {_limit_text(peak, format_flop_rate)}"
+    return None if limits.memory is None else f"memory {_limit_text(limits.memory, format_byte_rate)}"
+
+
+def _shares(roofline: Roofline) -> str:
+    whole = sum(roofline.bound_ns.values())
+    parts = sorted(roofline.bound_ns.items(), key=lambda item: -item[1])
+    if len(parts) < 2 or not whole:
+        return ""
+    return f" ({', '.join(f'{bound} {format_fraction(ns / whole)} of its time' for bound, ns in parts)})"

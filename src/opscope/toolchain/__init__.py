@@ -1,0 +1,1 @@
+"""Programs of the CUDA toolkit as opscope uses them: their commands and the files they write."""

@@ -1,0 +1,120 @@
+"""Finds a program and runs it to its end or its time limit, whatever it does.
+
+Neither function raises for what a program does: missing, not executable, silent, crashing or hanging are
+values. A program that its own kill does not end (a hanging driver) is left behind after a moment.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["ProgramEnd", "find_program", "run_program"]
+
+_AFTER_KILL_S = 2.0
+
+
+@dataclass(frozen=True)
+class ProgramEnd:
+    """How a program ended.
+
+    Attributes:
+        exit_code: Negative for a signal; None where it did not start or did not end in time.
+        out: Its standard output as far as it came.
+        err: Its standard error as far as it came.
+        failure: Why there is no exit code; None where there is one.
+    """
+
+    exit_code: int | None
+    out: str
+    err: str
+    failure: str | None = None
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it ran and said so."""
+        return self.exit_code == 0
+
+
+def find_program(name: str, search_path: str | None, places: Sequence[str] = ()) -> str | None:
+    """Path of a program on a search path, else where installers put it; None if it is nowhere.
+
+    Args:
+        name: File name of the program.
+        search_path: Folders as in the variable PATH; the process's own where it is None.
+        places: Absolute glob patterns of the file; of several matches the last by name is taken.
+    """
+    found = shutil.which(name, path=search_path)
+    if found is not None:
+        return found
+    for place in places:
+        path = Path(place)
+        for candidate in sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))), reverse=True):
+            if candidate.is_file() and os.access(candidate, os.X_OK):
+                return str(candidate)
+    return None
+
+
+def run_program(
+    command: Sequence[str],
+    *,
+    timeout_s: float,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> ProgramEnd:
+    """Run a command without input and collect what it writes.
+
+    Args:
+        command: Program and arguments; no shell reads them.
+        timeout_s: Time limit in seconds; then it and the processes it started are killed.
+        environment: Its variables; this process's own where it is None.
+        folder: Its working folder; this process's own where it is None.
+    """
+    try:
+        process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=None if environment is None else dict(environment),
+            cwd=folder,
+            start_new_session=True,
+        )
+    except OSError as error:
+        return ProgramEnd(None, "", "", f"cannot be started: {error.strerror or error}")
+    try:
+        out, err = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired as expired:
+        written = _end(process, expired)
+        return ProgramEnd(None, *map(_text, written), f"did not end within {timeout_s:g} s")
+    except BaseException:
+        _kill(process)
+        raise
+    return ProgramEnd(process.returncode, _text(out), _text(err))
+
+
+def _end(
+    process: subprocess.Popen[bytes], expired: subprocess.TimeoutExpired
+) -> tuple[bytes | None, bytes | None]:
+    """Kill a process with all it started; what it wrote."""
+    _kill(process)
+    try:
+        return process.communicate(timeout=_AFTER_KILL_S)
+    except subprocess.TimeoutExpired as again:
+        # Inside a system call that does not return. Nothing more can be done from here.
+        return again.output or expired.output, again.stderr or expired.stderr
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _text(content: bytes | None) -> str:
+    return (content or b"").decode("utf-8", errors="replace")

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+
+def test_collapsed_stacks_on_stdout(opscope, trace: Path) -> None:
+    outcome = opscope("flamegraph", trace, "--format", "collapsed")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out == (
+        "[unattributed: before_window];leaked 2000\n"
+        "aten::gelu;gelu_kernel 50125\n"
+        "aten::linear;aten::addmm;gemm|<float, 64> 400000\n"
+    )
+
+
+def test_speedscope_is_the_default(opscope, trace: Path) -> None:
+    document = opscope("flamegraph", trace).json
+    assert document["name"] == str(trace)
+    (profile,) = document["profiles"]
+    assert (profile["name"], profile["endValue"]) == ("trace.json", 452_125)
+
+
+def test_a_file_is_written_once(opscope, trace: Path, tmp_path: Path) -> None:
+    target = tmp_path / "stacks.json"
+    first = opscope("flamegraph", trace, "-o", target, "--weight", "launches")
+    assert (first.code, first.out) == (0, f"Wrote {target}\n")
+    assert json.loads(target.read_text())["profiles"][0]["endValue"] == 3
+    second = opscope("flamegraph", trace, "-o", target)
+    assert second.code == 1
+    assert "the file exists. Overwrite it with --force" in second.err
+    assert opscope("flamegraph", trace, "-o", target, "--force").code == 0
+    assert json.loads(target.read_text())["profiles"][0]["endValue"] == 452_125
+
+
+def test_a_step(opscope, trace: Path) -> None:
+    outcome = opscope("flamegraph", trace, "--step", 2, "--weight", "cpu", "--format", "collapsed")
+    assert outcome.out == "aten::gelu 100000\naten::linear 50000\naten::linear;aten::addmm 150000\n"
+
+
+def test_what_was_not_recorded(opscope, trace: Path) -> None:
+    outcome = opscope("flamegraph", trace, "--by", "python")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "no Python stacks were recorded" in outcome.err
+    assert opscope("flamegraph", trace, "--by", "threads").code == 2

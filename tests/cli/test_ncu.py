@@ -1,0 +1,262 @@
+"""`opscope ncu`: reports read, programs run under a stand-in for ncu, and what is said of failures."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from opscope.cli import main
+from opscope.toolchain.ncu import running
+
+Run = Callable[..., Any]
+
+pytestmark = pytest.mark.skipif(find_spec("ncu_report") is None, reason="ncu-report is not installed")
+
+# Takes ncu's options as ncu does, runs the program, and gives a report recorded elsewhere for its own.
+STAND_IN = """
+import json, os, shutil, subprocess, sys
+words, options = sys.argv[1:], {}
+flags = {"--force-overwrite"}
+while words and words[0].startswith("--"):
+    name = words.pop(0)
+    options.setdefault(name, []).append(True if name in flags else words.pop(0))
+with open(os.environ["NCU_CALLS"], "a") as calls:
+    calls.write(json.dumps({"options": options, "program": words}) + "\\n")
+code = subprocess.call(words)
+with open(options["--log-file"][0], "w") as log:
+    log.write("==PROF== Connected\\n" + os.environ.get("NCU_LOG", ""))
+    if code:
+        log.write(f"==ERROR== The application returned an error code ({code}).\\n")
+if os.environ.get("NCU_REPORT"):
+    shutil.copy(os.environ["NCU_REPORT"], options["--export"][0])
+sys.exit(1 if code else 0)
+"""
+
+
+class Captured(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture(scope="module")
+def packed(shared: Path) -> Path:
+    return shared / "ncu" / "ops.ncu-rep.gz"
+
+
+@pytest.fixture
+def ncu_run(
+    tmp_path: Path, packed: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., Captured]]:
+    """Runs `opscope ncu` in this process with the stand-in on PATH; both streams as a terminal sees them."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    stand_in = folder / "ncu"
+    stand_in.write_text(f"#!{sys.executable}\n{STAND_IN}")
+    stand_in.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("NCU_CALLS", str(tmp_path / "calls"))
+    monkeypatch.setenv("NCU_REPORT", str(packed))
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: object) -> Captured:
+        capfd.readouterr()
+        code = main(["ncu", *map(str, arguments)])
+        return Captured(code, *capfd.readouterr())
+
+    yield run
+
+
+def calls(tmp_path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (tmp_path / "calls").read_text().splitlines()]
+
+
+SAYS = [sys.executable, "-c", "import sys; print('said', *sys.argv[1:])"]
+
+
+def test_a_report_as_a_table_with_findings(opscope: Run, packed: Path) -> None:
+    outcome = opscope("ncu", packed)
+    assert outcome.code == 0
+    row = next(line for line in outcome.out.splitlines() if "cunn_SoftMaxForwardReg" in line)
+    assert row.split() == ["0", "cunn_SoftMaxForwardReg", "274", "µs", "517", "MB", "54.0", "%", "39.2", "%",
+        "49.3", "%", "latency"]  # fmt: skip
+    assert "What to change" in outcome.out
+    assert "Not collected" in outcome.out
+
+
+def test_a_report_as_json(opscope: Run, packed: Path) -> None:
+    document = opscope("ncu", packed, "--json").json
+    assert [one["duration_ns"] for one in document["kernels"]] == [274_048, 125_280, 460_128, 60_480, 210_784]
+    assert document["findings"][0]["code"] == "counters.cache_bound"
+
+
+def test_a_report_and_a_trace_of_something_else(opscope: Run, packed: Path, trace: Path) -> None:
+    outcome = opscope("ncu", packed, "--trace", trace)
+    assert outcome.code == 0
+    assert "the recording has no launch of this name, grid and block" in " ".join(outcome.out.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "nothing to read or run"),
+        (["none.ncu-rep"], "no such file"),
+        (["none"], "no such file"),
+        (["--kernel", "gemm", "none.ncu-rep"], "options of profiling are given"),
+        (["none", "argument"], "there is no program 'none'"),
+    ],
+)
+def test_what_cannot_be_read_or_run(opscope: Run, arguments: list[str], message: str) -> None:
+    outcome = opscope("ncu", *arguments)
+    assert (outcome.code, outcome.out) == (1, "")
+    assert message in outcome.err
+
+
+def test_a_cut_off_report_is_one_line(opscope: Run, packed: Path, tmp_path: Path) -> None:
+    cut = tmp_path / "cut.ncu-rep.gz"
+    cut.write_bytes(packed.read_bytes()[:5000])
+    outcome = opscope("ncu", cut)
+    assert outcome.code == 1
+    assert outcome.err.startswith(f"error: {cut}: the packed report cannot be unpacked")
+    assert outcome.err.count("\n") == 1
+
+
+def test_without_ncu_it_says_what_is_missing_and_what_works(
+    opscope: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(running, "_PLACES", ())
+    monkeypatch.setenv("PATH", str(tmp_path))
+    outcome = opscope("ncu", "--", sys.executable, "-c", "pass")
+    assert outcome.code == 1
+    assert "ncu (Nsight Compute) is not installed" in outcome.err
+    assert "opscope analyze" in outcome.err
+
+
+def test_a_program_is_run_and_its_words_stay_on_standard_output(ncu_run: Run, tmp_path: Path) -> None:
+    outcome = ncu_run("--kernel", "soft|layer", "--", *SAYS, "--json", "-o", "x")
+    assert (outcome.code, outcome.out) == (0, "said --json -o x\n")
+    assert "cunn_SoftMaxForwardReg" in outcome.err
+    assert outcome.err.rstrip().endswith("Wrote opscope.ncu-rep")
+    (call,) = calls(tmp_path)
+    assert call["program"] == [*SAYS, "--json", "-o", "x"]
+    assert call["options"]["--kernel-name"] == ["regex:soft|layer"]
+    assert call["options"]["--launch-count"] == ["20"]
+    assert call["options"]["--clock-control"] == ["none"]
+    assert call["options"]["--section"] == ["LaunchStats", "Occupancy", "WarpStateStats"]
+
+
+def test_with_json_standard_output_is_one_document(ncu_run: Run) -> None:
+    outcome = ncu_run("--json", "--launch-count", 5, "--", *SAYS)
+    assert len(json.loads(outcome.out)["kernels"]) == 5
+    assert "said\n" in outcome.err
+
+
+def test_without_a_choice_a_first_run_makes_it(ncu_run: Run, tmp_path: Path) -> None:
+    outcome = ncu_run("--kernels", 2, "--", *SAYS)
+    assert outcome.out == "said\n"  # once: the first run's goes to standard error
+    first, second = calls(tmp_path)
+    assert first["options"]["--metrics"] == ["gpu__time_duration.sum"]
+    assert "--kernel-name" not in first["options"]
+    assert second["options"]["--kernel-name-base"] == ["mangled"]
+    pattern = second["options"]["--kernel-name"][0]
+    assert "elementwise_kernelILi128" in pattern
+    assert "SoftMaxForwardReg" in pattern
+    assert (second["options"]["--launch-count"], second["options"].get("--launch-skip")) == (["2"], None)
+    assert "2 launches of 2 kernels stand for 65% of the kernel time" in outcome.err
+
+
+def test_a_trace_chooses_too(ncu_run: Run, trace: Path, tmp_path: Path) -> None:
+    outcome = ncu_run("--trace", trace, "--kernels", 1, "--", *SAYS)
+    assert outcome.code == 0
+    (call,) = calls(tmp_path)
+    assert "gemm" in call["options"]["--kernel-name"][0]
+    assert call["options"]["--launch-count"] == ["1"]
+    assert "Without a certain call in the recording" in outcome.err
+
+
+def test_what_is_asked_for_comes_on_top(ncu_run: Run, tmp_path: Path) -> None:
+    options = [
+        "--kernel",
+        "x",
+        "--launch-skip",
+        3,
+        "--launch-count",
+        2,
+        "--set",
+        "full",
+        "--section",
+        "PmSampling",
+    ]
+    ncu_run(*options, "--metrics", "a.sum", "--replay-mode", "application", "-o", "mine", "--", *SAYS)
+    (call,) = calls(tmp_path)
+    found = call["options"]
+    assert (found["--launch-skip"], found["--launch-count"]) == (["3"], ["2"])
+    assert (found["--set"], found["--replay-mode"]) == (["full"], ["application"])
+    assert found["--section"][-1] == "PmSampling"
+    assert found["--metrics"][0].endswith(",a.sum")
+    assert found["--export"] == ["mine.ncu-rep"]
+    assert (tmp_path / "mine.ncu-rep").exists()
+
+
+def test_an_existing_report_is_not_overwritten_unasked(ncu_run: Run, tmp_path: Path) -> None:
+    (tmp_path / "opscope.ncu-rep").touch()
+    refused = ncu_run("--kernel", "x", "--", *SAYS)
+    assert refused.code == 1
+    assert "the file exists" in refused.err
+    assert not (tmp_path / "calls").exists()
+    assert ncu_run("--kernel", "x", "--force", "--", *SAYS).code == 0
+
+
+def test_the_programs_exit_code_is_passed_on_with_what_was_counted(ncu_run: Run) -> None:
+    outcome = ncu_run("--kernel", "x", "--", sys.executable, "-c", "raise SystemExit(5)")
+    assert outcome.code == 5
+    assert "cunn_SoftMaxForwardReg" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("log", "message"),
+    [
+        (
+            "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission",
+            "NVreg_RestrictProfilingToAdminUsers=0",
+        ),
+        ("==WARNING== No kernels were profiled.\nAvailable Kernels:\n1. foo\n", "Kernels launched: foo"),
+    ],
+)
+def test_what_ncu_could_not_do_is_one_error(
+    ncu_run: Run, monkeypatch: pytest.MonkeyPatch, log: str, message: str
+) -> None:
+    monkeypatch.setenv("NCU_LOG", log)
+    monkeypatch.setenv("NCU_REPORT", "")
+    outcome = ncu_run("--kernel", "x", "--", *SAYS)
+    assert (outcome.code, outcome.out) == (1, "said\n")
+    assert message in outcome.err
+
+
+def test_an_interrupt_ends_both_and_keeps_what_there_is(ncu_run: Run, tmp_path: Path) -> None:
+    """In a process group of its own, as a terminal interrupts it."""
+    script = "import time; print('ready', flush=True); time.sleep(60)"
+    command = [sys.executable, "-m", "opscope", "ncu", "--kernel", "x", "--", sys.executable, "-c", script]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        cwd=tmp_path,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "opscope/" not in err  # no traceback of ours

@@ -1,0 +1,185 @@
+"""`opscope nsys`: programs run under a stand-in for nsys, reports exported, and what is said of failures."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from opscope.cli import main
+from opscope.testing import ExportBuilder
+from opscope.toolchain.nsys import running
+
+# Takes the two commands of nsys as nsys does: profile runs the program and writes a report, export copies an export
+# made elsewhere.
+STAND_IN = """
+import json, os, shutil, subprocess, sys
+words, options = sys.argv[2:], {}
+while words and words[0].startswith("--"):
+    name, _, value = words.pop(0).partition("=")
+    options[name] = value
+with open(os.environ["NSYS_CALLS"], "a") as calls:
+    calls.write(json.dumps({"verb": sys.argv[1], "options": options, "words": words}) + "\\n")
+if sys.argv[1] == "export":
+    if os.environ.get("NSYS_FAILS"):
+        sys.exit("Importer error status: version mismatch.")
+    shutil.copy(os.environ["NSYS_EXPORT"], options["--output"])
+    sys.exit(0)
+code = subprocess.call(words)
+print("Generating '/tmp/nsys-report-66ad.qdstrm'", flush=True)
+if not os.environ.get("NSYS_SILENT"):
+    open(options["--output"], "w").write("report")
+sys.exit(code)
+"""
+
+
+class Captured(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Captured]
+
+
+@pytest.fixture
+def calls(tmp_path: Path) -> Callable[[], list[dict[str, object]]]:
+    return lambda: [json.loads(line) for line in (tmp_path / "calls").read_text().splitlines()]
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Run]:
+    """Runs `opscope nsys` in this process, in an empty folder, without nsys."""
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setattr(running, "_PLACES", ())
+
+    def run(*arguments: object) -> Captured:
+        capfd.readouterr()
+        code = main(["nsys", *map(str, arguments)])
+        return Captured(code, *capfd.readouterr())
+
+    yield run
+
+
+@pytest.fixture
+def nsys_run(tmp_path: Path, bare: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """The same with the stand-in on PATH."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    stand_in = folder / "nsys"
+    stand_in.write_text(f"#!{sys.executable}\n{STAND_IN}")
+    stand_in.chmod(0o755)
+    export = ExportBuilder().launch(1).kernel("add(int, float *, float *)", 10, 500).copy(600, 40)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("NSYS_CALLS", str(tmp_path / "calls"))
+    monkeypatch.setenv("NSYS_EXPORT", str(export.write(tmp_path / "made_elsewhere.sqlite")))
+    return bare
+
+
+class TestPrograms:
+    def test_a_program_is_recorded_exported_and_counted(
+        self, nsys_run: Run, calls: Callable[[], list[dict[str, object]]]
+    ) -> None:
+        done = nsys_run("--", sys.executable, "-c", "print('Max error: 0')")
+        assert done.code == 0
+        assert "Max error: 0" in done.out
+        assert "CUDA_KERNEL  add(int, float *, float *)" in done.out
+        assert "Wrote opscope.nsys-rep\nWrote opscope.sqlite\n" in done.out
+        profile, export = calls()
+        assert profile == {
+            "verb": "profile",
+            "options": {
+                "--trace": "cuda,nvtx", "--sample": "none", "--cpuctxsw": "none", "--force-overwrite": "true",
+                "--output": "opscope.nsys-rep",
+            },
+            "words": [sys.executable, "-c", "print('Max error: 0')"],
+        }  # fmt: skip
+        assert export["words"] == ["opscope.nsys-rep"]
+        assert sorted(path.name for path in Path().iterdir()) == ["opscope.nsys-rep", "opscope.sqlite"]
+
+    def test_options_and_the_programs_exit_code_are_passed_on(
+        self, nsys_run: Run, calls: Callable[[], list[dict[str, object]]]
+    ) -> None:
+        done = nsys_run(
+            "--trace", "cuda,cublas", "--cuda-graph-trace", "node", "--option", "--cuda-memory-usage=true", "-o",
+            "deep/run1", "--report", "cuda_api_sum", "--json", "--", sys.executable, "-c", "import sys; print('x'); sys.exit(7)",
+        )  # fmt: skip
+        assert done.code == 7
+        assert json.loads(done.out)["cuda_api_sum"][0]["Name"] == "cudaLaunchKernel"
+        assert "x\n" in done.err
+        assert "Wrote deep/run1.sqlite" in done.err
+        options = calls()[0]["options"]
+        assert isinstance(options, dict)
+        assert (options["--trace"], options["--cuda-graph-trace"]) == ("cuda,cublas", "node")
+        assert options["--cuda-memory-usage"] == "true"
+
+    def test_files_are_not_overwritten_unasked(self, nsys_run: Run) -> None:
+        Path("opscope.sqlite").touch()
+        program = ("--", sys.executable, "-c", "print('ran')")
+        done = nsys_run(*program)
+        assert done.code == 1
+        assert "opscope.sqlite: the file exists" in done.err
+        assert "ran" not in done.out
+        assert nsys_run("--force", *program).code == 0
+
+    def test_a_run_without_a_report_and_an_export_that_fails(
+        self, nsys_run: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("NSYS_FAILS", "1")
+        done = nsys_run("--", sys.executable, "-c", "pass")
+        assert (done.code, done.err.count("error:")) == (1, 1)
+        assert "Importer error status: version mismatch." in done.err
+        monkeypatch.setenv("NSYS_SILENT", "1")
+        done = nsys_run("-o", "other", "--", sys.executable, "-c", "import sys; sys.exit(2)")
+        assert done.code == 1
+        assert "nsys wrote no report (exit code 2)" in done.err
+
+    def test_without_nsys_it_says_what_to_install_and_what_else_there_is(
+        self, bare: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        program = tmp_path / "program"
+        program.write_text("#!/bin/sh\ntouch ran\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path))
+        done = bare("--", "program")
+        assert done.code == 1
+        for words in ("apt install nsight-systems-cli", "opscope run", "opscope trace -- ./program"):
+            assert words in done.err
+        assert not Path("ran").exists()
+
+    def test_what_cannot_be_meant(self, bare: Run) -> None:
+        assert "nothing to read or run" in bare().err
+        assert "there is no program './missing'" in bare("--", "./missing").err
+        assert bare("missing.nsys-rep").code == 1
+        done = bare("--trace", "cuda", "x.sqlite")
+        assert "options of recording are given, and an export to read" in done.err
+
+
+class TestReports:
+    def test_a_report_is_exported_once(
+        self, nsys_run: Run, calls: Callable[[], list[dict[str, object]]]
+    ) -> None:
+        Path("r.nsys-rep").write_text("report")
+        for _ in range(2):
+            done = nsys_run("r.nsys-rep")
+            assert done.code == 0
+            assert "add(int, float *, float *)" in done.out
+        assert len(calls()) == 1
+        assert nsys_run("r.nsys-rep", "-o", "elsewhere.sqlite").code == 0
+        assert Path("elsewhere.sqlite").exists()
+
+    def test_an_export_needs_no_nsys(self, bare: Run) -> None:
+        ExportBuilder().launch(1).kernel("k", 2, 3).write("x.sqlite")
+        document = json.loads(bare("x.sqlite", "--report", "cuda_gpu_kern_sum", "--json").out)
+        assert [row["Name"] for row in document["cuda_gpu_kern_sum"]] == ["k"]
+
+    def test_every_verb_exports_a_report_for_itself(self, nsys_run: Run) -> None:
+        Path("r.nsys-rep").write_text("report")
+        assert main(["stats", "r.nsys-rep"]) == 0
+        assert not Path("r.sqlite").exists()

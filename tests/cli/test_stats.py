@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+
+def test_the_merged_summary_is_the_default(opscope, trace: Path) -> None:
+    outcome = opscope("stats", trace)
+    assert outcome.code == 0
+    assert "CUDA GPU Summary (Kernels/MemOps) (cuda_gpu_sum)" in outcome.out
+    assert "CUDA_KERNEL" in outcome.out
+
+
+def test_json_is_by_report_with_nsys_columns(opscope, trace: Path) -> None:
+    document = opscope("stats", trace, "--report", "cuda_gpu_kern_sum", "cuda_api_sum", "--json").json
+    assert list(document) == ["cuda_gpu_kern_sum", "cuda_api_sum"]
+    assert list(document["cuda_gpu_kern_sum"][0]) == [
+        "Time (%)", "Total Time (ns)", "Instances", "Avg (ns)", "Med (ns)", "Min (ns)", "Max (ns)",
+        "StdDev (ns)", "Name",
+    ]  # fmt: skip
+    assert document["cuda_api_sum"][0]["Num Calls"] > 0
+
+
+def test_csv_separates_reports_by_an_empty_line(opscope, trace: Path) -> None:
+    out = opscope("stats", trace, "--report", "all", "--csv").out
+    first = out.split("\n\n")[0]
+    rows = list(csv.DictReader(io.StringIO(first)))
+    assert rows[0]["Name"].startswith("cuda")
+    assert out.count("Time (%)") == 4
+
+
+def test_a_report_is_written_to_a_file_once(opscope, trace: Path, tmp_path: Path) -> None:
+    target = tmp_path / "stats.json"
+    assert opscope("stats", trace, "-o", target).code == 0
+    assert "cuda_gpu_sum" in json.loads(target.read_text())
+    again = opscope("stats", trace, "-o", target)
+    assert again.code == 1
+    assert "--force" in again.err
+
+
+def test_an_unknown_report_is_one_clear_error(opscope, trace: Path) -> None:
+    outcome = opscope("stats", trace, "--report", "gpu")
+    assert outcome.code == 1
+    assert "there is no report 'gpu'" in outcome.err
+    assert "cuda_gpu_mem_time_sum" in outcome.err

@@ -1,0 +1,491 @@
+"""Laws of the timeline: causes of idle time against an oracle that goes tick by tick, sums on every trace.
+
+The oracle is written from the rules in docs/timeline.md and shares no code with the library.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import opscope
+from opscope.analysis.timeline.host import Host, Stall, ThreadEvents
+from opscope.analysis.timeline.host_calls import CallRole
+from opscope.analysis.timeline.idle import CAUSES, PAUSE_NS, account_for_idle
+from opscope.analysis.timeline.measure import measure_timeline
+from opscope.analysis.timeline.partition import occupation
+from opscope.analysis.timeline.records import Calls, DeviceRecords
+from opscope.analysis.timeline.values import IdleCause, Timeline
+from opscope.model.session import Session
+
+SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "traces"
+TRACES = sorted(str(path.relative_to(SHARED)) for path in SHARED.rglob("*.json*")) if SHARED.is_dir() else []
+ARCHIVE, MEMBERS = "public/param/et_replay/tests/inputs/dlrm_kineto.tar.gz", 8
+needs_traces = pytest.mark.skipif(not TRACES, reason=f"no {SHARED}")
+
+HELD = (CallRole.WAITS, CallRole.ALLOCATES, CallRole.FREES)
+# Ticks are long enough for some pauses to count as short and some as long.
+TICK = PAUSE_NS // 5
+
+
+@dataclass(frozen=True)
+class Call:
+    thread: int
+    start: int
+    end: int
+    role: CallRole
+
+
+@dataclass(frozen=True)
+class Activity:
+    start: int
+    end: int
+    call: int | None
+    is_early: bool
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A small recording, in ticks. `ranges` are by kind and thread."""
+
+    calls: tuple[Call, ...]
+    activities: tuple[Activity, ...]
+    ranges: dict[tuple[str, int], tuple[tuple[int, int], ...]]
+    stalls: tuple[tuple[int, int], ...]
+    threads: tuple[int, ...] = (1, 2)
+
+
+KINDS = ("operators", "loading", "named", "asleep")
+
+
+def spans(longest: int) -> st.SearchStrategy[tuple[tuple[int, int], ...]]:
+    pair = st.tuples(st.integers(0, 90), st.integers(1, longest)).map(lambda p: (p[0], p[0] + p[1]))
+    return st.lists(pair, max_size=3).map(tuple)
+
+
+@st.composite
+def scenes(draw: st.DrawFn) -> Scene:
+    calls: list[Call] = []
+    for thread in (1, 2):
+        now = draw(st.integers(0, 20))
+        for _ in range(draw(st.integers(0, 6))):
+            now += draw(st.integers(0, 12))
+            duration = draw(st.integers(0, 12))
+            calls.append(Call(thread, now, now + duration, draw(st.sampled_from((CallRole.OTHER, *HELD)))))
+            now += duration
+    activities = []
+    for _ in range(draw(st.integers(1, 7))):
+        start = draw(st.integers(0, 100))
+        call = draw(st.one_of(st.none(), st.integers(0, len(calls) - 1))) if calls else None
+        activities.append(
+            Activity(start, start + draw(st.integers(0, 12)), call, call is None and draw(st.booleans()))
+        )
+    ranges = {(kind, thread): draw(spans(25)) for kind in KINDS for thread in (1, 2)}
+    return Scene(tuple(calls), tuple(activities), ranges, draw(spans(10)))
+
+
+def covers(ranges: tuple[tuple[int, int], ...], tick: int) -> bool:
+    return any(start <= tick < end for start, end in ranges)
+
+
+class Oracle:
+    """Causes of idle ticks, one tick at a time."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.ticks: dict[IdleCause, int] = defaultdict(int)
+        self.blamed: dict[int, int] = defaultdict(int)
+        self.launches = sorted(
+            scene.calls[one.call].start for one in scene.activities if one.call is not None
+        )
+        self.launching = {scene.calls[one.call] for one in scene.activities if one.call is not None}
+        self.launch_starts = sorted(call.start for call in self.launching)
+        begins = [call.start for call in scene.calls if call.end > call.start]
+        begins += [start for thread in scene.threads for start, _ in scene.ranges["operators", thread]]
+        self.first = min(begins, default=None)
+        self.host_ticks: list[int] = []
+        for tick in self.idle_ticks():
+            self.charge(tick)
+        self.charge_host()
+
+    def idle_ticks(self) -> Iterator[int]:
+        activities = self.scene.activities
+        first = min(one.start for one in activities)
+        last = max(one.end for one in activities)
+        for tick in range(first, last):
+            if not any(one.start <= tick < one.end for one in activities):
+                yield tick
+
+    def gap_of(self, tick: int) -> tuple[int, Activity]:
+        """Start of the gap, and the activity that ends it."""
+        activities = self.scene.activities
+        idle = set(self.idle_ticks())
+        start = tick
+        while start - 1 in idle:
+            start -= 1
+        end = tick
+        while end in idle:
+            end += 1
+        candidates = [one for one in activities if one.start == end]
+
+        def launched(one: Activity) -> float:
+            return float("inf") if one.call is None else self.scene.calls[one.call].start
+
+        return start, min(candidates, key=launched)
+
+    def charge(self, tick: int) -> None:
+        gap_start, ended_by = self.gap_of(tick)
+        if ended_by.call is None:
+            is_queued = ended_by.is_early and self.first is not None and gap_start >= self.first
+            self.ticks[IdleCause.DEPENDENCY if is_queued else IdleCause.UNKNOWN] += 1
+            return
+        launch = self.scene.calls[ended_by.call]
+        if tick >= launch.end:
+            self.ticks[IdleCause.DEPENDENCY] += 1
+            return
+        self.charge_to_host(tick, launch.thread)
+
+    def charge_to_host(self, tick: int, thread: int) -> None:
+        scene = self.scene
+        others = [one for one in scene.threads if one != thread]
+        if covers(scene.stalls, tick):
+            self.ticks[IdleCause.PROFILER_OVERHEAD] += 1
+        elif (call := self.held(tick, [thread])) is not None:
+            self.blame(call)
+        elif covers(scene.ranges["loading", thread], tick):
+            self.ticks[IdleCause.DATA_LOADING] += 1
+        elif self.ran(tick, [thread]):
+            self.host_ticks.append(tick)
+        elif (call := self.held(tick, others)) is not None:
+            self.blame(call)
+        elif any(covers(scene.ranges["loading", one], tick) for one in others):
+            self.ticks[IdleCause.DATA_LOADING] += 1
+        elif self.ran(tick, others):
+            self.host_ticks.append(tick)
+        elif covers(scene.ranges["asleep", thread], tick):
+            self.ticks[IdleCause.NOTHING_SCHEDULED] += 1
+        elif any(covers(scene.ranges["named", one], tick) for one in scene.threads) or self.is_pause(
+            tick, thread
+        ):
+            self.host_ticks.append(tick)
+        else:
+            self.ticks[IdleCause.NOTHING_SCHEDULED] += 1
+
+    def ran(self, tick: int, threads: list[int]) -> bool:
+        calls = any(one.thread in threads and one.start <= tick < one.end for one in self.scene.calls)
+        return calls or any(covers(self.scene.ranges["operators", one], tick) for one in threads)
+
+    def held(self, tick: int, threads: list[int]) -> int | None:
+        """The held call open at a tick: calls of one thread do not overlap; of several, the earliest."""
+        open_calls = [
+            (one.start, number)
+            for number, one in enumerate(self.scene.calls)
+            if one.thread in threads and one.role in HELD and one.start <= tick < one.end
+        ]
+        return min(open_calls)[1] if open_calls else None
+
+    def is_pause(self, tick: int, thread: int) -> bool:
+        """Whether a moment with nothing recorded lies in a short pause between two recorded ones."""
+
+        def recorded(moment: int) -> bool:
+            scene = self.scene
+            return (
+                covers(scene.stalls, moment)
+                or self.ran(moment, list(scene.threads))
+                or covers(scene.ranges["asleep", thread], moment)
+                or any(
+                    covers(scene.ranges[kind, one], moment)
+                    for kind in ("loading", "named")
+                    for one in scene.threads
+                )
+            )
+
+        before = next((back for back in range(tick, -1, -1) if recorded(back)), None)
+        after = next((ahead for ahead in range(tick, 200) if recorded(ahead)), None)
+        return before is not None and after is not None and (after - before - 1) * TICK <= PAUSE_NS
+
+    def blame(self, call: int, cause_of: int | None = None) -> None:
+        waits = self.scene.calls[call if cause_of is None else cause_of].role == CallRole.WAITS
+        self.ticks[IdleCause.SYNCHRONIZATION if waits else IdleCause.MEMORY_ALLOCATION] += 1
+        self.blamed[call] += 1
+
+    def charge_host(self) -> None:
+        """Host-bound ticks, in order: to the last wait as far as it lost time, else to launching."""
+        left = {}
+        for members in self.groups():
+            lost = {
+                one: max(self.scene.calls[one].end - self.scene.calls[one].start - self.blamed[one], 0)
+                for one in members
+            }
+            passed = self.scene.calls[members[-1]].end - min(self.scene.calls[one].start for one in members)
+            longest = max(members, key=lambda one: (lost[one], members.index(one)))
+            left[tuple(members)] = [min(sum(lost.values()), passed), longest]
+        for tick in self.host_ticks:
+            earlier = [members for members in left if self.scene.calls[members[0]].end <= tick]
+            ended = [
+                (self.position[one], members)
+                for members in earlier
+                for one in members
+                if self.scene.calls[one].end <= tick
+            ]
+            group = max(ended)[1] if ended else None
+            if group is not None and left[group][0] > 0:
+                left[group][0] -= 1
+                self.blame(left[group][1])
+            else:
+                self.ticks[IdleCause.HOST_LAUNCH] += 1
+
+    def groups(self) -> Iterator[list[int]]:
+        """Waits with no launch between them, in the order of their ends."""
+        waits = [n for n, one in enumerate(self.scene.calls) if one.role in (CallRole.WAITS, CallRole.FREES)]
+        waits.sort(key=lambda one: self.scene.calls[one].end)
+        self.position = {one: number for number, one in enumerate(waits)}
+        group: list[int] = []
+        for one in waits:
+            if group:
+                since, until = self.scene.calls[group[-1]].end, self.scene.calls[one].start
+                if any(since <= start < until for start in self.launch_starts):
+                    yield group
+                    group = []
+            group.append(one)
+        if group:
+            yield group
+
+
+def records(scene: Scene) -> tuple[DeviceRecords, Calls, Host]:
+    """The scene as the arrays that the library works on."""
+    launched = {one.call for one in scene.activities if one.call is not None}
+
+    def column(values: list[int]) -> np.ndarray:
+        return np.array(values, dtype=np.int64)
+
+    def extents(found: tuple[tuple[int, int], ...]) -> dict[str, np.ndarray]:
+        return {
+            "start_ns": column([a for a, _ in found]) * TICK,
+            "end_ns": column([b for _, b in found]) * TICK,
+        }
+
+    count = len(scene.calls)
+    calls = Calls(
+        call_id=np.arange(count),
+        thread_id=column([one.thread for one in scene.calls]),
+        start_ns=column([one.start for one in scene.calls]) * TICK,
+        end_ns=column([one.end for one in scene.calls]) * TICK,
+        operator_id=np.full(count, -1),
+        name_index=np.zeros(count, dtype=np.int64),
+        role=column([int(one.role) for one in scene.calls]),
+        is_launch=np.array([number in launched for number in range(count)], dtype=bool),
+        is_graph=np.zeros(count, dtype=bool),
+        copy_name=np.full(count, -1),
+    )
+
+    def key(one: Activity) -> tuple[int, float]:
+        return one.start, float("inf") if one.call is None else scene.calls[one.call].start
+
+    ordered = sorted(scene.activities, key=key)
+    activities = len(ordered)
+    device = DeviceRecords(
+        trace_id=0,
+        device=0,
+        start_ns=column([one.start for one in ordered]) * TICK,
+        end_ns=column([one.end for one in ordered]) * TICK,
+        name_id=np.zeros(activities, dtype=np.int64),
+        work=np.zeros(activities, dtype=np.int64),
+        call=column([-1 if one.call is None else one.call for one in ordered]),
+        is_early=np.array([one.is_early for one in ordered], dtype=bool),
+        is_kernel=np.ones(activities, dtype=bool),
+        step=np.full(activities, -1),
+    )
+    threads = {}
+    for thread in scene.threads:
+        own = calls.thread_id == thread
+        operators, named = (extents(scene.ranges[kind, thread]) for kind in ("operators", "named"))
+        loading, asleep = (extents(scene.ranges[kind, thread]) for kind in ("loading", "asleep"))
+        pauses = {name: np.concatenate((loading[name], asleep[name])) for name in loading}
+        is_loading = np.arange(len(pauses["start_ns"])) < len(loading["start_ns"])
+        threads[thread] = ThreadEvents(
+            operators={**operators, "is_outermost": np.ones(len(operators["start_ns"]), dtype=bool)},
+            calls={"start_ns": calls.start_ns[own], "end_ns": calls.end_ns[own]},
+            frames={**extents(()), "is_outermost": np.empty(0, dtype=bool)},
+            annotations=named,
+            ranges={**pauses, "is_loading": is_loading},
+        )
+    stalls = tuple(Stall("Buffer Flush", start * TICK, end * TICK) for start, end in scene.stalls)
+    return device, calls, Host(threads, stalls)
+
+
+@settings(max_examples=150)
+@given(scenes())
+def test_causes_are_those_of_the_oracle(scene: Scene) -> None:
+    device, calls, host = records(scene)
+    gaps = occupation(device).gaps
+    account = account_for_idle(device, gaps, calls, host)
+    assert (account.by_cause >= 0).all()
+    assert account.by_cause.sum(axis=0).tolist() == (gaps.end_ns - gaps.start_ns).tolist()
+    oracle = Oracle(scene)
+    found = {
+        cause: ns // TICK for cause, ns in zip(CAUSES, account.by_cause.sum(axis=1).tolist(), strict=True)
+    }
+    assert {cause: ticks for cause, ticks in found.items() if ticks} == {
+        cause: ticks for cause, ticks in oracle.ticks.items() if ticks
+    }
+    blamed = (account.blamed_ns(len(calls)) // TICK).tolist()
+    assert blamed == [oracle.blamed[number] for number in range(len(calls))]
+
+
+@pytest.fixture(scope="module")
+def extracted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], list[Path]]:
+    @cache
+    def extract() -> list[Path]:
+        folder = tmp_path_factory.mktemp("archive")
+        with tarfile.open(SHARED / ARCHIVE) as tar:
+            tar.extractall(folder, filter="data")
+        return sorted(path for path in folder.rglob("*.json*") if path.is_file())
+
+    return extract
+
+
+@pytest.fixture(scope="module", params=[*TRACES, *range(MEMBERS)] if TRACES else [])
+def case(
+    request: pytest.FixtureRequest, extracted: Callable[[], list[Path]]
+) -> Iterator[tuple[Session, Timeline]]:
+    path = SHARED / request.param if isinstance(request.param, str) else extracted()[request.param]
+    with opscope.load(path) as session:
+        yield session, measure_timeline(session)
+
+
+Case = tuple[Session, Timeline]
+
+
+def occupied_ns(session: Session, trace_id: int, device: int) -> dict[str, int]:
+    """Parts of a span by one sweep over all starts and ends, the first kind that is open counting."""
+    rows = session.query(
+        "SELECT a.kind, n.name, a.start_ns, a.start_ns + a.duration_ns FROM device_activities a "
+        "JOIN kernel_names n USING (name_id) WHERE trace_id = ? AND device = ?",
+        [trace_id, device],
+    )
+    edges = []
+    for kind, name, start, end in rows:
+        is_communication = kind == "kernel" and "nccl" in name.lower()
+        part = "copy" if kind != "kernel" else "communication" if is_communication else "compute"
+        edges += [(start, 1, part), (end, -1, part)]
+    found = dict.fromkeys(("compute", "communication", "copy", "idle"), 0)
+    running = dict.fromkeys(found, 0)
+    last = min(edge[0] for edge in edges)
+    for time, change, part in sorted(edges):
+        state = next((one for one in ("compute", "communication", "copy") if running[one]), "idle")
+        found[state] += time - last
+        running[part] += change
+        last = time
+    return found
+
+
+@needs_traces
+class TestEveryTrace:
+    def test_the_parts_are_those_of_a_sweep_and_sum_to_the_span(self, case: Case) -> None:
+        session, found = case
+        partitions = found.partitions
+        devices = session.query(
+            "SELECT trace_id, device, span_ns, busy_ns, idle_ns FROM devices WHERE activity_count > 0 "
+            "ORDER BY ALL"
+        )
+        assert [
+            (
+                one.trace_id,
+                one.device,
+                one.span_ns,
+                one.compute_ns + one.exposed_communication_ns + one.exposed_copy_ns,
+                one.idle_ns,
+            )
+            for one in partitions
+        ] == devices
+        for one in partitions:
+            assert sum(one.idle_by_cause.values()) == one.idle_ns
+            assert min(one.idle_by_cause.values(), default=1) > 0
+            assert occupied_ns(session, one.trace_id, one.device) == {
+                "compute": one.compute_ns,
+                "communication": one.exposed_communication_ns,
+                "copy": one.exposed_copy_ns,
+                "idle": one.idle_ns,
+            }
+            assert one.exposed_copy_ns <= one.copy_ns <= one.span_ns
+            assert one.exposed_communication_ns <= one.communication_ns <= one.span_ns
+
+    def test_what_is_blamed_on_calls_is_what_their_causes_have(self, case: Case) -> None:
+        _, found = case
+        for calls, cause in (
+            (found.waits, IdleCause.SYNCHRONIZATION),
+            (found.allocations, IdleCause.MEMORY_ALLOCATION),
+        ):
+            assert sum(one.idle_ns for one in calls) == sum(
+                one.idle_by_cause.get(cause, 0) for one in found.partitions
+            )
+            assert sum(one.idle_ns for one in calls) <= max(1, len(found.partitions)) * sum(
+                one.host_ns for one in calls
+            )
+
+    def test_gaps_steps_and_queues_are_within_the_span(self, case: Case) -> None:
+        _, found = case
+        for one in found.partitions:
+            assert sum(gap.duration_ns for gap in one.longest_gaps) <= one.idle_ns
+            assert bool(one.longest_gaps) == bool(one.idle_ns)
+            durations = [gap.duration_ns for gap in one.longest_gaps]
+            assert durations == sorted(durations, reverse=True)
+        idle = {(one.trace_id, one.device): one.idle_ns / one.span_ns for one in found.partitions}
+        for queue in found.queues:
+            assert 0 <= queue.empty_fraction <= idle[queue.trace_id, queue.device] + 1e-12
+            assert 0 <= queue.mean <= queue.maximum
+        for host in found.host:
+            assert 0 <= host.launch_path_ns <= host.step_ns
+            assert host.recorder_ns is None or 0 <= host.recorder_ns <= host.launch_path_ns
+
+    def test_the_session_is_left_as_it_is(self, case: Case) -> None:
+        session, found = case
+        query = "SELECT table_name, estimated_size FROM duckdb_tables() ORDER BY ALL"
+        before = session.query(query)
+        assert measure_timeline(session) == found
+        assert session.query(query) == before
+
+
+@needs_traces
+class TestKnownPrograms:
+    """What is known of a program from elsewhere is what its timeline says."""
+
+    def shares(self, name: str) -> dict[IdleCause, float]:
+        with opscope.load(SHARED / name) as session:
+            (partition,) = measure_timeline(session).partitions
+        return {cause: ns / partition.idle_ns for cause, ns in partition.idle_by_cause.items()}
+
+    def test_a_launch_bound_token_loop(self) -> None:
+        shares = self.shares("h200/gpt2_generate_fp16.json.gz")
+        assert shares[IdleCause.HOST_LAUNCH] > 0.85
+        assert shares[IdleCause.PROFILER_OVERHEAD] > 0.01  # one request for a buffer of 1.4 ms
+
+    def test_training_recorded_with_stacks(self) -> None:
+        assert self.shares("h200/bert_train_bf16.json.gz")[IdleCause.HOST_LAUNCH] > 0.9
+
+    def test_a_slow_data_loader_and_the_same_program_with_workers(self) -> None:
+        assert (
+            self.shares("public/kineto/worker0.1623143089861.pt.trace.json.gz")[IdleCause.DATA_LOADING] > 0.7
+        )
+        after = self.shares("public/kineto/worker0.1623212756351.pt.trace.json.gz")
+        assert after[IdleCause.DATA_LOADING] < 0.02
+
+    def test_a_program_that_reads_a_result_after_each_step(self) -> None:
+        shares = self.shares("h200/bert_bs8_seq128_infer.json.gz")
+        assert shares[IdleCause.SYNCHRONIZATION] + shares[IdleCause.DEPENDENCY] > 0.98
+
+    def test_first_calls_that_allocate(self) -> None:
+        shares = self.shares(
+            "public/HTA/tests/data/critical_path/alexnet/benchmark_result_2869224_1695835535_trace.json.gz"
+        )
+        assert shares[IdleCause.MEMORY_ALLOCATION] > 0.6

@@ -1,0 +1,240 @@
+"""Small programs as traces, and the values that the analyses would make of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import opscope
+from opscope.advice import advise
+from opscope.analysis.cost.call_cost import CallCost
+from opscope.analysis.efficiency import (
+    Bound,
+    CallEfficiency,
+    CostCoverage,
+    Efficiency,
+    Roofline,
+    TensorCoreUse,
+)
+from opscope.analysis.summary import Summary, summarize
+from opscope.analysis.timeline.values import HostTime, IdleCause, Timeline, TimePartition
+from opscope.hardware.devices import DataType
+from opscope.hardware.limits import DeviceLimits, Limit, LimitEvidence
+from opscope.model.finding import Finding
+from opscope.model.session import Session
+from opscope.testing import TraceBuilder
+
+H200 = {
+    "id": 0,
+    "name": "NVIDIA H200",
+    "computeMajor": 9,
+    "computeMinor": 0,
+    "numSms": 132,
+    "totalGlobalMem": 150109880320,
+    "maxThreadsPerMultiprocessor": 2048,
+    "regsPerMultiprocessor": 65536,
+    "sharedMemPerMultiprocessor": 233472,
+    "warpSize": 32,
+}
+# As measured on one: DESIGN's copy and products of 8192³.
+MEASURED = {
+    DataType.FP32: 51e12,
+    DataType.TF32: 409e12,
+    DataType.FP16: 780e12,
+    DataType.BF16: 810e12,
+}
+
+Program = Callable[..., tuple[Finding, ...]]
+
+
+def limits(evidence: LimitEvidence = LimitEvidence.MEASURED) -> DeviceLimits:
+    """Those of an H200."""
+
+    def limit(per_s: float) -> Limit:
+        return Limit(per_s, evidence, "in a test")
+
+    return DeviceLimits(
+        "NVIDIA H200",
+        memory=limit(4.28e12),
+        peaks={data_type: limit(rate) for data_type, rate in MEASURED.items()},
+        sm_count=132,
+        compute_capability="9.0",
+    )
+
+
+def trace(**properties: Any) -> TraceBuilder:
+    """A builder of traces of an H200."""
+    return TraceBuilder(deviceProperties=[H200], **properties)
+
+
+def call(
+    operator: str,
+    device_ns: int,
+    *,
+    shapes: Any = None,
+    types: Any = None,
+    calls: int = 1,
+    data_type: DataType | None = DataType.FP32,
+    tensor_cores: TensorCoreUse | None = None,
+    bound: Bound | None = None,
+    fraction: float | None = 0.5,
+    flop_count: int | None = None,
+    read_bytes: int | None = None,
+    written_bytes: int | None = None,
+    kernels: Sequence[str] = (),
+    call_id: int = 0,
+    attribution: str | None = None,
+) -> CallEfficiency:
+    """One distinct call; `device_ns` is of all its calls."""
+    cost = CallCost(
+        flop_count=flop_count, read_bytes=read_bytes, written_bytes=written_bytes, data_type=data_type
+    )
+    return CallEfficiency(
+        call_id,
+        operator,
+        None,
+        None if shapes is None else json.dumps(shapes),
+        None if types is None else json.dumps(types),
+        None,
+        calls,
+        tuple(kernels),
+        cost,
+        Roofline(
+            device_ns,
+            device_ns,
+            flop_count=flop_count,
+            attainable_ns=None if fraction is None else fraction * device_ns,
+            bound=bound,
+            tensor_cores=tensor_cores,
+        ),
+        attribution,
+    )
+
+
+def product(
+    m: int,
+    n: int,
+    k: int,
+    device_ns: int,
+    *,
+    type_name: str = "float",
+    data_type: DataType = DataType.FP32,
+    tensor_cores: TensorCoreUse = TensorCoreUse.ELIGIBLE,
+    **facts: Any,
+) -> CallEfficiency:
+    """Calls of aten::mm."""
+    size = 4 if data_type is DataType.FP32 else 2
+    facts = {
+        "bound": Bound.COMPUTE,
+        "flop_count": 2 * m * n * k,
+        "read_bytes": size * k * (m + n),
+        "written_bytes": size * m * n,
+        **facts,
+    }
+    return call(
+        "aten::mm",
+        device_ns,
+        shapes=[[m, k], [k, n]],
+        types=[type_name, type_name],
+        data_type=data_type,
+        tensor_cores=tensor_cores,
+        **facts,
+    )
+
+
+def host(
+    device_ns: float,
+    host_ns: float,
+    *,
+    launches: float = 10,
+    recorder_ns: float | None = 0.0,
+    steps: int = 1,
+    step_ns: float | None = None,
+    trace_id: int = 0,
+) -> HostTime:
+    """The host of a step that takes the longer of both sides, unless said otherwise."""
+    wall_ns = max(device_ns, host_ns) if step_ns is None else step_ns
+    return HostTime(trace_id, steps, wall_ns, device_ns, host_ns, launches, recorder_ns, "in a test")
+
+
+def partition(
+    span_ns: int, idle: Mapping[IdleCause, int] | None = None, *, trace_id: int = 0, **parts: Any
+) -> TimePartition:
+    """A device that computes but for its idle time."""
+    idle = dict(idle or {})
+    idle_ns = sum(idle.values())
+    facts = {"exposed_copy_ns": 0, "exposed_communication_ns": 0, **parts}
+    compute_ns = span_ns - idle_ns - facts["exposed_copy_ns"] - facts["exposed_communication_ns"]
+    return TimePartition(trace_id, None, 0, span_ns, compute_ns, idle_ns=idle_ns, idle_by_cause=idle, **facts)
+
+
+_UNREAD = {"launch_accounts": {}, "find_improvements": ()}
+_GIVEN = {"measure_efficiency": Efficiency(), "measure_timeline": Timeline()}
+
+
+def quick_summary(session: Session, *, is_given: bool = False) -> Summary:
+    """Its Summary without what advice does not read, and without what the test gives itself."""
+    left_out: dict[str, Any] = {**_UNREAD, **(_GIVEN if is_given else {})}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in left_out.items():
+            patch.setattr(f"opscope.analysis.summary.{name}", lambda *_, _value=value, **__: _value)
+        return summarize(session)
+
+
+@pytest.fixture(scope="session")
+def summarized(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., tuple[Session, Summary]]]:
+    """The Session and Summary of builders, one for each rank; the same for the same content."""
+    folder = tmp_path_factory.mktemp("advice")
+    known: dict[tuple[str, ...], tuple[Session, Summary]] = {}
+
+    def load(*builders: TraceBuilder) -> tuple[Session, Summary]:
+        key = tuple(builder.text() for builder in builders)
+        if key not in known:
+            paths = [
+                builder.write(folder / f"{len(known)}_{number}.json")
+                for number, builder in enumerate(builders)
+            ]
+            session = opscope.load(paths, threads=1)
+            known[key] = session, quick_summary(session, is_given=True)
+        return known[key]
+
+    yield load
+    for session, _ in known.values():
+        session.close()
+
+
+@pytest.fixture
+def advise_on(summarized: Callable[..., tuple[Session, Summary]]) -> Program:
+    """The advice on builders' traces, with the values given in place of those the analyses would find."""
+
+    def run(
+        *builders: TraceBuilder,
+        calls: Iterable[CallEfficiency] = (),
+        kernels: Mapping[tuple[str | None, str], Roofline] | None = None,
+        hosts: Iterable[HostTime] = (),
+        partitions: Iterable[TimePartition] = (),
+        known_limits: DeviceLimits | None = None,
+        **timeline: Any,
+    ) -> tuple[Finding, ...]:
+        session, summary = summarized(*builders)
+        rates = limits() if known_limits is None else known_limits
+        efficiency = Efficiency(rates, CostCoverage(), {}, kernels or {}, tuple(calls))
+        values = Timeline(partitions=tuple(partitions), host=tuple(hosts), **timeline)
+        return advise(session, replace(summary, efficiency=efficiency, timeline=values))
+
+    return run
+
+
+def codes(findings: Iterable[Finding]) -> list[str]:
+    """Their codes, in order, without the common part."""
+    return [finding.code.removeprefix("advice.") for finding in findings]
+
+
+def only(findings: Iterable[Finding], code: str) -> Finding:
+    """The one finding of a code."""
+    (found,) = [finding for finding in findings if finding.code == f"advice.{code}"]
+    return found

@@ -1,0 +1,208 @@
+"""Attention made of single operators is recognized by order and sizes, and by nothing less."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from opscope.advice.attention_pattern import composed_attention
+from opscope.advice.attention_time import AttentionSizes, attention_ns, attention_type
+from opscope.advice.queries import sql
+from opscope.advice.rates import Rates
+from opscope.analysis.efficiency import TensorCoreUse
+from opscope.hardware.devices import DataType
+from opscope.model.finding import Finding
+from opscope.model.session import Session
+from opscope.testing import TraceBuilder
+
+from .conftest import call, codes, host, limits, only, trace
+
+Program = Callable[..., tuple[Finding, ...]]
+Operator = tuple[str, list[Any], int]
+HALF = "c10::BFloat16"
+
+COPY_Q: Operator = ("aten::copy_", [[8, 12, 128, 64], [8, 12, 128, 64], []], 4)
+COPY_K: Operator = ("aten::copy_", [[8, 12, 64, 128], [8, 12, 64, 128], []], 4)
+SCORES: Operator = ("aten::bmm", [[96, 128, 64], [96, 64, 128]], 9)
+SCALE: Operator = ("aten::mul", [[8, 12, 128, 128], []], 3)
+MASK: Operator = ("aten::add", [[8, 12, 128, 128], [8, 1, 1, 128], []], 3)
+SOFTMAX: Operator = ("aten::_softmax", [[8, 12, 128, 128], [], []], 4)
+DROPOUT: Operator = ("aten::native_dropout", [[8, 12, 128, 128], [], []], 4)
+VALUES: Operator = ("aten::bmm", [[96, 128, 128], [96, 128, 64]], 10)
+COPY_OUT: Operator = ("aten::copy_", [[8, 128, 12, 64], [8, 128, 12, 64], []], 4)
+LINEAR: Operator = ("aten::addmm", [[768], [1024, 768], [768, 768], [], []], 40)
+FORWARD = [COPY_Q, COPY_K, SCORES, SCALE, SOFTMAX, COPY_Q, VALUES, COPY_OUT]
+
+
+def run(operators: list[Operator], type_name: str = "float", times: int = 10) -> TraceBuilder:
+    """One step that calls these operators so many times, 10 µs apart on the host."""
+    builder = trace()
+    at, busy = 10.0, 20.0
+    builder.step(1, 0, 10 + 10.0 * times * len(operators))
+    for name, shapes, device_us in operators * times:
+        types = [type_name if shape else "Scalar" for shape in shapes]
+        builder.operator(name, at, 8, **{"Input Dims": shapes, "Input type": types})
+        builder.launch(at + 4).kernel(f"kernel of {name}", max(busy, at + 6), device_us)
+        at += 10
+        busy = max(busy, at) + device_us
+    return builder
+
+
+def found_in(session: Session) -> list[tuple[bool, int, int, int, int, int, bool]]:
+    patterns = composed_attention(session.records(sql("attention_contexts")))
+    return [
+        (
+            one.is_backward,
+            one.heads,
+            one.query_length,
+            one.key_length,
+            one.head_size,
+            len(one.parts),
+            one.has_mask,
+        )
+        for one in patterns
+    ]
+
+
+def test_forward_is_found_with_its_copies(load: Callable[..., Session]) -> None:
+    session = load(run([LINEAR, *FORWARD, LINEAR], times=1))
+    assert found_in(session) == [(False, 96, 128, 128, 64, 8, False)]
+
+
+def test_masks_and_dropout_belong_to_it(load: Callable[..., Session]) -> None:
+    operators = [LINEAR, SCORES, SCALE, MASK, SOFTMAX, DROPOUT, VALUES, LINEAR]
+    assert found_in(load(run(operators, times=1))) == [(False, 96, 128, 128, 64, 6, True)]
+
+
+def test_backward_is_found_by_two_products_on_each_side(load: Callable[..., Session]) -> None:
+    grad: Operator = ("aten::_softmax_backward_data", [[8, 12, 128, 128], [8, 12, 128, 128], [], []], 5)
+    to_keys: Operator = ("aten::bmm", [[96, 64, 128], [96, 128, 128]], 9)
+    operators = [LINEAR, COPY_OUT, VALUES, SCORES, DROPOUT, grad, SCALE, to_keys, VALUES, COPY_OUT, LINEAR]
+    assert found_in(load(run(operators, times=1))) == [(True, 96, 128, 128, 64, 9, False)]
+
+
+@pytest.mark.parametrize(
+    "operators",
+    [
+        [LINEAR, SOFTMAX, LINEAR],
+        [SCORES, SOFTMAX],
+        [SOFTMAX, VALUES],
+        [SCORES, SCALE, LINEAR, SOFTMAX, VALUES],
+        [SCORES, SCALE, ("aten::sum", [[7, 7]], 3), SOFTMAX, VALUES],
+        [("aten::mm", [[1024, 768], [768, 1000]], 9), ("aten::_softmax", [[1024, 1000], [], []], 4)],
+    ],
+    ids=["no products", "none after", "none before", "another product", "another size", "classifier"],
+)
+def test_other_softmaxes_are_no_attention(load: Callable[..., Session], operators: list[Operator]) -> None:
+    assert found_in(load(run(operators, times=1))) == []
+
+
+def test_without_shapes_nothing_is_recognized(load: Callable[..., Session]) -> None:
+    builder = trace()
+    for place, (name, _, device_us) in enumerate(FORWARD):
+        builder.operator(name, 10 * place, 8).launch(10 * place + 4).kernel(name, 10 * place + 6, device_us)
+    assert found_in(load(builder)) == []
+
+
+def test_eager_attention_is_advised_against_with_its_gain(advise_on: Program) -> None:
+    found = advise_on(run([LINEAR, *FORWARD]), hosts=[host(1_000_000, 100_000)])
+    finding = only(found, "eager_attention")
+    assert "96 heads of 128×128 scores" in finding.message
+    assert "scaled_dot_product_attention" in (finding.change or "")
+    removed_ns = 10 * 42_000
+    sizes = AttentionSizes(96, 128, 128, 64)
+    fused_ns = attention_ns(sizes, DataType.FP32, Rates(limits(), 132))
+    gaps_ns = 70 * 1000  # of the launches that go: 7 of each 8
+    assert finding.estimated_gain_ns_per_step == pytest.approx(
+        removed_ns - 10 * (fused_ns or 0) + gaps_ns, rel=0.01
+    )
+    assert finding.evidence["device_ns"] == removed_ns
+
+
+def test_the_hosts_time_goes_with_it(advise_on: Program) -> None:
+    """8 operators, 10 µs apart, span 78 µs of the host; one attention call takes 45."""
+    found = advise_on(run(FORWARD), hosts=[host(100_000, 2_000_000, launches=80)])
+    assert only(found, "eager_attention").estimated_gain_ns_per_step == pytest.approx(10 * (78 - 45) * 1000)
+
+
+def test_math_path_of_sdpa_is_named_as_such(advise_on: Program) -> None:
+    builder = trace().step(1, 0, 200)
+    at = 10.0
+    builder.operator("aten::_scaled_dot_product_attention_math", at, 100)
+    for name, shapes, device_us in [SCORES, SCALE, SOFTMAX, VALUES]:
+        types = [HALF if shape else "Scalar" for shape in shapes]
+        builder.operator(name, at + 1, 8, **{"Input Dims": shapes, "Input type": types})
+        builder.launch(at + 4).kernel(name, at + 6, device_us)
+        at += 10
+    found = advise_on(builder, hosts=[host(26_000, 10_000)])
+    assert codes(found) == ["attention_backend"]
+    assert found[0].message.startswith("The math path of attention runs")
+
+
+def efficient(type_name: str, mask: list[int] | None = None, size: int = 64) -> dict[str, Any]:
+    shapes = [[8, 512, 12, size]] * 3 + [mask or [], [], [], [], [], [], [], [], [], []]
+    types = [type_name] * 3 + [type_name if mask else "", *[""] * 9]
+    one = call(
+        "aten::_efficient_attention_forward",
+        2_000_000,
+        shapes=shapes,
+        types=types,
+        calls=10,
+        tensor_cores=TensorCoreUse.USED,
+    )
+    return {"calls": [one], "hosts": [host(3_000_000, 500_000)]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (efficient("float"), "type"),
+        (efficient(HALF, mask=[8, 12, 512, 512]), "mask"),
+        (efficient(HALF, size=60), "head_size"),
+        (efficient(HALF), "choice"),
+    ],
+    ids=["float32", "mask", "head size", "choice"],
+)
+def test_what_keeps_attention_from_flash_is_read_from_its_arguments(
+    advise_on: Program, arguments: dict[str, Any], reason: str
+) -> None:
+    builder = trace().step(1, 0, 3100).operator("aten::_efficient_attention_forward", 10, 20)
+    builder.launch(15).kernel("fmha_cutlassF_f32_aligned_64x64_rf_sm80", 50, 3000)
+    found = only(advise_on(builder, **arguments), "attention_backend")
+    assert found.evidence["reason"] == reason
+    assert (found.estimated_gain_ns_per_step or 0) > 1_000_000
+
+
+def test_heads_beyond_flash_are_left_alone(advise_on: Program) -> None:
+    builder = trace().step(1, 0, 3100).operator("aten::_efficient_attention_forward", 10, 20)
+    builder.launch(15).kernel("fmha_cutlassF_bf16_aligned_64x64_rf_sm80", 50, 3000)
+    assert codes(advise_on(builder, **efficient(HALF, size=512))) == []
+
+
+@pytest.mark.parametrize(
+    ("sizes", "data_type", "measured_ns"),
+    [
+        (AttentionSizes(96, 128, 128, 64), DataType.FP32, 22_208),
+        (AttentionSizes(128, 512, 512, 64), DataType.BF16, 25_376),
+        (AttentionSizes(128, 512, 512, 64, is_backward=True), DataType.BF16, 94_400),
+        (AttentionSizes(12, 16, 16, 64), DataType.FP16, 4_512),
+    ],
+    ids=str,
+)
+def test_attention_kernels_of_an_h200_are_met_within_a_quarter(
+    sizes: AttentionSizes, data_type: DataType, measured_ns: int
+) -> None:
+    assert attention_ns(sizes, data_type, Rates(limits(), 132)) == pytest.approx(measured_ns, rel=0.25)
+
+
+def test_a_mask_makes_attention_slower() -> None:
+    rates = Rates(limits(), 132)
+    plain = attention_ns(AttentionSizes(128, 2048, 2048, 64), DataType.BF16, rates)
+    masked = attention_ns(AttentionSizes(128, 2048, 2048, 64, has_mask=True), DataType.BF16, rates)
+    assert plain is not None
+    assert masked is not None
+    assert masked > 1.5 * plain
+    assert attention_ns(AttentionSizes(1, 1, 1, 1), DataType.BF16, Rates()) is None
+    assert attention_type("long int") is None

@@ -1,0 +1,105 @@
+"""Communication that nothing hides, and the rank that is late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from opscope.analysis.timeline.values import RankSkew, SkewEvidence
+from opscope.model.finding import Finding
+from opscope.testing import TraceBuilder
+
+from .conftest import H200, codes, host, only, partition
+
+Program = Callable[..., tuple[Finding, ...]]
+MS = 1_000_000
+
+
+def ranks(count: int, world_size: int | None = None) -> list[TraceBuilder]:
+    """The trace of each rank."""
+    builders = []
+    for rank in range(count):
+        facts = {"rank": rank, "world_size": world_size or count, "backend": "nccl"}
+        builder = TraceBuilder(deviceProperties=[H200], distributedInfo=facts).step(1, 0, 20_000)
+        builders.append(builder.operator("aten::mm", 10, 20).launch(15).kernel("gemm", 50, 19_000))
+    return builders
+
+
+def skew(rank: int, waiting: float, awaited: float, last: int) -> RankSkew:
+    """Of 10 collectives; times in ms."""
+    return RankSkew(rank, rank, 10, last, int(waiting * MS), int(awaited * MS), SkewEvidence.ORDER)
+
+
+def late_one(waiting: float = 5) -> list[RankSkew]:
+    """Rank 2 of 4 comes last in 9 of 10."""
+    others = [skew(rank, waiting + rank / 10, 0.1, 0) for rank in (0, 1, 3)]
+    return [*others, skew(2, 0.2, 3 * waiting, 9)]
+
+
+def hosts(late_ms: float = 18) -> list[object]:
+    busy_ms = (17, 17, 12, 17)
+    return [
+        host(ms * MS, (late_ms if rank == 2 else 11) * MS, step_ns=20 * MS, trace_id=rank)
+        for rank, ms in enumerate(busy_ms)
+    ]
+
+
+def exposed(ranks: Sequence[int], milliseconds: float = 6) -> list[object]:
+    return [
+        partition(20 * MS, trace_id=rank, exposed_communication_ns=int(milliseconds * MS)) for rank in ranks
+    ]
+
+
+def test_the_late_rank_is_named(advise_on: Program) -> None:
+    found = advise_on(*ranks(4), skews=tuple(late_one()), hosts=hosts(), partitions=exposed(range(4)))
+    finding = only(found, "straggler_rank")
+    assert "Rank 2 comes last in 9 of 10 collectives" in finding.message
+    assert finding.trace_id == 2
+    assert finding.evidence["rank"] == 2
+    # 18 ms of its host against 17 − 5 ms of waiting on the others.
+    assert finding.estimated_gain_ns_per_step == pytest.approx(18 * MS - 12.01 * MS, rel=0.01)
+    assert "rank2" in (finding.change or "")
+
+
+def test_equal_ranks_have_no_straggler(advise_on: Program) -> None:
+    even = [skew(rank, 2, 2, 2 + rank % 2) for rank in range(4)]
+    found = advise_on(*ranks(4), skews=tuple(even), hosts=hosts(11), partitions=exposed(range(4), 1))
+    assert codes(found) == []
+
+
+def test_short_waits_are_no_straggler(advise_on: Program) -> None:
+    found = advise_on(
+        *ranks(4), skews=tuple(late_one(0.4)), hosts=hosts(11), partitions=exposed(range(4), 0.4)
+    )
+    assert codes(found) == []
+
+
+def test_of_a_job_half_recorded_no_rank_is_blamed(advise_on: Program) -> None:
+    found = advise_on(*ranks(4, 128), skews=tuple(late_one()), hosts=hosts(), partitions=exposed(range(4)))
+    assert "straggler_rank" not in codes(found)
+
+
+def test_exposed_communication_counts_without_the_waiting(advise_on: Program) -> None:
+    even = [skew(rank, 1, 1, 2) for rank in range(2)]
+    found = advise_on(
+        *ranks(2),
+        skews=tuple(even),
+        hosts=[host(19 * MS, 5 * MS, trace_id=rank) for rank in range(2)],
+        partitions=exposed(range(2), 5),
+    )
+    finding = only(found, "exposed_communication")
+    assert finding.estimated_gain_ns_per_step == pytest.approx(4 * MS)
+    assert "waiting for other ranks left out" in finding.message
+
+
+def test_one_rank_alone_cannot_tell_transfer_from_waiting(advise_on: Program) -> None:
+    found = advise_on(*ranks(1, 8), hosts=[host(19 * MS, 5 * MS)], partitions=exposed([0], 5))
+    finding = only(found, "exposed_communication")
+    assert finding.estimated_gain_ns_per_step is None
+    assert "may be waiting" in finding.message
+
+
+def test_hidden_communication_is_left_alone(advise_on: Program) -> None:
+    found = advise_on(*ranks(1, 8), hosts=[host(19 * MS, 5 * MS)], partitions=exposed([0], 1))
+    assert codes(found) == []

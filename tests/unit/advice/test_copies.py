@@ -1,0 +1,137 @@
+"""Copies that another memory, layout or type would spare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from opscope.model.finding import Finding
+from opscope.testing import TraceBuilder
+
+from .conftest import H200, codes, host, only, trace
+
+Program = Callable[..., tuple[Finding, ...]]
+MS = 1_000_000
+STRIDED = (
+    "void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<at::native::direc"
+    "t_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}::operator()() const::{lambda()#7}::ope"
+    "rator()() const::{lambda(float)#1}>(at::TensorIteratorBase&, at::native::direct_copy_kernel_cuda"
+    "(at::TensorIteratorBase&)::{lambda()#3}::operator()() const::{lambda()#7}::operator()() const::{"
+    "lambda(float)#1} const&)::{lambda(int)#1}>(int, at::native::gpu_kernel_impl_nocast<at::native::d"
+    "irect_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}::operator()() const::{lambda()#7}:"
+    ":operator()() const::{lambda(float)#1}>(at::TensorIteratorBase&, at::native::direct_copy_kernel_"
+    "cuda(at::TensorIteratorBase&)::{lambda()#3}::operator()() const::{lambda()#7}::operator()() cons"
+    "t::{lambda(float)#1} const&)::{lambda(int)#1})"
+)
+UNROLLED = (
+    "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorItera"
+    "torBase&)::{lambda()#3}::operator()() const::{lambda()#12}::operator()() const::{lambda(c10::BFl"
+    "oat16)#1}, std::array<char*, 2ul>, 4, TrivialOffsetCalculator<1, unsigned int>, TrivialOffsetCal"
+    "culator<1, unsigned int>, at::native::memory::LoadWithCast<1>, at::native::memory::StoreWithCast"
+    "<1> >(int, at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}::operator("
+    ")() const::{lambda()#12}::operator()() const::{lambda(c10::BFloat16)#1}, std::array<char*, 2ul>)"
+)
+
+
+def copies_to(
+    host_memory: str,
+    size: int = 67_108_864,
+    device_us: float = 11_000,
+    *,
+    device: dict[str, Any] | None = None,
+) -> TraceBuilder:
+    builder = TraceBuilder(deviceProperties=[device or H200]).step(1, 0, 30_000)
+    builder.operator("aten::copy_", 10, 20)
+    builder.launch(15, name="cudaMemcpyAsync").kernel(
+        f"Memcpy HtoD ({host_memory} -> Device)", 50, device_us, category="gpu_memcpy", bytes=size
+    )
+    return builder.operator("aten::mm", 40, 20).launch(45).kernel("gemm", 12_000, 9_000)
+
+
+@pytest.mark.parametrize(
+    ("device", "rate"),
+    [(H200, 50e9), ({**H200, "computeMajor": 8}, 24e9), ({**H200, "computeMajor": 7}, 12e9)],
+    ids=["PCIe 5", "PCIe 4", "PCIe 3"],
+)
+def test_pageable_copies_are_held_against_the_bus(
+    advise_on: Program, device: dict[str, Any], rate: float
+) -> None:
+    found = advise_on(copies_to("Pageable", device=device), hosts=[host(20 * MS, 12 * MS)])
+    finding = only(found, "pageable_copy")
+    assert finding.evidence["copied_bytes"] == 67_108_864
+    assert finding.estimated_gain_ns_per_step == pytest.approx(11 * MS - 67_108_864 / rate * 1e9, rel=0.001)
+    assert "pin_memory=True" in (finding.change or "")
+
+
+def test_a_runs_own_pinned_copies_are_the_better_yardstick(advise_on: Program) -> None:
+    builder = copies_to("Pageable")
+    builder.operator("aten::copy_", 70, 20).launch(75, name="cudaMemcpyAsync")
+    builder.kernel("Memcpy HtoD (Pinned -> Device)", 22_000, 2_000, category="gpu_memcpy", bytes=67_108_864)
+    finding = only(advise_on(builder, hosts=[host(22 * MS, 12 * MS)]), "pageable_copy")
+    assert "this run's pinned copies" in (finding.gain_basis or "")
+    assert finding.estimated_gain_ns_per_step == pytest.approx(9 * MS)
+
+
+def test_pinned_and_small_copies_are_left_alone(advise_on: Program) -> None:
+    assert codes(advise_on(copies_to("Pinned"), hosts=[host(20 * MS, 12 * MS)])) == []
+    few = copies_to("Pageable", size=64, device_us=2)
+    assert codes(advise_on(few, hosts=[host(9 * MS, 2 * MS)])) == []
+
+
+def test_turning_channel_orders_is_told_with_its_convolutions(advise_on: Program) -> None:
+    builder = trace().step(1, 0, 20_000).operator("aten::cudnn_convolution", 10, 40)
+    builder.launch(15).kernel(
+        "void cudnn::engines_precompiled::nchwToNhwcKernel<float, float, float, false, true, "
+        "(cudnnKernelDataType_t)2>(cudnn::engines_precompiled::nchw2nhwc_params_t<float>, "
+        "float const*, float*)",
+        50,
+        1_000,
+    )
+    builder.launch(25).kernel("sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nchw", 1_100, 9_000)
+    finding = only(advise_on(builder, hosts=[host(10 * MS, 1 * MS)]), "layout_conversion")
+    assert "aten::cudnn_convolution" in finding.message
+    assert "channels_last" in (finding.change or "")
+    assert finding.estimated_gain_ns_per_step == pytest.approx(MS)
+
+
+def copying(
+    types: tuple[str, str], kernel: str, *, asker: str = "aten::reshape", share: float = 0.2
+) -> TraceBuilder:
+    """One step: a product, and four copies that one operator asks for."""
+    builder = trace().step(1, 0, 12_000)
+    builder.operator("aten::mm", 10, 20).launch(15).kernel("gemm", 50, 10_000 * (1 - share))
+    for place in range(4):
+        at = 100 + 50 * place
+        builder.operator(asker, at, 40).operator("aten::clone", at + 1, 30)
+        arguments = {"Input Dims": [[8, 64], [8, 64], []], "Input type": [*types, "Scalar"]}
+        builder.operator("aten::copy_", at + 5, 20, **arguments)
+        builder.launch(at + 10).kernel(kernel, 9_000 + 600 * place, 2_500 * share)
+    return builder
+
+
+def test_strided_copies_are_told_with_who_asked_for_them(advise_on: Program) -> None:
+    found = advise_on(copying(("float", "float"), STRIDED), hosts=[host(10 * MS, 1 * MS)])
+    finding = only(found, "layout_copies")
+    assert "4 copies per step only reorder memory" in finding.message
+    assert "asked for by aten::reshape" in finding.message
+    assert finding.estimated_gain_ns_per_step == pytest.approx(2 * MS + 4_000)
+    assert "at most" in (finding.gain_basis or "")
+
+
+def test_a_few_strided_copies_are_normal(advise_on: Program) -> None:
+    found = advise_on(copying(("float", "float"), STRIDED, share=0.03), hosts=[host(10 * MS, 1 * MS)])
+    assert codes(found) == []
+
+
+def test_contiguous_copies_are_not_called_reordering(advise_on: Program) -> None:
+    found = advise_on(copying(("float", "float"), UNROLLED), hosts=[host(10 * MS, 1 * MS)])
+    assert codes(found) == []
+
+
+def test_casts_are_told_apart_from_reordering(advise_on: Program) -> None:
+    builder = copying(("c10::BFloat16", "float"), UNROLLED, asker="aten::to")
+    found = advise_on(builder, hosts=[host(10 * MS, 1 * MS)])
+    assert codes(found) == ["repeated_casts"]
+    assert "only change the element type" in found[0].message

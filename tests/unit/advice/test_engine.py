@@ -1,0 +1,202 @@
+"""Findings are complete, ranked by gain, and absent where all is well."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from opscope.advice import advise
+from opscope.analysis.efficiency import Bound, Roofline, TensorCoreUse
+from opscope.analysis.summary import Summary, summarize
+from opscope.analysis.timeline.values import IdleCause, WaitingCall
+from opscope.hardware.devices import DataType
+from opscope.model.finding import Finding
+from opscope.model.session import Session
+from opscope.testing import TraceBuilder
+
+from .conftest import call, codes, host, only, partition, product, trace
+
+Program = Callable[..., tuple[Finding, ...]]
+MS = 1_000_000
+GEMM = "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_TNT"
+
+
+def ill() -> dict[str, Any]:
+    """Much that could be better: float32 products, a wait, a recorder, a kernel at its limit."""
+    wait = WaitingCall("cudaStreamSynchronize", "aten::item", None, 1, MS, MS)
+    return {
+        "calls": [
+            product(1024, 768, 768, 5 * MS, calls=100),
+            call("aten::gelu", 6 * MS, calls=10, bound=Bound.MEMORY, fraction=0.95, call_id=1),
+        ],
+        "kernels": {
+            ("aten::gelu", "gelu"): Roofline(6 * MS, 6 * MS, attainable_ns=5.7 * MS, bound=Bound.MEMORY),
+            (None, "gelu"): Roofline(6 * MS, 6 * MS, attainable_ns=5.7 * MS, bound=Bound.MEMORY),
+        },
+        "hosts": [host(11 * MS, 10 * MS, recorder_ns=6 * MS, launches=20, step_ns=18 * MS)],
+        "partitions": [partition(13 * MS, {IdleCause.SYNCHRONIZATION: MS})],
+        "waits": (wait,),
+    }
+
+
+def ill_program() -> TraceBuilder:
+    builder = trace().step(1, 0, 13_000).operator("aten::mm", 10, 20).launch(15).kernel("gemm", 50, 5_000)
+    return builder.operator("aten::gelu", 40, 20).launch(45).kernel("gelu", 5_100, 6_000)
+
+
+def test_findings_are_ranked_by_gain_with_those_of_none_last(advise_on: Program) -> None:
+    found = advise_on(ill_program(), **ill())
+    gains = [finding.estimated_gain_ns_per_step for finding in found]
+    known = [gain for gain in gains if gain is not None]
+    assert len(known) >= 3
+    assert gains[: len(known)] == known
+    assert known == sorted(known, reverse=True)
+    assert codes(found)[0] == "reduced_precision"
+    assert codes(found)[-1] == "recording_inflates_host"
+
+
+def test_at_one_gain_what_is_wrong_comes_before_what_is_a_choice(advise_on: Program) -> None:
+    values = {**ill(), "hosts": [host(11 * MS, 10.9 * MS, launches=20)]}
+    found = advise_on(ill_program(), **values)
+    both = [finding for finding in found if finding.code in {"advice.tf32_off", "advice.reduced_precision"}]
+    assert both == []
+    values = {**ill(), "hosts": [host(11 * MS, 9 * MS, launches=20)], "waits": ()}
+    found = advise_on(ill_program(), **values)
+    assert codes(found)[:2] == ["tf32_off", "reduced_precision"]
+    assert found[0].estimated_gain_ns_per_step == found[1].estimated_gain_ns_per_step
+
+
+def test_findings_carry_what_they_rest_on(advise_on: Program) -> None:
+    for finding in advise_on(ill_program(), **ill()):
+        assert finding.message.endswith(".")
+        assert finding.suggestion
+        assert finding.evidence
+        json.dumps(finding.evidence)
+        assert finding.gain_basis or finding.estimated_gain_ns_per_step is None
+
+
+def test_kernels_at_their_limit_bound_what_other_advice_can_bring(advise_on: Program) -> None:
+    finding = only(advise_on(ill_program(), **ill()), "at_limit")
+    assert "54.5 % of device time" in finding.message
+    assert "in 1 kernel near the limit, at 95.0 % of it" in finding.message
+    assert finding.evidence["kernels"] == ["gelu"]
+
+
+def test_kernels_at_their_limit_are_no_news_by_themselves(advise_on: Program) -> None:
+    values = {**ill(), "calls": [], "waits": (), "hosts": [host(11 * MS, 3 * MS)]}
+    assert codes(advise_on(ill_program(), **values)) == []
+
+
+def test_an_overlapping_promise_is_not_summed(advise_on: Program) -> None:
+    """TF32 and 16 bits gain from the same products; together they exceed what these take."""
+    values = {**ill(), "hosts": [host(11 * MS, MS, launches=20)], "waits": ()}
+    found = advise_on(ill_program(), **values)
+    gains = [only(found, code).estimated_gain_ns_per_step or 0 for code in ("tf32_off", "reduced_precision")]
+    assert all(gain < 11 * MS for gain in gains)
+    assert not any("total" in finding.evidence for finding in found)
+
+
+def test_without_device_there_is_no_advice(load: Callable[..., Session]) -> None:
+    session = load(TraceBuilder().step(1, 0, 100).operator("aten::mm", 10, 50))
+    assert advise(session, summarize(session)) == ()
+
+
+def test_without_efficiency_and_timeline_nothing_is_guessed(load: Callable[..., Session]) -> None:
+    session = load(ill_program())
+    assert advise(session, Summary(**{**vars(summarize(session))})) is not None
+
+
+def healthy_products() -> tuple[TraceBuilder, dict[str, Any]]:
+    """A chain of large bf16 products, the host far ahead."""
+    builder = trace()
+    for number in range(3):
+        builder.step(number, 10_000 * number, 10_000)
+        for place in range(10):
+            at = 10_000 * number + 20 + 15 * place
+            shapes = {"Input Dims": [[8192, 8192]] * 2, "Input type": ["c10::BFloat16"] * 2}
+            builder.operator("aten::mm", at, 12, **shapes).launch(at + 4)
+            builder.kernel(GEMM, 10_000 * number + 60 + 999 * place, 998, grid=[132, 1, 1], block=[384, 1, 1])
+    facts = {"type_name": "c10::BFloat16", "data_type": DataType.BF16, "tensor_cores": TensorCoreUse.USED}
+    values = {
+        "calls": [product(8192, 8192, 8192, 30 * 998_000, calls=30, fraction=0.9, kernels=[GEMM], **facts)],
+        "kernels": {(None, GEMM): Roofline(29 * MS, 29 * MS, attainable_ns=27 * MS, bound=Bound.COMPUTE)},
+        "hosts": [host(9.98 * MS, 0.3 * MS, launches=10, recorder_ns=0.1 * MS, steps=3, step_ns=10 * MS)],
+        "partitions": [partition(30 * MS, {IdleCause.DEPENDENCY: 30_000})],
+    }
+    return builder, values
+
+
+def healthy_training() -> tuple[TraceBuilder, dict[str, Any]]:
+    """Compiled training with a fused optimizer: a little of everything, and nothing too much."""
+    builder, values = healthy_products()
+    for number in range(3):
+        at = 10_000 * number + 300
+        builder.event("user_annotation", "Optimizer.step#AdamW.step", at, 100, 1, {})
+        builder.operator("aten::_fused_adamw_", at + 5, 50).launch(at + 10)
+        builder.kernel("fused adamw", at + 9_780, 50)
+        builder.operator("aten::copy_", at + 120, 20).launch(at + 125, name="cudaMemcpyAsync")
+        builder.kernel("Memcpy HtoD (Pinned -> Device)", at + 9_600, 20, category="gpu_memcpy", bytes=1 << 20)
+        builder.operator("CompiledFunctionBackward", at + 150, 20)
+        builder.launch(at + 200, 15, name="cudaStreamSynchronize")
+    wait = WaitingCall("cudaStreamSynchronize", "aten::item", "train.py:9 step", 3, 45_000, 30_000)
+    return builder, {**values, "waits": (wait,)}
+
+
+def healthy_streaming() -> tuple[TraceBuilder, dict[str, Any]]:
+    """One kernel that copies at the memory's rate, in CUDA graphs."""
+    builder = trace().step(1, 0, 10_000).launch(10, 20, name="cudaGraphLaunch")
+    for place in range(9):
+        builder.kernel("my_stream_kernel", 60 + 1_100 * place, 1_099, grid=[100_000, 1, 1], block=[256, 1, 1])
+    roofline = Roofline(9 * 1_099_000, 9 * 1_099_000, attainable_ns=9.5 * MS, bound=Bound.MEMORY)
+    values = {
+        "kernels": {(None, "my_stream_kernel"): roofline},
+        "hosts": [host(9.9 * MS, 0.1 * MS, launches=1, step_ns=10 * MS)],
+        "partitions": [partition(10 * MS)],
+    }
+    return builder, values
+
+
+@pytest.mark.parametrize("program", [healthy_products, healthy_training, healthy_streaming])
+def test_a_healthy_program_is_told_nothing(
+    advise_on: Program, program: Callable[[], tuple[TraceBuilder, dict[str, Any]]]
+) -> None:
+    content, values = program()
+    assert codes(advise_on(content, **values)) == []
+
+
+def test_what_makes_it_ill_is_found_again(advise_on: Program) -> None:
+    """The healthy program with one thing wrong has exactly that finding."""
+    content, values = healthy_products()
+    slow = {**values, "hosts": [host(9.98 * MS, 25 * MS, launches=900, steps=3)]}
+    waiting = [partition(75 * MS, {IdleCause.HOST_LAUNCH: 45 * MS})]
+    found = advise_on(content, **{**slow, "partitions": waiting})
+    assert codes(found) == ["launch_bound", "at_limit"]
+    gains = [finding.estimated_gain_ns_per_step for finding in found]
+    assert all(first is not None for first, _ in pairwise(gains))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"Input Dims": [[-1, 4], [4, 1 << 60]], "Input type": ["float", "float"]},
+        {"Input Dims": [[2, 3], [7, 9]], "Input type": ["float"]},
+        {"Input Dims": [[[2, 3]], []], "Input type": ["TensorList", ""]},
+        {"Input Dims": [[2, 3], [3, 4]], "Input type": ["no::such_type", "float"]},
+        {"Input Dims": "nonsense"},
+    ],
+    ids=["none", "negative and absurd", "contradicting", "lists", "unknown type", "no shapes"],
+)
+def test_bad_arguments_are_borne(load: Callable[..., Session], arguments: dict[str, Any]) -> None:
+    builder = trace().step(1, 0, 1000)
+    names = ("aten::bmm", "aten::_softmax", "aten::bmm", "aten::copy_", "aten::add", "aten::mul")
+    for place, name in enumerate(names):
+        at = 10 + 20 * place
+        builder.operator(name, at, 15, **arguments).launch(at + 5).kernel("kernel", at + 100, 20)
+    session = load(builder)
+    for finding in advise(session, summarize(session)):
+        assert finding.code not in {"advice.eager_attention", "advice.unfused_pointwise", "advice.tf32_off"}

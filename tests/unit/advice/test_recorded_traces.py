@@ -1,0 +1,162 @@
+"""Advice on recordings of real programs, some of which were also timed without a profiler."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import opscope
+from opscope.advice import advise
+from opscope.advice.case import Case
+from opscope.advice.step_time import StepTime
+from opscope.model.finding import Finding
+
+from .conftest import codes, only, quick_summary
+
+MS = 1_000_000
+# Wall time per call on the same H200 without a profiler: BERT-base, batch 8, length 128; GPT-2 generating.
+BERT_NS = 6.61 * MS
+BERT_TF32_NS = 3.12 * MS
+GPT2_NS = 84 * MS
+
+Advised = Callable[[str], tuple[StepTime | None, tuple[Finding, ...]]]
+
+
+@pytest.fixture(scope="module")
+def advised(shared: Path) -> Advised:
+    """The step of one shared recording, and the advice on it."""
+
+    @cache
+    def run(name: str) -> tuple[StepTime | None, tuple[Finding, ...]]:
+        with opscope.load(shared / "traces" / name) as session:
+            summary = quick_summary(session)
+            return Case(session, summary).step, advise(session, summary)
+
+    return run
+
+
+def test_bert_in_float32_is_told_of_tf32_first(advised: Advised) -> None:
+    step, found = advised("h200/bert_bs8_seq128_infer.json.gz")
+    assert codes(found)[0] == "tf32_off"
+    gain_ns = found[0].estimated_gain_ns_per_step
+    assert gain_ns == pytest.approx(BERT_NS - BERT_TF32_NS, rel=0.3)
+    assert step is not None
+    assert step.device_ns == pytest.approx(BERT_NS, rel=0.02)
+    assert set(codes(found)) <= {"tf32_off", "reduced_precision", "recording_inflates_host", "host_sync"}
+
+
+def test_eager_attention_is_told_besides(advised: Advised) -> None:
+    step, found = advised("h200/bert_eager_attn.json.gz")
+    assert codes(found)[0] == "tf32_off"
+    finding = only(found, "eager_attention")
+    fused, _ = advised("h200/bert_bs8_seq128_infer.json.gz")
+    assert step is not None
+    assert fused is not None
+    brought_ns = step.device_ns - fused.device_ns
+    assert finding.estimated_gain_ns_per_step == pytest.approx(brought_ns, rel=0.3)
+    assert finding.evidence["calls"] == 36
+
+
+def test_generating_tokens_is_launch_bound(advised: Advised) -> None:
+    step, found = advised("h200/gpt2_generate_fp16.json.gz")
+    assert codes(found)[0] == "launch_bound"
+    assert step is not None
+    assert step.host_ns == pytest.approx(GPT2_NS, rel=0.15)
+    assert "attention_backend" not in codes(found)
+
+
+def test_training_recorded_with_stacks_is_host_bound_by_the_recording(advised: Advised) -> None:
+    _, found = advised("h200/bert_train_bf16.json.gz")
+    assert codes(found)[0] == "launch_bound"
+    assert "±" in found[0].message
+    recorder = only(found, "recording_inflates_host")
+    assert recorder.evidence["recorder_fraction"] > 0.4
+    assert {"eager_attention", "foreach_optimizer", "layout_copies"} <= set(codes(found))
+    wrong = {"tf32_off", "reduced_precision", "dropout_in_eval", "per_tensor_optimizer"}
+    assert not wrong & set(codes(found))
+
+
+def test_a_straggler_is_named(advised: Advised) -> None:
+    _, found = advised("h200/ddp_straggler_w4")
+    assert codes(found)[0] == "straggler_rank"
+    assert found[0].evidence["rank"] == 1
+    assert found[0].evidence["last_in_collectives"] == found[0].evidence["collectives"]
+
+
+def test_compiled_without_graphs_is_told_of_graphs(advised: Advised) -> None:
+    _, found = advised("h200/bert_compile_bf16.json.gz")
+    assert codes(found) == ["launch_bound"]
+    assert "reduce-overhead" in (found[0].change or "")
+
+
+def test_graph_replays_are_not_told_of_graphs(advised: Advised) -> None:
+    _, found = advised("h200/gpt2_compile_cudagraph_bf16.json.gz")
+    assert set(codes(found)) <= {"host_sync"}
+
+
+def test_one_copy_among_thirty_operators_dominates(advised: Advised) -> None:
+    _, found = advised("h200/misc_ops_fp32.json.gz")
+    assert codes(found)[:2] == ["pageable_copy", "tf32_off"]
+
+
+def test_workers_for_the_data_loader_end_its_finding(advised: Advised) -> None:
+    _, before = advised("public/kineto/worker0.1623143089861.pt.trace.json.gz")
+    _, after = advised("public/kineto/worker0.1623212756351.pt.trace.json.gz")
+    assert codes(before)[0] == "data_loading"
+    assert "data_loading" not in codes(after)
+    assert "per_tensor_optimizer" in codes(after)
+
+
+QUIET = (
+    "public/HTA/tests/data/amd_trace/mi250_minitoy_train_ROCm6_2_kineto.json.gz",
+    "public/HTA/tests/data/call_stack/backward_thread.json",
+    "public/HTA/tests/data/cpu_only/rank-34.Jul_15_10_52_41.1074.pt.trace.json.gz",
+    "public/HTA/tests/data/critical_path/cuda_event_sync/event_sync_trace.json.gz",
+    "public/HTA/tests/data/critical_path/cuda_event_sync_multi_stream/event_sync_trace.json.gz",
+    "public/HTA/tests/data/ns_resolution_trace/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz",
+    "public/HTA/tests/data/rank_non_gpu/rank_non_gpu.json.gz",
+    "public/HTA/tests/data/trace_diff/test/test.json.gz",
+    "public/HTA/tests/data/triton_example/triton_example.json.gz",
+)
+
+
+@pytest.mark.parametrize("name", QUIET, ids=lambda name: Path(name).name.partition(".")[0])
+def test_where_nothing_is_known_to_be_wrong_nothing_is_said(advised: Advised, name: str) -> None:
+    _, found = advised(name)
+    assert codes(found) == []
+
+
+LOUD = (
+    "h200/own_kernels.json.gz",
+    "h200/ddp_w4",
+    "h200/ddp_straggler_w4",
+    "h200/bert_train_bf16.json.gz",
+    "h200/misc_ops_fp32.json.gz",
+    "public/HTA/tests/data/critical_path/alexnet/benchmark_result_2869224_1695835535_trace.json.gz",
+    "public/HTA/tests/data/df_index_resolver/df_index_resolver.json.gz",
+    "public/HTA/tests/data/nccl_parser_config/nccl_data.json.gz",
+    "public/HTA/tests/data/trace_diff/control/control.json.gz",
+    "public/HTA/tests/data/trace_filter",
+)
+
+
+@pytest.mark.parametrize("name", LOUD, ids=lambda name: Path(name).name.partition(".")[0])
+def test_no_gain_exceeds_what_a_step_takes(advised: Advised, name: str) -> None:
+    step, found = advised(name)
+    for finding in found:
+        json.dumps([finding.evidence, finding.trace_id])
+        gain_ns = finding.estimated_gain_ns_per_step
+        if gain_ns is not None:
+            assert step is not None
+            assert 0 <= gain_ns < step.total_ns
+            assert finding.gain_basis
+
+
+def test_of_a_few_ranks_of_many_none_is_blamed(advised: Advised) -> None:
+    _, found = advised("public/HTA/tests/data/trace_filter")
+    assert "straggler_rank" not in codes(found)
+    assert only(found, "exposed_communication").estimated_gain_ns_per_step is None

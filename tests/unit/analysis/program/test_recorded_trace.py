@@ -1,0 +1,187 @@
+"""Every module and line of a real recording, counted again with nothing but the JSON text and stacks."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import defaultdict
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import opscope
+from opscope.analysis.program.stacks import BackwardPlace, StackBasis, StackWeight, stack_profiles
+from opscope.analysis.program.totals import program_totals
+from opscope.analysis.program.values import ProgramTotals
+from opscope.model.session import Session
+
+Event = dict[str, Any]
+TRACE = "traces/h200/bert_train_bf16.json.gz"
+ENGINE = "autograd::engine::evaluate_function: "
+
+
+class Recount:
+    """Charges every device activity by hand: one sweep per thread, recorded arrows for the backward pass."""
+
+    def __init__(self, events: list[Event]) -> None:
+        self.own_ns: dict[str, int] = defaultdict(int)
+        self.line_ns: dict[str, int] = defaultdict(int)
+        self.backward_ns = 0
+        operators = [event for event in events if event.get("cat") == "cpu_op"]
+        self._note_callers(operators + [event for event in events if event.get("cat") == "python_function"])
+        self._note_arrows(events, operators)
+        by_id = {operator["args"]["External id"]: operator for operator in operators}
+        calls = {
+            event["args"]["correlation"]: event["args"].get("External id")
+            for event in events
+            if event.get("cat") in {"cuda_runtime", "cuda_driver"}
+        }
+        for event in events:
+            if event.get("cat") in {"kernel", "gpu_memcpy", "gpu_memset"}:
+                operator = by_id.get(calls.get(event["args"]["correlation"]))
+                if operator is not None:
+                    self._charge(operator, event["end"] - event["start"])
+
+    @staticmethod
+    def _note_callers(intervals: list[Event]) -> None:
+        stacks: dict[Any, list[Event]] = defaultdict(list)
+        for event in sorted(intervals, key=lambda e: (e["start"], -e["end"])):
+            stack = stacks[event["tid"]]
+            while stack and stack[-1]["end"] <= event["start"]:
+                stack.pop()
+            event["caller"] = stack[-1] if stack else None
+            stack.append(event)
+
+    @staticmethod
+    def _note_arrows(events: list[Event], operators: list[Event]) -> None:
+        """Give each backward operator, and the engine's range around it, its forward operator."""
+        numbered = [operator for operator in operators if "Sequence number" in operator["args"]]
+        at: dict[Any, Event] = {}
+        for operator in numbered:
+            at.setdefault((operator["tid"], operator["start"]), operator)
+        arrows = [event for event in events if event.get("cat") == "fwdbwd"]
+        heads = {event["id"]: at[event["tid"], event["start"]] for event in arrows if event["ph"] == "s"}
+        for event in arrows:
+            if event["ph"] == "f":
+                backward = at[event["tid"], event["start"]]
+                backward["forward"] = heads[event["id"]]
+                if backward["caller"]["name"].startswith(ENGINE):
+                    backward["caller"]["forward"] = heads[event["id"]]
+
+    def _charge(self, operator: Event, duration_ns: int) -> None:
+        around = list(self._callers(operator))
+        if any(one["name"].startswith(ENGINE) for one in around):
+            self.backward_ns += duration_ns
+        forward = next((one["forward"] for one in around if "forward" in one), None)
+        names = [one["name"] for one in self._callers(forward or operator)]
+        path = [name.removeprefix("nn.Module: ") for name in names if name.startswith("nn.Module: ")]
+        line = next((name for name in names if name.startswith("first_look.py")), None)
+        if path:
+            self.own_ns[".".join(reversed(path))] += duration_ns
+        if line:
+            self.line_ns[line] += duration_ns
+
+    @staticmethod
+    def _callers(event: Event | None):
+        while event is not None:
+            yield event
+            event = event["caller"]
+
+
+@pytest.fixture(scope="module")
+def recount(shared: Path) -> Recount:
+    text = gzip.decompress((shared / TRACE).read_bytes())
+    events = json.loads(text, parse_float=Decimal)["traceEvents"]
+    for event in events:
+        event["start"] = int(Decimal(event.get("ts", 0)) * 1000)
+        event["end"] = event["start"] + int(Decimal(event.get("dur", 0)) * 1000)
+    return Recount(events)
+
+
+@pytest.fixture(scope="module")
+def session(shared: Path):
+    with opscope.load(shared / TRACE) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def totals(session: Session) -> ProgramTotals:
+    return program_totals(session)
+
+
+def test_every_module_has_the_time_counted_by_hand(recount: Recount, totals: ProgramTotals) -> None:
+    assert len(totals.modules) == 215
+    own_ns = {module.path: module.self_device_ns for module in totals.modules}
+    assert {path: ns for path, ns in own_ns.items() if ns} == recount.own_ns
+    for module in totals.modules:
+        inside = [
+            ns
+            for path, ns in recount.own_ns.items()
+            if path == module.path or path.startswith(f"{module.path}.")
+        ]
+        assert module.total_device_ns == sum(inside) == module.forward_ns + module.backward_ns
+
+
+def test_every_line_has_the_time_counted_by_hand(recount: Recount, totals: ProgramTotals) -> None:
+    found = {f"{line.file}({line.line}): {line.function}": line.self_device_ns for line in totals.lines}
+    assert found == recount.line_ns
+    assert sum(line.backward_ns for line in totals.lines) == recount.backward_ns
+
+
+def test_sums(session: Session, totals: ProgramTotals) -> None:
+    (root,) = (module for module in totals.modules if module.depth == 0)
+    assert root.total_device_ns == totals.module_ns == sum(one.self_device_ns for one in totals.modules)
+    assert totals.module_ns < totals.line_ns < device_ns(session)
+    assert (root.path, root.class_name, root.calls) == ("BertModel_0", "BertModel", 3)
+
+
+@pytest.mark.parametrize("by", StackBasis)
+@pytest.mark.parametrize("backward", BackwardPlace)
+def test_stacks_hold_all_device_time(session: Session, by: StackBasis, backward: BackwardPlace) -> None:
+    (profile,) = stack_profiles(session, by=by, backward=backward)
+    assert profile.total == device_ns(session)
+
+
+def test_stacks_by_module_hold_each_modules_time(session: Session, totals: ProgramTotals) -> None:
+    (profile,) = stack_profiles(session, by=StackBasis.MODULE)
+    found: dict[str, int] = defaultdict(int)
+    for stack, weight in zip(profile.stacks, profile.weights, strict=True):
+        names = [profile.names[one] for one in stack]
+        path = [name.removeprefix("nn.Module: ") for name in names if name.startswith("nn.Module: ")]
+        for length in range(1, len(path) + 1):
+            found[".".join(path[:length])] += weight
+    assert found == {module.path: module.total_device_ns for module in totals.modules}
+
+
+@pytest.mark.parametrize(
+    "trace", [TRACE, "traces/public/kineto/worker0.1623143089861.pt.trace.json.gz"], ids=["ns", "us"]
+)
+def test_stacks_by_operator_hold_each_trees_time(shared: Path, trace: str) -> None:
+    with opscope.load(shared / trace) as session:
+        (profile,) = stack_profiles(session, by=StackBasis.OPERATOR)
+        expected = dict(
+            session.query(
+                "SELECT name, sum(total_device_ns)::BIGINT AS ns FROM operators WHERE depth = 0 "
+                "GROUP BY name HAVING ns > 0"
+            )
+        )
+    found: dict[str, int] = defaultdict(int)
+    for stack, weight in zip(profile.stacks, profile.weights, strict=True):
+        found[profile.names[stack[0]]] += weight
+    assert {name: ns for name, ns in found.items() if not name.startswith("[")} == expected
+
+
+def test_host_time_by_operator_is_the_operators_own(session: Session) -> None:
+    (profile,) = stack_profiles(session, by=StackBasis.OPERATOR, weight=StackWeight.CPU)
+    assert profile.total == session.scalar("SELECT sum(self_cpu_ns)::BIGINT FROM operators")
+
+
+def test_steps_add_up_to_what_was_launched_in_them(session: Session) -> None:
+    for step, expected_ns in session.query("SELECT step, device_ns FROM steps"):
+        assert stack_profiles(session, step=step)[0].total == expected_ns
+
+
+def device_ns(session: Session) -> int:
+    return session.scalar("SELECT sum(duration_ns)::BIGINT FROM device_activities")

@@ -1,0 +1,186 @@
+"""Stacks and their weights, on hand-made traces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from opscope.analysis.program.call_paths import CallPaths, PathTree
+from opscope.analysis.program.stacks import (
+    BackwardPlace,
+    StackBasis,
+    StackProfile,
+    StackWeight,
+    stack_profiles,
+)
+from opscope.attribution.nesting import nest
+from opscope.errors import InputError
+from opscope.model.session import Session
+from opscope.testing import TraceBuilder
+
+Load = Callable[..., Session]
+ENGINE = "autograd::engine::evaluate_function: MmBackward0"
+
+
+def trace() -> TraceBuilder:
+    """Two steps of `train.py`: forward in a module on thread 1, backward on thread 2, and a leaked kernel."""
+    one = TraceBuilder().kernel("leaked", 1, 7, correlation=1)
+    for step in range(2):
+        at = 1000 * step + 10
+        one.step(step, at, 900)
+        one.frame("train.py(3): step", at + 10, 600).frame(
+            "<built-in method f of X object at 0x7f12>", at + 20, 60
+        )
+        one.frame("nn.Module: Net_0", at + 30, 40, module=0)
+        one.operator("aten::linear", at + 35, 20, **{"Sequence number": step + 1, "Fwd thread id": 0})
+        one.operator("aten::mm", at + 40, 10).launch(at + 42).kernel("gemm", 5000 + at, 10 + step)
+        args = {"Sequence number": step + 1, "Fwd thread id": 1}
+        one.operator(ENGINE, at + 200, 60, thread=2, **args)
+        one.operator("MmBackward0", at + 205, 40, thread=2, **args).differentiates(at + 35, at + 205)
+        one.launch(at + 210, thread=2).kernel("gemm", 5100 + at, 20)
+        one.launch(at + 300).kernel("own", 5200 + at, 3)
+    return one
+
+
+def stacks(profile: StackProfile) -> dict[str, int]:
+    paths = (" > ".join(profile.names[one] for one in stack) for stack in profile.stacks)
+    return dict(zip(paths, profile.weights, strict=True))
+
+
+def only(session: Session, **options: object) -> dict[str, int]:
+    (profile,) = stack_profiles(session, **options)  # type: ignore[arg-type]
+    return stacks(profile)
+
+
+def test_python_frames_stand_above_operators_and_kernels(load: Load) -> None:
+    net = "train.py(3): step > <built-in method f of X> > nn.Module: Net_0"
+    assert only(load(trace())) == {
+        f"{net} > aten::linear > aten::mm > gemm": 21_000,
+        f"[no Python stack] > {ENGINE} > MmBackward0 > gemm": 40_000,
+        "train.py(3): step > own": 6_000,
+        "[unattributed: before_window] > leaked": 7_000,
+    }
+
+
+def test_the_backward_pass_can_stand_under_the_forward_operator(load: Load) -> None:
+    net = "train.py(3): step > <built-in method f of X> > nn.Module: Net_0"
+    found = only(load(trace()), backward=BackwardPlace.FORWARD)
+    assert found[f"{net} > aten::linear > [backward] > {ENGINE} > MmBackward0 > gemm"] == 40_000
+
+
+def test_by_module_it_does_so_by_default(load: Load) -> None:
+    assert only(load(trace()), by=StackBasis.MODULE) == {
+        "nn.Module: Net_0 > aten::linear > aten::mm > gemm": 21_000,
+        f"nn.Module: Net_0 > aten::linear > [backward] > {ENGINE} > MmBackward0 > gemm": 40_000,
+        "[unattributed: outside_operator] > own": 6_000,
+        "[unattributed: before_window] > leaked": 7_000,
+    }
+
+
+def test_by_operator_nothing_stands_above(load: Load) -> None:
+    assert only(load(trace()), by=StackBasis.OPERATOR) == {
+        "aten::linear > aten::mm > gemm": 21_000,
+        f"{ENGINE} > MmBackward0 > gemm": 40_000,
+        "[unattributed: outside_operator] > own": 6_000,
+        "[unattributed: before_window] > leaked": 7_000,
+    }
+
+
+def test_launches_are_counted(load: Load) -> None:
+    (profile,) = stack_profiles(load(trace()), by=StackBasis.OPERATOR, weight=StackWeight.LAUNCHES)
+    assert stacks(profile)["aten::linear > aten::mm > gemm"] == 2
+    assert (profile.total, profile.unit) == (7, "none")
+
+
+def test_host_time_is_each_ones_own(load: Load) -> None:
+    found = only(load(trace()), weight=StackWeight.CPU)
+    assert found["train.py(3): step"] == 2 * 540_000
+    assert found["train.py(3): step > <built-in method f of X> > nn.Module: Net_0 > aten::linear"] == 20_000
+    assert sum(found.values()) == 2 * (600_000 + 60_000)
+
+
+def test_one_step_holds_what_was_launched_in_it(load: Load) -> None:
+    found = only(load(trace()), by=StackBasis.OPERATOR, step=1)
+    assert found == {
+        "aten::linear > aten::mm > gemm": 11_000,
+        f"{ENGINE} > MmBackward0 > gemm": 20_000,
+        "[unattributed: outside_operator] > own": 3_000,
+    }
+
+
+def test_host_time_of_a_step_is_cut_to_it(load: Load) -> None:
+    one = TraceBuilder().step(0, 0, 50).step(1, 50, 50)
+    one.frame("a.py(1): f", 0, 90).operator("aten::mm", 40, 20)
+    session = load(one)
+    assert only(session, weight=StackWeight.CPU, step=1) == {
+        "a.py(1): f": 30_000,
+        "a.py(1): f > aten::mm": 10_000,
+    }
+
+
+def test_stacks_kept_as_text_stand_above_operators(load: Load) -> None:
+    stack = "torch/nn/functional.py(9): linear;main.py(3): <module>"
+    one = TraceBuilder().operator("aten::linear", 0, 20, **{"Call stack": stack})
+    one.operator("aten::mm", 5, 10, **{"Call stack": stack}).launch(6).kernel("gemm", 50, 4)
+    assert only(load(one)) == {
+        "main.py(3): <module> > torch/nn/functional.py(9): linear > aten::linear > aten::mm > gemm": 4_000
+    }
+
+
+def test_what_has_no_name_is_shown_too(load: Load) -> None:
+    one = TraceBuilder().frame("a.py(1): f", 0, 90).operator("aten::mm", 10, 20).launch(12)
+    one.kernel("gemm", 200, 4).frame("b.py(1): g", 5, 80, parent=1)
+    for event in one.events:
+        event["name"] = None if event["cat"] != "cuda_runtime" else event["name"]
+    assert only(load(one)) == {" >  >  > ": 4_000}
+
+
+def test_each_trace_is_a_profile(load: Load, tmp_path) -> None:
+    paths = []
+    for rank in range(2):
+        one = trace()
+        one.properties["distributedInfo"] = {"rank": rank, "world_size": 2, "backend": "nccl"}
+        paths.append(str(one.write(tmp_path / f"{rank}.json")))
+    profiles = stack_profiles(load(paths))
+    assert [(profile.name, profile.total) for profile in profiles] == [("rank 0", 74_000), ("rank 1", 74_000)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"by": StackBasis.PYTHON}, "no Python stacks were recorded"),
+        ({"by": StackBasis.MODULE}, "no calls of modules were recorded"),
+        ({"step": 3}, "there is no step 3. The steps are 0"),
+    ],
+)
+def test_what_was_not_recorded_is_said(load: Load, options: dict[str, object], message: str) -> None:
+    one = TraceBuilder().step(0, 0, 50).operator("aten::mm", 0, 20).launch(5).kernel("gemm", 50, 4)
+    with pytest.raises(InputError, match=message):
+        only(load(one), **options)
+
+
+def test_without_a_device_there_is_host_time(load: Load) -> None:
+    session = load(TraceBuilder().step(0, 0, 50).operator("aten::mm", 0, 20))
+    with pytest.raises(InputError, match=r"no device activity was recorded\. Use --weight cpu"):
+        only(session)
+    assert only(session, weight=StackWeight.CPU) == {"aten::mm": 20_000}
+
+
+def test_a_step_without_launches_is_an_error(load: Load) -> None:
+    one = TraceBuilder().step(0, 0, 50).step(1, 50, 50).operator("aten::mm", 0, 20).launch(5)
+    with pytest.raises(InputError, match="no device activity was recorded in step 1"):
+        only(load(one.kernel("gemm", 50, 4)), step=1)
+
+
+def test_subtrees_that_wait_for_each_other_stay_where_they_ran() -> None:
+    """Two intervals of which each is to be hung under the other's child."""
+    start_ns, duration_ns = np.array([0, 10, 50, 60]), np.array([40, 10, 40, 10])
+    forest = nest(np.zeros(4, np.int64), start_ns, duration_ns, np.arange(4))
+    tree = PathTree()
+    names = tree.name_ids(["a", "b", "c", "d"])
+    paths = CallPaths(tree, forest, names, np.full(4, -1))
+    node = paths.hung(np.array([3, -1, 1, -1]), "[backward]")
+    read = [" > ".join(tree.names[one] for one in tree.path(int(at))) for at in node]
+    assert read == ["a", "a > b", "c", "c > d"]

@@ -1,0 +1,250 @@
+"""Which module and which line of the program device time is charged to, on hand-made traces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from opscope.analysis.program.totals import program_totals
+from opscope.analysis.program.values import LineKind, LineTotal, ModuleTotal, ProgramTotals
+from opscope.model.session import Session
+from opscope.testing import TraceBuilder
+
+Load = Callable[..., Session]
+
+
+def launch(builder: TraceBuilder, name: str, start: float, us: float, **args: object) -> TraceBuilder:
+    """An operator of 4 µs that launches one kernel of a duration; kernels run one after the other."""
+    at = 10_000 + 100 * len(builder.events)
+    builder.operator(name, start, 4, **args).launch(start + 1, thread=int(args.get("thread", 1)))  # type: ignore[arg-type]
+    return builder.kernel(f"{name} kernel", at, us)
+
+
+def model() -> TraceBuilder:
+    """`train.py` calls Net > (Linear, Linear) and then an optimizer; the backward pass runs on thread 2.
+
+    The profiler's start (python id 3) makes the frames 1 and 2 known as already running.
+    """
+    trace = TraceBuilder()
+    trace.frame("train.py(40): <module>", 0, 1000).frame("train.py(33): main", 1, 990, parent=1)
+    trace.frame("torch/profiler/profiler.py(1): start", 2, 2, parent=2)
+    trace.frame("train.py(10): step", 10, 900, parent=2)
+    trace.frame("nn.Module: Net_0", 20, 100, parent=4, module=0)
+    trace.frame("net.py(5): forward", 21, 98, parent=5)
+    trace.frame("nn.Module: Linear_0", 30, 20, parent=6, module=0)
+    trace.frame("torch/nn/modules/linear.py(130): forward", 31, 18, parent=7)
+    launch(trace, "aten::addmm", 35, 10, **{"Sequence number": 1, "Fwd thread id": 0})
+    launch(trace, "aten::relu", 60, 3)
+    trace.frame("nn.Module: Linear_1", 70, 20, parent=6, module=1)
+    launch(trace, "aten::addmm", 75, 20, **{"Sequence number": 2, "Fwd thread id": 0})
+    trace.frame("torch/_tensor.py(576): backward", 200, 300, parent=4)
+    trace.frame("<built-in method run_backward of torch._C._EngineBase object at 0x7f>", 201, 298, parent=10)
+    trace.frame("torch/optim/sgd.py(100): step", 600, 100, parent=4)
+    launch(trace, "aten::_foreach_add_", 650, 7)
+    return trace
+
+
+def backward(
+    trace: TraceBuilder, number: int, start: float, us: float, *, forward: float, thread: int = 1
+) -> None:
+    """What the engine runs for one forward operator: its range, the operator, and one kernel in each."""
+    args = {"Sequence number": number, "Fwd thread id": 1}
+    trace.operator("autograd::engine::evaluate_function: AddmmBackward0", start, 40, thread=2, **args)
+    trace.operator("AddmmBackward0", start + 1, 20, thread=2, **args)
+    trace.differentiates(forward, start + 1, thread=thread)
+    launch(trace, "aten::mm", start + 2, us, thread=2)
+    launch(trace, "aten::sum", start + 30, 1, thread=2)
+
+
+def by_path(totals: ProgramTotals) -> dict[str, ModuleTotal]:
+    return {module.path: module for module in totals.modules}
+
+
+def lines(totals: ProgramTotals) -> dict[tuple[str, int], LineTotal]:
+    return {(line.file, line.line): line for line in totals.lines}
+
+
+def test_modules_have_their_own_and_their_submodules_time(load: Load) -> None:
+    totals = program_totals(load(model()))
+    assert totals.modules == (
+        ModuleTotal("Net_0", "Net", 0, 1, 3_000, 33_000, 33_000, 0, 3),
+        ModuleTotal("Net_0.Linear_1", "Linear", 1, 1, 20_000, 20_000, 20_000, 0, 1),
+        ModuleTotal("Net_0.Linear_0", "Linear", 1, 1, 10_000, 10_000, 10_000, 0, 1),
+    )
+    assert totals.module_ns == 33_000
+
+
+def test_a_line_is_the_innermost_function_of_the_program(load: Load) -> None:
+    totals = program_totals(load(model()))
+    assert totals.lines == (
+        LineTotal("net.py", 5, "forward", 1, 33_000, 33_000, 0, 3, LineKind.FUNCTION),
+        LineTotal("train.py", 10, "step", 1, 7_000, 7_000, 0, 1, LineKind.FUNCTION),
+    )
+    assert totals.line_ns == 40_000
+    assert totals.has_modules
+    assert totals.has_stacks
+
+
+def test_backward_time_is_charged_to_the_forward_operator(load: Load) -> None:
+    trace = model()
+    backward(trace, 2, 300, 50, forward=75)
+    backward(trace, 1, 400, 30, forward=35)
+    totals = program_totals(load(trace))
+    modules = by_path(totals)
+    assert (modules["Net_0.Linear_1"].forward_ns, modules["Net_0.Linear_1"].backward_ns) == (20_000, 51_000)
+    assert (modules["Net_0.Linear_0"].forward_ns, modules["Net_0.Linear_0"].backward_ns) == (10_000, 31_000)
+    assert modules["Net_0"].total_device_ns == 33_000 + 82_000
+    assert modules["Net_0"].kernel_launches == 7
+    assert lines(totals)["net.py", 5].backward_ns == 82_000
+
+
+def test_gradient_accumulation_is_charged_to_the_line_that_called_backward(load: Load) -> None:
+    trace = model()
+    name = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+    trace.operator(name, 350, 20, thread=2)
+    launch(trace, "aten::add_", 355, 5, thread=2)
+    totals = program_totals(load(trace))
+    assert lines(totals)["train.py", 10].backward_ns == 5_000
+    assert totals.module_ns == 33_000
+
+
+def test_of_two_backward_calls_at_once_neither_is_chosen(load: Load) -> None:
+    trace = model()
+    trace.frame("other.py(1): train", 190, 400, thread=3)
+    trace.frame("<built-in method run_backward of X object at 0x8>", 195, 300, thread=3, parent=13)
+    trace.operator("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", 350, 20, thread=2)
+    launch(trace, "aten::add_", 355, 5, thread=2)
+    assert program_totals(load(trace)).line_ns == 40_000
+
+
+def test_recomputation_is_charged_to_the_modules_it_calls(load: Load) -> None:
+    trace = model()
+    args = {"Sequence number": 1, "Fwd thread id": 1}
+    trace.operator("CheckpointFunctionBackward", 300, 90, thread=2, **args).differentiates(35, 300)
+    trace.frame("nn.Module: Linear_1", 310, 20, thread=2, module=1)
+    launch(trace, "aten::addmm", 315, 8, thread=2)
+    launch(trace, "aten::copy_", 350, 2, thread=2)
+    modules = by_path(program_totals(load(trace)))
+    # The recomputed call has no Net around it on that thread; the rest goes to what is differentiated.
+    assert modules["Linear_1"].backward_ns == 8_000
+    assert modules["Net_0.Linear_0"].backward_ns == 2_000
+
+
+def test_backward_of_backward_follows_both_links(load: Load) -> None:
+    trace = model()
+    backward(trace, 1, 300, 30, forward=35)
+    args = {"Sequence number": 9, "Fwd thread id": 0}
+    trace.operator("aten::mul", 310, 4, thread=2, **args)  # inside AddmmBackward0, so itself backward
+    backward(trace, 9, 400, 16, forward=310, thread=2)
+    assert by_path(program_totals(load(trace)))["Net_0.Linear_0"].backward_ns == 48_000
+
+
+def test_a_frame_that_was_running_is_marked(load: Load) -> None:
+    trace = model()
+    launch(trace, "aten::zeros", 950, 2)
+    found = lines(program_totals(load(trace)))
+    assert found["train.py", 33].kind is LineKind.RUNNING
+    assert found["train.py", 10].kind is LineKind.FUNCTION
+
+
+def test_a_launch_outside_operators_has_a_line(load: Load) -> None:
+    trace = model()
+    trace.launch(800).kernel("triton_kernel", 90_000, 6)
+    found = program_totals(load(trace))
+    assert lines(found)["train.py", 10].self_device_ns == 13_000
+
+
+def test_a_python_call_inside_an_operator_is_charged(load: Load) -> None:
+    trace = model().operator("MyFunction", 700, 90, external_id=77)
+    trace.frame("kernels.py(3): forward", 710, 50, parent=4)
+    trace.launch(720, external_id=77).kernel("k", 90_000, 6)
+    trace.launch(780, external_id=77).kernel("k", 91_000, 2)
+    found = lines(program_totals(load(trace)))
+    assert found["kernels.py", 3].self_device_ns == 6_000
+    assert found["train.py", 10].self_device_ns == 9_000
+
+
+def test_recursion_keeps_one_place(load: Load) -> None:
+    trace = TraceBuilder()
+    trace.frame("nn.Module: Tree_0", 0, 100, module=0).frame("nn.Module: Leaf_0", 10, 80, module=0, parent=1)
+    trace.frame("nn.Module: Tree_0", 20, 60, module=0, parent=2)
+    trace.frame("nn.Module: Leaf_0", 30, 10, module=0, parent=3)
+    launch(trace, "aten::mm", 32, 5)
+    launch(trace, "aten::add", 60, 3)
+    totals = program_totals(load(trace))
+    assert totals.modules == (
+        ModuleTotal("Tree_0", "Tree", 0, 2, 3_000, 8_000, 8_000, 0, 2),
+        ModuleTotal("Tree_0.Leaf_0", "Leaf", 1, 2, 5_000, 5_000, 5_000, 0, 1),
+    )
+
+
+def test_a_recursive_function_is_one_line(load: Load) -> None:
+    trace = TraceBuilder()
+    for depth in range(4):
+        trace.frame("a.py(1): walk", 10 * depth, 100 - 20 * depth, parent=depth or None)
+    trace.frame("<built-in function len>", 90, 1, parent=1)
+    launch(trace, "aten::mm", 35, 5)
+    assert program_totals(load(trace)).lines[0].calls == 4
+
+
+def test_a_shared_module_has_a_place_under_each_caller(load: Load) -> None:
+    trace = TraceBuilder()
+    for index in range(2):
+        trace.frame(f"nn.Module: Block_{index}", 50 * index, 40, module=index)
+        trace.frame("nn.Module: GELU_0", 50 * index + 10, 20, module=0)
+        launch(trace, "aten::gelu", 50 * index + 15, index + 1)
+    assert {path: one.self_device_ns for path, one in by_path(program_totals(load(trace))).items()} == {
+        "Block_0": 0,
+        "Block_0.GELU_0": 1_000,
+        "Block_1": 0,
+        "Block_1.GELU_0": 2_000,
+    }
+
+
+def test_generator_frames_are_functions_of_their_own(load: Load) -> None:
+    trace = TraceBuilder().frame("a.py(1): main", 0, 100)
+    trace.frame("torch/x.py(1): f", 5, 2, parent=9)  # not called by main: main was running
+    for start in (10, 50):
+        trace.frame("a.py(7): <genexpr>", start, 20, parent=1)
+        launch(trace, "aten::mm", start + 5, 5)
+    found = program_totals(load(trace)).lines
+    assert [(line.function, line.calls, line.self_device_ns) for line in found] == [("<genexpr>", 2, 10_000)]
+
+
+def test_the_oldest_format_keeps_stacks_on_operators(load: Load) -> None:
+    site = "/opt/lib/python3.7/site-packages/torch"
+    stack = f"{site}/nn/functional.py(9): linear;model.py(12): forward;main.py(3): <module>"
+    trace = TraceBuilder()
+    launch(trace, "aten::linear", 0, 5, **{"Call stack": stack, "Sequence number": 4})
+    trace.operator("AddmmBackward", 50, 20, thread=2, **{"Sequence number": 4, "Fwd thread id": 1})
+    launch(trace, "aten::mm", 55, 9, thread=2)
+    launch(trace, "aten::add", 90, 1, thread=2)
+    totals = program_totals(load(trace))
+    assert totals.lines == (
+        LineTotal("model.py", 12, "forward", None, 14_000, 5_000, 9_000, 2, LineKind.EXECUTED),
+    )
+    assert (totals.line_ns, totals.has_modules, totals.has_stacks) == (14_000, False, True)
+
+
+def test_without_stacks_nothing_is_said(load: Load) -> None:
+    assert program_totals(load(launch(TraceBuilder(), "aten::mm", 0, 5))) == ProgramTotals()
+
+
+def test_ranks_are_summed_by_path(load: Load, tmp_path) -> None:
+    paths = []
+    for rank in range(2):
+        trace = model()
+        trace.properties["distributedInfo"] = {"rank": rank, "world_size": 2, "backend": "nccl"}
+        paths.append(str(trace.write(tmp_path / f"rank{rank}.json")))
+    totals = program_totals(load(paths))
+    assert by_path(totals)["Net_0"].total_device_ns == 66_000
+    assert [(line.line, line.self_device_ns) for line in totals.lines] == [(5, 66_000), (10, 14_000)]
+
+
+@pytest.mark.parametrize("script", ["profile.py", "trace.py"])
+def test_a_script_named_like_the_standard_library_is_the_program(load: Load, script: str) -> None:
+    trace = TraceBuilder().frame(f"{script}(3): <module>", 0, 100)
+    trace.frame(f"{script}(7): run", 10, 50, parent=1).frame("queue.py(1): get", 15, 30, parent=2)
+    launch(trace, "aten::mm", 20, 5)
+    assert [line.file for line in program_totals(load(trace)).lines] == [script]

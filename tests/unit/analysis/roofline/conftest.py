@@ -1,0 +1,72 @@
+"""Launches and limits of an H200, made by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from opscope.analysis.cost.call_cost import CallCost, FlopSource
+from opscope.analysis.launch_quality import geometry_quality
+from opscope.analysis.parallelism.facts import DeviceFacts
+from opscope.analysis.roofline.work import Launches, Work
+from opscope.analysis.totals import LaunchGeometry
+from opscope.hardware.devices import DataType
+from opscope.hardware.limits import DeviceLimits, Limit, LimitEvidence
+
+DEVICE = DeviceFacts("NVIDIA H200", "9.0", 132)
+PEAKS = {
+    DataType.FP64: 34e12, DataType.FP64_TENSOR: 67e12, DataType.FP32: 50e12, DataType.TF32: 400e12,
+    DataType.FP16: 800e12, DataType.BF16: 800e12,
+}  # fmt: skip
+MEMORY_BYTES_PER_S = 4e12
+L2_BYTES = 50_000_000
+
+
+def limit(per_s: float) -> Limit:
+    return Limit(per_s, LimitEvidence.MEASURED, "by hand")
+
+
+@pytest.fixture
+def limits() -> DeviceLimits:
+    return DeviceLimits(
+        "NVIDIA H200",
+        memory=limit(MEMORY_BYTES_PER_S),
+        peaks={data_type: limit(per_s) for data_type, per_s in PEAKS.items()},
+        l2_bytes=L2_BYTES,
+    )
+
+
+def launches(
+    kernel: str = "k",
+    total_ns: int = 100_000,
+    *,
+    count: int = 1,
+    blocks: int | None = 10_000,
+    registers: int | None = 32,
+    **known: Any,
+) -> Launches:
+    """Launches of a kernel, all of them the only work of their calls unless told otherwise."""
+    geometry = LaunchGeometry(
+        None if blocks is None else (blocks, 1, 1), (128, 1, 1), registers, 0, None, count, total_ns
+    )
+    fields: dict[str, Any] = {
+        "kernel": kernel, "kind": "kernel", "is_helper": False, "count": count, "total_ns": total_ns,
+        "launch_bound_ns": 0, "sole_count": count, "sole_ns": total_ns,
+        "quality": geometry_quality(kernel, geometry, DEVICE),
+    }  # fmt: skip
+    return Launches(**{**fields, **known})
+
+
+def cost(
+    flop_count: int | None = 0,
+    min_bytes: int | None = 0,
+    data_type: DataType | None = DataType.FP32,
+    source: FlopSource = FlopSource.DEFINITION,
+) -> CallCost:
+    return CallCost(flop_count, source, min_bytes, None if min_bytes is None else 0, data_type)
+
+
+def work(known: CallCost, *parts: Launches, repeats: int = 1) -> Work:
+    is_costed = known.flop_count is not None and known.min_bytes is not None
+    return Work(parts, known, repeats, sum(part.total_ns for part in parts) if is_costed else 0)

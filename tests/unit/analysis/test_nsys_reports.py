@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from opscope import example_trace, load
+from opscope.analysis.nsys_reports import REPORTS, report_tables
+from opscope.errors import InputError
+from opscope.testing import TraceBuilder
+
+COPY = "Memcpy HtoD (Pageable -> Device)"
+
+
+@pytest.fixture
+def session(tmp_path: Path):
+    builder = TraceBuilder().operator("aten::add", 0, 50)
+    for start, duration in ((1, 2), (5, 4), (10, 9)):
+        builder.launch(start, 0.5).kernel("void at::native::fast<float>(int)", start + 20, duration)
+    builder.launch(30, 1, name="cudaMemcpyAsync").kernel(COPY, 60, 3, category="gpu_memcpy", bytes=2_000_000)
+    builder.launch(31, 1, name="cudaMemcpyAsync").kernel(
+        "Memcpy HtoD (Pinned -> Device)", 64, 1, category="gpu_memcpy", bytes=500
+    )
+    builder.launch(33, 1, name="cudaMemsetAsync").kernel(
+        "Memset (Device)", 70, 1, category="gpu_memset", bytes=4096
+    )
+    return load(builder.write(tmp_path / "trace.json"))
+
+
+def rows(session, name: str):
+    (table,) = report_tables(session, [name])
+    return table.rows
+
+
+def test_kernels_have_nsys_columns_and_rounding(session) -> None:
+    assert rows(session, "cuda_gpu_kern_sum") == (
+        {
+            "Time (%)": 100.0,
+            "Total Time (ns)": 15_000,
+            "Instances": 3,
+            "Avg (ns)": 5000.0,
+            "Med (ns)": 4000.0,
+            "Min (ns)": 2000,
+            "Max (ns)": 9000,
+            "StdDev (ns)": 3605.6,
+            "Name": "void at::native::fast<float>(int)",
+        },
+    )
+
+
+def test_the_deviation_of_one_value_is_zero(session) -> None:
+    memset = rows(session, "cuda_gpu_mem_time_sum")[1]
+    assert (memset["Operation"], memset["StdDev (ns)"]) == ("[CUDA memset]", 0.0)
+
+
+def test_copies_of_one_direction_are_one_row_whatever_their_memory(session) -> None:
+    times = rows(session, "cuda_gpu_mem_time_sum")
+    assert [(row["Operation"], row["Count"], row["Total Time (ns)"]) for row in times] == [
+        ("[CUDA memcpy Host-to-Device]", 2, 4000),
+        ("[CUDA memset]", 1, 1000),
+    ]
+    sizes = rows(session, "cuda_gpu_mem_size_sum")
+    assert list(sizes[0]) == [
+        "Total (MB)", "Count", "Avg (MB)", "Med (MB)", "Min (MB)", "Max (MB)", "StdDev (MB)", "Operation",
+    ]  # fmt: skip
+    assert (sizes[0]["Total (MB)"], sizes[0]["Min (MB)"], sizes[1]["Total (MB)"]) == (2.001, 0.001, 0.004)
+
+
+def test_the_merged_report_says_which_is_which(session) -> None:
+    merged = rows(session, "cuda_gpu_sum")
+    assert [(row["Category"], row["Time (%)"]) for row in merged] == [
+        ("CUDA_KERNEL", 75.0),
+        ("MEMORY_OPER", 20.0),
+        ("MEMORY_OPER", 5.0),
+    ]
+    assert sum(row["Total Time (ns)"] for row in merged) == session.scalar(
+        "SELECT sum(duration_ns) FROM device_activities"
+    )
+
+
+def test_calls_are_counted_by_name(session) -> None:
+    calls = rows(session, "cuda_api_sum")
+    assert {row["Name"]: row["Num Calls"] for row in calls} == {
+        "cudaLaunchKernel": 3, "cudaMemcpyAsync": 2, "cudaMemsetAsync": 1,
+    }  # fmt: skip
+
+
+def test_base_names_are_functions_alone(session) -> None:
+    assert rows(session, "cuda_gpu_kern_sum:base")[0]["Name"] == "fast"
+    assert rows(session, "cuda_gpu_sum:base")[1]["Operation"] == "[CUDA memcpy Host-to-Device]"
+
+
+def test_copies_of_managed_memory_have_their_own_row(tmp_path: Path) -> None:
+    builder = TraceBuilder().launch(0).kernel("Memcpy Unified DtoH", 1, 2, category="gpu_memcpy", bytes=4096)
+    table = rows(load(builder.write(tmp_path / "t.json")), "cuda_gpu_mem_size_sum")
+    assert table[0]["Operation"] == "[CUDA memcpy Unified Device-to-Host]"
+
+
+def test_a_trace_without_a_device_gives_empty_reports(tmp_path: Path) -> None:
+    session = load(TraceBuilder().operator("aten::add", 0, 1).write(tmp_path / "t.json"))
+    assert all(table.rows == () for table in report_tables(session, list(REPORTS)))
+
+
+@pytest.mark.parametrize("name", ["cuda_api", "cuda_gpu_sum:mangled", ""])
+def test_an_unknown_report_lists_those_there_are(session, name: str) -> None:
+    with pytest.raises(InputError, match="cuda_gpu_mem_size_sum"):
+        report_tables(session, [name])
+
+
+def test_a_real_trace_agrees_with_statistics_made_apart() -> None:
+    with load(example_trace()) as session:
+        durations = defaultdict(list)
+        for name, duration_ns in session.query(
+            "SELECT name, duration_ns FROM device_activities a JOIN kernel_names USING (name_id)"
+            " WHERE a.kind = 'kernel'"
+        ):
+            durations[name].append(duration_ns)
+        found = rows(session, "cuda_gpu_kern_sum")
+    whole = sum(map(sum, durations.values()))
+    assert len(found) == len(durations)
+    for row in found:
+        values = durations[row["Name"]]
+        assert row["Total Time (ns)"] == sum(values)
+        assert row["Time (%)"] == pytest.approx(100 * sum(values) / whole, abs=0.0501)
+        assert row["Med (ns)"] == pytest.approx(statistics.median(values), abs=0.0501)
+        deviation = statistics.stdev(values) if len(values) > 1 else 0
+        assert row["StdDev (ns)"] == pytest.approx(deviation, abs=0.0501)

@@ -1,0 +1,20 @@
+"""Timelines of traces built by hand; times are in microseconds, as in `TraceBuilder`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from opscope.analysis.timeline.measure import measure_timeline
+from opscope.analysis.timeline.values import Timeline
+from opscope.model.session import Session
+from opscope.testing import TraceBuilder
+
+
+@pytest.fixture
+def timeline(load: Callable[..., Session]) -> Callable[[TraceBuilder], Timeline]:
+    def measure(trace: TraceBuilder) -> Timeline:
+        return measure_timeline(load(trace))
+
+    return measure

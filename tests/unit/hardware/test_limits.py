@@ -1,0 +1,146 @@
+"""Limits of a device: measured rates win one by one, the data sheet fills in, the unknown stays None."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from opscope.hardware.devices import DataType, devices
+from opscope.hardware.limits import (
+    LimitEvidence,
+    device_limits,
+    match_limits,
+    measured_type,
+    published_rate,
+)
+from opscope.hardware.lookup import find_device
+from opscope.hardware.measured import MeasuredLimits
+
+Make = Callable[..., MeasuredLimits]
+
+
+def test_the_data_sheet_where_nothing_was_measured() -> None:
+    limits = device_limits("NVIDIA H200", compute_capability="9.0")
+    assert limits is not None
+    assert limits.memory is not None
+    assert (limits.name, limits.memory.per_s, limits.memory.evidence) == ("H200 SXM", 4.8e12, "datasheet")
+    assert "datasheet (2024)" in limits.memory.how
+    assert limits.peaks[DataType.BF16].per_s == 989.5e12
+    assert (limits.l2, limits.read, limits.launch_ns, limits.smallest_kernel_ns) == (None,) * 4
+    assert limits.measured_at is None
+
+
+def test_each_measured_rate_wins_by_itself(make_measured: Make) -> None:
+    measured = make_measured(
+        {"copy": 4.28e12, "read": 4.4e12, "l2_read": 7e12, "matrix_tf32": 4.1e14, "matrix_fp64": 5.5e13},
+        {"launch": 2100.0, "operator_call": 4300.0, "kernel_interval": 1300.0},
+    )
+    limits = device_limits("NVIDIA H200", sm_count=132, measured=measured)
+    assert limits is not None
+    assert limits.memory is not None
+    assert (limits.memory.per_s, limits.memory.evidence) == (4.28e12, LimitEvidence.MEASURED)
+    assert limits.memory.how == "copy as tested; median of 20, 2026-11-20, torch 2.11.0+cu130"
+    assert limits.l2 is not None
+    assert limits.l2.per_s == 7e12
+    assert limits.write is None
+    evidence = {data_type.value: str(limit.evidence) for data_type, limit in limits.peaks.items()}
+    assert evidence == {
+        "fp64": "datasheet", "fp64_tensor": "measured", "fp32": "datasheet", "tf32": "measured",
+        "fp16": "datasheet", "bf16": "datasheet", "fp8": "datasheet", "int8": "datasheet",
+    }  # fmt: skip
+    assert (limits.launch_ns, limits.operator_call_ns, limits.smallest_kernel_ns) == (2100, 4300, 1300)
+    assert (limits.l2_bytes, limits.measured_at) == (62_914_560, "2026-11-20T10:00:00+00:00")
+
+
+def test_a_measurement_without_a_copy_leaves_the_bus(make_measured: Make) -> None:
+    limits = device_limits("NVIDIA H200", measured=make_measured({"matrix_fp32": 5e13}))
+    assert limits is not None
+    assert limits.memory is not None
+    assert limits.memory.evidence is LimitEvidence.DATASHEET
+
+
+def test_a_derived_peak_says_so() -> None:
+    limits = device_limits("NVIDIA GeForce RTX 4070")
+    assert limits is not None
+    assert limits.memory is None  # two kinds of memory under one name
+    assert limits.peaks[DataType.BF16].how.startswith("operations per SM and clock × SMs × boost clock, ")
+
+
+class TestUnknown:
+    def test_a_gpu_of_no_table(self) -> None:
+        match = match_limits("NVIDIA Z900", compute_capability="9.0", sm_count=10, memory_bytes=10**9)
+        assert match.limits is None
+        assert match.reason == "'NVIDIA Z900' is not in the table of devices"
+
+    def test_one_that_was_measured(self, make_measured: Make) -> None:
+        measured = make_measured({"copy": 1e12, "matrix_fp64": 1e12}, device="NVIDIA Z900")
+        limits = device_limits(
+            "NVIDIA Z900", compute_capability="9.0", sm_count=132, memory_bytes=10**11, measured=measured
+        )
+        assert limits is not None
+        assert limits.memory is not None
+        assert (limits.name, limits.memory.per_s, limits.sm_count) == ("NVIDIA Z900", 1e12, 132)
+        assert list(limits.peaks) == [DataType.FP64_TENSOR]
+
+    def test_one_name_of_several_devices(self) -> None:
+        match = match_limits("NVIDIA GeForce RTX 3080")
+        assert match.limits is None
+        assert match.reason == "'NVIDIA GeForce RTX 3080' may be any of RTX 3080 10 GB, RTX 3080 12 GB"
+
+    def test_a_slice_is_not_held_against_the_whole(self, make_measured: Make) -> None:
+        name = "NVIDIA H200 MIG 1g.18gb"
+        match = match_limits(name, compute_capability="9.0", sm_count=16, memory_bytes=18 * 10**9)
+        assert match.limits is None
+        assert match.reason == "no rate of H200 SXM MIG 1g.18gb is published or was measured"
+        measured = make_measured({"copy": 5e11}, device=name, sm_count=16, l2_bytes=None)
+        limits = device_limits(name, compute_capability="9.0", sm_count=16, measured=measured)
+        assert limits is not None
+        assert limits.memory is not None
+        assert (limits.memory.per_s, dict(limits.peaks), limits.l2_bytes) == (5e11, {}, None)
+
+    def test_another_vendor(self) -> None:
+        match = match_limits("AMD Instinct MI300X", compute_capability="9.4", sm_count=304)
+        assert match.limits is None
+        assert "not in the table" in str(match.reason)
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "data_type"),
+    [
+        ("matrix_bf16", "9.0", DataType.BF16),
+        ("matrix_fp64", "8.0", DataType.FP64_TENSOR),
+        ("matrix_fp64", "10.0", DataType.FP64_TENSOR),
+        ("matrix_fp64", "8.6", DataType.FP64),
+        ("matrix_fp64", "10.3", DataType.FP64),
+        ("matrix_fp64", None, DataType.FP64),
+        ("matrix_fp3", "9.0", None),
+        ("copy", "9.0", None),
+        ("fp32", "9.0", None),
+    ],
+)
+def test_the_type_of_a_measured_product(
+    name: str, capability: str | None, data_type: DataType | None
+) -> None:
+    assert measured_type(name, capability) is data_type
+
+
+def test_what_is_published_of_what_can_be_measured() -> None:
+    h200 = find_device("NVIDIA H200")
+    assert h200 is not None
+    rates = ("copy", "read", "write", "matrix_fp64", "matrix_int8", "l2_read", "matrix_fp4")
+    assert [published_rate(h200, name) for name in rates] == [*[4.8e12] * 3, 67e12, 1979e12, None, None]
+
+
+def test_every_device_with_a_published_rate_has_limits() -> None:
+    for one in devices():
+        match = match_limits(
+            one.names[0],
+            compute_capability=one.compute_capability,
+            sm_count=one.sm_count,
+            memory_bytes=one.memory_bytes,
+        )
+        is_known = one.memory_bandwidth_bytes_per_s is not None or bool(one.peaks)
+        assert (match.limits is not None) == is_known, (one.name, match.reason)
+        if match.limits is not None:
+            assert match.limits.peaks.keys() == {peak.data_type for peak in one.peaks}

@@ -1,0 +1,175 @@
+"""Measured limits as files: written and read back, damaged ones refused, the newest of a GPU found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opscope.errors import InputError
+from opscope.hardware.measured import (
+    MeasuredLimits,
+    cache_measured,
+    find_measured,
+    measured_devices,
+    mismatch,
+    read_measured,
+    save_measured,
+)
+from opscope.model.benchmark import DeviceState
+
+Make = Callable[..., MeasuredLimits]
+
+L4 = {"device": "NVIDIA L4", "compute_capability": "8.9", "sm_count": 58, "memory_bytes": 23 * 2**30}
+
+
+def test_what_is_saved_is_read_back(make_measured: Make, tmp_path: Path) -> None:
+    state = DeviceState(5, sm_clock_mhz=1755, power_w=698.5, throttle_reasons=("sw_power_cap",))
+    measured = make_measured(
+        {"copy": 4.28e12, "matrix_bf16": 8.1e14},
+        {"launch": 2100.5},
+        missing={"l2_read": "Triton is not installed"},
+        state_before=state,
+    )
+    path = save_measured(tmp_path / "limits.json", measured)
+    assert read_measured(path) == measured
+    assert measured.rate("copy") is measured.rates[0]
+    assert measured.rate("l2_read") is None
+    assert measured.time("launch") is measured.times[0]
+
+
+def damaged(make: Make, **changes: Any) -> bytes:
+    document = msgspec.to_builtins(make(times={"launch": 2000.0}))
+    for path, value in changes.items():
+        *parents, last = path.split("__")
+        holder = document
+        for key in parents:
+            holder = holder[int(key) if key.isdigit() else key]
+        holder[last] = value
+    return json.dumps(document).encode()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"schema_version": 2}, "version 2; 1 can be read"),
+        ({"schema_version": "x"}, "holds no measured limits"),
+        ({"device": None}, "holds no measured limits"),
+        ({"created": "yesterday"}, "'yesterday' is no time"),
+        ({"rates__0__per_s": -1.0}, "copy of -1 per s"),
+        ({"rates__0__per_s": 0}, "copy of 0 per s"),
+        ({"rates__0__low_per_s": 9e12}, "cannot be right: copy"),
+        ({"rates__0__high_per_s": float("inf")}, "holds no measured limits"),
+        ({"rates__0__unit": "furlongs"}, "holds no measured limits"),
+        ({"times__0__median_ns": 1e9}, "cannot be right: launch"),
+        ({"times__0__name": "copy"}, "copy is there twice"),
+    ],
+)
+def test_a_file_that_cannot_be_right(
+    make_measured: Make, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    path = tmp_path / "limits.json"
+    path.write_bytes(damaged(make_measured, **changes))
+    with pytest.raises(InputError, match=message) as caught:
+        read_measured(path)
+    assert str(path) in str(caught.value)
+    found = find_measured(tmp_path, "NVIDIA H200")
+    assert found.measured is None
+    assert len(found.ignored) == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"\xff\xfe", b"{" * 5000, b'{"schema_version": 1}'])
+def test_a_file_of_anything_else(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "limits.json"
+    path.write_bytes(content)
+    with pytest.raises(InputError):
+        read_measured(path)
+
+
+def test_a_file_cut_anywhere_is_never_half_used(make_measured: Make, tmp_path: Path) -> None:
+    whole = save_measured(tmp_path / "whole.json", make_measured()).read_bytes().rstrip()
+    path = tmp_path / "cut.json"
+    for length in range(0, len(whole), 7):
+        path.write_bytes(whole[:length])
+        with pytest.raises(InputError):
+            read_measured(path)
+
+
+@given(st.binary(max_size=200))
+def test_bytes_never_crash(content: bytes) -> None:
+    try:
+        msgspec.json.decode(content, type=MeasuredLimits)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return
+
+
+def test_files_that_are_missing_folders_or_huge(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="No such file"):
+        read_measured(tmp_path / "none.json")
+    with pytest.raises(InputError, match="cannot be read"):
+        read_measured(tmp_path)
+    huge = tmp_path / "huge.json"
+    huge.write_bytes(b" " * ((1 << 20) + 1))
+    with pytest.raises(InputError, match="too large"):
+        read_measured(huge)
+
+
+class TestFolder:
+    def test_one_file_for_each_gpu_driver_and_torch(self, make_measured: Make, tmp_path: Path) -> None:
+        for facts in ({}, {"driver": "590.1"}, {"torch": "2.13.0"}, L4):
+            cache_measured(tmp_path, make_measured(**facts))
+        again = cache_measured(tmp_path, make_measured({"copy": 1.0}))
+        assert len(list(tmp_path.iterdir())) == 4
+        assert again.name.startswith("nvidia-h200-")
+        assert read_measured(again).rates[0].per_s == 1.0
+
+    def test_the_newest_of_this_gpu_is_found(self, make_measured: Make, tmp_path: Path) -> None:
+        for day, facts in (
+            ("2026-11-03T00:00:00+00:00", {"driver": "1"}),
+            ("2026-11-05T00:00:00+02:00", {"driver": "2"}),
+            ("2026-11-04T23:30:00+00:00", {"driver": "3"}),  # later, the first being at 22:00 in UTC
+            ("2026-11-09T00:00:00+00:00", L4),
+        ):
+            cache_measured(tmp_path, make_measured(created=day, **facts))
+        found = find_measured(tmp_path, "H200", compute_capability="9.0", sm_count=132)
+        assert found.measured is not None
+        assert found.measured.driver == "3"
+        assert found.ignored == ()
+        newest = measured_devices(tmp_path).newest
+        assert {name: one.driver for name, one in newest.items()} == {"H200 SXM": "3", "L4": "580.159.04"}
+
+    def test_a_slice_goes_by_its_profile(self, make_measured: Make, tmp_path: Path) -> None:
+        cache_measured(tmp_path, make_measured(device="NVIDIA H200 MIG 1g.18gb", sm_count=16))
+        assert list(measured_devices(tmp_path).newest) == ["H200 SXM MIG 1g.18gb"]
+        assert find_measured(tmp_path, "NVIDIA H200").measured is None
+
+    def test_a_folder_that_is_not_there_or_a_file_holds_nothing(self, tmp_path: Path) -> None:
+        file = tmp_path / "file"
+        file.write_text("")
+        for folder in (tmp_path / "none", file):
+            assert find_measured(folder, "NVIDIA H200").measured is None
+            assert measured_devices(folder).newest == {}
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({}, None),
+        ({"name": "H200"}, None),  # without the brand
+        ({"compute_capability": "9.0", "sm_count": 132, "memory_bytes": 150_000_000_000}, None),
+        ({"name": "NVIDIA H200 NVL"}, "it is of 'NVIDIA H200', not of 'NVIDIA H200 NVL'"),
+        ({"name": "显卡"}, "it is of"),
+        ({"compute_capability": "10.0"}, "compute capability 9.0, not 10.0"),
+        ({"sm_count": 16}, "multiprocessors 132, not 16"),
+        ({"memory_bytes": 85_000_000_000}, "of memory, not 85000000000"),
+    ],
+)
+def test_whether_it_is_the_same_gpu(make_measured: Make, facts: dict[str, Any], reason: str | None) -> None:
+    found = mismatch(make_measured(), facts.pop("name", "NVIDIA H200"), **facts)
+    assert found is None if reason is None else reason in str(found)

@@ -1,0 +1,97 @@
+"""The files flame graph viewers read."""
+
+from __future__ import annotations
+
+import json
+from numbers import Real
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opscope.analysis.program.stacks import StackProfile
+from opscope.report.flamegraph import collapsed_text, speedscope_document
+
+UNITS = {"none", "nanoseconds", "microseconds", "milliseconds", "seconds", "bytes"}
+
+
+def profile(stacks: dict[tuple[int, ...], int], names: list[str], **fields: Any) -> StackProfile:
+    values = {"name": "trace.json", "unit": "nanoseconds", **fields}
+    return StackProfile(names=names, stacks=tuple(stacks), weights=tuple(stacks.values()), **values)
+
+
+def check_schema(document: Any) -> None:
+    """What https://www.speedscope.app/file-format-schema.json demands of a file with sampled profiles."""
+    assert document["$schema"] == "https://www.speedscope.app/file-format-schema.json"
+    assert {type(document[key]) for key in ("name", "exporter")} == {str}
+    assert document["activeProfileIndex"] in range(len(document["profiles"]))
+    frames = document["shared"]["frames"]
+    for frame in frames:
+        assert set(frame) <= {"name", "file", "line", "col"}
+        assert isinstance(frame["name"], str)
+        assert isinstance(frame.get("file", ""), str)
+        assert isinstance(frame.get("line", 0), Real)
+    for one in document["profiles"]:
+        assert set(one) == {"type", "name", "unit", "startValue", "endValue", "samples", "weights"}
+        assert one["type"] == "sampled"
+        assert one["unit"] in UNITS
+        assert len(one["samples"]) == len(one["weights"])
+        assert all(index in range(len(frames)) for sample in one["samples"] for index in sample)
+        assert all(isinstance(weight, int) and weight >= 0 for weight in one["weights"])
+        assert one["endValue"] - one["startValue"] == sum(one["weights"])
+
+
+def test_a_speedscope_file() -> None:
+    names = ["unused", "train.py(3): step", "aten::mm", "gemm<a, b>", ""]
+    one = profile({(1, 2, 3): 40, (1, 2, 4): 2}, names)
+    document = json.loads(json.dumps(speedscope_document([one], name="title")))
+    check_schema(document)
+    assert document["shared"]["frames"] == [
+        {"name": "train.py(3): step", "file": "train.py", "line": 3},
+        {"name": "aten::mm"},
+        {"name": "gemm<a, b>"},
+        {"name": "[unnamed]"},
+    ]
+    assert document["profiles"][0]["samples"] == [[0, 1, 2], [0, 1, 3]]
+    assert document["profiles"][0]["weights"] == [40, 2]
+
+
+def test_several_traces_share_their_frames() -> None:
+    names = ["a", "b"]
+    profiles = [profile({(0,): 1}, names, name="rank 0"), profile({(0, 1): 2}, names, name="rank 1")]
+    document = speedscope_document(profiles, name="")
+    check_schema(document)
+    assert [one["name"] for one in document["profiles"]] == ["rank 0", "rank 1"]
+    assert collapsed_text(profiles) == "rank 0;a 1\nrank 1;a;b 2\n"
+
+
+def test_collapsed_stacks() -> None:
+    names = ["train.py(3): step", "void f<a; b>(int)\n", " "]
+    text = collapsed_text([profile({(0, 1): 40, (0, 2): 2, (0,): 7}, names)])
+    assert text == (
+        "train.py(3): step;void f<a: b>(int) 40\ntrain.py(3): step;[unnamed] 2\ntrain.py(3): step 7\n"
+    )
+
+
+def test_stacks_that_read_alike_are_added_up() -> None:
+    assert collapsed_text([profile({(0,): 1, (1,): 2}, ["a;b", "a:b"])]) == "a:b 3\n"
+
+
+names = st.lists(st.text(max_size=8), min_size=1, max_size=5)
+
+
+@given(st.data(), names)
+def test_no_weight_is_lost(data: st.DataObject, names: list[str]) -> None:
+    frames = st.lists(st.integers(0, len(names) - 1), min_size=1, max_size=4).map(tuple)
+    one = profile(data.draw(st.dictionaries(frames, st.integers(1, 2**50))), names)
+    check_schema(speedscope_document([one], name=""))
+    lines = collapsed_text([one]).split("\n")
+    assert lines.pop() == ""
+    assert sum(int(line.rpartition(" ")[2]) for line in lines) == one.total
+    assert {line.rpartition(" ")[0].count(";") + 1 for line in lines} <= {len(stack) for stack in one.stacks}
+
+
+@pytest.mark.parametrize("profiles", [[], [profile({}, [])]])
+def test_nothing_is_an_empty_text(profiles: list[StackProfile]) -> None:
+    assert collapsed_text(profiles) == ""
