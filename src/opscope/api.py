@@ -81,7 +81,11 @@ def load(
 
     with ExitStack() as opened:
         readable = [opened.enter_context(readable_source(one)) for one in sources]
-        return load_traces(readable, memory_limit=memory_limit, threads=threads, demangle=demangle)
+        session = load_traces(readable, memory_limit=memory_limit, threads=threads, demangle=demangle)
+        for given, read in zip(sources, readable, strict=True):
+            if given != read:
+                session.connection.execute("UPDATE traces SET source = ? WHERE source = ?", [given, read])
+        return session
 
 
 def open_session(path: Source) -> Session:

@@ -11,12 +11,13 @@ from typing import NamedTuple
 
 import pytest
 
+from opscope.api import load
 from opscope.cli import main
 from opscope.testing import ExportBuilder
 from opscope.toolchain.nsys import running
 
-# Takes the two commands of nsys as nsys does: profile runs the program and writes a report, export copies an export
-# made elsewhere.
+# Takes the two commands of nsys as nsys does: profile runs the program and writes a report, export copies an
+# export made elsewhere.
 STAND_IN = """
 import json, os, shutil, subprocess, sys
 words, options = sys.argv[2:], {}
@@ -107,8 +108,9 @@ class TestPrograms:
         self, nsys_run: Run, calls: Callable[[], list[dict[str, object]]]
     ) -> None:
         done = nsys_run(
-            "--trace", "cuda,cublas", "--cuda-graph-trace", "node", "--option", "--cuda-memory-usage=true", "-o",
-            "deep/run1", "--report", "cuda_api_sum", "--json", "--", sys.executable, "-c", "import sys; print('x'); sys.exit(7)",
+            "--trace", "cuda,cublas", "--cuda-graph-trace", "node", "--option", "--cuda-memory-usage=true",
+            "-o", "deep/run1", "--report", "cuda_api_sum", "--json", "--", sys.executable, "-c",
+            "import sys; print('x'); sys.exit(7)",
         )  # fmt: skip
         assert done.code == 7
         assert json.loads(done.out)["cuda_api_sum"][0]["Name"] == "cudaLaunchKernel"
@@ -157,7 +159,7 @@ class TestPrograms:
         assert "nothing to read or run" in bare().err
         assert "there is no program './missing'" in bare("--", "./missing").err
         assert bare("missing.nsys-rep").code == 1
-        done = bare("--trace", "cuda", "x.sqlite")
+        done = bare("--trace", "cuda", "--report", "all", "x.sqlite")
         assert "options of recording are given, and an export to read" in done.err
 
 
@@ -182,4 +184,6 @@ class TestReports:
     def test_every_verb_exports_a_report_for_itself(self, nsys_run: Run) -> None:
         Path("r.nsys-rep").write_text("report")
         assert main(["stats", "r.nsys-rep"]) == 0
+        with load("r.nsys-rep") as session:
+            assert session.query("SELECT source, format FROM traces") == [("r.nsys-rep", "nsys")]
         assert not Path("r.sqlite").exists()

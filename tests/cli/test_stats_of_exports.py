@@ -20,7 +20,8 @@ import pytest
 Values = dict[str, list[int]]
 
 _KERNELS = """
-SELECT s.value, k.end - k.start FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s ON s.id = k.demangledName"""
+SELECT s.value, k.end - k.start FROM CUPTI_ACTIVITY_KIND_KERNEL k
+JOIN StringIds s ON s.id = k.demangledName"""
 _CALLS = (
     "SELECT s.value, r.end - r.start FROM CUPTI_ACTIVITY_KIND_RUNTIME r JOIN StringIds s ON s.id = r.nameId"
 )

@@ -18,6 +18,7 @@ __all__ = [
     "LEGACY_CATEGORY",
     "Reading",
     "lenient_events",
+    "no_events",
     "strict_events",
 ]
 
@@ -84,3 +85,12 @@ def lenient_events(keys: dict[str, str], urls: list[str], time_type: str, larges
     """The same, but a value of another type becomes NULL. Slower: `args` is parsed twice."""
     text = _READ.format(urls=urls, largest=largest_event_bytes, time_type=time_type, args_type="JSON")
     return f"(SELECT * REPLACE (from_json(args, '{json.dumps(keys)}') AS args) FROM {text})"
+
+
+def no_events(keys: dict[str, str]) -> str:
+    """FROM clause without rows: the columns of `strict_events` alone."""
+    fields = ", ".join(f'"{key}" {kind}' for key, kind in keys.items())
+    texts = ", ".join(f"NULL::VARCHAR AS {name}" for name in ("ph", "cat", "name", "pid", "tid", "id"))
+    return (
+        f"(SELECT {texts}, NULL::DOUBLE AS ts, NULL::DOUBLE AS dur, NULL::STRUCT({fields}) AS args LIMIT 0)"
+    )

@@ -83,12 +83,12 @@ WHERE ph = 'M' AND name IN ('process_name', 'thread_name') AND label IS NOT NULL
 -- POSITIONAL JOIN puts it beside them; it costs half of a hash join, and every row is checked.
 -- Categories are tested with ranges of the enumeration: a scan skips what is outside before it reads other columns,
 -- which it does not for IN. Without the casts the bounds would be compared as text.
-CREATE VIEW staging.operator_events AS SELECT rowid AS row_id, * FROM staging.staged
+CREATE OR REPLACE VIEW staging.operator_events AS SELECT rowid AS row_id, * FROM staging.staged
 WHERE category = 'cpu_op' AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0;
-CREATE VIEW staging.call_events AS SELECT rowid AS row_id, * FROM staging.staged
+CREATE OR REPLACE VIEW staging.call_events AS SELECT rowid AS row_id, * FROM staging.staged
 WHERE category BETWEEN 'cuda_runtime'::staging.kineto_category AND 'cuda_driver'::staging.kineto_category
     AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0;
-CREATE VIEW staging.activity_events AS SELECT rowid AS row_id, * FROM staging.staged
+CREATE OR REPLACE VIEW staging.activity_events AS SELECT rowid AS row_id, * FROM staging.staged
 WHERE category BETWEEN 'kernel'::staging.kineto_category AND 'gpu_memset'::staging.kineto_category
     AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0
 

@@ -220,6 +220,16 @@ def trace_findings(session: Session, trace_id: int) -> Iterator[Finding]:
         )
 
 
+_RECORD_DEVICE = {
+    False: "On a machine with a GPU, record with ProfilerActivity.CUDA.",
+    True: "On a machine with a GPU, record with `nsys profile --trace=cuda,nvtx`.",
+}
+
+
+def _is_nsys(session: Session, trace_id: int) -> bool:
+    return bool(session.scalar("SELECT format = 'nsys' FROM traces WHERE trace_id = ?", [trace_id]))
+
+
 def _absences(session: Session, trace_id: int) -> Iterator[Finding]:
     counts = session.records(
         """SELECT (SELECT count(*) FROM device_activities WHERE trace_id = $1) AS activities,
@@ -235,7 +245,7 @@ def _absences(session: Session, trace_id: int) -> Iterator[Finding]:
             "trace.no_device_activity",
             Severity.WARNING,
             "No device activity was recorded: device times are 0 and operators are ranked by CPU time.",
-            "On a machine with a GPU, record with ProfilerActivity.CUDA.",
+            _RECORD_DEVICE[_is_nsys(session, trace_id)],
             trace_id,
         )
     absent = [
@@ -286,6 +296,10 @@ _SUGGESTIONS = {
     Attribution.OUTSIDE_OPERATOR: "Wrap the launches in a torch.library.custom_op to name them.",
     Attribution.NO_CORRELATION: None,
 }
+_NSYS_SUGGESTIONS = {
+    **_SUGGESTIONS,
+    Attribution.OUTSIDE_OPERATOR: "Push an NVTX range around the launches to name them.",
+}
 
 
 def _unattributed(session: Session, trace_id: int) -> Iterator[Finding]:
@@ -295,16 +309,17 @@ def _unattributed(session: Session, trace_id: int) -> Iterator[Finding]:
         ORDER BY attribution""",
         [trace_id],
     )
+    suggestions = _NSYS_SUGGESTIONS if _is_nsys(session, trace_id) else _SUGGESTIONS
     for name, count, duration_ns, total_ns in rows:
         attribution = Attribution(name)
-        if attribution in _SUGGESTIONS and total_ns:
+        if attribution in suggestions and total_ns:
             fraction = duration_ns / int(total_ns)
             yield Finding(
                 f"attribution.{name}",
                 Severity.WARNING if fraction >= 0.01 else Severity.INFO,
                 f"{100 * fraction:.1f} % of device time ({count} activities) is unattributed: "
                 f"{attribution.meaning}.",
-                _SUGGESTIONS[attribution],
+                suggestions[attribution],
                 trace_id,
                 {"duration_ns": duration_ns, "activity_count": count, "fraction": fraction},
             )

@@ -23,7 +23,7 @@ __all__ = ["LocalText", "TraceFile", "find_traces", "local_text"]
 _CHUNK_BYTES = 1 << 22
 # Small, because what a broken chunk held before its flaw is lost with it.
 _GZIP_CHUNK_BYTES = 1 << 13
-_SUFFIXES = (".json", ".json.gz", ".json.zst")
+_SUFFIXES = (".json", ".json.gz", ".json.zst", ".sqlite", ".sqlite.gz", ".sqlite.zst")
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 # Stats of a sweep take tens of kilobytes.
@@ -136,7 +136,10 @@ def _list_remote(system: Any, path: str) -> list[str] | None:
 
 def _no_traces(folder: str) -> InputError:
     return InputError(
-        "the folder holds no traces", source=folder, hint=f"Traces end in {', '.join(_SUFFIXES)}"
+        "the folder holds no traces",
+        source=folder,
+        hint=f"Traces end in {', '.join(_SUFFIXES)}; a report of nsys is exported first: "
+        "nsys export --type sqlite FILE.nsys-rep",
     )
 
 

@@ -1,7 +1,8 @@
 """The text of an event array → one wide table of typed columns, in a database attached as `staging`.
 
 DuckDB's JSON reader works through windows on all cores. Formats of different years differ only here, in
-`arguments.py` and in `kineto.sql`; whatever was staged looks the same afterwards.
+`arguments.py` and in `kineto.sql`; whatever was staged looks the same afterwards. A reader of another kind of
+file fills the same columns itself, in `staging_area`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from opscope.ingest.arguments import (
     LEGACY_CATEGORY,
     Reading,
     lenient_events,
+    no_events,
     strict_events,
 )
 from opscope.ingest.container import EventArray
@@ -31,7 +33,7 @@ from opscope.ingest.statements import statements
 from opscope.ingest.windows import PROTOCOL, WindowFileSystem, split_windows
 from opscope.model.session import Session
 
-__all__ = ["NeedsRewritingError", "staged_events"]
+__all__ = ["NeedsRewritingError", "create_tables", "staged_events", "staging_area"]
 
 _SMALLEST_WINDOW_BYTES = 4 << 20
 _LARGEST_EVENT_BYTES = 16 << 20
@@ -73,6 +75,13 @@ def staged_events(
         NeedsRewritingError: The text must be normalized first.
         duckdb.Error: The text is not valid JSON.
     """
+    with staging_area(session):
+        yield _stage(session, path, text, events, is_rewritten)
+
+
+@contextmanager
+def staging_area(session: Session) -> Iterator[None]:
+    """The database `staging` with the type of categories, for the duration of the block."""
     with tempfile.TemporaryDirectory(dir=session.temporary_directory) as folder:
         # Not TEMP tables: those belong to one connection, and two of them fill the tables side by side.
         place = str(Path(folder) / "staging.duckdb") if session.is_file_backed else ":memory:"
@@ -81,10 +90,21 @@ def staged_events(
             # Joins run as written, the larger side first: the engine does not know the sizes of arrays.
             session.connection.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
             session.connection.execute(f"CREATE TYPE staging.kineto_category AS ENUM {CATEGORIES}")
-            yield _stage(session, path, text, events, is_rewritten)
+            yield
         finally:
             session.connection.execute("RESET disabled_optimizers")
             session.connection.execute("DETACH staging")
+
+
+def create_tables(session: Session) -> None:
+    """Make `staging.staged` and `staging.details` anew, without rows, with the columns that events get."""
+    sql = statements("opscope.ingest", "kineto.sql")
+    session.connection.execute(
+        sql["stage"].format(
+            events=no_events(ARGUMENTS), category=CATEGORY, cast="CAST", double_limit=_LARGEST_EXACT_DOUBLE_US
+        )
+    )
+    session.connection.execute(sql["details"].format(events=no_events(DETAILS)))
 
 
 def _stage(

@@ -111,7 +111,8 @@ def _location(prefix: str, doc: str) -> tuple[Column, ...]:
 TABLES: tuple[Table, ...] = (
     Table(
         "traces",
-        "One recorded trace: one file, one process, one rank.",
+        "One recorded trace: one process, one rank. A file holds one; an export of Nsight Systems may hold "
+        "several.",
         (
             Column("trace_id", "INTEGER", "Identity, from 0 in the order of the source's file names"),
             Column("source", "VARCHAR", "Path or address it was read from"),
@@ -183,7 +184,8 @@ TABLES: tuple[Table, ...] = (
     ),
     Table(
         "operators",
-        "One dispatcher call (`aten::mm`) or other recorded host range of category cpu_op. "
+        "One dispatcher call (`aten::mm`) or other recorded host range of category cpu_op; of an nsys export "
+        "also an NVTX range that launched device work itself. "
         "Ids are preorder: the descendants of an operator are the ids up to its last_descendant_id.",
         (
             Column("operator_id", "BIGINT", "Identity; increases in preorder on each thread"),
@@ -438,7 +440,8 @@ TABLES: tuple[Table, ...] = (
     ),
     Table(
         "annotations",
-        "One user range: record_function, ProfilerStep, or its image on a device track.",
+        "One user range: record_function, ProfilerStep, an NVTX range or mark, or its image on a device "
+        "track.",
         (
             Column("annotation_id", "BIGINT", "Identity"),
             _TRACE_ID,

@@ -190,6 +190,17 @@ def timeline_record(timeline: Timeline) -> dict[str, Any]:
             }
             for one in timeline.queues
         ],
+        "over_time": [
+            {
+                "trace_id": one.trace_id,
+                "device": one.device,
+                "start_ns": one.start_ns,
+                "interval_ns": one.interval_ns,
+                "queue_depth": list(one.mean),
+                "launch_latency_ns": list(one.latency_ns),
+            }
+            for one in timeline.series
+        ],
         "steps": [
             {
                 "trace_id": one.trace_id,

@@ -5,6 +5,9 @@ The parts of a span sum to it exactly; a cause that the trace does not tell is s
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import HostTime, IdleCause, IdleGap, StepStatistics, TimePartition
 from opscope.report.document import Block, Code, Column, FactList, Table, Text, numeric
@@ -148,9 +151,26 @@ def _facts(summary: Summary) -> list[tuple[str, Text]]:
             f"none for {format_fraction(queue.empty_fraction)} of the span"
         )
         facts.append((f"Queue{_of(summary, queue.trace_id, queue.device)}", text))
+    for series in timeline.series:
+        where = _of(summary, series.trace_id, series.device)
+        if any(series.mean):
+            facts.append((f"Queue over time{where}", f"{_bars(series.mean)} up to {max(series.mean):.1f}"))
+        waited = [ns or 0.0 for ns in series.latency_ns]
+        if any(waited):
+            text = f"{_bars(waited)} up to {format_duration(max(waited))}"
+            facts.append((f"Launch latency over time{where}", text))
     facts += [(f"Steps{_of(summary, one.trace_id)}", _steps_text(one)) for one in timeline.steps]
     facts += [(f"Host{_of(summary, one.trace_id)}", _host_text(one)) for one in timeline.host]
     return facts
+
+
+_LEVELS = " ▁▂▃▄▅▆▇█"
+
+
+def _bars(values: Sequence[float]) -> str:
+    """One character per value, by height; below zero counts as nothing."""
+    top = max(values)
+    return "".join(_LEVELS[max(0, math.ceil(value / top * (len(_LEVELS) - 1)))] for value in values)
 
 
 def _steps_text(steps: StepStatistics) -> str:

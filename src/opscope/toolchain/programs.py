@@ -91,8 +91,9 @@ def run_program(
     try:
         out, err = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired as expired:
-        written = _end(process, expired)
-        return ProgramEnd(None, *map(_text, written), f"did not end within {timeout_s:g} s")
+        partly_out, partly_err = _end(process, expired)
+        failure = f"did not end within {timeout_s:g} s"
+        return ProgramEnd(None, _text(partly_out), _text(partly_err), failure)
     except BaseException:
         _kill(process)
         raise

@@ -20,7 +20,7 @@ from opscope.analysis.timeline.idle import CAUSES, account_for_idle
 from opscope.analysis.timeline.longest_gaps import DeviceIdle, longest_gaps
 from opscope.analysis.timeline.partition import Occupation, device_steps, occupation
 from opscope.analysis.timeline.places import named_ranges, program_functions
-from opscope.analysis.timeline.queue import launch_latency, queue_depth
+from opscope.analysis.timeline.queue import launch_latency, queue_depth, queue_over_time
 from opscope.analysis.timeline.records import TraceRecords, read_records
 from opscope.analysis.timeline.skew import rank_skews
 from opscope.analysis.timeline.steps import Step, read_steps, step_statistics
@@ -39,6 +39,9 @@ class _DeviceTime:
 
     idle: DeviceIdle
     occupation: Occupation
+
+
+_SERIES_POINTS = 60  # intervals of what is shown over time
 
 
 def measure_timeline(session: Session) -> Timeline:
@@ -68,6 +71,7 @@ def measure_timeline(session: Session) -> Timeline:
         queues=_known(queue_depth(*args) for args in by_device),
         steps=_known(step_statistics(trace.trace_id, steps.get(trace.trace_id, ())) for trace in traces),
         host=_hosts(steps, devices, stepped),
+        series=tuple(queue_over_time(*args, _SERIES_POINTS) for args in by_device),
         allocations=waiting_calls(
             session, traces, blamed, places, roles=(CallRole.ALLOCATES, CallRole.FREES)
         ),

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from opscope.analysis.timeline.records import Calls, DeviceRecords, TraceRecords, read_records
+from opscope.analysis.timeline.records import Calls, DeviceRecords, read_records
 from opscope.analysis.timeline.values import LaunchLatency, QueueDepth, QueueSeries
 from opscope.attribution.nesting import Int64
 from opscope.errors import InputError
 from opscope.model.session import Session
 
-__all__ = ["launch_latency", "queue_depth", "queue_series"]
+__all__ = ["launch_latency", "queue_depth", "queue_over_time", "queue_series"]
 
 
 def launch_latency(device: DeviceRecords, calls: Calls) -> LaunchLatency | None:
     """How long kernels wait to begin; None where no launch of a kernel was recorded."""
-    launched = device.is_kernel & (device.call >= 0)
-    # Activities come by start, so the first of each call is the first kernel of a graph replay.
-    call, first = np.unique(device.call[launched], return_index=True)
-    if not len(call):
+    _, latency = _latencies(device, calls)
+    if not len(latency):
         return None
-    latency = np.sort(device.start_ns[launched][first] - calls.start_ns[call])
+    latency = np.sort(latency)
     return LaunchLatency(
         trace_id=device.trace_id,
         device=device.device,
@@ -29,6 +27,15 @@ def launch_latency(device: DeviceRecords, calls: Calls) -> LaunchLatency | None:
         p95_ns=_quantile(latency, 95),
         negative_count=int((latency < 0).sum()),
     )
+
+
+def _latencies(device: DeviceRecords, calls: Calls) -> tuple[Int64, Int64]:
+    """Starts of launched kernels, and how long each had waited; of a graph replay its first kernel's."""
+    launched = device.is_kernel & (device.call >= 0)
+    # Activities come by start, so the first of each call is the first kernel of a graph replay.
+    call, first = np.unique(device.call[launched], return_index=True)
+    starts = device.start_ns[launched][first]
+    return starts, starts - calls.start_ns[call]
 
 
 def _quantile(ascending: Int64, percent: int) -> int:
@@ -61,22 +68,36 @@ def queue_series(session: Session, trace_id: int, device: int, *, points: int = 
     for trace in read_records(session):
         for records in trace.devices if trace.trace_id == trace_id else ():
             if records.device == device:
-                return _series(trace, records, points)
+                return queue_over_time(records, trace.calls, points)
     raise InputError(
         f"no activities of device {device} in trace {trace_id}", hint="Table `devices` lists what there is"
     )
 
 
-def _series(trace: TraceRecords, device: DeviceRecords, points: int) -> QueueSeries:
-    moments, depth = _depths(device, trace.calls)
+def queue_over_time(device: DeviceRecords, calls: Calls, points: int) -> QueueSeries:
+    """Depth and launch latency in each of `points` equal intervals; none of an empty span."""
+    moments, depth = _depths(device, calls)
     if not len(moments):
-        return QueueSeries(trace.trace_id, device.device, int(device.start_ns[0]), 0.0, ())
+        return QueueSeries(device.trace_id, device.device, int(device.start_ns[0]), 0.0, ())
     area = np.concatenate(([0], np.cumsum(depth * np.diff(moments))))
     span_ns = int(moments[-1] - moments[0])
     # Relative to the start, times are exact in float64.
     edges = np.linspace(0, span_ns, points + 1)
     mean = np.diff(np.interp(edges, moments - moments[0], area)) / (span_ns / points)
-    return QueueSeries(trace.trace_id, device.device, int(moments[0]), span_ns / points, tuple(mean.tolist()))
+    starts, latency = _latencies(device, calls)
+    interval = np.minimum((starts - moments[0]) / span_ns * points, points - 1).astype(np.int64)
+    medians = [
+        float(np.median(of_one)) if len(of_one := latency[interval == number]) else None
+        for number in range(points)
+    ]
+    return QueueSeries(
+        device.trace_id,
+        device.device,
+        int(moments[0]),
+        span_ns / points,
+        tuple(mean.tolist()),
+        tuple(medians),
+    )
 
 
 def _depths(device: DeviceRecords, calls: Calls) -> tuple[Int64, Int64]:

@@ -173,13 +173,18 @@ class QueueDepth:
 
 @dataclass(frozen=True)
 class QueueSeries:
-    """Depth of a queue over time, in equal intervals from the start of the device's span to its end."""
+    """A queue over time, in equal intervals from the start of the device's span to its end.
+
+    `mean` is its depth in each; `latency_ns` the median launch latency of the kernels that begin in it, None
+    where none does.
+    """
 
     trace_id: int
     device: int
     start_ns: int
     interval_ns: float
     mean: tuple[float, ...]
+    latency_ns: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -269,6 +274,7 @@ class Timeline:
     queues: tuple[QueueDepth, ...] = ()
     steps: tuple[StepStatistics, ...] = ()
     host: tuple[HostTime, ...] = ()
+    series: tuple[QueueSeries, ...] = ()
     allocations: tuple[WaitingCall, ...] = ()
     device_steps: tuple[DeviceStep, ...] = ()
     skews: tuple[RankSkew, ...] = ()

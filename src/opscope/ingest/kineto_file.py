@@ -1,0 +1,190 @@
+"""A Kineto file → rows of one trace: where its events lie, what must be mended first, what it says of itself.
+
+A trace either arrives wholly in the tables or not at all: the first error ends the load, with the file's name
+and byte offset. Flaws that leave the rest usable become findings.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import duckdb
+import msgspec
+
+from opscope.errors import InputError
+from opscope.ingest import quality, rewrite
+from opscope.ingest.container import EventArray, error_offset, locate_events
+from opscope.ingest.devices import write_devices
+from opscope.ingest.kineto import fill_tables
+from opscope.ingest.recorded import read_beside
+from opscope.ingest.source import LocalText, TraceFile
+from opscope.ingest.staging import NeedsRewritingError, staged_events
+from opscope.ingest.trace_row import integer, valid_text, write_trace
+from opscope.model.environment import Environment
+from opscope.model.recorded_findings import recorded_findings
+from opscope.model.session import Session
+from opscope.model.sidecar import Sidecar
+
+__all__ = ["read_kineto"]
+
+
+@dataclass(frozen=True)
+class _Text:
+    """The text of one trace: its name for people, a local file, the same mapped, and where its events lie.
+
+    `shift` added to a position in a mended copy gives the one in the original.
+    """
+
+    name: str
+    path: Path
+    mapped: mmap.mmap
+    events: EventArray
+    damage: str | None = None
+    shift: int = 0
+
+
+def read_kineto(session: Session, trace_id: int, trace: TraceFile, local: LocalText) -> Sidecar | None:
+    """Read a Kineto file into the tables, as one trace; its sidecar, if it has one.
+
+    Raises:
+        InputError: The file cannot be read; names it and the byte offset.
+    """
+    sidecar, sidecar_findings = read_beside(trace_id, trace)
+    with _mapped(local.path, trace.name) as mapped:
+        events = locate_events(mapped, trace.name)
+        text = _Text(trace.name, local.path, mapped, events, local.damage)
+        census, repairs = _ingest(session, trace_id, text)
+        _write_trace(session, trace_id, text, census, None if sidecar is None else sidecar.environment)
+        write_devices(session, trace_id, events.properties.get("deviceProperties"))
+        session.add_findings(
+            quality.read_findings(
+                trace_id,
+                census,
+                size_bytes=len(mapped),
+                lost_bytes=events.lost_bytes,
+                damage=local.damage,
+                repairs=repairs,
+            )
+        )
+    session.add_findings(quality.trace_findings(session, trace_id))
+    session.add_findings(recorded_findings(events.properties, trace_id))
+    session.add_findings(sidecar_findings)
+    return sidecar
+
+
+@contextmanager
+def _mapped(path: Path, name: str) -> Iterator[mmap.mmap]:
+    with path.open("rb") as file:
+        try:
+            text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except ValueError:
+            raise InputError("the file is empty", source=name, byte_offset=0) from None
+        with text:
+            yield text
+
+
+def _ingest(session: Session, trace_id: int, text: _Text) -> tuple[quality.Census, dict[str, int]]:
+    """Fill the tables; the text is normalized first if it must be, and mended if it is broken.
+
+    Returns:
+        What the events are, and the flaws that were mended, each with its first byte.
+    """
+    try:
+        return _ingest_sound(session, trace_id, text), {}
+    except duckdb.InvalidInputException as error:
+        with _scratch(session) as copy:
+            mended, flaws = rewrite.mend(text.mapped, text.events, copy)
+            if not flaws:
+                raise _malformed(text, error) from error
+            with _mapped(copy, text.name) as mapped:
+                whole = _Text(text.name, copy, mapped, mended, text.damage, shift=text.events.start)
+                return _ingest(session, trace_id, whole)[0], flaws
+
+
+def _ingest_sound(session: Session, trace_id: int, text: _Text) -> quality.Census:
+    """Fill the tables from a text without flaws, rewritten first if it must be."""
+    try:
+        return _fill(session, trace_id, text)
+    except NeedsRewritingError as needed:
+        with _scratch(session) as copy:
+            normal = rewrite.normalize(text.mapped, text.events, copy)
+            with _mapped(copy, text.name) as mapped:
+                rewritten = _Text(text.name, copy, mapped, normal)
+                census = _fill(session, trace_id, rewritten, is_rewritten=True)
+                return replace(census, is_legacy=needed.is_legacy)
+
+
+def _fill(session: Session, trace_id: int, text: _Text, *, is_rewritten: bool = False) -> quality.Census:
+    with staged_events(session, text.path, text.mapped, text.events, is_rewritten=is_rewritten) as census:
+        return fill_tables(session, trace_id, census)
+
+
+@contextmanager
+def _scratch(session: Session) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=session.temporary_directory) as folder:
+        yield Path(folder) / "events.json"
+
+
+def _malformed(text: _Text, error: duckdb.Error) -> InputError:
+    """The error of an array that cannot be read, with the byte where it breaks."""
+    hint = f"Decompression failed before: {text.damage}. Copy the file again" if text.damage else None
+    start, end = text.events.start, text.events.end
+    body = b"[" + text.mapped[start:end] + b"]"
+    try:
+        msgspec.json.decode(body, type=msgspec.Raw)
+    except msgspec.DecodeError as decode_error:
+        offset = text.shift + start + error_offset(decode_error, len(body)) - 1
+        return InputError(
+            "not valid JSON inside the traceEvents array", source=text.name, byte_offset=offset, hint=hint
+        )
+    reason = re.sub(r'^.*?error in file "[^"]*", in ', "", str(error).splitlines()[0])
+    return InputError(
+        f"an event cannot be read ({reason})", source=text.name, byte_offset=text.shift + start, hint=hint
+    )
+
+
+def _write_trace(
+    session: Session, trace_id: int, text: _Text, census: quality.Census, environment: Environment | None
+) -> None:
+    properties = text.events.properties
+    distributed = properties.get("distributedInfo")
+    distributed = distributed if isinstance(distributed, dict) else {}
+    backend = distributed.get("backend")
+    others = {key: value for key, value in properties.items() if key != "deviceProperties"}
+    write_trace(
+        session,
+        trace_id=trace_id,
+        source=valid_text(text.name),
+        format="kineto_legacy" if census.is_legacy else "kineto",
+        rank=integer(distributed.get("rank")),
+        world_size=integer(distributed.get("world_size")),
+        backend=valid_text(backend) if isinstance(backend, str) else None,
+        base_time_ns=integer(properties.get("baseTimeNanoseconds"), bits=64),
+        window_start_ns=census.window_start_ns,
+        window_end_ns=census.window_end_ns,
+        cuda_runtime_version=integer(properties.get("cuda_runtime_version")),
+        cuda_driver_version=integer(properties.get("cuda_driver_version")),
+        cupti_version=integer(properties.get("cupti_version")),
+        size_bytes=len(text.mapped),
+        event_count=census.event_count,
+        properties=valid_text(json.dumps(others, ensure_ascii=False)),
+        **_versions(environment),
+    )
+
+
+def _versions(environment: Environment | None) -> dict[str, str | None]:
+    if environment is None:
+        return {}
+    return {
+        "torch_version": environment.torch,
+        "torch_git_version": environment.torch_git_version,
+        "cuda_version": environment.cuda_runtime,
+        "driver_version": environment.cuda_driver,
+    }

@@ -1,0 +1,238 @@
+"""The tables of an export that are read, and how their rows become columns in the staging database.
+
+Names are those of nsys' own schema; a column that an export lacks is NULL. Rows pass in chunks, so that
+memory is bounded, and no row outlives its chunk. A global id is split into process and thread on the way.
+
+Source: "SQLite Schema Reference" of the Nsight Systems user guides 2021.5 to 2026.2, and exports with schemas
+3.24 and 3.25.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from opscope.attribution.nesting import Int64
+from opscope.errors import InputError
+from opscope.ingest.lane import Columns
+from opscope.ingest.nsys.export import Export
+from opscope.model.session import Session
+
+__all__ = ["TABLES", "ExportTable", "Missing", "copy_tables", "split_global_id"]
+
+_CHUNK_ROWS = 16384
+_GLOBAL_IDS = {"globalPid", "globalTid", "endGlobalTid"}
+# Stands for NULL among integers; nsys writes nothing near it.
+_NULL = -(1 << 63)
+
+
+@dataclass(frozen=True)
+class ExportTable:
+    """One table of an export.
+
+    Args:
+        name: As nsys calls it.
+        staged: What it becomes, in the staging database.
+        integers: Columns of integers; the first two are required, or the table is not used.
+        text: A column of texts.
+    """
+
+    name: str
+    staged: str
+    integers: tuple[str, ...]
+    text: str | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns that are read."""
+        return self.integers if self.text is None else (*self.integers, self.text)
+
+
+_PLACE = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid")
+_OVERHEAD = ("start", "end", "globalTid", "nameId", "overheadType")
+TABLES = (
+    ExportTable(
+        "CUPTI_ACTIVITY_KIND_KERNEL",
+        "kernels",
+        (
+            *_PLACE, "demangledName", "shortName", "mangledName", "registersPerThread", "gridX", "gridY",
+            "gridZ", "blockX", "blockY", "blockZ", "staticSharedMemory", "dynamicSharedMemory", "graphId",
+            "graphNodeId",
+        ),
+    ),
+    ExportTable(
+        "CUPTI_ACTIVITY_KIND_MEMCPY",
+        "copies",
+        (*_PLACE, "bytes", "copyKind", "srcKind", "dstKind", "graphNodeId"),
+    ),
+    ExportTable("CUPTI_ACTIVITY_KIND_MEMSET", "sets", (*_PLACE, "bytes", "memKind", "graphNodeId")),
+    ExportTable("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "graphs", (*_PLACE, "graphId")),
+    ExportTable(
+        "CUPTI_ACTIVITY_KIND_RUNTIME",
+        "calls",
+        ("start", "end", "eventClass", "globalTid", "correlationId", "nameId"),
+    ),
+    ExportTable("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", "syncs", (*_PLACE, "syncType", "eventId")),
+    ExportTable(
+        "NVTX_EVENTS",
+        "ranges",
+        ("start", "end", "eventType", "globalTid", "endGlobalTid", "textId", "domainId"),
+        text="text",
+    ),
+    ExportTable("CUPTI_ACTIVITY_KIND_OVERHEAD", "cuda_overheads", _OVERHEAD),
+    ExportTable("PROFILER_OVERHEAD", "overheads", _OVERHEAD),
+    ExportTable("ThreadNames", "thread_names", ("nameId", "globalTid")),
+    ExportTable("PROCESSES", "processes", ("globalPid", "pid"), text="name"),
+)  # fmt: skip
+# Written only where there is something to write, or not by every version: that they lack says nothing.
+_OPTIONAL = {
+    "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", "CUPTI_ACTIVITY_KIND_OVERHEAD", "PROFILER_OVERHEAD", "NVTX_EVENTS",
+}  # fmt: skip
+_OPTIONAL_COLUMNS = {"graphId", "memKind", "contextId", "endGlobalTid"}
+
+
+@dataclass(frozen=True)
+class Missing:
+    """What an export lacks of what is read.
+
+    Args:
+        tables: Tables.
+        columns: Columns, as `TABLE.column`.
+        row_count: Rows that name no process, where there are several: they belong nowhere.
+    """
+
+    tables: tuple[str, ...]
+    columns: tuple[str, ...]
+    row_count: int = 0
+
+
+def copy_tables(session: Session, export: Export) -> Missing:
+    """Copy all tables into the staging database; what is not there becomes an empty table, or NULL.
+
+    Each gets `process` and `thread` in place of a global id.
+
+    Raises:
+        InputError: A value is of another type than its column.
+    """
+    tables: list[str] = []
+    columns: list[str] = []
+    is_mixed = False
+    for table in TABLES:
+        present = export.columns.get(table.name, frozenset())
+        is_usable = present.issuperset(table.integers[:2])
+        _create(session, table)
+        if is_usable:
+            _copy(session, export, table, present)
+            lacking = [column for column in table.columns if column not in present]
+            columns += [f"{table.name}.{one}" for one in lacking if one not in _OPTIONAL_COLUMNS]
+            is_mixed |= bool(_GLOBAL_IDS.intersection(lacking) - _OPTIONAL_COLUMNS)
+        elif table.name not in _OPTIONAL or present:
+            tables.append(table.name)
+    row_count = _complete_processes(session, is_mixed=is_mixed)
+    return Missing(tuple(tables), tuple(columns), row_count)
+
+
+def _complete_processes(session: Session, *, is_mixed: bool) -> int:
+    """Give rows without a process the only one there is; if a table has none at all, every row is of one.
+
+    Returns:
+        Rows that are left without a process.
+    """
+    staged = [table.staged for table in TABLES if _GLOBAL_IDS.intersection(table.integers)]
+    events = [name for name in staged if name not in {"processes", "thread_names"}]
+    union = " UNION ALL ".join(f"SELECT process FROM staging.raw_{name}" for name in events)
+    counts = dict(session.query(f"SELECT process, count(*) FROM ({union}) GROUP BY process"))
+    without = int(counts.pop(None, 0))
+    if not is_mixed and len(counts) != 1:
+        return without
+    for name in events:
+        condition = "" if is_mixed else " WHERE process IS NULL"
+        session.connection.execute(
+            f"UPDATE staging.raw_{name} SET process = {min(counts, default=0)}{condition}"
+        )
+    return 0
+
+
+def _staged_columns(table: ExportTable) -> Iterator[tuple[str, str]]:
+    for column in table.integers:
+        if column == "endGlobalTid":
+            yield "end_thread", "BIGINT"
+        elif column in _GLOBAL_IDS:
+            yield "process", "BIGINT"
+            yield "thread", "BIGINT"
+        else:
+            yield column, "BIGINT"
+    if table.text is not None:
+        yield table.text, "VARCHAR"
+
+
+def _create(session: Session, table: ExportTable) -> None:
+    columns = ", ".join(f'"{name}" {kind}' for name, kind in _staged_columns(table))
+    session.connection.execute(f"CREATE OR REPLACE TABLE staging.raw_{table.staged} ({columns})")
+
+
+def _copy(session: Session, export: Export, table: ExportTable, present: frozenset[str]) -> None:
+    target = f"staging.raw_{table.staged}"
+    names = ", ".join(
+        f'nullif("{name}", {_NULL})' if kind == "BIGINT" else f'"{name}"'
+        for name, kind in _staged_columns(table)
+    )
+    for chunk in _chunks(export, table, present):
+        session.connection.register("export_chunk", chunk)
+        try:
+            session.connection.execute(f"INSERT INTO {target} SELECT {names} FROM export_chunk")
+        finally:
+            session.connection.unregister("export_chunk")
+
+
+def _chunks(export: Export, table: ExportTable, present: frozenset[str]) -> Iterator[Columns]:
+    """The rows as columns, some thousands at a time."""
+    wanted = [f'ifnull("{name}", {_NULL})' if name in present else str(_NULL) for name in table.integers]
+    count = len(wanted)
+    if table.text is not None:
+        wanted.append(f'"{table.text}"' if table.text in present else "NULL")
+    rows = export.connection.execute(f'SELECT {", ".join(wanted)} FROM "{table.name}"')
+    while batch := rows.fetchmany(_CHUNK_ROWS):
+        numbers = batch if table.text is None else [row[:count] for row in batch]
+        try:
+            flat = np.fromiter(
+                itertools.chain.from_iterable(numbers), dtype=np.int64, count=len(batch) * count
+            )
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"table {table.name} holds something else than numbers ({error})", source=export.name
+            ) from error
+        chunk = _split(table, np.ascontiguousarray(flat.reshape(len(batch), count).T))
+        if table.text is not None:
+            chunk[table.text] = np.array([row[count] for row in batch], dtype=object)
+        yield chunk
+
+
+def _split(table: ExportTable, values: Int64) -> Columns:
+    chunk: Columns = {}
+    for name, column in zip(table.integers, values, strict=True):
+        if name not in _GLOBAL_IDS:
+            chunk[name] = column
+            continue
+        process, thread = split_global_id(column)
+        if name == "endGlobalTid":
+            chunk["end_thread"] = thread
+        else:
+            chunk["process"], chunk["thread"] = process, thread
+    return chunk
+
+
+def split_global_id(ids: Int64) -> tuple[Int64, Int64]:
+    """Process and thread of global ids, each in 24 bits; NULL stays what it is.
+
+    Source: Nsight Systems user guide, "Serialized Process and Thread Identifiers".
+    """
+    is_null = ids == _NULL
+    return (
+        np.where(is_null, _NULL, (ids >> 24) & 0xFFFFFF),
+        np.where(is_null, _NULL, ids & 0xFFFFFF),
+    )

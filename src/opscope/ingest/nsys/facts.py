@@ -1,0 +1,200 @@
+"""What an export says once: of the recording, its machine, its processes and devices.
+
+Read by name from small tables that no version of nsys writes alike; what is not there is None. Environment
+variables and arguments of the recorded program, which exports hold in full, are left where they are: only a
+rank among them is looked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from opscope.ingest.nsys.export import Export
+from opscope.ingest.trace_row import integer
+
+__all__ = ["ExportFacts", "devices_of", "read_facts"]
+
+_ENVIRONMENT = "PROCESS_0:ENVIRONMENT_VARIABLE"
+# Launchers and the variables in which they tell a process its rank and their number.
+_RANKS = (
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+)
+_VARIABLE = re.compile(r'(?P<name>\w+)="?(?P<value>\d{1,9})"?')
+_PROBLEMS = ("Warning", "Error")
+
+
+@dataclass(frozen=True)
+class ExportFacts:
+    """The recording as a whole.
+
+    Args:
+        product_version: Of the nsys that exported.
+        schema_version: Of the export's tables, e.g. `3.25.0`.
+        base_time_ns: What to add to a time for nanoseconds since the epoch.
+        driver_version: Newest CUDA the driver serves, as CUDA counts.
+        graph_mode: `Graph` where launches of CUDA graphs are recorded as a whole, `Node` where node by node.
+        rank: Rank of the program that was started, where its launcher told it one.
+        world_size: Number of ranks.
+        problems: What nsys warned of while it recorded.
+        process_names: By process.
+    """
+
+    product_version: str | None = None
+    schema_version: str | None = None
+    base_time_ns: int | None = None
+    driver_version: int | None = None
+    graph_mode: str | None = None
+    rank: int | None = None
+    world_size: int | None = None
+    problems: tuple[str, ...] = ()
+    process_names: Mapping[int, str] = field(default_factory=dict)
+
+
+def read_facts(export: Export) -> ExportFacts:
+    """The facts of an export."""
+    exported, captured = _pairs(export, "META_DATA_EXPORT"), _pairs(export, "META_DATA_CAPTURE")
+    rank, world_size = _rank(export)
+    return ExportFacts(
+        product_version=exported.get("EXPORT_PRODUCT_VERSION"),
+        schema_version=exported.get("EXPORT_SCHEMA_VERSION"),
+        base_time_ns=_base_time(export, exported),
+        driver_version=integer(_pairs(export, "TARGET_INFO_SYSTEM_ENV").get("CudaDriverVersion")),
+        graph_mode=captured.get("CUDA_GRAPH_TRACE_OPTIONS:MODE"),
+        rank=rank,
+        world_size=world_size,
+        problems=_problems(export),
+        process_names=_process_names(export),
+    )
+
+
+def _pairs(export: Export, table: str) -> dict[str, str]:
+    """A table of names and values; of a repeated name the first value."""
+    if not export.has(table, "name", "value"):
+        return {}
+    return {
+        str(name): str(value)
+        for name, value in reversed(export.rows(f"SELECT name, value FROM {table}"))
+        if value is not None
+    }
+
+
+def _base_time(export: Export, exported: Mapping[str, str]) -> int | None:
+    """Times count from the start of the recording, unless the export was told to shift them."""
+    shift = integer(exported.get("EXPORT_PARAM_TIME_SHIFT", "0"), bits=64) or 0
+    if exported.get("EXPORT_PARAM_TIME_NORMALIZE") == "true":
+        return -shift
+    if not export.has("TARGET_INFO_SESSION_START_TIME", "utcEpochNs"):
+        return None
+    starts = export.rows("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME")
+    start = integer(starts[0][0], bits=64) if starts else None
+    return None if start is None else start - shift
+
+
+def _rank(export: Export) -> tuple[int | None, int | None]:
+    if not export.has("META_DATA_CAPTURE", "name", "value"):
+        return None, None
+    wanted = [name for pair in _RANKS for name in pair]
+    likes = " OR ".join("value LIKE ?" for _ in wanted)
+    rows = export.rows(
+        f"SELECT value FROM META_DATA_CAPTURE WHERE name = ? AND ({likes})",
+        [_ENVIRONMENT, *(f"{name}=%" for name in wanted)],
+    )
+    matches = [_VARIABLE.fullmatch(str(value)) for (value,) in rows]
+    numbers = {match["name"]: int(match["value"]) for match in matches if match is not None}
+    for rank, size in _RANKS:
+        if rank in numbers:
+            return numbers[rank], numbers.get(size)
+    return None, None
+
+
+def _problems(export: Export) -> tuple[str, ...]:
+    if not export.has("DIAGNOSTIC_EVENT", "severity", "text"):
+        return ()
+    levels = {2, 3}
+    if export.has("ENUM_DIAGNOSTIC_SEVERITY_LEVEL", "id", "name"):
+        named = export.rows("SELECT id, name FROM ENUM_DIAGNOSTIC_SEVERITY_LEVEL")
+        levels = {number for number, name in named if name in _PROBLEMS}
+    rows = export.rows("SELECT severity, text FROM DIAGNOSTIC_EVENT")
+    texts = [" ".join(str(text).split()) for severity, text in rows if severity in levels]
+    return tuple(dict.fromkeys(texts))
+
+
+def _process_names(export: Export) -> dict[int, str]:
+    if not export.has("PROCESSES", "pid", "name"):
+        return {}
+    rows = export.rows("SELECT pid, name FROM PROCESSES")
+    return {pid: str(name) for pid, name in rows if isinstance(pid, int) and name is not None}
+
+
+# Column of TARGET_INFO_GPU by key of Kineto's deviceProperties, and the same of the table it once was.
+_GPU = {
+    "name": "name",
+    "computeMajor": "computeMajor",
+    "computeMinor": "computeMinor",
+    "numSms": "smCount",
+    "totalGlobalMem": "totalMemory",
+    "warpSize": "threadsPerWarp",
+    "maxThreadsPerBlock": "maxThreadsPerBlock",
+    "maxThreadsPerMultiprocessor": "maxWarpsPerSm * threadsPerWarp",
+    "regsPerBlock": "maxRegistersPerBlock",
+    "regsPerMultiprocessor": "maxRegistersPerSm",
+    "sharedMemPerBlock": "maxShmemPerBlock",
+    "sharedMemPerBlockOptin": "maxShmemPerBlockOptin",
+    "sharedMemPerMultiprocessor": "maxShmemPerSm",
+}
+_CUDA_GPU = {
+    "name": "name",
+    "computeMajor": "computeCapabilityMajor",
+    "computeMinor": "computeCapabilityMinor",
+    "numSms": "numMultiprocessors",
+    "warpSize": "numThreadsPerWarp",
+    "maxThreadsPerMultiprocessor": "maxWarpsPerMultiprocessor * numThreadsPerWarp",
+}
+
+
+def devices_of(export: Export, process: int) -> list[dict[str, Any]]:
+    """The devices of a process by its own ordinals, with keys as in Kineto's deviceProperties."""
+    if export.has("TARGET_INFO_GPU", "id"):
+        gpus = _described(export, "TARGET_INFO_GPU", "id", _GPU)
+        ordinals = _ordinals(export, process)
+        if ordinals:
+            return [{**gpus[gpu], "id": ordinal} for ordinal, gpu in ordinals.items() if gpu in gpus]
+        return [{**gpu, "id": ordinal} for ordinal, gpu in gpus.items()]
+    if export.has("TARGET_INFO_CUDA_GPU", "deviceId"):
+        gpus = _described(export, "TARGET_INFO_CUDA_GPU", "deviceId", _CUDA_GPU)
+        return [{**gpu, "id": ordinal} for ordinal, gpu in gpus.items()]
+    return []
+
+
+def _described(
+    export: Export, table: str, identity: str, columns: Mapping[str, str]
+) -> dict[int, dict[str, Any]]:
+    present = {
+        key: text for key, text in columns.items() if export.has(table, *re.findall(r"[A-Za-z]\w*", text))
+    }
+    rows = export.rows(f"SELECT {', '.join([identity, *present.values()])} FROM {table} ORDER BY 1")
+    return {row[0]: dict(map(_known, present, row[1:])) for row in rows}
+
+
+def _known(key: str, value: Any) -> tuple[str, Any]:
+    """A fact; None for 0, which nsys writes where it knows nothing: only a minor version can be 0."""
+    return key, value if value or key == "computeMinor" else None
+
+
+def _ordinals(export: Export, process: int) -> dict[int, int]:
+    """GPU by the process's own ordinal; CUDA_VISIBLE_DEVICES makes them differ."""
+    if not export.has("TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId", "pid"):
+        return {}
+    return dict(
+        export.rows(
+            "SELECT cudaId, gpuId FROM TARGET_INFO_CUDA_DEVICE WHERE pid = ? AND gpuId IS NOT NULL "
+            "ORDER BY cudaId",
+            (process,),
+        )
+    )

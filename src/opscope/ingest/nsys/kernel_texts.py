@@ -1,0 +1,101 @@
+"""Texts and words by number, and the two texts of a kernel: as a Kineto trace shows it, and as nsys does.
+
+Everything that knows kernels knows them by Kineto's text, which is what the C++ runtime makes of the mangled
+name; nsys spells the same differently (`(int)4` for `4`, `<unnamed>` for `(anonymous namespace)`). Both are
+kept, and the mangled name, in table `kernel_symbols`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from opscope.ingest.nsys.export import Export
+from opscope.ingest.nsys.words import words_of
+from opscope.model.session import Session
+
+__all__ = ["Demangle", "stage_kernel_texts", "stage_strings", "stage_words"]
+
+Demangle = Callable[[str], str | None]
+_IDS_PER_QUERY = 500  # SQLite takes at least 999 parameters
+_USED_IDS = """
+SELECT DISTINCT id FROM (
+    SELECT unnest([demangledName, shortName, mangledName]) AS id FROM staging.raw_kernels
+    UNION ALL SELECT nameId FROM staging.raw_calls
+    UNION ALL SELECT textId FROM staging.raw_ranges
+    UNION ALL SELECT nameId FROM staging.raw_cuda_overheads
+    UNION ALL SELECT nameId FROM staging.raw_overheads
+    UNION ALL SELECT nameId FROM staging.raw_thread_names)
+WHERE id IS NOT NULL ORDER BY id"""
+_PAIRS = """
+SELECT k.demangled_id, k.mangled_id, d.value, m.value, s.value
+FROM (SELECT coalesce(demangledName, -1) AS demangled_id, coalesce(mangledName, -1) AS mangled_id,
+        min(shortName) AS short_id
+    FROM staging.raw_kernels GROUP BY ALL) k
+LEFT JOIN staging.strings d ON d.id = k.demangled_id
+LEFT JOIN staging.strings m ON m.id = k.mangled_id
+LEFT JOIN staging.strings s ON s.id = k.short_id
+ORDER BY 1, 2"""
+
+
+def stage_words(session: Session, export: Export) -> None:
+    """Make `staging.words` (topic, number, word)."""
+    session.connection.execute(
+        "CREATE OR REPLACE TABLE staging.words (topic VARCHAR, number BIGINT, word VARCHAR)"
+    )
+    _insert(session, "words", words_of(export))
+
+
+def stage_strings(session: Session, export: Export) -> None:
+    """Make `staging.strings` (id, value) of the texts that are used; an export may hold millions more."""
+    session.connection.execute("CREATE OR REPLACE TABLE staging.strings (id BIGINT, value VARCHAR)")
+    if not export.has("StringIds", "id", "value"):
+        return
+    used = [number for (number,) in session.query(_USED_IDS)]
+    for start in range(0, len(used), _IDS_PER_QUERY):
+        ids = used[start : start + _IDS_PER_QUERY]
+        marks = ", ".join("?" * len(ids))
+        found = export.rows(f"SELECT id, value FROM StringIds WHERE id IN ({marks})", ids)
+        _insert(session, "strings", found)
+
+
+def stage_kernel_texts(session: Session, demangle: Demangle | None) -> None:
+    """Make `staging.kernel_texts`: for each pair of demangled and mangled id (-1: none), the texts."""
+    session.connection.execute(
+        "CREATE OR REPLACE TABLE staging.kernel_texts "
+        "(demangled_id BIGINT, mangled_id BIGINT, name VARCHAR, recorded_name VARCHAR, mangled_name VARCHAR)"
+    )
+    rows = [
+        (demangled, mangled, *_names(recorded, symbol, short, demangle))
+        for demangled, mangled, recorded, symbol, short in session.query(_PAIRS)
+    ]
+    _insert(session, "kernel_texts", rows)
+
+
+def _names(
+    recorded: str | None, symbol: str | None, short: str | None, demangle: Demangle | None
+) -> tuple[str, str, str | None]:
+    """The name as Kineto has it, as nsys has it, and the mangled one; the next best where one is missing."""
+    shown = recorded or short or symbol or ""
+    if symbol is None:
+        return shown, shown, None
+    text = demangle(symbol) if demangle is not None and symbol.startswith("_Z") else None
+    is_plain = not symbol.startswith("_Z")
+    return text or (symbol if is_plain else shown), shown, symbol
+
+
+def _insert(session: Session, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Append rows of integers and texts."""
+    if not rows:
+        return
+    chunk = {
+        f"column{index}": np.array(column, dtype=np.int64 if isinstance(column[0], int) else object)
+        for index, column in enumerate(zip(*rows, strict=True))
+    }
+    session.connection.register("export_chunk", chunk)
+    try:
+        session.connection.execute(f"INSERT INTO staging.{table} SELECT * FROM export_chunk")
+    finally:
+        session.connection.unregister("export_chunk")

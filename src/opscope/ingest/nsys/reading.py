@@ -1,0 +1,204 @@
+"""`read_export`: an export → the tables of a Session, one trace for each process that called CUDA.
+
+All tables are copied once; then each process is staged as a Kineto trace would be, and the same statements
+nest, link and fill. An export arrives wholly or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from opscope.errors import InputError
+from opscope.ingest import quality
+from opscope.ingest.arguments import DETAILS
+from opscope.ingest.devices import write_devices
+from opscope.ingest.kineto import fill_tables
+from opscope.ingest.lane import Columns
+from opscope.ingest.nsys.columns import Missing, copy_tables
+from opscope.ingest.nsys.export import Export, open_export
+from opscope.ingest.nsys.facts import ExportFacts, devices_of, read_facts
+from opscope.ingest.nsys.findings import export_findings, process_findings
+from opscope.ingest.nsys.kernel_texts import Demangle, stage_kernel_texts, stage_strings, stage_words
+from opscope.ingest.nsys.operator_names import BARE_OPERATOR, EMITTED_OPERATOR, TAKES_TENSOR_LISTS
+from opscope.ingest.nsys.range_owners import Intervals, owning_ranges
+from opscope.ingest.source import LocalText, TraceFile
+from opscope.ingest.staging import create_tables, staging_area
+from opscope.ingest.statements import statements
+from opscope.ingest.trace_row import valid_text, write_trace
+from opscope.model.session import Session
+
+__all__ = ["read_export"]
+
+# What sync_details fills itself; the other arguments of an event are NULL.
+_OF_SYNCS = {"cuda_sync_kind", "device", "stream", "correlation", "wait_on_cuda_event_id"}
+
+
+@dataclass(frozen=True)
+class _Process:
+    """One process of an export: its place in the Session, and what it is called by the system."""
+
+    trace_id: int
+    process: int
+    is_only: bool
+
+
+def read_export(
+    session: Session, trace_id: int, trace: TraceFile, local: LocalText, demangle: Demangle | None
+) -> None:
+    """Read an export into the tables.
+
+    Args:
+        session: Where the rows go.
+        trace_id: Of its first process; the others follow in the order of their numbers.
+        trace: The file as the user named it.
+        local: The same, local and uncompressed.
+        demangle: Makes Kineto's text of a mangled kernel name.
+
+    Raises:
+        InputError: It cannot be read, or holds nothing to read.
+    """
+    with staging_area(session), open_export(trace.name, local.path) as export:
+        reader = _Reader(session, export, local)
+        missing = reader.stage(demangle)
+        chosen, others = reader.processes()
+        for offset, process in enumerate(chosen):
+            reader.fill(_Process(trace_id + offset, process, is_only=len(chosen) == 1))
+        session.add_findings(export_findings(trace_id, reader.facts, missing, others))
+
+
+class _Reader:
+    """Reads one export; `stage` comes first, then each process is filled."""
+
+    def __init__(self, session: Session, export: Export, local: LocalText) -> None:
+        self.session = session
+        self.export = export
+        self.facts: ExportFacts = read_facts(export)
+        self.damage = local.damage
+        self.size_bytes = local.path.stat().st_size
+        self.sql = statements("opscope.ingest.nsys", "nsys.sql")
+
+    def stage(self, demangle: Demangle | None) -> Missing:
+        """Copy every table, with texts and words for its numbers."""
+        missing = copy_tables(self.session, self.export)
+        stage_words(self.session, self.export)
+        stage_strings(self.session, self.export)
+        stage_kernel_texts(self.session, demangle)
+        self._run("ranges", emitted_operator=EMITTED_OPERATOR, bare_operator=BARE_OPERATOR)
+        return missing
+
+    def processes(self) -> tuple[list[int], list[int]]:
+        """Processes that become traces, and those left out.
+
+        Raises:
+            InputError: None has a call, an activity or a range.
+        """
+        rows = self.session.query(self.sql["processes"])
+        cuda = [process for process, _, is_cuda in rows if is_cuda]
+        chosen = cuda or [process for process, _, _ in rows]
+        if not chosen:
+            raise InputError(
+                "the export holds no CUDA calls, no device work and no NVTX ranges",
+                source=self.export.name,
+                hint="Record with `nsys profile --trace=cuda,nvtx`",
+            )
+        return chosen, [process for process, _, _ in rows if process not in chosen]
+
+    def fill(self, one: _Process) -> None:
+        """The rows of one process."""
+        owners = self._stage_process(one.process)
+        sql = statements("opscope.ingest", "kineto.sql")["census"]
+        census = quality.take_census(self.session.records(sql))
+        labels = int(self.session.scalar("SELECT count(*) FROM staging.staged WHERE ph = 'M'"))
+        census = fill_tables(
+            self.session, one.trace_id, replace(census, event_count=census.event_count - labels)
+        )
+        self._run("kernel_symbols")
+        self._write_trace(one, census)
+        write_devices(self.session, one.trace_id, devices_of(self.export, one.process))
+        self.session.add_findings(
+            quality.read_findings(
+                one.trace_id,
+                census,
+                size_bytes=self.size_bytes,
+                lost_bytes=0,
+                damage=self.damage,
+                repairs={},
+            )
+        )
+        self.session.add_findings(quality.trace_findings(self.session, one.trace_id))
+        operators = census.categories.get("cpu_op", 0) - owners
+        self.session.add_findings(process_findings(self.session, one.trace_id, owners, operators))
+
+    def _stage_process(self, process: int) -> int:
+        """Stage the events of one process; how many ranges stand among its operators."""
+        create_tables(self.session)
+        owners = self._owners(process)
+        self.session.connection.register("range_owners", {"range_id": owners})
+        try:
+            self._run("stage_owners")
+        finally:
+            self.session.connection.unregister("range_owners")
+        self._run("stage_operators", process=process, takes_lists=TAKES_TENSOR_LISTS)
+        for statement in ("annotations", "calls", "activities", "overheads", "syncs", "labels"):
+            self._run(f"stage_{statement}", process=process)
+        nothing = ", ".join(f"'{key}': NULL::{kind}" for key, kind in DETAILS.items() if key not in _OF_SYNCS)
+        self._run("sync_details", process=process, nothing=nothing)
+        return len(owners)
+
+    def _owners(self, process: int) -> Any:
+        operators, ranges, launches = (
+            self._arrays(statement, process) for statement in ("operator_ranges", "user_ranges", "launches")
+        )
+        keys = np.concatenate([rows["thread_key"] for rows in (operators, ranges, launches)])
+        ranks = np.unique(keys, return_inverse=True)[1].astype(np.int64)
+        counts = np.cumsum([len(operators["thread_key"]), len(ranges["thread_key"])])
+        of_operators, of_ranges, of_launches = np.split(ranks, counts)
+        return owning_ranges(
+            Intervals(of_operators, *_extents(operators)),
+            Intervals(of_ranges, *_extents(ranges)),
+            ranges["name_hash"],
+            of_launches,
+            launches["start_ns"],
+        )
+
+    def _write_trace(self, one: _Process, census: quality.Census) -> None:
+        facts = self.facts
+        version = facts.driver_version
+        properties = {
+            "recorder": "Nsight Systems",
+            "nsys_version": facts.product_version,
+            "schema_version": facts.schema_version,
+            "cuda_graph_trace": facts.graph_mode,
+            "process": one.process,
+            "process_name": facts.process_names.get(one.process),
+        }
+        write_trace(
+            self.session,
+            trace_id=one.trace_id,
+            source=valid_text(self.export.name),
+            format="nsys",
+            rank=facts.rank if one.is_only else None,
+            world_size=facts.world_size if one.is_only else None,
+            base_time_ns=facts.base_time_ns,
+            cuda_driver_version=version,
+            driver_version=None if version is None else f"{version // 1000}.{version % 1000 // 10}",
+            size_bytes=self.size_bytes,
+            event_count=census.event_count,
+            properties=valid_text(json.dumps(properties, ensure_ascii=False)),
+        )
+
+    def _run(self, statement: str, **values: Any) -> None:
+        self.session.connection.execute(self.sql[statement].format(**values))
+
+    def _arrays(self, statement: str, process: int) -> Columns:
+        query = self.sql[statement].format(process=process)
+        columns: Columns = self.session.connection.execute(query).fetchnumpy()
+        return columns
+
+
+def _extents(rows: Columns) -> tuple[Any, Any, Any]:
+    return rows["start_ns"], rows["duration_ns"], rows["range_id"]

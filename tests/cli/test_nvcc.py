@@ -1,0 +1,263 @@
+"""`opscope nvcc`: what it prints, writes and refuses; compilations where there is an nvcc."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opscope.cli import nvcc as verb
+from opscope.kernels import toolkit
+from opscope.kernels.toolkit import find_cuda_tool
+from opscope.toolchain.nvcc.gpus import VisibleGpu
+from opscope.toolchain.nvcc.targets import parse_target
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "add"
+needs_nvcc = pytest.mark.skipif(find_cuda_tool("nvcc") is None, reason="no nvcc")
+needs_cuobjdump = pytest.mark.skipif(find_cuda_tool("cuobjdump") is None, reason="no cuobjdump")
+MAIN = '#include <cstdio>\nint main(int n, char** a) { std::printf("%s\\n", a[n - 1]); return 7; }\n'
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, empty, on a machine without a GPU."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(verb, "visible_gpus", tuple)
+    return tmp_path
+
+
+@pytest.fixture
+def write(workplace: Path) -> Callable[..., Path]:
+    def make(text: str, name: str = "a.cu") -> Path:
+        path = workplace / name
+        path.write_text(text)
+        return path.relative_to(workplace)
+
+    return make
+
+
+def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verb, "visible_gpus", lambda: (VisibleGpu("NVIDIA H200", "9.0"),))
+
+
+def nvcc_images(command: list[str]) -> list[tuple[str, str]]:
+    """Kind and number of every image nvcc would put into the file."""
+    done = subprocess.run([*command, "--dryrun"], capture_output=True, text=True, check=True)
+    lines = [line for line in done.stderr.splitlines() if "fatbinary" in line and "-link" not in line]
+    words = [word.strip('"') for line in lines for word in line.split() if "--image3=" in word]
+    facts = [dict(part.split("=", 1) for part in word.split("--image3=")[1].split(",")) for word in words]
+    return sorted((one["kind"], one["sm"]) for one in facts)
+
+
+@needs_nvcc
+def test_the_guides_program_is_compiled_for_the_gpu_here(opscope, workplace, monkeypatch):
+    hopper(monkeypatch)
+    outcome = opscope("nvcc", EXAMPLES / "add.cu")
+    assert outcome.code == 0, outcome.err
+    assert "nvcc -gencode arch=compute_90,code=sm_90 -o add " in outcome.out
+    assert "add(int, float*, float*)" in outcome.out
+    assert "add<<<1, 1>>> runs on one thread" in outcome.out
+    assert outcome.out.endswith("Wrote add\n")
+    assert os.access("add", os.X_OK)
+    again = opscope("nvcc", EXAMPLES / "add.cu")
+    assert (again.code, again.err) == (1, "error: add: the file exists. Overwrite it with --force\n")
+
+
+@needs_nvcc
+def test_the_grid_stride_version_has_no_finding(opscope, workplace):
+    outcome = opscope(
+        "nvcc", EXAMPLES / "add_grid_stride.cu", "--arch", "h200", "--emit", "nothing", "--json"
+    )
+    assert outcome.json["findings"] == []
+    (kernel,) = outcome.json["kernels"]
+    assert (kernel["name"], kernel["spill_store_bytes"]) == ("add(int, float*, float*)", 0)
+    assert outcome.json["output"] is None
+    assert list(workplace.iterdir()) == []
+
+
+@needs_nvcc
+@pytest.mark.parametrize(
+    ("arguments", "equal"),
+    [
+        (["--arch", "sm_90"], ["-gencode=arch=compute_90,code=sm_90"]),
+        (["--arch", "sm_90", "--ptx"], ["-arch=sm_90"]),
+        (["--arch", "all-major"], ["-arch=all-major"]),
+    ],
+)
+def test_the_images_are_those_of_nvccs_own_options(opscope, write, arguments, equal):
+    source = write("int main() {}\n")
+    outcome = opscope("nvcc", source, *arguments, "--emit", "object", "--json")
+    assert outcome.code == 0, outcome.err
+    images = nvcc_images(outcome.json["command"])
+    assert images == nvcc_images([find_cuda_tool("nvcc") or "", "-c", *equal, str(source)])
+    assert ("ptx" in {kind for kind, _ in images}) is (outcome.json["ptx"] is not None)
+
+
+@needs_nvcc
+@needs_cuobjdump
+def test_ptx_and_machine_code_are_in_the_file_and_can_be_shown(opscope, write):
+    source = write("__global__ void one(int* x) { *x = 1; }\n")
+    shown = ["--show-sass", "--show-ptx"]
+    outcome = opscope("nvcc", source, "--arch", "sm_80,sm_90", "--ptx", "--emit", "object", *shown)
+    assert outcome.code == 0, outcome.err
+    listed = subprocess.run(
+        [find_cuda_tool("cuobjdump") or "", "-lelf", "-lptx", "a.o"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert [name in listed for name in ("sm_80.cubin", "sm_90.cubin", "sm_90.ptx")] == [True] * 3
+    assert outcome.out.count("EXIT") >= 2
+    assert outcome.out.count(".entry _Z3onePi") == 2
+
+
+@needs_nvcc
+def test_a_program_is_run_and_its_exit_code_passed_on(opscope, write, monkeypatch):
+    hopper(monkeypatch)
+    source = write(MAIN)
+    assert opscope("nvcc", source, "--run", "--", "--debug").code == 7
+    assert sorted(file.name for file in Path().iterdir()) == ["a.cu"]
+    assert opscope("nvcc", source, "--run", "-o", "kept", "--", "x", "y").code == 7
+    assert os.access("kept", os.X_OK)
+
+
+@needs_nvcc
+def test_of_a_program_that_runs_standard_output_is_its_own_and_with_json_ours(workplace, write):
+    source = write(MAIN)
+    script = (
+        "import sys; from opscope.cli import main, nvcc; from opscope.toolchain.nvcc.gpus import VisibleGpu; "
+        "nvcc.visible_gpus = lambda: (VisibleGpu('NVIDIA H200', '9.0'),); sys.exit(main(sys.argv[1:]))"
+    )
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", script, "nvcc", str(source), "--run", *arguments, "--", "spoken"]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    plain = run()
+    assert (plain.returncode, plain.stdout) == (7, "spoken\n")
+    assert "The file has no kernels" in plain.stderr
+    written = run("--json")
+    assert json.loads(written.stdout)["exit_code"] == written.returncode == 7
+    assert "spoken\n" in written.stderr
+
+
+@needs_nvcc
+def test_a_compile_error_is_nvccs_message_without_a_file_or_a_traceback(opscope, write, workplace):
+    outcome = opscope("nvcc", write("int main() { return wrong; }\n"), "--arch", "sm_90")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err.startswith("error: a.cu does not compile for sm_90:\na.cu(1): error: identifier")
+    assert "Traceback" not in outcome.err
+    assert [file.name for file in workplace.iterdir()] == ["a.cu"]
+
+
+@needs_nvcc
+def test_a_file_without_main_names_what_can_be_made_of_it(opscope, write):
+    source = write("__global__ void one(int* x) { *x = 1; }\n")
+    outcome = opscope("nvcc", source, "--arch", "sm_90")
+    assert outcome.code == 1
+    assert "a.cu has no main" in outcome.err
+    assert "--emit object" in outcome.err
+    assert opscope("nvcc", source, "--arch", "sm_90", "--emit", "shared").out.endswith("Wrote a.so\n")
+
+
+@needs_nvcc
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--arch", "sm_99"], "no GPU of compute capability 9.9 is known here. It knows sm_"),
+        (["--arch", "sm_9"], "'sm_9' is no target of nvcc"),
+        (["--arch", "sm_80a"], "Ampere has no features of its own"),
+        (["--arch", "compute_90"], "--arch sm_90 --ptx"),
+        (["--arch", "blackwell"], "'blackwell' means several targets. Choose of sm_100"),
+        (["--arch", "foo"], "known as 'foo'"),
+        (["--arch", "sm_90a", "--ptx"], "for no later GPU"),
+        (["--arch", "sm_80,sm_90", "--emit", "cubin"], "a cubin is machine code for one target"),
+        ([], "there is no GPU here whose target could be taken. Choose with --arch: sm_"),
+        (["--arch", "sm_90", "--run"], "--run needs a GPU, and there is none here"),
+    ],
+)
+def test_targets_that_cannot_be_are_explained(opscope, write, arguments, words):
+    outcome = opscope("nvcc", write("int main() {}\n"), *arguments)
+    assert outcome.code == 1
+    assert words in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("release", "target", "words"),
+    [
+        ("13.0", "sm_70", "Volta, for which CUDA 9.0 to 12.9 build"),
+        ("12.4", "sm_100", "Blackwell, for which CUDA 12.8 and newer build"),
+        ("12.8", "sm_100f", "targets of a family come with CUDA 12.9"),
+        ("11.8", "sm_90a", "needs CUDA 12.0"),
+    ],
+)
+def test_the_table_tells_which_toolkit_builds_for_a_target(release, target, words):
+    assert words in verb._explain(parse_target(target), release)
+
+
+def test_code_that_no_gpu_here_runs_is_not_run(opscope, write, monkeypatch):
+    hopper(monkeypatch)
+    if find_cuda_tool("nvcc") is None:
+        pytest.skip("no nvcc")
+    outcome = opscope("nvcc", write(MAIN), "--arch", "sm_80", "--run")
+    assert outcome.code == 1
+    assert "code for sm_80 does not run on NVIDIA H200 (9.0)" in outcome.err
+    assert opscope("nvcc", write(MAIN), "--arch", "sm_80", "--ptx", "--run", "--", "x").code == 7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["a.py"], "not a .cu file"),
+        (["missing.cu"], "no such file"),
+        (["folder.cu"], "a folder"),
+        (["a.cu", "sm_90"], "--arch sm_80,sm_90"),
+        (["a.cu", "b.cu"], "'b.cu' is for a program that is not run"),
+        (["a.cu", "--run", "--emit", "object"], "--emit object makes none"),
+        (["a.cu", "--nvcc-option=-arch=sm_90"], "--arch chooses the targets"),
+        (["a.cu", "-o", "a.cu", "--force"], "the output is the source"),
+        (["a.cu", "-o", "folder.cu"], "the output is a folder"),
+        (["a.cu", "-o", "nowhere/a"], "the folder of the output does not exist"),
+        (["a.cu", "--emit", "nothing", "-o", "b"], "writes no file"),
+        (["a.cu", "--block-size", "0"], "no list of block sizes"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_runs(opscope, write, monkeypatch, arguments, words):
+    write("int main() {}\n")
+    write("", "a.py")
+    Path("folder.cu").mkdir()
+    monkeypatch.setattr(verb, "require_nvcc", lambda: pytest.fail("nvcc was looked for"))
+    outcome = opscope("nvcc", *arguments)
+    assert outcome.code == 1
+    assert words in outcome.err
+
+
+def test_without_nvcc_it_says_what_to_install(opscope, write, monkeypatch):
+    monkeypatch.setattr(toolkit, "find_cuda_tool", lambda name: None)
+    outcome = opscope("nvcc", write("int main() {}\n"), "--arch", "sm_90")
+    assert outcome.code == 1
+    assert "pip install nvidia-cuda-nvcc" in outcome.err
+
+
+def test_a_missing_file_argument_is_a_usage_error(opscope, workplace):
+    assert opscope("nvcc").code == 2
+
+
+@needs_nvcc
+def test_occupancy_is_for_the_sizes_and_shared_memory_asked_for(opscope, write):
+    source = write("__global__ void one(int* x) { *x = 1; }\n")
+    options = ["--block-size", "64,96", "--dynamic-shared", "102400"]
+    outcome = opscope("nvcc", source, "--arch", "sm_90", "--emit", "cubin", "--json", *options)
+    (kernel,) = outcome.json["kernels"]
+    blocks: list[dict[str, Any]] = kernel["occupancy"]
+    assert [(one["threads"], one["blocks_per_sm"], one["limited_by"]) for one in blocks] == [
+        (64, 2, ["shared_memory"]),
+        (96, 2, ["shared_memory"]),
+    ]
+    assert outcome.json["dynamic_shared_bytes"] == 102_400

@@ -1,0 +1,332 @@
+"""`opscope trace` on a fake CUDA: what it writes and prints, how programs end, what cannot be recorded."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from opscope.api import load
+from opscope.cli import main
+from opscope.cli import trace as module
+from opscope.model.sidecar import read_sidecar
+
+FAKES = Path(__file__).parent.parent / "unit" / "toolchain" / "injection" / "fake_cuda.py"
+
+
+class Captured(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def said(self) -> str:
+        """Standard error on one line, without the tables."""
+        return " ".join(self.err.split())
+
+
+Trace = Callable[..., Captured]
+
+
+@pytest.fixture(scope="module")
+def fake_cuda(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return runpy.run_path(str(FAKES))["build_fake_cuda"](tmp_path_factory.mktemp("fake_cuda"))
+
+
+@pytest.fixture
+def trace(
+    fake_cuda: Any,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> Iterator[Trace]:
+    """Runs `opscope trace` in this process on the fake CUDA; both streams as a terminal sees them."""
+    for name, value in {**fake_cuda.environment, "CUDA_HOME": str(fake_cuda.root)}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("CUDA_PATH", "CONDA_PREFIX", "CUDA_INJECTION64_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+    monkeypatch.setattr(module, "driver_cuda_version", lambda: 13_000)
+    (tmp_path / "program").symlink_to(fake_cuda.program)
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: object) -> Captured:
+        capfd.readouterr()
+        code = main(["trace", *map(str, arguments)])
+        return Captured(code, *capfd.readouterr())
+
+    yield run
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_trace_and_nsys_tables(trace: Trace, tmp_path: Path) -> None:
+    outcome = trace("--", "./program", "everything")
+    assert (outcome.code, outcome.out) == (0, "hello\n")
+    lines = outcome.err.splitlines()
+    assert any("cuda_gpu_sum" in line for line in lines)
+    row = next(line.split() for line in lines if "add(int, float*, float*)" in line)
+    assert row == ["25.0", "2,002", "2", "1,001.0", "1,001.0", "1,001", "1,001", "0.0", "CUDA_KERNEL",
+        "add(int,", "float*,", "float*)"]  # fmt: skip
+    assert any("[CUDA memcpy Unified Host-to-Device]" in line for line in lines)
+    calls = [
+        line.split()[-1] for line in lines if line.strip().endswith(("cudaLaunchKernel", "cuLaunchKernel"))
+    ]
+    assert calls == ["cudaLaunchKernel", "cuLaunchKernel"]
+    assert lines[-1] == f"Wrote {Path('opscope_trace') / 'trace.json'}"
+    assert files(tmp_path / "opscope_trace") == ["trace.json", "trace.opscope.json"]
+
+
+def test_the_trace_is_a_session_like_any(
+    trace: Trace, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    trace("--output-dir", "out", "--name", "add", "--", "./program", "everything")
+    with load(tmp_path / "out" / "add.json") as session:
+        kinds = dict(session.query("SELECT kind, count(*) FROM device_activities GROUP BY kind"))
+        assert kinds == {"kernel": 3, "memcpy": 4, "memset": 1}
+        assert not [violation for check in session.check() for violation in check.violations]
+        assert session.query("SELECT name FROM devices") == [("NVIDIA H200",)]
+        assert {one.code for one in session.findings()} >= {"recorder.unfinished"}
+    capfd.readouterr()
+    assert main(["analyze", str(tmp_path / "out" / "add.json")]) == 0
+    assert "add" in capfd.readouterr().out
+    assert main(["stats", str(tmp_path / "out" / "add.json"), "--report", "cuda_api_sum", "--json"]) == 0
+    rows = json.loads(capfd.readouterr().out)["cuda_api_sum"]
+    assert [row["Name"] for row in rows] == ["cudaLaunchKernel", "cuLaunchKernel", "cudaMallocManaged"]
+
+
+def test_json_is_alone_on_standard_output(trace: Trace) -> None:
+    outcome = trace("--json", "--", "./program", "exit", "3")
+    assert outcome.code == 3
+    document = json.loads(outcome.out)
+    assert outcome.err.startswith("hello\n")
+    assert document["program"] == ["./program", "exit", "3"]
+    assert (document["exit_code"], document["signal"]) == (3, None)
+    (one,) = document["traces"]
+    assert one["events"] == {"kernels": 4, "copies": 0, "sets": 0, "migrations": 0, "calls": 4}
+    assert (one["dropped_records"], one["findings"]) == (0, [])
+    assert {row["Name"]: row["Instances"] for row in document["reports"]["cuda_gpu_kern_sum"]} == {
+        "add(int, float*, float*)": 2, "(anonymous namespace)::inner(float*)": 2,
+    }  # fmt: skip
+    assert set(document["reports"]) == {
+        "cuda_api_sum", "cuda_gpu_kern_sum", "cuda_gpu_mem_time_sum", "cuda_gpu_mem_size_sum", "cuda_gpu_sum",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("number", "name"), [(15, "SIGTERM"), (6, "SIGABRT"), (11, "SIGSEGV")])
+def test_a_program_that_a_signal_ends(trace: Trace, tmp_path: Path, number: int, name: str) -> None:
+    outcome = trace("--", "./program", "raise", number)
+    assert outcome.code == 128 + number
+    assert f"The process was ended by {name}; it is recorded until then." in outcome.said
+    with load(tmp_path / "opscope_trace" / "trace.json") as session:
+        assert session.scalar("SELECT count(*) FROM device_activities") == 4
+
+
+def test_a_program_that_is_killed(trace: Trace) -> None:
+    outcome = trace("--", "./program", "kill")
+    assert outcome.code == 137
+    assert "warning: The process ended without its exit handlers" in outcome.said
+
+
+def test_several_processes_have_a_trace_each(trace: Trace, tmp_path: Path) -> None:
+    outcome = trace("--json", "--", "./program", "fork_before")
+    traces = json.loads(outcome.out)["traces"]
+    assert sorted(one["events"]["kernels"] for one in traces) == [2, 5]
+    names = [Path(one["path"]).name for one in traces]
+    assert names == ["trace.json", f"trace_{traces[1]['process']}.json"]
+    bases = {json.loads(Path(one["path"]).read_text())["baseTimeNanoseconds"] for one in traces}
+    assert len(bases) == 1
+    assert sum(row["Instances"] for row in json.loads(outcome.out)["reports"]["cuda_gpu_kern_sum"]) == 7
+
+
+def test_a_program_that_executes_another(trace: Trace, tmp_path: Path) -> None:
+    outcome = trace("--json", "--", "./program", "execute")
+    traces = json.loads(outcome.out)["traces"]
+    assert [one["events"]["kernels"] for one in traces] == [2, 3]
+    assert Path(traces[1]["path"]).name == f"trace_{traces[0]['process']}-1.json"
+
+
+def test_a_program_without_cuda(trace: Trace, tmp_path: Path) -> None:
+    outcome = trace("--", "./program", "nothing", 4)
+    assert (outcome.code, outcome.out) == (4, "hello\n")
+    assert "the program never started CUDA before it ended with exit code 4" in outcome.said
+    assert files(tmp_path / "opscope_trace") == []
+    outcome = trace("--json", "--", "./program", "nothing", 0)
+    assert json.loads(outcome.out)["traces"] == []
+
+
+def test_a_program_that_only_starts_cuda(trace: Trace) -> None:
+    outcome = trace("--", "./program", "idle")
+    assert outcome.code == 0
+    assert "started CUDA, but made no call, kernel or copy" in outcome.said
+
+
+def test_records_that_cannot_be_written(trace: Trace) -> None:
+    outcome = trace("--json", "--", "./program", "full", 200_000)
+    (one,) = json.loads(outcome.out)["traces"]
+    assert one["findings"][0]["code"] == "recorder.lost"
+    assert one["dropped_records"] + sum(one["events"][kind] for kind in ("kernels", "calls")) == 400_000
+
+
+def test_another_tool_holds_cupti(trace: Trace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FAKE_SUBSCRIBE", "39")
+    outcome = trace("--", "./program", "exit", 0)
+    assert outcome.code == 1
+    assert "error: another tool holds CUPTI in the program" in outcome.said
+    assert files(tmp_path / "opscope_trace") == []
+    # The program's own failure comes first.
+    assert trace("--", "./program", "exit", 5).code == 5
+
+
+def test_cupti_does_not_start(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_SUBSCRIBE", "15")
+    outcome = trace("--", "./program", "exit", 0)
+    assert outcome.code == 1
+    assert "CUPTI does not start in the program (cuptiSubscribe: CUPTI_ERROR_UNKNOWN)" in outcome.said
+
+
+def test_another_tools_injection(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_INJECTION64_PATH", "/opt/other.so")
+    outcome = trace("--", "./program", "exit", 0)
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "another tool records CUDA programs here" in outcome.err
+
+
+def test_files_of_an_earlier_run(trace: Trace, tmp_path: Path) -> None:
+    folder = tmp_path / "opscope_trace"
+    folder.mkdir()
+    (folder / "trace_99.json").write_text("of an earlier run")
+    (folder / "trace_old.json").write_text("the user's own")
+    outcome = trace("--", "./program", "exit", 0)
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "trace_99.json: the file exists. Overwrite it with --force" in outcome.err
+    assert trace("--force", "--", "./program", "exit", 0).code == 0
+    assert files(folder) == ["trace.json", "trace.opscope.json", "trace_old.json"]
+
+
+def test_raw_records_make_the_trace_again(trace: Trace, tmp_path: Path) -> None:
+    assert trace("--keep-records", "--", "./program", "everything").code == 0
+    folder = tmp_path / "opscope_trace"
+    outcome = trace("--from-records", folder / "trace.records", "--name", "again", "--json")
+    assert outcome.code == 0
+    document = json.loads(outcome.out)
+    assert (document["exit_code"], len(document["traces"])) == (None, 1)
+    events = [json.loads((folder / name).read_text())["traceEvents"] for name in ("trace.json", "again.json")]
+    assert events[0] == events[1]
+
+
+def test_a_trace_that_cannot_be_written_keeps_the_records(
+    trace: Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise module.CaptureError(
+            "the trace cannot be written (No space left on device)", source="trace.json"
+        )
+
+    monkeypatch.setattr(module, "write_trace", fail)
+    outcome = trace("--", "./program", "exit", 0)
+    assert outcome.code == 1
+    assert "opscope trace --from-records" in outcome.err
+    assert len(files(tmp_path / "opscope_trace" / "trace.records")) == 1
+
+
+def test_unified_memory_can_be_left_out(trace: Trace) -> None:
+    outcome = trace("--without-unified-memory", "--", "./program", "launch", 1)
+    assert "Copies of unified memory were not recorded: they were switched off." in outcome.said
+
+
+def test_kernels_are_sought_in_what_the_program_had_loaded(
+    trace: Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from opscope.model.origin import RecordedKernel, RecordedUnit
+
+    def find(names: Any, *, maps: Path) -> dict[str, RecordedKernel]:
+        assert str(Path("program").resolve()) in maps.read_text()
+        unit = RecordedUnit("add.cu", "0123abcd", "/src/add.cu")
+        return {name: RecordedKernel(name, "program", "id", (unit,)) for name in names if "add" in name}
+
+    monkeypatch.setattr(module, "recorded_origins", find)
+    trace("--", "./program", "exit", 0)
+    sidecar = read_sidecar(tmp_path / "opscope_trace" / "trace.opscope.json")
+    assert {kernel.name: kernel.library for kernel in sidecar.kernels} == {
+        "add(int, float*, float*)": "program", "(anonymous namespace)::inner(float*)": None,
+    }  # fmt: skip
+    with load(tmp_path / "opscope_trace" / "trace.json") as session:
+        assert session.query("SELECT unit, source_path FROM kernel_origins") == [("add.cu", "/src/add.cu")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "nothing to run, or too much"),
+        (["--from-records", "x", "--", "./program"], "nothing to run, or too much"),
+        (["--from-records", "none"], "the folder holds no records"),
+        (["--", "./none"], "there is no program './none'"),
+        (["--", "program"], "A file of this folder is ./program"),
+        (["--name", "a/b", "--", "./program"], "'a/b' is no file name"),
+        (["--name", "..", "--", "./program"], "'..' is no file name"),
+    ],
+)
+def test_what_cannot_be_run(trace: Trace, arguments: list[str], message: str) -> None:
+    outcome = trace(*arguments)
+    assert (outcome.code, outcome.out) == (1, "")
+    assert message in outcome.err
+
+
+def test_without_cupti(trace: Trace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(module, "_places", module.CuptiPlaces)
+    monkeypatch.setattr("opscope.toolchain.injection.cupti._SYSTEM_ROOTS", ("/nowhere",) * 3)
+    monkeypatch.setattr("opscope.toolchain.injection.cupti._USUAL_TOOLKITS", "/nowhere")
+    outcome = trace("--", "./program")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "pip install nvidia-cuda-cupti" in outcome.err
+    assert not (tmp_path / "opscope_trace").exists()
+
+
+def test_without_a_compiler(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    outcome = trace("--", "./program")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "'no-such-compiler' (of the variable CC)" in outcome.err
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(
+    trace: Trace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert trace("--", "./program", "exit", 0).code == 0
+
+
+def test_a_folder_that_cannot_be_made(trace: Trace, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    outcome = trace("--output-dir", tmp_path / "file" / "out", "--", "./program")
+    assert outcome.code == 1
+    assert "the folder cannot be written" in outcome.err
+
+
+def test_a_signal_to_opscope_ends_the_program_and_keeps_its_records(trace: Trace, tmp_path: Path) -> None:
+    assert trace("--output-dir", "built", "--", "./program", "exit", 0).code == 0  # builds the recorder
+    command = [sys.executable, "-m", "opscope", "trace", "--", "./program", "wait"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
+    )
+    assert process.stderr is not None
+    int(process.stderr.readline())  # the program's process id: it has launched its kernels
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "Wrote" in err
+    with load(tmp_path / "opscope_trace" / "trace.json") as session:
+        assert session.scalar("SELECT count(*) FROM device_activities") == 4

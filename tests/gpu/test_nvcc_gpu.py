@@ -1,0 +1,156 @@
+"""`opscope nvcc` on a device: the guide's program and its repair, PTX in the file, CUDA's own occupancy."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from opscope.kernels.toolkit import find_cuda_tool  # noqa: E402
+from opscope.toolchain.nvcc.gpus import visible_gpus  # noqa: E402
+
+pytestmark = [pytest.mark.gpu, pytest.mark.torch]
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "add"
+TIMEOUT_S = 300
+BLOCK_SIZES = (32, 96, 128, 256, 384, 512, 768, 1000, 1024)
+# What CUDA says of the same kernels: `name threads blocks` by block size, and `name best threads`.
+OCCUPANCY = """
+#include <cstdio>
+__global__ void plain(float* x) { x[threadIdx.x] *= 2; }
+__global__ void shared(float* x) {
+  __shared__ float s[9000];
+  for (int i = threadIdx.x; i < 9000; i += blockDim.x) s[i] = x[i];
+  __syncthreads();
+  x[threadIdx.x] = s[8999 - threadIdx.x];
+}
+__global__ void __launch_bounds__(512, 1) heavy(float* x) {
+  float a[96];
+#pragma unroll
+  for (int i = 0; i < 96; i++) a[i] = x[i * blockDim.x + threadIdx.x];
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < 96; i++) x[i * blockDim.x + threadIdx.x] = a[(i * 7) % 96] * a[i];
+}
+template <typename F> void tell(const char* name, F kernel) {
+  const int sizes[] = {32, 96, 128, 256, 384, 512, 768, 1000, 1024};
+  for (int size : sizes) {
+    int blocks = 0;
+    if (cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, size, 0) != cudaSuccess) blocks = 0;
+    cudaGetLastError();
+    printf("%s %d %d\\n", name, size, blocks);
+  }
+  int grid = 0, block = 0;
+  cudaOccupancyMaxPotentialBlockSize(&grid, &block, kernel, 0, 0);
+  printf("%s best %d\\n", name, block);
+}
+int main() {
+  tell("plain", plain);
+  tell("shared", shared);
+  tell("heavy", heavy);
+}
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nvcc() -> None:
+    if find_cuda_tool("nvcc") is None:
+        pytest.skip("no nvcc")
+
+
+def opscope_nvcc(*arguments: object, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "opscope", "nvcc", *map(str, arguments)]
+    return subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True, timeout=TIMEOUT_S)
+
+
+def kernel_ms(output: str) -> float:
+    found = re.search(r"^Kernel time: ([\d.]+) ms$", output, re.MULTILINE)
+    assert found is not None, output
+    return float(found[1])
+
+
+def native() -> str:
+    major, minor = torch.cuda.get_device_capability()
+    return f"{major}{minor}"
+
+
+def test_the_driver_tells_the_gpus_torch_sees() -> None:
+    capabilities = [torch.cuda.get_device_capability(index) for index in range(torch.cuda.device_count())]
+    assert [one.compute_capability for one in visible_gpus()] == [f"{a}.{b}" for a, b in capabilities]
+    assert visible_gpus()[0].name == torch.cuda.get_device_name(0)
+
+
+def test_the_guides_program_runs_for_the_gpu_here_and_the_grid_stride_loop_is_faster(
+    tmp_path: Path, record_property: Any
+) -> None:
+    single = opscope_nvcc(EXAMPLES / "add.cu", "--run", folder=tmp_path)
+    assert single.returncode == 0, single.stderr
+    assert single.stdout.startswith("Max error: 0\n")
+    assert f"nvcc -gencode arch=compute_{native()},code=sm_{native()} -o add" in single.stderr
+    assert list(tmp_path.iterdir()) == []
+    whole = opscope_nvcc(EXAMPLES / "add_grid_stride.cu", "--run", "-o", "add", folder=tmp_path)
+    assert whole.returncode == 0, whole.stderr
+    assert whole.stdout.startswith("Max error: 0\n")
+    ratio = kernel_ms(single.stdout) / kernel_ms(whole.stdout)
+    record_property(
+        "terminal_report",
+        f"one thread {kernel_ms(single.stdout)} ms, grid-stride {kernel_ms(whole.stdout)} ms: {ratio:.0f} x",
+    )
+    assert ratio > 10
+
+
+def test_ptx_is_in_the_file_and_alone_makes_the_program_run(tmp_path: Path) -> None:
+    cuobjdump = find_cuda_tool("cuobjdump")
+    if cuobjdump is None:
+        pytest.skip("no cuobjdump")
+    for options, name in (((), "plain"), (("--ptx",), "future")):
+        made = opscope_nvcc(EXAMPLES / "add.cu", *options, "-o", name, folder=tmp_path)
+        assert made.returncode == 0, made.stderr
+    listed = {
+        name: subprocess.run(
+            [cuobjdump, "-lptx", name], cwd=tmp_path, capture_output=True, text=True, check=False
+        ).stdout
+        for name in ("plain", "future")
+    }
+    assert f"sm_{native()}.ptx" not in listed["plain"]
+    assert f"sm_{native()}.ptx" in listed["future"]
+    # Code for an older generation does not run here; with PTX the driver compiles it.
+    old = "sm_80" if native() != "80" else "sm_75"
+    refused = opscope_nvcc(EXAMPLES / "add.cu", "--arch", old, "--run", folder=tmp_path)
+    assert refused.returncode == 1
+    assert f"code for {old} does not run on" in refused.stderr
+    compiled = opscope_nvcc(EXAMPLES / "add.cu", "--arch", old, "--ptx", "--run", folder=tmp_path)
+    assert (compiled.returncode, compiled.stdout.splitlines()[0]) == (0, "Max error: 0"), compiled.stderr
+
+
+def test_occupancy_and_the_best_block_are_those_of_cuda(tmp_path: Path) -> None:
+    source = tmp_path / "occupancy.cu"
+    source.write_text(OCCUPANCY)
+    sizes = ",".join(map(str, BLOCK_SIZES))
+    run = opscope_nvcc(source, "--run", "-o", "told", "--block-size", sizes, folder=tmp_path)
+    assert run.returncode == 0, run.stderr
+    made = opscope_nvcc(source, "--emit", "nothing", "--json", "--block-size", sizes, folder=tmp_path)
+    document: dict[str, Any] = json.loads(made.stdout)
+    ours: list[str] = []
+    for one in document["kernels"]:
+        name = one["name"].partition("(")[0]
+        ours += [f"{name} {block['threads']} {block['blocks_per_sm']}" for block in one["occupancy"]]
+        ours.append(f"{name} best {one['best_block']['threads']}")
+    assert sorted(ours) == sorted(run.stdout.splitlines())
+    assert len({one["registers"] for one in document["kernels"]}) == 3
+
+
+def test_a_program_that_fails_passes_its_exit_code_on(tmp_path: Path) -> None:
+    source = tmp_path / "failing.cu"
+    source.write_text(
+        "__global__ void none() {}\nint main() { none<<<1, 2048>>>(); return cudaGetLastError(); }\n"
+    )
+    run = opscope_nvcc(source, "--run", folder=tmp_path)
+    assert run.returncode == 9, run.stderr  # cudaErrorInvalidConfiguration

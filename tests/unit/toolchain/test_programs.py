@@ -1,0 +1,78 @@
+"""Finding and running programs: what they do never raises."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from opscope.toolchain.programs import find_program, run_program
+
+
+def _script(folder: Path, name: str, text: str) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / name
+    file.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+    file.chmod(0o755)
+    return str(file)
+
+
+def test_the_path_comes_before_the_usual_places(tmp_path: Path) -> None:
+    on_path = _script(tmp_path / "bin", "tool", "")
+    _script(tmp_path / "opt" / "2.0", "tool", "")
+    newest = _script(tmp_path / "opt" / "2.1", "tool", "")
+    places = (str(tmp_path / "nowhere" / "tool"), str(tmp_path / "opt" / "*" / "tool"))
+    assert find_program("tool", str(tmp_path / "bin"), places) == on_path
+    assert find_program("tool", "", places) == newest
+    assert find_program("tool", "", places[:1]) is None
+
+
+def test_a_file_that_cannot_be_executed_is_no_program(tmp_path: Path) -> None:
+    (tmp_path / "tool").write_text("text", encoding="utf-8")
+    assert find_program("tool", str(tmp_path), (str(tmp_path / "tool"),)) is None
+
+
+def test_what_a_program_says_and_how_it_ends(tmp_path: Path) -> None:
+    end = run_program(
+        [_script(tmp_path, "tool", 'echo "out $X"; echo err >&2; exit 3')],
+        timeout_s=20,
+        environment={"X": "1"},
+    )
+    assert (end.exit_code, end.out, end.err, end.failure) == (3, "out 1\n", "err\n", None)
+    assert not end.succeeded
+
+
+def test_a_program_runs_in_a_folder_without_input(tmp_path: Path) -> None:
+    end = run_program(["/bin/sh", "-c", "pwd; cat"], timeout_s=20, folder=tmp_path)
+    assert (end.succeeded, end.out.strip()) == (True, os.path.realpath(tmp_path))
+
+
+def test_a_program_that_cannot_be_started(tmp_path: Path) -> None:
+    end = run_program([str(tmp_path / "missing")], timeout_s=1)
+    assert end.exit_code is None
+    assert end.failure == "cannot be started: No such file or directory"
+    broken = tmp_path / "broken"
+    broken.write_bytes(b"\x7fELF no program")
+    broken.chmod(0o755)
+    assert "cannot be started" in (run_program([str(broken)], timeout_s=1).failure or "")
+
+
+def test_a_program_that_hangs_is_killed_with_its_children_and_keeps_its_words() -> None:
+    code = "import subprocess, sys, time; print('so far', flush=True); subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); time.sleep(60)"
+    start = time.monotonic()
+    end = run_program([sys.executable, "-c", code], timeout_s=1.5)
+    assert end.exit_code is None
+    assert end.failure == "did not end within 1.5 s"
+    assert end.out == "so far\n"
+    assert time.monotonic() - start < 30
+
+
+def test_a_crash_is_a_negative_code() -> None:
+    end = run_program([sys.executable, "-c", "import os; os.kill(os.getpid(), 11)"], timeout_s=20)
+    assert end.exit_code == -11
+
+
+def test_bytes_that_are_no_text_are_replaced() -> None:
+    end = run_program(["/bin/sh", "-c", r"printf '\377ok'"], timeout_s=20)
+    assert end.out == "\ufffdok"
