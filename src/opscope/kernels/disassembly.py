@@ -14,10 +14,18 @@ from collections.abc import Collection
 from pathlib import Path
 
 from opscope.errors import DependencyError, MeasurementError
+from opscope.kernels.ptx_text import ptx_functions, ptx_preamble
 from opscope.kernels.symbols import demangled
 from opscope.kernels.toolkit import find_cuda_tool
 
-__all__ = ["cubin_sass", "kernel_libraries", "library_ptx", "library_sass", "library_symbols"]
+__all__ = [
+    "cubin_sass",
+    "file_sass",
+    "kernel_libraries",
+    "library_ptx",
+    "library_sass",
+    "library_symbols",
+]
 
 _MAPS = Path("/proc/self/maps")
 _DEVICE_CODE = b".nv_fatbin"
@@ -28,8 +36,7 @@ _FOREIGN = re.compile(
 _FUNCTION = re.compile(r"^\s*Function\s*:?\s+(\S+?):?\s*$", re.MULTILINE)
 # `/*0010*/  S2R R2, SR_TID.X ;  /* 0x... */`: without the encoding, and without lines of encoding alone.
 _ENCODING = re.compile(r"\s*/\* 0x[0-9a-f]{16} \*/")
-_ENTRY = re.compile(r"^(?:\.visible |\.weak )?\.entry (\w+)\(.*?^\}\n?", re.MULTILINE | re.DOTALL)
-_DECLARED = re.compile(r"^(?:\.visible |\.weak )?\.(?:entry|func) ", re.MULTILINE)
+_FATBIN = "\nFatbin "  # begins the next image of a file with several
 
 
 def kernel_libraries(maps: Path = _MAPS) -> list[Path]:
@@ -61,14 +68,16 @@ def library_ptx(library: Path, symbols: Collection[str]) -> dict[str, str]:
     """PTX of some kernels, by symbol; kernels whose PTX is not in the library are missing."""
     found: dict[str, str] = {}
     for module in re.split(r"^Fatbin ptx code:$", _cuobjdump("-ptx", str(library)), flags=re.MULTILINE):
-        first = _DECLARED.search(module)
-        version = module.find(".version")
-        if first is None or version < 0:
-            continue
-        for entry in _ENTRY.finditer(module):
-            if entry[1] in symbols:
-                found.setdefault(entry[1], f"{module[version : first.start()]}{entry[0]}")
+        preamble = ptx_preamble(module)
+        for function in ptx_functions(module) if preamble else ():
+            if function.is_kernel and function.symbol in symbols:
+                found.setdefault(function.symbol, f"{preamble}{function.text}")
     return found
+
+
+def file_sass(file: Path, target: str) -> dict[str, str]:
+    """Machine code for one target in a program, library, object or cubin: text by symbol."""
+    return _split_sass(_cuobjdump("-sass", "-arch", target, str(file)))
 
 
 def cubin_sass(cubin: bytes) -> str:
@@ -84,7 +93,8 @@ def _split_sass(text: str) -> dict[str, str]:
     starts = list(_FUNCTION.finditer(text))
     for start, following in zip(starts, [*starts[1:], None], strict=True):
         body = text[start.end() : len(text) if following is None else following.start()]
-        lines = (_ENCODING.sub("", line).rstrip() for line in body.splitlines())
+        image, _, _ = body.partition(_FATBIN)
+        lines = (_ENCODING.sub("", line).rstrip() for line in image.splitlines())
         found.setdefault(
             start[1], "\n".join(line for line in lines if line.strip() and line.strip() != "." * 10)
         )

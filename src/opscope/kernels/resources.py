@@ -6,7 +6,6 @@ spill. The flags are those of the build, without those that torch adds.
 
 from __future__ import annotations
 
-import re
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -14,20 +13,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from opscope.errors import DependencyError, MeasurementError
+from opscope.errors import MeasurementError
 from opscope.kernels.build import NVCC_FLAGS, compiler_message, cuda_sources
+from opscope.kernels.ptxas_report import parse_ptxas
 from opscope.kernels.symbols import demangled, short_name
-from opscope.kernels.toolkit import find_cuda_tool
+from opscope.kernels.toolkit import require_nvcc
 
 __all__ = ["ARCHITECTURES", "KernelResources", "compile_report", "parse_report", "report_rows"]
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")  # Ampere (A100), Hopper (H100, H200), Blackwell (B200)
 
-# ptxas -v, releases 11 to 13: which kernel, then its stack and spills, then its registers and memory.
-_ENTRY = re.compile(r"Compiling entry function '(?P<name>[^']+)' for '(?P<architecture>[^']+)'")
-_STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
-_REGISTERS = re.compile(r"Used (\d+) registers")
-_SHARED = re.compile(r"(\d+) bytes smem")
 _JOBS = 2
 
 
@@ -69,7 +64,7 @@ def compile_report(
         DependencyError: There is no nvcc.
         MeasurementError: A file does not compile.
     """
-    nvcc = _nvcc()
+    nvcc = require_nvcc()
     jobs = [(file, one) for file in sources or cuda_sources() for one in architectures]
     with ThreadPoolExecutor(_JOBS) as pool:
         reports = pool.map(lambda job: _compile(nvcc, *job), jobs)
@@ -94,35 +89,20 @@ def report_rows(report: Sequence[KernelResources]) -> tuple[tuple[str, ...], lis
 
 def parse_report(text: str, source: str, architecture: str) -> list[KernelResources]:
     """The kernels in what `nvcc -Xptxas -v` wrote."""
-    kernels = []
-    for chunk in re.split(r"(?=ptxas info\s*: Compiling entry function)", text):
-        entry, stack, registers = (pattern.search(chunk) for pattern in (_ENTRY, _STACK, _REGISTERS))
-        if entry is None or stack is None or registers is None:
-            continue
-        shared = _SHARED.search(chunk)
-        kernels.append(
-            KernelResources(
-                source=source,
-                architecture=architecture,
-                name=short_name(demangled(entry["name"])),
-                registers=int(registers[1]),
-                shared_bytes=int(shared[1]) if shared else 0,
-                stack_bytes=int(stack[1]),
-                spill_store_bytes=int(stack[2]),
-                spill_load_bytes=int(stack[3]),
-            )
+    return [
+        KernelResources(
+            source=source,
+            architecture=architecture,
+            name=short_name(demangled(use.symbol)),
+            registers=use.registers,
+            shared_bytes=use.shared_bytes,
+            stack_bytes=use.stack_bytes,
+            spill_store_bytes=use.spill_store_bytes,
+            spill_load_bytes=use.spill_load_bytes,
         )
-    return kernels
-
-
-def _nvcc() -> str:
-    nvcc = find_cuda_tool("nvcc")
-    if nvcc is None:
-        raise DependencyError(
-            "nvcc, the CUDA compiler, was not found",
-            hint="Install the CUDA toolkit, and put its bin folder on PATH or set CUDA_HOME",
-        )
-    return nvcc
+        for use in parse_ptxas(text)
+        if use.registers is not None
+    ]
 
 
 def _compile(nvcc: str, source: Path, architecture: str) -> list[KernelResources]:

@@ -59,7 +59,8 @@ def test_a_program_that_cannot_be_started(tmp_path: Path) -> None:
 
 
 def test_a_program_that_hangs_is_killed_with_its_children_and_keeps_its_words() -> None:
-    code = "import subprocess, sys, time; print('so far', flush=True); subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); time.sleep(60)"
+    child = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])"
+    code = f"import subprocess, sys, time; print('so far', flush=True); {child}; time.sleep(60)"
     start = time.monotonic()
     end = run_program([sys.executable, "-c", code], timeout_s=1.5)
     assert end.exit_code is None

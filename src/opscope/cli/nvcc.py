@@ -1,0 +1,344 @@
+"""`opscope nvcc`: compiles a CUDA C++ file and tells what became of its kernels.
+
+Of a program that is run, standard output is its own, and what is said of it goes to standard error; with
+`--json` the other way round, so that standard output is one JSON document.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Group, Parameter
+from cyclopts.validators import Number
+
+from opscope.analysis.compiled_file import CompiledFile, examine_compilation
+from opscope.analysis.static_occupancy import BLOCK_SIZES
+from opscope.cli.console import print_document, print_json, refuse_existing, say_wrote, status
+from opscope.errors import InputError
+from opscope.hardware.architectures import architecture
+from opscope.hardware.lookup import search_devices
+from opscope.kernels.disassembly import file_sass
+from opscope.kernels.ptx_text import ptx_functions
+from opscope.kernels.symbols import demangled
+from opscope.kernels.toolkit import require_nvcc
+from opscope.report.nvcc_json import nvcc_json
+from opscope.report.nvcc_report import NvccCode, nvcc_document
+from opscope.toolchain.nvcc.command import Product, default_name, refuse_options
+from opscope.toolchain.nvcc.compile import compile_source, request_command
+from opscope.toolchain.nvcc.compiler import Nvcc, read_nvcc
+from opscope.toolchain.nvcc.gpus import VisibleGpu, visible_gpus
+from opscope.toolchain.nvcc.running import run_compiled
+from opscope.toolchain.nvcc.targets import (
+    ALL,
+    ALL_MAJOR,
+    NATIVE,
+    Target,
+    choose_targets,
+    parse_target,
+    ptx_target,
+    runs_on,
+)
+from opscope.toolchain.nvcc.values import Compilation, Request
+
+__all__ = ["Occupancy", "Showing", "nvcc"]
+
+_STDERR = 2
+_FAMILY_RELEASE = "12.9"  # PTX ISA 8.8, CUDA 12.9: targets with the letter f
+_KEYWORDS = (NATIVE, ALL, ALL_MAJOR)
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """What occupancy is given for.
+
+    Args:
+        block_size: Block sizes, with commas between them.
+        dynamic_shared: Bytes of shared memory that launches ask for, for each block.
+    """
+
+    block_size: str = ",".join(map(str, BLOCK_SIZES))
+    dynamic_shared: Annotated[int, Parameter(validator=Number(gte=0))] = 0
+
+
+@dataclass(frozen=True)
+class Showing:
+    """Code to print.
+
+    Args:
+        show_sass: The machine code of each kernel (needs cuobjdump: CUDA toolkit, or pip install triton).
+        show_ptx: The PTX of each kernel.
+    """
+
+    show_sass: bool = False
+    show_ptx: bool = False
+
+
+_Words = Annotated[tuple[str, ...], Parameter(show_default=False)]
+_Options = Annotated[tuple[str, ...], Parameter(show_default=False, allow_leading_hyphen=True)]
+_Occupancy = Annotated[Occupancy, Parameter(name="*", group=Group("Occupancy"))]
+_Showing = Annotated[Showing, Parameter(name="*", group=Group("Code"))]
+
+
+def nvcc(
+    source: Annotated[Path, Parameter(name="FILE.cu")],
+    /,
+    *arguments: Annotated[str, Parameter(name="ARGS")],
+    arch: _Words = (),
+    ptx: bool = False,
+    run: bool = False,
+    emit: Product | None = None,
+    output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
+    nvcc_option: _Options = (),
+    force: bool = False,
+    json: bool = False,
+    occupancy: _Occupancy = Occupancy(),
+    showing: _Showing = Showing(),
+) -> int:
+    """Compile a CUDA file: opscope nvcc FILE.cu [OPTIONS] [--run -- ARGS…].
+
+    Prints the nvcc command that does the same, and for each kernel and target registers, shared memory,
+    stack, spills, constant memory and the occupancy it can reach. With --run the program runs, and its exit
+    code is passed on.
+
+    Args:
+        source: The file.
+        arguments: Of the program, after --. Only with --run.
+        arch: Targets, with commas between them: sm_90, sm_90a, a GPU (h200), native (the GPUs here, the
+            default), all, or all-major.
+        ptx: Also embed PTX, which the drivers of newer GPUs compile; always so with all and all-major.
+        run: Run the program. Without -o it is not kept.
+        emit: What to make: program (the default), object, shared, fatbin, cubin, or nothing to look at the
+            kernels alone.
+        output: The file to write; by default named like the source, in the current folder.
+        nvcc_option: One more option of nvcc, such as --nvcc-option=-O3; may be given many times.
+        force: Overwrite an existing file.
+        json: Print one JSON document and nothing else.
+        occupancy: What occupancy is given for.
+        showing: Code to print.
+    """
+    product = emit or Product.PROGRAM
+    block_sizes = _block_sizes(occupancy.block_size)
+    _check(source, arguments, product, nvcc_option, run=run)
+    kept = _kept_output(source, output, product, run=run, force=force)
+    machine = _Machine(read_nvcc(require_nvcc()))
+    targets, ptx_of = _targets(machine, arch, product, with_ptx=ptx)
+    with tempfile.TemporaryDirectory(prefix="opscope-nvcc-") as folder:
+        # What is not kept stands there as long as it is run or looked at.
+        place = Path(folder) / default_name(source, product) if kept is None else kept
+        request = Request(source, place, product, targets, ptx_of, nvcc_option)
+        if run:
+            _check_runnable(machine, request)
+        with status(f"Compiling {source.name}"):
+            compilation = compile_source(machine.nvcc, request, os.environ)
+            codes = _codes(compilation, showing)
+        compiled = examine_compilation(
+            compilation,
+            source.read_text(encoding="utf-8", errors="replace"),
+            block_sizes=block_sizes,
+            dynamic_shared_bytes=occupancy.dynamic_shared,
+        )
+        shown = _Shown(compiled, codes, kept)
+        return _finish(shown, arguments, run=run, json=json)
+
+
+@dataclass(frozen=True)
+class _Machine:
+    """The compiler and the GPUs here."""
+
+    nvcc: Nvcc
+
+    @cached_property
+    def gpus(self) -> tuple[VisibleGpu, ...]:
+        return visible_gpus()
+
+    def capabilities(self) -> list[str]:
+        """Of the GPUs here.
+
+        Raises:
+            InputError: There is none.
+        """
+        if not self.gpus:
+            known = ", ".join(target.name for target in self.nvcc.general_targets)
+            raise InputError(
+                "there is no GPU here whose target could be taken",
+                hint=f"Choose with --arch: {known}, a GPU's name (h200), all-major, or all. "
+                "`opscope devices` says which GPU has which",
+            )
+        return [gpu.compute_capability for gpu in self.gpus]
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """All that is printed of a compilation, and the file that stays of it."""
+
+    compiled: CompiledFile
+    codes: tuple[NvccCode, ...]
+    kept: Path | None
+
+    @property
+    def request(self) -> Request:
+        return self.compiled.compilation.request
+
+    @property
+    def command(self) -> list[str]:
+        """That makes the same, in the current folder where nothing stays."""
+        name = Path(default_name(self.request.source, self.request.product))
+        return request_command(self.compiled.compilation.nvcc, self.request, self.kept or name)
+
+    def json(self, exit_code: int | None) -> None:
+        output = None if self.kept is None else str(self.kept)
+        print_json(
+            nvcc_json(self.compiled, self.command, codes=self.codes, output=output, exit_code=exit_code)
+        )
+
+    def document(self, *, on_stderr: bool) -> None:
+        print_document(nvcc_document(self.compiled, self.command, self.codes), on_stderr=on_stderr)
+
+
+def _finish(shown: _Shown, arguments: Sequence[str], *, run: bool, json: bool) -> int:
+    """Print what is known, then run the program; its exit code belongs to the JSON."""
+    if not json:
+        shown.document(on_stderr=run)
+    if shown.kept is not None:
+        say_wrote([shown.kept], on_stderr=run or json)
+    sys.stdout.flush()
+    code = None
+    if run:
+        code = run_compiled(shown.request.output, arguments, os.environ, stdout=_STDERR if json else None)
+    if json:
+        shown.json(code)
+    return code or 0
+
+
+def _check(
+    source: Path, arguments: Sequence[str], product: Product, options: Sequence[str], *, run: bool
+) -> None:
+    if source.suffix != ".cu":
+        raise InputError("not a .cu file", source=source, hint="nvcc takes CUDA C++ for what ends in .cu")
+    if not source.is_file():
+        what = "a folder" if source.is_dir() else "no such file"
+        raise InputError(what, source=source)
+    refuse_options(options)
+    if arguments and not run:
+        if parse_target(arguments[0]) is not None:
+            raise InputError(
+                f"'{arguments[0]}' is not understood", hint="Commas separate targets: --arch sm_80,sm_90"
+            )
+        raise InputError(
+            f"'{arguments[0]}' is for a program that is not run",
+            hint="Add --run; or compile one file at a time",
+        )
+    if run and product is not Product.PROGRAM:
+        raise InputError(f"--run needs a program, and --emit {product} makes none")
+
+
+def _block_sizes(text: str) -> list[int]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words or not all(word.isdecimal() and int(word) for word in words):
+        raise InputError(f"'{text}' is no list of block sizes", hint="Such as --block-size 128,256")
+    return list(dict.fromkeys(map(int, words)))
+
+
+def _kept_output(
+    source: Path, output: Path | None, product: Product, *, run: bool, force: bool
+) -> Path | None:
+    """The file that stays; None where none does."""
+    if product is Product.NOTHING:
+        if output is not None:
+            raise InputError("--emit nothing writes no file", hint="Leave -o out")
+        return None
+    if output is None and run:
+        return None
+    chosen = Path(default_name(source, product)) if output is None else output
+    if chosen.is_dir():
+        raise InputError("the output is a folder", source=chosen, hint="Name a file with -o")
+    if chosen.exists() and chosen.samefile(source):
+        raise InputError("the output is the source", source=chosen, hint="Name another file with -o")
+    if not chosen.parent.is_dir():
+        raise InputError("the folder of the output does not exist", source=chosen.parent)
+    refuse_existing([chosen], force=force)
+    return chosen
+
+
+def _targets(
+    machine: _Machine, arch: Sequence[str], product: Product, *, with_ptx: bool
+) -> tuple[tuple[Target, ...], Target | None]:
+    words = [word.strip() for text in arch or (NATIVE,) for word in text.split(",") if word.strip()]
+    meant = [target for word in words for target in _named(word)]
+    targets = choose_targets(
+        meant,
+        machine.nvcc.targets,
+        native=machine.capabilities,
+        explain=lambda target: _explain(target, machine.nvcc.release),
+    )
+    has_ptx = with_ptx or any(word in (ALL, ALL_MAJOR) for word in words)
+    if product is Product.CUBIN and (len(targets) > 1 or has_ptx):
+        raise InputError(
+            "a cubin is machine code for one target", hint="Choose one with --arch, or --emit fatbin"
+        )
+    return targets, ptx_target(targets) if has_ptx else None
+
+
+def _named(word: str) -> list[str]:
+    """The word itself, or the target of the GPU or architecture it names."""
+    if word in _KEYWORDS or parse_target(word) is not None or word.lower().startswith(("sm_", "compute_")):
+        return [word]
+    found = search_devices(word).architectures
+    if len(found) > 1:
+        names = ", ".join(f"{one.target} ({one.products or one.name})" for one in found)
+        raise InputError(f"'{word}' means several targets", hint=f"Choose of {names}")
+    return [found[0].target] if found else [word]
+
+
+def _explain(target: Target, release: str) -> str | None:
+    """Which CUDA toolkits build for a target that this one does not."""
+    known = architecture(target.compute_capability)
+    if known is None:
+        return f"no GPU of compute capability {target.compute_capability} is known here"
+    least, last = known.least_cuda_version, known.last_cuda_version
+    if last is not None and _number(last) < _number(release):
+        return f"{known.name}, for which CUDA {least} to {last} build"
+    if _number(release) < _number(least):
+        return f"{known.name}, for which CUDA {least} and newer build"
+    if target.suffix == "f" and _number(release) < _number(_FAMILY_RELEASE):
+        return f"targets of a family come with CUDA {_FAMILY_RELEASE}"
+    if target.suffix and known.specific_target is None:
+        return f"{known.name} has no features of its own"
+    return known.note
+
+
+def _number(release: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in release.split("."))
+
+
+def _check_runnable(machine: _Machine, request: Request) -> None:
+    """Stop if no GPU here runs the code: its launches would fail, and a program may not notice."""
+    if not machine.gpus:
+        raise InputError("--run needs a GPU, and there is none here", hint="Leave --run out to compile alone")
+    for gpu in machine.gpus:
+        if runs_on(request.targets, request.ptx, gpu.compute_capability):
+            return
+    gpus = ", ".join(dict.fromkeys(f"{gpu.name} ({gpu.compute_capability})" for gpu in machine.gpus))
+    names = ", ".join(target.name for target in request.targets)
+    raise InputError(f"code for {names} does not run on {gpus}", hint="--arch native compiles for it")
+
+
+def _codes(compilation: Compilation, showing: Showing) -> tuple[NvccCode, ...]:
+    request = compilation.request
+    found: list[NvccCode] = []
+    if showing.show_ptx:
+        for name, text in compilation.ptx.items():
+            functions = ptx_functions(text)
+            found += [NvccCode(demangled(one.symbol), name, "ptx", one.text) for one in functions]
+    if showing.show_sass:
+        for target in request.targets:
+            texts = file_sass(request.output, target.name)
+            found += [NvccCode(demangled(name), target.name, "sass", text) for name, text in texts.items()]
+    return tuple(found)
