@@ -3,9 +3,9 @@
     python benchmarks/gpu_trace.py --output benchmarks/results/h200_trace.json
 
 Needs nvcc and a GPU; takes less than a minute. A program of 100,001 launches runs bare, recorded, and
-recorded without unified memory, in turn; its own clock around the last 100,000 and their wait is compared. The
-guide's add program says by CUDA events what its kernel took. Expected of an H200: 1.2 to 1.3 times the bare
-time, no record lost, the kernel within 5 %.
+recorded without unified memory, in turn; its own clock around the last 100,000 and their wait is compared.
+The guide's add program says by CUDA events what its kernel took. Expected of an H200: 1.2 to 1.3 times the
+bare time, no record lost, the kernel within 5 %.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from opscope.advice.case import Advice, Case
 from opscope.advice.rule_book import Rule
 from opscope.advice.rule_functions import RuleFunction
 from opscope.advice.step_time import Saving, slowest
+from opscope.advice.wording import period
 from opscope.analysis.timeline.values import RankSkew
 from opscope.units import format_duration, format_fraction
 
@@ -33,7 +34,7 @@ def exposed_communication(case: Case, rule: Rule) -> Iterator[Advice]:
     is_known = bool(waiting_ns)
     note = "waiting for other ranks left out" if is_known else "which may be waiting for other ranks"
     yield Advice(
-        f"Communication runs beside no other kernel for {format_duration(per_step_ns)} per step "
+        f"Communication runs beside no other kernel for {format_duration(per_step_ns)} {period(case)} "
         f"({format_fraction(exposed_ns / span_ns)} of the time), {note}.",
         {
             "exposed_ns_per_step": per_step_ns,

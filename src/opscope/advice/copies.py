@@ -9,7 +9,7 @@ from opscope.advice.case import Advice, Case
 from opscope.advice.rule_book import Rule
 from opscope.advice.rule_functions import RuleFunction
 from opscope.advice.step_time import Saving
-from opscope.advice.wording import counted, listed, of_device, per_step
+from opscope.advice.wording import counted, listed, of_device, per_step, period
 from opscope.analysis.parallelism.facts import OperatorCall
 from opscope.analysis.totals import KernelTotal
 from opscope.units import format_byte_rate, format_bytes
@@ -62,7 +62,8 @@ def layout_conversion(case: Case, rule: Rule) -> Iterator[Advice]:
         one.name for one in case.summary.operators if any(kernel.name in names for kernel in one.kernels)
     ]
     yield Advice(
-        f"{counted(case.per_step(calls), 'kernel')} per step only turn tensors between channel orders, in "
+        f"{counted(case.per_step(calls), 'kernel')}"
+        f" {period(case)} only turn tensors between channel orders, in "
         f"{listed(operators, 3) or 'no recorded operator'}: {of_device(case, total_ns)} "
         f"({per_step(case, total_ns)}).",
         {
@@ -113,7 +114,8 @@ def _copies_advice(
         f"; {per_step(case, attended_ns)} of them one attention kernel would spare too" if attended_ns else ""
     )
     yield Advice(
-        f"{counted(case.per_step(calls), 'copy', 'copies')} per step {what}: {of_device(case, total_ns)} "
+        f"{counted(case.per_step(calls), 'copy', 'copies')}"
+        f" {period(case)} {what}: {of_device(case, total_ns)} "
         f"({per_step(case, total_ns)}), asked for by {listed(askers, 3)}.",
         {
             "device_fraction": case.share(total_ns),

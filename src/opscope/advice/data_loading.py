@@ -8,6 +8,7 @@ from opscope.advice.case import Advice, Case
 from opscope.advice.rule_book import Rule
 from opscope.advice.rule_functions import RuleFunction
 from opscope.advice.step_time import Saving
+from opscope.advice.wording import period
 from opscope.analysis.timeline.values import IdleCause
 from opscope.units import format_duration, format_fraction
 
@@ -27,7 +28,8 @@ def data_loading(case: Case, rule: Rule) -> Iterator[Advice]:
         if gap.cause is IdleCause.DATA_LOADING
     ]
     yield Advice(
-        f"The device waits {format_duration(idle_ns)} per step for data, {format_fraction(fraction)} of the "
+        f"The device waits {format_duration(idle_ns)}"
+        f" {period(case)} for data, {format_fraction(fraction)} of the "
         "time.",
         {
             "idle_ns_per_step": idle_ns,

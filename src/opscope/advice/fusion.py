@@ -12,7 +12,7 @@ from opscope.advice.case import Advice, Case
 from opscope.advice.rule_book import Rule
 from opscope.advice.rule_functions import RuleFunction
 from opscope.advice.step_time import Saving
-from opscope.advice.wording import counted, listed, of_device, per_step
+from opscope.advice.wording import counted, listed, of_device, per_step, period
 from opscope.analysis.parallelism.facts import OperatorCall
 
 __all__ = ["RULES"]
@@ -53,7 +53,7 @@ def unfused_pointwise(case: Case, rule: Rule) -> Iterator[Advice]:
     count = sum(chain.calls for chain in chains)
     place = "outside of what torch.compile compiled, " if case.is_compiled else ""
     yield Advice(
-        f"{counted(case.per_step(count), 'chain')} of pointwise kernels per step {place}take "
+        f"{counted(case.per_step(count), 'chain')} of pointwise kernels {period(case)} {place}take "
         f"{of_device(case, total_ns)} ({per_step(case, total_ns)}); the longest in time is "
         f"{listed(longest.names, 8)} on {longest.elements:,} elements.",
         {
@@ -64,7 +64,8 @@ def unfused_pointwise(case: Case, rule: Rule) -> Iterator[Advice]:
         },
         Saving(case.per_step(total_ns - after_ns), case.per_step(launches), case.per_step(host_ns)),
         f"fused, the chains would take {per_step(case, after_ns)} on the device, in proportion to the "
-        f"tensors read and written; {counted(case.per_step(launches), 'launch', 'launches')} per step go, "
+        f"tensors read and written; {counted(case.per_step(launches), 'launch', 'launches')}"
+        f" {period(case)} go, "
         f"with {per_step(case, host_ns)} of the host",
     )
 

@@ -8,7 +8,7 @@ from opscope.advice.case import Advice, Case
 from opscope.advice.rule_book import Rule
 from opscope.advice.rule_functions import RuleFunction
 from opscope.advice.step_time import Saving
-from opscope.advice.wording import counted, listed, of_device, per_step
+from opscope.advice.wording import counted, listed, of_device, per_step, period
 from opscope.units import format_duration
 
 __all__ = ["RULES"]
@@ -32,7 +32,8 @@ def dropout_in_eval(case: Case, rule: Rule) -> Iterator[Advice]:
     names = list(operators)
     host_ns = sum(operator.total_cpu_ns for operator in operators.values()) * case.unrecorded_share
     yield Advice(
-        f"{listed(names)} run {counted(case.per_step(calls), 'time')} per step ({of_device(case, total_ns)}, "
+        f"{listed(names)} run {counted(case.per_step(calls), 'time')}"
+        f" {period(case)} ({of_device(case, total_ns)}, "
         f"{per_step(case, total_ns)}), and nothing is differentiated in the recorded steps.",
         {
             "device_fraction": case.share(total_ns),

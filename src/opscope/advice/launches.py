@@ -8,7 +8,7 @@ from opscope.advice.case import Advice, Case
 from opscope.advice.rule_book import Rule
 from opscope.advice.rule_functions import RuleFunction
 from opscope.advice.step_time import Saving, StepTime
-from opscope.advice.wording import counted
+from opscope.advice.wording import counted, period
 from opscope.analysis.timeline.values import IdleCause
 from opscope.units import format_duration, format_fraction
 
@@ -28,7 +28,7 @@ def launch_bound(case: Case, rule: Rule) -> Iterator[Advice]:
         return
     graph_ns = case.book.number("graph_host_ns")
     yield Advice(
-        f"The host{_rank(case, step)} needs {format_duration(step.host_ns)} to launch a step"
+        f"The host{_rank(case, step)} needs {format_duration(step.host_ns)} to launch {_whole(case)}"
         f"{_recorded(step)}, the device {format_duration(step.device_ns)} to run it: "
         f"{counted(step.launches, 'launch', 'launches')} of {format_duration(step.busy_ns / step.launches)} "
         "of work each.",
@@ -41,7 +41,8 @@ def launch_bound(case: Case, rule: Rule) -> Iterator[Advice]:
             "idle_fraction": case.idle_fraction(IdleCause.HOST_LAUNCH),
         },
         Saving(host_ns=step.host_ns - graph_ns),
-        f"one CUDA graph per step leaves the host {format_duration(graph_ns)}",
+        f"one CUDA graph {'per step' if case.has_steps else 'of it all'} leaves the host "
+        f"{format_duration(graph_ns)}",
     )
 
 
@@ -57,7 +58,8 @@ def recording_inflates_host(case: Case, rule: Rule) -> Iterator[Advice]:
         return
     host_ns = step.recorded_host_ns - step.recorder_ns
     yield Advice(
-        f"Of the {format_duration(step.recorded_host_ns)} that the host needs per step as recorded, the "
+        f"Of the {format_duration(step.recorded_host_ns)} that the host needs"
+        f" {period(case)} as recorded, the "
         f"recording itself took an estimated {format_duration(step.recorder_ns)} "
         f"({format_fraction(fraction)}): without it about {format_duration(host_ns)}, beside "
         f"{format_duration(step.device_ns)} of the device.",
@@ -82,6 +84,11 @@ def _rank(case: Case, step: StepTime) -> str:
     ranks = {device.trace_id: device.rank for device in case.summary.devices}
     rank = None if step.trace_id is None or len(ranks) < 2 else ranks.get(step.trace_id)
     return "" if rank is None else f" of rank {rank}"
+
+
+def _whole(case: Case) -> str:
+    """What the host launches in the time told."""
+    return "a step" if case.has_steps else "what was recorded"
 
 
 def _recorded(step: StepTime) -> str:

@@ -8,7 +8,7 @@ from opscope.advice.case import Advice, Case
 from opscope.advice.rule_book import Rule
 from opscope.advice.rule_functions import RuleFunction
 from opscope.advice.step_time import Saving
-from opscope.advice.wording import counted, listed
+from opscope.advice.wording import counted, listed, period
 from opscope.units import format_duration
 
 __all__ = ["RULES"]
@@ -23,7 +23,8 @@ def cuda_malloc(case: Case, rule: Rule) -> Iterator[Advice]:
         return
     host_ns = sum(row["duration_ns"] for row in rows) / case.step_count
     yield Advice(
-        f"{listed([row['name'] for row in rows])} run {counted(calls / case.step_count, 'time')} per step "
+        f"{listed([row['name'] for row in rows])} run {counted(calls / case.step_count, 'time')}"
+        f" {period(case)} "
         f"and take the host {format_duration(host_ns)}: memory comes from the driver, not from the cache.",
         {
             "calls": calls,

@@ -9,7 +9,7 @@ from opscope.advice.case import Advice, Case
 from opscope.advice.rule_book import Rule
 from opscope.advice.rule_functions import RuleFunction
 from opscope.advice.step_time import Saving
-from opscope.advice.wording import counted, listed, of_device, per_step
+from opscope.advice.wording import counted, listed, of_device, per_step, period
 
 __all__ = ["RULES"]
 
@@ -26,7 +26,7 @@ def per_tensor_optimizer(case: Case, rule: Rule) -> Iterator[Advice]:
     fused = case.book.rules["advice.foreach_optimizer"].threshold("fused_share")
     device_ns = sum(row["device_ns"] for row in rows)
     yield Advice(
-        f"{_optimizer(rows)} launches {counted(case.per_step(launches), 'kernel')} per step, tensor by "
+        f"{_optimizer(rows)} launches {counted(case.per_step(launches), 'kernel')} {period(case)}, tensor by "
         f"tensor: {of_device(case, device_ns)} ({per_step(case, device_ns)}).",
         _evidence(case, rows),
         _saving(case, rows, device_ns * (1 - fused), rule),
@@ -46,7 +46,8 @@ def foreach_optimizer(case: Case, rule: Rule) -> Iterator[Advice]:
     fused_ns = device_ns * rule.threshold("fused_share")
     yield Advice(
         f"{_optimizer(rows)} passes over parameters and states in {len(rows)} foreach operators, "
-        f"{counted(case.per_step(launches), 'launch', 'launches')} per step: {of_device(case, device_ns)} "
+        f"{counted(case.per_step(launches), 'launch', 'launches')}"
+        f" {period(case)}: {of_device(case, device_ns)} "
         f"({per_step(case, device_ns)}).",
         _evidence(case, rows),
         _saving(case, rows, device_ns - fused_ns, rule),
@@ -63,7 +64,8 @@ def zero_grad_fill(case: Case, rule: Rule) -> Iterator[Advice]:
         return
     device_ns = sum(row["device_ns"] for row in rows)
     yield Advice(
-        f"zero_grad fills gradients by {counted(case.per_step(launches), 'launch', 'launches')} per step: "
+        f"zero_grad fills gradients by {counted(case.per_step(launches), 'launch', 'launches')}"
+        f" {period(case)}: "
         f"{of_device(case, device_ns)} ({per_step(case, device_ns)}).",
         _evidence(case, rows),
         Saving(

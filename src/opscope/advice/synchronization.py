@@ -8,7 +8,7 @@ from opscope.advice.case import Advice, Case
 from opscope.advice.rule_book import Rule
 from opscope.advice.rule_functions import RuleFunction
 from opscope.advice.step_time import Saving
-from opscope.advice.wording import counted, per_step
+from opscope.advice.wording import counted, per_step, period
 from opscope.analysis.timeline.values import WaitingCall
 
 __all__ = ["RULES"]
@@ -26,7 +26,8 @@ def host_sync(case: Case, rule: Rule) -> Iterator[Advice]:
     waits.sort(key=lambda wait: (-wait.idle_ns, wait.name, wait.line or ""))
     for wait in waits[: int(rule.threshold("places"))]:
         yield Advice(
-            f"{_what(wait)} waits for the device {counted(wait.calls / case.step_count, 'time')} per step "
+            f"{_what(wait)} waits for the device {counted(wait.calls / case.step_count, 'time')}"
+            f" {period(case)} "
             f"and leaves it idle for {per_step(case, wait.idle_ns)}.",
             {
                 "call": wait.name,

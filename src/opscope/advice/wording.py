@@ -9,7 +9,7 @@ from opscope.advice.case import Case
 from opscope.analysis.efficiency import CallEfficiency
 from opscope.units import format_duration, format_fraction
 
-__all__ = ["call_evidence", "counted", "listed", "of_device", "operators_of", "per_step"]
+__all__ = ["call_evidence", "counted", "listed", "of_device", "operators_of", "per_step", "period"]
 
 _SHOWN = 5
 
@@ -29,7 +29,14 @@ def listed(items: Sequence[str], shown: int = _SHOWN) -> str:
 
 def per_step(case: Case, total_ns: float) -> str:
     """A time of the whole recording as time per step, or in all where no steps were recorded."""
-    return f"{format_duration(case.per_step(total_ns))} {'per step' if case.has_steps else 'in all'}"
+    return f"{format_duration(case.per_step(total_ns))} {period(case)}"
+
+
+def period(case: Case) -> str:
+    """What a figure is of that was divided by the number of steps: where none were recorded, one trace."""
+    if case.has_steps:
+        return "per step"
+    return "in all" if case.step_count == 1 else "per trace"
 
 
 def of_device(case: Case, total_ns: float) -> str:

@@ -15,7 +15,7 @@ from opscope.model.environment import Environment
 from opscope.model.measurement import Latency
 from opscope.model.schema import Attribution
 from opscope.provenance.categories import category_title
-from opscope.report.advice_section import advice_blocks, advice_sections
+from opscope.report.advice_section import advice_blocks, advice_notes, advice_sections
 from opscope.report.document import (
     BarList,
     Block,
@@ -102,7 +102,7 @@ def overview_document(summary: Summary, *, top: int | None = 10, title: str = ""
     if findings:
         sections.append(Section("Findings", (FindingList(findings),)))
     if summary.advice is not None and summary.has_device:
-        sections.append(Section("What to change", advice_blocks(summary.advice)))
+        sections.append(Section("What to change", advice_blocks(summary)))
     return Document(title or _source_title(summary), (overview_facts(summary),), tuple(sections))
 
 
@@ -143,8 +143,7 @@ def _limit_sections(summary: Summary, top: int | None) -> Iterator[Section]:
         yield Section("Where the GPU waits", (*time_blocks(summary), *([hint] if hint else [])))
     yield from program_sections(summary, top)
     if summary.advice is not None and summary.has_device:
-        blocks = () if summary.advice else advice_blocks(())
-        yield Section("What to change", blocks, advice_sections(summary.advice))
+        yield Section("What to change", advice_notes(summary), advice_sections(summary))
 
 
 def _accuracy_sections(summary: Summary) -> tuple[Section, ...]:

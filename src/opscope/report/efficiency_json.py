@@ -166,6 +166,8 @@ def timeline_record(timeline: Timeline) -> dict[str, Any]:
                 "calls": wait.calls,
                 "host_ns": wait.host_ns,
                 "idle_ns": wait.idle_ns,
+                "copy": wait.copy,
+                "size_bytes": wait.size_bytes,
             }
             for wait in timeline.waits
         ],

@@ -7,6 +7,7 @@ are named with the reason, never left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import groupby
 from typing import Any
 
 from opscope.analysis.efficiency import (
@@ -20,6 +21,7 @@ from opscope.analysis.efficiency import (
 from opscope.analysis.summary import Summary
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits, Limit, LimitEvidence
+from opscope.model.schema import Attribution
 from opscope.report.document import Block, Code, Column, Paragraph, Strong, Table, Text, numeric
 from opscope.report.json_export import from_json_text
 from opscope.units import (
@@ -32,10 +34,12 @@ from opscope.units import (
     format_fraction,
 )
 
-__all__ = ["efficiency_blocks", "has_efficiency", "limit_cells", "operator_limit_facts"]
+__all__ = ["efficiency_blocks", "has_efficiency", "limit_cells", "limit_titles", "operator_limit_facts"]
 
 _UNKNOWN = "–"
 _UNCOSTED_ROWS = 5
+_SHOWN_SHAPES = 4
+_ELSEWHERE = " *"
 _KNOWN = 0.9995  # from here on "all of its time"
 _EVIDENCE = {LimitEvidence.MEASURED: "measured", LimitEvidence.DATASHEET: "data sheet"}
 
@@ -45,11 +49,17 @@ def has_efficiency(summary: Summary) -> bool:
     return summary.has_device and summary.efficiency.coverage.bytes_fraction is not None
 
 
-def limit_cells(roofline: Roofline | None) -> tuple[Text, Text]:
-    """Share of the limit reached and what binds, for the table of operators."""
+def limit_titles(summary: Summary) -> tuple[str, ...]:
+    """Headings of `limit_cells`; none where no limit of the device is known."""
+    return ("Of limit", "Bound") if has_efficiency(summary) and summary.efficiency.limits is not None else ()
+
+
+def limit_cells(summary: Summary, operator: str) -> tuple[Text, ...]:
+    """Share of the limit that an operator reached and what binds, for the table of operators."""
+    roofline = summary.efficiency.operators.get(operator)
     if roofline is None:
-        return _UNKNOWN, _UNKNOWN
-    return format_fraction(roofline.fraction), str(roofline.bound or _UNKNOWN)
+        return tuple(_UNKNOWN for _ in limit_titles(summary))
+    return (format_fraction(roofline.fraction), str(roofline.bound or _UNKNOWN))[: len(limit_titles(summary))]
 
 
 def efficiency_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
@@ -86,11 +96,18 @@ def _limits_text(summary: Summary) -> Text:
     because = f" ({reason})" if reason else ""
     if limits is None:
         return f"What the device can do is not known{because}, so calls are not held against it."
-    parts = [f"memory {_limit_text(limits.memory, format_byte_rate)}"] if limits.memory is not None else []
-    parts += [
-        f"{data_type} {_limit_text(limit, format_flop_rate)}" for data_type, limit in _main_peaks(limits)
-    ]
-    return f"Held against {limits.name}: {', '.join(parts) or 'no known limit'}{because}."
+    shown: list[tuple[str, Limit, Callable[[float], str]]] = []
+    if limits.memory is not None:
+        shown.append(("memory", limits.memory, format_byte_rate))
+    shown += [(str(data_type), limit, format_flop_rate) for data_type, limit in _main_peaks(limits)]
+    kinds = {limit.evidence for _, limit, _ in shown}
+    if len(kinds) == 1:
+        whose = f"the {_EVIDENCE[kinds.pop()]} limits of {limits.name}"
+        parts = [f"{name} {form(limit.per_s)}" for name, limit, form in shown]
+    else:
+        whose = str(limits.name)
+        parts = [f"{name} {_limit_text(limit, form)}" for name, limit, form in shown]
+    return f"Held against {whose}: {', '.join(parts) or 'no known limit'}{because}."
 
 
 _SHOWN_PEAKS = (DataType.FP32, DataType.TF32, DataType.BF16, DataType.FP16)
@@ -119,10 +136,8 @@ def _call_table(calls: list[CallEfficiency], device_time_ns: int) -> Table:
     titles = ("Calls", "Device time", "Bound", "Achieved", "Of limit", "Beyond it")
     rows = tuple(
         (
-            Code(call.operator)
-            if call.attribution is None
-            else (Code(call.operator), f" ({call.attribution})"),
-            Code(_shapes(call.shapes)),
+            Code(call.operator) if call.attribution is None else (Code(call.operator), _ELSEWHERE),
+            _shapes(call.shapes),
             format_count(call.calls),
             format_duration(call.roofline.device_ns),
             str(call.roofline.bound or _UNKNOWN),
@@ -133,16 +148,25 @@ def _call_table(calls: list[CallEfficiency], device_time_ns: int) -> Table:
         for call in calls
     )
     caption = "The calls that take most time beyond what the limits allow, by arguments."
+    reasons = list(dict.fromkeys(call.attribution for call in calls if call.attribution is not None))
+    if reasons:
+        caption += f" *: {', or '.join(Attribution(reason).meaning for reason in reasons)}."
     columns = (Column("Operator"), Column("Shapes"), *map(numeric, titles))
     return Table(columns, rows, caption)
 
 
 def _shapes(recorded: str | None) -> str:
-    """`8×128×768, 768×768`: the shapes of the tensors among the arguments."""
+    """`8×128×768, 768×768`: the shapes of the first tensors among the arguments."""
     shapes = None if recorded is None else from_json_text(recorded)
     if not isinstance(shapes, list):
         return recorded or _UNKNOWN
-    return ", ".join(_shape(one) for one in shapes if one not in ([], "")) or _UNKNOWN
+    runs = [
+        (shape, sum(1 for _ in same))
+        for shape, same in groupby(_shape(one) for one in shapes if one not in ([], ""))
+    ]
+    texts = [shape if count == 1 else f"{count} of {shape}" for shape, count in runs]
+    more = [] if len(texts) <= _SHOWN_SHAPES else [f"{sum(count for _, count in runs[_SHOWN_SHAPES:])} more"]
+    return ", ".join([*texts[:_SHOWN_SHAPES], *more]) or _UNKNOWN
 
 
 def _shape(shape: Any) -> str:
@@ -162,15 +186,29 @@ def _main_rate(roofline: Roofline) -> str:
 def _uncosted_table(coverage: CostCoverage, device_time_ns: int) -> Table:
     rows = tuple(
         (
-            Code(name),
+            name,
             format_duration(ns),
             format_fraction(ns / device_time_ns if device_time_ns else None),
             why,
         )
-        for name, ns, why in coverage.uncosted[:_UNCOSTED_ROWS]
+        for name, ns, why in _by_reason(coverage.uncosted)[:_UNCOSTED_ROWS]
     )
     columns = (Column("Cost unknown"), numeric("Device time"), numeric("Share"), Column("Why"))
     return Table(columns, rows)
+
+
+def _by_reason(uncosted: tuple[tuple[str, int, str], ...]) -> list[tuple[Text, int, str]]:
+    """One row for each reason, most time first: it names the first operator, and how many more there are."""
+    groups: dict[str, list[tuple[str, int]]] = {}
+    for name, ns, why in uncosted:
+        # The name stands beside it already.
+        groups.setdefault(why.removeprefix(f"{name} is ").replace(name, "it"), []).append((name, ns))
+    rows: list[tuple[Text, int, str]] = []
+    for why, members in groups.items():
+        first = Code(members[0][0])
+        named: Text = first if len(members) == 1 else (first, f" and {len(members) - 1:,} more")
+        rows.append((named, sum(ns for _, ns in members), why))
+    return sorted(rows, key=lambda row: -row[1])
 
 
 def _work_text(roofline: Roofline) -> str:

@@ -20,7 +20,12 @@ from opscope.report.document import (
     Text,
     numeric,
 )
-from opscope.report.efficiency_section import has_efficiency, limit_cells, operator_limit_facts
+from opscope.report.efficiency_section import (
+    has_efficiency,
+    limit_cells,
+    limit_titles,
+    operator_limit_facts,
+)
 from opscope.report.improvement_section import improvement_blocks
 from opscope.report.launch_account import account_blocks
 from opscope.report.provenance_section import operator_chain_facts
@@ -49,7 +54,7 @@ def operator_table(summary: Summary, operators: tuple[OperatorTotal, ...]) -> Ta
     titles: tuple[str, ...]
     if summary.has_device:
         titles = ("Calls", "Self device", "Share", "Total device", "Self CPU", "Launches")
-        titles += ("Of limit", "Bound") if has_efficiency(summary) else ()
+        titles += limit_titles(summary)
     else:
         titles = ("Calls", "Self CPU", "Share", "Total CPU")
     rows = tuple(
@@ -71,7 +76,7 @@ def _operator_cells(summary: Summary, operator: OperatorTotal) -> tuple[Text, ..
         format_duration(operator.total_device_ns),
         format_duration(operator.self_cpu_ns),
         format_count(operator.kernel_launches),
-        *(limit_cells(summary.efficiency.operators.get(operator.name)) if has_efficiency(summary) else ()),
+        *limit_cells(summary, operator.name),
     )
 
 

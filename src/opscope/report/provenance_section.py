@@ -198,7 +198,9 @@ def accuracy_overview(summary: Summary) -> tuple[Block, ...]:
         ),
         (
             "ATen operators",
-            f"{format_fraction(accuracy.aten_operator_entry_fraction)} of their time with a yaml entry, "
+            "none with device time"
+            if accuracy.aten_operator_entry_fraction is None
+            else f"{format_fraction(accuracy.aten_operator_entry_fraction)} of their time with a yaml entry, "
             f"{format_fraction(accuracy.aten_operator_file_fraction)} with a file, "
             f"{format_fraction(accuracy.aten_operator_line_fraction)} with a line",
         ),

@@ -5,6 +5,7 @@ One place decides by which clock operators are ranked, so that text, Markdown an
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import islice
 
@@ -66,22 +67,42 @@ def ranked_findings(summary: Summary) -> tuple[Finding, ...]:
 
 
 def merged_findings(summary: Summary) -> tuple[Finding, ...]:
-    """The same for reading: what traces have in common is said once, else whose it is."""
+    """The same for reading: what traces have in common is said once, else whose it is.
+
+    Messages that differ in their figures alone become one with ranges of them.
+    """
     groups: dict[tuple[str, str], list[Finding]] = {}
     for finding in report_findings(summary):
-        groups.setdefault((finding.code, finding.message), []).append(finding)
+        groups.setdefault((finding.code, _FIGURE.sub("#", finding.message)), []).append(finding)
     return tuple(_merged(group, summary) for group in groups.values())
+
+
+_FIGURE = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w)")  # no digits within names
 
 
 def _merged(findings: list[Finding], summary: Summary) -> Finding:
     first = findings[0]
     if len(findings) > 1:
-        return replace(first, message=f"In {len(findings)} traces: {first.message}", trace_id=None)
+        traces = len({finding.trace_id for finding in findings if finding.trace_id is not None})
+        where = f"In {traces} traces: " if traces > 1 else ""
+        return replace(first, message=f"{where}{_ranges([one.message for one in findings])}", trace_id=None)
     if first.trace_id is None or len(summary.traces) < 2:
         return first
     rank = summary.ranks[first.trace_id]
     whose = f"Trace {first.trace_id}" if rank is None else f"Rank {rank}"
     return replace(first, message=f"{whose}: {first.message}")
+
+
+def _ranges(messages: list[str]) -> str:
+    """The message that all share, each figure with its least and greatest value: `0.9–9.3 %`."""
+    figures = zip(*(_FIGURE.findall(message) for message in messages), strict=True)
+    shown = iter([_range(column) for column in figures])
+    return _FIGURE.sub(lambda _: next(shown), messages[0])
+
+
+def _range(figures: tuple[str, ...]) -> str:
+    ordered = sorted(set(figures), key=lambda figure: float(figure.replace(",", "")))
+    return ordered[0] if len(ordered) == 1 else f"{ordered[0]}–{ordered[-1]}"
 
 
 def _cpu_ranking() -> Finding:

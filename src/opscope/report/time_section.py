@@ -9,7 +9,16 @@ import math
 from collections.abc import Sequence
 
 from opscope.analysis.summary import Summary
-from opscope.analysis.timeline.values import HostTime, IdleCause, IdleGap, StepStatistics, TimePartition
+from opscope.analysis.timeline.values import (
+    HostTime,
+    IdleCause,
+    IdleGap,
+    LaunchLatency,
+    QueueDepth,
+    StepStatistics,
+    Timeline,
+    TimePartition,
+)
 from opscope.report.document import Block, Code, Column, FactList, Table, Text, numeric
 from opscope.units import format_count, format_duration, format_fraction
 
@@ -54,6 +63,7 @@ def time_blocks(summary: Summary) -> tuple[Block, ...]:
     )
     if gaps:
         blocks.append(_gap_table(gaps[:_GAP_ROWS]))
+    blocks += _launch_tables(summary) if len(timeline.partitions) > 1 else []
     facts = _facts(summary)
     return (*blocks, FactList(tuple(facts))) if facts else tuple(blocks)
 
@@ -101,9 +111,9 @@ def _wait_table(summary: Summary) -> Table:
     waits = summary.timeline.waits[:_WAIT_ROWS]
     rows = tuple(
         (
-            Code(wait.name),
-            Code(wait.operator or _UNKNOWN),
-            Code(wait.line or _UNKNOWN),
+            Code(wait.name) if wait.copy is None else (Code(wait.name), f", {wait.copy}"),
+            _name(wait.operator),
+            _name(wait.line),
             format_count(wait.calls),
             format_duration(wait.host_ns),
             format_duration(wait.idle_ns),
@@ -113,7 +123,7 @@ def _wait_table(summary: Summary) -> Table:
     titles = ("Calls", "Host waited", "Device idle after")
     caption = "Calls by which the host waits for the device."
     columns = (Column("Call"), Column("Operator"), Column("Line"), *map(numeric, titles))
-    return Table(columns, rows, caption)
+    return _without_unknown(Table(columns, rows, caption))
 
 
 def _gap_table(gaps: list[IdleGap]) -> Table:
@@ -122,8 +132,8 @@ def _gap_table(gaps: list[IdleGap]) -> Table:
             format_duration(gap.duration_ns),
             _words(gap.cause),
             _UNKNOWN if gap.step is None else str(gap.step),
-            Code(gap.host or _UNKNOWN),
-            Code(gap.line or _UNKNOWN),
+            _name(gap.host),
+            _name(gap.line),
         )
         for gap in gaps
     )
@@ -134,34 +144,138 @@ def _gap_table(gaps: list[IdleGap]) -> Table:
         Column("Host was in"),
         Column("Line"),
     )
-    return Table(columns, rows)
+    return _without_unknown(Table(columns, rows))
+
+
+def _name(name: str | None) -> Text:
+    return _UNKNOWN if name is None else Code(name)
+
+
+def _without_unknown(table: Table) -> Table:
+    """The table without columns of which nothing is known: lines and steps that no one recorded."""
+    kept = [index for index in range(len(table.columns)) if any(row[index] != _UNKNOWN for row in table.rows)]
+    return Table(
+        tuple(table.columns[index] for index in kept),
+        tuple(tuple(row[index] for index in kept) for row in table.rows),
+        table.caption,
+    )
+
+
+def _launch_tables(summary: Summary) -> list[Block]:
+    """Launches, queue and host of several devices, one a row, so that they compare."""
+    timeline = summary.timeline
+    latencies = {(one.trace_id, one.device): one for one in timeline.latencies}
+    queues = {(one.trace_id, one.device): one for one in timeline.queues}
+    steps = {one.trace_id: one for one in timeline.steps}
+    host = {one.trace_id: one for one in timeline.host}
+    rows: list[tuple[Text, ...]] = []
+    for one in timeline.partitions:
+        key = (one.trace_id, one.device)
+        rows.append(
+            (
+                _of(summary, *key).removeprefix(" of "),
+                *_latency_cells(latencies.get(key)),
+                *_queue_cells(queues.get(key)),
+                _UNKNOWN if one.trace_id not in steps else format_duration(steps[one.trace_id].median_ns),
+                *_host_cells(host.get(one.trace_id)),
+            )
+        )
+    titles = (
+        "Launch latency", "95 %", "Queue mean", "Most", "None queued",
+        "Median step", "Host work", "Launches", "Recorder's part",
+    )  # fmt: skip
+    caption = "Launches, their queue, and what the host needs for them"
+    caption += " per step." if steps else "."
+    table = Table((Column("Of"), *map(numeric, titles)), tuple(rows), caption)
+    return [_without_unknown(table), *_series_table(summary)]
+
+
+def _latency_cells(latency: LaunchLatency | None) -> tuple[str, str]:
+    if latency is None:
+        return _UNKNOWN, _UNKNOWN
+    return format_duration(latency.median_ns), format_duration(latency.p95_ns)
+
+
+def _queue_cells(queue: QueueDepth | None) -> tuple[str, str, str]:
+    if queue is None:
+        return _UNKNOWN, _UNKNOWN, _UNKNOWN
+    return f"{queue.mean:.1f}", f"{queue.maximum:,}", format_fraction(queue.empty_fraction)
+
+
+def _host_cells(host: HostTime | None) -> tuple[str, str, str]:
+    if host is None:
+        return _UNKNOWN, _UNKNOWN, _UNKNOWN
+    recorder = _UNKNOWN if host.recorder_ns is None else format_duration(host.recorder_ns)
+    return format_duration(host.launch_path_ns), f"{host.launches:,.0f}", recorder
+
+
+def _series_table(summary: Summary) -> list[Block]:
+    rows = tuple(
+        (
+            _of(summary, series.trace_id, series.device).removeprefix(" of "),
+            _bars(series.mean),
+            f"{max(series.mean):.1f}",
+        )
+        for series in summary.timeline.series
+        if any(series.mean)
+    )
+    return [Table((Column("Of"), Column("Queue over time"), numeric("Up to")), rows)] if rows else []
 
 
 def _facts(summary: Summary) -> list[tuple[str, Text]]:
+    """What is told in words: of one device everything; of several, what the tables leave out."""
     timeline = summary.timeline
+    facts = _device_facts(timeline) if len(timeline.partitions) == 1 else _exceptions(summary)
+    if len(timeline.partitions) == 1:
+        facts += [("Steps", _steps_text(one)) for one in timeline.steps]
+        facts += [("Host", _host_text(one, has_steps=bool(timeline.steps))) for one in timeline.host]
+    return facts
+
+
+def _device_facts(timeline: Timeline) -> list[tuple[str, Text]]:
     facts: list[tuple[str, Text]] = []
     for latency in timeline.latencies:
         text = f"median {format_duration(latency.median_ns)}, 95 % {format_duration(latency.p95_ns)}"
-        if latency.negative_count:
-            text += f"; {latency.negative_count:,} kernels begin before their launch, so clocks disagree"
-        facts.append((f"Launch latency{_of(summary, latency.trace_id, latency.device)}", text))
+        facts.append(("Launch latency", f"{text}{_disagreement(latency)}"))
     for queue in timeline.queues:
         text = (
             f"{queue.mean:.1f} launched and unfinished on average, {queue.maximum:,} at most, "
             f"none for {format_fraction(queue.empty_fraction)} of the span"
         )
-        facts.append((f"Queue{_of(summary, queue.trace_id, queue.device)}", text))
+        facts.append(("Queue", text))
     for series in timeline.series:
-        where = _of(summary, series.trace_id, series.device)
         if any(series.mean):
-            facts.append((f"Queue over time{where}", f"{_bars(series.mean)} up to {max(series.mean):.1f}"))
+            facts.append(("Queue over time", f"{_bars(series.mean)} up to {max(series.mean):.1f}"))
         waited = [ns or 0.0 for ns in series.latency_ns]
-        if any(waited):
+        if any(one > 0 for one in waited):
             text = f"{_bars(waited)} up to {format_duration(max(waited))}"
-            facts.append((f"Launch latency over time{where}", text))
-    facts += [(f"Steps{_of(summary, one.trace_id)}", _steps_text(one)) for one in timeline.steps]
-    facts += [(f"Host{_of(summary, one.trace_id)}", _host_text(one)) for one in timeline.host]
+            facts.append(("Launch latency over time", text))
     return facts
+
+
+def _exceptions(summary: Summary) -> list[tuple[str, Text]]:
+    timeline = summary.timeline
+    facts: list[tuple[str, Text]] = [
+        (f"Clocks{_of(summary, one.trace_id, one.device)}", _disagreement(one).removeprefix("; "))
+        for one in timeline.latencies
+        if one.negative_count
+    ]
+    facts += [
+        (f"Outlier steps{_of(summary, one.trace_id)}", ", ".join(map(str, one.outliers)))
+        for one in timeline.steps
+        if one.outliers
+    ]
+    return facts
+
+
+def _disagreement(latency: LaunchLatency) -> str:
+    count = latency.negative_count
+    if not count:
+        return ""
+    kernels = (
+        "1 kernel begins before its launch" if count == 1 else f"{count:,} kernels begin before their launch"
+    )
+    return f"; {kernels}, so clocks disagree"
 
 
 _LEVELS = " ▁▂▃▄▅▆▇█"
@@ -170,10 +284,14 @@ _LEVELS = " ▁▂▃▄▅▆▇█"
 def _bars(values: Sequence[float]) -> str:
     """One character per value, by height; below zero counts as nothing."""
     top = max(values)
+    if top <= 0:
+        return _LEVELS[0] * len(values)
     return "".join(_LEVELS[max(0, math.ceil(value / top * (len(_LEVELS) - 1)))] for value in values)
 
 
 def _steps_text(steps: StepStatistics) -> str:
+    if steps.count == 1:
+        return f"1, of {format_duration(steps.median_ns)}"
     text = (
         f"{steps.count}, median {format_duration(steps.median_ns)} "
         f"({format_duration(steps.min_ns)} to {format_duration(steps.max_ns)})"
@@ -183,10 +301,11 @@ def _steps_text(steps: StepStatistics) -> str:
     return text
 
 
-def _host_text(host: HostTime) -> str:
+def _host_text(host: HostTime, *, has_steps: bool) -> str:
+    """A recording without steps counts as one."""
     text = (
-        f"{format_duration(host.launch_path_ns)} of host work a step for {host.launches:,.0f} launches, "
-        f"while the device is busy for {format_duration(host.device_busy_ns)}"
+        f"{format_duration(host.launch_path_ns)} of host work {'a step' if has_steps else 'in all'} for "
+        f"{host.launches:,.0f} launches, while the device is busy for {format_duration(host.device_busy_ns)}"
     )
     if host.recorder_ns is not None:
         text += f"; about {format_duration(host.recorder_ns)} of it is the recorder's"

@@ -246,8 +246,10 @@ def _arguments(
     strides: list[Any] | None,
     concrete: list[Any] | None,
 ) -> Iterator[Argument]:
-    if shapes is None or types is None:
+    if shapes is None:
         raise _DefectError("no argument shapes were recorded")
+    if types is None:
+        raise _DefectError("shapes were recorded without the element types of the arguments")
     count = len(shapes)
     for column in (types, strides, concrete):
         if column is not None and len(column) != count:
@@ -292,7 +294,7 @@ def _tensor(shape: Any, type_name: str | None, strides: Any) -> TensorArgument:
         raise _DefectError(f"a size is negative: {list(sizes)}")
     steps = None if strides is None else _integers(strides, "strides")
     if steps is not None and len(steps) != len(sizes):
-        raise _DefectError(f"{len(sizes)} sizes have {len(steps)} strides")
+        raise _DefectError(f"a tensor of {len(sizes)} sizes has {len(steps)} strides")
     tensor = TensorArgument(sizes, type_name, steps)
     elements = prod(size for size, step in zip(sizes, steps or (1,) * len(sizes), strict=True) if step)
     known = element_type(type_name)

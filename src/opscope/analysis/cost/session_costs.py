@@ -78,9 +78,12 @@ def read_costs(session: Session) -> tuple[CostedCall, ...]:
 
 
 def _is_filled(session: Session) -> bool:
-    if session.metadata(_DONE) is not None:
+    # Every activity belongs to a call, so a mark without calls is of a session that lost its tables.
+    if session.scalar("SELECT count(*) FROM call_costs"):
         return True
-    return bool(session.scalar("SELECT count(*) FROM call_costs"))
+    return session.metadata(_DONE) is not None and not session.scalar(
+        "SELECT count(*) FROM device_activities"
+    )
 
 
 def _match(session: Session, calls: Sequence[DistinctCall], costs: dict[int, CallCost]) -> list[DistinctCall]:

@@ -73,7 +73,7 @@ def test_scalars_of_old_recorders_have_no_values() -> None:
     ("recorded", "reason"),
     [
         ({}, "no argument shapes"),
-        ({"shapes": "[[2]]"}, "no argument shapes"),
+        ({"shapes": "[[2]]"}, "without the element types"),
         ({"shapes": "[[2], [3]]", "types": '["float"]'}, "differ in number"),
         ({"shapes": "{", "types": "[]"}, "no JSON"),
         ({"shapes": '"text"', "types": "[]"}, "no list"),

@@ -1,0 +1,49 @@
+"""`opscope doctor`: whether programs can be profiled on this machine, and what to mend.
+
+Looks, calculates and records, but changes no setting. Exit code 1 says that profiling cannot work.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from opscope.cli.console import print_document, print_json, status
+from opscope.hardware.architectures import architecture
+from opscope.provenance.cache import cache_folder
+from opscope.report.doctor_json import doctor_json
+from opscope.report.doctor_report import doctor_document
+from opscope.toolchain.doctor.checks.table import diagnose
+from opscope.toolchain.doctor.gather import gather_facts
+from opscope.toolchain.doctor.probes.surroundings import Surroundings
+
+__all__ = ["doctor"]
+
+_CANNOT_PROFILE = 1
+
+
+def doctor(*, json: bool = False) -> int:
+    """Check Python, torch, CUDA, the GPUs, the profiler and the tools around them.
+
+    Calculates on every GPU, records a few operators with torch's profiler, reads a hardware counter with ncu,
+    and tries the compilers; each in a process of its own with a time limit. Every finding comes with what
+    mends it. Exit code: 0 if programs can be profiled here, on the GPU if there is one; 1 if not.
+
+    Args:
+        json: Print one JSON document and nothing else.
+    """
+    surroundings = Surroundings(os.environ, sys.executable, Path.cwd(), cache_folder())
+    with status("Looking at this machine"):
+        diagnosis = diagnose(gather_facts(surroundings, _cuda_versions))
+    if json:
+        print_json(doctor_json(diagnosis))
+    else:
+        print_document(doctor_document(diagnosis))
+    return 0 if diagnosis.can_profile else _CANNOT_PROFILE
+
+
+def _cuda_versions(compute_capability: str) -> tuple[str | None, str | None]:
+    """First and last CUDA toolkit that builds for a compute capability."""
+    known = architecture(compute_capability)
+    return (None, None) if known is None else (known.least_cuda_version, known.last_cuda_version)

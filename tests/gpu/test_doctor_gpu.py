@@ -1,0 +1,123 @@
+"""`opscope doctor` on a device: a kernel is launched, recorded and counted."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from opscope.errors import DependencyError
+from opscope.toolchain.ncu.running import find_ncu
+
+pytestmark = [pytest.mark.gpu, pytest.mark.torch]
+
+TIMEOUT_S = 300
+TRIED = (
+    "gpu.reachable",
+    "driver.launch",
+    "driver.runtime",
+    "torch.gpu",
+    "torch.architectures",
+    "gpu.calculation",
+    "profiler.records",
+    "profiler.taken",
+    "profiler.settings",
+    "doctor.probes",
+)
+
+
+@cache
+def diagnosis(*variables: tuple[str, str]) -> tuple[int, dict[str, Any]]:
+    """Exit code and document of doctor in an environment with some variables set."""
+    run = subprocess.run(
+        [sys.executable, "-m", "opscope", "doctor", "--json"],
+        env={**os.environ, **dict(variables)},
+        stdout=subprocess.PIPE,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    return run.returncode, json.loads(run.stdout)
+
+
+def checks(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {one["code"]: one for one in document["checks"]}
+
+
+def test_what_is_tried_works() -> None:
+    code, document = diagnosis()
+    found = checks(document)
+    assert {name: found[name]["verdict"] for name in TRIED} == dict.fromkeys(TRIED, "ok"), found
+    assert [one for one in document["checks"] if one["is_required"] and one["verdict"] != "ok"] == []
+    assert (code, document["can_profile"]) == (0, True)
+
+
+def test_the_device_is_described() -> None:
+    import torch
+
+    _, document = diagnosis()
+    facts = document["facts"]
+    properties = torch.cuda.get_device_properties(0)
+    device = next(one for one in facts["devices"] if one["is_visible"])
+    assert device["name"] == properties.name
+    assert device["compute_capability"] == f"{properties.major}.{properties.minor}"
+    assert device["sm_count"] == properties.multi_processor_count
+    assert device["memory_bytes"] >= properties.total_memory
+    assert device["least_cuda_version"] is not None
+    assert facts["torch"]["version"] == torch.__version__
+    assert facts["torch"]["cuda"] == torch.version.cuda
+    assert facts["torch"]["architectures"] == torch.cuda.get_arch_list()
+    assert facts["torch"]["libraries"] != []
+    assert facts["driver"]["cuda_version"] is not None
+    assert facts["driver"]["devices"][0]["name"] == properties.name
+
+
+def test_the_state_is_told_where_a_tool_tells_it() -> None:
+    _, document = diagnosis()
+    device = next(one for one in document["facts"]["devices"] if one["is_visible"])
+    if device["source"] not in ("nvml", "nvidia-smi"):
+        pytest.fail(f"neither NVML nor nvidia-smi answered: {document['facts']['driver']['smi']}")
+    assert device["uuid"].startswith("GPU-")
+    assert 0 < device["sm_clock_mhz"] <= device["max_sm_clock_mhz"]
+    assert device["memory_used_bytes"] is not None
+    assert document["facts"]["driver"]["version"] is not None
+
+
+def test_every_kernel_is_recorded() -> None:
+    _, document = diagnosis()
+    capture = document["facts"]["torch"]["capture"]
+    assert capture["kernels_launched"] == capture["kernels_recorded"] > 0
+    assert {"CPU", "CUDA"} <= set(capture["activities"])
+
+
+def test_counters_are_read_where_ncu_is() -> None:
+    _, document = diagnosis()
+    counters = document["facts"]["counters"]
+    try:
+        find_ncu(os.environ.get("PATH"))
+    except DependencyError:
+        assert (counters["is_readable"], checks(document)["counters.access"]["verdict"]) == (None, "unknown")
+        return
+    assert counters["is_readable"] is True, counters
+    assert counters["value"] > 0
+    assert checks(document)["counters.access"]["verdict"] == "ok"
+
+
+def test_hidden_devices_leave_the_cpu() -> None:
+    code, document = diagnosis(("CUDA_VISIBLE_DEVICES", ""))
+    found = checks(document)
+    assert found["gpu.visible"]["verdict"] == "warning"
+    assert found["profiler.records"]["verdict"] == "ok"
+    assert code == 0
+
+
+def test_a_setting_that_distorts_is_found() -> None:
+    code, document = diagnosis(("CUDA_LAUNCH_BLOCKING", "1"))
+    assert checks(document)["profiler.settings"]["remedy"] == "unset CUDA_LAUNCH_BLOCKING"
+    assert code == 0
