@@ -40,6 +40,7 @@ _UNKNOWN = "–"
 _UNCOSTED_ROWS = 5
 _SHOWN_SHAPES = 4
 _ELSEWHERE = " *"
+_TENSOR = "tensor"
 _KNOWN = 0.9995  # from here on "all of its time"
 _EVIDENCE = {LimitEvidence.MEASURED: "measured", LimitEvidence.DATASHEET: "data sheet"}
 
@@ -137,7 +138,7 @@ def _call_table(calls: list[CallEfficiency], device_time_ns: int) -> Table:
     rows = tuple(
         (
             Code(call.operator) if call.attribution is None else (Code(call.operator), _ELSEWHERE),
-            _shapes(call.shapes),
+            _arguments(call),
             format_count(call.calls),
             format_duration(call.roofline.device_ns),
             str(call.roofline.bound or _UNKNOWN),
@@ -155,6 +156,13 @@ def _call_table(calls: list[CallEfficiency], device_time_ns: int) -> Table:
     return Table(columns, rows, caption)
 
 
+def _arguments(call: CallEfficiency) -> str:
+    """Its shapes; else what one call moves, which tells copies of unrecorded tensors apart."""
+    if call.shapes is None and call.cost.min_bytes is not None:
+        return f"{format_bytes(call.cost.min_bytes)} moved"
+    return _shapes(call.shapes)
+
+
 def _shapes(recorded: str | None) -> str:
     """`8×128×768, 768×768`: the shapes of the first tensors among the arguments."""
     shapes = None if recorded is None else from_json_text(recorded)
@@ -164,7 +172,7 @@ def _shapes(recorded: str | None) -> str:
         (shape, sum(1 for _ in same))
         for shape, same in groupby(_shape(one) for one in shapes if one not in ([], ""))
     ]
-    texts = [shape if count == 1 else f"{count} of {shape}" for shape, count in runs]
+    texts = [_run(shape, count) for shape, count in runs]
     more = [] if len(texts) <= _SHOWN_SHAPES else [f"{sum(count for _, count in runs[_SHOWN_SHAPES:])} more"]
     return ", ".join([*texts[:_SHOWN_SHAPES], *more]) or _UNKNOWN
 
@@ -173,8 +181,15 @@ def _shape(shape: Any) -> str:
     if not isinstance(shape, list):
         return str(shape)
     if shape and isinstance(shape[0], list):
-        return f"{len(shape)} tensors"
+        return f"{len(shape)} {_TENSOR}{'' if len(shape) == 1 else 's'}"
     return "×".join(map(str, shape))
+
+
+def _run(shape: str, count: int) -> str:
+    """`2 of 16×256`, `2 lists of 4 tensors`."""
+    if count == 1:
+        return shape
+    return f"{count} {'lists ' if _TENSOR in shape else ''}of {shape}"
 
 
 def _main_rate(roofline: Roofline) -> str:
@@ -252,4 +267,4 @@ def _shares(roofline: Roofline) -> str:
     parts = sorted(roofline.bound_ns.items(), key=lambda item: -item[1])
     if len(parts) < 2 or not whole:
         return ""
-    return f" ({', '.join(f'{bound} {format_fraction(ns / whole)} of its time' for bound, ns in parts)})"
+    return f" ({', '.join(f'{bound} {format_fraction(ns / whole)}' for bound, ns in parts)} of its time)"

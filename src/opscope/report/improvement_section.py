@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from opscope.analysis.improvement import Improvement, OperatorImprovement
+from opscope.analysis.improvement import OperatorImprovement
 from opscope.report.document import Block, Code, CodeBlock, FactList, Paragraph, Text
 
 __all__ = ["improvement_blocks", "improvement_record"]
@@ -15,8 +15,11 @@ _OPEN = "the recording does not tell; hardware counters would"
 def improvement_blocks(found: OperatorImprovement) -> list[Block]:
     """What is known by topic, and the ncu command for what is not."""
     facts: list[tuple[str, Text]] = [
-        (str(one.topic).capitalize(), _words(one)) for one in found.topics if one.known or one.needs_counters
+        (str(one.topic).capitalize(), one.known) for one in found.topics if one.known is not None
     ]
+    still_open = [str(one.topic) for one in found.topics if one.known is None and one.needs_counters]
+    if still_open:
+        facts.append((", ".join(still_open).capitalize(), _OPEN))
     blocks: list[Block] = [
         Paragraph(("Room for improvement, ", Code(found.kernel), ":")),
         FactList(tuple(facts)),
@@ -42,9 +45,3 @@ def improvement_record(found: OperatorImprovement | None) -> dict[str, Any] | No
         },
         "ncu_command": found.command,
     }
-
-
-def _words(one: Improvement) -> str:
-    if one.known is None:
-        return _OPEN
-    return one.known

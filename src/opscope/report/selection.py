@@ -74,7 +74,18 @@ def merged_findings(summary: Summary) -> tuple[Finding, ...]:
     groups: dict[tuple[str, str], list[Finding]] = {}
     for finding in report_findings(summary):
         groups.setdefault((finding.code, _FIGURE.sub("#", finding.message)), []).append(finding)
-    return tuple(_merged(group, summary) for group in groups.values())
+    return tuple(_merged(part, summary) for group in groups.values() for part in _parts(group))
+
+
+def _parts(group: list[Finding]) -> list[list[Finding]]:
+    """The whole group if each is of another trace; else one for each message, for one trace says several."""
+    traces = {finding.trace_id for finding in group}
+    if len(traces) == len(group):
+        return [group]
+    messages: dict[str, list[Finding]] = {}
+    for finding in group:
+        messages.setdefault(finding.message, []).append(finding)
+    return list(messages.values())
 
 
 _FIGURE = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w)")  # no digits within names

@@ -305,7 +305,8 @@ def _host_text(host: HostTime, *, has_steps: bool) -> str:
     """A recording without steps counts as one."""
     text = (
         f"{format_duration(host.launch_path_ns)} of host work {'a step' if has_steps else 'in all'} for "
-        f"{host.launches:,.0f} launches, while the device is busy for {format_duration(host.device_busy_ns)}"
+        f"{host.launches:,.0f} {'launch' if host.launches == 1 else 'launches'}, "
+        f"while the device is busy for {format_duration(host.device_busy_ns)}"
     )
     if host.recorder_ns is not None:
         text += f"; about {format_duration(host.recorder_ns)} of it is the recorder's"

@@ -37,6 +37,18 @@ def test_a_slow_host_is_told_with_what_a_graph_would_save(advise_on: Program) ->
     assert "CUDAGraph" in (finding.change or "")
 
 
+def test_without_steps_nothing_is_said_of_a_step(advise_on: Program) -> None:
+    builder = trace().operator("aten::gelu", 10, 20).launch(15).kernel("kernel", 50, 10)
+    sync = WaitingCall("cudaStreamSynchronize", "aten::item", None, 4, 3 * MS, 3 * MS)
+    recorded = host(2 * MS, 10 * MS, launches=1000, recorder_ns=4 * MS)
+    found = advise_on(builder, hosts=[recorded], waits=[sync], **waiting())
+    assert {"launch_bound", "host_sync"} <= set(codes(found))
+    words = " ".join(f"{finding.message} {finding.gain_basis}" for finding in found)
+    assert "per step" not in words
+    assert "to launch what was recorded" in words
+    assert "4 times in all and leaves it idle for 3.00 ms in all" in words
+
+
 def test_the_recorders_part_is_not_the_hosts(advise_on: Program) -> None:
     """As recorded the host needs 10 ms; without the recorder 2, and the device 8."""
     recorded = host(8 * MS, 10 * MS, launches=100, recorder_ns=8 * MS)

@@ -117,6 +117,26 @@ def test_what_several_traces_share_is_said_once(summary: Summary) -> None:
     assert "In 8 traces: Absent: rank." in text
 
 
+def test_what_differs_in_figures_alone_is_said_once_with_their_range(summary: Summary) -> None:
+    shares = ("0.9 % of time (2 activities) in sm90_gemm.", "12.5 % of time (1,087 activities) in sm90_gemm.")
+    findings = tuple(
+        Finding("trace.early", Severity.INFO, message, trace_id=trace) for trace, message in enumerate(shares)
+    )
+    two = replace(summary, traces=("a.json", "b.json"), ranks=(0, 1), findings=findings)
+    text = render_markdown(analysis_report(two))
+    assert "In 2 traces: 0.9–12.5 % of time (2–1,087 activities) in sm90_gemm." in text
+    assert text.count("% of time") == 1
+
+
+def test_findings_of_one_trace_stay_apart(summary: Summary) -> None:
+    findings = tuple(
+        Finding("trace.gap", Severity.INFO, f"Device {device} has a gap.", trace_id=0) for device in (0, 1)
+    )
+    text = render_markdown(analysis_report(replace(summary, findings=findings)))
+    assert "Device 0 has a gap." in text
+    assert "Device 1 has a gap." in text
+
+
 def test_a_finding_of_one_of_several_traces_says_whose_it_is(cpu_summary: Summary) -> None:
     own = Finding("trace.truncated", Severity.WARNING, "9 bytes lost.", trace_id=1)
     assert "Rank 1: 9 bytes lost." in render_markdown(analysis_report(replace(cpu_summary, findings=(own,))))

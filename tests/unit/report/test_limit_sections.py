@@ -25,6 +25,7 @@ from opscope.analysis.timeline.values import (
     IdleGap,
     LaunchLatency,
     QueueDepth,
+    QueueSeries,
     StepStatistics,
     Timeline,
     TimePartition,
@@ -115,7 +116,7 @@ def test_the_report_says_how_far_why_and_what_to_change(full: Summary) -> None:
         assert f"\n{heading}" in markdown
     assert "memory 4.28 TB/s (measured), fp32 67.0 TFLOP/s (data sheet)" in markdown
     assert (
-        "| `aten::addmm` | `768, 1024×768, 768×768` | 6 | 6.00 ms | compute | 40.0 TFLOP/s | 66.7 % |"
+        "| `aten::addmm` | 768, 1024×768, 768×768 | 6 | 6.00 ms | compute | 40.0 TFLOP/s | 66.7 % |"
         in markdown
     )
     assert "| `aten::_unique2` | 1.00 ms | 10.0 % | its results depend on the data |" in markdown
@@ -149,7 +150,8 @@ def test_waiting_names_causes_calls_and_lines(full: Summary) -> None:
     section = render_markdown(analysis_report(full)).split("## 6. Where")[1].split("## 7.")[0]
     assert "| synchronization | 1.50 ms | 60.0 % |" in section
     assert "| `cudaStreamSynchronize` | `aten::item` | `train.py:7 step` | 2 | 1.80 ms | 1.50 ms |" in section
-    assert "1 kernels begin before their launch" in section
+    assert "1 kernel begins before its launch, so clocks disagree" in section
+    assert "3.00 ms of host work a step for 4 launches" in section
     assert "about 1.00 ms of it is the recorder's" in section
 
 
@@ -158,7 +160,7 @@ def test_an_advice_has_its_gain_its_basis_and_its_code(full: Summary) -> None:
     assert "```python\ntorch.backends.cuda.matmul.allow_tf32 = True\n```" in section
     assert "- Estimated gain: 2.00 ms per step" in section
     assert "- How it was estimated: products at their present share" in section
-    assert "- Device: 6.00 ms" in section
+    assert "- Device time: 6.00 ms\n- Share: 60.0 %" in section
     short = render_markdown(overview_document(full))
     assert "- **−2.00 ms per step:** 60 % of device time" in short
     assert "- A note without a gain." in short
@@ -192,3 +194,105 @@ def test_json_has_every_field_and_findings_by_gain(
     stats: dict[str, Any] = json.loads(to_json(stats_document(full, config, environment, latency)))
     assert stats["top_aten_operators"][0]["achieved_flop_per_s"] == pytest.approx(40e12)
     assert stats["findings"][0]["code"] == "advice.tf32_off"
+
+
+def test_limits_of_one_kind_say_so_once(full: Summary) -> None:
+    limits = replace(LIMITS, memory=Limit(4.8e12, LimitEvidence.DATASHEET, "H200 data sheet"))
+    shown = replace(full, efficiency=replace(full.efficiency, limits=limits))
+    text = render_markdown(overview_document(shown))
+    assert "Held against the data sheet limits of NVIDIA H200: memory 4.80 TB/s, fp32 67.0 TFLOP/s." in text
+
+
+def test_without_limits_the_ranked_table_has_no_empty_columns(full: Summary) -> None:
+    assert "| Of limit | Bound |" in render_markdown(overview_document(full))
+    unknown = replace(full, efficiency=replace(full.efficiency, limits=None))
+    assert "Of limit" not in render_markdown(overview_document(unknown))
+
+
+def test_unknown_costs_are_told_by_reason(full: Summary) -> None:
+    uncosted = (
+        ("aten::mm", 3_000_000, "no argument shapes were recorded"),
+        ("my::op", 2_000_000, "my::op is no operator of torch"),
+        ("aten::add", 1_000_000, "no argument shapes were recorded"),
+        ("aten::mul", 1_000_000, "no argument shapes were recorded"),
+    )
+    efficiency = replace(full.efficiency, coverage=CostCoverage(0.1, 0.1, uncosted))
+    text = render_markdown(overview_document(replace(full, efficiency=efficiency)))
+    assert "| `aten::mm` and 2 more | 5.00 ms | 50.0 % | no argument shapes were recorded |" in text
+    assert "| `my::op` | 2.00 ms | 20.0 % | no operator of torch |" in text
+    assert text.count("no argument shapes were recorded") == 1
+
+
+@pytest.mark.parametrize(
+    ("shapes", "shown"),
+    [
+        ("[[2,3],[2,3],[4]]", "2 of 2×3, 4"),
+        ("[[[2],[3]],[[2],[3]],[[5]]]", "2 lists of 2 tensors, 1 tensor"),
+        ("[[1],[2],[3],[4],[5],[5]]", "1, 2, 3, 4, 2 more"),
+        (None, "10.0 MB moved"),
+    ],
+)
+def test_shapes_of_a_call_are_short_and_tell_calls_apart(
+    full: Summary, shapes: str | None, shown: str
+) -> None:
+    calls = tuple(replace(call, shapes=shapes) for call in full.efficiency.calls)
+    text = render_markdown(overview_document(replace(full, efficiency=replace(full.efficiency, calls=calls))))
+    assert f"| `aten::addmm` | {shown} | 6 |" in text
+
+
+def test_calls_of_no_recorded_operator_are_marked_and_explained(full: Summary) -> None:
+    calls = tuple(replace(call, attribution="before_window") for call in full.efficiency.calls)
+    text = render_markdown(overview_document(replace(full, efficiency=replace(full.efficiency, calls=calls))))
+    assert "| `aten::addmm` \\* |" in text
+    assert "\\*: launched before the recording window opened" in text
+
+
+def test_without_steps_nothing_is_said_of_a_step(full: Summary) -> None:
+    timeline = replace(full.timeline, steps=())
+    text = render_markdown(overview_document(replace(full, steps=(), timeline=timeline)))
+    assert "- **−2.00 ms of the recording:** 60 %" in text
+    assert "3.00 ms of host work in all for 4 launches" in text
+    assert " a step" not in text
+    assert "per step" not in text
+
+
+def test_several_gains_do_not_add_up(full: Summary) -> None:
+    assert "do not add up" not in render_markdown(overview_document(full))
+    advice = full.advice or ()
+    for document in (overview_document, analysis_report):
+        assert "do not add up" in render_markdown(document(replace(full, advice=(advice[0], *advice))))
+
+
+def test_several_devices_are_rows_of_a_table_not_facts(full: Summary) -> None:
+    timeline = full.timeline
+    second = replace(timeline.partitions[0], trace_id=1, rank=1, device=1)
+    both = replace(
+        timeline,
+        partitions=(replace(timeline.partitions[0], rank=0), second),
+        latencies=(*timeline.latencies, LaunchLatency(1, 1, 9, 7_000, 8_000, 0)),
+        queues=(*timeline.queues, QueueDepth(1, 1, 1.5, 4, 0.5)),
+        steps=(*timeline.steps, StepStatistics(1, 5, 9_000_000, 9_000_000, 8_000_000, 99_000_000, (4,))),
+        host=(*timeline.host, HostTime(1, 5, 9_000_000, 4_000_000, 2_000_000, 7.0)),
+        series=tuple(QueueSeries(one, one, 0, 10.0, (1.0, 2.0), (5.0, None)) for one in (0, 1)),
+    )
+    shown = replace(full, traces=("a.json", "b.json"), ranks=(0, 1), timeline=both)
+    section = render_markdown(analysis_report(shown)).split("Where the GPU waits")[1].split("\n## ")[0]
+    assert (
+        "| rank 1, device 1 | 7.00 µs | 8.00 µs | 1.5 | 4 | 50.0 % | 9.00 ms | 2.00 ms | 7 | – |" in section
+    )
+    assert "| rank 0, device 0 | ▄█ | 2.0 |" in section
+    assert "- Clocks of rank 0, device 0: 1 kernel begins before its launch, so clocks disagree" in section
+    assert "- Outlier steps of rank 1: 4" in section
+    assert "- Host" not in section
+
+
+def test_columns_of_which_nothing_is_known_are_left_out(full: Summary) -> None:
+    (partition,) = full.timeline.partitions
+    gap = replace(partition.longest_gaps[0], line=None, step=None)
+    waits = tuple(
+        replace(wait, line=None, copy="Memcpy DtoH (Device -> Pageable)") for wait in full.timeline.waits
+    )
+    timeline = replace(full.timeline, partitions=(replace(partition, longest_gaps=(gap,)),), waits=waits)
+    text = render_markdown(overview_document(replace(full, timeline=timeline)))
+    assert "| Longest gaps | Cause | Host was in |" in text
+    assert "| `cudaStreamSynchronize`, Memcpy DtoH (Device -\\> Pageable) | `aten::item` | 2 |" in text

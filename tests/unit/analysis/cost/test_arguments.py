@@ -81,7 +81,7 @@ def test_scalars_of_old_recorders_have_no_values() -> None:
         ({"shapes": "[[4.5]]", "types": '["float"]'}, "no list of integers"),
         ({"shapes": "[[true]]", "types": '["float"]'}, "no list of integers"),
         ({"shapes": "[[9000000000, 9000000000]]", "types": '["float"]'}, "no device holds"),
-        ({"shapes": "[[2, 3]]", "types": '["float"]', "strides": "[[1]]"}, "2 sizes have 1 strides"),
+        ({"shapes": "[[2, 3]]", "types": '["float"]', "strides": "[[1]]"}, "2 sizes has 1 strides"),
         ({"shapes": "[[2]]", "types": '["c10::qint8"]'}, "c10::qint8 is unknown"),
         ({"shapes": "[[2]]", "types": '[""]'}, "not recorded is unknown"),
         ({"shapes": "[[2]]", "types": "[7]"}, "no text"),

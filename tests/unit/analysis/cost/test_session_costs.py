@@ -82,6 +82,22 @@ def test_a_product(load: Load) -> None:
     )
 
 
+@pytest.mark.parametrize("keeps_mark", [True, False])
+def test_a_saved_session_without_cost_tables_gets_them(
+    load: Load, tmp_path: Path, *, keeps_mark: bool
+) -> None:
+    session = load(product(TraceBuilder(), 0, 16))
+    expected = filled(session)
+    file = session.save(tmp_path / "old.opscope")
+    with duckdb.connect(str(file)) as connection:
+        for table in (*COST_TABLES, "kernel_symbols"):
+            connection.execute(f"DROP TABLE {table}")
+        if not keeps_mark:
+            connection.execute("DELETE FROM metadata WHERE key = 'costs'")
+    with Session.open(file) as old:
+        assert filled(old) == expected
+
+
 def test_what_is_unknown_has_a_reason(load: Load) -> None:
     built = product(TraceBuilder(), 0, 16, name="mylib::product")
     built.operator("aten::mm", 50, 5).launch(51).kernel("gemm", 60, 1)

@@ -1,0 +1,346 @@
+"""`opscope trace`: any CUDA program, recorded through CUPTI without Nsight Systems.
+
+The program's standard streams are its own, and what is said of it goes to standard error, after it has ended;
+with `--json` its output goes to standard error too, so that standard output is one JSON document.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import site
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from opscope._version import __version__
+from opscope.analysis.nsys_reports import REPORTS, report_tables
+from opscope.api import load
+from opscope.cli.console import print_json, refuse_existing, say_wrote
+from opscope.errors import CaptureError, InputError, OpscopeError
+from opscope.kernels.toolkit import find_cuda_tool
+from opscope.model.finding import Finding, Severity
+from opscope.model.origin import Gap, RecordedKernel
+from opscope.model.recorded_findings import findings_as_json
+from opscope.model.session import Session
+from opscope.model.sidecar import sidecar_path, write_sidecar
+from opscope.provenance.cache import cache_folder
+from opscope.provenance.demangle import demangle_all
+from opscope.provenance.origins import recorded_origins
+from opscope.report.stats_tables import stats_json, stats_tables_document
+from opscope.report.terminal import render_terminal
+from opscope.toolchain.injection.cupti import Cupti, CuptiPlaces, driver_cuda_version, find_cupti
+from opscope.toolchain.injection.events import first_moment_ns
+from opscope.toolchain.injection.library import build_library, find_compiler
+from opscope.toolchain.injection.recording import Recording, read_recording
+from opscope.toolchain.injection.running import (
+    ProgramRun,
+    check_program,
+    run_recorded,
+    trace_environment,
+)
+from opscope.toolchain.injection.sidecar import recording_sidecar
+from opscope.toolchain.injection.trace_file import WrittenTrace, write_trace
+
+__all__ = ["trace"]
+
+_STDERR = 2
+_PIPED_WIDTH = 120
+_SHOWN = ("cuda_gpu_sum", "cuda_api_sum")
+_RECORD_FILES = "*.cuda"
+_SUBSCRIBED = 39  # CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
+
+
+@dataclass(frozen=True)
+class _Output:
+    """Files of one run. Its first process has the plain name, every other one its process id behind it."""
+
+    folder: Path
+    name: str
+
+    @property
+    def records(self) -> Path:
+        """Where the processes leave their records."""
+        return self.folder / f"{self.name}.records"
+
+    def trace(self, recording: Recording, *, is_first: bool) -> Path:
+        # A program that executes another leaves two files with one process id: 4711.0 and 4711.1.
+        process = recording.path.stem.removesuffix(".0").replace(".", "-")
+        return self.folder / (f"{self.name}.json" if is_first else f"{self.name}_{process}.json")
+
+    def existing(self) -> list[Path]:
+        """Traces of an earlier run, and their sidecars."""
+        if not self.folder.is_dir():
+            return []
+        ours = re.compile(rf"{re.escape(self.name)}(_\d+(-\d+)?)?(\.opscope)?\.json")
+        return sorted(path for path in self.folder.iterdir() if ours.fullmatch(path.name))
+
+
+def trace(
+    *program: Annotated[str, Parameter(name="PROGRAM", allow_leading_hyphen=True)],
+    output_dir: Path = Path("opscope_trace"),
+    name: str = "trace",
+    force: bool = False,
+    keep_records: bool = False,
+    from_records: Path | None = None,
+    without_unified_memory: bool = False,
+    json: bool = False,
+) -> int:
+    """Record a CUDA program: opscope trace [OPTIONS] -- ./program ARGS.
+
+    Kernels, copies (those of unified memory too), sets and CUDA calls of any program, without Nsight Systems:
+    a small CUPTI library, compiled at the first use, is loaded by CUDA itself. Leaves a trace like Kineto's
+    for each process that used CUDA, which every verb reads, and prints nsys' statistics. The program's exit
+    code is passed on; what was recorded is kept if it fails or is interrupted.
+
+    Args:
+        program: The program and its arguments, after --.
+        output_dir: Where the traces go.
+        name: Their name: NAME.json; NAME_PID.json for further processes.
+        force: Overwrite those of an earlier run.
+        keep_records: Keep the files of raw records too, in NAME.records.
+        from_records: Run nothing: make the traces of such a folder, which an interrupted recording left.
+        without_unified_memory: Do not record copies of unified memory.
+        json: Print one JSON document and nothing else: traces, findings, nsys' reports.
+    """
+    if bool(program) == (from_records is not None):
+        raise InputError("nothing to run, or too much", hint="opscope trace -- ./program ARGS")
+    if re.search(r"[/\0]", name) or not name.strip("."):
+        raise InputError(f"'{name}' is no file name", hint="--name takes a name, --output-dir a folder")
+    output = _Output(output_dir, name)
+    refuse_existing(output.existing(), force=force)
+    if from_records is not None:
+        _clear(output, with_records=False)
+        written = _written(output, from_records, None)
+        _show(None, written, (), json=json)
+        return 0
+    run = _run(program, output, with_unified_memory=not without_unified_memory, json=json)
+    try:
+        written = _written(output, output.records, run)
+        _show(run, written, program, json=json)
+    except OpscopeError as error:
+        if run.exit_code == 0:
+            raise
+        # The program's own failure comes first.
+        sys.stderr.write(f"error: {error}\n")
+        return run.exit_code
+    if not keep_records:
+        shutil.rmtree(output.records, ignore_errors=True)
+    return run.exit_code
+
+
+def _run(program: tuple[str, ...], output: _Output, *, with_unified_memory: bool, json: bool) -> ProgramRun:
+    """Run the program; its processes leave their records."""
+    check_program(program[0], os.environ.get("PATH"))
+    cupti = find_cupti(_places(), driver_cuda_version())
+    with tempfile.TemporaryDirectory(prefix="opscope-trace-") as scratch:
+        environment = trace_environment(
+            os.environ,
+            library=_library(cupti, Path(scratch)),
+            cupti=cupti.library,
+            folder=output.records,
+            with_unified_memory=with_unified_memory,
+        )
+        _clear(output, with_records=True)
+        sys.stdout.flush()
+        try:
+            return run_recorded(program, environment, stdout=_STDERR if json else None)
+        except OpscopeError:
+            shutil.rmtree(output.records, ignore_errors=True)
+            raise
+
+
+def _places() -> CuptiPlaces:
+    """Where CUPTI may be: the toolkit the environment names, nvcc's, and this Python's packages."""
+    named = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX") if os.environ.get(name)]
+    nvcc = find_cuda_tool("nvcc")
+    toolkits = [*map(Path, named), *([] if nvcc is None else [Path(nvcc).resolve().parent.parent])]
+    packages = dict.fromkeys([*sys.path, *site.getsitepackages(), site.getusersitepackages()])
+    return CuptiPlaces(toolkits, [Path(folder) for folder in packages if folder])
+
+
+def _library(cupti: Cupti, scratch: Path) -> Path:
+    """The recorder, from the cache; made for this run alone where there can be none."""
+    compiler = find_compiler(os.environ.get("CC"), os.environ.get("PATH"))
+    try:
+        return build_library(cupti, compiler, cache_folder() / "injection")
+    except OSError:
+        return build_library(cupti, compiler, scratch)
+
+
+def _clear(output: _Output, *, with_records: bool) -> None:
+    """Remove the traces of an earlier run; with records, make an empty folder for new ones."""
+    try:
+        for stale in output.existing():
+            stale.unlink()
+        if with_records:
+            shutil.rmtree(output.records, ignore_errors=True)
+            output.records.mkdir(parents=True)
+    except OSError as error:
+        raise InputError(f"the folder cannot be written ({error.strerror})", source=output.folder) from error
+
+
+def _written(output: _Output, records: Path, run: ProgramRun | None) -> list[WrittenTrace]:
+    """The traces of all processes that left any activity, in the order in which they started CUDA.
+
+    Raises:
+        CaptureError: None could be recorded, or a trace cannot be written; says where the records are.
+        InputError: There are no records where the user says.
+    """
+    recordings = _read_all(records, is_given=run is None)
+    failed = [one for one in recordings if one.outcome.failure is not None]
+    active = sorted(
+        (one for one in recordings if one.activity_count),
+        key=lambda one: (one.start_realtime_ns, one.path.name),
+    )
+    if not active and failed:
+        if run is not None:
+            shutil.rmtree(records, ignore_errors=True)
+        raise _refused(failed[0])
+    for one in failed:
+        _note(f"process {one.process} was not recorded: {one.outcome.failure}")
+    if not active:
+        _note(_nothing(run, recordings))
+    base_ns = min((first_moment_ns(one) + one.clock_offset_ns for one in active), default=0)
+    try:
+        return [
+            _write(output.trace(one, is_first=index == 0), one, base_ns - one.clock_offset_ns)
+            for index, one in enumerate(active)
+        ]
+    except CaptureError as error:
+        command = f"opscope trace --from-records {records} --output-dir FOLDER"
+        raise CaptureError(
+            error.message, source=error.source, hint=f"The records are kept: {command} makes the trace"
+        ) from error
+
+
+def _read_all(records: Path, *, is_given: bool) -> list[Recording]:
+    """The recordings of a folder; what is none is said."""
+    paths = sorted(records.glob(_RECORD_FILES))
+    if is_given and not paths:
+        raise InputError("the folder holds no records", source=records, hint="They end in .cuda")
+    recordings = []
+    for path in paths:
+        try:
+            recordings.append(read_recording(path))
+        except InputError as error:
+            _note(f"a process's records were left aside: {error}")
+    return recordings
+
+
+def _refused(recording: Recording) -> CaptureError:
+    """The error of a CUPTI that did not start."""
+    outcome = recording.outcome
+    if outcome.failed_code == _SUBSCRIBED:
+        return CaptureError(
+            f"another tool holds CUPTI in the program ({outcome.failure})",
+            hint="One tool at a time can record: end the debugger or profiler the program runs under",
+        )
+    return CaptureError(
+        f"CUPTI does not start in the program ({outcome.failure})",
+        hint=f"Its library is {recording.cupti_path or 'not loaded'}; it must not be of a newer CUDA than "
+        "the driver serves (nvidia-smi shows it). CUDA_HOME names another toolkit",
+    )
+
+
+def _nothing(run: ProgramRun | None, recordings: Sequence[Recording]) -> str:
+    if recordings or run is None:
+        return "the program started CUDA, but made no call, kernel or copy that was recorded"
+    ending = "" if run.exit_code == 0 else f" before it ended with exit code {run.exit_code}"
+    return f"the program never started CUDA{ending}: there is nothing to record"
+
+
+def _write(path: Path, recording: Recording, base_ns: int) -> WrittenTrace:
+    """One process's trace and its sidecar."""
+    written = write_trace(path, recording, base_ns, demangle_all)
+    kernels, gaps = _origins(written)
+    created = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    write_sidecar(sidecar_path(path), recording_sidecar(written, kernels, gaps, created=created))
+    return written
+
+
+def _origins(written: WrittenTrace) -> tuple[tuple[RecordedKernel, ...], tuple[Gap, ...]]:
+    """Libraries and source files of the kernels, as the files that the process had loaded tell them."""
+    names = sorted(written.kernel_names)
+    if not names or not written.recording.maps:
+        return tuple(map(RecordedKernel, names)), ()
+    with tempfile.TemporaryDirectory(prefix="opscope-trace-") as scratch:
+        maps = Path(scratch) / "maps"
+        maps.write_text(written.recording.maps, encoding="utf-8", errors="surrogateescape")
+        try:
+            found = recorded_origins(names, maps=maps)
+        except OpscopeError as error:
+            return tuple(map(RecordedKernel, names)), (Gap("kernel origins", str(error)),)
+    return tuple(found.get(name, RecordedKernel(name)) for name in names), ()
+
+
+def _show(
+    run: ProgramRun | None, written: Sequence[WrittenTrace], program: Sequence[str], *, json: bool
+) -> None:
+    if not written:
+        if json:
+            print_json(_document(run, (), program, {}))
+        return
+    with load([str(one.path) for one in written]) as session:
+        if json:
+            print_json(_document(run, written, program, stats_json(report_tables(session, list(REPORTS)))))
+        else:
+            _print_reports(session)
+    for one in written:
+        for finding in one.findings:
+            _say(finding, one, is_only=len(written) == 1)
+    say_wrote([one.path for one in written], on_stderr=True)
+
+
+def _print_reports(session: Session) -> None:
+    probe = Console(file=sys.stderr)
+    width = probe.width if probe.is_terminal else _PIPED_WIDTH
+    console = Console(file=sys.stderr, width=width, highlight=False)
+    console.print(render_terminal(stats_tables_document(report_tables(session, list(_SHOWN)))))
+
+
+def _document(
+    run: ProgramRun | None, written: Sequence[WrittenTrace], program: Sequence[str], reports: dict[str, Any]
+) -> dict[str, Any]:
+    return {
+        "schema_version": 1,
+        "opscope_version": __version__,
+        "program": list(program),
+        "exit_code": None if run is None else run.exit_code,
+        "signal": None if run is None else run.signal,
+        "traces": [_trace_document(one) for one in written],
+        "reports": reports,
+    }
+
+
+def _trace_document(written: WrittenTrace) -> dict[str, Any]:
+    recording = written.recording
+    return {
+        "path": str(written.path),
+        "process": recording.process,
+        "program": recording.program,
+        "cupti_version": recording.cupti_version,
+        "cuda_driver_version": recording.driver_version,
+        "events": dict(written.counts),
+        "dropped_records": recording.outcome.dropped_count + recording.outcome.lost_count,
+        "findings": findings_as_json(written.findings),
+    }
+
+
+def _say(finding: Finding, written: WrittenTrace, *, is_only: bool) -> None:
+    kind = "note" if finding.severity is Severity.INFO else str(finding.severity)
+    where = "" if is_only else f"{written.path.name}: "
+    advice = f" {finding.suggestion}" if finding.suggestion else ""
+    sys.stderr.write(f"{kind}: {where}{finding.message}{advice}\n")
+
+
+def _note(text: str) -> None:
+    sys.stderr.write(f"note: {text}\n")

@@ -1,0 +1,248 @@
+"""One traced process's file → its records as arrays, its names, and how the recording went.
+
+A file whose process was killed ends anywhere: whatever is whole before that is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from opscope.errors import InputError
+from opscope.toolchain.injection.record_format import (
+    CHUNK_HEAD,
+    HEADER,
+    MARK,
+    RECORDS,
+    TEXT_HEAD,
+    ChunkKind,
+    FileState,
+    TextTable,
+    UnifiedState,
+)
+
+__all__ = ["Outcome", "Recording", "read_recording"]
+
+Records = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the recording of one process went.
+
+    Args:
+        state: How far it came.
+        failure: What kept it from starting, in words; None if it started.
+        failed_code: CUPTI's result then; -1 if CUPTI was not reached, 0 without failure.
+        signal: Number of the signal that ended the process, or None.
+        unified: Whether copies of unified memory were recorded.
+        unified_refusal: CUPTI's result where it refused them, else None.
+        dropped_count: Records CUPTI dropped.
+        lost_count: Records that could not be written.
+        write_errno: Why not; 0 if all could be.
+        unreadable_count: Buffers CUPTI could not read to their end.
+        truncated_bytes: Bytes of an incomplete record at the end of the file.
+    """
+
+    state: FileState
+    failure: str | None = None
+    failed_code: int = 0
+    signal: int | None = None
+    unified: UnifiedState = UnifiedState.UNTRIED
+    unified_refusal: str | None = None
+    dropped_count: int = 0
+    lost_count: int = 0
+    write_errno: int = 0
+    unreadable_count: int = 0
+    truncated_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What was recorded of one process. Times are nanoseconds on CUPTI's clock.
+
+    Args:
+        path: The file.
+        process: Process id.
+        parent_process: Its parent's, when it started CUDA.
+        program: Path of its executable; empty if unknown.
+        command: Its arguments, the program's own name first.
+        start_ns: When CUDA was started.
+        start_realtime_ns: The same moment in nanoseconds since the Unix epoch.
+        end_ns: When the recording ended; None if the process was killed.
+        cupti_version: Of the library that recorded.
+        cupti_path: Its file.
+        driver_version: Of CUDA that the driver serves, e.g. 13000; None if unknown.
+        outcome: How it went.
+        records: One array for each kind but texts.
+        names: Texts by id, by what they name.
+        maps: Lines of the process's memory map as in `/proc/self/maps`, for files it ran code of; a file may
+            be there several times.
+    """
+
+    path: Path
+    process: int
+    parent_process: int
+    program: str
+    command: tuple[str, ...]
+    start_ns: int
+    start_realtime_ns: int
+    end_ns: int | None
+    cupti_version: int
+    cupti_path: str
+    driver_version: int | None
+    outcome: Outcome
+    records: Mapping[ChunkKind, Records]
+    names: Mapping[TextTable, Mapping[int, str]]
+    maps: str
+
+    def of(self, kind: ChunkKind) -> Records:
+        """The records of a kind, in no order."""
+        return self.records[kind]
+
+    @property
+    def activity_count(self) -> int:
+        """Kernels, copies, sets, migrations and calls."""
+        left_out = (ChunkKind.DEVICES, ChunkKind.OVERHEADS)
+        return sum(len(records) for kind, records in self.records.items() if kind not in left_out)
+
+    @property
+    def clock_offset_ns(self) -> int:
+        """What to add to CUPTI's time for nanoseconds since the Unix epoch."""
+        return self.start_realtime_ns - self.start_ns
+
+
+def read_recording(path: Path) -> Recording:
+    """The recording in a file.
+
+    Raises:
+        InputError: It cannot be read, or is no such file.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"the records cannot be read ({error.strerror})", source=path) from error
+    if len(content) < HEADER.itemsize:
+        raise InputError("the file of records has no header", source=path, byte_offset=len(content))
+    header = np.frombuffer(content, HEADER, 1)[0]
+    if (
+        bytes(header["mark"]) != MARK
+        or int(header["header_bytes"]) != HEADER.itemsize
+        or int(header["state"]) not in FileState._value2member_map_
+        or int(header["unified_state"]) not in UnifiedState._value2member_map_
+    ):
+        raise InputError("not a file of records of this opscope", source=path, byte_offset=0)
+    chunks = _Chunks(content)
+    records = chunks.records()
+    texts = chunks.texts()
+    return Recording(
+        path=path,
+        process=int(header["process"]),
+        parent_process=int(header["parent_process"]),
+        program=_text(header["program"]),
+        command=_command(texts),
+        start_ns=int(header["start_ns"]),
+        start_realtime_ns=int(header["start_realtime_ns"]),
+        end_ns=int(header["end_ns"]) or None,
+        cupti_version=int(header["cupti_loaded"]),
+        cupti_path=_text(header["cupti_path"]),
+        driver_version=int(header["driver_version"]) or None,
+        outcome=_outcome(header, chunks.truncated_bytes),
+        records=records,
+        names={table: {id_: _text(text) for id_, text in found.items()} for table, found in texts.items()},
+        maps="".join(_text(part) for _, part in sorted(texts[TextTable.MAPS].items())),
+    )
+
+
+def _outcome(header: Any, truncated_bytes: int) -> Outcome:
+    unified = UnifiedState(int(header["unified_state"]))
+    return Outcome(
+        state=FileState(int(header["state"])),
+        failure=_text(header["failed_text"]) or None,
+        failed_code=int(header["failed_code"]),
+        signal=int(header["signal"]) or None,
+        unified=unified,
+        unified_refusal=_text(header["unified_text"]) if unified is UnifiedState.REFUSED else None,
+        dropped_count=int(header["dropped_count"]),
+        lost_count=int(header["lost_count"]),
+        write_errno=int(header["write_errno"]),
+        unreadable_count=int(header["unreadable_count"]),
+        truncated_bytes=truncated_bytes,
+    )
+
+
+def _text(value: bytes) -> str:
+    return bytes(value).decode("utf-8", "replace")
+
+
+def _command(texts: Mapping[TextTable, Mapping[int, bytes]]) -> tuple[str, ...]:
+    """Arguments as `/proc/self/cmdline` has them: each ends in a null byte."""
+    text = texts[TextTable.COMMAND].get(0, b"")
+    return tuple(_text(part) for part in text.removesuffix(b"\0").split(b"\0")) if text else ()
+
+
+class _Chunks:
+    """The chunks of a file, as far as they are whole.
+
+    Args:
+        content: The file.
+
+    Attributes:
+        truncated_bytes: What follows the last whole record.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self.truncated_bytes = 0
+        self._found: dict[int, list[tuple[int, int]]] = {}
+        for kind, start, end in self._chunks():
+            self._found.setdefault(kind, []).append((start, end))
+
+    def _chunks(self) -> Iterator[tuple[int, int, int]]:
+        """Kind, start and end of the payload of each chunk; of a last one cut off, its whole records."""
+        position = HEADER.itemsize
+        while position + CHUNK_HEAD.itemsize <= len(self._content):
+            head = np.frombuffer(self._content, CHUNK_HEAD, 1, position)[0]
+            kind, start = int(head["kind"]), position + CHUNK_HEAD.itemsize
+            end = start + int(head["bytes"])
+            if kind not in RECORDS and kind != ChunkKind.TEXTS:
+                break
+            if end > len(self._content):
+                size = RECORDS[ChunkKind(kind)].itemsize if kind != ChunkKind.TEXTS else 0
+                whole = (len(self._content) - start) // size * size if size else 0
+                if whole:
+                    yield kind, start, start + whole
+                    position = start + whole
+                break
+            yield kind, start, end
+            position = end
+        self.truncated_bytes = len(self._content) - position
+
+    def records(self) -> dict[ChunkKind, Records]:
+        return {kind: self._records(kind, dtype) for kind, dtype in RECORDS.items()}
+
+    def _records(self, kind: ChunkKind, dtype: np.dtype[Any]) -> Records:
+        parts = [
+            np.frombuffer(self._content, dtype, (end - start) // dtype.itemsize, start)
+            for start, end in self._found.get(kind, ())
+        ]
+        return np.concatenate(parts) if parts else np.empty(0, dtype)
+
+    def texts(self) -> dict[TextTable, dict[int, bytes]]:
+        found: dict[TextTable, dict[int, bytes]] = {table: {} for table in TextTable}
+        for start, end in self._found.get(ChunkKind.TEXTS, ()):
+            position = start
+            while position + TEXT_HEAD.itemsize <= end:
+                head = np.frombuffer(self._content, TEXT_HEAD, 1, position)[0]
+                first = position + TEXT_HEAD.itemsize
+                length = int(head["bytes"])
+                if int(head["table"]) in TextTable._value2member_map_:
+                    text = self._content[first : first + length]
+                    found[TextTable(int(head["table"]))][int(head["id"])] = text
+                position = first + (length + 7) // 8 * 8
+        return found

@@ -1,0 +1,176 @@
+"""Runs a program with the recorder in its environment, as the shell would have run it.
+
+Its standard streams are its own, its exit code is passed on, and signals that are meant for it reach it: what
+ends this process alone is handed on, and Ctrl-C, which the terminal sends to both, ends only the program.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from opscope.errors import CaptureError, InputError
+
+__all__ = ["INJECTION_VARIABLE", "ProgramRun", "check_program", "run_recorded", "trace_environment"]
+
+INJECTION_VARIABLE = "CUDA_INJECTION64_PATH"
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+@dataclass(frozen=True)
+class ProgramRun:
+    """How a program ended.
+
+    Args:
+        process: Its process id.
+        exit_code: As a shell reports it: 128 and the signal's number for one that a signal ended.
+        signal: That signal's number, or None.
+    """
+
+    process: int
+    exit_code: int
+    signal: int | None = None
+
+
+def check_program(name: str, search_path: str | None) -> None:
+    """Return if there is such a program.
+
+    Args:
+        name: A path, or a name to be searched for.
+        search_path: Folders as in the variable PATH; the process's own where it is None.
+
+    Raises:
+        InputError: There is none, it is a folder, or it may not be executed.
+    """
+    if shutil.which(name, path=search_path) is not None:
+        return
+    path = Path(name)
+    if path.is_dir():
+        raise InputError("a folder is no program", source=name)
+    if path.is_file() and os.sep not in name:
+        raise InputError(f"there is no program '{name}' on PATH", hint=f"A file of this folder is ./{name}")
+    if path.is_file():
+        raise InputError("the file may not be executed", source=name, hint=f"chmod +x {name}")
+    raise InputError(f"there is no program '{name}'", hint="opscope trace -- ./program ARGS")
+
+
+def trace_environment(
+    environment: Mapping[str, str], *, library: Path, cupti: Path, folder: Path, with_unified_memory: bool
+) -> dict[str, str]:
+    """The environment of a recorded program.
+
+    Args:
+        environment: The one it would have.
+        library: The recorder.
+        cupti: The CUPTI library it loads, where the program has none loaded.
+        folder: Where the records go; it must exist.
+        with_unified_memory: Record copies of unified memory.
+
+    Raises:
+        CaptureError: Another tool injects a library of its own.
+    """
+    other = environment.get(INJECTION_VARIABLE)
+    if other:
+        raise CaptureError(
+            f"another tool records CUDA programs here ({INJECTION_VARIABLE} is {other})",
+            hint=f"CUDA takes one such library: end the other tool, or unset {INJECTION_VARIABLE}",
+        )
+    return {
+        **environment,
+        INJECTION_VARIABLE: str(library.absolute()),
+        "OPSCOPE_TRACE_FOLDER": str(folder.absolute()),
+        "OPSCOPE_TRACE_CUPTI": str(cupti.absolute()),
+        "OPSCOPE_TRACE_UNIFIED": "1" if with_unified_memory else "0",
+    }
+
+
+def run_recorded(
+    command: Sequence[str], environment: Mapping[str, str], *, stdout: int | None = None
+) -> ProgramRun:
+    """Run a program to its end.
+
+    Args:
+        command: Its name or path, and its arguments.
+        environment: Its variables.
+        stdout: File descriptor that takes its standard output; this process's own if None.
+
+    Raises:
+        InputError: It is no program of this machine.
+        CaptureError: It cannot be started.
+    """
+    with _forwarding() as forward:
+        try:
+            process = subprocess.Popen(list(command), env=dict(environment), stdout=stdout)
+        except OSError as error:
+            if error.errno == errno.ENOEXEC:
+                raise InputError(
+                    "no program of this machine", source=command[0], hint="A script begins with #!"
+                ) from error
+            raise CaptureError(
+                f"the program cannot be started ({error.strerror})", source=command[0]
+            ) from error
+        forward.to(process)
+        code = process.wait()
+    if code < 0:
+        return ProgramRun(process.pid, 128 - code, -code)
+    return ProgramRun(process.pid, code)
+
+
+class _Forward:
+    """Hands signals on to a process; those that come before there is one, when there is."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._early: list[int] = []
+
+    def to(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        for number in self._early:
+            process.send_signal(number)
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        if self._process is None:
+            self._early.append(number)
+        elif not (number in (signal.SIGINT, signal.SIGQUIT) and _is_of_terminal()):
+            with suppress(OSError):
+                self._process.send_signal(number)
+
+
+def _is_of_terminal() -> bool:
+    """Whether the terminal, where there is one, sends its signals to the program too."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
+
+
+@contextmanager
+def _forwarding() -> Iterator[_Forward]:
+    """Inside the block signals that end a program go to the one that is run. In the main thread only."""
+    forward = _Forward()
+    before = {}
+    for number in _FORWARDED:
+        with suppress(ValueError):  # not the main thread, which alone may handle signals
+            # One that is ignored (nohup) stays so, for the program too.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, forward)
+    try:
+        yield forward
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
