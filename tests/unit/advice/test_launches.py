@@ -37,16 +37,28 @@ def test_a_slow_host_is_told_with_what_a_graph_would_save(advise_on: Program) ->
     assert "CUDAGraph" in (finding.change or "")
 
 
-def test_without_steps_nothing_is_said_of_a_step(advise_on: Program) -> None:
-    builder = trace().operator("aten::gelu", 10, 20).launch(15).kernel("kernel", 50, 10)
-    sync = WaitingCall("cudaStreamSynchronize", "aten::item", None, 4, 3 * MS, 3 * MS)
+def without_steps() -> TraceBuilder:
+    return trace().operator("aten::gelu", 10, 20).launch(15).kernel("kernel", 50, 10)
+
+
+def test_without_steps_a_slow_host_is_told_of_the_recording(advise_on: Program) -> None:
     recorded = host(2 * MS, 10 * MS, launches=1000, recorder_ns=4 * MS)
-    found = advise_on(builder, hosts=[recorded], waits=[sync], **waiting())
-    assert {"launch_bound", "host_sync"} <= set(codes(found))
-    words = " ".join(f"{finding.message} {finding.gain_basis}" for finding in found)
-    assert "per step" not in words
-    assert "to launch what was recorded" in words
-    assert "4 times in all and leaves it idle for 3.00 ms in all" in words
+    found = advise_on(without_steps(), hosts=[recorded], **waiting())
+    assert codes(found) == ["launch_bound", "recording_inflates_host"]
+    assert "to launch what was recorded" in found[0].message
+    assert "that the host needs in all as recorded" in found[1].message
+    assert not any("per step" in f"{finding.message} {finding.gain_basis}" for finding in found)
+
+
+def test_without_steps_waits_are_counted_in_all(advise_on: Program) -> None:
+    found = advise_on(
+        without_steps(),
+        hosts=[host(8 * MS, 2 * MS, step_ns=10 * MS)],
+        partitions=[partition(10 * MS, {IdleCause.SYNCHRONIZATION: 2 * MS})],
+        waits=(wait(2 * MS, calls=4),),
+    )
+    message = only(found, "host_sync").message
+    assert "waits for the device 4 times in all and leaves it idle for 2.00 ms in all." in message
 
 
 def test_the_recorders_part_is_not_the_hosts(advise_on: Program) -> None:
