@@ -29,13 +29,15 @@ __all__ = [
 
 _MAPS = Path("/proc/self/maps")
 _DEVICE_CODE = b".nv_fatbin"
-# Packages with device code of their own, the system's folders, and libraries of CUDA and torch elsewhere.
+# Packages with device code of their own, the system's folders, and libraries of the driver, CUDA and torch.
 _FOREIGN = re.compile(
-    r"/(?:site|dist)-packages/(?:torch|nvidia|triton|cupy|jax\w*)/|^/(?:usr/)?lib|/lib(?:torch|c10|nccl|cu[a-z]+)"
+    r"/(?:site|dist)-packages/(?:torch|nvidia|triton|cupy|jax\w*)/|^/(?:usr/)?lib"
+    r"|/lib(?:torch|c10|nccl|nvidia-|cu[a-z]+)"
 )
 _FUNCTION = re.compile(r"^\s*Function\s*:?\s+(\S+?):?\s*$", re.MULTILINE)
 # `/*0010*/  S2R R2, SR_TID.X ;  /* 0x... */`: without the encoding, and without lines of encoding alone.
 _ENCODING = re.compile(r"\s*/\* 0x[0-9a-f]{16} \*/")
+_NO_DEVICE_CODE = "does not contain device code"  # an answer, although an error of cuobjdump
 _FATBIN = "\nFatbin "  # begins the next image of a file with several
 
 
@@ -119,7 +121,7 @@ def _cuobjdump(*arguments: str) -> str:
     done = subprocess.run(
         [program, *arguments], capture_output=True, text=True, errors="replace", check=False
     )
-    if done.returncode != 0:
+    if done.returncode != 0 and _NO_DEVICE_CODE not in done.stderr + done.stdout:
         message = (done.stderr or done.stdout).strip()
         raise MeasurementError(f"cuobjdump failed: {message}", source=arguments[-1])
     return done.stdout

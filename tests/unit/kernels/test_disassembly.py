@@ -96,11 +96,13 @@ def test_libraries_of_torch_and_without_device_code_are_not_searched(tmp_path):
     own = tmp_path / "torch_extensions" / "own.so"
     plain = tmp_path / "plain.so"
     torchs = tmp_path / "site-packages" / "torch" / "lib" / "libtorch_cuda.so"
-    for path, content in ((own, b"..nv_fatbin.."), (plain, b".text"), (torchs, b".nv_fatbin")):
+    drivers = tmp_path / "nvidia" / "lib64" / "libnvidia-ptxjitcompiler.so.580.159.04"
+    with_code = (torchs, b".nv_fatbin"), (drivers, b".nv_fatbin")
+    for path, content in ((own, b"..nv_fatbin.."), (plain, b".text"), *with_code):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     maps = tmp_path / "maps"
-    paths = [own, own, plain, torchs, tmp_path / "gone.so", Path("/usr/lib/libcuda.so.1")]
+    paths = [own, own, plain, torchs, drivers, tmp_path / "gone.so", Path("/usr/lib/libcuda.so.1")]
     maps.write_text(
         "".join(f"7f00-7f10 r-xp 00000000 08:01 42   {path}\n" for path in paths) + "7f20-7f30 rw-p\n"
     )
