@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import warnings
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -19,6 +20,13 @@ from opscope.testing import TraceBuilder
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 REQUIRE_GPU = "OPSCOPE_REQUIRE_GPU"
+
+# As in a shell, whatever started the tests: xdist tells its processes a width of 80 columns, nohup and
+# background jobs have signals ignored, which programs started by tests would inherit.
+os.environ.pop("COLUMNS", None)
+for _number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
 
 # A busy machine is no failure.
 settings.register_profile("opscope", deadline=None)

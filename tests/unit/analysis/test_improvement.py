@@ -17,8 +17,8 @@ H200 = {
 }  # fmt: skip
 VECTORIZED = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl("
-    "at::TensorIteratorBase&, at::native::GeluType)::{lambda()#2}::operator()() const::{lambda()#2}::operator()() const::"
-    "{lambda(float)#1}, std::array<char*, 2ul> >(int)"
+    "at::TensorIteratorBase&, at::native::GeluType)::{lambda()#2}::operator()() const::{lambda()#2}::"
+    "operator()() const::{lambda(float)#1}, std::array<char*, 2ul> >(int)"
 )
 
 

@@ -53,7 +53,7 @@ def test_this_process_can_be_asked():
 @pytest.fixture
 def mapped(monkeypatch):
     """Makes these libraries the mapped ones."""
-    return lambda *paths: monkeypatch.setattr(process, "mapped_libraries", lambda: paths)
+    return lambda *paths: monkeypatch.setattr(process, "mapped_libraries", lambda _: paths)
 
 
 def test_origins_of_kernels(library, mapped, tmp_path):
