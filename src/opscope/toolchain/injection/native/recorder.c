@@ -37,7 +37,7 @@ enum {
 };
 
 /* What is asked of the threads of this library: one sets up, which may take CUPTI long, the other flushes. */
-enum { WORK_UNIFIED = 1, WORK_DEVICES = 2, WORK_END = 4 };
+enum { WORK_UNIFIED = 1, WORK_DEVICES = 2, WORK_END = 4, WORK_DRIVER = 8 };
 
 static pid_t owner;
 static CUpti_SubscriberHandle subscriber;
@@ -101,6 +101,13 @@ static void record_unified_memory(void)
     header->unified_code = (int32_t)result;
     snprintf(header->unified_text, sizeof header->unified_text, "%s", cupti_result_name(result));
     pthread_mutex_unlock(&writing);
+}
+
+/* Each launch of the runtime calls the driver, whose record costs as much again and tells nothing new. So driver
+ * calls are recorded only of a program that loads code through the driver itself. */
+static void record_driver_calls(void)
+{
+    if (cupti.cuptiActivityEnable(CUPTI_ACTIVITY_KIND_DRIVER) == CUPTI_SUCCESS) activities_leave_out_queries();
 }
 
 static void note_devices(void)
@@ -192,7 +199,9 @@ static void *run_setup(void *unused)
 {
     (void)unused;
     while (!atomic_load(&has_ended)) {
-        int wanted = next_request(WORK_UNIFIED | WORK_DEVICES, FLUSH_PERIOD_MS);
+        int wanted = next_request(WORK_UNIFIED | WORK_DEVICES | WORK_DRIVER, FLUSH_PERIOD_MS);
+        if (wanted & WORK_DRIVER) record_driver_calls();
+        request_done(wanted & WORK_DRIVER);
         if (wanted & WORK_UNIFIED) record_unified_memory();
         request_done(wanted & WORK_UNIFIED);
         if (wanted & WORK_DEVICES) note_devices();
@@ -252,13 +261,23 @@ static void on_resource(CUpti_CallbackId event)
     }
 }
 
+static void on_code_loaded(void)
+{
+    static atomic_int is_asked;
+    if (!atomic_exchange(&is_asked, 1)) request(WORK_DRIVER, SETUP_WAIT_MS);
+}
+
 static void CUPTIAPI on_callback(void *unused, CUpti_CallbackDomain domain, CUpti_CallbackId id, const void *data)
 {
     (void)unused;
     if (getpid() != owner || atomic_load(&has_ended)) return;
     if (domain == CUPTI_CB_DOMAIN_RESOURCE) {
         on_resource(id);
-    } else if (((const CUpti_CallbackData *)data)->callbackSite == CUPTI_API_ENTER) {
+    } else if (((const CUpti_CallbackData *)data)->callbackSite != CUPTI_API_ENTER) {
+        return;
+    } else if (domain == CUPTI_CB_DOMAIN_DRIVER_API && id != CUPTI_DRIVER_TRACE_CBID_cuCtxDestroy_v2) {
+        on_code_loaded();
+    } else {
         /* A context is about to be destroyed, with what CUPTI holds of it. */
         cupti.cuptiActivityFlushAll(0);
     }
@@ -280,6 +299,19 @@ static int succeeded(CUptiResult result, const char *what)
     return 0;
 }
 
+/* Calls that a program makes to run code through the driver; the runtime loads its own with cuLibraryLoadData. */
+static const CUpti_CallbackId LOADS_CODE[] = {
+    CUPTI_DRIVER_TRACE_CBID_cuModuleLoad,
+    CUPTI_DRIVER_TRACE_CBID_cuModuleLoadData,
+    CUPTI_DRIVER_TRACE_CBID_cuModuleLoadDataEx,
+    CUPTI_DRIVER_TRACE_CBID_cuModuleLoadFatBinary,
+    CUPTI_DRIVER_TRACE_CBID_cuModuleGetFunction,
+};
+
+/* cuLaunchKernelEx and its form for streams of a thread: the runtime does not call them, libraries do (cuBLAS).
+ * Numbers of cupti_driver_cbid.h, which CUDA 11.7 does not have yet. */
+static const CUpti_CallbackId LAUNCHES[] = {652, 653};
+
 static void enable_callbacks(void)
 {
     /* Without one of these the recording is still good. */
@@ -288,6 +320,9 @@ static void enable_callbacks(void)
     cupti.cuptiEnableCallback(1, subscriber, CUPTI_CB_DOMAIN_RUNTIME_API,
                               CUPTI_RUNTIME_TRACE_CBID_cudaDeviceReset_v3020);
     cupti.cuptiEnableCallback(1, subscriber, CUPTI_CB_DOMAIN_DRIVER_API, CUPTI_DRIVER_TRACE_CBID_cuCtxDestroy_v2);
+    for (size_t i = 0; i < sizeof LOADS_CODE / sizeof *LOADS_CODE; i++) {
+        cupti.cuptiEnableCallback(1, subscriber, CUPTI_CB_DOMAIN_DRIVER_API, LOADS_CODE[i]);
+    }
 }
 
 static void set_attributes(void)
@@ -311,7 +346,6 @@ static int enable_activities(void)
         CUPTI_ACTIVITY_KIND_RUNTIME,
     };
     static const CUpti_ActivityKind WELCOME[] = {
-        CUPTI_ACTIVITY_KIND_DRIVER,
         CUPTI_ACTIVITY_KIND_MEMCPY2,
         CUPTI_ACTIVITY_KIND_OVERHEAD,
     };
@@ -320,6 +354,13 @@ static int enable_activities(void)
     }
     for (size_t i = 0; i < sizeof WELCOME / sizeof *WELCOME; i++) cupti.cuptiActivityEnable(WELCOME[i]);
     activities_leave_out_queries();
+    if (cupti.cuptiActivityEnableDriverApi == NULL) {
+        record_driver_calls();
+    } else {
+        for (size_t i = 0; i < sizeof LAUNCHES / sizeof *LAUNCHES; i++) {
+            cupti.cuptiActivityEnableDriverApi(LAUNCHES[i], 1);
+        }
+    }
     return 1;
 }
 

@@ -232,6 +232,12 @@ void fake_device_reset(void)
     callback(NULL, CUPTI_CB_DOMAIN_RUNTIME_API, 164, &data);
 }
 
+void fake_module_load(void)
+{
+    CUpti_CallbackData data = {.callbackSite = CUPTI_API_ENTER};
+    callback(NULL, CUPTI_CB_DOMAIN_DRIVER_API, 19, &data);
+}
+
 static uint32_t next_correlation(void)
 {
     pthread_mutex_lock(&lock);
