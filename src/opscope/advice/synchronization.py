@@ -13,6 +13,10 @@ from opscope.analysis.timeline.values import WaitingCall
 
 __all__ = ["RULES"]
 
+# DistributedDataParallel times its own first ten iterations and every hundredth with events.
+# Source: measureDifference in torch/csrc/distributed/c10d/reducer_cuda.cpp, PyTorch 2.11.
+_OF_LIBRARIES = frozenset({("DistributedDataParallel.forward", "cudaEventSynchronize")})
+
 
 def host_sync(case: Case, rule: Rule) -> Iterator[Advice]:
     """Waits that leave the device idle, by place."""
@@ -21,7 +25,9 @@ def host_sync(case: Case, rule: Rule) -> Iterator[Advice]:
     waits = [
         wait
         for wait in case.summary.timeline.waits
-        if span_ns and wait.idle_ns >= rule.threshold("least_idle_fraction") * span_ns
+        if (wait.operator, wait.name) not in _OF_LIBRARIES
+        and span_ns
+        and wait.idle_ns >= rule.threshold("least_idle_fraction") * span_ns
     ]
     waits.sort(key=lambda wait: (-wait.idle_ns, wait.name, wait.line or ""))
     for wait in waits[: int(rule.threshold("places"))]:
