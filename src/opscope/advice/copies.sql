@@ -5,7 +5,7 @@
 WITH passing AS (
         SELECT unnest(['aten::clone', 'aten::contiguous', 'aten::_to_copy', 'aten::to', 'aten::copy_']) AS name),
     copy_names AS (
-        SELECT name_id, family = 'transpose' OR fields ->> 'variant' = 'strided' AS is_strided
+        SELECT name_id, family = 'transpose' OR (fields ->> 'variant') = 'strided' AS is_strided
         FROM kernel_provenance WHERE family IN ('copy', 'transpose')),
     launched AS (
         SELECT a.operator_id, bool_or(coalesce(is_strided, false)) AS is_strided, sum(duration_ns) AS device_ns

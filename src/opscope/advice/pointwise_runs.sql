@@ -5,7 +5,7 @@
 WITH pointwise_names AS (
         SELECT name_id FROM kernel_provenance
         WHERE family IN ('elementwise', 'activation', 'gated_activation', 'compare', 'masked_fill', 'dropout')
-            OR (family = 'copy' AND coalesce(fields ->> 'variant', '') <> 'strided')),
+            OR (family = 'copy' AND coalesce((fields ->> 'variant'), '') <> 'strided')),
     launched AS (
         SELECT operator_id, count(*) AS launches, count(p.name_id) AS pointwise
         FROM device_activities a LEFT JOIN pointwise_names p USING (name_id)
