@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from importlib import resources
+from functools import partial
+
+from opscope.analysis import queries
 
 __all__ = ["sql"]
 
-
-def sql(name: str) -> str:
-    """The query in `NAME.sql`."""
-    return resources.files(__package__).joinpath(f"{name}.sql").read_text(encoding="utf-8")
+sql = partial(queries.sql, package="opscope.advice")

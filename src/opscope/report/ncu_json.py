@@ -113,12 +113,12 @@ def _recorded(kernel: CountedKernel) -> dict[str, Any] | None:
             "concrete": _parsed(call.concrete),
             "calls": call.calls,
             "activities_per_call": call.activities_per_call,
-            "flop_count": call.flop_count,
-            "read_bytes": call.read_bytes,
-            "written_bytes": call.written_bytes,
-            "min_bytes": call.min_bytes,
-            "evidence": call.evidence,
-            "reason": call.reason,
+            "flop_count": call.cost.flop_count,
+            "read_bytes": call.cost.read_bytes,
+            "written_bytes": call.cost.written_bytes,
+            "min_bytes": call.cost.min_bytes,
+            "evidence": call.cost.evidence,
+            "reason": call.cost.reason,
         },
     }
 

@@ -22,7 +22,7 @@ from opscope.analysis.timeline.values import (
 from opscope.report.document import Block, Code, Column, FactList, Table, Text, numeric
 from opscope.units import format_count, format_duration, format_fraction
 
-__all__ = ["has_timeline", "time_blocks", "time_facts"]
+__all__ = ["has_timeline", "time_blocks"]
 
 _GAP_ROWS = 5
 _WAIT_ROWS = 5
@@ -32,20 +32,6 @@ _UNKNOWN = "–"
 def has_timeline(summary: Summary) -> bool:
     """Whether any device's span is known."""
     return bool(summary.timeline.partitions)
-
-
-def time_facts(summary: Summary) -> list[tuple[str, Text]]:
-    """Idle time by cause, of all devices together."""
-    idle_ns: dict[IdleCause, int] = {}
-    for partition in summary.timeline.partitions:
-        for cause, ns in partition.idle_by_cause.items():
-            idle_ns[cause] = idle_ns.get(cause, 0) + ns
-    span_ns = sum(partition.span_ns for partition in summary.timeline.partitions)
-    if not span_ns:
-        return []
-    causes = sorted(((ns, cause) for cause, ns in idle_ns.items() if ns), key=lambda item: -item[0])
-    parts = [f"{_words(cause)} {format_fraction(ns / span_ns)}" for ns, cause in causes]
-    return [("Idle, of the span", ", ".join(parts) or "none")]
 
 
 def time_blocks(summary: Summary) -> tuple[Block, ...]:

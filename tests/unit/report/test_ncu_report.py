@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from opscope.analysis.cost.call_cost import CallCost
 from opscope.analysis.counters.analyze import analyze_counters
 from opscope.analysis.counters.values import CountedKernel, CounterAnalysis, Match, RecordedCall
 from opscope.provenance.kernel_names import decode
@@ -31,7 +32,14 @@ def made(*, command: str | None = None, **values: float) -> CounterAnalysis:
         Occupancy(0.5, 0.25, 2.0, {"registers": 2, "threads": 4}),
     )  # fmt: skip
     call = RecordedCall(
-        "aten::x", None, "[[8, 2], [], [[1], [2]]]", None, None, 1, 1.0, read_bytes=100, written_bytes=100
+        "aten::x",
+        None,
+        "[[8, 2], [], [[1], [2]]]",
+        None,
+        None,
+        1,
+        1.0,
+        cost=CallCost(read_bytes=100, written_bytes=100),
     )
     kernel = CountedKernel(counters, "k", decode("k"), Match.ORDER, call, ("aten::x",), 3, 1.0, 9_000)
     return CounterAnalysis(

@@ -20,7 +20,7 @@ from opscope.hardware.devices import DataType
 from opscope.model.schema import Attribution
 from opscope.model.session import Session
 
-__all__ = ["COST_TABLES", "CostedCall", "ReplayChoice", "fill_costs", "read_costs"]
+__all__ = ["COST_TABLES", "CostedCall", "ReplayChoice", "cost_of_row", "fill_costs", "read_costs"]
 
 COST_TABLES = ("call_costs", "activity_costs")
 _DONE = "costs"
@@ -150,8 +150,9 @@ def _raw(text: str | None) -> msgspec.Raw | None:
     return None if text is None else msgspec.Raw(text.encode())
 
 
-def _costed(row: dict[str, Any]) -> CostedCall:
-    cost = CallCost(
+def cost_of_row(row: dict[str, Any]) -> CallCost:
+    """The cost in a row of `call_costs`."""
+    return CallCost(
         flop_count=row["flop_count"],
         flop_source=None if row["flop_source"] is None else FlopSource(row["flop_source"]),
         read_bytes=row["read_bytes"],
@@ -160,6 +161,9 @@ def _costed(row: dict[str, Any]) -> CostedCall:
         evidence=None if row["evidence"] is None else CostEvidence(row["evidence"]),
         reason=row["reason"],
     )
+
+
+def _costed(row: dict[str, Any]) -> CostedCall:
     return CostedCall(
         call_id=row["call_id"],
         name=row["name"],
@@ -171,5 +175,5 @@ def _costed(row: dict[str, Any]) -> CostedCall:
         attribution=row["attribution"],
         calls=row["calls"],
         self_device_ns=row["self_device_ns"],
-        cost=cost,
+        cost=cost_of_row(row),
     )

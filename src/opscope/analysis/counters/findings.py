@@ -252,20 +252,20 @@ def _reads(kernel: CountedKernel) -> str:
     """How often inputs are read: counted, or what follows if outputs are written once."""
     read, moved = kernel.counters.count(Quantity.DRAM_READ_BYTES), kernel.counters.dram_bytes
     call = kernel.call
-    if call is None or not call.read_bytes:
+    if call is None or not call.cost.read_bytes:
         return ""
     if read is not None:
-        return f" (it reads its inputs {read / call.read_bytes:.1f} times)"
-    if moved is None or call.written_bytes is None:
+        return f" (it reads its inputs {read / call.cost.read_bytes:.1f} times)"
+    if moved is None or call.cost.written_bytes is None:
         return ""
-    rest = (moved - call.written_bytes) / call.read_bytes
+    rest = (moved - call.cost.written_bytes) / call.cost.read_bytes
     return f" (if it writes its outputs once, it reads its inputs {rest:.1f} times)"
 
 
 def _read_evidence(kernel: CountedKernel) -> dict[str, Any]:
     return {
         "dram_read_bytes": kernel.counters.count(Quantity.DRAM_READ_BYTES),
-        "min_read_bytes": kernel.call.read_bytes if kernel.call else None,
+        "min_read_bytes": kernel.call.cost.read_bytes if kernel.call else None,
     }
 
 

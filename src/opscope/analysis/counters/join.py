@@ -14,7 +14,7 @@ from statistics import median_low
 
 import numpy as np
 
-from opscope.analysis.cost.session_costs import fill_costs
+from opscope.analysis.cost.session_costs import cost_of_row, fill_costs
 from opscope.analysis.counters.values import CountedKernel, Match, RecordedCall
 from opscope.analysis.queries import sql
 from opscope.model.session import Session
@@ -85,10 +85,11 @@ def _recording(session: Session, names: Sequence[str]) -> _Recording:
 def _launches(session: Session, names: Sequence[str]) -> list[_Launch]:
     fill_costs(session)
     rows = session.query(sql("counted_launches"), [sorted(set(names))])
-    return [_Launch((name, _extent(rest[0:3]), _extent(rest[3:6])), *rest[6:]) for name, *rest in rows]
+    return [_Launch((name, extent(rest[0:3]), extent(rest[3:6])), *rest[6:]) for name, *rest in rows]
 
 
-def _extent(sizes: Sequence[int | None]) -> Extent | None:
+def extent(sizes: Sequence[int | None]) -> Extent | None:
+    """Blocks or threads along x, y and z; None where one is unknown."""
     x, y, z = sizes
     return None if x is None or y is None or z is None else (x, y, z)
 
@@ -105,11 +106,7 @@ def _calls(session: Session, call_ids: set[int]) -> dict[int, RecordedCall]:
             calls=row["calls"],
             attribution=row["attribution"],
             activities_per_call=row["activities"] / row["calls"],
-            flop_count=row["flop_count"],
-            read_bytes=row["read_bytes"],
-            written_bytes=row["written_bytes"],
-            evidence=row["evidence"],
-            reason=row["reason"],
+            cost=cost_of_row(row),
         )
         for row in rows
     }

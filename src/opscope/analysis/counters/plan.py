@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from opscope.analysis.counters.command import kernel_filter
-from opscope.analysis.counters.join import recorded_name
+from opscope.analysis.counters.join import extent, recorded_name
 from opscope.analysis.queries import sql
 from opscope.errors import CaptureError, InputError
 from opscope.model.session import Session
@@ -51,7 +51,7 @@ def plan_by_recording(session: Session, *, kernels: int, limit: int) -> Plan:
         InputError: It holds no kernels.
     """
     launches = [
-        Launch(name, _extent(sizes[0:3]), _extent(sizes[3:6]), sizes[6])
+        Launch(name, extent(sizes[0:3]), extent(sizes[3:6]), sizes[6])
         for name, *sizes in session.query(sql("step_launches"))
     ]
     names = longest_kernels(launches, kernels)
@@ -96,8 +96,3 @@ def _plan(matches: KernelFilter, window: Window, launches: Sequence[Launch], nam
     total_ns = sum(launch.duration_ns for launch in launches)
     covered = window.covered_ns / total_ns if total_ns else 0.0
     return Plan(matches, window.start, window.end - window.start, covered, names)
-
-
-def _extent(sizes: Sequence[int | None]) -> tuple[int, int, int] | None:
-    x, y, z = sizes
-    return None if x is None or y is None or z is None else (x, y, z)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from opscope.analysis.cost.call_cost import UNKNOWN_COST, CallCost
 from opscope.analysis.counters.thresholds import threshold
 from opscope.model.finding import Finding
 from opscope.provenance.kernel_names import DecodedKernel
@@ -89,11 +90,7 @@ class RecordedCall:
         attribution: Of launches of no operator, how they were launched (a value of `Attribution`).
         calls: How many.
         activities_per_call: Kernels, copies and memory sets that one call issues.
-        flop_count: Of one call; None where unknown, so the bytes.
-        read_bytes: Distinct bytes of its inputs.
-        written_bytes: Distinct bytes of its outputs.
-        evidence: How they are known.
-        reason: Why not.
+        cost: What one call must do at least.
     """
 
     operator: str | None
@@ -104,18 +101,7 @@ class RecordedCall:
     calls: int
     activities_per_call: float
     attribution: str | None = None
-    flop_count: int | None = None
-    read_bytes: int | None = None
-    written_bytes: int | None = None
-    evidence: str | None = None
-    reason: str | None = None
-
-    @property
-    def min_bytes(self) -> int | None:
-        """Least bytes between device memory and the chip."""
-        if self.read_bytes is None or self.written_bytes is None:
-            return None
-        return self.read_bytes + self.written_bytes
+    cost: CallCost = UNKNOWN_COST
 
 
 @dataclass(frozen=True)
@@ -163,7 +149,7 @@ class CountedKernel:
         """Least bytes of the call, if this kernel is all that the call issues."""
         if self.call is None or self.call.activities_per_call != 1:
             return None
-        return self.call.min_bytes
+        return self.call.cost.min_bytes
 
     @property
     def traffic_ratio(self) -> float | None:
@@ -185,8 +171,8 @@ class CountedKernel:
             return (
                 f"a call issues {self.call.activities_per_call:.3g} device activities, of which this is one"
             )
-        if not self.call.min_bytes:
-            return self.call.reason or "the least bytes of the call are unknown"
+        if not self.call.cost.min_bytes:
+            return self.call.cost.reason or "the least bytes of the call are unknown"
         return "the report holds no bytes of device memory"
 
 

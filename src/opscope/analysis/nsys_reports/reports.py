@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
 
+from opscope.analysis.queries import sql
 from opscope.errors import InputError
 from opscope.model.session import Session
 from opscope.provenance.kernel_names import decode
@@ -119,8 +119,7 @@ def _statistics(session: Session, style: str) -> list[_Row]:
         _base_name(name) if style == "base" else recorded or _operation_name(name)
         for _, name, recorded in names
     ]
-    query = resources.files(__package__).joinpath("statistics.sql").read_text(encoding="utf-8")
-    return session.records(query, [[one for one, _, _ in names], labels])
+    return session.records(sql("nsys_reports/statistics"), [[one for one, _, _ in names], labels])
 
 
 _COPY = re.compile(r"Memcpy (?P<unified>Unified )?(?P<source>[HDAP])to(?P<target>[HDAP])\b")

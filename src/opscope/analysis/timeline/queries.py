@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from importlib import resources
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from opscope.analysis import queries
 from opscope.attribution.nesting import Int64
 from opscope.model.session import Session
 
@@ -17,9 +18,7 @@ __all__ = ["Columns", "by_thread", "columns", "distinct", "sql"]
 Columns = dict[str, npt.NDArray[Any]]
 
 
-def sql(name: str) -> str:
-    """The query in `NAME.sql`."""
-    return resources.files(__package__).joinpath(f"{name}.sql").read_text(encoding="utf-8")
+sql = partial(queries.sql, package="opscope.analysis.timeline")
 
 
 def columns(session: Session, name: str, parameters: Any = None) -> Columns:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from opscope.analysis.cost.call_cost import CallCost
 from opscope.analysis.counters.analyze import analyze_counters
 from opscope.analysis.counters.findings import counter_findings
 from opscope.analysis.counters.stalls import STALLS
@@ -177,7 +178,14 @@ def recorded(
     if read is not None:
         values[Quantity.DRAM_READ_BYTES] = read
     call = RecordedCall(
-        "aten::x", None, None, None, None, 1, 1.0, read_bytes=least // 2, written_bytes=least // 2
+        "aten::x",
+        None,
+        None,
+        None,
+        None,
+        1,
+        1.0,
+        cost=CallCost(read_bytes=least // 2, written_bytes=least // 2),
     )
     return counted(kernel(values=values), match=Match.SAME_CALL, call=call, **fields)
 

@@ -126,48 +126,36 @@ static void put_kernel(const Kernel *from)
     record_file_put(CHUNK_KERNELS, &to, sizeof to);
 }
 
+/* CUPTI's two kinds of copies have the same fields, but for the devices of one between two. */
+#define PUT_COPY(from, of_source, of_target)                                                                           \
+    record_file_put(CHUNK_COPIES,                                                                                      \
+                    &(struct copy_record){                                                                             \
+                        .start_ns = (from)->start,                                                                     \
+                        .end_ns = (from)->end,                                                                         \
+                        .size_bytes = (from)->bytes,                                                                   \
+                        .graph_node = (from)->graphNodeId,                                                             \
+                        .correlation = (from)->correlationId,                                                          \
+                        .device = (from)->deviceId,                                                                    \
+                        .context = (from)->contextId,                                                                  \
+                        .stream = (from)->streamId,                                                                    \
+                        .graph = (from)->graphId,                                                                      \
+                        .source_device = (of_source),                                                                  \
+                        .target_device = (of_target),                                                                  \
+                        .kind = (from)->copyKind,                                                                      \
+                        .source = (from)->srcKind,                                                                     \
+                        .target = (from)->dstKind,                                                                     \
+                        .flags = (from)->flags,                                                                        \
+                    },                                                                                                 \
+                    sizeof(struct copy_record))
+
 static void put_copy(const Copy *from)
 {
-    struct copy_record to = {
-        .start_ns = from->start,
-        .end_ns = from->end,
-        .size_bytes = from->bytes,
-        .graph_node = from->graphNodeId,
-        .correlation = from->correlationId,
-        .device = from->deviceId,
-        .context = from->contextId,
-        .stream = from->streamId,
-        .graph = from->graphId,
-        .source_device = UINT32_MAX,
-        .target_device = UINT32_MAX,
-        .kind = from->copyKind,
-        .source = from->srcKind,
-        .target = from->dstKind,
-        .flags = from->flags,
-    };
-    record_file_put(CHUNK_COPIES, &to, sizeof to);
+    PUT_COPY(from, UINT32_MAX, UINT32_MAX);
 }
 
 static void put_peer_copy(const PeerCopy *from)
 {
-    struct copy_record to = {
-        .start_ns = from->start,
-        .end_ns = from->end,
-        .size_bytes = from->bytes,
-        .graph_node = from->graphNodeId,
-        .correlation = from->correlationId,
-        .device = from->deviceId,
-        .context = from->contextId,
-        .stream = from->streamId,
-        .graph = from->graphId,
-        .source_device = from->srcDeviceId,
-        .target_device = from->dstDeviceId,
-        .kind = from->copyKind,
-        .source = from->srcKind,
-        .target = from->dstKind,
-        .flags = from->flags,
-    };
-    record_file_put(CHUNK_COPIES, &to, sizeof to);
+    PUT_COPY(from, from->srcDeviceId, from->dstDeviceId);
 }
 
 static void put_set(const Set *from)
