@@ -36,8 +36,8 @@ EXPLAINED_KERNELS = 6
 QUICK = frozenset((
     "opscope-bert_h200", "traces-misc_ops_fp32", "traces-own_kernels", "traces-gpt2_compile_cudagraph_bf16",
     "recorded-triton_kernel", "traces-public-HTA-cpu_only-rank-34.Jul_15_10_52_41.1074.pt.trace",
-    "traces-nsys-mock.sqlite", "compare-traces-h200-bert_bs8_seq128_infer-bert_eager_attn.json", "ncu-ops.ncu-rep",
-    "benchmarks-results-h200_gelu",
+    "traces-nsys-mock.sqlite", "compare-traces-h200-bert_bs8_seq128_infer-bert_eager_attn.json",
+    "ncu-ops.ncu-rep", "benchmarks-results-h200_gelu",
 ))  # fmt: skip
 
 Commands = Callable[[str, Path], Iterator[list[str]]]
@@ -196,6 +196,8 @@ def test_verbs_say_what_they_always_said(
     if pytestconfig.getoption("--update-golden"):
         OUTPUTS.mkdir(exist_ok=True)
         source.expectation.write_bytes(lzma.compress(found.encode(), preset=9))
+    if not source.expectation.exists():
+        pytest.skip(f"no {source.expectation.name} yet: --update-golden writes it")
     expected = read(source)
     if found != expected:
         changed = difference(expected, found)
