@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from opscope.analysis.static_occupancy import BLOCK_SIZES, KernelNeed, StaticOccupancy, static_occupancy
+from opscope.hardware.occupancy import BLOCK_SIZES, KernelNeed, StaticOccupancy, static_occupancy
 from opscope.model.finding import Finding
 from opscope.toolchain.nvcc.findings import findings_of
 from opscope.toolchain.nvcc.launch_text import small_launches

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from opscope.analysis.counters.command import kernel_filter, suggest_command
 from opscope.analysis.efficiency import Bound, Efficiency, Roofline
 from opscope.analysis.launch_quality import LaunchQuality
-from opscope.analysis.occupancy import Limiter
 from opscope.analysis.queries import sql
 from opscope.analysis.totals import KernelTotal, OperatorTotal
+from opscope.hardware.occupancy import Limiter
 from opscope.model.session import Session
 from opscope.text_enum import TextEnum
 
@@ -153,9 +153,9 @@ _LIMITERS = {
 
 
 def _occupancy(launch: LaunchQuality | None) -> str | None:
-    if launch is None or launch.residency is None or launch.occupancy is None:
+    if launch is None or launch.active is None or launch.occupancy is None:
         return None
-    held = launch.residency
+    held = launch.active
     limited = " and ".join(_LIMITERS[limiter] for limiter in held.limiters)
     text = (
         f"{100 * launch.occupancy:.0f} % of the warps a multiprocessor holds ({held.warps_per_sm} of "
@@ -163,8 +163,8 @@ def _occupancy(launch: LaunchQuality | None) -> str | None:
     )
     if launch.idle_sm_count:
         return f"{text}; {launch.blocks:,} blocks leave {launch.idle_sm_count} of {launch.sm_count} idle"
-    if launch.waves is not None and launch.tail_loss is not None:
-        text += f"; {launch.waves:.2f} waves, {100 * launch.tail_loss:.0f} % of their slots empty"
+    if launch.waves is not None:
+        text += f"; {launch.waves.count:.2f} waves, {100 * launch.waves.tail_loss:.0f} % of their slots empty"
     return text
 
 

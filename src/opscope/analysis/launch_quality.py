@@ -1,99 +1,90 @@
-"""How well launches fill the device: occupancy and its limiter, waves and their tail, partial warps.
+"""How the launches of a Session run: how each is parallel, and how well it fills the device.
 
 Facts of the recorded geometry and of the device alone, per launch configuration; no guess at what a kernel
-does with its blocks. The recorder's own estimate stands beside the theoretical occupancy.
+does with its blocks.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from opscope.analysis.common_device import common_device
-from opscope.analysis.occupancy import WARP_SIZE, Limiter, Residency, Waves, recorder_estimate
-from opscope.analysis.parallelism.facts import DeviceFacts, LaunchFacts
-from opscope.analysis.parallelism.filling import resident_blocks, waves
+from opscope.analysis.cost.arguments import parse_arguments
+from opscope.analysis.parallelism import (
+    LaunchExplanation,
+    LaunchFacts,
+    explain,
+    parse_compile_arguments,
+)
 from opscope.analysis.queries import sql
-from opscope.analysis.totals import KernelTotal, LaunchGeometry, geometry_of
+from opscope.analysis.totals import KernelTotal, LaunchGeometry, OperatorTotal, geometry_of
+from opscope.hardware.occupancy import WARP_SIZE, ActiveBlocks, Limiter, Waves
 from opscope.model.session import Session
 from opscope.provenance.kernel_names import decode
 
-__all__ = [
-    "LaunchQuality",
-    "QualityTotal",
-    "geometry_quality",
-    "kernel_quality",
-    "launch_quality",
-    "quality_by_kernel",
-    "quality_by_operator",
-    "total_quality",
-]
+__all__ = ["ExplainedLaunch", "LaunchQuality", "launch_explanations", "launch_quality"]
 
-_Key = TypeVar("_Key", bound=Hashable)
+_GEOMETRIES = 2  # configurations of one kernel that are explained, the longest first
 
 
 @dataclass(frozen=True)
 class LaunchQuality:
-    """One launch configuration of a kernel under one operator; None is unknown.
+    """One launch configuration of a kernel under one operator; None is unknown, no operator too."""
 
-    Attributes:
-        operator: None for launches of no operator.
-        geometry: As recorded.
-        blocks: Of the grid.
-        threads: Of a block.
-        residency: Blocks that one multiprocessor holds of it, with the limiters; None without registers,
-            shared memory or the device's limits.
-        filled: How the grid fills the device; None without residency or multiprocessors.
-        sm_count: Multiprocessors of the device.
-        expected_estimate: What the recorder would estimate of the same numbers.
-    """
-
-    kernel: str
-    operator: str | None
-    geometry: LaunchGeometry
-    blocks: int | None = None
-    threads: int | None = None
-    residency: Residency | None = None
-    filled: Waves | None = None
-    sm_count: int | None = None
-    expected_estimate: float | None = None
+    launch: LaunchFacts
+    operator: str | None = None
 
     @property
-    def calls(self) -> int:
-        """Launches."""
-        return self.geometry.calls
+    def kernel(self) -> str:
+        """The kernel's name."""
+        return self.launch.kernel.name
+
+    @property
+    def geometry(self) -> LaunchGeometry:
+        """As recorded."""
+        return self.launch.geometry
 
     @property
     def total_ns(self) -> int:
-        """Their device time."""
+        """Device time of the launches."""
         return self.geometry.total_ns
+
+    @property
+    def blocks(self) -> int | None:
+        """Of the grid."""
+        return self.launch.block_count
+
+    @property
+    def threads(self) -> int | None:
+        """Of a block."""
+        return self.launch.thread_count
+
+    @property
+    def sm_count(self) -> int | None:
+        """Multiprocessors of the device."""
+        return self.launch.sm_count
+
+    @property
+    def active(self) -> ActiveBlocks | None:
+        """Active blocks of a multiprocessor; None without registers, shared memory or the device's limits."""
+        return self.launch.active
+
+    @property
+    def waves(self) -> Waves | None:
+        """How the grid fills the device; None without active blocks or multiprocessors."""
+        return self.launch.waves
 
     @property
     def occupancy(self) -> float | None:
         """Resident warps of a full multiprocessor over the most there can be, 0–1."""
-        return None if self.residency is None else self.residency.occupancy
+        return None if self.active is None else self.active.occupancy
 
     @property
     def limiters(self) -> tuple[Limiter, ...]:
         """The resources that allow no more blocks."""
-        return () if self.residency is None else self.residency.limiters
-
-    @property
-    def waves(self) -> float | None:
-        """Blocks over the blocks that the whole device holds."""
-        return None if self.filled is None else self.filled.count
-
-    @property
-    def tail_loss(self) -> float | None:
-        """Share of the slots of all waves that stay empty, 0–1."""
-        return None if self.filled is None else self.filled.tail_loss
-
-    @property
-    def occupancy_estimate(self) -> float | None:
-        """The recorder's own estimate, 0–1, which small grids lower."""
-        return self.geometry.occupancy_estimate
+        return () if self.active is None else self.active.limiters
 
     @property
     def idle_sm_count(self) -> int | None:
@@ -107,7 +98,7 @@ class LaunchQuality:
         """Fewer blocks than one wave: certain below one block per multiprocessor, whatever one holds."""
         if self.idle_sm_count:
             return True
-        return None if self.filled is None else self.filled.count < 1
+        return None if self.waves is None else self.waves.count < 1
 
     @property
     def partial_warp_loss(self) -> float | None:
@@ -119,26 +110,13 @@ class LaunchQuality:
 
 
 @dataclass(frozen=True)
-class QualityTotal:
-    """Launch configurations together, weighted by device time: means over the time for which each is known.
+class ExplainedLaunch:
+    """One launch configuration and its explanation; `shapes` are the arguments of its call, as JSON."""
 
-    Attributes:
-        total_ns: Device time of the kernels.
-        known_ns: The part of it whose waves are known.
-        occupancy: Theoretical occupancy.
-        tail_loss: Share of slots that stay empty.
-        underfilled_ns: Device time of launches with fewer blocks than one wave.
-        partial_warp_ns: Device time of launches whose blocks end in a partial warp.
-        limiters: Device time by the resource that limits occupancy; a launch with two counts in both.
-    """
-
-    total_ns: int
-    known_ns: int
-    occupancy: float | None
-    tail_loss: float | None
-    underfilled_ns: int
-    partial_warp_ns: int
-    limiters: Mapping[Limiter, int]
+    kernel: str
+    geometry: LaunchGeometry
+    explanation: LaunchExplanation
+    shapes: str | None
 
 
 def launch_quality(
@@ -153,70 +131,50 @@ def launch_quality(
     rows = session.records(sql("launches")) if launches is None else launches
     device = common_device(session)
     found = [
-        geometry_quality(row["name"], geometry_of(row), device, operator=row["operator"])
+        LaunchQuality(LaunchFacts(decode(row["name"]), geometry_of(row), device=device), row["operator"])
         for row in rows
         if row["kind"] == "kernel"
     ]
     return tuple(sorted(found, key=lambda one: (-one.total_ns, one.kernel, one.operator or "")))
 
 
-def geometry_quality(
-    kernel: str, geometry: LaunchGeometry, device: DeviceFacts | None, *, operator: str | None = None
-) -> LaunchQuality:
-    """The quality of one launch configuration on a device."""
-    launch = LaunchFacts(decode(kernel), geometry, device=device)
-    held, sm_count = resident_blocks(launch), launch.sm_count
-    blocks, threads = launch.block_count, launch.thread_count
-    estimate = None
-    if held is not None and blocks and threads and sm_count:
-        estimate = recorder_estimate(held, blocks=blocks, threads=threads, sm_count=sm_count)
-    return LaunchQuality(kernel, operator, geometry, blocks, threads, held, waves(launch), sm_count, estimate)
+def launch_explanations(
+    session: Session,
+    operators: Iterable[OperatorTotal],
+    kernels: Iterable[KernelTotal] = (),
+    *,
+    torch_version: str | None = None,
+) -> dict[tuple[str | None, str], tuple[ExplainedLaunch, ...]]:
+    """Explanations by (operator name, kernel name); the operator is None for `kernels` of whichever one."""
+    wanted = [
+        (owner, kernel, geometry)
+        for owner, of in [*((one.name, one.kernels) for one in operators), (None, tuple(kernels))]
+        for kernel in of
+        for geometry in (kernel.geometries or (_bare(kernel),))[:_GEOMETRIES]
+    ]
+    ids = sorted({one.example_operator_id for _, _, one in wanted if one.example_operator_id is not None})
+    calls = {row["operator_id"]: row for row in session.records(sql("example_calls"), [ids])}
+    device = common_device(session)
+    found: dict[tuple[str | None, str], tuple[ExplainedLaunch, ...]] = {}
+    for owner, kernel, geometry in wanted:
+        row = calls.get(geometry.example_operator_id) or {}
+        arguments = {column: row.get(column) for column in ("shapes", "types", "strides", "concrete")}
+        told = explain(
+            LaunchFacts(
+                kernel=decode(kernel.name),
+                geometry=geometry,
+                call=parse_arguments(row["name"], **arguments) if row else None,
+                device=device,
+                compile_arguments=parse_compile_arguments(row.get("kernel_kwargs")),
+                torch_version=torch_version,
+                size_bytes=None if kernel.size_bytes is None else kernel.size_bytes // kernel.calls,
+            )
+        )
+        if told is not None:
+            one = ExplainedLaunch(kernel.name, geometry, told, arguments["shapes"])
+            found[owner, kernel.name] = (*found.get((owner, kernel.name), ()), one)
+    return found
 
 
-def kernel_quality(kernel: KernelTotal, device: DeviceFacts | None) -> tuple[LaunchQuality, ...]:
-    """The quality of a kernel's launch configurations, most device time first."""
-    return tuple(geometry_quality(kernel.name, geometry, device) for geometry in kernel.geometries)
-
-
-def quality_by_operator(launches: Iterable[LaunchQuality]) -> dict[str | None, QualityTotal]:
-    """Totals by operator; None is for launches of no operator."""
-    return _totals(launches, lambda launch: launch.operator)
-
-
-def quality_by_kernel(launches: Iterable[LaunchQuality]) -> dict[str, QualityTotal]:
-    """Totals by kernel name, whoever launched it."""
-    return _totals(launches, lambda launch: launch.kernel)
-
-
-def total_quality(launches: Iterable[LaunchQuality]) -> QualityTotal:
-    """All of these launches together."""
-    known = list(launches)
-    filled = [(one.filled, one.total_ns) for one in known if one.filled is not None and one.total_ns]
-    limiters: dict[Limiter, int] = defaultdict(int)
-    for one in known:
-        for limiter in one.limiters:
-            limiters[limiter] += one.total_ns
-    return QualityTotal(
-        total_ns=sum(one.total_ns for one in known),
-        known_ns=sum(total_ns for _, total_ns in filled),
-        occupancy=_mean((waves.residency.occupancy, total_ns) for waves, total_ns in filled),
-        tail_loss=_mean((waves.tail_loss, total_ns) for waves, total_ns in filled),
-        underfilled_ns=sum(one.total_ns for one in known if one.is_underfilled),
-        partial_warp_ns=sum(one.total_ns for one in known if one.partial_warp_loss),
-        limiters=dict(limiters),
-    )
-
-
-def _totals(
-    launches: Iterable[LaunchQuality], key: Callable[[LaunchQuality], _Key]
-) -> dict[_Key, QualityTotal]:
-    groups: dict[_Key, list[LaunchQuality]] = defaultdict(list)
-    for launch in launches:
-        groups[key(launch)].append(launch)
-    return {name: total_quality(alike) for name, alike in groups.items()}
-
-
-def _mean(weighted: Iterable[tuple[float, int]]) -> float | None:
-    pairs = list(weighted)
-    weight = sum(total_ns for _, total_ns in pairs)
-    return sum(value * total_ns for value, total_ns in pairs) / weight if weight else None
+def _bare(kernel: KernelTotal) -> LaunchGeometry:
+    return LaunchGeometry(None, None, None, None, None, kernel.calls, kernel.total_ns)

@@ -15,8 +15,12 @@ from opscope.analysis.accuracy import Accuracy, measure_accuracy
 from opscope.analysis.common_device import common_device
 from opscope.analysis.efficiency import Efficiency
 from opscope.analysis.improvement import OperatorImprovement, find_improvements
-from opscope.analysis.launch_accounts import LaunchAccount, launch_accounts
-from opscope.analysis.launch_quality import LaunchQuality, launch_quality
+from opscope.analysis.launch_quality import (
+    ExplainedLaunch,
+    LaunchQuality,
+    launch_explanations,
+    launch_quality,
+)
 from opscope.analysis.program.totals import program_totals
 from opscope.analysis.program.values import ProgramTotals
 from opscope.analysis.provenance import read_provenance
@@ -109,7 +113,7 @@ class Summary:
     torch_version: str | None = None
     torch_version_grade: Grade | None = None
     torch_version_reason: str | None = None
-    accounts: Mapping[tuple[str | None, str], tuple[LaunchAccount, ...]] = field(default_factory=dict)
+    accounts: Mapping[tuple[str | None, str], tuple[ExplainedLaunch, ...]] = field(default_factory=dict)
     efficiency: Efficiency = field(default_factory=Efficiency)
     limits_reason: str | None = None
     quality: tuple[LaunchQuality, ...] = ()
@@ -203,7 +207,7 @@ def summarize(
         torch_version=provenance.torch_version,
         torch_version_grade=provenance.torch_version_grade,
         torch_version_reason=provenance.torch_version_reason,
-        accounts=launch_accounts(
+        accounts=launch_explanations(
             session,
             (operator for operator in operators if operator.self_device_ns > 0),
             kernels,

@@ -19,11 +19,11 @@ from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
 from opscope.analysis.compiled_file import CompiledFile, examine_compilation
-from opscope.analysis.static_occupancy import BLOCK_SIZES
 from opscope.cli.console import print_document, print_json, refuse_existing, say_wrote, status
 from opscope.errors import InputError
 from opscope.hardware.architectures import architecture
 from opscope.hardware.lookup import search_devices
+from opscope.hardware.occupancy import BLOCK_SIZES
 from opscope.kernels.disassembly import file_sass
 from opscope.kernels.ptx_text import ptx_functions
 from opscope.kernels.symbols import demangled

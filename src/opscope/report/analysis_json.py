@@ -22,9 +22,8 @@ from opscope.report.efficiency_json import (
     roofline_record,
     timeline_record,
 )
-from opscope.report.improvement_section import improvement_record
 from opscope.report.json_export import from_json_text
-from opscope.report.launch_account import account_records
+from opscope.report.kernel_section import improvement_record, launch_records
 from opscope.report.provenance_json import (
     accuracy_record,
     decoded_record,
@@ -162,7 +161,7 @@ def operator_record(summary: Summary, operator: OperatorTotal) -> dict[str, Any]
         "kernels": [
             {
                 **kernel_record(kernel, summary.efficiency.kernels.get((operator.name, kernel.name))),
-                "parallelism": account_records(summary, operator.name, kernel.name),
+                "parallelism": launch_records(summary, operator.name, kernel.name),
             }
             for kernel in operator.kernels
         ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from opscope.analysis.explanation import Explanation, KernelUse, Subject, is_file
+from opscope.analysis.kernel_titles import kernel_title
 from opscope.analysis.provenance import NativeFunctionUse
 from opscope.analysis.totals import LaunchGeometry, OperatorTotal
 from opscope.model.location import SourceLocation
@@ -30,9 +31,7 @@ from opscope.report.function_tables import (
     file_functions,
     operator_functions,
 )
-from opscope.report.kernel_section import kernel_facts, kernel_meaning
-from opscope.report.kernel_title import distinct_titles, kernel_title
-from opscope.report.launch_account import account_blocks
+from opscope.report.kernel_section import distinct_titles, kernel_facts, kernel_meaning, launch_blocks
 from opscope.report.provenance_section import (
     entry_fact,
     function_facts,
@@ -225,7 +224,7 @@ def _kernel_blocks(use: KernelUse, explanation: Explanation) -> tuple[Block, ...
     if use.total is not None and use.total.geometries:
         blocks.append(_geometry_table(use.total.geometries))
     if use.total is not None and explanation.summary is not None:
-        blocks.extend(account_blocks(explanation.summary, explanation.owner, use.facts.name))
+        blocks.extend(launch_blocks(explanation.summary, explanation.owner, use.facts.name))
     return tuple(blocks)
 
 

@@ -11,7 +11,7 @@ from opscope._version import __version__
 from opscope.analysis.explanation import Explanation, KernelUse
 from opscope.report.analysis_json import kernel_record, operator_record
 from opscope.report.explanation import SourceReader
-from opscope.report.launch_account import account_records
+from opscope.report.kernel_section import launch_records
 from opscope.report.provenance_json import (
     decoded_record,
     kernel_source_record,
@@ -70,6 +70,6 @@ def _kernel(use: KernelUse, explanation: Explanation) -> dict[str, Any]:
             for operator, part in use.operators
         ],
         "parallelism": (
-            [] if summary is None else account_records(summary, explanation.owner, use.facts.name)
+            [] if summary is None else launch_records(summary, explanation.owner, use.facts.name)
         ),
     }

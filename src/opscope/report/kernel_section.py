@@ -1,19 +1,37 @@
-"""What a kernel's name says and where its code lies, as facts for readers."""
+"""What is known of one kernel, as blocks of a report and JSON: its name, its launches, what to improve."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from opscope.analysis.improvement import OperatorImprovement
+from opscope.analysis.kernel_titles import kernel_title
+from opscope.analysis.launch_quality import ExplainedLaunch
+from opscope.analysis.parallelism import Heading, Statement
 from opscope.analysis.provenance import KernelFacts
+from opscope.analysis.summary import Summary
 from opscope.model.evidence import Grade
 from opscope.provenance.kernel_names.families import FAMILIES
-from opscope.report.document import Code, Inline, Text
+from opscope.report.document import Block, Code, CodeBlock, FactList, Inline, Paragraph, Text
+from opscope.report.json_export import from_json_text
 from opscope.report.provenance_section import graded, location_text
 
-__all__ = ["kernel_facts", "kernel_meaning"]
+__all__ = [
+    "distinct_titles",
+    "improvement_blocks",
+    "improvement_record",
+    "kernel_facts",
+    "kernel_meaning",
+    "kernel_title",
+    "launch_blocks",
+    "launch_records",
+]
+
 
 _MEANINGS = {family.name: family.meaning for family in FAMILIES}
+_WAVE_FIELDS = ("blocks", "slots", "count", "tail_fraction")
 _UNITS = 4
 _LONG_ARGUMENT = 48  # characters; longer template arguments get a line of their own
 
@@ -148,3 +166,128 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "fused_operators": _fused,
     "fused_operators_may_be_cut": lambda value: "and perhaps others" if value else "",
 }
+
+
+def distinct_titles(kernels: Sequence[KernelFacts]) -> list[Code]:
+    """A title for each kernel; where several have the same one, their names."""
+    titles = [kernel_title(facts) for facts in kernels]
+    counts = Counter(titles)
+    return [
+        Code(title if counts[title] == 1 else facts.name)
+        for title, facts in zip(titles, kernels, strict=True)
+    ]
+
+
+_TITLES = {
+    Heading.PARALLEL_OVER: "Parallel over",
+    Heading.BLOCK_COMPUTES: "One thread block",
+    Heading.LAUNCH: "Launch",
+    Heading.WAVES: "Waves",
+    Heading.MEMORY: "Memory",
+    Heading.SYNCHRONIZATION: "Synchronization",
+    Heading.ALGORITHM: "Algorithm",
+}
+
+
+def launch_blocks(
+    summary: Summary, operator: str | None, kernel: str, *, names_kernel: bool = False
+) -> tuple[Block, ...]:
+    """The explanation of a kernel's longest launch under an operator; nothing where nothing is known.
+
+    Args:
+        summary: Of the trace.
+        operator: Name of the operator; None for whichever launched it.
+        kernel: Its name.
+        names_kernel: Say which kernel it is about.
+    """
+    launches = _explained(summary, operator, kernel)
+    if not launches:
+        return ()
+    first = launches[0]
+    opening: list[Inline] = ["How it parallelizes"]
+    if names_kernel:
+        opening += [", ", Code(_title(summary, kernel))]
+    if first.shapes:
+        opening += [", called with shapes ", Code(first.shapes)]
+    said = {heading: first.explanation.under(heading) for heading in Heading}
+    facts = tuple((_TITLES[heading], _sentences(one)) for heading, one in said.items() if one)
+    return (Paragraph((*opening, ":")), FactList(facts))
+
+
+def launch_records(summary: Summary, operator: str | None, kernel: str) -> list[dict[str, Any]]:
+    """Explanations of a kernel's longest launch configurations as JSON values; empty if nothing is known."""
+    return [_record(one) for one in _explained(summary, operator, kernel)]
+
+
+def _record(launch: ExplainedLaunch) -> dict[str, Any]:
+    told = launch.explanation
+    check, waves = told.launch_check, told.waves
+    return {
+        "kernel": launch.kernel,
+        "shapes": None if launch.shapes is None else from_json_text(launch.shapes),
+        "grid": launch.geometry.grid,
+        "block": launch.geometry.block,
+        "family": told.family,
+        "launch_explained": None if check is None else check.is_explained,
+        "waves": waves and {name: getattr(waves, name) for name in _WAVE_FIELDS},
+        "statements": [
+            {"about": statement.heading, "text": statement.text, "grade": statement.grade}
+            for statement in told.statements
+        ],
+    }
+
+
+def _explained(summary: Summary, operator: str | None, kernel: str) -> tuple[ExplainedLaunch, ...]:
+    return summary.accounts.get((operator, kernel)) or summary.accounts.get((None, kernel)) or ()
+
+
+def _title(summary: Summary, kernel: str) -> str:
+    facts = next((one.facts for one in summary.kernels if one.name == kernel), None)
+    return kernel if facts is None else kernel_title(facts)
+
+
+def _sentences(statements: tuple[Statement, ...]) -> str:
+    """The sentences with their grades; one that several in a row share is said once, after the last."""
+    parts = []
+    for statement, following in zip(statements, (*statements[1:], None), strict=True):
+        is_last = following is None or following.grade is not statement.grade
+        parts.append(f"{statement.text} ({statement.grade})" if is_last else statement.text)
+    return " ".join(parts)
+
+
+_OPEN = "the recording does not tell; hardware counters would"
+
+
+def improvement_blocks(found: OperatorImprovement) -> list[Block]:
+    """What is known by topic, and the ncu command for what is not."""
+    facts: list[tuple[str, Text]] = [
+        (str(one.topic).capitalize(), one.known) for one in found.topics if one.known is not None
+    ]
+    still_open = [str(one.topic) for one in found.topics if one.known is None and one.needs_counters]
+    if still_open:
+        facts.append((", ".join(still_open).capitalize(), _OPEN))
+    blocks: list[Block] = [
+        Paragraph(("Room for improvement, ", Code(found.kernel), ":")),
+        FactList(tuple(facts)),
+    ]
+    if found.command is not None:
+        blocks += [
+            Paragraph(
+                "What only counters can tell, of its longest launch (counted from the recording's start):"
+            ),
+            CodeBlock(found.command, "bash"),
+        ]
+    return blocks
+
+
+def improvement_record(found: OperatorImprovement | None) -> dict[str, Any] | None:
+    """The same as JSON values; None where nothing is known."""
+    if found is None:
+        return None
+    return {
+        "kernel": found.kernel,
+        "topics": {
+            str(one.topic): {"known": one.known, "needs_counters": one.needs_counters} for one in found.topics
+        },
+        "ncu_command": found.command,
+    }

@@ -10,8 +10,8 @@ from typing import Any
 
 from opscope._version import __version__
 from opscope.analysis.compiled_file import CompiledFile, KernelOutlook
-from opscope.analysis.static_occupancy import BlockOccupancy
 from opscope.hardware.architectures import architecture
+from opscope.hardware.occupancy import BlockOccupancy
 from opscope.kernels.ptxas_report import FunctionUse
 from opscope.kernels.symbols import demangled
 from opscope.report.analysis_json import finding_record
@@ -97,7 +97,7 @@ def _kernel(outlook: KernelOutlook) -> dict[str, Any]:
 
 
 def _block(block: BlockOccupancy) -> dict[str, Any]:
-    held = block.residency
+    held = block.active
     return {
         "threads": block.threads,
         "blocks_per_sm": held.blocks_per_sm if held else 0,

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from opscope.analysis.compiled_file import CompiledFile, KernelOutlook
-from opscope.analysis.static_occupancy import BlockOccupancy
 from opscope.hardware.architectures import architecture
+from opscope.hardware.occupancy import BlockOccupancy
 from opscope.report.document import (
     Block,
     Code,
@@ -167,12 +167,12 @@ def _share(block: BlockOccupancy | None) -> str:
     """The share, and what stands against more."""
     if block is None:
         return _UNKNOWN
-    if block.residency is None:
+    if block.active is None:
         return "cannot start"
     share = format_fraction(block.occupancy)
     if block.occupancy == 1:
         return share
-    limiters = " and ".join(_LIMITERS.get(name, str(name)) for name in block.residency.limiters)
+    limiters = " and ".join(_LIMITERS.get(name, str(name)) for name in block.active.limiters)
     return f"{share} ({limiters})"
 
 

@@ -26,8 +26,7 @@ from opscope.report.efficiency_section import (
     limit_titles,
     operator_limit_facts,
 )
-from opscope.report.improvement_section import improvement_blocks
-from opscope.report.launch_account import account_blocks
+from opscope.report.kernel_section import improvement_blocks, launch_blocks
 from opscope.report.provenance_section import operator_chain_facts
 from opscope.report.selection import rank_fraction
 from opscope.units import format_count, format_duration, format_extent, format_fraction
@@ -88,7 +87,7 @@ def operator_section(summary: Summary, operator: OperatorTotal) -> Section:
     if operator.kernels:
         blocks.append(_geometry_table(operator))
     for kernel in operator.kernels[:_ACCOUNTS]:
-        blocks.extend(account_blocks(summary, operator.name, kernel.name, names_kernel=True))
+        blocks.extend(launch_blocks(summary, operator.name, kernel.name, names_kernel=True))
     improvement = summary.improvements.get(operator.name)
     if improvement is not None:
         blocks += [Paragraph(Strong("Research points")), *improvement_blocks(improvement)]

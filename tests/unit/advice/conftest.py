@@ -172,7 +172,7 @@ def partition(
     return TimePartition(trace_id, None, 0, span_ns, compute_ns, idle_ns=idle_ns, idle_by_cause=idle, **facts)
 
 
-_UNREAD = {"launch_accounts": {}, "find_improvements": ()}
+_UNREAD = {"launch_explanations": {}, "find_improvements": ()}
 _GIVEN = {"measure_efficiency": Efficiency(), "measure_timeline": Timeline()}
 
 

@@ -7,20 +7,16 @@ from typing import Any
 
 import pytest
 
-from opscope.analysis.common_device import common_device
-from opscope.analysis.launch_quality import (
-    LaunchQuality,
-    kernel_quality,
-    launch_quality,
-    quality_by_kernel,
-    quality_by_operator,
-    total_quality,
-)
-from opscope.analysis.occupancy import Limiter
+import opscope
+from opscope.analysis.launch_quality import ExplainedLaunch, LaunchQuality, launch_quality
+from opscope.analysis.parallelism import Heading
 from opscope.analysis.queries import sql
-from opscope.analysis.summary import summarize
+from opscope.analysis.summary import Summary
+from opscope.hardware.occupancy import Limiter
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
+
+from .conftest import GELU_KERNEL
 
 Load = Callable[..., Session]
 
@@ -34,29 +30,42 @@ def launched(load: Load, *, device: dict[str, Any] | None = None, **args: Any) -
     return found
 
 
+def estimate(launch: LaunchQuality) -> float:
+    """What Kineto writes as estimated occupancy: the least of what fits and what the grid holds, in threads.
+
+    Source: pytorch/kineto, libkineto/src/CudaDeviceProperties.cpp (`kernelOccupancy`).
+    """
+    assert launch.active is not None
+    assert launch.blocks is not None
+    assert launch.sm_count is not None
+    held = min(float(launch.active.blocks_per_sm), launch.blocks / launch.sm_count)
+    return held * (launch.threads or 0) / (launch.active.max_warps_per_sm * 32)
+
+
 def test_a_launch_of_part_of_a_wave(load: Load) -> None:
     sizes: dict[str, Any] = {"registers per thread": 218, "shared memory": 19_200}
     found = launched(load, grid=[8, 12, 1], block=[128, 1, 1], **sizes, **{"est. achieved occupancy %": 5})
-    assert (found.operator, found.kernel, found.calls, found.total_ns) == ("aten::mm", "k", 1, 5_000)
+    assert (found.operator, found.kernel, found.total_ns) == ("aten::mm", "k", 5_000)
     assert (found.occupancy, found.limiters) == (0.125, (Limiter.REGISTERS,))
-    assert found.waves == pytest.approx(96 / 264)
-    assert found.tail_loss == pytest.approx(168 / 264)
+    assert found.waves is not None
+    assert found.waves.count == pytest.approx(96 / 264)
+    assert found.waves.tail_loss == pytest.approx(168 / 264)
     assert (found.idle_sm_count, found.is_underfilled, found.partial_warp_loss) == (36, True, 0)
-    assert (found.occupancy_estimate, found.expected_estimate) == (0.05, pytest.approx(1 / 22))
+    assert (found.geometry.occupancy_estimate, estimate(found)) == (0.05, pytest.approx(1 / 22))
 
 
 def test_a_launch_of_several_waves_with_partial_warps(load: Load) -> None:
     sizes: dict[str, Any] = {"registers per thread": 32, "shared memory": 0}
     found = launched(load, grid=[5000, 1, 1], block=[80, 1, 1], **sizes)
-    assert found.filled is not None
-    assert found.filled.slots == 132 * 21  # 64 warps hold 21 blocks of three warps
+    assert found.waves is not None
+    assert found.waves.slots == 132 * 21  # 64 warps hold 21 blocks of three warps
     assert (found.idle_sm_count, found.is_underfilled) == (0, False)
     assert found.partial_warp_loss == pytest.approx(16 / 96)
 
 
 def test_unknown_resources_leave_what_the_grid_alone_says(load: Load) -> None:
     few, many = launched(load, grid=[64, 1, 1]), launched(load, grid=[132, 1, 1])
-    assert (few.waves, few.occupancy, few.tail_loss, few.limiters) == (None, None, None, ())
+    assert (few.waves, few.occupancy, few.limiters) == (None, None, ())
     assert (few.idle_sm_count, few.is_underfilled) == (68, True)
     assert (many.idle_sm_count, many.is_underfilled) == (0, None)
 
@@ -79,27 +88,7 @@ def test_copies_have_no_quality_and_devices_that_differ_give_none(load: Load) ->
     built.kernel("k", 20, 5, **sizes).kernel("k", 20, 5, device=1, **sizes)
     built.kernel("Memcpy HtoD (Pageable -> Device)", 40, 5, category="gpu_memcpy")
     (found,) = launch_quality(load(built))
-    assert (found.calls, found.waves) == (2, None)
-
-
-def test_totals_weigh_by_time(load: Load) -> None:
-    built = TraceBuilder(deviceProperties=[H200])
-    sizes: dict[str, Any] = {"registers per thread": 32, "shared memory": 0}
-    built.operator("a", 0, 10).launch(1).kernel("k", 20, 30, grid=[132, 1, 1], block=[1024, 1, 1], **sizes)
-    built.operator("a", 10, 10).launch(11).kernel("k", 60, 10, grid=[396, 1, 1], block=[1000, 1, 1], **sizes)
-    built.operator("b", 30, 10).launch(31).kernel("other", 80, 7)
-    quality = launch_quality(load(built))
-    total = quality_by_operator(quality)["a"]
-    assert (total.total_ns, total.known_ns, total.underfilled_ns, total.partial_warp_ns) == (
-        40_000, 40_000, 30_000, 10_000,
-    )  # fmt: skip
-    assert total.occupancy == 1.0  # of warps, partial ones too
-    assert total.tail_loss == pytest.approx(0.75 * 0.5 + 0.25 * 0.25)
-    assert total.limiters == {Limiter.THREADS: 40_000, Limiter.REGISTERS: 40_000}
-    assert quality_by_operator(quality)["b"].tail_loss is None
-    assert quality_by_kernel(quality)["k"] == total
-    assert total_quality(quality).total_ns == 47_000
-    assert total_quality(()).occupancy is None
+    assert (found.geometry.calls, found.waves) == (2, None)
 
 
 def test_rows_at_hand_are_not_read_again(load: Load) -> None:
@@ -120,21 +109,57 @@ def test_the_recorder_estimates_what_we_compute(load: Load, shared: Any, name: s
     quality = launch_quality(load(shared / "traces" / "h200" / f"{name}.json.gz"))
     assert quality
     for launch in quality:
-        assert launch.expected_estimate is not None, launch
-        if launch.occupancy_estimate is not None:
-            assert launch.occupancy_estimate == pytest.approx(launch.expected_estimate, abs=0.0051)
+        recorded = launch.geometry.occupancy_estimate
+        if recorded is not None:
+            assert recorded == pytest.approx(estimate(launch), abs=0.0051)
             assert launch.occupancy is not None
-            assert launch.occupancy_estimate <= launch.occupancy + 0.0051
+            assert recorded <= launch.occupancy + 0.0051
         else:
             shared_bytes = launch.geometry.shared_memory_bytes or 0
-            assert shared_bytes > 48 * 1024 or launch.expected_estimate < 0.005, launch
+            assert shared_bytes > 48 * 1024 or estimate(launch) < 0.005, launch
 
 
-def test_a_kernel_s_geometries_have_their_own_quality(load: Load) -> None:
-    built = TraceBuilder(deviceProperties=[H200])
-    built.operator("a", 0, 10).launch(1).kernel("k", 20, 30, grid=[66, 1, 1])
-    built.operator("b", 10, 10).launch(11).kernel("k", 60, 10, grid=[396, 1, 1])
-    session = load(built)
-    (kernel,) = summarize(session).kernels
-    quality = kernel_quality(kernel, common_device(session))
-    assert [(one.idle_sm_count, one.total_ns) for one in quality] == [(66, 30_000), (0, 10_000)]
+def gelu_of(built: TraceBuilder, start: int, rows: int, kernel_us: int, kernel: str = GELU_KERNEL) -> None:
+    arguments = {"Input Dims": [[rows, 1024]], "Input type": ["float"], "Input Strides": [[1024, 1]]}
+    built.operator("aten::gelu", start, 10, **arguments).launch(start + 1)
+    built.kernel(kernel, 1_000 + start, kernel_us, grid=[rows, 1, 1], block=[128, 1, 1])
+
+
+def explained(load: Load, built: TraceBuilder) -> dict[tuple[str | None, str], tuple[ExplainedLaunch, ...]]:
+    return dict(opscope.summarize(load(built)).accounts)
+
+
+def test_explained_are_the_longest_launches_with_their_own_shapes(load: Load) -> None:
+    built = TraceBuilder()
+    for index, (rows, kernel_us) in enumerate([(4, 5), (64, 9), (2, 1)]):
+        gelu_of(built, 100 * index, rows, kernel_us)
+    found = explained(load, built)["aten::gelu", GELU_KERNEL]
+    assert [(one.shapes, one.geometry.grid) for one in found] == [
+        ("[[64,1024]]", (64, 1, 1)),
+        ("[[4,1024]]", (4, 1, 1)),
+    ]
+    parallel = found[0].explanation.under(Heading.PARALLEL_OVER)
+    assert "65,536" in parallel[0].text
+
+
+def test_every_kernel_is_explained_under_its_operator_and_alone(load: Load) -> None:
+    built = TraceBuilder()
+    kernels = [GELU_KERNEL.replace("<4,", f"<{width},") for width in range(1, 21)]
+    for index, kernel in enumerate(kernels):
+        gelu_of(built, 100 * index, 4, 5, kernel)
+    found = explained(load, built)
+    assert {kernel for owner, kernel in found if owner == "aten::gelu"} == set(kernels)
+    assert {kernel for owner, kernel in found if owner is None} == set(kernels)
+
+
+def test_a_name_nothing_is_known_of_is_not_explained(load: Load) -> None:
+    built = TraceBuilder().operator("x", 0, 10).launch(1).kernel("secret", 20, 5, grid=None, block=None)
+    assert explained(load, built) == {}
+
+
+def test_the_launches_of_a_recording_are_explained(example_summary: Summary) -> None:
+    (first, *_) = example_summary.accounts["aten::gelu", GELU_KERNEL]
+    assert first.explanation.family == "vectorized elementwise"
+    assert first.explanation.launch_check is not None
+    assert first.explanation.launch_check.is_explained
+    assert first.explanation.waves is not None

@@ -1,11 +1,25 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
+from opscope.analysis.kernel_titles import kernel_title
+from opscope.analysis.launch_quality import ExplainedLaunch
+from opscope.analysis.parallelism import Heading, LaunchExplanation, Statement
 from opscope.analysis.provenance import KernelFacts
+from opscope.analysis.summary import Summary
+from opscope.analysis.totals import LaunchGeometry
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
-from opscope.report.document import Code, Text, plain
-from opscope.report.kernel_section import kernel_facts, kernel_meaning
-from opscope.report.kernel_title import distinct_titles, kernel_title
+from opscope.report.document import Code, FactList, Paragraph, Text, plain
+from opscope.report.kernel_section import (
+    distinct_titles,
+    kernel_facts,
+    kernel_meaning,
+    launch_blocks,
+    launch_records,
+)
 
 FUNCTOR = "at::native::(anonymous namespace)::pow_impl"
 POW = KernelFacts(
@@ -76,3 +90,66 @@ def test_where_titles_are_alike_the_names_stand() -> None:
     twin = KernelFacts("other name", "x", function=POW.function, fields={"functor": FUNCTOR})
     single = KernelFacts("void f<int>()", "x", function="f")
     assert distinct_titles([POW, twin, single]) == [Code(POW.name), Code("other name"), Code("f")]
+
+
+GEOMETRY = LaunchGeometry((4, 2, 1), (128, 1, 1), 32, 0, 0.5, 3, 9_000)
+STATEMENTS = (
+    Statement(Heading.PARALLEL_OVER, "Rows are independent.", Grade.NAME_PATTERN),
+    Statement(Heading.MEMORY, "Loads are coalesced.", Grade.INFERRED),
+    Statement(Heading.MEMORY, "Stores too.", Grade.INFERRED),
+    Statement(Heading.MEMORY, "32 registers.", Grade.EXACT),
+)
+LAUNCH = ExplainedLaunch("void f<int>()", GEOMETRY, LaunchExplanation("softmax", STATEMENTS), "[[8,4]]")
+
+
+@pytest.fixture
+def told(summary: Summary) -> Summary:
+    kernel = replace(
+        summary.kernels[0], name=LAUNCH.kernel, facts=KernelFacts(LAUNCH.kernel, "x", function="f")
+    )
+    return replace(summary, kernels=(kernel,), accounts={("aten::a", LAUNCH.kernel): (LAUNCH,)})
+
+
+def test_sentences_stand_by_heading_and_a_shared_grade_is_said_once(told: Summary) -> None:
+    opening, facts = launch_blocks(told, "aten::a", LAUNCH.kernel)
+    assert isinstance(opening, Paragraph)
+    assert isinstance(facts, FactList)
+    assert plain(opening.text) == "How it parallelizes, called with shapes [[8,4]]:"
+    assert [(label, plain(text)) for label, text in facts.facts] == [
+        ("Parallel over", "Rows are independent. (name_pattern)"),
+        ("Memory", "Loads are coalesced. Stores too. (inferred) 32 registers. (exact)"),
+    ]
+
+
+def test_among_several_kernels_it_is_named_in_short(told: Summary) -> None:
+    opening, _ = launch_blocks(told, "aten::a", LAUNCH.kernel, names_kernel=True)
+    assert isinstance(opening, Paragraph)
+    assert plain(opening.text).startswith("How it parallelizes, f, called")
+
+
+def test_under_an_operator_not_explained_the_kernels_own_stands_in(told: Summary) -> None:
+    alone = replace(told, accounts={(None, LAUNCH.kernel): (LAUNCH,)})
+    assert launch_blocks(alone, "aten::b", LAUNCH.kernel) != ()
+    assert len(launch_records(alone, "aten::b", LAUNCH.kernel)) == 1
+
+
+def test_of_what_is_not_known_nothing_is_said(told: Summary) -> None:
+    assert launch_blocks(told, None, LAUNCH.kernel) == ()
+    assert launch_records(told, "aten::a", "other") == []
+
+
+def test_as_json_unknown_is_null(told: Summary) -> None:
+    assert launch_records(told, "aten::a", LAUNCH.kernel) == [
+        {
+            "kernel": LAUNCH.kernel,
+            "shapes": [[8, 4]],
+            "grid": (4, 2, 1),
+            "block": (128, 1, 1),
+            "family": "softmax",
+            "launch_explained": None,
+            "waves": None,
+            "statements": [
+                {"about": one.heading, "text": one.text, "grade": one.grade} for one in STATEMENTS
+            ],
+        }
+    ]

@@ -7,28 +7,25 @@ documented.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
-from opscope.analysis.parallelism.account import Expected, Note, Statement, checked
 from opscope.analysis.parallelism.facts import LaunchFacts
-from opscope.analysis.parallelism.wording import (
-    algorithm,
+from opscope.analysis.parallelism.prediction import (
+    Expected,
+    Prediction,
+    blocks_over,
     ceil_div,
     ceiling,
-    computes,
-    memory,
-    over,
+    extents,
     plural,
-    synchronization,
 )
-from opscope.model.evidence import Grade
 from opscope.provenance.kernel_names import template_arguments
 
 __all__ = [
     "cudnn_attention",
-    "cudnn_attention_rows",
+    "cudnn_rows",
     "flash_backward",
     "flash_combine",
     "flash_forward",
@@ -69,201 +66,122 @@ class _Attention:
     keys: int
     head_size: int
 
+    @property
+    def rows(self) -> int:
+        """Queries of all heads."""
+        return self.batch * self.heads * self.queries
 
-def flash_forward(launch: LaunchFacts) -> Iterator[Note]:
+
+def flash_forward(launch: LaunchFacts) -> Prediction:
     """`flash_fwd_kernel<Flash_fwd_kernel_traits<head_dim, block_m, block_n, warps, ...>>`, split-KV too."""
-    sizes = _sizes(launch)
-    traits = _traits(launch)
-    yield from _parallel(sizes, "query")
+    sizes, traits = _sizes(launch), _traits(launch)
+    values = _values(sizes, "query")
     if len(traits) < 4:
-        return
-    _, rows, keys, warps = traits[:4]
-    yield computes(
-        f"A block of {warps * _WARP} threads computes {rows} queries of one head, walking the keys in tiles "
-        f"of {keys}{_key_steps(sizes, keys)}."
-    )
-    if sizes is not None:
-        tiles = ceil_div(sizes.queries, rows)
-        block = (warps * _WARP, 1, 1)
-        formula = f"{ceiling(sizes.queries, rows)} query tiles × {sizes.batch} batch × {sizes.heads} heads"
-        expected = [Expected(formula, (tiles, sizes.batch, sizes.heads), block)]
-        if "splitkv" in launch.function_name and launch.grid is not None:
-            expected.append(_split_keys(sizes, tiles, launch.grid[1], block))
-        yield from checked(launch, expected)
-    yield from _online_softmax()
-    if "splitkv" in launch.function_name:
-        yield synchronization(
-            "The keys of a query tile are split over blocks; a second launch combines the parts."
-        )
-    else:
-        yield synchronization(
-            "Blocks are independent: each owns its queries. Threads of a block meet at every key tile."
-        )
+        return Prediction(values)
+    _, rows, key_tile, warps = traits[:4]
+    threads, is_split = warps * _WARP, "splitkv" in launch.function_name
+    values.update(threads=threads, tile=rows, key_tile=key_tile, is_split=is_split, is_whole=not is_split)
+    if sizes is None:
+        return Prediction(values)
+    values["steps"] = ceil_div(sizes.keys, key_tile)
+    tiles, heads = ceil_div(sizes.queries, rows), sizes.batch * sizes.heads
+    formula = f"{ceiling(sizes.queries, rows)} query tiles × {sizes.batch} batch × {sizes.heads} heads"
+    expected = [Expected(formula, (tiles, sizes.batch, sizes.heads), (threads, 1, 1))]
+    if is_split and launch.grid is not None:
+        splits = launch.grid[1]
+        formula = f"{plural(tiles, 'query tile')} × {splits} parts of the keys (read from the grid) × "
+        formula += f"{heads} heads of the batch"
+        expected.append(Expected(formula, (tiles, splits, heads), (threads, 1, 1)))
+    return Prediction(values, expected)
 
 
-def flash_combine(launch: LaunchFacts) -> Iterator[Note]:
+def flash_combine(launch: LaunchFacts) -> Prediction:
     """`flash_fwd_splitkv_combine_kernel<traits, rows, log2 splits, ...>`: merges the parts of split keys."""
-    sizes = _sizes(launch)
-    rows, log2_splits = launch.template_integer(1), launch.template_integer(2)
-    if sizes is not None:
-        count = sizes.batch * sizes.heads * sizes.queries
-        yield over(
-            f"The {count:,} rows ({sizes.batch} batch × {sizes.heads} heads × {sizes.queries:,} queries) are "
-            "independent."
-        )
-        if rows:
-            expected = Expected(f"{ceiling(count, rows)} blocks", (ceil_div(count, rows), 1, 1))
-            yield from checked(launch, [expected])
-    if rows:
-        yield computes(f"A block combines the parts of {rows} rows.")
-    if log2_splits is not None:
-        yield algorithm(f"Up to {1 << log2_splits} parts are rescaled by their log-sum-exp and added.")
-    yield synchronization("It follows the launch that computed the parts.")
+    sizes, rows, log2_splits = _sizes(launch), launch.template_integer(1), launch.template_integer(2)
+    values = _values(sizes, "query")
+    values.update(rows=rows or None, parts=None if log2_splits is None else 1 << log2_splits)
+    return Prediction(values, [blocks_over(sizes.rows, rows)] if sizes is not None and rows else [])
 
 
-def flash_backward(launch: LaunchFacts) -> Iterator[Note]:
+def flash_backward(launch: LaunchFacts) -> Prediction:
     """`flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Flash_bwd_kernel_traits<...>>` and its helpers."""
-    sizes = _sizes(launch)
-    traits = _traits(launch)
+    sizes, traits = _sizes(launch), _traits(launch)
     is_loop = "dq_dk_dv" in launch.function_name
-    yield from _parallel(sizes, "key" if is_loop else "query")
+    values = _values(sizes, "key" if is_loop else "query")
     if len(traits) < 4:
-        return
+        return Prediction(values)
     _, query_rows, key_rows, warps = traits[:4]
-    rows = key_rows if is_loop else query_rows
-    kind = "keys" if is_loop else "queries"
-    yield computes(f"A block of {warps * _WARP} threads takes {rows} {kind} of one head.")
-    if sizes is not None:
-        count = sizes.keys if is_loop else sizes.queries
-        expected = Expected(
-            f"{ceiling(count, rows)} tiles of {kind} × {sizes.batch} batch × {sizes.heads} heads",
-            (ceil_div(count, rows), sizes.batch, sizes.heads),
-            (warps * _WARP, 1, 1),
-        )
-        yield from checked(launch, [expected])
-    if is_loop:
-        yield synchronization(
-            "Blocks of one head add to the same query gradients in global memory with atomics, unless it "
-            "runs deterministically."
-        )
-        yield algorithm(
-            "Attention scores are computed again from queries and keys, tile by tile, instead of being "
-            "stored."
-        )
+    rows, kind = (key_rows, "keys") if is_loop else (query_rows, "queries")
+    values.update(threads=warps * _WARP, tile=rows, kind=kind, is_loop=is_loop)
+    if sizes is None:
+        return Prediction(values)
+    count = sizes.keys if is_loop else sizes.queries
+    formula = f"{ceiling(count, rows)} tiles of {kind} × {sizes.batch} batch × {sizes.heads} heads"
+    grid = (ceil_div(count, rows), sizes.batch, sizes.heads)
+    return Prediction(values, [Expected(formula, grid, (warps * _WARP, 1, 1))])
 
 
-def memory_efficient_forward(launch: LaunchFacts) -> Iterator[Note]:
+def memory_efficient_forward(launch: LaunchFacts) -> Prediction:
     """`fmha_cutlassF_<type>_<aligned>_<queries>x<keys>_<where>_sm<arch>`."""
-    sizes = _sizes(launch)
-    yield from _parallel(sizes, "query")
-    tile = [int(part) for part in (launch.kernel.tile or "").split("x") if part.isdecimal()]
+    sizes, tile = _sizes(launch), extents(launch.kernel.tile)
+    values = _values(sizes, "query")
     if len(tile) < 2:
-        return
-    rows, keys = tile[:2]
-    yield computes(
-        f"A block computes {rows} queries of one head, walking the keys in tiles of "
-        f"{keys}{_key_steps(sizes, keys)}."
-    )
-    if sizes is not None:
-        expected = Expected(
-            f"{ceiling(sizes.queries, rows)} query tiles × {sizes.heads} heads × {sizes.batch} batch",
-            (ceil_div(sizes.queries, rows), sizes.heads, sizes.batch),
-        )
-        yield from checked(launch, [expected])
-    yield from _online_softmax()
-    yield synchronization(
-        "Blocks are independent: each owns its queries. Threads of a block meet at every key tile."
-    )
+        return Prediction(values)
+    rows, key_tile = tile[:2]
+    values.update(tile=rows, key_tile=key_tile)
+    if sizes is None:
+        return Prediction(values)
+    values["steps"] = ceil_div(sizes.keys, key_tile)
+    formula = f"{ceiling(sizes.queries, rows)} query tiles × {sizes.heads} heads × {sizes.batch} batch"
+    return Prediction(values, [Expected(formula, (ceil_div(sizes.queries, rows), sizes.heads, sizes.batch))])
 
 
-def memory_efficient_backward(launch: LaunchFacts) -> Iterator[Note]:
+def memory_efficient_backward(launch: LaunchFacts) -> Prediction:
     """`fmha_cutlassB_...`: blocks over heads and batch, and over parts of the keys."""
     sizes = _sizes(launch)
-    yield from _parallel(sizes, "key")
-    grid = launch.grid
-    if sizes is not None and grid is not None:
-        expected = Expected(
-            f"{grid[0]} parts of the keys × {sizes.heads} heads × {sizes.batch} batch",
-            (grid[0], sizes.heads, sizes.batch),
-        )
-        yield from checked(launch, [expected])
-    yield algorithm(
-        "Attention scores are computed again from queries and keys, tile by tile, instead of being stored."
-    )
+    if sizes is None or launch.grid is None:
+        return Prediction(_values(sizes, "key"))
+    parts = launch.grid[0]
+    formula = f"{parts} parts of the keys × {sizes.heads} heads × {sizes.batch} batch"
+    return Prediction(_values(sizes, "key"), [Expected(formula, (parts, sizes.heads, sizes.batch))])
 
 
-def cudnn_attention(launch: LaunchFacts) -> Iterator[Note]:
+def cudnn_attention(launch: LaunchFacts) -> Prediction:
     """`cudnn_generated_fort_native_sdpa_sm90_flash_fprop_...`: tiles of heads, up to one block per SM."""
-    sizes = _sizes(launch)
-    is_backward = "bprop" in launch.function_name
-    yield from _parallel(sizes, "key" if is_backward else "query", Grade.INFERRED)
-    if sizes is not None:
-        if "_sm90_" in launch.function_name:
-            yield from _cudnn_hopper(launch, sizes, is_backward=is_backward)
-        else:
-            yield from _cudnn_ampere(launch, sizes)
-    if is_backward:
-        yield algorithm(
-            "Attention scores are computed again from queries and keys, tile by tile.", Grade.INFERRED
-        )
-    elif "flash" in launch.function_name:
-        yield from _online_softmax(Grade.INFERRED)
-
-
-def cudnn_attention_rows(launch: LaunchFacts) -> Iterator[Note]:
-    """`cudnn::fusion::compute_dot_do_o...` and `convert_dq_to_16bits`: rows of the backward's helpers."""
-    sizes = _sizes(launch)
-    is_conversion = launch.function_name.startswith("convert")
-    if sizes is not None:
-        rows = max((_CONVERTED_ELEMENTS if is_conversion else _DOT_ELEMENTS) // sizes.head_size, 1)
-        yield over(
-            f"{sizes.batch * sizes.heads * sizes.queries:,} rows ({sizes.batch} batch × {sizes.heads} heads "
-            f"× {sizes.queries:,} queries) are independent.",
-            Grade.INFERRED,
-        )
-        formula = f"{ceiling(sizes.queries, rows)} × {sizes.batch} batch × {sizes.heads} heads"
-        expected = Expected(formula, (ceil_div(sizes.queries, rows), sizes.batch, sizes.heads))
-        for check in checked(launch, [expected], Grade.INFERRED):
-            if check.is_explained:
-                yield computes(f"A block takes {rows} rows of {sizes.head_size} elements.", Grade.INFERRED)
-            yield check
-    if is_conversion:
-        yield algorithm("Query gradients are converted from their accumulation type.", Grade.INFERRED)
-    else:
-        yield algorithm(
-            "The row-wise dot product of output and its gradient, needed by the softmax gradient.",
-            Grade.INFERRED,
-        )
-
-
-def _cudnn_hopper(launch: LaunchFacts, sizes: _Attention, *, is_backward: bool) -> Iterator[Note]:
+    sizes, is_backward = _sizes(launch), "bprop" in launch.function_name
+    values = _values(sizes, "key" if is_backward else "query")
+    values.update(is_backward=is_backward, is_flash=not is_backward and "flash" in launch.function_name)
+    if sizes is None or launch.grid is None:
+        return Prediction(values)
+    if "_sm90_" not in launch.function_name:
+        # Heads along y, batch along z; x counts tiles of the queries, or parts of the keys if it is more.
+        parts = launch.grid[0]
+        what = "tiles of queries" if parts <= sizes.queries else "parts of the keys"
+        formula = f"{parts} {what} (read from the grid) × {sizes.heads} heads × {sizes.batch} batch"
+        return Prediction(values, [Expected(formula, (parts, sizes.heads, sizes.batch))])
     if not launch.sm_count:
-        return
+        return Prediction(values)
     count, kind = (sizes.keys, "keys") if is_backward else (sizes.queries, "queries")
     heads = sizes.batch * sizes.heads
     tiles = heads * ceil_div(count, _CUDNN_TILE_ROWS)
-    formula = f"{heads:,} heads of the batch × {ceiling(count, _CUDNN_TILE_ROWS)} tiles of {kind}"
-    if tiles > launch.sm_count:
-        formula = f"one block per multiprocessor, fewer than {formula}"
     blocks = min(tiles, launch.sm_count)
-    for check in checked(launch, [Expected(formula, (blocks, 1, 1))], Grade.INFERRED):
-        if check.is_explained:
-            yield computes(
-                f"{blocks} blocks take {tiles:,} tiles of up to {_CUDNN_TILE_ROWS} {kind}, "
-                f"{tiles / blocks:.2f} each.",
-                Grade.INFERRED,
-            )
-        yield check
+    formula = f"{heads:,} heads of the batch × {ceiling(count, _CUDNN_TILE_ROWS)} tiles of {kind}"
+    if tiles > blocks:
+        formula = f"one block per multiprocessor, fewer than {formula}"
+    values.update(tiles=tiles, tile=_CUDNN_TILE_ROWS, kind=kind, tiles_each=tiles / blocks)
+    return Prediction(values, [Expected(formula, (blocks, 1, 1))])
 
 
-def _cudnn_ampere(launch: LaunchFacts, sizes: _Attention) -> Iterator[Note]:
-    """Heads along y, batch along z; x counts tiles of the queries, or parts of the keys if it is more."""
-    if launch.grid is None:
-        return
-    parts = launch.grid[0]
-    what = "tiles of queries" if parts <= sizes.queries else "parts of the keys"
-    formula = f"{parts} {what} (read from the grid) × {sizes.heads} heads × {sizes.batch} batch"
-    yield from checked(launch, [Expected(formula, (parts, sizes.heads, sizes.batch))], Grade.INFERRED)
+def cudnn_rows(launch: LaunchFacts) -> Prediction:
+    """`cudnn::fusion::compute_dot_do_o...` and `convert_dq_to_16bits`: rows of the backward's helpers."""
+    sizes, is_conversion = _sizes(launch), launch.function_name.startswith("convert")
+    values = {**_values(sizes, "query"), "is_conversion": is_conversion}
+    if sizes is None:
+        return Prediction(values)
+    rows = max((_CONVERTED_ELEMENTS if is_conversion else _DOT_ELEMENTS) // sizes.head_size, 1)
+    formula = f"{ceiling(sizes.queries, rows)} × {sizes.batch} batch × {sizes.heads} heads"
+    grid = (ceil_div(sizes.queries, rows), sizes.batch, sizes.heads)
+    return Prediction({**values, "rows": rows}, [Expected(formula, grid)])
 
 
 def _sizes(launch: LaunchFacts) -> _Attention | None:
@@ -281,6 +199,10 @@ def _sizes(launch: LaunchFacts) -> _Attention | None:
     return _Attention(shape[0], shape[heads], shape[sequence], key.shape[sequence], shape[3])
 
 
+def _values(sizes: _Attention | None, side: str) -> dict[str, Any]:
+    return {"side": side} if sizes is None else {**vars(sizes), "count": sizes.rows, "side": side}
+
+
 def _traits(launch: LaunchFacts) -> tuple[int, ...]:
     """Numbers of the kernel traits: head size, query rows, key rows, warps."""
     numbers: list[int] = []
@@ -290,44 +212,3 @@ def _traits(launch: LaunchFacts) -> tuple[int, ...]:
             break
         numbers.append(int(text))
     return tuple(numbers) if prod(numbers) else ()
-
-
-def _split_keys(sizes: _Attention, tiles: int, splits: int, block: tuple[int, int, int]) -> Expected:
-    return Expected(
-        f"{plural(tiles, 'query tile')} × {splits} parts of the keys (read from the grid) × "
-        f"{sizes.batch * sizes.heads} heads of the batch",
-        (tiles, splits, sizes.batch * sizes.heads),
-        block,
-    )
-
-
-def _parallel(sizes: _Attention | None, side: str, grade: Grade = Grade.NAME_PATTERN) -> Iterator[Statement]:
-    if sizes is not None:
-        yield over(
-            f"{sizes.batch} batch × {sizes.heads} heads are independent, and inside a head every {side} is: "
-            f"{_count(sizes.queries, 'query', 'queries')} against {plural(sizes.keys, 'key')} of size "
-            f"{sizes.head_size}.",
-            grade,
-        )
-
-
-def _key_steps(sizes: _Attention | None, tile: int) -> str:
-    if sizes is None or not tile:
-        return ""
-    return f": {plural(ceil_div(sizes.keys, tile), 'step')} for {plural(sizes.keys, 'key')}"
-
-
-def _count(count: int, one: str, many: str) -> str:
-    return f"{count:,} {one if count == 1 else many}"
-
-
-def _online_softmax(grade: Grade = Grade.NAME_PATTERN) -> Iterator[Statement]:
-    yield memory(
-        "The matrix of attention scores is never written to global memory: a tile of it lives on the chip.",
-        grade,
-    )
-    yield algorithm(
-        "Per key tile: scores = Q·Kᵀ; running maximum and sum are updated (online softmax), what was "
-        "accumulated is rescaled, and scores·V is added.",
-        grade,
-    )

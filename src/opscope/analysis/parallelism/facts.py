@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from opscope.analysis.occupancy import SmLimits, sm_limits
+from opscope.hardware.architectures import Architecture, architecture
+from opscope.hardware.occupancy import ActiveBlocks, Waves, active_blocks, waves_of
 
-if TYPE_CHECKING:  # the totals may import this package
+if TYPE_CHECKING:  # arguments and totals may import this package
+    from opscope.analysis.cost.arguments import CallArguments
     from opscope.analysis.totals import LaunchGeometry
     from opscope.provenance.kernel_names import DecodedKernel
 
@@ -27,6 +29,7 @@ __all__ = [
     "TensorArgument",
     "broadcast",
     "item_size_bytes",
+    "parse_compile_arguments",
 ]
 
 Shape = tuple[int, ...]
@@ -159,6 +162,16 @@ class OperatorCall:
         return tuple(value for value in found if value is not None)
 
 
+def parse_compile_arguments(text: str | None) -> dict[str, int]:
+    """Numbers of the recorded `XBLOCK=4,RBLOCK=256`; other values are left out."""
+    found = {}
+    for part in (text or "").split(","):
+        name, _, value = part.partition("=")
+        if value.strip().lstrip("-").isdecimal():
+            found[name.strip()] = int(value)
+    return found
+
+
 @dataclass(frozen=True)
 class DeviceFacts:
     """The device a kernel ran on. Limits given here win over those known of the compute capability."""
@@ -171,18 +184,16 @@ class DeviceFacts:
     shared_memory_per_sm_bytes: int | None = None
 
     @property
-    def limits(self) -> SmLimits | None:
+    def limits(self) -> Architecture | None:
         """Limits of one multiprocessor; None if the compute capability's are not known."""
-        known = sm_limits(self.compute_capability)
+        known = architecture(self.compute_capability)
         if known is None:
             return None
-        return SmLimits(
-            known.blocks,
-            self.max_threads_per_sm or known.threads,
-            self.registers_per_sm or known.registers,
-            self.shared_memory_per_sm_bytes or known.shared_bytes,
-            known.reserved_shared_bytes,
-            known.shared_unit_bytes,
+        return replace(
+            known,
+            max_threads_per_sm=self.max_threads_per_sm or known.max_threads_per_sm,
+            registers_per_sm=self.registers_per_sm or known.registers_per_sm,
+            shared_bytes_per_sm=self.shared_memory_per_sm_bytes or known.shared_bytes_per_sm,
         )
 
 
@@ -202,7 +213,7 @@ class LaunchFacts:
 
     kernel: DecodedKernel
     geometry: LaunchGeometry
-    call: OperatorCall | None = None
+    call: CallArguments | None = None
     device: DeviceFacts | None = None
     compile_arguments: Mapping[str, int] = field(default_factory=dict)
     torch_version: str | None = None
@@ -237,7 +248,27 @@ class LaunchFacts:
     def max_threads_per_sm(self) -> int | None:
         """Threads one multiprocessor holds."""
         limits = None if self.device is None else self.device.limits
-        return None if limits is None else limits.threads
+        return None if limits is None else limits.max_threads_per_sm
+
+    @cached_property
+    def active(self) -> ActiveBlocks | None:
+        """Active blocks of one multiprocessor; None if a figure or the device's limits are unknown."""
+        limits = None if self.device is None else self.device.limits
+        if limits is None or self.thread_count is None:
+            return None
+        return active_blocks(
+            limits,
+            threads=self.thread_count,
+            registers_per_thread=self.geometry.registers_per_thread,
+            shared_bytes=self.geometry.shared_memory_bytes,
+        )
+
+    @property
+    def waves(self) -> Waves | None:
+        """Waves on the device; None if the multiprocessors or their limits are unknown."""
+        if self.active is None:
+            return None
+        return waves_of(self.active, blocks=self.block_count or 0, sm_count=self.sm_count or 0)
 
     @property
     def function_name(self) -> str:

@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import Any
 
 from opscope.analysis.cost.call_cost import CallCost
-from opscope.analysis.launch_quality import LaunchQuality, geometry_quality
-from opscope.analysis.parallelism.facts import DeviceFacts
+from opscope.analysis.launch_quality import LaunchQuality
+from opscope.analysis.parallelism.facts import DeviceFacts, LaunchFacts
 from opscope.analysis.queries import sql
 from opscope.analysis.totals import LaunchGeometry
 from opscope.model.session import Session
@@ -147,8 +147,12 @@ def _launches(row: Mapping[str, Any], device: DeviceFacts | None) -> Launches:
         launch_bound_ns=0 if _waits_for_others(row["name"]) else row["launch_bound_ns"],
         sole_count=row["sole_launches"],
         sole_ns=row["sole_ns"],
-        quality=geometry_quality(row["name"], _geometry(row), device) if row["kind"] == "kernel" else None,
+        quality=_quality(row, device) if row["kind"] == "kernel" else None,
     )
+
+
+def _quality(row: Mapping[str, Any], device: DeviceFacts | None) -> LaunchQuality:
+    return LaunchQuality(LaunchFacts(decode(row["name"]), _geometry(row), device=device))
 
 
 def _waits_for_others(kernel: str) -> bool:

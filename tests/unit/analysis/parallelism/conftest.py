@@ -1,7 +1,7 @@
-"""Accounts of launches typed in or recorded in `recorded_launches.jsonl`.
+"""Launches whose explanations are known: `launches.jsonl`, one each.
 
-The recorded ones are real: kernel names (arguments cut), calls and geometries as PyTorch 2.11 on an H200 and
-older releases on an A100 left them in traces, one per family and function.
+Those with a family are real, one per family and function: kernel names (arguments cut), calls and geometries
+as PyTorch 2.11 on an H200 and older releases on an A100 left them in traces. Those with a case are typed in.
 """
 
 from __future__ import annotations
@@ -13,96 +13,49 @@ from typing import Any
 
 import pytest
 
-from opscope.analysis.parallelism import (
-    DeviceFacts,
-    LaunchFacts,
-    OperatorCall,
-    ParallelismAccount,
-    account,
-    parse_compile_arguments,
-)
+from opscope.analysis.cost.arguments import parse_arguments
+from opscope.analysis.parallelism import DeviceFacts, LaunchFacts, parse_compile_arguments
 from opscope.analysis.totals import LaunchGeometry
 from opscope.provenance.kernel_names import decode
 
-H200 = DeviceFacts("NVIDIA H200", "9.0", 132)
-Extent = tuple[int, int, int]
-Tell = Callable[..., ParallelismAccount]
-
-RECORDED = tuple(
+LAUNCHES = tuple(
     json.loads(line)
-    for line in Path(__file__).with_name("recorded_launches.jsonl").read_text(encoding="utf-8").splitlines()
+    for line in Path(__file__).with_name("launches.jsonl").read_text(encoding="utf-8").splitlines()
 )
+RECORDED = tuple(record for record in LAUNCHES if "family" in record)
 
 
-def _json(value: Any) -> str | None:
-    return None if value is None else json.dumps(value)
-
-
-def facts_of(
-    kernel: str,
-    grid: Extent | None = None,
-    block: Extent | None = None,
-    operator: str | None = None,
-    shapes: list[Any] | None = None,
-    *,
-    types: list[Any] | None = None,
-    strides: list[Any] | None = None,
-    concrete: list[str] | None = None,
-    registers: int | None = None,
-    shared_bytes: int | None = None,
-    device: DeviceFacts | None = H200,
-    **others: Any,
-) -> LaunchFacts:
-    """Facts of one launch; shapes, types, strides and scalars as the recorder writes them."""
-    call = operator and OperatorCall.from_json(
-        operator,
-        shapes=_json(shapes),
-        types=_json(types),
-        strides=_json(strides),
-        concrete=_json(concrete),
-    )
-    geometry = LaunchGeometry(grid, block, registers, shared_bytes, None, 1, 1_000)
-    return LaunchFacts(decode(kernel), geometry, call or None, device, **others)
-
-
-def facts_of_record(record: Mapping[str, Any], **changes: Any) -> LaunchFacts:
+def facts_of(record: Mapping[str, Any], **changes: Any) -> LaunchFacts:
     """Facts of a line of the file, with some of them replaced."""
     record = {**record, **changes}
-    device, grid, block = record["device"], record["grid"], record["block"]
-    return facts_of(
-        record["kernel"],
-        tuple(grid) if grid else None,
-        tuple(block) if block else None,
-        record["operator"],
-        record["shapes"],
-        types=record["types"],
-        strides=record["strides"],
-        concrete=record["concrete"],
-        registers=record["registers"],
-        shared_bytes=record["shared_bytes"],
-        device=DeviceFacts(**device) if device else None,
-        compile_arguments=parse_compile_arguments(record["kernel_kwargs"]),
+    arguments = {name: record.get(name) for name in ("shapes", "types", "strides", "concrete")}
+    operator, device = record.get("operator"), record.get("device")
+    extents = (tuple(record[name]) if record.get(name) else None for name in ("grid", "block"))
+    return LaunchFacts(
+        decode(record["kernel"]),
+        LaunchGeometry(*extents, record.get("registers"), record.get("shared_bytes"), None, 1, 1_000),
+        None if operator is None else parse_arguments(operator, **arguments),
+        None if device is None else DeviceFacts(**device),
+        parse_compile_arguments(record.get("kernel_kwargs")),
+        record.get("torch_version"),
+        record.get("size_bytes"),
     )
 
 
-def _told(facts: LaunchFacts) -> ParallelismAccount:
-    found = account(facts)
-    assert found is not None
-    return found
-
-
-@pytest.fixture
-def tell() -> Tell:
-    return lambda *args, **options: _told(facts_of(*args, **options))
+def title_of(record: Mapping[str, Any]) -> str:
+    """What a launch is called in tests and in the file of explanations."""
+    return (
+        record.get("case") or f"{record['family']}, {decode(record['kernel']).function or record['kernel']}"
+    )
 
 
 @pytest.fixture(scope="session")
 def facts_from() -> Callable[..., LaunchFacts]:
-    return facts_of_record
+    return facts_of
 
 
 class _Records(tuple[dict[str, Any], ...]):
-    """The lines of the file; a failing property prints its arguments, and these are 120 kB."""
+    """The recorded launches; a failing property prints its arguments, and these are 120 kB."""
 
     __slots__ = ()
 
@@ -115,10 +68,12 @@ def records() -> tuple[dict[str, Any], ...]:
     return _Records(RECORDED)
 
 
+@pytest.fixture(scope="session")
+def launches() -> tuple[tuple[str, LaunchFacts], ...]:
+    """All launches of the file, with their titles."""
+    return tuple((title_of(record), facts_of(record)) for record in LAUNCHES)
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "record" in metafunc.fixturenames:
-        metafunc.parametrize("record", RECORDED, ids=[_id(record) for record in RECORDED])
-
-
-def _id(record: Mapping[str, Any]) -> str:
-    return f"{record['family']}-{decode(record['kernel']).function or record['kernel']}".replace(" ", "-")
+        metafunc.parametrize("record", RECORDED, ids=[title_of(one).replace(" ", "-") for one in RECORDED])

@@ -10,17 +10,18 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opscope.analysis.occupancy import residency, sm_limits
+from opscope.analysis.cost.arguments import parse_arguments
 from opscope.analysis.parallelism import (
     DeviceFacts,
     Heading,
     LaunchFacts,
-    OperatorCall,
-    account,
+    explain,
 )
-from opscope.analysis.parallelism.reduce_config import ReduceTraits, reduce_config, reduced_dimensions
-from opscope.analysis.parallelism.tiling import MatrixProblem, find_tiling
+from opscope.analysis.parallelism.matrix_product import MatrixProblem, find_tiling
+from opscope.analysis.parallelism.reduction import ReduceTraits, reduce_config, reduced_dimensions
 from opscope.analysis.totals import LaunchGeometry
+from opscope.hardware.architectures import architecture
+from opscope.hardware.occupancy import active_blocks
 from opscope.provenance.kernel_names import decode
 
 FactsFrom = Callable[..., LaunchFacts]
@@ -88,9 +89,9 @@ def test_no_arguments_or_geometry_make_an_account_fail(  # noqa: PLR0917 - hypot
     # Some arguments as recorded, so that rules come further.
     arguments = {key: record[key] if key in kept else value for key, value in drawn.items()}
     texts = {key: None if value is None else json.dumps(value) for key, value in arguments.items()}
-    call = OperatorCall.from_json(record["operator"] or "aten::add", **texts)
+    call = parse_arguments(record["operator"] or "aten::add", **texts)
     geometry = LaunchGeometry(*extents, registers, shared_bytes, None, 1, 1)
-    told = account(LaunchFacts(decode(record["kernel"]), geometry, call, device))
+    told = explain(LaunchFacts(decode(record["kernel"]), geometry, call, device))
     if told is not None:
         assert told.statements
         assert (told.launch_check is None) == (not told.under(Heading.LAUNCH))
@@ -101,18 +102,18 @@ def test_any_name_is_accounted_for_or_not(
     name: str, grid: Any, block: Any, device: DeviceFacts | None
 ) -> None:
     geometry = LaunchGeometry(grid, block, None, None, None, 1, 1)
-    account(LaunchFacts(decode(name), geometry, None, device))
+    explain(LaunchFacts(decode(name), geometry, None, device))
 
 
 @given(text=st.text(max_size=30) | st.none() | st.sampled_from(["null", "{}", "[null]", "[[null]]", "7"]))
 def test_arguments_that_are_no_json_are_unknown(text: str | None) -> None:
-    call = OperatorCall.from_json("aten::add", shapes=text, types=text, strides=text, concrete=text)
+    call = parse_arguments("aten::add", shapes=text, types=text, strides=text, concrete=text)
     assert all(isinstance(size, int) for tensor in call.tensors for size in tensor.shape)
 
 
 def test_no_statement_holds_a_figure_that_is_missing(record: Record, facts_from: FactsFrom) -> None:
     for missing in ("nothing", "grid", "block", "device", "shapes", "types", "concrete", "registers"):
-        told = account(facts_from(record, **{missing: None}))
+        told = explain(facts_from(record, **{missing: None}))
         for statement in told.statements if told is not None else ():
             assert not HOLES.search(statement.text)
 
@@ -126,15 +127,15 @@ def test_no_statement_holds_a_figure_that_is_missing(record: Record, facts_from:
 def test_resident_blocks_stay_within_every_limit(
     threads: int, registers: int, shared_bytes: int, capability: str
 ) -> None:
-    limits = sm_limits(capability)
+    limits = architecture(capability)
     assert limits is not None
-    found = residency(limits, threads=threads, registers_per_thread=registers, shared_bytes=shared_bytes)
+    found = active_blocks(limits, threads=threads, registers_per_thread=registers, shared_bytes=shared_bytes)
     if found is None:
         return
-    assert 1 <= found.blocks_per_sm <= limits.blocks
-    assert found.blocks_per_sm * threads <= limits.threads
-    assert found.blocks_per_sm * threads * registers <= limits.registers
-    assert found.blocks_per_sm * shared_bytes <= limits.shared_bytes
+    assert 1 <= found.blocks_per_sm <= limits.max_blocks_per_sm
+    assert found.blocks_per_sm * threads <= limits.max_threads_per_sm
+    assert found.blocks_per_sm * threads * registers <= limits.registers_per_sm
+    assert found.blocks_per_sm * shared_bytes <= limits.shared_bytes_per_sm
     assert 0 < found.occupancy <= 1
     assert found.limiters
 

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from opscope.analysis.cost.call_cost import CallCost, FlopSource
-from opscope.analysis.launch_quality import geometry_quality
-from opscope.analysis.parallelism.facts import DeviceFacts
+from opscope.analysis.launch_quality import LaunchQuality
+from opscope.analysis.parallelism.facts import DeviceFacts, LaunchFacts
 from opscope.analysis.roofline.work import Launches, Work
 from opscope.analysis.totals import LaunchGeometry
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits, Limit, LimitEvidence
+from opscope.provenance.kernel_names import decode
 
 DEVICE = DeviceFacts("NVIDIA H200", "9.0", 132)
 PEAKS = {
@@ -53,7 +54,7 @@ def launches(
     fields: dict[str, Any] = {
         "kernel": kernel, "kind": "kernel", "is_helper": False, "count": count, "total_ns": total_ns,
         "launch_bound_ns": 0, "sole_count": count, "sole_ns": total_ns,
-        "quality": geometry_quality(kernel, geometry, DEVICE),
+        "quality": LaunchQuality(LaunchFacts(decode(kernel), geometry, device=DEVICE)),
     }  # fmt: skip
     return Launches(**{**fields, **known})
 

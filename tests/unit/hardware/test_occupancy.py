@@ -6,49 +6,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opscope.analysis.occupancy import (
+from opscope.hardware.architectures import architecture, architectures
+from opscope.hardware.occupancy import (
+    ActiveBlocks,
+    KernelNeed,
     Limiter,
-    Residency,
-    recorder_estimate,
-    residency,
-    sm_limits,
+    active_blocks,
+    static_occupancy,
     waves_of,
 )
 
+CAPABILITIES = [one.compute_capability for one in architectures()]
 
-def held(capability: str, threads: int, registers: int | None, shared_bytes: int | None) -> Residency:
-    limits = sm_limits(capability)
+
+def held(capability: str, threads: int, registers: int | None, shared_bytes: int | None) -> ActiveBlocks:
+    limits = architecture(capability)
     assert limits is not None
-    found = residency(limits, threads=threads, registers_per_thread=registers, shared_bytes=shared_bytes)
+    found = active_blocks(limits, threads=threads, registers_per_thread=registers, shared_bytes=shared_bytes)
     assert found is not None
     return found
-
-
-@pytest.mark.parametrize(
-    ("capability", "blocks", "threads", "registers", "shared_kib"),
-    [
-        ("7.0", 32, 2048, 65536, 96),
-        ("7.5", 16, 1024, 65536, 64),
-        ("8.0", 32, 2048, 65536, 164),
-        ("8.6", 16, 1536, 65536, 100),
-        ("8.9", 24, 1536, 65536, 100),
-        ("9.0", 32, 2048, 65536, 228),
-        ("10.0", 32, 2048, 65536, 228),
-        ("12.0", 24, 1536, 65536, 100),
-    ],
-)
-def test_limits_of_a_multiprocessor(
-    capability: str, blocks: int, threads: int, registers: int, shared_kib: int
-) -> None:
-    limits = sm_limits(capability)
-    assert limits is not None
-    assert (limits.blocks, limits.threads, limits.registers) == (blocks, threads, registers)
-    assert limits.shared_bytes == shared_kib * 1024
-
-
-@pytest.mark.parametrize("capability", [None, "", "3.5", "9", "nonsense"])
-def test_unknown_devices_have_no_limits(capability: str | None) -> None:
-    assert sm_limits(capability) is None
 
 
 @pytest.mark.parametrize(
@@ -93,10 +69,11 @@ def test_registers_are_given_to_warps_in_units_of_256() -> None:
 def test_a_missing_figure_or_one_that_cannot_be_gives_none(
     threads: int, registers: int | None, shared_bytes: int | None
 ) -> None:
-    limits = sm_limits("9.0")
+    limits = architecture("9.0")
     assert limits is not None
     assert (
-        residency(limits, threads=threads, registers_per_thread=registers, shared_bytes=shared_bytes) is None
+        active_blocks(limits, threads=threads, registers_per_thread=registers, shared_bytes=shared_bytes)
+        is None
     )
 
 
@@ -128,9 +105,71 @@ def test_empty_and_filled_slots_are_all_slots(blocks: int, sm_count: int, thread
     assert (passes - 1 + found.tail_fraction) * found.slots == pytest.approx(blocks)
 
 
-def test_the_recorder_estimates_no_more_than_the_grid_holds() -> None:
-    two = held("9.0", 128, 218, 19_200)
-    assert recorder_estimate(two, blocks=96, threads=128, sm_count=132) == pytest.approx(
-        96 / 132 * 128 / 2048
-    )
-    assert recorder_estimate(two, blocks=10_000, threads=128, sm_count=132) == two.occupancy
+def test_a_small_kernel_fills_a_multiprocessor_with_any_common_block():
+    found = static_occupancy(KernelNeed(16, 0), "9.0")
+    assert [block.threads for block in found.blocks] == [128, 256, 512]
+    assert [block.occupancy for block in found.blocks] == [1.0, 1.0, 1.0]
+    assert found.best is not None
+    assert (found.best.threads, found.best.occupancy) == (1024, 1.0)
+    assert found.reason is None
+
+
+def test_registers_limit_and_large_blocks_do_not_start():
+    found = static_occupancy(KernelNeed(128, 0), "9.0", [128, 512, 1024])
+    small, middle, large = found.blocks
+    assert small.active is not None
+    assert (small.occupancy, small.active.limiters) == (0.25, (Limiter.REGISTERS,))
+    assert middle.occupancy == 0.25
+    assert large.active is None
+    assert found.largest_threads == 512
+
+
+def test_shared_memory_limits():
+    # 40 KiB and the system's 1 KiB of 228 KiB: 5 blocks.
+    found = static_occupancy(KernelNeed(32, 40 * 1024), "9.0", [128])
+    (block,) = found.blocks
+    assert block.active is not None
+    assert (block.active.blocks_per_sm, block.active.limiters) == (5, (Limiter.SHARED_MEMORY,))
+
+
+def test_generations_with_fewer_threads_prefer_another_block():
+    found = static_occupancy(KernelNeed(18, 0), "8.6")
+    assert found.best is not None
+    assert (found.best.threads, found.best.occupancy) == (768, 1.0)
+    assert found.largest_threads == 1024
+
+
+def test_launch_bounds_hold():
+    found = static_occupancy(KernelNeed(32, 0, max_threads=192), "9.0", [128, 256])
+    assert [block.active is None for block in found.blocks] == [False, True]
+    assert found.largest_threads == 192
+
+
+def test_what_cannot_start_or_is_not_known_has_a_reason():
+    too_much = static_occupancy(KernelNeed(32, 300_000), "9.0", [128])
+    assert (too_much.best, too_much.reason) == (None, "no block of it can start")
+    unknown = static_occupancy(KernelNeed(32, 0), "8.8")
+    assert unknown.blocks == ()
+    assert "8.8" in (unknown.reason or "")
+
+
+@given(
+    registers=st.integers(8, 255),
+    shared_bytes=st.integers(0, 60_000),
+    max_threads=st.none() | st.integers(1, 2048),
+    capability=st.sampled_from(CAPABILITIES),
+)
+def test_the_best_block_has_the_most_threads_of_all_and_none_is_larger_than_the_largest(
+    registers, shared_bytes, max_threads, capability
+):
+    need = KernelNeed(registers, shared_bytes, max_threads)
+    found = static_occupancy(need, capability, range(32, 1025, 32))
+    if found.best is None or found.best.active is None:
+        pytest.fail("registers and shared memory of one warp always fit")
+    threads = {
+        block.threads: 0 if block.active is None else block.active.blocks_per_sm * block.threads
+        for block in found.blocks
+    }
+    assert found.best.active.blocks_per_sm * found.best.threads >= max(threads.values())
+    assert all(size <= (found.largest_threads or 0) for size, resident in threads.items() if resident)
+    assert all(0 <= block.occupancy <= 1 for block in found.blocks)

@@ -1,0 +1,203 @@
+"""How many blocks of a kernel fit on one multiprocessor, what stops more from fitting, how a grid fills all.
+
+The arithmetic of NVIDIA's occupancy calculator for compute capabilities whose limits are known; an unknown
+one gives None, never a guess. What the launch leaves open (shared memory carve-out, barriers) is assumed not
+to limit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from opscope.hardware.architectures import Architecture, architecture
+from opscope.text_enum import TextEnum
+
+__all__ = [
+    "BLOCK_SIZES",
+    "WARP_SIZE",
+    "ActiveBlocks",
+    "BlockOccupancy",
+    "KernelNeed",
+    "Limiter",
+    "StaticOccupancy",
+    "Waves",
+    "active_blocks",
+    "static_occupancy",
+    "waves_of",
+]
+
+BLOCK_SIZES = (128, 256, 512)
+WARP_SIZE = 32
+# Source: cuda_occupancy.h of CUDA 13.0, register file partitions and granularity.
+_SUB_PARTITIONS = 4
+_REGISTERS_PER_WARP_UNIT = 256
+
+
+class Limiter(TextEnum):
+    """The resource of a multiprocessor that runs out first."""
+
+    BLOCKS = "blocks"
+    THREADS = "threads"
+    REGISTERS = "registers"
+    SHARED_MEMORY = "shared_memory"
+
+
+@dataclass(frozen=True)
+class ActiveBlocks:
+    """Blocks of one launch that one multiprocessor holds, with every resource that allows no more."""
+
+    blocks_per_sm: int
+    warps_per_sm: int
+    max_warps_per_sm: int
+    limiters: tuple[Limiter, ...]
+
+    @property
+    def occupancy(self) -> float:
+        """Resident warps over the most there can be, 0–1."""
+        return self.warps_per_sm / self.max_warps_per_sm
+
+
+@dataclass(frozen=True)
+class Waves:
+    """How a grid fills the device: `count` passes over all slots, the last one filled to `tail_fraction`."""
+
+    blocks: int
+    slots: int
+    active: ActiveBlocks
+    count: float
+    tail_fraction: float
+
+    @property
+    def tail_loss(self) -> float:
+        """Share of the slots of all passes that stay empty, 0–1: the loss if all blocks take equally long."""
+        return 1 - self.count / math.ceil(self.count)
+
+
+@dataclass(frozen=True)
+class KernelNeed:
+    """What a launch of a compiled kernel takes.
+
+    Attributes:
+        registers: Of each thread.
+        shared_bytes: Of each block, static and dynamic.
+        max_threads: Threads a block may have by the source; None if it does not say.
+    """
+
+    registers: int
+    shared_bytes: int
+    max_threads: int | None = None
+
+
+@dataclass(frozen=True)
+class BlockOccupancy:
+    """Blocks of one size on a multiprocessor; `active` is None where such a block cannot start."""
+
+    threads: int
+    active: ActiveBlocks | None
+
+    @property
+    def occupancy(self) -> float:
+        """Resident warps over the most there can be, 0–1."""
+        return 0.0 if self.active is None else self.active.occupancy
+
+
+@dataclass(frozen=True)
+class StaticOccupancy:
+    """Occupancy that a compiled kernel can reach on one compute capability, before anything runs.
+
+    Attributes:
+        blocks: For the sizes asked for, in their order; empty if nothing is known.
+        best: The largest block with the highest occupancy; None if none starts.
+        largest_threads: Threads of the largest block that starts; None if none does.
+        reason: Why nothing is known, or why no block starts; None otherwise.
+    """
+
+    blocks: tuple[BlockOccupancy, ...] = ()
+    best: BlockOccupancy | None = None
+    largest_threads: int | None = None
+    reason: str | None = None
+
+
+def active_blocks(
+    limits: Architecture, *, threads: int, registers_per_thread: int | None, shared_bytes: int | None
+) -> ActiveBlocks | None:
+    """Active blocks of one multiprocessor.
+
+    Args:
+        limits: Of the device.
+        threads: Threads of a block.
+        registers_per_thread: None if unknown, which gives None: the answer would be an upper bound only.
+        shared_bytes: Shared memory of a block, static and dynamic; None if unknown.
+
+    Source: cudaOccMaxActiveBlocksPerMultiprocessor, cuda_occupancy.h of CUDA 13.0.
+    """
+    if threads <= 0 or registers_per_thread is None or shared_bytes is None:
+        return None
+    warps, max_warps = -(-threads // WARP_SIZE), limits.max_threads_per_sm // WARP_SIZE
+    allowed = {Limiter.BLOCKS: limits.max_blocks_per_sm, Limiter.THREADS: max_warps // warps}
+    if registers_per_thread > 0:
+        per_warp = _round_up(registers_per_thread * WARP_SIZE, _REGISTERS_PER_WARP_UNIT)
+        held_warps = limits.registers_per_sm // _SUB_PARTITIONS // per_warp * _SUB_PARTITIONS
+        allowed[Limiter.REGISTERS] = held_warps // warps
+    taken = _round_up(shared_bytes + limits.reserved_shared_bytes_per_block, limits.shared_unit_bytes)
+    if taken:
+        allowed[Limiter.SHARED_MEMORY] = limits.shared_bytes_per_sm // taken
+    blocks = min(allowed.values())
+    if blocks == 0:
+        return None  # it ran, so a limit assumed here is not the device's
+    limiters = tuple(limiter for limiter, count in allowed.items() if count == blocks)
+    return ActiveBlocks(blocks, blocks * warps, max_warps, limiters)
+
+
+def waves_of(active: ActiveBlocks, *, blocks: int, sm_count: int) -> Waves | None:
+    """Waves of a grid; None for a grid or device without any block or multiprocessor."""
+    if blocks <= 0 or sm_count <= 0:
+        return None
+    slots = active.blocks_per_sm * sm_count
+    return Waves(blocks, slots, active, blocks / slots, (blocks % slots or slots) / slots)
+
+
+def static_occupancy(
+    need: KernelNeed, compute_capability: str, block_sizes: Iterable[int] = BLOCK_SIZES
+) -> StaticOccupancy:
+    """Occupancy for some block sizes, and the best of all multiples of a warp.
+
+    Grid, dynamic shared memory and what the kernel does with its warps are the launch's. The best is the one
+    that cudaOccupancyMaxPotentialBlockSize suggests.
+
+    Source: cudaOccupancyMaxPotentialBlockSizeVariableSMem, cuda_runtime.h of CUDA 13.0.
+    """
+    known = architecture(compute_capability)
+    if known is None:
+        return StaticOccupancy(
+            reason=f"the limits of compute capability {compute_capability} are not known here"
+        )
+    largest = min(need.max_threads or known.max_threads_per_block, known.max_threads_per_block)
+    can_start = need.shared_bytes <= known.max_shared_bytes_per_block
+
+    def of_size(threads: int) -> BlockOccupancy:
+        if not can_start or not 0 < threads <= largest:
+            return BlockOccupancy(threads, None)
+        active = active_blocks(
+            known, threads=threads, registers_per_thread=need.registers, shared_bytes=need.shared_bytes
+        )
+        return BlockOccupancy(threads, active)
+
+    asked = tuple(of_size(size) for size in block_sizes)
+    every_size = map(of_size, sorted({*range(WARP_SIZE, largest + 1, WARP_SIZE), largest}))
+    # Most resident threads, then the larger block.
+    ranked = [
+        (one.active.blocks_per_sm * one.threads, one.threads, one)
+        for one in every_size
+        if one.active is not None
+    ]
+    if not ranked:
+        return StaticOccupancy(asked, reason="no block of it can start")
+    _, _, best = max(ranked, key=lambda one: one[:2])
+    return StaticOccupancy(asked, best, ranked[-1][1])
+
+
+def _round_up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
