@@ -430,7 +430,7 @@ def _put_rows(call: CallArguments) -> _Rows | None:
             return None
         return _Rows(values.shape[0], values.shape[1]) if values.element_count else None
     named = _named_places(call, data)
-    return _Rows(*named) if named is not None and prod(named) else None
+    return _Rows(*named) if named is not None and 0 not in named else None
 
 
 def _indexed_elements(call: CallArguments) -> int | None:

@@ -75,7 +75,7 @@ HOLES = re.compile(r"(?<!^)(?<!\. )\bNone\b|\bnan\b|\binf\b|[{}]|(?<![\w.])-\d")
     extents=st.tuples(EXTENTS, EXTENTS),
     device=DEVICES,
 )
-def test_no_arguments_or_geometry_make_an_account_fail(  # noqa: PLR0917 - hypothesis hands them by name
+def test_no_arguments_or_geometry_make_an_explanation_fail(  # noqa: PLR0917 - hypothesis hands them by name
     records: tuple[Record, ...],
     which: int,
     drawn: dict[str, Any],
@@ -87,9 +87,9 @@ def test_no_arguments_or_geometry_make_an_account_fail(  # noqa: PLR0917 - hypot
 ) -> None:
     record = records[which % len(records)]
     # Some arguments as recorded, so that rules come further.
-    arguments = {key: record[key] if key in kept else value for key, value in drawn.items()}
+    arguments = {key: record.get(key) if key in kept else value for key, value in drawn.items()}
     texts = {key: None if value is None else json.dumps(value) for key, value in arguments.items()}
-    call = parse_arguments(record["operator"] or "aten::add", **texts)
+    call = parse_arguments(record.get("operator") or "aten::add", **texts)
     geometry = LaunchGeometry(*extents, registers, shared_bytes, None, 1, 1)
     told = explain(LaunchFacts(decode(record["kernel"]), geometry, call, device))
     if told is not None:
@@ -98,7 +98,7 @@ def test_no_arguments_or_geometry_make_an_account_fail(  # noqa: PLR0917 - hypot
 
 
 @given(name=st.text(max_size=40), grid=EXTENTS, block=EXTENTS, device=DEVICES)
-def test_any_name_is_accounted_for_or_not(
+def test_any_name_is_explained_or_not(
     name: str, grid: Any, block: Any, device: DeviceFacts | None
 ) -> None:
     geometry = LaunchGeometry(grid, block, None, None, None, 1, 1)
