@@ -14,8 +14,8 @@ from opscope.advice.rule_book import Rule
 from opscope.advice.rule_functions import RuleFunction
 from opscope.advice.step_time import Saving
 from opscope.advice.wording import call_evidence, listed, of_device, per_step
+from opscope.analysis.cost.arguments import parse_arguments
 from opscope.analysis.efficiency import CallEfficiency
-from opscope.analysis.parallelism.facts import OperatorCall
 from opscope.hardware.devices import DataType
 
 __all__ = ["RULES"]
@@ -147,7 +147,7 @@ def _reading(call: CallEfficiency) -> tuple[AttentionSizes | None, str | None]:
     positions = _EFFICIENT.get(call.operator)
     if positions is None:
         return None, None
-    recorded = OperatorCall.from_json(call.operator, shapes=call.shapes, types=call.types)
+    recorded = parse_arguments(call.operator, shapes=call.shapes, types=call.types)
     query, key, mask = (recorded.tensor(place) for place in (positions[0], positions[0] + 1, positions[1]))
     if query is None or key is None or len(query.shape) != 4 or len(key.shape) != 4:
         return None, None

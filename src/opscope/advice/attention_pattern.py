@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from opscope.advice.product_time import Product, recorded_product
-from opscope.analysis.parallelism.facts import OperatorCall
+from opscope.analysis.cost.arguments import parse_arguments
 
 __all__ = ["ComposedAttention", "Leaf", "composed_attention"]
 
@@ -49,13 +49,13 @@ class Leaf:
     @cached_property
     def elements(self) -> tuple[int, ...]:
         """Elements of each of its tensors."""
-        call = OperatorCall.from_json(self.name, shapes=self.shapes, types=self.types)
+        call = parse_arguments(self.name, shapes=self.shapes, types=self.types)
         return tuple(tensor.element_count for tensor in call.tensors)
 
     @cached_property
     def type_name(self) -> str | None:
         """Element type of its first tensor, as recorded."""
-        call = OperatorCall.from_json(self.name, shapes=self.shapes, types=self.types)
+        call = parse_arguments(self.name, shapes=self.shapes, types=self.types)
         return call.tensors[0].type_name if call.tensors else None
 
 

@@ -10,7 +10,7 @@ from opscope.advice.rule_book import Rule
 from opscope.advice.rule_functions import RuleFunction
 from opscope.advice.step_time import Saving
 from opscope.advice.wording import counted, listed, of_device, per_step, period
-from opscope.analysis.parallelism.facts import OperatorCall
+from opscope.analysis.cost.arguments import parse_arguments
 from opscope.analysis.totals import KernelTotal
 from opscope.units import format_byte_rate, format_bytes
 
@@ -147,7 +147,7 @@ def _askers(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _is_cast(row: Mapping[str, Any]) -> bool:
-    call = OperatorCall.from_json(row["name"], shapes=row["shapes"], types=row["types"])
+    call = parse_arguments(row["name"], shapes=row["shapes"], types=row["types"])
     target, source = call.tensor(0), call.tensor(1)
     if target is None or source is None or target.type_name is None or source.type_name is None:
         return False

@@ -13,7 +13,7 @@ from opscope.advice.rule_book import Rule
 from opscope.advice.rule_functions import RuleFunction
 from opscope.advice.step_time import Saving
 from opscope.advice.wording import counted, listed, of_device, per_step, period
-from opscope.analysis.parallelism.facts import OperatorCall
+from opscope.analysis.cost.arguments import parse_arguments
 
 __all__ = ["RULES"]
 
@@ -102,7 +102,7 @@ def _split(rows: Iterable[dict[str, Any]]) -> Iterator[_Chain]:
 
 
 def _sizes(row: Mapping[str, Any]) -> list[int]:
-    call = OperatorCall.from_json(row["name"], shapes=row["shapes"], types=row["types"])
+    call = parse_arguments(row["name"], shapes=row["shapes"], types=row["types"])
     return [tensor.element_count for tensor in call.tensors]
 
 

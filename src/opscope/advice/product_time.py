@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from math import ceil
 
 from opscope.advice.rates import Rates
+from opscope.analysis.cost.arguments import parse_arguments
 from opscope.analysis.efficiency import CallEfficiency
-from opscope.analysis.parallelism.facts import OperatorCall
 from opscope.hardware.devices import DataType
 
 __all__ = ["ITEM_BYTES", "Product", "padded", "product_ns", "product_of", "recorded_product"]
@@ -82,7 +82,7 @@ def recorded_product(operator: str, shapes: str | None, types: str | None) -> Pr
     positions = _OPERANDS.get(operator)
     if positions is None:
         return None
-    recorded = OperatorCall.from_json(operator, shapes=shapes, types=types)
+    recorded = parse_arguments(operator, shapes=shapes, types=types)
     left, right = (recorded.tensor(position) for position in positions)
     if left is None or right is None or len(left.shape) != len(right.shape):
         return None

@@ -14,7 +14,6 @@ from opscope.analysis.efficiency import Bound, Efficiency, Roofline
 from opscope.analysis.launch_quality import LaunchQuality
 from opscope.analysis.queries import sql
 from opscope.analysis.totals import KernelTotal, OperatorTotal
-from opscope.hardware.occupancy import Limiter
 from opscope.model.session import Session
 from opscope.text_enum import TextEnum
 
@@ -144,19 +143,11 @@ def _launches(operator: OperatorTotal) -> str | None:
     return f"{calls:,} run {total_ns / calls / 1e3:.2f} µs on average, no longer than a launch costs the host"
 
 
-_LIMITERS = {
-    Limiter.REGISTERS: "registers",
-    Limiter.SHARED_MEMORY: "shared memory",
-    Limiter.THREADS: "threads",
-    Limiter.BLOCKS: "blocks",
-}
-
-
 def _occupancy(launch: LaunchQuality | None) -> str | None:
     if launch is None or launch.active is None or launch.occupancy is None:
         return None
     held = launch.active
-    limited = " and ".join(_LIMITERS[limiter] for limiter in held.limiters)
+    limited = " and ".join(str(limiter).replace("_", " ") for limiter in held.limiters)
     text = (
         f"{100 * launch.occupancy:.0f} % of the warps a multiprocessor holds ({held.warps_per_sm} of "
         f"{held.max_warps_per_sm}), limited by {limited}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from opscope.analysis.explanation import Explanation, KernelUse, Subject, is_file
-from opscope.analysis.kernel_titles import kernel_title
 from opscope.analysis.provenance import NativeFunctionUse
 from opscope.analysis.totals import LaunchGeometry, OperatorTotal
 from opscope.model.location import SourceLocation
@@ -31,7 +30,8 @@ from opscope.report.function_tables import (
     file_functions,
     operator_functions,
 )
-from opscope.report.kernel_section import distinct_titles, kernel_facts, kernel_meaning, launch_blocks
+from opscope.report.kernel_section import kernel_facts, kernel_meaning, launch_blocks
+from opscope.report.kernel_title import distinct_titles, kernel_title
 from opscope.report.provenance_section import (
     entry_fact,
     function_facts,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from opscope.analysis.improvement import OperatorImprovement
@@ -19,12 +18,10 @@ from opscope.report.json_export import from_json_text
 from opscope.report.provenance_section import graded, location_text
 
 __all__ = [
-    "distinct_titles",
     "improvement_blocks",
     "improvement_record",
     "kernel_facts",
     "kernel_meaning",
-    "kernel_title",
     "launch_blocks",
     "launch_records",
 ]
@@ -166,16 +163,6 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "fused_operators": _fused,
     "fused_operators_may_be_cut": lambda value: "and perhaps others" if value else "",
 }
-
-
-def distinct_titles(kernels: Sequence[KernelFacts]) -> list[Code]:
-    """A title for each kernel; where several have the same one, their names."""
-    titles = [kernel_title(facts) for facts in kernels]
-    counts = Counter(titles)
-    return [
-        Code(title if counts[title] == 1 else facts.name)
-        for title, facts in zip(titles, kernels, strict=True)
-    ]
 
 
 _TITLES = {

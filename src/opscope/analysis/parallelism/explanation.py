@@ -57,12 +57,6 @@ _RULES = {
     "reduction": reduction,
     "sequences": sequences,
 }
-_LIMITERS = {
-    Limiter.BLOCKS: "blocks per multiprocessor",
-    Limiter.THREADS: "threads",
-    Limiter.REGISTERS: "registers",
-    Limiter.SHARED_MEMORY: "shared memory",
-}
 
 
 class Heading(TextEnum):
@@ -323,7 +317,7 @@ def _wave_statements(launch: LaunchFacts) -> Iterator[Statement]:
     if filled is None:
         return
     held = filled.active
-    limit = " and ".join(_LIMITERS[limiter] for limiter in held.limiters)
+    limit = " and ".join(_limit(limiter) for limiter in held.limiters)
     slots = f"{sm_count} multiprocessors × {plural(held.blocks_per_sm, 'resident block')} (limit: {limit})"
     if filled.count <= 1:
         taken = format_fraction(filled.count)
@@ -340,6 +334,11 @@ def _wave_statements(launch: LaunchFacts) -> Iterator[Statement]:
         f"({format_fraction(held.occupancy)} occupancy at most).",
         Grade.EXACT,
     )
+
+
+def _limit(limiter: Limiter) -> str:
+    name = str(limiter).replace("_", " ")
+    return "blocks per multiprocessor" if limiter is Limiter.BLOCKS else name
 
 
 def _resource_statements(launch: LaunchFacts) -> Iterator[Statement]:

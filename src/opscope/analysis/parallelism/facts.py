@@ -1,17 +1,15 @@
 """What is known of one launch: the kernel's decoded name, its geometry, the operator call, the device.
 
-Operator arguments come as the recorder writes them: JSON of shapes, types, strides and scalars. Whatever is
-missing or not understood is None; rules say nothing that needs it.
+Whatever is missing or not understood is None; nothing that needs it is said.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from opscope.hardware.architectures import Architecture, architecture
 from opscope.hardware.occupancy import ActiveBlocks, Waves, active_blocks, waves_of
@@ -25,7 +23,6 @@ __all__ = [
     "DeviceFacts",
     "Extent",
     "LaunchFacts",
-    "OperatorCall",
     "TensorArgument",
     "broadcast",
     "item_size_bytes",
@@ -44,7 +41,6 @@ _ITEM_SIZE_BYTES = {
     "c10::complex<double>": 16, "c10::complex<float>": 8, "c10::complex<c10::Half>": 4,
     "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1, "c10::Float8_e4m3fnuz": 1, "c10::Float8_e5m2fnuz": 1,
 }  # fmt: skip
-_NO_TENSOR_TYPES = frozenset({"", "Scalar", "ScalarList", "TensorList", "Device", "Layout", "None"})
 
 
 def item_size_bytes(type_name: str | None) -> int | None:
@@ -79,87 +75,6 @@ class TensorArgument:
     def element_count(self) -> int:
         """Elements of the shape."""
         return prod(self.shape)
-
-
-@dataclass(frozen=True)
-class OperatorCall:
-    """One recorded call of an operator: name and arguments by position."""
-
-    name: str
-    shapes: tuple[Any, ...] = ()
-    types: tuple[Any, ...] = ()
-    strides: tuple[Any, ...] = ()
-    concrete: tuple[Any, ...] = ()
-
-    @classmethod
-    def from_json(
-        cls,
-        name: str,
-        *,
-        shapes: Any = None,
-        types: Any = None,
-        strides: Any = None,
-        concrete: Any = None,
-    ) -> OperatorCall:
-        """A call from its recorded arguments, each JSON text or the value parsed from it; None is unknown."""
-        return cls(name, _items(shapes), _items(types), _items(strides), _items(concrete))
-
-    def tensor(self, position: int) -> TensorArgument | None:
-        """The tensor at a position; None if another kind of argument, or nothing, is recorded there."""
-        shape = _at(self.shapes, position)
-        type_name = _at(self.types, position)
-        if not _is_shape(shape) or (type_name in _NO_TENSOR_TYPES if self.types else not shape):
-            return None
-        strides = _at(self.strides, position)
-        has_strides = _is_shape(strides) and len(strides) == len(shape)
-        return TensorArgument(
-            tuple(shape),
-            type_name if isinstance(type_name, str) else None,
-            tuple(strides) if has_strides else None,
-        )
-
-    def tensor_list(self, position: int) -> tuple[TensorArgument, ...]:
-        """Tensors of the list at a position; empty if there is none, or its members were not recorded."""
-        shapes = _at(self.shapes, position)
-        if not isinstance(shapes, list) or not shapes or not all(_is_shape(shape) for shape in shapes):
-            return ()
-        strides = _at(self.strides, position)
-        members = (
-            strides if isinstance(strides, list) and len(strides) == len(shapes) else [None] * len(shapes)
-        )
-        return tuple(
-            TensorArgument(tuple(shape), None, tuple(stride) if _is_shape(stride) else None)
-            for shape, stride in zip(shapes, members, strict=True)
-        )
-
-    @cached_property
-    def tensors(self) -> tuple[TensorArgument, ...]:
-        """All tensor arguments in order, those of lists left out."""
-        found = (self.tensor(position) for position in range(len(self.shapes)))
-        return tuple(tensor for tensor in found if tensor is not None)
-
-    def integer(self, position: int) -> int | None:
-        """The integer scalar at a position."""
-        text = _at(self.concrete, position)
-        try:
-            return int(text) if isinstance(text, str) else None
-        except ValueError:
-            return None
-
-    def integers(self, position: int) -> tuple[int, ...] | None:
-        """The integer list (or one integer) at a position; None if nothing readable is recorded there."""
-        text = _at(self.concrete, position)
-        if not isinstance(text, str):
-            return None
-        value = _parsed(text)
-        if isinstance(value, int) and not isinstance(value, bool):
-            return (value,)
-        return tuple(value) if _is_integer_list(value) else None
-
-    def scalars(self) -> tuple[int, ...]:
-        """Integer scalar arguments, in order."""
-        found = (self.integer(position) for position in range(len(self.concrete)))
-        return tuple(value for value in found if value is not None)
 
 
 def parse_compile_arguments(text: str | None) -> dict[str, int]:
@@ -297,29 +212,3 @@ class LaunchFacts:
 
 def _possible(extent: Extent | None) -> Extent | None:
     return extent if extent is not None and min(extent) > 0 else None
-
-
-def _items(value: Any) -> tuple[Any, ...]:
-    parsed = _parsed(value) if isinstance(value, str) else value
-    return tuple(parsed) if isinstance(parsed, (list, tuple)) else ()
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return None
-
-
-def _at(values: tuple[Any, ...], position: int) -> Any:
-    return values[position] if -len(values) <= position < len(values) else None
-
-
-def _is_integer_list(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and all(
-        isinstance(item, int) and not isinstance(item, bool) for item in value
-    )
-
-
-def _is_shape(value: Any) -> bool:
-    return _is_integer_list(value) and all(size >= 0 for size in value)
