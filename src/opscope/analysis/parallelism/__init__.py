@@ -12,7 +12,6 @@ from opscope.analysis.parallelism.explanation import (
     LaunchExplanation,
     Statement,
     explain,
-    families,
 )
 from opscope.analysis.parallelism.facts import DeviceFacts, LaunchFacts, parse_compile_arguments
 from opscope.analysis.parallelism.prediction import Expected
@@ -26,6 +25,5 @@ __all__ = [
     "LaunchFacts",
     "Statement",
     "explain",
-    "families",
     "parse_compile_arguments",
 ]

@@ -45,7 +45,16 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["Heading", "LaunchCheck", "LaunchExplanation", "Statement", "explain", "families"]
+__all__ = [
+    "Family",
+    "Heading",
+    "LaunchCheck",
+    "LaunchExplanation",
+    "Sentence",
+    "Statement",
+    "all_families",
+    "explain",
+]
 
 _RULES = {
     "attention": attention,
@@ -119,7 +128,7 @@ class LaunchExplanation:
 
 
 @dataclass(frozen=True)
-class _Sentence:
+class Sentence:
     """A sentence with places for values, and when it is said: see the head of the file."""
 
     heading: Heading
@@ -130,7 +139,7 @@ class _Sentence:
 
 
 @dataclass(frozen=True)
-class _Family:
+class Family:
     """Kernels that are parallel alike: which they are, the rule that knows their numbers, what is said."""
 
     name: str
@@ -139,7 +148,7 @@ class _Family:
     operator: str
     rule: Rule | None
     launch_grade: Grade
-    sentences: tuple[_Sentence, ...]
+    sentences: tuple[Sentence, ...]
     values_of: Mapping[str, Mapping[str, Any]]
 
     def covers(self, launch: LaunchFacts) -> bool:
@@ -181,13 +190,13 @@ def explain(launch: LaunchFacts) -> LaunchExplanation | None:
     return LaunchExplanation(name, tuple(statements), check, launch.waves)
 
 
-def families() -> tuple[str, ...]:
-    """All families that there are sentences for, sorted."""
+def all_families() -> tuple[Family, ...]:
+    """What the file of sentences holds: families by function name, then those that names are decoded to."""
     by_function, by_decoded = _families()
-    return tuple(sorted({one.name for one in (*by_function, *by_decoded.values())}))
+    return (*by_function, *by_decoded.values())
 
 
-def _family_of(launch: LaunchFacts) -> _Family | None:
+def _family_of(launch: LaunchFacts) -> Family | None:
     """By function name where the source is known, else by the family the name was decoded to."""
     by_function, by_decoded = _families()
     found = next((family for family in by_function if family.covers(launch)), None)
@@ -195,7 +204,7 @@ def _family_of(launch: LaunchFacts) -> _Family | None:
 
 
 @cache
-def _families() -> tuple[tuple[_Family, ...], dict[str, _Family]]:
+def _families() -> tuple[tuple[Family, ...], dict[str, Family]]:
     file = resources.files(__package__).joinpath("launch_explanations.toml")
     document = tomllib.loads(file.read_text(encoding="utf-8"))
     entries = [(entry, _family(entry, document["shared"])) for entry in document["kernels"]]
@@ -203,7 +212,7 @@ def _families() -> tuple[tuple[_Family, ...], dict[str, _Family]]:
     return by_function, {entry["decoded"]: family for entry, family in entries if "decoded" in entry}
 
 
-def _family(entry: Mapping[str, Any], shared: Mapping[str, str]) -> _Family:
+def _family(entry: Mapping[str, Any], shared: Mapping[str, str]) -> Family:
     grade = entry.get("grade", Grade.NAME_PATTERN.value)
     rule = None
     if "rule" in entry:
@@ -216,9 +225,9 @@ def _family(entry: Mapping[str, Any], shared: Mapping[str, str]) -> _Family:
             text = shared[given["text"][1:]] if given["text"].startswith("@") else given["text"]
             conditions = tuple(given["if"].split(" and ")) if "if" in given else ()
             sentences.append(
-                _Sentence(heading, text, given.get("grade", grade), conditions, given.get("each"))
+                Sentence(heading, text, given.get("grade", grade), conditions, given.get("each"))
             )
-    return _Family(
+    return Family(
         entry["family"],
         re.compile(entry.get("functions", ".*")),
         entry.get("within", ""),
@@ -259,7 +268,7 @@ _WORDING = _Wording()
 _OPTIONAL = re.compile(r"\[([^\[\]]*)\]")
 
 
-def _said(sentence: _Sentence, values: Mapping[str, Any]) -> Iterator[Statement]:
+def _said(sentence: Sentence, values: Mapping[str, Any]) -> Iterator[Statement]:
     """The sentence with its values; nothing where one is unknown or a condition does not hold."""
     for condition in sentence.conditions:
         name = condition.removeprefix("not ")

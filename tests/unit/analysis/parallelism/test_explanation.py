@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from opscope.analysis.parallelism import Heading, LaunchExplanation, LaunchFacts, explain, families
+from opscope.analysis.parallelism import Heading, LaunchExplanation, LaunchFacts, explain
+from opscope.analysis.parallelism.explanation import Sentence, all_families
 
 Record = dict[str, Any]
 FactsFrom = Callable[..., LaunchFacts]
@@ -32,6 +34,13 @@ def lines_of(title: str, told: LaunchExplanation | None) -> Iterator[str]:
     yield from (f"{one.heading}: {one.text} ({one.grade})" for one in told.statements)
 
 
+def pattern_of(sentence: Sentence) -> str:
+    """A regular expression for the sentence with any values, parts in brackets left out or not."""
+    parts = (re.sub(r"\\{.*?\\}", ".+", re.escape(part)) for part in re.split(r"[\[\]]", sentence.text))
+    text = "".join(f"(?:{part})?" if position % 2 else part for position, part in enumerate(parts))
+    return rf"{sentence.heading}: {text} \("
+
+
 def test_explanations_are_those_expected(
     launches: tuple[tuple[str, LaunchFacts], ...], pytestconfig: pytest.Config
 ) -> None:
@@ -42,7 +51,7 @@ def test_explanations_are_those_expected(
 
 
 def test_every_family_was_recorded(records: tuple[Record, ...]) -> None:
-    assert {record["family"] for record in records} == set(families())
+    assert {record["family"] for record in records} == {family.name for family in all_families()}
 
 
 def test_the_recorded_launch_is_explained(record: Record, facts_from: FactsFrom) -> None:
@@ -94,3 +103,13 @@ def test_less_recorded_says_less_and_nothing_else(
     assert set(part.under(Heading.PARALLEL_OVER)) <= set(whole.under(Heading.PARALLEL_OVER))
     assert part.launch_check is None or part.launch_check.is_explained
     assert part.waves == whole.waves
+
+
+def test_every_sentence_is_said_of_some_launch() -> None:
+    said: dict[str, list[str]] = {}
+    for block in EXPECTED.read_text(encoding="utf-8").split("== ")[1:]:
+        _, family, *lines = block.splitlines()
+        said.setdefault(family.removeprefix("family: "), []).extend(lines)
+    for family in all_families():
+        for sentence in family.sentences:
+            assert any(re.match(pattern_of(sentence), line) for line in said[family.name]), sentence

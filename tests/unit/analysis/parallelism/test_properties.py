@@ -98,9 +98,7 @@ def test_no_arguments_or_geometry_make_an_explanation_fail(  # noqa: PLR0917 - h
 
 
 @given(name=st.text(max_size=40), grid=EXTENTS, block=EXTENTS, device=DEVICES)
-def test_any_name_is_explained_or_not(
-    name: str, grid: Any, block: Any, device: DeviceFacts | None
-) -> None:
+def test_any_name_is_explained_or_not(name: str, grid: Any, block: Any, device: DeviceFacts | None) -> None:
     geometry = LaunchGeometry(grid, block, None, None, None, 1, 1)
     explain(LaunchFacts(decode(name), geometry, None, device))
 
