@@ -18,9 +18,8 @@ from opscope.cli.console import (
     status,
 )
 from opscope.model.files import write_text
-from opscope.report.analysis_json import analysis_document
-from opscope.report.compose import analysis_report, overview_document
-from opscope.report.json_export import write_json
+from opscope.report.analysis import analysis_document, analysis_report, overview_document
+from opscope.report.json_encoding import write_json
 from opscope.report.markdown import render_markdown
 from opscope.results import summarize
 

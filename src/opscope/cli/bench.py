@@ -27,13 +27,17 @@ from opscope.kernels.code import CodeKind
 from opscope.model.benchmark import BenchmarkOptions, BenchmarkResult, CacheState, Status
 from opscope.model.files import write_text
 from opscope.model.measurement import Clock
-from opscope.report.benchmark_code import code_json, code_sections
-from opscope.report.benchmark_kernels import kernel_use_section
-from opscope.report.benchmark_report import benchmark_document
-from opscope.report.benchmark_sweep import sweep_benchmark_document
+from opscope.report.benchmark import (
+    benchmark_document,
+    code_json,
+    code_sections,
+    kernel_use_section,
+    suite_list_document,
+    suite_list_json,
+    sweep_benchmark_document,
+)
 from opscope.report.document import Document, Section
 from opscope.report.markdown import render_markdown
-from opscope.report.suite_list import suite_list_document, suite_list_json
 
 __all__ = ["GivenOptions", "MeasuringOptions", "OutputOptions", "bench"]
 

@@ -17,11 +17,13 @@ from opscope.errors import InputError
 from opscope.model.comparison import BenchmarkComparison, ComparisonOptions, FailOn, SessionComparison
 from opscope.model.files import write_text
 from opscope.model.session import is_session_file
-from opscope.report.benchmark_comparison import benchmark_comparison_document
-from opscope.report.comparison_json import comparison_document
+from opscope.report.comparison import (
+    benchmark_comparison_document,
+    comparison_document,
+    session_comparison_document,
+)
 from opscope.report.document import Document
 from opscope.report.markdown import render_markdown
-from opscope.report.session_comparison import session_comparison_document
 
 __all__ = ["compare"]
 

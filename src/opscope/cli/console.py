@@ -15,7 +15,7 @@ from opscope.api import load
 from opscope.errors import InputError
 from opscope.model.session import Session
 from opscope.report.document import Document
-from opscope.report.json_export import to_json
+from opscope.report.json_encoding import to_json
 from opscope.report.terminal import render_terminal
 
 __all__ = [

@@ -27,9 +27,13 @@ from opscope.hardware.measured import (
     save_measured,
 )
 from opscope.provenance.cache import cache_folder
-from opscope.report.device_json import devices_json, measured_json
-from opscope.report.device_measured import measured_document
-from opscope.report.device_report import device_details_document, device_list_document
+from opscope.report.devices import (
+    device_details_document,
+    device_list_document,
+    devices_json,
+    measured_document,
+    measured_json,
+)
 
 __all__ = ["devices"]
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from opscope.cli.console import print_document, print_json, status
 from opscope.hardware.architectures import architecture
 from opscope.provenance.cache import cache_folder
-from opscope.report.doctor_json import doctor_json
-from opscope.report.doctor_report import doctor_document
+from opscope.report.doctor import doctor_document, doctor_json
 from opscope.toolchain.doctor.checks.table import diagnose
 from opscope.toolchain.doctor.gather import gather_facts
 from opscope.toolchain.doctor.probes.surroundings import Surroundings

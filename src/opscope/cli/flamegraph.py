@@ -12,7 +12,7 @@ from opscope.analysis.program.stacks import BackwardPlace, StackBasis, StackWeig
 from opscope.cli.console import open_source, refuse_existing, say_wrote, status
 from opscope.model.files import write_text
 from opscope.report.flamegraph import collapsed_text, speedscope_document
-from opscope.report.json_export import to_json_line
+from opscope.report.json_encoding import to_json_line
 from opscope.text_enum import TextEnum
 
 __all__ = ["flamegraph"]

@@ -24,8 +24,7 @@ from opscope.analysis.counters.values import CounterAnalysis
 from opscope.cli.console import open_source, print_document, print_json, refuse_existing, say_wrote
 from opscope.errors import InputError
 from opscope.model.session import Session
-from opscope.report.ncu_json import ncu_json
-from opscope.report.ncu_report import ncu_document
+from opscope.report.ncu import ncu_document, ncu_json
 from opscope.report.terminal import render_terminal
 from opscope.toolchain.ncu.command import Collection, KernelFilter, ncu_command, shell_text
 from opscope.toolchain.ncu.metrics import SECTIONS, metrics_to_collect

@@ -19,7 +19,7 @@ from cyclopts.validators import Number
 from opscope.analysis.nsys_reports import REPORTS, report_tables
 from opscope.cli.console import open_source, print_document, print_json, refuse_existing, say_wrote, status
 from opscope.errors import InputError
-from opscope.report.stats_tables import stats_json, stats_tables_document
+from opscope.report.tables import stats_json, stats_tables_document
 from opscope.toolchain.nsys.command import Recording, is_report, profile_command
 from opscope.toolchain.nsys.running import check_run, export_report, find_nsys, fresh_export, run_nsys
 

@@ -28,8 +28,7 @@ from opscope.kernels.disassembly import file_sass
 from opscope.kernels.ptx_text import ptx_functions
 from opscope.kernels.symbols import demangled
 from opscope.kernels.toolkit import require_nvcc
-from opscope.report.nvcc_json import nvcc_json
-from opscope.report.nvcc_report import NvccCode, nvcc_document
+from opscope.report.nvcc import NvccCode, nvcc_document, nvcc_json
 from opscope.toolchain.nvcc.command import Product, default_name, refuse_options
 from opscope.toolchain.nvcc.compile import compile_source, request_command
 from opscope.toolchain.nvcc.compiler import Nvcc, read_nvcc

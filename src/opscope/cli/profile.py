@@ -18,9 +18,9 @@ from opscope.cli.console import print_document, print_json, refuse_existing, say
 from opscope.cli.sweep import RecordingOptions, Task, kept_entry, run_task
 from opscope.errors import OpscopeError
 from opscope.model.files import write_text
-from opscope.report.json_export import write_json
+from opscope.report.json_encoding import write_json
 from opscope.report.markdown import render_markdown
-from opscope.report.sweep_report import SweepEntry, sweep_document, sweep_report
+from opscope.report.stats import SweepEntry, sweep_document, sweep_report
 from opscope.units import format_duration
 from opscope.workloads.spec import WorkloadOptions, resolve
 

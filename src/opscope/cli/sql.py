@@ -17,8 +17,8 @@ from opscope.cli.console import open_source, refuse_existing, say_wrote, stdout_
 from opscope.cli.locked_query import QueryResult, export_query, export_table, run_query
 from opscope.errors import InputError
 from opscope.provenance.resolution import PROVENANCE_TABLES, annotate
-from opscope.report.json_export import to_json_line
-from opscope.report.query_result import query_document
+from opscope.report.json_encoding import to_json_line
+from opscope.report.tables import query_document
 from opscope.report.terminal import render_terminal
 
 __all__ = ["sql"]

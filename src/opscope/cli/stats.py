@@ -12,8 +12,8 @@ from cyclopts.validators import mutually_exclusive
 from opscope.analysis.nsys_reports import REPORTS, report_tables
 from opscope.cli.console import open_source, print_document, print_json, refuse_existing, say_wrote
 from opscope.model.files import write_text
-from opscope.report.json_export import to_json
-from opscope.report.stats_tables import stats_csv, stats_json, stats_tables_document
+from opscope.report.json_encoding import to_json
+from opscope.report.tables import stats_csv, stats_json, stats_tables_document
 
 __all__ = ["stats"]
 

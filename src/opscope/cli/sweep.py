@@ -20,11 +20,10 @@ from opscope.model.files import write_text
 from opscope.model.measurement import LatencyMeasure
 from opscope.model.sidecar import sidecar_path
 from opscope.provenance.origins import recorded_origins
-from opscope.report.compose import configuration_report
-from opscope.report.json_export import write_json
+from opscope.report.analysis import configuration_report
+from opscope.report.json_encoding import write_json
 from opscope.report.markdown import render_markdown
-from opscope.report.stats_json import stats_document
-from opscope.report.sweep_report import SweepEntry
+from opscope.report.stats import SweepEntry, stats_document
 from opscope.results import summarize
 from opscope.workloads.spec import WorkloadSpec
 

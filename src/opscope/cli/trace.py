@@ -35,7 +35,7 @@ from opscope.model.sidecar import sidecar_path, write_sidecar
 from opscope.provenance.cache import cache_folder
 from opscope.provenance.demangle import demangle_all
 from opscope.provenance.origins import recorded_origins
-from opscope.report.stats_tables import stats_json, stats_tables_document
+from opscope.report.tables import stats_json, stats_tables_document
 from opscope.report.terminal import render_terminal
 from opscope.toolchain.injection.cupti import Cupti, CuptiPlaces, driver_cuda_version, find_cupti
 from opscope.toolchain.injection.events import first_moment_ns

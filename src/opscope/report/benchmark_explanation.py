@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from opscope.model.benchmark import BenchmarkResult, BenchmarkRow, Status, Verdict
-from opscope.report.benchmark_cells import count_cell, percent, times
+from opscope.report.benchmark import count_cell, percent, times
 from opscope.report.document import Code, Inline, Text
 from opscope.units import format_bytes, format_duration, format_extent
 

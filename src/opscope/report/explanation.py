@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from opscope._version import __version__
 from opscope.analysis.explanation import Explanation, KernelUse, Subject, is_file
 from opscope.analysis.provenance import NativeFunctionUse
 from opscope.analysis.totals import LaunchGeometry, OperatorTotal
 from opscope.model.location import SourceLocation
 from opscope.provenance.categories import category_title
+from opscope.report.analysis import kernel_record, operator_record
 from opscope.report.document import (
     Block,
     BulletList,
@@ -18,31 +21,139 @@ from opscope.report.document import (
     Document,
     FactList,
     Inline,
+    Link,
     Paragraph,
     Section,
     Table,
     Text,
     numeric,
 )
-from opscope.report.function_tables import (
-    FOLDER_CAPTION,
-    below_folder,
-    file_functions,
-    operator_functions,
-)
 from opscope.report.kernel_section import kernel_facts, kernel_meaning
 from opscope.report.kernel_title import distinct_titles, kernel_title
-from opscope.report.launch_account import account_blocks
-from opscope.report.provenance_section import (
+from opscope.report.launch_account import account_blocks, account_records
+from opscope.report.provenance import (
+    decoded_record,
     entry_fact,
     function_facts,
     implementation_facts,
+    kernel_source_record,
+    location_record,
     location_text,
+    native_function_record,
     release_text,
 )
 from opscope.units import format_count, format_duration, format_extent, format_fraction
 
-__all__ = ["SourceReader", "explanation_document"]
+__all__ = [
+    "EXPLANATION_SCHEMA_VERSION",
+    "FOLDER_CAPTION",
+    "SourceReader",
+    "below_folder",
+    "explanation_document",
+    "explanation_json",
+    "file_functions",
+    "operator_functions",
+]
+
+
+_NATIVE = "aten/src/ATen/native/"
+FOLDER_CAPTION: Text = (Code(_NATIVE), " is left out before the files.")
+_SHOWN_NAMES = 3
+
+
+def operator_functions(
+    functions: Sequence[NativeFunctionUse], recorded: Sequence[str], most: int
+) -> tuple[Table, int]:
+    """One row per operator: those of a recording first, in its order; then by name, internal ones last.
+
+    Args:
+        functions: Overloads in any order.
+        recorded: Names of a recording's operators.
+        most: Rows to show.
+
+    Returns:
+        The table and the number of rows it would have in full.
+    """
+    by_operator: dict[str, list[NativeFunctionUse]] = {}
+    for function in functions:
+        by_operator.setdefault(function.name, []).append(function)
+    rank = {name: index for index, name in enumerate(recorded)}
+    names = sorted(by_operator, key=lambda name: (rank.get(name, len(rank)), "::_" in name, name))
+    rows = tuple(_operator_row(name, by_operator[name]) for name in names[:most])
+    columns = (
+        Column("Operator"),
+        numeric("Overloads"),
+        Column("Function"),
+        Column("Defined in"),
+        Column("Known from"),
+    )
+    return Table(columns, rows, FOLDER_CAPTION), len(names)
+
+
+def _operator_row(name: str, overloads: Sequence[NativeFunctionUse]) -> tuple[Text, ...]:
+    # Variants that only write into a given tensor say the least.
+    main = min(overloads, key=lambda one: (one.location is None, "out" in one.tags))
+    return (
+        Code(name),
+        f"{len(overloads)}",
+        Code(main.cuda_function) if main.cuda_function else "–",
+        *_place(main.location),
+    )
+
+
+def file_functions(
+    functions: Sequence[NativeFunctionUse], file: str, recorded: Sequence[str], most: int
+) -> tuple[Table, int]:
+    """One row per place in a file and the native functions it serves: a recording's first, then in order.
+
+    Args:
+        functions: Those that lie in the file or launch through it.
+        file: The file's name or path.
+        recorded: Names of a recording's operators.
+        most: Rows to show.
+
+    Returns:
+        The table and the number of rows it would have in full.
+    """
+    served: dict[SourceLocation, list[NativeFunctionUse]] = {}
+    for function in functions:
+        for place in dict.fromkeys((function.location, function.stub_location)):
+            if place is not None and is_file(place.file, file):
+                served.setdefault(place, []).append(function)
+    known = set(recorded)
+    places = sorted(
+        served,
+        key=lambda place: (
+            known.isdisjoint(one.name for one in served[place]),
+            place.file,
+            place.line or 0,
+        ),
+    )
+    rows = tuple((*_place(place), _names(served[place])) for place in places[:most])
+    columns = (Column("Place"), Column("Known from"), Column("Serves"))
+    return Table(columns, rows, FOLDER_CAPTION), len(places)
+
+
+def _names(functions: Sequence[NativeFunctionUse]) -> Text:
+    names = [one.name + (f".{one.overload}" if one.overload else "") for one in functions]
+    parts: list[Inline] = []
+    for name in names[:_SHOWN_NAMES]:
+        parts += [", " if parts else "", Code(name)]
+    more = len(names) - _SHOWN_NAMES
+    return (*parts, f" and {more} more" if more > 0 else "")
+
+
+def below_folder(path: str) -> str:
+    """The path as tables under `FOLDER_CAPTION` show it."""
+    return path.removeprefix(_NATIVE)
+
+
+def _place(location: SourceLocation | None) -> tuple[Text, Text]:
+    if location is None:
+        return "–", "–"
+    name = below_folder(str(location))
+    return Code(name) if location.url is None else Link(name, location.url), str(location.grade)
+
 
 SourceReader = Callable[[SourceLocation], "list[str] | None"]
 _KERNELS_IN_DETAIL = 6
@@ -171,7 +282,7 @@ def _trace_sections(explanation: Explanation) -> list[Section]:
         Column("Operator"),
         *map(numeric, ("Calls", "Self device", "Share", "Total device", "Launches")),
     )
-    rows = tuple(_operator_row(operator) for operator in explanation.operators)
+    rows = tuple(_explanation_operator_row(operator) for operator in explanation.operators)
     blocks: list[Block] = [Table(columns, rows)]
     called = [
         (Code(name), f" ×{format_count(calls)}, {format_duration(total_ns)}")
@@ -194,7 +305,7 @@ def _absence(explanation: Explanation) -> Text:
     return f"This trace holds no call of an operator {whose}."
 
 
-def _operator_row(operator: OperatorTotal) -> tuple[Text, ...]:
+def _explanation_operator_row(operator: OperatorTotal) -> tuple[Text, ...]:
     return (
         Code(operator.name),
         format_count(operator.calls),
@@ -326,3 +437,57 @@ def _source_sections(explanation: Explanation, read_source: SourceReader | None)
             blocks = (Paragraph(location_text(location)), CodeBlock("\n".join(lines), "cpp"))
         sections.append(Section(str(location), blocks))
     return [Section("Source", (), tuple(sections))] if sections else []
+
+
+EXPLANATION_SCHEMA_VERSION = 1
+
+
+def explanation_json(explanation: Explanation, read_source: SourceReader | None = None) -> dict[str, Any]:
+    """The explanation as JSON values; with `sources` if a reader of source lines is given."""
+    summary = explanation.summary
+    document = {
+        "schema_version": EXPLANATION_SCHEMA_VERSION,
+        "opscope_version": __version__,
+        "name": explanation.name,
+        "overload": explanation.overload,
+        "subject": explanation.subject,
+        "torch_version": explanation.torch_version,
+        "torch_version_grade": explanation.torch_version_grade,
+        "torch_version_reason": explanation.torch_version_reason,
+        "is_recorded": None if summary is None else explanation.is_recorded,
+        "native_functions": [native_function_record(function) for function in explanation.functions],
+        "derivatives": [native_function_record(function) for function in explanation.derivatives],
+        "operators": [
+            operator_record(summary, operator) for operator in explanation.operators if summary is not None
+        ],
+        "kernels": [_kernel(use, explanation) for use in explanation.kernels],
+    }
+    if read_source is not None:
+        document["sources"] = [
+            {**(location_record(location) or {}), "lines": read_source(location)}
+            for location in explanation.locations
+        ]
+    return document
+
+
+def _kernel(use: KernelUse, explanation: Explanation) -> dict[str, Any]:
+    record: dict[str, Any]
+    if use.total is None:
+        record = {
+            "name": use.facts.name,
+            "decoded": decoded_record(use.facts),
+            "source": kernel_source_record(use.facts),
+        }
+    else:
+        record = kernel_record(use.total)
+    summary = explanation.summary
+    return {
+        **record,
+        "launched_by": [
+            {"operator": operator, "calls": part.calls, "total_ns": part.total_ns}
+            for operator, part in use.operators
+        ],
+        "parallelism": (
+            [] if summary is None else account_records(summary, explanation.owner, use.facts.name)
+        ),
+    }

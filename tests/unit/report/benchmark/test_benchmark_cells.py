@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from opscope.model.benchmark import Ceiling, Status, Verdict
-from opscope.report.benchmark_cells import (
+from opscope.report.benchmark import (
     ceiling_text,
     count_cell,
     median_cell,

@@ -16,6 +16,7 @@ from opscope.units import format_count, format_duration, format_fraction
 
 __all__ = ["has_program", "line_blocks", "module_blocks", "program_sections", "recording_hint"]
 
+
 _INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
 _INDENT = "· "
 _TITLES = ("Calls", "Device time", "Share", "Self", "Forward", "Backward", "Launches")

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
+import msgspec
+
+from opscope._version import __version__
 from opscope.report.document import (
     Block,
     BulletList,
@@ -21,7 +25,8 @@ from opscope.toolchain.doctor.checks.table import CheckResult, Diagnosis
 from opscope.toolchain.doctor.facts import DeviceFacts, Facts, ProgramFacts
 from opscope.units import format_fraction
 
-__all__ = ["doctor_document"]
+__all__ = ["DOCTOR_SCHEMA_VERSION", "doctor_document", "doctor_json"]
+
 
 _GIB = 1024**3
 _NONE = "–"
@@ -196,3 +201,29 @@ def _joined(parts: Iterable[str | None]) -> str:
 
 def _gib(size_bytes: int | None) -> str:
     return _NONE if size_bytes is None else f"{size_bytes / _GIB:.4g} GiB"
+
+
+DOCTOR_SCHEMA_VERSION = 1
+
+
+def doctor_json(diagnosis: Diagnosis) -> dict[str, Any]:
+    """The diagnosis as JSON values; checks in the order of the table in docs/doctor.md."""
+    return {
+        "schema_version": DOCTOR_SCHEMA_VERSION,
+        "opscope_version": __version__,
+        "verdict": str(diagnosis.verdict),
+        "can_profile": diagnosis.can_profile,
+        "facts": msgspec.to_builtins(diagnosis.facts),
+        "checks": [_check(one) for one in diagnosis.results],
+    }
+
+
+def _check(result: CheckResult) -> dict[str, Any]:
+    return {
+        "code": result.check.code,
+        "question": result.check.question,
+        "is_required": result.check.is_required,
+        "verdict": str(result.verdict),
+        "reason": result.outcome.reason,
+        "remedy": result.outcome.remedy,
+    }

@@ -24,6 +24,7 @@ from opscope.units import format_count, format_duration, format_fraction
 
 __all__ = ["has_timeline", "time_blocks"]
 
+
 _GAP_ROWS = 5
 _WAIT_ROWS = 5
 _UNKNOWN = "–"
