@@ -18,9 +18,10 @@ from opscope.cli.console import (
     status,
 )
 from opscope.model.files import write_text
-from opscope.report.analysis import analysis_document, analysis_report, overview_document
+from opscope.report.analysis import analysis_report, overview_document
 from opscope.report.json_encoding import write_json
 from opscope.report.markdown import render_markdown
+from opscope.report.summary_json import analysis_document
 from opscope.results import summarize
 
 __all__ = ["analyze"]

@@ -12,7 +12,8 @@ from opscope.analysis.explanation import Explanation
 from opscope.analysis.explanation import explain as explain_name
 from opscope.cli.console import open_source, print_document, print_json, status
 from opscope.model.sidecar import kernels_folder
-from opscope.report.explanation import SourceReader, explanation_document, explanation_json
+from opscope.report.explanation import SourceReader, explanation_document
+from opscope.report.summary_json import explanation_json
 
 __all__ = ["explain"]
 

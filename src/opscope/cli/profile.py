@@ -20,7 +20,7 @@ from opscope.errors import OpscopeError
 from opscope.model.files import write_text
 from opscope.report.json_encoding import write_json
 from opscope.report.markdown import render_markdown
-from opscope.report.stats import SweepEntry, sweep_document, sweep_report
+from opscope.report.sweep import SweepEntry, sweep_document, sweep_report
 from opscope.units import format_duration
 from opscope.workloads.spec import WorkloadOptions, resolve
 

@@ -31,9 +31,10 @@ from opscope.errors import DependencyError, InputError, OpscopeError
 from opscope.model.files import write_text
 from opscope.model.sidecar import sidecar_path
 from opscope.provenance.origins import recorded_origins
-from opscope.report.analysis import analysis_document, analysis_report, overview_document
+from opscope.report.analysis import analysis_report, overview_document
 from opscope.report.json_encoding import write_json
 from opscope.report.markdown import render_markdown
+from opscope.report.summary_json import analysis_document
 from opscope.report.terminal import render_terminal
 from opscope.results import summarize
 

@@ -23,7 +23,8 @@ from opscope.provenance.origins import recorded_origins
 from opscope.report.analysis import configuration_report
 from opscope.report.json_encoding import write_json
 from opscope.report.markdown import render_markdown
-from opscope.report.stats import SweepEntry, stats_document
+from opscope.report.summary_json import stats_document
+from opscope.report.sweep import SweepEntry
 from opscope.results import summarize
 from opscope.workloads.spec import WorkloadSpec
 

@@ -7,8 +7,9 @@ Imports no renderer.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from opscope.analysis.benchmark_scaling import growth_exponent
@@ -20,24 +21,24 @@ from opscope.model.benchmark import (
     BenchmarkResult,
     BenchmarkRow,
     CacheState,
+    CallProfile,
     Ceiling,
     DeviceState,
     Interval,
-    KernelUse,
     Status,
     Verdict,
 )
 from opscope.model.finding import Finding
 from opscope.model.measurement import Clock
-from opscope.report.benchmark_explanation import explanations, joined
+from opscope.report.benchmark_explanation import explanations
 from opscope.report.document import (
     Block,
     BulletList,
     Code,
     CodeBlock,
-    Column,
     Document,
     FactList,
+    Field,
     FindingList,
     Inline,
     Paragraph,
@@ -45,22 +46,30 @@ from opscope.report.document import (
     Strong,
     Table,
     Text,
-    numeric,
+    facts,
+    identifier,
+    joined,
+    number,
     plain,
+    table,
+    words,
 )
+from opscope.report.json_encoding import Keys, encode
 from opscope.units import (
     NS_PER_MS,
     NS_PER_S,
     NS_PER_US,
+    UNKNOWN,
     format_byte_rate,
-    format_bytes,
-    format_duration,
     format_extent,
     format_flop_rate,
+    format_mean_count,
+    format_percent,
+    format_ratio,
+    significant,
 )
 
 __all__ = [
-    "UNKNOWN",
     "benchmark_document",
     "benchmark_sections",
     "benchmark_table",
@@ -70,26 +79,34 @@ __all__ = [
     "code_json",
     "code_sections",
     "condition_facts",
-    "count_cell",
-    "error_cell",
     "further_findings",
     "interval_text",
     "kernel_use_section",
     "median_cell",
     "not_measured",
-    "percent",
     "rate_cell",
     "ratio_text",
-    "samples_facts",
     "suite_list_document",
     "suite_list_json",
     "sweep_benchmark_document",
-    "times",
     "verdict_cell",
 ]
 
 
-UNKNOWN = "–"
+def _digits(value: float) -> int:
+    """Decimals that keep three significant digits."""
+    return len(significant(value).partition(".")[2])
+
+
+def problem_title(
+    suite: str, shape: Sequence[int] | None, dtype: str | None, *more: str, parameters: Mapping[str, str]
+) -> str:
+    """`gelu 8192 × 8192, float32, approximate=tanh`."""
+    sizes = "" if shape is None else " " + " × ".join(map(str, shape))
+    swept = [f"{name}={value}" for name, value in parameters.items() if name != "dtype"]
+    return ", ".join([f"{suite}{sizes}", *([dtype] if dtype else []), *more, *swept])
+
+
 _UNITS = ((NS_PER_S, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "µs"), (1, "ns"))
 _STATUS_WORDS = {
     Status.OK: "ok",
@@ -128,25 +145,13 @@ def median_cell(row: BenchmarkRow) -> str:
     return f"{median:.{digits}f} ± {width} {unit}"
 
 
-def _digits(value: float) -> int:
-    """Decimals that keep three significant digits."""
-    magnitude = abs(value)
-    return 0 if magnitude >= 100 else 1 if magnitude >= 10 else 2
-
-
-def times(factor: float) -> str:
-    """`10.6×`, `1.03×`, `0.954×`: three significant digits, and hundredths beside one."""
-    digits = 0 if factor >= 100 else 1 if factor >= 10 else 2 if factor >= 1 else 3
-    return f"{factor:.{digits}f}×"
-
-
 def ratio_text(ratio: float, verdict: Verdict | None) -> str:
     """`9.8× slower`, `1.61× faster`, `same 1.003×`, `ambiguous 1.02×`; `1.02×` where there is no verdict."""
     if verdict is Verdict.SLOWER:
-        return f"{times(ratio)} slower"
+        return f"{format_ratio(ratio)} slower"
     if verdict is Verdict.FASTER:
-        return f"{times(1 / ratio)} faster"
-    near = f"{ratio:.3f}×" if 0.5 < ratio < 2 else times(ratio)
+        return f"{format_ratio(1 / ratio)} faster"
+    near = f"{ratio:.3f}×" if 0.5 < ratio < 2 else format_ratio(ratio)
     return near if verdict is None else f"{verdict} {near}"
 
 
@@ -163,11 +168,6 @@ def verdict_cell(row: BenchmarkRow, reference: str) -> Text:
     return Strong(words) if row.verdict in {Verdict.FASTER, Verdict.SLOWER} else words
 
 
-def count_cell(count: float | None) -> str:
-    """A number of launches: `1`, `8`, `2.3` where calls differ."""
-    return UNKNOWN if count is None else f"{count:.0f}" if count == int(count) else f"{count:.1f}"
-
-
 def rate_cell(row: BenchmarkRow) -> str:
     """FLOP per second where the matrix ceiling binds, else bytes per second."""
     is_matrix = row.ceiling is not None and row.ceiling.startswith("matrix")
@@ -180,20 +180,8 @@ def ceiling_cell(row: BenchmarkRow, *, is_named: bool) -> str:
     """`97 %`, with the ceiling's name where rows have different ones."""
     if row.ceiling_fraction is None:
         return UNKNOWN
-    share = percent(row.ceiling_fraction)
+    share = format_percent(row.ceiling_fraction)
     return f"{share} {row.ceiling}" if is_named else share
-
-
-def percent(fraction: float) -> str:
-    """A fraction in percent, with a decimal only where it is small."""
-    if fraction < 0.0005:
-        return "<0.1 %" if fraction > 0 else "0 %"
-    return f"{100 * fraction:.0f} %" if fraction >= 0.0995 else f"{100 * fraction:.1f} %"
-
-
-def error_cell(row: BenchmarkRow) -> str:
-    """The largest relative error, two digits."""
-    return UNKNOWN if row.max_relative_error is None else f"{row.max_relative_error:.1e}"
 
 
 def ceiling_text(ceiling: Ceiling) -> str:
@@ -229,7 +217,7 @@ def benchmark_document(result: BenchmarkResult, *, extra: Sequence[Section] = ()
     """
     *sections, findings = benchmark_sections(result)
     parts = [section for section in (*sections, *extra, findings) if section is not None]
-    return Document(benchmark_title(result), (FactList(condition_facts(result)),), tuple(parts))
+    return Document(benchmark_title(result), (condition_facts(result),), tuple(parts))
 
 
 def benchmark_sections(result: BenchmarkResult) -> tuple[Section | None, ...]:
@@ -248,23 +236,35 @@ def benchmark_sections(result: BenchmarkResult) -> tuple[Section | None, ...]:
 
 def benchmark_title(result: BenchmarkResult) -> str:
     """`gelu 8192 × 8192, float32, approximate=tanh`."""
-    shape = "" if result.shape is None else " " + " × ".join(map(str, result.shape))
-    named = [f"{name}={value}" for name, value in result.parameters.items() if name != "dtype"]
-    return ", ".join([f"{result.suite}{shape}", *([result.dtype] if result.dtype else []), *named])
+    return problem_title(result.suite, result.shape, result.dtype, parameters=result.parameters)
 
 
-def condition_facts(result: BenchmarkResult) -> tuple[tuple[str, Text], ...]:
+def condition_facts(result: BenchmarkResult) -> FactList:
     """What the figures were measured on, by and against."""
-    facts: list[tuple[str, Text]] = [("Device", _device(result)), ("Clock", _clock(result))]
-    facts += samples_facts([result])
-    facts.append(("Reference", Code(result.reference)))
-    facts += _check(result)
-    if result.ceilings:
-        facts.append(("Ceilings", "; ".join(map(ceiling_text, result.ceilings))))
-    facts += _device_states(result)
-    if not result.complete:
-        facts.append(("Complete", Strong("no: interrupted; what was finished is shown")))
-    return tuple(facts)
+    states = [state for state in (result.device_state_before, result.device_state_after) if state is not None]
+    return facts(
+        ("Device", _device(result)),
+        ("Clock", f"{_CLOCKS[result.clock]}; {_CACHES[result.cache_state]}"),
+        ("Samples", _samples([result])),
+        ("Reference", Code(result.reference)),
+        ("Check", _check(result)),
+        ("Ceilings", "; ".join(map(ceiling_text, result.ceilings))),
+        ("Clocks", " → ".join(dict.fromkeys(text for text in map(_state, states) if text))),
+        ("Complete", None if result.complete else _INTERRUPTED),
+    )
+
+
+def _samples(results: Sequence[BenchmarkResult]) -> str | None:
+    """How many samples the medians of some results rest on, and what ± means."""
+    counts = [len(row.samples_ns) for result in results for row in result.rows if row.samples_ns]
+    if not counts:
+        return None
+    low, high = min(counts), max(counts)
+    number = str(low) if low == high else f"{low} to {high}"
+    return f"{number} of each, taken in turns in random order; ± is half the 95 % interval of the median"
+
+
+_INTERRUPTED = Strong("no: interrupted; what was finished is shown")
 
 
 def _device(result: BenchmarkResult) -> str:
@@ -284,40 +284,14 @@ def _device(result: BenchmarkResult) -> str:
     return ", ".join([name, *(f"{label} {version}" for label, version in versions if version)])
 
 
-def _clock(result: BenchmarkResult) -> str:
-    return f"{_CLOCKS[result.clock]}; {_CACHES[result.cache_state]}"
-
-
-def samples_facts(results: Sequence[BenchmarkResult]) -> Iterator[tuple[str, Text]]:
-    """How many samples the medians of some results rest on, and what ± means."""
-    counts = [len(row.samples_ns) for result in results for row in result.rows if row.samples_ns]
-    if not counts:
-        return
-    low, high = min(counts), max(counts)
-    number = str(low) if low == high else f"{low} to {high}"
-    yield (
-        "Samples",
-        f"{number} of each, taken in turns in random order; ± is half the 95 % interval of the median",
-    )
-
-
-def _check(result: BenchmarkResult) -> Iterator[tuple[str, Text]]:
+def _check(result: BenchmarkResult) -> str | None:
     checks = [row.check for row in result.rows if row.check is not None]
     if not checks:
-        if not result.options.check:
-            yield "Check", "outputs were not compared"
-        return
+        return None if result.options.check else "outputs were not compared"
     tolerances = sorted({check.tolerance for check in checks})
     stated = " or ".join(f"{tolerance:.0e}" for tolerance in tolerances)
     references = ", ".join(dict.fromkeys(check.reference for check in checks))
-    yield "Check", f"against {references}; largest relative error {stated}"
-
-
-def _device_states(result: BenchmarkResult) -> Iterator[tuple[str, Text]]:
-    states = [state for state in (result.device_state_before, result.device_state_after) if state is not None]
-    words = [text for text in map(_state, states) if text]
-    if words:
-        yield "Clocks", " → ".join(dict.fromkeys(words))
+    return f"against {references}; largest relative error {stated}"
 
 
 def _state(state: DeviceState) -> str:
@@ -337,34 +311,22 @@ def benchmark_table(result: BenchmarkResult) -> Table:
     rows = [row for row in result.rows if row.status is not Status.UNAVAILABLE]
     ceilings = {row.ceiling for row in rows if row.ceiling is not None}
     share = f"Of {ceilings.copy().pop()} ceiling" if len(ceilings) == 1 else "Of ceiling"
-    columns: list[tuple[Column, list[Text], bool]] = [
-        (Column("Implementation"), [Code(row.name) for row in rows], True),
-        (numeric("Median"), [median_cell(row) for row in rows], True),
-        (Column("Verdict"), [verdict_cell(row, result.reference) for row in rows], True),
-        (
-            numeric("Kernels"),
-            [count_cell(row.kernels_launched) for row in rows],
-            _has(rows, "kernels_launched"),
-        ),
-        (numeric("Rate"), [rate_cell(row) for row in rows], _has(rows, "bytes_per_s", "flop_per_s")),
-        (
-            numeric(share),
-            [ceiling_cell(row, is_named=len(ceilings) > 1) for row in rows],
-            bool(ceilings),
-        ),
-        (
-            numeric("Memory"),
-            [format_bytes(row.peak_memory_bytes) for row in rows],
-            _has(rows, "peak_memory_bytes"),
-        ),
-        (numeric("Error"), [error_cell(row) for row in rows], _has(rows, "max_relative_error")),
-    ]
-    kept = [(column, cells) for column, cells, is_kept in columns if is_kept]
-    return Table(tuple(column for column, _ in kept), tuple(zip(*(cells for _, cells in kept), strict=True)))
 
+    def where_known(field: Field, *attributes: str) -> Field | None:
+        is_known = any(getattr(row, attribute) is not None for row in rows for attribute in attributes)
+        return field if is_known else None
 
-def _has(rows: Sequence[BenchmarkRow], *fields: str) -> bool:
-    return any(getattr(row, field) is not None for row in rows for field in fields)
+    return table(
+        rows,
+        identifier("Implementation", "name"),
+        number("Median", median_cell),
+        words("Verdict", lambda row: verdict_cell(row, result.reference)),
+        where_known(number("Kernels", "kernels_launched", format_mean_count), "kernels_launched"),
+        where_known(number("Rate", rate_cell), "bytes_per_s", "flop_per_s"),
+        where_known(number(share, lambda row: ceiling_cell(row, is_named=len(ceilings) > 1)), "ceiling"),
+        where_known(number("Memory", "peak_memory_bytes"), "peak_memory_bytes"),
+        where_known(number("Error", "max_relative_error", "{:.1e}".format), "max_relative_error"),
+    )
 
 
 def _fastest(result: BenchmarkResult) -> Text | None:
@@ -378,7 +340,7 @@ def _fastest(result: BenchmarkResult) -> Text | None:
     parts: tuple[Inline, ...] = (
         Code(best.name),
         " is the fastest: ",
-        Strong(f"{times(1 / best.ratio)} faster"),
+        Strong(f"{format_ratio(1 / best.ratio)} faster"),
     )
     interval = best.ratio_interval
     # The interval is of the ratio to the reference; said the other way round, its ends change places.
@@ -415,61 +377,37 @@ def _reason(status: Status, reason: str, rows: Sequence[BenchmarkRow]) -> Text:
 def kernel_use_section(result: BenchmarkResult) -> Section:
     """Under "Kernels": what each implementation is and costs around its samples, then what it launches."""
     rows = [row for row in result.rows if row.first_call_ns is not None or row.profile is not None]
-    blocks: list[Block] = [_calls(rows)] if rows else []
+    calls = table(
+        rows,
+        identifier("Implementation", "name"),
+        words("What it is", lambda row: row.note or row.engine),
+        number("Built in", "build_ns"),
+        number("First call", "first_call_ns"),
+        number("Calls in a row", "call_ns"),
+        number("By the profiler", "device_ns"),
+        number("By the clock", "median_ns"),
+    )
+    blocks: list[Block] = [calls] if rows else []
     if not any(row.profile for row in rows):
         blocks.append(Paragraph("No kernels were recorded: that takes a GPU, and profiling switched on."))
-    return Section("Kernels", tuple(blocks), tuple(_kernels(row) for row in rows if row.profile))
+    sections = (Section(row.name, (_kernels(row.profile),)) for row in rows if row.profile)
+    return Section("Kernels", tuple(blocks), tuple(sections))
 
 
-def _calls(rows: Sequence[BenchmarkRow]) -> Table:
-    columns = (
-        Column("Implementation"),
-        Column("What it is"),
-        *map(numeric, ("Built in", "First call", "Calls in a row", "By the profiler", "By the clock")),
-    )
-    return Table(columns, tuple(map(_call, rows)))
-
-
-def _call(row: BenchmarkRow) -> tuple[Text, ...]:
-    return (
-        Code(row.name),
-        row.note or str(row.engine),
-        format_duration(row.build_ns),
-        format_duration(row.first_call_ns),
-        format_duration(row.call_ns),
-        format_duration(row.device_ns),
-        format_duration(row.median_ns),
-    )
-
-
-def _kernels(row: BenchmarkRow) -> Section:
-    assert row.profile is not None
-    if not row.profile.kernels:
-        return Section(row.name, (Paragraph("It launched nothing on the device."),))
-    return Section(row.name, (_table(row.profile.kernels),))
-
-
-def _table(kernels: tuple[KernelUse, ...]) -> Table:
-    columns = (
-        Column("Kernel"),
-        *map(numeric, ("Launches", "Device time", "Grid", "Block", "Registers", "Shared memory")),
-        Column("Operator"),
-        Column("Source"),
-    )
-    return Table(columns, tuple(map(_row, kernels)))
-
-
-def _row(use: KernelUse) -> tuple[Text, ...]:
-    return (
-        Code(use.title),
-        count_cell(use.launches),
-        format_duration(use.device_ns),
-        format_extent(use.grid),
-        format_extent(use.block),
-        count_cell(use.registers_per_thread),
-        format_bytes(use.shared_memory_bytes),
-        "–" if use.operator is None else Code(use.operator),
-        "–" if use.source_file is None else Code(use.source_file),
+def _kernels(profile: CallProfile) -> Block:
+    if not profile.kernels:
+        return Paragraph("It launched nothing on the device.")
+    return table(
+        profile.kernels,
+        identifier("Kernel", "title"),
+        number("Launches", "launches", format_mean_count),
+        number("Device time", "device_ns"),
+        number("Grid", "grid", format_extent),
+        number("Block", "block", format_extent),
+        number("Registers", "registers_per_thread", format_mean_count),
+        number("Shared memory", "shared_memory_bytes"),
+        identifier("Operator", "operator"),
+        identifier("Source", "source_file"),
     )
 
 
@@ -503,15 +441,8 @@ def _blocks(code: ImplementationCode) -> Iterator[Block]:
 
 def code_json(codes: Sequence[ImplementationCode]) -> list[dict[str, Any]]:
     """Each implementation's texts of each kind, or the reason there are none."""
-    return [
-        {
-            "implementation": code.implementation,
-            "kind": str(code.kind),
-            "texts": [text._asdict() for text in code.texts],
-            "reason": code.reason,
-        }
-        for code in codes
-    ]
+    found: list[dict[str, Any]] = encode(codes)
+    return found
 
 
 # Conditions that hold for every point; the others are each point's own.
@@ -533,7 +464,7 @@ def sweep_benchmark_document(sweep: BenchmarkSweep, *, extra: Sequence[Sequence[
         sections += [replace(each, title=f"{each.title}: {point_label(sweep, point)}") for each in further]
     if sweep.failures:
         sections.append(Section("Points without a result", (BulletList(sweep.failures),)))
-    return Document(sweep.suite, (FactList(_facts(sweep)),), tuple(sections))
+    return Document(sweep.suite, (_facts(sweep),), tuple(sections))
 
 
 def point_label(sweep: BenchmarkSweep, point: BenchmarkResult) -> str:
@@ -542,15 +473,15 @@ def point_label(sweep: BenchmarkSweep, point: BenchmarkResult) -> str:
     return ", ".join(values) or point.suite
 
 
-def _facts(sweep: BenchmarkSweep) -> tuple[tuple[str, Text], ...]:
+def _facts(sweep: BenchmarkSweep) -> FactList:
     swept = [f"{name}: {', '.join(map(str, values))}" for name, values in sweep.parameters.items()]
-    facts: list[tuple[str, Text]] = [("Swept", "; ".join(swept))] if swept else []
-    if sweep.points:
-        facts += [fact for fact in condition_facts(sweep.points[0]) if fact[0] in _COMMON_FACTS]
-        facts += samples_facts(sweep.points)
-    if not sweep.complete:
-        facts.append(("Complete", Strong("no: interrupted; what was finished is shown")))
-    return tuple(facts)
+    conditions = condition_facts(sweep.points[0]).facts if sweep.points else ()
+    return facts(
+        ("Swept", "; ".join(swept)),
+        *(fact for fact in conditions if fact[0] in _COMMON_FACTS),
+        ("Samples", _samples(sweep.points)),
+        ("Complete", None if sweep.complete else _INTERRUPTED),
+    )
 
 
 def _suite_sections(sweep: BenchmarkSweep, points: Sequence[BenchmarkResult]) -> Iterator[Section]:
@@ -571,80 +502,58 @@ def _suite_sections(sweep: BenchmarkSweep, points: Sequence[BenchmarkResult]) ->
 
 
 def _tables(points: Sequence[BenchmarkResult], swept: Sequence[str]) -> Iterator[Block]:
-    names = [
-        name
-        for name in _names(points)
-        if any(_benchmark_sweep_row(point, name).median_ns for point in points)
-    ]
-    yield _benchmark_sweep_table(points, swept, names, lambda point, row: median_cell(row), caption="Median")
+    every = dict.fromkeys(row.name for point in points for row in point.rows)
+    names = [name for name in every if any(_row(point, name).median_ns for point in points)]
+    parameters = [number(name, partial(_parameter, name=name)) for name in swept]
+    medians = [number(name, partial(_median, name=name)) for name in names]
+    yield table(points, *parameters, *medians, caption="Median")
     others = [name for name in names if any(name != point.reference for point in points)]
     if others:
-        caption: Text = (
-            "Time over that of ",
-            Code(points[0].reference),
-            " (≈ the same, ? ambiguous)",
-        )
-        yield _benchmark_sweep_table(points, swept, others, _ratio_cell, caption=caption)
+        caption = ("Time over that of ", Code(points[0].reference), " (≈ the same, ? ambiguous)")
+        ratios = [number(name, partial(_ratio, name=name)) for name in others]
+        yield table(points, *parameters, *ratios, caption=caption)
     growth = _growth_table(points, swept, names)
     if growth is not None:
         yield growth
 
 
-def _benchmark_sweep_table(
-    points: Sequence[BenchmarkResult],
-    swept: Sequence[str],
-    names: Sequence[str],
-    cell: Callable[[BenchmarkResult, BenchmarkRow], Text],
-    *,
-    caption: Text,
-) -> Table:
-    columns = (*map(numeric, swept), *map(numeric, names))
-    rows: list[tuple[Text, ...]] = []
-    for point in points:
-        cells: list[Text] = [str(point.parameters.get(name, UNKNOWN)) for name in swept]
-        cells += [cell(point, _benchmark_sweep_row(point, name)) for name in names]
-        rows.append(tuple(cells))
-    return Table(columns, tuple(rows), caption)
-
-
-def _ratio_cell(point: BenchmarkResult, row: BenchmarkRow) -> Text:
+def _ratio(point: BenchmarkResult, *, name: str) -> str:
+    row = _row(point, name)
     if row.ratio is None:
         return plain(verdict_cell(row, point.reference)) if row.status is not Status.OK else UNKNOWN
-    if row.verdict is Verdict.SAME:
-        return f"≈ {row.ratio:.2f}×"
-    if row.verdict is Verdict.AMBIGUOUS:
-        return f"? {row.ratio:.2f}×"
-    return times(row.ratio)
+    near = {Verdict.SAME: "≈", Verdict.AMBIGUOUS: "?"}.get(row.verdict) if row.verdict else None
+    return f"{near} {row.ratio:.2f}×" if near else format_ratio(row.ratio)
+
+
+def _median(point: BenchmarkResult, *, name: str) -> str:
+    return median_cell(_row(point, name))
+
+
+def _parameter(point: BenchmarkResult, *, name: str) -> str:
+    return str(point.parameters.get(name, UNKNOWN))
 
 
 def _growth_table(
     points: Sequence[BenchmarkResult], swept: Sequence[str], names: Sequence[str]
 ) -> Table | None:
-    exponents = {name: [growth_exponent(points, name, parameter) for parameter in swept] for name in names}
+    exponents = {
+        parameter: {name: growth_exponent(points, name, parameter) for name in names} for parameter in swept
+    }
     told = [
-        index
-        for index in range(len(swept))
-        if any(values[index] is not None for values in exponents.values())
+        parameter for parameter in swept if any(known is not None for known in exponents[parameter].values())
     ]
+
+    def power(name: str, *, parameter: str) -> str:
+        exponent = exponents[parameter][name]
+        return UNKNOWN if exponent is None else f"{parameter}^{exponent:.2f}"
+
     if not told:
         return None
-    columns = (Column("Time grows as"), *(numeric(swept[index]) for index in told))
-    rows: list[tuple[Text, ...]] = []
-    for name, values in exponents.items():
-        powers: list[Text] = [_power(swept[index], values[index]) for index in told]
-        rows.append((Code(name), *powers))
-    return Table(columns, tuple(rows))
+    powers = (number(parameter, partial(power, parameter=parameter)) for parameter in told)
+    return table(names, identifier("Time grows as", lambda name: name), *powers)
 
 
-def _power(parameter: str, exponent: float | None) -> str:
-    return UNKNOWN if exponent is None else f"{parameter}^{exponent:.2f}"
-
-
-def _names(points: Sequence[BenchmarkResult]) -> list[str]:
-    return list(dict.fromkeys(row.name for point in points for row in point.rows))
-
-
-def _benchmark_sweep_row(point: BenchmarkResult, name: str) -> BenchmarkRow:
+def _row(point: BenchmarkResult, name: str) -> BenchmarkRow:
     absent = BenchmarkRow(name=name, status=Status.UNAVAILABLE)
     return next((row for row in point.rows if row.name == name), absent)
 
@@ -682,41 +591,29 @@ def _at_labels(finding: Finding, labels: Sequence[str]) -> Finding:
 
 def suite_list_document(suites: Sequence[Suite]) -> Document:
     """One row per suite, and each one's implementations."""
-    columns = (Column("Suite"), Column("Compares"), Column("Shape"), Column("Parameters"))
-    rows = tuple(
-        (Code(suite.name), suite.summary, " ".join(suite.shape_names), _options(suite)) for suite in suites
+    shown = table(
+        suites,
+        identifier("Suite", "name"),
+        words("Compares", "summary"),
+        words("Shape", "shape_names", " ".join),
+        words("Parameters", _options),
     )
-    names = FactList(tuple((suite.name, _suite_list_names(suite.implementations)) for suite in suites))
+    names = facts(*((suite.name, joined(map(Code, suite.implementations))) for suite in suites))
     how = Paragraph("Sizes, dtype and parameters are swept over by --param, e.g. --param rows=1024,8192.")
-    return Document(
-        "Suites of opscope bench",
-        sections=(Section("", (Table(columns, rows), how)), Section("Implementations", (names,))),
-    )
+    sections = (Section("", (shown, how)), Section("Implementations", (names,)))
+    return Document("Suites of opscope bench", sections=sections)
+
+
+def _options(suite: Suite) -> str:
+    allowed = [f"{name}={'|'.join(parameter.values)}" for name, parameter in suite.parameters.items()]
+    return ", ".join(allowed) or UNKNOWN
 
 
 def suite_list_json(suites: Sequence[Suite]) -> dict[str, Any]:
     """All suites with what can be chosen of each."""
-    return {
-        "suites": [
-            {
-                "name": suite.name,
-                "summary": suite.summary,
-                "shape_names": list(suite.shape_names),
-                "default_shape": {"cpu": list(suite.cpu_shape), "cuda": list(suite.cuda_shape)},
-                "dtypes": list(suite.dtypes),
-                "reference": suite.reference,
-                "implementations": list(suite.implementations),
-                "parameters": {name: list(parameter.values) for name, parameter in suite.parameters.items()},
-            }
-            for suite in suites
-        ]
-    }
-
-
-def _options(suite: Suite) -> str:
-    named = [f"{name}={'|'.join(parameter.values)}" for name, parameter in suite.parameters.items()]
-    return ", ".join(named) or "–"
-
-
-def _suite_list_names(names: Sequence[str]) -> Text:
-    return joined([Code(name) for name in names])
+    keys = Keys(
+        "name summary shape_names default_shape dtypes reference implementations parameters",
+        default_shape=lambda suite: {"cpu": suite.cpu_shape, "cuda": suite.cuda_shape},
+        parameters=lambda suite: {name: one.values for name, one in suite.parameters.items()},
+    )
+    return {"suites": encode(suites, {Suite: keys})}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 from math import inf, log
 from typing import Any
 
@@ -17,7 +18,7 @@ from opscope.model.comparison import (
     BenchmarkComparison,
     BenchmarkPoint,
     BenchmarkRowChange,
-    ComparisonOptions,
+    CategoryChange,
     FailOn,
     KernelChange,
     Metric,
@@ -34,8 +35,7 @@ from opscope.model.comparison import (
 from opscope.model.finding import Finding
 from opscope.model.schema import Attribution
 from opscope.provenance.categories import category_title
-from opscope.report.analysis import finding_record
-from opscope.report.benchmark import UNKNOWN, count_cell, median_cell, ratio_text, times
+from opscope.report.benchmark import median_cell, problem_title, ratio_text
 from opscope.report.document import (
     Block,
     BulletList,
@@ -44,16 +44,21 @@ from opscope.report.document import (
     Document,
     FactList,
     FindingList,
-    Inline,
     Paragraph,
     Section,
     Strong,
     Table,
     Text,
+    facts,
+    identifier,
+    joined,
+    number,
     numeric,
+    table,
+    words,
 )
-from opscope.report.json_encoding import from_json_text
-from opscope.units import format_duration, format_fraction
+from opscope.report.json_encoding import Keys, encode, parsed
+from opscope.units import UNKNOWN, counted, format_duration, format_fraction, format_mean_count, format_ratio
 
 __all__ = [
     "COMPARISON_SCHEMA_VERSION",
@@ -62,7 +67,6 @@ __all__ = [
     "count_text",
     "difference_text",
     "interval_text",
-    "launch_text",
     "measured_text",
     "ratio_cell",
     "ratio_words",
@@ -119,19 +123,13 @@ def count_text(reference: Fraction | None, candidate: Fraction | None) -> str:
     return f"{_count(reference)} → {_count(candidate)}"
 
 
-def launch_text(comparison: SessionComparison, reference: Use | None, candidate: Use | None) -> str:
-    """Kernel launches of both sides, per step where steps are compared."""
-    return count_text(
-        None if reference is None else comparison.reference.per_step(reference.launches),
-        None if candidate is None else comparison.candidate.per_step(candidate.launches),
-    )
-
-
 def _count(count: Fraction | None) -> str:
     if count is None:
         return UNKNOWN
     return f"{count.numerator:,}" if count.denominator == 1 else f"{float(count):,.1f}"
 
+
+_Used = OperatorChange | VariantChange | KernelChange | UnattributedChange
 
 _EXPLAINED_OPERATORS = 6
 _KERNELS_EACH = 4
@@ -156,20 +154,18 @@ def session_comparison_document(comparison: SessionComparison, *, top: int | Non
 
 def _facts(comparison: SessionComparison) -> FactList:
     per = " per step" if comparison.basis is Basis.STEP else ""
-    what = "Device time" if comparison.metric is Metric.DEVICE else "CPU time in operators"
-    facts: list[tuple[str, Text]] = [
+    is_device = comparison.metric is Metric.DEVICE
+    what = "Device time" if is_device else "CPU time in operators"
+    return facts(
         ("Reference", _source(comparison.reference)),
         ("Candidate", _source(comparison.candidate)),
         ("Recorded", _recorded(comparison)),
         (f"{what}{per}", _headline(comparison.total)),
-    ]
-    if comparison.metric is Metric.DEVICE:
-        facts.append((f"Kernel launches{per}", _all_launches(comparison)))
-        facts.append(("Kernel set", _kernel_set(comparison)))
-    if comparison.wall is not None:
-        facts.append(("Wall time per step", _headline(comparison.wall)))
-    facts.append(("Verdict", _verdict(comparison)))
-    return FactList(tuple(facts))
+        (f"Kernel launches{per}", _all_launches(comparison) if is_device else None),
+        ("Kernel set", _kernel_set(comparison) if is_device else None),
+        ("Wall time per step", None if comparison.wall is None else _headline(comparison.wall)),
+        ("Verdict", _verdict(comparison)),
+    )
 
 
 def _source(side: SessionSide) -> Text:
@@ -184,7 +180,7 @@ def _recorded(comparison: SessionComparison) -> str:
     told = [
         ", ".join(
             [
-                f"{side.steps} step{'' if side.steps == 1 else 's'}" if side.steps else "no steps compared",
+                counted(side.steps, "step") if side.steps else "no steps compared",
                 *(f"{side.ranks} traces" for _ in range(side.ranks > 1)),
                 *(f"{label} {value}" for label, value in side.environment.items()),
             ]
@@ -237,32 +233,36 @@ def _operator_blocks(comparison: SessionComparison, top: int | None) -> tuple[Bl
     if top is not None:
         changed = [row for row in changed if row.time.difference_ns or row.time.reference_ns]
     shown = changed[:top]
-    blocks: list[Block] = [_operator_table(comparison, shown), _rest(comparison, shown)]
-    return tuple(blocks)
+    return (_operator_table(comparison, shown), _rest(comparison, shown))
 
 
 def _operator_table(comparison: SessionComparison, rows: Sequence[OperatorChange]) -> Table:
     is_device = comparison.metric is Metric.DEVICE
-    cells = tuple(
-        (
-            Code(row.name),
-            format_duration(row.time.reference_ns),
-            format_duration(row.time.candidate_ns),
-            difference_text(row.time.difference_ns),
-            ratio_cell(row.time, row.presence),
-            launch_text(comparison, row.reference, row.candidate) if is_device else _calls(comparison, row),
-        )
-        for row in rows
+    count = partial(_uses, comparison, what="launches" if is_device else "calls")
+    return table(
+        rows,
+        identifier("Operator", "name"),
+        *_TIME_FIELDS,
+        number("Ratio", lambda row: ratio_cell(row.time, row.presence)),
+        number("Launches" if is_device else "Calls", count),
     )
-    titles = ("Reference", "Candidate", "Difference", "Ratio", "Launches" if is_device else "Calls")
-    return Table((Column("Operator"), *map(numeric, titles)), cells)
 
 
-def _calls(comparison: SessionComparison, row: OperatorChange | VariantChange) -> str:
+def _uses(comparison: SessionComparison, row: _Used, *, what: str) -> str:
+    """Calls or launches of both sides, per step where steps are compared."""
     return count_text(
-        None if row.reference is None else comparison.reference.per_step(row.reference.calls),
-        None if row.candidate is None else comparison.candidate.per_step(row.candidate.calls),
+        *(
+            None if use is None else side.per_step(getattr(use, what))
+            for side, use in ((comparison.reference, row.reference), (comparison.candidate, row.candidate))
+        )
     )
+
+
+_TIME_FIELDS = (
+    number("Reference", "time.reference_ns"),
+    number("Candidate", "time.candidate_ns"),
+    number("Difference", lambda row: difference_text(row.time.difference_ns)),
+)
 
 
 def _rest(comparison: SessionComparison, shown: Sequence[OperatorChange]) -> Paragraph:
@@ -272,18 +272,14 @@ def _rest(comparison: SessionComparison, shown: Sequence[OperatorChange]) -> Par
     changed = [row for row in rest if row.time.difference_ns]
     if changed:
         total_ns = sum(row.time.difference_ns for row in changed)
-        parts.append(f"Further {_operators(len(changed))}: {difference_text(total_ns)} in all.")
+        parts.append(f"Further {counted(len(changed), 'operator')}: {difference_text(total_ns)} in all.")
     if len(rest) > len(changed):
-        parts.append(f"Without a difference in time: {_operators(len(rest) - len(changed))}.")
+        parts.append(f"Without a difference in time: {counted(len(rest) - len(changed), 'operator')}.")
     for presence, side in ((Presence.REMOVED, "reference"), (Presence.ADDED, "candidate")):
         count = sum(row.presence is presence for row in comparison.operators)
         if count:
-            parts.append(f"Only in the {side}: {_operators(count)}.")
+            parts.append(f"Only in the {side}: {counted(count, 'operator')}.")
     return Paragraph(" ".join(parts))
-
-
-def _operators(count: int) -> str:
-    return f"{count} operator{'' if count == 1 else 's'}"
 
 
 def _reasons(comparison: SessionComparison, top: int | None) -> Section | None:
@@ -322,7 +318,7 @@ def _operator_line(comparison: SessionComparison, row: OperatorChange) -> str:
     times = difference_text(row.time.difference_ns)
     if row.presence is Presence.BOTH:
         times = _headline(row.time)
-    return f"{category_title(row.category)}, {_calls(comparison, row)} calls: {times}"
+    return f"{category_title(row.category)}, {_uses(comparison, row, what='calls')} calls: {times}"
 
 
 def _shown_kernels(row: OperatorChange, top: int | None) -> list[KernelChange]:
@@ -343,21 +339,13 @@ def kernel_change_table(comparison: SessionComparison, kernels: Iterable[KernelC
 def _kernel_rows(comparison: SessionComparison, kernel: KernelChange) -> Iterator[tuple[Text, ...]]:
     times = format_duration(kernel.time.reference_ns), format_duration(kernel.time.candidate_ns)
     difference = difference_text(kernel.time.difference_ns)
-    launches = _launches(comparison, kernel)
+    ratio, launches = ratio_cell(kernel.time, kernel.presence), _uses(comparison, kernel, what="calls")
     if kernel.presence is not Presence.REPLACED:
         title = kernel.candidate_title or kernel.reference_title or ""
-        yield Code(title), *times, difference, ratio_cell(kernel.time, kernel.presence), launches
+        yield Code(title), *times, difference, ratio, launches
         return
     yield Code(kernel.reference_title or ""), times[0], "", "", "replaced", ""
-    new = ("→ ", Code(kernel.candidate_title or ""))
-    yield new, "", times[1], difference, ratio_cell(kernel.time, kernel.presence), launches
-
-
-def _launches(comparison: SessionComparison, kernel: KernelChange) -> str:
-    return count_text(
-        None if kernel.reference is None else comparison.reference.per_step(kernel.reference.calls),
-        None if kernel.candidate is None else comparison.candidate.per_step(kernel.candidate.calls),
-    )
+    yield ("→ ", Code(kernel.candidate_title or "")), "", times[1], difference, ratio, launches
 
 
 def _changed_variants(row: OperatorChange) -> list[VariantChange]:
@@ -372,7 +360,7 @@ def _variant_points(comparison: SessionComparison, row: OperatorChange, top: int
         (
             f"{difference_text(variant.time.difference_ns)} with inputs ",
             Code(variant.input_shapes or ""),
-            f", {_calls(comparison, variant)} calls",
+            f", {_uses(comparison, variant, what='calls')} calls",
         )
         for variant in _changed_variants(row)[: None if top is None else _VARIANTS_EACH]
     ]
@@ -380,45 +368,33 @@ def _variant_points(comparison: SessionComparison, row: OperatorChange, top: int
 
 def _categories(comparison: SessionComparison) -> Section | None:
     rows = [row for row in comparison.categories if row.difference_ns]
-    if not rows:
-        return None
-    cells = tuple(
-        (
-            category_title(row.category),
-            format_duration(row.reference_ns),
-            format_duration(row.candidate_ns),
-            difference_text(row.difference_ns),
-        )
-        for row in rows
+    changes = table(
+        rows,
+        words("Category", "category", category_title),
+        number("Reference", "reference_ns"),
+        number("Candidate", "candidate_ns"),
+        number("Difference", "difference_ns", difference_text),
     )
-    return Section(
-        "Categories",
-        (Table((Column("Category"), *map(numeric, ("Reference", "Candidate", "Difference"))), cells),),
-    )
+    return Section("Categories", (changes,)) if rows else None
 
 
 def _unattributed(comparison: SessionComparison) -> Section | None:
     rows = [row for row in comparison.unattributed if row.time.reference_ns or row.time.candidate_ns]
     if not rows:
         return None
-    cells = tuple(
-        (
-            Code(row.reason),
-            format_duration(row.time.reference_ns),
-            format_duration(row.time.candidate_ns),
-            difference_text(row.time.difference_ns),
-            launch_text(comparison, row.reference, row.candidate),
-            Attribution(row.reason).meaning,
+    blocks = [
+        table(
+            rows,
+            identifier("Reason", "reason"),
+            *_TIME_FIELDS,
+            number("Launches", partial(_uses, comparison, what="launches")),
+            words("Meaning", lambda row: Attribution(row.reason).meaning),
         )
-        for row in rows
-    )
-    titles = ("Reference", "Candidate", "Difference", "Launches")
-    columns = (Column("Reason"), *map(numeric, titles), Column("Meaning"))
+    ]
     kernels = _largest(kernel for row in rows for kernel in row.kernels)
-    blocks: list[Block] = [Table(columns, cells)]
-    return Section(
-        "Unattributed time", (*blocks, *([kernel_change_table(comparison, kernels)] if kernels else ()))
-    )
+    if kernels:
+        blocks.append(kernel_change_table(comparison, kernels))
+    return Section("Unattributed time", tuple(blocks))
 
 
 def _largest(kernels: Iterable[KernelChange]) -> list[KernelChange]:
@@ -427,12 +403,7 @@ def _largest(kernels: Iterable[KernelChange]) -> list[KernelChange]:
 
 
 def _accounting(comparison: SessionComparison) -> BulletList:
-    return BulletList(
-        (
-            _account(comparison, "reference"),
-            _account(comparison, "candidate"),
-        )
-    )
+    return BulletList((_account(comparison, "reference"), _account(comparison, "candidate")))
 
 
 def _account(comparison: SessionComparison, name: str) -> Text:
@@ -489,10 +460,8 @@ def _environment(environment: Mapping[str, str]) -> str:
 
 
 def _point_title(point: BenchmarkPoint) -> str:
-    shape = "" if point.shape is None else " " + " × ".join(map(str, point.shape))
-    named = [f"{name}={value}" for name, value in point.parameters if name != "dtype"]
-    dtype = [point.dtype] if point.dtype else []
-    return ", ".join([f"{point.suite}{shape}", *dtype, point.device_kind, *named])
+    parameters = dict(point.parameters)
+    return problem_title(point.suite, point.shape, point.dtype, point.device_kind, parameters=parameters)
 
 
 def _point_section(change: PointChange, comparison: BenchmarkComparison, top: int | None) -> Section:
@@ -513,29 +482,24 @@ def _rank(row: BenchmarkRowChange) -> tuple[float, str]:
 
 
 def _table(rows: list[BenchmarkRowChange]) -> Table:
-    titles = ("Reference", "Candidate", "Difference", "Ratio", "Kernels")
-    cells = tuple(
-        (
-            Code(row.name),
-            _side(row, row.time.reference_ns, row.time.reference_interval_ns, row.reference_status),
-            _side(row, row.time.candidate_ns, row.time.candidate_interval_ns, row.candidate_status),
-            UNKNOWN if row.time.ratio is None else difference_text(row.time.difference_ns),
-            ratio_cell(row.time, row.presence),
-            _kernels(row),
-        )
-        for row in rows
+    return table(
+        rows,
+        identifier("Implementation", "name"),
+        number("Reference", partial(_side, side="reference")),
+        number("Candidate", partial(_side, side="candidate")),
+        number(
+            "Difference",
+            lambda row: UNKNOWN if row.time.ratio is None else difference_text(row.time.difference_ns),
+        ),
+        number("Ratio", lambda row: ratio_cell(row.time, row.presence)),
+        number("Kernels", _kernels),
     )
-    return Table((Column("Implementation"), *map(numeric, titles)), cells)
 
 
-def _side(
-    row: BenchmarkRowChange,
-    time_ns: float | None,
-    interval_ns: tuple[float, float] | None,
-    status: Status | None,
-) -> Text:
+def _side(row: BenchmarkRowChange, *, side: str) -> Text:
+    time_ns, status = getattr(row.time, f"{side}_ns"), getattr(row, f"{side}_status")
     if time_ns is not None:
-        return measured_text(time_ns, interval_ns)
+        return measured_text(time_ns, getattr(row.time, f"{side}_interval_ns"))
     if status is None or status is Status.OK:
         return UNKNOWN
     words = str(status).replace("_", " ")
@@ -544,8 +508,8 @@ def _side(
 
 def _kernels(row: BenchmarkRowChange) -> str:
     before, after = row.reference_launches, row.candidate_launches
-    text = count_cell(after)
-    return text if before == after else f"{count_cell(before)} → {text}"
+    text = format_mean_count(after)
+    return text if before == after else f"{format_mean_count(before)} → {text}"
 
 
 def _row_points(row: BenchmarkRowChange, comparison: BenchmarkComparison) -> list[Text]:
@@ -556,10 +520,9 @@ def _row_points(row: BenchmarkRowChange, comparison: BenchmarkComparison) -> lis
         points.append((name, f": {row.time.reason}{_relative(row, comparison)}"))
     if row.status_note:
         points.append((name, f": {row.status_note}"))
-    for words, titles in (("also launches", row.kernels_added), ("no longer launches", row.kernels_removed)):
+    for change, titles in (("also launches", row.kernels_added), ("no longer launches", row.kernels_removed)):
         if titles:
-            listed: list[Inline] = [part for title in titles for part in (Code(title), ", ")]
-            points.append((name, f" {words} ", *listed[:-1]))
+            points.append((name, f" {change} ", *joined(map(Code, titles))))
     return points
 
 
@@ -569,7 +532,9 @@ def _relative(row: BenchmarkRowChange, comparison: BenchmarkComparison) -> str:
     before, after = row.reference_relative, row.candidate_relative
     if not is_elsewhere or before is None or after is None:
         return ""
-    return f"; beside the reference implementation of its own run {times(before)} → {times(after)}"
+    return (
+        f"; beside the reference implementation of its own run {format_ratio(before)} → {format_ratio(after)}"
+    )
 
 
 def _unmatched(comparison: BenchmarkComparison) -> Section | None:
@@ -600,205 +565,61 @@ def comparison_document(
         fail_on: The gate that was asked for.
         failures: Why it fails.
     """
-    is_session = isinstance(comparison, SessionComparison)
+    kind = "session" if isinstance(comparison, SessionComparison) else "benchmark"
     return {
         "schema_version": COMPARISON_SCHEMA_VERSION,
         "opscope_version": __version__,
-        "kind": "session" if is_session else "benchmark",
-        **(_session(comparison) if isinstance(comparison, SessionComparison) else _benchmark(comparison)),
-        "options": _options(comparison.options),
+        "kind": kind,
+        **encode(comparison, _KEYS),
+        "options": encode(comparison.options),
         "gate": {"fail_on": None if fail_on is None else str(fail_on), "failures": list(failures)},
-        "findings": [_finding(finding) for finding in comparison.findings],
+        "findings": encode(comparison.findings, _KEYS),
     }
 
 
-def _options(options: ComparisonOptions) -> dict[str, Any]:
-    return {
-        "threshold": options.threshold,
-        "relevant_fraction": options.relevant_fraction,
-        "seed": options.seed,
-    }
+def _side_record(comparison: SessionComparison, name: str) -> dict[str, Any]:
+    keys = Keys(
+        "sources environment steps ranks_per_step has_device whole_ns outside_steps_ns "
+        "outside_steps_launches accounted_ns kernel_launches=launches",
+        accounted_ns=lambda _: comparison.accounted_ns(name),
+    )
+    return keys.record(getattr(comparison, name), _KEYS)
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
-    record = finding_record(finding)
-    del record["trace_id"]  # of no one session
-    return record
-
-
-def _session(comparison: SessionComparison) -> dict[str, Any]:
-    return {
-        "reference": _comparison_json_side(comparison, "reference"),
-        "candidate": _comparison_json_side(comparison, "candidate"),
-        "metric": str(comparison.metric),
-        "basis": str(comparison.basis),
-        "verdict": _word(comparison.verdict),
-        "verdict_reason": comparison.total.reason,
-        "total": _time(comparison.total),
-        "wall_time": None if comparison.wall is None else _time(comparison.wall),
-        "operators": [_operator(row) for row in comparison.operators],
-        "unattributed": [_comparison_json_unattributed(row) for row in comparison.unattributed],
-        "categories": [
-            {
-                "category": row.category,
-                "reference_ns": row.reference_ns,
-                "candidate_ns": row.candidate_ns,
-                "difference_ns": row.difference_ns,
-            }
-            for row in comparison.categories
-        ],
-    }
-
-
-def _comparison_json_side(comparison: SessionComparison, name: str) -> dict[str, Any]:
-    side: SessionSide = getattr(comparison, name)
-    return {
-        "sources": list(side.sources),
-        "environment": dict(side.environment),
-        "steps": side.steps,
-        "ranks_per_step": side.ranks_per_step,
-        "has_device": side.has_device,
-        "whole_ns": side.whole_ns,
-        "outside_steps_ns": side.outside_steps_ns,
-        "outside_steps_launches": side.outside_steps_launches,
-        "accounted_ns": comparison.accounted_ns(name),
-        "kernel_launches": side.launches,
-    }
-
-
-def _operator(row: OperatorChange) -> dict[str, Any]:
-    return {
-        "name": row.name,
-        "category": row.category,
-        "presence": str(row.presence),
-        "reference": _use(row.reference),
-        "candidate": _use(row.candidate),
-        **_time(row.time),
-        "variants": [_variant(variant) for variant in row.variants],
-        "kernels": [_kernel(kernel) for kernel in row.kernels],
-    }
-
-
-def _comparison_json_unattributed(row: UnattributedChange) -> dict[str, Any]:
-    return {
-        "reason": row.reason,
-        "presence": str(row.presence),
-        "reference": _use(row.reference),
-        "candidate": _use(row.candidate),
-        **_time(row.time),
-        "kernels": [_kernel(kernel) for kernel in row.kernels],
-    }
-
-
-def _variant(row: VariantChange) -> dict[str, Any]:
-    return {
-        "overload": row.overload,
-        "input_shapes": None if row.input_shapes is None else from_json_text(row.input_shapes),
-        "presence": str(row.presence),
-        "reference": _use(row.reference),
-        "candidate": _use(row.candidate),
-        **_time(row.time),
-    }
-
-
-def _kernel(row: KernelChange) -> dict[str, Any]:
-    return {
-        "kind": row.kind,
-        "presence": str(row.presence),
-        "category": row.category,
-        "reference_name": row.reference_name,
-        "candidate_name": row.candidate_name,
-        "reference_title": row.reference_title,
-        "candidate_title": row.candidate_title,
-        "change": row.change,
-        "reference": _use(row.reference),
-        "candidate": _use(row.candidate),
-        **_time(row.time),
-    }
-
-
-def _use(use: Use | None) -> dict[str, Any] | None:
-    if use is None:
-        return None
-    return {
-        "calls": use.calls,
-        "kernel_launches": use.launches,
-        "time_ns": use.time_ns,
-        "step_ns": list(use.step_ns),
-    }
-
-
-def _time(time: TimeChange) -> dict[str, Any]:
-    return {
-        "reference_ns": time.reference_ns,
-        "candidate_ns": time.candidate_ns,
-        "difference_ns": time.difference_ns,
-        "reference_interval_ns": _interval(time.reference_interval_ns),
-        "candidate_interval_ns": _interval(time.candidate_interval_ns),
-        "ratio": time.ratio,
-        "ratio_interval": _interval(time.ratio_interval),
-        "verdict": _word(time.verdict),
-        "verdict_reason": time.reason,
-    }
-
-
-def _interval(interval: Interval | None) -> list[float] | None:
-    return None if interval is None else list(interval)
-
-
-def _word(value: object | None) -> str | None:
-    return None if value is None else str(value)
-
-
-def _benchmark(comparison: BenchmarkComparison) -> dict[str, Any]:
-    return {
-        "reference": {
+_KEYS: dict[type, Keys] = {
+    BenchmarkComparison: Keys(
+        "reference candidate verdict verdict_reason counts points only_in_reference only_in_candidate",
+        reference=lambda comparison: {
             "source": comparison.reference_source,
-            "environment": dict(comparison.reference_environment),
+            "environment": comparison.reference_environment,
         },
-        "candidate": {
+        candidate=lambda comparison: {
             "source": comparison.candidate_source,
-            "environment": dict(comparison.candidate_environment),
+            "environment": comparison.candidate_environment,
         },
-        "verdict": _word(comparison.verdict),
-        "verdict_reason": comparison.verdict_reason,
-        "counts": dict(comparison.counts),
-        "points": [
-            {
-                **_point(change.point),
-                "reference_clock": change.clocks[0],
-                "candidate_clock": change.clocks[1],
-                "rows": [_benchmark_row(row) for row in change.rows],
-            }
-            for change in comparison.points
-        ],
-        "only_in_reference": [_point(point) for point in comparison.only_in_reference],
-        "only_in_candidate": [_point(point) for point in comparison.only_in_candidate],
-    }
-
-
-def _point(point: BenchmarkPoint) -> dict[str, Any]:
-    return {
-        "suite": point.suite,
-        "shape": None if point.shape is None else list(point.shape),
-        "dtype": point.dtype,
-        "device_kind": point.device_kind,
-        "parameters": dict(point.parameters),
-    }
-
-
-def _benchmark_row(row: BenchmarkRowChange) -> dict[str, Any]:
-    return {
-        "name": row.name,
-        "presence": str(row.presence),
-        "reference_status": _word(row.reference_status),
-        "candidate_status": _word(row.candidate_status),
-        "status_note": row.status_note,
-        **_time(row.time),
-        "reference_kernels_launched": row.reference_launches,
-        "candidate_kernels_launched": row.candidate_launches,
-        "kernels_added": list(row.kernels_added),
-        "kernels_removed": list(row.kernels_removed),
-        "reference_relative": row.reference_relative,
-        "candidate_relative": row.candidate_relative,
-    }
+    ),
+    BenchmarkPoint: Keys(parameters=lambda point: dict(point.parameters)),
+    BenchmarkRowChange: Keys(
+        "name presence reference_status candidate_status status_note *time "
+        "reference_kernels_launched=reference_launches candidate_kernels_launched=candidate_launches ..."
+    ),
+    CategoryChange: Keys("... difference_ns"),
+    Finding: Keys("... -trace_id estimated_gain_ms_per_step=estimated_gain_ns_per_step gain_basis change"),
+    KernelChange: Keys("kind presence ... -operator change reference candidate *time"),
+    OperatorChange: Keys("... *time variants kernels"),
+    PointChange: Keys(
+        "*point reference_clock candidate_clock rows",
+        reference_clock=lambda change: change.clocks[0],
+        candidate_clock=lambda change: change.clocks[1],
+    ),
+    SessionComparison: Keys(
+        "reference candidate metric basis verdict verdict_reason=total.reason total wall_time=wall operators "
+        "unattributed categories",
+        reference=lambda comparison: _side_record(comparison, "reference"),
+        candidate=lambda comparison: _side_record(comparison, "candidate"),
+    ),
+    TimeChange: Keys("reference_ns candidate_ns difference_ns ... verdict verdict_reason=reason"),
+    UnattributedChange: Keys("... *time kernels"),
+    Use: Keys("calls kernel_launches=launches ..."),
+    VariantChange: Keys("overload input_shapes ... *time", input_shapes=parsed("input_shapes")),
+}

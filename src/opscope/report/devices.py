@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
-
-import msgspec
 
 from opscope.hardware.architectures import Architecture
 from opscope.hardware.devices import DataType, DeviceSpec, Peak
 from opscope.hardware.evidence import Evidence
 from opscope.hardware.limits import measured_type, published_rate
 from opscope.hardware.lookup import is_partition
-from opscope.hardware.measured import MeasuredLimits, MeasuredRate, MeasuredTime
+from opscope.hardware.measured import MeasuredLimits, MeasuredRate
 from opscope.model.files import finite
 from opscope.report.document import (
     Block,
     Code,
-    Column,
     Document,
     FactList,
-    Inline,
     Paragraph,
     Section,
     Table,
     Text,
-    numeric,
+    facts,
+    number,
+    table,
+    words,
 )
-from opscope.units import format_byte_rate, format_count, format_duration, format_flop_rate, format_fraction
+from opscope.report.json_encoding import Keys, encode
+from opscope.units import (
+    UNKNOWN,
+    format_binary,
+    format_byte_rate,
+    format_count,
+    format_duration,
+    format_flop_rate,
+    format_fraction,
+)
 
 __all__ = [
     "TYPE_TITLES",
@@ -42,7 +50,6 @@ __all__ = [
 ]
 
 
-_UNKNOWN = "–"
 TYPE_TITLES = {
     DataType.FP64: "fp64",
     DataType.FP64_TENSOR: "fp64, tensor cores",
@@ -101,31 +108,45 @@ def measured_blocks(measured: MeasuredLimits, spec: DeviceSpec | None) -> tuple[
 
 
 def _rate_table(measured: MeasuredLimits, spec: DeviceSpec | None) -> Table:
-    titles = ("Measured", "95 %", "Published", "Share", "SM clock")
-    rows = tuple(_rate_row(one, measured, spec) for one in measured.rates)
-    return Table((Column("Rate"), *map(numeric, titles)), rows)
+    def published(rate: MeasuredRate) -> float | None:
+        return None if spec is None else published_rate(spec, rate.name)
 
+    def share(rate: MeasuredRate) -> float | None:
+        per_s = published(rate)
+        return None if per_s is None else rate.per_s / per_s
 
-def _rate_row(rate: MeasuredRate, measured: MeasuredLimits, spec: DeviceSpec | None) -> tuple[Text, ...]:
-    published = None if spec is None else published_rate(spec, rate.name)
-    return (
-        _title(rate.name, measured),
-        _rate(rate, rate.per_s),
-        _half_width(rate.low_per_s, rate.per_s, rate.high_per_s),
-        _UNKNOWN if published is None else _rate(rate, published),
-        format_fraction(None if published is None else rate.per_s / published),
-        _clock(rate),
+    return table(
+        measured.rates,
+        words("Rate", lambda rate: _title(rate.name, measured)),
+        number("Measured", lambda rate: _measured_rate(rate, rate.per_s)),
+        number("95 %", lambda rate: _half_width(rate.low_per_s, rate.per_s, rate.high_per_s)),
+        number("Published", lambda rate: _measured_rate(rate, published(rate))),
+        number("Share", lambda rate: format_fraction(share(rate))),
+        number("SM clock", _state_clock),
     )
 
 
 def _time_table(measured: MeasuredLimits) -> Table:
-    rows = tuple(_time_row(one, measured) for one in measured.times)
-    return Table((Column("Time"), numeric("Measured"), numeric("95 %")), rows)
+    return table(
+        measured.times,
+        words("Time", lambda time: _title(time.name, measured)),
+        number("Measured", "median_ns"),
+        number("95 %", lambda time: _half_width(time.low_ns, time.median_ns, time.high_ns)),
+    )
 
 
-def _time_row(time: MeasuredTime, measured: MeasuredLimits) -> tuple[Text, ...]:
-    width = _half_width(time.low_ns, time.median_ns, time.high_ns)
-    return _title(time.name, measured), format_duration(time.median_ns), width
+def _state_clock(rate: MeasuredRate) -> str:
+    if rate.state is None or rate.state.sm_clock_mhz is None:
+        return UNKNOWN
+    return ", ".join((f"{rate.state.sm_clock_mhz} MHz", *rate.state.throttle_reasons))
+
+
+def _measured_rate(rate: MeasuredRate, per_s: float | None) -> str:
+    if rate.unit == "bytes":
+        return format_byte_rate(per_s)
+    # Integer operations are no FLOP.
+    text = format_flop_rate(per_s)
+    return text.replace("FLOP", "OP") if rate.name == "matrix_int8" else text
 
 
 def _circumstances(measured: MeasuredLimits) -> str:
@@ -142,26 +163,22 @@ def _title(name: str, measured: MeasuredLimits) -> str:
     return _TITLES.get(name, name)
 
 
-def _rate(rate: MeasuredRate, per_s: float) -> str:
-    if rate.unit == "bytes":
-        return format_byte_rate(per_s)
-    # Integer operations are no FLOP.
-    text = format_flop_rate(per_s)
-    return text.replace("FLOP", "OP") if rate.name == "matrix_int8" else text
+def _rate(peak: Peak | None) -> str:
+    if peak is None:
+        return UNKNOWN
+    operation = "OP" if peak.data_type is DataType.INT8 else "FLOP"
+    factor, unit = (1e15, "P") if peak.flop_per_s >= 0.9995e15 else (1e12, "T")
+    return f"{peak.flop_per_s / factor:.3g} {unit}{operation}/s"
 
 
 def _half_width(low: float, value: float, high: float) -> str:
     return f"± {format_fraction((high - low) / 2 / value)}"
 
 
-def _clock(rate: MeasuredRate) -> str:
-    if rate.state is None or rate.state.sm_clock_mhz is None:
-        return _UNKNOWN
-    return ", ".join((f"{rate.state.sm_clock_mhz} MHz", *rate.state.throttle_reasons))
+def _clock(clock_hz: float | None) -> str:
+    return UNKNOWN if clock_hz is None else f"{clock_hz / 1e6:.0f} MHz"
 
 
-_GIB = 1024**3
-_KIB = 1024
 _DENSE = (
     "CC is the compute capability. Peaks are dense (no structured sparsity), at the boost clock; bf16 is "
     "that of tensor cores that accumulate in fp32. A dash: not known for certain. Memory is as labelled."
@@ -172,20 +189,30 @@ def device_list_document(
     devices: Sequence[DeviceSpec], architectures: Sequence[Architecture] = ()
 ) -> Document:
     """One row per device, oldest first, then the capabilities that no device of the table has."""
-    columns = (
-        Column("Architecture"),
-        Column("GPU"),
-        *map(numeric, ("CC", "-arch", "CUDA", "SMs", "Memory", "Bandwidth", "bf16 peak", "fp32 peak")),
+    known = table(
+        devices,
+        words("Architecture", _of_architecture("name")),
+        words("GPU", "name"),
+        number("CC", "compute_capability", lambda capability: capability or UNKNOWN),
+        number("-arch", _of_architecture("target"), Code),
+        number("CUDA", "architecture", _toolkits),
+        number("SMs", "sm_count"),
+        number("Memory", "memory_bytes", _gib),
+        number("Bandwidth", "memory_bandwidth_bytes_per_s"),
+        number("bf16 peak", lambda device: _rate(device.peak(DataType.BF16))),
+        number("fp32 peak", lambda device: _rate(device.peak(DataType.FP32))),
     )
-    rows = tuple(_row(one) for one in devices)
     listed = {one.compute_capability for one in devices}
     others = [one for one in architectures if one.compute_capability not in listed]
-    blocks: list[Block] = [Table(columns, rows), Paragraph(_DENSE)]
+    blocks: list[Block] = [known, Paragraph(_DENSE)]
     if others:
-        facts = tuple((one.products or one.name, _capability(one)) for one in others)
-        blocks.append(FactList(facts))
+        blocks.append(facts(*((one.products or one.name, _capability(one)) for one in others)))
     more = Paragraph(("Everything about one, with sources: ", Code("opscope devices NAME"), "."))
     return Document("GPUs", sections=(Section("", (*blocks, more)),))
+
+
+def _of_architecture(attribute: str) -> Callable[[DeviceSpec], Any]:
+    return lambda device: device.architecture and getattr(device.architecture, attribute)
 
 
 def device_details_document(
@@ -208,25 +235,8 @@ def device_details_document(
     return Document("", sections=tuple(sections))
 
 
-def _row(device: DeviceSpec) -> tuple[Text, ...]:
-    found = device.architecture
-    return (
-        found.name if found else _UNKNOWN,
-        device.name,
-        device.compute_capability or _UNKNOWN,
-        Code(found.target) if found else _UNKNOWN,
-        _toolkits(found) if found else _UNKNOWN,
-        format_count(device.sm_count),
-        _gib(device.memory_bytes),
-        _bandwidth(device),
-        _device_report_rate(device.peak(DataType.BF16)),
-        _device_report_rate(device.peak(DataType.FP32)),
-    )
-
-
 def _device_section(device: DeviceSpec) -> Section:
-    facts = FactList(tuple(_device_facts(device)))
-    blocks: list[Block] = [facts]
+    blocks: list[Block] = [FactList(tuple(_device_facts(device)))]
     if device.peaks:
         blocks += [_peak_table(device), *_derivation(device)]
     if device.note:
@@ -248,20 +258,24 @@ def _device_facts(device: DeviceSpec) -> Iterator[tuple[str, Text]]:
         yield "nvcc", (Code(found.arch_flag), f", CUDA {_toolkits(found)}")
     values = (
         ("Multiprocessors", "sm_count", format_count(device.sm_count)),
-        ("Boost clock", "boost_clock_hz", _device_report_clock(device.boost_clock_hz)),
-        ("Tensor core clock", "tensor_clock_hz", _device_report_clock(device.tensor_clock_hz)),
+        ("Boost clock", "boost_clock_hz", _clock(device.boost_clock_hz)),
+        ("Tensor core clock", "tensor_clock_hz", _clock(device.tensor_clock_hz)),
         ("Memory", "memory_bytes", f"{_gib(device.memory_bytes)} {device.memory_kind or ''}".rstrip()),
         ("Memory bus", "memory_bus_bits", f"{device.memory_bus_bits} bits"),
-        ("Memory bandwidth", "memory_bandwidth_bytes_per_s", _bandwidth(device)),
-        ("L2 cache", "l2_bytes", _binary(device.l2_bytes)),
+        (
+            "Memory bandwidth",
+            "memory_bandwidth_bytes_per_s",
+            format_byte_rate(device.memory_bandwidth_bytes_per_s),
+        ),
+        ("L2 cache", "l2_bytes", format_binary(device.l2_bytes)),
         ("Power", "tdp_watts", f"{device.tdp_watts} W"),
     )
     left_out = []
-    for label, number, text in values:
-        source = device.source_of(number)
+    for label, key, text in values:
+        source = device.source_of(key)
         if source is not None:
             yield label, text if source == device.source else f"{text} ({source})"
-        elif number not in ("tensor_clock_hz", "memory_bus_bits"):
+        elif key not in ("tensor_clock_hz", "memory_bus_bits"):
             left_out.append(label if label.startswith("L2") else label.lower())
     if left_out:
         yield "Not known for certain", ", ".join(left_out)
@@ -269,11 +283,12 @@ def _device_facts(device: DeviceSpec) -> Iterator[tuple[str, Text]]:
 
 
 def _peak_table(device: DeviceSpec) -> Table:
-    columns = (Column("Dense peak"), numeric("Rate"), Column("Known from"))
-    rows = tuple(
-        (TYPE_TITLES[one.data_type], _device_report_rate(one), _origin(one, device)) for one in device.peaks
+    return table(
+        device.peaks,
+        words("Dense peak", lambda peak: TYPE_TITLES[peak.data_type]),
+        number("Rate", _rate),
+        words("Known from", lambda peak: _origin(peak, device)),
     )
-    return Table(columns, rows)
 
 
 def _origin(peak: Peak, device: DeviceSpec) -> str:
@@ -291,43 +306,34 @@ def _derivation(device: DeviceSpec) -> tuple[Paragraph, ...]:
 
 
 def _architecture_section(one: Architecture) -> Section:
-    facts: list[tuple[str, Text]] = [
-        ("nvcc", (Code(one.arch_flag), *_specific(one))),
+    specific = () if one.specific_target is None else ("; with its own features ", Code(one.specific_target))
+    known = facts(
+        ("Found in", one.products),
+        ("nvcc", (Code(one.arch_flag), *specific)),
         ("CUDA", _toolkits(one)),
-        ("Per multiprocessor", _sm_limits(one)),
+        (
+            "Per multiprocessor",
+            f"{one.max_threads_per_sm:,} threads ({one.max_warps_per_sm} warps), "
+            f"{one.max_blocks_per_sm} blocks, {one.registers_per_sm:,} registers",
+        ),
         ("Shared memory", _shared(one)),
         ("Per block", f"{one.max_threads_per_block:,} threads, {one.max_registers_per_block:,} registers"),
         ("Per thread", f"{one.max_registers_per_thread} registers"),
         ("fp32 cores", f"{one.fp32_cores_per_sm} per multiprocessor"),
         ("Sources", f"{one.source}; CUDA versions: {one.toolkit_source}"),
-    ]
-    if one.products:
-        facts.insert(0, ("Found in", one.products))
-    blocks: tuple[Block, ...] = (FactList(tuple(facts)),)
-    if one.note:
-        blocks = (*blocks, Paragraph(one.note))
-    return Section(f"Compute capability {one.compute_capability} ({one.name})", blocks)
-
-
-def _specific(one: Architecture) -> tuple[Inline, ...]:
-    return () if one.specific_target is None else ("; with its own features ", Code(one.specific_target))
-
-
-def _sm_limits(one: Architecture) -> str:
-    return (
-        f"{one.max_threads_per_sm:,} threads ({one.max_warps_per_sm} warps), {one.max_blocks_per_sm} blocks, "
-        f"{one.registers_per_sm:,} registers"
     )
+    note = (Paragraph(one.note),) if one.note else ()
+    return Section(f"Compute capability {one.compute_capability} ({one.name})", (known, *note))
 
 
 def _shared(one: Architecture) -> str:
     text = (
-        f"{_binary(one.shared_bytes_per_sm)} per multiprocessor; a block has "
-        f"{_binary(one.static_shared_bytes_per_block)}, on request "
-        f"{_binary(one.max_shared_bytes_per_block)}"
+        f"{format_binary(one.shared_bytes_per_sm)} per multiprocessor; a block has "
+        f"{format_binary(one.static_shared_bytes_per_block)}, on request "
+        f"{format_binary(one.max_shared_bytes_per_block)}"
     )
     reserved = one.reserved_shared_bytes_per_block
-    return f"{text}; {_binary(reserved)} of each block is the system's" if reserved else text
+    return f"{text}; {format_binary(reserved)} of each block is the system's" if reserved else text
 
 
 def _capability(one: Architecture) -> Text:
@@ -340,31 +346,7 @@ def _toolkits(one: Architecture) -> str:
     return f"{one.least_cuda_version}–{last}" if last else f"{one.least_cuda_version}+"
 
 
-def _bandwidth(device: DeviceSpec) -> str:
-    return format_byte_rate(device.memory_bandwidth_bytes_per_s)
-
-
-def _device_report_rate(peak: Peak | None) -> str:
-    if peak is None:
-        return _UNKNOWN
-    operation = "OP" if peak.data_type is DataType.INT8 else "FLOP"
-    factor, unit = (1e15, "P") if peak.flop_per_s >= 0.9995e15 else (1e12, "T")
-    return f"{peak.flop_per_s / factor:.3g} {unit}{operation}/s"
-
-
-def _device_report_clock(clock_hz: float | None) -> str:
-    return _UNKNOWN if clock_hz is None else f"{clock_hz / 1e6:.0f} MHz"
-
-
-def _gib(size_bytes: int | None) -> str:
-    return _UNKNOWN if size_bytes is None else f"{size_bytes / _GIB:.4g} GiB"
-
-
-def _binary(size_bytes: int | None) -> str:
-    """Caches and shared memory in KiB and MiB, as their makers count them."""
-    if size_bytes is None:
-        return _UNKNOWN
-    return f"{size_bytes / _KIB:.4g} KiB" if size_bytes < _KIB**2 else f"{size_bytes / _KIB**2:.4g} MiB"
+_gib = partial(format_binary, unit="GiB")
 
 
 _NUMBERS = (
@@ -378,7 +360,6 @@ _NUMBERS = (
     "l2_bytes",
     "tdp_watts",
 )
-_OWN = ("architecture", "source", "peaks", "number_sources")
 
 
 def devices_json(
@@ -393,58 +374,42 @@ def devices_json(
         architectures: Theirs, or those asked for.
         measured: What was measured here, by the device's name.
     """
+
+    def of_device(device: DeviceSpec) -> list[dict[str, Any]]:
+        return [
+            measured_json(one, None if is_partition(one.device) else device)
+            for one in measured_of(device, measured or {})
+        ]
+
+    keys = {
+        Architecture: Keys("... max_warps_per_sm target arch_flag"),
+        DeviceSpec: Keys(
+            "... -number_sources architecture arch_flag least_cuda_version peaks measured source sources",
+            architecture=_of_architecture("name"),
+            arch_flag=_of_architecture("arch_flag"),
+            least_cuda_version=_of_architecture("least_cuda_version"),
+            measured=of_device,
+            sources=lambda device: {
+                name: source for name in _NUMBERS if (source := device.source_of(name)) is not None
+            },
+        ),
+        Peak: Keys(
+            "type=data_type accumulates_in=data_type.accumulates_in "
+            "uses_tensor_cores=data_type.uses_tensor_cores flop_per_s evidence source"
+        ),
+    }
     return {
         "schema_version": 1,
-        "devices": [_device(one, measured or {}) for one in devices],
-        "architectures": [_architecture(one) for one in architectures],
+        "devices": encode(devices, keys),
+        "architectures": encode(architectures, keys),
     }
 
 
 def measured_json(measured: MeasuredLimits, spec: DeviceSpec | None) -> dict[str, Any]:
     """One measurement, each rate with the share it is of the published one; None where none is published."""
-    document: dict[str, Any] = finite(msgspec.to_builtins(measured))
+    document: dict[str, Any] = finite(encode(measured))
     for rate, record in zip(measured.rates, document["rates"], strict=True):
         published = None if spec is None else published_rate(spec, rate.name)
         record["published_per_s"] = published
         record["published_fraction"] = None if published is None else rate.per_s / published
     return document
-
-
-def _device(device: DeviceSpec, measured: Mapping[str, MeasuredLimits]) -> dict[str, Any]:
-    own = {one.name: getattr(device, one.name) for one in fields(device) if one.name not in _OWN}
-    found = device.architecture
-    return {
-        **own,
-        "evidence": device.evidence.value,
-        "names": list(device.names),
-        "architecture": found and found.name,
-        "arch_flag": found and found.arch_flag,
-        "least_cuda_version": found and found.least_cuda_version,
-        "peaks": [_peak(one) for one in device.peaks],
-        "measured": [
-            measured_json(one, None if is_partition(one.device) else device)
-            for one in measured_of(device, measured)
-        ],
-        "source": asdict(device.source),
-        "sources": {name: asdict(source) for name in _NUMBERS if (source := device.source_of(name))},
-    }
-
-
-def _peak(peak: Peak) -> dict[str, Any]:
-    return {
-        "type": peak.data_type.value,
-        "accumulates_in": peak.data_type.accumulates_in,
-        "uses_tensor_cores": peak.data_type.uses_tensor_cores,
-        "flop_per_s": peak.flop_per_s,
-        "evidence": peak.evidence.value,
-        "source": asdict(peak.source),
-    }
-
-
-def _architecture(one: Architecture) -> dict[str, Any]:
-    return {
-        **asdict(one),
-        "max_warps_per_sm": one.max_warps_per_sm,
-        "target": one.target,
-        "arch_flag": one.arch_flag,
-    }

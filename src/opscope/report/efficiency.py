@@ -18,45 +18,66 @@ from opscope.analysis.efficiency import (
     Roofline,
     TensorCoreUse,
 )
-from opscope.analysis.program.values import ProgramTotals
 from opscope.analysis.summary import Summary
-from opscope.analysis.timeline.values import IdleGap, Timeline, TimePartition
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits, Limit, LimitEvidence
 from opscope.model.schema import Attribution
-from opscope.report.document import Block, Code, Column, Paragraph, Strong, Table, Text, numeric
+from opscope.report.document import (
+    Block,
+    Code,
+    Field,
+    Paragraph,
+    Strong,
+    Table,
+    Text,
+    identifier,
+    number,
+    table,
+    words,
+)
 from opscope.report.json_encoding import from_json_text
 from opscope.units import (
+    UNKNOWN,
+    counted,
     format_byte_rate,
     format_bytes,
-    format_count,
     format_duration,
     format_flop_count,
     format_flop_rate,
     format_fraction,
+    format_share,
 )
 
 __all__ = [
-    "NO_ROOFLINE",
-    "call_records",
-    "coverage_record",
     "efficiency_blocks",
     "has_efficiency",
-    "limit_cells",
-    "limit_titles",
-    "limits_record",
+    "limit_fields",
     "operator_limit_facts",
-    "partition_records",
-    "program_record",
-    "roofline_record",
-    "timeline_record",
+    "shape_texts",
 ]
 
 
-_UNKNOWN = "–"
+def shape_texts(recorded: str | None) -> list[str] | None:
+    """`8×128×768` for each tensor among recorded arguments; None where they are not recorded as a list."""
+    shapes = None if recorded is None else from_json_text(recorded)
+    if not isinstance(shapes, list):
+        return None
+    return [_shape(one) for one in shapes if one not in ([], "")]
+
+
+def limit_fields(summary: Summary) -> tuple[Field, ...]:
+    """Share of the limit that an operator reached and what binds; none where no limit is known."""
+    if not has_efficiency(summary) or summary.efficiency.limits is None:
+        return ()
+    rooflines, none = summary.efficiency.operators, Roofline(0, 0)
+    return (
+        number("Of limit", lambda operator: format_fraction(rooflines.get(operator.name, none).fraction)),
+        number("Bound", lambda operator: rooflines.get(operator.name, none).bound, str),
+    )
+
+
 _UNCOSTED_ROWS = 5
 _SHOWN_SHAPES = 4
-_ELSEWHERE = " *"
 _TENSOR = "tensor"
 _KNOWN = 0.9995  # from here on "all of its time"
 _EVIDENCE = {LimitEvidence.MEASURED: "measured", LimitEvidence.DATASHEET: "data sheet"}
@@ -65,19 +86,6 @@ _EVIDENCE = {LimitEvidence.MEASURED: "measured", LimitEvidence.DATASHEET: "data 
 def has_efficiency(summary: Summary) -> bool:
     """Whether anything is known of the cost of what ran on a device."""
     return summary.has_device and summary.efficiency.coverage.bytes_fraction is not None
-
-
-def limit_titles(summary: Summary) -> tuple[str, ...]:
-    """Headings of `limit_cells`; none where no limit of the device is known."""
-    return ("Of limit", "Bound") if has_efficiency(summary) and summary.efficiency.limits is not None else ()
-
-
-def limit_cells(summary: Summary, operator: str) -> tuple[Text, ...]:
-    """Share of the limit that an operator reached and what binds, for the table of operators."""
-    roofline = summary.efficiency.operators.get(operator)
-    if roofline is None:
-        return tuple(_UNKNOWN for _ in limit_titles(summary))
-    return (format_fraction(roofline.fraction), str(roofline.bound or _UNKNOWN))[: len(limit_titles(summary))]
 
 
 def efficiency_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
@@ -151,54 +159,53 @@ def _coverage_text(efficiency: Efficiency) -> str:
 
 
 def _call_table(calls: list[CallEfficiency], device_time_ns: int) -> Table:
-    titles = ("Calls", "Device time", "Bound", "Achieved", "Of limit", "Beyond it")
-    rows = tuple(
-        (
-            Code(call.operator) if call.attribution is None else (Code(call.operator), _ELSEWHERE),
-            _arguments(call),
-            format_count(call.calls),
-            format_duration(call.roofline.device_ns),
-            str(call.roofline.bound or _UNKNOWN),
-            _main_rate(call.roofline),
-            format_fraction(call.roofline.fraction),
-            f"{format_duration(call.gap_ns)}, {format_fraction((call.gap_ns or 0) / device_time_ns)}",
-        )
-        for call in calls
-    )
     caption = "The calls that take most time beyond what the limits allow, by arguments."
     reasons = list(dict.fromkeys(call.attribution for call in calls if call.attribution is not None))
     if reasons:
         caption += f" *: {', or '.join(Attribution(reason).meaning for reason in reasons)}."
-    columns = (Column("Operator"), Column("Shapes"), *map(numeric, titles))
-    return Table(columns, rows, caption)
+    return table(
+        calls,
+        identifier(
+            "Operator",
+            lambda call: call.operator if call.attribution is None else (Code(call.operator), " *"),
+        ),
+        words("Shapes", _arguments),
+        number("Calls", "calls"),
+        number("Device time", "roofline.device_ns"),
+        number("Bound", "roofline.bound", str),
+        number("Achieved", lambda call: _main_rate(call.roofline)),
+        number("Of limit", "roofline.fraction"),
+        number(
+            "Beyond it",
+            lambda call: (
+                f"{format_duration(call.gap_ns)}, {format_fraction((call.gap_ns or 0) / device_time_ns)}"
+            ),
+        ),
+        caption=caption,
+    )
 
 
 def _arguments(call: CallEfficiency) -> str:
-    """Its shapes; else what one call moves, which tells copies of unrecorded tensors apart."""
+    """`8×128×768, 2 of 768×768`: its shapes; else what one call moves.
+
+    That tells copies of unrecorded tensors apart.
+    """
     if call.shapes is None and call.cost.min_bytes is not None:
         return f"{format_bytes(call.cost.min_bytes)} moved"
-    return _shapes(call.shapes)
-
-
-def _shapes(recorded: str | None) -> str:
-    """`8×128×768, 768×768`: the shapes of the first tensors among the arguments."""
-    shapes = None if recorded is None else from_json_text(recorded)
-    if not isinstance(shapes, list):
-        return recorded or _UNKNOWN
-    runs = [
-        (shape, sum(1 for _ in same))
-        for shape, same in groupby(_shape(one) for one in shapes if one not in ([], ""))
-    ]
-    texts = [_run(shape, count) for shape, count in runs]
-    more = [] if len(texts) <= _SHOWN_SHAPES else [f"{sum(count for _, count in runs[_SHOWN_SHAPES:])} more"]
-    return ", ".join([*texts[:_SHOWN_SHAPES], *more]) or _UNKNOWN
+    shapes = shape_texts(call.shapes)
+    if shapes is None:
+        return call.shapes or UNKNOWN
+    runs = [(shape, sum(1 for _ in same)) for shape, same in groupby(shapes)]
+    more = sum(count for _, count in runs[_SHOWN_SHAPES:])
+    texts = [_run(*run) for run in runs[:_SHOWN_SHAPES]]
+    return ", ".join([*texts, *([f"{more} more"] if more else [])]) or UNKNOWN
 
 
 def _shape(shape: Any) -> str:
     if not isinstance(shape, list):
         return str(shape)
     if shape and isinstance(shape[0], list):
-        return f"{len(shape)} {_TENSOR}{'' if len(shape) == 1 else 's'}"
+        return counted(len(shape), _TENSOR)
     return "×".join(map(str, shape))
 
 
@@ -216,17 +223,13 @@ def _main_rate(roofline: Roofline) -> str:
 
 
 def _uncosted_table(coverage: CostCoverage, device_time_ns: int) -> Table:
-    rows = tuple(
-        (
-            name,
-            format_duration(ns),
-            format_fraction(ns / device_time_ns if device_time_ns else None),
-            why,
-        )
-        for name, ns, why in _by_reason(coverage.uncosted)[:_UNCOSTED_ROWS]
+    return table(
+        _by_reason(coverage.uncosted)[:_UNCOSTED_ROWS],
+        words("Cost unknown", lambda row: row[0]),
+        number("Device time", lambda row: format_duration(row[1])),
+        number("Share", lambda row: format_share(row[1], device_time_ns)),
+        words("Why", lambda row: row[2]),
     )
-    columns = (Column("Cost unknown"), numeric("Device time"), numeric("Share"), Column("Why"))
-    return Table(columns, rows)
 
 
 def _by_reason(uncosted: tuple[tuple[str, int, str], ...]) -> list[tuple[Text, int, str]]:
@@ -285,245 +288,3 @@ def _shares(roofline: Roofline) -> str:
     if len(parts) < 2 or not whole:
         return ""
     return f" ({', '.join(f'{bound} {format_fraction(ns / whole)}' for bound, ns in parts)} of its time)"
-
-
-def roofline_record(roofline: Roofline | None) -> dict[str, Any]:
-    """The roofline fields of an operator or kernel; every key is there, null where unknown."""
-    if roofline is None:
-        return dict(NO_ROOFLINE)
-    return {
-        "flop_count": roofline.flop_count,
-        "min_bytes": roofline.min_bytes,
-        "arithmetic_intensity": roofline.arithmetic_intensity,
-        "achieved_flop_per_s": roofline.achieved_flop_per_s,
-        "achieved_bytes_per_s": roofline.achieved_bytes_per_s,
-        "attainable_ns": roofline.attainable_ns,
-        "roofline_fraction": roofline.fraction,
-        "bound": roofline.bound,
-        "bound_ns": {str(bound): ns for bound, ns in roofline.bound_ns.items()},
-        "costed_ns": roofline.costed_ns,
-        "held_ns": roofline.held_ns,
-        "cache_resident_ns": roofline.cache_resident_ns,
-        "excess_ns": roofline.excess_ns,
-        "data_type": roofline.data_type,
-        "tensor_cores": roofline.tensor_cores,
-    }
-
-
-NO_ROOFLINE: dict[str, Any] = {
-    "flop_count": None,
-    "min_bytes": None,
-    "arithmetic_intensity": None,
-    "achieved_flop_per_s": None,
-    "achieved_bytes_per_s": None,
-    "attainable_ns": None,
-    "roofline_fraction": None,
-    "bound": None,
-    "bound_ns": {},
-    "costed_ns": 0,
-    "held_ns": 0,
-    "cache_resident_ns": 0,
-    "excess_ns": 0,
-    "data_type": None,
-    "tensor_cores": None,
-}
-
-
-def call_records(efficiency: Efficiency, top: int | None) -> list[dict[str, Any]]:
-    """The distinct calls with the most device time, with their cost and what it is known by."""
-    return [_call(call) for call in efficiency.calls[:top]]
-
-
-def _call(call: CallEfficiency) -> dict[str, Any]:
-    cost = call.cost
-    return {
-        "call_id": call.call_id,
-        "operator": call.operator,
-        "overload": call.overload,
-        "shapes": None if call.shapes is None else from_json_text(call.shapes),
-        "types": None if call.types is None else from_json_text(call.types),
-        "calls": call.calls,
-        "device_ns": call.roofline.device_ns,
-        "gap_ns": call.gap_ns,
-        "kernels": list(call.kernels),
-        "read_bytes": cost.read_bytes,
-        "written_bytes": cost.written_bytes,
-        "cost_evidence": cost.evidence,
-        "flop_source": cost.flop_source,
-        "unknown_because": cost.reason,
-        **roofline_record(call.roofline),
-    }
-
-
-def coverage_record(efficiency: Efficiency) -> dict[str, Any]:
-    """The share of all device time whose bytes and operations are known, and what is not."""
-    coverage = efficiency.coverage
-    return {
-        "bytes_fraction": coverage.bytes_fraction,
-        "flop_fraction": coverage.flop_fraction,
-        "uncosted": [
-            {"name": name, "device_ns": ns, "reason": reason} for name, ns, reason in coverage.uncosted
-        ],
-    }
-
-
-def limits_record(limits: DeviceLimits | None) -> dict[str, Any] | None:
-    """The limits that fractions refer to, each with how it is known; None where none are."""
-    if limits is None:
-        return None
-    return {
-        "device": limits.name,
-        "memory_bytes_per_s": _limit(limits.memory),
-        "l2_bytes_per_s": _limit(limits.l2),
-        "peaks_flop_per_s": {str(data_type): _limit(limit) for data_type, limit in limits.peaks.items()},
-        "launch_ns": limits.launch_ns,
-    }
-
-
-def _limit(limit: Limit | None) -> dict[str, Any] | None:
-    return None if limit is None else {"value": limit.per_s, "evidence": limit.evidence, "how": limit.how}
-
-
-def partition_records(timeline: Timeline) -> list[dict[str, Any]]:
-    """The partition of each device's span: every nanosecond in one part, of idle time in one cause."""
-    return [_partition(one) for one in timeline.partitions]
-
-
-def _partition(one: TimePartition) -> dict[str, Any]:
-    return {
-        "trace_id": one.trace_id,
-        "rank": one.rank,
-        "device": one.device,
-        "span_ns": one.span_ns,
-        "compute_ns": one.compute_ns,
-        "exposed_copy_ns": one.exposed_copy_ns,
-        "exposed_communication_ns": one.exposed_communication_ns,
-        "idle_ns": one.idle_ns,
-        "idle_by_cause": {str(cause): ns for cause, ns in one.idle_by_cause.items()},
-        "copy_ns": one.copy_ns,
-        "communication_ns": one.communication_ns,
-        "longest_gaps": [_gap(gap) for gap in one.longest_gaps],
-    }
-
-
-def _gap(gap: IdleGap) -> dict[str, Any]:
-    return {
-        "start_ns": gap.start_ns,
-        "duration_ns": gap.duration_ns,
-        "cause": gap.cause,
-        "step": gap.step,
-        "host": gap.host,
-        "line": gap.line,
-    }
-
-
-def timeline_record(timeline: Timeline) -> dict[str, Any]:
-    """Waits, launches, queue and steps."""
-    return {
-        "waits": [
-            {
-                "name": wait.name,
-                "operator": wait.operator,
-                "line": wait.line,
-                "calls": wait.calls,
-                "host_ns": wait.host_ns,
-                "idle_ns": wait.idle_ns,
-                "copy": wait.copy,
-                "size_bytes": wait.size_bytes,
-            }
-            for wait in timeline.waits
-        ],
-        "launch_latency": [
-            {
-                "trace_id": one.trace_id,
-                "device": one.device,
-                "launches": one.launches,
-                "median_ns": one.median_ns,
-                "p95_ns": one.p95_ns,
-                "negative_count": one.negative_count,
-            }
-            for one in timeline.latencies
-        ],
-        "queue_depth": [
-            {
-                "trace_id": one.trace_id,
-                "device": one.device,
-                "mean": one.mean,
-                "maximum": one.maximum,
-                "empty_fraction": one.empty_fraction,
-            }
-            for one in timeline.queues
-        ],
-        "over_time": [
-            {
-                "trace_id": one.trace_id,
-                "device": one.device,
-                "start_ns": one.start_ns,
-                "interval_ns": one.interval_ns,
-                "queue_depth": list(one.mean),
-                "launch_latency_ns": list(one.latency_ns),
-            }
-            for one in timeline.series
-        ],
-        "steps": [
-            {
-                "trace_id": one.trace_id,
-                "count": one.count,
-                "mean_ns": one.mean_ns,
-                "median_ns": one.median_ns,
-                "min_ns": one.min_ns,
-                "max_ns": one.max_ns,
-                "outliers": list(one.outliers),
-            }
-            for one in timeline.steps
-        ],
-        "host": [
-            {
-                "trace_id": one.trace_id,
-                "steps": one.steps,
-                "step_ns": one.step_ns,
-                "device_busy_ns": one.device_busy_ns,
-                "launch_path_ns": one.launch_path_ns,
-                "launches": one.launches,
-                "recorder_ns": one.recorder_ns,
-                "recorder_basis": one.recorder_basis,
-            }
-            for one in timeline.host
-        ],
-    }
-
-
-def program_record(program: ProgramTotals, top: int | None) -> dict[str, Any]:
-    """Device time by module and by source line."""
-    return {
-        "module_ns": program.module_ns,
-        "line_ns": program.line_ns,
-        "modules": [
-            {
-                "path": one.path,
-                "class_name": one.class_name,
-                "depth": one.depth,
-                "calls": one.calls,
-                "self_device_ns": one.self_device_ns,
-                "total_device_ns": one.total_device_ns,
-                "forward_ns": one.forward_ns,
-                "backward_ns": one.backward_ns,
-                "kernel_launches": one.kernel_launches,
-            }
-            for one in program.modules
-        ],
-        "lines": [
-            {
-                "file": one.file,
-                "line": one.line,
-                "kind": str(one.kind),
-                "function": one.function,
-                "calls": one.calls,
-                "self_device_ns": one.self_device_ns,
-                "forward_ns": one.forward_ns,
-                "backward_ns": one.backward_ns,
-                "kernel_launches": one.kernel_launches,
-            }
-            for one in program.lines[:top]
-        ],
-    }

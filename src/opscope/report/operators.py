@@ -10,26 +10,29 @@ from dataclasses import replace
 from itertools import islice
 
 from opscope.analysis.summary import Summary
-from opscope.analysis.totals import KernelTotal, LaunchGeometry, OperatorTotal
+from opscope.analysis.totals import LaunchGeometry, OperatorTotal
 from opscope.model.finding import Finding, Severity
 from opscope.provenance.categories import category_title
 from opscope.report.document import (
     Block,
     Code,
-    Column,
     FactList,
     Paragraph,
     Section,
     Strong,
     Table,
     Text,
-    numeric,
+    facts,
+    identifier,
+    number,
+    table,
+    words,
 )
-from opscope.report.efficiency import has_efficiency, limit_cells, limit_titles, operator_limit_facts
+from opscope.report.efficiency import has_efficiency, limit_fields, operator_limit_facts
 from opscope.report.improvement_section import improvement_blocks
 from opscope.report.launch_account import account_blocks
 from opscope.report.provenance import operator_chain_facts
-from opscope.units import format_count, format_duration, format_extent, format_fraction
+from opscope.units import format_bytes_exactly, format_count, format_duration, format_extent, format_fraction
 
 __all__ = [
     "merged_findings",
@@ -163,32 +166,25 @@ def ranking_paragraph(summary: Summary) -> Paragraph:
 
 def operator_table(summary: Summary, operators: tuple[OperatorTotal, ...]) -> Table:
     """The given operators, one a row, numbered from 1."""
-    titles: tuple[str, ...]
-    if summary.has_device:
-        titles = ("Calls", "Self device", "Share", "Total device", "Self CPU", "Launches")
-        titles += limit_titles(summary)
-    else:
-        titles = ("Calls", "Self CPU", "Share", "Total CPU")
-    rows = tuple(
-        (f"{rank}", Code(operator.name), *_operator_cells(summary, operator))
-        for rank, operator in enumerate(operators, 1)
-    )
-    return Table((numeric("#"), Column("Operator"), *map(numeric, titles)), rows)
-
-
-def _operator_cells(summary: Summary, operator: OperatorTotal) -> tuple[Text, ...]:
-    share = format_fraction(rank_fraction(summary, operator))
-    calls = format_count(operator.calls)
+    rank = {id(operator): f"{index}" for index, operator in enumerate(operators, 1)}
+    fields = [
+        number("#", lambda operator: rank[id(operator)]),
+        identifier("Operator", "name"),
+        number("Calls", "calls"),
+    ]
+    own, total = number("Self CPU", "self_cpu_ns"), number("Total CPU", "total_cpu_ns")
+    share = number("Share", lambda operator: format_fraction(rank_fraction(summary, operator)))
     if not summary.has_device:
-        return (calls, format_duration(operator.self_cpu_ns), share, format_duration(operator.total_cpu_ns))
-    return (
-        calls,
-        format_duration(operator.self_device_ns),
+        return table(operators, *fields, own, share, total)
+    return table(
+        operators,
+        *fields,
+        number("Self device", "self_device_ns"),
         share,
-        format_duration(operator.total_device_ns),
-        format_duration(operator.self_cpu_ns),
-        format_count(operator.kernel_launches),
-        *limit_cells(summary, operator.name),
+        number("Total device", "total_device_ns"),
+        own,
+        number("Launches", "kernel_launches"),
+        *limit_fields(summary),
     )
 
 
@@ -208,73 +204,70 @@ def operator_section(summary: Summary, operator: OperatorTotal) -> Section:
 
 
 def _operator_facts(summary: Summary, operator: OperatorTotal) -> FactList:
-    facts: list[tuple[str, Text]] = [
-        ("Calls", format_count(operator.calls)),
-        ("Category", category_title(operator.category)),
-    ]
+    device: list[tuple[str, Text]] = []
     if summary.has_device:
-        facts += [
+        whole, part = (
+            format_fraction(operator.total_device_fraction),
+            format_fraction(operator.self_device_fraction),
+        )
+        device = [
             (
                 "Self device time",
-                f"{format_duration(operator.self_device_ns)} "
-                f"({format_fraction(operator.self_device_fraction)} of all device time), "
+                f"{format_duration(operator.self_device_ns)} ({part} of all device time), "
                 f"{format_duration(operator.self_device_ns / operator.calls)} per call",
             ),
-            (
-                "Total device time",
-                f"{format_duration(operator.total_device_ns)} "
-                f"({format_fraction(operator.total_device_fraction)})",
-            ),
+            ("Total device time", f"{format_duration(operator.total_device_ns)} ({whole})"),
             ("Kernel launches", format_count(operator.kernel_launches)),
         ]
-    if has_efficiency(summary) and operator.self_device_ns:
-        facts += operator_limit_facts(summary, operator.name)
+    is_limited = has_efficiency(summary) and operator.self_device_ns
     total, own = format_duration(operator.total_cpu_ns), format_duration(operator.self_cpu_ns)
-    facts += [
+    return facts(
+        ("Calls", format_count(operator.calls)),
+        ("Category", category_title(operator.category)),
+        *device,
+        *(operator_limit_facts(summary, operator.name) if is_limited else ()),
         ("CPU time", f"{own} self, {total} total"),
         *operator_chain_facts(operator, has_device=summary.has_device),
-    ]
-    return FactList(tuple(facts))
+    )
 
 
 def _shape_table(operator: OperatorTotal) -> Table:
-    shown = operator.input_shapes[:_SHAPE_ROWS]
-    rows: list[tuple[Text, ...]] = [(Code(shapes), format_count(calls)) for shapes, calls in shown]
+    rows: list[tuple[Text, int]] = [
+        (Code(shapes), calls) for shapes, calls in operator.input_shapes[:_SHAPE_ROWS]
+    ]
     rest = operator.input_shapes[_SHAPE_ROWS:]
     if rest:
-        rows.append((f"{len(rest)} more", format_count(sum(calls for _, calls in rest))))
-    return Table((Column("Input shapes"), numeric("Calls")), tuple(rows))
+        rows.append((f"{len(rest)} more", sum(calls for _, calls in rest)))
+    return table(
+        rows, words("Input shapes", lambda row: row[0]), number("Calls", lambda row: format_count(row[1]))
+    )
 
 
 def _geometry_table(operator: OperatorTotal) -> Table:
-    launches = [
-        (kernel, geometry)
+    launches: list[tuple[Text, LaunchGeometry]] = [
+        (Code(kernel.name), geometry)
         for kernel in operator.kernels
-        for geometry in (kernel.geometries or (_without_geometry(kernel),))
+        for geometry in (
+            kernel.geometries
+            or (LaunchGeometry(None, None, None, None, None, kernel.calls, kernel.total_ns),)
+        )
     ]
     launches.sort(key=lambda launch: -launch[1].total_ns)
-    titles = ("Calls", "Time", "Grid", "Block", "Registers/thread", "Shared memory", "Occupancy estimate")
-    rows: list[tuple[Text, ...]] = [_geometry_row(*launch) for launch in launches[:_GEOMETRY_ROWS]]
-    rest = [geometry for _, geometry in launches[_GEOMETRY_ROWS:]]
-    if rest:
-        calls, total_ns = sum(g.calls for g in rest), sum(g.total_ns for g in rest)
-        more = f"{len(rest)} more launch configurations"
-        rows.append((more, format_count(calls), format_duration(total_ns), "", "", "", "", ""))
-    return Table((Column("CUDA kernel"), *map(numeric, titles)), tuple(rows))
-
-
-def _without_geometry(kernel: KernelTotal) -> LaunchGeometry:
-    return LaunchGeometry(None, None, None, None, None, kernel.calls, kernel.total_ns)
-
-
-def _geometry_row(kernel: KernelTotal, geometry: LaunchGeometry) -> tuple[Text, ...]:
-    return (
-        Code(kernel.name),
-        format_count(geometry.calls),
-        format_duration(geometry.total_ns),
-        format_extent(geometry.grid),
-        format_extent(geometry.block),
-        format_count(geometry.registers_per_thread),
-        "–" if geometry.shared_memory_bytes is None else f"{geometry.shared_memory_bytes:,} B",
-        format_fraction(geometry.occupancy_estimate),
+    known = table(
+        launches[:_GEOMETRY_ROWS],
+        words("CUDA kernel", lambda row: row[0]),
+        number("Calls", lambda row: format_count(row[1].calls)),
+        number("Time", lambda row: format_duration(row[1].total_ns)),
+        number("Grid", lambda row: format_extent(row[1].grid)),
+        number("Block", lambda row: format_extent(row[1].block)),
+        number("Registers/thread", lambda row: format_count(row[1].registers_per_thread)),
+        number("Shared memory", lambda row: format_bytes_exactly(row[1].shared_memory_bytes)),
+        number("Occupancy estimate", lambda row: format_fraction(row[1].occupancy_estimate)),
     )
+    rest = [geometry for _, geometry in launches[_GEOMETRY_ROWS:]]
+    if not rest:
+        return known
+    calls, total_ns = sum(one.calls for one in rest), sum(one.total_ns for one in rest)
+    more = f"{len(rest)} more launch configurations"
+    last = (more, format_count(calls), format_duration(total_ns), "", "", "", "", "")
+    return Table(known.columns, (*known.rows, last))

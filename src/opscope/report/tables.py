@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 from opscope.analysis.nsys_reports import ReportTable
@@ -21,7 +22,9 @@ from opscope.report.document import (
     Section,
     Table,
     Text,
-    numeric,
+    number,
+    table,
+    words,
 )
 from opscope.report.terminal import GAP, column_need
 
@@ -39,9 +42,9 @@ def query_document(names: Sequence[str], rows: Sequence[Sequence[Any]], *, width
     if not rows or _fits(table, width):
         return Document("", sections=(Section("", (table,)),))
     records: list[Section] = []
-    for number, row in enumerate(cells, 1):
+    for index, row in enumerate(cells, 1):
         facts: Block = FactList(tuple(zip(names, row, strict=True)))
-        records.append(Section(f"Row {number}", (facts,)))
+        records.append(Section(f"Row {index}", (facts,)))
     return Document("", sections=tuple(records))
 
 
@@ -77,42 +80,46 @@ _WORDS = frozenset(("Name", "Operation", "Category"))
 
 def stats_tables_document(tables: Sequence[ReportTable]) -> Document:
     """A section for each report."""
-    return Document("", sections=tuple(_section(table) for table in tables))
+    return Document("", sections=tuple(_section(one) for one in tables))
 
 
 def stats_csv(tables: Sequence[ReportTable]) -> str:
     """The reports as CSV, one after the other, an empty line between them; numbers ungrouped."""
     texts = []
-    for table in tables:
+    for one in tables:
         stream = io.StringIO()
-        writer = csv.DictWriter(stream, table.report.columns, lineterminator="\n")
+        writer = csv.DictWriter(stream, one.report.columns, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(table.rows)
+        writer.writerows(one.rows)
         texts.append(stream.getvalue())
     return "\n".join(texts)
 
 
 def stats_json(tables: Sequence[ReportTable]) -> dict[str, list[dict[str, Any]]]:
     """The rows by report name, keys as nsys heads its columns."""
-    return {table.report.name: [dict(row) for row in table.rows] for table in tables}
+    return {one.report.name: [dict(row) for row in one.rows] for one in tables}
 
 
-def _section(table: ReportTable) -> Section:
-    report = table.report
+def _section(shown: ReportTable) -> Section:
+    report = shown.report
     title = f"{report.title} ({report.name})"
-    if not table.rows:
+    if not shown.rows:
         return Section(title, (Paragraph("The trace holds none of these."),))
-    columns = tuple(Column(name) if name in _WORDS else numeric(name) for name in report.columns)
-    rows = tuple(
-        tuple(_stats_tables_cell(name, row[name], is_size=report.is_size) for name in report.columns)
-        for row in table.rows
+    decimals = 3 if report.is_size else 1
+    fields = (
+        words(name, partial(_word, column=name))
+        if name in _WORDS
+        else number(name, partial(_number, column=name, decimals=decimals))
+        for name in report.columns
     )
-    return Section(title, (Table(columns, rows),))
+    return Section(title, (table(shown.rows, *fields),))
 
 
-def _stats_tables_cell(column: str, value: Any, *, is_size: bool) -> Text:
-    if column in _WORDS:
-        return value if value.startswith(_OPERATION) or column == "Category" else Code(value)
-    if isinstance(value, float):
-        return f"{value:,.3f}" if is_size else f"{value:,.1f}"
-    return f"{value:,}"
+def _number(row: Mapping[str, Any], *, column: str, decimals: int) -> str:
+    value = row[column]
+    return f"{value:,.{decimals}f}" if isinstance(value, float) else f"{value:,}"
+
+
+def _word(row: Mapping[str, Any], *, column: str) -> Text:
+    value = row[column]
+    return value if value.startswith(_OPERATION) or column == "Category" else Code(value)

@@ -286,7 +286,7 @@ def _(block: Table) -> RenderableType:
 
 @_block.register
 def _(block: BarList) -> RenderableType:
-    return _FittedTable(block.as_table(), [fraction for _, fraction, _ in block.rows])
+    return _FittedTable(block.table, block.fractions)
 
 
 @_block.register

@@ -15,9 +15,10 @@ from opscope.analysis.explanation import Explanation, explain
 from opscope.model.location import SourceLocation
 from opscope.model.session import Session
 from opscope.report.document import Document, FactList, Section, Table, plain
-from opscope.report.explanation import explanation_document, explanation_json
+from opscope.report.explanation import explanation_document
 from opscope.report.json_encoding import to_json
 from opscope.report.markdown import render_markdown
+from opscope.report.summary_json import explanation_json
 from opscope.report.terminal import render_terminal
 
 
