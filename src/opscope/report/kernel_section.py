@@ -9,7 +9,7 @@ from opscope.analysis.provenance import KernelFacts
 from opscope.model.evidence import Grade
 from opscope.provenance.kernel_names.families import FAMILIES
 from opscope.report.document import Code, Inline, Text
-from opscope.report.provenance_section import graded, location_text
+from opscope.report.provenance import graded, location_text
 
 __all__ = ["kernel_facts", "kernel_meaning"]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from opscope.analysis.kernel_titles import kernel_title
 from opscope.analysis.launch_accounts import LaunchAccount
 from opscope.analysis.parallelism import Heading, Statement, Waves
 from opscope.analysis.summary import Summary
 from opscope.report.document import Block, Code, FactList, Inline, Paragraph, Text
-from opscope.report.json_export import from_json_text
-from opscope.report.kernel_title import kernel_title
+from opscope.report.json_encoding import from_json_text
 
 __all__ = ["account_blocks", "account_json", "account_records"]
 

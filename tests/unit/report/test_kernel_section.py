@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+from opscope.analysis.kernel_titles import kernel_title
 from opscope.analysis.provenance import KernelFacts
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.report.document import Code, Text, plain
+from opscope.report.explanation import distinct_titles
 from opscope.report.kernel_section import kernel_facts, kernel_meaning
-from opscope.report.kernel_title import distinct_titles, kernel_title
 
 FUNCTOR = "at::native::(anonymous namespace)::pow_impl"
 POW = KernelFacts(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 
-from opscope.analysis.accuracy import UNKNOWN
+from opscope.analysis.accuracy import UNKNOWN as UNGRADED
 from opscope.analysis.provenance import NativeFunctionUse
 from opscope.analysis.summary import Summary
 from opscope.analysis.totals import OperatorTotal
@@ -13,15 +14,17 @@ from opscope.model.location import SourceLocation
 from opscope.report.document import (
     Block,
     Code,
-    Column,
-    FactList,
     Inline,
     Link,
     Paragraph,
     Table,
     Text,
+    facts,
     inlines,
-    numeric,
+    joined,
+    number,
+    table,
+    words,
 )
 from opscope.units import format_count, format_fraction
 
@@ -36,6 +39,7 @@ __all__ = [
     "operator_chain_facts",
     "release_text",
 ]
+
 
 _UNKNOWN = "unknown"
 _CALLED = 4
@@ -127,7 +131,7 @@ def _launch_facts(function: NativeFunctionUse, said: SourceLocation | None) -> I
     place = function.stub_location
     if place is None:
         if launchers:
-            yield "May launch through", _listed(launchers)
+            yield "May launch through", joined(map(Code, launchers))
         return
     parts: tuple[Inline, ...] = () if place == said else inlines(location_text(place))
     if function.stub is not None:
@@ -164,20 +168,19 @@ def accuracy_blocks(summary: Summary) -> tuple[Block, ...]:
     if accuracy is None:
         return ()
     release = release_text(summary.torch_version, summary.torch_version_grade, summary.torch_version_reason)
-    figures: list[tuple[str, Text]] = [
-        ("PyTorch release", release),
-        ("Attributed to an operator", format_fraction(accuracy.attributed_fraction)),
-        ("ATen operators with a yaml entry", format_fraction(accuracy.aten_operator_entry_fraction)),
-        ("… with the file of their function", format_fraction(accuracy.aten_operator_file_fraction)),
-        ("… and the line", format_fraction(accuracy.aten_operator_line_fraction)),
-        ("PyTorch's kernels with a translation unit", format_fraction(accuracy.aten_kernel_unit_fraction)),
-        ("… with exactly one", format_fraction(accuracy.aten_kernel_single_unit_fraction)),
-        ("Kernel names with a family", format_fraction(accuracy.family_fraction)),
-    ]
+    figures = (
+        ("Attributed to an operator", accuracy.attributed_fraction),
+        ("ATen operators with a yaml entry", accuracy.aten_operator_entry_fraction),
+        ("… with the file of their function", accuracy.aten_operator_file_fraction),
+        ("… and the line", accuracy.aten_operator_line_fraction),
+        ("PyTorch's kernels with a translation unit", accuracy.aten_kernel_unit_fraction),
+        ("… with exactly one", accuracy.aten_kernel_single_unit_fraction),
+        ("Kernel names with a family", accuracy.family_fraction),
+    )
     meanings = "; ".join(f"{grade}: {grade.meaning}" for grade in Grade)
     return (
         Paragraph("Shares of device time, of what each line names. How they are measured: docs/accuracy.md."),
-        FactList(tuple(figures)),
+        facts(("PyTorch release", release), *((label, format_fraction(share)) for label, share in figures)),
         *_grade_table(accuracy.by_grade.items()),
         Paragraph(f"Grades: {meanings}."),
     )
@@ -191,44 +194,46 @@ def accuracy_overview(summary: Summary) -> tuple[Block, ...]:
     units = ", ".join(
         f"{format_fraction(share)} {grade}" for grade, share in accuracy.by_grade["kernel_unit"].items()
     )
-    facts: list[tuple[str, Text]] = [
-        (
-            "PyTorch release",
-            release_text(summary.torch_version, summary.torch_version_grade, summary.torch_version_reason),
+    operators = (
+        f"{format_fraction(accuracy.aten_operator_entry_fraction)} of their time with a yaml entry, "
+        f"{format_fraction(accuracy.aten_operator_file_fraction)} with a file, "
+        f"{format_fraction(accuracy.aten_operator_line_fraction)} with a line"
+    )
+    if accuracy.aten_operator_entry_fraction is None:
+        operators = "none with device time"
+    release = release_text(summary.torch_version, summary.torch_version_grade, summary.torch_version_reason)
+    return (
+        facts(
+            ("PyTorch release", release),
+            ("ATen operators", operators),
+            ("PyTorch's kernels", f"translation unit: {units or 'none recorded'}"),
+            ("Kernel names", f"{format_fraction(accuracy.family_fraction)} of device time with a family"),
         ),
-        (
-            "ATen operators",
-            "none with device time"
-            if accuracy.aten_operator_entry_fraction is None
-            else f"{format_fraction(accuracy.aten_operator_entry_fraction)} of their time with a yaml entry, "
-            f"{format_fraction(accuracy.aten_operator_file_fraction)} with a file, "
-            f"{format_fraction(accuracy.aten_operator_line_fraction)} with a line",
-        ),
-        ("PyTorch's kernels", f"translation unit: {units or 'none recorded'}"),
-        ("Kernel names", f"{format_fraction(accuracy.family_fraction)} of device time with a family"),
-    ]
-    return (FactList(tuple(facts)),)
+    )
 
 
 def _grade_table(by_grade: Iterable[tuple[str, Mapping[str, float]]]) -> tuple[Table, ...]:
-    grades = [*(str(grade) for grade in Grade), UNKNOWN]
-    rows: list[tuple[Text, ...]] = [
-        (
-            kind.replace("_", " ").capitalize(),
-            *(format_fraction(shares[grade]) if grade in shares else "–" for grade in grades),
-        )
-        for kind, shares in by_grade
-        if shares
-    ]
-    columns = (Column("Fact"), *(numeric(grade) for grade in grades))
-    return (Table(columns, tuple(rows)),) if rows else ()
+    known = [item for item in by_grade if item[1]]
+    grades = [*(str(grade) for grade in Grade), UNGRADED]
+
+    def share(item: tuple[str, Mapping[str, float]], *, grade: str) -> str:
+        return format_fraction(item[1].get(grade))
+
+    shares = table(
+        known,
+        words("Fact", lambda item: item[0].replace("_", " ").capitalize()),
+        *(number(grade, partial(share, grade=grade)) for grade in grades),
+    )
+    return (shares,) if known else ()
 
 
 def _backward_facts(function: NativeFunctionUse) -> list[tuple[str, Text]]:
     forward = function.details.get("forward") or []
     if not forward:
         return [("Native function", "a node of autograd; its forward operator is unknown")]
-    facts: list[tuple[str, Text]] = [("Backward of", (*_listed(forward), graded(function.overload_grade)))]
+    facts: list[tuple[str, Text]] = [
+        ("Backward of", (*joined(map(Code, forward)), graded(function.overload_grade)))
+    ]
     formulas = function.details.get("formulas") or {}
     facts.extend((f"Gradient of {name}", Code(formula, is_whole=True)) for name, formula in formulas.items())
     line, url = function.details.get("derivatives_line"), function.details.get("yaml_url")
@@ -250,25 +255,14 @@ def _dispatch(function: NativeFunctionUse) -> Text:
     if function.structured_delegate:
         parts += ["structured, by ", Code(function.structured_delegate)]
     if function.dispatch_key:
-        parts += [
-            "; " if parts else "",
-            f"{function.dispatch_key} → ",
-            Code(function.cuda_function or _UNKNOWN),
-        ]
+        separator = "; " if parts else ""
+        parts += [f"{separator}{function.dispatch_key} → ", Code(function.cuda_function or _UNKNOWN)]
     return tuple(parts)
 
 
 def _called(operator: OperatorTotal) -> Text:
-    shown: Iterable[tuple[str, int, int]] = operator.called_operators[:_CALLED]
     parts: list[Inline] = []
-    for name, calls, _ in shown:
+    for name, calls, _ in operator.called_operators[:_CALLED]:
         parts += [", " if parts else "", Code(name), f" ×{format_count(calls)}"]
     rest = len(operator.called_operators) - _CALLED
     return (*parts, f" and {rest} more" if rest > 0 else "")
-
-
-def _listed(names: Sequence[str]) -> tuple[Inline, ...]:
-    parts: list[Inline] = []
-    for name in names:
-        parts += [", " if parts else "", Code(name)]
-    return tuple(parts)

@@ -1,20 +1,38 @@
-"""The summary over the configurations of a sweep, as JSON and as a Document.
+"""The stats file of one configuration, `profiling_stats_bs{N}_seq{M}.json`: a published contract.
 
-It is made from stats documents alone, so a configuration kept from an earlier run (`--resume`) and one that
-just ended read the same. A failed configuration keeps its row and its reason.
+Its field names are fixed (`schema_version` 1, times in milliseconds as floats) and every key is present in
+every file; what is not known is null. Times cover all recorded steps. Without a device `cuda_*` are 0.0 and
+CPU time ranks the operators.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from opscope._version import __version__
-from opscope.report.document import BulletList, Code, Column, Document, Section, Strong, Table, Text, numeric
-from opscope.units import NS_PER_MS, format_count, format_duration, format_fraction
+from opscope.report.document import (
+    BulletList,
+    Code,
+    Document,
+    Section,
+    Strong,
+    Text,
+    named,
+    number,
+    table,
+    words,
+)
+from opscope.units import NS_PER_MS, UNKNOWN, format_count, format_duration, format_fraction, significant
 
-__all__ = ["SWEEP_SCHEMA_VERSION", "SweepEntry", "sweep_document", "sweep_report"]
+__all__ = [
+    "SWEEP_SCHEMA_VERSION",
+    "SweepEntry",
+    "sweep_document",
+    "sweep_report",
+]
+
 
 SWEEP_SCHEMA_VERSION = 1
 
@@ -60,22 +78,31 @@ def sweep_report(entries: Sequence[SweepEntry], *, title: str = "Profiling summa
     """One table of all configurations, and the failures with their reasons."""
     records = [_record(entry) for entry in entries]
     on_device = any(record["summary"]["kernel_launches"] for record in records)
-    columns = (
-        Column("Config"),
-        *map(
-            numeric,
-            ("Device per step" if on_device else "CPU per step", "Wall per step", "Busy", "Kernel launches"),
-        ),
-        Column("Latency ms, median (5–95 %)"),
-        numeric("Seq. per s"),
-        Column("Top operator"),
+    key = "cuda_time_ms_per_step" if on_device else "cpu_time_ms_per_step"
+
+    def of_summary(key: str, form: Callable[[Any], str]) -> Callable[[Mapping[str, Any]], str]:
+        # What failed has no figures; the reason stands below.
+        return lambda record: UNKNOWN if record["status"] == "failed" else form(record["summary"][key])
+
+    configurations = table(
+        records,
+        words("Config", lambda record: record["label"]),
+        number("Device per step" if on_device else "CPU per step", of_summary(key, _milliseconds)),
+        number("Wall per step", of_summary("wall_time_ms_per_step", _milliseconds)),
+        number("Busy", of_summary("gpu_busy_fraction", format_fraction)),
+        number("Kernel launches", of_summary("kernel_launches", format_count)),
+        words("Latency ms, median (5–95 %)", lambda record: record["latency_ms"], _latency),
+        number("Seq. per s", lambda record: record["throughput_sequences_per_s"], "{:,.1f}".format),
+        words("Top operator", _top_cell),
     )
-    blocks = (Table(columns, tuple(_row(record, on_device=on_device) for record in records)),)
-    failures = tuple(
-        ((Code(entry.label), f": {entry.error}")) for entry in entries if entry.error is not None
-    )
+    failures = tuple((Code(entry.label), f": {entry.error}") for entry in entries if entry.error is not None)
     sections = (Section("Failed configurations", (BulletList(failures),)),) if failures else ()
-    return Document(_title(title, records), blocks, sections)
+    return Document(_title(title, records), (configurations,), sections)
+
+
+def _top_cell(record: Mapping[str, Any]) -> Text:
+    top = record["top_operator"]
+    return Strong("failed") if record["status"] == "failed" else named(top and top["name"])
 
 
 def _record(entry: SweepEntry) -> dict[str, Any]:
@@ -118,34 +145,9 @@ def _title(title: str, records: Sequence[Mapping[str, Any]]) -> str:
     return f"{title}: {', '.join(what)}" + (", training" if config.get("train") else "")
 
 
-def _row(record: Mapping[str, Any], *, on_device: bool) -> tuple[Text, ...]:
-    if record["status"] == "failed":
-        return (record["label"], *("–",) * 6, Strong("failed"))
-    totals = record["summary"]
-    top = record["top_operator"]
-    throughput = record["throughput_sequences_per_s"]
-    return (
-        record["label"],
-        _milliseconds(totals["cuda_time_ms_per_step" if on_device else "cpu_time_ms_per_step"]),
-        _milliseconds(totals["wall_time_ms_per_step"]),
-        format_fraction(totals["gpu_busy_fraction"]),
-        format_count(totals["kernel_launches"]),
-        _latency(record["latency_ms"]),
-        "–" if throughput is None else f"{throughput:,.1f}",
-        "–" if top is None else Code(top["name"]),
-    )
-
-
-def _latency(latency_ms: Mapping[str, float] | None) -> str:
-    if latency_ms is None:
-        return "–"
-    median, low, high = (_significant(latency_ms[key]) for key in ("median", "p5", "p95"))
+def _latency(latency_ms: Mapping[str, float]) -> str:
+    median, low, high = (significant(latency_ms[key], below_one=3) for key in ("median", "p5", "p95"))
     return f"{median} ({low}–{high})"
-
-
-def _significant(value: float) -> str:
-    decimals = next((decimals for least, decimals in ((100, 0), (10, 1), (1, 2)) if value >= least), 3)
-    return f"{value:.{decimals}f}"
 
 
 def _milliseconds(duration_ms: float | None) -> str:

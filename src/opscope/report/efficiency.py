@@ -22,24 +22,62 @@ from opscope.analysis.summary import Summary
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits, Limit, LimitEvidence
 from opscope.model.schema import Attribution
-from opscope.report.document import Block, Code, Column, Paragraph, Strong, Table, Text, numeric
-from opscope.report.json_export import from_json_text
+from opscope.report.document import (
+    Block,
+    Code,
+    Field,
+    Paragraph,
+    Strong,
+    Table,
+    Text,
+    identifier,
+    number,
+    table,
+    words,
+)
+from opscope.report.json_encoding import from_json_text
 from opscope.units import (
+    UNKNOWN,
+    counted,
     format_byte_rate,
     format_bytes,
-    format_count,
     format_duration,
     format_flop_count,
     format_flop_rate,
     format_fraction,
+    format_share,
 )
 
-__all__ = ["efficiency_blocks", "has_efficiency", "limit_cells", "limit_titles", "operator_limit_facts"]
+__all__ = [
+    "efficiency_blocks",
+    "has_efficiency",
+    "limit_fields",
+    "operator_limit_facts",
+    "shape_texts",
+]
 
-_UNKNOWN = "–"
+
+def shape_texts(recorded: str | None) -> list[str] | None:
+    """`8×128×768` for each tensor among recorded arguments; None where they are not recorded as a list."""
+    shapes = None if recorded is None else from_json_text(recorded)
+    if not isinstance(shapes, list):
+        return None
+    return [_shape(one) for one in shapes if one not in ([], "")]
+
+
+def limit_fields(summary: Summary) -> tuple[Field, ...]:
+    """Share of the limit that an operator reached and what binds; none where no limit is known."""
+    if not has_efficiency(summary) or summary.efficiency.limits is None:
+        return ()
+    rooflines, none = summary.efficiency.operators, Roofline(0, 0)
+    return (
+        number("Of limit", lambda operator: format_fraction(rooflines.get(operator.name, none).fraction)),
+        number("Bound", lambda operator: rooflines.get(operator.name, none).bound, str),
+    )
+
+
 _UNCOSTED_ROWS = 5
 _SHOWN_SHAPES = 4
-_ELSEWHERE = " *"
 _TENSOR = "tensor"
 _KNOWN = 0.9995  # from here on "all of its time"
 _EVIDENCE = {LimitEvidence.MEASURED: "measured", LimitEvidence.DATASHEET: "data sheet"}
@@ -48,19 +86,6 @@ _EVIDENCE = {LimitEvidence.MEASURED: "measured", LimitEvidence.DATASHEET: "data 
 def has_efficiency(summary: Summary) -> bool:
     """Whether anything is known of the cost of what ran on a device."""
     return summary.has_device and summary.efficiency.coverage.bytes_fraction is not None
-
-
-def limit_titles(summary: Summary) -> tuple[str, ...]:
-    """Headings of `limit_cells`; none where no limit of the device is known."""
-    return ("Of limit", "Bound") if has_efficiency(summary) and summary.efficiency.limits is not None else ()
-
-
-def limit_cells(summary: Summary, operator: str) -> tuple[Text, ...]:
-    """Share of the limit that an operator reached and what binds, for the table of operators."""
-    roofline = summary.efficiency.operators.get(operator)
-    if roofline is None:
-        return tuple(_UNKNOWN for _ in limit_titles(summary))
-    return (format_fraction(roofline.fraction), str(roofline.bound or _UNKNOWN))[: len(limit_titles(summary))]
 
 
 def efficiency_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
@@ -134,54 +159,53 @@ def _coverage_text(efficiency: Efficiency) -> str:
 
 
 def _call_table(calls: list[CallEfficiency], device_time_ns: int) -> Table:
-    titles = ("Calls", "Device time", "Bound", "Achieved", "Of limit", "Beyond it")
-    rows = tuple(
-        (
-            Code(call.operator) if call.attribution is None else (Code(call.operator), _ELSEWHERE),
-            _arguments(call),
-            format_count(call.calls),
-            format_duration(call.roofline.device_ns),
-            str(call.roofline.bound or _UNKNOWN),
-            _main_rate(call.roofline),
-            format_fraction(call.roofline.fraction),
-            f"{format_duration(call.gap_ns)}, {format_fraction((call.gap_ns or 0) / device_time_ns)}",
-        )
-        for call in calls
-    )
     caption = "The calls that take most time beyond what the limits allow, by arguments."
     reasons = list(dict.fromkeys(call.attribution for call in calls if call.attribution is not None))
     if reasons:
         caption += f" *: {', or '.join(Attribution(reason).meaning for reason in reasons)}."
-    columns = (Column("Operator"), Column("Shapes"), *map(numeric, titles))
-    return Table(columns, rows, caption)
+    return table(
+        calls,
+        identifier(
+            "Operator",
+            lambda call: call.operator if call.attribution is None else (Code(call.operator), " *"),
+        ),
+        words("Shapes", _arguments),
+        number("Calls", "calls"),
+        number("Device time", "roofline.device_ns"),
+        number("Bound", "roofline.bound", str),
+        number("Achieved", lambda call: _main_rate(call.roofline)),
+        number("Of limit", "roofline.fraction"),
+        number(
+            "Beyond it",
+            lambda call: (
+                f"{format_duration(call.gap_ns)}, {format_fraction((call.gap_ns or 0) / device_time_ns)}"
+            ),
+        ),
+        caption=caption,
+    )
 
 
 def _arguments(call: CallEfficiency) -> str:
-    """Its shapes; else what one call moves, which tells copies of unrecorded tensors apart."""
+    """`8×128×768, 2 of 768×768`: its shapes; else what one call moves.
+
+    That tells copies of unrecorded tensors apart.
+    """
     if call.shapes is None and call.cost.min_bytes is not None:
         return f"{format_bytes(call.cost.min_bytes)} moved"
-    return _shapes(call.shapes)
-
-
-def _shapes(recorded: str | None) -> str:
-    """`8×128×768, 768×768`: the shapes of the first tensors among the arguments."""
-    shapes = None if recorded is None else from_json_text(recorded)
-    if not isinstance(shapes, list):
-        return recorded or _UNKNOWN
-    runs = [
-        (shape, sum(1 for _ in same))
-        for shape, same in groupby(_shape(one) for one in shapes if one not in ([], ""))
-    ]
-    texts = [_run(shape, count) for shape, count in runs]
-    more = [] if len(texts) <= _SHOWN_SHAPES else [f"{sum(count for _, count in runs[_SHOWN_SHAPES:])} more"]
-    return ", ".join([*texts[:_SHOWN_SHAPES], *more]) or _UNKNOWN
+    shapes = shape_texts(call.shapes)
+    if shapes is None:
+        return call.shapes or UNKNOWN
+    runs = [(shape, sum(1 for _ in same)) for shape, same in groupby(shapes)]
+    more = sum(count for _, count in runs[_SHOWN_SHAPES:])
+    texts = [_run(*run) for run in runs[:_SHOWN_SHAPES]]
+    return ", ".join([*texts, *([f"{more} more"] if more else [])]) or UNKNOWN
 
 
 def _shape(shape: Any) -> str:
     if not isinstance(shape, list):
         return str(shape)
     if shape and isinstance(shape[0], list):
-        return f"{len(shape)} {_TENSOR}{'' if len(shape) == 1 else 's'}"
+        return counted(len(shape), _TENSOR)
     return "×".join(map(str, shape))
 
 
@@ -199,17 +223,13 @@ def _main_rate(roofline: Roofline) -> str:
 
 
 def _uncosted_table(coverage: CostCoverage, device_time_ns: int) -> Table:
-    rows = tuple(
-        (
-            name,
-            format_duration(ns),
-            format_fraction(ns / device_time_ns if device_time_ns else None),
-            why,
-        )
-        for name, ns, why in _by_reason(coverage.uncosted)[:_UNCOSTED_ROWS]
+    return table(
+        _by_reason(coverage.uncosted)[:_UNCOSTED_ROWS],
+        words("Cost unknown", lambda row: row[0]),
+        number("Device time", lambda row: format_duration(row[1])),
+        number("Share", lambda row: format_share(row[1], device_time_ns)),
+        words("Why", lambda row: row[2]),
     )
-    columns = (Column("Cost unknown"), numeric("Device time"), numeric("Share"), Column("Why"))
-    return Table(columns, rows)
 
 
 def _by_reason(uncosted: tuple[tuple[str, int, str], ...]) -> list[tuple[Text, int, str]]:

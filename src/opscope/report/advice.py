@@ -23,6 +23,7 @@ from opscope.units import format_byte_rate, format_bytes, format_duration, forma
 
 __all__ = ["advice_blocks", "advice_notes", "advice_sections"]
 
+
 _SHOWN = 6
 _ALONE = "Each gain is that of the one change alone: they do not add up."
 _NOTHING = "Nothing: no rule found anything worth changing in what was recorded."

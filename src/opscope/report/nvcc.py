@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
 
+from opscope._version import __version__
 from opscope.analysis.compiled_file import CompiledFile, KernelOutlook
 from opscope.analysis.static_occupancy import BlockOccupancy
 from opscope.hardware.architectures import architecture
+from opscope.kernels.ptxas_report import FunctionUse
+from opscope.kernels.symbols import demangled
 from opscope.report.document import (
     Block,
     Code,
@@ -19,16 +24,21 @@ from opscope.report.document import (
     Paragraph,
     Section,
     Table,
-    Text,
-    numeric,
+    facts,
+    identifier,
+    number,
+    table,
+    words,
 )
+from opscope.report.json_encoding import Keys, encode
 from opscope.toolchain.nvcc.command import Product, command_text
+from opscope.toolchain.nvcc.compiler import Nvcc
 from opscope.toolchain.nvcc.targets import Target
-from opscope.units import format_bytes, format_fraction
+from opscope.units import format_bytes, format_bytes_exactly, format_fraction
 
-__all__ = ["NvccCode", "nvcc_document"]
+__all__ = ["NVCC_SCHEMA_VERSION", "NvccCode", "nvcc_document", "nvcc_json"]
 
-_UNKNOWN = "–"
+
 _LIMITERS = {"shared_memory": "shared memory", "threads": "block size"}
 
 
@@ -61,16 +71,14 @@ def nvcc_document(compiled: CompiledFile, command: Sequence[str], codes: Sequenc
 def _opening(compiled: CompiledFile, command: Sequence[str]) -> FactList:
     compilation = compiled.compilation
     request = compilation.request
-    targets = ", ".join(map(_target, request.targets))
-    facts: list[tuple[str, Text]] = [
+    is_looked_at = request.product is Product.NOTHING
+    return facts(
         ("Command", Code(command_text(command), is_whole=True)),
         ("Compiler", f"nvcc {compilation.nvcc.version or compilation.nvcc.release}"),
-        ("Machine code", targets),
+        ("Machine code", ", ".join(map(_target, request.targets))),
         ("PTX", "none" if request.ptx is None else request.ptx.ptx_name),
-    ]
-    if request.product is not Product.NOTHING:
-        facts.append(("Runs on", _runs_on(request.targets, request.ptx)))
-    return FactList(tuple(facts))
+        ("Runs on", None if is_looked_at else _runs_on(request.targets, request.ptx)),
+    )
 
 
 def _target(target: Target) -> str:
@@ -112,61 +120,41 @@ def _kernels(compiled: CompiledFile) -> Iterator[Block]:
 
 
 def _resources(outlooks: Sequence[KernelOutlook]) -> Table:
-    columns = (
-        Column("Kernel"),
-        Column("Target"),
-        *map(numeric, ("Registers", "Shared", "Stack", "Spilled", "Reloaded", "Constant")),
+    return table(
+        outlooks,
+        *_KERNEL_FIELDS,
+        number("Registers", "kernel.registers", str),
+        number("Shared", "kernel.use.shared_bytes", format_bytes_exactly),
+        number("Stack", "kernel.stack_bytes", format_bytes_exactly),
+        number("Spilled", "kernel.use.spill_store_bytes", format_bytes_exactly),
+        number("Reloaded", "kernel.use.spill_load_bytes", format_bytes_exactly),
+        number("Constant", "kernel.constant_bytes", format_bytes_exactly),
     )
-    return Table(columns, tuple(_resource_row(one) for one in outlooks))
-
-
-def _resource_row(outlook: KernelOutlook) -> tuple[Text, ...]:
-    kernel = outlook.kernel
-    sizes = (kernel.use.shared_bytes, kernel.stack_bytes, kernel.use.spill_store_bytes)
-    return (
-        Code(kernel.name),
-        kernel.target.name,
-        str(kernel.registers),
-        *map(_bytes, sizes),
-        _bytes(kernel.use.spill_load_bytes),
-        _bytes(kernel.constant_bytes),
-    )
-
-
-def _bytes(size_bytes: int | None) -> str:
-    """Exactly, as ptxas prints it."""
-    return _UNKNOWN if size_bytes is None else f"{size_bytes:,} B"
 
 
 def _occupancy(outlooks: Sequence[KernelOutlook]) -> Table:
     sizes = dict.fromkeys(block.threads for one in outlooks for block in one.occupancy.blocks)
-    columns = (
-        Column("Occupancy by block size"),
-        Column("Target"),
-        *(Column(str(size)) for size in sizes),
-        Column("Best"),
-        numeric("Largest block"),
-    )
-    return Table(columns, tuple(_occupancy_row(one, list(sizes)) for one in outlooks))
-
-
-def _occupancy_row(outlook: KernelOutlook, sizes: Sequence[int]) -> tuple[Text, ...]:
-    occupancy = outlook.occupancy
-    known = {block.threads: block for block in occupancy.blocks}
-    best = occupancy.best
-    return (
-        Code(outlook.kernel.name),
-        outlook.kernel.target.name,
-        *(_share(known.get(size)) for size in sizes),
-        _UNKNOWN if best is None else f"{_share(best)} at {best.threads}",
-        _UNKNOWN if occupancy.largest_threads is None else str(occupancy.largest_threads),
+    first, target = _KERNEL_FIELDS
+    return table(
+        outlooks,
+        replace(first, column=Column("Occupancy by block size")),
+        target,
+        *(words(str(size), partial(_share_at, threads=size)) for size in sizes),
+        words("Best", "occupancy.best", lambda best: f"{_share(best)} at {best.threads}"),
+        number("Largest block", "occupancy.largest_threads", str),
     )
 
 
-def _share(block: BlockOccupancy | None) -> str:
+def _share_at(outlook: KernelOutlook, threads: int) -> str | None:
+    known = (block for block in outlook.occupancy.blocks if block.threads == threads)
+    return next((_share(block) for block in known), None)
+
+
+_KERNEL_FIELDS = (identifier("Kernel", "kernel.name"), words("Target", "kernel.target.name"))
+
+
+def _share(block: BlockOccupancy) -> str:
     """The share, and what stands against more."""
-    if block is None:
-        return _UNKNOWN
     if block.residency is None:
         return "cannot start"
     share = format_fraction(block.occupancy)
@@ -184,3 +172,78 @@ def _note(compiled: CompiledFile) -> str:
         f"that a multiprocessor holds of those it can, with {assumed} dynamic shared memory. The best block "
         "is the largest of those with most threads; what a kernel does with them only a run tells."
     )
+
+
+NVCC_SCHEMA_VERSION = 1
+
+
+def nvcc_json(
+    compiled: CompiledFile,
+    command: Sequence[str],
+    *,
+    codes: Sequence[NvccCode] = (),
+    output: str | None = None,
+    exit_code: int | None = None,
+) -> dict[str, Any]:
+    """A compiled file as JSON values; kernels by target, then in the order of ptxas.
+
+    Args:
+        compiled: What was compiled.
+        command: Of nvcc, which makes the same.
+        codes: Texts that were asked for.
+        output: The file that was written; None if none stays.
+        exit_code: Of the program; None if it was not run.
+    """
+    compilation = compiled.compilation
+    request = compilation.request
+    parts = {
+        "source": request.source,
+        "product": request.product,
+        "output": output,
+        "command": command,
+        "nvcc": compilation.nvcc,
+        "targets": request.targets,
+        "ptx": request.ptx and request.ptx.ptx_name,
+        "dynamic_shared_bytes": compiled.dynamic_shared_bytes,
+        "kernels": compiled.outlooks,
+        "functions": compilation.functions,
+        "findings": compiled.findings,
+        "code": codes,
+        "exit_code": exit_code,
+    }
+    return {
+        "schema_version": NVCC_SCHEMA_VERSION,
+        "opscope_version": __version__,
+        **encode(parts, _KEYS),
+    }
+
+
+_KEYS: dict[type, Keys] = {
+    BlockOccupancy: Keys(
+        "threads blocks_per_sm warps_per_sm occupancy limited_by",
+        blocks_per_sm=lambda block: block.residency.blocks_per_sm if block.residency else 0,
+        warps_per_sm=lambda block: block.residency.warps_per_sm if block.residency else 0,
+        limited_by=lambda block: block.residency.limiters if block.residency else [],
+    ),
+    FunctionUse: Keys(
+        "name symbol target stack_bytes spill_store_bytes spill_load_bytes",
+        name=lambda function: demangled(function.symbol),
+    ),
+    KernelOutlook: Keys(
+        "name=kernel.name symbol=kernel.use.symbol target=kernel.target.name registers=kernel.registers "
+        "shared_bytes=kernel.use.shared_bytes stack_bytes=kernel.stack_bytes "
+        "spill_store_bytes=kernel.use.spill_store_bytes spill_load_bytes=kernel.use.spill_load_bytes "
+        "constant_bytes=kernel.constant_bytes barriers=kernel.use.barriers launch_bounds "
+        "occupancy=occupancy.blocks best_block=occupancy.best "
+        "largest_block_threads=occupancy.largest_threads no_occupancy_because=occupancy.reason",
+        launch_bounds=lambda outlook: {
+            "max_threads": outlook.kernel.max_threads,
+            "min_blocks": outlook.kernel.min_blocks,
+        },
+    ),
+    Nvcc: Keys("path release version"),
+    Target: Keys(
+        "target=name compute_capability architecture",
+        architecture=lambda target: (known := architecture(target.compute_capability)) and known.name,
+    ),
+}

@@ -9,21 +9,31 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from opscope.analysis.program.values import LineKind, LineTotal, ModuleTotal
+from opscope.analysis.program.values import LineKind, ModuleTotal
 from opscope.analysis.summary import Summary
-from opscope.report.document import Block, Code, Column, Paragraph, Section, Table, Text, numeric
-from opscope.units import format_count, format_duration, format_fraction
+from opscope.report.document import (
+    Block,
+    Code,
+    Paragraph,
+    Section,
+    Text,
+    identifier,
+    number,
+    table,
+    words,
+)
+from opscope.units import format_duration, format_share
 
 __all__ = ["has_program", "line_blocks", "module_blocks", "program_sections", "recording_hint"]
 
+
 _INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
 _INDENT = "· "
-_TITLES = ("Calls", "Device time", "Share", "Self", "Forward", "Backward", "Launches")
 _KIND_NOTES = {
     LineKind.FUNCTION: "Of a function marked “def” only the first line is known, not which one launched.",
     LineKind.RUNNING: "A function marked “running” had begun before the recording, and stood at that line.",
 }
-_KIND_MARKS = {LineKind.EXECUTED: "", LineKind.FUNCTION: "def", LineKind.RUNNING: "running"}
+_KIND_MARKS = {LineKind.EXECUTED: "", LineKind.FUNCTION: " def", LineKind.RUNNING: " running"}
 
 
 @dataclass(frozen=True)
@@ -81,11 +91,28 @@ def module_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
     parts.sort(key=lambda part: (-part.total.total_device_ns, len(part.key)))
     # A part has no more time than the one around it, so what is cut off has nothing listed inside.
     kept = {part.key for part in parts[: None if top is None else 2 * top]}
-    rows = tuple(_module_row(summary, part) for part in _tree_order(parts) if part.key in kept)
+    shown = [part for part in _tree_order(parts) if part.key in kept]
     caption = _rest(summary, summary.program.module_ns, "in no module")
-    if len(rows) < len(parts):
-        caption = f"The {len(rows)} of {len(parts)} parts with the most device time. {caption}"
-    return (Table((Column("Module"), *map(numeric, _TITLES)), rows, caption),)
+    if len(shown) < len(parts):
+        caption = f"The {len(shown)} of {len(parts)} parts with the most device time. {caption}"
+    rows = table(
+        shown,
+        words("Module", _part_name),
+        number("Calls", "total.calls"),
+        number("Device time", "total.total_device_ns"),
+        number("Share", lambda part: _share(summary, part.total.total_device_ns)),
+        number("Self", "total.self_device_ns"),
+        number("Forward", "total.forward_ns"),
+        number("Backward", "total.backward_ns"),
+        number("Launches", "total.kernel_launches"),
+        caption=caption,
+    )
+    return (rows,)
+
+
+def _part_name(part: _Part) -> Text:
+    count = f" ×{part.modules}" if part.modules > 1 else ""
+    return (_INDENT * (len(part.key) - 1), Code(part.key[-1]), count)
 
 
 def _parts(modules: tuple[ModuleTotal, ...]) -> list[_Part]:
@@ -124,21 +151,6 @@ def _tree_order(parts: list[_Part]) -> list[_Part]:
     return sorted(parts, key=lambda part: [rank[part.key[: length + 1]] for length in range(len(part.key))])
 
 
-def _module_row(summary: Summary, part: _Part) -> tuple[Text, ...]:
-    total = part.total
-    count = f" ×{part.modules}" if part.modules > 1 else ""
-    return (
-        (_INDENT * (len(part.key) - 1), Code(part.key[-1]), count),
-        format_count(total.calls),
-        format_duration(total.total_device_ns),
-        _share(summary, total.total_device_ns),
-        format_duration(total.self_device_ns),
-        format_duration(total.forward_ns),
-        format_duration(total.backward_ns),
-        format_count(total.kernel_launches),
-    )
-
-
 def line_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
     """The lines of the program with the most device time."""
     lines = summary.program.lines
@@ -147,24 +159,19 @@ def line_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
     if len(shown) < len(lines):
         caption = f"The first {len(shown)} of {len(lines)} lines. {caption}"
     notes = [note for kind, note in _KIND_NOTES.items() if any(line.kind is kind for line in shown)]
-    titles = tuple(title for title in _TITLES if title != "Self")
-    rows = tuple(_line_row(summary, line) for line in shown)
-    columns = (Column("Line"), Column("Function"), *map(numeric, titles))
-    return (Table(columns, rows, " ".join([caption, *notes])),)
-
-
-def _line_row(summary: Summary, line: LineTotal) -> tuple[Text, ...]:
-    mark = _KIND_MARKS[line.kind]
-    return (
-        (Code(f"{line.file}:{line.line}"), f" {mark}" if mark else ""),
-        Code(line.function),
-        format_count(line.calls),
-        format_duration(line.self_device_ns),
-        _share(summary, line.self_device_ns),
-        format_duration(line.forward_ns),
-        format_duration(line.backward_ns),
-        format_count(line.kernel_launches),
+    rows = table(
+        shown,
+        words("Line", lambda line: (Code(f"{line.file}:{line.line}"), _KIND_MARKS[line.kind])),
+        identifier("Function", "function"),
+        number("Calls", "calls"),
+        number("Device time", "self_device_ns"),
+        number("Share", lambda line: _share(summary, line.self_device_ns)),
+        number("Forward", "forward_ns"),
+        number("Backward", "backward_ns"),
+        number("Launches", "kernel_launches"),
+        caption=" ".join([caption, *notes]),
     )
+    return (rows,)
 
 
 def _rest(summary: Summary, charged_ns: int, where: str) -> str:
@@ -175,4 +182,4 @@ def _rest(summary: Summary, charged_ns: int, where: str) -> str:
 
 
 def _share(summary: Summary, time_ns: int) -> str:
-    return format_fraction(time_ns / summary.device_time_ns if summary.device_time_ns else None)
+    return format_share(time_ns, summary.device_time_ns)

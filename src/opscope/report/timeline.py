@@ -6,7 +6,9 @@ The parts of a span sum to it exactly; a cause that the trace does not tell is s
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import (
@@ -14,19 +16,36 @@ from opscope.analysis.timeline.values import (
     IdleCause,
     IdleGap,
     LaunchLatency,
-    QueueDepth,
     StepStatistics,
     Timeline,
     TimePartition,
 )
-from opscope.report.document import Block, Code, Column, FactList, Table, Text, numeric
-from opscope.units import format_count, format_duration, format_fraction
+from opscope.report.document import (
+    Block,
+    Code,
+    FactList,
+    Field,
+    Table,
+    Text,
+    identifier,
+    number,
+    table,
+    words,
+)
+from opscope.units import (
+    UNKNOWN,
+    counted,
+    format_duration,
+    format_fraction,
+    format_quantity,
+    format_share,
+)
 
 __all__ = ["has_timeline", "time_blocks"]
 
+
 _GAP_ROWS = 5
 _WAIT_ROWS = 5
-_UNKNOWN = "–"
 
 
 def has_timeline(summary: Summary) -> bool:
@@ -55,27 +74,24 @@ def time_blocks(summary: Summary) -> tuple[Block, ...]:
 
 
 def _partition_table(partitions: tuple[TimePartition, ...]) -> Table:
+    def part(title: str, attribute: str) -> Field:
+        return number(title, lambda one: _with_share(getattr(one, attribute), one.span_ns))
+
     with_rank = any(one.rank is not None for one in partitions)
-    rows = tuple(
-        (
-            *((_UNKNOWN if one.rank is None else str(one.rank),) if with_rank else ()),
-            str(one.device),
-            format_duration(one.span_ns),
-            *(
-                f"{format_duration(ns)}, {format_fraction(ns / one.span_ns if one.span_ns else None)}"
-                for ns in (
-                    one.compute_ns,
-                    one.exposed_copy_ns,
-                    one.exposed_communication_ns,
-                    one.idle_ns,
-                )
-            ),
-        )
-        for one in partitions
+    return table(
+        partitions,
+        number("Rank", "rank", str) if with_rank else None,
+        number("Device", "device", str),
+        number("Span", "span_ns"),
+        part("Compute", "compute_ns"),
+        part("Exposed copy", "exposed_copy_ns"),
+        part("Exposed communication", "exposed_communication_ns"),
+        part("Idle", "idle_ns"),
     )
-    titles = ("Device", "Span", "Compute", "Exposed copy", "Exposed communication", "Idle")
-    rank = (numeric("Rank"),) if with_rank else ()
-    return Table((*rank, *map(numeric, titles)), rows)
+
+
+def _with_share(part_ns: int, whole_ns: int) -> str:
+    return f"{format_duration(part_ns)}, {format_share(part_ns, whole_ns)}"
 
 
 def _cause_table(partitions: tuple[TimePartition, ...]) -> Table | None:
@@ -85,65 +101,50 @@ def _cause_table(partitions: tuple[TimePartition, ...]) -> Table | None:
     idle_ns = sum(totals_ns.values())
     if not idle_ns:
         return None
-    rows = tuple(
-        (_words(cause), format_duration(ns), format_fraction(ns / idle_ns), cause.meaning)
-        for cause, ns in sorted(totals_ns.items(), key=lambda item: -item[1])
-        if ns
+    return table(
+        [item for item in sorted(totals_ns.items(), key=lambda item: -item[1]) if item[1]],
+        words("Idle because of", lambda item: _spoken(item[0])),
+        number("Time", lambda item: format_duration(item[1])),
+        number("Of idle", lambda item: format_fraction(item[1] / idle_ns)),
+        words("Meaning", lambda item: item[0].meaning),
     )
-    return Table((Column("Idle because of"), numeric("Time"), numeric("Of idle"), Column("Meaning")), rows)
 
 
 def _wait_table(summary: Summary) -> Table:
-    waits = summary.timeline.waits[:_WAIT_ROWS]
-    rows = tuple(
-        (
-            Code(wait.name) if wait.copy is None else (Code(wait.name), f", {wait.copy}"),
-            _name(wait.operator),
-            _name(wait.line),
-            format_count(wait.calls),
-            format_duration(wait.host_ns),
-            format_duration(wait.idle_ns),
-        )
-        for wait in waits
+    waits = table(
+        summary.timeline.waits[:_WAIT_ROWS],
+        identifier(
+            "Call", lambda wait: wait.name if wait.copy is None else (Code(wait.name), f", {wait.copy}")
+        ),
+        identifier("Operator", "operator"),
+        identifier("Line", "line"),
+        number("Calls", "calls"),
+        number("Host waited", "host_ns"),
+        number("Device idle after", "idle_ns"),
+        caption="Calls by which the host waits for the device.",
     )
-    titles = ("Calls", "Host waited", "Device idle after")
-    caption = "Calls by which the host waits for the device."
-    columns = (Column("Call"), Column("Operator"), Column("Line"), *map(numeric, titles))
-    return _without_unknown(Table(columns, rows, caption))
+    return _without_unknown(waits)
 
 
 def _gap_table(gaps: list[IdleGap]) -> Table:
-    rows = tuple(
-        (
-            format_duration(gap.duration_ns),
-            _words(gap.cause),
-            _UNKNOWN if gap.step is None else str(gap.step),
-            _name(gap.host),
-            _name(gap.line),
-        )
-        for gap in gaps
+    rows = table(
+        gaps,
+        number("Longest gaps", "duration_ns"),
+        words("Cause", "cause", _spoken),
+        number("Step", "step", str),
+        identifier("Host was in", "host"),
+        identifier("Line", "line"),
     )
-    columns = (
-        numeric("Longest gaps"),
-        Column("Cause"),
-        numeric("Step"),
-        Column("Host was in"),
-        Column("Line"),
-    )
-    return _without_unknown(Table(columns, rows))
+    return _without_unknown(rows)
 
 
-def _name(name: str | None) -> Text:
-    return _UNKNOWN if name is None else Code(name)
-
-
-def _without_unknown(table: Table) -> Table:
+def _without_unknown(shown: Table) -> Table:
     """The table without columns of which nothing is known: lines and steps that no one recorded."""
-    kept = [index for index in range(len(table.columns)) if any(row[index] != _UNKNOWN for row in table.rows)]
+    kept = [index for index in range(len(shown.columns)) if any(row[index] != UNKNOWN for row in shown.rows)]
     return Table(
-        tuple(table.columns[index] for index in kept),
-        tuple(tuple(row[index] for index in kept) for row in table.rows),
-        table.caption,
+        tuple(shown.columns[index] for index in kept),
+        tuple(tuple(row[index] for index in kept) for row in shown.rows),
+        shown.caption,
     )
 
 
@@ -154,58 +155,43 @@ def _launch_tables(summary: Summary) -> list[Block]:
     queues = {(one.trace_id, one.device): one for one in timeline.queues}
     steps = {one.trace_id: one for one in timeline.steps}
     host = {one.trace_id: one for one in timeline.host}
-    rows: list[tuple[Text, ...]] = []
-    for one in timeline.partitions:
-        key = (one.trace_id, one.device)
-        rows.append(
-            (
-                _of(summary, *key).removeprefix(" of "),
-                *_latency_cells(latencies.get(key)),
-                *_queue_cells(queues.get(key)),
-                _UNKNOWN if one.trace_id not in steps else format_duration(steps[one.trace_id].median_ns),
-                *_host_cells(host.get(one.trace_id)),
-            )
-        )
-    titles = (
-        "Launch latency", "95 %", "Queue mean", "Most", "None queued",
-        "Median step", "Host work", "Launches", "Recorder's part",
-    )  # fmt: skip
-    caption = "Launches, their queue, and what the host needs for them"
-    caption += " per step." if steps else "."
-    table = Table((Column("Of"), *map(numeric, titles)), tuple(rows), caption)
-    return [_without_unknown(table), *_series_table(summary)]
 
+    def of(
+        values: Mapping[Any, Any], attribute: str, form: Callable[[Any], str] | None = None
+    ) -> Callable[..., str]:
+        def cell(one: TimePartition) -> str:
+            found = values.get((one.trace_id, one.device), values.get(one.trace_id))
+            value = getattr(found, attribute, None)
+            return UNKNOWN if value is None else (form or partial(format_quantity, attribute))(value)
 
-def _latency_cells(latency: LaunchLatency | None) -> tuple[str, str]:
-    if latency is None:
-        return _UNKNOWN, _UNKNOWN
-    return format_duration(latency.median_ns), format_duration(latency.p95_ns)
+        return cell
 
-
-def _queue_cells(queue: QueueDepth | None) -> tuple[str, str, str]:
-    if queue is None:
-        return _UNKNOWN, _UNKNOWN, _UNKNOWN
-    return f"{queue.mean:.1f}", f"{queue.maximum:,}", format_fraction(queue.empty_fraction)
-
-
-def _host_cells(host: HostTime | None) -> tuple[str, str, str]:
-    if host is None:
-        return _UNKNOWN, _UNKNOWN, _UNKNOWN
-    recorder = _UNKNOWN if host.recorder_ns is None else format_duration(host.recorder_ns)
-    return format_duration(host.launch_path_ns), f"{host.launches:,.0f}", recorder
+    launches = table(
+        timeline.partitions,
+        words("Of", lambda one: _of(summary, one.trace_id, one.device).removeprefix(" of ")),
+        number("Launch latency", of(latencies, "median_ns")),
+        number("95 %", of(latencies, "p95_ns")),
+        number("Queue mean", of(queues, "mean", "{:.1f}".format)),
+        number("Most", of(queues, "maximum")),
+        number("None queued", of(queues, "empty_fraction")),
+        number("Median step", of(steps, "median_ns")),
+        number("Host work", of(host, "launch_path_ns")),
+        number("Launches", of(host, "launches", "{:,.0f}".format)),
+        number("Recorder's part", of(host, "recorder_ns")),
+        caption=f"Launches, their queue, and what the host needs for them{' per step' if steps else ''}.",
+    )
+    return [_without_unknown(launches), *_series_table(summary)]
 
 
 def _series_table(summary: Summary) -> list[Block]:
-    rows = tuple(
-        (
-            _of(summary, series.trace_id, series.device).removeprefix(" of "),
-            _bars(series.mean),
-            f"{max(series.mean):.1f}",
-        )
-        for series in summary.timeline.series
-        if any(series.mean)
+    known = [series for series in summary.timeline.series if any(series.mean)]
+    rows = table(
+        known,
+        words("Of", lambda series: _of(summary, series.trace_id, series.device).removeprefix(" of ")),
+        words("Queue over time", lambda series: _bars(series.mean)),
+        number("Up to", lambda series: f"{max(series.mean):.1f}"),
     )
-    return [Table((Column("Of"), Column("Queue over time"), numeric("Up to")), rows)] if rows else []
+    return [rows] if known else []
 
 
 def _facts(summary: Summary) -> list[tuple[str, Text]]:
@@ -258,9 +244,7 @@ def _disagreement(latency: LaunchLatency) -> str:
     count = latency.negative_count
     if not count:
         return ""
-    kernels = (
-        "1 kernel begins before its launch" if count == 1 else f"{count:,} kernels begin before their launch"
-    )
+    kernels = counted(count, "kernel begins before its launch", "kernels begin before their launch")
     return f"; {kernels}, so clocks disagree"
 
 
@@ -310,5 +294,5 @@ def _of(summary: Summary, trace_id: int, device: int | None = None) -> str:
     return f" of {', '.join(parts)}" if parts else ""
 
 
-def _words(cause: IdleCause) -> str:
+def _spoken(cause: IdleCause) -> str:
     return str(cause).replace("_", " ")

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from opscope._version import __version__
 from opscope.analysis.counters.stalls import NO_STALL, STALLS
 from opscope.analysis.counters.values import CountedKernel, CounterAnalysis, Match, RecordedCall
 from opscope.model.schema import Attribution
@@ -16,7 +17,6 @@ from opscope.report.document import (
     Block,
     Code,
     CodeBlock,
-    Column,
     Document,
     FactList,
     FindingList,
@@ -25,16 +25,20 @@ from opscope.report.document import (
     Section,
     Table,
     Text,
-    numeric,
+    identifier,
+    number,
+    table,
+    words,
 )
-from opscope.report.json_export import from_json_text
+from opscope.report.efficiency import shape_texts
+from opscope.report.json_encoding import Keys, parsed
 from opscope.toolchain.ncu.metrics import QUANTITIES, SECTIONS, WANTED, Quantity, metrics_to_collect
-from opscope.toolchain.ncu.report import WARP_SIZE, GlobalAccess, KernelCounters
-from opscope.units import format_bytes, format_count, format_duration, format_extent, format_fraction
+from opscope.toolchain.ncu.report import WARP_SIZE, GlobalAccess, KernelCounters, Occupancy
+from opscope.units import UNKNOWN, format_bytes, format_count, format_duration, format_extent, format_fraction
 
-__all__ = ["ncu_document"]
+__all__ = ["NCU_SCHEMA_VERSION", "ncu_document", "ncu_json"]
 
-_UNKNOWN = "–"
+
 _ABSENT = "not collected"
 _NO_LIMIT = "unknown"
 _STALLS_SHOWN = 3
@@ -63,15 +67,16 @@ def ncu_document(analysis: CounterAnalysis, *, top: int | None = 10) -> Document
 
 def _opening(analysis: CounterAnalysis) -> FactList:
     report = analysis.report
-    facts: list[tuple[str, Text]] = [("Report", Code(str(report.source)))]
-    facts += [("Recording", Code(source)) for source in analysis.recordings]
     devices = dict.fromkeys(_device(kernel.counters) for kernel in analysis.kernels)
-    facts.append(("Device", ", ".join(devices)))
-    if report.ncu_version:
-        facts.append(("Written by", f"ncu {report.ncu_version}"))
-    if report.command:
-        facts.append(("Command", _program(report.command)))
-    return FactList(tuple(facts))
+    return FactList(
+        (
+            ("Report", Code(str(report.source))),
+            *(("Recording", Code(source)) for source in analysis.recordings),
+            ("Device", ", ".join(devices)),
+            *([("Written by", f"ncu {report.ncu_version}")] if report.ncu_version else []),
+            *([("Command", _program(report.command))] if report.command else []),
+        )
+    )
 
 
 def _device(counters: KernelCounters) -> str:
@@ -100,44 +105,24 @@ def _kernel_blocks(analysis: CounterAnalysis, shown: Sequence[CountedKernel]) ->
 
 
 def _table(kernels: Sequence[CountedKernel], *, has_recording: bool) -> Table:
-    recorded = (Column("Operator"), numeric("Of least")) if has_recording else ()
-    columns = (
-        numeric("#"),
-        Column("Kernel"),
-        *recorded[:1],
-        numeric("Time"),
-        numeric("DRAM"),
-        *recorded[1:],
-        numeric("Compute"),
-        numeric("Memory"),
-        numeric("Occupancy"),
-        Column("Limited by"),
-    )
-    return Table(columns, tuple(_row(kernel, has_recording=has_recording) for kernel in kernels))
-
-
-def _row(kernel: CountedKernel, *, has_recording: bool) -> tuple[Text, ...]:
-    counters = kernel.counters
-    ratio = kernel.traffic_ratio
-    operator: list[Text] = [_operator(kernel)] if has_recording else []
-    of_least = [_UNKNOWN if ratio is None else f"{ratio:.2f} ×"] if has_recording else []
-    return (
-        str(counters.index),
-        Code(kernel.title),
-        *operator,
-        format_duration(counters.duration_ns),
-        format_bytes(counters.dram_bytes),
-        *of_least,
-        format_fraction(counters.ratio(Quantity.SM_FRACTION)),
-        format_fraction(counters.ratio(Quantity.MEMORY_FRACTION)),
-        format_fraction(counters.occupancy.achieved),
-        str(kernel.limit or _NO_LIMIT),
+    return table(
+        kernels,
+        number("#", "counters.index", str),
+        identifier("Kernel", "title"),
+        words("Operator", _operator) if has_recording else None,
+        number("Time", "counters.duration_ns"),
+        number("DRAM", "counters.dram_bytes"),
+        number("Of least", "traffic_ratio", "{:.2f} ×".format) if has_recording else None,
+        number("Compute", lambda kernel: format_fraction(kernel.counters.ratio(Quantity.SM_FRACTION))),
+        number("Memory", lambda kernel: format_fraction(kernel.counters.ratio(Quantity.MEMORY_FRACTION))),
+        number("Occupancy", lambda kernel: format_fraction(kernel.counters.occupancy.achieved)),
+        words("Limited by", lambda kernel: str(kernel.limit or _NO_LIMIT)),
     )
 
 
 def _operator(kernel: CountedKernel) -> Text:
     if not kernel.operators:
-        return _UNKNOWN
+        return UNKNOWN
     return Code(kernel.operators[0]) if len(kernel.operators) == 1 else f"{len(kernel.operators)} operators"
 
 
@@ -156,10 +141,10 @@ def _times_note(command: str) -> str:
 
 def _lost(kernels: Sequence[CountedKernel]) -> Text:
     parts: list[Inline] = ["Without a certain call in the recording: "]
-    for number, kernel in enumerate(kernels):
+    for index, kernel in enumerate(kernels):
         reason = kernel.match.meaning if kernel.match else ""
         parts += [
-            "; " if number else "",
+            "; " if index else "",
             f"launch {kernel.counters.index} (",
             Code(kernel.title),
             f", {reason})",
@@ -192,24 +177,12 @@ def _call(kernel: CountedKernel) -> Text:
         names = ", ".join(kernel.operators)
         return f"{names or _NO_LIMIT}{meaning}"
     operator: Inline = Code(kernel.call.operator) if kernel.call.operator else _no_operator(kernel.call)
-    shapes = _shapes(kernel.call.shapes)
+    shapes = ", ".join(shape_texts(kernel.call.shapes) or ())
     return (operator, f" on {shapes}" if shapes else "", meaning)
 
 
 def _no_operator(call: RecordedCall) -> str:
     return "no operator" if call.attribution is None else f"none: {Attribution(call.attribution).meaning}"
-
-
-def _shapes(recorded: str | None) -> str:
-    """`8×128, 128`: the shapes of the tensors among the arguments."""
-    shapes = None if recorded is None else from_json_text(recorded)
-    if not isinstance(shapes, list):
-        return ""
-    return ", ".join(_shape(one) for one in shapes if isinstance(one, list) and one)
-
-
-def _shape(shape: list[Any]) -> str:
-    return f"{len(shape)} tensors" if isinstance(shape[0], list) else "×".join(map(str, shape))
 
 
 def _launch(counters: KernelCounters) -> str:
@@ -350,3 +323,60 @@ def _missing(analysis: CounterAnalysis) -> tuple[Block, ...]:
     names = ", ".join(str(quantity) for quantity in absent)
     told = (f"{names}. ", Code("opscope ncu -- PROGRAM", is_whole=True), " collects them; or ncu itself with")
     return Paragraph(told), CodeBlock(" ".join(options))
+
+
+NCU_SCHEMA_VERSION = 1
+
+
+def ncu_json(analysis: CounterAnalysis) -> dict[str, Any]:
+    """The analysis of a report as JSON values; kernels in the order of the report."""
+    keys = Keys(
+        "report=report.source ncu_version=report.ncu_version cuda_version=report.cuda_version "
+        "command=report.command reader_version=report.reader_version recordings "
+        "other_results=report.other_results kernels findings"
+    )
+    return {
+        "schema_version": NCU_SCHEMA_VERSION,
+        "opscope_version": __version__,
+        **keys.record(analysis, _KEYS),
+    }
+
+
+_RECORDED = Keys(
+    "match match_meaning=match.meaning operators launches launches_per_step median_duration_ns=recorded_ns "
+    "call"
+)
+
+
+_KEYS: dict[type, Keys] = {
+    CountedKernel: Keys(
+        "launch=counters.index name title family=decoded.family mangled_name=counters.mangled_name "
+        "process=counters.process device=counters.device grid=counters.grid block=counters.block "
+        "registers_per_thread=counters.registers_per_thread shared_memory_bytes=counters.shared_memory_bytes "
+        "*quantities global_loads=counters.loads global_stores=counters.stores "
+        "bank_conflict_fraction=counters.shared.conflict_fraction occupancy=counters.occupancy "
+        "stall_fractions limited_by=limit recorded min_bytes traffic_ratio "
+        "no_traffic_ratio_because=no_ratio_reason sections=counters.sections "
+        "replay_passes=counters.replay_passes not_collected",
+        quantities=lambda kernel: {quantity: kernel.counters.values.get(quantity) for quantity in QUANTITIES},
+        stall_fractions=lambda kernel: kernel.counters.stall_fractions or None,
+        recorded=lambda kernel: None if kernel.match is None else _RECORDED.record(kernel, _KEYS),
+        not_collected=lambda kernel: [
+            {"quantity": quantity, "metrics": metric.names, "section": metric.section}
+            for quantity, metric in kernel.counters.not_collected.items()
+        ],
+    ),
+    GlobalAccess: Keys("sectors_per_request ideal_sectors_per_request"),
+    Occupancy: Keys(
+        "theoretical achieved limited_by=limiters blocks_per_sm_by waves",
+        blocks_per_sm_by=lambda occupancy: occupancy.block_limits or None,
+    ),
+    RecordedCall: Keys(
+        "operator overload attribution shapes types concrete calls activities_per_call "
+        "flop_count=cost.flop_count read_bytes=cost.read_bytes written_bytes=cost.written_bytes "
+        "min_bytes=cost.min_bytes evidence=cost.evidence reason=cost.reason",
+        shapes=parsed("shapes"),
+        types=parsed("types"),
+        concrete=parsed("concrete"),
+    ),
+}

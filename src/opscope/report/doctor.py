@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
+from opscope._version import __version__
 from opscope.report.document import (
     Block,
     BulletList,
@@ -15,16 +18,17 @@ from opscope.report.document import (
     Strong,
     Text,
 )
+from opscope.report.json_encoding import Keys
 from opscope.toolchain.doctor.checks.outcome import Verdict
 from opscope.toolchain.doctor.checks.presence import device_count
 from opscope.toolchain.doctor.checks.table import CheckResult, Diagnosis
 from opscope.toolchain.doctor.facts import DeviceFacts, Facts, ProgramFacts
-from opscope.units import format_fraction
+from opscope.units import UNKNOWN, format_binary, format_fraction
 
-__all__ = ["doctor_document"]
+__all__ = ["DOCTOR_SCHEMA_VERSION", "doctor_document", "doctor_json"]
 
-_GIB = 1024**3
-_NONE = "–"
+
+_gib = partial(format_binary, unit="GiB")
 _SHOWN_GIT = 10
 _SHOWN_DEVICES = 8
 _GRAVEST_FIRST = (Verdict.PROBLEM, Verdict.WARNING, Verdict.UNKNOWN)
@@ -114,7 +118,7 @@ def _cuda(facts: Facts) -> Iterator[str | None]:
         yield "no driver"
     else:
         served = f" (serves CUDA {driver.cuda_version})" if driver.cuda_version else ""
-        yield f"driver {driver.version or _NONE}{served}"
+        yield f"driver {driver.version or UNKNOWN}{served}"
     yield f"runtime {torch.cuda}" if torch is not None and torch.cuda else None
     yield f"cuDNN {torch.cudnn}" if torch is not None and torch.cudnn else None
 
@@ -123,18 +127,18 @@ def _packages(facts: Facts) -> Iterator[str]:
     versions = facts.packages.versions
     triton = next(iter(facts.packages.triton_packages), "triton")
     for title, name in (("Triton", triton), ("transformers", "transformers"), ("vLLM", "vllm")):
-        yield f"{title} {versions.get(name) or _NONE}"
+        yield f"{title} {versions.get(name) or UNKNOWN}"
 
 
 def _building(facts: Facts) -> Iterator[str]:
     build = facts.build
     yield _version(build.nvcc)
-    yield f"{build.compiler_kind or build.compiler.name} {build.compiler.version or _NONE}"
+    yield f"{build.compiler_kind or build.compiler.name} {build.compiler.version or UNKNOWN}"
     yield _version(build.ninja)
 
 
 def _version(program: ProgramFacts) -> str:
-    return f"{program.name} {program.version or ('found' if program.path else _NONE)}"
+    return f"{program.name} {program.version or ('found' if program.path else UNKNOWN)}"
 
 
 def _profiler(facts: Facts) -> Iterator[str | None]:
@@ -191,8 +195,22 @@ def _disk(facts: Facts) -> Iterator[str | None]:
 
 
 def _joined(parts: Iterable[str | None]) -> str:
-    return ", ".join(one for one in parts if one) or _NONE
+    return ", ".join(one for one in parts if one) or UNKNOWN
 
 
-def _gib(size_bytes: int | None) -> str:
-    return _NONE if size_bytes is None else f"{size_bytes / _GIB:.4g} GiB"
+DOCTOR_SCHEMA_VERSION = 1
+
+
+def doctor_json(diagnosis: Diagnosis) -> dict[str, Any]:
+    """The diagnosis as JSON values; checks in the order of the table in docs/doctor.md."""
+    keys: dict[type, Keys] = {
+        CheckResult: Keys(
+            "code=check.code question=check.question is_required=check.is_required verdict "
+            "reason=outcome.reason remedy=outcome.remedy"
+        )
+    }
+    return {
+        "schema_version": DOCTOR_SCHEMA_VERSION,
+        "opscope_version": __version__,
+        **Keys("verdict can_profile facts checks=results").record(diagnosis, keys),
+    }
