@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from opscope.cli.console import print_document, print_json, say_wrote, status
 from opscope.errors import InputError
-from opscope.provenance.inventory import (
+from opscope.provenance.indexer.inventory import (
     ReleaseInventory,
     add_library,
     add_operators,

@@ -23,15 +23,6 @@ else:
 if TYPE_CHECKING:
     from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
 
-__all__ = [
-    "OTHER",
-    "Category",
-    "categories",
-    "category_of",
-    "category_of_kernels",
-    "category_title",
-    "kernel_category",
-]
 
 OTHER = "other"
 # The backward node of an operator: `AddmmBackward0`, `autograd::engine::evaluate_function: MmBackward0`.

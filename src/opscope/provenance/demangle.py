@@ -14,7 +14,6 @@ import re
 from collections.abc import Callable, Iterable
 from functools import cache
 
-__all__ = ["demangle", "demangle_all"]
 
 # Kineto does not try longer names (older versions of it stopped at 1,024).
 _LONGEST_MANGLED_NAME = 8192

@@ -14,8 +14,6 @@ from opscope.model.evidence import Grade
 from opscope.provenance.kernel_names.cxx_name import CxxName
 from opscope.provenance.kernel_names.families import category_of_family
 
-__all__ = ["DecodedKernel", "Reading", "decoded"]
-
 
 @dataclass(frozen=True)
 class DecodedKernel:

@@ -9,26 +9,28 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from opscope.provenance.kernel_names.aten import read_aten
-from opscope.provenance.kernel_names.attention import read_attention
-from opscope.provenance.kernel_names.cudnn import read_cudnn
-from opscope.provenance.kernel_names.cutlass import read_cutlass
+from opscope.provenance.kernel_names.aten import read_aten, read_jiterator
 from opscope.provenance.kernel_names.cxx_name import CxxName, last_part, parse
 from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel, Reading, decoded
-from opscope.provenance.kernel_names.dense_algebra import read_dense_algebra
-from opscope.provenance.kernel_names.device_algorithms import read_device_algorithm
-from opscope.provenance.kernel_names.jiterator import read_jiterator
-from opscope.provenance.kernel_names.legacy_gemm import read_legacy_gemm
-from opscope.provenance.kernel_names.libraries import read_library
-from opscope.provenance.kernel_names.memory_copies import read_memory_copy
-from opscope.provenance.kernel_names.nccl import read_nccl
-from opscope.provenance.kernel_names.nvjet import read_nvjet
-from opscope.provenance.kernel_names.plain_words import read_plain_words
-from opscope.provenance.kernel_names.rocm import read_rocm
-from opscope.provenance.kernel_names.triton import read_triton
-from opscope.provenance.kernel_names.xmma import read_xmma
+from opscope.provenance.kernel_names.dense_algebra import (
+    read_cutlass,
+    read_dense_algebra,
+    read_legacy_gemm,
+    read_nvjet,
+    read_rocm,
+    read_xmma,
+)
+from opscope.provenance.kernel_names.libraries import (
+    read_attention,
+    read_cudnn,
+    read_device_algorithm,
+    read_library,
+    read_memory_copy,
+    read_nccl,
+    read_plain_words,
+    read_triton,
+)
 
-__all__ = ["decode", "decode_uncached"]
 
 # Names of ATen's kernels outside of its namespaces.
 _ATEN_GLOBAL = re.compile(

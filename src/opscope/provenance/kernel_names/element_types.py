@@ -5,7 +5,6 @@ A type that tells only its size (`OpaqueType<4>`) or none of data (`TensorInfo<â
 
 from __future__ import annotations
 
-__all__ = ["FLOATING", "element_type", "letter_type"]
 
 _SPELLINGS = {
     "f64": "double f64 fp64 float64 Double",

@@ -10,10 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from opscope.provenance.sources.definitions import Definition
-from opscope.provenance.sources.lexer import LexedSource
+from opscope.provenance.indexer.lexer import LexedSource
+from opscope.provenance.sources.table import Definition
 
-__all__ = ["jiterated_name", "jiterated_names"]
 
 _NAME = re.compile(r"\bchar\s+\w*name\[\]\s*=\s*\"([A-Za-z_]\w*)\"")
 _KERNEL = re.compile(r"(?:reduction_)?([A-Za-z_]\w*?)(?:_vectorized\d+)?_kernel$")

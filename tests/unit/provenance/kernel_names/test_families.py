@@ -11,9 +11,8 @@ import pytest
 import opscope.provenance.kernel_names as room
 from opscope.provenance.categories import categories, category_title
 from opscope.provenance.kernel_names import FAMILIES, category_of_family, family
-from opscope.provenance.kernel_names.plain_words import read_plain_words
-from opscope.provenance.kernel_names.triton import KINDS
-from opscope.provenance.kernel_names.words import FamilyRules, direction_of
+from opscope.provenance.kernel_names.families import FamilyRules, direction_of
+from opscope.provenance.kernel_names.libraries import KINDS, read_plain_words
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -12,6 +12,8 @@ from pathlib import Path
 from opscope.errors import InputError
 from opscope.provenance.binaries.elf import open_elf
 from opscope.provenance.cache import cache_folder, write_atomically
+from opscope.provenance.indexer.build import build_index
+from opscope.provenance.indexer.units import add_library_table
 from opscope.provenance.installation import TorchBuild, torch_build
 from opscope.provenance.operators import (
     TABLE_FILE,
@@ -21,20 +23,11 @@ from opscope.provenance.operators import (
     packaged_versions,
 )
 from opscope.provenance.releases import release, release_versions
-from opscope.provenance.releases.additions import add_library_table
-from opscope.provenance.releases.catalog import added_table
-from opscope.provenance.releases.version import label_order, parse_version
-from opscope.provenance.sources import SourceIndex, build_index, source_index, store_index
+from opscope.provenance.releases.catalog import added_table, label_order, parse_version
+from opscope.provenance.sources import SourceIndex, source_index
 from opscope.provenance.sources.at_hand import indexed_versions, release_headers
+from opscope.provenance.sources.index import store_index
 
-__all__ = [
-    "ReleaseInventory",
-    "add_library",
-    "add_operators",
-    "add_source",
-    "known_releases",
-    "label_of_library",
-]
 
 _RELEASE = re.compile(r"\d+\.\d+\.\d+")
 _COMMIT = re.compile(r"[0-9a-f]{40}")

@@ -9,10 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from opscope.provenance.sources.signatures import parameter_types
-from opscope.provenance.sources.templates import template_parameter_names
+from opscope.provenance.sources.signatures import parameter_types, template_parameter_names
 
-__all__ = ["Head", "read_head"]
 
 _TOKEN = re.compile(
     r"[A-Za-z_]\w*|::|->\*?|<<=|>>=|<=>|[-+*/%^&|!=<>]=|&&|\|\||\+\+|--|\.\.\.|\"[^\"]*\"?|\d[\w.]*|[^\s#]"

@@ -10,10 +10,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from opscope.provenance.sources.lexer import LexedSource
-from opscope.provenance.sources.templates import split_arguments
+from opscope.provenance.indexer.lexer import LexedSource
+from opscope.provenance.sources.signatures import split_arguments
 
-__all__ = ["Macro", "MacroTable", "Use", "macros_of", "uses"]
 
 _DEFINE = re.compile(r"\s*([A-Za-z_]\w*)(?:\(([^()]*)\))?")
 _CALL = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
