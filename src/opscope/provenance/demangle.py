@@ -14,7 +14,6 @@ import re
 from collections.abc import Callable, Iterable
 from functools import cache
 
-
 # Kineto does not try longer names (older versions of it stopped at 1,024).
 _LONGEST_MANGLED_NAME = 8192
 _RUNTIMES = ("libstdc++.so.6", "libc++abi.so.1", "libc++abi.dylib", "libc++.1.dylib")

@@ -31,7 +31,6 @@ from opscope.model.origin import RecordedSource, SourceEvidence
 from opscope.model.session import Session
 from opscope.model.sidecar import kernels_folder
 
-
 # ---- compile_log
 
 _RECORD = re.compile(r"^(?:\[rank\d+\]:)?[VDIWEC]\d{4} \S+ \d+ \S+\] (\{.*)$")

@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 
 from opscope.errors import InputError
 
-
 Table = NDArray[Any]
 """A structured array: one row per symbol, section or relocation, columns as in the file."""
 

@@ -41,7 +41,6 @@ from opscope.provenance.binaries.translation_unit import (
     named_unit,
 )
 
-
 # ---- cubin
 
 _KERNEL_FLAG = 0x10

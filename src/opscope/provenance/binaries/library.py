@@ -41,7 +41,6 @@ from opscope.provenance.cache import cache_folder, write_atomically
 from opscope.provenance.demangle import demangle_all
 from opscope.text_enum import TextEnum
 
-
 # ---- kernel_index
 
 _COMPRESSION_LEVEL = 3

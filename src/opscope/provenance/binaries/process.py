@@ -26,7 +26,6 @@ from opscope.provenance.binaries.embedded import holds_device_code
 from opscope.provenance.binaries.library import LibraryKernels, TranslationUnit, cached_library
 from opscope.provenance.installation import package_folders
 
-
 # ---- vendor
 
 _FILE = re.compile(r"lib(?P<stem>[A-Za-z0-9]+)(?:_[A-Za-z0-9_]+)?(?:-[0-9a-f]+)?\.so(?:\.\d+)*")

@@ -45,7 +45,6 @@ from opscope.provenance.binaries.translation_unit import (
     named_unit,
 )
 
-
 # ---- host_code
 
 # No instruction is longer than 15 bytes: none is found across two functions.

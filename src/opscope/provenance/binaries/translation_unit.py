@@ -38,7 +38,6 @@ from numpy.typing import NDArray
 from opscope.provenance.binaries.elf import ElfFile, Section, SymbolBinding, SymbolKind, Table, open_elf
 from opscope.provenance.demangle import demangle_all
 
-
 # ---- translation_unit
 
 

@@ -31,7 +31,6 @@ from opscope.provenance.sources.index import SourceIndex, is_member
 from opscope.provenance.sources.jiterator import jiterated_names
 from opscope.provenance.sources.table import FORMAT_VERSION, Definition, DefinitionTable, Registration
 
-
 # ---- build
 
 # What kernels, operators and their functors are defined in.

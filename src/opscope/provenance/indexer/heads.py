@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from opscope.provenance.sources.signatures import parameter_types, template_parameter_names
 
-
 _TOKEN = re.compile(
     r"[A-Za-z_]\w*|::|->\*?|<<=|>>=|<=>|[-+*/%^&|!=<>]=|&&|\|\||\+\+|--|\.\.\.|\"[^\"]*\"?|\d[\w.]*|[^\s#]"
 )

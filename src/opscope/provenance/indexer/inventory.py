@@ -28,7 +28,6 @@ from opscope.provenance.sources import SourceIndex, source_index
 from opscope.provenance.sources.at_hand import indexed_versions, release_headers
 from opscope.provenance.sources.index import store_index
 
-
 _RELEASE = re.compile(r"\d+\.\d+\.\d+")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 

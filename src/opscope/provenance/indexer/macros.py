@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from opscope.provenance.indexer.lexer import LexedSource
 from opscope.provenance.sources.signatures import split_arguments
 
-
 _DEFINE = re.compile(r"\s*([A-Za-z_]\w*)(?:\(([^()]*)\))?")
 _CALL = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
 _CALL_OR_BRACKET = re.compile(r"\b([A-Za-z_]\w*)\s*\(|[()]")

@@ -18,7 +18,6 @@ from opscope.provenance.indexer.lexer import LexedSource
 from opscope.provenance.indexer.macros import MacroTable, Use, uses
 from opscope.provenance.sources.table import Definition, Registration
 
-
 # ---- collector
 
 _REGISTRATION = re.compile(r"(?:ALSO_)?REGISTER_(?:(\w+?)_)?DISPATCH$")

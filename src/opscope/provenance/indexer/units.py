@@ -37,7 +37,6 @@ from opscope.provenance.releases.table_file import (
     text_hash,
 )
 
-
 # ---- builder
 
 

@@ -1,35 +1,21 @@
-"""[cxx_tokens] Patterns of the pieces of a demangled C++ name, shared by its readers.
-
-They are strings to build regular expressions from. Where an expression is searched for, each of its
-alternatives begins with a literal character: then the search skips over text without trying them one by one.
-
-[mangled_name] The function in a mangled name: Itanium (`_ZN2at6native…`) and Microsoft (`??$kernel@…`) manglings.
-
-A profiler prints the mangled form where demangling failed or was not tried. Only the qualified function is
-read, without template arguments; None where the mangling is beyond this reader. Cost is linear in the length.
-
-[cxx_name] Grammar of C++ kernel names as a profiler prints them.
+"""Reads C++ kernel names as a profiler prints them; text that is no such name gives None or an empty tuple.
 
 A demangled name is `[return type] qualified::function<template arguments>(parameters)`; the arguments hold
-nested names, lambdas (`f(int)::{lambda(float)#1}`), casts (`(bool)1`) and operators. Names are read in one
-pass with an explicit stack: cost is linear in the length, and text that is no such name gives None or an
-empty tuple, never an exception. Mangled names are left to `mangled_name`.
-
-[cxx_entities] Named work inside template arguments: functors, and functions or classes that own a lambda.
-
-What is in parentheses or braces there are parameter types, and element types, layouts and accessors are data:
-none of these is work. Cost is linear in the length of the text.
+nested names, lambdas (`f(int)::{lambda(float)#1}`), casts (`(bool)1`) and operators. Of a mangled name, which
+a profiler prints where demangling failed or was not tried, only the qualified function is read. Nothing here
+raises, and every cost is linear in the length of the text.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from opscope.provenance.kernel_names.vocabulary import words
+from opscope.provenance.packaged import lazy_pattern
 
-# ---- cxx_tokens
-
+# Patterns of the pieces of a demangled name. Where one is searched for, each of its alternatives begins with
+# a literal character: then the search skips over text without trying them one by one.
 ANONYMOUS = "(anonymous namespace)"
 # `operator()` and the other operators with a bracket in them.
 OPERATOR = r"o(?<!\wo)perator\s*(?:\(\)|\[\]|->\*?|<=>|<<=?|>>=?|[<>]=?)"
@@ -44,20 +30,19 @@ PARENTHESES = rf"\({_NESTED}\)"
 SMALL_GROUP = rf"<{_NESTED}(?<!-)>|{LAMBDA_GROUP}|{PARENTHESES}"
 
 
-# ---- mangled_name
+# Mangled names: Itanium (`_ZN2at6native…`) and Microsoft (`??$kernel@…`).
 
-_ANONYMOUS = "(anonymous namespace)"
-_LENGTH = re.compile(r"\d{1,4}")
-_PREFIX = re.compile(r"_ZN?[rVK]*")
-_SUBSTITUTION = re.compile(r"S(?:[0-9A-Z]*_|[tabsiod])|T[0-9]*_|A\d*_|Dv\d+_|DF\d+_")
+_LENGTH = lazy_pattern(r"\d{1,4}")
+_PREFIX = lazy_pattern(r"_ZN?[rVK]*")
+_SUBSTITUTION = lazy_pattern(r"S(?:[0-9A-Z]*_|[tabsiod])|T[0-9]*_|A\d*_|Dv\d+_|DF\d+_")
 # Inside template arguments: what opens a group that `E` ends, what stands for itself, and builtin types.
-_ARGUMENT_TOKEN = re.compile(
+_ARGUMENT_TOKEN = lazy_pattern(
     r"(?P<digits>\d{1,4})|(?P<substitution>S(?:[0-9A-Z]*_|[tabsiod])|T\d*_|A\d*_|Dv\d+_|DF\d+_)|(?P<literal>L)"
     r"|(?P<opening>[NIJXF]+)|(?P<ends>E+)|[^\dSTLNIJXFE]+|."
 )
-_LITERAL_VALUE = re.compile(r"n?[0-9a-f.]*E")
-_MICROSOFT = re.compile(r"\?([A-Za-z_]\w*)@((?:[A-Za-z_]\w*@)*)@")
-_MICROSOFT_TEMPLATE = re.compile(r"\?\?\$([A-Za-z_]\w*)@")
+_LITERAL_VALUE = lazy_pattern(r"n?[0-9a-f.]*E")
+_MICROSOFT = lazy_pattern(r"\?([A-Za-z_]\w*)@((?:[A-Za-z_]\w*@)*)@")
+_MICROSOFT_TEMPLATE = lazy_pattern(r"\?\?\$([A-Za-z_]\w*)@")
 
 
 def is_mangled(text: str) -> bool:
@@ -112,7 +97,7 @@ def _identifier(text: str, position: int) -> tuple[str | None, int]:
     identifier = text[digits.end() : end]
     if end > len(text) or not identifier:
         return None, position
-    return (_ANONYMOUS if identifier.startswith("_GLOBAL__N_") else identifier), end
+    return (ANONYMOUS if identifier.startswith("_GLOBAL__N_") else identifier), end
 
 
 def _after_arguments(text: str, position: int) -> int:
@@ -151,23 +136,23 @@ def _after_literal(text: str, position: int) -> int:
     return value.end() if value else len(text) + 1
 
 
-# ---- cxx_name
+# Demangled names.
 
-_PLAIN_HEAD = re.compile(rf"(?:void )?((?:{NAME})(?:::(?:{NAME}))*)(?!::)")
+_PLAIN_HEAD = lazy_pattern(rf"(?:void )?((?:{NAME})(?:::(?:{NAME}))*)(?!::)")
 # What matters outside of all brackets, and inside a bracket group.
-_OUTER_TOKEN = re.compile(rf"\(anonymous namespace\)|{OPERATOR}|{LAMBDA}|[<({{\s]")
-_BRACKET = re.compile(rf"{SMALL_GROUP}|<|>|\(|\)|\{{|\}}|->|{OPERATOR}")
-_BRACKET_OR_COMMA = re.compile(rf"{SMALL_GROUP}|<|>|\(|\)|,|\{{|\}}|->|{OPERATOR}")
+_OUTER_TOKEN = lazy_pattern(rf"\(anonymous namespace\)|{OPERATOR}|{LAMBDA}|[<({{\s]")
+_BRACKET = lazy_pattern(rf"{SMALL_GROUP}|<|>|\(|\)|\{{|\}}|->|{OPERATOR}")
+_BRACKET_OR_COMMA = lazy_pattern(rf"{SMALL_GROUP}|<|>|\(|\)|,|\{{|\}}|->|{OPERATOR}")
 _OPENING = {">": "<", ")": "(", "}": "{"}
 _CLOSING = {opening: closing for closing, opening in _OPENING.items()}
 # After the parameters of an enclosing function the name goes on: `f(int) const::{lambda(int)#1}::operator()`.
-_CONTINUATION = re.compile(r"(?:\[abi:\w+\]|\s+const|\s+volatile|\s*&)*::")
-_FUNCTION = re.compile(r"(?:::)?(?:[A-Za-z_~$]|\(anonymous |\{)[\w:~$(){} #<>=!+*/%^&|\[\]',-]*")
-_ABI_TAG = re.compile(r"\[abi:\w+\]")
-_MICROSOFT_WORD = re.compile(r"\b(?:__cdecl|__stdcall|__vectorcall|class|struct|enum)\s+")
-_MICROSOFT_ANONYMOUS = re.compile(r"`anonymous[ -]namespace'")
+_CONTINUATION = lazy_pattern(r"(?:\[abi:\w+\]|\s+const|\s+volatile|\s*&)*::")
+_FUNCTION = lazy_pattern(r"(?:::)?(?:[A-Za-z_~$]|\(anonymous |\{)[\w:~$(){} #<>=!+*/%^&|\[\]',-]*")
+_ABI_TAG = lazy_pattern(r"\[abi:\w+\]")
+_MICROSOFT_WORD = lazy_pattern(r"\b(?:__cdecl|__stdcall|__vectorcall|class|struct|enum)\s+")
+_MICROSOFT_ANONYMOUS = lazy_pattern(r"`anonymous[ -]namespace'")
 # nvcc makes up a namespace for what is local to a file.
-_MODULE_NAMESPACE = re.compile(
+_MODULE_NAMESPACE = lazy_pattern(
     r"(?:\(anonymous namespace\)::)?\b(?:_INTERNAL|_GLOBAL__N_)_\w+?_cu_[0-9a-f]{8}(?:_\d+)?\b"
     r"(?:::\(anonymous namespace\))?"
 )
@@ -374,36 +359,14 @@ def _is_less_than(text: str, start: int) -> bool:
     return text[start] == "<" and text[start - 1] == ")" and not text.endswith("operator()", 0, start)
 
 
-# ---- cxx_entities
+# Named work inside template arguments: functors, and functions or classes that own a lambda. What is in
+# parentheses or braces there are parameter types, and element types, layouts and accessors are data: no work.
 
-_TOKEN = re.compile(
+_TOKEN = lazy_pattern(
     rf"{OPERATOR}|(?<!\w)({NAME}(?:::{NAME})*)|{LAMBDA_GROUP}|{PARENTHESES}|{LAMBDA}|->|[<>(){{}},]"
 )
-_CXX_ENTITIES_OPENING = {")": "(", "}": "{"}
+_OPENING_OF = {")": "(", "}": "{"}
 _QUALIFIERS = frozenset(("const", "volatile"))
-# What template arguments name besides work: data, layouts, iterators, accessors, metadata.
-_DATA_TYPES = frozenset(
-    (
-        *("void", "bool", "char", "short", "int", "long", "float", "double", "auto", "unsigned"),
-        *("signed", "half", "__half", "__half2", "__nv_bfloat16", "__nv_fp8_e4m3", "__nv_fp8_e5m2"),
-        *("nullptr_t", "nullptr", "true", "false", "const", "volatile", "typename", "decltype"),
-        *("size_t", "int64_t", "int32_t", "int16_t", "int8_t", "uint64_t", "uint32_t", "uint16_t"),
-        *("uint8_t", "float2", "float4", "double2", "int2", "int4", "uint2", "uint4", "ulonglong2"),
-        *("cuComplex", "cuDoubleComplex", "pair", "tuple", "array", "Array", "optional", "string"),
-        *("vector", "BFloat16", "Half", "complex", "Float8_e4m3fn", "Float8_e5m2", "Float8_e4m3fnuz"),
-        *("Float8_e5m2fnuz", "Float8_e8m0fnu", "Float4_e2m1fn_x2", "qint8", "quint8", "qint32"),
-        *("OpaqueType", "Tensor", "TensorBase", "TensorIterator", "TensorIteratorBase", "Scalar"),
-        *("ArrayRef", "IntArrayRef", "integral_constant", "integer_sequence", "type", "value_type"),
-        *("data_type", "TensorInfo", "OffsetCalculator", "TrivialOffsetCalculator", "LoadWithCast"),
-        *("StoreWithCast", "LoadWithoutCast", "StoreWithoutCast", "TensorListMetadata"),
-        *("TensorListScalarListMetadata", "PhiloxCudaState", "FusedOptimizerTensorListMetadata"),
-        *("PhiloxState", "TensorAccessor", "PackedTensorAccessor", "PackedTensorAccessor32"),
-        *("PackedTensorAccessor64", "GenericPackedTensorAccessor", "DefaultPtrTraits"),
-        *("RestrictPtrTraits", "AccumulateType", "NullType", "counting_iterator", "transform_iterator"),
-        *("CountingInputIterator", "TransformInputIterator", "ScanTileState"),
-        *("ReduceByKeyScanTileState"),
-    )
-)  # fmt: skip
 
 
 @dataclass
@@ -421,7 +384,7 @@ class Entity:
     @property
     def is_data(self) -> bool:
         """It names data, not work."""
-        return not self.owns_lambda and last_part(self.name) in _DATA_TYPES
+        return not self.owns_lambda and last_part(self.name) in words("data")
 
 
 def owners(name: str) -> tuple[str, ...]:
@@ -458,8 +421,8 @@ class _EntityReader:
                     self._take_name(token, match.start())
             elif token[0] in "{'(":
                 self._open(token)
-            elif token in _CXX_ENTITIES_OPENING:
-                while self.hidden and self.hidden.pop() != _CXX_ENTITIES_OPENING[token]:
+            elif token in _OPENING_OF:
+                while self.hidden and self.hidden.pop() != _OPENING_OF[token]:
                     pass
             elif self.hidden:
                 self._pass_hidden(token)

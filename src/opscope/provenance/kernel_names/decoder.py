@@ -6,7 +6,6 @@ first that answers wins; they go from unmistakable prefixes to words. Nothing he
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 
 from opscope.provenance.kernel_names.aten import read_aten, read_jiterator
@@ -15,7 +14,7 @@ from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel, Readin
 from opscope.provenance.kernel_names.dense_algebra import (
     read_cutlass,
     read_dense_algebra,
-    read_legacy_gemm,
+    read_hand_tuned,
     read_nvjet,
     read_rocm,
     read_xmma,
@@ -30,10 +29,10 @@ from opscope.provenance.kernel_names.libraries import (
     read_plain_words,
     read_triton,
 )
-
+from opscope.provenance.packaged import lazy_pattern
 
 # Names of ATen's kernels outside of its namespaces.
-_ATEN_GLOBAL = re.compile(
+_ATEN_GLOBAL = lazy_pattern(
     r"(?:\(anonymous namespace\)::)?(?:softmax_warp_(?:forward|backward)|elementwise_kernel_with_index"
     r"|indexing_backward_kernel\w*|randperm_handle_duplicate_keys_kernel|(?:one|two)_shot_\w*|multimem_\w*"
     r"|compute_cuda_kernel|cunn_\w+|multi_tensor_apply_kernel|gatherTopK|bitonicSortKVInPlace"
@@ -55,11 +54,6 @@ def decode(name: str) -> DecodedKernel:
     Args:
         name: As a trace records it: demangled, mangled, or the name of a memory copy.
     """
-    return decode_uncached(name)
-
-
-def decode_uncached(name: str) -> DecodedKernel:
-    """The same without keeping the answer."""
     text = name.strip()
     copy = read_memory_copy(text)
     if copy is not None:
@@ -92,17 +86,12 @@ def _read_generated(cxx: CxxName, text: str) -> Reading | None:
         return read_nccl(function)
     if "_xmma_" in function and (reading := read_xmma(function)) is not None:
         return reading
+    first = cxx.template_arguments[0] if cxx.template_arguments else ""
     return (
         (read_attention(cxx, text) if "fft" not in function else None)
-        or (read_cutlass(cxx, text) if _is_cutlass(cxx) else None)
-        or read_legacy_gemm(function)
+        or (read_cutlass(cxx, text) if any("cutlass" in part for part in (function, first)) else None)
+        or read_hand_tuned(function)
         or read_jiterator(function)
-    )
-
-
-def _is_cutlass(cxx: CxxName) -> bool:
-    return "cutlass" in (cxx.function or "") or (
-        bool(cxx.template_arguments) and "cutlass" in cxx.template_arguments[0]
     )
 
 

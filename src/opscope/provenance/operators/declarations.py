@@ -30,7 +30,6 @@ from opscope.provenance.operators.schema import (
     schema_of,
 )
 
-
 # ---- yaml_document
 
 LINE = "__line__"

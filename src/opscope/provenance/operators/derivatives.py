@@ -19,7 +19,6 @@ from opscope.errors import InputError
 from opscope.provenance.operators.declarations import LINE, read_mappings, text_of, words
 from opscope.provenance.operators.schema import Derivative, Kind, NativeFunction, Schema, schema_of
 
-
 # ---- formulas
 
 _CALL = re.compile(r"(?P<scope>(?:\w+::)*)(?P<name>[A-Za-z_]\w*)\s*\(")

@@ -17,7 +17,6 @@ from opscope.provenance.operators.overloads import Resolved
 from opscope.provenance.operators.schema import Kind, NativeFunction, OperatorName, parameter_types, schema_of
 from opscope.provenance.operators.table import OperatorTable
 
-
 # ---- dispatch
 
 DispatchKind = Literal["native", "ufunc", "generated", "composite_explicit", "composite_implicit"]

@@ -22,7 +22,6 @@ from opscope.model.evidence import Grade, weakest
 from opscope.provenance.operators.schema import NativeFunction, schema_of
 from opscope.provenance.operators.table import OperatorTable
 
-
 _NOTHING = ""  # None, an undefined, nested or symbolic tensor, text, a device, a list too long to record
 _TENSOR = "a tensor"  # recorded as the C++ name of its element type
 _SCALAR, _SCALAR_LIST, _TENSOR_LIST = "Scalar", "ScalarList", "TensorList"

@@ -22,7 +22,6 @@ from functools import cached_property, lru_cache
 
 import msgspec
 
-
 # ---- schema
 
 _ANNOTATION = re.compile(r"\(([^()]*)\)")

@@ -28,7 +28,6 @@ from opscope.provenance.operators.declarations import declared_functions, genera
 from opscope.provenance.operators.derivatives import backward_nodes
 from opscope.provenance.operators.schema import Derivative, NativeFunction
 
-
 # ---- special_nodes
 
 

@@ -40,7 +40,6 @@ from opscope.provenance.releases.table_file import (
     hash_map,
 )
 
-
 # ---- version
 
 _LABEL = re.compile(

@@ -22,7 +22,6 @@ from opscope.provenance.releases.catalog import TorchVersion, parse_version, rel
 from opscope.provenance.releases.table import ReleaseTable
 from opscope.provenance.releases.table_file import text_hashes
 
-
 # ---- recognition
 
 # Releases five minor versions apart share half of a trace's kernel names.

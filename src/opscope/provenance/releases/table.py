@@ -32,7 +32,6 @@ from opscope.provenance.releases.table_file import (
     text_hash,
 )
 
-
 # ---- loose_key
 
 _TOKEN = re.compile(

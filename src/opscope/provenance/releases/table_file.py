@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from opscope.errors import InputError
 from opscope.text_enum import TextEnum
 
-
 # ---- hash_map
 
 LARGEST_VALUE = 2**16 - 1

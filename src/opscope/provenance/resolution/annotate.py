@@ -27,7 +27,6 @@ from opscope.provenance.resolution.evidence import (
 )
 from opscope.provenance.resolution.resolvers import RecordedCall, resolve_kernel, resolve_operator
 
-
 # ---- annotate
 
 PROVENANCE_TABLES = ("kernel_provenance", "native_functions", "operator_functions", "recognition")

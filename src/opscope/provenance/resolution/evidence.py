@@ -34,7 +34,6 @@ from opscope.provenance.sources import Definition, SourceIndex, permalink, sourc
 from opscope.provenance.sources.at_hand import nearest_index, release_headers
 from opscope.provenance.sources.index import is_compiled
 
-
 # ---- facts
 
 

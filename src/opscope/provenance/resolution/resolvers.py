@@ -33,7 +33,6 @@ from opscope.provenance.resolution.evidence import (
 )
 from opscope.provenance.sources import Definition, named_arguments, permalink
 
-
 # ---- kernels
 
 _TORCH_BINARIES = ("libtorch_cuda", "libtorch_hip")

@@ -22,7 +22,6 @@ from opscope.provenance.installation import package_folders
 from opscope.provenance.sources.index import FILE_NAME, SourceIndex, source_index
 from opscope.provenance.sources.table import DefinitionTable
 
-
 # ---- permalinks
 
 _ADDRESS = "https://github.com/pytorch/pytorch/blob"

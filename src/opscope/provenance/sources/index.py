@@ -28,7 +28,6 @@ from opscope.provenance.sources.jiterator import jiterated_name
 from opscope.provenance.sources.signatures import fits, signature_distance
 from opscope.provenance.sources.table import Definition, DefinitionSource, DefinitionTable, Registration
 
-
 # ---- scopes
 
 # What stands for an anonymous namespace: c++filt's words, or the unit's own name as nvcc writes it.

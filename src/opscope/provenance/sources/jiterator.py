@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from opscope.provenance.indexer.lexer import LexedSource
 from opscope.provenance.sources.table import Definition
 
-
 _NAME = re.compile(r"\bchar\s+\w*name\[\]\s*=\s*\"([A-Za-z_]\w*)\"")
 _KERNEL = re.compile(r"(?:reduction_)?([A-Za-z_]\w*?)(?:_vectorized\d+)?_kernel$")
 

@@ -12,7 +12,6 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-
 # ---- templates
 
 PACK = "..."

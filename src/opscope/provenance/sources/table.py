@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from opscope.errors import InputError
 
-
 # ---- definitions
 
 
