@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from opscope.cli.console import say_wrote, show, status
 from opscope.errors import InputError
-from opscope.provenance.inventory import (
+from opscope.provenance.indexer.inventory import (
     ReleaseInventory,
     add_library,
     add_operators,
