@@ -22,8 +22,7 @@ from opscope.benchmarking.device_limits import measure_device
 from opscope.errors import OpscopeError
 from opscope.hardware.lookup import match_device
 from opscope.hardware.measured import MeasuredLimits, save_measured
-from opscope.report.device_json import measured_json
-from opscope.report.device_measured import measured_document
+from opscope.report.devices import measured_document, measured_json
 from opscope.report.terminal import render_terminal
 
 

@@ -28,7 +28,7 @@ from opscope.cli.trace import _places
 from opscope.errors import OpscopeError
 from opscope.kernels.toolkit import find_cuda_tool
 from opscope.provenance.demangle import demangle_all
-from opscope.report.stats_tables import stats_json
+from opscope.report.tables import stats_json
 from opscope.toolchain.injection.cupti import driver_cuda_version, find_cupti
 from opscope.toolchain.injection.events import first_moment_ns
 from opscope.toolchain.injection.library import build_library, find_compiler

@@ -29,23 +29,26 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from opscope.errors import InputError, OpscopeError
-from opscope.provenance.binaries.functions import defining_files
-from opscope.provenance.binaries.translation_unit import TranslationUnit
+from opscope.provenance.binaries.translation_unit import TranslationUnit, defining_files
+from opscope.provenance.indexer.build import build_table as build_sources
+from opscope.provenance.indexer.build import header_index
+from opscope.provenance.indexer.units import (
+    Build,
+    PathEvidence,
+    build_folders,
+    build_table,
+    kernels_of_library,
+    locate_units,
+    located,
+)
 from opscope.provenance.operators import TABLE_FILE as OPERATORS_FILE
 from opscope.provenance.operators.table import build_operator_table
 from opscope.provenance.operators.table import encode_table as encode_operators
-from opscope.provenance.releases.additions import kernels_of_library, located
-from opscope.provenance.releases.builder import Build, build_table
-from opscope.provenance.releases.catalog import TABLE_NAME
-from opscope.provenance.releases.functions import FUNCTIONS_FILE, encode_functions
+from opscope.provenance.releases.catalog import FUNCTIONS_FILE, TABLE_NAME, encode_functions
 from opscope.provenance.releases.table import ReleaseTable
-from opscope.provenance.releases.table_file import Library, decode_table, encode_table
-from opscope.provenance.releases.unit import Unit
-from opscope.provenance.releases.unit_paths import PathEvidence, build_folders, locate_units
+from opscope.provenance.releases.table_file import Library, Unit, decode_table, encode_table
 from opscope.provenance.sources.at_hand import HEADERS_FILE
-from opscope.provenance.sources.build import build_table as build_sources
-from opscope.provenance.sources.headers import header_index
-from opscope.provenance.sources.storage import FILE_NAME as SOURCES_FILE
+from opscope.provenance.sources.index import FILE_NAME as SOURCES_FILE
 from opscope.provenance.sources.table import DefinitionTable
 
 DATA = Path(__file__).resolve().parent.parent / "src/opscope/provenance/releases/data"

@@ -1,18 +1,23 @@
-"""Rules of this repository that no other tool knows: links that resolve, fragments that belong to a change.
+"""Rules of this repository that no other tool knows: links, fragments, rooms and names.
 
 Every relative link in a Markdown file names a file that exists, and every `#anchor` a heading in it. Every
-news fragment has a declared type and a text, and a change of `src` comes with one. Standard library only.
+news fragment has a declared type and a text, and a change of `src` comes with one. CONTRIBUTING's layout
+names every package and nothing else, and packages are at most two levels deep. No two public classes have one
+name, and no more than two modules. Standard library only.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src/opscope"
 FRAGMENT_TYPES = ("feature", "fix", "doc")
 _FRAGMENT = re.compile(rf"^[^.]+\.({'|'.join(FRAGMENT_TYPES)})(\.\d+)?\.md$")
 _LINK = re.compile(r"!?\[[^\]]*\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)")
@@ -23,10 +28,14 @@ _SKIPPED_FOLDERS = {"node_modules", "build", "dist", "opscope_output", "profilin
 
 def main() -> int:
     """Print every broken rule; 1 if there is any."""
-    problems = [*broken_links(), *broken_fragments()]
+    problems = [*broken_links(), *broken_fragments(), *broken_layout(), *repeated_names()]
     for problem in problems:
         print(problem)
-    print(f"{len(problems)} problem(s)" if problems else "links resolve, fragments are in order")
+    print(
+        f"{len(problems)} problem(s)"
+        if problems
+        else "links resolve; fragments, layout and names are in order"
+    )
     return 1 if problems else 0
 
 
@@ -79,6 +88,39 @@ def broken_fragments() -> Iterator[str]:
             yield f"changes/{fragment.name}: empty"
     if not fragments and source_changed_since_release():
         yield "src changed since CHANGELOG.md was last written: add a fragment (see changes/README.md)"
+
+
+def broken_layout() -> Iterator[str]:
+    """One line per package that CONTRIBUTING's layout lacks, or names though it is none; and per deep one."""
+    named = set(
+        re.findall(r"`src/opscope/([a-z_]+)`", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
+    )
+    packages = {file.parent.name for file in SOURCE.glob("*/__init__.py")}
+    for package in sorted(packages - named):
+        yield f"CONTRIBUTING.md: the layout lacks src/opscope/{package}"
+    for package in sorted(named - packages):
+        yield f"CONTRIBUTING.md: the layout names src/opscope/{package}, which does not exist"
+    for file in sorted(SOURCE.glob("*/*/*/__init__.py")):
+        yield f"{file.parent.relative_to(ROOT)}: packages are at most two levels deep"
+
+
+def repeated_names() -> Iterator[str]:
+    """One line per public class that two modules define, and per module name that three packages have."""
+    classes, modules = defaultdict(list), defaultdict(list)
+    for file in sorted(SOURCE.rglob("*.py")):
+        place = str(file.relative_to(SOURCE))
+        # A verb is a module of `cli` named like it; suites and kernels are named like their operator.
+        if file.parent.name not in ("cli", "suites", "triton") and not file.stem.startswith("__"):
+            modules[file.stem].append(place)
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                classes[node.name].append(place)
+    for name, places in classes.items():
+        if len(places) > 1:
+            yield f"class {name} stands in {' and '.join(places)}: give each a name of its own"
+    for name, places in modules.items():
+        if len(places) > 2:
+            yield f"{name}.py stands in {len(places)} packages ({', '.join(places)}): say what each holds"
 
 
 def source_changed_since_release() -> bool:

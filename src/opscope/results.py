@@ -72,10 +72,12 @@ def _document(subject: object, top: int | None) -> Document:
     from opscope.analysis.summary import Summary  # noqa: PLC0415 - needed only to print
     from opscope.model.benchmark import BenchmarkResult  # noqa: PLC0415
     from opscope.model.comparison import BenchmarkComparison, SessionComparison  # noqa: PLC0415
-    from opscope.report.benchmark_comparison import benchmark_comparison_document  # noqa: PLC0415
-    from opscope.report.benchmark_report import benchmark_document  # noqa: PLC0415
-    from opscope.report.compose import overview_document  # noqa: PLC0415
-    from opscope.report.session_comparison import session_comparison_document  # noqa: PLC0415
+    from opscope.report.analysis import overview_document  # noqa: PLC0415
+    from opscope.report.benchmark import benchmark_document  # noqa: PLC0415
+    from opscope.report.comparison import (
+        benchmark_comparison_document,
+        session_comparison_document,
+    )
 
     if isinstance(subject, Session):
         return overview_document(summarize(subject), top=top)

@@ -12,10 +12,12 @@ import pytest
 
 from opscope.api import load
 from opscope.provenance.binaries.translation_unit import TranslationUnit
-from opscope.provenance.operators import lookup, packaged_table
-from opscope.provenance.releases import additions
+from opscope.provenance.indexer import units as additions
+from opscope.provenance.operators import packaged_table
+from opscope.provenance.operators import table as lookup
 from opscope.provenance.releases.catalog import forget_tables
-from opscope.provenance.resolution import annotate, gather, session_of_names
+from opscope.provenance.resolution import annotate, session_of_names
+from opscope.provenance.resolution import evidence as gather
 
 Run = Callable[..., Any]
 

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from opscope.cli.script_arguments import FLAGS, separate_script
+from opscope.cli.app import FLAGS, separate_script
 from opscope.model.sidecar import read_sidecar
 
 pytestmark = pytest.mark.torch

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 
 import opscope  # noqa: E402
 from opscope.cli import main  # noqa: E402
-from opscope.cli.script_arguments import separate_script  # noqa: E402
+from opscope.cli.app import separate_script  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 

@@ -8,20 +8,20 @@ from typing import Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from opscope.analysis.summary import Summary
 from opscope.cli.console import (
+    All,
+    Top,
     open_source,
-    print_document,
-    print_json,
     refuse_existing,
     say_wrote,
+    show,
     status,
 )
 from opscope.model.files import write_text
-from opscope.report.analysis_json import analysis_document
-from opscope.report.compose import analysis_report, overview_document
-from opscope.report.json_export import write_json
+from opscope.report.analysis import analysis_report, overview_document
+from opscope.report.json_encoding import write_json
 from opscope.report.markdown import render_markdown
+from opscope.report.summary_json import analysis_document
 from opscope.results import summarize
 
 __all__ = ["analyze"]
@@ -38,8 +38,8 @@ def analyze(
     output_dir: Path | None = None,
     save: Path | None = None,
     force: bool = False,
-    top: Annotated[int, Parameter(validator=Number(gte=1))] = 10,
-    all: Annotated[bool, Parameter(name="--all")] = False,  # noqa: A002 - the option's name
+    top: Top = 10,
+    all: All = False,  # noqa: A002 - the option's name
     ceilings: Path | None = None,
     memory_limit: str | None = None,
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
@@ -67,23 +67,19 @@ def analyze(
         with status("Summarizing"):
             summary = summarize(session, ceilings=ceilings)
         shown = None if all else top
-        _print(summary, json=json, top=shown)
-        written = [] if output_dir is None else _write(summary, output_dir, top=shown)
+        show(
+            lambda: analysis_document(summary, top=shown),
+            lambda: overview_document(summary, top=shown),
+            json=json,
+        )
+        written = []
+        if output_dir is not None:
+            report = render_markdown(analysis_report(summary, top=shown))
+            written = [
+                write_json(output_dir / _JSON_NAME, analysis_document(summary, top=shown)),
+                write_text(output_dir / _REPORT_NAME, report),
+            ]
         if save is not None:
             written.append(session.save(save, overwrite=force))
     say_wrote(written, on_stderr=json)
     return 0
-
-
-def _print(summary: Summary, *, json: bool, top: int | None) -> None:
-    if json:
-        print_json(analysis_document(summary, top=top))
-    else:
-        print_document(overview_document(summary, top=top))
-
-
-def _write(summary: Summary, output_dir: Path, *, top: int | None) -> list[Path]:
-    return [
-        write_json(output_dir / _JSON_NAME, analysis_document(summary, top=top)),
-        write_text(output_dir / _REPORT_NAME, render_markdown(analysis_report(summary, top=top))),
-    ]

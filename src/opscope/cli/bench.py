@@ -21,24 +21,34 @@ from opscope.benchmarking.problem import Problem
 from opscope.benchmarking.result_file import check_writable, load_benchmark, result_document, save_benchmark
 from opscope.benchmarking.suites import SUITES, suite
 from opscope.benchmarking.sweep import BenchmarkSweep, run_plan
-from opscope.cli.console import print_document, print_json, say_wrote, stderr_console
+from opscope.cli.console import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    print_document,
+    print_json,
+    say_wrote,
+    show,
+    stderr_console,
+)
 from opscope.errors import InputError
 from opscope.kernels.code import CodeKind
 from opscope.model.benchmark import BenchmarkOptions, BenchmarkResult, CacheState, Status
 from opscope.model.files import write_text
 from opscope.model.measurement import Clock
-from opscope.report.benchmark_code import code_json, code_sections
-from opscope.report.benchmark_kernels import kernel_use_section
-from opscope.report.benchmark_report import benchmark_document
-from opscope.report.benchmark_sweep import sweep_benchmark_document
+from opscope.report.benchmark import (
+    benchmark_document,
+    code_json,
+    code_sections,
+    kernel_use_section,
+    suite_list_document,
+    suite_list_json,
+    sweep_benchmark_document,
+)
 from opscope.report.document import Document, Section
 from opscope.report.markdown import render_markdown
-from opscope.report.suite_list import suite_list_document, suite_list_json
 
 __all__ = ["GivenOptions", "MeasuringOptions", "OutputOptions", "bench"]
 
-_EXIT_FAILED = 1
-_EXIT_INTERRUPTED = 130
 _CLOCKS = {"events": Clock.CUDA_EVENT, "graph": Clock.CUDA_GRAPH, "wall": Clock.WALL}
 _MEASURED = (Status.OK, Status.CHECKED)
 
@@ -199,10 +209,7 @@ def bench(
 
 def _list(*, json: bool) -> int:
     suites = [suite(name) for name in SUITES]
-    if json:
-        print_json(suite_list_json(suites))
-    else:
-        print_document(suite_list_document(suites))
+    show(lambda: suite_list_json(suites), lambda: suite_list_document(suites), json=json)
     return 0
 
 
@@ -379,8 +386,8 @@ def _exit_code(sweep: BenchmarkSweep) -> int:
     if not sweep.complete or not all(point.complete for point in sweep.points):
         finished = sum(row.median_ns is not None for point in sweep.points for row in point.rows)
         sys.stderr.write(f"interrupted: {finished} measured implementations are kept\n")
-        return _EXIT_INTERRUPTED
-    return _EXIT_FAILED if sweep.failures or not all(map(_is_useful, sweep.points)) else 0
+        return EXIT_INTERRUPTED
+    return EXIT_FAILED if sweep.failures or not all(map(_is_useful, sweep.points)) else 0
 
 
 def _is_useful(result: BenchmarkResult) -> bool:

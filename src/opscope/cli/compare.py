@@ -12,21 +12,30 @@ from cyclopts.validators import Number
 
 from opscope.analysis.comparison_gate import gate_reasons
 from opscope.analysis.session_comparison import compare_sessions
-from opscope.cli.console import open_source, print_document, print_json, refuse_existing, say_wrote, status
+from opscope.cli.console import (
+    EXIT_REGRESSION,
+    All,
+    Top,
+    open_source,
+    refuse_existing,
+    say_wrote,
+    show,
+    status,
+)
 from opscope.errors import InputError
 from opscope.model.comparison import BenchmarkComparison, ComparisonOptions, FailOn, SessionComparison
 from opscope.model.files import write_text
 from opscope.model.session import is_session_file
-from opscope.report.benchmark_comparison import benchmark_comparison_document
-from opscope.report.comparison_json import comparison_document
+from opscope.report.comparison import (
+    benchmark_comparison_document,
+    comparison_document,
+    session_comparison_document,
+)
 from opscope.report.document import Document
 from opscope.report.markdown import render_markdown
-from opscope.report.session_comparison import session_comparison_document
 
 __all__ = ["compare"]
 
-# As `cli.app.EXIT_REGRESSION`, which imports the verbs.
-_EXIT_REGRESSION = 3
 _BENCHMARK = "a benchmark result"
 _RECORDING = "a recording"
 # A thousand rows of a thousand samples each take about 20 MB; larger files are traces.
@@ -41,8 +50,8 @@ def compare(
     json: bool = False,
     fail_on: FailOn | None = None,
     threshold: Annotated[float, Parameter(validator=Number(gt=0, lt=1))] = 0.02,
-    top: Annotated[int, Parameter(validator=Number(gte=1))] = 20,
-    all: Annotated[bool, Parameter(name="--all")] = False,  # noqa: A002 - the option's name
+    top: Top = 20,
+    all: All = False,  # noqa: A002 - the option's name
     output: Path | None = None,
     force: bool = False,
 ) -> int:
@@ -68,15 +77,16 @@ def compare(
     comparison = _compare(reference, candidate, options)
     failures = gate_reasons(comparison, fail_on) if fail_on is not None else ()
     document = _document(comparison, None if all else top)
-    if json:
-        print_json(comparison_document(comparison, fail_on=fail_on, failures=failures))
-    else:
-        print_document(document)
+    show(
+        lambda: comparison_document(comparison, fail_on=fail_on, failures=failures),
+        lambda: document,
+        json=json,
+    )
     if output is not None:
         say_wrote([write_text(output, render_markdown(document))], on_stderr=json)
     for failure in failures:
         sys.stderr.write(f"fails --fail-on {fail_on}: {failure}\n")
-    return _EXIT_REGRESSION if failures else 0
+    return EXIT_REGRESSION if failures else 0
 
 
 def _compare(

@@ -1,36 +1,81 @@
-"""Consoles, output files and sources, as all verbs use them."""
+"""What all verbs share: their common options, consoles, output files and sources."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Annotated, Any, TextIO
 
+from cyclopts import Parameter
+from cyclopts.validators import Number
 from rich.console import Console
 
 from opscope.api import load
 from opscope.errors import InputError
 from opscope.model.session import Session
 from opscope.report.document import Document
-from opscope.report.json_export import to_json
+from opscope.report.json_encoding import to_json
 from opscope.report.terminal import render_terminal
 
 __all__ = [
+    "EXIT_FAILED",
+    "EXIT_INTERRUPTED",
+    "EXIT_REGRESSION",
+    "STDERR",
+    "All",
+    "Output",
+    "Top",
+    "Words",
+    "note",
     "open_source",
     "print_document",
     "print_json",
     "refuse_existing",
     "say_wrote",
+    "show",
     "status",
     "stderr_console",
     "stdout_console",
 ]
 
+
+STDERR = 2  # the file descriptor, where a program's output goes that must not mix with JSON
+EXIT_FAILED = 1
+EXIT_REGRESSION = 3
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+
+Top = Annotated[int, Parameter(validator=Number(gte=1))]
+All = Annotated[bool, Parameter(name="--all")]
+Output = Annotated[Path | None, Parameter(name=["--output", "-o"])]
+Words = Annotated[tuple[str, ...], Parameter(show_default=False)]
+
 _PIPED_WIDTH = 120
 _WIDEST = 200
+
+
+def note(text: str) -> None:
+    """One line on stderr."""
+    sys.stderr.write(f"note: {text}\n")
+
+
+def show(
+    as_json: Callable[[], Any], as_document: Callable[[], Document], *, json: bool, on_stderr: bool = False
+) -> None:
+    """Print a result: as the one JSON document on stdout, or as a report.
+
+    Args:
+        as_json: Makes its JSON values.
+        as_document: Makes its report.
+        json: Which of them is printed.
+        on_stderr: Print the report on stderr: stdout is a program's own.
+    """
+    if json:
+        print_json(as_json())
+    else:
+        print_document(as_document(), on_stderr=on_stderr)
 
 
 class _PipeConsole(Console):

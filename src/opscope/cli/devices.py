@@ -5,7 +5,6 @@ The tables need neither a GPU nor torch; measuring needs both.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +12,7 @@ from typing import Annotated
 from cyclopts import Group, Parameter
 
 from opscope.benchmarking.device_limits import measure_device
-from opscope.cli.console import print_document, print_json, refuse_existing, say_wrote, status
+from opscope.cli.console import note, print_document, print_json, refuse_existing, say_wrote, show, status
 from opscope.errors import InputError
 from opscope.hardware.architectures import architectures
 from opscope.hardware.devices import DeviceSpec
@@ -27,9 +26,13 @@ from opscope.hardware.measured import (
     save_measured,
 )
 from opscope.provenance.cache import cache_folder
-from opscope.report.device_json import devices_json, measured_json
-from opscope.report.device_measured import measured_document
-from opscope.report.device_report import device_details_document, device_list_document
+from opscope.report.devices import (
+    device_details_document,
+    device_list_document,
+    devices_json,
+    measured_document,
+    measured_json,
+)
 
 __all__ = ["devices"]
 
@@ -94,10 +97,7 @@ def _measure(device: str, save: Path | None, *, force: bool, json: bool) -> int:
     written = [] if save is None else [save_measured(save, measured)]
     written += _cached(measured)
     spec = _spec_of(measured)
-    if json:
-        print_json(measured_json(measured, spec))
-    else:
-        print_document(measured_document(measured, spec))
+    show(lambda: measured_json(measured, spec), lambda: measured_document(measured, spec), json=json)
     say_wrote(written, on_stderr=json)
     return 0
 
@@ -109,7 +109,7 @@ def _cached(measured: MeasuredLimits) -> list[Path]:
     try:
         return [cache_measured(cache_folder() / LIMITS_FOLDER, measured)]
     except InputError as error:
-        sys.stderr.write(f"note: not kept for later commands: {error}\n")
+        note(f"not kept for later commands: {error}")
         return []
 
 
@@ -128,5 +128,5 @@ def _measured_here() -> Mapping[str, MeasuredLimits]:
     """The newest measurement of each device in the cache, by the device's name."""
     found = measured_devices(cache_folder() / LIMITS_FOLDER)
     for reason in found.ignored:
-        sys.stderr.write(f"note: passed over: {reason}\n")
+        note(f"passed over: {reason}")
     return found.newest

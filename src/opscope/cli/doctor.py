@@ -9,11 +9,10 @@ import os
 import sys
 from pathlib import Path
 
-from opscope.cli.console import print_document, print_json, status
+from opscope.cli.console import show, status
 from opscope.hardware.architectures import architecture
 from opscope.provenance.cache import cache_folder
-from opscope.report.doctor_json import doctor_json
-from opscope.report.doctor_report import doctor_document
+from opscope.report.doctor import doctor_document, doctor_json
 from opscope.toolchain.doctor.checks.table import diagnose
 from opscope.toolchain.doctor.gather import gather_facts
 from opscope.toolchain.doctor.probes.surroundings import Surroundings
@@ -36,10 +35,7 @@ def doctor(*, json: bool = False) -> int:
     surroundings = Surroundings(os.environ, sys.executable, Path.cwd(), cache_folder())
     with status("Looking at this machine"):
         diagnosis = diagnose(gather_facts(surroundings, _cuda_versions))
-    if json:
-        print_json(doctor_json(diagnosis))
-    else:
-        print_document(doctor_document(diagnosis))
+    show(lambda: doctor_json(diagnosis), lambda: doctor_document(diagnosis), json=json)
     return 0 if diagnosis.can_profile else _CANNOT_PROFILE
 
 

@@ -10,10 +10,10 @@ from cyclopts import Parameter
 
 from opscope.analysis.explanation import Explanation
 from opscope.analysis.explanation import explain as explain_name
-from opscope.cli.console import open_source, print_document, print_json, status
+from opscope.cli.console import open_source, show, status
 from opscope.model.sidecar import kernels_folder
 from opscope.report.explanation import SourceReader, explanation_document
-from opscope.report.explanation_json import explanation_json
+from opscope.report.summary_json import explanation_json
 
 __all__ = ["explain"]
 
@@ -56,7 +56,8 @@ def _reader(checkout: Path | None, traces: Iterable[str]) -> SourceReader:
 
 
 def _print(explanation: Explanation, read_source: SourceReader | None, *, json: bool) -> None:
-    if json:
-        print_json(explanation_json(explanation, read_source))
-    else:
-        print_document(explanation_document(explanation, read_source))
+    show(
+        lambda: explanation_json(explanation, read_source),
+        lambda: explanation_document(explanation, read_source),
+        json=json,
+    )

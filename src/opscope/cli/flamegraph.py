@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from opscope.analysis.program.stacks import BackwardPlace, StackBasis, StackWeight, stack_profiles
-from opscope.cli.console import open_source, refuse_existing, say_wrote, status
+from opscope.cli.console import Output, open_source, refuse_existing, say_wrote, status
 from opscope.model.files import write_text
 from opscope.report.flamegraph import collapsed_text, speedscope_document
-from opscope.report.json_export import to_json_line
+from opscope.report.json_encoding import to_json_line
 from opscope.text_enum import TextEnum
 
 __all__ = ["flamegraph"]
@@ -34,7 +33,7 @@ def flamegraph(
     backward: BackwardPlace | None = None,
     format: StackFormat = StackFormat.SPEEDSCOPE,  # noqa: A002 - the option's name
     step: int | None = None,
-    output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
+    output: Output = None,
     force: bool = False,
 ) -> int:
     """Write stacks from Python down to the kernels, for speedscope.app or other flame graph viewers.

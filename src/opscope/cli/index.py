@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from opscope.cli.console import print_document, print_json, say_wrote, status
+from opscope.cli.console import say_wrote, show, status
 from opscope.errors import InputError
-from opscope.provenance.inventory import (
+from opscope.provenance.indexer.inventory import (
     ReleaseInventory,
     add_library,
     add_operators,
@@ -51,10 +51,7 @@ def index(
         if source is not None:
             written.append(add_source(source, release))
     releases = known_releases()
-    if json:
-        print_json(_json(releases, written))
-    else:
-        print_document(_document(releases))
+    show(lambda: _json(releases, written), lambda: _document(releases), json=json)
     say_wrote(dict.fromkeys(written), on_stderr=json)
     return 0
 

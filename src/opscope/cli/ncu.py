@@ -16,17 +16,25 @@ from typing import Annotated, Literal
 
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
-from rich.console import Console
 
 from opscope.analysis.counters.analyze import analyze_counters
 from opscope.analysis.counters.plan import Plan, plan_by_profile, plan_by_recording
 from opscope.analysis.counters.values import CounterAnalysis
-from opscope.cli.console import open_source, print_document, print_json, refuse_existing, say_wrote
+from opscope.cli.console import (
+    EXIT_INTERRUPTED,
+    STDERR,
+    All,
+    Top,
+    Words,
+    note,
+    open_source,
+    refuse_existing,
+    say_wrote,
+    show,
+)
 from opscope.errors import InputError
 from opscope.model.session import Session
-from opscope.report.ncu_json import ncu_json
-from opscope.report.ncu_report import ncu_document
-from opscope.report.terminal import render_terminal
+from opscope.report.ncu import ncu_document, ncu_json
 from opscope.toolchain.ncu.command import Collection, KernelFilter, ncu_command, shell_text
 from opscope.toolchain.ncu.metrics import SECTIONS, metrics_to_collect
 from opscope.toolchain.ncu.reading import check_reader, is_report, read_report
@@ -36,10 +44,6 @@ __all__ = ["Collecting", "ncu"]
 
 # Launches whose times the first of two runs takes; a launch takes it about a millisecond.
 _QUICK_LAUNCHES = 1000
-_INTERRUPTED = 130  # 128 + SIGINT
-_STDERR = 2
-_PIPED_WIDTH = 120
-_Words = Annotated[tuple[str, ...], Parameter(show_default=False)]
 _Count = Annotated[int | None, Parameter(validator=Number(gte=0))]
 
 
@@ -67,8 +71,8 @@ class Collecting:
     launch_skip: _Count = None
     launch_count: Annotated[int | None, Parameter(validator=Number(gte=1))] = None
     set: str | None = None
-    section: _Words = ()
-    metrics: _Words = ()
+    section: Words = ()
+    metrics: Words = ()
     replay_mode: Literal["kernel", "application"] = "kernel"
     output: Annotated[Path, Parameter(name=["--output", "-o"])] = Path("opscope.ncu-rep")
     force: bool = False
@@ -87,8 +91,8 @@ def ncu(
     *target: Annotated[str, Parameter(name="REPORT")],
     trace: Path | None = None,
     json: bool = False,
-    top: Annotated[int, Parameter(validator=Number(gte=1))] = 10,
-    all: Annotated[bool, Parameter(name="--all")] = False,  # noqa: A002 - the option's name
+    top: Top = 10,
+    all: All = False,  # noqa: A002 - the option's name
     collecting: _Collecting = _DEFAULT,
 ) -> int:
     """Read hardware counters: opscope ncu FILE.ncu-rep, or opscope ncu [OPTIONS] -- PROGRAM [ARGS…].
@@ -111,10 +115,7 @@ def ncu(
     if len(target) == 1 and (is_report(target[0]) or shutil.which(target[0]) is None):
         _refuse_options(collecting)
         analysis = _analyze(Path(target[0]), trace)
-        if json:
-            print_json(ncu_json(analysis))
-        else:
-            print_document(ncu_document(analysis, top=shown))
+        _show(analysis, json=json, top=shown, on_stderr=False)
         return 0
     return _profile(target, trace, collecting, json=json, top=shown)
 
@@ -151,13 +152,13 @@ def _profile(
         else:
             with open_source([str(trace)]) as session:
                 plan = _plan(runner, session, collecting)
-        run = runner.run(_collection(plan, collecting), report, stdout=_STDERR if json else None)
+        run = runner.run(_collection(plan, collecting), report, stdout=STDERR if json else None)
     if run.was_interrupted and not report.exists():
         raise KeyboardInterrupt
     check_run(run, report)
-    _show(_analyze(report, trace), json=json, top=top)
+    _show(_analyze(report, trace), json=json, top=top, on_stderr=True)
     say_wrote([report], on_stderr=True)
-    return _INTERRUPTED if run.was_interrupted else run.target_code
+    return EXIT_INTERRUPTED if run.was_interrupted else run.target_code
 
 
 def _with_suffix(path: Path) -> Path:
@@ -178,12 +179,12 @@ class _Runner:
         command = ncu_command(
             collection, self.program, output=report, executable=self.executable, log_file=log
         )
-        _note(shell_text(command[: len(command) - len(self.program)]) + " …")
+        note(shell_text(command[: len(command) - len(self.program)]) + " …")
         sys.stdout.flush()
         run = run_ncu(command, log, stdout=stdout)
         for line in run.log.splitlines():
             if line.startswith("==WARNING=="):
-                _note(f"ncu: {line.removeprefix('==WARNING==').strip()}")
+                note(f"ncu: {line.removeprefix('==WARNING==').strip()}")
         return run
 
 
@@ -198,18 +199,18 @@ def _plan(runner: _Runner, session: Session | None, collecting: Collecting) -> P
     else:
         plan = _quick_plan(runner, collecting)
     share = f"{plan.covered_fraction:.0%} of the kernel time"
-    _note(f"{plan.launch_count} launches of {len(plan.names)} kernels stand for {share}")
+    note(f"{plan.launch_count} launches of {len(plan.names)} kernels stand for {share}")
     return plan
 
 
 def _quick_plan(runner: _Runner, collecting: Collecting) -> Plan:
     """By a first run of the program, whose output goes to standard error."""
-    _note(f"a first run takes the times of up to {_QUICK_LAUNCHES} launches; --trace or --kernel spare it")
+    note(f"a first run takes the times of up to {_QUICK_LAUNCHES} launches; --trace or --kernel spare it")
     report = runner.scratch / "quick.ncu-rep"
     times = Collection(
         launch_count=_QUICK_LAUNCHES, sections=("LaunchStats",), metrics=("gpu__time_duration.sum",)
     )
-    run = runner.run(times, report, stdout=_STDERR)
+    run = runner.run(times, report, stdout=STDERR)
     if run.was_interrupted:
         raise KeyboardInterrupt
     check_run(run, report)
@@ -231,15 +232,5 @@ def _collection(plan: Plan | None, collecting: Collecting) -> Collection:
     )
 
 
-def _show(analysis: CounterAnalysis, *, json: bool, top: int | None) -> None:
-    if json:
-        print_json(ncu_json(analysis))
-        return
-    probe = Console(file=sys.stderr)
-    width = probe.width if probe.is_terminal else _PIPED_WIDTH
-    console = Console(file=sys.stderr, width=width, highlight=False)
-    console.print(render_terminal(ncu_document(analysis, top=top)))
-
-
-def _note(text: str) -> None:
-    sys.stderr.write(f"note: {text}\n")
+def _show(analysis: CounterAnalysis, *, json: bool, top: int | None, on_stderr: bool) -> None:
+    show(lambda: ncu_json(analysis), lambda: ncu_document(analysis, top=top), json=json, on_stderr=on_stderr)

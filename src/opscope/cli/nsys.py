@@ -16,18 +16,24 @@ from typing import Annotated, Literal
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
-from opscope.analysis.nsys_reports import REPORTS, report_tables
-from opscope.cli.console import open_source, print_document, print_json, refuse_existing, say_wrote, status
+from opscope.analysis.nsys_reports import report_tables
+from opscope.cli.console import (
+    EXIT_INTERRUPTED,
+    STDERR,
+    open_source,
+    refuse_existing,
+    say_wrote,
+    show,
+    status,
+)
+from opscope.cli.stats import wanted_reports
 from opscope.errors import InputError
-from opscope.report.stats_tables import stats_json, stats_tables_document
+from opscope.report.tables import stats_json, stats_tables_document
 from opscope.toolchain.nsys.command import Recording, is_report, profile_command
 from opscope.toolchain.nsys.running import check_run, export_report, find_nsys, fresh_export, run_nsys
 
 __all__ = ["NsysRecording", "nsys"]
 
-_INTERRUPTED = 130  # 128 + SIGINT
-_STDERR = 2
-_MERGED = "cuda_gpu_sum"  # kernels and copies in one table
 _EXPORT_SUFFIX = ".sqlite"
 _Seconds = Annotated[float | None, Parameter(validator=Number(gt=0))]
 
@@ -87,8 +93,7 @@ def nsys(
         raise InputError(
             "nothing to read or run", hint="opscope nsys FILE.nsys-rep, or opscope nsys -- PROGRAM"
         )
-    wanted = [name for text in report or [_MERGED] for name in text.split(",") if name]
-    wanted = list(REPORTS) if "all" in wanted else wanted
+    wanted = wanted_reports(report)
     if len(target) == 1 and _is_file(target[0]):
         return _read(Path(target[0]), wanted, recording, json=json)
     return _record(target, wanted, recording, json=json)
@@ -141,7 +146,7 @@ def _record(program: tuple[str, ...], reports: list[str], recording: NsysRecordi
     target.unlink(missing_ok=True)
     command = profile_command(_plan(recording), program, output=target, executable=executable)
     sys.stdout.flush()
-    run = run_nsys(command, stdout=_STDERR if json else None)
+    run = run_nsys(command, stdout=STDERR if json else None)
     if run.was_interrupted and not target.exists():
         raise KeyboardInterrupt
     check_run(run, target)
@@ -149,7 +154,7 @@ def _record(program: tuple[str, ...], reports: list[str], recording: NsysRecordi
         export_report(target, export, executable=executable)
     say_wrote([target, export], on_stderr=json)
     _show(export, reports, json=json)
-    return _INTERRUPTED if run.was_interrupted else run.exit_code
+    return EXIT_INTERRUPTED if run.was_interrupted else run.exit_code
 
 
 def _plan(recording: NsysRecording) -> Recording:
@@ -166,7 +171,4 @@ def _plan(recording: NsysRecording) -> Recording:
 def _show(export: Path, reports: list[str], *, json: bool) -> None:
     with open_source([str(export)]) as session:
         tables = report_tables(session, reports)
-    if json:
-        print_json(stats_json(tables))
-    else:
-        print_document(stats_tables_document(tables))
+    show(lambda: stats_json(tables), lambda: stats_tables_document(tables), json=json)

@@ -19,7 +19,16 @@ from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
 from opscope.analysis.compiled_file import CompiledFile, examine_compilation
-from opscope.cli.console import print_document, print_json, refuse_existing, say_wrote, status
+from opscope.cli.console import (
+    STDERR,
+    Output,
+    Words,
+    print_document,
+    print_json,
+    refuse_existing,
+    say_wrote,
+    status,
+)
 from opscope.errors import InputError
 from opscope.hardware.architectures import architecture
 from opscope.hardware.lookup import search_devices
@@ -28,8 +37,7 @@ from opscope.kernels.disassembly import file_sass
 from opscope.kernels.ptx_text import ptx_functions
 from opscope.kernels.symbols import demangled
 from opscope.kernels.toolkit import require_nvcc
-from opscope.report.nvcc_json import nvcc_json
-from opscope.report.nvcc_report import NvccCode, nvcc_document
+from opscope.report.nvcc import NvccCode, nvcc_document, nvcc_json
 from opscope.toolchain.nvcc.command import Product, default_name, refuse_options
 from opscope.toolchain.nvcc.compile import compile_source, request_command
 from opscope.toolchain.nvcc.compiler import Nvcc, read_nvcc
@@ -49,7 +57,6 @@ from opscope.toolchain.nvcc.values import Compilation, Request
 
 __all__ = ["Occupancy", "Showing", "nvcc"]
 
-_STDERR = 2
 _FAMILY_RELEASE = "12.9"  # PTX ISA 8.8, CUDA 12.9: targets with the letter f
 _KEYWORDS = (NATIVE, ALL, ALL_MAJOR)
 
@@ -80,7 +87,6 @@ class Showing:
     show_ptx: bool = False
 
 
-_Words = Annotated[tuple[str, ...], Parameter(show_default=False)]
 _Options = Annotated[tuple[str, ...], Parameter(show_default=False, allow_leading_hyphen=True)]
 _Occupancy = Annotated[Occupancy, Parameter(name="*", group=Group("Occupancy"))]
 _Showing = Annotated[Showing, Parameter(name="*", group=Group("Code"))]
@@ -90,11 +96,11 @@ def nvcc(
     source: Annotated[Path, Parameter(name="FILE.cu")],
     /,
     *arguments: Annotated[str, Parameter(name="ARGS")],
-    arch: _Words = (),
+    arch: Words = (),
     ptx: bool = False,
     run: bool = False,
     emit: Product | None = None,
-    output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
+    output: Output = None,
     nvcc_option: _Options = (),
     force: bool = False,
     json: bool = False,
@@ -211,7 +217,7 @@ def _finish(shown: _Shown, arguments: Sequence[str], *, run: bool, json: bool) -
     sys.stdout.flush()
     code = None
     if run:
-        code = run_compiled(shown.request.output, arguments, os.environ, stdout=_STDERR if json else None)
+        code = run_compiled(shown.request.output, arguments, os.environ, stdout=STDERR if json else None)
     if json:
         shown.json(code)
     return code or 0

@@ -17,7 +17,6 @@ from typing import Annotated
 
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
-from rich.console import Console
 
 from opscope.api import load
 from opscope.capture.cycle import Cycle
@@ -26,23 +25,21 @@ from opscope.capture.profiler import Profiler
 from opscope.capture.program import Program, check_program
 from opscope.capture.program_recorder import ProgramRecorder
 from opscope.capture.step_sources import FunctionSteps, StepSource, step_source
-from opscope.cli.console import refuse_existing, say_wrote
+from opscope.cli.console import Top, note, print_document, refuse_existing, say_wrote
 from opscope.errors import DependencyError, InputError, OpscopeError
 from opscope.model.files import write_text
 from opscope.model.sidecar import sidecar_path
 from opscope.provenance.origins import recorded_origins
-from opscope.report.analysis_json import analysis_document
-from opscope.report.compose import analysis_report, overview_document
-from opscope.report.json_export import write_json
+from opscope.report.analysis import analysis_report, overview_document
+from opscope.report.json_encoding import write_json
 from opscope.report.markdown import render_markdown
-from opscope.report.terminal import render_terminal
+from opscope.report.summary_json import analysis_document
 from opscope.results import summarize
 
 __all__ = ["ProgramRecording", "run"]
 
 # Operators in report.md.
 _REPORTED = 10
-_PIPED_WIDTH = 120
 # Read by torch/_inductor/config.py when it is imported.
 _TRACKING = "INDUCTOR_PROVENANCE"
 _STEPWISE = {"wait": 0, "warmup": 1, "active": 3, "repeat": 1}
@@ -130,7 +127,7 @@ def run(
     output_dir: Path = Path("opscope_run"),
     force: bool = False,
     quiet: bool = False,
-    top: Annotated[int, Parameter(validator=Number(gte=1))] = 10,
+    top: Top = 10,
 ) -> int:
     """Profile an unmodified training or inference script: opscope run [OPTIONS] SCRIPT [ARGS…].
 
@@ -247,8 +244,8 @@ def _profiler(
 def _report(recorder: ProgramRecorder, outputs: _Outputs, *, top: int | None) -> None:
     """Write what the recording says, and print the last cycle's top operators unless `top` is None."""
     recorder.require_cycles()
-    for note in [*recorder.notes, *filter(None, map(_shortfall, recorder.cycles))]:
-        sys.stderr.write(f"note: {note}\n")
+    for text in [*recorder.notes, *filter(None, map(_shortfall, recorder.cycles))]:
+        note(text)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # The script may have turned warnings into errors; ours are not its.
         for cycle in recorder.cycles:
@@ -274,12 +271,5 @@ def _report_cycle(cycle: Cycle, outputs: _Outputs, *, top: int | None) -> None:
         write_json(folder / analysis.name, analysis_document(summary, top=None))
         write_text(folder / report.name, render_markdown(analysis_report(summary, top=_REPORTED)))
         if top is not None:
-            document = overview_document(summary, top=top)
-            _stderr_console().print(render_terminal(document))
+            print_document(overview_document(summary, top=top), on_stderr=True)
     say_wrote([outputs.directory / cycle.trace_path.name, analysis, report], on_stderr=True)
-
-
-def _stderr_console() -> Console:
-    """Standard error as wide as its terminal; 120 columns where there is none."""
-    probe = Console(file=sys.stderr)
-    return Console(file=sys.stderr, width=probe.width if probe.is_terminal else _PIPED_WIDTH, highlight=False)

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Group, Parameter
 from cyclopts.validators import mutually_exclusive
 
 from opscope.analysis.nsys_reports import REPORTS, report_tables
-from opscope.cli.console import open_source, print_document, print_json, refuse_existing, say_wrote
+from opscope.cli.console import Output, open_source, print_document, print_json, refuse_existing, say_wrote
 from opscope.model.files import write_text
-from opscope.report.json_export import to_json
-from opscope.report.stats_tables import stats_csv, stats_json, stats_tables_document
+from opscope.report.json_encoding import to_json
+from opscope.report.tables import stats_csv, stats_json, stats_tables_document
 
-__all__ = ["stats"]
+__all__ = ["stats", "wanted_reports"]
+
+
+def wanted_reports(names: list[str] | None) -> list[str]:
+    """Report names as they were given, several with commas between; by default kernels and copies in one."""
+    wanted = [name for text in names or ["cuda_gpu_sum"] for name in text.split(",") if name]
+    return list(REPORTS) if "all" in wanted else wanted
+
 
 _FORMAT = Group("Output format", validator=mutually_exclusive)
-_MERGED = "cuda_gpu_sum"  # kernels and copies in one table
 
 
 def stats(
@@ -28,7 +33,7 @@ def stats(
     report: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
     json: Annotated[bool, Parameter(group=_FORMAT)] = False,
     csv: Annotated[bool, Parameter(group=_FORMAT)] = False,
-    output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
+    output: Output = None,
     force: bool = False,
 ) -> int:
     """Print nsys' statistics of a trace: calls, kernels, copies by time and by size.
@@ -46,7 +51,7 @@ def stats(
     if output is not None:
         refuse_existing([output], force=force)
     with open_source(source) as session:
-        tables = report_tables(session, _wanted(report))
+        tables = report_tables(session, wanted_reports(report))
     if output is not None:
         text = stats_csv(tables) if csv else to_json(stats_json(tables))
         say_wrote([write_text(output, text)], on_stderr=json or csv)
@@ -57,8 +62,3 @@ def stats(
     else:
         print_document(stats_tables_document(tables))
     return 0
-
-
-def _wanted(report: list[str] | None) -> list[str]:
-    names = [name for text in report or [_MERGED] for name in text.split(",") if name]
-    return list(REPORTS) if "all" in names else names

@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from opscope._version import __version__
 from opscope.analysis.nsys_reports import REPORTS, report_tables
 from opscope.api import load
-from opscope.cli.console import print_json, refuse_existing, say_wrote
+from opscope.cli.console import STDERR, note, print_document, print_json, refuse_existing, say_wrote
 from opscope.errors import CaptureError, InputError, OpscopeError
 from opscope.kernels.toolkit import find_cuda_tool
 from opscope.model.finding import Finding, Severity
@@ -35,8 +34,7 @@ from opscope.model.sidecar import sidecar_path, write_sidecar
 from opscope.provenance.cache import cache_folder
 from opscope.provenance.demangle import demangle_all
 from opscope.provenance.origins import recorded_origins
-from opscope.report.stats_tables import stats_json, stats_tables_document
-from opscope.report.terminal import render_terminal
+from opscope.report.tables import stats_json, stats_tables_document
 from opscope.toolchain.injection.cupti import Cupti, CuptiPlaces, driver_cuda_version, find_cupti
 from opscope.toolchain.injection.events import first_moment_ns
 from opscope.toolchain.injection.library import build_library, find_compiler
@@ -52,8 +50,6 @@ from opscope.toolchain.injection.trace_file import WrittenTrace, write_trace
 
 __all__ = ["trace"]
 
-_STDERR = 2
-_PIPED_WIDTH = 120
 _SHOWN = ("cuda_gpu_sum", "cuda_api_sum")
 _RECORD_FILES = "*.cuda"
 _SUBSCRIBED = 39  # CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
@@ -152,7 +148,7 @@ def _run(program: tuple[str, ...], output: _Output, *, with_unified_memory: bool
         _clear(output, with_records=True)
         sys.stdout.flush()
         try:
-            return run_recorded(program, environment, stdout=_STDERR if json else None)
+            return run_recorded(program, environment, stdout=STDERR if json else None)
         except OpscopeError:
             shutil.rmtree(output.records, ignore_errors=True)
             raise
@@ -206,9 +202,9 @@ def _written(output: _Output, records: Path, run: ProgramRun | None) -> list[Wri
             shutil.rmtree(records, ignore_errors=True)
         raise _refused(failed[0])
     for one in failed:
-        _note(f"process {one.process} was not recorded: {one.outcome.failure}")
+        note(f"process {one.process} was not recorded: {one.outcome.failure}")
     if not active:
-        _note(_nothing(run, recordings))
+        note(_nothing(run, recordings))
     base_ns = min((first_moment_ns(one) + one.clock_offset_ns for one in active), default=0)
     try:
         return [
@@ -232,7 +228,7 @@ def _read_all(records: Path, *, is_given: bool) -> list[Recording]:
         try:
             recordings.append(read_recording(path))
         except InputError as error:
-            _note(f"a process's records were left aside: {error}")
+            note(f"a process's records were left aside: {error}")
     return recordings
 
 
@@ -301,10 +297,7 @@ def _show(
 
 
 def _print_reports(session: Session) -> None:
-    probe = Console(file=sys.stderr)
-    width = probe.width if probe.is_terminal else _PIPED_WIDTH
-    console = Console(file=sys.stderr, width=width, highlight=False)
-    console.print(render_terminal(stats_tables_document(report_tables(session, list(_SHOWN)))))
+    print_document(stats_tables_document(report_tables(session, list(_SHOWN))), on_stderr=True)
 
 
 def _document(
@@ -340,7 +333,3 @@ def _say(finding: Finding, written: WrittenTrace, *, is_only: bool) -> None:
     where = "" if is_only else f"{written.path.name}: "
     advice = f" {finding.suggestion}" if finding.suggestion else ""
     sys.stderr.write(f"{kind}: {where}{finding.message}{advice}\n")
-
-
-def _note(text: str) -> None:
-    sys.stderr.write(f"note: {text}\n")

@@ -9,8 +9,6 @@ import os
 import tempfile
 from pathlib import Path
 
-__all__ = ["cache_folder", "write_atomically"]
-
 
 def cache_folder() -> Path:
     """`$XDG_CACHE_HOME/opscope`, else `~/.cache/opscope`; for a user without a home, a temporary folder.

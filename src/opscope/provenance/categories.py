@@ -7,31 +7,17 @@ Kernels come decoded: this module reads no kernel names and imports nothing that
 from __future__ import annotations
 
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from opscope.provenance.packaged import packaged_toml
 
 if TYPE_CHECKING:
     from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
 
-__all__ = [
-    "OTHER",
-    "Category",
-    "categories",
-    "category_of",
-    "category_of_kernels",
-    "category_title",
-    "kernel_category",
-]
 
 OTHER = "other"
 # The backward node of an operator: `AddmmBackward0`, `autograd::engine::evaluate_function: MmBackward0`.
@@ -58,7 +44,7 @@ def categories() -> tuple[Category, ...]:
     """All categories of operators in the order in which they are tried."""
     return tuple(
         Category(entry["name"], entry["title"], re.compile("|".join(f"(?:{p})" for p in entry["patterns"])))
-        for entry in _document()["category"]
+        for entry in packaged_toml("categories.toml")["category"]
     )
 
 
@@ -109,15 +95,8 @@ def category_title(name: str) -> str:
 
 
 @cache
-def _document() -> dict[str, Any]:
-    text = resources.files(__package__).joinpath("categories.toml").read_text(encoding="utf-8")
-    document: dict[str, Any] = tomllib.loads(text)
-    return document
-
-
-@cache
 def _titles() -> dict[str, str]:
-    document = _document()
+    document = packaged_toml("categories.toml")
     return {entry["name"]: entry["title"] for entry in document["category"] + document["kernel_category"]}
 
 

@@ -14,8 +14,6 @@ import re
 from collections.abc import Callable, Iterable
 from functools import cache
 
-__all__ = ["demangle", "demangle_all"]
-
 # Kineto does not try longer names (older versions of it stopped at 1,024).
 _LONGEST_MANGLED_NAME = 8192
 _RUNTIMES = ("libstdc++.so.6", "libc++abi.so.1", "libc++abi.dylib", "libc++.1.dylib")

@@ -7,8 +7,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["TorchBuild", "package_folders", "torch_build"]
-
 _ASSIGNMENT = re.compile(r"^(__version__|git_version)\s*(?::[^=\n]*)?=\s*['\"]([^'\"\n]+)['\"]", re.MULTILINE)
 
 

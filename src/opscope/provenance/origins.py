@@ -7,8 +7,6 @@ from pathlib import Path
 
 from opscope.model.origin import RecordedKernel, RecordedUnit
 
-__all__ = ["recorded_origins"]
-
 
 def recorded_origins(names: Collection[str], /, *, maps: Path | None = None) -> Mapping[str, RecordedKernel]:
     """Library, build id and translation units of the kernels that a library of a process registered.

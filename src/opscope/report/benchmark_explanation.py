@@ -10,11 +10,19 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from opscope.model.benchmark import BenchmarkResult, BenchmarkRow, Status, Verdict
-from opscope.report.benchmark_cells import count_cell, percent, times
-from opscope.report.document import Code, Inline, Text
-from opscope.units import format_bytes, format_duration, format_extent
+from opscope.report.document import Code, Inline, Text, joined
+from opscope.units import (
+    format_bytes,
+    format_duration,
+    format_extent,
+    format_mean_count,
+    format_percent,
+    format_ratio,
+)
 
-__all__ = ["explanations", "joined"]
+__all__ = [
+    "explanations",
+]
 
 # From this share of a ceiling on, the ceiling decides the time.
 _AT_CEILING = 0.85
@@ -37,16 +45,6 @@ def explanations(result: BenchmarkResult) -> tuple[Text, ...]:
     said += _above_ceiling(rows)
     said += _undecided(rows)
     return tuple(said)
-
-
-def joined(parts: Sequence[Inline], *, last: str = ", ") -> tuple[Inline, ...]:
-    """The parts with commas between them, and `last` before the last."""
-    joined: list[Inline] = []
-    for index, part in enumerate(parts):
-        if index:
-            joined.append(last if index == len(parts) - 1 else ", ")
-        joined.append(part)
-    return tuple(joined)
 
 
 def _same(reference: BenchmarkRow, rows: Sequence[BenchmarkRow]) -> Iterator[Text]:
@@ -111,9 +109,9 @@ def _kernel_counts(reference: BenchmarkRow, rows: Sequence[BenchmarkRow]) -> Ite
             continue
         yield (
             Code(many.name),
-            f" launches {count_cell(many.kernels_launched)} kernels where ",
+            f" launches {format_mean_count(many.kernels_launched)} kernels where ",
             Code(few.name),
-            f" launches {count_cell(few.kernels_launched)}{_mean_time(many)}: "
+            f" launches {format_mean_count(few.kernels_launched)}{_mean_time(many)}: "
             f"intermediate results pass through memory{_memory_beside(many, few)}.",
         )
 
@@ -153,7 +151,7 @@ def _teaching(rows: Sequence[BenchmarkRow]) -> Iterator[Text]:
         facts = _teaching_facts(row, good)
         note = f" ({row.note})" if row.note else ""
         ratio = row.median_ns / good.median_ns
-        word = f"{times(ratio)} the time of " if ratio >= 1 else f"{ratio:.2f}× the time of "
+        word = f"{format_ratio(ratio)} the time of " if ratio >= 1 else f"{ratio:.2f}× the time of "
         yield (Code(row.name), f"{note} takes {word}", Code(good.name), f"{facts}.")
 
 
@@ -167,8 +165,8 @@ def _good_version(teaching: BenchmarkRow, rows: Sequence[BenchmarkRow]) -> Bench
 def _teaching_facts(row: BenchmarkRow, good: BenchmarkRow) -> str:
     facts = []
     if row.ceiling_fraction is not None and good.ceiling_fraction is not None:
-        shares = f"{percent(row.ceiling_fraction)} of the {row.ceiling} ceiling beside "
-        facts.append(shares + percent(good.ceiling_fraction))
+        shares = f"{format_percent(row.ceiling_fraction)} of the {row.ceiling} ceiling beside "
+        facts.append(shares + format_percent(good.ceiling_fraction))
     launches = [_launch(each) for each in (row, good)]
     if all(launches) and launches[0] != launches[1]:
         facts.append(f"{launches[0]} beside {launches[1]}")
@@ -226,6 +224,10 @@ def _kernels(row: BenchmarkRow) -> Counter[str]:
     return launches
 
 
+def _listed(rows: Sequence[BenchmarkRow]) -> tuple[Inline, ...]:
+    return joined((Code(row.name) for row in rows), last=" and ")
+
+
 def _word(row: BenchmarkRow) -> str:
     return "kernel" if row.kernels_launched == 1 else "kernels"
 
@@ -235,11 +237,7 @@ def _titles(row: BenchmarkRow) -> tuple[Inline, ...]:
     return joined([Code(use.title) for use in uses[:3]]) + ((", …",) if len(uses) > 3 else ())
 
 
-def _listed(rows: Sequence[BenchmarkRow]) -> tuple[Inline, ...]:
-    return joined([Code(row.name) for row in rows], last=" and ")
-
-
 def _shares(rows: Sequence[BenchmarkRow]) -> str:
     fractions = sorted(row.ceiling_fraction for row in rows if row.ceiling_fraction is not None)
-    low, high = percent(fractions[0]), percent(fractions[-1])
+    low, high = format_percent(fractions[0]), format_percent(fractions[-1])
     return low if low == high else f"{low.removesuffix(' %')}–{high}"

@@ -2,16 +2,20 @@
 
 A Document is a tree of sections holding blocks; a block's texts are made of plain words, code and emphasis.
 Composers build it from data, renderers turn it into Markdown or terminal text. Names are kept in full here:
-shortening is a renderer's business. Imports nothing of opscope but findings.
+shortening is a renderer's business. A table over rows of one kind is made by `table` from one field for each
+column: its heading and the attribute it shows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from operator import attrgetter
+from typing import Any
 
 from opscope.model.finding import Finding
+from opscope.units import UNKNOWN, format_quantity
 
 __all__ = [
     "Align",
@@ -23,6 +27,7 @@ __all__ = [
     "Column",
     "Document",
     "FactList",
+    "Field",
     "FindingList",
     "Inline",
     "Link",
@@ -31,9 +36,16 @@ __all__ = [
     "Strong",
     "Table",
     "Text",
+    "facts",
+    "identifier",
     "inlines",
+    "joined",
+    "named",
+    "number",
     "numeric",
     "plain",
+    "table",
+    "words",
 ]
 
 
@@ -117,14 +129,10 @@ class FactList:
 
 @dataclass(frozen=True)
 class BarList:
-    """Labelled shares of one whole; a row is (label, fraction of the whole, cells shown beside it)."""
+    """A table whose rows are shares of one whole, with their fractions; renderers may draw bars beside it."""
 
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[Text, float, tuple[Text, ...]], ...]
-
-    def as_table(self) -> Table:
-        """The same as a table, for renderers that draw no bars."""
-        return Table(self.columns, tuple((label, *cells) for label, _, cells in self.rows))
+    table: Table
+    fractions: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -144,7 +152,7 @@ class BulletList:
 
 @dataclass(frozen=True)
 class FindingList:
-    """Findings, the gravest first."""
+    """Findings, the most severe first."""
 
     findings: tuple[Finding, ...]
 
@@ -187,3 +195,75 @@ def inlines(text: Text) -> tuple[Inline, ...]:
 def plain(text: Text) -> str:
     """The words of a text without markup."""
     return "".join(part if isinstance(part, str) else part.text for part in inlines(text))
+
+
+def joined(parts: Iterable[Inline], *, last: str = ", ", most: int | None = None) -> tuple[Inline, ...]:
+    """The parts with commas between them, and `last` before the last; those beyond `most` are counted."""
+    members = list(parts)
+    shown = members[:most]
+    text: list[Inline] = []
+    for index, part in enumerate(shown):
+        if index:
+            text.append(last if index == len(shown) - 1 else ", ")
+        text.append(part)
+    return (*text, f" and {len(members) - len(shown)} more") if len(members) > len(shown) else tuple(text)
+
+
+def named(name: str | None, unknown: str = UNKNOWN) -> Text:
+    """A name as code; `unknown` for None."""
+    return unknown if name is None else Code(name)
+
+
+def facts(*pairs: tuple[str, Text | None]) -> FactList:
+    """Labels with their values; those without a value are left out."""
+    return FactList(tuple((label, value) for label, value in pairs if value))
+
+
+Value = str | Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Field:
+    """One column of a table over rows of one kind: its heading, and what a row says in it."""
+
+    column: Column
+    cell: Callable[[Any], Text]
+
+
+def words(title: str, value: Value, form: Callable[[Any], Text] | None = None) -> Field:
+    """A column of text, from an attribute (a dotted path) or a function of the row; "–" for None."""
+    return Field(Column(title), _cell(value, form))
+
+
+def identifier(title: str, value: Value) -> Field:
+    """A column of names as machines write them."""
+    return words(title, value, lambda found: Code(found) if isinstance(found, str) else found)
+
+
+def number(title: str, value: Value, form: Callable[[Any], Text] | None = None) -> Field:
+    """A column of numbers, flush right: by the unit in the attribute's name unless `form` is given."""
+    return Field(numeric(title), _cell(value, form))
+
+
+def table(rows: Sequence[Any], *fields: Field | None, caption: Text | None = None) -> Table:
+    """One row of cells for each row; a field that is None is no column."""
+    shown = [field for field in fields if field is not None]
+    cells = tuple(tuple(field.cell(row) for field in shown) for row in rows)
+    return Table(tuple(field.column for field in shown), cells, caption)
+
+
+def _cell(value: Value, form: Callable[[Any], Text] | None) -> Callable[[Any], Text]:
+    get = attrgetter(value) if isinstance(value, str) else value
+    unit = value if isinstance(value, str) else ""
+
+    def cell(row: Any) -> Text:
+        found = get(row)
+        if found is None:
+            return UNKNOWN
+        if form is not None:
+            return form(found)
+        if isinstance(found, int | float):
+            return format_quantity(unit, found)
+        return found if isinstance(found, tuple | Code | Strong | Link) else str(found)
+
+    return cell

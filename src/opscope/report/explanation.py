@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from opscope.analysis.explanation import Explanation, KernelUse, Subject, is_file
-from opscope.analysis.provenance import NativeFunctionUse
-from opscope.analysis.totals import LaunchGeometry, OperatorTotal
+from opscope.analysis.kernel_titles import kernel_title
+from opscope.analysis.provenance import KernelFacts, NativeFunctionUse
+from opscope.analysis.totals import LaunchGeometry
 from opscope.model.location import SourceLocation
 from opscope.provenance.categories import category_title
 from opscope.report.document import (
@@ -14,34 +17,145 @@ from opscope.report.document import (
     BulletList,
     Code,
     CodeBlock,
-    Column,
     Document,
     FactList,
+    Field,
     Inline,
+    Link,
     Paragraph,
     Section,
     Table,
     Text,
-    numeric,
-)
-from opscope.report.function_tables import (
-    FOLDER_CAPTION,
-    below_folder,
-    file_functions,
-    operator_functions,
+    facts,
+    identifier,
+    joined,
+    number,
+    table,
+    words,
 )
 from opscope.report.kernel_section import kernel_facts, kernel_meaning, launch_blocks
-from opscope.report.kernel_title import distinct_titles, kernel_title
-from opscope.report.provenance_section import (
+from opscope.report.provenance import (
     entry_fact,
     function_facts,
     implementation_facts,
     location_text,
     release_text,
 )
-from opscope.units import format_count, format_duration, format_extent, format_fraction
+from opscope.units import (
+    UNKNOWN,
+    format_bytes_exactly,
+    format_count,
+    format_duration,
+    format_extent,
+    format_fraction,
+)
 
-__all__ = ["SourceReader", "explanation_document"]
+__all__ = [
+    "FOLDER_CAPTION",
+    "SourceReader",
+    "explanation_document",
+    "file_functions",
+    "operator_functions",
+]
+
+
+_NATIVE = "aten/src/ATen/native/"
+FOLDER_CAPTION: Text = (Code(_NATIVE), " is left out before the files.")
+_SHOWN_NAMES = 3
+
+
+def operator_functions(
+    functions: Sequence[NativeFunctionUse], recorded: Sequence[str], most: int
+) -> tuple[Table, int]:
+    """One row per operator: those of a recording first, in its order; then by name, internal ones last.
+
+    Args:
+        functions: Overloads in any order.
+        recorded: Names of a recording's operators.
+        most: Rows to show.
+
+    Returns:
+        The table and the number of rows it would have in full.
+    """
+    by_operator: dict[str, list[NativeFunctionUse]] = {}
+    for function in functions:
+        by_operator.setdefault(function.name, []).append(function)
+    rank = {name: index for index, name in enumerate(recorded)}
+    names = sorted(by_operator, key=lambda name: (rank.get(name, len(rank)), "::_" in name, name))
+    # Variants that only write into a given tensor say the least.
+    rows = [
+        (
+            len(by_operator[name]),
+            min(by_operator[name], key=lambda one: (one.location is None, "out" in one.tags)),
+        )
+        for name in names[:most]
+    ]
+    shown = table(
+        rows,
+        identifier("Operator", lambda row: row[1].name),
+        number("Overloads", lambda row: str(row[0])),
+        words("Function", lambda row: Code(row[1].cuda_function) if row[1].cuda_function else UNKNOWN),
+        *_place_fields("Defined in", lambda row: row[1].location),
+        caption=FOLDER_CAPTION,
+    )
+    return shown, len(names)
+
+
+def file_functions(
+    functions: Sequence[NativeFunctionUse], file: str, recorded: Sequence[str], most: int
+) -> tuple[Table, int]:
+    """One row per place in a file and the native functions it serves: a recording's first, then in order.
+
+    Args:
+        functions: Those that lie in the file or launch through it.
+        file: The file's name or path.
+        recorded: Names of a recording's operators.
+        most: Rows to show.
+
+    Returns:
+        The table and the number of rows it would have in full.
+    """
+    served: dict[SourceLocation, list[NativeFunctionUse]] = {}
+    for function in functions:
+        for place in dict.fromkeys((function.location, function.stub_location)):
+            if place is not None and is_file(place.file, file):
+                served.setdefault(place, []).append(function)
+    known = set(recorded)
+    places = sorted(
+        served,
+        key=lambda place: (
+            known.isdisjoint(one.name for one in served[place]),
+            place.file,
+            place.line or 0,
+        ),
+    )
+    shown = table(
+        places[:most],
+        *_place_fields("Place", lambda place: place),
+        words(
+            "Serves", lambda place: joined(map(Code, map(_overload_name, served[place])), most=_SHOWN_NAMES)
+        ),
+        caption=FOLDER_CAPTION,
+    )
+    return shown, len(places)
+
+
+def _linked(text: str, location: SourceLocation) -> Inline:
+    return Code(text) if location.url is None else Link(text, location.url)
+
+
+def _place_fields(title: str, place: Callable[[Any], SourceLocation | None]) -> tuple[Field, Field]:
+    """Where something is defined, below the folder that the caption names, and how well that is known."""
+    return (
+        words(title, place, lambda found: _linked(below_folder(str(found)), found)),
+        words("Known from", place, lambda found: str(found.grade)),
+    )
+
+
+def below_folder(path: str) -> str:
+    """The path as tables under `FOLDER_CAPTION` show it."""
+    return path.removeprefix(_NATIVE)
+
 
 SourceReader = Callable[[SourceLocation], "list[str] | None"]
 _KERNELS_IN_DETAIL = 6
@@ -75,16 +189,16 @@ def _title(explanation: Explanation) -> str:
 
 
 def _opening(explanation: Explanation) -> FactList:
-    facts: list[tuple[str, Text]] = [("What", _what(explanation))]
-    version, grade = explanation.torch_version, explanation.torch_version_grade
-    if explanation.summary is None:
-        facts.append(("PyTorch release", version or "not recognized"))
-        return FactList(tuple(facts))
-    facts.append(("PyTorch release", release_text(version, grade, explanation.torch_version_reason)))
-    facts.extend(("Trace", Code(trace)) for trace in explanation.summary.traces)
-    if not explanation.is_recorded:
-        facts.append(("In this trace", "not recorded"))
-    return FactList(tuple(facts))
+    version, summary = explanation.torch_version, explanation.summary
+    if summary is None:
+        return facts(("What", _what(explanation)), ("PyTorch release", version or "not recognized"))
+    release = release_text(version, explanation.torch_version_grade, explanation.torch_version_reason)
+    return facts(
+        ("What", _what(explanation)),
+        ("PyTorch release", release),
+        *(("Trace", Code(trace)) for trace in summary.traces),
+        ("In this trace", None if explanation.is_recorded else "not recorded"),
+    )
 
 
 _KINDS = {
@@ -166,17 +280,21 @@ def _trace_sections(explanation: Explanation) -> list[Section]:
         return []
     if not explanation.operators:
         return [Section("In this trace", (Paragraph(_absence(explanation)),))]
-    columns = (
-        Column("Operator"),
-        *map(numeric, ("Calls", "Self device", "Share", "Total device", "Launches")),
+    operators = table(
+        explanation.operators,
+        identifier("Operator", "name"),
+        number("Calls", "calls"),
+        number("Self device", "self_device_ns"),
+        number("Share", "self_device_fraction"),
+        number("Total device", "total_device_ns"),
+        number("Launches", "kernel_launches"),
     )
-    rows = tuple(_operator_row(operator) for operator in explanation.operators)
-    blocks: list[Block] = [Table(columns, rows)]
     called = [
         (Code(name), f" ×{format_count(calls)}, {format_duration(total_ns)}")
         for operator in explanation.operators
         for name, calls, total_ns in operator.called_operators
     ]
+    blocks: list[Block] = [operators]
     if called and explanation.subject is Subject.OPERATOR:
         blocks += [Paragraph("It called, with device time below them:"), BulletList(tuple(called))]
     return [Section("In this trace", tuple(blocks))]
@@ -191,17 +309,6 @@ def _absence(explanation: Explanation) -> Text:
         return "This trace holds no launch of it."
     whose = "of this category" if subject is Subject.CATEGORY else "of this file"
     return f"This trace holds no call of an operator {whose}."
-
-
-def _operator_row(operator: OperatorTotal) -> tuple[Text, ...]:
-    return (
-        Code(operator.name),
-        format_count(operator.calls),
-        format_duration(operator.self_device_ns),
-        format_fraction(operator.self_device_fraction),
-        format_duration(operator.total_device_ns),
-        format_count(operator.kernel_launches),
-    )
 
 
 def _kernel_sections(explanation: Explanation) -> list[Section]:
@@ -234,61 +341,60 @@ def _use_facts(use: KernelUse) -> list[tuple[str, Text]]:
         return []
     share = format_fraction(total.fraction)
     text = f"{format_duration(total.total_ns)} in {total.calls:,} launches ({share} of all device time)"
-    facts: list[tuple[str, Text]] = [("Time", text)]
     by: list[Inline] = []
     for operator, part in use.operators:
         by += [", " if by else "", Code(operator) if operator else "no operator", f" ×{part.calls:,}"]
     unattributed = total.calls - sum(part.calls for _, part in use.operators)
     if unattributed:
         by.append(f"{', ' if by else ''}no recorded operator ×{unattributed:,}")
-    return [*facts, ("Launched by", tuple(by))]
+    return [("Time", text), ("Launched by", tuple(by))]
 
 
 def _geometry_table(geometries: tuple[LaunchGeometry, ...]) -> Table:
-    columns = tuple(map(numeric, ("Grid", "Block", "Calls", "Time", "Registers/thread", "Shared memory")))
-    rows = tuple(
-        (
-            format_extent(one.grid),
-            format_extent(one.block),
-            format_count(one.calls),
-            format_duration(one.total_ns),
-            format_count(one.registers_per_thread),
-            "–" if one.shared_memory_bytes is None else f"{one.shared_memory_bytes:,} B",
-        )
-        for one in geometries[:_KERNELS_IN_DETAIL]
+    return table(
+        geometries[:_KERNELS_IN_DETAIL],
+        number("Grid", "grid", format_extent),
+        number("Block", "block", format_extent),
+        number("Calls", "calls"),
+        number("Time", "total_ns"),
+        number("Registers/thread", "registers_per_thread"),
+        number("Shared memory", "shared_memory_bytes", format_bytes_exactly),
     )
-    return Table(columns, rows)
 
 
 def _kernel_table_sections(explanation: Explanation) -> list[Section]:
-    uses = [(use, use.total) for use in explanation.kernels[:_TABLE_ROWS]]
+    uses = explanation.kernels[:_TABLE_ROWS]
     if not uses:
         return []
-    titles = distinct_titles([use.facts for use, _ in uses])
-    rows = tuple(
-        (
-            title,
-            format_count(total.calls),
-            format_duration(total.total_ns),
-            format_fraction(total.fraction),
-            _places(use),
-        )
-        for title, (use, total) in zip(titles, uses, strict=True)
-        if total is not None
+    titles = distinct_titles([use.facts for use in uses])
+    rows = [(title, use) for title, use in zip(titles, uses, strict=True) if use.total is not None]
+    is_shortened = any(below_folder(unit) != unit for use in uses for unit in use.facts.units)
+    kernels = table(
+        rows,
+        identifier("Kernel", lambda row: row[0]),
+        number("Calls", lambda row: format_count(row[1].total.calls)),
+        number("Time", lambda row: format_duration(row[1].total.total_ns)),
+        number("Share", lambda row: format_fraction(row[1].total.fraction)),
+        words("Comes from", lambda row: _places(row[1])),
+        caption=FOLDER_CAPTION if is_shortened else None,
     )
-    columns = (Column("Kernel"), *map(numeric, ("Calls", "Time", "Share")), Column("Comes from"))
-    caption = FOLDER_CAPTION if any(_is_shortened(use) for use, _ in uses) else None
-    return [Section("On the GPU", (Table(columns, rows, caption), *_rest(len(explanation.kernels))))]
+    return [Section("On the GPU", (kernels, *_rest(len(explanation.kernels))))]
 
 
-def _is_shortened(use: KernelUse) -> bool:
-    return any(below_folder(unit) != unit for unit in use.facts.units)
+def distinct_titles(kernels: Sequence[KernelFacts]) -> list[Code]:
+    """A title for each kernel; where several have the same one, their names."""
+    titles = [kernel_title(facts) for facts in kernels]
+    counts = Counter(titles)
+    return [
+        Code(title if counts[title] == 1 else facts.name)
+        for title, facts in zip(titles, kernels, strict=True)
+    ]
 
 
 def _places(use: KernelUse) -> Text:
     units = use.facts.units
     if not units:
-        return use.facts.library or "–"
+        return use.facts.library or UNKNOWN
     return Code(below_folder(units[0])) if len(units) == 1 else f"{len(units)} files"
 
 

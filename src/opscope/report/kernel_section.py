@@ -14,8 +14,8 @@ from opscope.analysis.summary import Summary
 from opscope.model.evidence import Grade
 from opscope.provenance.kernel_names.families import FAMILIES
 from opscope.report.document import Block, Code, CodeBlock, FactList, Inline, Paragraph, Text
-from opscope.report.json_export import from_json_text
-from opscope.report.provenance_section import graded, location_text
+from opscope.report.json_encoding import from_json_text
+from opscope.report.provenance import graded, location_text
 
 __all__ = [
     "improvement_blocks",

@@ -82,7 +82,7 @@ def _(block: Table) -> str:
 
 @_block.register
 def _(block: BarList) -> str:
-    return _block(block.as_table())
+    return _block(block.table)
 
 
 @_block.register

@@ -8,7 +8,9 @@ Nothing here prints: the command line hands the result to a console.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import singledispatch
 
 from rich import box
@@ -20,7 +22,6 @@ from rich.table import Table as Grid
 from rich.text import Text as Words
 
 from opscope.model.finding import Severity
-from opscope.report.column_widths import GAP, column_need, fit_widths
 from opscope.report.document import (
     Align,
     BarList,
@@ -28,6 +29,7 @@ from opscope.report.document import (
     BulletList,
     Code,
     CodeBlock,
+    Column,
     Document,
     FactList,
     FindingList,
@@ -41,11 +43,143 @@ from opscope.report.document import (
     inlines,
     plain,
 )
-from opscope.report.shortening import shorten_distinctly, shorten_middle
 
-__all__ = ["render_terminal"]
+__all__ = [
+    "GAP",
+    "ColumnNeed",
+    "column_need",
+    "fit_widths",
+    "render_terminal",
+    "shorten_distinctly",
+    "shorten_middle",
+]
 
+
+GAP = 2  # blanks between columns
 _SHORTEST_NAME = 16
+_NARROWEST = 4
+
+
+@dataclass(frozen=True)
+class ColumnNeed:
+    """Characters a column takes.
+
+    Args:
+        least: Before its cells suffer; its heading may be wrapped.
+        full: Without any compromise.
+        floor: Where even shortening stops.
+        is_text: It may be widened and wrapped.
+        is_name: It may be shortened.
+    """
+
+    least: int
+    full: int
+    floor: int
+    is_text: bool = False
+    is_name: bool = False
+
+
+def column_need(column: Column, cells: Sequence[Text]) -> ColumnNeed:
+    """What one column of a table needs."""
+    texts = [plain(cell) for cell in cells]
+    longest = max(map(len, texts), default=0)
+    heading = _longest_word(column.title)
+    full = max(longest, len(column.title))
+    floor = max(_NARROWEST, heading)
+    if column.align is Align.RIGHT:
+        return ColumnNeed(max(longest, heading), full, floor)
+    if any(isinstance(part, Code | Link) for cell in cells for part in inlines(cell)):
+        return ColumnNeed(max(min(longest, _SHORTEST_NAME), heading), full, floor, is_text=True, is_name=True)
+    return ColumnNeed(max([heading, *map(_longest_word, texts)]), full, floor, is_text=True)
+
+
+def fit_widths(needs: Sequence[ColumnNeed], available: int) -> list[int]:
+    """Widths of the columns, together at most `available` where that is possible.
+
+    Columns get their `full` width, else at least their `least`. Below that names go first, then texts;
+    numbers never do.
+    """
+    if sum(need.full for need in needs) <= available:
+        return [need.full for need in needs]
+    widths = [need.least for need in needs]
+    spare = available - sum(widths)
+    if spare >= 0:
+        return _widened(needs, widths, spare)
+    for is_name in (True, False):
+        while spare < 0:
+            shrinkable = [
+                i
+                for i, need in enumerate(needs)
+                if need.is_text and need.is_name is is_name and widths[i] > need.floor
+            ]
+            if not shrinkable:
+                break
+            widths[max(shrinkable, key=lambda i: widths[i])] -= 1
+            spare += 1
+    return widths
+
+
+def _widened(needs: Sequence[ColumnNeed], widths: list[int], spare: int) -> list[int]:
+    while spare > 0:
+        growing = [i for i, need in enumerate(needs) if need.is_text and widths[i] < need.full]
+        growing = growing or [i for i, need in enumerate(needs) if widths[i] < need.full]
+        if not growing:
+            break
+        widths[min(growing, key=lambda i: widths[i])] += 1
+        spare -= 1
+    return widths
+
+
+def _longest_word(text: str) -> int:
+    return max(map(len, text.split()), default=0)
+
+
+_ELLIPSIS = "…"
+# Characters kept before the place where two names part, so that it can be recognized.
+_CONTEXT = 6
+
+
+def shorten_middle(text: str, width: int) -> str:
+    """The text in at most `width` characters, its middle replaced by an ellipsis."""
+    if len(text) <= width:
+        return text
+    if width <= 1:
+        return _ELLIPSIS[:width]
+    kept = width - 1
+    head = (kept + 1) // 2
+    return text[:head] + _ELLIPSIS + text[len(text) - (kept - head) :]
+
+
+def shorten_distinctly(names: Sequence[str], width: int) -> list[str]:
+    """Each name in at most `width` characters; different names that would read the same show where they part.
+
+    Kernel names often differ in a tile size in their middle alone.
+    """
+    short = {name: shorten_middle(name, width) for name in names}
+    alike: dict[str, list[str]] = defaultdict(list)
+    for name, text in short.items():
+        alike[text].append(name)
+    for group in alike.values():
+        if len(group) > 1:
+            short.update({name: _shorten_around(name, _common_length(group), width) for name in group})
+    return [short[name] for name in names]
+
+
+def _shorten_around(name: str, parting: int, width: int) -> str:
+    head = width // 3
+    rest = width - head - 2
+    start = max(head, min(parting - _CONTEXT, len(name) - rest))
+    end = start + rest
+    return name[:head] + _ELLIPSIS + name[start:end] + (_ELLIPSIS if end < len(name) else "")
+
+
+def _common_length(names: Sequence[str]) -> int:
+    """Characters that all names start with. Comparing the extremes in sort order is enough."""
+    first, last = min(names), max(names)
+    pairs = zip(first, last, strict=False)
+    return next((index for index, (one, other) in enumerate(pairs) if one != other), len(first))
+
+
 _NAME_STYLE = "cyan"
 _BAR_WIDTH = 24
 _SHORTEST_BAR = 6
@@ -152,7 +286,7 @@ def _(block: Table) -> RenderableType:
 
 @_block.register
 def _(block: BarList) -> RenderableType:
-    return _FittedTable(block.as_table(), [fraction for _, fraction, _ in block.rows])
+    return _FittedTable(block.table, block.fractions)
 
 
 @_block.register

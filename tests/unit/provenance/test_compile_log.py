@@ -13,7 +13,7 @@ import pytest
 from opscope.errors import InputError
 from opscope.model.compiled_graph import CompiledGraph
 from opscope.model.generated_code import parse_graph
-from opscope.provenance.compile_log import read_compile_log
+from opscope.provenance.inductor import read_compile_log
 
 STACKS = {"artifact": {"name": "inductor_provenance_tracking_kernel_stack_traces", "encoding": "json"}}
 NODES = {"artifact": {"name": "inductor_provenance_tracking_node_mappings", "encoding": "json"}}

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from opscope.errors import InputError
-from opscope.provenance import inventory
 from opscope.provenance.binaries.translation_unit import TranslationUnit
-from opscope.provenance.inventory import (
+from opscope.provenance.indexer import inventory
+from opscope.provenance.indexer import units as additions
+from opscope.provenance.indexer.inventory import (
     ReleaseInventory,
     add_library,
     add_operators,
@@ -19,7 +20,7 @@ from opscope.provenance.inventory import (
     label_of_library,
 )
 from opscope.provenance.operators import packaged_table, table_for
-from opscope.provenance.releases import additions, git_version, recognize, release
+from opscope.provenance.releases import git_version, recognize, release
 from opscope.provenance.releases.catalog import forget_tables
 from opscope.provenance.sources import source_index
 

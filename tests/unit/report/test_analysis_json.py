@@ -4,8 +4,8 @@ import json
 from dataclasses import replace
 
 from opscope.analysis.summary import Summary
-from opscope.report.analysis_json import analysis_document
-from opscope.report.json_export import to_json
+from opscope.report.json_encoding import to_json
+from opscope.report.summary_json import analysis_document
 
 
 def test_the_document_of_analyze(summary: Summary) -> None:

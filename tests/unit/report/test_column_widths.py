@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from opscope.report.column_widths import column_need, fit_widths
 from opscope.report.document import Align, Code, Column
-from opscope.report.shortening import shorten_distinctly, shorten_middle
+from opscope.report.terminal import column_need, fit_widths, shorten_distinctly, shorten_middle
 
 NUMBER = column_need(Column("Self time", Align.RIGHT), ["1.00 ms"])
 NAME = column_need(Column("Kernel"), [Code("k" * 50)])

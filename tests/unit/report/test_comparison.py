@@ -24,19 +24,19 @@ from opscope.model.benchmark import (
 from opscope.model.comparison import FailOn, Presence, SessionComparison, TimeChange
 from opscope.model.environment import Environment
 from opscope.model.measurement import Clock
-from opscope.report.benchmark_comparison import benchmark_comparison_document
-from opscope.report.comparison_cells import (
+from opscope.report.comparison import (
+    benchmark_comparison_document,
+    comparison_document,
     count_text,
     difference_text,
     measured_text,
     ratio_cell,
     ratio_words,
+    session_comparison_document,
 )
-from opscope.report.comparison_json import comparison_document
 from opscope.report.document import Document, Strong
-from opscope.report.json_export import to_json
+from opscope.report.json_encoding import to_json
 from opscope.report.markdown import render_markdown
-from opscope.report.session_comparison import session_comparison_document
 from opscope.report.terminal import render_terminal
 from opscope.testing import TraceBuilder
 

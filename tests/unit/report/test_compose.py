@@ -7,7 +7,7 @@ from opscope.analysis.summary import Summary
 from opscope.model.environment import Environment
 from opscope.model.finding import Finding, Severity
 from opscope.model.measurement import Latency
-from opscope.report.compose import analysis_report, configuration_report, overview_document
+from opscope.report.analysis import analysis_report, configuration_report, overview_document
 from opscope.report.document import Section
 from opscope.report.markdown import render_markdown
 

@@ -16,9 +16,9 @@ from opscope.model.location import SourceLocation
 from opscope.model.session import Session
 from opscope.report.document import Document, FactList, Section, Table, plain
 from opscope.report.explanation import explanation_document
-from opscope.report.explanation_json import explanation_json
-from opscope.report.json_export import to_json
+from opscope.report.json_encoding import to_json
 from opscope.report.markdown import render_markdown
+from opscope.report.summary_json import explanation_json
 from opscope.report.terminal import render_terminal
 
 

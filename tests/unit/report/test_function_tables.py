@@ -4,7 +4,7 @@ from opscope.analysis.provenance import NativeFunctionUse
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.report.document import Link, Table, plain
-from opscope.report.function_tables import file_functions, operator_functions
+from opscope.report.explanation import file_functions, operator_functions
 
 NATIVE = "aten/src/ATen/native"
 

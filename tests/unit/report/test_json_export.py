@@ -8,7 +8,7 @@ import pytest
 
 from opscope.errors import InputError
 from opscope.model.files import write_text
-from opscope.report.json_export import to_json, to_json_line, write_json
+from opscope.report.json_encoding import to_json, to_json_line, write_json
 
 
 def test_what_is_no_number_becomes_null() -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from opscope.analysis.kernel_titles import kernel_title
 from opscope.analysis.launch_quality import ExplainedLaunch
 from opscope.analysis.parallelism import Heading, LaunchExplanation, Statement
 from opscope.analysis.provenance import KernelFacts
@@ -12,13 +13,13 @@ from opscope.analysis.totals import LaunchGeometry
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.report.document import Code, FactList, Paragraph, Text, plain
+from opscope.report.explanation import distinct_titles
 from opscope.report.kernel_section import (
     kernel_facts,
     kernel_meaning,
     launch_blocks,
     launch_records,
 )
-from opscope.report.kernel_title import distinct_titles, kernel_title
 
 FUNCTOR = "at::native::(anonymous namespace)::pow_impl"
 POW = KernelFacts(

@@ -36,11 +36,10 @@ from opscope.hardware.limits import DeviceLimits, Limit, LimitEvidence
 from opscope.model.environment import Environment
 from opscope.model.finding import Finding, Severity
 from opscope.model.measurement import Latency
-from opscope.report.analysis_json import analysis_document
-from opscope.report.compose import analysis_report, overview_document
-from opscope.report.json_export import to_json
+from opscope.report.analysis import analysis_report, overview_document
+from opscope.report.json_encoding import to_json
 from opscope.report.markdown import render_markdown
-from opscope.report.stats_json import stats_document
+from opscope.report.summary_json import analysis_document, stats_document
 
 ADDMM = Roofline(
     device_ns=6_000_000, costed_ns=6_000_000, flop_count=240_000_000_000, min_bytes=60_000_000,

@@ -13,10 +13,9 @@ from opscope.analysis.counters.analyze import analyze_counters
 from opscope.analysis.counters.values import CountedKernel, CounterAnalysis, Match, RecordedCall
 from opscope.provenance.kernel_names import decode
 from opscope.report.document import Document
-from opscope.report.json_export import to_json
+from opscope.report.json_encoding import to_json
 from opscope.report.markdown import render_markdown
-from opscope.report.ncu_json import ncu_json
-from opscope.report.ncu_report import ncu_document
+from opscope.report.ncu import ncu_document, ncu_json
 from opscope.toolchain.ncu.container import Process
 from opscope.toolchain.ncu.metrics import QUANTITIES, Quantity
 from opscope.toolchain.ncu.reading import read_report

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from opscope.analysis.compiled_file import CompiledFile, examine_compilation
 from opscope.kernels.ptxas_report import FunctionUse
-from opscope.report.json_export import to_json
+from opscope.report.json_encoding import to_json
 from opscope.report.markdown import render_markdown
-from opscope.report.nvcc_json import nvcc_json
-from opscope.report.nvcc_report import NvccCode, nvcc_document
+from opscope.report.nvcc import NvccCode, nvcc_document, nvcc_json
 from opscope.toolchain.nvcc.command import Product
 from opscope.toolchain.nvcc.compiler import Nvcc
 from opscope.toolchain.nvcc.targets import Target

@@ -10,7 +10,7 @@ from opscope.analysis.program.values import LineKind, LineTotal, ModuleTotal, Pr
 from opscope.analysis.summary import Summary
 from opscope.report.document import Document, Table, plain
 from opscope.report.markdown import render_markdown
-from opscope.report.program_section import has_program, module_blocks, program_sections, recording_hint
+from opscope.report.program import has_program, module_blocks, program_sections, recording_hint
 
 
 def module(path: str, class_name: str, depth: int, total_ns: int, own_ns: int = 0) -> ModuleTotal:

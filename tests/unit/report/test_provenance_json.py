@@ -10,9 +10,8 @@ import pytest
 
 import opscope
 from opscope.analysis.summary import Summary
-from opscope.report.analysis_json import analysis_document
-from opscope.report.json_export import to_json
-from opscope.report.stats_json import stats_document
+from opscope.report.json_encoding import to_json
+from opscope.report.summary_json import analysis_document, stats_document
 
 DECODED = {"library", "family", "tensor_core", "architecture", "template_arguments", "grades"}
 SOURCE = {"unit", "units", "file", "line", "end_line", "url", "grade", "file_grade", "line_grade"}

@@ -11,10 +11,10 @@ from opscope.analysis.provenance import NativeFunctionUse
 from opscope.analysis.summary import Summary
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
-from opscope.report.compose import analysis_report
+from opscope.report.analysis import analysis_report
 from opscope.report.document import Link, Text, inlines, plain
 from opscope.report.markdown import render_markdown
-from opscope.report.provenance_section import (
+from opscope.report.provenance import (
     accuracy_blocks,
     function_facts,
     location_text,

@@ -3,7 +3,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 from opscope.report.document import Align, Code, FactList, Table
-from opscope.report.query_result import query_document
+from opscope.report.tables import query_document
 
 
 def test_null_is_a_dash_and_numbers_stand_right() -> None:

@@ -8,8 +8,8 @@ import pytest
 from opscope.analysis.summary import Summary
 from opscope.model.environment import Environment
 from opscope.model.measurement import Latency
-from opscope.report.json_export import to_json
-from opscope.report.stats_json import stats_document
+from opscope.report.json_encoding import to_json
+from opscope.report.summary_json import stats_document
 
 OPERATOR_WORDS = """
 name overload cuda_time_total_ms self_cuda_time_ms cpu_time_total_ms self_cpu_time_ms calls cuda_time_fraction

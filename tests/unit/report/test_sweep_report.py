@@ -3,8 +3,8 @@ from __future__ import annotations
 from opscope.analysis.summary import Summary
 from opscope.model.measurement import Latency
 from opscope.report.markdown import render_markdown
-from opscope.report.stats_json import stats_document
-from opscope.report.sweep_report import SweepEntry, sweep_document, sweep_report
+from opscope.report.summary_json import stats_document
+from opscope.report.sweep import SweepEntry, sweep_document, sweep_report
 
 
 def entries(summary: Summary, config: dict[str, object], latency: Latency | None) -> list[SweepEntry]:

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from opscope.analysis.summary import Summary
-from opscope.report.compose import analysis_report, overview_document
+from opscope.report.analysis import analysis_report, overview_document
 from opscope.report.document import (
     Align,
     BulletList,

@@ -21,7 +21,7 @@ from opscope.provenance.operators import (
     resolve,
     table_for,
 )
-from opscope.provenance.operators.native_function import schema_of
+from opscope.provenance.operators.schema import schema_of
 
 __all__ = ["without_stack"]
 

@@ -10,8 +10,14 @@ from opscope.provenance.binaries.library import (
     cached_library,
     read_library,
 )
-from opscope.provenance.binaries.process import KernelOrigin, mapped_libraries, units_of_process
-from opscope.provenance.binaries.vendor import vendor_libraries, vendor_of, vendor_of_file
+from opscope.provenance.binaries.process import (
+    KernelOrigin,
+    mapped_libraries,
+    units_of_process,
+    vendor_libraries,
+    vendor_of,
+    vendor_of_file,
+)
 
 __all__ = [
     "KernelOrigin",

@@ -26,18 +26,6 @@ from numpy.typing import NDArray
 
 from opscope.errors import InputError
 
-__all__ = [
-    "ElfFile",
-    "LoadedBytes",
-    "Machine",
-    "Section",
-    "SectionKind",
-    "SymbolBinding",
-    "SymbolKind",
-    "Table",
-    "open_elf",
-]
-
 Table = NDArray[Any]
 """A structured array: one row per symbol, section or relocation, columns as in the file."""
 

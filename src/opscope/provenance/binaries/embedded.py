@@ -1,4 +1,20 @@
-"""Kernel -> translation unit from the device code alone: for libraries without symbols or not for x86-64.
+"""[cubin] Names in one piece of device code: its kernels, and the units its internal names belong to.
+
+Source: a cubin is an ELF file whose kernels are functions with flag 0x10 in `st_other`, as observed in the
+cubins of CUDA 11.8 to 13.0 (`cuobjdump -elf` shows it as STO_CUDA_ENTRY); PTX ISA, `.entry`.
+
+[fatbin] Device code embedded in a library: containers, and in each the code of one unit for several architectures.
+
+A container is what nvcc makes of one translation unit; its entries are cubins (ELF files) and PTX (text),
+mostly compressed. All architectures hold the same kernels, but for a few that older ones lack, so one is
+enough: per container the one with the most entries, of several the one most frequent in the library, then
+the newest. Everything a file claims is bounded before it is believed: entries, the size of one, and the sum
+of all.
+
+Source: the format is undocumented. Field order and flags as observed in the libraries of CUDA 11.8 to 13.0,
+and as described by the public readers n-eiling/cuda-fatbin-decompression and jiegec/fatbinary.
+
+[embedded] Kernel -> translation unit from the device code alone: for libraries without symbols or not for x86-64.
 
 A container holds the kernels of one unit, and the internal names in it tell which. Relocatable device code
 is the exception: the linker joins units into one container, and the separate ones remain beside it.
@@ -6,17 +22,17 @@ is the exception: the linker joins units into one container, and the separate on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+import struct
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
-from opscope.provenance.binaries.cubin import DeviceNames, cubin_names, ptx_names
-from opscope.provenance.binaries.elf import ElfFile, Section, SectionKind
-from opscope.provenance.binaries.fatbin import (
-    DeviceCode,
-    DeviceCodeReader,
-    EntryKind,
-    containers,
-    most_telling,
-)
+import lz4.block
+import numpy as np
+import zstandard
+
+from opscope.provenance.binaries.elf import ElfFile, Section, SectionKind, SymbolKind
 from opscope.provenance.binaries.translation_unit import (
     InternalName,
     TranslationUnit,
@@ -25,7 +41,214 @@ from opscope.provenance.binaries.translation_unit import (
     named_unit,
 )
 
-__all__ = ["embedded_kernels", "holds_device_code"]
+# ---- cubin
+
+_KERNEL_FLAG = 0x10
+_PTX_ENTRY = re.compile(rb"\.entry\s+([A-Za-z_$%][\w$]*)", re.ASCII)
+
+
+@dataclass(frozen=True)
+class DeviceNames:
+    """Mangled names of kernels, and the units named."""
+
+    kernels: frozenset[str]
+    units: frozenset[InternalName]
+
+
+def cubin_names(elf: ElfFile) -> DeviceNames:
+    """The names in a cubin.
+
+    Raises:
+        InputError: Its tables point outside of it.
+    """
+    kernels: set[str] = set()
+    units: set[InternalName] = set()
+    for index in np.flatnonzero(elf.section_table["kind"] == SectionKind.SYMBOLS).tolist():
+        table = elf.section(index)
+        symbols = elf.symbols(table)
+        names = elf.content(elf.section(table.link))
+        is_function = (symbols["info"] & 15) == SymbolKind.FUNCTION
+        is_kernel = is_function & ((symbols["other"] & _KERNEL_FLAG) != 0)
+        kernels.update(
+            elf.string_in(names, name).decode("utf-8", "replace")
+            for name in symbols["name"][is_kernel].tolist()
+        )
+        units |= internal_names(names)
+    return DeviceNames(frozenset(kernels), frozenset(units))
+
+
+def ptx_names(text: bytes) -> DeviceNames:
+    """The names in PTX."""
+    kernels = frozenset(name.decode() for name in _PTX_ENTRY.findall(text))
+    return DeviceNames(kernels, frozenset(internal_names(text)))
+
+
+# ---- fatbin
+
+_MAGIC = 0xBA55ED50
+_MAGIC_BYTES = struct.pack("<I", _MAGIC)
+# magic, version, header size, size of the entries
+_CONTAINER = struct.Struct("<IHHQ")
+# kind, version, header size, padded payload size, compressed size, options, minor, major, architecture, name,
+# name size, flags, unused, uncompressed size
+_ENTRY = struct.Struct("<HHIQIIHHIIIQQQ")
+_FLAG_LZ4 = 0x2000
+_FLAG_ZSTANDARD = 0x8000
+
+# The most seen: 8,500 containers and entries in a library and 134 MB for one entry; in total, for one
+# architecture, 1.1 GB or four times the stored size of all.
+_MOST_ENTRIES = 1 << 16
+_LARGEST_CODE_BYTES = 512 << 20
+_LARGEST_TOTAL_BYTES = 8 << 30
+_LARGEST_RATIO = 16
+_LEAST_TOTAL_BYTES = 64 << 20
+_FIRST_WINDOW_BYTES, _WINDOW_BYTES = 64, 1 << 20
+
+
+class EntryKind:
+    """What an entry holds."""
+
+    PTX = 1
+    CUBIN = 2
+
+
+@dataclass(frozen=True)
+class DeviceCode:
+    """One entry of a container.
+
+    Args:
+        container: Byte at which its container begins; its identity within the file.
+        kind: `EntryKind`.
+        architecture: Compute capability times ten, 90 for sm_90 and sm_90a.
+        flags: As in the file.
+        offset: Byte at which the stored code begins.
+        stored_bytes: Its size in the file.
+        code_bytes: Its size uncompressed.
+    """
+
+    container: int
+    kind: int
+    architecture: int
+    flags: int
+    offset: int
+    stored_bytes: int
+    code_bytes: int
+
+
+def containers(elf: ElfFile, section: Section) -> Iterator[list[DeviceCode]]:
+    """The entries of each container of a section, in file order.
+
+    Raises:
+        InputError: A container or entry reaches beyond what holds it, or there are far too many.
+    """
+    position, end, count = section.offset, section.offset + section.size_bytes, 0
+    while (position := _next_container(elf, position, end)) < end:
+        _, _, header_bytes, size = _CONTAINER.unpack(elf.read(position, _CONTAINER.size, "a container"))
+        start = position + header_bytes
+        if header_bytes < _CONTAINER.size or start + size > end:
+            elf.fail("a container of device code reaches beyond its section", position)
+        entries = list(_entries(elf, position, start, start + size))
+        count += 1 + len(entries)
+        if count > _MOST_ENTRIES:
+            elf.fail(f"more than {_MOST_ENTRIES} pieces of device code", position)
+        yield entries
+        position = start + size
+
+
+def _next_container(elf: ElfFile, position: int, end: int) -> int:
+    """Where the next container begins; `end` if none does. Between containers lies padding of any size."""
+    window_bytes = _FIRST_WINDOW_BYTES
+    while position + _CONTAINER.size <= end:
+        window = elf.read(position, min(window_bytes, end - position), "device code")
+        found = window.find(_MAGIC_BYTES)
+        if found >= 0:
+            return position + found if position + found + _CONTAINER.size <= end else end
+        position += max(len(window) - len(_MAGIC_BYTES) + 1, 1)
+        window_bytes = _WINDOW_BYTES
+    return end
+
+
+def _entries(elf: ElfFile, container: int, position: int, end: int) -> Iterator[DeviceCode]:
+    for _ in range(_MOST_ENTRIES):
+        if position + _ENTRY.size > end:
+            return
+        header = _ENTRY.unpack(elf.read(position, _ENTRY.size, "device code"))
+        kind, _, header_bytes, padded_bytes, compressed_bytes = header[:5]
+        architecture, flags, code_bytes = header[8], header[11], header[13]
+        stored_bytes = compressed_bytes if flags & (_FLAG_LZ4 | _FLAG_ZSTANDARD) else padded_bytes
+        is_within = position + header_bytes + padded_bytes <= end and stored_bytes <= padded_bytes
+        if header_bytes < _ENTRY.size or not is_within:
+            elf.fail("device code reaches beyond its container", position)
+        yield DeviceCode(
+            container, kind, architecture, flags, position + header_bytes, stored_bytes,
+            code_bytes if flags & (_FLAG_LZ4 | _FLAG_ZSTANDARD) else stored_bytes,
+        )  # fmt: skip
+        position += header_bytes + padded_bytes
+
+
+def most_telling(found: Iterable[Sequence[DeviceCode]]) -> Iterator[list[DeviceCode]]:
+    """Of each container the entries of one architecture: cubins where there are any, else PTX."""
+    kept = [
+        [code for code in entries if code.kind == kind]
+        for entries in found
+        if (kind := _kind_to_read(entries)) is not None
+    ]
+    frequency = Counter(code.architecture for entries in kept for code in entries)
+    for entries in kept:
+        here = Counter(code.architecture for code in entries)
+        chosen = max(
+            here, key=lambda architecture: (here[architecture], frequency[architecture], architecture)
+        )
+        yield [code for code in entries if code.architecture == chosen]
+
+
+def _kind_to_read(entries: Sequence[DeviceCode]) -> int | None:
+    kinds = {code.kind for code in entries}
+    return next((kind for kind in (EntryKind.CUBIN, EntryKind.PTX) if kind in kinds), None)
+
+
+class DeviceCodeReader:
+    """Uncompresses entries of one file, up to a total that follows from the size of their sections."""
+
+    def __init__(self, elf: ElfFile, sections: Iterable[Section]) -> None:
+        self._elf = elf
+        self._zstandard = zstandard.ZstdDecompressor()
+        stored_bytes = sum(section.size_bytes for section in sections)
+        self._bytes_left = min(max(stored_bytes * _LARGEST_RATIO, _LEAST_TOTAL_BYTES), _LARGEST_TOTAL_BYTES)
+
+    def read(self, code: DeviceCode) -> bytes:
+        """The code, uncompressed.
+
+        Raises:
+            InputError: It does not uncompress to what its header says, or claims far too much.
+        """
+        self._bytes_left -= code.code_bytes
+        if code.code_bytes > _LARGEST_CODE_BYTES or self._bytes_left < 0:
+            self._elf.fail(f"device code claims {code.code_bytes} bytes uncompressed", code.offset)
+        stored = self._elf.read(code.offset, code.stored_bytes, "device code")
+        if code.flags & _FLAG_ZSTANDARD:
+            return self._from_zstandard(stored, code)
+        if code.flags & _FLAG_LZ4:
+            return self._from_lz4(stored, code)
+        return stored
+
+    def _from_lz4(self, stored: bytes, code: DeviceCode) -> bytes:
+        try:
+            return bytes(lz4.block.decompress(stored, uncompressed_size=code.code_bytes))
+        except (lz4.block.LZ4BlockError, ValueError, MemoryError) as error:
+            self._elf.fail(f"device code cannot be uncompressed ({error})", code.offset)
+
+    def _from_zstandard(self, stored: bytes, code: DeviceCode) -> bytes:
+        try:
+            # The size in the frame would be allocated whatever the limit says.
+            if zstandard.frame_content_size(stored) > code.code_bytes:
+                self._elf.fail("device code is larger than its header says", code.offset)
+            return bytes(self._zstandard.decompress(stored, max_output_size=code.code_bytes))
+        except (zstandard.ZstdError, MemoryError) as error:
+            self._elf.fail(f"device code cannot be uncompressed ({error})", code.offset)
+
+
+# ---- embedded
 
 # Code whose units are apart, and code as it is loaded.
 _SECTIONS = ("__nv_relfatbin", ".nv_fatbin")

@@ -1,22 +1,71 @@
-"""Kernels of the libraries that are mapped into this process: custom extensions, PyTorch and what it links.
+"""[vendor] Which of NVIDIA's libraries a kernel belongs to: by membership in the libraries at hand, never by its name.
+
+Kernels built while a program runs (nvjet, cuDNN's generated ones, NVRTC) are in no library's file.
+
+[process] Kernels of the libraries that are mapped into this process: custom extensions, PyTorch and what it links.
 
 Linux only; elsewhere nothing is found. Libraries are looked through in rounds: those that tell the unit of a
 kernel first, the vendors' only for names no other has.
+
+[local_libraries] The libraries of the torch installed here, as evidence for traces that this very build made.
+
+Read when a kernel is first asked for, and kept in the cache; an installation without CUDA has none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from opscope.errors import InputError
 from opscope.provenance.binaries.elf import open_elf
 from opscope.provenance.binaries.embedded import holds_device_code
 from opscope.provenance.binaries.library import LibraryKernels, TranslationUnit, cached_library
-from opscope.provenance.binaries.vendor import vendor_of_file
+from opscope.provenance.installation import package_folders
 
-__all__ = ["KernelOrigin", "mapped_libraries", "units_of_process"]
+# ---- vendor
+
+_FILE = re.compile(r"lib(?P<stem>[A-Za-z0-9]+)(?:_[A-Za-z0-9_]+)?(?:-[0-9a-f]+)?\.so(?:\.\d+)*")
+_VENDORS = {
+    stem.lower(): stem
+    for stem in (
+        "cublas", "cublasLt", "cudnn", "cufft", "cufftMp", "curand", "cusolver", "cusolverMg", "cusparse",
+        "cusparseLt", "cutensor", "nccl", "nvjpeg", "nvshmem",
+    )
+}  # fmt: skip
+
+
+def vendor_of_file(path: Path | str) -> str | None:
+    """The vendor library a file is part of, by its name (`cudnn` of `libcudnn_ops.so.9`); None for others."""
+    match = _FILE.fullmatch(Path(path).name)
+    return _VENDORS.get(match["stem"].lower()) if match else None
+
+
+def vendor_libraries(paths: Iterable[Path]) -> tuple[Path, ...]:
+    """The vendor libraries among these files and, directly in them, folders; sorted."""
+    files = (file for path in paths for file in (path.iterdir() if path.is_dir() else (path,)))
+    return tuple(sorted(file for file in files if vendor_of_file(file) is not None))
+
+
+def vendor_of(name: str, libraries: Sequence[LibraryKernels]) -> str | None:
+    """The vendor library a kernel belongs to.
+
+    Args:
+        name: Demangled, as Kineto writes it, or mangled.
+        libraries: Libraries at hand; those of others than the vendor are passed over.
+
+    Returns:
+        `cublas`, `cudnn` and so on; None if none of the libraries has the kernel, or two vendors' have.
+    """
+    vendors = {vendor_of_file(library.path) for library in libraries if name in library}
+    vendors.discard(None)
+    return vendors.pop() if len(vendors) == 1 else None
+
+
+# ---- process
 
 _MAPS = Path("/proc/self/maps")
 
@@ -108,3 +157,52 @@ def _origins(names: Iterable[str], libraries: Iterable[LibraryKernels]) -> dict[
             file = Path(library.path).name
             origins[name] = KernelOrigin(file, library.build_id, library.units_of(name))
     return origins
+
+
+# ---- local_libraries
+
+_TORCH_LIBRARIES = ("libtorch_cuda.so", "libtorch_cuda_linalg.so", "libtorch_hip.so")
+
+
+class LocalLibraries:
+    """Kernels of some libraries, torch's own before its vendors'.
+
+    Args:
+        torch: PyTorch's libraries.
+        vendors: cuBLAS and others; read only for kernels that PyTorch's do not hold.
+    """
+
+    def __init__(self, torch: Sequence[Path] = (), vendors: Sequence[Path] = ()) -> None:
+        self._torch_paths = torch
+        self._vendor_paths = vendors
+
+    def holding(self, name: str) -> LibraryKernels | None:
+        """The only library that holds a kernel of this name; None if none or several do."""
+        found = [library for library in self._torch if name in library]
+        found = found or [library for library in self._vendors if name in library]
+        return found[0] if len(found) == 1 else None
+
+    @cached_property
+    def _torch(self) -> tuple[LibraryKernels, ...]:
+        return tuple(_local_libraries_read(self._torch_paths))
+
+    @cached_property
+    def _vendors(self) -> tuple[LibraryKernels, ...]:
+        return tuple(_local_libraries_read(self._vendor_paths))
+
+
+def installed_libraries() -> LocalLibraries:
+    """Those of the torch that this Python would import, found without importing it."""
+    folders = package_folders("torch")
+    torch = [folder / "lib" / name for folder in folders for name in _TORCH_LIBRARIES]
+    # The wheels of NVIDIA lie beside torch's: nvidia/cublas/lib, or nvidia/cu13/lib.
+    vendors = [lib for folder in folders for lib in sorted(folder.parent.glob("nvidia/*/lib"))]
+    return LocalLibraries([path for path in torch if path.is_file()], vendor_libraries(vendors))
+
+
+def _local_libraries_read(paths: Iterable[Path]) -> Iterator[LibraryKernels]:
+    for path in paths:
+        try:
+            yield cached_library(path)
+        except InputError:  # without device code: cuBLAS' host-only parts, stubs
+            continue

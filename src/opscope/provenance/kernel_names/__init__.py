@@ -5,19 +5,16 @@ All of them are pure, never raise and take time linear in the length of the name
 of provenance.
 """
 
-from opscope.provenance.kernel_names.cxx_entities import owners
-from opscope.provenance.kernel_names.cxx_name import function_of, template_arguments
+from opscope.provenance.kernel_names.cxx_name import function_of, owners, template_arguments
 from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
 from opscope.provenance.kernel_names.decoder import decode
-from opscope.provenance.kernel_names.families import FAMILIES, Family, category_of_family, family
+from opscope.provenance.kernel_names.families import FAMILIES, Family
 
 __all__ = [
     "FAMILIES",
     "DecodedKernel",
     "Family",
-    "category_of_family",
     "decode",
-    "family",
     "function_of",
     "owners",
     "template_arguments",

@@ -9,20 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import Any
 
-from opscope.provenance.kernel_names.aten_types import INDEX_FIRST, INTEGER_DATA, TYPE_POSITIONS
-from opscope.provenance.kernel_names.cxx_entities import entities
-from opscope.provenance.kernel_names.cxx_name import CxxName, last_part, without_module
-from opscope.provenance.kernel_names.decoded_kernel import Reading
-from opscope.provenance.kernel_names.element_types import FLOATING, element_type
-from opscope.provenance.kernel_names.words import FamilyRules, direction_of
+from opscope.provenance.kernel_names.cxx_name import CxxName, entities, last_part, without_module
+from opscope.provenance.kernel_names.decoded_kernel import Reading, integer
+from opscope.provenance.kernel_names.families import direction_of, family_by_rules
+from opscope.provenance.kernel_names.vocabulary import FLOATING, element_type, type_positions, words
+from opscope.provenance.packaged import lazy_pattern
 
-__all__ = ["read_aten"]
-
-_LIBRARY = "aten"
-_FUNCTIONS = FamilyRules("aten_function")
-_FUNCTORS = FamilyRules("aten_functor")
 _QUALIFIED = r"(?:\(anonymous namespace\)|[A-Za-z_]\w*)(?:::(?:\(anonymous namespace\)|[A-Za-z_]\w*))*"
 # Classes and launchers that only pass another functor on, with the element types they are given before it.
 _ELEMENT = r"(?:c10::complex<[\w:]+>|(?:c10::)?\w+(?: \w+)*)"
@@ -30,18 +25,18 @@ _WRAPPER = (
     r"(?:[\w:()]|\(anonymous namespace\))*?\b(?:gpu_kernel_impl(?:_nocast)?|[AB]UnaryFunctor|BinaryFunctor"
     rf"|func_wrapper_t|ReduceOp|CUDAKernelLauncher|gpu_index_kernel|cuda_take_put_kernel)<(?:{_ELEMENT}, )*"
 )
-_FUNCTOR = re.compile(rf"(?P<wrappers>(?:{_WRAPPER})*)(?P<name>{_QUALIFIED})")
-_DISTRIBUTION = re.compile(rf"(?<![\w:]){_QUALIFIED}(?<=_kernel)(?=<|\()")
-_FIRST_ARGUMENT = re.compile(r"<((?:[\w:]|<[\w:]+>| )+)[,>]")
-_LAMBDA_PARAMETERS = re.compile(r"\{lambda\(([^()]+)\)")
+_FUNCTOR = lazy_pattern(rf"(?P<wrappers>(?:{_WRAPPER})*)(?P<name>{_QUALIFIED})")
+_DISTRIBUTION = lazy_pattern(rf"(?<![\w:]){_QUALIFIED}(?<=_kernel)(?=<|\()")
+_FIRST_ARGUMENT = lazy_pattern(r"<((?:[\w:]|<[\w:]+>| )+)[,>]")
+_LAMBDA_PARAMETERS = lazy_pattern(r"\{lambda\(([^()]+)\)")
 _ARGUMENTS = r"(?:<[^<>()]*(?:<[^<>()]*>[^<>()]*)*>)?"
-_OWNS_LAMBDA = re.compile(rf"{_ARGUMENTS}(?:::operator\(\))?{_ARGUMENTS}\(")
-_SCATTER_GATHER = re.compile(r"_cuda_scatter_gather_internal_kernel<(\w+), ([\w:]+(?:<[\w:]+>)?)")
-_OPERATION_NOISE = re.compile(
+_OWNS_LAMBDA = lazy_pattern(rf"{_ARGUMENTS}(?:::operator\(\))?{_ARGUMENTS}\(")
+_SCATTER_GATHER = lazy_pattern(r"_cuda_scatter_gather_internal_kernel<(\w+), ([\w:]+(?:<[\w:]+>)?)")
+_OPERATION_NOISE = lazy_pattern(
     r"^CUDAFunctor(?:OnSelf|OnOther)?_|^launch_|(?:_?(?:CUDA)?Kernel(?:Impl)?(?:Internal)?|Functor|Ops?"
     r"|_functor|_impl|_cuda|_kernel|_out|_internal)+_?$"
 )
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_CAMEL = lazy_pattern(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def read_aten(cxx: CxxName, last: str) -> Reading | None:
@@ -57,40 +52,47 @@ def read_aten(cxx: CxxName, last: str) -> Reading | None:
     family = _family(cxx, last)
     if family is None:
         return None
-    reading = Reading({"library": _LIBRARY, "family": family, "direction": direction_of(last)})
+    reading = _reading(family=family, direction=direction_of(last))
     _read_types(cxx, last, reading)
     _read_details(cxx, last, reading)
     return reading
 
 
+def _reading(**stated: Any) -> Reading:
+    return Reading({"library": "aten", **stated})
+
+
 def _family(cxx: CxxName, last: str) -> str | None:
-    function = cxx.function or ""
-    if "::native::internal::" in function:
+    if "::native::internal::" in (cxx.function or ""):
         return "unique"
     if last == "RowwiseMomentsCUDAKernel":
         return "group_norm" if len(cxx.template_arguments) == 1 else "layer_norm"
-    return _FUNCTIONS.find(last)
+    return family_by_rules("aten_function", last)
 
 
 def _read_types(cxx: CxxName, last: str, reading: Reading) -> None:
     """Types by position in the template; elsewhere the first two floating ones are data and accumulator."""
     arguments = cxx.template_arguments
-    positions = TYPE_POSITIONS.get(last)
+    positions = type_positions(last)
     if positions is not None:
-        for position, field in positions.items():
+        for field, position in positions.items():
             if position < len(arguments):
                 reading.stated[field] = element_type(arguments[position])
         return
-    if last in INDEX_FIRST:
+    if last in words("index_first"):
         return
     floating = [kind for argument in arguments[:8] if (kind := element_type(argument)) in FLOATING]
     if floating:
         reading.stated["operand_type"] = floating[0]
         if len(floating) > 1:
             reading.inferred["accumulator_type"] = floating[1]
-    elif last in INTEGER_DATA:
+    elif last in words("integer_data"):
         first = next((argument for argument in arguments if not argument.lstrip("-").isdigit()), "")
         reading.stated["operand_type"] = element_type(first)
+
+
+# Position of the elements of one vector.
+_VECTOR_WIDTHS = {"CatArrayBatchedCopy_vectorized": 6, "fused_dropout_kernel_vec": 4}
 
 
 def _read_details(cxx: CxxName, last: str, reading: Reading) -> None:
@@ -98,34 +100,34 @@ def _read_details(cxx: CxxName, last: str, reading: Reading) -> None:
     arguments = cxx.template_arguments
     position = _VECTOR_WIDTHS.get(last)
     if position is not None and len(arguments) > position:
-        reading.stated.update(variant="vectorized", vector_width=_integer(arguments[position]))
-    if reading.stated["family"] == "layer_norm":
-        flag = arguments[-1] if len(arguments) in (3, 8) else "false"
-        if flag in ("true", "(bool)1"):
-            reading.inferred["family"] = "rms_norm"
-            del reading.stated["family"]
-
-
-# Position of the elements of one vector.
-_VECTOR_WIDTHS = {"CatArrayBatchedCopy_vectorized": 6, "fused_dropout_kernel_vec": 4}
+        reading.stated.update(variant="vectorized", vector_width=integer(arguments[position]))
+    has_flag = reading.stated["family"] == "layer_norm" and len(arguments) in (3, 8)
+    if has_flag and arguments[-1] in ("true", "(bool)1"):
+        reading.inferred["family"] = "rms_norm"
+        del reading.stated["family"]
 
 
 # Generic kernels: how each is given its functor.
 
 
-def _elementwise(variant: str, position: int) -> Callable[[CxxName], Reading]:
-    def read(cxx: CxxName) -> Reading:
-        arguments = cxx.template_arguments
-        reading = Reading({"library": _LIBRARY, "family": "elementwise", "variant": variant})
-        if len(arguments) <= position:
-            return reading
-        if variant == "vectorized":
-            reading.stated["vector_width"] = _integer(arguments[0])
-        casts = variant == "unrolled" and any("WithCast<" in argument for argument in arguments)
-        _read_functor(arguments[position], reading, types_are_data=not casts)
+def _elementwise(variant: str, position: int, cxx: CxxName) -> Reading:
+    arguments = cxx.template_arguments
+    reading = _reading(family="elementwise", variant=variant)
+    if len(arguments) <= position:
         return reading
+    if variant == "vectorized":
+        reading.stated["vector_width"] = integer(arguments[0])
+    casts = variant == "unrolled" and any("WithCast<" in argument for argument in arguments)
+    _read_functor(arguments[position], reading, types_are_data=not casts)
+    return reading
 
-    return read
+
+def _indexed(family: str, position: int, cxx: CxxName) -> Reading:
+    """Kernels that give their lambda an index: its parameter says nothing of the data."""
+    reading = _reading(family=family)
+    if len(cxx.template_arguments) > position:
+        _read_functor(cxx.template_arguments[position], reading, types_are_data=False)
+    return reading
 
 
 def _read_functor(argument: str, reading: Reading, *, types_are_data: bool = True) -> None:
@@ -138,7 +140,7 @@ def _read_functor(argument: str, reading: Reading, *, types_are_data: bool = Tru
         return
     stated = reading.stated
     stated.update(functor=functor, operation=_operation(last), direction=_backward(last))
-    family = _FUNCTORS.find(last)
+    family = family_by_rules("aten_functor", last)
     if family is not None:
         stated["family"] = family
     if types_are_data:
@@ -172,11 +174,11 @@ def _read_functor_types(argument: str, match: re.Match[str], reading: Reading) -
 def _reduction(cxx: CxxName) -> Reading:
     """`reduce_kernel<threads, outputs, ReduceOp<data, operation, index, output, loads[, vector]>>`."""
     arguments = cxx.template_arguments
-    reading = Reading({"library": _LIBRARY, "family": "reduction"})
+    reading = _reading(family="reduction")
     stated = reading.stated
     if len(arguments) != 3:
         return reading
-    stated["output_vector_width"] = _integer(arguments[1])
+    stated["output_vector_width"] = integer(arguments[1])
     match = _FUNCTOR.match(arguments[2])
     if match is not None and match.group("wrappers"):
         functor = without_module(match.group("name"))
@@ -198,9 +200,8 @@ def _reduction(cxx: CxxName) -> Reading:
 def _foreach(cxx: CxxName) -> Reading:
     """`multi_tensor_apply_kernel<tensor lists, functor<data, …>, arguments of the functor…>`."""
     arguments = cxx.template_arguments
-    reading = Reading(
-        {"library": _LIBRARY if (cxx.function or "").startswith("at::") else None, "family": "foreach"}
-    )
+    is_own = (cxx.function or "").startswith("at::")
+    reading = _reading(family="foreach") if is_own else Reading({"family": "foreach"})
     match = _FUNCTOR.match(arguments[1]) if len(arguments) > 1 else None
     if match is None:
         return reading
@@ -230,7 +231,7 @@ def _foreach_family(functor: str, operation: str) -> str:
 
 def _scatter_gather(cxx: CxxName) -> Reading:
     """`_cuda_scatter_gather_internal_kernel<is scatter, data[, index]>::operator()<reduction>`."""
-    reading = Reading({"library": _LIBRARY})
+    reading = _reading()
     stated = reading.stated
     found = entities(cxx.template_arguments[2:3])
     if found:
@@ -244,21 +245,9 @@ def _scatter_gather(cxx: CxxName) -> Reading:
     return reading
 
 
-def _indexed(default: str, position: int) -> Callable[[CxxName], Reading]:
-    """Kernels that give their lambda an index: its parameter says nothing of the data."""
-
-    def read(cxx: CxxName) -> Reading:
-        reading = Reading({"library": _LIBRARY, "family": default})
-        if len(cxx.template_arguments) > position:
-            _read_functor(cxx.template_arguments[position], reading, types_are_data=False)
-        return reading
-
-    return read
-
-
 def _distribution(cxx: CxxName) -> Reading:
     """`distribution_elementwise_grid_stride_kernel<accumulator, unroll, distribution, transform>`."""
-    reading = Reading({"library": _LIBRARY, "family": "random"})
+    reading = _reading(family="random")
     found = next((match for part in cxx.template_arguments if (match := _DISTRIBUTION.search(part))), None)
     if found is not None:
         functor = without_module(found.group())
@@ -267,27 +256,37 @@ def _distribution(cxx: CxxName) -> Reading:
 
 
 _GENERIC: dict[str, Callable[[CxxName], Reading]] = {
-    "vectorized_elementwise_kernel": _elementwise("vectorized", 1),
-    "vectorized_templated_elementwise_kernel": _elementwise("vectorized", 1),
-    "unrolled_elementwise_kernel": _elementwise("unrolled", 0),
-    "unrolled_elementwise_kernel_for_multi_outputs": _elementwise("unrolled", 1),
-    "elementwise_kernel": _elementwise("strided", 2),
-    "legacy_elementwise_kernel": _elementwise("strided", 2),
-    "elementwise_kernel_manual_unroll": _elementwise("strided", 2),
-    "elementwise_kernel_with_index": _indexed("elementwise", 1),
-    "_elementwise_kernel": _indexed("elementwise", 2),
-    "_elemwise_kernel": _indexed("elementwise", 2),
-    "apply_kernel": _indexed("sparse_layout", 2),
-    "index_elementwise_kernel": _indexed("index", 2),
-    "_unfold_backward_elementwise_kernel": _indexed("im2col", 2),
     "_scatter_gather_elementwise_kernel": _scatter_gather,
     "distribution_elementwise_grid_stride_kernel": _distribution,
     "distribution_binary_elementwise_kernel": _distribution,
-    "kernelPointwiseApply1": _indexed("elementwise", 0),
-    "kernelPointwiseApply2": _indexed("elementwise", 0),
-    "kernelPointwiseApply3": _indexed("elementwise", 0),
     "reduce_kernel": _reduction,
     "multi_tensor_apply_kernel": _foreach,
+    **{
+        name: partial(_elementwise, variant, position)
+        for name, variant, position in (
+            ("vectorized_elementwise_kernel", "vectorized", 1),
+            ("vectorized_templated_elementwise_kernel", "vectorized", 1),
+            ("unrolled_elementwise_kernel", "unrolled", 0),
+            ("unrolled_elementwise_kernel_for_multi_outputs", "unrolled", 1),
+            ("elementwise_kernel", "strided", 2),
+            ("legacy_elementwise_kernel", "strided", 2),
+            ("elementwise_kernel_manual_unroll", "strided", 2),
+        )
+    },
+    **{
+        name: partial(_indexed, family, position)
+        for name, family, position in (
+            ("elementwise_kernel_with_index", "elementwise", 1),
+            ("_elementwise_kernel", "elementwise", 2),
+            ("_elemwise_kernel", "elementwise", 2),
+            ("apply_kernel", "sparse_layout", 2),
+            ("index_elementwise_kernel", "index", 2),
+            ("_unfold_backward_elementwise_kernel", "im2col", 2),
+            ("kernelPointwiseApply1", "elementwise", 0),
+            ("kernelPointwiseApply2", "elementwise", 0),
+            ("kernelPointwiseApply3", "elementwise", 0),
+        )
+    },
 }
 
 
@@ -303,5 +302,34 @@ def _backward(functor: str) -> str | None:
     return "backward" if direction_of(functor) == "backward" else None
 
 
-def _integer(text: str) -> int | None:
-    return int(text) if text.isdigit() else None
+# Kernels that ATen compiles at run time: `erfcx_vectorized4_kernel`, `i0_kernel`. Source:
+# pytorch/aten/src/ATen/native/cuda/jit_utils.cpp, whose templates write
+# `${name}_vectorized${vec_size}_kernel` and `${name}_kernel`. The plain form is everybody's, so it counts
+# only for the functions ATen gives to the jiterator.
+_VECTORIZED = lazy_pattern(r"(?P<operation>\w+?)_vectorized(?P<width>\d+)_kernel")
+_PLAIN = lazy_pattern(
+    r"(?P<operation>(?:modified_|scaled_modified_|spherical_)?bessel_\w+|airy_ai\w*|chebyshev_polynomial_\w+|hermite_polynomial_\w+"
+    r"|laguerre_polynomial_\w+|legendre_polynomial_\w+|shifted_chebyshev_polynomial_\w+|zeta|erfcx|i0e?|i1e?|ndtri|log_ndtr"
+    r"|entr|digamma|polygamma|lgamma|lcm|gcd|kaiser_window|erfinv|erfc|sinc|exp2)_kernel"
+)
+
+
+def read_jiterator(function: str) -> Reading | None:
+    """What a run-time compiled elementwise kernel says; None if the name is not one."""
+    vectorized = _VECTORIZED.fullmatch(function)
+    if vectorized is not None:
+        return Reading(
+            {
+                "library": "jiterator",
+                "family": "elementwise",
+                "variant": "vectorized",
+                "vector_width": int(vectorized.group("width")),
+                "operation": vectorized.group("operation").removesuffix("_kernel"),
+            }
+        )
+    plain = _PLAIN.fullmatch(function)
+    if plain is None:
+        return None
+    return Reading(
+        inferred={"library": "jiterator", "family": "elementwise", "operation": plain.group("operation")}
+    )

@@ -1,36 +1,158 @@
-"""Grammar of C++ kernel names as a profiler prints them.
+"""Reads C++ kernel names as a profiler prints them; text that is no such name gives None or an empty tuple.
 
 A demangled name is `[return type] qualified::function<template arguments>(parameters)`; the arguments hold
-nested names, lambdas (`f(int)::{lambda(float)#1}`), casts (`(bool)1`) and operators. Names are read in one
-pass with an explicit stack: cost is linear in the length, and text that is no such name gives None or an
-empty tuple, never an exception. Mangled names are left to `mangled_name`.
+nested names, lambdas (`f(int)::{lambda(float)#1}`), casts (`(bool)1`) and operators. Of a mangled name, which
+a profiler prints where demangling failed or was not tried, only the qualified function is read. Nothing here
+raises, and every cost is linear in the length of the text.
 """
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from opscope.provenance.kernel_names.cxx_tokens import ANONYMOUS, LAMBDA, NAME, OPERATOR, SMALL_GROUP
-from opscope.provenance.kernel_names.mangled_name import is_mangled, mangled_function
+from opscope.provenance.kernel_names.vocabulary import words
+from opscope.provenance.packaged import lazy_pattern
 
-__all__ = ["CxxName", "function_of", "last_part", "parse", "template_arguments", "without_module"]
+# Patterns of the pieces of a demangled name. Where one is searched for, each of its alternatives begins with
+# a literal character: then the search skips over text without trying them one by one.
+ANONYMOUS = "(anonymous namespace)"
+# `operator()` and the other operators with a bracket in them.
+OPERATOR = r"o(?<!\wo)perator\s*(?:\(\)|\[\]|->\*?|<=>|<<=?|>>=?|[<>]=?)"
+LAMBDA = r"\{lambda\(|'lambda\d*'\("
+NAME = r"(?:\(anonymous namespace\)|[A-Za-z_~$][\w$]*)"
+# Groups of one or two levels (`<float, 2>`, `(std::array<char*, 2ul>)`, `{lambda(int)#1}`) are one token:
+# most brackets stand in such. Each is unrolled, so that a failed match costs no more than its length.
+_TEXT = r"[^<>(){}]*"
+_NESTED = rf"{_TEXT}(?:<{_TEXT}(?<!-)>{_TEXT})*"
+LAMBDA_GROUP = rf"\{{lambda\({_NESTED}\)#\d+\}}"
+PARENTHESES = rf"\({_NESTED}\)"
+SMALL_GROUP = rf"<{_NESTED}(?<!-)>|{LAMBDA_GROUP}|{PARENTHESES}"
 
-_PLAIN_HEAD = re.compile(rf"(?:void )?((?:{NAME})(?:::(?:{NAME}))*)(?!::)")
+
+# Mangled names: Itanium (`_ZN2at6native…`) and Microsoft (`??$kernel@…`).
+
+_LENGTH = lazy_pattern(r"\d{1,4}")
+_PREFIX = lazy_pattern(r"_ZN?[rVK]*")
+_SUBSTITUTION = lazy_pattern(r"S(?:[0-9A-Z]*_|[tabsiod])|T[0-9]*_|A\d*_|Dv\d+_|DF\d+_")
+# Inside template arguments: what opens a group that `E` ends, what stands for itself, and builtin types.
+_ARGUMENT_TOKEN = lazy_pattern(
+    r"(?P<digits>\d{1,4})|(?P<substitution>S(?:[0-9A-Z]*_|[tabsiod])|T\d*_|A\d*_|Dv\d+_|DF\d+_)|(?P<literal>L)"
+    r"|(?P<opening>[NIJXF]+)|(?P<ends>E+)|[^\dSTLNIJXFE]+|."
+)
+_LITERAL_VALUE = lazy_pattern(r"n?[0-9a-f.]*E")
+_MICROSOFT = lazy_pattern(r"\?([A-Za-z_]\w*)@((?:[A-Za-z_]\w*@)*)@")
+_MICROSOFT_TEMPLATE = lazy_pattern(r"\?\?\$([A-Za-z_]\w*)@")
+
+
+def is_mangled(text: str) -> bool:
+    """The text looks like a mangled name."""
+    return text.startswith(("_Z", "?"))
+
+
+def mangled_function(text: str) -> str | None:
+    """Qualified function of a mangled name; a Microsoft template gives its unqualified name."""
+    if text.startswith("_Z"):
+        return _itanium_function(text)
+    if template := _MICROSOFT_TEMPLATE.match(text):
+        return template.group(1)
+    if plain := _MICROSOFT.match(text):
+        return "::".join([*reversed(plain.group(2).split("@")[:-1]), plain.group(1)])
+    return None
+
+
+def _itanium_function(text: str) -> str | None:
+    prefix = _PREFIX.match(text)
+    if prefix is None:
+        return None
+    is_nested = "N" in prefix.group()
+    position, parts = prefix.end(), []
+    while position < len(text):
+        if text.startswith("St", position):
+            parts.append("std")
+            position += 2
+        elif text[position] == "L":  # internal linkage
+            position += 1
+        elif text[position] == "I":
+            position = _after_arguments(text, position)
+        elif text[position].isdigit():
+            identifier, position = _identifier(text, position)
+            if identifier is None:
+                return None
+            parts.append(identifier)
+            if not is_nested:
+                break
+        else:
+            break
+    is_complete = position <= len(text) and (not is_nested or text.startswith("E", position))
+    return "::".join(parts) if parts and is_complete else None
+
+
+def _identifier(text: str, position: int) -> tuple[str | None, int]:
+    """The length-prefixed identifier there and the position after it."""
+    digits = _LENGTH.match(text, position)
+    if digits is None:
+        return None, position
+    end = digits.end() + int(digits.group())
+    identifier = text[digits.end() : end]
+    if end > len(text) or not identifier:
+        return None, position
+    return (ANONYMOUS if identifier.startswith("_GLOBAL__N_") else identifier), end
+
+
+def _after_arguments(text: str, position: int) -> int:
+    """Position after the template arguments that open there; past the text if they do not end."""
+    depth = 0
+    while token := _ARGUMENT_TOKEN.match(text, position):
+        kind, position = token.lastgroup, token.end()
+        if kind == "digits":
+            position += int(token.group())
+        elif kind == "literal":
+            position = _after_literal(text, position)
+        elif kind == "opening":
+            depth += position - token.start()
+        elif kind == "ends":
+            ends = position - token.start()
+            if ends >= depth:
+                return token.start() + depth
+            depth -= ends
+    return len(text) + 1
+
+
+def _after_literal(text: str, position: int) -> int:
+    """Position after a literal argument (`Li128E`, `LN2at9ADAM_MODEE1E`), given the one after its `L`."""
+    if text.startswith("_Z", position):
+        position += 2  # the address of a function; its own E ends it
+        return position
+    if position < len(text) and text[position].isdigit():
+        _, position = _identifier(text, position)
+    elif text.startswith("N", position):
+        position = _after_arguments(text, position)
+    elif skipped := _SUBSTITUTION.match(text, position):
+        position = skipped.end()
+    else:
+        position += 1
+    value = _LITERAL_VALUE.match(text, position)
+    return value.end() if value else len(text) + 1
+
+
+# Demangled names.
+
+_PLAIN_HEAD = lazy_pattern(rf"(?:void )?((?:{NAME})(?:::(?:{NAME}))*)(?!::)")
 # What matters outside of all brackets, and inside a bracket group.
-_OUTER_TOKEN = re.compile(rf"\(anonymous namespace\)|{OPERATOR}|{LAMBDA}|[<({{\s]")
-_BRACKET = re.compile(rf"{SMALL_GROUP}|<|>|\(|\)|\{{|\}}|->|{OPERATOR}")
-_BRACKET_OR_COMMA = re.compile(rf"{SMALL_GROUP}|<|>|\(|\)|,|\{{|\}}|->|{OPERATOR}")
+_OUTER_TOKEN = lazy_pattern(rf"\(anonymous namespace\)|{OPERATOR}|{LAMBDA}|[<({{\s]")
+_BRACKET = lazy_pattern(rf"{SMALL_GROUP}|<|>|\(|\)|\{{|\}}|->|{OPERATOR}")
+_BRACKET_OR_COMMA = lazy_pattern(rf"{SMALL_GROUP}|<|>|\(|\)|,|\{{|\}}|->|{OPERATOR}")
 _OPENING = {">": "<", ")": "(", "}": "{"}
 _CLOSING = {opening: closing for closing, opening in _OPENING.items()}
 # After the parameters of an enclosing function the name goes on: `f(int) const::{lambda(int)#1}::operator()`.
-_CONTINUATION = re.compile(r"(?:\[abi:\w+\]|\s+const|\s+volatile|\s*&)*::")
-_FUNCTION = re.compile(r"(?:::)?(?:[A-Za-z_~$]|\(anonymous |\{)[\w:~$(){} #<>=!+*/%^&|\[\]',-]*")
-_ABI_TAG = re.compile(r"\[abi:\w+\]")
-_MICROSOFT_WORD = re.compile(r"\b(?:__cdecl|__stdcall|__vectorcall|class|struct|enum)\s+")
-_MICROSOFT_ANONYMOUS = re.compile(r"`anonymous[ -]namespace'")
+_CONTINUATION = lazy_pattern(r"(?:\[abi:\w+\]|\s+const|\s+volatile|\s*&)*::")
+_FUNCTION = lazy_pattern(r"(?:::)?(?:[A-Za-z_~$]|\(anonymous |\{)[\w:~$(){} #<>=!+*/%^&|\[\]',-]*")
+_ABI_TAG = lazy_pattern(r"\[abi:\w+\]")
+_MICROSOFT_WORD = lazy_pattern(r"\b(?:__cdecl|__stdcall|__vectorcall|class|struct|enum)\s+")
+_MICROSOFT_ANONYMOUS = lazy_pattern(r"`anonymous[ -]namespace'")
 # nvcc makes up a namespace for what is local to a file.
-_MODULE_NAMESPACE = re.compile(
+_MODULE_NAMESPACE = lazy_pattern(
     r"(?:\(anonymous namespace\)::)?\b(?:_INTERNAL|_GLOBAL__N_)_\w+?_cu_[0-9a-f]{8}(?:_\d+)?\b"
     r"(?:::\(anonymous namespace\))?"
 )
@@ -235,3 +357,111 @@ def _end_of_group(text: str, opening: int) -> int:
 def _is_less_than(text: str, start: int) -> bool:
     """A `<` after `)` compares, unless that is the end of `operator()`."""
     return text[start] == "<" and text[start - 1] == ")" and not text.endswith("operator()", 0, start)
+
+
+# Named work inside template arguments: functors, and functions or classes that own a lambda. What is in
+# parentheses or braces there are parameter types, and element types, layouts and accessors are data: no work.
+
+_TOKEN = lazy_pattern(
+    rf"{OPERATOR}|(?<!\w)({NAME}(?:::{NAME})*)|{LAMBDA_GROUP}|{PARENTHESES}|{LAMBDA}|->|[<>(){{}},]"
+)
+_OPENING_OF = {")": "(", "}": "{"}
+_QUALIFIERS = frozenset(("const", "volatile"))
+
+
+@dataclass
+class Entity:
+    """A name inside template arguments: a type, or a function whose lambda is meant.
+
+    Attributes:
+        name: Qualified name without template arguments, up to its first lambda.
+        owns_lambda: A lambda of this function (or of this class's call operator) is named.
+    """
+
+    name: str
+    owns_lambda: bool = False
+
+    @property
+    def is_data(self) -> bool:
+        """It names data, not work."""
+        return not self.owns_lambda and last_part(self.name) in words("data")
+
+
+def owners(name: str) -> tuple[str, ...]:
+    """Functors, and functions or classes that own a lambda, in the template arguments, outer to inner."""
+    found = entities(parse(name).template_arguments)
+    return tuple(dict.fromkeys(without_module(entity.name) for entity in found))
+
+
+def entities(arguments: Sequence[str]) -> list[Entity]:
+    """Named work inside template arguments, outer to inner; data types are left out."""
+    return [
+        entity
+        for argument in arguments
+        if not argument.isdigit()
+        for entity in _EntityReader(argument).read()
+        if not entity.is_data
+    ]
+
+
+class _EntityReader:
+    """Collects the names of one template argument that stand outside of parentheses and braces."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.found: list[Entity] = []
+        self.current: list[Entity | None] = [None]  # by depth of angle brackets: the name being read
+        self.hidden: list[str] = []  # open parentheses and braces, and angle brackets inside them
+
+    def read(self) -> list[Entity]:
+        for match in _TOKEN.finditer(self.text):
+            token = match.group()
+            if match.group(1):
+                if not self.hidden:
+                    self._take_name(token, match.start())
+            elif token[0] in "{'(":
+                self._open(token)
+            elif token in _OPENING_OF:
+                while self.hidden and self.hidden.pop() != _OPENING_OF[token]:
+                    pass
+            elif self.hidden:
+                self._pass_hidden(token)
+            else:
+                self._pass(token)
+        return self.found
+
+    def _take_name(self, name: str, start: int) -> None:
+        if name in _QUALIFIERS:
+            return
+        owner = self.current[-1]
+        if owner is not None and start > 1 and self.text.startswith("::", start - 2):
+            if not owner.owns_lambda:
+                owner.name = f"{owner.name}::{name}"
+            return
+        entity = Entity(name)
+        self.current[-1] = entity
+        self.found.append(entity)
+
+    def _open(self, token: str) -> None:
+        owner = self.current[-1]
+        if token[0] != "(" and len(token) > 1 and not self.hidden and owner is not None:
+            owner.owns_lambda = True
+        if token[-1] in ")}":
+            return  # a whole group in one token
+        self.hidden.append("{" if token[0] == "{" else "(")
+        if token.startswith("{lambda"):
+            self.hidden.append("(")
+
+    def _pass_hidden(self, token: str) -> None:
+        if token == "<":
+            self.hidden.append(token)
+        elif token == ">" and self.hidden[-1] == "<":
+            self.hidden.pop()
+
+    def _pass(self, token: str) -> None:
+        if token == "<":
+            self.current.append(None)
+        elif token == ">" and len(self.current) > 1:
+            self.current.pop()
+        elif token == ",":
+            self.current[-1] = None

@@ -1,98 +1,66 @@
 """What a kernel's name says: one frozen record of optional fields, each with the grade of its evidence.
 
-A field that the name does not tell is None. Grammars hand over two mappings of fields, those stated by a
-documented grammar and those inferred from an observed one; the record is put together here.
+Grammars hand over two mappings of fields, those stated by a documented grammar and those inferred from an
+observed one; the record is put together here.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from opscope.model.evidence import Grade
 from opscope.provenance.kernel_names.cxx_name import CxxName
-from opscope.provenance.kernel_names.families import category_of_family
-
-__all__ = ["DecodedKernel", "Reading", "decoded"]
+from opscope.provenance.kernel_names.families import CATEGORY_OF_FAMILY
 
 
 @dataclass(frozen=True)
 class DecodedKernel:
-    """A kernel's name taken apart. Every field but `name` and the tuples is None where it does not tell.
+    """A kernel's name taken apart. Fields are None (or empty) where the name does not tell.
 
-    Attributes:
-        name: As recorded.
-        function: Qualified name without template arguments.
-        template_arguments: As printed.
-        library: Library or generator the name itself names (`aten`, `nccl`, `triton`, `cub`, …).
-        family: A name of `families.FAMILIES`.
-        variant: Which form of its family, e.g. `vectorized`, `unrolled`, `strided`.
-        direction: `forward` or `backward`.
-        architecture: Architecture it was compiled for, `sm90`.
-        operand_type: Element type of what it reads, if one; short names of `element_types`.
-        multiply_type: Type it multiplies in, where that differs from the operand's.
-        accumulator_type: Type it accumulates in.
-        output_type: Element type of what it writes.
-        layout: As the grammar writes it, `tn`, `nhwc`.
-        tile: Thread-block tile, `128x128x32` (M, N, K), or `128x128`.
-        mma_shape: Shape of one matrix instruction, `16x8x16`.
-        stages: Pipeline stages.
-        cluster: Thread-block cluster, `2x1` or `2x1x1`.
-        split_k: Work on K is split over thread blocks.
-        tensor_core: It uses tensor cores.
-        vector_width: Elements of one load.
-        output_vector_width: Outputs of one thread.
-        alignment: Alignment of its operands in elements.
-        head_dimension: Largest head dimension it handles.
-        functor: Functor, or function that owns the lambda, given to a generic kernel.
-        operation: That functor in one word, `gelu`, `add`, `sum`.
-        epilogue: What is fused to its end, `bias`, `relu`.
-        fused_operators: Operators named in a generated name, as far as they can be told apart.
-        fused_operators_may_be_cut: The generator drops names past a number that is reached here.
-        collective: NCCL's name of the collective, `AllReduce`.
-        copy_direction: `host_to_device`, `device_to_host`, `device_to_device`, `peer_to_peer`, ….
-        host_memory: `pageable` or `pinned` for a copy from or to the host.
-        grades: Evidence of each field that is not None (or not empty), except `name`.
+    Element types have the short names of `element_types`. `grades` holds the evidence of each field that is
+    not None or empty, except `name`.
     """
 
-    name: str
-    function: str | None = None
-    template_arguments: tuple[str, ...] = ()
-    library: str | None = None
-    family: str | None = None
-    variant: str | None = None
-    direction: str | None = None
-    architecture: str | None = None
-    operand_type: str | None = None
-    multiply_type: str | None = None
+    name: str  # as recorded
+    function: str | None = None  # qualified, without template arguments
+    template_arguments: tuple[str, ...] = ()  # as printed
+    library: str | None = None  # or generator, as the name itself says: `aten`, `nccl`, `triton`, `cub`, …
+    family: str | None = None  # a name of `families.FAMILIES`
+    variant: str | None = None  # form of its family: `vectorized`, `unrolled`, `strided`
+    direction: str | None = None  # `forward` or `backward`
+    architecture: str | None = None  # it was compiled for, `sm90`
+    operand_type: str | None = None  # of the elements it reads, if all are of one
+    multiply_type: str | None = None  # it multiplies in, where that differs from the operand's
     accumulator_type: str | None = None
     output_type: str | None = None
-    layout: str | None = None
-    tile: str | None = None
-    mma_shape: str | None = None
-    stages: int | None = None
-    cluster: str | None = None
-    split_k: bool | None = None
-    tensor_core: bool | None = None
-    vector_width: int | None = None
-    output_vector_width: int | None = None
-    alignment: int | None = None
-    head_dimension: int | None = None
-    functor: str | None = None
-    operation: str | None = None
-    epilogue: str | None = None
-    fused_operators: tuple[str, ...] = ()
-    fused_operators_may_be_cut: bool | None = None
-    collective: str | None = None
-    copy_direction: str | None = None
-    host_memory: str | None = None
+    layout: str | None = None  # as the grammar writes it, `tn`, `nhwc`
+    tile: str | None = None  # of a thread block, `128x128x32` (M, N, K), or `128x128`
+    mma_shape: str | None = None  # of one matrix instruction, `16x8x16`
+    stages: int | None = None  # of the pipeline
+    cluster: str | None = None  # of thread blocks, `2x1` or `2x1x1`
+    split_k: bool | None = None  # work on K is split over thread blocks
+    tensor_core: bool | None = None  # it uses tensor cores
+    vector_width: int | None = None  # elements of one load
+    output_vector_width: int | None = None  # outputs of one thread
+    alignment: int | None = None  # of its operands, in elements
+    head_dimension: int | None = None  # the largest it handles
+    functor: str | None = None  # given to a generic kernel, or the function that owns the lambda
+    operation: str | None = None  # that functor in one word, `gelu`, `add`, `sum`
+    epilogue: str | None = None  # fused to its end, `bias`, `relu`
+    fused_operators: tuple[str, ...] = ()  # in a generated name, as far as they can be told apart
+    fused_operators_may_be_cut: bool | None = None  # the generator drops names past a number that is reached
+    collective: str | None = None  # NCCL's name, `AllReduce`
+    copy_direction: str | None = None  # `host_to_device`, `device_to_device`, `peer_to_peer`, …
+    host_memory: str | None = None  # `pageable` or `pinned`, of a copy from or to the host
     grades: Mapping[str, Grade] = field(default_factory=dict, compare=False)
 
     @property
     def category(self) -> str | None:
         """Category of its family; None if it has none."""
-        return None if self.family is None else category_of_family(self.family)
+        return None if self.family is None else CATEGORY_OF_FAMILY[self.family]
 
 
 @dataclass
@@ -108,20 +76,35 @@ class Reading:
     inferred: dict[str, Any] = field(default_factory=dict)
 
 
+_NUMBERS = frozenset(("stages", "alignment"))
+
+
+def fields_found(patterns: Mapping[str, re.Pattern[str]], text: str) -> dict[str, Any]:
+    """The fields whose patterns occur in a text: the last group that takes part, as a number in `_NUMBERS`."""
+    found = ((name, pattern.search(text)) for name, pattern in patterns.items())
+    return {
+        name: int(match[match.lastindex or 0]) if name in _NUMBERS else match[match.lastindex or 0]
+        for name, match in found
+        if match is not None
+    }
+
+
+def integer(text: str | None) -> int | None:
+    """The number a text is; None if it is none."""
+    return int(text) if text and text.isdigit() else None
+
+
 def decoded(name: str, cxx: CxxName, reading: Reading | None) -> DecodedKernel:
     """The record of a name and of what a grammar read from it (None: nothing)."""
-    fields: dict[str, Any] = {}
+    reading = reading or Reading()
+    values: dict[str, Any] = {}
     grades: dict[str, Grade] = {}
-    if cxx.function is not None:
-        fields["function"] = cxx.function
-        grades["function"] = Grade.NAME_PATTERN
-    if cxx.template_arguments:
-        fields["template_arguments"] = cxx.template_arguments
-        grades["template_arguments"] = Grade.NAME_PATTERN
-    if reading is not None:
-        for values, grade in ((reading.inferred, Grade.INFERRED), (reading.stated, Grade.NAME_PATTERN)):
-            for key, value in values.items():
-                if value is not None and value != ():
-                    fields[key] = value
-                    grades[key] = grade
-    return DecodedKernel(name, grades=grades, **fields)
+    for fields, grade in (
+        ({"function": cxx.function, "template_arguments": cxx.template_arguments}, Grade.NAME_PATTERN),
+        (reading.inferred, Grade.INFERRED),
+        (reading.stated, Grade.NAME_PATTERN),
+    ):
+        known = {key: value for key, value in fields.items() if value is not None and value != ()}
+        values.update(known)
+        grades.update(dict.fromkeys(known, grade))
+    return DecodedKernel(name, grades=grades, **values)

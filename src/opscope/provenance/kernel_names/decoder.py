@@ -6,32 +6,33 @@ first that answers wins; they go from unmistakable prefixes to words. Nothing he
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 
-from opscope.provenance.kernel_names.aten import read_aten
-from opscope.provenance.kernel_names.attention import read_attention
-from opscope.provenance.kernel_names.cudnn import read_cudnn
-from opscope.provenance.kernel_names.cutlass import read_cutlass
+from opscope.provenance.kernel_names.aten import read_aten, read_jiterator
 from opscope.provenance.kernel_names.cxx_name import CxxName, last_part, parse
 from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel, Reading, decoded
-from opscope.provenance.kernel_names.dense_algebra import read_dense_algebra
-from opscope.provenance.kernel_names.device_algorithms import read_device_algorithm
-from opscope.provenance.kernel_names.jiterator import read_jiterator
-from opscope.provenance.kernel_names.legacy_gemm import read_legacy_gemm
-from opscope.provenance.kernel_names.libraries import read_library
-from opscope.provenance.kernel_names.memory_copies import read_memory_copy
-from opscope.provenance.kernel_names.nccl import read_nccl
-from opscope.provenance.kernel_names.nvjet import read_nvjet
-from opscope.provenance.kernel_names.plain_words import read_plain_words
-from opscope.provenance.kernel_names.rocm import read_rocm
-from opscope.provenance.kernel_names.triton import read_triton
-from opscope.provenance.kernel_names.xmma import read_xmma
-
-__all__ = ["decode", "decode_uncached"]
+from opscope.provenance.kernel_names.dense_algebra import (
+    read_cutlass,
+    read_dense_algebra,
+    read_hand_tuned,
+    read_nvjet,
+    read_rocm,
+    read_xmma,
+)
+from opscope.provenance.kernel_names.libraries import (
+    read_attention,
+    read_cudnn,
+    read_device_algorithm,
+    read_library,
+    read_memory_copy,
+    read_nccl,
+    read_plain_words,
+    read_triton,
+)
+from opscope.provenance.packaged import lazy_pattern
 
 # Names of ATen's kernels outside of its namespaces.
-_ATEN_GLOBAL = re.compile(
+_ATEN_GLOBAL = lazy_pattern(
     r"(?:\(anonymous namespace\)::)?(?:softmax_warp_(?:forward|backward)|elementwise_kernel_with_index"
     r"|indexing_backward_kernel\w*|randperm_handle_duplicate_keys_kernel|(?:one|two)_shot_\w*|multimem_\w*"
     r"|compute_cuda_kernel|cunn_\w+|multi_tensor_apply_kernel|gatherTopK|bitonicSortKVInPlace"
@@ -53,11 +54,6 @@ def decode(name: str) -> DecodedKernel:
     Args:
         name: As a trace records it: demangled, mangled, or the name of a memory copy.
     """
-    return decode_uncached(name)
-
-
-def decode_uncached(name: str) -> DecodedKernel:
-    """The same without keeping the answer."""
     text = name.strip()
     copy = read_memory_copy(text)
     if copy is not None:
@@ -90,17 +86,12 @@ def _read_generated(cxx: CxxName, text: str) -> Reading | None:
         return read_nccl(function)
     if "_xmma_" in function and (reading := read_xmma(function)) is not None:
         return reading
+    first = cxx.template_arguments[0] if cxx.template_arguments else ""
     return (
         (read_attention(cxx, text) if "fft" not in function else None)
-        or (read_cutlass(cxx, text) if _is_cutlass(cxx) else None)
-        or read_legacy_gemm(function)
+        or (read_cutlass(cxx, text) if any("cutlass" in part for part in (function, first)) else None)
+        or read_hand_tuned(function)
         or read_jiterator(function)
-    )
-
-
-def _is_cutlass(cxx: CxxName) -> bool:
-    return "cutlass" in (cxx.function or "") or (
-        bool(cxx.template_arguments) and "cutlass" in cxx.template_arguments[0]
     )
 
 

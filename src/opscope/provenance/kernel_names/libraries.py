@@ -1,41 +1,33 @@
-"""Kernels of libraries met beside PyTorch's own: inference engines, fused trainers, quantizers, FBGEMM.
+"""Kernels of libraries and generators other than dense algebra's: attention, cuDNN, NCCL, CUB, Triton, others.
 
-Names are read as far as they say plainly what the kernel does; all of it is inferred. Namespaces (`vllm::`)
-name the library.
+Each grammar is a function from the name to a Reading; None if the name is not of it. Where no source is named,
+a grammar is observed, so what it reads is inferred.
 """
 
 from __future__ import annotations
 
 import re
+from functools import cache
+from typing import Any
 
-from opscope.provenance.kernel_names.cxx_name import CxxName
-from opscope.provenance.kernel_names.decoded_kernel import Reading
-from opscope.provenance.kernel_names.words import FamilyRules, direction_of
+from opscope.provenance.kernel_names.cxx_name import CxxName, entities, last_part, without_module
+from opscope.provenance.kernel_names.decoded_kernel import Reading, fields_found
+from opscope.provenance.kernel_names.families import direction_of, family_by_rules
+from opscope.provenance.kernel_names.vocabulary import FLOATING, element_type
+from opscope.provenance.packaged import lazy_pattern, packaged_path, packaged_toml
 
-__all__ = ["library_of_namespace", "read_library"]
-
+# Namespaces of inference engines, fused trainers, quantizers and others, and the library they name.
 _NAMESPACES = {
-    "vllm": "vllm",
-    "flashinfer": "flashinfer",
-    "tensorrt_llm": "tensorrt_llm",
-    "transformer_engine": "transformer_engine",
-    "fbgemm_gpu": "fbgemm",
-    "deep_gemm": "deep_gemm",
-    "deep_ep": "deep_ep",
-    "apex": "apex",
-    "marlin": "marlin",
-    "cusparse": "cusparse",
-    "torchao": "torchao",
-    "mslk": "mslk",
-    "gloo": "gloo",
-    "torchvision": "torchvision",
-    "vision": "torchvision",
-    "nvshmem": "nvshmem",
-    "nvshmemi": "nvshmem",
-    "sgl": "sglang",
-}
-_FIRST_NAMESPACE = re.compile(r"(?:::)?(\w+)::")
-_FUNCTIONS = FamilyRules("library")
+    **{
+        name: name
+        for name in (
+            "vllm", "flashinfer", "tensorrt_llm", "transformer_engine", "deep_gemm", "deep_ep", "apex",
+            "marlin", "cusparse", "torchao", "mslk", "gloo", "torchvision", "nvshmem",
+        )
+    },
+    "fbgemm_gpu": "fbgemm", "vision": "torchvision", "nvshmemi": "nvshmem", "sgl": "sglang",
+}  # fmt: skip
+_FIRST_NAMESPACE = lazy_pattern(r"(?:::)?(\w+)::")
 
 
 def read_library(cxx: CxxName) -> Reading | None:
@@ -45,16 +37,391 @@ def read_library(cxx: CxxName) -> Reading | None:
         cxx: The name, taken apart; its function is not None.
     """
     function = cxx.function or ""
-    family = _FUNCTIONS.find(function)
-    library = library_of_namespace(function)
+    family, library = family_by_rules("library", function), _library_of_namespace(function)
     if family is None and library is None:
         return None
+    direction = direction_of(function) if family else None
+    return Reading({"library": library}, {"family": family, "direction": direction})
+
+
+def _library_of_namespace(function: str) -> str | None:
+    namespace = _FIRST_NAMESPACE.match(function)
+    return _NAMESPACES.get(namespace[1]) if namespace is not None else None
+
+
+# Attention. Source: Dao-AILab flash-attention csrc/flash_attn/src/kernel_traits.h
+# (`Flash_fwd_kernel_traits<head dimension, rows of a block, columns of a block, warps, …, element>`), and the
+# generator of pytorch/aten/src/ATen/native/transformers/cuda/mem_eff_attention/kernels
+# (`fmha_cutlassF_<type>_<aligned>_<queries>x<keys>_<where>_sm<number>`). Other engines' names are observed.
+_FLASH_TRAITS = lazy_pattern(
+    r"Flash_(?:fwd|bwd)_kernel_traits<\(?(?:int\))?(?P<head>\d+), (?:\(int\))?(?P<rows>\d+)"
+    r", (?:\(int\))?(?P<columns>\d+)"
+    r"[^<>]*?, (?P<element>(?:cutlass::)?(?:half_t|bfloat16_t|float_e[45]m[23]_t))\b"
+)
+_MEMORY_EFFICIENT = lazy_pattern(
+    r"fmha_cutlass(?P<pass>[FB])_(?P<element>f32|f16|bf16)_(?P<aligned>aligned|notaligned)_(?P<tile>\d+x\d+)"
+    r"(?:_k(?P<head>\d+))?(?P<words>\w*?)_(?P<architecture>sm\d+)"
+)
+_MEMORY_EFFICIENT_TEMPLATE = lazy_pattern(
+    r"AttentionKernel<(?P<element>[\w:]+), [\w:]*?Sm(?P<architecture>\d+)"
+)
+_CUDNN_ATTENTION = lazy_pattern(r"cudnn|^fmha_(?:fprop|dgrad|cw)")
+_FLASH = lazy_pattern(
+    r"\bflash_(?:fwd|bwd)_\w*kernel|pytorch_flash::|FlashAttn(?:Fwd|Bwd)|\bflash::|FlashAttnFwdCombine"
+    r"|fmha_v2_flash|flash_attn"
+)
+
+
+def read_attention(cxx: CxxName, text: str) -> Reading | None:
+    """What an attention kernel says; None if the name names none.
+
+    Args:
+        cxx: The name, taken apart; its function is not None.
+        text: The name as recorded.
+    """
+    function = cxx.function or ""
+    memory_efficient = _MEMORY_EFFICIENT.match(function)
+    if memory_efficient is not None:
+        return _memory_efficient(memory_efficient)
+    if _CUDNN_ATTENTION.search(function):
+        return None  # told by the grammar of cuDNN
+    head = text[:600]
+    if "AttentionKernel<" in head or "AttentionBackwardKernel<" in head:
+        return _memory_efficient_template(head)
+    if _FLASH.search(function) or _FLASH.search(head):
+        return _flash(function, head)
+    family = family_by_rules("attention", function)
+    if family is None:
+        return None
+    stated = {"library": _library_of_namespace(function)}
+    return Reading(stated, {"family": family, "direction": direction_of(function)})
+
+
+def _memory_efficient(match: re.Match[str]) -> Reading:
+    head = int(match["head"] or 65536)  # 65536: no limit
     return Reading(
-        {"library": library}, {"family": family, "direction": direction_of(function) if family else None}
+        {
+            "family": "attention_mem_efficient",
+            "direction": "forward" if match["pass"] == "F" else "backward",
+            "operand_type": match["element"],
+            "tile": match["tile"],
+            "architecture": match["architecture"],
+            "variant": "_".join(filter(None, (match["aligned"], match["words"].strip("_")))),
+            "head_dimension": head if head < 65536 else None,
+        }
     )
 
 
-def library_of_namespace(function: str) -> str | None:
-    """The library that a function's outermost namespace names; None if it is none of those known."""
-    namespace = _FIRST_NAMESPACE.match(function)
-    return _NAMESPACES.get(namespace.group(1)) if namespace is not None else None
+def _memory_efficient_template(text: str) -> Reading:
+    is_backward = "Backward" in text or "attention_kernel_backward" in text
+    stated = {"family": "attention_mem_efficient", "direction": "backward" if is_backward else "forward"}
+    if found := _MEMORY_EFFICIENT_TEMPLATE.search(text):
+        operand = element_type(found["element"])
+        return Reading({**stated, "operand_type": operand, "architecture": f"sm{found['architecture']}"})
+    return Reading(stated)
+
+
+def _flash(function: str, text: str) -> Reading:
+    if "flash_bwd" in function or "FlashAttnBwd" in text or "Bwd" in function:
+        direction: str | None = "backward"
+    else:
+        is_forward = "flash_fwd" in function or "FlashAttnFwd" in text
+        direction = "forward" if is_forward else direction_of(function)
+    stated: dict[str, Any] = {"family": "attention_flash", "direction": direction}
+    if traits := _FLASH_TRAITS.search(text):
+        stated.update(
+            head_dimension=int(traits["head"]),
+            tile=f"{traits['rows']}x{traits['columns']}",
+            operand_type=element_type(traits["element"]),
+            tensor_core=True,
+        )
+    return Reading(stated)
+
+
+# cuDNN: the engines compiled at run time, and the templates in its libraries. In
+# `cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_…` `f16` also stands for bf16, which recorded
+# traces show, so no element type is read from it.
+_GENERATED_PARTS = {"tile": lazy_pattern(r"_(\d+x\d+x\d+)_"), "cluster": lazy_pattern(r"_cga(\d+x\d+x\d+)")}
+_GENERATED_ARCHITECTURE = lazy_pattern(r"_(sm\d+)_")
+_MATRIX_INSTRUCTION = lazy_pattern(r"wgmma|_wmma|_hmma")
+_CUDNN_FUNCTIONS = lazy_pattern(
+    r"^(?:fft[12]d_[rc]2[rc]|DSE::|op_generic_tensor|op_tensor_kernel|tensorTransformGeneric|folded|nchw|nhwc"
+    r"|add_tensor_kernel|(?:implicit|explicit|precomputed)_convolve|convolve_|convolveNd|dgrad_|wgrad_"
+    r"|transposeWarp|transposeBlock|softmax_[fb]w_small|full_reduce_tensor|reduce_tensor|RNN|LSTM_|GRU_"
+    r"|GENERIC_elementWise|elemWiseRNN|persistRNN|calc_bias_diff|Sbar|SBAR_|arbitrary_fusion_NHWC"
+    r"|combineScaleBias|finalizeBN|xmma_bn|xmma_implicit|Volta_\w*implicit_gemm|conv2d_precomputed|conv2d_c1_k1"
+    r"|applyBatchedGemmBias|applyGemmBias|applyOutDropout|fusedSoftmax|multiHeadAttn|setBatchedGemm"
+    r"|computeBiasGradient|memcpy2?D?WithType|(?:ampere|volta|turing|hopper)_lstm|fmha_[fd](?:prop|grad)|fmha_cw"
+    r"|im2col4d|xmma(?:__\w+)?::(?:ext|implicit_gemm|gemm::(?:warp|split_k|kernel_w)))"
+)
+# A multiplication given the traits of a convolution.
+_CONVOLVES = lazy_pattern(r"implicit_gemm::|batchnorm::")
+_CUDNN_NAMESPACE = lazy_pattern(r"cudnn|cask")
+
+
+def read_cudnn(cxx: CxxName, text: str) -> Reading | None:
+    """What a kernel of cuDNN says; None if the name is not one.
+
+    Args:
+        cxx: The name, taken apart; its function is not None.
+        text: The name as recorded.
+    """
+    function = cxx.function or ""
+    if function.startswith("cudnn_generated_"):
+        return _cudnn_generated(function)
+    if "cublas" in function:
+        return None
+    is_named = _CUDNN_NAMESPACE.search(text[:400]) is not None
+    if not is_named and not _CUDNN_FUNCTIONS.match(function):
+        return None
+    family = family_by_rules("cudnn", function)
+    if family is None:
+        return None
+    inferred: dict[str, Any] = {"direction": direction_of(function), "family": family}
+    if family == "fft" and (is_named or function.startswith("DSE::")):
+        inferred.update(family="convolution", variant="fft")  # cuDNN transforms only to convolve
+    if family == "gemm" and _CONVOLVES.search(text[:500]):
+        inferred.update(family="convolution", direction=direction_of(text[:300]))
+    inferred["operand_type"] = _cudnn_operand(cxx)
+    return Reading({"library": "cudnn"} if is_named else {}, inferred)
+
+
+def _cudnn_operand(cxx: CxxName) -> str | None:
+    """The one floating type that leads the template arguments; None where several types take part."""
+    types = [kind for argument in cxx.template_arguments[:4] if (kind := element_type(argument)) is not None]
+    data = set(types) - {"s32", "s64", "bool"}  # indices and flags
+    return types[0] if types and types[0] in FLOATING and len(data) == 1 else None
+
+
+def _cudnn_generated(function: str) -> Reading:
+    architecture = _GENERATED_ARCHITECTURE.search(function)
+    return Reading(
+        {"library": "cudnn", "architecture": architecture[1] if architecture else None},
+        {
+            "direction": direction_of(function),
+            "family": family_by_rules("cudnn_generated", function),
+            "tensor_core": True if _MATRIX_INSTRUCTION.search(function) else None,
+            **fields_found(_GENERATED_PARTS, function),
+        },
+    )
+
+
+# NCCL and RCCL, `ncclDevKernel_AllReduce_Sum_bf16_RING_LL`. Source: NVIDIA/nccl src/device/generate.py. One
+# kernel serves many algorithms, protocols and reductions: `LL`, `RING` and `Sum` in a name are those of the
+# kernel that was compiled, not of the call. Only the collective holds, and the element type where it is a
+# floating one; integers share the kernels of unsigned ones, and collectives that do not reduce move bytes.
+_NCCL = lazy_pattern(
+    r"(?:ncclSymkDevKernel|ncclSymDevKernel|ncclDevKernel|ncclKernel)(?:Debug)?"
+    r"_(?P<collective>[A-Z][A-Za-z]+)(?P<rest>_\w+)?"
+)
+_REDUCING = frozenset(("AllReduce", "Reduce", "ReduceScatter"))
+_OTHER_NCCL = lazy_pattern(r"nccl(?:SymkDev|SymDev|Dev)?Kernel|oneRankReduce|nccl::|rccl")
+
+
+def read_nccl(function: str) -> Reading | None:
+    """What a kernel of NCCL says."""
+    stated = {"library": "nccl", "family": "collective"}
+    match = _NCCL.match(function)
+    if match is None:
+        return Reading(stated) if _OTHER_NCCL.search(function) else None
+    if match["collective"] != "Generic":  # one kernel for all
+        stated["collective"] = match["collective"]
+    if match["collective"] in _REDUCING:
+        types = {element_type(word) for word in (match["rest"] or "").split("_")} & FLOATING
+        if len(types) == 1:
+            stated["operand_type"] = types.pop()
+    return Reading(stated)
+
+
+# CUB and Thrust, in whatever namespace they were wrapped. Source: NVIDIA/cccl cub/device/dispatch/kernels and
+# thrust/system/cuda/detail, whose kernels are public templates: `DeviceRadixSortOnesweepKernel<policy, order,
+# key, value, …>`, `_kernel_agent<__reduce::ReduceAgent<…>, …>`.
+_TAKES_KEYS = lazy_pattern(r"RadixSort(?:Onesweep|Histogram|Upsweep|Downsweep|SingleTile)")
+_TAKES_INPUT = lazy_pattern(r"^Device(?:Scan|Reduce|ReduceSingleTile|SegmentedReduce)Kernel$")
+_NO_FUNCTOR = lazy_pattern(
+    r"[pP]olicy|ScanTileState|NullType|InputValue|Agent$|use_default|identity|GridQueue|[iI]terator|Scaling"
+    r"|device_ptr|context_t"
+)
+
+
+def read_device_algorithm(cxx: CxxName, last: str) -> Reading | None:
+    """What a kernel of CUB or Thrust says: its algorithm.
+
+    Args:
+        cxx: The name, taken apart; its function is not None.
+        last: Last part of the function.
+    """
+    function, joined = cxx.function or "", ", ".join(cxx.template_arguments)
+    if "thrust::" in function and last == "_kernel_agent":
+        family = family_by_rules("thrust", joined.split("<", 1)[0])
+        stated: dict[str, Any] = {"library": "thrust", "family": family}
+    elif "cub::" in function and (family := family_by_rules("cub", last)) is not None:
+        if family == "select":
+            unique = "unique" if "equal_to" in joined else "select"
+            family = "nonzero" if "NonZeroOp" in joined else unique
+        stated = {"library": "cub", "family": family}
+        if family == "elementwise" and "Adjacent" in last:
+            stated["variant"] = "adjacent_difference"
+        stated["operand_type"] = _device_operand(cxx, last)
+    else:
+        return None
+    if family == "elementwise":  # a pass over all places is told apart by what it calls
+        stated["family"] = family_by_rules("device_pass", joined[:2000])
+    return Reading({**stated, "functor": _device_functor(cxx)})
+
+
+def _device_operand(cxx: CxxName, last: str) -> str | None:
+    arguments = cxx.template_arguments
+    if _TAKES_KEYS.search(last):
+        return next(filter(None, map(element_type, arguments[1:4])), None)
+    if _TAKES_INPUT.match(last) and len(arguments) > 1 and arguments[1].endswith("*"):
+        return element_type(arguments[1])
+    return None
+
+
+def _device_functor(cxx: CxxName) -> str | None:
+    """The first operation among the template arguments that is no policy, iterator or state."""
+    for entity in entities(cxx.template_arguments):
+        if not _NO_FUNCTOR.search(last_part(entity.name)) and "::" in entity.name:
+            return without_module(entity.name)
+    return None
+
+
+# Names the driver's activity records give to copies and sets, `Memcpy DtoH (Device -> Pageable)`. Source:
+# libkineto src/CuptiActivity.cpp (`memcpyName`) and roctracer's names, which are alike or spell the kind
+# (`CopyDeviceToHost`).
+_COPY = lazy_pattern(
+    r"[Mm]emcpy(?: |\b)(?:(?P<from>[HDAP])to(?P<to>[HDAP]))?\s*(?:\((?P<source>\w+) -> (?P<target>\w+)\))?"
+)
+_AMD_COPY = lazy_pattern(r"Copy(?P<source>Host|Device)To(?P<target>Host|Device)\w*|hipMemcpy\w*")
+_SIDES = {"H": "host", "D": "device", "A": "device"}
+_SET = lazy_pattern(r"Memset\b|FillBuffer|hipMemset\w*")
+
+
+def read_memory_copy(text: str) -> Reading | None:
+    """What the name of a copy or set says; None if it is neither."""
+    if _SET.match(text):
+        return Reading({"library": "driver", "family": "memset"})
+    stated: dict[str, Any] = {"library": "driver", "family": "memcpy"}
+    if amd := _AMD_COPY.fullmatch(text):
+        if amd["source"]:
+            stated["copy_direction"] = f"{amd['source']}_to_{amd['target']}".lower()
+        return Reading(stated)
+    match = _COPY.match(text)
+    if match is None:
+        return None
+    kinds = match["from"], match["to"]
+    if kinds == ("P", "P"):
+        stated["copy_direction"] = "peer_to_peer"
+    elif kinds[0] in _SIDES and kinds[1] in _SIDES:
+        stated["copy_direction"] = f"{_SIDES[kinds[0]]}_to_{_SIDES[kinds[1]]}"
+    memories = {match["source"], match["target"]} & {"Pageable", "Pinned"}
+    if len(memories) == 1:
+        stated["host_memory"] = memories.pop().lower()
+    return Reading(stated)
+
+
+# Triton kernels that torch.compile writes, `triton_per_fused_add_native_layer_norm_view_5`. Source:
+# torch/_inductor/codegen/triton.py (`define_kernel`), torch/_inductor/utils.py (`get_fused_kernel_name`). The
+# word after `triton_` is the kind of kernel. The operators are sorted, without repeats and joined by
+# underscores, of which their own names are full: taking them apart is inference, and older releases kept ten
+# at most.
+_TRITON_KINDS: dict[str, tuple[str | None, str | None]] = {
+    "poi": ("fused_pointwise", "pointwise"),
+    "red": ("fused_reduction", "looped"),
+    "per": ("fused_reduction", "persistent"),
+    "mix": ("fused_reduction", "mix_order"),
+    "tem": ("fused_template", "template"),
+    "for": ("foreach", "foreach"),
+    "spl": ("scan", "split_scan"),
+    "split_scan": ("scan", "split_scan"),
+    "unk": (None, None),
+}
+# Ends in a number, and in older releases in the arguments' properties: `0d1d2de`.
+_TRITON_END = r"(?:_\d+)?(?:_*\d+d[\ddec]*)?"
+_TRITON = lazy_pattern(
+    rf"triton_(?P<kind>{'|'.join(_TRITON_KINDS)})(?:_fused)?(?:_(?P<operators>.*?))??{_TRITON_END}"
+)
+_OLD_TRITON = lazy_pattern(rf"triton_(?:fused(?:_(?P<operators>.*?))??)?{_TRITON_END}")
+_MOST_OPERATORS = 10  # config.kernel_name_max_ops
+
+
+def read_triton(text: str) -> Reading | None:
+    """What a generated name says."""
+    match = _TRITON.fullmatch(text)
+    family, variant = _TRITON_KINDS[match["kind"]] if match else (None, None)
+    match = match or _OLD_TRITON.fullmatch(text)
+    if match is None or text == "triton_":
+        # A template under its own name (`triton_mm`), as it is called while candidates are timed.
+        template = family_by_rules("triton_template", text)
+        return Reading({"library": "triton"}, {"family": template}) if template is not None else None
+    joined = match["operators"] or ""
+    operators = fused_operators(joined)
+    inferred: dict[str, Any] = {"fused_operators": operators}
+    if operators:
+        inferred["fused_operators_may_be_cut"] = len(operators) >= _MOST_OPERATORS
+    template = family_by_rules("triton_template", joined) if family == "fused_template" else None
+    if template is not None:
+        family, inferred["family"] = None, template
+    return Reading({"library": "triton", "family": family, "variant": variant}, inferred)
+
+
+def fused_operators(joined: str) -> tuple[str, ...]:
+    """The operators of a joined name: the longest known ones, as long as their order stays ascending."""
+    operators: list[str] = []
+    position = 0
+    while position < len(joined):
+        operator = _next_operator(joined, position, operators[-1] if operators else "")
+        if not operator:
+            break
+        operators.append(operator)
+        position += len(operator) + 1
+    return tuple(operators)
+
+
+def _next_operator(joined: str, position: int, previous: str) -> str:
+    """The longest known name there that sorts after the previous one; else the next word."""
+    known, longest = _known_operators()
+    ends = [match.start() for match in re.finditer("_|$", joined[position : position + longest + 1])]
+    names = [joined[position : position + end] for end in ends if end]
+    if not names:
+        return ""
+    fitting = [name for name in names if name in known and name >= previous]
+    if fitting:
+        return fitting[-1]
+    return next((name for name in names if not name.startswith("_")), names[-1])
+
+
+@cache
+def _known_operators() -> tuple[frozenset[str], int]:
+    """Operators whose names hold underscores, and the length of the longest."""
+    text = packaged_path("kernel_names", "fused_operator_names.txt").read_text(encoding="utf-8")
+    names = frozenset(line for line in text.splitlines() if line and not line.startswith("#"))
+    return names, max(map(len, names))
+
+
+# The last resort: a program's own kernel that is named by plain words of what it does and nothing else,
+# `square_kernel`.
+_AFFIXES = (
+    r"(?:_?(?:kernel|cuda|gpu|triton|fwd|bwd|forward|backward|f32|f16|bf16|fp32|fp16|float|half"
+    r"|inplace|vectorized|v\d|\d))*"
+)
+_LONGEST_PLAIN_NAME = 60
+_WORD_BORDER = lazy_pattern(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+def read_plain_words(last: str) -> Reading | None:
+    """What the last part of a function says, if it is all plain words; else None."""
+    if len(last) > _LONGEST_PLAIN_NAME:
+        return None
+    snake = _WORD_BORDER.sub("_", last)
+    family = next((family for family, pattern in _plain_words() if pattern.fullmatch(snake)), None)
+    return Reading(inferred={"family": family}) if family is not None else None
+
+
+@cache
+def _plain_words() -> list[tuple[str, re.Pattern[str]]]:
+    return [
+        (rule["family"], re.compile(rf"_*{rule['words']}{_AFFIXES}_*", re.IGNORECASE))
+        for rule in packaged_toml("kernel_names", "family_rules.toml")["plain_words"]
+    ]

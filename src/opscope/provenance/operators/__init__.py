@@ -3,27 +3,28 @@
 All facts come from the yaml files that every PyTorch ships. Neither torch nor torchgen is ever imported.
 """
 
-from opscope.provenance.operators.chain import (
+from opscope.provenance.operators.dispatch import (
     DERIVATIVES_FILE,
     NATIVE_FUNCTIONS_FILE,
     ChainLink,
+    Dispatch,
+    DispatchKind,
+    dispatch,
     dispatch_chain,
+    shared_dispatch,
 )
-from opscope.provenance.operators.dispatch import Dispatch, DispatchKind, dispatch, shared_dispatch
-from opscope.provenance.operators.lookup import (
-    TABLE_FILE,
-    installed_table,
-    packaged_table,
-    packaged_versions,
-    table_for,
-)
-from opscope.provenance.operators.native_function import Derivative, NativeFunction
 from opscope.provenance.operators.overloads import InputRecord, Resolved, input_record, resolve
+from opscope.provenance.operators.schema import Derivative, NativeFunction
 from opscope.provenance.operators.table import (
+    TABLE_FILE,
     OperatorTable,
     build_operator_table,
     decode_table,
     encode_table,
+    installed_table,
+    packaged_table,
+    packaged_versions,
+    table_for,
 )
 
 __all__ = [

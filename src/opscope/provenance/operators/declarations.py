@@ -1,27 +1,109 @@
-"""native_functions.yaml → native functions, with torchgen's defaults filled in.
+"""[yaml_document] YAML lists of mappings, each with the line it starts at. Reading is all this module does.
+
+[declarations] native_functions.yaml → native functions, with torchgen's defaults filled in.
 
 Source: aten/src/ATen/native/README.md; torchgen/model.py, `NativeFunction.from_yaml`.
+
+[generated] The variants that torchgen generates: what an entry's `autogen` lists, with schema and kernel name.
+
+Source: torchgen/native_function_generation.py, `generate_function`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import string
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from opscope.errors import InputError
-from opscope.provenance.operators.native_function import NativeFunction
-from opscope.provenance.operators.schema import Schema, parse_schema
-from opscope.provenance.operators.yaml_document import LINE, read_mappings, text_of, words
+from opscope.provenance.operators.schema import (
+    Argument,
+    Kind,
+    NativeFunction,
+    OperatorName,
+    Return,
+    Schema,
+    parse_schema,
+    plain,
+    schema_of,
+)
 
-__all__ = [
-    "COMPOSITE_IMPLICIT",
-    "UFUNC_KEYS",
-    "automatic_tags",
-    "declared_functions",
-    "kernel_name",
-    "known_tags",
-]
+# ---- yaml_document
+
+LINE = "__line__"
+
+
+def read_mappings(path: Path) -> list[dict[str, Any]]:
+    """The mappings of a file that is a list of mappings; key `LINE` holds the line of each, from 1.
+
+    Raises:
+        InputError: The file cannot be read, is not YAML, or is something else.
+    """
+    import yaml  # noqa: PLC0415  (needed once per torch installation; 25 ms)
+
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror})", source=path) from error
+    try:
+        document = yaml.load(content, Loader=_loader())
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"not YAML ({_first_line(error)})", source=path) from error
+    if not isinstance(document, list) or not all(isinstance(item, dict) for item in document):
+        raise InputError("not a list of mappings", source=path)
+    return document
+
+
+def text_of(item: Mapping[str, Any], key: str) -> str | None:
+    """The text under a key; None if there is none.
+
+    Raises:
+        ValueError: Something else is there.
+    """
+    value = item.get(key)
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"'{key}' is not text: {value!r}")
+    return value
+
+
+def words(value: Any) -> tuple[str, ...]:
+    """The words of a text separated by commas, or of a list.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        return tuple(word for part in value.split(",") if (word := part.strip()))
+    if isinstance(value, list) and all(isinstance(word, str) for word in value):
+        return tuple(value)
+    raise ValueError(f"neither words nor a list of words: {value!r}")
+
+
+def _loader() -> Any:
+    import yaml  # noqa: PLC0415
+
+    base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C one is absent from some builds
+
+    class LineLoader(base):  # type: ignore[misc]
+        """Notes in each mapping where it starts."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
+            mapping[LINE] = node.start_mark.line + 1
+            return mapping
+
+    return LineLoader
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__
+
+
+# ---- declarations
 
 COMPOSITE_IMPLICIT = "CompositeImplicitAutograd"
 UFUNC_KEYS = ("CPU", "CUDA")
@@ -110,3 +192,106 @@ def _dispatch(item: Mapping[str, Any], schema: Schema, *, has_structured_kernel:
     if item.get("ufunc_inner_loop"):
         dispatch.update({key: f"ufunc_{schema.name.name}_{key}" for key in UFUNC_KEYS})
     return dispatch
+
+
+# ---- generated
+
+_KEY = "CompositeExplicitAutograd"
+# Where several variants list a name, it is derived from the first of these.
+_ORDER = (Kind.MUTABLE, Kind.INPLACE, Kind.OUT, Kind.SCRATCH, Kind.FUNCTIONAL)
+_INHERITED_TAGS = {"nondeterministic_seeded", "view_copy"}
+
+
+def generated_functions(functions: Iterable[NativeFunction], known_tags: set[str]) -> list[NativeFunction]:
+    """One function per name in an `autogen` list, in order, less those that are declared."""
+    declared = list(functions)
+    decomposed = _decomposed(declared)
+    sources: dict[tuple[str, str], NativeFunction] = {}
+    for entry in declared:
+        if schema_of(entry).signature in decomposed:
+            continue
+        namespace = entry.name.rpartition("::")[0]
+        for name in entry.autogen:
+            known = sources.setdefault((namespace, name), entry)
+            if _ORDER.index(schema_of(entry).kind) < _ORDER.index(schema_of(known).kind):
+                sources[namespace, name] = entry
+    for entry in declared:
+        sources.pop((entry.name.rpartition("::")[0], entry.qualified_name.rpartition("::")[2]), None)
+    return [_variant(entry, OperatorName.parse(name), known_tags) for (_, name), entry in sources.items()]
+
+
+def _decomposed(functions: Iterable[NativeFunction]) -> set[tuple[object, ...]]:
+    """Signatures whose variants are all made of other operators: no variant of these is generated."""
+    whole: set[tuple[object, ...]] = set()
+    other: set[tuple[object, ...]] = set()
+    for entry in functions:
+        is_decomposed = COMPOSITE_IMPLICIT in entry.dispatch and "core" not in entry.tags
+        (whole if is_decomposed else other).add(schema_of(entry).signature)
+    return whole - other
+
+
+def _variant(entry: NativeFunction, target: OperatorName, known_tags: set[str]) -> NativeFunction:
+    source = schema_of(entry)
+    is_out = "out" in target.overload
+    schema = _out_schema(source, target) if is_out else _functional_schema(source, target)
+    kernel = target.unambiguous if is_out else kernel_name(schema)
+    if source.has_symbolic_sizes:
+        kernel += "_symint"
+    tags = {"generated", *(_INHERITED_TAGS & set(entry.tags)), *automatic_tags(schema, known_tags)}
+    namespace = entry.name.rpartition("::")[0]
+    return NativeFunction(
+        name=f"{namespace}::{target.name}",
+        overload=target.overload,
+        schema=str(schema),
+        dispatch={_KEY: kernel},
+        tags=tuple(sorted(tags)),
+        generated=True,
+        yaml_line=entry.yaml_line,
+    )
+
+
+def _functional_schema(source: Schema, target: OperatorName) -> Schema:
+    return Schema(
+        target,
+        tuple(plain(argument) for argument in source.positional),
+        tuple(plain(argument) for argument in source.without_tensor_options),
+        (),
+        source.functional_returns(),
+    )
+
+
+def _out_schema(source: Schema, target: OperatorName) -> Schema:
+    if source.kind is Kind.INPLACE:
+        return _out_of_inplace(source, target)
+    out, returns = _results_as_arguments(source)
+    if source.kind is Kind.MUTABLE:
+        return Schema(target, source.positional, source.keyword_only, out, returns)
+    positional = tuple(plain(argument) for argument in source.positional)
+    keyword_only = tuple(plain(argument) for argument in source.without_tensor_options)
+    return Schema(target, positional, keyword_only, out, returns)
+
+
+def _out_of_inplace(source: Schema, target: OperatorName) -> Schema:
+    itself = next(argument for argument in source.positional if argument.name == "self")
+    positional = tuple(plain(a) if a.name == "self" else a for a in source.positional)
+    out = (replace(itself, name="out", default=None),)
+    return Schema(target, positional, source.keyword_only, out, source.returns)
+
+
+def _results_as_arguments(source: Schema) -> tuple[tuple[Argument, ...], tuple[Return, ...]]:
+    """One written argument per tensor result; results are these, or the ones that are no tensors."""
+    taken = {letter for a in source.arguments for letter in (a.annotation or "") if letter.isalpha()}
+    letters = [letter for letter in string.ascii_lowercase if letter not in taken]
+    is_single = len(source.returns) == 1
+    are_tensors = all(one.type == "Tensor" for one in source.returns)
+    out: list[Argument] = []
+    returns: list[Return] = []
+    for index, one in enumerate(source.returns):
+        if "Tensor" not in one.type:
+            returns.append(Return(one.type, one.annotation, one.name))
+            continue
+        annotation = f"{letters[index]}!"
+        out.append(Argument(one.type, annotation, "out" if is_single else f"out{index}"))
+        if are_tensors:
+            returns.append(Return(one.type, annotation))
+    return tuple(out), tuple(returns)

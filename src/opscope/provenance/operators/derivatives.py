@@ -1,4 +1,6 @@
-"""derivatives.yaml → backward nodes: names, formulas, the functions that record them.
+"""[formulas] What a C++ formula of derivatives.yaml calls: operators, and functions of autograd's own.
+
+[derivatives] derivatives.yaml → backward nodes: names, formulas, the functions that record them.
 
 Source: torchgen/packaged/autograd/load_derivatives.py (names), torchgen/api/autograd.py (which functions
 share a node, list operators).
@@ -8,18 +10,55 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from opscope.errors import InputError
-from opscope.provenance.operators.formulas import called_functions
-from opscope.provenance.operators.native_function import Derivative, NativeFunction, schema_of
-from opscope.provenance.operators.schema import Kind, Schema
-from opscope.provenance.operators.yaml_document import LINE, read_mappings, text_of, words
+from opscope.provenance.operators.declarations import LINE, read_mappings, text_of, words
+from opscope.provenance.operators.schema import Derivative, Kind, NativeFunction, Schema, schema_of
 
-__all__ = ["backward_nodes", "view_copy_of"]
+# ---- formulas
+
+_CALL = re.compile(r"(?P<scope>(?:\w+::)*)(?P<name>[A-Za-z_]\w*)\s*\(")
+_MEMBER = re.compile(r"(?:\.|->)\s*$")
+_LITERAL = re.compile(r'"[^"]*"')
+_TEMPLATE_CALL = re.compile(r"(\w+)<[^<>()]*>\s*(?=\()")
+# Scopes in which operators are called; a name in any other (`std::`, `c10::`) is none.
+_OPERATOR_SCOPES = {"", "at::"}
+_NO_FUNCTIONS = re.compile(r"if|return|sizeof|not_implemented(_list)?|[A-Z]\w*")  # the last are types
+
+
+def called_functions(
+    formula: str, operators: Collection[str], declared: Collection[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Operators (C++ names) and other free functions that a formula calls, each once and in order.
+
+    Args:
+        formula: C++ expression.
+        operators: C++ names that reach the dispatcher.
+        declared: C++ names of all functions of native_functions.yaml; those among them that never reach the
+            dispatcher are left out.
+    """
+    found: dict[str, None] = {}
+    helpers: dict[str, None] = {}
+    for call in _CALL.finditer(_TEMPLATE_CALL.sub(r"\1", _LITERAL.sub('""', formula))):
+        scope, name = call["scope"], call["name"].removesuffix("_symint")
+        if scope not in _OPERATOR_SCOPES:
+            continue
+        if name in operators:
+            found[name] = None
+        elif name not in declared and not _is_member(call) and not _NO_FUNCTIONS.fullmatch(name):
+            helpers[call["name"]] = None
+    return tuple(found), tuple(helpers)
+
+
+def _is_member(call: re.Match[str]) -> bool:
+    return _MEMBER.search(call.string[: call.start()]) is not None
+
+
+# ---- derivatives
 
 _DEFAULT = "Default"
 _NOT_FORMULAS = {"name", "dispatch", "output_differentiability", LINE}

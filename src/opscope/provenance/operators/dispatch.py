@@ -1,7 +1,9 @@
-"""Which function the dispatcher calls for a backend: the backend's own, a structured delegate's, a composite.
+"""[dispatch] Which function the dispatcher calls for a backend: the backend's own, a structured delegate's, a composite.
 
 Source: aten/src/ATen/core/dispatch/OperatorEntry.cpp, "DispatchTable computation";
 c10/core/DispatchKeySet.cpp; torchgen/dest/register_dispatch_key.py (what it writes for structured entries).
+
+[chain] The way from an operator to the function that serves it, as links a reader can follow.
 """
 
 from __future__ import annotations
@@ -11,13 +13,11 @@ from typing import Literal
 
 from opscope.provenance.operators.declarations import COMPOSITE_IMPLICIT, UFUNC_KEYS
 from opscope.provenance.operators.derivatives import view_copy_of
-from opscope.provenance.operators.native_function import NativeFunction, schema_of
 from opscope.provenance.operators.overloads import Resolved
-from opscope.provenance.operators.parameters import parameter_types
-from opscope.provenance.operators.schema import Kind, OperatorName
+from opscope.provenance.operators.schema import Kind, NativeFunction, OperatorName, parameter_types, schema_of
 from opscope.provenance.operators.table import OperatorTable
 
-__all__ = ["Dispatch", "DispatchKind", "dispatch", "shared_dispatch", "structured_delegate"]
+# ---- dispatch
 
 DispatchKind = Literal["native", "ufunc", "generated", "composite_explicit", "composite_implicit"]
 
@@ -128,3 +128,55 @@ def _is_view_copy(table: OperatorTable, entry: NativeFunction) -> bool:
     """Torchgen writes its kernel: it copies the result of a view."""
     view = table.entry(entry.name.removesuffix("_copy"), entry.overload)
     return view is not None and view_copy_of(view) == entry.qualified_name
+
+
+# ---- chain
+
+# In PyTorch's repository.
+NATIVE_FUNCTIONS_FILE = "aten/src/ATen/native/native_functions.yaml"
+DERIVATIVES_FILE = "tools/autograd/derivatives.yaml"
+_EXPLANATIONS = {
+    "native": "",
+    "ufunc": ", generated from a scalar function",
+    "generated": ", generated in terms of another operator",
+    "composite_explicit": ", for all backends",
+    "composite_implicit": ", made of other operators",
+}
+
+
+@dataclass(frozen=True)
+class ChainLink:
+    """One station; `file` and `line` say where in PyTorch's repository it is written, None if unknown."""
+
+    text: str
+    file: str | None = None
+    line: int | None = None
+
+    def __str__(self) -> str:
+        if self.file is None:
+            return self.text
+        place = self.file.rpartition("/")[2] + ("" if self.line is None else f":{self.line}")
+        return f"{self.text} ({place})"
+
+
+def dispatch_chain(
+    table: OperatorTable, entry: NativeFunction, backend: str = "CUDA"
+) -> tuple[ChainLink, ...]:
+    """Entry, structured delegate where there is one, function; the last is absent if no function serves it.
+
+    A generated entry names the one it is derived from, which is where its line points.
+    """
+    links = [ChainLink(entry.qualified_name, NATIVE_FUNCTIONS_FILE, entry.yaml_line)]
+    delegate = structured_delegate(table, entry)
+    served = dispatch(table, entry, backend)
+    if delegate is not None and served is not None and served.entry is delegate:
+        text = f"structured_delegate {entry.structured_delegate}"
+        links.append(ChainLink(text, NATIVE_FUNCTIONS_FILE, delegate.yaml_line))
+    if served is not None:
+        links.append(_function(served))
+    return tuple(links)
+
+
+def _function(served: Dispatch) -> ChainLink:
+    name = served.key if served.function is None else f"{served.key} {served.function}"
+    return ChainLink(f"{name}{_EXPLANATIONS[served.kind]}", served.header)

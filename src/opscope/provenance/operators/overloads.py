@@ -19,10 +19,8 @@ from enum import Enum
 from functools import lru_cache
 
 from opscope.model.evidence import Grade, weakest
-from opscope.provenance.operators.native_function import NativeFunction, schema_of
+from opscope.provenance.operators.schema import NativeFunction, schema_of
 from opscope.provenance.operators.table import OperatorTable
-
-__all__ = ["InputRecord", "Resolved", "input_record", "resolve"]
 
 _NOTHING = ""  # None, an undefined, nested or symbolic tensor, text, a device, a list too long to record
 _TENSOR = "a tensor"  # recorded as the C++ name of its element type

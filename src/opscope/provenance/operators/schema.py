@@ -1,9 +1,16 @@
-"""Function schemas: `add.out(Tensor self, Tensor other, *, Scalar alpha=1, Tensor(a!) out) -> Tensor(a!)`.
+"""[schema] Function schemas: `add.out(Tensor self, Tensor other, *, Scalar alpha=1, Tensor(a!) out) -> Tensor(a!)`.
 
 Reads and writes the text exactly, and knows what variants of one function share: its signature. Knows nothing
 of yaml files or dispatch.
 
 Source: aten/src/ATen/native/README.md, section "func"; torchgen/model.py, `FunctionSchema`.
+
+[parameters] C++ parameter types of native functions, to tell namesakes in a source file apart.
+
+Source: aten/src/ATen/native/README.md, section "func"; torchgen/api/native.py. A structured kernel
+(`TORCH_IMPL_FUNC`) has parameters of its own; its name is unique.
+
+[native_function] What is known of one native function and of one backward node: the values of an operator table.
 """
 
 from __future__ import annotations
@@ -11,9 +18,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, lru_cache
 
-__all__ = ["Argument", "Kind", "OperatorName", "Return", "Schema", "parse_schema", "plain"]
+import msgspec
+
+# ---- schema
 
 _ANNOTATION = re.compile(r"\(([^()]*)\)")
 _DUNDER = re.compile(r"__([^_]+)__")
@@ -255,3 +264,165 @@ def _annotated(kind: str, annotation: str | None) -> str:
     bare = re.match(r"\w+", kind)
     cut = bare.end() if bare else len(kind)
     return f"{kind[:cut]}({annotation}){kind[cut:]}"
+
+
+# ---- parameters
+
+_VALUES = {
+    "int": "int64_t",
+    "float": "double",
+    "bool": "bool",
+    "str": "c10::string_view",
+    "SymBool": "c10::SymBool",
+    "SymFloat": "c10::SymFloat",
+    "Generator": "at::Generator",
+    "ScalarType": "at::ScalarType",
+    "Layout": "at::Layout",
+    "Device": "at::Device",
+    "DeviceIndex": "at::DeviceIndex",
+    "MemoryFormat": "at::MemoryFormat",
+    "QScheme": "at::QScheme",
+    "Storage": "at::Storage",
+    "Stream": "at::Stream",
+    "Dimname": "at::Dimname",
+    "ConstQuantizerPtr": "at::ConstQuantizerPtr",
+}
+_LISTS = {
+    "int": "at::IntArrayRef",
+    "Tensor": "at::TensorList",
+    "Tensor?": "const c10::List<::std::optional<at::Tensor>> &",
+    "Scalar": "at::ArrayRef<at::Scalar>",
+    "Dimname": "at::DimnameList",
+    "float": "at::ArrayRef<double>",
+}
+_LIST = re.compile(r"(.*)\[(\d*)\]")
+
+
+def parameter_types(schema: Schema, *, symbolic_sizes: bool = False) -> tuple[str, ...]:
+    """C++ types of the parameters, in order.
+
+    Args:
+        schema: Of the function.
+        symbolic_sizes: Of the implementation that takes SymInt (its name ends in `_symint`).
+    """
+    return tuple(_parameter(argument, symbolic_sizes) for argument in schema.arguments)
+
+
+def _parameter(argument: Argument, symbolic_sizes: bool) -> str:
+    kind = argument.type
+    if kind in {"Tensor", "Tensor?"} and argument.is_written:
+        return "at::Tensor &" if kind == "Tensor" else "::std::optional<at::Tensor> &"
+    return _SPECIAL.get(kind) or _type(kind, symbolic_sizes)
+
+
+_SPECIAL = {
+    "Tensor": "const at::Tensor &",
+    "Tensor?": "const ::std::optional<at::Tensor> &",
+    "Scalar": "const at::Scalar &",
+    "Scalar?": "const ::std::optional<at::Scalar> &",
+}
+
+
+def _type(kind: str, symbolic_sizes: bool) -> str:
+    listed = _LIST.fullmatch(kind.removesuffix("?"))
+    if listed is not None:
+        return _list_type(listed[1], listed[2], kind.endswith("?"), symbolic_sizes)
+    if kind.endswith("?"):
+        return f"::std::optional<{_type(kind[:-1], symbolic_sizes)}>"
+    if kind == "SymInt":
+        return "c10::SymInt" if symbolic_sizes else "int64_t"
+    return _VALUES.get(kind, kind)
+
+
+def _list_type(item: str, length: str, is_optional: bool, symbolic_sizes: bool) -> str:
+    is_symbolic = item == "SymInt" and symbolic_sizes
+    if item in {"int", "SymInt"} and is_optional:
+        return "at::OptionalSymIntArrayRef" if is_symbolic else "at::OptionalIntArrayRef"
+    if is_symbolic:
+        return "c10::SymIntArrayRef"
+    if item == "bool":
+        text = f"::std::array<bool,{length}>"
+    else:
+        text = _LISTS["int"] if item == "SymInt" else _LISTS.get(item, f"at::ArrayRef<{_type(item, False)}>")
+    return f"::std::optional<{text}>" if is_optional else text
+
+
+# ---- native_function
+
+
+class NativeFunction(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One entry of native_functions.yaml, or one that torchgen derives from such an entry.
+
+    Args:
+        name: With namespace, e.g. `aten::_softmax`.
+        overload: Empty for the default one.
+        schema: As the yaml writes it, without namespace.
+        dispatch: Dispatch key → function that is registered for it, defaults filled in.
+        structured: The functions are written as structured kernels.
+        structured_delegate: Entry whose structured kernel serves this one, e.g. `_softmax.out`.
+        autogen: Variants that are generated from this entry.
+        tags: In alphabetical order.
+        variants: `function`, `method`.
+        python_module: `nn`, `linalg`, …, or None.
+        ufunc: Its CPU and CUDA functions are generated from a scalar function.
+        generated: It is not in the yaml: torchgen derives it.
+        has_manual_binding: Its C++ interface is written by hand and mostly bypasses the dispatcher.
+        yaml_line: From 1; of the entry it is derived from where `generated`.
+    """
+
+    name: str
+    overload: str
+    schema: str
+    dispatch: dict[str, str]
+    structured: bool = False
+    structured_delegate: str | None = None
+    autogen: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    variants: tuple[str, ...] = ("function",)
+    python_module: str | None = None
+    ufunc: bool = False
+    generated: bool = False
+    has_manual_binding: bool = False
+    yaml_line: int = 0
+
+    @property
+    def qualified_name(self) -> str:
+        """Name and overload, e.g. `aten::add.Tensor`."""
+        return str(OperatorName(self.name, self.overload))
+
+
+class Derivative(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One node of the backward graph.
+
+    Args:
+        node: Its name, e.g. `SoftmaxBackward0`.
+        forward: Functions that record it, e.g. `aten::_softmax`; the one with the formulas first.
+        formulas: Differentiable inputs (`mat1`, or `self, other` for a joint one) → C++ formula in the yaml.
+        functions: Operators that the formulas call, by name, e.g. `aten::_softmax_backward_data`.
+        helpers: C++ functions of autograd's own that the formulas call; these call operators in turn.
+        dispatch_key: `Default`, or the autograd key it is for.
+        yaml_line: In derivatives.yaml, from 1; 0 if it has none.
+        reference: For a list operator without own formulas, the function whose formulas it applies to each
+            tensor, with that function's argument names.
+        description: What a node without formulas does.
+    """
+
+    node: str
+    forward: tuple[str, ...] = ()
+    formulas: dict[str, str] = {}
+    functions: tuple[str, ...] = ()
+    helpers: tuple[str, ...] = ()
+    dispatch_key: str = "Default"
+    yaml_line: int = 0
+    reference: str | None = None
+    description: str | None = None
+
+
+@lru_cache(maxsize=8192)
+def _parsed(schema: str) -> Schema:
+    return parse_schema(schema)
+
+
+def schema_of(entry: NativeFunction) -> Schema:
+    """The parsed schema of an entry."""
+    return _parsed(entry.schema)

@@ -6,11 +6,10 @@ grade of the evidence. Tables hold facts read from the published binaries (`scri
 
 from __future__ import annotations
 
-from opscope.provenance.releases.answer import UnitAnswer, kernel_units
 from opscope.provenance.releases.catalog import git_version, release, release_versions
-from opscope.provenance.releases.recognition import Recognition, recognize
+from opscope.provenance.releases.recognition import Recognition, UnitAnswer, kernel_units, recognize
 from opscope.provenance.releases.table import ReleaseTable
-from opscope.provenance.releases.unit import Origin, Unit
+from opscope.provenance.releases.table_file import Origin, Unit
 
 __all__ = [
     "Origin",

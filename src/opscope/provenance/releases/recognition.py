@@ -1,9 +1,11 @@
-"""Which release of PyTorch made a trace: from its own label, and from the kernel names its tables know.
+"""[recognition] Which release of PyTorch made a trace: from its own label, and from the kernel names its tables know.
 
 A label is believed; hit rates are computed all the same, as evidence. Without one, the release is the one
 whose table knows (nearly) every kernel name that could be PyTorch's. Releases share most of their kernels, so
 a short trace fits several: then, and where the release itself has no table, the answer is a neighbor, graded
 as such.
+
+[answer] The units of a kernel of a trace, with the grade of the evidence.
 """
 
 from __future__ import annotations
@@ -16,11 +18,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from opscope.model.evidence import Grade
-from opscope.provenance.releases.catalog import release, release_versions
-from opscope.provenance.releases.hash_map import text_hashes
-from opscope.provenance.releases.version import TorchVersion, parse_version
+from opscope.provenance.releases.catalog import TorchVersion, parse_version, release, release_versions
+from opscope.provenance.releases.table import ReleaseTable
+from opscope.provenance.releases.table_file import text_hashes
 
-__all__ = ["Recognition", "recognize"]
+# ---- recognition
 
 # Releases five minor versions apart share half of a trace's kernel names.
 _LOWEST_HIT_RATE = 0.6
@@ -185,3 +187,57 @@ def _cuda_major(version: str) -> int:
 
 def _listed(versions: Sequence[str]) -> str:
     return f"{', '.join(versions[:-1])} and {versions[-1]}"
+
+
+# ---- answer
+
+
+@dataclass(frozen=True)
+class UnitAnswer:
+    """The units that register a kernel.
+
+    Args:
+        units: Paths in PyTorch's repository where known, else file names. One entry: exactly this unit.
+        grade: `RELEASE_INDEX`, or `NEIGHBOR_VERSION` where it is known from another release or another
+            kernel.
+        version: Of the table that says so.
+    """
+
+    units: tuple[str, ...]
+    grade: Grade
+    version: str
+
+
+def kernel_units(kernel_name: str, recognition: Recognition) -> UnitAnswer | None:
+    """The units of a kernel of a recognized trace; None where no table supports an answer.
+
+    By the exact name; where the release's table does not have it, by its loose keys.
+
+    Raises:
+        InputError: A table is damaged.
+    """
+    if recognition.version is None:
+        return None
+    table = release(recognition.version)
+    units = table.units_of(kernel_name)
+    grade = recognition.grade
+    if not units:
+        units, grade = table.loose_units_of(kernel_name), Grade.NEIGHBOR_VERSION
+    for version in recognition.compared:
+        units = _agreed(units, _known_units(release(version), kernel_name))
+    return UnitAnswer(units, grade, table.version) if units else None
+
+
+def _known_units(table: ReleaseTable, kernel_name: str) -> tuple[str, ...]:
+    return table.units_of(kernel_name) or table.loose_units_of(kernel_name)
+
+
+def _agreed(units: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
+    """What two releases agree on: the units, or the names of files that moved; empty on a contradiction."""
+    if not units or not others or set(units) & set(others):
+        return units
+    return units_named if (units_named := _names(units)) and set(units_named) & set(_names(others)) else ()
+
+
+def _names(units: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(unit.rpartition("/")[2] for unit in units))

@@ -1,4 +1,12 @@
-"""The file of a release's kernel table: msgpack within zstandard, facts only (names, paths, hashes of names).
+"""[hash_map] A map from texts to small numbers that keeps a 48-bit hash of each text instead of the text.
+
+A text that is not in a map of 25,000 is taken for one that is with a probability of 25,000 / 2^48, one in ten
+thousand million. Texts of one map that share a hash are found when the map is made. Packed, keys are the
+steps from one sorted hash to the next, and bytes of equal weight stand together, for the sake of compression.
+
+[unit] A translation unit of a release: the source file whose compilation made a kernel.
+
+[table_file] The file of a release's kernel table: msgpack within zstandard, facts only (names, paths, hashes of names).
 
 Packaged tables and those a user added are of the same format. A file is checked wholly when it is read:
 whoever holds a `UnitTableFile` may index without fear.
@@ -6,14 +14,172 @@ whoever holds a `UnitTableFile` may index without fear.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+
 import msgspec
+import numpy as np
 import zstandard
+from numpy.typing import NDArray
 
 from opscope.errors import InputError
-from opscope.provenance.releases.hash_map import LARGEST_VALUE, HashMap, PackedMap
-from opscope.provenance.releases.unit import Unit
+from opscope.text_enum import TextEnum
 
-__all__ = ["FORMAT_VERSION", "SEVERAL_UNITS", "Library", "UnitTableFile", "decode_table", "encode_table"]
+# ---- hash_map
+
+LARGEST_VALUE = 2**16 - 1
+_KEY_BYTES = 6
+_VALUE_BYTES = 2
+_KEY_END = 1 << (8 * _KEY_BYTES)
+
+
+class PackedMap(msgspec.Struct, frozen=True):
+    """A `HashMap` in a file.
+
+    Args:
+        count: Entries.
+        keys: Steps between the sorted hashes, big-endian, the first bytes of all before the second bytes of
+            all.
+        values: Their numbers in the same manner.
+    """
+
+    count: int
+    keys: bytes
+    values: bytes
+
+
+@dataclass(frozen=True, eq=False)
+class HashMap:
+    """The map; `hashes: uint64[n]` sorted and without duplicates, `values: uint16[n]`."""
+
+    hashes: NDArray[np.uint64]
+    values: NDArray[np.uint16]
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    def get(self, text_hash: int) -> int | None:
+        """The number of the text with this hash; None if there is none."""
+        position = int(self.hashes.searchsorted(np.uint64(text_hash)))
+        if position == len(self.hashes) or int(self.hashes[position]) != text_hash:
+            return None
+        return int(self.values[position])
+
+    def contains(self, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """For each hash whether the map has it: bool[n]."""
+        if not len(self.hashes):
+            return np.zeros(len(hashes), dtype=np.bool_)
+        positions = np.minimum(self.hashes.searchsorted(hashes), len(self.hashes) - 1)
+        return np.equal(self.hashes[positions], hashes)
+
+    def packed(self) -> PackedMap:
+        """The map as it is stored."""
+        steps = np.diff(self.hashes, prepend=np.uint64(0))
+        return PackedMap(len(self), _by_weight(steps, _KEY_BYTES), _by_weight(self.values, _VALUE_BYTES))
+
+    @classmethod
+    def unpacked(cls, packed: PackedMap) -> HashMap:
+        """The map of its stored form.
+
+        Raises:
+            ValueError: The parts do not fit each other.
+        """
+        steps = _from_weights(packed.keys, packed.count, _KEY_BYTES)
+        values = _from_weights(packed.values, packed.count, _VALUE_BYTES)
+        hashes = np.cumsum(steps, dtype=np.uint64)
+        # A step is below 2^48, so a sum that overflows is smaller than the one before it.
+        if np.any(hashes[1:] <= hashes[:-1]) or (len(hashes) and int(hashes[-1]) >= _KEY_END):
+            raise ValueError("keys of a map are not sorted numbers of 48 bits")
+        return cls(hashes, values.astype(np.uint16))
+
+
+def hash_map(entries: Mapping[int, int]) -> HashMap:
+    """The map from hash to number.
+
+    Raises:
+        ValueError: A number does not fit.
+    """
+    if any(not 0 <= value <= LARGEST_VALUE for value in entries.values()):
+        raise ValueError(f"a number of a map is not within 0 and {LARGEST_VALUE}")
+    hashes = np.fromiter(entries.keys(), dtype=np.uint64, count=len(entries))
+    values = np.fromiter(entries.values(), dtype=np.uint16, count=len(entries))
+    order = np.argsort(hashes)
+    return HashMap(hashes[order], values[order])
+
+
+def text_hash(text: str) -> int:
+    """The 48-bit hash of a text."""
+    return int.from_bytes(
+        blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_KEY_BYTES).digest(), "big"
+    )
+
+
+def text_hashes(texts: Iterable[str]) -> NDArray[np.uint64]:
+    """The hashes of texts in their order: uint64[n]."""
+    return np.fromiter(map(text_hash, texts), dtype=np.uint64)
+
+
+def _by_weight(numbers: NDArray[np.unsignedinteger], width_bytes: int) -> bytes:
+    octets = numbers.astype(">u8").view(np.uint8).reshape(-1, 8)
+    return bytes(octets[:, 8 - width_bytes :].T.tobytes())
+
+
+def _from_weights(stored: bytes, count: int, width_bytes: int) -> NDArray[np.uint64]:
+    if len(stored) != count * width_bytes:
+        raise ValueError(f"{len(stored)} bytes of a map where {count * width_bytes} belong")
+    octets = np.zeros((count, 8), dtype=np.uint8)
+    octets[:, 8 - width_bytes :] = np.frombuffer(stored, dtype=np.uint8).reshape(width_bytes, count).T
+    return octets.view(">u8").reshape(count).astype(np.uint64)
+
+
+# ---- unit
+
+
+class Origin(TextEnum):
+    """Where a unit's file lies. A closed set."""
+
+    REPOSITORY = "repository"
+    SUBMODULE = "submodule"
+    GENERATED = "generated"
+    OTHER_PROJECT = "other_project"
+    UNKNOWN = "unknown"
+
+    @property
+    def meaning(self) -> str:
+        """One sentence for people."""
+        return _MEANINGS[self]
+
+
+_MEANINGS = {
+    Origin.REPOSITORY: "a file of PyTorch's repository",
+    Origin.SUBMODULE: "a file of a repository that PyTorch's holds as a submodule",
+    Origin.GENERATED: "written during the build: in no repository",
+    Origin.OTHER_PROJECT: "a file of another project that was linked in, such as MAGMA",
+    Origin.UNKNOWN: "only the file name is known",
+}
+
+
+class Unit(msgspec.Struct, frozen=True, array_like=True):
+    """A unit of a release.
+
+    Args:
+        name: File name (`SoftMax.cu`).
+        path: Path in the repository, None where it is not known or there is none.
+        origin: Where the file lies.
+    """
+
+    name: str
+    path: str | None = None
+    origin: Origin = Origin.UNKNOWN
+
+    @property
+    def label(self) -> str:
+        """The path where it is known, else the file name."""
+        return self.path or self.name
+
+
+# ---- table_file
 
 FORMAT_VERSION = 1
 # Loose keys whose kernels are in more than one unit. Only that is known of them.

@@ -1,12 +1,14 @@
-"""Filling the provenance tables of a Session: read what it recorded, resolve, write rows.
+"""[annotate] Filling the provenance tables of a Session: read what it recorded, resolve, write rows.
 
 Idempotent: a Session that was annotated keeps its facts, so a saved one means the same everywhere.
+
+[names] A Session that holds names and nothing else, to ask for their provenance without a recording.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -17,13 +19,15 @@ from opscope.model.location import SourceLocation
 from opscope.model.session import Session
 from opscope.provenance.kernel_names import DecodedKernel
 from opscope.provenance.operators import input_record
-from opscope.provenance.resolution.evidence import Evidence
-from opscope.provenance.resolution.facts import KernelProvenance, NativeFunctionFacts
-from opscope.provenance.resolution.gather import gather_evidence
-from opscope.provenance.resolution.kernels import resolve_kernel
-from opscope.provenance.resolution.operators import RecordedCall, resolve_operator
+from opscope.provenance.resolution.evidence import (
+    Evidence,
+    KernelProvenance,
+    NativeFunctionFacts,
+    gather_evidence,
+)
+from opscope.provenance.resolution.resolvers import RecordedCall, resolve_kernel, resolve_operator
 
-__all__ = ["PROVENANCE_TABLES", "annotate"]
+# ---- annotate
 
 PROVENANCE_TABLES = ("kernel_provenance", "native_functions", "operator_functions", "recognition")
 
@@ -172,3 +176,41 @@ def _recognition_row(evidence: Evidence) -> dict[str, Any]:
         "operator_grade": evidence.operators.grade,
         "source_indexes": [source.index.version for source in evidence.sources],
     }
+
+
+# ---- names
+
+
+def session_of_names(
+    operators: Sequence[tuple[str, str | None]],
+    kernels: Iterable[str] = (),
+    *,
+    torch_version: str | None = None,
+) -> Session:
+    """A Session with one operator per (name, overload) and one name per kernel, as of a torch release.
+
+    Its operators have a device time of zero; its device is CUDA.
+    """
+    session = Session()
+    session.replace_rows(
+        "traces", [{"trace_id": 0, "source": "names", "format": "names", "torch_version": torch_version}]
+    )
+    session.replace_rows(
+        "operators",
+        [
+            {
+                "operator_id": index,
+                "trace_id": 0,
+                "name": name,
+                "overload": overload,
+                "self_device_ns": 0,
+                "total_device_ns": 0,
+            }
+            for index, (name, overload) in enumerate(operators)
+        ],
+    )
+    session.replace_rows(
+        "kernel_names",
+        [{"name_id": index, "name": name, "kind": "kernel"} for index, name in enumerate(kernels)],
+    )
+    return session

@@ -1,40 +1,166 @@
-"""Which source indexes and source files are at hand: the installed torch's headers, releases, a checkout.
+"""[permalinks] Paths and addresses of PyTorch's files: where a shipped header lies in the repository, and permalinks.
+
+[lines] Lines of source that the user has: from a checkout, or from the headers of an installation.
+
+[at_hand] Which source indexes and source files are at hand: the installed torch's headers, releases, a checkout.
 
 Finds an installation without importing it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib import resources
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from urllib.parse import quote
 
-from opscope.errors import InputError
 from opscope.model.location import SourceLocation
 from opscope.provenance.cache import cache_folder
 from opscope.provenance.installation import package_folders
-from opscope.provenance.sources.headers import header_index
-from opscope.provenance.sources.index import SourceIndex
-from opscope.provenance.sources.lines import read_lines
-from opscope.provenance.sources.storage import FILE_NAME, source_index
+from opscope.provenance.sources.index import FILE_NAME, SourceIndex, source_index
 from opscope.provenance.sources.table import DefinitionTable
 
-__all__ = ["indexed_versions", "installed_headers", "nearest_index", "release_headers", "source_reader"]
+# ---- permalinks
+
+_ADDRESS = "https://github.com/pytorch/pytorch/blob"
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+# Folders of the include folder → those of the repository; other folders belong to third parties.
+_MOVED = {"ATen": "aten/src/ATen", "THC": "aten/src/THC"}
+_KEPT = frozenset(("c10", "torch", "caffe2"))
+_REPOSITORY_FOLDERS = ("aten/", "c10/", "torch/", "caffe2/", "functorch/", "torchgen/", "tools/", "test/")
+# Headers that the build writes: no such file is in the repository.
+_GENERATED = re.compile(
+    r"ATen/ops/.*"
+    r"|ATen/(?:\w*Functions(?:_inl)?|MethodOperators|Operators|RegistrationDeclarations|VmapGeneratedPlumbing"
+    r"|Config)\.h"
+    r"|ATen/core/(?:TensorBody|aten_interned_strings|enum_tag)\.h"
+    r"|ATen/cuda/CUDAConfig\.h"
+    r"|c10/(?:.*/)?\w*cmake_macros\.h"
+    r"|torch/csrc/autograd/generated/.*"
+    r"|torch/csrc/api/include/torch/version\.h"
+    r"|torch/(?:headeronly/)?version\.h"
+)
+
+
+def repository_path(header: str) -> str | None:
+    """Path in the repository of a header in `torch/include`; None for generated and third-party ones."""
+    if not is_plain_path(header) or _GENERATED.fullmatch(header):
+        return None
+    top, _, rest = header.partition("/")
+    if top in _MOVED and rest:
+        return f"{_MOVED[top]}/{rest}"
+    return header if top in _KEPT and rest else None
+
+
+def include_path(file: str) -> str | None:
+    """Path in `torch/include` of a file of the repository, the inverse of `repository_path`."""
+    for top, folder in _MOVED.items():
+        if file.startswith(f"{folder}/"):
+            return f"{top}{file.removeprefix(folder)}"
+    return file if file.partition("/")[0] in _KEPT else None
+
+
+def permalink(
+    git_version: str | None, file: str, line: int | None = None, end_line: int | None = None
+) -> str | None:
+    """Address of lines of a file at a commit of pytorch/pytorch.
+
+    Args:
+        git_version: The commit, 40 hexadecimal digits; other values have no permalink.
+        file: Path in the repository, or of a header in `torch/include`.
+        line: First line, from 1; the whole file if None.
+        end_line: Last line.
+
+    Returns:
+        None for what that repository does not hold: submodules, generated files, an unknown commit.
+    """
+    path = file if file.startswith(_REPOSITORY_FOLDERS) else repository_path(file)
+    if path is None or git_version is None or not _COMMIT.fullmatch(git_version) or not is_plain_path(path):
+        return None
+    if repository_path(include_path(path) or path) is None and include_path(path) is not None:
+        return None
+    address = f"{_ADDRESS}/{git_version}/{quote(path)}"
+    if line is None or line < 1:
+        return address
+    return (
+        f"{address}#L{line}-L{end_line}" if end_line is not None and end_line > line else f"{address}#L{line}"
+    )
+
+
+def is_plain_path(path: str) -> bool:
+    """Whether a path is relative and goes nowhere but down."""
+    parts = PurePosixPath(path).parts
+    return (
+        bool(parts)
+        and not path.startswith("/")
+        and ".." not in parts
+        and "\\" not in path
+        and "\0" not in path
+    )
+
+
+# ---- lines
+
+_LARGEST_FILE_BYTES = 8 << 20
+_MOST_LINES = 2000
+
+
+def read_lines(file: str, line: int, end_line: int | None, roots: Sequence[Path]) -> list[str] | None:
+    """Lines of a file, without line ends, from the first root that has it.
+
+    Args:
+        file: Path in the PyTorch repository.
+        line: First line, from 1.
+        end_line: Last line; None for one line. At most 2000 lines are read.
+        roots: Checkouts and `torch/include` folders. Nothing outside them is read, whatever links they hold.
+
+    Returns:
+        None if no root has the file, or the file has no such line.
+    """
+    last = line if end_line is None else end_line
+    if line < 1 or last < line or not is_plain_path(file):
+        return None
+    for path in _candidates(file, roots):
+        text = _text(path)
+        if text is not None:
+            found = text.split("\n")[line - 1 : min(last, line + _MOST_LINES - 1)]
+            return found or None
+    return None
+
+
+def _candidates(file: str, roots: Sequence[Path]) -> Iterable[Path]:
+    """Real paths of the file within each root."""
+    header = include_path(file)
+    for root in roots:
+        try:
+            folder = Path(root).resolve(strict=True)
+        except (OSError, RuntimeError):
+            continue
+        for relative in dict.fromkeys((file, header)):
+            if relative is None:
+                continue
+            try:
+                path = (folder / relative).resolve(strict=True)
+            except (OSError, RuntimeError):
+                continue
+            if path.is_file() and path.is_relative_to(folder):
+                yield path
+
+
+def _text(path: Path) -> str | None:
+    try:
+        if path.stat().st_size > _LARGEST_FILE_BYTES:
+            return None
+        return path.read_text(encoding="utf-8", errors="replace").removesuffix("\n")
+    except OSError:
+        return None
+
+
+# ---- at_hand
 
 HEADERS_FILE = "headers.msgpack.zst"
-
-
-@cache
-def installed_headers() -> SourceIndex | None:
-    """The index of the headers of the torch that this Python would import; None if there are none."""
-    folder = _include_folder()
-    if folder is None:
-        return None
-    try:
-        return header_index(folder)
-    except InputError:  # an installation without headers
-        return None
 
 
 def indexed_versions() -> tuple[str, ...]:
@@ -78,8 +204,7 @@ def source_reader(
         checkout: Of PyTorch; looked at first.
         copies: Folders with copies of generated files, under their own names.
     """
-    include = _include_folder()
-    roots = [root for root in (checkout, include) if root is not None]
+    roots = [root for root in (checkout, include_folder()) if root is not None]
 
     def read(location: SourceLocation) -> list[str] | None:
         if location.line is None:
@@ -92,7 +217,8 @@ def source_reader(
     return read
 
 
-def _include_folder() -> Path | None:
+def include_folder() -> Path | None:
+    """The headers of the torch that this Python would import; None if there are none."""
     folders = (folder / "include" for folder in package_folders("torch"))
     return next((folder for folder in folders if folder.is_dir()), None)
 

@@ -1,24 +1,214 @@
-"""Where functions, kernels, functors and stubs of a PyTorch release are defined.
+"""[scopes] Qualified names of C++: their parts, and whether a namespace in a symbol is the one in the source.
+
+[backends] Which part of the PyTorch tree a file belongs to, and where a dispatch key's implementations are.
+
+[generated] Code that PyTorch generates at build time: it has no line in the repository; this is what stands for it.
+
+[index] Where functions, kernels, functors and stubs of a PyTorch release are defined.
 
 Look-ups take what the binary says: the translation units that hold the symbol. A definition in another unit's
 file is never returned, and where files remain that nothing tells apart the answer is None: a wrong place is
 worse than none.
+
+[storage] Where source indexes are kept: in the package for some releases, in the cache folder for added ones.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
 
-from opscope.provenance.sources.backends import is_compiled, nearest_to_key
-from opscope.provenance.sources.definitions import Definition, Registration
-from opscope.provenance.sources.generated import ufunc_of
+from opscope.errors import InputError
+from opscope.provenance.cache import cache_folder, write_atomically
 from opscope.provenance.sources.jiterator import jiterated_name
-from opscope.provenance.sources.scopes import is_member, matches_scope, split_name
-from opscope.provenance.sources.signatures import signature_distance
-from opscope.provenance.sources.table import DefinitionSource
-from opscope.provenance.sources.templates import fits
+from opscope.provenance.sources.signatures import fits, signature_distance
+from opscope.provenance.sources.table import Definition, DefinitionSource, DefinitionTable, Registration
 
-__all__ = ["SourceIndex"]
+# ---- scopes
+
+# What stands for an anonymous namespace: c++filt's words, or the unit's own name as nvcc writes it.
+_ANONYMOUS = re.compile(r"\(anonymous namespace\)|_(?:INTERNAL|GLOBAL__N)_\w*|_NV_ANON_NAMESPACE")
+# A namespace named by a macro, `namespace FLASH_NAMESPACE`, may be any.
+_MACRO = re.compile(r"[A-Z][A-Z0-9_]+")
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Scope and last part of a qualified name without template arguments."""
+    scope, _, plain = name.strip().removeprefix("::").rpartition("::")
+    return scope, plain
+
+
+def matches_scope(written: str, symbol: str) -> bool:
+    """Whether the scope in a source file may be the one in a symbol; anonymous namespaces do not count."""
+    source, target = _parts(written), _parts(symbol)
+    if not any(_MACRO.fullmatch(part) for part in source):
+        return source == target
+    plain = [part for part in source if not _MACRO.fullmatch(part)]
+    return plain == target or (
+        len(source) == len(target)
+        and all(_MACRO.fullmatch(mine) or mine == theirs for mine, theirs in zip(source, target, strict=True))
+    )
+
+
+def is_member(definition: Definition) -> bool:
+    """Whether the scope ends in a class, as far as PyTorch's spelling tells: classes begin with a capital."""
+    last = definition.scope.rpartition("::")[2]
+    return last[:1].isupper() and not _MACRO.fullmatch(last)
+
+
+def _parts(scope: str) -> list[str]:
+    return [part for part in scope.split("::") if part and not _ANONYMOUS.fullmatch(part)]
+
+
+# ---- backends
+
+_COMPILED = (".cu", ".cpp", ".cc", ".mm", ".c")
+# Folder → area; a file in none of them is "generic".
+_AREAS = {
+    "cuda": "cuda",
+    "cudnn": "cuda",
+    "hip": "hip",
+    "miopen": "hip",
+    "mps": "mps",
+    "metal": "metal",
+    "vulkan": "vulkan",
+    "xpu": "xpu",
+    "nnapi": "nnapi",
+    "xnnpack": "xnnpack",
+    "mkldnn": "mkl",
+    "mkl": "mkl",
+    "cpu": "cpu",
+    "functorch": "functorch",
+    "test": "test",
+    "templates": "test",
+}
+# Areas in which a key's functions may be defined, in order of preference; areas that are not named hold none.
+# MIOpen's functions have CUDA entries too: stubs that raise.
+_CUDA = (("cuda",), ("generic",), ("hip",))
+_CPU = (("generic", "cpu"), ("mkl", "xnnpack"))
+_COMPOSITE = (("generic",), ("cuda", "cpu", "mkl", "vulkan", "metal", "xnnpack", "hip"))
+_MPS = (("mps",), ("generic",))
+
+
+def is_compiled(file: str) -> bool:
+    """Whether a file is a translation unit of its own, not a header."""
+    return file.endswith(_COMPILED)
+
+
+@lru_cache(maxsize=8192)
+def area_of(file: str) -> str:
+    """The area of a file, such as "cuda", "cpu" or "generic"."""
+    if file.endswith((".cu", ".cuh")):
+        return "cuda"
+    folders = file.split("/")[:-1]
+    return next((_AREAS[folder] for folder in reversed(folders) if folder in _AREAS), "generic")
+
+
+def nearest_to_key(definitions: Sequence[Definition], key: str) -> list[Definition]:
+    """The definitions in the likeliest area for a dispatch key; [] if none is where one may be."""
+    for areas in _preferences(key):
+        nearest = [definition for definition in definitions if area_of(definition.file) in areas]
+        if nearest:
+            return nearest
+    return []
+
+
+def _preferences(key: str) -> tuple[tuple[str, ...], ...]:
+    if key.endswith("CUDA"):
+        return _CUDA
+    if key.endswith("MPS"):
+        return _MPS
+    if key.endswith("CPU"):
+        return _CPU
+    return _COMPOSITE
+
+
+# ---- generated
+
+_UFUNC_FOLDER = "aten/src/ATen/native/ufunc"
+_TEMPLATE_FOLDER = "aten/src/ATen/templates"
+_UFUNC_REASON = "generated at build time from the inner loop of a universal function"
+_UFUNC_NAMES = (
+    re.compile(r"(?:at::native::)?(?:\(anonymous namespace\)::)?CUDAFunctor(?:OnSelf|OnOther)?_(\w+)"),
+    re.compile(r"(?:at::native::)?ufunc_(\w+)_(?:CUDA|CPU)"),
+    re.compile(r"Ufunc(?:CUDA|CPU|CPUKernel)_(\w+)\.(?:cu|cpp)"),
+)
+_REGISTER_UNIT = re.compile(r"Register\w+?(?:_\d+)?\.cpp")
+_VIEW_COPY = re.compile(r"\w+_copy(?:_symint)?(?:_out)?")
+
+
+@dataclass(frozen=True)
+class Ufunc:
+    """The hand-written inner loop of a generated universal function."""
+
+    name: str
+    file: str
+
+
+@dataclass(frozen=True)
+class Generated:
+    """Why something has no place in the repository.
+
+    Attributes:
+        reason: For people, without a trailing period.
+        file: The hand-written file it is generated from, if there is one.
+    """
+
+    reason: str
+    file: str | None = None
+
+
+def ufunc_of(name: str) -> Ufunc | None:
+    """The inner loop behind a generated functor, function or unit.
+
+    Args:
+        name: `CUDAFunctor_add`, `ufunc_add_CUDA` or `UfuncCUDA_add.cu`, qualified or not.
+    """
+    basename = name.rpartition("/")[2]
+    matches = (pattern.fullmatch(basename) for pattern in _UFUNC_NAMES)
+    base = next((match.group(1) for match in matches if match), None)
+    return None if base is None else Ufunc(base, f"{_UFUNC_FOLDER}/{base}.h")
+
+
+def generated_unit(unit: str) -> Generated | None:
+    """Why a translation unit is in no source tree; None if it may be in one."""
+    basename = unit.rpartition("/")[2]
+    ufunc = ufunc_of(basename)
+    if ufunc is not None:
+        return Generated(_UFUNC_REASON, ufunc.file)
+    if not _REGISTER_UNIT.fullmatch(basename):
+        return None
+    template = basename if basename == "RegisterSchema.cpp" else "RegisterDispatchKey.cpp"
+    return Generated(
+        "registrations generated at build time from native_functions.yaml", f"{_TEMPLATE_FOLDER}/{template}"
+    )
+
+
+def generated_function(name: str, *, is_generated_entry: bool = False) -> Generated | None:
+    """Why the function of a dispatch entry, of which the index knows no definition, has none.
+
+    Args:
+        name: The function of the entry.
+        is_generated_entry: The entry itself was generated, as `autogen` does for out variants.
+
+    Returns:
+        None if it should have one.
+    """
+    ufunc = ufunc_of(name)
+    if ufunc is not None:
+        return Generated(_UFUNC_REASON, ufunc.file)
+    if is_generated_entry:
+        return Generated("an out or functional variant generated at build time from its base operator")
+    if _VIEW_COPY.fullmatch(name):
+        return Generated("a view copy generated at build time: it calls the view and copies its result")
+    return None
+
+
+# ---- index
 
 _NATIVE = "at::native"
 _META = "at::meta"
@@ -242,3 +432,79 @@ def _in_file(rows: Sequence[Definition]) -> Definition:
     if len(remaining) == 1:
         return first
     return Definition(first.kind, first.name, first.scope, first.file, None, None)
+
+
+# ---- storage
+
+FILE_NAME = "sources.msgpack.zst"
+_FOLDER = "releases"
+_LARGEST_BYTES = 64 << 20
+_VERSION = re.compile(r"\d+\.\d+\.\d+")
+
+
+def source_index(version: str | None) -> SourceIndex | None:
+    """The index of a release, the user's own before the packaged one; None if there is none.
+
+    Args:
+        version: "2.6.0" or with a build tag, "2.6.0+cu124".
+
+    Raises:
+        InputError: The user's own index is damaged or of another format.
+    """
+    match = _VERSION.match(version or "")
+    return None if match is None else _stored(match.group(), cache_folder())
+
+
+def store_index(index: SourceIndex, folder: Path | None = None) -> Path:
+    """Keep an index for later processes, and return the file's path.
+
+    Args:
+        index: Of a checkout, as `build_index` makes it.
+        folder: Instead of the user's cache folder.
+
+    Raises:
+        InputError: The index is not one of a checkout, or its version is none; the file cannot be written.
+    """
+    table = index.source
+    match = _VERSION.match(index.version)
+    if not isinstance(table, DefinitionTable) or match is None:
+        raise InputError(f"an index of version {index.version!r} cannot be stored", hint="Give its version")
+    path = _path(folder or cache_folder(), match.group())
+    try:
+        write_atomically(path, table.encode())
+    except OSError as error:
+        raise InputError(f"the source index cannot be written ({error.strerror})", source=path) from error
+    _stored.cache_clear()
+    return path
+
+
+def load_index(path: Path) -> SourceIndex:
+    """The index in a file.
+
+    Raises:
+        InputError: It cannot be read, or holds no index.
+    """
+    try:
+        if path.stat().st_size > _LARGEST_BYTES:
+            raise InputError("too large for a source index", source=path)
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"the source index cannot be read ({error.strerror})", source=path) from error
+    return SourceIndex(DefinitionTable.decode(content, path))
+
+
+@lru_cache(maxsize=8)
+def _stored(version: str, folder: Path) -> SourceIndex | None:
+    own = _path(folder, version)
+    if own.is_file():
+        return load_index(own)
+    packaged = _packaged() / version / FILE_NAME
+    return load_index(packaged) if packaged.is_file() else None
+
+
+def _path(folder: Path, version: str) -> Path:
+    return folder / _FOLDER / version / FILE_NAME
+
+
+def _packaged() -> Path:
+    return Path(str(files("opscope.provenance"))) / _FOLDER / "data"

@@ -10,10 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from opscope.provenance.sources.definitions import Definition
-from opscope.provenance.sources.lexer import LexedSource
-
-__all__ = ["jiterated_name", "jiterated_names"]
+from opscope.provenance.indexer.lexer import LexedSource
+from opscope.provenance.sources.table import Definition
 
 _NAME = re.compile(r"\bchar\s+\w*name\[\]\s*=\s*\"([A-Za-z_]\w*)\"")
 _KERNEL = re.compile(r"(?:reduction_)?([A-Za-z_]\w*?)(?:_vectorized\d+)?_kernel$")

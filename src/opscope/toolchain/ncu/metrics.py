@@ -182,7 +182,7 @@ _SECOND_BEST = frozenset(
 )
 WANTED = tuple(quantity for quantity in QUANTITIES if quantity not in _SECOND_BEST)
 
-# Blocks of one multiprocessor that a resource allows; the names are those of `analysis.occupancy`.
+# Blocks of one multiprocessor that a resource allows; the names are those of `hardware.occupancy`.
 OCCUPANCY_LIMITS: Mapping[str, str] = {
     "blocks": "launch__occupancy_limit_blocks",
     "threads": "launch__occupancy_limit_warps",

@@ -3,8 +3,8 @@ import io
 import pytest
 
 from opscope.errors import InputError
-from opscope.provenance.binaries.cubin import cubin_names, ptx_names
 from opscope.provenance.binaries.elf import ElfFile
+from opscope.provenance.binaries.embedded import cubin_names, ptx_names
 from opscope.provenance.binaries.translation_unit import InternalName
 
 

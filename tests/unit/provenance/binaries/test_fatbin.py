@@ -4,9 +4,9 @@ import struct
 import pytest
 
 from opscope.errors import InputError
-from opscope.provenance.binaries import fatbin
+from opscope.provenance.binaries import embedded as fatbin
 from opscope.provenance.binaries.elf import ElfFile
-from opscope.provenance.binaries.fatbin import DeviceCodeReader, containers, most_telling
+from opscope.provenance.binaries.embedded import DeviceCodeReader, containers, most_telling
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opscope.provenance.binaries.kernel_index import KernelIndex
+from opscope.provenance.binaries.library import KernelIndex
 
 NAMES = st.text(st.characters(exclude_characters="\0"), min_size=1, max_size=30)
 

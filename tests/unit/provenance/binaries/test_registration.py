@@ -4,7 +4,8 @@ import struct
 import pytest
 
 from opscope.errors import InputError
-from opscope.provenance.binaries import host_code, registration
+from opscope.provenance.binaries import registration
+from opscope.provenance.binaries import registration as host_code
 from opscope.provenance.binaries.elf import ElfFile
 from opscope.provenance.binaries.registration import registered_kernels
 from opscope.provenance.binaries.translation_unit import TranslationUnit

@@ -2,10 +2,9 @@ import io
 
 import pytest
 
-from opscope.provenance.binaries import source_paths
+from opscope.provenance.binaries import translation_unit as source_paths
 from opscope.provenance.binaries.elf import ElfFile
-from opscope.provenance.binaries.source_paths import with_source_paths
-from opscope.provenance.binaries.translation_unit import TranslationUnit, UnitKernels
+from opscope.provenance.binaries.translation_unit import TranslationUnit, UnitKernels, with_source_paths
 
 ATEN = "/build/pytorch/aten/src/ATen"
 

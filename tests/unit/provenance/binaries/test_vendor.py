@@ -1,7 +1,7 @@
 import pytest
 
 from opscope.provenance.binaries.library import read_library
-from opscope.provenance.binaries.vendor import vendor_libraries, vendor_of, vendor_of_file
+from opscope.provenance.binaries.process import vendor_libraries, vendor_of, vendor_of_file
 
 
 @pytest.mark.parametrize(

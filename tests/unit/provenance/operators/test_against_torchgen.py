@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from opscope.provenance.operators import build_operator_table, installed_table
-from opscope.provenance.operators.native_function import schema_of
-from opscope.provenance.operators.parameters import parameter_types
+from opscope.provenance.operators.schema import parameter_types, schema_of
 from opscope.provenance.operators.table import DERIVATIVES_YAML, NATIVE_FUNCTIONS_YAML, TAGS_YAML
 
 pytestmark = pytest.mark.torch

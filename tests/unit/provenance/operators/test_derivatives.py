@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from opscope.errors import InputError
-from opscope.provenance.operators.formulas import called_functions
+from opscope.provenance.operators.derivatives import called_functions
 
 FUNCTIONS = """\
 - func: mul.Tensor(Tensor self, Tensor other) -> Tensor

@@ -13,7 +13,7 @@ from opscope.provenance.operators import (
     decode_table,
     encode_table,
     installed_table,
-    lookup,
+    table as lookup,
     packaged_table,
     packaged_versions,
     table_for,

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from opscope.provenance.operators.parameters import parameter_types
-from opscope.provenance.operators.schema import Kind, OperatorName, parse_schema
+from opscope.provenance.operators.schema import Kind, OperatorName, parameter_types, parse_schema
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from opscope.provenance.indexer.units import Build, build_table
 from opscope.provenance.releases import catalog
-from opscope.provenance.releases.builder import Build, build_table
 from opscope.provenance.releases.catalog import TABLE_NAME, forget_tables
-from opscope.provenance.releases.table_file import UnitTableFile, encode_table
-from opscope.provenance.releases.unit import Origin, Unit
+from opscope.provenance.releases.table_file import Origin, Unit, UnitTableFile, encode_table
 
 MakeTable = Callable[..., UnitTableFile]
 

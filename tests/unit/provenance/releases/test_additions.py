@@ -7,8 +7,9 @@ import pytest
 
 from opscope.errors import InputError
 from opscope.provenance.binaries.translation_unit import TranslationUnit
-from opscope.provenance.releases import additions, release, release_versions
-from opscope.provenance.releases.additions import add_library_table
+from opscope.provenance.indexer import units as additions
+from opscope.provenance.indexer.units import add_library_table
+from opscope.provenance.releases import release, release_versions
 from opscope.provenance.releases.catalog import added_table
 
 OWN = TranslationUnit("Own.cu", "0" * 8, "aten/src/ATen/native/cuda/Own.cu")

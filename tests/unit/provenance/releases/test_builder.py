@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from opscope.errors import InputError
-from opscope.provenance.releases import builder
-from opscope.provenance.releases.builder import Build, build_table
+from opscope.provenance.indexer import units as builder
+from opscope.provenance.indexer.units import Build, build_table
 from opscope.provenance.releases.table import ReleaseTable
-from opscope.provenance.releases.unit import Origin, Unit
+from opscope.provenance.releases.table_file import Origin, Unit
 
 OWNED = "void at::launch<at::{}(at::Iterator&)::{{lambda()#1}}, {}>(int)"
 

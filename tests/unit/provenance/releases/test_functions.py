@@ -10,8 +10,9 @@ import pytest
 import zstandard
 
 from opscope.errors import InputError
-from opscope.provenance.releases import functions, release_versions
-from opscope.provenance.releases.functions import FUNCTIONS_FILE, encode_functions, function_files
+from opscope.provenance.releases import catalog as functions
+from opscope.provenance.releases import release_versions
+from opscope.provenance.releases.catalog import FUNCTIONS_FILE, encode_functions, function_files
 from opscope.provenance.sources import source_index
 
 NATIVE = "aten/src/ATen/native"

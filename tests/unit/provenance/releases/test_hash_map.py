@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opscope.provenance.releases.hash_map import HashMap, PackedMap, hash_map, text_hash, text_hashes
+from opscope.provenance.releases.table_file import HashMap, PackedMap, hash_map, text_hash, text_hashes
 
 ENTRIES = st.dictionaries(st.integers(0, 2**48 - 1), st.integers(0, 2**16 - 1), max_size=30)
 

@@ -6,8 +6,7 @@ import zstandard
 
 from opscope.errors import InputError
 from opscope.provenance.releases import table_file
-from opscope.provenance.releases.hash_map import hash_map
-from opscope.provenance.releases.table_file import decode_table, encode_table
+from opscope.provenance.releases.table_file import decode_table, encode_table, hash_map
 
 KERNELS = {"void at::f<int>()": ["aten/F.cu"], "void at::g<int>()": ["aten/F.cu", "G.cu"]}
 

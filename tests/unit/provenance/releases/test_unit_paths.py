@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from opscope.provenance.binaries.translation_unit import TranslationUnit
-from opscope.provenance.releases.unit import Origin
-from opscope.provenance.releases.unit_paths import PathEvidence, build_folders, locate_units, unit_at
+from opscope.provenance.indexer.units import PathEvidence, build_folders, locate_units, unit_at
+from opscope.provenance.releases.table_file import Origin
 
 COPY = "aten/src/ATen/native/cuda/Copy.cu"
 NATIVE_CUDA = "aten/src/ATen/native/cuda"

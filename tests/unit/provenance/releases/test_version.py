@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from opscope.provenance.releases.version import parse_version
+from opscope.provenance.releases.catalog import parse_version
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,14 @@ from opscope.model.environment import Environment
 from opscope.model.evidence import Grade
 from opscope.model.session import Session
 from opscope.model.sidecar import RecordedSchedule, RecordedSettings, Sidecar, sidecar_path, write_sidecar
-from opscope.provenance.operators import lookup, packaged_table
+from opscope.provenance.indexer.build import build_index
+from opscope.provenance.operators import packaged_table
+from opscope.provenance.operators import table as lookup
 from opscope.provenance.releases import Recognition
-from opscope.provenance.resolution import annotate, gather
+from opscope.provenance.resolution import annotate
+from opscope.provenance.resolution import evidence as gather
 from opscope.provenance.resolution.evidence import Evidence, IndexedSource
-from opscope.provenance.sources import SourceIndex, build_index
+from opscope.provenance.sources import SourceIndex
 from opscope.testing import TraceBuilder
 
 Load = Callable[..., Session]

@@ -12,12 +12,13 @@ from opscope.model.location import SourceLocation
 from opscope.model.origin import RecordedKernel, RecordedSource, RecordedUnit, SourceEvidence, SourceKind
 from opscope.model.registration import OperatorRegistration, RegistrationKind
 from opscope.model.session import Session
-from opscope.provenance.operators import lookup, packaged_table
+from opscope.provenance.operators import packaged_table
+from opscope.provenance.operators import table as lookup
 from opscope.provenance.releases import Recognition
-from opscope.provenance.resolution import gather
-from opscope.provenance.resolution.evidence import Evidence, RecordedUnits
-from opscope.provenance.resolution.gather import gather_evidence
-from opscope.provenance.sources import SourceIndex, store_index
+from opscope.provenance.resolution import evidence as gather
+from opscope.provenance.resolution.evidence import Evidence, RecordedUnits, gather_evidence
+from opscope.provenance.sources import SourceIndex
+from opscope.provenance.sources.index import store_index
 from opscope.testing import TraceBuilder
 
 Load = Callable[..., Session]

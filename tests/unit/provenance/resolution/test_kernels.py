@@ -9,7 +9,7 @@ import pytest
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.provenance.resolution.evidence import Evidence, RecordedUnits
-from opscope.provenance.resolution.kernels import resolve_kernel
+from opscope.provenance.resolution.resolvers import resolve_kernel
 
 MakeEvidence = Callable[..., Evidence]
 

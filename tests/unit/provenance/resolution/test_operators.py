@@ -10,9 +10,13 @@ from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.model.registration import OperatorRegistration, RegistrationKind
 from opscope.provenance.kernel_names import decode
-from opscope.provenance.resolution.evidence import Evidence, IndexedSource
-from opscope.provenance.resolution.facts import KernelProvenance, NativeFunctionFacts
-from opscope.provenance.resolution.operators import RecordedCall, resolve_operator
+from opscope.provenance.resolution.evidence import (
+    Evidence,
+    IndexedSource,
+    KernelProvenance,
+    NativeFunctionFacts,
+)
+from opscope.provenance.resolution.resolvers import RecordedCall, resolve_operator
 from opscope.provenance.sources import source_index
 
 MakeEvidence = Callable[..., Evidence]

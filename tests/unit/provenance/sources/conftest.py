@@ -8,9 +8,9 @@ from textwrap import dedent
 
 import pytest
 
+from opscope.provenance.indexer.build import read_tree
+from opscope.provenance.indexer.lexer import lex
 from opscope.provenance.sources import Definition, SourceIndex
-from opscope.provenance.sources.build import read_tree
-from opscope.provenance.sources.lexer import lex
 from opscope.provenance.sources.table import DefinitionTable
 
 

@@ -9,14 +9,9 @@ import pytest
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.provenance import installation
-from opscope.provenance.sources import (
-    SourceIndex,
-    indexed_versions,
-    installed_headers,
-    nearest_index,
-    source_reader,
-    store_index,
-)
+from opscope.provenance.indexer.build import installed_headers
+from opscope.provenance.sources import SourceIndex, indexed_versions, nearest_index, source_reader
+from opscope.provenance.sources.index import store_index
 
 IndexOf = Callable[..., SourceIndex]
 HEADER = "aten/src/ATen/native/cuda/A.cuh"

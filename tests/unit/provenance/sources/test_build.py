@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from opscope.errors import InputError
-from opscope.provenance.sources import build_index
-from opscope.provenance.sources.build import checkout_version, lex_file
+from opscope.provenance.indexer.build import build_index, checkout_version, lex_file
 from opscope.provenance.sources.table import DefinitionTable
 
 Checkout = Callable[[dict[str, str]], Path]

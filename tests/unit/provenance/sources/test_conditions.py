@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from opscope.provenance.sources.conditions import evaluate
+from opscope.provenance.indexer.lexer import evaluate
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from opscope.provenance.sources import generated_function, generated_unit
-from opscope.provenance.sources.generated import ufunc_of
+from opscope.provenance.sources.index import generated_function, generated_unit, ufunc_of
 
 ADD = "aten/src/ATen/native/ufunc/add.h"
 

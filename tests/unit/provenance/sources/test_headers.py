@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from opscope.errors import InputError
-from opscope.provenance.sources import header_index, read_lines
+from opscope.provenance.indexer.build import header_index
+from opscope.provenance.sources.at_hand import read_lines
 
 HEADER = "include/ATen/native/cuda/Loops.cuh"
 KERNEL = "namespace at::native {\ntemplate <class T>\n__global__ void run(T f) {\n}\n}\n"

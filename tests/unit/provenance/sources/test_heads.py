@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from opscope.provenance.sources.heads import read_head
+from opscope.provenance.indexer.heads import read_head
 
 
 @pytest.mark.parametrize(

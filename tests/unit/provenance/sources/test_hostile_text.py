@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opscope.provenance.sources.build import read_tree
-from opscope.provenance.sources.heads import read_head
-from opscope.provenance.sources.lexer import lex
-from opscope.provenance.sources.signatures import parameter_types, schema_parameters
-from opscope.provenance.sources.templates import template_parameter_names
+from opscope.provenance.indexer.build import read_tree
+from opscope.provenance.indexer.heads import read_head
+from opscope.provenance.indexer.lexer import lex
+from opscope.provenance.sources.signatures import parameter_types, schema_parameters, template_parameter_names
 
 WORDS = """
     { } ( ) [ ] < > ; : :: , = " ' \\ / * # ## a B f operator template struct class namespace enum extern

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from opscope.provenance.sources.lexer import lex
+from opscope.provenance.indexer.lexer import lex
 
 
 def kept(text: str) -> list[str]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from opscope.provenance.sources import read_lines
+from opscope.provenance.sources.at_hand import read_lines
 
 FILE = "aten/src/ATen/native/cuda/A.cuh"
 

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from opscope.provenance.sources import include_path, permalink, repository_path
+from opscope.provenance.sources import permalink
+from opscope.provenance.sources.at_hand import include_path, repository_path
 
 COMMIT = "2236df1770800ffea5697b11b0bb0d910b2e59e1"
 BLOB = f"https://github.com/pytorch/pytorch/blob/{COMMIT}"

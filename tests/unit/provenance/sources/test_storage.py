@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from opscope.errors import InputError
-from opscope.provenance.sources import SourceIndex, header_index, load_index, source_index, store_index
+from opscope.provenance.indexer.build import header_index
+from opscope.provenance.sources import SourceIndex, source_index
+from opscope.provenance.sources.index import load_index, store_index
 
 IndexOf = Callable[..., SourceIndex]
 FILES = {"aten/src/ATen/native/cuda/A.cu": "namespace at::native { void f() {} }"}

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opscope.errors import InputError
-from opscope.provenance.sources.definitions import Definition, Registration
-from opscope.provenance.sources.table import DefinitionTable
+from opscope.provenance.sources.table import Definition, DefinitionTable, Registration
 
 KERNEL = Definition("kernel", "k", "at::native", "b.cu", 7, 12, ("T", "", "Ts..."), "T*, int", ("s",), True)
 FUNCTION = Definition("function", "f", "", "a.cpp", 3, 3, launchers=("l", "m"))

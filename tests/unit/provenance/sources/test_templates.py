@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from opscope.provenance.sources.templates import (
+from opscope.provenance.sources.signatures import (
     fits,
     named_arguments,
     split_arguments,

@@ -3,16 +3,9 @@ from __future__ import annotations
 import pytest
 
 from opscope.model.benchmark import Ceiling, Status, Verdict
-from opscope.report.benchmark_cells import (
-    ceiling_text,
-    count_cell,
-    median_cell,
-    percent,
-    rate_cell,
-    ratio_text,
-    verdict_cell,
-)
+from opscope.report.benchmark import ceiling_text, median_cell, rate_cell, ratio_text, verdict_cell
 from opscope.report.document import Strong
+from opscope.units import format_mean_count, format_percent
 
 
 @pytest.mark.parametrize(
@@ -63,10 +56,15 @@ def test_a_rate_is_that_of_the_ceiling_that_binds(row) -> None:
 
 
 def test_small_shares_never_read_as_none() -> None:
-    assert [percent(share) for share in (0.971, 0.0148, 0.0004, 0.0)] == ["97 %", "1.5 %", "<0.1 %", "0 %"]
+    assert [format_percent(share) for share in (0.971, 0.0148, 0.0004, 0.0)] == [
+        "97 %",
+        "1.5 %",
+        "<0.1 %",
+        "0 %",
+    ]
 
 
 def test_ceilings_and_counts() -> None:
     assert ceiling_text(Ceiling("copy", 4.28e12, "bytes", "")) == "copy 4.28 TB/s"
     assert ceiling_text(Ceiling("matrix_tf32", 4.09e14, "flop", "8192³")) == "matrix_tf32 409 TFLOP/s (8192³)"
-    assert [count_cell(count) for count in (1, 8.0, 2.3333, None)] == ["1", "8", "2.3", "–"]
+    assert [format_mean_count(count) for count in (1, 8.0, 2.3333, None)] == ["1", "8", "2.3", "–"]

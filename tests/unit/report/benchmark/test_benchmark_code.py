@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from opscope.benchmarking.implementation_code import ImplementationCode
 from opscope.kernels.code import CodeKind, CodeText
-from opscope.report.benchmark_code import code_json, code_sections
+from opscope.report.benchmark import code_json, code_sections
 from opscope.report.document import Document
 from opscope.report.markdown import render_markdown
 

@@ -6,8 +6,7 @@ from rich.console import Console
 
 from opscope.model.benchmark import DeviceState, Status, Verdict
 from opscope.model.finding import Finding, Severity
-from opscope.report.benchmark_kernels import kernel_use_section
-from opscope.report.benchmark_report import benchmark_document, benchmark_table, benchmark_title
+from opscope.report.benchmark import benchmark_document, benchmark_table, benchmark_title, kernel_use_section
 from opscope.report.document import Document, Table, plain
 from opscope.report.markdown import render_markdown
 from opscope.report.terminal import render_terminal

@@ -7,7 +7,7 @@ import pytest
 from opscope.benchmarking.sweep import BenchmarkSweep
 from opscope.model.benchmark import BenchmarkResult, Status, Verdict
 from opscope.model.finding import Finding, Severity
-from opscope.report.benchmark_sweep import sweep_benchmark_document
+from opscope.report.benchmark import sweep_benchmark_document
 from opscope.report.markdown import render_markdown
 
 POINTS = ((1024, 1e5, 1e6), (2048, 4e5, 2e6), (4096, 16e5, 4e6))

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from opscope.report.doctor_json import doctor_json
-from opscope.report.doctor_report import doctor_document
+from opscope.report.doctor import doctor_document, doctor_json
 from opscope.report.markdown import render_markdown
 from opscope.toolchain.doctor.checks.outcome import Check, Outcome, Verdict
 from opscope.toolchain.doctor.checks.table import CHECKS, CheckResult, Diagnosis, diagnose

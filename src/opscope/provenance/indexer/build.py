@@ -1,0 +1,314 @@
+"""[build] The source index of a PyTorch checkout, read without a compiler.
+
+[headers] The index of the headers in the user's own `torch/include`: exact lines of this very build.
+
+Half a second the first time; then a table in the cache folder, found by the headers' names, sizes and times.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from opscope.errors import InputError
+from opscope.provenance.cache import cache_folder, write_atomically
+from opscope.provenance.indexer.lexer import LexedSource, lex
+from opscope.provenance.indexer.macros import MacroTable, macros_of
+from opscope.provenance.indexer.tracker import FileFacts, read_definitions
+from opscope.provenance.installation import torch_build
+from opscope.provenance.sources.at_hand import include_folder as find_include_folder
+from opscope.provenance.sources.at_hand import repository_path
+from opscope.provenance.sources.index import SourceIndex, is_member
+from opscope.provenance.sources.jiterator import jiterated_names
+from opscope.provenance.sources.table import FORMAT_VERSION, Definition, DefinitionTable, Registration
+
+# ---- build
+
+# What kernels, operators and their functors are defined in.
+_FOLDERS = (
+    "aten/src/ATen",
+    "aten/src/THC",
+    "c10/core",
+    "c10/cuda",
+    "torch/csrc/autograd",
+    "torch/csrc/cuda",
+    "torch/csrc/distributed/c10d",
+    "torch/csrc/inductor",
+    "torch/headeronly",
+)
+_SKIPPED_FOLDERS = frozenset(
+    ("test", "tests", "benchmarks", "bench", "templates", "qnnpack", "metal", "nnapi")
+)
+_SKIPPED_PATHS = ("aten/src/ATen/native/vulkan",)
+_SUFFIXES = (".cu", ".cuh", ".cpp", ".h", ".hpp", ".cc", ".mm")
+_LARGEST_FILE_BYTES = 8 << 20
+_INCLUDE = re.compile(r'\s*["<](?:[^">]*/)?([^">/]+)[">]')
+_VERSION = re.compile(r"\d+\.\d+\.\d+")
+# All that the body of an error stub calls.
+_RAISING = frozenset(
+    ("TORCH_CHECK", "TORCH_CHECK_NOT_IMPLEMENTED", "TORCH_INTERNAL_ASSERT", "AT_ERROR", "runtime_error")
+)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def build_index(checkout: Path, version: str | None = None, *, git_version: str | None = None) -> SourceIndex:
+    """The index of a checkout.
+
+    Args:
+        checkout: Root folder of a PyTorch source tree.
+        version: "2.6.0"; read from the tree if not given.
+        git_version: Commit of the tree; read from its `.git` if not given.
+
+    Raises:
+        InputError: The folder is no PyTorch source tree, or its version cannot be read.
+    """
+    return SourceIndex(build_table(checkout, version, git_version=git_version))
+
+
+def build_table(
+    checkout: Path, version: str | None = None, *, git_version: str | None = None
+) -> DefinitionTable:
+    """The definitions of a checkout; arguments and errors as of `build_index`."""
+    checkout = Path(checkout)
+    files = _source_files(checkout)
+    if not files:
+        raise InputError(
+            "not a PyTorch source tree: it holds no aten/src/ATen",
+            source=checkout,
+            hint="Give the root folder of a checkout of pytorch/pytorch",
+        )
+    sources = {file: lex_file(checkout / file) for file in files}
+    definitions, registrations = read_tree(sources)
+    return DefinitionTable.from_definitions(
+        version or checkout_version(checkout),
+        git_version or _checkout_commit(checkout),
+        definitions,
+        registrations,
+    )
+
+
+def read_tree(sources: Mapping[str, LexedSource]) -> tuple[list[Definition], list[Registration]]:
+    """Definitions and stub registrations of files that may use each other's macros and stubs."""
+    includes = {file: _includes(source) for file, source in sources.items()}
+    macros = MacroTable(
+        (macro for file, source in sources.items() for macro in macros_of(file, source)), includes
+    )
+    facts = [read_definitions(file, source, macros) for file, source in sources.items()]
+    facts = [_without_error_stubs(entry) for entry in facts]
+    stubs = {name for entry in facts for name in entry.declared_stubs}
+    launchers = _launchers(row for entry in facts for row in entry.definitions)
+    definitions = [row for entry in facts for row in _with_calls(entry, stubs, launchers)]
+    definitions += [row for file, source in sources.items() for row in jiterated_names(file, source)]
+    return definitions, [registration for entry in facts for registration in entry.registrations]
+
+
+def lex_file(path: Path) -> LexedSource:
+    """The lexed text of a file; of one too large to be source, nothing.
+
+    Raises:
+        InputError: It cannot be read.
+    """
+    try:
+        if path.stat().st_size > _LARGEST_FILE_BYTES:
+            return lex("")
+        return lex(path.read_text(encoding="utf-8", errors="replace"))
+    except OSError as error:
+        raise InputError(f"the file cannot be read ({error.strerror})", source=path) from error
+
+
+def _source_files(checkout: Path) -> list[str]:
+    files: list[str] = []
+    for folder in _FOLDERS:
+        for parent, folders, names in os.walk(checkout / folder):
+            relative = Path(parent).relative_to(checkout).as_posix()
+            folders[:] = sorted(
+                name
+                for name in folders
+                if name not in _SKIPPED_FOLDERS and f"{relative}/{name}" not in _SKIPPED_PATHS
+            )
+            files += [f"{relative}/{name}" for name in sorted(names) if name.endswith(_SUFFIXES)]
+    return files
+
+
+def _includes(source: LexedSource) -> tuple[str, ...]:
+    matches = (_INCLUDE.match(entry.text) for entry in source.others if entry.keyword == "include")
+    return tuple(match.group(1) for match in matches if match)
+
+
+def _without_error_stubs(facts: FileFacts) -> FileFacts:
+    """Without functions that only raise "not compiled with …" where the file has the real one too."""
+    raising = {
+        index
+        for index, row in enumerate(facts.definitions)
+        if row.kind in ("function", "structured") and _RAISING.issuperset(facts.calls.get(index, ("",)))
+    }
+    real = {_signature(row) for index, row in enumerate(facts.definitions) if index not in raising}
+    kept = [
+        index
+        for index, row in enumerate(facts.definitions)
+        if index not in raising or _signature(row) not in real
+    ]
+    return replace(
+        facts,
+        definitions=[facts.definitions[index] for index in kept],
+        calls={new: facts.calls[old] for new, old in enumerate(kept) if old in facts.calls},
+    )
+
+
+def _signature(definition: Definition) -> tuple[str, str, str, tuple[str, ...]]:
+    return definition.scope, definition.name, definition.parameters, definition.template_parameters
+
+
+def _launchers(definitions: Iterable[Definition]) -> set[str]:
+    """Names of functions that a `.cu` file defines and no other file does: a call can mean nothing else."""
+    files: dict[str, set[str]] = defaultdict(set)
+    for row in definitions:
+        if row.kind in ("function", "structured", "kernel") and not is_member(row):
+            files[row.name].add(row.file)
+    return {name for name, of in files.items() if len(of) == 1 and next(iter(of)).endswith(".cu")}
+
+
+def _with_calls(facts: FileFacts, stubs: set[str], launchers: set[str]) -> Iterable[Definition]:
+    for index, row in enumerate(facts.definitions):
+        called = facts.calls.get(index, frozenset())
+        stubs_called = tuple(sorted(called & stubs))
+        is_cuda = row.file.endswith((".cu", ".cuh"))
+        launchers_called = () if is_cuda else tuple(sorted(called & launchers))
+        if stubs_called or launchers_called:
+            yield msgspec.structs.replace(row, stubs=stubs_called, launchers=launchers_called)
+        else:
+            yield row
+
+
+def checkout_version(checkout: Path) -> str:
+    """The release a checkout is of, from its version.txt ("2.6.0a0" counts as "2.6.0").
+
+    Raises:
+        InputError: There is none.
+    """
+    path = checkout / "version.txt"
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise InputError(
+            f"the version of the checkout cannot be read ({error.strerror})", source=path, hint="Give it"
+        ) from error
+    match = _VERSION.match(text.strip())
+    if match is None:
+        raise InputError("not a version", source=path, hint="Give the version")
+    return match.group()
+
+
+def _checkout_commit(checkout: Path) -> str | None:
+    """The commit that a checkout's `.git` says is checked out; None if there is none to read."""
+    folder = checkout / ".git"
+    head = _text(folder / "HEAD")
+    if head.startswith("ref: "):
+        reference = head.removeprefix("ref: ")
+        packed = (line.split() for line in _text(folder / "packed-refs").splitlines())
+        named = next((words[0] for words in packed if len(words) == 2 and words[1] == reference), "")
+        head = _text(folder / reference) or named
+    return head if _COMMIT.fullmatch(head) else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+# ---- headers
+
+
+@cache
+def installed_headers() -> SourceIndex | None:
+    """The index of the headers of the torch that this Python would import; None if there are none."""
+    folder = find_include_folder()
+    if folder is None:
+        return None
+    try:
+        return header_index(folder)
+    except InputError:  # an installation without headers
+        return None
+
+
+# Where kernels, launchers and functors are; the rest of the headers holds none.
+_HEADERS_FOLDERS = ("ATen/native", "ATen/cuda", "c10/cuda", "torch/csrc/distributed/c10d")
+_HEADERS_SUFFIXES = (".cuh", ".h", ".hpp")
+
+
+def header_index(include_folder: Path, *, folder: Path | None = None) -> SourceIndex:
+    """The index of an installation's headers. Files are named by their paths in the repository.
+
+    Args:
+        include_folder: `site-packages/torch/include`.
+        folder: Instead of the user's cache folder.
+
+    Raises:
+        InputError: The folder holds no ATen headers, or one of them cannot be read.
+    """
+    include_folder = Path(include_folder)
+    headers = list(_headers(include_folder))
+    if not headers:
+        raise InputError("no ATen headers", source=include_folder, hint="Give the folder torch/include")
+    build = torch_build(include_folder.parent)
+    version, git_version = (build.version or "", build.git_version) if build else ("", None)
+    cached = (
+        (folder or cache_folder())
+        / "headers"
+        / f"{_fingerprint(include_folder, headers, version)}.msgpack.zst"
+    )
+    table = _cached(cached)
+    if table is None:
+        table = _read(include_folder, [name for name, _ in headers], version, git_version)
+        with contextlib.suppress(OSError):  # a folder that cannot be written costs time only
+            write_atomically(cached, table.encode())
+    return SourceIndex(table)
+
+
+def _headers(include_folder: Path) -> Iterator[tuple[str, os.stat_result]]:
+    for top in _HEADERS_FOLDERS:
+        for parent, folders, names in os.walk(include_folder / top):
+            folders.sort()
+            relative = Path(parent).relative_to(include_folder).as_posix()
+            for name in sorted(names):
+                if name.endswith(_HEADERS_SUFFIXES) and repository_path(f"{relative}/{name}"):
+                    yield f"{relative}/{name}", Path(parent, name).stat()
+
+
+def _fingerprint(include_folder: Path, headers: Iterable[tuple[str, os.stat_result]], version: str) -> str:
+    digest = hashlib.blake2b(
+        f"{FORMAT_VERSION}\0{include_folder.resolve()}\0{version}".encode(), digest_size=16
+    )
+    for name, status in headers:
+        digest.update(f"\0{name}\0{status.st_size}\0{status.st_mtime_ns}".encode())
+    return digest.hexdigest()
+
+
+def _cached(path: Path) -> DefinitionTable | None:
+    try:
+        return DefinitionTable.decode(path.read_bytes(), path)
+    except (OSError, InputError):
+        return None
+
+
+def _read(include_folder: Path, headers: list[str], version: str, git_version: str | None) -> DefinitionTable:
+    sources = {name: lex_file(include_folder / name) for name in headers}
+    definitions, registrations = read_tree(sources)
+    return DefinitionTable.from_definitions(
+        version, git_version, (_in_repository(row) for row in definitions), registrations
+    )
+
+
+def _in_repository(definition: Definition) -> Definition:
+    return msgspec.structs.replace(definition, file=repository_path(definition.file) or definition.file)

@@ -1,0 +1,151 @@
+"""Which tables of PyTorch releases there are, and adding to them: kernels, operators, sources.
+
+Added tables lie in `releases/<version>/` of the user's cache folder and come before packaged ones.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from opscope.errors import InputError
+from opscope.provenance.binaries.elf import open_elf
+from opscope.provenance.cache import cache_folder, write_atomically
+from opscope.provenance.indexer.build import build_index
+from opscope.provenance.indexer.units import add_library_table
+from opscope.provenance.installation import TorchBuild, torch_build
+from opscope.provenance.operators import (
+    TABLE_FILE,
+    build_operator_table,
+    encode_table,
+    packaged_table,
+    packaged_versions,
+)
+from opscope.provenance.releases import release, release_versions
+from opscope.provenance.releases.catalog import added_table, label_order, parse_version
+from opscope.provenance.sources import SourceIndex, source_index
+from opscope.provenance.sources.at_hand import indexed_versions, release_headers
+from opscope.provenance.sources.index import store_index
+
+_RELEASE = re.compile(r"\d+\.\d+\.\d+")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+@dataclass(frozen=True)
+class ReleaseInventory:
+    """What the tables of one release hold; None where there is none of a kind.
+
+    Args:
+        version: Release, or the user's label.
+        is_added: The user added one of its tables.
+        kernels: Kernel names.
+        units: Source files they come from.
+        native_functions: Entries of the yaml, and those derived from them.
+        definitions: Functions, kernels, functors and stubs in its source tree.
+        header_definitions: The same, in the headers it ships.
+    """
+
+    version: str
+    is_added: bool
+    kernels: int | None
+    units: int | None
+    native_functions: int | None
+    definitions: int | None
+    header_definitions: int | None
+
+
+def known_releases() -> tuple[ReleaseInventory, ...]:
+    """Every release with a table, oldest first."""
+    with_units, with_sources = release_versions(), indexed_versions()
+    versions = sorted({*with_units, *packaged_versions(), *with_sources}, key=label_order)
+    return tuple(_inventory(version, version in with_units, version in with_sources) for version in versions)
+
+
+def _inventory(version: str, has_units: bool, has_sources: bool) -> ReleaseInventory:
+    table = release(version) if has_units else None
+    operators = packaged_table(version)
+    return ReleaseInventory(
+        version,
+        any((cache_folder() / "releases" / version).glob("*")),
+        None if table is None else table.kernel_count,
+        None if table is None else len(table.units),
+        None if operators is None else len(operators.functions),
+        _definition_count(source_index(version) if has_sources else None),
+        _definition_count(release_headers(version)),
+    )
+
+
+def _definition_count(index: SourceIndex | None) -> int | None:
+    return None if index is None else len(index.source)
+
+
+def label_of_library(path: Path) -> str:
+    """The version of the torch installation a library lies in; of a release, without its build tag.
+
+    Raises:
+        InputError: It lies in none, or is no library.
+    """
+    with open_elf(path):
+        build = _build_around(path)
+    if build is None or build.version is None:
+        raise InputError(
+            "the library lies in no torch installation, so its version is unknown",
+            source=path,
+            hint="Name it with --release",
+        )
+    version = parse_version(build.version)
+    return version.name if version is not None and version.is_official else build.version
+
+
+def add_library(path: Path, label: str) -> Path:
+    """Keep the kernels of a library under a version; returns the file written.
+
+    Raises:
+        InputError: It is no library with CUDA kernels.
+    """
+    return add_library_table(path, label, git_version=_commit(_build_around(path)))
+
+
+def add_operators(library: Path, label: str) -> tuple[Path, ...]:
+    """Keep the native functions of the torch installation a library lies in; nothing if it ships no yaml.
+
+    Raises:
+        InputError: Its yaml files are damaged, or the table cannot be written.
+    """
+    build = _build_around(library)
+    packaged = library.resolve().parent.parent.parent / "torchgen" / "packaged"
+    if build is None or not packaged.is_dir():
+        return ()
+    table = build_operator_table(packaged, version=label, git_version=_commit(build))
+    path = added_table(label).with_name(TABLE_FILE)
+    try:
+        write_atomically(path, encode_table(table))
+    except OSError as error:
+        raise InputError(f"the table cannot be written ({error.strerror})", source=path) from error
+    packaged_table.cache_clear()
+    return (path,)
+
+
+def add_source(checkout: Path, label: str | None) -> Path:
+    """Keep the source index of a checkout under a version, or its own; returns the file written.
+
+    Raises:
+        InputError: It is no PyTorch checkout, or the label no version.
+    """
+    if label is not None and not _RELEASE.match(label):
+        raise InputError(
+            f"{label!r} is no version, which an index of sources is kept under",
+            hint="Name the release the checkout is of, such as 2.12.0",
+        )
+    return store_index(build_index(checkout, label))
+
+
+def _build_around(library: Path) -> TorchBuild | None:
+    """The torch installation a library lies in, `torch/lib`."""
+    return torch_build(library.resolve().parent.parent)
+
+
+def _commit(build: TorchBuild | None) -> str | None:
+    commit = None if build is None else build.git_version
+    return commit if commit is not None and _COMMIT.fullmatch(commit) else None

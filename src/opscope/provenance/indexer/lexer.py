@@ -1,0 +1,311 @@
+"""[conditions] What a preprocessor condition comes to in a CUDA build for Linux: true, false, or None where builds differ.
+
+Only the few macros are known that tell such a build from others (ROCm, a build without cuDNN); all else is
+undecided, and both branches count as code.
+
+[lexer] C++ and CUDA text in which everything that is not code is blanked, and the directives that were in it.
+
+Comments, the insides of literals, and directives become spaces, so every offset and line stays where it was.
+Of a conditional directive one `#` remains: there a branch begins or ends. Branches that no CUDA build for
+Linux compiles are blanked too. Never raises, whatever the text.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+# ---- conditions
+
+_KNOWN = {
+    "USE_ROCM": False,
+    "USE_ROCM_CK_GEMM": False,
+    "USE_ROCM_CK_SDPA": False,
+    "__HIPCC__": False,
+    "__HIP_PLATFORM_AMD__": False,
+    "__HIP_PLATFORM_HCC__": False,
+    "__HIP_DEVICE_COMPILE__": False,
+    # Of the ATen/Config.h and ATen/cuda/CUDAConfig.h in the wheels for x86-64.
+    "AT_ROCM_ENABLED": False,
+    "AT_CUDNN_ENABLED": True,
+    "AT_MAGMA_ENABLED": True,
+    "AT_MKL_ENABLED": True,
+    "AT_MKLDNN_ENABLED": True,
+    "AT_MKLDNN_ACL_ENABLED": False,
+    "AT_POCKETFFT_ENABLED": False,
+    "AT_NNPACK_ENABLED": True,
+    "AT_CUSPARSELT_ENABLED": True,
+    "AT_BUILD_WITH_BLAS": True,
+    "AT_BUILD_WITH_LAPACK": True,
+    "AT_USE_JITERATOR": True,
+    "USE_CUDA": True,
+    "USE_LINALG_SOLVER": True,
+    "USE_FLASH_ATTENTION": True,
+    "USE_MEM_EFF_ATTENTION": True,
+    "USE_FBGEMM": True,
+    "USE_C10D_NCCL": True,
+    "_WIN32": False,
+    "_MSC_VER": False,
+    "__APPLE__": False,
+    "C10_MOBILE": False,
+    "FBCODE_CAFFE2": False,
+    "__ANDROID__": False,
+}
+# Tested by value, never by `#ifdef`: whether they are defined says nothing.
+_CALLED = frozenset(name for name in _KNOWN if name.startswith("AT_"))
+_TOKEN = re.compile(r"[A-Za-z_]\w*|\d[\w.']*|&&|\|\||[!=<>]=|[()!<>]|\S")
+_COMPARISONS = frozenset(("==", "!=", "<", ">", "<=", ">=", "+", "-", "*", "/", "%", "?", ":", "&", "|"))
+_MAXIMAL_DEPTH = 40
+
+
+@lru_cache(maxsize=4096)
+def evaluate(condition: str) -> bool | None:
+    """The value of the text after `#if`, or None if it depends on the build or cannot be read."""
+    tokens = _TOKEN.findall(condition)
+    if not tokens:
+        return None
+    value, position = _either(tokens, 0, 0)
+    return value if position == len(tokens) else None
+
+
+def _either(tokens: list[str], position: int, depth: int) -> tuple[bool | None, int]:
+    value, position = _both(tokens, position, depth)
+    while position < len(tokens) and tokens[position] == "||":
+        other, position = _both(tokens, position + 1, depth)
+        value = True if value or other else None if None in (value, other) else False
+    return value, position
+
+
+def _both(tokens: list[str], position: int, depth: int) -> tuple[bool | None, int]:
+    value, position = _compared(tokens, position, depth)
+    while position < len(tokens) and tokens[position] == "&&":
+        other, position = _compared(tokens, position + 1, depth)
+        value = False if False in (value, other) else None if None in (value, other) else True
+    return value, position
+
+
+def _compared(tokens: list[str], position: int, depth: int) -> tuple[bool | None, int]:
+    """A term; comparisons and arithmetic are not computed."""
+    value, position = _term(tokens, position, depth)
+    while position < len(tokens) and tokens[position] in _COMPARISONS:
+        _, position = _term(tokens, position + 1, depth)
+        value = None
+    return value, position
+
+
+def _term(tokens: list[str], position: int, depth: int) -> tuple[bool | None, int]:
+    if position >= len(tokens) or depth > _MAXIMAL_DEPTH:
+        return None, len(tokens) + 1
+    token = tokens[position]
+    if token == "!":
+        value, position = _term(tokens, position + 1, depth + 1)
+        return (None if value is None else not value), position
+    if token == "(":
+        value, position = _either(tokens, position + 1, depth + 1)
+        closed = position < len(tokens) and tokens[position] == ")"
+        return value, position + 1 if closed else len(tokens) + 1
+    if token == "defined":
+        return _defined(tokens, position + 1)
+    if token[0].isdigit():
+        return _number(token), position + 1
+    return _macro(tokens, position)
+
+
+def _number(token: str) -> bool | None:
+    return token.rstrip("uUlL") != "0" if token.rstrip("uUlL").isdigit() else None
+
+
+def _defined(tokens: list[str], position: int) -> tuple[bool | None, int]:
+    is_bracketed = tokens[position : position + 1] == ["("]
+    names = tokens[position + is_bracketed : position + is_bracketed + 1]
+    name = names[0] if names else ""
+    value = None if name in _CALLED else _KNOWN.get(name)
+    return value, position + 1 + 2 * is_bracketed
+
+
+def _macro(tokens: list[str], position: int) -> tuple[bool | None, int]:
+    """A macro's value; of a call only `NAME()` is known, other arguments are skipped."""
+    name = tokens[position]
+    value = _KNOWN.get(name)
+    if name == "true":
+        return True, position + 1
+    if name == "false":
+        return False, position + 1
+    if tokens[position + 1 : position + 2] != ["("]:
+        return value, position + 1
+    if tokens[position + 2 : position + 3] == [")"]:
+        return value, position + 3
+    depth, position = 1, position + 2
+    while position < len(tokens) and depth:
+        depth += {"(": 1, ")": -1}.get(tokens[position], 0)
+        position += 1
+    return None, position
+
+
+# ---- lexer
+
+# Each alternative starts with a literal character, which lets the expression skip quickly to the next one.
+# Each that may miss its end accepts the end of the text or line instead, which keeps the time linear.
+_LITERAL = r"""
+    //(?:\\\n|[^\n])*
+  | /\*(?s:.*?)(?:\*/|\Z)
+  | R"(?<![A-Za-z0-9_]R")(?P<fence>[^()\\\s]{0,16})\((?s:.*?)(?:\)(?P=fence)"|\Z)
+  | "(?:\\(?s:.)|[^"\\\n])*"?
+  | '(?<=[0-9a-fA-F]')(?=[0-9a-fA-F])
+  | '(?:\\(?s:.)|[^'\\\n])*'?
+"""
+_LOGICAL_LINE = r"""
+  | \#(?:\\\n|//(?:\\\n|[^\n])*|/\*(?s:.*?)(?:\*/|\Z)|"(?:\\(?s:.)|[^"\\\n])*"?|[^\n])*
+"""
+_LITERALS = re.compile(_LITERAL, re.VERBOSE)
+_TOKENS = re.compile(_LITERAL + _LOGICAL_LINE, re.VERBOSE)
+_NOT_NEWLINE = re.compile(r"[^\n]+")
+_KEYWORD = re.compile(r"#\s*(\w*)")
+_CONTINUATION = re.compile(r"\\\n")
+_OPENING = frozenset(("if", "ifdef", "ifndef"))
+_TURNING = frozenset(("elif", "elifdef", "elifndef", "else"))
+_CONDITIONAL = _OPENING | _TURNING | {"endif"}
+
+
+@dataclass(frozen=True)
+class Directive:
+    """One preprocessor line: `text` follows the keyword, continued lines joined.
+
+    Comments and literals are blanked but for the file name of an `include`.
+
+    `is_dead` holds for a conditional directive that opens a branch which is never compiled.
+    """
+
+    offset: int
+    keyword: str
+    text: str
+    is_dead: bool = False
+
+
+@dataclass(frozen=True)
+class LexedSource:
+    """A text and its blanked code, whose `#` characters are the `conditionals`, in order."""
+
+    text: str
+    code: str
+    conditionals: tuple[Directive, ...]
+    others: tuple[Directive, ...]
+
+    @cached_property
+    def _newlines(self) -> list[int]:
+        return [match.start() for match in re.finditer(r"\n", self.code)]
+
+    def line_of(self, offset: int) -> int:
+        """Line of an offset, the first line is 1."""
+        return bisect_right(self._newlines, offset - 1) + 1
+
+
+def lex(text: str) -> LexedSource:
+    """The code of a text whose lines end in a newline character."""
+    directives: list[Directive] = []
+
+    def replacement(match: re.Match[str]) -> str:
+        token = match.group()
+        if token[0] != "#":
+            return _blanked(token)
+        directives.append(_directive(match.start(), token))
+        mark = "#" if directives[-1].keyword in _CONDITIONAL else " "
+        return mark + _spaces(token[1:])
+
+    return _without_dead_branches(text, _TOKENS.sub(replacement, text), directives)
+
+
+def blank_literals(text: str) -> str:
+    """The text with comments and the insides of literals blanked, directives kept."""
+    return _LITERALS.sub(lambda match: _blanked(match.group()), text)
+
+
+def _blanked(token: str) -> str:
+    """A literal keeps its quotes, so that it can be told from nothing; a digit separator stays."""
+    if token[0] == '"' and len(token) > 1:
+        return '"' + _spaces(token[1:-1]) + token[-1] if token[-1] == '"' else '"' + _spaces(token[1:])
+    if token == "'":
+        return " "
+    return _spaces(token)
+
+
+def _spaces(text: str) -> str:
+    if "\n" not in text:
+        return " " * len(text)
+    return _NOT_NEWLINE.sub(lambda match: " " * len(match.group()), text)
+
+
+def _directive(offset: int, token: str) -> Directive:
+    match = _KEYWORD.match(token)
+    keyword = match.group(1) if match else ""
+    rest = token[match.end() :] if match else ""
+    text = rest if keyword == "include" else blank_literals(rest)
+    return Directive(offset, keyword, _CONTINUATION.sub("  ", text))
+
+
+@dataclass
+class _Branch:
+    """An open conditional: what is known of the branches so far, and whether it lies in a dead branch."""
+
+    is_nested_in_dead: bool
+    is_decided: bool = False
+    is_dead: bool = False
+
+
+def _without_dead_branches(text: str, code: str, directives: list[Directive]) -> LexedSource:
+    conditionals: list[Directive] = []
+    others: list[Directive] = []
+    pieces: list[str] = []
+    position = 0
+    dead_start: int | None = None
+    for directive, is_dead, is_hidden in _judged(directives):
+        if is_hidden:
+            continue
+        if directive.keyword not in _CONDITIONAL:
+            others.append(directive)
+            continue
+        if dead_start is not None:
+            pieces += (code[position:dead_start], _spaces(code[dead_start : directive.offset]))
+            position, dead_start = directive.offset, None
+        if is_dead:
+            dead_start = directive.offset + 1
+        conditionals.append(Directive(directive.offset, directive.keyword, directive.text, is_dead))
+    if dead_start is not None:
+        pieces += (code[position:dead_start], _spaces(code[dead_start:]))
+        position = len(code)
+    pieces.append(code[position:])
+    return LexedSource(text, "".join(pieces), tuple(conditionals), tuple(others))
+
+
+def _judged(directives: list[Directive]) -> Iterator[tuple[Directive, bool, bool]]:
+    """Each directive, whether the branch it opens is dead, and whether it lies in a dead branch itself."""
+    open_branches: list[_Branch] = []
+    for directive in directives:
+        inside = bool(open_branches) and (open_branches[-1].is_dead or open_branches[-1].is_nested_in_dead)
+        if directive.keyword in _OPENING:
+            value = _condition(directive)
+            open_branches.append(_Branch(inside, is_decided=value is True, is_dead=value is False))
+            yield directive, value is False, inside
+        elif directive.keyword in _TURNING and open_branches:
+            branch = open_branches[-1]
+            value = _condition(directive)
+            branch.is_dead = branch.is_decided or value is False
+            branch.is_decided = branch.is_decided or value is True
+            yield directive, branch.is_dead, branch.is_nested_in_dead
+        elif directive.keyword == "endif" and open_branches:
+            yield directive, False, open_branches.pop().is_nested_in_dead
+        else:
+            yield directive, False, inside
+
+
+def _condition(directive: Directive) -> bool | None:
+    if directive.keyword == "else":
+        return None
+    if directive.keyword in ("ifdef", "elifdef"):
+        return evaluate(f"defined({directive.text.strip()})")
+    if directive.keyword in ("ifndef", "elifndef"):
+        return evaluate(f"!defined({directive.text.strip()})")
+    return evaluate(directive.text)

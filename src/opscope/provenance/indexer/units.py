@@ -1,0 +1,315 @@
+"""[builder] A release's kernel table from the kernels its libraries register.
+
+[unit_paths] Where the units of a release lie, from what its own build says and, where it is silent, other file lists.
+
+A library names some of its source files; a release's wheel also shows, by its headers and by the paths of
+headers in the library, which folders its repository had. A path of another release or of a submodule is taken
+only if it lies in such a folder, if it is the only one of its name there, and if no file of that folder is
+known to have moved.
+
+[additions] Tables of the user's own builds: kernels of a library, kept in the cache folder under a version or name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from opscope.errors import InputError
+from opscope.provenance.binaries.library import read_library
+from opscope.provenance.binaries.translation_unit import TranslationUnit
+from opscope.provenance.cache import write_atomically
+from opscope.provenance.releases.catalog import added_table, forget_tables, overlaid
+from opscope.provenance.releases.table import launch_key_hash, loose_keys, owner_key_hash
+from opscope.provenance.releases.table_file import (
+    LARGEST_VALUE,
+    SEVERAL_UNITS,
+    Library,
+    Origin,
+    Unit,
+    UnitTableFile,
+    decode_table,
+    encode_table,
+    hash_map,
+    text_hash,
+)
+
+# ---- builder
+
+
+@dataclass(frozen=True)
+class Build:
+    """Which build a table is of.
+
+    Args:
+        version: Release (`2.11.0`) or the user's label.
+        git_version: Its commit, if known.
+        cuda: The CUDA version it was built with, if known.
+        libraries: What its kernels were read from.
+    """
+
+    version: str
+    git_version: str | None = None
+    cuda: str | None = None
+    libraries: tuple[Library, ...] = ()
+
+
+def build_table(kernels: Mapping[str, Iterable[Unit]], build: Build) -> UnitTableFile:
+    """The table of kernels and the units that register them; the order of either does not matter.
+
+    Args:
+        kernels: By name as a trace shows it. A kernel without a unit is left out: nothing is known of it.
+        build: What the kernels belong to.
+
+    Raises:
+        InputError: Two names share a hash, or there are more units than the format can count.
+    """
+    known = {name: frozenset(units) for name, units in sorted(kernels.items())}
+    known = {name: units for name, units in known.items() if units}
+    units = sorted({unit for of in known.values() for unit in of}, key=_order)
+    if len(units) >= SEVERAL_UNITS:
+        raise InputError(f"{len(units):,} units in {build.version}; a table holds {SEVERAL_UNITS - 1:,}")
+    index = {unit: position for position, unit in enumerate(units)}
+    members = {name: tuple(sorted(index[unit] for unit in of)) for name, of in known.items()}
+    sets = {unit_set: number for number, unit_set in enumerate(sorted(set(members.values())))}
+    if len(sets) > LARGEST_VALUE:
+        raise InputError(f"{len(sets):,} sets of units in {build.version}; a table holds {LARGEST_VALUE:,}")
+    exact = _hashed({name: text_hash(name) for name in members}, build.version)
+    return UnitTableFile(
+        version=build.version,
+        units=tuple(units),
+        unit_sets=tuple(sets),
+        exact=hash_map({exact[name]: sets[members[name]] for name in members}).packed(),
+        loose=hash_map(_loose_entries(members, build.version)).packed(),
+        git_version=build.git_version,
+        cuda=build.cuda,
+        libraries=build.libraries,
+    )
+
+
+def _hashed(hashes: Mapping[str, int], version: str) -> Mapping[str, int]:
+    """The hashes themselves, all distinct."""
+    seen: dict[int, str] = {}
+    for text, number in hashes.items():
+        other = seen.setdefault(number, text)
+        if other != text:
+            raise InputError(f"two names of {version} share the hash {number:#x}: {other!r} and {text!r}")
+    return hashes
+
+
+def _loose_entries(members: Mapping[str, Sequence[int]], version: str) -> dict[int, int]:
+    units_of_key: dict[str, set[int]] = {}
+    hashes: dict[str, int] = {}
+    for name, unit_set in members.items():
+        for text, number in _key_hashes(name):
+            hashes[text] = number
+            units_of_key.setdefault(text, set()).update(unit_set)
+    return {
+        number: next(iter(units_of_key[text])) if len(units_of_key[text]) == 1 else SEVERAL_UNITS
+        for text, number in _hashed(hashes, version).items()
+    }
+
+
+def _key_hashes(name: str) -> Iterator[tuple[str, int]]:
+    keys = loose_keys(name)
+    if keys.owner is not None:
+        yield f"owner {keys.owner}", owner_key_hash(keys.owner)
+    if keys.launch is not None:
+        yield f"launch {keys.launch}", launch_key_hash(keys.launch)
+
+
+def _order(unit: Unit) -> tuple[str, str]:
+    return unit.label, unit.origin.value
+
+
+# ---- unit_paths
+
+_GENERATED = "build/"
+_SUBMODULES = "third_party/"
+_LONGEST_PATH = 512
+_REPOSITORY_FILE = re.compile(
+    rb"(/[\w./@+-]{0,128}?/)((?:aten/src|torch/csrc|c10|third_party)/[\w./@+-]{1,256}\.(?:cuh?|h|hpp|cpp))\0"
+)
+# Where the wheel puts the repository's headers.
+_SHIPPED_HEADERS = (("ATen", "aten/src/ATen"), ("torch/csrc", "torch/csrc"), ("c10", "c10"))
+
+
+@dataclass(frozen=True)
+class PathEvidence:
+    """What is known of the repository a release was built from.
+
+    Args:
+        files: Every file of the release's repository, if they are known.
+        other_files: Files of other releases and of submodules, by their paths in the repository.
+        folders: Folders the release's repository is known to have had.
+    """
+
+    files: frozenset[str] = frozenset()
+    other_files: frozenset[str] = frozenset()
+    folders: frozenset[str] = frozenset()
+
+
+def locate_units(units: Iterable[TranslationUnit], evidence: PathEvidence) -> dict[TranslationUnit, Unit]:
+    """Each unit with its path, if the evidence supports one."""
+    compiled = set(units)
+    located = {unit: unit_at(unit.name, unit.source_path) for unit in compiled}
+    claimed = {unit.path for unit in located.values() if unit.path}
+    moved = _moved_folders(located.values(), evidence.other_files)
+    own = _by_name(evidence.files - claimed)
+    other = _by_name(path for path in evidence.other_files if _folder(path) in evidence.folders - moved)
+    for unit in compiled:
+        if located[unit].origin is not Origin.UNKNOWN:
+            continue
+        paths = own.get(unit.name, []) if evidence.files else other.get(unit.name, [])
+        if len(paths) == 1 and _count(compiled, unit.name) == 1:
+            located[unit] = unit_at(unit.name, paths[0])
+    return located
+
+
+def unit_at(name: str, path: str | None) -> Unit:
+    """The unit of a file the build names.
+
+    Args:
+        name: File name.
+        path: Relative to PyTorch's repository, or absolute if it is not in it.
+    """
+    if path is None:
+        return Unit(name)
+    if path.startswith("/"):
+        return Unit(name, None, Origin.OTHER_PROJECT)
+    if path.startswith(_GENERATED):
+        return Unit(name, None, Origin.GENERATED)
+    return Unit(name, path, Origin.SUBMODULE if path.startswith(_SUBMODULES) else Origin.REPOSITORY)
+
+
+def build_folders(torch_folder: Path, libraries: Iterable[Path]) -> frozenset[str]:
+    """Folders of the repository that a release's wheel proves.
+
+    Args:
+        torch_folder: The wheel's `torch` folder.
+        libraries: Libraries of it.
+    """
+    files = [path for library in libraries for path in _embedded_files(library.read_bytes())]
+    include = torch_folder / "include"
+    for shipped, original in _SHIPPED_HEADERS:
+        files += [
+            f"{original}/{header.relative_to(include / shipped).as_posix()}"
+            for header in (include / shipped).rglob("*.*")
+        ]
+    return frozenset(map(_folder, files))
+
+
+def _embedded_files(content: bytes) -> Iterator[str]:
+    """Paths in the repository that a library's checks and asserts name."""
+    found = [(root, path.decode()) for root, path in _REPOSITORY_FILE.findall(content)]
+    roots = [root for root, _ in found]
+    # Paths may begin in the middle of other text; the build's own folder is the one that nearly all begin
+    # with.
+    usual = max(set(roots), key=roots.count, default=None)
+    return (path for root, path in found if root == usual)
+
+
+def _moved_folders(units: Iterable[Unit], other_files: Iterable[str]) -> frozenset[str]:
+    """Folders of the other lists whose files are known to lie elsewhere in this build."""
+    paths = _by_name(other_files)
+    return frozenset(
+        _folder(path)
+        for unit in units
+        if unit.path is not None and unit.path not in paths.get(unit.name, ())
+        for path in paths.get(unit.name, ())
+    )
+
+
+def _by_name(paths: Iterable[str]) -> dict[str, list[str]]:
+    named: dict[str, list[str]] = {}
+    for path in sorted(paths):
+        named.setdefault(path.rpartition("/")[2], []).append(path)
+    return named
+
+
+def _folder(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _count(units: Iterable[TranslationUnit], name: str) -> int:
+    return sum(unit.name == name for unit in units)
+
+
+# ---- additions
+
+
+def add_library_table(
+    library_path: str | os.PathLike[str],
+    version_label: str,
+    folder: Path | None = None,
+    *,
+    git_version: str | None = None,
+) -> Path:
+    """Keep the kernels of a library; later questions about that version are answered from it first.
+
+    Libraries added under one label are one table; one that is added again replaces what it said before of a
+    kernel.
+
+    Args:
+        library_path: A shared library with CUDA kernels.
+        version_label: The PyTorch version it belongs to (`2.12.0.dev20260101+cu130`), or any name.
+        folder: Cache folder, if not the user's.
+        git_version: The commit it was built from, if known.
+
+    Returns:
+        The file written.
+
+    Raises:
+        InputError: Not such a library, it has no kernels of known units, or the label cannot name a folder.
+    """
+    _check_label(version_label)
+    library, kernels = kernels_of_library(Path(library_path))
+    if not any(kernels.values()):
+        raise InputError("no kernel of it tells which source file it comes from", source=library_path)
+    units = {unit: unit_at(unit.name, unit.source_path) for of in kernels.values() for unit in of}
+    table = build_table(located(kernels, units), Build(version_label, git_version, libraries=(library,)))
+    path = added_table(version_label, folder)
+    _write(path, _joined(path, table))
+    forget_tables()
+    return path
+
+
+def kernels_of_library(path: Path) -> tuple[Library, dict[str, tuple[TranslationUnit, ...]]]:
+    """What a library is, and the units of each of its kernels by the name a trace shows.
+
+    Raises:
+        InputError: Not a library with CUDA kernels.
+    """
+    library = read_library(path)
+    kernels = {name: library.units_of(name) for name in library.kernel_names()}
+    return Library(path.name, library.build_id, len(kernels)), kernels
+
+
+def located(
+    kernels: Mapping[str, Iterable[TranslationUnit]], units: Mapping[TranslationUnit, Unit]
+) -> dict[str, set[Unit]]:
+    """The kernels with the located units in place of those the binary names."""
+    return {name: {units[unit] for unit in of} for name, of in kernels.items()}
+
+
+def _joined(path: Path, table: UnitTableFile) -> UnitTableFile:
+    if not path.is_file():
+        return table
+    return overlaid(decode_table(path.read_bytes(), str(path)), table)
+
+
+def _write(path: Path, table: UnitTableFile) -> None:
+    try:
+        write_atomically(path, encode_table(table))
+    except OSError as error:
+        raise InputError(f"the table cannot be written ({error.strerror})", source=path) from error
+
+
+def _check_label(label: str) -> None:
+    if not label or label.startswith(".") or not all(sign.isalnum() or sign in "._+-" for sign in label):
+        raise InputError(
+            f"{label!r} cannot name a table", hint="Use letters, digits and any of . _ + -, not . first"
+        )

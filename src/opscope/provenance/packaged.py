@@ -1,0 +1,63 @@
+"""Where the data of provenance lie: packaged with opscope, or added by the user in the cache folder.
+
+Tables of a release lie under `<version>/<file name>`; what the user added counts before what is packaged.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, cast
+
+from opscope.provenance.cache import cache_folder
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+def packaged_path(*parts: str) -> Path:
+    """A file or folder of opscope's own data."""
+    return Path(str(resources.files("opscope.provenance")), *parts)
+
+
+def lazy_pattern(pattern: str, flags: int = 0) -> re.Pattern[str]:
+    """A regular expression that is compiled when first used: there are hundreds, which would slow every start."""
+    return cast("re.Pattern[str]", _LazyPattern(pattern, flags))
+
+
+class _LazyPattern:
+    def __init__(self, pattern: str, flags: int) -> None:
+        self._pattern = pattern, flags
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(re.compile(*self._pattern), name)
+        setattr(self, name, method)  # found at once from now on
+        return method
+
+
+@cache
+def packaged_toml(*parts: str) -> Mapping[str, Any]:
+    """The content of a packaged TOML file."""
+    return tomllib.loads(packaged_path(*parts).read_text(encoding="utf-8"))
+
+
+def packaged_releases() -> Path:
+    """The folder with the packaged tables of each release."""
+    return packaged_path("releases", "data")
+
+
+def added_releases(folder: Path | None = None) -> Path:
+    """The folder with the tables that the user added, in the user's cache folder or the one given."""
+    return (folder or cache_folder()) / "releases"
+
+
+def release_files(name: str) -> dict[str, Path]:
+    """The files of this name by release or label; what the user added comes before what is packaged."""
+    roots = packaged_releases(), added_releases()
+    return {path.parent.name: path for root in roots for path in sorted(root.glob(f"*/{name}"))}

@@ -1,0 +1,403 @@
+"""[kernels] Kernel name → unit, template, functor: the chain below a kernel launch.
+
+[operators] Recorded call → native function, dispatch key, implementing function, stub, source.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from opscope.model.evidence import Grade, weakest
+from opscope.model.location import SourceLocation
+from opscope.provenance.binaries.process import vendor_of_file
+from opscope.provenance.categories import category_of, kernel_category
+from opscope.provenance.kernel_names import DecodedKernel, decode
+from opscope.provenance.operators import (
+    DERIVATIVES_FILE,
+    NATIVE_FUNCTIONS_FILE,
+    Dispatch,
+    InputRecord,
+    NativeFunction,
+    Resolved,
+    dispatch,
+    resolve,
+)
+from opscope.provenance.resolution.evidence import (
+    Evidence,
+    IndexedSource,
+    KernelProvenance,
+    NativeFunctionFacts,
+)
+from opscope.provenance.sources import Definition, named_arguments, permalink
+
+# ---- kernels
+
+_TORCH_BINARIES = ("libtorch_cuda", "libtorch_hip")
+
+
+def resolve_kernel(name: str, evidence: Evidence) -> KernelProvenance:
+    """Everything the evidence supports about one kernel name."""
+    units, unit_grade, binary = evidence.units(name)
+    decoded = _with_library(decode(name), binary, evidence)
+    template, definition = _template(decoded, units, unit_grade, evidence)
+    return KernelProvenance(
+        decoded=decoded,
+        category=kernel_category(decoded),
+        template_arguments=_named_arguments(decoded, definition),
+        units=units,
+        unit_grade=unit_grade,
+        binary=binary,
+        location=(
+            evidence.user_sources.get(name)
+            or _functor(decoded, units, unit_grade, evidence)
+            or template
+            or _unit_file(units, unit_grade, evidence)
+        ),
+        template=template,
+    )
+
+
+def _with_library(decoded: DecodedKernel, binary: str | None, evidence: Evidence) -> DecodedKernel:
+    """The library by membership where it is known, which outweighs what the name suggests.
+
+    Of PyTorch's own binaries the name tells more: they hold CUTLASS, CUB and others.
+    """
+    library = None
+    if decoded.name in evidence.triton_kernels:
+        library = "triton"
+    elif binary is not None and not binary.startswith(_TORCH_BINARIES):
+        library = vendor_of_file(binary) or binary.partition(".so")[0]
+    if library is None:
+        return decoded
+    return replace(decoded, library=library, grades={**decoded.grades, "library": Grade.EXACT})
+
+
+def _template(
+    decoded: DecodedKernel, units: tuple[str, ...], unit_grade: Grade | None, evidence: Evidence
+) -> tuple[SourceLocation | None, Definition | None]:
+    if decoded.function is None or not units:
+        return None, None
+    for source in evidence.sources:
+        definition = source.index.kernel(
+            decoded.function, units, template_arguments=decoded.template_arguments or None
+        )
+        if definition is not None:
+            return _located(source, definition, units, unit_grade), definition
+    return None, None
+
+
+def _functor(
+    decoded: DecodedKernel, units: tuple[str, ...], unit_grade: Grade | None, evidence: Evidence
+) -> SourceLocation | None:
+    """Where the functor, or the function owning the lambda, of a generic launcher is defined."""
+    if decoded.functor is None or not units:
+        return None
+    for source in evidence.sources:
+        definition = source.index.functor(decoded.functor, units)
+        if definition is not None:
+            return _located(source, definition, units, unit_grade)
+    return None
+
+
+def _located(
+    source: IndexedSource, definition: Definition, units: tuple[str, ...], unit_grade: Grade | None
+) -> SourceLocation:
+    """A definition in the unit's own file has its file from the unit; its line is as good as the index."""
+    return source.locate(definition, unit_grade if definition.file in units else None)
+
+
+def _unit_file(units: tuple[str, ...], unit_grade: Grade | None, evidence: Evidence) -> SourceLocation | None:
+    if len(units) != 1 or unit_grade is None:
+        return None
+    return SourceLocation(units[0], unit_grade, url=evidence.file_url(units[0]) if "/" in units[0] else None)
+
+
+def _named_arguments(
+    decoded: DecodedKernel, definition: Definition | None
+) -> tuple[tuple[str | None, str], ...]:
+    """Template arguments with the source's own parameter names, where they fit the template."""
+    arguments = decoded.template_arguments
+    if definition is not None and definition.template_parameters:
+        named = named_arguments(definition.template_parameters, arguments)
+        if named is not None:
+            return tuple(named.items())
+    return tuple((None, argument) for argument in arguments)
+
+
+# ---- operators
+
+_KINDS = {
+    "native": "native",
+    "ufunc": "native",
+    "generated": "generated",
+    "composite_explicit": "composite",
+    "composite_implicit": "composite",
+}
+_BACKWARD_NODE = re.compile(r"(?:Backward\d*|AccumulateGrad|CopySlices|CopyBackwards)$")
+_NAMESPACED = re.compile(r"[A-Za-z_]\w*::\w+$")
+
+
+@dataclass(frozen=True)
+class RecordedCall:
+    """One kind of recorded call: what distinguishes overloads, and the kernels such calls launched."""
+
+    name: str
+    overload: str | None = None
+    input_types: tuple[str, ...] | None = None
+    kernels: tuple[KernelProvenance, ...] = ()  # of their own launches, longest first
+
+
+def resolve_operator(
+    call: RecordedCall, evidence: Evidence, record: InputRecord = InputRecord.UNKNOWN
+) -> NativeFunctionFacts:
+    """The native function a recorded call reached, as far as the evidence goes.
+
+    Args:
+        call: What was recorded.
+        evidence: For its Session.
+        record: What the trace's lists of input types hold.
+    """
+    if _BACKWARD_NODE.search(call.name):
+        return _backward(call, evidence)
+    found = resolve(evidence.operators, call.name, call.overload, call.input_types, record)
+    if found.entry is not None:
+        return _native(call, found.entry, found.grade, evidence)
+    if found.candidates:
+        return _ambiguous(call, found, evidence)
+    return _outside(call, evidence)
+
+
+def _native(
+    call: RecordedCall, entry: NativeFunction, grade: Grade | None, evidence: Evidence
+) -> NativeFunctionFacts:
+    served = dispatch(evidence.operators, entry, evidence.backend)
+    facts = NativeFunctionFacts(
+        name=call.name,
+        overload=entry.overload,
+        kind="native" if served is None else _KINDS[served.kind],
+        category=category_of(call.name, entry.tags),
+        schema=entry.schema,
+        overload_grade=grade,
+        structured_delegate=entry.structured_delegate,
+        tags=entry.tags,
+        yaml_line=entry.yaml_line,
+        details=_details(entry, served, evidence),
+    )
+    return facts if served is None else _implemented(facts, served, call.kernels, evidence)
+
+
+def _details(entry: NativeFunction, served: Dispatch | None, evidence: Evidence) -> dict[str, Any]:
+    details: dict[str, Any] = {
+        "yaml_url": _yaml_url(NATIVE_FUNCTIONS_FILE, entry.yaml_line, evidence),
+        "autogen": list(entry.autogen),
+        "structured": entry.structured,
+        "is_derived_entry": entry.generated,
+    }
+    if served is not None:
+        details["dispatch_kind"] = served.kind
+        details["served_by_overload"] = served.entry.overload
+        details["scalar_function_header"] = served.header
+    registration = evidence.registration(entry.name, entry.overload)
+    if registration is not None:
+        details["registration"] = registration
+    return details
+
+
+def _yaml_url(file: str, line: int, evidence: Evidence) -> str | None:
+    commit = evidence.operators.git_version
+    return None if commit is None or not line else permalink(commit, file, line, line)
+
+
+def _implemented(
+    facts: NativeFunctionFacts,
+    served: Dispatch,
+    kernels: Sequence[KernelProvenance],
+    evidence: Evidence,
+) -> NativeFunctionFacts:
+    facts = replace(facts, dispatch_key=served.key, cuda_function=served.function)
+    if served.header is not None:
+        return replace(facts, location=_scalar_function(served, evidence))
+    if served.function is None:
+        return facts
+    for source in evidence.sources:
+        definition = source.index.function(served.function, key=served.key, parameters=served.parameter_types)
+        if definition is not None:
+            location = evidence.function_location(served.function, source.locate(definition))
+            facts = replace(facts, location=location)
+            stub, stub_location = _stub(definition, kernels, evidence)
+            if stub is not None:
+                return replace(facts, stub=stub, stub_location=stub_location)
+            return _launched(facts, definition, source, kernels, evidence)
+    return replace(facts, location=evidence.function_location(served.function, None))
+
+
+def _scalar_function(served: Dispatch, evidence: Evidence) -> SourceLocation | None:
+    """The header with the scalar function that a generated kernel applies to each element."""
+    if served.header is None:
+        return None
+    name = served.header.rpartition("/")[2].removesuffix(".h")
+    for source in evidence.sources:
+        definition = source.index.functor(f"at::native::CUDAFunctor_{name}")
+        if definition is not None:
+            return source.locate(definition)
+    return SourceLocation(served.header, evidence.operators.grade, url=evidence.file_url(served.header))
+
+
+def _stub(
+    definition: Definition,
+    kernels: Sequence[KernelProvenance],
+    evidence: Evidence,
+) -> tuple[str | None, SourceLocation | None]:
+    """The dispatch stub through which the function reaches its device code: the one its kernels name."""
+    units = tuple(dict.fromkeys(unit for kernel in kernels for unit in kernel.units))
+    functors = {kernel.decoded.functor for kernel in kernels}
+    reached: list[tuple[str, SourceLocation, bool]] = []
+    for stub in definition.stubs:
+        implementation = _registered(stub, units, evidence)
+        if implementation is not None:
+            is_named = any(functor and _is_same(functor, implementation[0]) for functor in functors)
+            reached.append((stub, implementation[1], is_named))
+    named = [(stub, location) for stub, location, is_named in reached if is_named]
+    if len(named) == 1:
+        return named[0]
+    return (reached[0][0], reached[0][1]) if len(reached) == 1 and not named else (None, None)
+
+
+def _registered(stub: str, units: tuple[str, ...], evidence: Evidence) -> tuple[str, SourceLocation] | None:
+    """Name and place of the function registered for a stub: in a unit of the kernels, or in C++ code."""
+    for source in evidence.sources:
+        found = source.index.stub_implementation(stub, key=evidence.backend, units=units)
+        if found is None and units:
+            found = source.index.stub_implementation(stub, key=evidence.backend)
+            found = found if found is not None and found.file.endswith(".cpp") else None
+        if found is not None:
+            return found.name, source.locate(found)
+    return None
+
+
+def _launched(
+    facts: NativeFunctionFacts,
+    definition: Definition,
+    source: IndexedSource,
+    kernels: Sequence[KernelProvenance],
+    evidence: Evidence,
+) -> NativeFunctionFacts:
+    """With the functions of `.cu` files that C++ code calls, and the place of the one it goes through."""
+    if not definition.launchers:
+        return facts
+    facts = replace(facts, details={**facts.details, "launchers": list(definition.launchers)})
+    functors = {kernel.decoded.functor for kernel in kernels}
+    named = [
+        name
+        for name in definition.launchers
+        if any(functor and _is_same(functor, name) for functor in functors)
+    ]
+    candidates = named or (() if definition.stubs else definition.launchers)
+    found = source.index.launcher(candidates[0]) if len(candidates) == 1 else None
+    if found is None or not (named or _may_launch(found, facts, kernels)):
+        return facts
+    return replace(facts, stub_location=evidence.function_location(found.name, source.locate(found)))
+
+
+def _may_launch(found: Definition, facts: NativeFunctionFacts, kernels: Sequence[KernelProvenance]) -> bool:
+    """Whether the recorded kernels are of that file; without any, whether no library may serve the call."""
+    if not kernels:
+        return facts.category != "matrix"
+    units = {unit for kernel in kernels for unit in kernel.units}
+    return any(found.file == unit or found.file.endswith(f"/{unit}") for unit in units)
+
+
+def _is_same(qualified: str, name: str) -> bool:
+    return qualified.rpartition("::")[2] == name.rpartition("::")[2]
+
+
+def _ambiguous(call: RecordedCall, found: Resolved, evidence: Evidence) -> NativeFunctionFacts:
+    """What all possible overloads have in common; the overload itself stays unknown."""
+    possible = [_native(call, entry, found.grade, evidence) for entry in found.candidates]
+    first = possible[0]
+    shared: Mapping[str, Any] = {
+        name: getattr(first, name)
+        for name in ("kind", "dispatch_key", "cuda_function", "stub", "location", "stub_location", "tags")
+        if all(getattr(one, name) == getattr(first, name) for one in possible)
+    }
+    if "location" not in shared:
+        shared = {**shared, "location": _common_file([one.location for one in possible])}
+    details = {"candidates": [entry.overload for entry in found.candidates]}
+    facts = NativeFunctionFacts(
+        call.name,
+        None,
+        first.kind,
+        category_of(call.name, shared.get("tags", ())),
+        overload_grade=found.grade,
+        details=details,
+    )
+    return replace(facts, **shared)
+
+
+def _common_file(locations: Sequence[SourceLocation | None]) -> SourceLocation | None:
+    """The file that all locations share, without a line."""
+    known = [location for location in locations if location is not None]
+    if len(known) < len(locations) or len({location.file for location in known}) != 1:
+        return None
+    grade = weakest(location.file_grade for location in known) or known[0].file_grade
+    url = known[0].url
+    return SourceLocation(known[0].file, grade, url=url and url.partition("#")[0])
+
+
+def _backward(call: RecordedCall, evidence: Evidence) -> NativeFunctionFacts:
+    facts = NativeFunctionFacts(call.name, None, "backward", category_of(call.name))
+    derivative = evidence.operators.derivative(call.name)
+    if derivative is None:
+        return facts
+    return replace(
+        facts,
+        overload_grade=evidence.operators.grade,
+        details={
+            "forward": list(derivative.forward),
+            "formulas": dict(derivative.formulas),
+            "calls": list(derivative.functions),
+            "description": derivative.description,
+            "derivatives_line": derivative.yaml_line or None,
+            "yaml_url": _yaml_url(DERIVATIVES_FILE, derivative.yaml_line, evidence),
+        },
+    )
+
+
+def _outside(call: RecordedCall, evidence: Evidence) -> NativeFunctionFacts:
+    """An operator that no yaml entry describes: a custom one, a Triton launch, or a recorded range."""
+    kind = "range"
+    if call.name in evidence.user_sources or call.name.startswith("triton_"):
+        kind = "triton"
+    elif call.name.startswith("aten::"):
+        kind = "native"  # of a release whose table is not at hand
+    elif _NAMESPACED.match(call.name):
+        kind = "custom"
+    facts = NativeFunctionFacts(
+        call.name,
+        call.overload,
+        kind,
+        category_of(call.name),
+        location=evidence.user_sources.get(call.name),
+    )
+    registration = evidence.registration(call.name, call.overload)
+    if registration is None:
+        return facts
+    place = None
+    if registration.python_file is not None:
+        place = SourceLocation(
+            registration.python_file,
+            Grade.EXACT,
+            registration.python_line,
+            registration.end_line,
+            None if registration.python_line is None else Grade.EXACT,
+        )
+    return replace(
+        facts,
+        schema=registration.schema,
+        overload_grade=Grade.EXACT,
+        location=place,
+        details={"registration": registration},
+    )

@@ -1,0 +1,73 @@
+"""How a table of facts is stored: MessagePack within zstandard, with the number of its format in front."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import msgspec
+import zstandard
+
+from opscope.errors import InputError
+
+_COMPRESSION_LEVEL = 19
+_LARGEST_BYTES = 64 << 20  # the packaged ones need 0.3 to 3 MB
+
+Stored = TypeVar("Stored", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True)
+class TableFormat(Generic[Stored]):
+    """How one kind of table is stored.
+
+    Args:
+        what: What it is to people, `an operator table`.
+        content: What is stored; its field `format_version` (of a list: the first) is `number`.
+        number: Of the format that is read and written.
+        hint: What to do about a file that holds no such table.
+        has_checksum: The frame holds a checksum of its content.
+    """
+
+    what: str
+    content: type[Stored]
+    number: int = 1
+    hint: str | None = None
+    has_checksum: bool = False
+
+    def encode(self, table: Stored) -> bytes:
+        """The table as bytes; equal tables give equal bytes."""
+        compressor = zstandard.ZstdCompressor(level=_COMPRESSION_LEVEL, write_checksum=self.has_checksum)
+        return bytes(compressor.compress(msgspec.msgpack.encode(table)))
+
+    def decode(self, content: bytes, source: str | Path | None) -> Stored:
+        """The table that `encode` wrote.
+
+        Raises:
+            InputError: The bytes are none, or of another format; `source` is named as where they came from.
+        """
+        try:
+            # The decompressor believes the size a frame declares, whatever limit it is given.
+            if zstandard.frame_content_size(content) > _LARGEST_BYTES:
+                raise InputError(f"too large for {self.what}", source=source, hint=self.hint)
+            plain = zstandard.ZstdDecompressor().decompress(content, max_output_size=_LARGEST_BYTES)
+            head = _ListHead if self.content.__struct_config__.array_like else _MappingHead
+            found = msgspec.msgpack.decode(plain, type=head).format_version
+            if found == self.number:
+                return msgspec.msgpack.decode(plain, type=self.content)
+        except (zstandard.ZstdError, msgspec.MsgspecError, MemoryError) as error:
+            raise self.damaged(error, source) from error
+        message = f"{self.what} of format {found}; this opscope reads format {self.number}"
+        raise InputError(message, source=source, hint=self.hint)
+
+    def damaged(self, reason: object, source: str | Path | None) -> InputError:
+        """The error for a file whose content is not such a table."""
+        return InputError(f"not {self.what}, or a damaged one ({reason})", source=source, hint=self.hint)
+
+
+class _ListHead(msgspec.Struct, array_like=True):
+    format_version: int
+
+
+class _MappingHead(msgspec.Struct):
+    format_version: int

@@ -1,0 +1,407 @@
+"""Summary → Document: what reports say, in which order and under which numbers.
+
+The section numbers are part of the report's contract (`### 4.1` is the first operator). Every figure comes
+from the Summary; a value no one has found is said to be unknown, never left out. Imports no renderer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from opscope.analysis.summary import Summary
+from opscope.model.environment import Environment
+from opscope.model.measurement import Latency
+from opscope.model.schema import Attribution
+from opscope.provenance.categories import category_title
+from opscope.report.advice import advice_blocks, advice_notes, advice_sections
+from opscope.report.document import (
+    BarList,
+    Block,
+    Code,
+    Document,
+    FactList,
+    FindingList,
+    Paragraph,
+    Section,
+    Strong,
+    Table,
+    Text,
+    facts,
+    identifier,
+    number,
+    table,
+    words,
+)
+from opscope.report.efficiency import efficiency_blocks, has_efficiency
+from opscope.report.operators import (
+    merged_findings,
+    operator_section,
+    operator_table,
+    rank_ns,
+    ranking_paragraph,
+    top_operators,
+)
+from opscope.report.program import program_sections, recording_hint
+from opscope.report.provenance import accuracy_blocks, accuracy_overview
+from opscope.report.timeline import has_timeline, time_blocks
+from opscope.units import (
+    NS_PER_S,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_fraction,
+    format_share,
+)
+
+__all__ = [
+    "analysis_report",
+    "config_facts",
+    "configuration_report",
+    "device_table",
+    "environment_facts",
+    "overview_blocks",
+    "overview_document",
+    "overview_facts",
+    "trace_facts",
+]
+
+
+_STEP_ROWS = 12
+
+
+def config_facts(config: Mapping[str, Any]) -> FactList:
+    """The settings of a configuration, in their order."""
+    return FactList(tuple((_label(key), _value(value)) for key, value in config.items()))
+
+
+def trace_facts(summary: Summary) -> FactList:
+    """Which traces, ranks and devices the report is about."""
+    return facts(
+        *(("Trace", Code(source)) for source in summary.traces),
+        ("Ranks", ", ".join(str(rank) for rank in summary.ranks if rank is not None)),
+        ("Devices", _device_names(summary)),
+    )
+
+
+def _device_names(summary: Summary) -> Text:
+    names = Counter(
+        (device.name or "a device the trace does not describe")
+        + (f" (compute capability {device.compute_capability})" if device.compute_capability else "")
+        for device in summary.devices
+    )
+    return (
+        ", ".join(name if count == 1 else f"{count} × {name}" for name, count in names.items()) or "none used"
+    )
+
+
+def environment_facts(environment: Environment) -> FactList:
+    """Versions and hardware of the machine it was recorded on."""
+    return facts(
+        *((label, str(getattr(environment, name) or "")) for label, name in _ENVIRONMENT.items()),
+        *(
+            (
+                "GPU",
+                f"{gpu.name}: compute capability {gpu.compute_capability}, {gpu.sm_count} multiprocessors, "
+                f"{format_bytes(gpu.memory_bytes)}",
+            )
+            for gpu in environment.gpu
+        ),
+    )
+
+
+_ENVIRONMENT = {
+    "Python": "python",
+    "PyTorch": "torch",
+    "PyTorch revision": "torch_git_version",
+    "CUDA runtime": "cuda_runtime",
+    "CUDA driver": "cuda_driver",
+    "cuDNN": "cudnn",
+    "Triton": "triton",
+    "Transformers": "transformers",
+    "CPU": "cpu",
+    "opscope": "opscope",
+}
+
+
+def _label(key: str) -> str:
+    return key.replace("_", " ").capitalize()
+
+
+def _value(value: Any) -> Text:
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return format_count(value) if isinstance(value, int) else str(value)
+
+
+def overview_blocks(summary: Summary, benchmark: Latency | None, batch_size: int | None) -> tuple[Block, ...]:
+    """Totals, devices and steps."""
+    blocks: list[Block] = [overview_facts(summary, benchmark, batch_size)]
+    if summary.devices:
+        blocks.append(device_table(summary))
+    if summary.steps:
+        blocks.append(_step_table(summary))
+    return tuple(blocks)
+
+
+def overview_facts(
+    summary: Summary, benchmark: Latency | None = None, batch_size: int | None = None
+) -> FactList:
+    """The totals of a recording, and its latency without the profiler where measured."""
+    device: list[tuple[str, Text]] = [("Device time", Strong("none: ranked by CPU time"))]
+    if summary.has_device:
+        attributed = format_fraction(summary.attributed_fraction)
+        device = [
+            (
+                "Device time",
+                f"{format_duration(summary.device_time_ns)} in {summary.activity_count:,} activities",
+            ),
+            ("Attributed to operators", f"{format_duration(summary.attributed_ns)} ({attributed})"),
+            ("Device busy", f"{format_fraction(summary.busy_fraction)} of the span of its activities"),
+            ("Kernel launches", format_count(summary.kernel_launches)),
+        ]
+    return facts(
+        *device,
+        ("CPU time in operators", format_duration(summary.cpu_time_ns)),
+        ("Operator calls", f"{summary.operator_calls:,}, of {summary.operator_names:,} operators"),
+        ("Steps", _steps_text(summary) if summary.steps else None),
+        *([] if benchmark is None else _benchmark_facts(benchmark, batch_size)),
+    )
+
+
+def _steps_text(summary: Summary) -> str:
+    durations = [step.duration_ns for step in summary.steps]
+    mean = format_duration(sum(durations) / len(durations))
+    text = f"{len(durations)}, {mean} each on average while recorded"
+    if summary.has_device:
+        device_ns = sum(step.device_ns for step in summary.steps) / len(durations)
+        text += f", {format_duration(device_ns)} of device time each"
+    return text
+
+
+def _benchmark_facts(benchmark: Latency, batch_size: int | None) -> list[tuple[str, Text]]:
+    low, high = format_duration(benchmark.p5_ns), format_duration(benchmark.p95_ns)
+    facts: list[tuple[str, Text]] = [
+        (
+            "Latency without the profiler",
+            f"median {format_duration(benchmark.median_ns)} [5 %: {low}, 95 %: {high}], "
+            f"{len(benchmark.samples_ns)} samples by {benchmark.clock}",
+        )
+    ]
+    if batch_size and benchmark.median_ns:
+        facts.append(("Throughput", f"{batch_size / benchmark.median_ns * NS_PER_S:,.1f} sequences/s"))
+    return facts
+
+
+def device_table(summary: Summary) -> Table:
+    """Span, busy and idle time of each device."""
+    with_rank = any(device.rank is not None for device in summary.devices)
+    return table(
+        summary.devices,
+        number("Rank", "rank") if with_rank else None,
+        number("Device", "device", str),
+        words("Name", lambda device: device.name or "unknown"),
+        number("Activities", "activity_count"),
+        number("Span", "span_ns"),
+        number("Busy", "busy_ns"),
+        number("Idle", "idle_ns"),
+        number("Busy share", lambda device: format_share(device.busy_ns, device.span_ns)),
+    )
+
+
+def _step_table(summary: Summary) -> Table:
+    shown = summary.steps[:_STEP_ROWS]
+    is_cut = len(shown) < len(summary.steps)
+    return table(
+        shown,
+        number("Step", "step", str),
+        number("Duration", "duration_ns"),
+        number("Device time", "device_ns") if summary.has_device else None,
+        number("Kernels", "kernel_count") if summary.has_device else None,
+        caption=f"The first {len(shown)} of {len(summary.steps)} steps." if is_cut else None,
+    )
+
+
+def analysis_report(summary: Summary, *, top: int | None = 10, title: str = "Operator report") -> Document:
+    """The full report on any trace, of its `top` operators and kernels (every one for None)."""
+    configuration = Section("Configuration", (trace_facts(summary),), number="1")
+    return Document(title, sections=(configuration, *_body(summary, top, benchmark=None, batch_size=None)))
+
+
+def configuration_report(
+    summary: Summary,
+    config: Mapping[str, Any],
+    environment: Environment | None,
+    benchmark: Latency | None,
+    *,
+    top: int = 10,
+) -> Document:
+    """The full report on one configuration of a sweep.
+
+    Args:
+        summary: Of the configuration's trace.
+        config: As in the stats file: workload, batch_size, seq_len, dtype, device, ….
+        environment: What it ran on; None if no one recorded it.
+        benchmark: Latency without the profiler; None if skipped.
+        top: Operators in detail.
+    """
+    sizes = f"batch size {config.get('batch_size')}, sequence length {config.get('seq_len')}"
+    blocks: list[Block] = [config_facts(config)]
+    if environment is not None:
+        blocks += [Paragraph(Strong("Environment")), environment_facts(environment)]
+    configuration = Section("Configuration", tuple(blocks), number="1")
+    body = _body(summary, top, benchmark=benchmark, batch_size=config.get("batch_size"))
+    return Document(f"Kernel analysis: {config.get('workload')}, {sizes}", sections=(configuration, *body))
+
+
+def overview_document(summary: Summary, *, top: int | None = 10, title: str = "") -> Document:
+    """The short form for a terminal: totals and ranked tables, no details per operator; all rows for None."""
+    sections = [
+        *([Section("Devices", (device_table(summary),))] if len(summary.devices) > 1 else []),
+        Section("Top operators", (operator_table(summary, top_operators(summary, top)),)),
+        Section("Categories", (_category_bars(summary),)),
+    ]
+    if summary.kernels:
+        sections.append(Section("Kernels", _kernel_blocks(summary, top)))
+    if has_efficiency(summary):
+        sections.append(Section("How far from the limit", efficiency_blocks(summary, top)))
+    if has_timeline(summary):
+        sections.append(Section("Where the GPU waits", time_blocks(summary)))
+    sections.extend(program_sections(summary, top))
+    if summary.unattributed_ns:
+        sections.append(Section("Unattributed time", (_unattributed_table(summary),)))
+    if summary.accuracy is not None and summary.has_device:
+        sections.append(Section("How exact this is", accuracy_overview(summary)))
+    findings = merged_findings(summary)
+    if findings:
+        sections.append(Section("Findings", (FindingList(findings),)))
+    if summary.advice is not None and summary.has_device:
+        sections.append(Section("What to change", advice_blocks(summary)))
+    return Document(title or _source_title(summary), (overview_facts(summary),), tuple(sections))
+
+
+def _body(
+    summary: Summary, top: int | None, *, benchmark: Latency | None, batch_size: int | None
+) -> tuple[Section, ...]:
+    operators = top_operators(summary, top)
+    detailed = [operator for operator in operators if rank_ns(summary, operator) > 0]
+    details = tuple(operator_section(summary, operator) for operator in detailed)
+    sections = [
+        Section("Overview", overview_blocks(summary, benchmark, batch_size)),
+        Section("Categories", (_category_bars(summary),)),
+        Section(
+            f"Top {len(detailed)} operators in detail" if detailed else "Top operators in detail",
+            (ranking_paragraph(summary), operator_table(summary, operators)),
+            details,
+        ),
+        *_limit_sections(summary, top),
+        Section("Kernels", _kernel_blocks(summary, None if top is None else max(top, 10))),
+        Section("Unattributed time", _unattributed_blocks(summary)),
+        Section("Findings", (_finding_block(summary),)),
+        *_accuracy_sections(summary),
+    ]
+    return tuple(_numbered(section, number) for number, section in enumerate(sections, 2))
+
+
+def _numbered(section: Section, number: int) -> Section:
+    below = (replace(one, number=f"{number}.{rank}") for rank, one in enumerate(section.sections, 1))
+    return replace(section, number=str(number), sections=tuple(below))
+
+
+def _limit_sections(summary: Summary, top: int | None) -> Iterator[Section]:
+    """Distance from the limit, waiting and advice: what needs a device."""
+    if has_efficiency(summary):
+        yield Section("How far from the limit", efficiency_blocks(summary, top))
+    hint = recording_hint(summary)
+    if has_timeline(summary):
+        yield Section("Where the GPU waits", (*time_blocks(summary), *([hint] if hint else [])))
+    yield from program_sections(summary, top)
+    if summary.advice is not None and summary.has_device:
+        yield Section("What to change", advice_notes(summary), advice_sections(summary))
+
+
+def _accuracy_sections(summary: Summary) -> tuple[Section, ...]:
+    if summary.accuracy is None or not summary.has_device:
+        return ()
+    return (Section("How exact this is", accuracy_blocks(summary)),)
+
+
+def _category_bars(summary: Summary) -> BarList:
+    device, cpu = number("Device time", "device_ns"), number("CPU time", "cpu_ns")
+    share = number("Share", "fraction")
+    # Without a device the share is of CPU time.
+    times = (device, share, cpu) if summary.has_device else (cpu, share)
+    rows = table(
+        summary.categories,
+        words("Category", "category", category_title),
+        *times,
+        number("Calls", "calls"),
+    )
+    return BarList(rows, tuple(category.fraction for category in summary.categories))
+
+
+def _kernel_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
+    if not summary.kernels:
+        return (Paragraph("No device activity was recorded."),)
+    shown = summary.kernels[:top]
+    rest = summary.kernels[len(shown) :]
+    kernels = table(
+        shown,
+        identifier("Name", "name"),
+        words("Kind", "kind"),
+        number("Calls", "calls"),
+        number("Time", "total_ns"),
+        number("Share", "fraction"),
+        number("Mean", lambda kernel: format_duration(kernel.total_ns / kernel.calls)),
+    )
+    if not rest:
+        return (kernels,)
+    total = format_duration(sum(kernel.total_ns for kernel in rest))
+    return (kernels, Paragraph(f"{len(rest):,} more names take {total}."))
+
+
+def _unattributed_blocks(summary: Summary) -> tuple[Block, ...]:
+    if not summary.has_device:
+        return (Paragraph("No device activity was recorded, so there is nothing to attribute."),)
+    none = Paragraph("Every nanosecond of device time belongs to an operator.")
+    return (_unattributed_table(summary) if summary.unattributed_ns else none, _conservation(summary))
+
+
+def _unattributed_table(summary: Summary) -> Table:
+    return table(
+        sorted(summary.unattributed_ns.items(), key=lambda item: -item[1]),
+        identifier("Reason", lambda item: item[0]),
+        number("Time", lambda item: f"{item[1]:,} ns"),
+        number("Share", lambda item: format_share(item[1], summary.device_time_ns)),
+        words("Meaning", lambda item: Attribution(item[0]).meaning),
+    )
+
+
+def _conservation(summary: Summary) -> Paragraph:
+    self_ns = sum(operator.self_device_ns for operator in summary.operators)
+    unattributed_ns = sum(summary.unattributed_ns.values())
+    difference_ns = summary.device_time_ns - self_ns - unattributed_ns
+    text = (
+        f"Σ self device time of operators {self_ns:,} ns + Σ unattributed {unattributed_ns:,} ns = "
+        f"device time {summary.device_time_ns:,} ns"
+    )
+    if difference_ns == 0:
+        return Paragraph(f"{text}, to the nanosecond.")
+    return Paragraph(
+        (f"{text} ", Strong(f"fails by {difference_ns:,} ns."), " The figures above are not reliable.")
+    )
+
+
+def _finding_block(summary: Summary) -> Block:
+    findings = merged_findings(summary)
+    return FindingList(findings) if findings else Paragraph("None.")
+
+
+def _source_title(summary: Summary) -> str:
+    if len(summary.traces) == 1:
+        return summary.traces[0]
+    return f"{len(summary.traces)} traces" if summary.traces else "no trace"

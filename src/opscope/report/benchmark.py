@@ -1,0 +1,619 @@
+"""A BenchmarkResult as a Document: the table of implementations, what explains it, and what was left out.
+
+Every figure comes from the result; what was not measured stands under "Not measured" with its reason.
+Imports no renderer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from opscope.analysis.benchmark_scaling import growth_exponent
+from opscope.benchmarking.implementation_code import ImplementationCode
+from opscope.benchmarking.suites import Suite
+from opscope.benchmarking.sweep import BenchmarkSweep
+from opscope.kernels.code import CodeKind
+from opscope.model.benchmark import (
+    BenchmarkResult,
+    BenchmarkRow,
+    CacheState,
+    CallProfile,
+    Ceiling,
+    DeviceState,
+    Interval,
+    Status,
+    Verdict,
+)
+from opscope.model.finding import Finding
+from opscope.model.measurement import Clock
+from opscope.report.benchmark_explanation import explanations
+from opscope.report.document import (
+    Block,
+    BulletList,
+    Code,
+    CodeBlock,
+    Document,
+    FactList,
+    Field,
+    FindingList,
+    Inline,
+    Paragraph,
+    Section,
+    Strong,
+    Table,
+    Text,
+    facts,
+    identifier,
+    joined,
+    number,
+    plain,
+    table,
+    words,
+)
+from opscope.report.json_encoding import Keys, encode
+from opscope.units import (
+    NS_PER_MS,
+    NS_PER_S,
+    NS_PER_US,
+    UNKNOWN,
+    format_byte_rate,
+    format_extent,
+    format_flop_rate,
+    format_mean_count,
+    format_percent,
+    format_ratio,
+    significant,
+)
+
+__all__ = [
+    "benchmark_document",
+    "benchmark_sections",
+    "benchmark_table",
+    "benchmark_title",
+    "ceiling_cell",
+    "ceiling_text",
+    "code_json",
+    "code_sections",
+    "condition_facts",
+    "further_findings",
+    "interval_text",
+    "kernel_use_section",
+    "median_cell",
+    "not_measured",
+    "rate_cell",
+    "ratio_text",
+    "suite_list_document",
+    "suite_list_json",
+    "sweep_benchmark_document",
+    "verdict_cell",
+]
+
+
+def _digits(value: float) -> int:
+    """Decimals that keep three significant digits."""
+    return len(significant(value).partition(".")[2])
+
+
+def problem_title(
+    suite: str, shape: Sequence[int] | None, dtype: str | None, *more: str, parameters: Mapping[str, str]
+) -> str:
+    """`gelu 8192 × 8192, float32, approximate=tanh`."""
+    sizes = "" if shape is None else " " + " × ".join(map(str, shape))
+    swept = [f"{name}={value}" for name, value in parameters.items() if name != "dtype"]
+    return ", ".join([f"{suite}{sizes}", *([dtype] if dtype else []), *more, *swept])
+
+
+_UNITS = ((NS_PER_S, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "µs"), (1, "ns"))
+_STATUS_WORDS = {
+    Status.OK: "ok",
+    Status.CHECKED: "right, not timed",
+    Status.WRONG: "wrong",
+    Status.UNAVAILABLE: "unavailable",
+    Status.FAILED: "failed",
+    Status.OUT_OF_MEMORY: "out of memory",
+    Status.NO_RESULT: "returns nothing",
+    Status.MUTATES_INPUTS: "changes its inputs",
+    Status.INTERRUPTED: "interrupted",
+}
+_MOST_EXTRA_DIGITS = 2
+
+
+def median_cell(row: BenchmarkRow) -> str:
+    """`131.2 ± 0.1 µs`: the median and half the width of its interval, with digits that mean something."""
+    if row.median_ns is None:
+        return UNKNOWN
+    factor, unit = next(
+        ((factor, unit) for factor, unit in _UNITS if abs(row.median_ns) >= 0.9995 * factor), _UNITS[-1]
+    )
+    median = row.median_ns / factor
+    digits = _digits(median) if unit != "ns" or row.inner_repeats > 1 else 0
+    if row.interval_ns is None:
+        return f"{median:.{digits}f} {unit}"
+    low, high = row.interval_ns
+    half = (high - low) / 2 / factor
+    if 0 < half < 10.0**-digits:
+        # A little less than the exponent, so that 0.0999999 counts as 0.1.
+        digits = min(digits + _MOST_EXTRA_DIGITS, max(digits, math.ceil(-math.log10(half) - 1e-3)))
+    if half > median:
+        digits = min(digits, _digits(half))
+    least = 10.0**-digits
+    width = f"<{least:.{digits}f}" if 0 < half < least / 2 else f"{half:.{digits}f}"
+    return f"{median:.{digits}f} ± {width} {unit}"
+
+
+def ratio_text(ratio: float, verdict: Verdict | None) -> str:
+    """`9.8× slower`, `1.61× faster`, `same 1.003×`, `ambiguous 1.02×`; `1.02×` where there is no verdict."""
+    if verdict is Verdict.SLOWER:
+        return f"{format_ratio(ratio)} slower"
+    if verdict is Verdict.FASTER:
+        return f"{format_ratio(1 / ratio)} faster"
+    near = f"{ratio:.3f}×" if 0.5 < ratio < 2 else format_ratio(ratio)
+    return near if verdict is None else f"{verdict} {near}"
+
+
+def verdict_cell(row: BenchmarkRow, reference: str) -> Text:
+    """The verdict with its ratio; "reference" for the reference; the status of a row that has none."""
+    if row.status is not Status.OK and row.verdict is None:
+        words = _STATUS_WORDS[row.status]
+        return words if row.status in {Status.CHECKED, Status.UNAVAILABLE} else Strong(words)
+    if row.name == reference:
+        return "reference"
+    if row.ratio is None:
+        return UNKNOWN
+    words = ratio_text(row.ratio, row.verdict)
+    return Strong(words) if row.verdict in {Verdict.FASTER, Verdict.SLOWER} else words
+
+
+def rate_cell(row: BenchmarkRow) -> str:
+    """FLOP per second where the matrix ceiling binds, else bytes per second."""
+    is_matrix = row.ceiling is not None and row.ceiling.startswith("matrix")
+    if row.flop_per_s is not None and (is_matrix or row.bytes_per_s is None):
+        return format_flop_rate(row.flop_per_s)
+    return format_byte_rate(row.bytes_per_s)
+
+
+def ceiling_cell(row: BenchmarkRow, *, is_named: bool) -> str:
+    """`97 %`, with the ceiling's name where rows have different ones."""
+    if row.ceiling_fraction is None:
+        return UNKNOWN
+    share = format_percent(row.ceiling_fraction)
+    return f"{share} {row.ceiling}" if is_named else share
+
+
+def ceiling_text(ceiling: Ceiling) -> str:
+    """`copy 4.28 TB/s (…)`."""
+    rate = format_flop_rate(ceiling.per_s) if ceiling.unit == "flop" else format_byte_rate(ceiling.per_s)
+    return f"{ceiling.name} {rate}" + (f" ({ceiling.how})" if ceiling.how else "")
+
+
+def interval_text(interval: Interval) -> str:
+    """`1.60–1.62`."""
+    low, high = interval
+    return f"{low:.3g}–{high:.3g}"
+
+
+_CLOCKS = {
+    Clock.CUDA_EVENT: "CUDA events on the device around each call",
+    Clock.CUDA_GRAPH: "CUDA events around the replay of a CUDA graph of the call: launches cost nothing",
+    Clock.WALL: "wall clock of the host around each call, the device idle before and after",
+}
+_CACHES = {
+    CacheState.COLD: "L2 overwritten before each (cold)",
+    CacheState.HOT: "L2 as the call before left it (hot)",
+    CacheState.UNCONTROLLED: "CPU caches as they come; inputs rotate",
+}
+
+
+def benchmark_document(result: BenchmarkResult, *, extra: Sequence[Section] = ()) -> Document:
+    """The report on one result.
+
+    Args:
+        result: What was measured.
+        extra: Further sections, put before the findings: kernels, generated code.
+    """
+    *sections, findings = benchmark_sections(result)
+    parts = [section for section in (*sections, *extra, findings) if section is not None]
+    return Document(benchmark_title(result), (condition_facts(result),), tuple(parts))
+
+
+def benchmark_sections(result: BenchmarkResult) -> tuple[Section | None, ...]:
+    """Table, explanations, what was not measured, findings; None for each that has nothing to say."""
+    fastest = _fastest(result)
+    said = explanations(result)
+    left = not_measured(result)
+    findings = further_findings(result)
+    return (
+        Section("", (benchmark_table(result), *([Paragraph(fastest)] if fastest else []))),
+        Section("Why", (BulletList(said),)) if said else None,
+        Section("Not measured", (BulletList(left),)) if left else None,
+        Section("Findings", (FindingList(findings),)) if findings else None,
+    )
+
+
+def benchmark_title(result: BenchmarkResult) -> str:
+    """`gelu 8192 × 8192, float32, approximate=tanh`."""
+    return problem_title(result.suite, result.shape, result.dtype, parameters=result.parameters)
+
+
+def condition_facts(result: BenchmarkResult) -> FactList:
+    """What the figures were measured on, by and against."""
+    states = [state for state in (result.device_state_before, result.device_state_after) if state is not None]
+    return facts(
+        ("Device", _device(result)),
+        ("Clock", f"{_CLOCKS[result.clock]}; {_CACHES[result.cache_state]}"),
+        ("Samples", _samples([result])),
+        ("Reference", Code(result.reference)),
+        ("Check", _check(result)),
+        ("Ceilings", "; ".join(map(ceiling_text, result.ceilings))),
+        ("Clocks", " → ".join(dict.fromkeys(text for text in map(_state, states) if text))),
+        ("Complete", None if result.complete else _INTERRUPTED),
+    )
+
+
+def _samples(results: Sequence[BenchmarkResult]) -> str | None:
+    """How many samples the medians of some results rest on, and what ± means."""
+    counts = [len(row.samples_ns) for result in results for row in result.rows if row.samples_ns]
+    if not counts:
+        return None
+    low, high = min(counts), max(counts)
+    number = str(low) if low == high else f"{low} to {high}"
+    return f"{number} of each, taken in turns in random order; ± is half the 95 % interval of the median"
+
+
+_INTERRUPTED = Strong("no: interrupted; what was finished is shown")
+
+
+def _device(result: BenchmarkResult) -> str:
+    environment = result.environment
+    index = result.device.partition(":")[2]
+    gpus = environment.gpu
+    if result.device.startswith("cuda") and gpus:
+        number = int(index) if index.isdigit() and int(index) < len(gpus) else 0
+        name = f"{gpus[number].name} ({result.device})"
+    else:
+        name = f"{environment.cpu} (cpu)" if environment.cpu and result.device == "cpu" else result.device
+    versions = [
+        ("torch", environment.torch),
+        ("CUDA", environment.cuda_runtime),
+        ("Triton", environment.triton),
+    ]
+    return ", ".join([name, *(f"{label} {version}" for label, version in versions if version)])
+
+
+def _check(result: BenchmarkResult) -> str | None:
+    checks = [row.check for row in result.rows if row.check is not None]
+    if not checks:
+        return None if result.options.check else "outputs were not compared"
+    tolerances = sorted({check.tolerance for check in checks})
+    stated = " or ".join(f"{tolerance:.0e}" for tolerance in tolerances)
+    references = ", ".join(dict.fromkeys(check.reference for check in checks))
+    return f"against {references}; largest relative error {stated}"
+
+
+def _state(state: DeviceState) -> str:
+    parts = []
+    if state.sm_clock_mhz is not None:
+        most = "" if state.max_sm_clock_mhz is None else f" of {state.max_sm_clock_mhz}"
+        parts.append(f"{state.sm_clock_mhz}{most} MHz")
+    if state.temperature_c is not None:
+        parts.append(f"{state.temperature_c} °C")
+    if state.power_w is not None:
+        parts.append(f"{state.power_w:.0f} W")
+    return ", ".join([*parts, *state.throttle_reasons])
+
+
+def benchmark_table(result: BenchmarkResult) -> Table:
+    """One row per implementation that ran; columns no row fills are left out."""
+    rows = [row for row in result.rows if row.status is not Status.UNAVAILABLE]
+    ceilings = {row.ceiling for row in rows if row.ceiling is not None}
+    share = f"Of {ceilings.copy().pop()} ceiling" if len(ceilings) == 1 else "Of ceiling"
+
+    def where_known(field: Field, *attributes: str) -> Field | None:
+        is_known = any(getattr(row, attribute) is not None for row in rows for attribute in attributes)
+        return field if is_known else None
+
+    return table(
+        rows,
+        identifier("Implementation", "name"),
+        number("Median", median_cell),
+        words("Verdict", lambda row: verdict_cell(row, result.reference)),
+        where_known(number("Kernels", "kernels_launched", format_mean_count), "kernels_launched"),
+        where_known(number("Rate", rate_cell), "bytes_per_s", "flop_per_s"),
+        where_known(number(share, lambda row: ceiling_cell(row, is_named=len(ceilings) > 1)), "ceiling"),
+        where_known(number("Memory", "peak_memory_bytes"), "peak_memory_bytes"),
+        where_known(number("Error", "max_relative_error", "{:.1e}".format), "max_relative_error"),
+    )
+
+
+def _fastest(result: BenchmarkResult) -> Text | None:
+    faster = [row for row in result.rows if row.verdict is Verdict.FASTER and row.ratio is not None]
+    if not any(row.verdict for row in result.rows):
+        return None
+    if not faster:
+        return ("Nothing here is faster than ", Code(result.reference), ".")
+    best = min(faster, key=lambda row: row.ratio or 0.0)
+    assert best.ratio is not None
+    parts: tuple[Inline, ...] = (
+        Code(best.name),
+        " is the fastest: ",
+        Strong(f"{format_ratio(1 / best.ratio)} faster"),
+    )
+    interval = best.ratio_interval
+    # The interval is of the ratio to the reference; said the other way round, its ends change places.
+    known = (
+        "" if interval is None else f" (95 % interval {interval_text((1 / interval[1], 1 / interval[0]))})"
+    )
+    return (*parts, " than ", Code(result.reference), f"{known}.")
+
+
+def not_measured(result: BenchmarkResult) -> tuple[Text, ...]:
+    """Why rows were not timed, or do not count, and what to do about it; rows of one reason together."""
+    by_reason: dict[tuple[Status, str], list[BenchmarkRow]] = {}
+    for row in result.rows:
+        if row.status is not Status.OK:
+            by_reason.setdefault((row.status, row.reason or ""), []).append(row)
+    return tuple(_reason(status, reason, rows) for (status, reason), rows in by_reason.items())
+
+
+def further_findings(result: BenchmarkResult) -> tuple[Finding, ...]:
+    """The findings without those that only repeat why an implementation was not measured."""
+    said = {row.name for row in result.rows if row.status is not Status.OK}
+    return tuple(finding for finding in result.findings if finding.evidence.get("implementation") not in said)
+
+
+def _reason(status: Status, reason: str, rows: Sequence[BenchmarkRow]) -> Text:
+    names = joined([Code(row.name) for row in rows])
+    if status is Status.CHECKED:
+        errors = [row.max_relative_error for row in rows if row.max_relative_error is not None]
+        error = f"; largest relative error {max(errors):.1e}" if errors else ""
+        return (*names, ": ", f"{reason or 'checked, not timed'}{error}")
+    return (*names, ": ", Strong(str(status).replace("_", " ")), f"; {reason}" if reason else "")
+
+
+def kernel_use_section(result: BenchmarkResult) -> Section:
+    """Under "Kernels": what each implementation is and costs around its samples, then what it launches."""
+    rows = [row for row in result.rows if row.first_call_ns is not None or row.profile is not None]
+    calls = table(
+        rows,
+        identifier("Implementation", "name"),
+        words("What it is", lambda row: row.note or row.engine),
+        number("Built in", "build_ns"),
+        number("First call", "first_call_ns"),
+        number("Calls in a row", "call_ns"),
+        number("By the profiler", "device_ns"),
+        number("By the clock", "median_ns"),
+    )
+    blocks: list[Block] = [calls] if rows else []
+    if not any(row.profile for row in rows):
+        blocks.append(Paragraph("No kernels were recorded: that takes a GPU, and profiling switched on."))
+    sections = (Section(row.name, (_kernels(row.profile),)) for row in rows if row.profile)
+    return Section("Kernels", tuple(blocks), tuple(sections))
+
+
+def _kernels(profile: CallProfile) -> Block:
+    if not profile.kernels:
+        return Paragraph("It launched nothing on the device.")
+    return table(
+        profile.kernels,
+        identifier("Kernel", "title"),
+        number("Launches", "launches", format_mean_count),
+        number("Device time", "device_ns"),
+        number("Grid", "grid", format_extent),
+        number("Block", "block", format_extent),
+        number("Registers", "registers_per_thread", format_mean_count),
+        number("Shared memory", "shared_memory_bytes"),
+        identifier("Operator", "operator"),
+        identifier("Source", "source_file"),
+    )
+
+
+_TITLES = {
+    CodeKind.PTX: "PTX",
+    CodeKind.SASS: "Machine code (SASS)",
+    CodeKind.TRITON: "Triton and torch.compile",
+}
+
+
+def code_sections(codes: Sequence[ImplementationCode]) -> tuple[Section, ...]:
+    """One section per kind of code, with one per implementation in it."""
+    return tuple(
+        Section(
+            _TITLES[kind],
+            sections=tuple(
+                Section(code.implementation, tuple(_blocks(code))) for code in codes if code.kind is kind
+            ),
+        )
+        for kind in dict.fromkeys(code.kind for code in codes)
+    )
+
+
+def _blocks(code: ImplementationCode) -> Iterator[Block]:
+    if code.reason is not None:
+        yield Paragraph(f"No code: {code.reason}")
+    for text in code.texts:
+        yield Paragraph(Code(text.title, is_whole=True))
+        yield CodeBlock(text.text, text.language)
+
+
+def code_json(codes: Sequence[ImplementationCode]) -> list[dict[str, Any]]:
+    """Each implementation's texts of each kind, or the reason there are none."""
+    found: list[dict[str, Any]] = encode(codes)
+    return found
+
+
+# Conditions that hold for every point; the others are each point's own.
+_COMMON_FACTS = ("Device", "Clock", "Reference", "Check")
+
+
+def sweep_benchmark_document(sweep: BenchmarkSweep, *, extra: Sequence[Sequence[Section]] = ()) -> Document:
+    """The report on a sweep.
+
+    Args:
+        sweep: What was measured.
+        extra: Further sections of each point: kernels, generated code.
+    """
+    sections: list[Section] = []
+    for name in dict.fromkeys(point.suite for point in sweep.points):
+        points = [point for point in sweep.points if point.suite == name]
+        sections += _suite_sections(sweep, points)
+    for point, further in zip(sweep.points, extra, strict=False):
+        sections += [replace(each, title=f"{each.title}: {point_label(sweep, point)}") for each in further]
+    if sweep.failures:
+        sections.append(Section("Points without a result", (BulletList(sweep.failures),)))
+    return Document(sweep.suite, (_facts(sweep),), tuple(sections))
+
+
+def point_label(sweep: BenchmarkSweep, point: BenchmarkResult) -> str:
+    """`n=1024`: the swept parameters of a point; its suite where nothing was swept."""
+    values = [f"{name}={point.parameters[name]}" for name in sweep.parameters if name in point.parameters]
+    return ", ".join(values) or point.suite
+
+
+def _facts(sweep: BenchmarkSweep) -> FactList:
+    swept = [f"{name}: {', '.join(map(str, values))}" for name, values in sweep.parameters.items()]
+    conditions = condition_facts(sweep.points[0]).facts if sweep.points else ()
+    return facts(
+        ("Swept", "; ".join(swept)),
+        *(fact for fact in conditions if fact[0] in _COMMON_FACTS),
+        ("Samples", _samples(sweep.points)),
+        ("Complete", None if sweep.complete else _INTERRUPTED),
+    )
+
+
+def _suite_sections(sweep: BenchmarkSweep, points: Sequence[BenchmarkResult]) -> Iterator[Section]:
+    if len(points) == 1:
+        first, *others = benchmark_sections(points[0])
+        assert first is not None
+        yield replace(first, title=benchmark_title(points[0]))
+        yield from (section for section in others if section is not None)
+        return
+    swept = [name for name in sweep.parameters if name in points[0].parameters]
+    yield Section(f"Scaling of {points[0].suite}", tuple(_tables(points, swept)))
+    reasons = _reasons(sweep, points)
+    if reasons:
+        yield Section("Not measured", (BulletList(reasons),))
+    findings = _findings(sweep, points)
+    if findings:
+        yield Section("Findings", (FindingList(findings),))
+
+
+def _tables(points: Sequence[BenchmarkResult], swept: Sequence[str]) -> Iterator[Block]:
+    every = dict.fromkeys(row.name for point in points for row in point.rows)
+    names = [name for name in every if any(_row(point, name).median_ns for point in points)]
+    parameters = [number(name, partial(_parameter, name=name)) for name in swept]
+    medians = [number(name, partial(_median, name=name)) for name in names]
+    yield table(points, *parameters, *medians, caption="Median")
+    others = [name for name in names if any(name != point.reference for point in points)]
+    if others:
+        caption = ("Time over that of ", Code(points[0].reference), " (≈ the same, ? ambiguous)")
+        ratios = [number(name, partial(_ratio, name=name)) for name in others]
+        yield table(points, *parameters, *ratios, caption=caption)
+    growth = _growth_table(points, swept, names)
+    if growth is not None:
+        yield growth
+
+
+def _ratio(point: BenchmarkResult, *, name: str) -> str:
+    row = _row(point, name)
+    if row.ratio is None:
+        return plain(verdict_cell(row, point.reference)) if row.status is not Status.OK else UNKNOWN
+    near = {Verdict.SAME: "≈", Verdict.AMBIGUOUS: "?"}.get(row.verdict) if row.verdict else None
+    return f"{near} {row.ratio:.2f}×" if near else format_ratio(row.ratio)
+
+
+def _median(point: BenchmarkResult, *, name: str) -> str:
+    return median_cell(_row(point, name))
+
+
+def _parameter(point: BenchmarkResult, *, name: str) -> str:
+    return str(point.parameters.get(name, UNKNOWN))
+
+
+def _growth_table(
+    points: Sequence[BenchmarkResult], swept: Sequence[str], names: Sequence[str]
+) -> Table | None:
+    exponents = {
+        parameter: {name: growth_exponent(points, name, parameter) for name in names} for parameter in swept
+    }
+    told = [
+        parameter for parameter in swept if any(known is not None for known in exponents[parameter].values())
+    ]
+
+    def power(name: str, *, parameter: str) -> str:
+        exponent = exponents[parameter][name]
+        return UNKNOWN if exponent is None else f"{parameter}^{exponent:.2f}"
+
+    if not told:
+        return None
+    powers = (number(parameter, partial(power, parameter=parameter)) for parameter in told)
+    return table(names, identifier("Time grows as", lambda name: name), *powers)
+
+
+def _row(point: BenchmarkResult, name: str) -> BenchmarkRow:
+    absent = BenchmarkRow(name=name, status=Status.UNAVAILABLE)
+    return next((row for row in point.rows if row.name == name), absent)
+
+
+def _reasons(sweep: BenchmarkSweep, points: Sequence[BenchmarkResult]) -> tuple[Text, ...]:
+    """What was not measured and why; what holds for every point is said once."""
+    at: dict[str, tuple[Text, list[str]]] = {}
+    for point in points:
+        for text in not_measured(point):
+            at.setdefault(plain(text), (text, []))[1].append(point_label(sweep, point))
+    return tuple(_at_points(text, labels, len(points)) for text, labels in at.values())
+
+
+def _at_points(text: Text, labels: Sequence[str], count: int) -> Text:
+    if len(labels) == count:
+        return text
+    parts: tuple[Any, ...] = text if isinstance(text, tuple) else (text,)
+    return (f"{'; '.join(labels)}: ", *parts)
+
+
+def _findings(sweep: BenchmarkSweep, points: Sequence[BenchmarkResult]) -> tuple[Finding, ...]:
+    """Each kind of finding once for each implementation, where it came first, and where it came again."""
+    found: dict[tuple[str, str | None], tuple[Finding, list[str]]] = {}
+    for point in points:
+        for finding in further_findings(point):
+            key = (finding.code, finding.evidence.get("implementation"))
+            found.setdefault(key, (finding, []))[1].append(point_label(sweep, point))
+    return tuple(_at_labels(finding, labels) for finding, labels in found.values())
+
+
+def _at_labels(finding: Finding, labels: Sequence[str]) -> Finding:
+    again = f" Likewise at {'; '.join(labels[1:])}." if len(labels) > 1 else ""
+    return replace(finding, message=f"{labels[0]}: {finding.message}{again}")
+
+
+def suite_list_document(suites: Sequence[Suite]) -> Document:
+    """One row per suite, and each one's implementations."""
+    shown = table(
+        suites,
+        identifier("Suite", "name"),
+        words("Compares", "summary"),
+        words("Shape", "shape_names", " ".join),
+        words("Parameters", _options),
+    )
+    names = facts(*((suite.name, joined(map(Code, suite.implementations))) for suite in suites))
+    how = Paragraph("Sizes, dtype and parameters are swept over by --param, e.g. --param rows=1024,8192.")
+    sections = (Section("", (shown, how)), Section("Implementations", (names,)))
+    return Document("Suites of opscope bench", sections=sections)
+
+
+def _options(suite: Suite) -> str:
+    allowed = [f"{name}={'|'.join(parameter.values)}" for name, parameter in suite.parameters.items()]
+    return ", ".join(allowed) or UNKNOWN
+
+
+def suite_list_json(suites: Sequence[Suite]) -> dict[str, Any]:
+    """All suites with what can be chosen of each."""
+    keys = Keys(
+        "name summary shape_names default_shape dtypes reference implementations parameters",
+        default_shape=lambda suite: {"cpu": suite.cpu_shape, "cuda": suite.cuda_shape},
+        parameters=lambda suite: {name: one.values for name, one in suite.parameters.items()},
+    )
+    return {"suites": encode(suites, {Suite: keys})}

@@ -1,0 +1,625 @@
+"""A SessionComparison as a Document: what got slower or faster, by how much, and because of which kernels.
+
+Ranked by difference; what is cut is counted with its time. Imports no renderer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from functools import partial
+from math import inf, log
+from typing import Any
+
+from opscope._version import __version__
+from opscope.model.benchmark import BenchmarkRow, Interval, Status, Verdict
+from opscope.model.comparison import (
+    Basis,
+    BenchmarkComparison,
+    BenchmarkPoint,
+    BenchmarkRowChange,
+    CategoryChange,
+    FailOn,
+    KernelChange,
+    Metric,
+    OperatorChange,
+    PointChange,
+    Presence,
+    SessionComparison,
+    SessionSide,
+    TimeChange,
+    UnattributedChange,
+    Use,
+    VariantChange,
+)
+from opscope.model.finding import Finding
+from opscope.model.schema import Attribution
+from opscope.provenance.categories import category_title
+from opscope.report.benchmark import median_cell, problem_title, ratio_text
+from opscope.report.document import (
+    Block,
+    BulletList,
+    Code,
+    Column,
+    Document,
+    FactList,
+    FindingList,
+    Paragraph,
+    Section,
+    Strong,
+    Table,
+    Text,
+    facts,
+    identifier,
+    joined,
+    number,
+    numeric,
+    table,
+    words,
+)
+from opscope.report.json_encoding import Keys, encode, parsed
+from opscope.units import UNKNOWN, counted, format_duration, format_fraction, format_mean_count, format_ratio
+
+__all__ = [
+    "COMPARISON_SCHEMA_VERSION",
+    "benchmark_comparison_document",
+    "comparison_document",
+    "count_text",
+    "difference_text",
+    "interval_text",
+    "measured_text",
+    "ratio_cell",
+    "ratio_words",
+    "session_comparison_document",
+]
+
+
+def difference_text(difference_ns: float) -> str:
+    """`+1.23 ms`, `−4.66 ms`, `0 ns`."""
+    if not difference_ns:
+        return "0 ns"
+    sign = "+" if difference_ns > 0 else "−"
+    if abs(difference_ns) < 1:  # a mean over steps
+        return f"{sign}{abs(difference_ns):.1f} ns"
+    return sign + format_duration(abs(difference_ns))
+
+
+def measured_text(time_ns: float | None, interval_ns: Interval | None = None) -> str:
+    """`131.2 ± 0.1 µs`; without an interval `131 µs`."""
+    if time_ns is None or interval_ns is None:
+        return format_duration(time_ns)
+    row = BenchmarkRow(name="", status=Status.OK, median_ns=time_ns, interval_ns=interval_ns, inner_repeats=2)
+    return median_cell(row)
+
+
+def ratio_words(time: TimeChange) -> str:
+    """`1.12× slower`, `same 1.003×`; the bare ratio where there is no interval to judge it by."""
+    if time.ratio is None or not time.ratio:
+        return UNKNOWN
+    is_judged = time.ratio_interval is not None or time.verdict is Verdict.SAME
+    return ratio_text(time.ratio, time.verdict if is_judged else None)
+
+
+def ratio_cell(time: TimeChange, presence: Presence) -> Text:
+    """The ratio with its verdict; the presence of what only one side has."""
+    if presence in {Presence.ADDED, Presence.REMOVED}:
+        return str(presence)
+    words = ratio_words(time)
+    return Strong(words) if time.verdict in {Verdict.FASTER, Verdict.SLOWER} else words
+
+
+def interval_text(time: TimeChange) -> str:
+    """` [0.98, 1.02]`; empty without an interval."""
+    if time.ratio_interval is None:
+        return ""
+    low, high = time.ratio_interval
+    return f" [{low:.3f}, {high:.3f}]"
+
+
+def count_text(reference: Fraction | None, candidate: Fraction | None) -> str:
+    """`36`, or `36 → 48` where the sides differ; `–` for none."""
+    if reference == candidate:
+        return _count(reference)
+    return f"{_count(reference)} → {_count(candidate)}"
+
+
+def _count(count: Fraction | None) -> str:
+    if count is None:
+        return UNKNOWN
+    return f"{count.numerator:,}" if count.denominator == 1 else f"{float(count):,.1f}"
+
+
+_Used = OperatorChange | VariantChange | KernelChange | UnattributedChange
+
+_EXPLAINED_OPERATORS = 6
+_KERNELS_EACH = 4
+_VARIANTS_EACH = 2
+# Kernels of an operator that hold less of its change are summed up.
+_RELEVANT_FRACTION = 0.02
+
+
+def session_comparison_document(comparison: SessionComparison, *, top: int | None = 20) -> Document:
+    """The report; of its `top` operators (every one for None)."""
+    sections = [
+        Section("Before reading on", (FindingList(comparison.findings),)) if comparison.findings else None,
+        Section("Operators by difference", _operator_blocks(comparison, top)),
+        _reasons(comparison, top),
+        _categories(comparison),
+        _unattributed(comparison),
+        Section("Accounting", (_accounting(comparison),)),
+    ]
+    shown = tuple(section for section in sections if section is not None)
+    return Document("Comparison of two recordings", (_facts(comparison),), shown)
+
+
+def _facts(comparison: SessionComparison) -> FactList:
+    per = " per step" if comparison.basis is Basis.STEP else ""
+    is_device = comparison.metric is Metric.DEVICE
+    what = "Device time" if is_device else "CPU time in operators"
+    return facts(
+        ("Reference", _source(comparison.reference)),
+        ("Candidate", _source(comparison.candidate)),
+        ("Recorded", _recorded(comparison)),
+        (f"{what}{per}", _headline(comparison.total)),
+        (f"Kernel launches{per}", _all_launches(comparison) if is_device else None),
+        ("Kernel set", _kernel_set(comparison) if is_device else None),
+        ("Wall time per step", None if comparison.wall is None else _headline(comparison.wall)),
+        ("Verdict", _verdict(comparison)),
+    )
+
+
+def _source(side: SessionSide) -> Text:
+    if not side.sources:
+        return "no trace"
+    more = f" and {len(side.sources) - 1} more" if len(side.sources) > 1 else ""
+    return (Code(side.sources[0]), more) if more else Code(side.sources[0])
+
+
+def _recorded(comparison: SessionComparison) -> str:
+    sides = (comparison.reference, comparison.candidate)
+    told = [
+        ", ".join(
+            [
+                counted(side.steps, "step") if side.steps else "no steps compared",
+                *(f"{side.ranks} traces" for _ in range(side.ranks > 1)),
+                *(f"{label} {value}" for label, value in side.environment.items()),
+            ]
+        )
+        for side in sides
+    ]
+    return told[0] if told[0] == told[1] else f"{told[0]} → {told[1]}"
+
+
+def _headline(time: TimeChange) -> str:
+    return (
+        f"{format_duration(time.reference_ns)} → {format_duration(time.candidate_ns)} "
+        f"({difference_text(time.difference_ns)}, {ratio_words(time)}{interval_text(time)})"
+    )
+
+
+def _kernel_set(comparison: SessionComparison) -> str:
+    """How many kernel names the sides share, whoever launched them."""
+    kernels = [kernel for kernel in comparison.kernels if kernel.kind == "kernel"]
+    before = {kernel.reference_name for kernel in kernels} - {None}
+    after = {kernel.candidate_name for kernel in kernels} - {None}
+    if before == after:
+        return f"the same {len(before)}"
+    parts = ((len(before & after), "in both"), (len(before - after), "only in the reference"))
+    return ", ".join(f"{n} {where}" for n, where in (*parts, (len(after - before), "only in the candidate")))
+
+
+def _all_launches(comparison: SessionComparison) -> str:
+    reference, candidate = comparison.reference, comparison.candidate
+    before, after = reference.per_step(reference.launches), candidate.per_step(candidate.launches)
+    text = count_text(before, after)
+    change = after - before
+    return text if not change else f"{text} ({'+' if change > 0 else '−'}{count_text(*[abs(change)] * 2)})"
+
+
+def _verdict(comparison: SessionComparison) -> Text:
+    time = comparison.total
+    if time.verdict is None:
+        return f"none: {time.reason}"
+    if time.ratio_interval is None and time.reason and "equal" not in time.reason:
+        return f"none by statistics: {time.reason}"
+    return (Strong(str(time.verdict)), f": {time.reason}")
+
+
+def _operator_blocks(comparison: SessionComparison, top: int | None) -> tuple[Block, ...]:
+    rows = comparison.operators
+    changed = [row for row in rows if row.time.difference_ns or row.presence is not Presence.BOTH]
+    if not changed:
+        return (Paragraph("Every operator takes the same time to the nanosecond on both sides."),)
+    if top is not None:
+        changed = [row for row in changed if row.time.difference_ns or row.time.reference_ns]
+    shown = changed[:top]
+    return (_operator_table(comparison, shown), _rest(comparison, shown))
+
+
+def _operator_table(comparison: SessionComparison, rows: Sequence[OperatorChange]) -> Table:
+    is_device = comparison.metric is Metric.DEVICE
+    count = partial(_uses, comparison, what="launches" if is_device else "calls")
+    return table(
+        rows,
+        identifier("Operator", "name"),
+        *_TIME_FIELDS,
+        number("Ratio", lambda row: ratio_cell(row.time, row.presence)),
+        number("Launches" if is_device else "Calls", count),
+    )
+
+
+def _uses(comparison: SessionComparison, row: _Used, *, what: str) -> str:
+    """Calls or launches of both sides, per step where steps are compared."""
+    return count_text(
+        *(
+            None if use is None else side.per_step(getattr(use, what))
+            for side, use in ((comparison.reference, row.reference), (comparison.candidate, row.candidate))
+        )
+    )
+
+
+_TIME_FIELDS = (
+    number("Reference", "time.reference_ns"),
+    number("Candidate", "time.candidate_ns"),
+    number("Difference", lambda row: difference_text(row.time.difference_ns)),
+)
+
+
+def _rest(comparison: SessionComparison, shown: Sequence[OperatorChange]) -> Paragraph:
+    """What the table leaves out, and which operators only one side has."""
+    rest = [row for row in comparison.operators if row not in shown]
+    parts = []
+    changed = [row for row in rest if row.time.difference_ns]
+    if changed:
+        total_ns = sum(row.time.difference_ns for row in changed)
+        parts.append(f"Further {counted(len(changed), 'operator')}: {difference_text(total_ns)} in all.")
+    if len(rest) > len(changed):
+        parts.append(f"Without a difference in time: {counted(len(rest) - len(changed), 'operator')}.")
+    for presence, side in ((Presence.REMOVED, "reference"), (Presence.ADDED, "candidate")):
+        count = sum(row.presence is presence for row in comparison.operators)
+        if count:
+            parts.append(f"Only in the {side}: {counted(count, 'operator')}.")
+    return Paragraph(" ".join(parts))
+
+
+def _reasons(comparison: SessionComparison, top: int | None) -> Section | None:
+    """Per operator that changed, the kernels that made it so."""
+    limit = None if top is None else min(top, _EXPLAINED_OPERATORS)
+    explained = [row for row in comparison.operators if row.time.difference_ns and _is_telling(row)]
+    sections = tuple(Section(row.name, _reason_blocks(comparison, row, top)) for row in explained[:limit])
+    return Section("Which kernels", sections=sections) if sections else None
+
+
+def _is_telling(row: OperatorChange) -> bool:
+    """Whether its kernels say more than its own name."""
+    names = {
+        name for kernel in row.kernels for name in (kernel.reference_name, kernel.candidate_name) if name
+    }
+    return bool(names - {row.name}) or len(_changed_variants(row)) > 1
+
+
+def _reason_blocks(comparison: SessionComparison, row: OperatorChange, top: int | None) -> tuple[Block, ...]:
+    blocks: list[Block] = [Paragraph(_operator_line(comparison, row))]
+    kernels = _shown_kernels(row, top)
+    if kernels:
+        blocks.append(kernel_change_table(comparison, kernels))
+    rest = [kernel for kernel in row.kernels if kernel.time.difference_ns and kernel not in kernels]
+    points: list[Text] = [
+        (Code(kernel.candidate_title or ""), f": {kernel.change}") for kernel in kernels if kernel.change
+    ]
+    if rest:
+        total_ns = sum(kernel.time.difference_ns for kernel in rest)
+        points.append(f"{len(rest)} more kernels: {difference_text(total_ns)}")
+    points += _variant_points(comparison, row, top)
+    return (*blocks, *((BulletList(tuple(points)),) if points else ()))
+
+
+def _operator_line(comparison: SessionComparison, row: OperatorChange) -> str:
+    times = difference_text(row.time.difference_ns)
+    if row.presence is Presence.BOTH:
+        times = _headline(row.time)
+    return f"{category_title(row.category)}, {_uses(comparison, row, what='calls')} calls: {times}"
+
+
+def _shown_kernels(row: OperatorChange, top: int | None) -> list[KernelChange]:
+    changed = [kernel for kernel in row.kernels if kernel.time.difference_ns]
+    if top is None:
+        return changed
+    least_ns = _RELEVANT_FRACTION * abs(row.time.difference_ns)
+    return [kernel for kernel in changed if abs(kernel.time.difference_ns) >= least_ns][:_KERNELS_EACH]
+
+
+def kernel_change_table(comparison: SessionComparison, kernels: Iterable[KernelChange]) -> Table:
+    """One row per kernel; two for one that was replaced, old above new."""
+    titles = ("Reference", "Candidate", "Difference", "Ratio", "Launches")
+    rows = [cells for kernel in kernels for cells in _kernel_rows(comparison, kernel)]
+    return Table((Column("Kernel"), *map(numeric, titles)), tuple(rows))
+
+
+def _kernel_rows(comparison: SessionComparison, kernel: KernelChange) -> Iterator[tuple[Text, ...]]:
+    times = format_duration(kernel.time.reference_ns), format_duration(kernel.time.candidate_ns)
+    difference = difference_text(kernel.time.difference_ns)
+    ratio, launches = ratio_cell(kernel.time, kernel.presence), _uses(comparison, kernel, what="calls")
+    if kernel.presence is not Presence.REPLACED:
+        title = kernel.candidate_title or kernel.reference_title or ""
+        yield Code(title), *times, difference, ratio, launches
+        return
+    yield Code(kernel.reference_title or ""), times[0], "", "", "replaced", ""
+    yield ("→ ", Code(kernel.candidate_title or "")), "", times[1], difference, ratio, launches
+
+
+def _changed_variants(row: OperatorChange) -> list[VariantChange]:
+    """The ways a common operator was called that changed, if it was called in several known ways."""
+    if row.presence is not Presence.BOTH or len(row.variants) < 2:
+        return []
+    return [variant for variant in row.variants if variant.time.difference_ns and variant.input_shapes]
+
+
+def _variant_points(comparison: SessionComparison, row: OperatorChange, top: int | None) -> list[Text]:
+    return [
+        (
+            f"{difference_text(variant.time.difference_ns)} with inputs ",
+            Code(variant.input_shapes or ""),
+            f", {_uses(comparison, variant, what='calls')} calls",
+        )
+        for variant in _changed_variants(row)[: None if top is None else _VARIANTS_EACH]
+    ]
+
+
+def _categories(comparison: SessionComparison) -> Section | None:
+    rows = [row for row in comparison.categories if row.difference_ns]
+    changes = table(
+        rows,
+        words("Category", "category", category_title),
+        number("Reference", "reference_ns"),
+        number("Candidate", "candidate_ns"),
+        number("Difference", "difference_ns", difference_text),
+    )
+    return Section("Categories", (changes,)) if rows else None
+
+
+def _unattributed(comparison: SessionComparison) -> Section | None:
+    rows = [row for row in comparison.unattributed if row.time.reference_ns or row.time.candidate_ns]
+    if not rows:
+        return None
+    blocks = [
+        table(
+            rows,
+            identifier("Reason", "reason"),
+            *_TIME_FIELDS,
+            number("Launches", partial(_uses, comparison, what="launches")),
+            words("Meaning", lambda row: Attribution(row.reason).meaning),
+        )
+    ]
+    kernels = _largest(kernel for row in rows for kernel in row.kernels)
+    if kernels:
+        blocks.append(kernel_change_table(comparison, kernels))
+    return Section("Unattributed time", tuple(blocks))
+
+
+def _largest(kernels: Iterable[KernelChange]) -> list[KernelChange]:
+    changed = [kernel for kernel in kernels if kernel.time.difference_ns]
+    return sorted(changed, key=lambda kernel: -abs(kernel.time.difference_ns))[:_KERNELS_EACH]
+
+
+def _accounting(comparison: SessionComparison) -> BulletList:
+    return BulletList((_account(comparison, "reference"), _account(comparison, "candidate")))
+
+
+def _account(comparison: SessionComparison, name: str) -> Text:
+    side: SessionSide = getattr(comparison, name)
+    operators_ns = _sum(getattr(row, name) for row in comparison.operators)
+    unattributed_ns = _sum(getattr(row, name) for row in comparison.unattributed)
+    whole = "device time" if comparison.metric is Metric.DEVICE else "CPU time"
+    text = (
+        f"{name.capitalize()}: operators {operators_ns:,} ns + unattributed {unattributed_ns:,} ns + outside "
+        f"steps {side.outside_steps_ns:,} ns = {whole} {side.whole_ns:,} ns"
+    )
+    missing_ns = side.whole_ns - comparison.accounted_ns(name)
+    if missing_ns:
+        return (f"{text} ", Strong(f"fails by {missing_ns:,} ns"))
+    share = format_fraction(side.outside_steps_ns / side.whole_ns) if side.whole_ns else "0 %"
+    return f"{text}, to the nanosecond ({share} outside steps)"
+
+
+def _sum(uses: Iterable[object]) -> int:
+    return sum(getattr(use, "time_ns", 0) for use in uses)
+
+
+def benchmark_comparison_document(comparison: BenchmarkComparison, *, top: int | None = 20) -> Document:
+    """The report; `top` rows of each problem (every one for None)."""
+    sections = [
+        Section("Before reading on", (FindingList(comparison.findings),)) if comparison.findings else None,
+        *(_point_section(change, comparison, top) for change in comparison.points),
+        _unmatched(comparison),
+    ]
+    shown = tuple(section for section in sections if section is not None)
+    return Document("Comparison of benchmarks", (_benchmark_comparison_facts(comparison),), shown)
+
+
+def _benchmark_comparison_facts(comparison: BenchmarkComparison) -> FactList:
+    environments = (comparison.reference_environment, comparison.candidate_environment)
+    told = [_environment(environment) for environment in environments]
+    measured = [("Measured on", told[0])] if told[0] == told[1] else [
+        ("Reference on", told[0]), ("Candidate on", told[1])
+    ]  # fmt: skip
+    verdict: Text = f"none: {comparison.verdict_reason}"
+    if comparison.verdict is not None:
+        verdict = (Strong(str(comparison.verdict)), f": {comparison.verdict_reason}")
+    facts: list[tuple[str, Text]] = [
+        ("Reference", Code(comparison.reference_source)),
+        ("Candidate", Code(comparison.candidate_source)),
+        *measured,
+        ("Verdict", verdict),
+    ]
+    return FactList(tuple(facts))
+
+
+def _environment(environment: Mapping[str, str]) -> str:
+    return ", ".join(f"{label} {value}" for label, value in environment.items()) or "unknown"
+
+
+def _point_title(point: BenchmarkPoint) -> str:
+    parameters = dict(point.parameters)
+    return problem_title(point.suite, point.shape, point.dtype, point.device_kind, parameters=parameters)
+
+
+def _point_section(change: PointChange, comparison: BenchmarkComparison, top: int | None) -> Section:
+    rows = sorted(change.rows, key=_rank)[:top]
+    blocks: list[Block] = [_table(rows)]
+    left = len(change.rows) - len(rows)
+    points = [point for row in rows for point in _row_points(row, comparison)]
+    points += [f"{left} more rows changed less."] if left else []
+    if points:
+        blocks.append(BulletList(tuple(points)))
+    return Section(_point_title(change.point), tuple(blocks))
+
+
+def _rank(row: BenchmarkRowChange) -> tuple[float, str]:
+    if row.time.ratio is None or not row.time.ratio:
+        return (-inf if row.presence is not Presence.BOTH or row.is_broken else inf), row.name
+    return -abs(log(row.time.ratio)), row.name
+
+
+def _table(rows: list[BenchmarkRowChange]) -> Table:
+    return table(
+        rows,
+        identifier("Implementation", "name"),
+        number("Reference", partial(_side, side="reference")),
+        number("Candidate", partial(_side, side="candidate")),
+        number(
+            "Difference",
+            lambda row: UNKNOWN if row.time.ratio is None else difference_text(row.time.difference_ns),
+        ),
+        number("Ratio", lambda row: ratio_cell(row.time, row.presence)),
+        number("Kernels", _kernels),
+    )
+
+
+def _side(row: BenchmarkRowChange, *, side: str) -> Text:
+    time_ns, status = getattr(row.time, f"{side}_ns"), getattr(row, f"{side}_status")
+    if time_ns is not None:
+        return measured_text(time_ns, getattr(row.time, f"{side}_interval_ns"))
+    if status is None or status is Status.OK:
+        return UNKNOWN
+    words = str(status).replace("_", " ")
+    return Strong(words) if row.is_broken else words
+
+
+def _kernels(row: BenchmarkRowChange) -> str:
+    before, after = row.reference_launches, row.candidate_launches
+    text = format_mean_count(after)
+    return text if before == after else f"{format_mean_count(before)} → {text}"
+
+
+def _row_points(row: BenchmarkRowChange, comparison: BenchmarkComparison) -> list[Text]:
+    """What the table has no room for: why there is no verdict, other statuses, other kernels."""
+    name = Code(row.name)
+    points: list[Text] = []
+    if row.time.verdict in {Verdict.FASTER, Verdict.SLOWER, Verdict.AMBIGUOUS}:
+        points.append((name, f": {row.time.reason}{_relative(row, comparison)}"))
+    if row.status_note:
+        points.append((name, f": {row.status_note}"))
+    for change, titles in (("also launches", row.kernels_added), ("no longer launches", row.kernels_removed)):
+        if titles:
+            points.append((name, f" {change} ", *joined(map(Code, titles))))
+    return points
+
+
+def _relative(row: BenchmarkRowChange, comparison: BenchmarkComparison) -> str:
+    """Its time over the reference implementation's, where the machines differ: the machine cancels in it."""
+    is_elsewhere = any(finding.code == "compare.environment_differs" for finding in comparison.findings)
+    before, after = row.reference_relative, row.candidate_relative
+    if not is_elsewhere or before is None or after is None:
+        return ""
+    return (
+        f"; beside the reference implementation of its own run {format_ratio(before)} → {format_ratio(after)}"
+    )
+
+
+def _unmatched(comparison: BenchmarkComparison) -> Section | None:
+    points = [
+        f"{_point_title(point)}: only in the {side}"
+        for side, listed in (
+            ("reference", comparison.only_in_reference),
+            ("candidate", comparison.only_in_candidate),
+        )
+        for point in listed
+    ]
+    return Section("Without a counterpart", (BulletList(tuple(points)),)) if points else None
+
+
+COMPARISON_SCHEMA_VERSION = 1
+
+
+def comparison_document(
+    comparison: BenchmarkComparison | SessionComparison,
+    *,
+    fail_on: FailOn | None = None,
+    failures: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The comparison as JSON values.
+
+    Args:
+        comparison: Of either kind; the document's `kind` says which.
+        fail_on: The gate that was asked for.
+        failures: Why it fails.
+    """
+    kind = "session" if isinstance(comparison, SessionComparison) else "benchmark"
+    return {
+        "schema_version": COMPARISON_SCHEMA_VERSION,
+        "opscope_version": __version__,
+        "kind": kind,
+        **encode(comparison, _KEYS),
+        "options": encode(comparison.options),
+        "gate": {"fail_on": None if fail_on is None else str(fail_on), "failures": list(failures)},
+        "findings": encode(comparison.findings, _KEYS),
+    }
+
+
+def _side_record(comparison: SessionComparison, name: str) -> dict[str, Any]:
+    keys = Keys(
+        "sources environment steps ranks_per_step has_device whole_ns outside_steps_ns "
+        "outside_steps_launches accounted_ns kernel_launches=launches",
+        accounted_ns=lambda _: comparison.accounted_ns(name),
+    )
+    return keys.record(getattr(comparison, name), _KEYS)
+
+
+_KEYS: dict[type, Keys] = {
+    BenchmarkComparison: Keys(
+        "reference candidate verdict verdict_reason counts points only_in_reference only_in_candidate",
+        reference=lambda comparison: {
+            "source": comparison.reference_source,
+            "environment": comparison.reference_environment,
+        },
+        candidate=lambda comparison: {
+            "source": comparison.candidate_source,
+            "environment": comparison.candidate_environment,
+        },
+    ),
+    BenchmarkPoint: Keys(parameters=lambda point: dict(point.parameters)),
+    BenchmarkRowChange: Keys(
+        "name presence reference_status candidate_status status_note *time "
+        "reference_kernels_launched=reference_launches candidate_kernels_launched=candidate_launches ..."
+    ),
+    CategoryChange: Keys("... difference_ns"),
+    Finding: Keys("... -trace_id estimated_gain_ms_per_step=estimated_gain_ns_per_step gain_basis change"),
+    KernelChange: Keys("kind presence ... -operator change reference candidate *time"),
+    OperatorChange: Keys("... *time variants kernels"),
+    PointChange: Keys(
+        "*point reference_clock candidate_clock rows",
+        reference_clock=lambda change: change.clocks[0],
+        candidate_clock=lambda change: change.clocks[1],
+    ),
+    SessionComparison: Keys(
+        "reference candidate metric basis verdict verdict_reason=total.reason total wall_time=wall operators "
+        "unattributed categories",
+        reference=lambda comparison: _side_record(comparison, "reference"),
+        candidate=lambda comparison: _side_record(comparison, "candidate"),
+    ),
+    TimeChange: Keys("reference_ns candidate_ns difference_ns ... verdict verdict_reason=reason"),
+    UnattributedChange: Keys("... *time kernels"),
+    Use: Keys("calls kernel_launches=launches ..."),
+    VariantChange: Keys("overload input_shapes ... *time", input_shapes=parsed("input_shapes")),
+}

@@ -1,0 +1,415 @@
+"""GPUs for people: the table of all known ones, and everything known of some."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from opscope.hardware.architectures import Architecture
+from opscope.hardware.devices import DataType, DeviceSpec, Peak
+from opscope.hardware.evidence import Evidence
+from opscope.hardware.limits import measured_type, published_rate
+from opscope.hardware.lookup import is_partition
+from opscope.hardware.measured import MeasuredLimits, MeasuredRate
+from opscope.model.files import finite
+from opscope.report.document import (
+    Block,
+    Code,
+    Document,
+    FactList,
+    Paragraph,
+    Section,
+    Table,
+    Text,
+    facts,
+    number,
+    table,
+    words,
+)
+from opscope.report.json_encoding import Keys, encode
+from opscope.units import (
+    UNKNOWN,
+    format_binary,
+    format_byte_rate,
+    format_count,
+    format_duration,
+    format_flop_rate,
+    format_fraction,
+)
+
+__all__ = [
+    "TYPE_TITLES",
+    "device_details_document",
+    "device_list_document",
+    "devices_json",
+    "measured_blocks",
+    "measured_document",
+    "measured_json",
+    "measured_of",
+]
+
+
+TYPE_TITLES = {
+    DataType.FP64: "fp64",
+    DataType.FP64_TENSOR: "fp64, tensor cores",
+    DataType.FP32: "fp32",
+    DataType.TF32: "tf32",
+    DataType.FP16: "fp16, sums in fp32",
+    DataType.FP16_FP16_ACCUMULATE: "fp16, sums in fp16",
+    DataType.BF16: "bf16, sums in fp32",
+    DataType.FP8: "fp8, sums in fp32",
+    DataType.FP8_FP16_ACCUMULATE: "fp8, sums in fp16",
+    DataType.INT8: "int8, sums in int32",
+    DataType.FP4: "fp4, sums in fp32",
+}
+_TITLES = {
+    "copy": "Copy, read + written",
+    "read": "Read",
+    "write": "Write",
+    "l2_read": "Read from L2",
+    "launch": "Launch of an empty kernel, host",
+    "operator_call": "Call of a small operator, host",
+    "kernel_interval": "Empty kernel after another, device",
+    "read_by_kernel": "Read by a Triton kernel",
+}
+_EXPLANATION = (
+    "Medians of calls after a warm-up, on random data, with half the width of their 95 % interval. A share "
+    "is of the published bandwidth or dense peak. Clocks are those while the same call ran, with reasons "
+    "that lowered them."
+)
+
+
+def measured_document(measured: MeasuredLimits, spec: DeviceSpec | None) -> Document:
+    """All of one measurement, with how each figure was taken; `spec` is what is published of the device."""
+    said: list[tuple[str, str]] = [(one.name, one.how) for one in measured.rates]
+    said += [(one.name, one.how) for one in measured.times]
+    how = FactList(tuple((_title(name, measured), text) for name, text in said))
+    blocks = (*measured_blocks(measured, spec), Paragraph(_EXPLANATION))
+    return Document("", sections=(Section(measured.device, blocks), Section("How", (how,))))
+
+
+def measured_of(device: DeviceSpec, measured: Mapping[str, MeasuredLimits]) -> Iterator[MeasuredLimits]:
+    """The measurements of a device and of slices of it, among those by name."""
+    for name, one in measured.items():
+        if name == device.name or name.startswith(f"{device.name} MIG "):
+            yield one
+
+
+def measured_blocks(measured: MeasuredLimits, spec: DeviceSpec | None) -> tuple[Block, ...]:
+    """Rates and durations as tables, what is missing and why, and what it was measured with."""
+    blocks: list[Block] = [_rate_table(measured, spec)]
+    if measured.times:
+        blocks.append(_time_table(measured))
+    if measured.missing:
+        missing = tuple((_title(name, measured), reason) for name, reason in measured.missing.items())
+        blocks.append(FactList(tuple((f"No {title[0].lower()}{title[1:]}", why) for title, why in missing)))
+    return (*blocks, Paragraph(_circumstances(measured)))
+
+
+def _rate_table(measured: MeasuredLimits, spec: DeviceSpec | None) -> Table:
+    def published(rate: MeasuredRate) -> float | None:
+        return None if spec is None else published_rate(spec, rate.name)
+
+    def share(rate: MeasuredRate) -> float | None:
+        per_s = published(rate)
+        return None if per_s is None else rate.per_s / per_s
+
+    return table(
+        measured.rates,
+        words("Rate", lambda rate: _title(rate.name, measured)),
+        number("Measured", lambda rate: _measured_rate(rate, rate.per_s)),
+        number("95 %", lambda rate: _half_width(rate.low_per_s, rate.per_s, rate.high_per_s)),
+        number("Published", lambda rate: _measured_rate(rate, published(rate))),
+        number("Share", lambda rate: format_fraction(share(rate))),
+        number("SM clock", _state_clock),
+    )
+
+
+def _time_table(measured: MeasuredLimits) -> Table:
+    return table(
+        measured.times,
+        words("Time", lambda time: _title(time.name, measured)),
+        number("Measured", "median_ns"),
+        number("95 %", lambda time: _half_width(time.low_ns, time.median_ns, time.high_ns)),
+    )
+
+
+def _state_clock(rate: MeasuredRate) -> str:
+    if rate.state is None or rate.state.sm_clock_mhz is None:
+        return UNKNOWN
+    return ", ".join((f"{rate.state.sm_clock_mhz} MHz", *rate.state.throttle_reasons))
+
+
+def _measured_rate(rate: MeasuredRate, per_s: float | None) -> str:
+    if rate.unit == "bytes":
+        return format_byte_rate(per_s)
+    # Integer operations are no FLOP.
+    text = format_flop_rate(per_s)
+    return text.replace("FLOP", "OP") if rate.name == "matrix_int8" else text
+
+
+def _circumstances(measured: MeasuredLimits) -> str:
+    parts = [f"Measured {measured.created[:16].replace('T', ' ')} UTC", f"torch {measured.torch}"]
+    if measured.driver is not None:
+        parts.append(f"driver {measured.driver}")
+    return f"{', '.join(parts)}, in {format_duration(measured.duration_ns)}."
+
+
+def _title(name: str, measured: MeasuredLimits) -> str:
+    data_type = measured_type(name, measured.compute_capability)
+    if data_type is not None:
+        return f"Product of {TYPE_TITLES[data_type]}"
+    return _TITLES.get(name, name)
+
+
+def _rate(peak: Peak | None) -> str:
+    if peak is None:
+        return UNKNOWN
+    operation = "OP" if peak.data_type is DataType.INT8 else "FLOP"
+    factor, unit = (1e15, "P") if peak.flop_per_s >= 0.9995e15 else (1e12, "T")
+    return f"{peak.flop_per_s / factor:.3g} {unit}{operation}/s"
+
+
+def _half_width(low: float, value: float, high: float) -> str:
+    return f"± {format_fraction((high - low) / 2 / value)}"
+
+
+def _clock(clock_hz: float | None) -> str:
+    return UNKNOWN if clock_hz is None else f"{clock_hz / 1e6:.0f} MHz"
+
+
+_DENSE = (
+    "CC is the compute capability. Peaks are dense (no structured sparsity), at the boost clock; bf16 is "
+    "that of tensor cores that accumulate in fp32. A dash: not known for certain. Memory is as labelled."
+)
+
+
+def device_list_document(
+    devices: Sequence[DeviceSpec], architectures: Sequence[Architecture] = ()
+) -> Document:
+    """One row per device, oldest first, then the capabilities that no device of the table has."""
+    known = table(
+        devices,
+        words("Architecture", _of_architecture("name")),
+        words("GPU", "name"),
+        number("CC", "compute_capability", lambda capability: capability or UNKNOWN),
+        number("-arch", _of_architecture("target"), Code),
+        number("CUDA", "architecture", _toolkits),
+        number("SMs", "sm_count"),
+        number("Memory", "memory_bytes", _gib),
+        number("Bandwidth", "memory_bandwidth_bytes_per_s"),
+        number("bf16 peak", lambda device: _rate(device.peak(DataType.BF16))),
+        number("fp32 peak", lambda device: _rate(device.peak(DataType.FP32))),
+    )
+    listed = {one.compute_capability for one in devices}
+    others = [one for one in architectures if one.compute_capability not in listed]
+    blocks: list[Block] = [known, Paragraph(_DENSE)]
+    if others:
+        blocks.append(facts(*((one.products or one.name, _capability(one)) for one in others)))
+    more = Paragraph(("Everything about one, with sources: ", Code("opscope devices NAME"), "."))
+    return Document("GPUs", sections=(Section("", (*blocks, more)),))
+
+
+def _of_architecture(attribute: str) -> Callable[[DeviceSpec], Any]:
+    return lambda device: device.architecture and getattr(device.architecture, attribute)
+
+
+def device_details_document(
+    devices: Sequence[DeviceSpec],
+    architectures: Sequence[Architecture],
+    measured: Mapping[str, MeasuredLimits] | None = None,
+) -> Document:
+    """All facts of some devices and of their compute capabilities, with sources.
+
+    Args:
+        devices: To be shown.
+        architectures: Theirs, or those asked for.
+        measured: What was measured here, by the device's name.
+    """
+    sections = []
+    for one in devices:
+        sections.append(_device_section(one))
+        sections += [_measured_section(one, its) for its in measured_of(one, measured or {})]
+    sections += [_architecture_section(one) for one in architectures]
+    return Document("", sections=tuple(sections))
+
+
+def _device_section(device: DeviceSpec) -> Section:
+    blocks: list[Block] = [FactList(tuple(_device_facts(device)))]
+    if device.peaks:
+        blocks += [_peak_table(device), *_derivation(device)]
+    if device.note:
+        blocks.append(Paragraph(device.note))
+    return Section(device.name, tuple(blocks))
+
+
+def _measured_section(device: DeviceSpec, measured: MeasuredLimits) -> Section:
+    """What was measured; nothing published holds for a slice."""
+    is_slice = is_partition(measured.device)
+    title = measured.device if is_slice else device.name
+    return Section(f"Measured: {title}", measured_blocks(measured, None if is_slice else device))
+
+
+def _device_facts(device: DeviceSpec) -> Iterator[tuple[str, Text]]:
+    found = device.architecture
+    if found is not None:
+        yield "Architecture", f"{found.name}, compute capability {found.compute_capability}"
+        yield "nvcc", (Code(found.arch_flag), f", CUDA {_toolkits(found)}")
+    values = (
+        ("Multiprocessors", "sm_count", format_count(device.sm_count)),
+        ("Boost clock", "boost_clock_hz", _clock(device.boost_clock_hz)),
+        ("Tensor core clock", "tensor_clock_hz", _clock(device.tensor_clock_hz)),
+        ("Memory", "memory_bytes", f"{_gib(device.memory_bytes)} {device.memory_kind or ''}".rstrip()),
+        ("Memory bus", "memory_bus_bits", f"{device.memory_bus_bits} bits"),
+        (
+            "Memory bandwidth",
+            "memory_bandwidth_bytes_per_s",
+            format_byte_rate(device.memory_bandwidth_bytes_per_s),
+        ),
+        ("L2 cache", "l2_bytes", format_binary(device.l2_bytes)),
+        ("Power", "tdp_watts", f"{device.tdp_watts} W"),
+    )
+    left_out = []
+    for label, key, text in values:
+        source = device.source_of(key)
+        if source is not None:
+            yield label, text if source == device.source else f"{text} ({source})"
+        elif key not in ("tensor_clock_hz", "memory_bus_bits"):
+            left_out.append(label if label.startswith("L2") else label.lower())
+    if left_out:
+        yield "Not known for certain", ", ".join(left_out)
+    yield "Source", str(device.source)
+
+
+def _peak_table(device: DeviceSpec) -> Table:
+    return table(
+        device.peaks,
+        words("Dense peak", lambda peak: TYPE_TITLES[peak.data_type]),
+        number("Rate", _rate),
+        words("Known from", lambda peak: _origin(peak, device)),
+    )
+
+
+def _origin(peak: Peak, device: DeviceSpec) -> str:
+    if peak.evidence is Evidence.DERIVED or peak.source == device.source:
+        return peak.evidence.value
+    return str(peak.source)
+
+
+def _derivation(device: DeviceSpec) -> tuple[Paragraph, ...]:
+    """What derived peaks were derived from, once."""
+    sources = dict.fromkeys(str(one.source) for one in device.peaks if one.evidence is Evidence.DERIVED)
+    if not sources:
+        return ()
+    return (Paragraph(f"Derived: {Evidence.DERIVED.meaning}; the rates are those of {', '.join(sources)}."),)
+
+
+def _architecture_section(one: Architecture) -> Section:
+    specific = () if one.specific_target is None else ("; with its own features ", Code(one.specific_target))
+    known = facts(
+        ("Found in", one.products),
+        ("nvcc", (Code(one.arch_flag), *specific)),
+        ("CUDA", _toolkits(one)),
+        (
+            "Per multiprocessor",
+            f"{one.max_threads_per_sm:,} threads ({one.max_warps_per_sm} warps), "
+            f"{one.max_blocks_per_sm} blocks, {one.registers_per_sm:,} registers",
+        ),
+        ("Shared memory", _shared(one)),
+        ("Per block", f"{one.max_threads_per_block:,} threads, {one.max_registers_per_block:,} registers"),
+        ("Per thread", f"{one.max_registers_per_thread} registers"),
+        ("fp32 cores", f"{one.fp32_cores_per_sm} per multiprocessor"),
+        ("Sources", f"{one.source}; CUDA versions: {one.toolkit_source}"),
+    )
+    note = (Paragraph(one.note),) if one.note else ()
+    return Section(f"Compute capability {one.compute_capability} ({one.name})", (known, *note))
+
+
+def _shared(one: Architecture) -> str:
+    text = (
+        f"{format_binary(one.shared_bytes_per_sm)} per multiprocessor; a block has "
+        f"{format_binary(one.static_shared_bytes_per_block)}, on request "
+        f"{format_binary(one.max_shared_bytes_per_block)}"
+    )
+    reserved = one.reserved_shared_bytes_per_block
+    return f"{text}; {format_binary(reserved)} of each block is the system's" if reserved else text
+
+
+def _capability(one: Architecture) -> Text:
+    return (f"{one.name}, {one.compute_capability}, ", Code(one.arch_flag), f", CUDA {_toolkits(one)}")
+
+
+def _toolkits(one: Architecture) -> str:
+    """The CUDA toolkits that build for a capability: `11.8+`, or `9.0–12.9` where the newest no longer do."""
+    last = one.last_cuda_version
+    return f"{one.least_cuda_version}–{last}" if last else f"{one.least_cuda_version}+"
+
+
+_gib = partial(format_binary, unit="GiB")
+
+
+_NUMBERS = (
+    "sm_count",
+    "boost_clock_hz",
+    "tensor_clock_hz",
+    "memory_bytes",
+    "memory_bus_bits",
+    "memory_pin_bits_per_s",
+    "memory_bandwidth_bytes_per_s",
+    "l2_bytes",
+    "tdp_watts",
+)
+
+
+def devices_json(
+    devices: Sequence[DeviceSpec],
+    architectures: Sequence[Architecture],
+    measured: Mapping[str, MeasuredLimits] | None = None,
+) -> dict[str, Any]:
+    """Devices and compute capabilities; a device's architecture is found by its compute capability.
+
+    Args:
+        devices: To be told of.
+        architectures: Theirs, or those asked for.
+        measured: What was measured here, by the device's name.
+    """
+
+    def of_device(device: DeviceSpec) -> list[dict[str, Any]]:
+        return [
+            measured_json(one, None if is_partition(one.device) else device)
+            for one in measured_of(device, measured or {})
+        ]
+
+    keys = {
+        Architecture: Keys("... max_warps_per_sm target arch_flag"),
+        DeviceSpec: Keys(
+            "... -number_sources architecture arch_flag least_cuda_version peaks measured source sources",
+            architecture=_of_architecture("name"),
+            arch_flag=_of_architecture("arch_flag"),
+            least_cuda_version=_of_architecture("least_cuda_version"),
+            measured=of_device,
+            sources=lambda device: {
+                name: source for name in _NUMBERS if (source := device.source_of(name)) is not None
+            },
+        ),
+        Peak: Keys(
+            "type=data_type accumulates_in=data_type.accumulates_in "
+            "uses_tensor_cores=data_type.uses_tensor_cores flop_per_s evidence source"
+        ),
+    }
+    return {
+        "schema_version": 1,
+        "devices": encode(devices, keys),
+        "architectures": encode(architectures, keys),
+    }
+
+
+def measured_json(measured: MeasuredLimits, spec: DeviceSpec | None) -> dict[str, Any]:
+    """One measurement, each rate with the share it is of the published one; None where none is published."""
+    document: dict[str, Any] = finite(encode(measured))
+    for rate, record in zip(measured.rates, document["rates"], strict=True):
+        published = None if spec is None else published_rate(spec, rate.name)
+        record["published_per_s"] = published
+        record["published_fraction"] = None if published is None else rate.per_s / published
+    return document

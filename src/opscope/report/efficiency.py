@@ -1,0 +1,290 @@
+"""How far from the limit: what the device can do, what each call reached of it, and what stands in its way.
+
+A fraction always says which limit it refers to, measured or of the data sheet. Calls whose cost is unknown
+are named with the reason, never left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from typing import Any
+
+from opscope.analysis.efficiency import (
+    Bound,
+    CallEfficiency,
+    CostCoverage,
+    Efficiency,
+    Roofline,
+    TensorCoreUse,
+)
+from opscope.analysis.summary import Summary
+from opscope.hardware.devices import DataType
+from opscope.hardware.limits import DeviceLimits, Limit, LimitEvidence
+from opscope.model.schema import Attribution
+from opscope.report.document import (
+    Block,
+    Code,
+    Field,
+    Paragraph,
+    Strong,
+    Table,
+    Text,
+    identifier,
+    number,
+    table,
+    words,
+)
+from opscope.report.json_encoding import from_json_text
+from opscope.units import (
+    UNKNOWN,
+    counted,
+    format_byte_rate,
+    format_bytes,
+    format_duration,
+    format_flop_count,
+    format_flop_rate,
+    format_fraction,
+    format_share,
+)
+
+__all__ = [
+    "efficiency_blocks",
+    "has_efficiency",
+    "limit_fields",
+    "operator_limit_facts",
+    "shape_texts",
+]
+
+
+def shape_texts(recorded: str | None) -> list[str] | None:
+    """`8×128×768` for each tensor among recorded arguments; None where they are not recorded as a list."""
+    shapes = None if recorded is None else from_json_text(recorded)
+    if not isinstance(shapes, list):
+        return None
+    return [_shape(one) for one in shapes if one not in ([], "")]
+
+
+def limit_fields(summary: Summary) -> tuple[Field, ...]:
+    """Share of the limit that an operator reached and what binds; none where no limit is known."""
+    if not has_efficiency(summary) or summary.efficiency.limits is None:
+        return ()
+    rooflines, none = summary.efficiency.operators, Roofline(0, 0)
+    return (
+        number("Of limit", lambda operator: format_fraction(rooflines.get(operator.name, none).fraction)),
+        number("Bound", lambda operator: rooflines.get(operator.name, none).bound, str),
+    )
+
+
+_UNCOSTED_ROWS = 5
+_SHOWN_SHAPES = 4
+_TENSOR = "tensor"
+_KNOWN = 0.9995  # from here on "all of its time"
+_EVIDENCE = {LimitEvidence.MEASURED: "measured", LimitEvidence.DATASHEET: "data sheet"}
+
+
+def has_efficiency(summary: Summary) -> bool:
+    """Whether anything is known of the cost of what ran on a device."""
+    return summary.has_device and summary.efficiency.coverage.bytes_fraction is not None
+
+
+def efficiency_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
+    """Limits, coverage, and the calls that lose most time to the limit."""
+    efficiency = summary.efficiency
+    blocks: list[Block] = [Paragraph(_limits_text(summary)), Paragraph(_coverage_text(efficiency))]
+    if efficiency.limits is not None:
+        far = sorted((call for call in efficiency.calls if call.gap_ns), key=lambda call: -(call.gap_ns or 0))
+        if far:
+            blocks.append(_call_table(far[:top], summary.device_time_ns))
+    if efficiency.coverage.uncosted:
+        blocks.append(_uncosted_table(efficiency.coverage, summary.device_time_ns))
+    return tuple(blocks)
+
+
+def operator_limit_facts(summary: Summary, operator: str) -> list[tuple[str, Text]]:
+    """What one operator reached, and why it was not more; unknown is said."""
+    roofline = summary.efficiency.operators.get(operator)
+    if roofline is None or not roofline.costed_ns:
+        return [("Distance from the limit", "unknown: the cost of its calls is not known")]
+    facts: list[tuple[str, Text]] = [("Work", _work_text(roofline))]
+    facts.append(("Achieved", _achieved_text(roofline)))
+    if roofline.fraction is not None:
+        facts.append(("Distance from the limit", _distance_text(summary.efficiency, roofline)))
+    if roofline.bound is not None:
+        facts.append(("Bound", f"{roofline.bound}: {roofline.bound.meaning}{_shares(roofline)}"))
+    if roofline.tensor_cores is not None and roofline.tensor_cores is not TensorCoreUse.NOT_APPLICABLE:
+        facts.append(("Tensor cores", f"{roofline.tensor_cores}: {roofline.tensor_cores.meaning}"))
+    return facts
+
+
+def _limits_text(summary: Summary) -> Text:
+    limits, reason = summary.efficiency.limits, summary.limits_reason
+    because = f" ({reason})" if reason else ""
+    if limits is None:
+        return f"What the device can do is not known{because}, so calls are not held against it."
+    shown: list[tuple[str, Limit, Callable[[float], str]]] = []
+    if limits.memory is not None:
+        shown.append(("memory", limits.memory, format_byte_rate))
+    shown += [(str(data_type), limit, format_flop_rate) for data_type, limit in _main_peaks(limits)]
+    kinds = {limit.evidence for _, limit, _ in shown}
+    if len(kinds) == 1:
+        whose = f"the {_EVIDENCE[kinds.pop()]} limits of {limits.name}"
+        parts = [f"{name} {form(limit.per_s)}" for name, limit, form in shown]
+    else:
+        whose = str(limits.name)
+        parts = [f"{name} {_limit_text(limit, form)}" for name, limit, form in shown]
+    return f"Held against {whose}: {', '.join(parts) or 'no known limit'}{because}."
+
+
+_SHOWN_PEAKS = (DataType.FP32, DataType.TF32, DataType.BF16, DataType.FP16)
+
+
+def _main_peaks(limits: DeviceLimits) -> Iterator[tuple[DataType, Limit]]:
+    for data_type in _SHOWN_PEAKS:
+        limit = limits.peaks.get(data_type)
+        if limit is not None:
+            yield data_type, limit
+
+
+def _limit_text(limit: Limit, form: Callable[[float], str]) -> str:
+    return f"{form(limit.per_s)} ({_EVIDENCE[limit.evidence]})"
+
+
+def _coverage_text(efficiency: Efficiency) -> str:
+    coverage = efficiency.coverage
+    return (
+        f"Least bytes are known for {format_fraction(coverage.bytes_fraction)} of device time, "
+        f"floating-point operations (or that there are none) for {format_fraction(coverage.flop_fraction)}."
+    )
+
+
+def _call_table(calls: list[CallEfficiency], device_time_ns: int) -> Table:
+    caption = "The calls that take most time beyond what the limits allow, by arguments."
+    reasons = list(dict.fromkeys(call.attribution for call in calls if call.attribution is not None))
+    if reasons:
+        caption += f" *: {', or '.join(Attribution(reason).meaning for reason in reasons)}."
+    return table(
+        calls,
+        identifier(
+            "Operator",
+            lambda call: call.operator if call.attribution is None else (Code(call.operator), " *"),
+        ),
+        words("Shapes", _arguments),
+        number("Calls", "calls"),
+        number("Device time", "roofline.device_ns"),
+        number("Bound", "roofline.bound", str),
+        number("Achieved", lambda call: _main_rate(call.roofline)),
+        number("Of limit", "roofline.fraction"),
+        number(
+            "Beyond it",
+            lambda call: (
+                f"{format_duration(call.gap_ns)}, {format_fraction((call.gap_ns or 0) / device_time_ns)}"
+            ),
+        ),
+        caption=caption,
+    )
+
+
+def _arguments(call: CallEfficiency) -> str:
+    """`8×128×768, 2 of 768×768`: its shapes; else what one call moves.
+
+    That tells copies of unrecorded tensors apart.
+    """
+    if call.shapes is None and call.cost.min_bytes is not None:
+        return f"{format_bytes(call.cost.min_bytes)} moved"
+    shapes = shape_texts(call.shapes)
+    if shapes is None:
+        return call.shapes or UNKNOWN
+    runs = [(shape, sum(1 for _ in same)) for shape, same in groupby(shapes)]
+    more = sum(count for _, count in runs[_SHOWN_SHAPES:])
+    texts = [_run(*run) for run in runs[:_SHOWN_SHAPES]]
+    return ", ".join([*texts, *([f"{more} more"] if more else [])]) or UNKNOWN
+
+
+def _shape(shape: Any) -> str:
+    if not isinstance(shape, list):
+        return str(shape)
+    if shape and isinstance(shape[0], list):
+        return counted(len(shape), _TENSOR)
+    return "×".join(map(str, shape))
+
+
+def _run(shape: str, count: int) -> str:
+    """`2 of 16×256`, `2 lists of 4 tensors`."""
+    if count == 1:
+        return shape
+    return f"{count} {'lists ' if _TENSOR in shape else ''}of {shape}"
+
+
+def _main_rate(roofline: Roofline) -> str:
+    if roofline.bound is Bound.COMPUTE:
+        return format_flop_rate(roofline.achieved_flop_per_s)
+    return format_byte_rate(roofline.achieved_bytes_per_s)
+
+
+def _uncosted_table(coverage: CostCoverage, device_time_ns: int) -> Table:
+    return table(
+        _by_reason(coverage.uncosted)[:_UNCOSTED_ROWS],
+        words("Cost unknown", lambda row: row[0]),
+        number("Device time", lambda row: format_duration(row[1])),
+        number("Share", lambda row: format_share(row[1], device_time_ns)),
+        words("Why", lambda row: row[2]),
+    )
+
+
+def _by_reason(uncosted: tuple[tuple[str, int, str], ...]) -> list[tuple[Text, int, str]]:
+    """One row for each reason, most time first: it names the first operator, and how many more there are."""
+    groups: dict[str, list[tuple[str, int]]] = {}
+    for name, ns, why in uncosted:
+        # The name stands beside it already.
+        groups.setdefault(why.removeprefix(f"{name} is ").replace(name, "it"), []).append((name, ns))
+    rows: list[tuple[Text, int, str]] = []
+    for why, members in groups.items():
+        first = Code(members[0][0])
+        named: Text = first if len(members) == 1 else (first, f" and {len(members) - 1:,} more")
+        rows.append((named, sum(ns for _, ns in members), why))
+    return sorted(rows, key=lambda row: -row[1])
+
+
+def _work_text(roofline: Roofline) -> str:
+    parts = [f"{format_bytes(roofline.min_bytes)} at least"] if roofline.min_bytes is not None else []
+    if roofline.flop_count is not None:
+        parts.append(format_flop_count(roofline.flop_count) if roofline.flop_count else "no FLOP")
+    if roofline.arithmetic_intensity:
+        parts.append(f"{roofline.arithmetic_intensity:,.3g} FLOP/byte")
+    share = roofline.costed_ns / roofline.device_ns if roofline.device_ns else 1.0
+    known = "" if share >= _KNOWN else f" (known for {format_fraction(share)} of its time)"
+    return ", ".join(parts) + known
+
+
+def _achieved_text(roofline: Roofline) -> str:
+    parts = [format_byte_rate(roofline.achieved_bytes_per_s)]
+    if roofline.flop_count:
+        parts.append(format_flop_rate(roofline.achieved_flop_per_s))
+    return ", ".join(parts)
+
+
+def _distance_text(efficiency: Efficiency, roofline: Roofline) -> Text:
+    limit = _binding_limit(efficiency.limits, roofline)
+    return (
+        Strong(format_fraction(roofline.fraction)),
+        f" of the attainable: the same work needs {format_duration(roofline.attainable_ns)} "
+        f"at the limits{'' if limit is None else f' ({limit})'}",
+    )
+
+
+def _binding_limit(limits: DeviceLimits | None, roofline: Roofline) -> str | None:
+    if limits is None:
+        return None
+    peak = None if roofline.data_type is None else limits.peaks.get(roofline.data_type)
+    if roofline.bound is Bound.COMPUTE and peak is not None:
+        return f"{roofline.data_type} {_limit_text(peak, format_flop_rate)}"
+    return None if limits.memory is None else f"memory {_limit_text(limits.memory, format_byte_rate)}"
+
+
+def _shares(roofline: Roofline) -> str:
+    whole = sum(roofline.bound_ns.values())
+    parts = sorted(roofline.bound_ns.items(), key=lambda item: -item[1])
+    if len(parts) < 2 or not whole:
+        return ""
+    return f" ({', '.join(f'{bound} {format_fraction(ns / whole)}' for bound, ns in parts)} of its time)"

@@ -1,0 +1,120 @@
+"""JSON of value objects, files and text: the one way from frozen values to documents.
+
+A document lists, for each class of value in it, the keys in their order (`Keys`); what it does not list is
+every field of a class under its own name. Files are UTF-8, without NaN, and either whole or absent.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Mapping
+from enum import Enum
+from operator import attrgetter
+from pathlib import Path, PurePath
+from typing import Any
+
+from opscope.model.files import finite, write_text
+from opscope.model.finding import Finding
+from opscope.units import ns_to_ms
+
+__all__ = ["Keys", "encode", "from_json_text", "parsed", "to_json", "to_json_line", "write_json"]
+
+
+class Keys:
+    """The JSON keys of one class, in order.
+
+    Written as words: `calls` is the attribute of that name; `activities=activity_count` another one's (dotted
+    where it lies deeper, and converted where the key says `_ms` and the attribute `_ns`); `...` all fields
+    that are not named, in the order of their declaration; `-step` is left out; `*time` stands for the keys of
+    another value. Keyword arguments compute a key from the object.
+    """
+
+    def __init__(self, words: str = "...", /, **computed: Callable[[Any], Any]) -> None:
+        self._words = words.split()
+        self._computed = computed
+
+    def record(self, value: Any, keys: Mapping[type, Keys]) -> dict[str, Any]:
+        """The object as a JSON object; the values in it by `keys`."""
+        record: dict[str, Any] = {}
+        for word in self._words:
+            if word == "...":
+                record |= {name: self._value(value, name, "", keys) for name in self._rest(value)}
+            elif word.startswith("*"):
+                record |= self._value(value, word[1:], "", keys) or {}
+            elif not word.startswith("-"):
+                key, _, attribute = word.partition("=")
+                record[key] = self._value(value, key, attribute, keys)
+        return record
+
+    def _rest(self, value: Any) -> list[str]:
+        named = {word.lstrip("-*").partition("=")[2] or word.lstrip("-*") for word in self._words}
+        return [name for name in _field_names(value) if name not in named]
+
+    def _value(self, value: Any, key: str, attribute: str, keys: Mapping[type, Keys]) -> Any:
+        if key in self._computed:
+            return encode(self._computed[key](value), keys)
+        found = attrgetter(attribute or key)(value)
+        is_converted = "_ms" in key and "_ns" in attribute and found is not None
+        return ns_to_ms(found) if is_converted else encode(found, keys)
+
+
+_ALL = Keys()
+_EVERYWHERE = {Finding: Keys("... estimated_gain_ms_per_step=estimated_gain_ns_per_step gain_basis change")}
+
+
+def encode(value: Any, keys: Mapping[type, Keys] | None = None) -> Any:
+    """A value and everything in it as JSON values, objects by the keys of their class."""
+    keys = keys or {}
+    if isinstance(value, Enum):
+        return value.value
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): encode(member, keys) for key, member in value.items()}
+    if type(value) in keys or _field_names(value):
+        return (keys.get(type(value)) or _EVERYWHERE.get(type(value), _ALL)).record(value, keys)
+    if isinstance(value, PurePath):
+        return str(value)
+    return [encode(member, keys) for member in value]
+
+
+def _field_names(value: Any) -> tuple[str, ...]:
+    """Of a dataclass, a named tuple or a msgspec struct; empty for others."""
+    if dataclasses.is_dataclass(value):
+        return tuple(field.name for field in dataclasses.fields(value))
+    return getattr(value, "_fields", ()) or getattr(value, "__struct_fields__", ())
+
+
+def parsed(attribute: str) -> Callable[[Any], Any]:
+    """The value of an attribute that holds JSON text, such as shapes; None for None."""
+    get = attrgetter(attribute)
+    return lambda value: None if get(value) is None else from_json_text(get(value))
+
+
+def to_json(document: Any) -> str:
+    """The document as indented JSON text ending in a newline; a float that is no number becomes null."""
+    return json.dumps(finite(document), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def to_json_line(document: Any) -> str:
+    """The document as JSON text on one line, without a newline."""
+    return json.dumps(finite(document), ensure_ascii=False, allow_nan=False)
+
+
+def from_json_text(text: str) -> Any:
+    """The value of a JSON text; the text itself where it is none."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def write_json(path: str | os.PathLike[str], document: Any) -> Path:
+    """Write the document to a file and return its path. An existing file is replaced in one step.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    return write_text(path, to_json(document))

@@ -1,0 +1,382 @@
+"""Hardware counters for people: the kernels of a report in one table, each in detail, and what to change.
+
+A counter that was not collected reads "not collected", and the metrics that would tell it are named once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from opscope._version import __version__
+from opscope.analysis.counters.stalls import NO_STALL, STALLS
+from opscope.analysis.counters.values import CountedKernel, CounterAnalysis, Match, RecordedCall
+from opscope.model.schema import Attribution
+from opscope.report.document import (
+    Block,
+    Code,
+    CodeBlock,
+    Document,
+    FactList,
+    FindingList,
+    Inline,
+    Paragraph,
+    Section,
+    Table,
+    Text,
+    identifier,
+    number,
+    table,
+    words,
+)
+from opscope.report.efficiency import shape_texts
+from opscope.report.json_encoding import Keys, parsed
+from opscope.toolchain.ncu.metrics import QUANTITIES, SECTIONS, WANTED, Quantity, metrics_to_collect
+from opscope.toolchain.ncu.report import WARP_SIZE, GlobalAccess, KernelCounters, Occupancy
+from opscope.units import UNKNOWN, format_bytes, format_count, format_duration, format_extent, format_fraction
+
+__all__ = ["NCU_SCHEMA_VERSION", "ncu_document", "ncu_json"]
+
+
+_ABSENT = "not collected"
+_NO_LIMIT = "unknown"
+_STALLS_SHOWN = 3
+_RESOURCES = {"shared_memory": "shared memory", "threads": "block size"}
+
+
+def ncu_document(analysis: CounterAnalysis, *, top: int | None = 10) -> Document:
+    """The report.
+
+    Args:
+        analysis: Of a report.
+        top: Kernels to show, the longest; all if None.
+    """
+    ranked = sorted(analysis.kernels, key=lambda kernel: -(kernel.counters.duration_ns or 0))
+    shown = ranked[:top]
+    sections = [
+        Section("Kernels", tuple(_kernel_blocks(analysis, shown))),
+        *([Section("What to change", (FindingList(analysis.findings),))] if analysis.findings else []),
+        Section("Each kernel", sections=tuple(_details(kernel, analysis) for kernel in shown)),
+    ]
+    missing = _missing(analysis)
+    if missing:
+        sections.append(Section("Not collected", missing))
+    return Document("Hardware counters", (_opening(analysis),), tuple(sections))
+
+
+def _opening(analysis: CounterAnalysis) -> FactList:
+    report = analysis.report
+    devices = dict.fromkeys(_device(kernel.counters) for kernel in analysis.kernels)
+    return FactList(
+        (
+            ("Report", Code(str(report.source))),
+            *(("Recording", Code(source)) for source in analysis.recordings),
+            ("Device", ", ".join(devices)),
+            *([("Written by", f"ncu {report.ncu_version}")] if report.ncu_version else []),
+            *([("Command", _program(report.command))] if report.command else []),
+        )
+    )
+
+
+def _device(counters: KernelCounters) -> str:
+    device = counters.device
+    capability = f" (compute capability {device.compute_capability})" if device.compute_capability else ""
+    return (device.name or "a device the report does not name") + capability
+
+
+def _program(command: str) -> Text:
+    """The command without the folder of ncu, which says nothing."""
+    executable, _, rest = command.partition(" ")
+    return Code(f"{PurePath(executable).name} {rest}", is_whole=True)
+
+
+def _kernel_blocks(analysis: CounterAnalysis, shown: Sequence[CountedKernel]) -> Iterator[Block]:
+    yield _table(shown, has_recording=bool(analysis.recordings))
+    if len(shown) < len(analysis.kernels):
+        yield Paragraph(f"The longest {len(shown)} of {len(analysis.kernels)} launches.")
+    if analysis.report.other_results:
+        count = len(analysis.report.other_results)
+        yield Paragraph(f"{count} results are no kernel launches (ranges, graphs) and are not shown.")
+    yield Paragraph(_times_note(analysis.report.command or ""))
+    lost = [kernel for kernel in analysis.kernels if kernel.match in (Match.NOT_RECORDED, Match.AMBIGUOUS)]
+    if lost:
+        yield Paragraph(_lost(lost))
+
+
+def _table(kernels: Sequence[CountedKernel], *, has_recording: bool) -> Table:
+    return table(
+        kernels,
+        number("#", "counters.index", str),
+        identifier("Kernel", "title"),
+        words("Operator", _operator) if has_recording else None,
+        number("Time", "counters.duration_ns"),
+        number("DRAM", "counters.dram_bytes"),
+        number("Of least", "traffic_ratio", "{:.2f} ×".format) if has_recording else None,
+        number("Compute", lambda kernel: format_fraction(kernel.counters.ratio(Quantity.SM_FRACTION))),
+        number("Memory", lambda kernel: format_fraction(kernel.counters.ratio(Quantity.MEMORY_FRACTION))),
+        number("Occupancy", lambda kernel: format_fraction(kernel.counters.occupancy.achieved)),
+        words("Limited by", lambda kernel: str(kernel.limit or _NO_LIMIT)),
+    )
+
+
+def _operator(kernel: CountedKernel) -> Text:
+    if not kernel.operators:
+        return UNKNOWN
+    return Code(kernel.operators[0]) if len(kernel.operators) == 1 else f"{len(kernel.operators)} operators"
+
+
+def _times_note(command: str) -> str:
+    clocks = (
+        "at the clocks of the moment"
+        if "--clock-control none" in command or "--clock-control=none" in command
+        else "at ncu's base clock unless told otherwise"
+    )
+    caches = "" if "--cache-control none" in command else " and empties the caches before each"
+    return (
+        f"Times are ncu's: it runs a kernel alone, once per group of counters{caches}, {clocks}, so they are "
+        "not those of the program."
+    )
+
+
+def _lost(kernels: Sequence[CountedKernel]) -> Text:
+    parts: list[Inline] = ["Without a certain call in the recording: "]
+    for index, kernel in enumerate(kernels):
+        reason = kernel.match.meaning if kernel.match else ""
+        parts += [
+            "; " if index else "",
+            f"launch {kernel.counters.index} (",
+            Code(kernel.title),
+            f", {reason})",
+        ]
+    return (*parts, ".")
+
+
+def _details(kernel: CountedKernel, analysis: CounterAnalysis) -> Section:
+    counters = kernel.counters
+    facts: list[tuple[str, Text]] = [("Kernel", Code(kernel.name, is_whole=True))]
+    if analysis.recordings:
+        facts.append(("Operator", _call(kernel)))
+    facts += [
+        ("Launch", _launch(counters)),
+        ("Time", _time(kernel)),
+        ("Device memory", _traffic(kernel)),
+        ("Share of peak", _peaks(counters)),
+        ("Coalescing", _coalescing(counters)),
+        ("Bank conflicts", _conflicts(counters)),
+        ("Divergence", _divergence(counters)),
+        ("Occupancy", _occupancy(counters)),
+        ("Warps wait for", _stalls(counters)),
+    ]
+    return Section(f"Launch {counters.index}: {kernel.title}", (FactList(tuple(facts)),))
+
+
+def _call(kernel: CountedKernel) -> Text:
+    meaning = f" ({kernel.match.meaning})" if kernel.match not in (None, Match.SAME_CALL) else ""
+    if kernel.call is None:
+        names = ", ".join(kernel.operators)
+        return f"{names or _NO_LIMIT}{meaning}"
+    operator: Inline = Code(kernel.call.operator) if kernel.call.operator else _no_operator(kernel.call)
+    shapes = ", ".join(shape_texts(kernel.call.shapes) or ())
+    return (operator, f" on {shapes}" if shapes else "", meaning)
+
+
+def _no_operator(call: RecordedCall) -> str:
+    return "no operator" if call.attribution is None else f"none: {Attribution(call.attribution).meaning}"
+
+
+def _launch(counters: KernelCounters) -> str:
+    shared = format_bytes(counters.shared_memory_bytes)
+    registers = format_count(counters.registers_per_thread)
+    return (
+        f"grid {format_extent(counters.grid)}, block {format_extent(counters.block)}, "
+        f"{registers} registers per thread, {shared} shared memory per block"
+    )
+
+
+def _time(kernel: CountedKernel) -> str:
+    text = format_duration(kernel.counters.duration_ns)
+    if kernel.recorded_ns is None:
+        return text
+    launches = "launch" if kernel.launches == 1 else "launches"
+    return f"{text}; {format_duration(kernel.recorded_ns)} recorded (median of {kernel.launches} {launches})"
+
+
+def _traffic(kernel: CountedKernel) -> str:
+    counters = kernel.counters
+    if counters.dram_bytes is None:
+        return _ABSENT
+    read, written = (
+        counters.count(quantity) for quantity in (Quantity.DRAM_READ_BYTES, Quantity.DRAM_WRITTEN_BYTES)
+    )
+    parts = [] if read is None else [f"{format_bytes(read)} read"]
+    parts += [] if written is None else [f"{format_bytes(written)} written"]
+    split = f" ({', '.join(parts)})" if parts else ""
+    l2 = counters.count(Quantity.L2_BYTES)
+    through = "" if l2 is None else f"; {format_bytes(l2)} through L2"
+    return f"{format_bytes(counters.dram_bytes)}{split}{through}{_least(kernel)}"
+
+
+def _least(kernel: CountedKernel) -> str:
+    if kernel.traffic_ratio is not None:
+        return f"; {kernel.traffic_ratio:.2f} × the least of {format_bytes(kernel.min_bytes)}"
+    return "" if kernel.match is None else f"; not compared with the least: {kernel.no_ratio_reason}"
+
+
+def _peaks(counters: KernelCounters) -> str:
+    named = (
+        ("compute", Quantity.SM_FRACTION),
+        ("memory system", Quantity.MEMORY_FRACTION),
+        ("device memory", Quantity.DRAM_FRACTION),
+        ("L2", Quantity.L2_FRACTION),
+        ("L1", Quantity.L1_FRACTION),
+        ("tensor cores", Quantity.TENSOR_FRACTION),
+    )
+    parts = [
+        f"{name} {format_fraction(counters.ratio(quantity))}"
+        for name, quantity in named
+        if quantity in counters.values
+    ]
+    return ", ".join(parts) or _ABSENT
+
+
+def _coalescing(counters: KernelCounters) -> str:
+    parts = [*_access("loads", counters.loads), *_access("stores", counters.stores)]
+    return "; ".join(parts) or _ABSENT
+
+
+def _access(name: str, access: GlobalAccess) -> Iterator[str]:
+    if access.requests == 0:
+        yield f"no {name}"
+    elif access.sectors_per_request is not None:
+        ideal = access.ideal_sectors_per_request
+        needed = "" if ideal is None else f", {ideal:.1f} would do"
+        yield f"{name} touch {access.sectors_per_request:.1f} sectors per request{needed}"
+
+
+def _conflicts(counters: KernelCounters) -> str:
+    shared = counters.shared
+    if shared.wavefronts == 0:
+        return "shared memory is not used"
+    if shared.conflict_fraction is None:
+        return _hardware_conflicts(counters)
+    return (
+        f"{format_count(shared.excess)} of {format_count(shared.wavefronts)} passes through shared memory "
+        f"({format_fraction(shared.conflict_fraction)})"
+    )
+
+
+def _hardware_conflicts(counters: KernelCounters) -> str:
+    """The hardware's count, where that of the addresses is missing."""
+    loads = counters.count(Quantity.SHARED_LOAD_CONFLICTS)
+    stores = counters.count(Quantity.SHARED_STORE_CONFLICTS)
+    if loads is None or stores is None:
+        return _ABSENT
+    return f"at most {format_count(loads + stores)} passes by the hardware's count, which includes others"
+
+
+def _divergence(counters: KernelCounters) -> str:
+    threads = counters.ratio(Quantity.THREADS_PER_INSTRUCTION)
+    return _ABSENT if threads is None else f"{threads:.1f} of {WARP_SIZE} threads active per instruction"
+
+
+def _occupancy(counters: KernelCounters) -> str:
+    occupancy = counters.occupancy
+    if occupancy.theoretical is None and occupancy.achieved is None:
+        return _ABSENT
+    limiters = " and ".join(_RESOURCES.get(name, name) for name in occupancy.limiters)
+    limited = f", limited by {limiters}" if limiters and (occupancy.theoretical or 0) < 1 else ""
+    waves = "" if occupancy.waves is None else f"; {occupancy.waves:.2f} waves"
+    return (
+        f"{format_fraction(occupancy.achieved)} of {format_fraction(occupancy.theoretical)} possible"
+        f"{limited}{waves}"
+    )
+
+
+def _stalls(counters: KernelCounters) -> str:
+    reasons = [item for item in counters.stall_fractions.items() if item[0] not in NO_STALL]
+    parts = [f"{_stall(reason)} {format_fraction(share)}" for reason, share in reasons[:_STALLS_SHOWN]]
+    return ", ".join(parts) or _ABSENT
+
+
+def _stall(reason: str) -> str:
+    known = STALLS.get(reason)
+    return reason if known is None else f"{known.meaning} ({reason})"
+
+
+def _missing(analysis: CounterAnalysis) -> tuple[Block, ...]:
+    """What no launch of the report has, and the options that would collect it."""
+    absent = [
+        quantity
+        for quantity in WANTED
+        if all(quantity in kernel.counters.not_collected for kernel in analysis.kernels)
+    ]
+    if not absent or not analysis.kernels:
+        return ()
+    capability = analysis.kernels[0].counters.device.compute_capability
+    sections = dict.fromkeys(
+        QUANTITIES[quantity].section for quantity in absent if QUANTITIES[quantity].section in SECTIONS
+    )
+    options = [f"--section {section}" for section in sections]
+    metrics = metrics_to_collect(capability, absent)
+    options += [f"--metrics {','.join(metrics)}"] if metrics else []
+    names = ", ".join(str(quantity) for quantity in absent)
+    told = (f"{names}. ", Code("opscope ncu -- PROGRAM", is_whole=True), " collects them; or ncu itself with")
+    return Paragraph(told), CodeBlock(" ".join(options))
+
+
+NCU_SCHEMA_VERSION = 1
+
+
+def ncu_json(analysis: CounterAnalysis) -> dict[str, Any]:
+    """The analysis of a report as JSON values; kernels in the order of the report."""
+    keys = Keys(
+        "report=report.source ncu_version=report.ncu_version cuda_version=report.cuda_version "
+        "command=report.command reader_version=report.reader_version recordings "
+        "other_results=report.other_results kernels findings"
+    )
+    return {
+        "schema_version": NCU_SCHEMA_VERSION,
+        "opscope_version": __version__,
+        **keys.record(analysis, _KEYS),
+    }
+
+
+_RECORDED = Keys(
+    "match match_meaning=match.meaning operators launches launches_per_step median_duration_ns=recorded_ns "
+    "call"
+)
+
+
+_KEYS: dict[type, Keys] = {
+    CountedKernel: Keys(
+        "launch=counters.index name title family=decoded.family mangled_name=counters.mangled_name "
+        "process=counters.process device=counters.device grid=counters.grid block=counters.block "
+        "registers_per_thread=counters.registers_per_thread shared_memory_bytes=counters.shared_memory_bytes "
+        "*quantities global_loads=counters.loads global_stores=counters.stores "
+        "bank_conflict_fraction=counters.shared.conflict_fraction occupancy=counters.occupancy "
+        "stall_fractions limited_by=limit recorded min_bytes traffic_ratio "
+        "no_traffic_ratio_because=no_ratio_reason sections=counters.sections "
+        "replay_passes=counters.replay_passes not_collected",
+        quantities=lambda kernel: {quantity: kernel.counters.values.get(quantity) for quantity in QUANTITIES},
+        stall_fractions=lambda kernel: kernel.counters.stall_fractions or None,
+        recorded=lambda kernel: None if kernel.match is None else _RECORDED.record(kernel, _KEYS),
+        not_collected=lambda kernel: [
+            {"quantity": quantity, "metrics": metric.names, "section": metric.section}
+            for quantity, metric in kernel.counters.not_collected.items()
+        ],
+    ),
+    GlobalAccess: Keys("sectors_per_request ideal_sectors_per_request"),
+    Occupancy: Keys(
+        "theoretical achieved limited_by=limiters blocks_per_sm_by waves",
+        blocks_per_sm_by=lambda occupancy: occupancy.block_limits or None,
+    ),
+    RecordedCall: Keys(
+        "operator overload attribution shapes types concrete calls activities_per_call "
+        "flop_count=cost.flop_count read_bytes=cost.read_bytes written_bytes=cost.written_bytes "
+        "min_bytes=cost.min_bytes evidence=cost.evidence reason=cost.reason",
+        shapes=parsed("shapes"),
+        types=parsed("types"),
+        concrete=parsed("concrete"),
+    ),
+}

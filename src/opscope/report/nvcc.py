@@ -1,0 +1,249 @@
+"""A compiled file for people: for which GPUs, what its kernels use, the occupancy they can reach."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+from opscope._version import __version__
+from opscope.analysis.compiled_file import CompiledFile, KernelOutlook
+from opscope.hardware.architectures import architecture
+from opscope.hardware.occupancy import BlockOccupancy
+from opscope.kernels.ptxas_report import FunctionUse
+from opscope.kernels.symbols import demangled
+from opscope.report.document import (
+    Block,
+    Code,
+    CodeBlock,
+    Column,
+    Document,
+    FactList,
+    FindingList,
+    Paragraph,
+    Section,
+    Table,
+    facts,
+    identifier,
+    number,
+    table,
+    words,
+)
+from opscope.report.json_encoding import Keys, encode
+from opscope.toolchain.nvcc.command import Product, command_text
+from opscope.toolchain.nvcc.compiler import Nvcc
+from opscope.toolchain.nvcc.targets import Target
+from opscope.units import format_bytes, format_bytes_exactly, format_fraction
+
+__all__ = ["NVCC_SCHEMA_VERSION", "NvccCode", "nvcc_document", "nvcc_json"]
+
+
+_LIMITERS = {"shared_memory": "shared memory", "threads": "block size"}
+
+
+class NvccCode(NamedTuple):
+    """The text of one function: whose, for which target, in which language (`ptx` or `sass`)."""
+
+    function: str
+    target: str
+    language: str
+    text: str
+
+
+def nvcc_document(compiled: CompiledFile, command: Sequence[str], codes: Sequence[NvccCode] = ()) -> Document:
+    """The report.
+
+    Args:
+        compiled: What was compiled.
+        command: Of nvcc, which makes the same.
+        codes: Texts to show in full.
+    """
+    sections = [Section("Kernels", tuple(_kernels(compiled)))]
+    if compiled.findings:
+        sections.append(Section("Findings", (FindingList(compiled.findings),)))
+    sections += [
+        Section(f"{one.function}, {one.target}", (CodeBlock(one.text, one.language),)) for one in codes
+    ]
+    return Document(compiled.compilation.request.source.name, (_opening(compiled, command),), tuple(sections))
+
+
+def _opening(compiled: CompiledFile, command: Sequence[str]) -> FactList:
+    compilation = compiled.compilation
+    request = compilation.request
+    is_looked_at = request.product is Product.NOTHING
+    return facts(
+        ("Command", Code(command_text(command), is_whole=True)),
+        ("Compiler", f"nvcc {compilation.nvcc.version or compilation.nvcc.release}"),
+        ("Machine code", ", ".join(map(_target, request.targets))),
+        ("PTX", "none" if request.ptx is None else request.ptx.ptx_name),
+        ("Runs on", None if is_looked_at else _runs_on(request.targets, request.ptx)),
+    )
+
+
+def _target(target: Target) -> str:
+    known = architecture(target.compute_capability)
+    return target.name if known is None else f"{target.name} ({known.products or known.name})"
+
+
+def _runs_on(targets: Sequence[Target], ptx: Target | None) -> str:
+    """Compute capabilities, and what becomes of later ones."""
+    ranges = dict.fromkeys(_range(target, targets) for target in targets)
+    machine = "compute capability " + ", ".join(text for text in ranges if text)
+    if ptx is None:
+        has_general = any(target.is_general for target in targets)
+        remedy = ": --ptx adds PTX, which their driver compiles" if has_general else ""
+        return f"{machine}; not on newer GPUs{remedy}"
+    return f"{machine}; from {ptx.compute_capability} on also on any newer one, whose driver compiles the PTX"
+
+
+def _range(target: Target, targets: Sequence[Target]) -> str:
+    """`9.x`, or `8.6 and later 8.x`; with a letter less."""
+    if target.suffix == "a":
+        return f"{target.compute_capability} alone"
+    first = min(one.minor for one in targets if one.major == target.major and one.suffix == target.suffix)
+    generation = f"{target.major}.x" if first == 0 else f"{target.major}.{first} and later {target.major}.x"
+    return f"{generation} of its family" if target.suffix else generation
+
+
+def _kernels(compiled: CompiledFile) -> Iterator[Block]:
+    if not compiled.outlooks:
+        yield Paragraph(
+            "The file has no kernels, or none that anything launches: unused templates make none."
+        )
+        return
+    yield _resources(compiled.outlooks)
+    yield _occupancy(compiled.outlooks)
+    yield Paragraph(_note(compiled))
+    for reason in dict.fromkeys(one.occupancy.reason for one in compiled.outlooks if one.occupancy.reason):
+        yield Paragraph(f"No occupancy: {reason}.")
+
+
+def _resources(outlooks: Sequence[KernelOutlook]) -> Table:
+    return table(
+        outlooks,
+        *_KERNEL_FIELDS,
+        number("Registers", "kernel.registers", str),
+        number("Shared", "kernel.use.shared_bytes", format_bytes_exactly),
+        number("Stack", "kernel.stack_bytes", format_bytes_exactly),
+        number("Spilled", "kernel.use.spill_store_bytes", format_bytes_exactly),
+        number("Reloaded", "kernel.use.spill_load_bytes", format_bytes_exactly),
+        number("Constant", "kernel.constant_bytes", format_bytes_exactly),
+    )
+
+
+def _occupancy(outlooks: Sequence[KernelOutlook]) -> Table:
+    sizes = dict.fromkeys(block.threads for one in outlooks for block in one.occupancy.blocks)
+    first, target = _KERNEL_FIELDS
+    return table(
+        outlooks,
+        replace(first, column=Column("Occupancy by block size")),
+        target,
+        *(words(str(size), partial(_share_at, threads=size)) for size in sizes),
+        words("Best", "occupancy.best", lambda best: f"{_share(best)} at {best.threads}"),
+        number("Largest block", "occupancy.largest_threads", str),
+    )
+
+
+def _share_at(outlook: KernelOutlook, threads: int) -> str | None:
+    known = (block for block in outlook.occupancy.blocks if block.threads == threads)
+    return next((_share(block) for block in known), None)
+
+
+_KERNEL_FIELDS = (identifier("Kernel", "kernel.name"), words("Target", "kernel.target.name"))
+
+
+def _share(block: BlockOccupancy) -> str:
+    """The share, and what stands against more."""
+    if block.active is None:
+        return "cannot start"
+    share = format_fraction(block.occupancy)
+    if block.occupancy == 1:
+        return share
+    limiters = " and ".join(_LIMITERS.get(name, str(name)) for name in block.active.limiters)
+    return f"{share} ({limiters})"
+
+
+def _note(compiled: CompiledFile) -> str:
+    dynamic = compiled.dynamic_shared_bytes
+    assumed = f"{format_bytes(dynamic)} of" if dynamic else "no"
+    return (
+        "Registers, stack and spills are of each thread, shared memory is of each block. Occupancy: warps "
+        f"that a multiprocessor holds of those it can, with {assumed} dynamic shared memory. The best block "
+        "is the largest of those with most threads; what a kernel does with them only a run tells."
+    )
+
+
+NVCC_SCHEMA_VERSION = 1
+
+
+def nvcc_json(
+    compiled: CompiledFile,
+    command: Sequence[str],
+    *,
+    codes: Sequence[NvccCode] = (),
+    output: str | None = None,
+    exit_code: int | None = None,
+) -> dict[str, Any]:
+    """A compiled file as JSON values; kernels by target, then in the order of ptxas.
+
+    Args:
+        compiled: What was compiled.
+        command: Of nvcc, which makes the same.
+        codes: Texts that were asked for.
+        output: The file that was written; None if none stays.
+        exit_code: Of the program; None if it was not run.
+    """
+    compilation = compiled.compilation
+    request = compilation.request
+    parts = {
+        "source": request.source,
+        "product": request.product,
+        "output": output,
+        "command": command,
+        "nvcc": compilation.nvcc,
+        "targets": request.targets,
+        "ptx": request.ptx and request.ptx.ptx_name,
+        "dynamic_shared_bytes": compiled.dynamic_shared_bytes,
+        "kernels": compiled.outlooks,
+        "functions": compilation.functions,
+        "findings": compiled.findings,
+        "code": codes,
+        "exit_code": exit_code,
+    }
+    return {
+        "schema_version": NVCC_SCHEMA_VERSION,
+        "opscope_version": __version__,
+        **encode(parts, _KEYS),
+    }
+
+
+_KEYS: dict[type, Keys] = {
+    BlockOccupancy: Keys(
+        "threads blocks_per_sm warps_per_sm occupancy limited_by",
+        blocks_per_sm=lambda block: block.active.blocks_per_sm if block.active else 0,
+        warps_per_sm=lambda block: block.active.warps_per_sm if block.active else 0,
+        limited_by=lambda block: block.active.limiters if block.active else [],
+    ),
+    FunctionUse: Keys(
+        "name symbol target stack_bytes spill_store_bytes spill_load_bytes",
+        name=lambda function: demangled(function.symbol),
+    ),
+    KernelOutlook: Keys(
+        "name=kernel.name symbol=kernel.use.symbol target=kernel.target.name registers=kernel.registers "
+        "shared_bytes=kernel.use.shared_bytes stack_bytes=kernel.stack_bytes "
+        "spill_store_bytes=kernel.use.spill_store_bytes spill_load_bytes=kernel.use.spill_load_bytes "
+        "constant_bytes=kernel.constant_bytes barriers=kernel.use.barriers launch_bounds "
+        "occupancy=occupancy.blocks best_block=occupancy.best "
+        "largest_block_threads=occupancy.largest_threads no_occupancy_because=occupancy.reason",
+        launch_bounds=lambda outlook: {
+            "max_threads": outlook.kernel.max_threads,
+            "min_blocks": outlook.kernel.min_blocks,
+        },
+    ),
+    Nvcc: Keys("path release version"),
+    Target: Keys(
+        "target=name compute_capability architecture",
+        architecture=lambda target: (known := architecture(target.compute_capability)) and known.name,
+    ),
+}

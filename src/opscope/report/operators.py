@@ -1,0 +1,272 @@
+"""What a report says of its top operators: the ranked table, and a section of details for each.
+
+A fact no one has found is said to be unknown, never left out: the reader must see what is missing.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import islice
+
+from opscope.analysis.summary import Summary
+from opscope.analysis.totals import LaunchGeometry, OperatorTotal
+from opscope.model.finding import Finding, Severity
+from opscope.provenance.categories import category_title
+from opscope.report.document import (
+    Block,
+    Code,
+    FactList,
+    Paragraph,
+    Section,
+    Strong,
+    Table,
+    Text,
+    facts,
+    identifier,
+    number,
+    table,
+    words,
+)
+from opscope.report.efficiency import has_efficiency, limit_fields, operator_limit_facts
+from opscope.report.kernel_section import improvement_blocks, launch_blocks
+from opscope.report.provenance import operator_chain_facts
+from opscope.units import format_bytes_exactly, format_count, format_duration, format_extent, format_fraction
+
+__all__ = [
+    "merged_findings",
+    "operator_section",
+    "operator_table",
+    "rank_fraction",
+    "rank_ns",
+    "ranked_findings",
+    "ranked_operators",
+    "ranking_paragraph",
+    "report_findings",
+    "top_operators",
+]
+
+
+_NO_DEVICE_CODE = "trace.no_device_activity"  # as ingest writes it
+_SEVERITY_ORDER = (Severity.ERROR, Severity.WARNING, Severity.INFO)
+
+
+def ranked_operators(summary: Summary) -> tuple[OperatorTotal, ...]:
+    """Operators with device time, by self device time; without a device all operators, by self CPU time."""
+    if not summary.has_device:
+        return summary.operators
+    return tuple(operator for operator in summary.operators if operator.total_device_ns > 0)
+
+
+def top_operators(summary: Summary, top: int | None) -> tuple[OperatorTotal, ...]:
+    """The first `top` operators with time of their own (wrappers explain nothing); every one for None."""
+    if top is None:
+        return summary.operators
+    own = (operator for operator in ranked_operators(summary) if rank_ns(summary, operator) > 0)
+    return tuple(islice(own, top))
+
+
+def rank_ns(summary: Summary, operator: OperatorTotal) -> int:
+    """The time an operator is ranked by."""
+    return operator.self_device_ns if summary.has_device else operator.self_cpu_ns
+
+
+def rank_fraction(summary: Summary, operator: OperatorTotal) -> float | None:
+    """That time as a share of all device time (of all operators' CPU time without a device)."""
+    whole_ns = summary.device_time_ns if summary.has_device else summary.cpu_time_ns
+    return rank_ns(summary, operator) / whole_ns if whole_ns else None
+
+
+def report_findings(summary: Summary) -> tuple[Finding, ...]:
+    """The Session's findings, gravest first, one of which says so when figures are CPU time."""
+    findings = list(summary.findings)
+    if not summary.has_device and all(finding.code != _NO_DEVICE_CODE for finding in findings):
+        findings.append(_cpu_ranking())
+    return tuple(sorted(findings, key=lambda finding: _SEVERITY_ORDER.index(finding.severity)))
+
+
+def ranked_findings(summary: Summary) -> tuple[Finding, ...]:
+    """All there is to say: what to change, the largest gain first, then what qualifies the data."""
+    return (*(summary.advice or ()), *report_findings(summary))
+
+
+def merged_findings(summary: Summary) -> tuple[Finding, ...]:
+    """The same for reading: what traces have in common is said once, else whose it is.
+
+    Messages that differ in their figures alone become one with ranges of them.
+    """
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    for finding in report_findings(summary):
+        groups.setdefault((finding.code, _FIGURE.sub("#", finding.message)), []).append(finding)
+    return tuple(_merged(part, summary) for group in groups.values() for part in _parts(group))
+
+
+def _parts(group: list[Finding]) -> list[list[Finding]]:
+    """The whole group if each is of another trace; else one for each message, for one trace says several."""
+    traces = {finding.trace_id for finding in group}
+    if len(traces) == len(group):
+        return [group]
+    messages: dict[str, list[Finding]] = {}
+    for finding in group:
+        messages.setdefault(finding.message, []).append(finding)
+    return list(messages.values())
+
+
+_FIGURE = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w)")  # no digits within names
+
+
+def _merged(findings: list[Finding], summary: Summary) -> Finding:
+    first = findings[0]
+    if len(findings) > 1:
+        traces = len({finding.trace_id for finding in findings if finding.trace_id is not None})
+        where = f"In {traces} traces: " if traces > 1 else ""
+        return replace(first, message=f"{where}{_ranges([one.message for one in findings])}", trace_id=None)
+    if first.trace_id is None or len(summary.traces) < 2:
+        return first
+    rank = summary.ranks[first.trace_id]
+    whose = f"Trace {first.trace_id}" if rank is None else f"Rank {rank}"
+    return replace(first, message=f"{whose}: {first.message}")
+
+
+def _ranges(messages: list[str]) -> str:
+    """The message that all share, each figure with its least and greatest value: `0.9–9.3 %`."""
+    figures = zip(*(_FIGURE.findall(message) for message in messages), strict=True)
+    shown = iter([_range(column) for column in figures])
+    return _FIGURE.sub(lambda _: next(shown), messages[0])
+
+
+def _range(figures: tuple[str, ...]) -> str:
+    ordered = sorted(set(figures), key=lambda figure: float(figure.replace(",", "")))
+    return ordered[0] if len(ordered) == 1 else f"{ordered[0]}–{ordered[-1]}"
+
+
+def _cpu_ranking() -> Finding:
+    return Finding(
+        "report.cpu_time",
+        Severity.INFO,
+        "No device activity was recorded: device times are zero and operators are ranked by self CPU time.",
+    )
+
+
+_ACCOUNTS = 2
+_GEOMETRY_ROWS = 8
+_SHAPE_ROWS = 5
+
+
+def ranking_paragraph(summary: Summary) -> Paragraph:
+    """By what the operators are ranked."""
+    if not summary.has_device:
+        return Paragraph("No device time was recorded, so operators are ranked by self CPU time.")
+    return Paragraph(
+        "Ranked by self device time: the time of the kernels, copies and memory sets an operator launched "
+        "itself. Total adds those of the operators it called."
+    )
+
+
+def operator_table(summary: Summary, operators: tuple[OperatorTotal, ...]) -> Table:
+    """The given operators, one a row, numbered from 1."""
+    rank = {id(operator): f"{index}" for index, operator in enumerate(operators, 1)}
+    fields = [
+        number("#", lambda operator: rank[id(operator)]),
+        identifier("Operator", "name"),
+        number("Calls", "calls"),
+    ]
+    own, total = number("Self CPU", "self_cpu_ns"), number("Total CPU", "total_cpu_ns")
+    share = number("Share", lambda operator: format_fraction(rank_fraction(summary, operator)))
+    if not summary.has_device:
+        return table(operators, *fields, own, share, total)
+    return table(
+        operators,
+        *fields,
+        number("Self device", "self_device_ns"),
+        share,
+        number("Total device", "total_device_ns"),
+        own,
+        number("Launches", "kernel_launches"),
+        *limit_fields(summary),
+    )
+
+
+def operator_section(summary: Summary, operator: OperatorTotal) -> Section:
+    """All that is known of one operator: times, shapes, kernels with their launch geometry, observations."""
+    blocks: list[Block] = [_operator_facts(summary, operator)]
+    if operator.input_shapes:
+        blocks.append(_shape_table(operator))
+    if operator.kernels:
+        blocks.append(_geometry_table(operator))
+    for kernel in operator.kernels[:_ACCOUNTS]:
+        blocks.extend(launch_blocks(summary, operator.name, kernel.name, names_kernel=True))
+    improvement = summary.improvements.get(operator.name)
+    if improvement is not None:
+        blocks += [Paragraph(Strong("Research points")), *improvement_blocks(improvement)]
+    return Section(operator.name, tuple(blocks))
+
+
+def _operator_facts(summary: Summary, operator: OperatorTotal) -> FactList:
+    device: list[tuple[str, Text]] = []
+    if summary.has_device:
+        whole, part = (
+            format_fraction(operator.total_device_fraction),
+            format_fraction(operator.self_device_fraction),
+        )
+        device = [
+            (
+                "Self device time",
+                f"{format_duration(operator.self_device_ns)} ({part} of all device time), "
+                f"{format_duration(operator.self_device_ns / operator.calls)} per call",
+            ),
+            ("Total device time", f"{format_duration(operator.total_device_ns)} ({whole})"),
+            ("Kernel launches", format_count(operator.kernel_launches)),
+        ]
+    is_limited = has_efficiency(summary) and operator.self_device_ns
+    total, own = format_duration(operator.total_cpu_ns), format_duration(operator.self_cpu_ns)
+    return facts(
+        ("Calls", format_count(operator.calls)),
+        ("Category", category_title(operator.category)),
+        *device,
+        *(operator_limit_facts(summary, operator.name) if is_limited else ()),
+        ("CPU time", f"{own} self, {total} total"),
+        *operator_chain_facts(operator, has_device=summary.has_device),
+    )
+
+
+def _shape_table(operator: OperatorTotal) -> Table:
+    rows: list[tuple[Text, int]] = [
+        (Code(shapes), calls) for shapes, calls in operator.input_shapes[:_SHAPE_ROWS]
+    ]
+    rest = operator.input_shapes[_SHAPE_ROWS:]
+    if rest:
+        rows.append((f"{len(rest)} more", sum(calls for _, calls in rest)))
+    return table(
+        rows, words("Input shapes", lambda row: row[0]), number("Calls", lambda row: format_count(row[1]))
+    )
+
+
+def _geometry_table(operator: OperatorTotal) -> Table:
+    launches: list[tuple[Text, LaunchGeometry]] = [
+        (Code(kernel.name), geometry)
+        for kernel in operator.kernels
+        for geometry in (
+            kernel.geometries
+            or (LaunchGeometry(None, None, None, None, None, kernel.calls, kernel.total_ns),)
+        )
+    ]
+    launches.sort(key=lambda launch: -launch[1].total_ns)
+    known = table(
+        launches[:_GEOMETRY_ROWS],
+        words("CUDA kernel", lambda row: row[0]),
+        number("Calls", lambda row: format_count(row[1].calls)),
+        number("Time", lambda row: format_duration(row[1].total_ns)),
+        number("Grid", lambda row: format_extent(row[1].grid)),
+        number("Block", lambda row: format_extent(row[1].block)),
+        number("Registers/thread", lambda row: format_count(row[1].registers_per_thread)),
+        number("Shared memory", lambda row: format_bytes_exactly(row[1].shared_memory_bytes)),
+        number("Occupancy estimate", lambda row: format_fraction(row[1].occupancy_estimate)),
+    )
+    rest = [geometry for _, geometry in launches[_GEOMETRY_ROWS:]]
+    if not rest:
+        return known
+    calls, total_ns = sum(one.calls for one in rest), sum(one.total_ns for one in rest)
+    more = f"{len(rest)} more launch configurations"
+    last = (more, format_count(calls), format_duration(total_ns), "", "", "", "", "")
+    return Table(known.columns, (*known.rows, last))

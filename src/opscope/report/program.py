@@ -1,0 +1,185 @@
+"""Where in the program device time comes from: a tree of modules, and the lines that launched most.
+
+Modules that play one part (the layers of a stack) share a row; their sums are exact, and every one alone is
+in the JSON. What was not recorded is no section; `recording_hint` says once how to record it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from opscope.analysis.program.values import LineKind, ModuleTotal
+from opscope.analysis.summary import Summary
+from opscope.report.document import (
+    Block,
+    Code,
+    Paragraph,
+    Section,
+    Text,
+    identifier,
+    number,
+    table,
+    words,
+)
+from opscope.units import format_duration, format_share
+
+__all__ = ["has_program", "line_blocks", "module_blocks", "program_sections", "recording_hint"]
+
+
+_INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
+_INDENT = "· "
+_KIND_NOTES = {
+    LineKind.FUNCTION: "Of a function marked “def” only the first line is known, not which one launched.",
+    LineKind.RUNNING: "A function marked “running” had begun before the recording, and stood at that line.",
+}
+_KIND_MARKS = {LineKind.EXECUTED: "", LineKind.FUNCTION: " def", LineKind.RUNNING: " running"}
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Modules that play one part: `total` sums them; `key` is their path with classes and `*` for indices."""
+
+    key: tuple[str, ...]
+    modules: int
+    total: ModuleTotal
+
+
+def has_program(summary: Summary) -> bool:
+    """Whether any device time is known by module or by line."""
+    return bool(summary.program.module_ns or summary.program.line_ns)
+
+
+def program_sections(summary: Summary, top: int | None) -> tuple[Section, ...]:
+    """`By module` and `By source line`, each where it was recorded.
+
+    Args:
+        summary: Of the recording.
+        top: Lines to list, and half the number of rows of modules; all for None.
+    """
+    sections = []
+    if summary.program.module_ns:
+        sections.append(Section("By module", module_blocks(summary, top)))
+    if summary.program.line_ns:
+        sections.append(Section("By source line", line_blocks(summary, top)))
+    return tuple(sections)
+
+
+def recording_hint(summary: Summary) -> Paragraph | None:
+    """How to record what is missing; None where both are there, or no device time is."""
+    program = summary.program
+    if not summary.has_device or (program.has_modules and program.has_stacks):
+        return None
+    return Paragraph(
+        (
+            "Device time by nn.Module and by source line is not known: the recording has no Python stacks. ",
+            Code("opscope run --with-stack --with-modules SCRIPT"),
+            " records them.",
+        )
+        if not program.has_stacks
+        else (
+            "Device time by nn.Module is not known: no calls of modules were recorded. ",
+            Code("opscope run --with-modules SCRIPT"),
+            " records them.",
+        )
+    )
+
+
+def module_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
+    """The modules as a tree, those of one part in one row, the longest parts."""
+    parts = _parts(summary.program.modules)
+    parts.sort(key=lambda part: (-part.total.total_device_ns, len(part.key)))
+    # A part has no more time than the one around it, so what is cut off has nothing listed inside.
+    kept = {part.key for part in parts[: None if top is None else 2 * top]}
+    shown = [part for part in _tree_order(parts) if part.key in kept]
+    caption = _rest(summary, summary.program.module_ns, "in no module")
+    if len(shown) < len(parts):
+        caption = f"The {len(shown)} of {len(parts)} parts with the most device time. {caption}"
+    rows = table(
+        shown,
+        words("Module", _part_name),
+        number("Calls", "total.calls"),
+        number("Device time", "total.total_device_ns"),
+        number("Share", lambda part: _share(summary, part.total.total_device_ns)),
+        number("Self", "total.self_device_ns"),
+        number("Forward", "total.forward_ns"),
+        number("Backward", "total.backward_ns"),
+        number("Launches", "total.kernel_launches"),
+        caption=caption,
+    )
+    return (rows,)
+
+
+def _part_name(part: _Part) -> Text:
+    count = f" ×{part.modules}" if part.modules > 1 else ""
+    return (_INDENT * (len(part.key) - 1), Code(part.key[-1]), count)
+
+
+def _parts(modules: tuple[ModuleTotal, ...]) -> list[_Part]:
+    parts: dict[tuple[str, ...], _Part] = {}
+    around: list[tuple[ModuleTotal, tuple[str, ...]]] = []
+    for module in modules:
+        del around[module.depth :]
+        above, key = around[-1] if around else (None, ())
+        segment = module.path if above is None else module.path[len(above.path) + 1 :]
+        key = (*key, _role(segment, module.class_name))
+        around.append((module, key))
+        known = parts.get(key)
+        parts[key] = (
+            _Part(key, 1, module)
+            if known is None
+            else _Part(key, known.modules + 1, _added(known.total, module))
+        )
+    return list(parts.values())
+
+
+def _role(segment: str, class_name: str) -> str:
+    """The part a module plays: its attribute with `*` for an index; its class where that is unknown."""
+    if re.fullmatch(rf"{re.escape(class_name)}_\d+", segment):
+        return class_name
+    return f"{_INDEX.sub('*', segment)}: {class_name}"
+
+
+def _added(one: ModuleTotal, other: ModuleTotal) -> ModuleTotal:
+    numbers = ("calls", "self_device_ns", "total_device_ns", "forward_ns", "backward_ns", "kernel_launches")
+    return replace(one, **{name: getattr(one, name) + getattr(other, name) for name in numbers})
+
+
+def _tree_order(parts: list[_Part]) -> list[_Part]:
+    """The parts, given longest first, each before what is inside."""
+    rank = {part.key: index for index, part in enumerate(parts)}
+    return sorted(parts, key=lambda part: [rank[part.key[: length + 1]] for length in range(len(part.key))])
+
+
+def line_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
+    """The lines of the program with the most device time."""
+    lines = summary.program.lines
+    shown = lines[:top]
+    caption = _rest(summary, summary.program.line_ns, "under no line of the program")
+    if len(shown) < len(lines):
+        caption = f"The first {len(shown)} of {len(lines)} lines. {caption}"
+    notes = [note for kind, note in _KIND_NOTES.items() if any(line.kind is kind for line in shown)]
+    rows = table(
+        shown,
+        words("Line", lambda line: (Code(f"{line.file}:{line.line}"), _KIND_MARKS[line.kind])),
+        identifier("Function", "function"),
+        number("Calls", "calls"),
+        number("Device time", "self_device_ns"),
+        number("Share", lambda line: _share(summary, line.self_device_ns)),
+        number("Forward", "forward_ns"),
+        number("Backward", "backward_ns"),
+        number("Launches", "kernel_launches"),
+        caption=" ".join([caption, *notes]),
+    )
+    return (rows,)
+
+
+def _rest(summary: Summary, charged_ns: int, where: str) -> str:
+    rest_ns = summary.device_time_ns - charged_ns
+    if not rest_ns:
+        return "All device time."
+    return f"{format_duration(rest_ns)} ({_share(summary, rest_ns)}) of all device time is {where}."
+
+
+def _share(summary: Summary, time_ns: int) -> str:
+    return format_share(time_ns, summary.device_time_ns)

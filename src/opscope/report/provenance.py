@@ -1,0 +1,268 @@
+"""The chain from an operator to its source, for readers: each link with how well it is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+
+from opscope.analysis.accuracy import UNKNOWN as UNGRADED
+from opscope.analysis.provenance import NativeFunctionUse
+from opscope.analysis.summary import Summary
+from opscope.analysis.totals import OperatorTotal
+from opscope.model.evidence import Grade
+from opscope.model.location import SourceLocation
+from opscope.report.document import (
+    Block,
+    Code,
+    Inline,
+    Link,
+    Paragraph,
+    Table,
+    Text,
+    facts,
+    inlines,
+    joined,
+    number,
+    table,
+    words,
+)
+from opscope.units import format_count, format_fraction
+
+__all__ = [
+    "accuracy_blocks",
+    "accuracy_overview",
+    "entry_fact",
+    "function_facts",
+    "graded",
+    "implementation_facts",
+    "location_text",
+    "operator_chain_facts",
+    "release_text",
+]
+
+
+_UNKNOWN = "unknown"
+_CALLED = 4
+
+
+def operator_chain_facts(operator: OperatorTotal, *, has_device: bool) -> list[tuple[str, Text]]:
+    """Native function, its dispatch, and the file of the device code; unknown is said.
+
+    Args:
+        operator: The operator.
+        has_device: Its recording used a device; without one the file is that of the CPU's code.
+    """
+    label = "CUDA source file" if has_device else "Source file"
+    if not operator.native_functions:
+        return [("Native function", _UNKNOWN), (label, _UNKNOWN)]
+    first, *others = operator.native_functions
+    source = operator.source
+    facts = function_facts(first, said=source)
+    if others:
+        facts.append(("Other overloads", ", ".join(dict.fromkeys(map(_overload_words, others)))))
+    if operator.called_operators:
+        facts.append(("Called operators", _called(operator)))
+    facts.append((label, _UNKNOWN if source is None else location_text(source)))
+    return facts
+
+
+def _overload_words(function: NativeFunctionUse) -> str:
+    if function.overload is None:
+        return "some that the trace does not tell"
+    return function.overload or "the default overload"
+
+
+def function_facts(
+    function: NativeFunctionUse, *, said: SourceLocation | None = None
+) -> list[tuple[str, Text]]:
+    """What is known of one native function.
+
+    Args:
+        function: The function.
+        said: A place that is said elsewhere, and not again here.
+    """
+    if function.kind == "backward":
+        return _backward_facts(function)
+    return [entry_fact(function), *implementation_facts(function, said=said)]
+
+
+def entry_fact(function: NativeFunctionUse) -> tuple[str, Text]:
+    """The native function's entry in the yaml file."""
+    candidates = function.details.get("candidates")
+    if candidates:
+        names = ", ".join(candidate or "the default one" for candidate in candidates)
+        text: tuple[Inline, ...] = (Code(function.name), f"; the trace does not tell which overload: {names}")
+        return "Native function", (*text, graded(function.overload_grade))
+    if function.schema is None:
+        return "Native function", _OUTSIDE.get(function.kind, _UNKNOWN)
+    text = (Code(function.schema, is_whole=True),)
+    if function.yaml_line is not None:
+        place = f"native_functions.yaml:{function.yaml_line}"
+        url = function.details.get("yaml_url")
+        text += (" in ", Link(place, url) if url else Code(place))
+    return "Native function", (*text, graded(function.overload_grade))
+
+
+def implementation_facts(
+    function: NativeFunctionUse, *, said: SourceLocation | None = None
+) -> list[tuple[str, Text]]:
+    """What serves calls of a native function on the device, down to where it launches; arguments as above."""
+    facts: list[tuple[str, Text]] = []
+    dispatch = _dispatch(function)
+    if dispatch:
+        facts.append(("Dispatch", dispatch))
+    if function.location is not None and function.location != said:
+        facts.append(("Implemented in", location_text(function.location)))
+    elif function.location is None and function.kind == "generated":
+        facts.append(("Implemented in", "code that is generated when PyTorch is built"))
+    return [*facts, *_registration_facts(function), *_launch_facts(function, said)]
+
+
+def _registration_facts(function: NativeFunctionUse) -> Iterator[tuple[str, Text]]:
+    """What the recording process's dispatcher said: code that replaced PyTorch's, or serves a custom one."""
+    registration = function.details.get("registration") or {}
+    label = "Overridden by" if registration.get("overrides") else "Registered"
+    for key, place in (registration.get("kernels") or {}).items():
+        yield label, (f"{key} → ", Code(place or "code of unknown place"), graded(Grade.EXACT))
+
+
+def _launch_facts(function: NativeFunctionUse, said: SourceLocation | None) -> Iterator[tuple[str, Text]]:
+    launchers = function.details.get("launchers") or []
+    place = function.stub_location
+    if place is None:
+        if launchers:
+            yield "May launch through", joined(map(Code, launchers))
+        return
+    parts: tuple[Inline, ...] = () if place == said else inlines(location_text(place))
+    if function.stub is not None:
+        parts = (Code(function.stub), " → " if parts else "", *parts)
+    elif len(launchers) == 1:
+        parts = (Code(launchers[0]), " in " if parts else "", *parts)
+    if parts:
+        yield "Launches through", parts
+
+
+def location_text(location: SourceLocation) -> Text:
+    """File and line, linked where there is an address, with their grades."""
+    name: Inline = Code(str(location)) if location.url is None else Link(str(location), location.url)
+    if location.line is None or location.line_grade == location.file_grade:
+        return (name, graded(location.file_grade))
+    return (name, f" (file: {location.file_grade}, line: {location.line_grade})")
+
+
+def graded(grade: Grade | None) -> str:
+    """A grade in brackets, to stand behind what it grades."""
+    return "" if grade is None else f" ({grade})"
+
+
+def release_text(version: str | None, grade: Grade | None, reason: str | None) -> str:
+    """The PyTorch release that answers are for, and how it was found."""
+    if version is None:
+        return "not recognized" + (f": {reason}" if reason else "")
+    return version + (f" ({grade}: {reason})" if reason and grade is not None else graded(grade))
+
+
+def accuracy_blocks(summary: Summary) -> tuple[Block, ...]:
+    """The accuracy figures and their split by grade; nothing where they were not measured."""
+    accuracy = summary.accuracy
+    if accuracy is None:
+        return ()
+    release = release_text(summary.torch_version, summary.torch_version_grade, summary.torch_version_reason)
+    figures = (
+        ("Attributed to an operator", accuracy.attributed_fraction),
+        ("ATen operators with a yaml entry", accuracy.aten_operator_entry_fraction),
+        ("… with the file of their function", accuracy.aten_operator_file_fraction),
+        ("… and the line", accuracy.aten_operator_line_fraction),
+        ("PyTorch's kernels with a translation unit", accuracy.aten_kernel_unit_fraction),
+        ("… with exactly one", accuracy.aten_kernel_single_unit_fraction),
+        ("Kernel names with a family", accuracy.family_fraction),
+    )
+    meanings = "; ".join(f"{grade}: {grade.meaning}" for grade in Grade)
+    return (
+        Paragraph("Shares of device time, of what each line names. How they are measured: docs/accuracy.md."),
+        facts(("PyTorch release", release), *((label, format_fraction(share)) for label, share in figures)),
+        *_grade_table(accuracy.by_grade.items()),
+        Paragraph(f"Grades: {meanings}."),
+    )
+
+
+def accuracy_overview(summary: Summary) -> tuple[Block, ...]:
+    """The figures in short: what is known of which share of the device time."""
+    accuracy = summary.accuracy
+    if accuracy is None:
+        return ()
+    units = ", ".join(
+        f"{format_fraction(share)} {grade}" for grade, share in accuracy.by_grade["kernel_unit"].items()
+    )
+    operators = (
+        f"{format_fraction(accuracy.aten_operator_entry_fraction)} of their time with a yaml entry, "
+        f"{format_fraction(accuracy.aten_operator_file_fraction)} with a file, "
+        f"{format_fraction(accuracy.aten_operator_line_fraction)} with a line"
+    )
+    if accuracy.aten_operator_entry_fraction is None:
+        operators = "none with device time"
+    release = release_text(summary.torch_version, summary.torch_version_grade, summary.torch_version_reason)
+    return (
+        facts(
+            ("PyTorch release", release),
+            ("ATen operators", operators),
+            ("PyTorch's kernels", f"translation unit: {units or 'none recorded'}"),
+            ("Kernel names", f"{format_fraction(accuracy.family_fraction)} of device time with a family"),
+        ),
+    )
+
+
+def _grade_table(by_grade: Iterable[tuple[str, Mapping[str, float]]]) -> tuple[Table, ...]:
+    known = [item for item in by_grade if item[1]]
+    grades = [*(str(grade) for grade in Grade), UNGRADED]
+
+    def share(item: tuple[str, Mapping[str, float]], *, grade: str) -> str:
+        return format_fraction(item[1].get(grade))
+
+    shares = table(
+        known,
+        words("Fact", lambda item: item[0].replace("_", " ").capitalize()),
+        *(number(grade, partial(share, grade=grade)) for grade in grades),
+    )
+    return (shares,) if known else ()
+
+
+def _backward_facts(function: NativeFunctionUse) -> list[tuple[str, Text]]:
+    forward = function.details.get("forward") or []
+    if not forward:
+        return [("Native function", "a node of autograd; its forward operator is unknown")]
+    facts: list[tuple[str, Text]] = [
+        ("Backward of", (*joined(map(Code, forward)), graded(function.overload_grade)))
+    ]
+    formulas = function.details.get("formulas") or {}
+    facts.extend((f"Gradient of {name}", Code(formula, is_whole=True)) for name, formula in formulas.items())
+    line, url = function.details.get("derivatives_line"), function.details.get("yaml_url")
+    if line and url:
+        facts.append(("Defined in", Link(f"derivatives.yaml:{line}", url)))
+    return facts
+
+
+_OUTSIDE = {
+    "triton": "a Triton kernel launched by compiled code",
+    "custom": "a custom operator: no entry in native_functions.yaml",
+    "range": "a recorded range, no dispatcher operator",
+    "native": "no entry in the native_functions.yaml at hand",
+}
+
+
+def _dispatch(function: NativeFunctionUse) -> Text:
+    parts: list[Inline] = []
+    if function.structured_delegate:
+        parts += ["structured, by ", Code(function.structured_delegate)]
+    if function.dispatch_key:
+        separator = "; " if parts else ""
+        parts += [f"{separator}{function.dispatch_key} → ", Code(function.cuda_function or _UNKNOWN)]
+    return tuple(parts)
+
+
+def _called(operator: OperatorTotal) -> Text:
+    parts: list[Inline] = []
+    for name, calls, _ in operator.called_operators[:_CALLED]:
+        parts += [", " if parts else "", Code(name), f" ×{format_count(calls)}"]
+    rest = len(operator.called_operators) - _CALLED
+    return (*parts, f" and {rest} more" if rest > 0 else "")

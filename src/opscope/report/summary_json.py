@@ -1,0 +1,382 @@
+"""The documents `opscope analyze --json` and `explain --json` print, and the stats file of a configuration.
+
+All are made of one Summary: `SUMMARY_KEYS` says how its values read, in integer nanoseconds and with full
+names; the stats file (`profiling_stats_bs{N}_seq{M}.json`, a published contract) has field names of its own
+and times in milliseconds, and without a device ranks operators by CPU time. Their keys are contracts
+(`schema_version` 1); keys may be added, none changes its meaning. Every key is present in every document;
+what is not known is null, and every fact of provenance has a grade beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from opscope._version import __version__
+from opscope.analysis.efficiency import CallEfficiency, CostCoverage, Roofline
+from opscope.analysis.explanation import Explanation, KernelUse
+from opscope.analysis.program.values import LineTotal, ProgramTotals
+from opscope.analysis.provenance import KernelFacts, NativeFunctionUse
+from opscope.analysis.summary import DeviceTime, Summary
+from opscope.analysis.timeline.values import IdleGap, QueueSeries, Timeline, TimePartition
+from opscope.analysis.totals import CategoryTotal, KernelTotal, LaunchGeometry, OperatorTotal
+from opscope.hardware.limits import DeviceLimits, Limit
+from opscope.model.environment import Environment
+from opscope.model.location import SourceLocation
+from opscope.model.measurement import Latency
+from opscope.report.explanation import SourceReader
+from opscope.report.json_encoding import Keys, encode, from_json_text, parsed
+from opscope.report.kernel_section import improvement_record, launch_records
+from opscope.report.operators import rank_fraction, ranked_findings, ranked_operators
+from opscope.units import NS_PER_S, ns_to_ms
+
+__all__ = [
+    "ANALYSIS_SCHEMA_VERSION",
+    "EXPLANATION_SCHEMA_VERSION",
+    "STATS_SCHEMA_VERSION",
+    "analysis_document",
+    "explanation_json",
+    "latency_record",
+    "stats_document",
+]
+
+ANALYSIS_SCHEMA_VERSION = 1
+EXPLANATION_SCHEMA_VERSION = 1
+STATS_SCHEMA_VERSION = 1
+
+_NO_LOCATION = dict.fromkeys(("file", "line", "end_line", "url", "grade", "file_grade", "line_grade"))
+_NO_ROOFLINE = Roofline(0, 0, held_ns=0)
+
+SUMMARY_KEYS: dict[type, Keys] = {
+    CallEfficiency: Keys(
+        "call_id operator overload shapes types calls device_ns=roofline.device_ns gap_ns kernels "
+        "read_bytes=cost.read_bytes written_bytes=cost.written_bytes cost_evidence=cost.evidence "
+        "flop_source=cost.flop_source unknown_because=cost.reason *roofline",
+        shapes=parsed("shapes"),
+        types=parsed("types"),
+    ),
+    CostCoverage: Keys(
+        uncosted=lambda coverage: [
+            {"name": name, "device_ns": ns, "reason": reason} for name, ns, reason in coverage.uncosted
+        ]
+    ),
+    DeviceLimits: Keys(
+        "device=name memory_bytes_per_s=memory l2_bytes_per_s=l2 peaks_flop_per_s=peaks launch_ns"
+    ),
+    DeviceTime: Keys("... activities=activity_count"),
+    IdleGap: Keys("... -ended_by"),
+    LaunchGeometry: Keys("... -example_operator_id"),
+    Limit: Keys("value=per_s ..."),
+    LineTotal: Keys("file line kind ..."),
+    NativeFunctionUse: Keys(
+        "name overload kind schema dispatch_key cuda_function structured_delegate tags yaml_line "
+        "entry_grade=overload_grade *place stub stub_implementation=stub_location details calls "
+        "self_device_ns",
+        place=lambda function: function.location or _NO_LOCATION,
+    ),
+    ProgramTotals: Keys("module_ns line_ns modules lines"),
+    QueueSeries: Keys("trace_id device start_ns interval_ns queue_depth=mean launch_latency_ns=latency_ns"),
+    Roofline: Keys(
+        "flop_count min_bytes arithmetic_intensity achieved_flop_per_s achieved_bytes_per_s attainable_ns "
+        "roofline_fraction=fraction bound bound_ns costed_ns held_ns cache_resident_ns excess_ns data_type "
+        "tensor_cores"
+    ),
+    SourceLocation: Keys("file line end_line url grade file_grade line_grade"),
+    Summary: Keys(
+        "device_time_ns attributed_ns attributed_fraction busy_fraction cpu_time_ns window_ns "
+        "kernel_launches activities=activity_count operators=operator_calls operator_names steps devices",
+        steps=lambda summary: len(summary.steps),
+    ),
+    Timeline: Keys("waits launch_latency=latencies queue_depth=queues over_time=series steps host"),
+    TimePartition: Keys("... idle_by_cause copy_ns communication_ns longest_gaps"),
+}
+
+_STATS_GEOMETRY = "grid block registers_per_thread shared_memory_bytes occupancy=occupancy_estimate"
+
+_STATS_KEYS: dict[type, Keys] = {
+    **SUMMARY_KEYS,
+    CategoryTotal: Keys("cuda_time_ms=device_ns cpu_time_ms=cpu_ns fraction calls"),
+    DeviceTime: Keys("device name span_ms=span_ns busy_ms=busy_ns idle_ms=idle_ns"),
+    LaunchGeometry: Keys(f"{_STATS_GEOMETRY} calls cuda_time_ms=total_ns"),
+}
+
+
+def analysis_document(summary: Summary, *, top: int | None = 10) -> dict[str, Any]:
+    """The Summary as JSON values: the `top` operators (every one for None), everything else complete."""
+    operators = summary.operators if top is None else ranked_operators(summary)[:top]
+    efficiency, program = summary.efficiency, summary.program
+    parts = {
+        "trace": summary.traces[0] if summary.traces else None,
+        "traces": summary.traces,
+        "ranks": summary.ranks,
+        "torch_version": summary.torch_version,
+        "torch_version_grade": summary.torch_version_grade,
+        "torch_version_reason": summary.torch_version_reason,
+        "summary": summary,
+        "unattributed": summary.unattributed_ns,
+        "ranked_by": "self_device_ns" if summary.has_device else "self_cpu_ns",
+        "top_operators": [_operator(summary, operator) for operator in operators],
+        "categories": summary.categories,
+        "kernels": [
+            _kernel(kernel, efficiency.kernels.get((None, kernel.name))) for kernel in summary.kernels
+        ],
+        "steps": summary.steps,
+        "limits": efficiency.limits,
+        "cost_coverage": efficiency.coverage,
+        "calls": efficiency.calls[:top],
+        "time_partition": summary.timeline.partitions,
+        "timeline": summary.timeline,
+        "program": replace(program, lines=program.lines[:top]),
+        "accuracy": summary.accuracy,
+        "findings": ranked_findings(summary),
+    }
+    return _document(ANALYSIS_SCHEMA_VERSION, parts)
+
+
+def _document(schema_version: int, parts: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "schema_version": schema_version,
+        "opscope_version": __version__,
+        **encode(parts, SUMMARY_KEYS),
+    }
+
+
+def _operator(summary: Summary, operator: OperatorTotal) -> dict[str, Any]:
+    """One operator, with its native function, source and kernels."""
+    keys = Keys(
+        "name overload category calls self_device_ns total_device_ns self_device_fraction "
+        "total_device_fraction self_cpu_ns total_cpu_ns rank_fraction kernel_launches input_shapes "
+        "native_function source *roofline improvement called_operators kernels",
+        rank_fraction=lambda operator: rank_fraction(summary, operator),
+        input_shapes=_shapes,
+        native_function=_function,
+        roofline=lambda operator: summary.efficiency.operators.get(operator.name, _NO_ROOFLINE),
+        improvement=lambda operator: improvement_record(summary.improvements.get(operator.name)),
+        called_operators=lambda operator: [
+            {"name": name, "calls": calls, "total_device_ns": total_ns}
+            for name, calls, total_ns in operator.called_operators
+        ],
+        kernels=lambda operator: [
+            {
+                **_kernel(kernel, summary.efficiency.kernels.get((operator.name, kernel.name))),
+                "parallelism": launch_records(summary, operator.name, kernel.name),
+            }
+            for kernel in operator.kernels
+        ],
+    )
+    return keys.record(operator, SUMMARY_KEYS)
+
+
+def _shapes(operator: OperatorTotal) -> list[dict[str, Any]]:
+    """The operator's input shapes with their calls, most frequent first."""
+    return [{"shapes": from_json_text(shapes), "calls": calls} for shapes, calls in operator.input_shapes]
+
+
+def _function(operator: OperatorTotal) -> dict[str, Any] | None:
+    """The native function most of an operator's device time reached, with the other ones in `others`."""
+    if not operator.native_functions:
+        return None
+    first, *others = encode(operator.native_functions, SUMMARY_KEYS)
+    return {**first, "others": others}
+
+
+def _kernel(kernel: KernelTotal, roofline: Roofline | None = None) -> dict[str, Any]:
+    """One kernel, with what its name states, where its code lies and how far it is from the limit."""
+    keys = Keys(
+        "name kind calls total_ns min_ns max_ns fraction size_bytes decoded source *roofline "
+        "launches=geometries",
+        decoded=lambda kernel: _decoded(kernel.facts),
+        source=lambda kernel: _kernel_source(kernel.facts),
+        roofline=lambda _: roofline or _NO_ROOFLINE,
+    )
+    return keys.record(kernel, SUMMARY_KEYS)
+
+
+def _decoded(facts: KernelFacts | None) -> dict[str, Any] | None:
+    """What a kernel's name states, each field with its grade; null for a name nothing is known of."""
+    if facts is None:
+        return None
+    fields = {name: value for name, value in facts.fields.items() if name != "template_arguments"}
+    return {
+        "function": facts.function,
+        "category": facts.category,
+        **{"library": None, "family": None, "architecture": None, "tensor_core": None, **fields},
+        "template_arguments": [
+            {"parameter": parameter, "argument": argument} for parameter, argument in facts.template_arguments
+        ],
+        "grades": dict(facts.grades),
+    }
+
+
+_SOURCE_KEYS = Keys(
+    "unit units unit_grade binary *place template generated triton",
+    unit=lambda facts: facts.units[0] if len(facts.units) == 1 else None,
+    place=lambda facts: facts.location or _NO_LOCATION,
+    triton=lambda facts: facts.triton or None,
+)
+
+
+def _kernel_source(facts: KernelFacts | None) -> dict[str, Any] | None:
+    """A kernel's translation unit and where its code lies; null if neither is known."""
+    if facts is None or not (facts.units or facts.location or facts.triton):
+        return None
+    return _SOURCE_KEYS.record(facts, SUMMARY_KEYS)
+
+
+def explanation_json(explanation: Explanation, read_source: SourceReader | None = None) -> dict[str, Any]:
+    """The explanation as JSON values; with `sources` if a reader of source lines is given."""
+    summary = explanation.summary
+    parts = {
+        "name": explanation.name,
+        "overload": explanation.overload,
+        "subject": explanation.subject,
+        "torch_version": explanation.torch_version,
+        "torch_version_grade": explanation.torch_version_grade,
+        "torch_version_reason": explanation.torch_version_reason,
+        "is_recorded": None if summary is None else explanation.is_recorded,
+        "native_functions": explanation.functions,
+        "derivatives": explanation.derivatives,
+        "operators": [] if summary is None else [_operator(summary, one) for one in explanation.operators],
+        "kernels": [_explained_kernel(use, explanation) for use in explanation.kernels],
+    }
+    if read_source is not None:
+        parts["sources"] = [
+            {**encode(location, SUMMARY_KEYS), "lines": read_source(location)}
+            for location in explanation.locations
+        ]
+    return _document(EXPLANATION_SCHEMA_VERSION, parts)
+
+
+def _explained_kernel(use: KernelUse, explanation: Explanation) -> dict[str, Any]:
+    facts, summary = use.facts, explanation.summary
+    record = {"name": facts.name, "decoded": _decoded(facts), "source": _kernel_source(facts)}
+    return {
+        **(record if use.total is None else _kernel(use.total)),
+        "launched_by": [
+            {"operator": operator, "calls": part.calls, "total_ns": part.total_ns}
+            for operator, part in use.operators
+        ],
+        "parallelism": [] if summary is None else launch_records(summary, explanation.owner, facts.name),
+    }
+
+
+def stats_document(
+    summary: Summary,
+    config: Mapping[str, Any],
+    environment: Environment | None,
+    benchmark: Latency | None,
+    *,
+    wall_time_ns_per_step: float | None = None,
+) -> dict[str, Any]:
+    """The stats file of one configuration. Times cover all recorded steps.
+
+    Args:
+        summary: Of the configuration's trace.
+        config: workload, batch_size, seq_len, dtype, device, parameters, steps, …; kept as given.
+        environment: What it ran on; null in the file if None.
+        benchmark: Latency without the profiler; null in the file if None.
+        wall_time_ns_per_step: Host time of a recorded step; the mean of the trace's steps if None.
+    """
+    operators, kernels = ranked_operators(summary), summary.efficiency.kernels
+    parts = {
+        "config": config,
+        "environment": environment,
+        "summary": _stats_totals(summary, wall_time_ns_per_step),
+        "top_aten_operators": [_stats_operator(summary, operator) for operator in operators],
+        "operator_categories": {category.category: category for category in summary.categories},
+        "native_function_mapping": {operator.name: _function(operator) for operator in operators},
+        "cuda_kernels": [
+            _stats_kernel(kernel, kernels.get((None, kernel.name))) for kernel in summary.kernels
+        ],
+        "unattributed": {reason: ns_to_ms(ns) for reason, ns in summary.unattributed_ns.items()},
+        "limits": summary.efficiency.limits,
+        "cost_coverage": summary.efficiency.coverage,
+        "time_partition": summary.timeline.partitions,
+        "accuracy": summary.accuracy,
+        "benchmark": None if benchmark is None else latency_record(benchmark, config.get("batch_size")),
+        "findings": ranked_findings(summary),
+    }
+    return {
+        "schema_version": STATS_SCHEMA_VERSION,
+        "opscope_version": __version__,
+        **encode(parts, _STATS_KEYS),
+    }
+
+
+def latency_record(benchmark: Latency, batch_size: int | None) -> dict[str, Any]:
+    """A latency with all its samples; throughput is null without a batch size."""
+    throughput = batch_size * NS_PER_S / benchmark.median_ns if batch_size and benchmark.median_ns else None
+    return {
+        "latency_ms": {
+            "median": ns_to_ms(benchmark.median_ns),
+            "p5": ns_to_ms(benchmark.p5_ns),
+            "p95": ns_to_ms(benchmark.p95_ns),
+            "samples": [ns_to_ms(sample_ns) for sample_ns in benchmark.samples_ns],
+        },
+        "clock": benchmark.clock,
+        "warmup_count": benchmark.warmup_count,
+        "throughput_sequences_per_s": throughput,
+    }
+
+
+def _stats_totals(summary: Summary, wall_ns_per_step: float | None) -> dict[str, Any]:
+    step_count = len(summary.steps)
+    if wall_ns_per_step is None and step_count:
+        wall_ns_per_step = sum(step.duration_ns for step in summary.steps) / step_count
+    keys = Keys(
+        "total_cuda_time_ms=device_time_ns total_cpu_time_ms=cpu_time_ns cuda_time_ms_per_step "
+        "cpu_time_ms_per_step wall_time_ms_per_step gpu_busy_fraction=busy_fraction kernel_launches "
+        "device_activities=activity_count operator_calls steps attributed_cuda_time_ms=attributed_ns "
+        "attributed_fraction source_mapped_fraction devices",
+        cuda_time_ms_per_step=lambda _: ns_to_ms(summary.device_time_ns) / step_count if step_count else None,
+        cpu_time_ms_per_step=lambda _: ns_to_ms(summary.cpu_time_ns) / step_count if step_count else None,
+        wall_time_ms_per_step=lambda _: None if wall_ns_per_step is None else ns_to_ms(wall_ns_per_step),
+        steps=lambda _: step_count,
+    )
+    return keys.record(summary, _STATS_KEYS)
+
+
+def _stats_operator(summary: Summary, operator: OperatorTotal) -> dict[str, Any]:
+    cpu_ns, efficiency = summary.cpu_time_ns, summary.efficiency
+    keys = Keys(
+        "name overload cuda_time_total_ms=total_device_ns self_cuda_time_ms=self_device_ns "
+        "cpu_time_total_ms=total_cpu_ns self_cpu_time_ms=self_cpu_ns calls kernel_launches "
+        "cuda_time_fraction=self_device_fraction cpu_time_fraction category input_shapes native_function "
+        "potential_cuda_file source kernels *roofline",
+        cpu_time_fraction=lambda operator: operator.self_cpu_ns / cpu_ns if cpu_ns else None,
+        input_shapes=_shapes,
+        native_function=_function,
+        # The file of its device code: an operator that launched nothing has none.
+        potential_cuda_file=lambda operator: (
+            None if operator.source is None or not operator.self_device_ns else operator.source.file
+        ),
+        source=lambda operator: _stats_source(operator.source),
+        kernels=lambda operator: [
+            _stats_kernel(kernel, efficiency.kernels.get((operator.name, kernel.name)))
+            for kernel in operator.kernels
+        ],
+        roofline=lambda operator: efficiency.operators.get(operator.name, _NO_ROOFLINE),
+    )
+    return keys.record(operator, _STATS_KEYS)
+
+
+def _stats_source(source: SourceLocation | None) -> dict[str, Any] | None:
+    return None if source is None else {**encode(source, _STATS_KEYS), "evidence": source.grade}
+
+
+_NO_GEOMETRY = LaunchGeometry(None, None, None, None, None, 0, 0)
+
+
+def _stats_kernel(kernel: KernelTotal, roofline: Roofline | None) -> dict[str, Any]:
+    # The kernel's own fields are those of the launch configuration it spent most time in.
+    longest = kernel.geometries[0] if kernel.geometries else _NO_GEOMETRY
+    keys = Keys(
+        "name kind decoded source calls cuda_time_ms=total_ns cuda_time_fraction=fraction min_ms=min_ns "
+        "max_ms=max_ns size_bytes *roofline *longest launches=geometries",
+        decoded=lambda kernel: _decoded(kernel.facts),
+        source=lambda kernel: _kernel_source(kernel.facts),
+        roofline=lambda _: roofline or _NO_ROOFLINE,
+        longest=lambda _: Keys(_STATS_GEOMETRY).record(longest, _STATS_KEYS),
+    )
+    return keys.record(kernel, _STATS_KEYS)

@@ -1,0 +1,154 @@
+"""The stats file of one configuration, `profiling_stats_bs{N}_seq{M}.json`: a published contract.
+
+Its field names are fixed (`schema_version` 1, times in milliseconds as floats) and every key is present in
+every file; what is not known is null. Times cover all recorded steps. Without a device `cuda_*` are 0.0 and
+CPU time ranks the operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from opscope._version import __version__
+from opscope.report.document import (
+    BulletList,
+    Code,
+    Document,
+    Section,
+    Strong,
+    Text,
+    named,
+    number,
+    table,
+    words,
+)
+from opscope.units import NS_PER_MS, UNKNOWN, format_count, format_duration, format_fraction, significant
+
+__all__ = [
+    "SWEEP_SCHEMA_VERSION",
+    "SweepEntry",
+    "sweep_document",
+    "sweep_report",
+]
+
+
+SWEEP_SCHEMA_VERSION = 1
+
+_SUMMARY_KEYS = (
+    "total_cuda_time_ms",
+    "total_cpu_time_ms",
+    "cuda_time_ms_per_step",
+    "cpu_time_ms_per_step",
+    "wall_time_ms_per_step",
+    "gpu_busy_fraction",
+    "kernel_launches",
+    "attributed_fraction",
+)
+
+
+@dataclass(frozen=True)
+class SweepEntry:
+    """One configuration: its stats document, or the reason there is none.
+
+    Args:
+        label: Name of the configuration, e.g. `bs8_seq128`.
+        stats: Its stats document; None if it failed.
+        files: File names by role: `stats`, `report`, `trace`.
+        error: Why it failed; None if it did not.
+    """
+
+    label: str
+    stats: Mapping[str, Any] | None
+    files: Mapping[str, str] = field(default_factory=dict)
+    error: str | None = None
+
+
+def sweep_document(entries: Sequence[SweepEntry]) -> dict[str, Any]:
+    """All configurations in order, each with its headline figures and file names."""
+    return {
+        "schema_version": SWEEP_SCHEMA_VERSION,
+        "opscope_version": __version__,
+        "configurations": [_record(entry) for entry in entries],
+    }
+
+
+def sweep_report(entries: Sequence[SweepEntry], *, title: str = "Profiling summary") -> Document:
+    """One table of all configurations, and the failures with their reasons."""
+    records = [_record(entry) for entry in entries]
+    on_device = any(record["summary"]["kernel_launches"] for record in records)
+    key = "cuda_time_ms_per_step" if on_device else "cpu_time_ms_per_step"
+
+    def of_summary(key: str, form: Callable[[Any], str]) -> Callable[[Mapping[str, Any]], str]:
+        # What failed has no figures; the reason stands below.
+        return lambda record: UNKNOWN if record["status"] == "failed" else form(record["summary"][key])
+
+    configurations = table(
+        records,
+        words("Config", lambda record: record["label"]),
+        number("Device per step" if on_device else "CPU per step", of_summary(key, _milliseconds)),
+        number("Wall per step", of_summary("wall_time_ms_per_step", _milliseconds)),
+        number("Busy", of_summary("gpu_busy_fraction", format_fraction)),
+        number("Kernel launches", of_summary("kernel_launches", format_count)),
+        words("Latency ms, median (5–95 %)", lambda record: record["latency_ms"], _latency),
+        number("Seq. per s", lambda record: record["throughput_sequences_per_s"], "{:,.1f}".format),
+        words("Top operator", _top_cell),
+    )
+    failures = tuple((Code(entry.label), f": {entry.error}") for entry in entries if entry.error is not None)
+    sections = (Section("Failed configurations", (BulletList(failures),)),) if failures else ()
+    return Document(_title(title, records), (configurations,), sections)
+
+
+def _top_cell(record: Mapping[str, Any]) -> Text:
+    top = record["top_operator"]
+    return Strong("failed") if record["status"] == "failed" else named(top and top["name"])
+
+
+def _record(entry: SweepEntry) -> dict[str, Any]:
+    stats: Mapping[str, Any] = entry.stats or {}
+    totals = stats.get("summary") or {}
+    benchmark = stats.get("benchmark") or {}
+    latency = benchmark.get("latency_ms")
+    return {
+        "label": entry.label,
+        "status": "failed" if entry.stats is None else "complete",
+        "error": entry.error,
+        "config": stats.get("config"),
+        "summary": {key: totals.get(key) for key in _SUMMARY_KEYS},
+        "latency_ms": None if latency is None else {key: latency.get(key) for key in ("median", "p5", "p95")},
+        "throughput_sequences_per_s": benchmark.get("throughput_sequences_per_s"),
+        "top_operator": _top_operator(stats),
+        "files": dict(entry.files),
+    }
+
+
+def _top_operator(stats: Mapping[str, Any]) -> dict[str, Any] | None:
+    operators = stats.get("top_aten_operators") or []
+    if not operators:
+        return None
+    first = operators[0]
+    on_device = first["self_cuda_time_ms"] > 0
+    return {
+        "name": first["name"],
+        "self_cuda_time_ms": first["self_cuda_time_ms"],
+        "self_cpu_time_ms": first["self_cpu_time_ms"],
+        "fraction": first["cuda_time_fraction"] if on_device else first.get("cpu_time_fraction"),
+    }
+
+
+def _title(title: str, records: Sequence[Mapping[str, Any]]) -> str:
+    config = next((record["config"] for record in records if record["config"]), None)
+    if config is None:
+        return title
+    what = [str(config[key]) for key in ("workload", "dtype", "device") if config.get(key)]
+    return f"{title}: {', '.join(what)}" + (", training" if config.get("train") else "")
+
+
+def _latency(latency_ms: Mapping[str, float]) -> str:
+    median, low, high = (significant(latency_ms[key], below_one=3) for key in ("median", "p5", "p95"))
+    return f"{median} ({low}–{high})"
+
+
+def _milliseconds(duration_ms: float | None) -> str:
+    return format_duration(None if duration_ms is None else duration_ms * NS_PER_MS)

@@ -1,0 +1,125 @@
+"""Rows of a query → Document: a table where it fits, else one record after the other. NULL reads "–"."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from functools import partial
+from typing import Any
+
+from opscope.analysis.nsys_reports import ReportTable
+from opscope.report.document import (
+    Align,
+    Block,
+    Code,
+    Column,
+    Document,
+    FactList,
+    Paragraph,
+    Section,
+    Table,
+    Text,
+    number,
+    table,
+    words,
+)
+from opscope.report.terminal import GAP, column_need
+
+__all__ = ["query_document", "stats_csv", "stats_json", "stats_tables_document"]
+
+
+def query_document(names: Sequence[str], rows: Sequence[Sequence[Any]], *, width: int) -> Document:
+    """The rows for a display of `width` columns."""
+    columns = tuple(
+        Column(name, Align.RIGHT if _is_number_column(rows, index) else Align.LEFT)
+        for index, name in enumerate(names)
+    )
+    cells = tuple(tuple(_cell(value) for value in row) for row in rows)
+    table = Table(columns, cells)
+    if not rows or _fits(table, width):
+        return Document("", sections=(Section("", (table,)),))
+    records: list[Section] = []
+    for index, row in enumerate(cells, 1):
+        facts: Block = FactList(tuple(zip(names, row, strict=True)))
+        records.append(Section(f"Row {index}", (facts,)))
+    return Document("", sections=tuple(records))
+
+
+def _fits(table: Table, width: int) -> bool:
+    needs = [
+        column_need(column, [row[index] for row in table.rows]) for index, column in enumerate(table.columns)
+    ]
+    return sum(need.least for need in needs) + GAP * (len(needs) - 1) <= width
+
+
+def _is_number_column(rows: Sequence[Sequence[Any]], index: int) -> bool:
+    values = [row[index] for row in rows if row[index] is not None]
+    return bool(values) and all(
+        isinstance(value, int | float | Decimal) and not isinstance(value, bool) for value in values
+    )
+
+
+def _cell(value: Any) -> Text:
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, bool | int | Decimal):
+        return str(value)
+    if isinstance(value, list | dict):
+        return Code(json.dumps(value, default=str, ensure_ascii=False))
+    return Code(str(value))
+
+
+_OPERATION = "[CUDA "  # copies and sets, which are short
+_WORDS = frozenset(("Name", "Operation", "Category"))
+
+
+def stats_tables_document(tables: Sequence[ReportTable]) -> Document:
+    """A section for each report."""
+    return Document("", sections=tuple(_section(one) for one in tables))
+
+
+def stats_csv(tables: Sequence[ReportTable]) -> str:
+    """The reports as CSV, one after the other, an empty line between them; numbers ungrouped."""
+    texts = []
+    for one in tables:
+        stream = io.StringIO()
+        writer = csv.DictWriter(stream, one.report.columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(one.rows)
+        texts.append(stream.getvalue())
+    return "\n".join(texts)
+
+
+def stats_json(tables: Sequence[ReportTable]) -> dict[str, list[dict[str, Any]]]:
+    """The rows by report name, keys as nsys heads its columns."""
+    return {one.report.name: [dict(row) for row in one.rows] for one in tables}
+
+
+def _section(shown: ReportTable) -> Section:
+    report = shown.report
+    title = f"{report.title} ({report.name})"
+    if not shown.rows:
+        return Section(title, (Paragraph("The trace holds none of these."),))
+    decimals = 3 if report.is_size else 1
+    fields = (
+        words(name, partial(_word, column=name))
+        if name in _WORDS
+        else number(name, partial(_number, column=name, decimals=decimals))
+        for name in report.columns
+    )
+    return Section(title, (table(shown.rows, *fields),))
+
+
+def _number(row: Mapping[str, Any], *, column: str, decimals: int) -> str:
+    value = row[column]
+    return f"{value:,.{decimals}f}" if isinstance(value, float) else f"{value:,}"
+
+
+def _word(row: Mapping[str, Any], *, column: str) -> Text:
+    value = row[column]
+    return value if value.startswith(_OPERATION) or column == "Category" else Code(value)

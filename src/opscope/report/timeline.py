@@ -1,0 +1,298 @@
+"""Where the GPU waits: each device's span by what it did, idle time by cause, and the host calls behind it.
+
+The parts of a span sum to it exactly; a cause that the trace does not tell is shown as unknown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from opscope.analysis.summary import Summary
+from opscope.analysis.timeline.values import (
+    HostTime,
+    IdleCause,
+    IdleGap,
+    LaunchLatency,
+    StepStatistics,
+    Timeline,
+    TimePartition,
+)
+from opscope.report.document import (
+    Block,
+    Code,
+    FactList,
+    Field,
+    Table,
+    Text,
+    identifier,
+    number,
+    table,
+    words,
+)
+from opscope.units import (
+    UNKNOWN,
+    counted,
+    format_duration,
+    format_fraction,
+    format_quantity,
+    format_share,
+)
+
+__all__ = ["has_timeline", "time_blocks"]
+
+
+_GAP_ROWS = 5
+_WAIT_ROWS = 5
+
+
+def has_timeline(summary: Summary) -> bool:
+    """Whether any device's span is known."""
+    return bool(summary.timeline.partitions)
+
+
+def time_blocks(summary: Summary) -> tuple[Block, ...]:
+    """Partitions, causes, waits, gaps, queue and steps."""
+    timeline = summary.timeline
+    blocks: list[Block] = [_partition_table(timeline.partitions)]
+    causes = _cause_table(timeline.partitions)
+    if causes is not None:
+        blocks.append(causes)
+    if timeline.waits:
+        blocks.append(_wait_table(summary))
+    gaps = sorted(
+        (gap for partition in timeline.partitions for gap in partition.longest_gaps),
+        key=lambda gap: -gap.duration_ns,
+    )
+    if gaps:
+        blocks.append(_gap_table(gaps[:_GAP_ROWS]))
+    blocks += _launch_tables(summary) if len(timeline.partitions) > 1 else []
+    facts = _facts(summary)
+    return (*blocks, FactList(tuple(facts))) if facts else tuple(blocks)
+
+
+def _partition_table(partitions: tuple[TimePartition, ...]) -> Table:
+    def part(title: str, attribute: str) -> Field:
+        return number(title, lambda one: _with_share(getattr(one, attribute), one.span_ns))
+
+    with_rank = any(one.rank is not None for one in partitions)
+    return table(
+        partitions,
+        number("Rank", "rank", str) if with_rank else None,
+        number("Device", "device", str),
+        number("Span", "span_ns"),
+        part("Compute", "compute_ns"),
+        part("Exposed copy", "exposed_copy_ns"),
+        part("Exposed communication", "exposed_communication_ns"),
+        part("Idle", "idle_ns"),
+    )
+
+
+def _with_share(part_ns: int, whole_ns: int) -> str:
+    return f"{format_duration(part_ns)}, {format_share(part_ns, whole_ns)}"
+
+
+def _cause_table(partitions: tuple[TimePartition, ...]) -> Table | None:
+    totals_ns = {
+        cause: sum(partition.idle_by_cause.get(cause, 0) for partition in partitions) for cause in IdleCause
+    }
+    idle_ns = sum(totals_ns.values())
+    if not idle_ns:
+        return None
+    return table(
+        [item for item in sorted(totals_ns.items(), key=lambda item: -item[1]) if item[1]],
+        words("Idle because of", lambda item: _spoken(item[0])),
+        number("Time", lambda item: format_duration(item[1])),
+        number("Of idle", lambda item: format_fraction(item[1] / idle_ns)),
+        words("Meaning", lambda item: item[0].meaning),
+    )
+
+
+def _wait_table(summary: Summary) -> Table:
+    waits = table(
+        summary.timeline.waits[:_WAIT_ROWS],
+        identifier(
+            "Call", lambda wait: wait.name if wait.copy is None else (Code(wait.name), f", {wait.copy}")
+        ),
+        identifier("Operator", "operator"),
+        identifier("Line", "line"),
+        number("Calls", "calls"),
+        number("Host waited", "host_ns"),
+        number("Device idle after", "idle_ns"),
+        caption="Calls by which the host waits for the device.",
+    )
+    return _without_unknown(waits)
+
+
+def _gap_table(gaps: list[IdleGap]) -> Table:
+    rows = table(
+        gaps,
+        number("Longest gaps", "duration_ns"),
+        words("Cause", "cause", _spoken),
+        number("Step", "step", str),
+        identifier("Host was in", "host"),
+        identifier("Line", "line"),
+    )
+    return _without_unknown(rows)
+
+
+def _without_unknown(shown: Table) -> Table:
+    """The table without columns of which nothing is known: lines and steps that no one recorded."""
+    kept = [index for index in range(len(shown.columns)) if any(row[index] != UNKNOWN for row in shown.rows)]
+    return Table(
+        tuple(shown.columns[index] for index in kept),
+        tuple(tuple(row[index] for index in kept) for row in shown.rows),
+        shown.caption,
+    )
+
+
+def _launch_tables(summary: Summary) -> list[Block]:
+    """Launches, queue and host of several devices, one a row, so that they compare."""
+    timeline = summary.timeline
+    latencies = {(one.trace_id, one.device): one for one in timeline.latencies}
+    queues = {(one.trace_id, one.device): one for one in timeline.queues}
+    steps = {one.trace_id: one for one in timeline.steps}
+    host = {one.trace_id: one for one in timeline.host}
+
+    def of(
+        values: Mapping[Any, Any], attribute: str, form: Callable[[Any], str] | None = None
+    ) -> Callable[..., str]:
+        def cell(one: TimePartition) -> str:
+            found = values.get((one.trace_id, one.device), values.get(one.trace_id))
+            value = getattr(found, attribute, None)
+            return UNKNOWN if value is None else (form or partial(format_quantity, attribute))(value)
+
+        return cell
+
+    launches = table(
+        timeline.partitions,
+        words("Of", lambda one: _of(summary, one.trace_id, one.device).removeprefix(" of ")),
+        number("Launch latency", of(latencies, "median_ns")),
+        number("95 %", of(latencies, "p95_ns")),
+        number("Queue mean", of(queues, "mean", "{:.1f}".format)),
+        number("Most", of(queues, "maximum")),
+        number("None queued", of(queues, "empty_fraction")),
+        number("Median step", of(steps, "median_ns")),
+        number("Host work", of(host, "launch_path_ns")),
+        number("Launches", of(host, "launches", "{:,.0f}".format)),
+        number("Recorder's part", of(host, "recorder_ns")),
+        caption=f"Launches, their queue, and what the host needs for them{' per step' if steps else ''}.",
+    )
+    return [_without_unknown(launches), *_series_table(summary)]
+
+
+def _series_table(summary: Summary) -> list[Block]:
+    known = [series for series in summary.timeline.series if any(series.mean)]
+    rows = table(
+        known,
+        words("Of", lambda series: _of(summary, series.trace_id, series.device).removeprefix(" of ")),
+        words("Queue over time", lambda series: _bars(series.mean)),
+        number("Up to", lambda series: f"{max(series.mean):.1f}"),
+    )
+    return [rows] if known else []
+
+
+def _facts(summary: Summary) -> list[tuple[str, Text]]:
+    """What is told in words: of one device everything; of several, what the tables leave out."""
+    timeline = summary.timeline
+    facts = _device_facts(timeline) if len(timeline.partitions) == 1 else _exceptions(summary)
+    if len(timeline.partitions) == 1:
+        facts += [("Steps", _steps_text(one)) for one in timeline.steps]
+        facts += [("Host", _host_text(one, has_steps=bool(timeline.steps))) for one in timeline.host]
+    return facts
+
+
+def _device_facts(timeline: Timeline) -> list[tuple[str, Text]]:
+    facts: list[tuple[str, Text]] = []
+    for latency in timeline.latencies:
+        text = f"median {format_duration(latency.median_ns)}, 95 % {format_duration(latency.p95_ns)}"
+        facts.append(("Launch latency", f"{text}{_disagreement(latency)}"))
+    for queue in timeline.queues:
+        text = (
+            f"{queue.mean:.1f} launched and unfinished on average, {queue.maximum:,} at most, "
+            f"none for {format_fraction(queue.empty_fraction)} of the span"
+        )
+        facts.append(("Queue", text))
+    for series in timeline.series:
+        if any(series.mean):
+            facts.append(("Queue over time", f"{_bars(series.mean)} up to {max(series.mean):.1f}"))
+        waited = [ns or 0.0 for ns in series.latency_ns]
+        if any(one > 0 for one in waited):
+            text = f"{_bars(waited)} up to {format_duration(max(waited))}"
+            facts.append(("Launch latency over time", text))
+    return facts
+
+
+def _exceptions(summary: Summary) -> list[tuple[str, Text]]:
+    timeline = summary.timeline
+    facts: list[tuple[str, Text]] = [
+        (f"Clocks{_of(summary, one.trace_id, one.device)}", _disagreement(one).removeprefix("; "))
+        for one in timeline.latencies
+        if one.negative_count
+    ]
+    facts += [
+        (f"Outlier steps{_of(summary, one.trace_id)}", ", ".join(map(str, one.outliers)))
+        for one in timeline.steps
+        if one.outliers
+    ]
+    return facts
+
+
+def _disagreement(latency: LaunchLatency) -> str:
+    count = latency.negative_count
+    if not count:
+        return ""
+    kernels = counted(count, "kernel begins before its launch", "kernels begin before their launch")
+    return f"; {kernels}, so clocks disagree"
+
+
+_LEVELS = " ▁▂▃▄▅▆▇█"
+
+
+def _bars(values: Sequence[float]) -> str:
+    """One character per value, by height; below zero counts as nothing."""
+    top = max(values)
+    if top <= 0:
+        return _LEVELS[0] * len(values)
+    return "".join(_LEVELS[max(0, math.ceil(value / top * (len(_LEVELS) - 1)))] for value in values)
+
+
+def _steps_text(steps: StepStatistics) -> str:
+    if steps.count == 1:
+        return f"1, of {format_duration(steps.median_ns)}"
+    text = (
+        f"{steps.count}, median {format_duration(steps.median_ns)} "
+        f"({format_duration(steps.min_ns)} to {format_duration(steps.max_ns)})"
+    )
+    if steps.outliers:
+        text += f"; outliers: {', '.join(map(str, steps.outliers))}"
+    return text
+
+
+def _host_text(host: HostTime, *, has_steps: bool) -> str:
+    """A recording without steps counts as one."""
+    text = (
+        f"{format_duration(host.launch_path_ns)} of host work {'a step' if has_steps else 'in all'} for "
+        f"{host.launches:,.0f} {'launch' if host.launches == 1 else 'launches'}, "
+        f"while the device is busy for {format_duration(host.device_busy_ns)}"
+    )
+    if host.recorder_ns is not None:
+        text += f"; about {format_duration(host.recorder_ns)} of it is the recorder's"
+    return text
+
+
+def _of(summary: Summary, trace_id: int, device: int | None = None) -> str:
+    """Which trace and device a fact is of, where there are several."""
+    rank = summary.ranks[trace_id] if trace_id < len(summary.ranks) else None
+    parts = []
+    if len(summary.traces) > 1:
+        parts.append(f"trace {trace_id}" if rank is None else f"rank {rank}")
+    if device is not None and len({one.device for one in summary.timeline.partitions}) > 1:
+        parts.append(f"device {device}")
+    return f" of {', '.join(parts)}" if parts else ""
+
+
+def _spoken(cause: IdleCause) -> str:
+    return str(cause).replace("_", " ")
