@@ -98,7 +98,7 @@ def call(
         operator,
         None,
         None if shapes is None else json.dumps(shapes),
-        None if types is None else json.dumps(types),
+        None if shapes is None else json.dumps(types or ["float" if shape else "Scalar" for shape in shapes]),
         None,
         calls,
         tuple(kernels),

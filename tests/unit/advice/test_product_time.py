@@ -115,4 +115,4 @@ def test_sizes_come_from_the_recorded_shapes() -> None:
     ],
 )
 def test_contradicting_or_missing_shapes_give_nothing(operator: str, shapes: str | None) -> None:
-    assert recorded_product(operator, shapes, None) is None
+    assert recorded_product(operator, shapes, '["float","float"]') is None
