@@ -51,6 +51,7 @@ from opscope.report.document import (
     joined,
     number,
     plain,
+    sections,
     table,
     words,
 )
@@ -215,22 +216,18 @@ def benchmark_document(result: BenchmarkResult, *, extra: Sequence[Section] = ()
         result: What was measured.
         extra: Further sections, put before the findings: kernels, generated code.
     """
-    *sections, findings = benchmark_sections(result)
-    parts = [section for section in (*sections, *extra, findings) if section is not None]
-    return Document(benchmark_title(result), (condition_facts(result),), tuple(parts))
+    *before, findings = benchmark_sections(result)
+    return Document(benchmark_title(result), (condition_facts(result),), sections(*before, *extra, findings))
 
 
-def benchmark_sections(result: BenchmarkResult) -> tuple[Section | None, ...]:
-    """Table, explanations, what was not measured, findings; None for each that has nothing to say."""
+def benchmark_sections(result: BenchmarkResult) -> tuple[Section, Section, Section, Section]:
+    """Table, explanations, what was not measured, findings; the latter three may be empty."""
     fastest = _fastest(result)
-    said = explanations(result)
-    left = not_measured(result)
-    findings = further_findings(result)
     return (
         Section("", (benchmark_table(result), *([Paragraph(fastest)] if fastest else []))),
-        Section("Why", (BulletList(said),)) if said else None,
-        Section("Not measured", (BulletList(left),)) if left else None,
-        Section("Findings", (FindingList(findings),)) if findings else None,
+        Section("Why", (BulletList(explanations(result)),)),
+        Section("Not measured", (BulletList(not_measured(result)),)),
+        Section("Findings", (FindingList(further_findings(result)),)),
     )
 
 
@@ -456,15 +453,14 @@ def sweep_benchmark_document(sweep: BenchmarkSweep, *, extra: Sequence[Sequence[
         sweep: What was measured.
         extra: Further sections of each point: kernels, generated code.
     """
-    sections: list[Section] = []
-    for name in dict.fromkeys(point.suite for point in sweep.points):
-        points = [point for point in sweep.points if point.suite == name]
-        sections += _suite_sections(sweep, points)
+    suites: dict[str, list[BenchmarkResult]] = {}
+    for point in sweep.points:
+        suites.setdefault(point.suite, []).append(point)
+    shown = [section for points in suites.values() for section in _suite_sections(sweep, points)]
     for point, further in zip(sweep.points, extra, strict=False):
-        sections += [replace(each, title=f"{each.title}: {point_label(sweep, point)}") for each in further]
-    if sweep.failures:
-        sections.append(Section("Points without a result", (BulletList(sweep.failures),)))
-    return Document(sweep.suite, (_facts(sweep),), tuple(sections))
+        shown += [replace(each, title=f"{each.title}: {point_label(sweep, point)}") for each in further]
+    failed = Section("Points without a result", (BulletList(sweep.failures),))
+    return Document(sweep.suite, (_facts(sweep),), sections(*shown, failed))
 
 
 def point_label(sweep: BenchmarkSweep, point: BenchmarkResult) -> str:
@@ -484,21 +480,16 @@ def _facts(sweep: BenchmarkSweep) -> FactList:
     )
 
 
-def _suite_sections(sweep: BenchmarkSweep, points: Sequence[BenchmarkResult]) -> Iterator[Section]:
+def _suite_sections(sweep: BenchmarkSweep, points: Sequence[BenchmarkResult]) -> tuple[Section, ...]:
     if len(points) == 1:
         first, *others = benchmark_sections(points[0])
-        assert first is not None
-        yield replace(first, title=benchmark_title(points[0]))
-        yield from (section for section in others if section is not None)
-        return
+        return sections(replace(first, title=benchmark_title(points[0])), *others)
     swept = [name for name in sweep.parameters if name in points[0].parameters]
-    yield Section(f"Scaling of {points[0].suite}", tuple(_tables(points, swept)))
-    reasons = _reasons(sweep, points)
-    if reasons:
-        yield Section("Not measured", (BulletList(reasons),))
-    findings = _findings(sweep, points)
-    if findings:
-        yield Section("Findings", (FindingList(findings),))
+    return sections(
+        Section(f"Scaling of {points[0].suite}", tuple(_tables(points, swept))),
+        Section("Not measured", (BulletList(_reasons(sweep, points)),)),
+        Section("Findings", (FindingList(_findings(sweep, points)),)),
+    )
 
 
 def _tables(points: Sequence[BenchmarkResult], swept: Sequence[str]) -> Iterator[Block]:

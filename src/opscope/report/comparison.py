@@ -54,6 +54,7 @@ from opscope.report.document import (
     joined,
     number,
     numeric,
+    sections,
     table,
     words,
 )
@@ -140,16 +141,21 @@ _RELEVANT_FRACTION = 0.02
 
 def session_comparison_document(comparison: SessionComparison, *, top: int | None = 20) -> Document:
     """The report; of its `top` operators (every one for None)."""
-    sections = [
-        Section("Before reading on", (FindingList(comparison.findings),)) if comparison.findings else None,
-        Section("Operators by difference", _operator_blocks(comparison, top)),
-        _reasons(comparison, top),
-        _categories(comparison),
-        _unattributed(comparison),
-        Section("Accounting", (_accounting(comparison),)),
-    ]
-    shown = tuple(section for section in sections if section is not None)
-    return Document("Comparison of two recordings", (_facts(comparison),), shown)
+    return Document(
+        "Comparison of two recordings",
+        (_facts(comparison),),
+        sections(
+            Section("Before reading on", (FindingList(comparison.findings),)),
+            Section("Operators by difference", _operator_blocks(comparison, top)),
+            Section("Which kernels", sections=_reasons(comparison, top)),
+            _categories(comparison),
+            _unattributed(comparison),
+            Section(
+                "Accounting",
+                (BulletList((_account(comparison, "reference"), _account(comparison, "candidate"))),),
+            ),
+        ),
+    )
 
 
 def _facts(comparison: SessionComparison) -> FactList:
@@ -282,12 +288,11 @@ def _rest(comparison: SessionComparison, shown: Sequence[OperatorChange]) -> Par
     return Paragraph(" ".join(parts))
 
 
-def _reasons(comparison: SessionComparison, top: int | None) -> Section | None:
+def _reasons(comparison: SessionComparison, top: int | None) -> tuple[Section, ...]:
     """Per operator that changed, the kernels that made it so."""
     limit = None if top is None else min(top, _EXPLAINED_OPERATORS)
     explained = [row for row in comparison.operators if row.time.difference_ns and _is_telling(row)]
-    sections = tuple(Section(row.name, _reason_blocks(comparison, row, top)) for row in explained[:limit])
-    return Section("Which kernels", sections=sections) if sections else None
+    return tuple(Section(row.name, _reason_blocks(comparison, row, top)) for row in explained[:limit])
 
 
 def _is_telling(row: OperatorChange) -> bool:
@@ -332,7 +337,7 @@ def _shown_kernels(row: OperatorChange, top: int | None) -> list[KernelChange]:
 def kernel_change_table(comparison: SessionComparison, kernels: Iterable[KernelChange]) -> Table:
     """One row per kernel; two for one that was replaced, old above new."""
     titles = ("Reference", "Candidate", "Difference", "Ratio", "Launches")
-    rows = [cells for kernel in kernels for cells in _kernel_rows(comparison, kernel)]
+    rows = (cells for kernel in kernels for cells in _kernel_rows(comparison, kernel))
     return Table((Column("Kernel"), *map(numeric, titles)), tuple(rows))
 
 
@@ -402,10 +407,6 @@ def _largest(kernels: Iterable[KernelChange]) -> list[KernelChange]:
     return sorted(changed, key=lambda kernel: -abs(kernel.time.difference_ns))[:_KERNELS_EACH]
 
 
-def _accounting(comparison: SessionComparison) -> BulletList:
-    return BulletList((_account(comparison, "reference"), _account(comparison, "candidate")))
-
-
 def _account(comparison: SessionComparison, name: str) -> Text:
     side: SessionSide = getattr(comparison, name)
     operators_ns = _sum(getattr(row, name) for row in comparison.operators)
@@ -428,16 +429,18 @@ def _sum(uses: Iterable[object]) -> int:
 
 def benchmark_comparison_document(comparison: BenchmarkComparison, *, top: int | None = 20) -> Document:
     """The report; `top` rows of each problem (every one for None)."""
-    sections = [
-        Section("Before reading on", (FindingList(comparison.findings),)) if comparison.findings else None,
-        *(_point_section(change, comparison, top) for change in comparison.points),
-        _unmatched(comparison),
-    ]
-    shown = tuple(section for section in sections if section is not None)
-    return Document("Comparison of benchmarks", (_benchmark_comparison_facts(comparison),), shown)
+    return Document(
+        "Comparison of benchmarks",
+        (_benchmark_facts(comparison),),
+        sections(
+            Section("Before reading on", (FindingList(comparison.findings),)),
+            *(_point_section(change, comparison, top) for change in comparison.points),
+            Section("Without a counterpart", (_unmatched(comparison),)),
+        ),
+    )
 
 
-def _benchmark_comparison_facts(comparison: BenchmarkComparison) -> FactList:
+def _benchmark_facts(comparison: BenchmarkComparison) -> FactList:
     environments = (comparison.reference_environment, comparison.candidate_environment)
     told = [_environment(environment) for environment in environments]
     measured = [("Measured on", told[0])] if told[0] == told[1] else [
@@ -537,16 +540,13 @@ def _relative(row: BenchmarkRowChange, comparison: BenchmarkComparison) -> str:
     )
 
 
-def _unmatched(comparison: BenchmarkComparison) -> Section | None:
-    points = [
-        f"{_point_title(point)}: only in the {side}"
-        for side, listed in (
-            ("reference", comparison.only_in_reference),
-            ("candidate", comparison.only_in_candidate),
+def _unmatched(comparison: BenchmarkComparison) -> BulletList:
+    sides = {"reference": comparison.only_in_reference, "candidate": comparison.only_in_candidate}
+    return BulletList(
+        tuple(
+            f"{_point_title(point)}: only in the {side}" for side, points in sides.items() for point in points
         )
-        for point in listed
-    ]
-    return Section("Without a counterpart", (BulletList(tuple(points)),)) if points else None
+    )
 
 
 COMPARISON_SCHEMA_VERSION = 1

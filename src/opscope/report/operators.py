@@ -79,7 +79,7 @@ def rank_fraction(summary: Summary, operator: OperatorTotal) -> float | None:
 
 
 def report_findings(summary: Summary) -> tuple[Finding, ...]:
-    """The Session's findings, gravest first, one of which says so when figures are CPU time."""
+    """The Session's findings, most severe first, one of which says so when figures are CPU time."""
     findings = list(summary.findings)
     if not summary.has_device and all(finding.code != _NO_DEVICE_CODE for finding in findings):
         findings.append(_cpu_ranking())
