@@ -1,4 +1,4 @@
-"""Every report on a Summary and its JSON: two hand-made ones in full, what is different of others by its lines.
+"""Every report on a Summary and its JSON: hand-made ones in full, of others the lines that are different.
 
 `--update-golden` writes what is expected, in `expected/`: read the difference before you commit it.
 """
@@ -156,7 +156,7 @@ def of_one_trace(summary: Summary) -> Summary:
 
 
 TWO_TRACES: dict[str, Any] = {"traces": ("a.json", "b.json"), "ranks": (0, 1)}
-OF_A_DATASHEET = replace(EFFICIENCY.limits, memory=Limit(4.8e12, LimitEvidence.DATASHEET, "data sheet"))  
+OF_A_DATASHEET = replace(EFFICIENCY.limits, memory=Limit(4.8e12, LimitEvidence.DATASHEET, "data sheet"))
 NOTHING = Summary(
     traces=(), ranks=(), has_device=False, operator_calls=0, operator_names=0, window_ns=None, devices=(),
     steps=(), device_time_ns=0, attributed_ns=0, cpu_time_ns=0, kernel_launches=0, activity_count=0,
