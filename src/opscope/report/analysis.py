@@ -59,26 +59,20 @@ from opscope.units import (
 
 __all__ = [
     "analysis_report",
-    "config_facts",
     "configuration_report",
-    "device_table",
-    "environment_facts",
-    "overview_blocks",
     "overview_document",
-    "overview_facts",
-    "trace_facts",
 ]
 
 
 _STEP_ROWS = 12
 
 
-def config_facts(config: Mapping[str, Any]) -> FactList:
+def _config_facts(config: Mapping[str, Any]) -> FactList:
     """The settings of a configuration, in their order."""
     return FactList(tuple((_label(key), _value(value)) for key, value in config.items()))
 
 
-def trace_facts(summary: Summary) -> FactList:
+def _trace_facts(summary: Summary) -> FactList:
     """Which traces, ranks and devices the report is about."""
     return facts(
         *(("Trace", Code(source)) for source in summary.traces),
@@ -98,7 +92,7 @@ def _device_names(summary: Summary) -> Text:
     )
 
 
-def environment_facts(environment: Environment) -> FactList:
+def _environment_facts(environment: Environment) -> FactList:
     """Versions and hardware of the machine it was recorded on."""
     return facts(
         *((label, str(getattr(environment, name) or "")) for label, name in _ENVIRONMENT.items()),
@@ -139,17 +133,19 @@ def _value(value: Any) -> Text:
     return format_count(value) if isinstance(value, int) else str(value)
 
 
-def overview_blocks(summary: Summary, benchmark: Latency | None, batch_size: int | None) -> tuple[Block, ...]:
+def _overview_blocks(
+    summary: Summary, benchmark: Latency | None, batch_size: int | None
+) -> tuple[Block, ...]:
     """Totals, devices and steps."""
-    blocks: list[Block] = [overview_facts(summary, benchmark, batch_size)]
+    blocks: list[Block] = [_overview_facts(summary, benchmark, batch_size)]
     if summary.devices:
-        blocks.append(device_table(summary))
+        blocks.append(_device_table(summary))
     if summary.steps:
         blocks.append(_step_table(summary))
     return tuple(blocks)
 
 
-def overview_facts(
+def _overview_facts(
     summary: Summary, benchmark: Latency | None = None, batch_size: int | None = None
 ) -> FactList:
     """The totals of a recording, and its latency without the profiler where measured."""
@@ -198,7 +194,7 @@ def _benchmark_facts(benchmark: Latency, batch_size: int | None) -> list[tuple[s
     return facts
 
 
-def device_table(summary: Summary) -> Table:
+def _device_table(summary: Summary) -> Table:
     """Span, busy and idle time of each device."""
     with_rank = any(device.rank is not None for device in summary.devices)
     return table(
@@ -229,7 +225,7 @@ def _step_table(summary: Summary) -> Table:
 
 def analysis_report(summary: Summary, *, top: int | None = 10, title: str = "Operator report") -> Document:
     """The full report on any trace, of its `top` operators and kernels (every one for None)."""
-    configuration = Section("Configuration", (trace_facts(summary),), number="1")
+    configuration = Section("Configuration", (_trace_facts(summary),), number="1")
     return Document(title, sections=(configuration, *_body(summary, top, benchmark=None, batch_size=None)))
 
 
@@ -251,9 +247,9 @@ def configuration_report(
         top: Operators in detail.
     """
     sizes = f"batch size {config.get('batch_size')}, sequence length {config.get('seq_len')}"
-    blocks: list[Block] = [config_facts(config)]
+    blocks: list[Block] = [_config_facts(config)]
     if environment is not None:
-        blocks += [Paragraph(Strong("Environment")), environment_facts(environment)]
+        blocks += [Paragraph(Strong("Environment")), _environment_facts(environment)]
     configuration = Section("Configuration", tuple(blocks), number="1")
     body = _body(summary, top, benchmark=benchmark, batch_size=config.get("batch_size"))
     return Document(f"Kernel analysis: {config.get('workload')}, {sizes}", sections=(configuration, *body))
@@ -265,9 +261,9 @@ def overview_document(summary: Summary, *, top: int | None = 10, title: str = ""
     advice = advice_blocks(summary) if summary.advice is not None and summary.has_device else ()
     return Document(
         title or _source_title(summary),
-        (overview_facts(summary),),
+        (_overview_facts(summary),),
         sections(
-            Section("Devices", (device_table(summary),)) if len(summary.devices) > 1 else None,
+            Section("Devices", (_device_table(summary),)) if len(summary.devices) > 1 else None,
             Section("Top operators", (operator_table(summary, top_operators(summary, top)),)),
             Section("Categories", (_category_bars(summary),)),
             Section("Kernels", _kernel_blocks(summary, top)) if summary.kernels else None,
@@ -292,7 +288,7 @@ def _body(
     hint = recording_hint(summary) if time else None
     advised = summary.advice is not None and summary.has_device
     shown = sections(
-        Section("Overview", overview_blocks(summary, benchmark, batch_size)),
+        Section("Overview", _overview_blocks(summary, benchmark, batch_size)),
         Section("Categories", (_category_bars(summary),)),
         Section(
             f"Top {len(detailed)} operators in detail" if detailed else "Top operators in detail",

@@ -67,7 +67,6 @@ __all__ = [
     "comparison_document",
     "count_text",
     "difference_text",
-    "interval_text",
     "measured_text",
     "ratio_cell",
     "ratio_words",
@@ -109,7 +108,7 @@ def ratio_cell(time: TimeChange, presence: Presence) -> Text:
     return Strong(words) if time.verdict in {Verdict.FASTER, Verdict.SLOWER} else words
 
 
-def interval_text(time: TimeChange) -> str:
+def _interval_text(time: TimeChange) -> str:
     """` [0.98, 1.02]`; empty without an interval."""
     if time.ratio_interval is None:
         return ""
@@ -199,7 +198,7 @@ def _recorded(comparison: SessionComparison) -> str:
 def _headline(time: TimeChange) -> str:
     return (
         f"{format_duration(time.reference_ns)} → {format_duration(time.candidate_ns)} "
-        f"({difference_text(time.difference_ns)}, {ratio_words(time)}{interval_text(time)})"
+        f"({difference_text(time.difference_ns)}, {ratio_words(time)}{_interval_text(time)})"
     )
 
 

@@ -25,7 +25,7 @@ from opscope.report.document import (
 )
 from opscope.units import format_duration, format_share
 
-__all__ = ["line_blocks", "module_blocks", "program_sections", "recording_hint"]
+__all__ = ["module_blocks", "program_sections", "recording_hint"]
 
 
 _INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
@@ -56,7 +56,7 @@ def program_sections(summary: Summary, top: int | None) -> tuple[Section, ...]:
     program = summary.program
     return sections(
         Section("By module", module_blocks(summary, top)) if program.module_ns else None,
-        Section("By source line", line_blocks(summary, top)) if program.line_ns else None,
+        Section("By source line", _line_blocks(summary, top)) if program.line_ns else None,
     )
 
 
@@ -146,7 +146,7 @@ def _tree_order(parts: list[_Part]) -> list[_Part]:
     return sorted(parts, key=lambda part: [rank[part.key[: length + 1]] for length in range(len(part.key))])
 
 
-def line_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
+def _line_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
     """The lines of the program with the most device time."""
     lines = summary.program.lines
     shown = lines[:top]
