@@ -21,15 +21,8 @@ from opscope.benchmarking.problem import Problem
 from opscope.benchmarking.result_file import check_writable, load_benchmark, result_document, save_benchmark
 from opscope.benchmarking.suites import SUITES, suite
 from opscope.benchmarking.sweep import BenchmarkSweep, run_plan
-from opscope.cli.console import (
-    EXIT_FAILED,
-    EXIT_INTERRUPTED,
-    print_document,
-    print_json,
-    say_wrote,
-    show,
-    stderr_console,
-)
+from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED
+from opscope.cli.console import print_document, print_json, say_wrote, show, stderr_console
 from opscope.errors import InputError
 from opscope.kernels.code import CodeKind
 from opscope.model.benchmark import BenchmarkOptions, BenchmarkResult, CacheState, Status
@@ -387,7 +380,7 @@ def _exit_code(sweep: BenchmarkSweep) -> int:
         finished = sum(row.median_ns is not None for point in sweep.points for row in point.rows)
         sys.stderr.write(f"interrupted: {finished} measured implementations are kept\n")
         return EXIT_INTERRUPTED
-    return EXIT_FAILED if sweep.failures or not all(map(_is_useful, sweep.points)) else 0
+    return EXIT_ERROR if sweep.failures or not all(map(_is_useful, sweep.points)) else 0
 
 
 def _is_useful(result: BenchmarkResult) -> bool:

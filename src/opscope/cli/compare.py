@@ -12,16 +12,8 @@ from cyclopts.validators import Number
 
 from opscope.analysis.comparison_gate import gate_reasons
 from opscope.analysis.session_comparison import compare_sessions
-from opscope.cli.console import (
-    EXIT_REGRESSION,
-    All,
-    Top,
-    open_source,
-    refuse_existing,
-    say_wrote,
-    show,
-    status,
-)
+from opscope.cli.app import EXIT_REGRESSION
+from opscope.cli.console import All, Top, open_source, refuse_existing, say_wrote, show, status
 from opscope.errors import InputError
 from opscope.model.comparison import BenchmarkComparison, ComparisonOptions, FailOn, SessionComparison
 from opscope.model.files import write_text

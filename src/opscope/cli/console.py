@@ -21,9 +21,6 @@ from opscope.report.json_encoding import to_json
 from opscope.report.terminal import render_terminal
 
 __all__ = [
-    "EXIT_FAILED",
-    "EXIT_INTERRUPTED",
-    "EXIT_REGRESSION",
     "STDERR",
     "All",
     "Output",
@@ -43,9 +40,6 @@ __all__ = [
 
 
 STDERR = 2  # the file descriptor, where a program's output goes that must not mix with JSON
-EXIT_FAILED = 1
-EXIT_REGRESSION = 3
-EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 Top = Annotated[int, Parameter(validator=Number(gte=1))]
 All = Annotated[bool, Parameter(name="--all")]

@@ -9,6 +9,7 @@ import os
 import sys
 from pathlib import Path
 
+from opscope.cli.app import EXIT_ERROR
 from opscope.cli.console import show, status
 from opscope.hardware.architectures import architecture
 from opscope.provenance.cache import cache_folder
@@ -18,8 +19,6 @@ from opscope.toolchain.doctor.gather import gather_facts
 from opscope.toolchain.doctor.probes.surroundings import Surroundings
 
 __all__ = ["doctor"]
-
-_CANNOT_PROFILE = 1
 
 
 def doctor(*, json: bool = False) -> int:
@@ -36,7 +35,7 @@ def doctor(*, json: bool = False) -> int:
     with status("Looking at this machine"):
         diagnosis = diagnose(gather_facts(surroundings, _cuda_versions))
     show(lambda: doctor_json(diagnosis), lambda: doctor_document(diagnosis), json=json)
-    return 0 if diagnosis.can_profile else _CANNOT_PROFILE
+    return 0 if diagnosis.can_profile else EXIT_ERROR
 
 
 def _cuda_versions(compute_capability: str) -> tuple[str | None, str | None]:

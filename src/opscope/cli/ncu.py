@@ -20,18 +20,8 @@ from cyclopts.validators import Number
 from opscope.analysis.counters.analyze import analyze_counters
 from opscope.analysis.counters.plan import Plan, plan_by_profile, plan_by_recording
 from opscope.analysis.counters.values import CounterAnalysis
-from opscope.cli.console import (
-    EXIT_INTERRUPTED,
-    STDERR,
-    All,
-    Top,
-    Words,
-    note,
-    open_source,
-    refuse_existing,
-    say_wrote,
-    show,
-)
+from opscope.cli.app import EXIT_INTERRUPTED
+from opscope.cli.console import STDERR, All, Top, Words, note, open_source, refuse_existing, say_wrote, show
 from opscope.errors import InputError
 from opscope.model.session import Session
 from opscope.report.ncu import ncu_document, ncu_json

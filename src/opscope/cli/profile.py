@@ -22,16 +22,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from opscope.api import load
 from opscope.benchmarking.latency import latency_measure
 from opscope.capture.sweep import ConfigurationRun, configuration_of, run_configuration
-from opscope.cli.console import (
-    EXIT_FAILED,
-    EXIT_INTERRUPTED,
-    Top,
-    print_document,
-    print_json,
-    refuse_existing,
-    say_wrote,
-    stderr_console,
-)
+from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED
+from opscope.cli.console import Top, print_document, print_json, refuse_existing, say_wrote, stderr_console
 from opscope.errors import InputError, OpscopeError
 from opscope.model.files import write_text
 from opscope.model.measurement import LatencyMeasure
@@ -342,7 +334,7 @@ def _run(tasks: Sequence[Task], kept: Sequence[SweepEntry | None], sweep: _Sweep
                 "continue with --resume\n"
             )
             return EXIT_INTERRUPTED
-    return EXIT_FAILED if sweep.failed else 0
+    return EXIT_ERROR if sweep.failed else 0
 
 
 def _attempt(task: Task) -> SweepEntry:

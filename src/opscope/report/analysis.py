@@ -7,7 +7,7 @@ from the Summary; a value no one has found is said to be unknown, never left out
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -32,10 +32,11 @@ from opscope.report.document import (
     facts,
     identifier,
     number,
+    sections,
     table,
     words,
 )
-from opscope.report.efficiency import efficiency_blocks, has_efficiency
+from opscope.report.efficiency import efficiency_blocks
 from opscope.report.operators import (
     merged_findings,
     operator_section,
@@ -46,7 +47,7 @@ from opscope.report.operators import (
 )
 from opscope.report.program import program_sections, recording_hint
 from opscope.report.provenance import accuracy_blocks, accuracy_overview
-from opscope.report.timeline import has_timeline, time_blocks
+from opscope.report.timeline import time_blocks
 from opscope.units import (
     NS_PER_S,
     format_bytes,
@@ -58,26 +59,20 @@ from opscope.units import (
 
 __all__ = [
     "analysis_report",
-    "config_facts",
     "configuration_report",
-    "device_table",
-    "environment_facts",
-    "overview_blocks",
     "overview_document",
-    "overview_facts",
-    "trace_facts",
 ]
 
 
 _STEP_ROWS = 12
 
 
-def config_facts(config: Mapping[str, Any]) -> FactList:
+def _config_facts(config: Mapping[str, Any]) -> FactList:
     """The settings of a configuration, in their order."""
     return FactList(tuple((_label(key), _value(value)) for key, value in config.items()))
 
 
-def trace_facts(summary: Summary) -> FactList:
+def _trace_facts(summary: Summary) -> FactList:
     """Which traces, ranks and devices the report is about."""
     return facts(
         *(("Trace", Code(source)) for source in summary.traces),
@@ -97,7 +92,7 @@ def _device_names(summary: Summary) -> Text:
     )
 
 
-def environment_facts(environment: Environment) -> FactList:
+def _environment_facts(environment: Environment) -> FactList:
     """Versions and hardware of the machine it was recorded on."""
     return facts(
         *((label, str(getattr(environment, name) or "")) for label, name in _ENVIRONMENT.items()),
@@ -138,17 +133,19 @@ def _value(value: Any) -> Text:
     return format_count(value) if isinstance(value, int) else str(value)
 
 
-def overview_blocks(summary: Summary, benchmark: Latency | None, batch_size: int | None) -> tuple[Block, ...]:
+def _overview_blocks(
+    summary: Summary, benchmark: Latency | None, batch_size: int | None
+) -> tuple[Block, ...]:
     """Totals, devices and steps."""
-    blocks: list[Block] = [overview_facts(summary, benchmark, batch_size)]
+    blocks: list[Block] = [_overview_facts(summary, benchmark, batch_size)]
     if summary.devices:
-        blocks.append(device_table(summary))
+        blocks.append(_device_table(summary))
     if summary.steps:
         blocks.append(_step_table(summary))
     return tuple(blocks)
 
 
-def overview_facts(
+def _overview_facts(
     summary: Summary, benchmark: Latency | None = None, batch_size: int | None = None
 ) -> FactList:
     """The totals of a recording, and its latency without the profiler where measured."""
@@ -197,7 +194,7 @@ def _benchmark_facts(benchmark: Latency, batch_size: int | None) -> list[tuple[s
     return facts
 
 
-def device_table(summary: Summary) -> Table:
+def _device_table(summary: Summary) -> Table:
     """Span, busy and idle time of each device."""
     with_rank = any(device.rank is not None for device in summary.devices)
     return table(
@@ -228,7 +225,7 @@ def _step_table(summary: Summary) -> Table:
 
 def analysis_report(summary: Summary, *, top: int | None = 10, title: str = "Operator report") -> Document:
     """The full report on any trace, of its `top` operators and kernels (every one for None)."""
-    configuration = Section("Configuration", (trace_facts(summary),), number="1")
+    configuration = Section("Configuration", (_trace_facts(summary),), number="1")
     return Document(title, sections=(configuration, *_body(summary, top, benchmark=None, batch_size=None)))
 
 
@@ -250,9 +247,9 @@ def configuration_report(
         top: Operators in detail.
     """
     sizes = f"batch size {config.get('batch_size')}, sequence length {config.get('seq_len')}"
-    blocks: list[Block] = [config_facts(config)]
+    blocks: list[Block] = [_config_facts(config)]
     if environment is not None:
-        blocks += [Paragraph(Strong("Environment")), environment_facts(environment)]
+        blocks += [Paragraph(Strong("Environment")), _environment_facts(environment)]
     configuration = Section("Configuration", tuple(blocks), number="1")
     body = _body(summary, top, benchmark=benchmark, batch_size=config.get("batch_size"))
     return Document(f"Kernel analysis: {config.get('workload')}, {sizes}", sections=(configuration, *body))
@@ -260,28 +257,25 @@ def configuration_report(
 
 def overview_document(summary: Summary, *, top: int | None = 10, title: str = "") -> Document:
     """The short form for a terminal: totals and ranked tables, no details per operator; all rows for None."""
-    sections = [
-        *([Section("Devices", (device_table(summary),))] if len(summary.devices) > 1 else []),
-        Section("Top operators", (operator_table(summary, top_operators(summary, top)),)),
-        Section("Categories", (_category_bars(summary),)),
-    ]
-    if summary.kernels:
-        sections.append(Section("Kernels", _kernel_blocks(summary, top)))
-    if has_efficiency(summary):
-        sections.append(Section("How far from the limit", efficiency_blocks(summary, top)))
-    if has_timeline(summary):
-        sections.append(Section("Where the GPU waits", time_blocks(summary)))
-    sections.extend(program_sections(summary, top))
-    if summary.unattributed_ns:
-        sections.append(Section("Unattributed time", (_unattributed_table(summary),)))
-    if summary.accuracy is not None and summary.has_device:
-        sections.append(Section("How exact this is", accuracy_overview(summary)))
-    findings = merged_findings(summary)
-    if findings:
-        sections.append(Section("Findings", (FindingList(findings),)))
-    if summary.advice is not None and summary.has_device:
-        sections.append(Section("What to change", advice_blocks(summary)))
-    return Document(title or _source_title(summary), (overview_facts(summary),), tuple(sections))
+    unattributed = (_unattributed_table(summary),) if summary.unattributed_ns else ()
+    advice = advice_blocks(summary) if summary.advice is not None and summary.has_device else ()
+    return Document(
+        title or _source_title(summary),
+        (_overview_facts(summary),),
+        sections(
+            Section("Devices", (_device_table(summary),)) if len(summary.devices) > 1 else None,
+            Section("Top operators", (operator_table(summary, top_operators(summary, top)),)),
+            Section("Categories", (_category_bars(summary),)),
+            Section("Kernels", _kernel_blocks(summary, top)) if summary.kernels else None,
+            Section("How far from the limit", efficiency_blocks(summary, top)),
+            Section("Where the GPU waits", time_blocks(summary)),
+            *program_sections(summary, top),
+            Section("Unattributed time", unattributed),
+            Section("How exact this is", accuracy_overview(summary) if summary.has_device else ()),
+            Section("Findings", (FindingList(merged_findings(summary)),)),
+            Section("What to change", advice),
+        ),
+    )
 
 
 def _body(
@@ -289,45 +283,33 @@ def _body(
 ) -> tuple[Section, ...]:
     operators = top_operators(summary, top)
     detailed = [operator for operator in operators if rank_ns(summary, operator) > 0]
-    details = tuple(operator_section(summary, operator) for operator in detailed)
-    sections = [
-        Section("Overview", overview_blocks(summary, benchmark, batch_size)),
+    findings = merged_findings(summary)
+    time = time_blocks(summary)
+    hint = recording_hint(summary) if time else None
+    advised = summary.advice is not None and summary.has_device
+    shown = sections(
+        Section("Overview", _overview_blocks(summary, benchmark, batch_size)),
         Section("Categories", (_category_bars(summary),)),
         Section(
             f"Top {len(detailed)} operators in detail" if detailed else "Top operators in detail",
             (ranking_paragraph(summary), operator_table(summary, operators)),
-            details,
+            tuple(operator_section(summary, operator) for operator in detailed),
         ),
-        *_limit_sections(summary, top),
+        Section("How far from the limit", efficiency_blocks(summary, top)),
+        Section("Where the GPU waits", (*time, *([hint] if hint else []))),
+        *program_sections(summary, top),
+        Section("What to change", advice_notes(summary), advice_sections(summary)) if advised else None,
         Section("Kernels", _kernel_blocks(summary, None if top is None else max(top, 10))),
         Section("Unattributed time", _unattributed_blocks(summary)),
-        Section("Findings", (_finding_block(summary),)),
-        *_accuracy_sections(summary),
-    ]
-    return tuple(_numbered(section, number) for number, section in enumerate(sections, 2))
+        Section("Findings", (FindingList(findings) if findings else Paragraph("None."),)),
+        Section("How exact this is", accuracy_blocks(summary) if summary.has_device else ()),
+    )
+    return tuple(_numbered(section, rank) for rank, section in enumerate(shown, 2))
 
 
-def _numbered(section: Section, number: int) -> Section:
-    below = (replace(one, number=f"{number}.{rank}") for rank, one in enumerate(section.sections, 1))
-    return replace(section, number=str(number), sections=tuple(below))
-
-
-def _limit_sections(summary: Summary, top: int | None) -> Iterator[Section]:
-    """Distance from the limit, waiting and advice: what needs a device."""
-    if has_efficiency(summary):
-        yield Section("How far from the limit", efficiency_blocks(summary, top))
-    hint = recording_hint(summary)
-    if has_timeline(summary):
-        yield Section("Where the GPU waits", (*time_blocks(summary), *([hint] if hint else [])))
-    yield from program_sections(summary, top)
-    if summary.advice is not None and summary.has_device:
-        yield Section("What to change", advice_notes(summary), advice_sections(summary))
-
-
-def _accuracy_sections(summary: Summary) -> tuple[Section, ...]:
-    if summary.accuracy is None or not summary.has_device:
-        return ()
-    return (Section("How exact this is", accuracy_blocks(summary)),)
+def _numbered(section: Section, rank: int) -> Section:
+    below = (replace(one, number=f"{rank}.{index}") for index, one in enumerate(section.sections, 1))
+    return replace(section, number=str(rank), sections=tuple(below))
 
 
 def _category_bars(summary: Summary) -> BarList:
@@ -394,11 +376,6 @@ def _conservation(summary: Summary) -> Paragraph:
     return Paragraph(
         (f"{text} ", Strong(f"fails by {difference_ns:,} ns."), " The figures above are not reliable.")
     )
-
-
-def _finding_block(summary: Summary) -> Block:
-    findings = merged_findings(summary)
-    return FindingList(findings) if findings else Paragraph("None.")
 
 
 def _source_title(summary: Summary) -> str:

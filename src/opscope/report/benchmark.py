@@ -51,6 +51,7 @@ from opscope.report.document import (
     joined,
     number,
     plain,
+    sections,
     table,
     words,
 )
@@ -71,19 +72,13 @@ from opscope.units import (
 
 __all__ = [
     "benchmark_document",
-    "benchmark_sections",
     "benchmark_table",
     "benchmark_title",
-    "ceiling_cell",
     "ceiling_text",
     "code_json",
     "code_sections",
-    "condition_facts",
-    "further_findings",
-    "interval_text",
     "kernel_use_section",
     "median_cell",
-    "not_measured",
     "rate_cell",
     "ratio_text",
     "suite_list_document",
@@ -176,7 +171,7 @@ def rate_cell(row: BenchmarkRow) -> str:
     return format_byte_rate(row.bytes_per_s)
 
 
-def ceiling_cell(row: BenchmarkRow, *, is_named: bool) -> str:
+def _ceiling_cell(row: BenchmarkRow, *, is_named: bool) -> str:
     """`97 %`, with the ceiling's name where rows have different ones."""
     if row.ceiling_fraction is None:
         return UNKNOWN
@@ -190,7 +185,7 @@ def ceiling_text(ceiling: Ceiling) -> str:
     return f"{ceiling.name} {rate}" + (f" ({ceiling.how})" if ceiling.how else "")
 
 
-def interval_text(interval: Interval) -> str:
+def _interval_text(interval: Interval) -> str:
     """`1.60–1.62`."""
     low, high = interval
     return f"{low:.3g}–{high:.3g}"
@@ -215,22 +210,18 @@ def benchmark_document(result: BenchmarkResult, *, extra: Sequence[Section] = ()
         result: What was measured.
         extra: Further sections, put before the findings: kernels, generated code.
     """
-    *sections, findings = benchmark_sections(result)
-    parts = [section for section in (*sections, *extra, findings) if section is not None]
-    return Document(benchmark_title(result), (condition_facts(result),), tuple(parts))
+    *before, findings = _benchmark_sections(result)
+    return Document(benchmark_title(result), (_condition_facts(result),), sections(*before, *extra, findings))
 
 
-def benchmark_sections(result: BenchmarkResult) -> tuple[Section | None, ...]:
-    """Table, explanations, what was not measured, findings; None for each that has nothing to say."""
+def _benchmark_sections(result: BenchmarkResult) -> tuple[Section, Section, Section, Section]:
+    """Table, explanations, what was not measured, findings; the latter three may be empty."""
     fastest = _fastest(result)
-    said = explanations(result)
-    left = not_measured(result)
-    findings = further_findings(result)
     return (
         Section("", (benchmark_table(result), *([Paragraph(fastest)] if fastest else []))),
-        Section("Why", (BulletList(said),)) if said else None,
-        Section("Not measured", (BulletList(left),)) if left else None,
-        Section("Findings", (FindingList(findings),)) if findings else None,
+        Section("Why", (BulletList(explanations(result)),)),
+        Section("Not measured", (BulletList(_not_measured(result)),)),
+        Section("Findings", (FindingList(_further_findings(result)),)),
     )
 
 
@@ -239,7 +230,7 @@ def benchmark_title(result: BenchmarkResult) -> str:
     return problem_title(result.suite, result.shape, result.dtype, parameters=result.parameters)
 
 
-def condition_facts(result: BenchmarkResult) -> FactList:
+def _condition_facts(result: BenchmarkResult) -> FactList:
     """What the figures were measured on, by and against."""
     states = [state for state in (result.device_state_before, result.device_state_after) if state is not None]
     return facts(
@@ -323,7 +314,7 @@ def benchmark_table(result: BenchmarkResult) -> Table:
         words("Verdict", lambda row: verdict_cell(row, result.reference)),
         where_known(number("Kernels", "kernels_launched", format_mean_count), "kernels_launched"),
         where_known(number("Rate", rate_cell), "bytes_per_s", "flop_per_s"),
-        where_known(number(share, lambda row: ceiling_cell(row, is_named=len(ceilings) > 1)), "ceiling"),
+        where_known(number(share, lambda row: _ceiling_cell(row, is_named=len(ceilings) > 1)), "ceiling"),
         where_known(number("Memory", "peak_memory_bytes"), "peak_memory_bytes"),
         where_known(number("Error", "max_relative_error", "{:.1e}".format), "max_relative_error"),
     )
@@ -345,12 +336,12 @@ def _fastest(result: BenchmarkResult) -> Text | None:
     interval = best.ratio_interval
     # The interval is of the ratio to the reference; said the other way round, its ends change places.
     known = (
-        "" if interval is None else f" (95 % interval {interval_text((1 / interval[1], 1 / interval[0]))})"
+        "" if interval is None else f" (95 % interval {_interval_text((1 / interval[1], 1 / interval[0]))})"
     )
     return (*parts, " than ", Code(result.reference), f"{known}.")
 
 
-def not_measured(result: BenchmarkResult) -> tuple[Text, ...]:
+def _not_measured(result: BenchmarkResult) -> tuple[Text, ...]:
     """Why rows were not timed, or do not count, and what to do about it; rows of one reason together."""
     by_reason: dict[tuple[Status, str], list[BenchmarkRow]] = {}
     for row in result.rows:
@@ -359,7 +350,7 @@ def not_measured(result: BenchmarkResult) -> tuple[Text, ...]:
     return tuple(_reason(status, reason, rows) for (status, reason), rows in by_reason.items())
 
 
-def further_findings(result: BenchmarkResult) -> tuple[Finding, ...]:
+def _further_findings(result: BenchmarkResult) -> tuple[Finding, ...]:
     """The findings without those that only repeat why an implementation was not measured."""
     said = {row.name for row in result.rows if row.status is not Status.OK}
     return tuple(finding for finding in result.findings if finding.evidence.get("implementation") not in said)
@@ -456,15 +447,14 @@ def sweep_benchmark_document(sweep: BenchmarkSweep, *, extra: Sequence[Sequence[
         sweep: What was measured.
         extra: Further sections of each point: kernels, generated code.
     """
-    sections: list[Section] = []
-    for name in dict.fromkeys(point.suite for point in sweep.points):
-        points = [point for point in sweep.points if point.suite == name]
-        sections += _suite_sections(sweep, points)
+    suites: dict[str, list[BenchmarkResult]] = {}
+    for point in sweep.points:
+        suites.setdefault(point.suite, []).append(point)
+    shown = [section for points in suites.values() for section in _suite_sections(sweep, points)]
     for point, further in zip(sweep.points, extra, strict=False):
-        sections += [replace(each, title=f"{each.title}: {point_label(sweep, point)}") for each in further]
-    if sweep.failures:
-        sections.append(Section("Points without a result", (BulletList(sweep.failures),)))
-    return Document(sweep.suite, (_facts(sweep),), tuple(sections))
+        shown += [replace(each, title=f"{each.title}: {point_label(sweep, point)}") for each in further]
+    failed = Section("Points without a result", (BulletList(sweep.failures),))
+    return Document(sweep.suite, (_facts(sweep),), sections(*shown, failed))
 
 
 def point_label(sweep: BenchmarkSweep, point: BenchmarkResult) -> str:
@@ -475,7 +465,7 @@ def point_label(sweep: BenchmarkSweep, point: BenchmarkResult) -> str:
 
 def _facts(sweep: BenchmarkSweep) -> FactList:
     swept = [f"{name}: {', '.join(map(str, values))}" for name, values in sweep.parameters.items()]
-    conditions = condition_facts(sweep.points[0]).facts if sweep.points else ()
+    conditions = _condition_facts(sweep.points[0]).facts if sweep.points else ()
     return facts(
         ("Swept", "; ".join(swept)),
         *(fact for fact in conditions if fact[0] in _COMMON_FACTS),
@@ -484,21 +474,16 @@ def _facts(sweep: BenchmarkSweep) -> FactList:
     )
 
 
-def _suite_sections(sweep: BenchmarkSweep, points: Sequence[BenchmarkResult]) -> Iterator[Section]:
+def _suite_sections(sweep: BenchmarkSweep, points: Sequence[BenchmarkResult]) -> tuple[Section, ...]:
     if len(points) == 1:
-        first, *others = benchmark_sections(points[0])
-        assert first is not None
-        yield replace(first, title=benchmark_title(points[0]))
-        yield from (section for section in others if section is not None)
-        return
+        first, *others = _benchmark_sections(points[0])
+        return sections(replace(first, title=benchmark_title(points[0])), *others)
     swept = [name for name in sweep.parameters if name in points[0].parameters]
-    yield Section(f"Scaling of {points[0].suite}", tuple(_tables(points, swept)))
-    reasons = _reasons(sweep, points)
-    if reasons:
-        yield Section("Not measured", (BulletList(reasons),))
-    findings = _findings(sweep, points)
-    if findings:
-        yield Section("Findings", (FindingList(findings),))
+    return sections(
+        Section(f"Scaling of {points[0].suite}", tuple(_tables(points, swept))),
+        Section("Not measured", (BulletList(_reasons(sweep, points)),)),
+        Section("Findings", (FindingList(_findings(sweep, points)),)),
+    )
 
 
 def _tables(points: Sequence[BenchmarkResult], swept: Sequence[str]) -> Iterator[Block]:
@@ -562,7 +547,7 @@ def _reasons(sweep: BenchmarkSweep, points: Sequence[BenchmarkResult]) -> tuple[
     """What was not measured and why; what holds for every point is said once."""
     at: dict[str, tuple[Text, list[str]]] = {}
     for point in points:
-        for text in not_measured(point):
+        for text in _not_measured(point):
             at.setdefault(plain(text), (text, []))[1].append(point_label(sweep, point))
     return tuple(_at_points(text, labels, len(points)) for text, labels in at.values())
 
@@ -578,7 +563,7 @@ def _findings(sweep: BenchmarkSweep, points: Sequence[BenchmarkResult]) -> tuple
     """Each kind of finding once for each implementation, where it came first, and where it came again."""
     found: dict[tuple[str, str | None], tuple[Finding, list[str]]] = {}
     for point in points:
-        for finding in further_findings(point):
+        for finding in _further_findings(point):
             key = (finding.code, finding.evidence.get("implementation"))
             found.setdefault(key, (finding, []))[1].append(point_label(sweep, point))
     return tuple(_at_labels(finding, labels) for finding, labels in found.values())

@@ -54,6 +54,7 @@ from opscope.report.document import (
     joined,
     number,
     numeric,
+    sections,
     table,
     words,
 )
@@ -66,7 +67,6 @@ __all__ = [
     "comparison_document",
     "count_text",
     "difference_text",
-    "interval_text",
     "measured_text",
     "ratio_cell",
     "ratio_words",
@@ -108,7 +108,7 @@ def ratio_cell(time: TimeChange, presence: Presence) -> Text:
     return Strong(words) if time.verdict in {Verdict.FASTER, Verdict.SLOWER} else words
 
 
-def interval_text(time: TimeChange) -> str:
+def _interval_text(time: TimeChange) -> str:
     """` [0.98, 1.02]`; empty without an interval."""
     if time.ratio_interval is None:
         return ""
@@ -140,16 +140,21 @@ _RELEVANT_FRACTION = 0.02
 
 def session_comparison_document(comparison: SessionComparison, *, top: int | None = 20) -> Document:
     """The report; of its `top` operators (every one for None)."""
-    sections = [
-        Section("Before reading on", (FindingList(comparison.findings),)) if comparison.findings else None,
-        Section("Operators by difference", _operator_blocks(comparison, top)),
-        _reasons(comparison, top),
-        _categories(comparison),
-        _unattributed(comparison),
-        Section("Accounting", (_accounting(comparison),)),
-    ]
-    shown = tuple(section for section in sections if section is not None)
-    return Document("Comparison of two recordings", (_facts(comparison),), shown)
+    return Document(
+        "Comparison of two recordings",
+        (_facts(comparison),),
+        sections(
+            Section("Before reading on", (FindingList(comparison.findings),)),
+            Section("Operators by difference", _operator_blocks(comparison, top)),
+            Section("Which kernels", sections=_reasons(comparison, top)),
+            _categories(comparison),
+            _unattributed(comparison),
+            Section(
+                "Accounting",
+                (BulletList((_account(comparison, "reference"), _account(comparison, "candidate"))),),
+            ),
+        ),
+    )
 
 
 def _facts(comparison: SessionComparison) -> FactList:
@@ -193,7 +198,7 @@ def _recorded(comparison: SessionComparison) -> str:
 def _headline(time: TimeChange) -> str:
     return (
         f"{format_duration(time.reference_ns)} → {format_duration(time.candidate_ns)} "
-        f"({difference_text(time.difference_ns)}, {ratio_words(time)}{interval_text(time)})"
+        f"({difference_text(time.difference_ns)}, {ratio_words(time)}{_interval_text(time)})"
     )
 
 
@@ -282,12 +287,11 @@ def _rest(comparison: SessionComparison, shown: Sequence[OperatorChange]) -> Par
     return Paragraph(" ".join(parts))
 
 
-def _reasons(comparison: SessionComparison, top: int | None) -> Section | None:
+def _reasons(comparison: SessionComparison, top: int | None) -> tuple[Section, ...]:
     """Per operator that changed, the kernels that made it so."""
     limit = None if top is None else min(top, _EXPLAINED_OPERATORS)
     explained = [row for row in comparison.operators if row.time.difference_ns and _is_telling(row)]
-    sections = tuple(Section(row.name, _reason_blocks(comparison, row, top)) for row in explained[:limit])
-    return Section("Which kernels", sections=sections) if sections else None
+    return tuple(Section(row.name, _reason_blocks(comparison, row, top)) for row in explained[:limit])
 
 
 def _is_telling(row: OperatorChange) -> bool:
@@ -332,7 +336,7 @@ def _shown_kernels(row: OperatorChange, top: int | None) -> list[KernelChange]:
 def kernel_change_table(comparison: SessionComparison, kernels: Iterable[KernelChange]) -> Table:
     """One row per kernel; two for one that was replaced, old above new."""
     titles = ("Reference", "Candidate", "Difference", "Ratio", "Launches")
-    rows = [cells for kernel in kernels for cells in _kernel_rows(comparison, kernel)]
+    rows = (cells for kernel in kernels for cells in _kernel_rows(comparison, kernel))
     return Table((Column("Kernel"), *map(numeric, titles)), tuple(rows))
 
 
@@ -402,10 +406,6 @@ def _largest(kernels: Iterable[KernelChange]) -> list[KernelChange]:
     return sorted(changed, key=lambda kernel: -abs(kernel.time.difference_ns))[:_KERNELS_EACH]
 
 
-def _accounting(comparison: SessionComparison) -> BulletList:
-    return BulletList((_account(comparison, "reference"), _account(comparison, "candidate")))
-
-
 def _account(comparison: SessionComparison, name: str) -> Text:
     side: SessionSide = getattr(comparison, name)
     operators_ns = _sum(getattr(row, name) for row in comparison.operators)
@@ -428,16 +428,18 @@ def _sum(uses: Iterable[object]) -> int:
 
 def benchmark_comparison_document(comparison: BenchmarkComparison, *, top: int | None = 20) -> Document:
     """The report; `top` rows of each problem (every one for None)."""
-    sections = [
-        Section("Before reading on", (FindingList(comparison.findings),)) if comparison.findings else None,
-        *(_point_section(change, comparison, top) for change in comparison.points),
-        _unmatched(comparison),
-    ]
-    shown = tuple(section for section in sections if section is not None)
-    return Document("Comparison of benchmarks", (_benchmark_comparison_facts(comparison),), shown)
+    return Document(
+        "Comparison of benchmarks",
+        (_benchmark_facts(comparison),),
+        sections(
+            Section("Before reading on", (FindingList(comparison.findings),)),
+            *(_point_section(change, comparison, top) for change in comparison.points),
+            Section("Without a counterpart", (_unmatched(comparison),)),
+        ),
+    )
 
 
-def _benchmark_comparison_facts(comparison: BenchmarkComparison) -> FactList:
+def _benchmark_facts(comparison: BenchmarkComparison) -> FactList:
     environments = (comparison.reference_environment, comparison.candidate_environment)
     told = [_environment(environment) for environment in environments]
     measured = [("Measured on", told[0])] if told[0] == told[1] else [
@@ -537,16 +539,13 @@ def _relative(row: BenchmarkRowChange, comparison: BenchmarkComparison) -> str:
     )
 
 
-def _unmatched(comparison: BenchmarkComparison) -> Section | None:
-    points = [
-        f"{_point_title(point)}: only in the {side}"
-        for side, listed in (
-            ("reference", comparison.only_in_reference),
-            ("candidate", comparison.only_in_candidate),
+def _unmatched(comparison: BenchmarkComparison) -> BulletList:
+    sides = {"reference": comparison.only_in_reference, "candidate": comparison.only_in_candidate}
+    return BulletList(
+        tuple(
+            f"{_point_title(point)}: only in the {side}" for side, points in sides.items() for point in points
         )
-        for point in listed
-    ]
-    return Section("Without a counterpart", (BulletList(tuple(points)),)) if points else None
+    )
 
 
 COMPARISON_SCHEMA_VERSION = 1

@@ -39,18 +39,15 @@ from opscope.units import (
 )
 
 __all__ = [
-    "TYPE_TITLES",
     "device_details_document",
     "device_list_document",
     "devices_json",
-    "measured_blocks",
     "measured_document",
     "measured_json",
-    "measured_of",
 ]
 
 
-TYPE_TITLES = {
+_TYPE_TITLES = {
     DataType.FP64: "fp64",
     DataType.FP64_TENSOR: "fp64, tensor cores",
     DataType.FP32: "fp32",
@@ -85,18 +82,18 @@ def measured_document(measured: MeasuredLimits, spec: DeviceSpec | None) -> Docu
     said: list[tuple[str, str]] = [(one.name, one.how) for one in measured.rates]
     said += [(one.name, one.how) for one in measured.times]
     how = FactList(tuple((_title(name, measured), text) for name, text in said))
-    blocks = (*measured_blocks(measured, spec), Paragraph(_EXPLANATION))
+    blocks = (*_measured_blocks(measured, spec), Paragraph(_EXPLANATION))
     return Document("", sections=(Section(measured.device, blocks), Section("How", (how,))))
 
 
-def measured_of(device: DeviceSpec, measured: Mapping[str, MeasuredLimits]) -> Iterator[MeasuredLimits]:
+def _measured_of(device: DeviceSpec, measured: Mapping[str, MeasuredLimits]) -> Iterator[MeasuredLimits]:
     """The measurements of a device and of slices of it, among those by name."""
     for name, one in measured.items():
         if name == device.name or name.startswith(f"{device.name} MIG "):
             yield one
 
 
-def measured_blocks(measured: MeasuredLimits, spec: DeviceSpec | None) -> tuple[Block, ...]:
+def _measured_blocks(measured: MeasuredLimits, spec: DeviceSpec | None) -> tuple[Block, ...]:
     """Rates and durations as tables, what is missing and why, and what it was measured with."""
     blocks: list[Block] = [_rate_table(measured, spec)]
     if measured.times:
@@ -159,7 +156,7 @@ def _circumstances(measured: MeasuredLimits) -> str:
 def _title(name: str, measured: MeasuredLimits) -> str:
     data_type = measured_type(name, measured.compute_capability)
     if data_type is not None:
-        return f"Product of {TYPE_TITLES[data_type]}"
+        return f"Product of {_TYPE_TITLES[data_type]}"
     return _TITLES.get(name, name)
 
 
@@ -230,7 +227,7 @@ def device_details_document(
     sections = []
     for one in devices:
         sections.append(_device_section(one))
-        sections += [_measured_section(one, its) for its in measured_of(one, measured or {})]
+        sections += [_measured_section(one, its) for its in _measured_of(one, measured or {})]
     sections += [_architecture_section(one) for one in architectures]
     return Document("", sections=tuple(sections))
 
@@ -248,7 +245,7 @@ def _measured_section(device: DeviceSpec, measured: MeasuredLimits) -> Section:
     """What was measured; nothing published holds for a slice."""
     is_slice = is_partition(measured.device)
     title = measured.device if is_slice else device.name
-    return Section(f"Measured: {title}", measured_blocks(measured, None if is_slice else device))
+    return Section(f"Measured: {title}", _measured_blocks(measured, None if is_slice else device))
 
 
 def _device_facts(device: DeviceSpec) -> Iterator[tuple[str, Text]]:
@@ -285,7 +282,7 @@ def _device_facts(device: DeviceSpec) -> Iterator[tuple[str, Text]]:
 def _peak_table(device: DeviceSpec) -> Table:
     return table(
         device.peaks,
-        words("Dense peak", lambda peak: TYPE_TITLES[peak.data_type]),
+        words("Dense peak", lambda peak: _TYPE_TITLES[peak.data_type]),
         number("Rate", _rate),
         words("Known from", lambda peak: _origin(peak, device)),
     )
@@ -378,7 +375,7 @@ def devices_json(
     def of_device(device: DeviceSpec) -> list[dict[str, Any]]:
         return [
             measured_json(one, None if is_partition(one.device) else device)
-            for one in measured_of(device, measured or {})
+            for one in _measured_of(device, measured or {})
         ]
 
     keys = {

@@ -17,6 +17,7 @@ from opscope.report.document import (
     Section,
     Strong,
     Text,
+    sections,
 )
 from opscope.report.json_encoding import Keys
 from opscope.toolchain.doctor.checks.outcome import Verdict
@@ -31,19 +32,19 @@ __all__ = ["DOCTOR_SCHEMA_VERSION", "doctor_document", "doctor_json"]
 _gib = partial(format_binary, unit="GiB")
 _SHOWN_GIT = 10
 _SHOWN_DEVICES = 8
-_GRAVEST_FIRST = (Verdict.PROBLEM, Verdict.WARNING, Verdict.UNKNOWN)
+_MOST_SEVERE_FIRST = (Verdict.PROBLEM, Verdict.WARNING, Verdict.UNKNOWN)
 _COUNTED = (Verdict.OK, Verdict.NOT_APPLICABLE)
 
 
 def doctor_document(diagnosis: Diagnosis) -> Document:
     """The facts in a panel, then the checks that need attention, then the names of the others."""
-    sections = []
-    bullets = tuple(_bullet(one) for verdict in _GRAVEST_FIRST for one in _of(diagnosis, verdict))
-    if bullets:
-        sections.append(Section("Findings", (BulletList(bullets),)))
-    sections.append(Section("Checks", tuple(_named(diagnosis))))
-    facts = tuple(_facts(diagnosis.facts))
-    return Document(_title(diagnosis), (FactList(facts),), tuple(sections))
+    bullets = (_bullet(one) for verdict in _MOST_SEVERE_FIRST for one in _of(diagnosis, verdict))
+    checks = Section("Checks", tuple(_named(diagnosis)))
+    return Document(
+        _title(diagnosis),
+        (FactList(tuple(_facts(diagnosis.facts))),),
+        (*sections(Section("Findings", (BulletList(tuple(bullets)),))), checks),
+    )
 
 
 def _title(diagnosis: Diagnosis) -> str:

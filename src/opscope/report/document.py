@@ -8,7 +8,7 @@ column: its heading and the attribute it shows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from operator import attrgetter
@@ -44,6 +44,7 @@ __all__ = [
     "number",
     "numeric",
     "plain",
+    "sections",
     "table",
     "words",
 ]
@@ -178,14 +179,6 @@ class Document:
     blocks: tuple[Block, ...] = ()
     sections: tuple[Section, ...] = ()
 
-    def walk(self) -> Iterator[Section]:
-        """Every section in reading order."""
-        stack = list(reversed(self.sections))
-        while stack:
-            section = stack.pop()
-            yield section
-            stack.extend(reversed(section.sections))
-
 
 def inlines(text: Text) -> tuple[Inline, ...]:
     """A text as the sequence of its parts."""
@@ -212,6 +205,16 @@ def joined(parts: Iterable[Inline], *, last: str = ", ", most: int | None = None
 def named(name: str | None, unknown: str = UNKNOWN) -> Text:
     """A name as code; `unknown` for None."""
     return unknown if name is None else Code(name)
+
+
+def sections(*given: Section | None) -> tuple[Section, ...]:
+    """Those that have anything to say: None, and lists without a member, have not."""
+    return tuple(one for one in given if one is not None and (one.sections or any(map(_says, one.blocks))))
+
+
+def _says(block: Block) -> bool:
+    members = {BulletList: "items", FindingList: "findings", FactList: "facts"}.get(type(block))
+    return members is None or bool(getattr(block, members))
 
 
 def facts(*pairs: tuple[str, Text | None]) -> FactList:

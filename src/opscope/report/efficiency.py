@@ -89,7 +89,9 @@ def has_efficiency(summary: Summary) -> bool:
 
 
 def efficiency_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
-    """Limits, coverage, and the calls that lose most time to the limit."""
+    """Limits, coverage, and the calls that lose most time to the limit; nothing where no cost is known."""
+    if not has_efficiency(summary):
+        return ()
     efficiency = summary.efficiency
     blocks: list[Block] = [Paragraph(_limits_text(summary)), Paragraph(_coverage_text(efficiency))]
     if efficiency.limits is not None:

@@ -51,7 +51,6 @@ from opscope.units import (
 )
 
 __all__ = [
-    "FOLDER_CAPTION",
     "SourceReader",
     "explanation_document",
     "file_functions",
@@ -60,7 +59,7 @@ __all__ = [
 
 
 _NATIVE = "aten/src/ATen/native/"
-FOLDER_CAPTION: Text = (Code(_NATIVE), " is left out before the files.")
+_FOLDER_CAPTION: Text = (Code(_NATIVE), " is left out before the files.")
 _SHOWN_NAMES = 3
 
 
@@ -96,7 +95,7 @@ def operator_functions(
         number("Overloads", lambda row: str(row[0])),
         words("Function", lambda row: Code(row[1].cuda_function) if row[1].cuda_function else UNKNOWN),
         *_place_fields("Defined in", lambda row: row[1].location),
-        caption=FOLDER_CAPTION,
+        caption=_FOLDER_CAPTION,
     )
     return shown, len(names)
 
@@ -135,7 +134,7 @@ def file_functions(
         words(
             "Serves", lambda place: joined(map(Code, map(_overload_name, served[place])), most=_SHOWN_NAMES)
         ),
-        caption=FOLDER_CAPTION,
+        caption=_FOLDER_CAPTION,
     )
     return shown, len(places)
 
@@ -153,7 +152,7 @@ def _place_fields(title: str, place: Callable[[Any], SourceLocation | None]) -> 
 
 
 def below_folder(path: str) -> str:
-    """The path as tables under `FOLDER_CAPTION` show it."""
+    """The path as tables under `_FOLDER_CAPTION` show it."""
     return path.removeprefix(_NATIVE)
 
 
@@ -376,7 +375,7 @@ def _kernel_table_sections(explanation: Explanation) -> list[Section]:
         number("Time", lambda row: format_duration(row[1].total.total_ns)),
         number("Share", lambda row: format_fraction(row[1].total.fraction)),
         words("Comes from", lambda row: _places(row[1])),
-        caption=FOLDER_CAPTION if is_shortened else None,
+        caption=_FOLDER_CAPTION if is_shortened else None,
     )
     return [Section("On the GPU", (kernels, *_rest(len(explanation.kernels))))]
 

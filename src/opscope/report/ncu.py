@@ -27,6 +27,7 @@ from opscope.report.document import (
     Text,
     identifier,
     number,
+    sections,
     table,
     words,
 )
@@ -54,15 +55,17 @@ def ncu_document(analysis: CounterAnalysis, *, top: int | None = 10) -> Document
     """
     ranked = sorted(analysis.kernels, key=lambda kernel: -(kernel.counters.duration_ns or 0))
     shown = ranked[:top]
-    sections = [
-        Section("Kernels", tuple(_kernel_blocks(analysis, shown))),
-        *([Section("What to change", (FindingList(analysis.findings),))] if analysis.findings else []),
-        Section("Each kernel", sections=tuple(_details(kernel, analysis) for kernel in shown)),
-    ]
-    missing = _missing(analysis)
-    if missing:
-        sections.append(Section("Not collected", missing))
-    return Document("Hardware counters", (_opening(analysis),), tuple(sections))
+    each = Section("Each kernel", sections=tuple(_details(kernel, analysis) for kernel in shown))
+    return Document(
+        "Hardware counters",
+        (_opening(analysis),),
+        sections(
+            Section("Kernels", tuple(_kernel_blocks(analysis, shown))),
+            Section("What to change", (FindingList(analysis.findings),)),
+            each,
+            Section("Not collected", _missing(analysis)),
+        ),
+    )
 
 
 def _opening(analysis: CounterAnalysis) -> FactList:

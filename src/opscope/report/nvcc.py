@@ -27,6 +27,7 @@ from opscope.report.document import (
     facts,
     identifier,
     number,
+    sections,
     table,
     words,
 )
@@ -59,13 +60,12 @@ def nvcc_document(compiled: CompiledFile, command: Sequence[str], codes: Sequenc
         command: Of nvcc, which makes the same.
         codes: Texts to show in full.
     """
-    sections = [Section("Kernels", tuple(_kernels(compiled)))]
-    if compiled.findings:
-        sections.append(Section("Findings", (FindingList(compiled.findings),)))
-    sections += [
-        Section(f"{one.function}, {one.target}", (CodeBlock(one.text, one.language),)) for one in codes
-    ]
-    return Document(compiled.compilation.request.source.name, (_opening(compiled, command),), tuple(sections))
+    shown = sections(
+        Section("Kernels", tuple(_kernels(compiled))),
+        Section("Findings", (FindingList(compiled.findings),)),
+        *(Section(f"{one.function}, {one.target}", (CodeBlock(one.text, one.language),)) for one in codes),
+    )
+    return Document(compiled.compilation.request.source.name, (_opening(compiled, command),), shown)
 
 
 def _opening(compiled: CompiledFile, command: Sequence[str]) -> FactList:

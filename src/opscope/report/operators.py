@@ -42,7 +42,6 @@ __all__ = [
     "ranked_findings",
     "ranked_operators",
     "ranking_paragraph",
-    "report_findings",
     "top_operators",
 ]
 
@@ -77,8 +76,8 @@ def rank_fraction(summary: Summary, operator: OperatorTotal) -> float | None:
     return rank_ns(summary, operator) / whole_ns if whole_ns else None
 
 
-def report_findings(summary: Summary) -> tuple[Finding, ...]:
-    """The Session's findings, gravest first, one of which says so when figures are CPU time."""
+def _report_findings(summary: Summary) -> tuple[Finding, ...]:
+    """The Session's findings, most severe first, one of which says so when figures are CPU time."""
     findings = list(summary.findings)
     if not summary.has_device and all(finding.code != _NO_DEVICE_CODE for finding in findings):
         findings.append(_cpu_ranking())
@@ -87,7 +86,7 @@ def report_findings(summary: Summary) -> tuple[Finding, ...]:
 
 def ranked_findings(summary: Summary) -> tuple[Finding, ...]:
     """All there is to say: what to change, the largest gain first, then what qualifies the data."""
-    return (*(summary.advice or ()), *report_findings(summary))
+    return (*(summary.advice or ()), *_report_findings(summary))
 
 
 def merged_findings(summary: Summary) -> tuple[Finding, ...]:
@@ -96,7 +95,7 @@ def merged_findings(summary: Summary) -> tuple[Finding, ...]:
     Messages that differ in their figures alone become one with ranges of them.
     """
     groups: dict[tuple[str, str], list[Finding]] = {}
-    for finding in report_findings(summary):
+    for finding in _report_findings(summary):
         groups.setdefault((finding.code, _FIGURE.sub("#", finding.message)), []).append(finding)
     return tuple(_merged(part, summary) for group in groups.values() for part in _parts(group))
 

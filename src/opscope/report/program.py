@@ -19,12 +19,13 @@ from opscope.report.document import (
     Text,
     identifier,
     number,
+    sections,
     table,
     words,
 )
 from opscope.units import format_duration, format_share
 
-__all__ = ["has_program", "line_blocks", "module_blocks", "program_sections", "recording_hint"]
+__all__ = ["module_blocks", "program_sections", "recording_hint"]
 
 
 _INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
@@ -45,11 +46,6 @@ class _Part:
     total: ModuleTotal
 
 
-def has_program(summary: Summary) -> bool:
-    """Whether any device time is known by module or by line."""
-    return bool(summary.program.module_ns or summary.program.line_ns)
-
-
 def program_sections(summary: Summary, top: int | None) -> tuple[Section, ...]:
     """`By module` and `By source line`, each where it was recorded.
 
@@ -57,12 +53,11 @@ def program_sections(summary: Summary, top: int | None) -> tuple[Section, ...]:
         summary: Of the recording.
         top: Lines to list, and half the number of rows of modules; all for None.
     """
-    sections = []
-    if summary.program.module_ns:
-        sections.append(Section("By module", module_blocks(summary, top)))
-    if summary.program.line_ns:
-        sections.append(Section("By source line", line_blocks(summary, top)))
-    return tuple(sections)
+    program = summary.program
+    return sections(
+        Section("By module", module_blocks(summary, top)) if program.module_ns else None,
+        Section("By source line", _line_blocks(summary, top)) if program.line_ns else None,
+    )
 
 
 def recording_hint(summary: Summary) -> Paragraph | None:
@@ -151,7 +146,7 @@ def _tree_order(parts: list[_Part]) -> list[_Part]:
     return sorted(parts, key=lambda part: [rank[part.key[: length + 1]] for length in range(len(part.key))])
 
 
-def line_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
+def _line_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
     """The lines of the program with the most device time."""
     lines = summary.program.lines
     shown = lines[:top]

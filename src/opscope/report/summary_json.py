@@ -37,7 +37,6 @@ __all__ = [
     "STATS_SCHEMA_VERSION",
     "analysis_document",
     "explanation_json",
-    "latency_record",
     "stats_document",
 ]
 
@@ -294,7 +293,7 @@ def stats_document(
         "cost_coverage": summary.efficiency.coverage,
         "time_partition": summary.timeline.partitions,
         "accuracy": summary.accuracy,
-        "benchmark": None if benchmark is None else latency_record(benchmark, config.get("batch_size")),
+        "benchmark": None if benchmark is None else _latency_record(benchmark, config.get("batch_size")),
         "findings": ranked_findings(summary),
     }
     return {
@@ -304,7 +303,7 @@ def stats_document(
     }
 
 
-def latency_record(benchmark: Latency, batch_size: int | None) -> dict[str, Any]:
+def _latency_record(benchmark: Latency, batch_size: int | None) -> dict[str, Any]:
     """A latency with all its samples; throughput is null without a batch size."""
     throughput = batch_size * NS_PER_S / benchmark.median_ns if batch_size and benchmark.median_ns else None
     return {

@@ -21,6 +21,7 @@ from opscope.report.document import (
     Text,
     named,
     number,
+    sections,
     table,
     words,
 )
@@ -96,8 +97,8 @@ def sweep_report(entries: Sequence[SweepEntry], *, title: str = "Profiling summa
         words("Top operator", _top_cell),
     )
     failures = tuple((Code(entry.label), f": {entry.error}") for entry in entries if entry.error is not None)
-    sections = (Section("Failed configurations", (BulletList(failures),)),) if failures else ()
-    return Document(_title(title, records), (configurations,), sections)
+    failed = Section("Failed configurations", (BulletList(failures),))
+    return Document(_title(title, records), (configurations,), sections(failed))
 
 
 def _top_cell(record: Mapping[str, Any]) -> Text:

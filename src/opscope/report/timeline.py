@@ -41,21 +41,18 @@ from opscope.units import (
     format_share,
 )
 
-__all__ = ["has_timeline", "time_blocks"]
+__all__ = ["time_blocks"]
 
 
 _GAP_ROWS = 5
 _WAIT_ROWS = 5
 
 
-def has_timeline(summary: Summary) -> bool:
-    """Whether any device's span is known."""
-    return bool(summary.timeline.partitions)
-
-
 def time_blocks(summary: Summary) -> tuple[Block, ...]:
-    """Partitions, causes, waits, gaps, queue and steps."""
+    """Partitions, causes, waits, gaps, queue and steps; nothing where no device's span is known."""
     timeline = summary.timeline
+    if not timeline.partitions:
+        return ()
     blocks: list[Block] = [_partition_table(timeline.partitions)]
     causes = _cause_table(timeline.partitions)
     if causes is not None:

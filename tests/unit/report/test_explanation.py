@@ -12,10 +12,12 @@ from rich.console import Console
 
 import opscope
 from opscope.analysis.explanation import Explanation, explain
+from opscope.analysis.provenance import NativeFunctionUse
+from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.model.session import Session
-from opscope.report.document import Document, FactList, Section, Table, plain
-from opscope.report.explanation import explanation_document
+from opscope.report.document import Document, FactList, Link, Section, Table, plain
+from opscope.report.explanation import explanation_document, file_functions, operator_functions
 from opscope.report.json_encoding import to_json
 from opscope.report.markdown import render_markdown
 from opscope.report.summary_json import explanation_json
@@ -32,12 +34,18 @@ def without_a_trace(name: str) -> Explanation:
     return explain(name, torch_version="2.6.0")
 
 
+def walk(sections: tuple[Section, ...]) -> Iterator[Section]:
+    for section in sections:
+        yield section
+        yield from walk(section.sections)
+
+
 def titles(document: Document) -> list[str]:
-    return [section.title for section in document.walk()]
+    return [section.title for section in walk(document.sections)]
 
 
 def section(document: Document, title: str) -> Section:
-    return next(found for found in document.walk() if found.title == title)
+    return next(found for found in walk(document.sections) if found.title == title)
 
 
 def facts(section: Section | Document) -> dict[str, str]:
@@ -47,8 +55,7 @@ def facts(section: Section | Document) -> dict[str, str]:
 
 
 def table(section: Section) -> list[list[str]]:
-    found = next(block for block in section.blocks if isinstance(block, Table))
-    return [[plain(cell) for cell in row] for row in found.rows]
+    return cells(next(block for block in section.blocks if isinstance(block, Table)))
 
 
 def record(explanation: Explanation) -> Any:
@@ -204,3 +211,74 @@ def test_it_fits_any_terminal(example: Session, name: str, width: int) -> None:
     stream = io.StringIO()
     Console(file=stream, width=width).print(render_terminal(explanation_document(explain(name, example))))
     assert max(map(len, stream.getvalue().splitlines())) <= width
+
+
+NATIVE = "aten/src/ATen/native"
+
+
+def native(
+    name: str,
+    overload: str = "",
+    *,
+    file: str | None = None,
+    line: int = 1,
+    stub: SourceLocation | None = None,
+) -> NativeFunctionUse:
+    place = (
+        None
+        if file is None
+        else SourceLocation(file, Grade.EXACT, line, line, Grade.RELEASE_INDEX, "https://x")
+    )
+    return NativeFunctionUse(
+        name=name, overload=overload, kind="native", category="matrix", schema="", overload_grade=None,
+        structured_delegate=None, dispatch_key="CUDA", cuda_function=f"{name[6:]}_cuda", stub=None,
+        tags=("out",) if overload == "out" else (), yaml_line=1, details={}, location=place,
+        stub_location=stub, calls=0, self_device_ns=0,
+    )  # fmt: skip
+
+
+def cells(table: Table) -> list[list[str]]:
+    return [[plain(cell) for cell in row] for row in table.rows]
+
+
+def test_operators_of_a_recording_come_first_and_internal_ones_last() -> None:
+    functions = [
+        native("aten::_int_mm"),
+        native("aten::bmm", file=f"{NATIVE}/cuda/Blas.cpp", line=611),
+        native("aten::addmm", "out"),
+        native("aten::addmm", file="other/Addmm.cpp", line=7),
+        native("aten::mm"),
+    ]
+    table, count = operator_functions(functions, ["aten::mm"], 10)
+    assert count == 4
+    assert cells(table) == [
+        ["aten::mm", "1", "mm_cuda", "–", "–"],
+        ["aten::addmm", "2", "addmm_cuda", "other/Addmm.cpp:7", "release_index"],
+        ["aten::bmm", "1", "bmm_cuda", "cuda/Blas.cpp:611", "release_index"],
+        ["aten::_int_mm", "1", "_int_mm_cuda", "–", "–"],
+    ]
+    assert table.rows[2][3] == Link("cuda/Blas.cpp:611", "https://x")
+
+
+def test_rows_beyond_the_limit_are_counted() -> None:
+    table, count = operator_functions([native(f"aten::f{index}") for index in range(9)], [], 4)
+    assert (len(table.rows), count) == (4, 9)
+
+
+def test_a_file_is_listed_by_line_with_all_that_is_served_there() -> None:
+    kernel = SourceLocation(f"{NATIVE}/cuda/SoftMax.cu", Grade.EXACT, 5, 6, Grade.EXACT)
+    functions = [
+        native("aten::softmax", file=f"{NATIVE}/cuda/SoftMax.cu", line=90),
+        native("aten::softmax", "out", file=f"{NATIVE}/cuda/SoftMax.cu", line=90),
+        native("aten::gelu", file=f"{NATIVE}/Activation.cpp", stub=kernel),
+        native("aten::log", file=f"{NATIVE}/cuda/SoftMax.cu", line=99),
+        *(native(f"aten::f{index}", file="SoftMax.cu", line=3) for index in range(5)),
+    ]
+    table, count = file_functions(functions, "SoftMax.cu", ["aten::log"], 10)
+    assert count == 4
+    assert cells(table) == [
+        ["cuda/SoftMax.cu:99", "release_index", "aten::log"],
+        ["SoftMax.cu:3", "release_index", "aten::f0, aten::f1, aten::f2 and 2 more"],
+        ["cuda/SoftMax.cu:5", "exact", "aten::gelu"],
+        ["cuda/SoftMax.cu:90", "release_index", "aten::softmax, aten::softmax.out"],
+    ]

@@ -10,7 +10,7 @@ from opscope.analysis.program.values import LineKind, LineTotal, ModuleTotal, Pr
 from opscope.analysis.summary import Summary
 from opscope.report.document import Document, Table, plain
 from opscope.report.markdown import render_markdown
-from opscope.report.program import has_program, module_blocks, program_sections, recording_hint
+from opscope.report.program import module_blocks, program_sections, recording_hint
 
 
 def module(path: str, class_name: str, depth: int, total_ns: int, own_ns: int = 0) -> ModuleTotal:
@@ -82,7 +82,6 @@ def test_notes_are_made_only_where_they_apply(program: Summary) -> None:
 
 
 def test_without_either_there_is_no_section_but_a_hint(summary: Summary, cpu_summary: Summary) -> None:
-    assert not has_program(summary)
     assert program_sections(summary, 10) == ()
     hint = recording_hint(summary)
     assert hint is not None

@@ -1,0 +1,297 @@
+"""Every report on a Summary and its JSON: hand-made ones in full, of others the lines that are different.
+
+`--update-golden` writes what is expected, in `expected/`: read the difference before you commit it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opscope._version import __version__
+from opscope.analysis.cost.call_cost import CallCost, CostEvidence, FlopSource
+from opscope.analysis.efficiency import (
+    Bound,
+    CallEfficiency,
+    CostCoverage,
+    Efficiency,
+    Roofline,
+    TensorCoreUse,
+)
+from opscope.analysis.improvement import Improvement, OperatorImprovement, Topic
+from opscope.analysis.summary import Summary
+from opscope.analysis.timeline.values import (
+    HostTime,
+    IdleCause,
+    IdleGap,
+    LaunchLatency,
+    QueueDepth,
+    QueueSeries,
+    StepStatistics,
+    Timeline,
+    TimePartition,
+    WaitingCall,
+)
+from opscope.hardware.devices import DataType
+from opscope.hardware.limits import DeviceLimits, Limit, LimitEvidence
+from opscope.model.environment import Environment
+from opscope.model.finding import Finding, Severity
+from opscope.model.measurement import Latency
+from opscope.report.analysis import analysis_report, configuration_report, overview_document
+from opscope.report.json_encoding import to_json
+from opscope.report.markdown import render_markdown
+from opscope.report.summary_json import analysis_document, stats_document
+
+EXPECTED = Path(__file__).parent / "expected"
+ADDMM = Roofline(
+    device_ns=6_000_000, costed_ns=6_000_000, flop_count=240_000_000_000, min_bytes=60_000_000,
+    attainable_ns=4_000_000.0, bound=Bound.COMPUTE,
+    bound_ns={Bound.COMPUTE: 5_000_000, Bound.LATENCY: 1_000_000}, data_type=DataType.FP32,
+    tensor_cores=TensorCoreUse.ELIGIBLE,
+)  # fmt: skip
+CALL = CallEfficiency(
+    0, "aten::addmm", "", "[[768],[1024,768],[768,768]]", None, None, 6, ("gemm",),
+    CallCost(40_000_000_000, FlopSource.REGISTRY, 8_000_000, 2_000_000, DataType.FP32, CostEvidence.REPLAYED),
+    ADDMM,
+)  # fmt: skip
+EFFICIENCY = Efficiency(
+    DeviceLimits(
+        "NVIDIA H200",
+        memory=Limit(4.28e12, LimitEvidence.MEASURED, "torch copy_ of 2 GiB"),
+        peaks={DataType.FP32: Limit(67e12, LimitEvidence.DATASHEET, "H200 data sheet")},
+    ),
+    CostCoverage(0.9, 0.6, (("aten::_unique2", 999_999, "its results depend on the data"),)),
+    {"aten::addmm": ADDMM},
+    {("aten::addmm", "gemm"): ADDMM},
+    (CALL,),
+)
+GAP = IdleGap(5, 900_000, IdleCause.SYNCHRONIZATION, 3, "aten::item", "train.py:7 step")
+WAIT = WaitingCall("cudaStreamSynchronize", "aten::item", "train.py:7 step", 2, 1_800_000, 1_500_000)
+PARTITION = TimePartition(
+    0, None, 0, 12_000_000, 8_500_000, 1_000_000, 0, 2_500_000,
+    {IdleCause.SYNCHRONIZATION: 1_500_000, IdleCause.HOST_LAUNCH: 1_000_000}, (GAP,),
+)  # fmt: skip
+TIMELINE = Timeline(
+    (PARTITION,),
+    (WAIT,),
+    (LaunchLatency(0, 0, 9, 5_000, 9_000, 1),),
+    (QueueDepth(0, 0, 2.5, 9, 0.25),),
+    (StepStatistics(0, 2, 9_500_000, 9_500_000, 9_000_000, 10_000_000),),
+    (HostTime(0, 2, 9_500_000, 4_750_000, 3_000_000, 4.5, 1_000_000, "counted"),),
+)
+TWO_DEVICES = replace(
+    TIMELINE,
+    partitions=(replace(PARTITION, rank=0), replace(PARTITION, trace_id=1, rank=1, device=1)),
+    latencies=(*TIMELINE.latencies, LaunchLatency(1, 1, 9, 7_000, 8_000, 0)),
+    queues=(*TIMELINE.queues, QueueDepth(1, 1, 1.5, 4, 0.5)),
+    steps=(*TIMELINE.steps, StepStatistics(1, 5, 9_000_000, 9_000_000, 8_000_000, 99_000_000, (4,))),
+    host=(*TIMELINE.host, HostTime(1, 5, 9_000_000, 4_000_000, 2_000_000, 7.0)),
+    series=tuple(QueueSeries(one, one, 0, 10.0, (1.0, 2.0), (5.0, None)) for one in (0, 1)),
+)
+ADVICE = (
+    Finding(
+        "advice.tf32_off", Severity.WARNING, "60 % of device time is in fp32 products.", "Allow TF32.",
+        evidence={"device_ns": 6_000_000, "share_fraction": 0.6, "operators": ["aten::addmm"]},
+        estimated_gain_ns_per_step=2_000_000.0, gain_basis="products at their present share of the peak",
+        change="torch.backends.cuda.matmul.allow_tf32 = True",
+    ),
+    Finding("advice.note", Severity.INFO, "A note without a gain."),
+)  # fmt: skip
+TOPICS = (
+    Improvement(Topic.OCCUPANCY, "12 % of the warps", needs_counters=True),
+    Improvement(Topic.COALESCING, None, needs_counters=True),
+    Improvement(Topic.FUSION, None, needs_counters=False),
+)
+UNCOSTED = (
+    ("aten::mm", 3_000_000, "no argument shapes were recorded"),
+    ("my::op", 2_000_000, "my::op is no operator of torch"),
+    ("aten::add", 1_000_000, "no argument shapes were recorded"),
+    ("aten::mul", 1_000_000, "no argument shapes were recorded"),
+)
+
+
+def full(summary: Summary) -> Summary:
+    """The Summary with all that can be known of it."""
+    improvement = OperatorImprovement("gemm", TOPICS, "ncu --kernel-name regex:gemm python s.py")
+    return replace(
+        summary,
+        efficiency=EFFICIENCY,
+        timeline=TIMELINE,
+        advice=ADVICE,
+        improvements={"aten::addmm": improvement},
+    )
+
+
+def efficiency(**fields: Any) -> Callable[[Summary], Summary]:
+    return lambda summary: replace(full(summary), efficiency=replace(EFFICIENCY, **fields))
+
+
+def call(**fields: Any) -> Callable[[Summary], Summary]:
+    return efficiency(calls=(replace(CALL, **fields),))
+
+
+def timeline(summary: Summary, timeline: Timeline, **fields: Any) -> Summary:
+    return replace(full(summary), timeline=timeline, **fields)
+
+
+def findings(*messages: str, **fields: Any) -> Callable[[Summary], Summary]:
+    found = tuple(
+        Finding("trace.fact", Severity.INFO, text, trace_id=one) for one, text in enumerate(messages)
+    )
+    return lambda summary: replace(summary, findings=found, **fields)
+
+
+def of_one_trace(summary: Summary) -> Summary:
+    gaps = tuple(
+        Finding("trace.gap", Severity.INFO, f"Device {one} has a gap.", trace_id=0) for one in (0, 1)
+    )
+    return replace(summary, findings=gaps)
+
+
+TWO_TRACES: dict[str, Any] = {"traces": ("a.json", "b.json"), "ranks": (0, 1)}
+OF_A_DATASHEET = replace(EFFICIENCY.limits, memory=Limit(4.8e12, LimitEvidence.DATASHEET, "data sheet"))
+NOTHING = Summary(
+    traces=(), ranks=(), has_device=False, operator_calls=0, operator_names=0, window_ns=None, devices=(),
+    steps=(), device_time_ns=0, attributed_ns=0, cpu_time_ns=0, kernel_launches=0, activity_count=0,
+)  # fmt: skip
+
+# What is different: of the plain Summary or of the one that knows everything.
+OF_THE_PLAIN: dict[str, Callable[[Summary], Summary]] = {
+    "everything is known": full,
+    "figures do not add up": lambda summary: replace(summary, unattributed_ns={"before_window": 1}),
+    "all is attributed": lambda summary: replace(summary, unattributed_ns={}),
+    "no findings": lambda summary: replace(summary, findings=()),
+    "no advice was found": lambda summary: replace(summary, advice=()),
+    "several traces share a finding": findings(*["Absent: rank."] * 8),
+    "findings of two traces differ in figures": findings(
+        "0.9 % of time (2 activities) in sm90_gemm.",
+        "12.5 % of time (1,087 activities) in sm90_gemm.",
+        **TWO_TRACES,
+    ),
+    "findings of one trace": of_one_trace,
+    "a finding of one rank": findings("9 bytes lost.", **TWO_TRACES),
+    "a finding of one trace": findings("9 bytes lost.", traces=("a.json", "b.json"), ranks=(None, None)),
+    "shapes that are no JSON": lambda summary: replace(
+        summary,
+        operators=(replace(summary.operators[0], input_shapes=(("[[1,", 1),)), *summary.operators[1:]),
+    ),
+}
+OF_THE_FULL: dict[str, Callable[[Summary], Summary]] = {
+    "limits of one kind": efficiency(limits=OF_A_DATASHEET),
+    "no limits": efficiency(limits=None),
+    "unknown costs by reason": efficiency(coverage=CostCoverage(0.1, 0.1, UNCOSTED)),
+    "equal shapes": call(shapes="[[2,3],[2,3],[4]]"),
+    "lists of shapes": call(shapes="[[[2],[3]],[[2],[3]],[[5]]]"),
+    "many shapes": call(shapes="[[1],[2],[3],[4],[5],[5]]"),
+    "no shapes": call(shapes=None),
+    "a call of no recorded operator": call(attribution="before_window"),
+    "no steps": lambda summary: timeline(summary, replace(TIMELINE, steps=()), steps=()),
+    "several gains": lambda summary: replace(full(summary), advice=(ADVICE[0], *ADVICE)),
+    "two devices": lambda summary: timeline(summary, TWO_DEVICES, **TWO_TRACES),
+    "lines and steps are not known": lambda summary: timeline(
+        summary,
+        replace(
+            TIMELINE,
+            partitions=(replace(PARTITION, longest_gaps=(replace(GAP, line=None, step=None),)),),
+            waits=(replace(WAIT, line=None, copy="Memcpy DtoH (Device -> Pageable)"),),
+        ),
+    ),
+}
+
+
+def reports(summary: Summary, *, top: int | None = 10) -> str:
+    """All that is printed and written of a Summary."""
+    return "\n".join(
+        (
+            render_markdown(overview_document(summary, top=top)),
+            render_markdown(analysis_report(summary, top=top)),
+            to_json(analysis_document(summary, top=top)).replace(f'"{__version__}"', '"VERSION"'),
+        )
+    )
+
+
+def difference(before: str, after: str) -> str:
+    """The lines that are left out and those that are added."""
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), "", "", "", "", 0)
+    return "\n".join(line for line in lines if not re.match(r"---|\+\+\+|@@", line))
+
+
+@pytest.fixture
+def expect(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compares a text with the expected one, or writes that."""
+
+    def compare(name: str, text: str) -> None:
+        path = EXPECTED / name
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8", newline="\n")
+        assert text == path.read_text("utf-8")
+
+    return compare
+
+
+def test_reports_of_a_plain_summary(summary: Summary, expect: Callable[[str, str], None]) -> None:
+    expect("plain.txt", reports(summary))
+
+
+def test_reports_without_a_device(cpu_summary: Summary, expect: Callable[[str, str], None]) -> None:
+    said = Finding("trace.no_device_activity", Severity.WARNING, "No device activity was recorded.")
+    told = reports(replace(cpu_summary, findings=(said,)))
+    expect(
+        "cpu.txt",
+        f"{reports(cpu_summary)}\n# That is said already\n{difference(reports(cpu_summary), told)}\n",
+    )
+
+
+def test_reports_of_nothing(expect: Callable[[str, str], None]) -> None:
+    expect("nothing.txt", reports(NOTHING))
+
+
+def test_what_is_different(summary: Summary, expect: Callable[[str, str], None]) -> None:
+    plain, known = reports(summary), reports(full(summary))
+    told = [f"# {name}\n{difference(plain, reports(of(summary)))}\n" for name, of in OF_THE_PLAIN.items()]
+    told += [f"# {name}\n{difference(known, reports(of(summary)))}\n" for name, of in OF_THE_FULL.items()]
+    told.append(f"# one operator\n{difference(plain, reports(summary, top=1))}\n")
+    expect("differences.txt", "\n".join(told))
+
+
+def test_the_report_and_the_stats_file_of_a_configuration(
+    summary: Summary,
+    config: dict[str, object],
+    environment: Environment,
+    latency: Latency,
+    expect: Callable[[str, str], None],
+) -> None:
+    def stats(*given: Any, **fields: Any) -> str:
+        return to_json(stats_document(*given, **fields)).replace(f'"{__version__}"', '"VERSION"')
+
+    report = render_markdown(configuration_report(summary, config, environment, latency))
+    file = stats(full(summary), config, environment, latency)
+    unmeasured = stats(full(summary), config, environment, None, wall_time_ns_per_step=7e6)
+    without_size = stats(full(summary), {**config, "batch_size": None}, environment, latency)
+    told = (difference(file, unmeasured), difference(file, without_size))
+    expect("configuration.txt", "\n".join((report, file, *told)) + "\n")
+
+
+def test_the_stats_file_without_a_device(cpu_summary: Summary, expect: Callable[[str, str], None]) -> None:
+    stats = stats_document(cpu_summary, {"device": "cpu"}, None, None)
+    expect("cpu_stats.txt", to_json(stats).replace(f'"{__version__}"', '"VERSION"'))
+
+
+@pytest.mark.parametrize("of", OF_THE_PLAIN.values(), ids=OF_THE_PLAIN)
+def test_self_times_and_unattributed_add_up_in_json(
+    summary: Summary, of: Callable[[Summary], Summary]
+) -> None:
+    document = json.loads(to_json(analysis_document(of(summary), top=None)))
+    self_ns = sum(operator["self_device_ns"] for operator in document["top_operators"])
+    assert self_ns == document["summary"]["attributed_ns"]
+    for partition in document["time_partition"]:
+        parts = ("compute_ns", "exposed_copy_ns", "exposed_communication_ns", "idle_ns")
+        assert sum(partition[part] for part in parts) == partition["span_ns"]
