@@ -1,7 +1,6 @@
 import pytest
 
-from opscope.provenance.binaries.library import read_library
-from opscope.provenance.binaries.process import vendor_libraries, vendor_of, vendor_of_file
+from opscope.provenance.binaries.process import vendor_libraries, vendor_of_file
 
 
 @pytest.mark.parametrize(
@@ -26,32 +25,6 @@ from opscope.provenance.binaries.process import vendor_libraries, vendor_of, ven
 )
 def test_vendors_by_file_name(file, vendor):
     assert vendor_of_file(file) == vendor
-
-
-@pytest.fixture
-def library(save, write):
-    """Reads a stripped library of these kernels."""
-
-    def read(file, *kernels):
-        code = write.container(write.Code(write.cubin(kernels)))
-        return read_library(save(write.library([], stripped=True, device_code=code), file))
-
-    return read
-
-
-def test_a_kernel_belongs_to_the_vendor_whose_library_has_it(library):
-    libraries = [
-        library("libcublas.so.13", "_Z4gemmv", "_Z6sharedv"),
-        library("libcublasLt.so.13", "_Z6sharedv"),
-        library("libcudnn_ops.so.9", "_Z4poolv"),
-        library("libcudnn_cnn.so.9", "_Z4poolv"),
-        library("libmine.so", "_Z4gemmv", "_Z4minev"),
-    ]
-    assert vendor_of("gemm()", libraries) == "cublas"
-    assert vendor_of("_Z4poolv", libraries) == "cudnn"
-    assert vendor_of("shared()", libraries) is None
-    assert vendor_of("mine()", libraries) is None
-    assert vendor_of("nvjet_hsh_128x64", libraries) is None
 
 
 def test_vendor_libraries_among_files_and_folders(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 import zstandard
 
 from opscope.errors import InputError
+from opscope.provenance import packaged
 from opscope.provenance.releases import catalog as functions
 from opscope.provenance.releases import release_versions
 from opscope.provenance.releases.catalog import FUNCTIONS_FILE, encode_functions, function_files
@@ -21,11 +22,11 @@ NATIVE = "aten/src/ATen/native"
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes], Path]]:
     """Packages bytes as the table of release 1.2.3, in place of the real ones."""
-    monkeypatch.setattr(functions, "files", lambda package: tmp_path)
+    monkeypatch.setattr(packaged, "packaged_releases", lambda: tmp_path)
     functions._functions.cache_clear()
 
     def write(content: bytes) -> Path:
-        path = tmp_path / "data" / "1.2.3" / FUNCTIONS_FILE
+        path = tmp_path / "1.2.3" / FUNCTIONS_FILE
         path.parent.mkdir(parents=True)
         path.write_bytes(content)
         return path
@@ -76,9 +77,8 @@ class TestPackaged:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        folder = Path(functions.__file__).parent / "data"
         for version in release_versions():
-            assert 0 < (folder / version / FUNCTIONS_FILE).stat().st_size <= 10_000
+            assert 0 < packaged.packaged_table(version, FUNCTIONS_FILE).stat().st_size <= 10_000
             assert len(functions._functions(version)) >= 400
 
     def test_the_binary_agrees_with_the_source_tree(

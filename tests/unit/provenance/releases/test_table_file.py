@@ -5,7 +5,7 @@ import pytest
 import zstandard
 
 from opscope.errors import InputError
-from opscope.provenance.releases import table_file
+from opscope.provenance import table_format
 from opscope.provenance.releases.table_file import decode_table, encode_table, hash_map
 
 KERNELS = {"void at::f<int>()": ["aten/F.cu"], "void at::g<int>()": ["aten/F.cu", "G.cu"]}
@@ -56,6 +56,6 @@ def test_another_format_is_named_whatever_else_it_holds():
 
 def test_a_file_that_unpacks_to_more_than_any_table_is_refused(make_table, monkeypatch):
     content = encode_table(make_table(KERNELS))
-    monkeypatch.setattr(table_file, "_LARGEST_CONTENT_BYTES", 100)
+    monkeypatch.setattr(table_format, "_LARGEST_BYTES", 100)
     with pytest.raises(InputError):
         decode_table(content, "here")

@@ -5,7 +5,6 @@ import pytest
 from opscope.provenance.sources.signatures import (
     coarse_type,
     parameter_types,
-    schema_parameters,
     signature_distance,
 )
 
@@ -55,12 +54,6 @@ def test_parameters_of_a_list() -> None:
         == "Tensor, bool[], int"
     )
     assert parameter_types(" void ") == ""
-
-
-def test_parameters_of_a_schema() -> None:
-    schema = "add.out(Tensor self, Tensor other, *, Scalar alpha=1, Tensor(a!) out) -> Tensor(a!)"
-    assert schema_parameters(schema) == ("Tensor", "Tensor", "Scalar", "Tensor")
-    assert schema_parameters("foo() -> (Tensor, Tensor)") == ()
 
 
 class TestDistance:
