@@ -29,11 +29,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from opscope.errors import InputError, OpscopeError
-from opscope.provenance.binaries.translation_unit import TranslationUnit, defining_files
+from opscope.provenance.binaries.translation_unit import TranslationUnit
 from opscope.provenance.indexer.build import build_table as build_sources
 from opscope.provenance.indexer.build import header_index
+from opscope.provenance.indexer.defining_files import defining_files
 from opscope.provenance.indexer.units import (
-    Build,
     PathEvidence,
     build_folders,
     build_table,
@@ -76,8 +76,8 @@ def write_units(options: argparse.Namespace) -> None:
     kernels, read_from = read_kernels(paths, options.kernels)
     commit, cuda = release_facts(options.torch)
     units = locate_units({unit for of in kernels.values() for unit in of}, path_evidence(options, paths))
-    build = Build(options.version, commit, cuda, libraries=tuple(read_from))
-    table = build_table(located(kernels, units), build)
+    facts = {"git_version": commit, "cuda": cuda, "libraries": tuple(read_from)}
+    table = build_table(located(kernels, units), options.version, **facts)
     write(options, TABLE_NAME, encode_table(table))
     print_units(ReleaseTable(table))
 
@@ -213,7 +213,7 @@ def write(options: argparse.Namespace, name: str, content: bytes) -> None:
 def print_units(table: ReleaseTable) -> None:
     origins = Counter(unit.origin.value for unit in table.units)
     print(f"  commit {table.git_version or 'unknown'}, CUDA {table.cuda or 'unknown'}")
-    print(f"  {table.kernel_count:,} kernels, {table.loose_key_count:,} loose keys of one unit")
+    print(f"  {table.kernel_count:,} kernels")
     counts = ", ".join(f"{count:,} {origin}" for origin, count in origins.most_common())
     print(f"  {len(table.units):,} units: {counts}")
 

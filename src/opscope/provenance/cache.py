@@ -7,7 +7,14 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
+
+from opscope.errors import InputError
+
+Kept = TypeVar("Kept")
 
 
 def cache_folder() -> Path:
@@ -41,3 +48,35 @@ def write_atomically(path: Path, content: bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def store(path: Path, content: bytes, what: str) -> Path:
+    """Write a file that the user asked for, and return its path.
+
+    Raises:
+        InputError: It cannot be written.
+    """
+    try:
+        write_atomically(path, content)
+    except OSError as error:
+        raise InputError(f"the {what} cannot be written ({error.strerror})", source=path) from error
+    return path
+
+
+def kept(
+    path: Path,
+    decode: Callable[[bytes], Kept | None],
+    make: Callable[[], Kept],
+    encode: Callable[[Kept], bytes],
+) -> Kept:
+    """What a file in the cache holds; if it is absent or damaged, what `make` gives, kept for the next time.
+
+    A cache that cannot be written costs time only.
+    """
+    with suppress(OSError, InputError):
+        if (found := decode(path.read_bytes())) is not None:
+            return found
+    made = make()
+    with suppress(OSError):
+        write_atomically(path, encode(made))
+    return made

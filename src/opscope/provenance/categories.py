@@ -7,8 +7,6 @@ Kernels come decoded: this module reads no kernel names and imports nothing that
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -72,21 +70,6 @@ def kernel_category(kernel: DecodedKernel) -> str:
     if kernel.family in ("fused_pointwise", "fused_reduction") and kernel.fused_operators:
         return _fused_category(kernel.fused_operators, kernel.category)
     return kernel.category
-
-
-def category_of_kernels(kernels: Iterable[tuple[DecodedKernel, int]]) -> str:
-    """The category that most of the device time belongs to; `other` if no kernel tells its own.
-
-    For operators whose name says nothing (custom operators, compiled regions) and for unattributed time.
-
-    Args:
-        kernels: Each kernel with its duration in nanoseconds.
-    """
-    durations_ns: defaultdict[str, int] = defaultdict(int)
-    for kernel, duration_ns in kernels:
-        durations_ns[kernel_category(kernel)] += duration_ns
-    known = {name: duration_ns for name, duration_ns in durations_ns.items() if name != OTHER}
-    return max(known, key=known.__getitem__, default=OTHER)
 
 
 def category_title(name: str) -> str:

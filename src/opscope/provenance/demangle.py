@@ -14,13 +14,15 @@ import re
 from collections.abc import Callable, Iterable
 from functools import cache
 
+from opscope.provenance.packaged import lazy_pattern
+
 # Kineto does not try longer names (older versions of it stopped at 1,024).
 _LONGEST_MANGLED_NAME = 8192
 _RUNTIMES = ("libstdc++.so.6", "libc++abi.so.1", "libc++abi.dylib", "libc++.1.dylib")
 # The longest text of the 58,000 names in libtorch_cuda and libcublasLt has 9,225 characters.
 _LONGEST_TEXT = 1 << 26
 # Back references, and what can be mistaken for one: literals, array bounds, identifiers after their lengths.
-_TOKEN = re.compile(
+_TOKEN = lazy_pattern(
     r"L[a-z]n?\d+E|A\d*_|(?P<length>\d{1,5})|(?P<kind>[ST])(?P<index>[0-9A-Z]{0,4})_", re.ASCII
 )
 

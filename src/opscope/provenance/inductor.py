@@ -1,14 +1,13 @@
-"""[compile_log] Reading the structured log of torch.compile (`TORCH_TRACE=FOLDER`): the graphs it compiled.
-
-A record is a line `V1121 11:52:03.777000 29142 torch/_inductor/compile_fx.py:1624] {JSON}`, and its payload
-the lines after it, indented by one tab. A graph's code comes first, then what provenance tracking noted of
-it, then its cache key; several compilations are told apart by their ids. Format: torch/_logging/_internal.py,
-`trace_structured`; releases 2.6 to 2.13 (2.6 has no provenance tracking).
-
-[inductor] Kernels that the recorded program itself compiled → their sources and what these compute.
+"""Kernels that the recorded program itself compiled → their sources and what these compute.
 
 Facts come from the recording's sidecar (table `kernel_sources`), else from the generated files where they are
 at hand and have the recorded hash, and from a log of the compiler if one is given. No file is ever executed.
+
+A record in the structured log of torch.compile (`TORCH_TRACE=FOLDER`) is a line
+`V1121 11:52:03.777000 29142 torch/_inductor/compile_fx.py:1624] {JSON}`, and its payload the lines after it,
+`V1121 11:52:03.777000 29142 torch/_inductor/compile_fx.py:1624] {JSON}`; its payload are the lines after
+several compilations are told apart by their ids. Format: torch/_logging/_internal.py, `trace_structured`;
+releases 2.6 to 2.13 (2.6 has no provenance tracking).
 """
 
 from __future__ import annotations
@@ -30,10 +29,9 @@ from opscope.model.location import SourceLocation
 from opscope.model.origin import RecordedSource, SourceEvidence
 from opscope.model.session import Session
 from opscope.model.sidecar import kernels_folder
+from opscope.provenance.packaged import lazy_pattern
 
-# ---- compile_log
-
-_RECORD = re.compile(r"^(?:\[rank\d+\]:)?[VDIWEC]\d{4} \S+ \d+ \S+\] (\{.*)$")
+_RECORD = lazy_pattern(r"^(?:\[rank\d+\]:)?[VDIWEC]\d{4} \S+ \d+ \S+\] (\{.*)$")
 _COMPILE_ID = ("rank", "compiled_autograd_id", "frame_id", "frame_compile_id", "attempt")
 _CODE = "inductor_output_code"
 _STACKS = "inductor_provenance_tracking_kernel_stack_traces"
@@ -138,8 +136,6 @@ def _key(payload: str | None) -> str | None:
     found = None if payload is None else re.search(r'"key": "([^"]+)"', payload[:4096])
     return None if found is None else found[1]
 
-
-# ---- inductor
 
 _SOURCES_SQL = (
     "SELECT n.name AS kernel, s.* EXCLUDE (name_id) FROM kernel_sources s JOIN kernel_names n USING (name_id)"

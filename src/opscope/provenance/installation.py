@@ -1,13 +1,19 @@
-"""The torch installed here, found and read without importing it: its folders, version and commit."""
+"""Builds of PyTorch: version labels, and the torch installed here, found and read without importing it."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-_ASSIGNMENT = re.compile(r"^(__version__|git_version)\s*(?::[^=\n]*)?=\s*['\"]([^'\"\n]+)['\"]", re.MULTILINE)
+from opscope.provenance.packaged import lazy_pattern
+
+_ASSIGNMENT = lazy_pattern(
+    r"^(__version__|git_version)\s*(?::[^=\n]*)?=\s*['\"]([^'\"\n]+)['\"]", re.MULTILINE
+)
 
 
 class TorchBuild(NamedTuple):
@@ -34,3 +40,89 @@ def torch_build(folder: Path) -> TorchBuild | None:
         return None
     found = dict(_ASSIGNMENT.findall(text))
     return TorchBuild(found.get("__version__"), found.get("git_version"))
+
+
+# Version labels of PyTorch builds: `2.11.0`, `2.11.0+cu130`, `2.12.0.dev20260101`, `2.6.0a0+git2236df1`.
+# Source: PEP 440 for the grammar.
+_LABEL = lazy_pattern(
+    r"\s*v?(?P<major>\d+)\.(?P<minor>\d+)(?:\.(?P<patch>\d+))?"
+    r"(?P<suffix>[-_.]?(?:a|b|c|rc|alpha|beta|pre|preview|post|rev|r|dev)[-_.]?\d*(?:\.dev\d+)?)?"
+    r"(?:\+(?P<local>[a-z0-9._-]+))?\s*",
+    re.IGNORECASE,
+)
+_OFFICIAL_LOCAL = lazy_pattern(r"cu\d+", re.IGNORECASE)
+
+
+_RELEASE = lazy_pattern(r"(\d+)\.(\d+)(?:\.(\d+))?")
+
+
+@dataclass(frozen=True)
+class TorchVersion:
+    """A version label.
+
+    Args:
+        release: Major, minor and patch number.
+        suffix: What marks a build before or after the release (`a0`, `rc1`, `.dev20260101`, `.post1`), or
+            empty.
+        local: What follows the plus sign (`cu130`, `git2236df1`, `rocm6.2`), or empty.
+    """
+
+    release: tuple[int, int, int]
+    suffix: str
+    local: str
+
+    @property
+    def name(self) -> str:
+        """The release as text: `2.11.0`."""
+        return ".".join(map(str, self.release))
+
+    @property
+    def is_official(self) -> bool:
+        """It is the release itself, built for CUDA."""
+        return not self.suffix and (not self.local or _OFFICIAL_LOCAL.fullmatch(self.local) is not None)
+
+    def distance(self, other: TorchVersion) -> tuple[int, int] | None:
+        """Minor and patch releases between the two; None between major versions, which are not comparable."""
+        if self.release[0] != other.release[0]:
+            return None
+        return abs(self.release[1] - other.release[1]), abs(self.release[2] - other.release[2])
+
+
+def parse_version(label: str) -> TorchVersion | None:
+    """The version in a label; None if it is none."""
+    match = _LABEL.fullmatch(label)
+    if match is None:
+        return None
+    release = (int(match["major"]), int(match["minor"]), int(match["patch"] or 0))
+    return TorchVersion(release, match["suffix"] or "", match["local"] or "")
+
+
+def label_order(label: str) -> tuple[bool, tuple[int, ...], str]:
+    """Sorts labels by release, oldest first; those that are no versions come last."""
+    parsed = parse_version(label)
+    return (parsed is None, () if parsed is None else parsed.release, label)
+
+
+def nearest_release(label: str | None, known: Sequence[str]) -> str | None:
+    """The nearest of some releases by minor version, the later of two; the last for an unknown label.
+
+    A function that a release lacks was more often added later than removed before.
+
+    Args:
+        label: A version.
+        known: Releases, oldest first.
+    """
+    wanted = _numbers(label or "")
+    if wanted is None:
+        return known[-1] if known else None
+
+    def distance(release: str) -> tuple[int, int]:
+        major, minor, patch = _numbers(release) or (0, 0, 0)
+        return abs(1000 * (major - wanted[0]) + minor - wanted[1]), abs(patch - wanted[2])
+
+    return min(reversed(known), key=distance, default=None)
+
+
+def _numbers(label: str) -> tuple[int, int, int] | None:
+    match = _RELEASE.match(label)
+    return None if match is None else (int(match[1]), int(match[2]), int(match[3] or 0))

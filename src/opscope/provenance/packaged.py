@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, AnyStr, cast
 
 from opscope.provenance.cache import cache_folder
 
@@ -26,13 +26,13 @@ def packaged_path(*parts: str) -> Path:
     return Path(str(resources.files("opscope.provenance")), *parts)
 
 
-def lazy_pattern(pattern: str, flags: int = 0) -> re.Pattern[str]:
-    """A regular expression that is compiled when first used: there are hundreds, which would slow every start."""
-    return cast("re.Pattern[str]", _LazyPattern(pattern, flags))
+def lazy_pattern(pattern: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
+    """A regular expression that is compiled when first used: hundreds would slow every start."""
+    return cast("re.Pattern[AnyStr]", _LazyPattern(pattern, flags))
 
 
 class _LazyPattern:
-    def __init__(self, pattern: str, flags: int) -> None:
+    def __init__(self, pattern: Any, flags: int) -> None:
         self._pattern = pattern, flags
 
     def __getattr__(self, name: str) -> Any:
@@ -44,7 +44,8 @@ class _LazyPattern:
 @cache
 def packaged_toml(*parts: str) -> Mapping[str, Any]:
     """The content of a packaged TOML file."""
-    return tomllib.loads(packaged_path(*parts).read_text(encoding="utf-8"))
+    document: dict[str, Any] = tomllib.loads(packaged_path(*parts).read_text(encoding="utf-8"))
+    return document
 
 
 def packaged_releases() -> Path:
@@ -52,12 +53,17 @@ def packaged_releases() -> Path:
     return packaged_path("releases", "data")
 
 
+def packaged_table(release: str, name: str) -> Path:
+    """Where a packaged table of a release lies; there may be none."""
+    return packaged_releases() / release / name
+
+
 def added_releases(folder: Path | None = None) -> Path:
     """The folder with the tables that the user added, in the user's cache folder or the one given."""
     return (folder or cache_folder()) / "releases"
 
 
-def release_files(name: str) -> dict[str, Path]:
+def release_files(name: str, folder: Path | None = None) -> dict[str, Path]:
     """The files of this name by release or label; what the user added comes before what is packaged."""
-    roots = packaged_releases(), added_releases()
+    roots = packaged_releases(), added_releases(folder)
     return {path.parent.name: path for root in roots for path in sorted(root.glob(f"*/{name}"))}

@@ -51,7 +51,9 @@ class TableFormat(Generic[Stored]):
             if zstandard.frame_content_size(content) > _LARGEST_BYTES:
                 raise InputError(f"too large for {self.what}", source=source, hint=self.hint)
             plain = zstandard.ZstdDecompressor().decompress(content, max_output_size=_LARGEST_BYTES)
-            head = _ListHead if self.content.__struct_config__.array_like else _MappingHead
+            head: type[_ListHead | _MappingHead] = (
+                _ListHead if self.content.__struct_config__.array_like else _MappingHead
+            )
             found = msgspec.msgpack.decode(plain, type=head).format_version
             if found == self.number:
                 return msgspec.msgpack.decode(plain, type=self.content)

@@ -7,7 +7,6 @@ import pytest
 from opscope.provenance.categories import (
     OTHER,
     category_of,
-    category_of_kernels,
     category_title,
     kernel_category,
 )
@@ -51,13 +50,6 @@ def test_tags_tell_what_a_name_does_not() -> None:
     assert category_of("mine::special", ("reduction",)) == "reduction"
     assert category_of("mine::special", ("core",)) == OTHER
     assert category_of("aten::gelu", ("pointwise",)) == "activation"
-
-
-def test_kernels_tell_what_an_operator_does_not() -> None:
-    kernels = [(decode(GEMM), 5), (decode(ADD), 4), (decode(ADD), 4), (decode(UNKNOWN), 100)]
-    assert category_of_kernels(kernels) == "elementwise"
-    assert category_of_kernels([(decode(UNKNOWN), 1)]) == OTHER
-    assert category_of_kernels([]) == OTHER
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ Everything is read with the code here, without CUDA's tools. A library is read o
 from opscope.provenance.binaries.library import (
     LibraryKernels,
     Route,
-    TranslationUnit,
     cached_library,
     read_library,
 )
@@ -15,9 +14,9 @@ from opscope.provenance.binaries.process import (
     mapped_libraries,
     units_of_process,
     vendor_libraries,
-    vendor_of,
     vendor_of_file,
 )
+from opscope.provenance.binaries.translation_unit import TranslationUnit
 
 __all__ = [
     "KernelOrigin",
@@ -29,6 +28,5 @@ __all__ = [
     "read_library",
     "units_of_process",
     "vendor_libraries",
-    "vendor_of",
     "vendor_of_file",
 ]

@@ -1,23 +1,16 @@
-"""[cubin] Names in one piece of device code: its kernels, and the units its internal names belong to.
+"""Kernel -> translation unit from device code alone: for libraries without symbols or not for x86-64.
 
-Source: a cubin is an ELF file whose kernels are functions with flag 0x10 in `st_other`, as observed in the
-cubins of CUDA 11.8 to 13.0 (`cuobjdump -elf` shows it as STO_CUDA_ENTRY); PTX ISA, `.entry`.
+A container is what nvcc makes of one translation unit, and the internal names in it tell which; its entries
+are cubins (ELF files) and PTX (text), mostly compressed, for several architectures. Relocatable device code
+is the exception: the linker joins units into one container, and the separate ones remain beside it. All
+architectures hold the same kernels, but for a few that older ones lack, so one is enough: per container the
+one with the most entries, of several the one most frequent in the library, then the newest. Everything a file
+claims is bounded before it is believed: entries, the size of one, and the sum of all.
 
-[fatbin] Device code embedded in a library: containers, and in each the code of one unit for several architectures.
-
-A container is what nvcc makes of one translation unit; its entries are cubins (ELF files) and PTX (text),
-mostly compressed. All architectures hold the same kernels, but for a few that older ones lack, so one is
-enough: per container the one with the most entries, of several the one most frequent in the library, then
-the newest. Everything a file claims is bounded before it is believed: entries, the size of one, and the sum
-of all.
-
-Source: the format is undocumented. Field order and flags as observed in the libraries of CUDA 11.8 to 13.0,
-and as described by the public readers n-eiling/cuda-fatbin-decompression and jiegec/fatbinary.
-
-[embedded] Kernel -> translation unit from the device code alone: for libraries without symbols or not for x86-64.
-
-A container holds the kernels of one unit, and the internal names in it tell which. Relocatable device code
-is the exception: the linker joins units into one container, and the separate ones remain beside it.
+Source: the format of containers is undocumented. Field order and flags as observed in the libraries of CUDA
+11.8 to 13.0, and as described by the public readers n-eiling/cuda-fatbin-decompression and
+jiegec/fatbinary. In cubins kernels are functions with flag 0x10 in `st_other`, as observed there
+(`cuobjdump -elf` shows it as STO_CUDA_ENTRY). PTX ISA, `.entry`.
 """
 
 from __future__ import annotations
@@ -40,11 +33,10 @@ from opscope.provenance.binaries.translation_unit import (
     internal_names,
     named_unit,
 )
-
-# ---- cubin
+from opscope.provenance.packaged import lazy_pattern
 
 _KERNEL_FLAG = 0x10
-_PTX_ENTRY = re.compile(rb"\.entry\s+([A-Za-z_$%][\w$]*)", re.ASCII)
+_PTX_ENTRY = lazy_pattern(rb"\.entry\s+([A-Za-z_$%][\w$]*)", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -82,8 +74,6 @@ def ptx_names(text: bytes) -> DeviceNames:
     kernels = frozenset(name.decode() for name in _PTX_ENTRY.findall(text))
     return DeviceNames(kernels, frozenset(internal_names(text)))
 
-
-# ---- fatbin
 
 _MAGIC = 0xBA55ED50
 _MAGIC_BYTES = struct.pack("<I", _MAGIC)
@@ -247,8 +237,6 @@ class DeviceCodeReader:
         except (zstandard.ZstdError, MemoryError) as error:
             self._elf.fail(f"device code cannot be uncompressed ({error})", code.offset)
 
-
-# ---- embedded
 
 # Code whose units are apart, and code as it is loaded.
 _SECTIONS = ("__nv_relfatbin", ".nv_fatbin")

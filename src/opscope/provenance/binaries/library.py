@@ -1,28 +1,20 @@
-"""[kernel_index] Which units a kernel name belongs to, as sorted hashes: compact in a file, usable without decoding it.
-
-A library has up to 25,000 kernels with names of up to 5,000 characters, and each goes by its mangled and
-its demangled name. To list them, names are kept apart, compressed. Names that share a 64-bit hash are not
-told apart: the odds that a foreign name shares one with any of 50,000 are 3 in 10^15.
-
-[library_kernels] What is known of one library's kernels: which it has, and the translation unit each comes from.
-
-[library_file] Kernels of a library as bytes: what the cache keeps.
-
-A mark with the format's number, a digest of the rest, and the rest as MessagePack. Whatever is not exactly
-that is not read: the cache is made again.
-
-[library] Reads the kernels of a shared library, and keeps what was read.
+"""The kernels of a shared library and the translation unit each comes from, read once per build and kept.
 
 Two routes lead to the kernels: the code that registers them (`registration`), and, for stripped libraries
 and for host code of other machines than x86-64, the device code itself (`embedded`). Where both can be had
 they find the same kernels; only the first knows every unit.
+
+A library has up to 25,000 kernels with names of up to 5,000 characters, and each goes by its mangled and its
+demangled name: they are looked up by sorted hashes, and to list them names are kept apart, compressed. Names
+that share a 64-bit hash are not told apart: the odds that a foreign name shares one with any of 50,000 are 3
+in 10^15. The cache keeps a mark with the format's number, a digest of the rest, and the rest as MessagePack;
+whatever is not exactly that is made again.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -37,11 +29,9 @@ from opscope.provenance.binaries.elf import ElfFile, open_elf
 from opscope.provenance.binaries.embedded import embedded_kernels, holds_device_code
 from opscope.provenance.binaries.registration import registered_kernels
 from opscope.provenance.binaries.translation_unit import TranslationUnit, UnitKernels, with_source_paths
-from opscope.provenance.cache import cache_folder, write_atomically
+from opscope.provenance.cache import cache_folder, kept
 from opscope.provenance.demangle import demangle_all
 from opscope.text_enum import TextEnum
-
-# ---- kernel_index
 
 _COMPRESSION_LEVEL = 3
 _SEPARATOR = "\0"
@@ -97,9 +87,6 @@ class KernelIndex:
 
 def _digest(name: str) -> bytes:
     return blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-
-
-# ---- library_kernels
 
 
 class Route(TextEnum):
@@ -171,8 +158,6 @@ def _sort_key(unit: TranslationUnit) -> tuple[str, str, str]:
     return unit.name, unit.module_id or "", unit.source_path or ""
 
 
-# ---- library_file
-
 # The number changes with the format and with what the readers find.
 _MARK = b"opscope kernels 1\n"
 _DIGEST_BYTES = 16
@@ -202,7 +187,7 @@ def encode_library(library: LibraryKernels) -> bytes:
             index.names,
         )
     )
-    return _MARK + _library_file_digest(content) + content
+    return _MARK + blake2b(content, digest_size=_DIGEST_BYTES).digest() + content
 
 
 def decode_library(stored: bytes, path: str) -> LibraryKernels | None:
@@ -212,12 +197,9 @@ def decode_library(stored: bytes, path: str) -> LibraryKernels | None:
         stored: What `encode_library` wrote.
         path: Where the library lies now.
     """
-    mark, digest, content = (
-        stored[: len(_MARK)],
-        stored[len(_MARK) : len(_MARK) + _DIGEST_BYTES],
-        memoryview(stored)[len(_MARK) + _DIGEST_BYTES :],
-    )
-    if mark != _MARK or digest != _library_file_digest(content):
+    mark, content = stored[: len(_MARK)], memoryview(stored)[len(_MARK) + _DIGEST_BYTES :]
+    digest = stored[len(_MARK) : len(_MARK) + _DIGEST_BYTES]
+    if mark != _MARK or digest != blake2b(content, digest_size=_DIGEST_BYTES).digest():
         return None
     try:
         library = msgspec.msgpack.decode(content, type=_StoredLibrary)
@@ -232,12 +214,6 @@ def decode_library(stored: bytes, path: str) -> LibraryKernels | None:
     units = tuple(TranslationUnit(*unit) for unit in library.units)
     return LibraryKernels(path, library.build_id, library.route, units, index)
 
-
-def _library_file_digest(content: bytes | memoryview) -> bytes:
-    return blake2b(content, digest_size=_DIGEST_BYTES).digest()
-
-
-# ---- library
 
 _HIP_SECTION = ".hip_fatbin"
 
@@ -267,13 +243,9 @@ def cached_library(path: str | os.PathLike[str], folder: Path | None = None) -> 
     """
     with open_elf(path) as elf:
         file = (folder or cache_folder() / "libraries") / f"{_cache_key(elf)}.kernels"
-        with suppress(OSError):
-            if (library := decode_library(file.read_bytes(), elf.source)) is not None:
-                return library
-        library = _read(elf)
-    with suppress(OSError):
-        write_atomically(file, encode_library(library))
-    return library
+        return kept(
+            file, lambda stored: decode_library(stored, elf.source), lambda: _read(elf), encode_library
+        )
 
 
 def _read(elf: ElfFile) -> LibraryKernels:

@@ -1,21 +1,14 @@
-"""[vendor] Which of NVIDIA's libraries a kernel belongs to: by membership in the libraries at hand, never by its name.
+"""Kernels of the libraries at hand: those mapped into this process, and those of the torch installed here.
 
-Kernels built while a program runs (nvjet, cuDNN's generated ones, NVRTC) are in no library's file.
-
-[process] Kernels of the libraries that are mapped into this process: custom extensions, PyTorch and what it links.
-
-Linux only; elsewhere nothing is found. Libraries are looked through in rounds: those that tell the unit of a
-kernel first, the vendors' only for names no other has.
-
-[local_libraries] The libraries of the torch installed here, as evidence for traces that this very build made.
-
-Read when a kernel is first asked for, and kept in the cache; an installation without CUDA has none.
+Libraries are looked through in rounds: those that tell the unit of a kernel first, the vendors' (cuBLAS and
+others) only for names no other has. Kernels built while a program runs (nvjet, cuDNN's generated ones, NVRTC)
+are in no library's file. Mapped libraries are known on Linux only.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,12 +16,14 @@ from pathlib import Path
 from opscope.errors import InputError
 from opscope.provenance.binaries.elf import open_elf
 from opscope.provenance.binaries.embedded import holds_device_code
-from opscope.provenance.binaries.library import LibraryKernels, TranslationUnit, cached_library
+from opscope.provenance.binaries.library import LibraryKernels, cached_library
+from opscope.provenance.binaries.translation_unit import TranslationUnit
 from opscope.provenance.installation import package_folders
+from opscope.provenance.packaged import lazy_pattern
 
 # ---- vendor
 
-_FILE = re.compile(r"lib(?P<stem>[A-Za-z0-9]+)(?:_[A-Za-z0-9_]+)?(?:-[0-9a-f]+)?\.so(?:\.\d+)*")
+_FILE = lazy_pattern(r"lib(?P<stem>[A-Za-z0-9]+)(?:_[A-Za-z0-9_]+)?(?:-[0-9a-f]+)?\.so(?:\.\d+)*")
 _VENDORS = {
     stem.lower(): stem
     for stem in (
@@ -49,23 +44,6 @@ def vendor_libraries(paths: Iterable[Path]) -> tuple[Path, ...]:
     files = (file for path in paths for file in (path.iterdir() if path.is_dir() else (path,)))
     return tuple(sorted(file for file in files if vendor_of_file(file) is not None))
 
-
-def vendor_of(name: str, libraries: Sequence[LibraryKernels]) -> str | None:
-    """The vendor library a kernel belongs to.
-
-    Args:
-        name: Demangled, as Kineto writes it, or mangled.
-        libraries: Libraries at hand; those of others than the vendor are passed over.
-
-    Returns:
-        `cublas`, `cudnn` and so on; None if none of the libraries has the kernel, or two vendors' have.
-    """
-    vendors = {vendor_of_file(library.path) for library in libraries if name in library}
-    vendors.discard(None)
-    return vendors.pop() if len(vendors) == 1 else None
-
-
-# ---- process
 
 _MAPS = Path("/proc/self/maps")
 
@@ -136,15 +114,13 @@ def units_of_process(
     return origins
 
 
-def _read(paths: Iterable[Path], folder: Path | None) -> list[LibraryKernels]:
-    """The kernels of those libraries that can be read."""
+def _read(paths: Iterable[Path], folder: Path | None = None) -> tuple[LibraryKernels, ...]:
+    """The kernels of those libraries that have device code: not cuBLAS' host-only parts, nor stubs."""
     libraries = []
     for path in paths:
-        try:
+        with suppress(InputError):
             libraries.append(cached_library(path, folder))
-        except InputError:
-            continue
-    return libraries
+    return tuple(libraries)
 
 
 def _origins(names: Iterable[str], libraries: Iterable[LibraryKernels]) -> dict[str, KernelOrigin]:
@@ -158,8 +134,6 @@ def _origins(names: Iterable[str], libraries: Iterable[LibraryKernels]) -> dict[
             origins[name] = KernelOrigin(file, library.build_id, library.units_of(name))
     return origins
 
-
-# ---- local_libraries
 
 _TORCH_LIBRARIES = ("libtorch_cuda.so", "libtorch_cuda_linalg.so", "libtorch_hip.so")
 
@@ -184,11 +158,11 @@ class LocalLibraries:
 
     @cached_property
     def _torch(self) -> tuple[LibraryKernels, ...]:
-        return tuple(_local_libraries_read(self._torch_paths))
+        return _read(self._torch_paths)
 
     @cached_property
     def _vendors(self) -> tuple[LibraryKernels, ...]:
-        return tuple(_local_libraries_read(self._vendor_paths))
+        return _read(self._vendor_paths)
 
 
 def installed_libraries() -> LocalLibraries:
@@ -198,11 +172,3 @@ def installed_libraries() -> LocalLibraries:
     # The wheels of NVIDIA lie beside torch's: nvidia/cublas/lib, or nvidia/cu13/lib.
     vendors = [lib for folder in folders for lib in sorted(folder.parent.glob("nvidia/*/lib"))]
     return LocalLibraries([path for path in torch if path.is_file()], vendor_libraries(vendors))
-
-
-def _local_libraries_read(paths: Iterable[Path]) -> Iterator[LibraryKernels]:
-    for path in paths:
-        try:
-            yield cached_library(path)
-        except InputError:  # without device code: cuBLAS' host-only parts, stubs
-            continue

@@ -1,21 +1,15 @@
-"""[host_code] x86-64 machine code of many functions at once: which addresses it loads and what it calls.
-
-No disassembler: the three instructions of interest have fixed encodings, and bytes that only look like one
-lead to a random address, while the users of this module look for few.
-
-Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, CALL and LEA; a ModR/M byte
-with mod 00 and r/m 101 is relative to the next instruction.
-
-[registration] Kernel -> translation unit from the code by which a library registers its kernels with the CUDA runtime.
+"""Kernel -> translation unit from the code by which a library registers its kernels with the CUDA runtime.
 
 Each unit nvcc compiles has a start-up function that calls `__cudaRegisterFunction` with the name of each of
 its kernels, and `__cudaRegisterVar` with those of its device variables. The name a call is given is the
 string whose address is loaded after the call before it; the unit is that of the file symbol that precedes
 the function in `.symtab`. x86-64 host code with a symbol table only: for everything else there is
-`embedded`.
+`embedded`. The code is not disassembled: the three instructions of interest have fixed encodings, and bytes
+that only look like one lead to a random address, while few addresses are looked for.
 
-Source: crt/host_runtime.h of the CUDA toolkit (what is called), System V ABI for x86-64, chapter 5 (the
-procedure linkage table).
+Source: crt/host_runtime.h of the CUDA toolkit (what is called); System V ABI for x86-64, chapter 5 (the
+procedure linkage table); Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, CALL and LEA
+(a ModR/M byte with mod 00 and r/m 101 is relative to the next instruction).
 """
 
 from __future__ import annotations
@@ -44,8 +38,7 @@ from opscope.provenance.binaries.translation_unit import (
     internal_names,
     named_unit,
 )
-
-# ---- host_code
+from opscope.provenance.packaged import lazy_pattern
 
 # No instruction is longer than 15 bytes: none is found across two functions.
 _GAP = bytes(16)
@@ -133,16 +126,14 @@ def _is_loaded(section: Section) -> bool:
     return is_sound and section.kind != SectionKind.NO_CONTENT
 
 
-# ---- registration
-
 # The first holds the calls; where the compiler inlined it, the second.
 _REGISTRATION_FUNCTIONS = (b"__nv_cudaEntityRegisterCallback", b"__sti____cudaRegisterAll")
 _RUNTIME_FUNCTIONS = b"__cudaRegister"
 _REGISTERS_KERNEL = b"__cudaRegisterFunction"
-_DEVICE_NAME = re.compile(rb"[A-Za-z_$][\w$.]*", re.ASCII)
+_DEVICE_NAME = lazy_pattern(rb"[A-Za-z_$][\w$.]*", re.ASCII)
 _MOST_FUNCTIONS = 1 << 16
 # jmp [rip + n] of a linkage stub, alone or after the landing pad of indirect branches.
-_STUB = re.compile(rb"(?:\xf3\x0f\x1e\xfa)?\xf2?\xff\x25(?P<displacement>.{4})", re.DOTALL)
+_STUB = lazy_pattern(rb"(?:\xf3\x0f\x1e\xfa)?\xf2?\xff\x25(?P<displacement>.{4})", re.DOTALL)
 _STUB_SECTIONS = (".plt", ".plt.sec", ".plt.got")
 _SLOT_SECTIONS = (".rela.plt", ".rela.dyn")
 

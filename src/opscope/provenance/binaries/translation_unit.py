@@ -1,44 +1,20 @@
-"""[translation_unit] What nvcc compiles at once, and the two ways in which a binary names it.
+"""What nvcc compiles at once, how a binary names it, and where its source lies.
 
 The symbol table names the host side (`tmpxft_00005e13_00000000-6_SoftMax.compute_120.cudafe1.cpp`); names
 of internal things, in device code too, contain the module (`_GLOBAL__N__f71e7945_10_SoftMax_cu_9f978f63`).
-
-[source_paths] Paths of translation units, told by the library itself.
-
-nvcc's module id of a unit is the CRC-32 of the absolute path it compiled. Folders are known from the
-`__FILE__` strings that checks and asserts leave behind, so the path of nearly every unit follows: the
-folder in which the unit's name gives its id. A unit without an id has the path of the only such string that
-ends in its name, if no other unit has that name.
-
-Source: the id is undocumented. It equals the CRC-32 of the path nvcc passes on as `--orig_src_path_name`
-for all 970 units of PyTorch 2.6.0 to 2.14.1 that leave their own path behind (CUDA 12.4 and 13.0), and in
-own compilations.
-
-[functions] Native function -> the files that may define it, from where its symbol lies in an unstripped library.
-
-A linker puts the code of one object file in one piece: a global function between two local functions of one
-unit is that unit's, one between local functions of two units belongs to one of them. Local functions follow
-their file's symbol in `.symtab`. Weak functions (templates and inline ones, in many units) are left out.
 """
 
 from __future__ import annotations
 
-import os
-import re
 import zlib
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
-from opscope.provenance.binaries.elf import ElfFile, Section, SymbolBinding, SymbolKind, Table, open_elf
-from opscope.provenance.demangle import demangle_all
-
-# ---- translation_unit
+from opscope.provenance.binaries.elf import ElfFile
+from opscope.provenance.packaged import lazy_pattern
 
 
 @dataclass(frozen=True)
@@ -82,10 +58,10 @@ class InternalName:
     file: str
 
 
-_HOST_FILE = re.compile(
+_HOST_FILE = lazy_pattern(
     r"(?:tmpxft_[0-9a-f]+_[0-9a-f]+-\d+_)?(?P<stem>.+?)(?:\.compute_\w+)?\.cudafe1\.(?:stub\.c|cpp|gpu)"
 )
-_INTERNAL = re.compile(
+_INTERNAL = lazy_pattern(
     rb"_(?:GLOBAL__N_|INTERNAL|nv_static_\d+_)_(?P<module>[0-9a-f]{8})_(?P<length>[1-9]\d{0,2})_"
 )
 _EXTENSIONS = ("cu", "cpp", "cc", "cxx", "c")
@@ -122,7 +98,12 @@ def named_unit(internal: InternalName, stem: str | None = None) -> TranslationUn
     return TranslationUnit(f"{stem or written}.{extension}", internal.module_id)
 
 
-# ---- source_paths
+# Paths of units, told by the library itself. nvcc's module id of a unit is the CRC-32 of the absolute path it
+# compiled. Folders are known from the `__FILE__` strings that checks and asserts leave behind, so the path of
+# nearly every unit follows: the folder in which the unit's name gives its id. A unit without an id has the
+# path of the only such string that ends in its name, if no other unit has that name. Source: the id is
+# undocumented. It equals the CRC-32 of the path nvcc passes on as `--orig_src_path_name` for all 970 units of
+# PyTorch 2.6.0 to 2.14.1 that leave their own path behind (CUDA 12.4 and 13.0), and in own compilations.
 
 _SUFFIXES = (b".cu\0", b".cuh\0", b".cpp\0", b".cc\0", b".h\0", b".hpp\0", b".inl\0")
 # Paths in PyTorch's repository are relative to the folder that holds this one.
@@ -257,104 +238,3 @@ def _only_paths(paths: Iterable[str], units: Iterable[UnitKernels]) -> dict[str,
         if slash and folder:
             by_name.setdefault(name, []).append(path)
     return {name: found[0] for name, found in by_name.items() if len(found) == counts[name] == 1}
-
-
-# ---- functions
-
-_GLOBAL = 1
-_NATIVE = (b"_ZN2at6native",)
-_MOST_FUNCTIONS = 1 << 17
-# `at::native::structured_mm_out_cuda::impl(…)` is TORCH_IMPL_FUNC(mm_out_cuda).
-_FUNCTION = re.compile(
-    r"at::native::(?:structured_(?P<structured>\w+)::impl|(?P<plain>\w+))(?:\[abi:\w+\])?\("
-)
-
-
-def defining_files(
-    path: str | os.PathLike[str], unit_paths: Iterable[str] = ()
-) -> dict[str, tuple[str, ...]]:
-    """The files, one or two, that may define each function of `at::native`, by its name without namespace.
-
-    Args:
-        path: A library with a symbol table; of another the answer is empty.
-        unit_paths: Repository paths of the units its kernels are known to come from.
-
-    Returns:
-        Paths in the repository, sorted. A function of which one neighbor's path is not certain is left out,
-        and so is one with overloads in several places.
-
-    Raises:
-        InputError: Not ELF, or its tables point outside of it.
-    """
-    with open_elf(path) as elf:
-        table, names = elf.sections.get(".symtab"), elf.sections.get(".strtab")
-        if table is None or names is None:
-            return {}
-        symbols = elf.symbols(table)
-        found = list(_functions(elf, symbols, names))
-        known = _by_name([*unit_paths, *repository_paths(elf)])
-        paths = {
-            file: _path(elf.string_at(names, int(symbols["name"][file])).decode("utf-8", "replace"), known)
-            for file in {file for _, files in found for file in files}
-        }
-    candidates: dict[str, set[frozenset[str | None]]] = defaultdict(set)
-    for name, (_, files) in zip(demangle_all([mangled for mangled, _ in found]), found, strict=True):
-        match = None if name is None else _FUNCTION.match(name)
-        if match is not None:
-            candidates[match["structured"] or match["plain"]].add(frozenset(paths[file] for file in files))
-    return {
-        name: certain
-        for name, sets in sorted(candidates.items())
-        if len(sets) == 1 and (certain := _certain(next(iter(sets))))
-    }
-
-
-def _certain(paths: frozenset[str | None]) -> tuple[str, ...]:
-    return () if None in paths else tuple(sorted(path for path in paths if path is not None))
-
-
-def _functions(elf: ElfFile, symbols: Table, names: Section) -> Iterator[tuple[str, frozenset[int]]]:
-    """Mangled names of global functions of at::native, with the rows of the file symbols around them."""
-    kind, binding = symbols["info"] & 15, symbols["info"] >> 4
-    files = np.flatnonzero(kind == SymbolKind.FILE)
-    is_code = (kind == SymbolKind.FUNCTION) & (symbols["value"] > 0)
-    (places,) = elf.names_containing(names, _NATIVE)
-    starts = {start for start, _ in places}
-    if not len(files) or not starts:
-        return
-    local = np.flatnonzero(is_code & (binding == SymbolBinding.LOCAL))
-    local = local[np.argsort(symbols["value"][local], kind="stable")]
-    addresses, owners = symbols["value"][local], _file_rows(symbols, files, local)
-    wanted = np.flatnonzero(is_code & (binding == _GLOBAL))
-    wanted = wanted[np.isin(symbols["name"][wanted], np.array(sorted(starts), np.uint32))]
-    if len(wanted) > _MOST_FUNCTIONS:
-        elf.fail(f"{len(wanted)} functions of at::native", names.offset)
-    after = np.searchsorted(addresses, symbols["value"][wanted])
-    for row, position in zip(wanted.tolist(), after.tolist(), strict=True):
-        if not 0 < position < len(local):
-            continue
-        around = frozenset(int(owner) for owner in owners[position - 1 : position + 1])
-        if min(around) >= 0:
-            yield elf.string_at(names, int(symbols["name"][row])).decode("utf-8", "replace"), around
-
-
-def _file_rows(symbols: Table, files: NDArray[np.intp], rows: NDArray[np.intp]) -> NDArray[np.int64]:
-    """Row of the file symbol each local symbol belongs to; -1 for those of no named file."""
-    rank = np.searchsorted(files, rows, side="right") - 1
-    owner = np.where(rank >= 0, files[rank], -1)
-    is_named = symbols["name"][files] > 0
-    return np.where((rank >= 0) & is_named[rank], owner, -1).astype(np.int64)
-
-
-def _by_name(paths: Iterable[str]) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = defaultdict(set)
-    for path in paths:
-        found[path.rpartition("/")[2]].add(path)
-    return found
-
-
-def _path(file_symbol: str, known: dict[str, set[str]]) -> str | None:
-    """The only known path of a file symbol's file: `…_SoftMax.compute_120.cudafe1.cpp` or `Blas.cpp`."""
-    stem = host_stem(file_symbol)
-    paths = known.get(f"{stem}.cu" if stem is not None else file_symbol, set())
-    return next(iter(paths)) if len(paths) == 1 else None

@@ -1,16 +1,9 @@
-"""[build] The source index of a PyTorch checkout, read without a compiler.
-
-[headers] The index of the headers in the user's own `torch/include`: exact lines of this very build.
-
-Half a second the first time; then a table in the cache folder, found by the headers' names, sizes and times.
-"""
+"""The source index of a PyTorch checkout, or of the headers in `torch/include`, read without a compiler."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -20,18 +13,16 @@ from pathlib import Path
 import msgspec
 
 from opscope.errors import InputError
-from opscope.provenance.cache import cache_folder, write_atomically
+from opscope.provenance.cache import cache_folder, kept
 from opscope.provenance.indexer.lexer import LexedSource, lex
 from opscope.provenance.indexer.macros import MacroTable, macros_of
 from opscope.provenance.indexer.tracker import FileFacts, read_definitions
-from opscope.provenance.installation import torch_build
-from opscope.provenance.sources.at_hand import include_folder as find_include_folder
+from opscope.provenance.installation import TorchBuild, torch_build
+from opscope.provenance.packaged import lazy_pattern
+from opscope.provenance.sources.at_hand import include_folder as installed_include_folder
 from opscope.provenance.sources.at_hand import repository_path
 from opscope.provenance.sources.index import SourceIndex, is_member
-from opscope.provenance.sources.jiterator import jiterated_names
 from opscope.provenance.sources.table import FORMAT_VERSION, Definition, DefinitionTable, Registration
-
-# ---- build
 
 # What kernels, operators and their functors are defined in.
 _FOLDERS = (
@@ -51,13 +42,13 @@ _SKIPPED_FOLDERS = frozenset(
 _SKIPPED_PATHS = ("aten/src/ATen/native/vulkan",)
 _SUFFIXES = (".cu", ".cuh", ".cpp", ".h", ".hpp", ".cc", ".mm")
 _LARGEST_FILE_BYTES = 8 << 20
-_INCLUDE = re.compile(r'\s*["<](?:[^">]*/)?([^">/]+)[">]')
-_VERSION = re.compile(r"\d+\.\d+\.\d+")
+_INCLUDE = lazy_pattern(r'\s*["<](?:[^">]*/)?([^">/]+)[">]')
+_VERSION = lazy_pattern(r"\d+\.\d+\.\d+")
 # All that the body of an error stub calls.
 _RAISING = frozenset(
     ("TORCH_CHECK", "TORCH_CHECK_NOT_IMPLEMENTED", "TORCH_INTERNAL_ASSERT", "AT_ERROR", "runtime_error")
 )
-_COMMIT = re.compile(r"[0-9a-f]{40}")
+_COMMIT = lazy_pattern(r"[0-9a-f]{40}")
 
 
 def build_index(checkout: Path, version: str | None = None, *, git_version: str | None = None) -> SourceIndex:
@@ -107,7 +98,6 @@ def read_tree(sources: Mapping[str, LexedSource]) -> tuple[list[Definition], lis
     stubs = {name for entry in facts for name in entry.declared_stubs}
     launchers = _launchers(row for entry in facts for row in entry.definitions)
     definitions = [row for entry in facts for row in _with_calls(entry, stubs, launchers)]
-    definitions += [row for file, source in sources.items() for row in jiterated_names(file, source)]
     return definitions, [registration for entry in facts for registration in entry.registrations]
 
 
@@ -227,13 +217,10 @@ def _text(path: Path) -> str:
         return ""
 
 
-# ---- headers
-
-
 @cache
 def installed_headers() -> SourceIndex | None:
     """The index of the headers of the torch that this Python would import; None if there are none."""
-    folder = find_include_folder()
+    folder = installed_include_folder()
     if folder is None:
         return None
     try:
@@ -243,12 +230,14 @@ def installed_headers() -> SourceIndex | None:
 
 
 # Where kernels, launchers and functors are; the rest of the headers holds none.
-_HEADERS_FOLDERS = ("ATen/native", "ATen/cuda", "c10/cuda", "torch/csrc/distributed/c10d")
-_HEADERS_SUFFIXES = (".cuh", ".h", ".hpp")
+_HEADER_FOLDERS = ("ATen/native", "ATen/cuda", "c10/cuda", "torch/csrc/distributed/c10d")
+_HEADER_SUFFIXES = (".cuh", ".h", ".hpp")
 
 
 def header_index(include_folder: Path, *, folder: Path | None = None) -> SourceIndex:
     """The index of an installation's headers. Files are named by their paths in the repository.
+
+    Half a second the first time; then a table in the cache folder, found by the headers' names, sizes, times.
 
     Args:
         include_folder: `site-packages/torch/include`.
@@ -261,28 +250,24 @@ def header_index(include_folder: Path, *, folder: Path | None = None) -> SourceI
     headers = list(_headers(include_folder))
     if not headers:
         raise InputError("no ATen headers", source=include_folder, hint="Give the folder torch/include")
-    build = torch_build(include_folder.parent)
-    version, git_version = (build.version or "", build.git_version) if build else ("", None)
-    cached = (
-        (folder or cache_folder())
-        / "headers"
-        / f"{_fingerprint(include_folder, headers, version)}.msgpack.zst"
+    build = torch_build(include_folder.parent) or TorchBuild(None, None)
+    name = f"{_fingerprint(include_folder, headers, build.version or '')}.msgpack.zst"
+    table = kept(
+        (folder or cache_folder()) / "headers" / name,
+        DefinitionTable.decode,
+        lambda: _read(include_folder, [name for name, _ in headers], build),
+        DefinitionTable.encode,
     )
-    table = _cached(cached)
-    if table is None:
-        table = _read(include_folder, [name for name, _ in headers], version, git_version)
-        with contextlib.suppress(OSError):  # a folder that cannot be written costs time only
-            write_atomically(cached, table.encode())
     return SourceIndex(table)
 
 
 def _headers(include_folder: Path) -> Iterator[tuple[str, os.stat_result]]:
-    for top in _HEADERS_FOLDERS:
+    for top in _HEADER_FOLDERS:
         for parent, folders, names in os.walk(include_folder / top):
             folders.sort()
             relative = Path(parent).relative_to(include_folder).as_posix()
             for name in sorted(names):
-                if name.endswith(_HEADERS_SUFFIXES) and repository_path(f"{relative}/{name}"):
+                if name.endswith(_HEADER_SUFFIXES) and repository_path(f"{relative}/{name}"):
                     yield f"{relative}/{name}", Path(parent, name).stat()
 
 
@@ -295,18 +280,11 @@ def _fingerprint(include_folder: Path, headers: Iterable[tuple[str, os.stat_resu
     return digest.hexdigest()
 
 
-def _cached(path: Path) -> DefinitionTable | None:
-    try:
-        return DefinitionTable.decode(path.read_bytes(), path)
-    except (OSError, InputError):
-        return None
-
-
-def _read(include_folder: Path, headers: list[str], version: str, git_version: str | None) -> DefinitionTable:
-    sources = {name: lex_file(include_folder / name) for name in headers}
-    definitions, registrations = read_tree(sources)
+def _read(include_folder: Path, headers: list[str], build: TorchBuild) -> DefinitionTable:
+    definitions, registrations = read_tree({name: lex_file(include_folder / name) for name in headers})
+    in_repository = map(_in_repository, definitions)
     return DefinitionTable.from_definitions(
-        version, git_version, (_in_repository(row) for row in definitions), registrations
+        build.version or "", build.git_version, in_repository, registrations
     )
 
 

@@ -6,12 +6,12 @@ followed by nothing but what may stand between parameters and body. Time is line
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
+from opscope.provenance.packaged import lazy_pattern
 from opscope.provenance.sources.signatures import parameter_types, template_parameter_names
 
-_TOKEN = re.compile(
+_TOKEN = lazy_pattern(
     r"[A-Za-z_]\w*|::|->\*?|<<=|>>=|<=>|[-+*/%^&|!=<>]=|&&|\|\||\+\+|--|\.\.\.|\"[^\"]*\"?|\d[\w.]*|[^\s#]"
 )
 _OPENERS = frozenset("([{")
@@ -37,7 +37,7 @@ _STRUCTURED = {
     "TORCH_PRECOMPUTE_META_FUNC": "at::meta",
     "TORCH_PRECOMPUTE_META_FUNC2": "at::meta",
 }
-_MACRO_NAME = re.compile(r"[A-Z][A-Z0-9_]*[A-Z0-9]$")
+_MACRO_NAME = lazy_pattern(r"[A-Z][A-Z0-9_]*[A-Z0-9]$")
 _FARTHEST_ANGLE = 500
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from opscope.errors import InputError
 from opscope.provenance.binaries.elf import open_elf
-from opscope.provenance.cache import cache_folder, write_atomically
+from opscope.provenance.cache import store
 from opscope.provenance.indexer.build import build_index
 from opscope.provenance.indexer.units import add_library_table
-from opscope.provenance.installation import TorchBuild, torch_build
+from opscope.provenance.installation import TorchBuild, label_order, parse_version, torch_build
 from opscope.provenance.operators import (
     TABLE_FILE,
     build_operator_table,
@@ -22,8 +22,9 @@ from opscope.provenance.operators import (
     packaged_table,
     packaged_versions,
 )
+from opscope.provenance.packaged import added_releases
 from opscope.provenance.releases import release, release_versions
-from opscope.provenance.releases.catalog import added_table, label_order, parse_version
+from opscope.provenance.releases.catalog import added_table
 from opscope.provenance.sources import SourceIndex, source_index
 from opscope.provenance.sources.at_hand import indexed_versions, release_headers
 from opscope.provenance.sources.index import store_index
@@ -67,7 +68,7 @@ def _inventory(version: str, has_units: bool, has_sources: bool) -> ReleaseInven
     operators = packaged_table(version)
     return ReleaseInventory(
         version,
-        any((cache_folder() / "releases" / version).glob("*")),
+        any((added_releases() / version).glob("*")),
         None if table is None else table.kernel_count,
         None if table is None else len(table.units),
         None if operators is None else len(operators.functions),
@@ -118,11 +119,7 @@ def add_operators(library: Path, label: str) -> tuple[Path, ...]:
     if build is None or not packaged.is_dir():
         return ()
     table = build_operator_table(packaged, version=label, git_version=_commit(build))
-    path = added_table(label).with_name(TABLE_FILE)
-    try:
-        write_atomically(path, encode_table(table))
-    except OSError as error:
-        raise InputError(f"the table cannot be written ({error.strerror})", source=path) from error
+    path = store(added_table(label).with_name(TABLE_FILE), encode_table(table), "table")
     packaged_table.cache_clear()
     return (path,)
 

@@ -1,9 +1,4 @@
-"""[conditions] What a preprocessor condition comes to in a CUDA build for Linux: true, false, or None where builds differ.
-
-Only the few macros are known that tell such a build from others (ROCm, a build without cuDNN); all else is
-undecided, and both branches count as code.
-
-[lexer] C++ and CUDA text in which everything that is not code is blanked, and the directives that were in it.
+"""C++ and CUDA text in which everything that is not code is blanked, and the directives that were in it.
 
 Comments, the insides of literals, and directives become spaces, so every offset and line stays where it was.
 Of a conditional directive one `#` remains: there a branch begins or ends. Branches that no CUDA build for
@@ -18,45 +13,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-# ---- conditions
+from opscope.provenance.packaged import lazy_pattern
 
-_KNOWN = {
-    "USE_ROCM": False,
-    "USE_ROCM_CK_GEMM": False,
-    "USE_ROCM_CK_SDPA": False,
-    "__HIPCC__": False,
-    "__HIP_PLATFORM_AMD__": False,
-    "__HIP_PLATFORM_HCC__": False,
-    "__HIP_DEVICE_COMPILE__": False,
-    # Of the ATen/Config.h and ATen/cuda/CUDAConfig.h in the wheels for x86-64.
-    "AT_ROCM_ENABLED": False,
-    "AT_CUDNN_ENABLED": True,
-    "AT_MAGMA_ENABLED": True,
-    "AT_MKL_ENABLED": True,
-    "AT_MKLDNN_ENABLED": True,
-    "AT_MKLDNN_ACL_ENABLED": False,
-    "AT_POCKETFFT_ENABLED": False,
-    "AT_NNPACK_ENABLED": True,
-    "AT_CUSPARSELT_ENABLED": True,
-    "AT_BUILD_WITH_BLAS": True,
-    "AT_BUILD_WITH_LAPACK": True,
-    "AT_USE_JITERATOR": True,
-    "USE_CUDA": True,
-    "USE_LINALG_SOLVER": True,
-    "USE_FLASH_ATTENTION": True,
-    "USE_MEM_EFF_ATTENTION": True,
-    "USE_FBGEMM": True,
-    "USE_C10D_NCCL": True,
-    "_WIN32": False,
-    "_MSC_VER": False,
-    "__APPLE__": False,
-    "C10_MOBILE": False,
-    "FBCODE_CAFFE2": False,
-    "__ANDROID__": False,
-}
+# What a condition comes to: only the few macros are known that tell a CUDA build for Linux from others (ROCm,
+# a build without cuDNN); all else is undecided, and both branches count as code. Those that begin with AT_
+# are of the ATen/Config.h and ATen/cuda/CUDAConfig.h in the wheels for x86-64.
+_TRUE = """
+    AT_CUDNN_ENABLED AT_MAGMA_ENABLED AT_MKL_ENABLED AT_MKLDNN_ENABLED AT_NNPACK_ENABLED
+    AT_CUSPARSELT_ENABLED AT_BUILD_WITH_BLAS AT_BUILD_WITH_LAPACK AT_USE_JITERATOR USE_CUDA
+    USE_LINALG_SOLVER USE_FLASH_ATTENTION USE_MEM_EFF_ATTENTION USE_FBGEMM USE_C10D_NCCL
+"""
+_FALSE = """
+    USE_ROCM USE_ROCM_CK_GEMM USE_ROCM_CK_SDPA __HIPCC__ __HIP_PLATFORM_AMD__ __HIP_PLATFORM_HCC__
+    __HIP_DEVICE_COMPILE__ AT_ROCM_ENABLED AT_MKLDNN_ACL_ENABLED AT_POCKETFFT_ENABLED _WIN32
+    _MSC_VER __APPLE__ C10_MOBILE FBCODE_CAFFE2 __ANDROID__
+"""
+_KNOWN = {**dict.fromkeys(_TRUE.split(), True), **dict.fromkeys(_FALSE.split(), False)}
 # Tested by value, never by `#ifdef`: whether they are defined says nothing.
 _CALLED = frozenset(name for name in _KNOWN if name.startswith("AT_"))
-_TOKEN = re.compile(r"[A-Za-z_]\w*|\d[\w.']*|&&|\|\||[!=<>]=|[()!<>]|\S")
+_TOKEN = lazy_pattern(r"[A-Za-z_]\w*|\d[\w.']*|&&|\|\||[!=<>]=|[()!<>]|\S")
 _COMPARISONS = frozenset(("==", "!=", "<", ">", "<=", ">=", "+", "-", "*", "/", "%", "?", ":", "&", "|"))
 _MAXIMAL_DEPTH = 40
 
@@ -145,8 +120,6 @@ def _macro(tokens: list[str], position: int) -> tuple[bool | None, int]:
     return None, position
 
 
-# ---- lexer
-
 # Each alternative starts with a literal character, which lets the expression skip quickly to the next one.
 # Each that may miss its end accepts the end of the text or line instead, which keeps the time linear.
 _LITERAL = r"""
@@ -160,11 +133,11 @@ _LITERAL = r"""
 _LOGICAL_LINE = r"""
   | \#(?:\\\n|//(?:\\\n|[^\n])*|/\*(?s:.*?)(?:\*/|\Z)|"(?:\\(?s:.)|[^"\\\n])*"?|[^\n])*
 """
-_LITERALS = re.compile(_LITERAL, re.VERBOSE)
-_TOKENS = re.compile(_LITERAL + _LOGICAL_LINE, re.VERBOSE)
-_NOT_NEWLINE = re.compile(r"[^\n]+")
-_KEYWORD = re.compile(r"#\s*(\w*)")
-_CONTINUATION = re.compile(r"\\\n")
+_LITERALS = lazy_pattern(_LITERAL, re.VERBOSE)
+_TOKENS = lazy_pattern(_LITERAL + _LOGICAL_LINE, re.VERBOSE)
+_NOT_NEWLINE = lazy_pattern(r"[^\n]+")
+_KEYWORD = lazy_pattern(r"#\s*(\w*)")
+_CONTINUATION = lazy_pattern(r"\\\n")
 _OPENING = frozenset(("if", "ifdef", "ifndef"))
 _TURNING = frozenset(("elif", "elifdef", "elifndef", "else"))
 _CONDITIONAL = _OPENING | _TURNING | {"endif"}

@@ -6,25 +6,25 @@ is textual, as the preprocessor's: parameters, `##`, `__VA_ARGS__`, and macro na
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from opscope.provenance.indexer.lexer import LexedSource
+from opscope.provenance.packaged import lazy_pattern
 from opscope.provenance.sources.signatures import split_arguments
 
-_DEFINE = re.compile(r"\s*([A-Za-z_]\w*)(?:\(([^()]*)\))?")
-_CALL = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
-_CALL_OR_BRACKET = re.compile(r"\b([A-Za-z_]\w*)\s*\(|[()]")
-_DEFINING = re.compile(
+_DEFINE = lazy_pattern(r"\s*([A-Za-z_]\w*)(?:\(([^()]*)\))?")
+_CALL = lazy_pattern(r"\b([A-Za-z_]\w*)\s*\(")
+_CALL_OR_BRACKET = lazy_pattern(r"\b([A-Za-z_]\w*)\s*\(|[()]")
+_DEFINING = lazy_pattern(
     r"\{|\bTORCH_IMPL_FUNC\b|\b(?:DEFINE|DECLARE)_DISPATCH\b|\bREGISTER_\w*DISPATCH\b|\b__global__\b"
 )
 # These are read as they stand, and never by their own definitions.
-_BUILT_IN = re.compile(
+_BUILT_IN = lazy_pattern(
     r"(?:TORCH_(?:IMPL|META|PRECOMPUTE_META)_FUNC2?|(?:DEFINE|DECLARE)_DISPATCH|(?:ALSO_)?REGISTER_\w*DISPATCH)$"
 )
-_PASTE = re.compile(r"\s*##\s*")
-_WORD = re.compile(r"[A-Za-z_]\w*")
+_PASTE = lazy_pattern(r"\s*##\s*")
+_WORD = lazy_pattern(r"[A-Za-z_]\w*")
 _MAXIMAL_DEPTH = 8
 _MAXIMAL_LENGTH = 200_000
 _MOST_USES = 2000

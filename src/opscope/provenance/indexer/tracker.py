@@ -1,6 +1,4 @@
-"""[collector] Gathers what one file defines: heads become definitions, dispatch macros become stubs and registrations.
-
-[tracker] Follows braces and scopes through the code of a file and finds what is defined there.
+"""Follows braces and scopes through the code of a file and gathers what is defined there.
 
 Heads are looked at only outside functions; both branches of an undecided `#if` start from the same state;
 macros are expanded where definitions stand. It never raises, whatever the text, and its time is bounded by
@@ -9,19 +7,17 @@ the text's length: heads, expansions and depth have limits that no real source r
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from opscope.provenance.indexer.heads import Head, read_head
 from opscope.provenance.indexer.lexer import LexedSource
 from opscope.provenance.indexer.macros import MacroTable, Use, uses
+from opscope.provenance.packaged import lazy_pattern
 from opscope.provenance.sources.table import Definition, Registration
 
-# ---- collector
-
-_REGISTRATION = re.compile(r"(?:ALSO_)?REGISTER_(?:(\w+?)_)?DISPATCH$")
-_FUNCTION_NAME = re.compile(r"[&(\s]*(?:[A-Za-z_]\w*::)*([A-Za-z_]\w*)\s*(?:<[^()]*>)?[)\s]*$")
+_REGISTRATION = lazy_pattern(r"(?:ALSO_)?REGISTER_(?:(\w+?)_)?DISPATCH$")
+_FUNCTION_NAME = lazy_pattern(r"[&(\s]*(?:[A-Za-z_]\w*::)*([A-Za-z_]\w*)\s*(?:<[^()]*>)?[)\s]*$")
 _CPU_ARCHITECTURES = frozenset(
     ("CPU", "ALL_CPU", "NO_CPU", "ARCH", "AVX2", "AVX512", "NO_AVX512", "VSX", "ZVECTOR", "SVE", "SVE256")
 )
@@ -136,12 +132,10 @@ def _dispatch_key(macro: str, file: str) -> str:
     return "MPS" if file.endswith(".mm") else "CPU"
 
 
-# ---- tracker
-
-_STRUCTURE = re.compile(r"[{};#]")
-_CALLED = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
+_STRUCTURE = lazy_pattern(r"[{};#]")
+_CALLED = lazy_pattern(r"\b([A-Za-z_]\w*)\s*\(")
 # An expansion that is whole: not a head whose body follows the use.
-_COMPLETE = re.compile(r"[{};]|_DISPATCH\b")
+_COMPLETE = lazy_pattern(r"[{};]|_DISPATCH\b")
 _LONGEST_HEAD = 8000
 _MOST_INITIALIZERS = 32
 _DEEPEST_SCOPE = 200

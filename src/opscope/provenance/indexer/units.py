@@ -1,13 +1,6 @@
-"""[builder] A release's kernel table from the kernels its libraries register.
+"""Kernel tables of PyTorch builds: from the kernels that libraries register, with the paths of their units.
 
-[unit_paths] Where the units of a release lie, from what its own build says and, where it is silent, other file lists.
-
-A library names some of its source files; a release's wheel also shows, by its headers and by the paths of
-headers in the library, which folders its repository had. A path of another release or of a submodule is taken
-only if it lies in such a folder, if it is the only one of its name there, and if no file of that folder is
-known to have moved.
-
-[additions] Tables of the user's own builds: kernels of a library, kept in the cache folder under a version or name.
+Those of the user's own builds are kept in the cache folder under a version or name.
 """
 
 from __future__ import annotations
@@ -21,9 +14,9 @@ from pathlib import Path
 from opscope.errors import InputError
 from opscope.provenance.binaries.library import read_library
 from opscope.provenance.binaries.translation_unit import TranslationUnit
-from opscope.provenance.cache import write_atomically
+from opscope.provenance.cache import store
 from opscope.provenance.releases.catalog import added_table, forget_tables, overlaid
-from opscope.provenance.releases.table import launch_key_hash, loose_keys, owner_key_hash
+from opscope.provenance.releases.table import loose_keys
 from opscope.provenance.releases.table_file import (
     LARGEST_VALUE,
     SEVERAL_UNITS,
@@ -37,56 +30,49 @@ from opscope.provenance.releases.table_file import (
     text_hash,
 )
 
-# ---- builder
 
-
-@dataclass(frozen=True)
-class Build:
-    """Which build a table is of.
-
-    Args:
-        version: Release (`2.11.0`) or the user's label.
-        git_version: Its commit, if known.
-        cuda: The CUDA version it was built with, if known.
-        libraries: What its kernels were read from.
-    """
-
-    version: str
-    git_version: str | None = None
-    cuda: str | None = None
-    libraries: tuple[Library, ...] = ()
-
-
-def build_table(kernels: Mapping[str, Iterable[Unit]], build: Build) -> UnitTableFile:
+def build_table(
+    kernels: Mapping[str, Iterable[Unit]],
+    version: str,
+    *,
+    git_version: str | None = None,
+    cuda: str | None = None,
+    libraries: tuple[Library, ...] = (),
+) -> UnitTableFile:
     """The table of kernels and the units that register them; the order of either does not matter.
 
     Args:
         kernels: By name as a trace shows it. A kernel without a unit is left out: nothing is known of it.
-        build: What the kernels belong to.
+        version: Release (`2.11.0`) or the user's label.
+        git_version: Its commit, if known.
+        cuda: The CUDA version it was built with, if known.
+        libraries: What its kernels were read from.
 
     Raises:
         InputError: Two names share a hash, or there are more units than the format can count.
     """
     known = {name: frozenset(units) for name, units in sorted(kernels.items())}
     known = {name: units for name, units in known.items() if units}
-    units = sorted({unit for of in known.values() for unit in of}, key=_order)
+    units = sorted(
+        {unit for of in known.values() for unit in of}, key=lambda unit: (unit.label, unit.origin.value)
+    )
     if len(units) >= SEVERAL_UNITS:
-        raise InputError(f"{len(units):,} units in {build.version}; a table holds {SEVERAL_UNITS - 1:,}")
+        raise InputError(f"{len(units):,} units in {version}; a table holds {SEVERAL_UNITS - 1:,}")
     index = {unit: position for position, unit in enumerate(units)}
     members = {name: tuple(sorted(index[unit] for unit in of)) for name, of in known.items()}
     sets = {unit_set: number for number, unit_set in enumerate(sorted(set(members.values())))}
     if len(sets) > LARGEST_VALUE:
-        raise InputError(f"{len(sets):,} sets of units in {build.version}; a table holds {LARGEST_VALUE:,}")
-    exact = _hashed({name: text_hash(name) for name in members}, build.version)
+        raise InputError(f"{len(sets):,} sets of units in {version}; a table holds {LARGEST_VALUE:,}")
+    exact = _hashed({name: text_hash(name) for name in members}, version)
     return UnitTableFile(
-        version=build.version,
+        version=version,
         units=tuple(units),
         unit_sets=tuple(sets),
         exact=hash_map({exact[name]: sets[members[name]] for name in members}).packed(),
-        loose=hash_map(_loose_entries(members, build.version)).packed(),
-        git_version=build.git_version,
-        cuda=build.cuda,
-        libraries=build.libraries,
+        loose=hash_map(_loose_entries(members, version)).packed(),
+        git_version=git_version,
+        cuda=cuda,
+        libraries=libraries,
     )
 
 
@@ -104,7 +90,9 @@ def _loose_entries(members: Mapping[str, Sequence[int]], version: str) -> dict[i
     units_of_key: dict[str, set[int]] = {}
     hashes: dict[str, int] = {}
     for name, unit_set in members.items():
-        for text, number in _key_hashes(name):
+        keys = loose_keys(name)
+        for kind, number in keys.hashes().items():
+            text = f"{kind} {getattr(keys, kind)}"
             hashes[text] = number
             units_of_key.setdefault(text, set()).update(unit_set)
     return {
@@ -113,23 +101,12 @@ def _loose_entries(members: Mapping[str, Sequence[int]], version: str) -> dict[i
     }
 
 
-def _key_hashes(name: str) -> Iterator[tuple[str, int]]:
-    keys = loose_keys(name)
-    if keys.owner is not None:
-        yield f"owner {keys.owner}", owner_key_hash(keys.owner)
-    if keys.launch is not None:
-        yield f"launch {keys.launch}", launch_key_hash(keys.launch)
-
-
-def _order(unit: Unit) -> tuple[str, str]:
-    return unit.label, unit.origin.value
-
-
-# ---- unit_paths
-
+# Where the units of a release lie. A library names some of its source files; a release's wheel also shows, by
+# its headers and by the paths of headers in the library, which folders its repository had. A path of another
+# release or of a submodule is taken only if it lies in such a folder, if it is the only one of its name
+# there, and if no file of that folder is known to have moved.
 _GENERATED = "build/"
 _SUBMODULES = "third_party/"
-_LONGEST_PATH = 512
 _REPOSITORY_FILE = re.compile(
     rb"(/[\w./@+-]{0,128}?/)((?:aten/src|torch/csrc|c10|third_party)/[\w./@+-]{1,256}\.(?:cuh?|h|hpp|cpp))\0"
 )
@@ -238,9 +215,6 @@ def _count(units: Iterable[TranslationUnit], name: str) -> int:
     return sum(unit.name == name for unit in units)
 
 
-# ---- additions
-
-
 def add_library_table(
     library_path: str | os.PathLike[str],
     version_label: str,
@@ -270,9 +244,11 @@ def add_library_table(
     if not any(kernels.values()):
         raise InputError("no kernel of it tells which source file it comes from", source=library_path)
     units = {unit: unit_at(unit.name, unit.source_path) for of in kernels.values() for unit in of}
-    table = build_table(located(kernels, units), Build(version_label, git_version, libraries=(library,)))
+    table = build_table(located(kernels, units), version_label, git_version=git_version, libraries=(library,))
     path = added_table(version_label, folder)
-    _write(path, _joined(path, table))
+    if path.is_file():
+        table = overlaid(decode_table(path.read_bytes(), str(path)), table)
+    store(path, encode_table(table), "table")
     forget_tables()
     return path
 
@@ -293,19 +269,6 @@ def located(
 ) -> dict[str, set[Unit]]:
     """The kernels with the located units in place of those the binary names."""
     return {name: {units[unit] for unit in of} for name, of in kernels.items()}
-
-
-def _joined(path: Path, table: UnitTableFile) -> UnitTableFile:
-    if not path.is_file():
-        return table
-    return overlaid(decode_table(path.read_bytes(), str(path)), table)
-
-
-def _write(path: Path, table: UnitTableFile) -> None:
-    try:
-        write_atomically(path, encode_table(table))
-    except OSError as error:
-        raise InputError(f"the table cannot be written ({error.strerror})", source=path) from error
 
 
 def _check_label(label: str) -> None:

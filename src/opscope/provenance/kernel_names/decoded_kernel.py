@@ -80,7 +80,7 @@ _NUMBERS = frozenset(("stages", "alignment"))
 
 
 def fields_found(patterns: Mapping[str, re.Pattern[str]], text: str) -> dict[str, Any]:
-    """The fields whose patterns occur in a text: the last group that takes part, as a number in `_NUMBERS`."""
+    """The fields whose patterns occur in a text: the last group that takes part, or the number it is."""
     found = ((name, pattern.search(text)) for name, pattern in patterns.items())
     return {
         name: int(match[match.lastindex or 0]) if name in _NUMBERS else match[match.lastindex or 0]

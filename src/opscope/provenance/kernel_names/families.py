@@ -48,7 +48,7 @@ def direction_of(text: str) -> str | None:
 
 @lru_cache(maxsize=65536)
 def family_by_rules(section: str, text: str) -> str | None:
-    """The family of the first rule in a section of `family_rules.toml` that is found in the text; else None."""
+    """The family of the first rule in a section of `family_rules.toml` that occurs in the text; else None."""
     return next((family for family, pattern in _rules(section) if pattern.search(text)), None)
 
 

@@ -1,7 +1,7 @@
-"""Kernels of libraries and generators other than dense algebra's: attention, cuDNN, NCCL, CUB, Triton, others.
+"""Kernels of other libraries and generators: attention, cuDNN, NCCL, CUB, Triton and more.
 
-Each grammar is a function from the name to a Reading; None if the name is not of it. Where no source is named,
-a grammar is observed, so what it reads is inferred.
+Each grammar is a function from the name to a Reading; None if the name is not of it. Where no source is
+named, a grammar is observed, so what it reads is inferred.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ _OTHER_NCCL = lazy_pattern(r"nccl(?:SymkDev|SymDev|Dev)?Kernel|oneRankReduce|ncc
 
 def read_nccl(function: str) -> Reading | None:
     """What a kernel of NCCL says."""
-    stated = {"library": "nccl", "family": "collective"}
+    stated: dict[str, Any] = {"library": "nccl", "family": "collective"}
     match = _NCCL.match(function)
     if match is None:
         return Reading(stated) if _OTHER_NCCL.search(function) else None

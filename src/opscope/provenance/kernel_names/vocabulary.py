@@ -10,7 +10,10 @@ from functools import cache
 from opscope.provenance.packaged import packaged_toml
 
 _WORDS = packaged_toml("kernel_names", "vocabulary.toml")
-_BY_SPELLING = {spelling: short for short, every in _WORDS["element_types"].items() for spelling in every}
+_LETTERS: dict[str, str] = _WORDS["letters"]
+_BY_SPELLING: dict[str, str] = {
+    spelling: short for short, every in _WORDS["element_types"].items() for spelling in every
+}
 
 
 @cache
@@ -35,12 +38,12 @@ def element_type(spelling: str) -> str | None:
 
 def letter_type(letters: str) -> str | None:
     """Type of a BLAS-like letter, `s` for f32."""
-    return _WORDS["letters"].get(letters)
+    return _LETTERS.get(letters)
 
 
 @cache
 def type_positions(kernel: str) -> dict[str, int] | None:
-    """Field → position of the template argument, for kernels of ATen whose types come in an order of their own."""
+    """Field → position of the template argument, for kernels of ATen whose types have their own order."""
     listed = _WORDS["type_positions"].get(kernel)
     if listed is None:
         return None

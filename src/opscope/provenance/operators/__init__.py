@@ -6,12 +6,9 @@ All facts come from the yaml files that every PyTorch ships. Neither torch nor t
 from opscope.provenance.operators.dispatch import (
     DERIVATIVES_FILE,
     NATIVE_FUNCTIONS_FILE,
-    ChainLink,
     Dispatch,
     DispatchKind,
     dispatch,
-    dispatch_chain,
-    shared_dispatch,
 )
 from opscope.provenance.operators.overloads import InputRecord, Resolved, input_record, resolve
 from opscope.provenance.operators.schema import Derivative, NativeFunction
@@ -31,7 +28,6 @@ __all__ = [
     "DERIVATIVES_FILE",
     "NATIVE_FUNCTIONS_FILE",
     "TABLE_FILE",
-    "ChainLink",
     "Derivative",
     "Dispatch",
     "DispatchKind",
@@ -42,13 +38,11 @@ __all__ = [
     "build_operator_table",
     "decode_table",
     "dispatch",
-    "dispatch_chain",
     "encode_table",
     "input_record",
     "installed_table",
     "packaged_table",
     "packaged_versions",
     "resolve",
-    "shared_dispatch",
     "table_for",
 ]

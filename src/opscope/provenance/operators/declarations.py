@@ -1,12 +1,7 @@
-"""[yaml_document] YAML lists of mappings, each with the line it starts at. Reading is all this module does.
+"""native_functions.yaml → native functions: torchgen's defaults filled in, and the variants it generates.
 
-[declarations] native_functions.yaml → native functions, with torchgen's defaults filled in.
-
-Source: aten/src/ATen/native/README.md; torchgen/model.py, `NativeFunction.from_yaml`.
-
-[generated] The variants that torchgen generates: what an entry's `autogen` lists, with schema and kernel name.
-
-Source: torchgen/native_function_generation.py, `generate_function`.
+Source: aten/src/ATen/native/README.md; torchgen/model.py, `NativeFunction.from_yaml`;
+torchgen/native_function_generation.py, `generate_function`.
 """
 
 from __future__ import annotations
@@ -29,8 +24,6 @@ from opscope.provenance.operators.schema import (
     plain,
     schema_of,
 )
-
-# ---- yaml_document
 
 LINE = "__line__"
 
@@ -102,8 +95,6 @@ def _loader() -> Any:
 def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0] or type(error).__name__
 
-
-# ---- declarations
 
 COMPOSITE_IMPLICIT = "CompositeImplicitAutograd"
 UFUNC_KEYS = ("CPU", "CUDA")
@@ -193,8 +184,6 @@ def _dispatch(item: Mapping[str, Any], schema: Schema, *, has_structured_kernel:
         dispatch.update({key: f"ufunc_{schema.name.name}_{key}" for key in UFUNC_KEYS})
     return dispatch
 
-
-# ---- generated
 
 _KEY = "CompositeExplicitAutograd"
 # Where several variants list a name, it is derived from the first of these.

@@ -1,6 +1,4 @@
-"""[formulas] What a C++ formula of derivatives.yaml calls: operators, and functions of autograd's own.
-
-[derivatives] derivatives.yaml → backward nodes: names, formulas, the functions that record them.
+"""derivatives.yaml → backward nodes: names, formulas, what these call, the functions that record them.
 
 Source: torchgen/packaged/autograd/load_derivatives.py (names), torchgen/api/autograd.py (which functions
 share a node, list operators).
@@ -18,16 +16,15 @@ from typing import Any
 from opscope.errors import InputError
 from opscope.provenance.operators.declarations import LINE, read_mappings, text_of, words
 from opscope.provenance.operators.schema import Derivative, Kind, NativeFunction, Schema, schema_of
+from opscope.provenance.packaged import lazy_pattern
 
-# ---- formulas
-
-_CALL = re.compile(r"(?P<scope>(?:\w+::)*)(?P<name>[A-Za-z_]\w*)\s*\(")
-_MEMBER = re.compile(r"(?:\.|->)\s*$")
-_LITERAL = re.compile(r'"[^"]*"')
-_TEMPLATE_CALL = re.compile(r"(\w+)<[^<>()]*>\s*(?=\()")
+_CALL = lazy_pattern(r"(?P<scope>(?:\w+::)*)(?P<name>[A-Za-z_]\w*)\s*\(")
+_MEMBER = lazy_pattern(r"(?:\.|->)\s*$")
+_LITERAL = lazy_pattern(r'"[^"]*"')
+_TEMPLATE_CALL = lazy_pattern(r"(\w+)<[^<>()]*>\s*(?=\()")
 # Scopes in which operators are called; a name in any other (`std::`, `c10::`) is none.
 _OPERATOR_SCOPES = {"", "at::"}
-_NO_FUNCTIONS = re.compile(r"if|return|sizeof|not_implemented(_list)?|[A-Z]\w*")  # the last are types
+_NO_FUNCTIONS = lazy_pattern(r"if|return|sizeof|not_implemented(_list)?|[A-Z]\w*")  # the last are types
 
 
 def called_functions(
@@ -58,13 +55,11 @@ def _is_member(call: re.Match[str]) -> bool:
     return _MEMBER.search(call.string[: call.start()]) is not None
 
 
-# ---- derivatives
-
 _DEFAULT = "Default"
 _NOT_FORMULAS = {"name", "dispatch", "output_differentiability", LINE}
 _FOREACH = "_foreach_"
 # List operators whose reference takes one argument more, which they leave at its default.
-_SHORTER_FOREACH = re.compile(r"_foreach_(?:add|sub)_?\.Scalar(?:List)?")
+_SHORTER_FOREACH = lazy_pattern(r"_foreach_(?:add|sub)_?\.Scalar(?:List)?")
 
 
 @dataclass(frozen=True)

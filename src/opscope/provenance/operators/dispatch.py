@@ -1,9 +1,7 @@
-"""[dispatch] Which function the dispatcher calls for a backend: the backend's own, a structured delegate's, a composite.
+"""Which function the dispatcher calls for a backend: its own, a structured delegate's, a composite.
 
 Source: aten/src/ATen/core/dispatch/OperatorEntry.cpp, "DispatchTable computation";
 c10/core/DispatchKeySet.cpp; torchgen/dest/register_dispatch_key.py (what it writes for structured entries).
-
-[chain] The way from an operator to the function that serves it, as links a reader can follow.
 """
 
 from __future__ import annotations
@@ -13,12 +11,12 @@ from typing import Literal
 
 from opscope.provenance.operators.declarations import COMPOSITE_IMPLICIT, UFUNC_KEYS
 from opscope.provenance.operators.derivatives import view_copy_of
-from opscope.provenance.operators.overloads import Resolved
-from opscope.provenance.operators.schema import Kind, NativeFunction, OperatorName, parameter_types, schema_of
+from opscope.provenance.operators.schema import Kind, NativeFunction, OperatorName, schema_of
 from opscope.provenance.operators.table import OperatorTable
 
-# ---- dispatch
-
+# In PyTorch's repository.
+NATIVE_FUNCTIONS_FILE = "aten/src/ATen/native/native_functions.yaml"
+DERIVATIVES_FILE = "tools/autograd/derivatives.yaml"
 DispatchKind = Literal["native", "ufunc", "generated", "composite_explicit", "composite_implicit"]
 
 _EXPLICIT = "CompositeExplicitAutograd"
@@ -41,7 +39,6 @@ class Dispatch:
         entry: The entry that names it: the delegate's for a structured kernel.
         kind: `native`, written by hand for this backend; `ufunc`, generated for it from a scalar function;
             `generated`, written by torchgen in terms of other operators; `composite_…`, for all backends.
-        unit: Translation unit that holds it, where the name of the function decides that.
         header: File in the repository that defines the scalar function of a `ufunc`.
     """
 
@@ -49,14 +46,12 @@ class Dispatch:
     function: str | None
     entry: NativeFunction
     kind: DispatchKind
-    unit: str | None = None
     header: str | None = None
 
     @property
     def parameter_types(self) -> tuple[str, ...]:
-        """C++ types of its parameters; those of a structured kernel may differ."""
-        is_symbolic = self.function is not None and self.function.endswith("_symint")
-        return parameter_types(schema_of(self.entry), symbolic_sizes=is_symbolic)
+        """Schema types of its parameters; those of a structured kernel may differ."""
+        return tuple(argument.type for argument in schema_of(self.entry).arguments)
 
 
 def dispatch(table: OperatorTable, entry: NativeFunction, backend: str = "CUDA") -> Dispatch | None:
@@ -64,15 +59,7 @@ def dispatch(table: OperatorTable, entry: NativeFunction, backend: str = "CUDA")
     return _own(entry, backend) or _delegated(table, entry, backend) or _composite(table, entry, backend)
 
 
-def shared_dispatch(table: OperatorTable, resolved: Resolved, backend: str = "CUDA") -> Dispatch | None:
-    """What serves a recorded call whichever candidate it was; None where candidates differ."""
-    found = [dispatch(table, entry, backend) for entry in resolved.candidates]
-    functions = {None if one is None else (one.key, one.function, one.kind) for one in found}
-    first = found[0] if found else None
-    return None if len(functions) != 1 or first is None or first.function is None else first
-
-
-def structured_delegate(table: OperatorTable, entry: NativeFunction) -> NativeFunction | None:
+def _delegate(table: OperatorTable, entry: NativeFunction) -> NativeFunction | None:
     """The entry whose structured kernel serves this one; None if it has its own functions."""
     if entry.structured_delegate is None:
         return None
@@ -86,15 +73,14 @@ def _own(entry: NativeFunction, backend: str) -> Dispatch | None:
         return None
     if entry.ufunc and backend in UFUNC_KEYS:
         name = entry.name.rpartition("::")[2]
-        unit = f"UfuncCUDA_{name}.cu" if backend == "CUDA" else f"UfuncCPU_{name}.cpp"
-        return Dispatch(backend, function, entry, "ufunc", unit, f"aten/src/ATen/native/ufunc/{name}.h")
+        return Dispatch(backend, function, entry, "ufunc", f"aten/src/ATen/native/ufunc/{name}.h")
     return Dispatch(backend, function, entry, "native")
 
 
 def _delegated(table: OperatorTable, entry: NativeFunction, backend: str) -> Dispatch | None:
     if entry.structured_delegate is None or backend not in _STRUCTURED_KEYS:
         return None
-    delegate = structured_delegate(table, entry)
+    delegate = _delegate(table, entry)
     return None if delegate is None else _own(delegate, backend)
 
 
@@ -128,55 +114,3 @@ def _is_view_copy(table: OperatorTable, entry: NativeFunction) -> bool:
     """Torchgen writes its kernel: it copies the result of a view."""
     view = table.entry(entry.name.removesuffix("_copy"), entry.overload)
     return view is not None and view_copy_of(view) == entry.qualified_name
-
-
-# ---- chain
-
-# In PyTorch's repository.
-NATIVE_FUNCTIONS_FILE = "aten/src/ATen/native/native_functions.yaml"
-DERIVATIVES_FILE = "tools/autograd/derivatives.yaml"
-_EXPLANATIONS = {
-    "native": "",
-    "ufunc": ", generated from a scalar function",
-    "generated": ", generated in terms of another operator",
-    "composite_explicit": ", for all backends",
-    "composite_implicit": ", made of other operators",
-}
-
-
-@dataclass(frozen=True)
-class ChainLink:
-    """One station; `file` and `line` say where in PyTorch's repository it is written, None if unknown."""
-
-    text: str
-    file: str | None = None
-    line: int | None = None
-
-    def __str__(self) -> str:
-        if self.file is None:
-            return self.text
-        place = self.file.rpartition("/")[2] + ("" if self.line is None else f":{self.line}")
-        return f"{self.text} ({place})"
-
-
-def dispatch_chain(
-    table: OperatorTable, entry: NativeFunction, backend: str = "CUDA"
-) -> tuple[ChainLink, ...]:
-    """Entry, structured delegate where there is one, function; the last is absent if no function serves it.
-
-    A generated entry names the one it is derived from, which is where its line points.
-    """
-    links = [ChainLink(entry.qualified_name, NATIVE_FUNCTIONS_FILE, entry.yaml_line)]
-    delegate = structured_delegate(table, entry)
-    served = dispatch(table, entry, backend)
-    if delegate is not None and served is not None and served.entry is delegate:
-        text = f"structured_delegate {entry.structured_delegate}"
-        links.append(ChainLink(text, NATIVE_FUNCTIONS_FILE, delegate.yaml_line))
-    if served is not None:
-        links.append(_function(served))
-    return tuple(links)
-
-
-def _function(served: Dispatch) -> ChainLink:
-    name = served.key if served.function is None else f"{served.key} {served.function}"
-    return ChainLink(f"{name}{_EXPLANATIONS[served.kind]}", served.header)

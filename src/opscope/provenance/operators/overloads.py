@@ -21,6 +21,7 @@ from functools import lru_cache
 from opscope.model.evidence import Grade, weakest
 from opscope.provenance.operators.schema import NativeFunction, schema_of
 from opscope.provenance.operators.table import OperatorTable
+from opscope.provenance.packaged import lazy_pattern
 
 _NOTHING = ""  # None, an undefined, nested or symbolic tensor, text, a device, a list too long to record
 _TENSOR = "a tensor"  # recorded as the C++ name of its element type
@@ -50,7 +51,7 @@ _LEAVES: dict[str, frozenset[str]] = {
     "Dimname": frozenset(),
     "Dimname[]": frozenset(),
 }
-_SIZED_LIST = re.compile(r"\w+\[\d+\]")
+_SIZED_LIST = lazy_pattern(r"\w+\[\d+\]")
 _LISTS_LEAVE = frozenset((_SCALAR_LIST, _LIST, _NOTHING))
 # Besides: tensors without elements or with symbolic ones, names of dimensions.
 _MAY_LEAVE_NOTHING = ("Tensor", "Tensor[]", "SymInt", "SymFloat", "SymBool", "Dimname", "Dimname[]")

@@ -1,72 +1,56 @@
-"""[special_nodes] Backward nodes that no derivatives.yaml names: they are written by hand in PyTorch's autograd.
+"""The operator table of one PyTorch build: native functions and backward nodes, found by name.
 
-[table] The operator table of one PyTorch build: native functions and backward nodes, found by name.
-
-[lookup] Which operator table fits a trace: the installed PyTorch's, a packaged release's, or a neighbor's.
-
-Finds an installation without importing it: neither torch nor torchgen runs.
+`table_for` chooses the table that fits a trace: the installed PyTorch's, a packaged release's, or a
+neighbor's. It finds an installation without importing it: neither torch nor torchgen runs.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import re
-from collections.abc import Iterable
-from functools import cache
-from importlib import resources
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from pathlib import Path
 
 import msgspec
-import zstandard
 
 from opscope.errors import InputError
 from opscope.model.evidence import Grade
-from opscope.provenance.cache import cache_folder, write_atomically
-from opscope.provenance.installation import package_folders, torch_build
+from opscope.provenance.cache import cache_folder, kept
+from opscope.provenance.installation import label_order, nearest_release, package_folders, torch_build
 from opscope.provenance.operators.declarations import declared_functions, generated_functions, known_tags
 from opscope.provenance.operators.derivatives import backward_nodes
 from opscope.provenance.operators.schema import Derivative, NativeFunction
+from opscope.provenance.packaged import release_files
+from opscope.provenance.table_format import TableFormat
 
-# ---- special_nodes
-
-
-def _node(name: str, description: str, *forward: str) -> Derivative:
-    return Derivative(node=name, forward=forward, description=description)
-
-
+# Nodes that no derivatives.yaml names, and what they do: they are written by hand in PyTorch's autograd.
 # Source: torch/csrc/autograd/functions/{accumulate_grad,tensor,basic_ops,comm}.h;
 # torch/_functorch/_aot_autograd/runtime_wrappers.py.
 SPECIAL_NODES = {
-    node.node: node
-    for node in (
-        _node("torch::autograd::AccumulateGrad", "adds the gradient of a leaf tensor to its .grad"),
-        _node("torch::autograd::CopyBackwards", "gradient of a copy between tensors", "aten::copy_"),
-        _node("torch::autograd::CopySlices", "gradient of an in-place operator on a view of its base"),
-        _node("torch::autograd::GraphRoot", "start of the backward pass: hands out the given gradients"),
-        _node("torch::autograd::UndefinedGrad", "passes undefined gradients on"),
-        _node("torch::autograd::UndefinedGradBackward", "passes undefined gradients on"),
-        _node("torch::autograd::Identity", "passes gradients on"),
-        _node("torch::autograd::Scatter", "splits a tensor over devices"),
-        _node("torch::autograd::Gather", "joins tensors of several devices"),
-        _node("CompiledFunctionBackward", "backward graph that torch.compile compiled"),
-    )
+    "torch::autograd::AccumulateGrad": "adds the gradient of a leaf tensor to its .grad",
+    "torch::autograd::CopyBackwards": "gradient of a copy between tensors",
+    "torch::autograd::CopySlices": "gradient of an in-place operator on a view of its base",
+    "torch::autograd::GraphRoot": "start of the backward pass: hands out the given gradients",
+    "torch::autograd::UndefinedGrad": "passes undefined gradients on",
+    "torch::autograd::UndefinedGradBackward": "passes undefined gradients on",
+    "torch::autograd::Identity": "passes gradients on",
+    "torch::autograd::Scatter": "splits a tensor over devices",
+    "torch::autograd::Gather": "joins tensors of several devices",
+    "CompiledFunctionBackward": "backward graph that torch.compile compiled",
 }
 
-
-# ---- table
 
 # In a folder `torchgen/packaged` of a PyTorch installation.
 NATIVE_FUNCTIONS_YAML = "ATen/native/native_functions.yaml"
 TAGS_YAML = "ATen/native/tags.yaml"
 DERIVATIVES_YAML = "autograd/derivatives.yaml"
 
-FORMAT = 1
-_COMPRESSION_LEVEL = 19
-_LARGEST_BYTES = 64 << 20
 _EVALUATE = "autograd::engine::evaluate_function: "
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class OperatorTable:
     """Native functions and backward nodes of one build.
 
@@ -78,27 +62,25 @@ class OperatorTable:
         grade: What its facts are worth for the trace at hand.
     """
 
-    def __init__(
-        self,
-        functions: Iterable[NativeFunction],
-        derivatives: Iterable[Derivative],
-        *,
-        version: str | None = None,
-        git_version: str | None = None,
-        grade: Grade = Grade.EXACT,
-    ) -> None:
-        self.functions = tuple(functions)
-        self.derivatives = tuple(derivatives)
-        self.version = version
-        self.git_version = git_version
-        self.grade = grade
-        self._overloads: dict[str, list[NativeFunction]] = {}
-        for entry in self.functions:
-            self._overloads.setdefault(entry.name, []).append(entry)
-        self._nodes = {derivative.node: derivative for derivative in self.derivatives}
+    functions: tuple[NativeFunction, ...]
+    derivatives: tuple[Derivative, ...] = ()
+    version: str | None = None
+    git_version: str | None = None
+    grade: Grade = Grade.EXACT
 
     def __repr__(self) -> str:
         return f"<OperatorTable {self.version or 'of unknown version'}, {len(self.functions)} functions>"
+
+    @cached_property
+    def _overloads(self) -> dict[str, list[NativeFunction]]:
+        overloads: dict[str, list[NativeFunction]] = defaultdict(list)
+        for entry in self.functions:
+            overloads[entry.name].append(entry)
+        return dict(overloads)
+
+    @cached_property
+    def _nodes(self) -> dict[str, Derivative]:
+        return {derivative.node: derivative for derivative in self.derivatives}
 
     def entry(self, name: str, overload: str = "") -> NativeFunction | None:
         """One native function, by `aten::add` and `Tensor`."""
@@ -119,33 +101,25 @@ class OperatorTable:
         None for the node of a user's own `autograd.Function`, and for one of another release.
         """
         name = node.removeprefix(_EVALUATE)
-        return self._nodes.get(name) or SPECIAL_NODES.get(name)
-
-    def called_functions(self, derivative: Derivative) -> dict[str, tuple[NativeFunction, ...]]:
-        """The overloads of each operator that a node's formulas call."""
-        return {name: self.overloads(name) for name in derivative.functions}
+        if name in self._nodes or name not in SPECIAL_NODES:
+            return self._nodes.get(name)
+        forward = ("aten::copy_",) if name == "torch::autograd::CopyBackwards" else ()
+        return Derivative(name, forward, description=SPECIAL_NODES[name])
 
     def graded(self, grade: Grade) -> OperatorTable:
         """The same facts, worth this much."""
-        return OperatorTable(
-            self.functions,
-            self.derivatives,
-            version=self.version,
-            git_version=self.git_version,
-            grade=grade,
-        )
+        return replace(self, grade=grade)
 
 
 class _Stored(msgspec.Struct, frozen=True, array_like=True):
-    format: int
+    format_version: int
     version: str | None
     git_version: str | None
     functions: tuple[NativeFunction, ...]
     derivatives: tuple[Derivative, ...]
 
 
-class _Head(msgspec.Struct, frozen=True, array_like=True):
-    format: int
+_FORMAT = TableFormat("an operator table", _Stored)
 
 
 def build_operator_table(
@@ -165,13 +139,14 @@ def build_operator_table(
     functions = declared_functions(packaged / NATIVE_FUNCTIONS_YAML, tags)
     functions += generated_functions(functions, tags)
     derivatives = backward_nodes(packaged / DERIVATIVES_YAML, functions)
-    return OperatorTable(functions, derivatives, version=version, git_version=git_version)
+    return OperatorTable(tuple(functions), tuple(derivatives), version, git_version)
 
 
 def encode_table(table: OperatorTable) -> bytes:
-    """A table as it is stored: MessagePack, compressed with zstandard. Its grade is not part of it."""
-    stored = _Stored(FORMAT, table.version, table.git_version, table.functions, table.derivatives)
-    return zstandard.ZstdCompressor(level=_COMPRESSION_LEVEL).compress(msgspec.msgpack.encode(stored))
+    """A table as it is stored. Its grade is not part of it."""
+    return _FORMAT.encode(
+        _Stored(_FORMAT.number, table.version, table.git_version, table.functions, table.derivatives)
+    )
 
 
 def decode_table(content: bytes, *, source: str | Path, grade: Grade) -> OperatorTable:
@@ -180,26 +155,9 @@ def decode_table(content: bytes, *, source: str | Path, grade: Grade) -> Operato
     Raises:
         InputError: It is none, or has another format.
     """
-    try:
-        if zstandard.frame_content_size(content) > _LARGEST_BYTES:
-            raise InputError("too large for an operator table", source=source)
-        plain = zstandard.ZstdDecompressor().decompress(content, max_output_size=_LARGEST_BYTES)
-        found = msgspec.msgpack.decode(plain, type=_Head).format
-        if found != FORMAT:
-            raise InputError(f"an operator table of format {found}, not {FORMAT}", source=source)
-        stored = msgspec.msgpack.decode(plain, type=_Stored)
-    except (zstandard.ZstdError, msgspec.MsgspecError) as error:
-        raise InputError(f"not an operator table ({error})", source=source) from error
-    return OperatorTable(
-        stored.functions,
-        stored.derivatives,
-        version=stored.version,
-        git_version=stored.git_version,
-        grade=grade,
-    )
+    stored = _FORMAT.decode(content, source)
+    return OperatorTable(stored.functions, stored.derivatives, stored.version, stored.git_version, grade)
 
-
-# ---- lookup
 
 TABLE_FILE = "operators.msgpack.zst"
 _YAML_FILES = (NATIVE_FUNCTIONS_YAML, TAGS_YAML, DERIVATIVES_YAML)
@@ -222,7 +180,7 @@ def table_for(version: str | None, git_version: str | None = None) -> OperatorTa
     exact = packaged_table(version)
     if exact is not None:
         return exact
-    neighbor = packaged_table(_nearest(version, packaged_versions()))
+    neighbor = packaged_table(nearest_release(version, packaged_versions()))
     if neighbor is None:
         raise InputError("no operator table is packaged", hint="Reinstall opscope")
     return neighbor.graded(Grade.NEIGHBOR_VERSION)
@@ -243,7 +201,9 @@ def installed_table() -> OperatorTable | None:
         contents = [(packaged / name).read_bytes() for name in _YAML_FILES]
     except OSError:
         return None
-    digest = hashlib.sha256(b"\0".join([*contents, f"{FORMAT} {version} {git_version}".encode()])).hexdigest()
+    digest = hashlib.sha256(
+        b"\0".join([*contents, f"{_FORMAT.number} {version} {git_version}".encode()])
+    ).hexdigest()
     return _cached_table(packaged, digest[:32], version, git_version)
 
 
@@ -254,7 +214,7 @@ def packaged_table(version: str | None) -> OperatorTable | None:
     Raises:
         InputError: There is one, but it cannot be read.
     """
-    stored = _stored_tables()
+    stored = release_files(TABLE_FILE)
     # A user may have added a build under its whole label.
     path = None if version is None else stored.get(version) or stored.get(_public(version))
     if path is None:
@@ -268,7 +228,7 @@ def packaged_table(version: str | None) -> OperatorTable | None:
 
 def packaged_versions() -> tuple[str, ...]:
     """Releases with a table, oldest first."""
-    return tuple(sorted((v for v in _stored_tables() if _RELEASE.match(v)), key=_release_key))
+    return tuple(sorted(filter(_RELEASE.match, release_files(TABLE_FILE)), key=label_order))
 
 
 @cache
@@ -276,24 +236,15 @@ def _cached_table(
     packaged: Path, key: str, version: str | None, git_version: str | None
 ) -> OperatorTable | None:
     path = cache_folder() / "operators" / f"{key}.msgpack.zst"
-    with contextlib.suppress(OSError, InputError):  # absent, or from a damaged disk: built anew
-        return decode_table(path.read_bytes(), source=path, grade=Grade.EXACT)
     try:
-        table = build_operator_table(packaged, version=version, git_version=git_version)
+        return kept(
+            path,
+            lambda content: decode_table(content, source=path, grade=Grade.EXACT),
+            lambda: build_operator_table(packaged, version=version, git_version=git_version),
+            encode_table,
+        )
     except InputError:
         return None
-    with contextlib.suppress(OSError):  # a cache that cannot be written costs a second each time
-        write_atomically(path, encode_table(table))
-    return table
-
-
-def _stored_tables() -> dict[str, Path]:
-    """Table files by release; what the user added comes before what is packaged."""
-    packaged = Path(str(resources.files("opscope.provenance"))) / "releases" / "data"
-    found: dict[str, Path] = {}
-    for root in (packaged, cache_folder() / "releases"):
-        found.update({path.parent.name: path for path in sorted(root.glob(f"*/{TABLE_FILE}"))})
-    return found
 
 
 def _is_same_build(table: OperatorTable, version: str | None, git_version: str | None) -> bool:
@@ -309,27 +260,3 @@ def _is_same_build(table: OperatorTable, version: str | None, git_version: str |
 def _public(version: str) -> str:
     """The version without its local part: `2.13.0` of `2.13.0+cu130`."""
     return version.partition("+")[0]
-
-
-def _nearest(version: str | None, versions: tuple[str, ...]) -> str | None:
-    """The nearest release by minor version, the later of two; the last one for an unknown version.
-
-    A function that a release lacks was more often added later than removed before.
-    """
-    if not versions:
-        return None
-    wanted = None if version is None else _RELEASE.match(version)
-    if wanted is None:
-        return versions[-1]
-    key = _release_key(wanted[0])
-    return min(reversed(versions), key=lambda one: _distance(_release_key(one), key))
-
-
-def _release_key(version: str) -> tuple[int, int, int]:
-    match = _RELEASE.match(version)
-    return (0, 0, 0) if match is None else (int(match[1]), int(match[2]), int(match[3] or 0))
-
-
-def _distance(one: tuple[int, int, int], other: tuple[int, int, int]) -> tuple[int, int]:
-    releases = 1000 * (one[0] - other[0]) + one[1] - other[1]
-    return abs(releases), abs(one[2] - other[2])

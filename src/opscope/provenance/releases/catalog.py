@@ -1,33 +1,22 @@
-"""[version] Version labels of PyTorch builds: `2.11.0`, `2.11.0+cu130`, `2.12.0.dev20260101`, `2.6.0a0+git2236df1`.
-
-A label is official if its build is the published release for some CUDA version. Source: PEP 440 for the
-grammar.
-
-[overlay] Two kernel tables as one: what the upper says of a kernel counts, the lower fills the rest.
-
-[catalog] Which kernel tables there are: those packaged with opscope and those the user added.
+"""Which kernel tables of PyTorch releases there are: those packaged with opscope and those the user added.
 
 A user's table lies in `releases/<label>/units.msgpack.zst` of the cache folder. Where its label is that of a
 packaged release, the two are one table in which the user's kernels come first. Tables are read when first
 asked for, once.
-
-[functions] Which files may define a native function, as a release's own binary shows it.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 
 import msgspec
-import zstandard
 
 from opscope.errors import InputError
 from opscope.provenance.cache import cache_folder
+from opscope.provenance.installation import label_order, parse_version
+from opscope.provenance.packaged import added_releases, packaged_table, release_files
 from opscope.provenance.releases.table import ReleaseTable
 from opscope.provenance.releases.table_file import (
     SEVERAL_UNITS,
@@ -39,66 +28,7 @@ from opscope.provenance.releases.table_file import (
     decode_table,
     hash_map,
 )
-
-# ---- version
-
-_LABEL = re.compile(
-    r"\s*v?(?P<major>\d+)\.(?P<minor>\d+)(?:\.(?P<patch>\d+))?"
-    r"(?P<suffix>[-_.]?(?:a|b|c|rc|alpha|beta|pre|preview|post|rev|r|dev)[-_.]?\d*(?:\.dev\d+)?)?"
-    r"(?:\+(?P<local>[a-z0-9._-]+))?\s*",
-    re.IGNORECASE,
-)
-_OFFICIAL_LOCAL = re.compile(r"cu\d+", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class TorchVersion:
-    """A version label.
-
-    Args:
-        release: Major, minor and patch number.
-        suffix: What marks a build before or after the release (`a0`, `rc1`, `.dev20260101`, `.post1`), or
-            empty.
-        local: What follows the plus sign (`cu130`, `git2236df1`, `rocm6.2`), or empty.
-    """
-
-    release: tuple[int, int, int]
-    suffix: str
-    local: str
-
-    @property
-    def name(self) -> str:
-        """The release as text: `2.11.0`."""
-        return ".".join(map(str, self.release))
-
-    @property
-    def is_official(self) -> bool:
-        """It is the release itself, built for CUDA."""
-        return not self.suffix and (not self.local or _OFFICIAL_LOCAL.fullmatch(self.local) is not None)
-
-    def distance(self, other: TorchVersion) -> tuple[int, int] | None:
-        """Minor and patch releases between the two; None between major versions, which are not comparable."""
-        if self.release[0] != other.release[0]:
-            return None
-        return abs(self.release[1] - other.release[1]), abs(self.release[2] - other.release[2])
-
-
-def parse_version(label: str) -> TorchVersion | None:
-    """The version in a label; None if it is none."""
-    match = _LABEL.fullmatch(label)
-    if match is None:
-        return None
-    release = (int(match["major"]), int(match["minor"]), int(match["patch"] or 0))
-    return TorchVersion(release, match["suffix"] or "", match["local"] or "")
-
-
-def label_order(label: str) -> tuple[bool, tuple[int, ...], str]:
-    """Sorts labels by release, oldest first; those that are no versions come last."""
-    parsed = parse_version(label)
-    return (parsed is None, () if parsed is None else parsed.release, label)
-
-
-# ---- overlay
+from opscope.provenance.table_format import TableFormat
 
 
 def overlaid(lower: UnitTableFile, upper: UnitTableFile) -> UnitTableFile:
@@ -163,10 +93,7 @@ def _libraries(lower: Sequence[Library], upper: Sequence[Library]) -> tuple[Libr
     return tuple({library.name: library for library in (*lower, *upper)}.values())
 
 
-# ---- catalog
-
 TABLE_NAME = "units.msgpack.zst"
-_FOLDER = "releases"
 
 
 def release_versions() -> tuple[str, ...]:
@@ -206,7 +133,7 @@ def added_table(label: str, folder: Path | None = None) -> Path:
         label: Version or name.
         folder: Cache folder, if not the user's.
     """
-    return (folder or cache_folder()) / _FOLDER / label / TABLE_NAME
+    return added_releases(folder) / label / TABLE_NAME
 
 
 def forget_tables() -> None:
@@ -217,36 +144,28 @@ def forget_tables() -> None:
 
 @cache
 def _versions(folder: Path) -> tuple[str, ...]:
-    packaged = [entry.name for entry in _packaged().iterdir() if entry.joinpath(TABLE_NAME).is_file()]
-    added = [table.parent.name for table in (folder / _FOLDER).glob(f"*/{TABLE_NAME}")]
-    return tuple(sorted({*packaged, *added}, key=label_order))
+    return tuple(sorted(release_files(TABLE_NAME, folder), key=label_order))
 
 
 @cache
 def _table(version: str, folder: Path) -> ReleaseTable:
-    packaged = _packaged().joinpath(version, TABLE_NAME)
+    packaged = packaged_table(version, TABLE_NAME)
     added = added_table(version, folder)
     contents = [decode_table(file.read_bytes(), str(file)) for file in (packaged, added) if file.is_file()]
     content: UnitTableFile = contents[0] if len(contents) == 1 else overlaid(*contents)
     return ReleaseTable(content)
 
 
-def _packaged() -> Path:
-    return Path(str(files(__package__))) / "data"
-
-
-# ---- functions
-
 FUNCTIONS_FILE = "functions.msgpack.zst"
-_FORMAT = 1
-_COMPRESSION_LEVEL = 19
-_LARGEST_BYTES = 16 << 20
 
 
-class _Stored(msgspec.Struct, array_like=True):
-    format: int
+class _StoredFunctions(msgspec.Struct, array_like=True):
+    format_version: int
     files: list[str]
     functions: dict[str, list[int]]  # name without namespace → indices into files
+
+
+_FUNCTIONS_FORMAT = TableFormat("a table of functions", _StoredFunctions)
 
 
 def function_files(version: str, name: str) -> tuple[str, ...]:
@@ -261,27 +180,17 @@ def encode_functions(functions: Mapping[str, Sequence[str]]) -> bytes:
     """Function → files as it is packaged."""
     paths = sorted({path for files in functions.values() for path in files})
     index = {path: position for position, path in enumerate(paths)}
-    stored = _Stored(
-        _FORMAT, paths, {name: [index[path] for path in files] for name, files in sorted(functions.items())}
-    )
-    return zstandard.ZstdCompressor(level=_COMPRESSION_LEVEL).compress(msgspec.msgpack.encode(stored))
+    indices = {name: [index[path] for path in files] for name, files in sorted(functions.items())}
+    return _FUNCTIONS_FORMAT.encode(_StoredFunctions(_FUNCTIONS_FORMAT.number, paths, indices))
 
 
 @cache
 def _functions(version: str) -> Mapping[str, tuple[str, ...]]:
-    file = files(__package__) / "data" / version / FUNCTIONS_FILE
+    file = packaged_table(version, FUNCTIONS_FILE)
     if not file.is_file():
         return {}
+    stored = _FUNCTIONS_FORMAT.decode(file.read_bytes(), file)
     try:
-        content = zstandard.ZstdDecompressor().decompress(file.read_bytes(), max_output_size=_LARGEST_BYTES)
-        stored = msgspec.msgpack.decode(content, type=_Stored)
-        if stored.format != _FORMAT:
-            raise InputError(
-                f"a table of functions of format {stored.format}, not {_FORMAT}", source=str(file)
-            )
-        return {
-            name: tuple(stored.files[index] for index in indices)
-            for name, indices in stored.functions.items()
-        }
-    except (zstandard.ZstdError, msgspec.MsgspecError, IndexError) as error:
-        raise InputError(f"not a table of functions ({error})", source=str(file)) from error
+        return {name: tuple(stored.files[one] for one in of) for name, of in stored.functions.items()}
+    except IndexError as error:
+        raise _FUNCTIONS_FORMAT.damaged(error, file) from error

@@ -1,16 +1,13 @@
-"""[recognition] Which release of PyTorch made a trace: from its own label, and from the kernel names its tables know.
+"""Which release of PyTorch made a trace, and with that the units of its kernels.
 
 A label is believed; hit rates are computed all the same, as evidence. Without one, the release is the one
 whose table knows (nearly) every kernel name that could be PyTorch's. Releases share most of their kernels, so
 a short trace fits several: then, and where the release itself has no table, the answer is a neighbor, graded
 as such.
-
-[answer] The units of a kernel of a trace, with the grade of the evidence.
 """
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -18,11 +15,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from opscope.model.evidence import Grade
-from opscope.provenance.releases.catalog import TorchVersion, parse_version, release, release_versions
+from opscope.provenance.installation import TorchVersion, parse_version
+from opscope.provenance.packaged import lazy_pattern
+from opscope.provenance.releases.catalog import release, release_versions
 from opscope.provenance.releases.table import ReleaseTable
 from opscope.provenance.releases.table_file import text_hashes
-
-# ---- recognition
 
 # Releases five minor versions apart share half of a trace's kernel names.
 _LOWEST_HIT_RATE = 0.6
@@ -31,7 +28,7 @@ _SAME_RELEASE_HIT_RATE = 0.98
 # Fewer names fit releases without a table as well.
 _FEWEST_CANDIDATES = 10
 
-_MAY_BE_TORCH = re.compile(
+_MAY_BE_TORCH = lazy_pattern(
     r"(?:void |bool )?(?:\(anonymous namespace\)::)?"
     r"(?:(?:at|at_cuda_detail|c10|c10d|cub|thrust|torch|pytorch_flash)::|fmha_cutlass[FB]_)"
     r"|_ZN?K?\d*(?:2at|14at_cuda_detail|3c10|4c10d|3cub|6thrust|5torch|13pytorch_flash)"
@@ -187,9 +184,6 @@ def _cuda_major(version: str) -> int:
 
 def _listed(versions: Sequence[str]) -> str:
     return f"{', '.join(versions[:-1])} and {versions[-1]}"
-
-
-# ---- answer
 
 
 @dataclass(frozen=True)

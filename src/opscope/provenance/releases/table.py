@@ -1,12 +1,4 @@
-"""[loose_key] The part of a kernel name that outlives a release: what is launched, and whose code it runs.
-
-`vectorized_elementwise_kernel<4, …gelu(…)::{lambda…}, …>` changes its arguments from release to release; the
-function that owns the lambda, or the functor in the template arguments, rarely moves to another file. Each
-name has up to two keys: `owner`, that function, in one file whatever launches it; and `launch`, the kernel's
-function with the functors of its template arguments. Element types, sizes and argument holders are left out
-of both. Packaged tables hold hashes of these keys: a change here asks for new tables.
-
-[table] The kernel table of one release: which translation units register a kernel.
+"""The kernel table of one release: which translation units register a kernel.
 
 Exact answers are by the whole name, as a trace shows it. Loose ones, for kernels of another release, are by
 what outlives a release in a name, and only where that points to a single unit.
@@ -17,24 +9,27 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from opscope.provenance.demangle import demangle
+from opscope.provenance.packaged import lazy_pattern
 from opscope.provenance.releases.table_file import (
     SEVERAL_UNITS,
     HashMap,
-    Library,
-    Unit,
     UnitTableFile,
     text_hash,
 )
 
-# ---- loose_key
-
-_TOKEN = re.compile(
+# Loose keys: the part of a kernel name that outlives a release, that is what is launched, and whose code it
+# runs. `vectorized_elementwise_kernel<4, …gelu(…)::{lambda…}, …>` changes its arguments from release to
+# release; the function that owns the lambda, or the functor in the template arguments, rarely moves to
+# another file. Each name has up to two keys: `owner`, that function, in one file whatever launches it; and
+# `launch`, the kernel's function with the functors of its template arguments. Element types, sizes and
+# argument holders are left out of both. Packaged tables hold hashes of these keys: a change here asks for new
+# tables.
+_TOKEN = lazy_pattern(
     r"""\(anonymous\ namespace\)|<unnamed>
     | \{(?:lambda|unnamed)
     | operator(?:\(\)|\[\]|<<=?|>>=?|->\*?|<=>|[-+*/%^&|!=<>~]=?|(?=\W))
@@ -46,8 +41,8 @@ _CLOSING = {"<": ">", "(": ")", "{": "}", "[": "]"}
 _ANONYMOUS = "(anonymous namespace)"
 
 # Namespaces that carry their library's version, and nvcc's namespace of what is local to a unit.
-_VERSION_NAMESPACE = re.compile(r"(?:THRUST|CUB)_\w+_NS|__\d+|_INTERNAL_[0-9a-f]{8}_\d+_\w+")
-_KEYWORD = re.compile(
+_VERSION_NAMESPACE = lazy_pattern(r"(?:THRUST|CUB)_\w+_NS|__\d+|_INTERNAL_[0-9a-f]{8}_\d+_\w+")
+_KEYWORD = lazy_pattern(
     "void|bool|char|signed|unsigned|short|int|long|float|double|auto|wchar_t|true|false|nullptr|const|volatile"
     "|half|__half|__nv_bfloat16|double2|float2|float4|uint4|ulonglong2"
 )
@@ -62,7 +57,7 @@ _ARGUMENT_NAMESPACES = (
     "cutlass::",
     "cute::",
 )
-_ARGUMENT_TYPE = re.compile(
+_ARGUMENT_TYPE = lazy_pattern(
     r"(?:^|::)(?:(?:Trivial)?OffsetCalculator|CUDAGeneratorImpl|ReduceOp|Array|(?:Load|Store)With(?:out)?Cast"
     r"|\w*Metadata)$"
 )
@@ -74,6 +69,11 @@ class LooseKeys:
 
     owner: str | None
     launch: str | None
+
+    def hashes(self) -> dict[str, int]:
+        """The hash that a table holds for each key there is, `owner` first."""
+        keys = {"owner": self.owner, "launch": self.launch}
+        return {kind: text_hash(f"{kind}\0{key}") for kind, key in keys.items() if key is not None}
 
 
 def loose_keys(kernel_name: str) -> LooseKeys:
@@ -174,97 +174,54 @@ def _is_functor(name: str) -> bool:
     )
 
 
-# ---- table
-
-
 class ReleaseTable:
     """Kernels and units of one release.
 
     Args:
         content: A checked file.
+
+    Attributes:
+        version: The release (`2.11.0`), or the label a user gave.
+        git_version: The commit the release was built from; None if unknown.
+        cuda: The CUDA version it was built with (`13.0`).
+        libraries: What the table was read from.
+        units: Every unit that has a kernel.
     """
 
     def __init__(self, content: UnitTableFile) -> None:
-        self._content = content
+        self._unit_sets = content.unit_sets
         self._exact = HashMap.unpacked(content.exact)
         self._loose = HashMap.unpacked(content.loose)
-
-    @property
-    def version(self) -> str:
-        """The release (`2.11.0`), or the label a user gave."""
-        return self._content.version
-
-    @property
-    def git_version(self) -> str | None:
-        """The commit the release was built from."""
-        return self._content.git_version
-
-    @property
-    def cuda(self) -> str | None:
-        """The CUDA version the release was built with (`13.0`)."""
-        return self._content.cuda
-
-    @property
-    def libraries(self) -> tuple[Library, ...]:
-        """What the table was read from."""
-        return self._content.libraries
-
-    @property
-    def units(self) -> tuple[Unit, ...]:
-        """Every unit that has a kernel."""
-        return self._content.units
+        self.version = content.version
+        self.git_version = content.git_version
+        self.cuda = content.cuda
+        self.libraries = content.libraries
+        self.units = content.units
 
     @property
     def kernel_count(self) -> int:
         """Kernel names the table knows."""
         return len(self._exact)
 
-    @property
-    def loose_key_count(self) -> int:
-        """Loose keys that name one unit."""
-        return int(np.count_nonzero(self._loose.values != SEVERAL_UNITS))
-
     def units_of(self, kernel_name: str) -> tuple[str, ...]:
         """Every unit that registers the kernel, as path or file name; empty if the name is not known."""
         found = self._exact.get(text_hash(kernel_name))
         if found is None and (shown := demangle(kernel_name)) is not None:
             found = self._exact.get(text_hash(shown))
-        return () if found is None else self._labels(self._content.unit_sets[found])
+        return () if found is None else self._labels(self._unit_sets[found])
 
     def loose_units_of(self, kernel_name: str) -> tuple[str, ...]:
         """The one unit whose kernels launch the same code; empty unless there is exactly one."""
-        keys = loose_keys(demangle(kernel_name) or kernel_name)
-        if keys.owner is not None:
-            found = self._loose.get(owner_key_hash(keys.owner))
-            # The owner of a lambda that no kernel here has is not of this release: its launcher says nothing.
-            if found != SEVERAL_UNITS:
-                return () if found is None else self._labels((found,))
-        if keys.launch is None:
-            return ()
-        found = self._loose.get(launch_key_hash(keys.launch))
+        hashes = loose_keys(demangle(kernel_name) or kernel_name).hashes()
+        found = self._loose.get(hashes["owner"]) if "owner" in hashes else SEVERAL_UNITS
+        # The owner of a lambda that no kernel here has is not of this release: its launcher says nothing.
+        if found == SEVERAL_UNITS:
+            found = self._loose.get(hashes["launch"]) if "launch" in hashes else None
         return () if found is None or found == SEVERAL_UNITS else self._labels((found,))
-
-    def unit(self, label: str) -> Unit | None:
-        """The unit of an answer."""
-        return self._units_by_label.get(label)
 
     def knows(self, name_hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """For each hash of a kernel name whether the table has it: bool[n]."""
         return self._exact.contains(name_hashes)
 
-    @cached_property
-    def _units_by_label(self) -> dict[str, Unit]:
-        return {unit.label: unit for unit in self._content.units}
-
     def _labels(self, indexes: Iterable[int]) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(self._content.units[index].label for index in indexes))
-
-
-def owner_key_hash(owner: str) -> int:
-    """The hash a table holds for `LooseKeys.owner`."""
-    return text_hash(f"owner\0{owner}")
-
-
-def launch_key_hash(launch: str) -> int:
-    """The hash a table holds for `LooseKeys.launch`."""
-    return text_hash(f"launch\0{launch}")
+        return tuple(dict.fromkeys(self.units[index].label for index in indexes))

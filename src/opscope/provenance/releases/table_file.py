@@ -1,12 +1,4 @@
-"""[hash_map] A map from texts to small numbers that keeps a 48-bit hash of each text instead of the text.
-
-A text that is not in a map of 25,000 is taken for one that is with a probability of 25,000 / 2^48, one in ten
-thousand million. Texts of one map that share a hash are found when the map is made. Packed, keys are the
-steps from one sorted hash to the next, and bytes of equal weight stand together, for the sake of compression.
-
-[unit] A translation unit of a release: the source file whose compilation made a kernel.
-
-[table_file] The file of a release's kernel table: msgpack within zstandard, facts only (names, paths, hashes of names).
+"""The file of a release's kernel table: facts only (names, paths, hashes of names).
 
 Packaged tables and those a user added are of the same format. A file is checked wholly when it is read:
 whoever holds a `UnitTableFile` may index without fear.
@@ -20,14 +12,15 @@ from hashlib import blake2b
 
 import msgspec
 import numpy as np
-import zstandard
 from numpy.typing import NDArray
 
-from opscope.errors import InputError
+from opscope.provenance.table_format import TableFormat
 from opscope.text_enum import TextEnum
 
-# ---- hash_map
-
+# A map from texts to small numbers keeps a 48-bit hash of each text instead of the text. A text that is not
+# in a map of 25,000 is taken for one that is with a probability of 25,000 / 2^48, one in ten thousand
+# million. Texts of one map that share a hash are found when the map is made. Packed, keys are the steps from
+# one sorted hash to the next, and bytes of equal weight stand together, for the sake of compression.
 LARGEST_VALUE = 2**16 - 1
 _KEY_BYTES = 6
 _VALUE_BYTES = 2
@@ -133,9 +126,6 @@ def _from_weights(stored: bytes, count: int, width_bytes: int) -> NDArray[np.uin
     return octets.view(">u8").reshape(count).astype(np.uint64)
 
 
-# ---- unit
-
-
 class Origin(TextEnum):
     """Where a unit's file lies. A closed set."""
 
@@ -144,20 +134,6 @@ class Origin(TextEnum):
     GENERATED = "generated"
     OTHER_PROJECT = "other_project"
     UNKNOWN = "unknown"
-
-    @property
-    def meaning(self) -> str:
-        """One sentence for people."""
-        return _MEANINGS[self]
-
-
-_MEANINGS = {
-    Origin.REPOSITORY: "a file of PyTorch's repository",
-    Origin.SUBMODULE: "a file of a repository that PyTorch's holds as a submodule",
-    Origin.GENERATED: "written during the build: in no repository",
-    Origin.OTHER_PROJECT: "a file of another project that was linked in, such as MAGMA",
-    Origin.UNKNOWN: "only the file name is known",
-}
 
 
 class Unit(msgspec.Struct, frozen=True, array_like=True):
@@ -179,14 +155,8 @@ class Unit(msgspec.Struct, frozen=True, array_like=True):
         return self.path or self.name
 
 
-# ---- table_file
-
-FORMAT_VERSION = 1
 # Loose keys whose kernels are in more than one unit. Only that is known of them.
 SEVERAL_UNITS = LARGEST_VALUE
-_COMPRESSION_LEVEL = 19
-# The packaged ones need 0.3 MB.
-_LARGEST_CONTENT_BYTES = 64 * 2**20
 
 
 class Library(msgspec.Struct, frozen=True):
@@ -220,17 +190,20 @@ class UnitTableFile(msgspec.Struct, frozen=True):
     git_version: str | None = None
     cuda: str | None = None
     libraries: tuple[Library, ...] = ()
-    format_version: int = FORMAT_VERSION
+    format_version: int = 1
 
 
-class _Format(msgspec.Struct):
-    format_version: int
+_FORMAT = TableFormat(
+    "a kernel table of opscope",
+    UnitTableFile,
+    hint="Delete the file and add the library again, or reinstall opscope",
+    has_checksum=True,
+)
 
 
 def encode_table(table: UnitTableFile) -> bytes:
     """The bytes of the file; equal tables give equal bytes."""
-    compressor = zstandard.ZstdCompressor(level=_COMPRESSION_LEVEL, write_checksum=True)
-    return bytes(compressor.compress(msgspec.msgpack.encode(table)))
+    return _FORMAT.encode(table)
 
 
 def decode_table(content: bytes, source: str) -> UnitTableFile:
@@ -239,31 +212,12 @@ def decode_table(content: bytes, source: str) -> UnitTableFile:
     Raises:
         InputError: Damaged, not such a file, or written by a newer opscope; the error names `source`.
     """
+    table = _FORMAT.decode(content, source)
     try:
-        packed = _decompressed(content)
-        found = msgspec.msgpack.decode(packed, type=_Format).format_version
-        if found != FORMAT_VERSION:
-            raise InputError(
-                f"a kernel table of format {found}; this opscope reads format {FORMAT_VERSION}",
-                source=source,
-                hint="Add the library again, or use the opscope that made the table",
-            )
-        table = msgspec.msgpack.decode(packed, type=UnitTableFile)
         _check(table)
-    except (zstandard.ZstdError, msgspec.DecodeError, ValueError) as error:
-        raise InputError(
-            f"not a kernel table of opscope, or a damaged one ({error})",
-            source=source,
-            hint="Delete the file and add the library again, or reinstall opscope",
-        ) from error
+    except ValueError as error:
+        raise _FORMAT.damaged(error, source) from error
     return table
-
-
-def _decompressed(content: bytes) -> bytes:
-    # The decompressor believes the size a frame declares, whatever limit it is given.
-    if not 0 < zstandard.frame_content_size(content) <= _LARGEST_CONTENT_BYTES:
-        raise ValueError("its size is not that of a table")
-    return bytes(zstandard.ZstdDecompressor().decompress(content))
 
 
 def _check(table: UnitTableFile) -> None:

@@ -1,8 +1,6 @@
-"""[annotate] Filling the provenance tables of a Session: read what it recorded, resolve, write rows.
+"""Filling the provenance tables of a Session: read what it recorded, resolve, write rows.
 
 Idempotent: a Session that was annotated keeps its facts, so a saved one means the same everywhere.
-
-[names] A Session that holds names and nothing else, to ask for their provenance without a recording.
 """
 
 from __future__ import annotations
@@ -26,8 +24,6 @@ from opscope.provenance.resolution.evidence import (
     gather_evidence,
 )
 from opscope.provenance.resolution.resolvers import RecordedCall, resolve_kernel, resolve_operator
-
-# ---- annotate
 
 PROVENANCE_TABLES = ("kernel_provenance", "native_functions", "operator_functions", "recognition")
 
@@ -176,9 +172,6 @@ def _recognition_row(evidence: Evidence) -> dict[str, Any]:
         "operator_grade": evidence.operators.grade,
         "source_indexes": [source.index.version for source in evidence.sources],
     }
-
-
-# ---- names
 
 
 def session_of_names(

@@ -1,11 +1,7 @@
-"""[facts] What the resolvers answer: frozen values, one per kernel name and one per native function.
-
-[evidence] All evidence at hand for one Session: recorded facts, local libraries and headers, packaged tables.
+"""All evidence at hand for one Session: recorded facts, local libraries and headers, packaged tables.
 
 Gathered once; the resolvers ask it and never look elsewhere. Local evidence counts as exact only for the
 build that made the trace (same `git_version`).
-
-[gather] Gathering the evidence for one Session: what it recorded, what is installed here, what is packaged.
 """
 
 from __future__ import annotations
@@ -26,15 +22,14 @@ from opscope.provenance.binaries.process import LocalLibraries, installed_librar
 from opscope.provenance.binaries.translation_unit import internal_names, named_unit
 from opscope.provenance.indexer.build import installed_headers
 from opscope.provenance.inductor import complete_sources, source_locations
+from opscope.provenance.installation import parse_version
 from opscope.provenance.kernel_names import DecodedKernel
 from opscope.provenance.operators import OperatorTable, table_for
 from opscope.provenance.releases import Recognition, UnitAnswer, git_version, kernel_units, recognize, release
-from opscope.provenance.releases.catalog import function_files, parse_version
+from opscope.provenance.releases.catalog import function_files
 from opscope.provenance.sources import Definition, SourceIndex, permalink, source_index
 from opscope.provenance.sources.at_hand import nearest_index, release_headers
 from opscope.provenance.sources.index import is_compiled
-
-# ---- facts
 
 
 @dataclass(frozen=True)
@@ -87,9 +82,6 @@ class NativeFunctionFacts:
     details: dict[str, Any] = field(default_factory=dict)
     location: SourceLocation | None = None
     stub_location: SourceLocation | None = None
-
-
-# ---- evidence
 
 
 @dataclass(frozen=True)
@@ -233,9 +225,6 @@ def _with_paths(recorded: RecordedUnits, answer: UnitAnswer | None) -> tuple[tup
         else:
             units.append(path or unit)
     return tuple(units), weakest(grades)
-
-
-# ---- gather
 
 
 def gather_evidence(session: Session, kernel_names: Sequence[str]) -> Evidence:

@@ -1,11 +1,7 @@
-"""[kernels] Kernel name → unit, template, functor: the chain below a kernel launch.
-
-[operators] Recorded call → native function, dispatch key, implementing function, stub, source.
-"""
+"""Names → what they are: a kernel's unit, template and functor, and the native function of a call."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +21,7 @@ from opscope.provenance.operators import (
     dispatch,
     resolve,
 )
+from opscope.provenance.packaged import lazy_pattern
 from opscope.provenance.resolution.evidence import (
     Evidence,
     IndexedSource,
@@ -32,8 +29,6 @@ from opscope.provenance.resolution.evidence import (
     NativeFunctionFacts,
 )
 from opscope.provenance.sources import Definition, named_arguments, permalink
-
-# ---- kernels
 
 _TORCH_BINARIES = ("libtorch_cuda", "libtorch_hip")
 
@@ -127,8 +122,6 @@ def _named_arguments(
     return tuple((None, argument) for argument in arguments)
 
 
-# ---- operators
-
 _KINDS = {
     "native": "native",
     "ufunc": "native",
@@ -136,8 +129,8 @@ _KINDS = {
     "composite_explicit": "composite",
     "composite_implicit": "composite",
 }
-_BACKWARD_NODE = re.compile(r"(?:Backward\d*|AccumulateGrad|CopySlices|CopyBackwards)$")
-_NAMESPACED = re.compile(r"[A-Za-z_]\w*::\w+$")
+_BACKWARD_NODE = lazy_pattern(r"(?:Backward\d*|AccumulateGrad|CopySlices|CopyBackwards)$")
+_NAMESPACED = lazy_pattern(r"[A-Za-z_]\w*::\w+$")
 
 
 @dataclass(frozen=True)

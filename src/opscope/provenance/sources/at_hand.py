@@ -1,37 +1,29 @@
-"""[permalinks] Paths and addresses of PyTorch's files: where a shipped header lies in the repository, and permalinks.
-
-[lines] Lines of source that the user has: from a checkout, or from the headers of an installation.
-
-[at_hand] Which source indexes and source files are at hand: the installed torch's headers, releases, a checkout.
+"""Which source indexes and source files are at hand, and where PyTorch's files lie: paths, permalinks, lines.
 
 Finds an installation without importing it.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from importlib import resources
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
 from opscope.model.location import SourceLocation
-from opscope.provenance.cache import cache_folder
-from opscope.provenance.installation import package_folders
+from opscope.provenance.installation import label_order, nearest_release, package_folders
+from opscope.provenance.packaged import lazy_pattern, packaged_table, release_files
 from opscope.provenance.sources.index import FILE_NAME, SourceIndex, source_index
 from opscope.provenance.sources.table import DefinitionTable
 
-# ---- permalinks
-
 _ADDRESS = "https://github.com/pytorch/pytorch/blob"
-_COMMIT = re.compile(r"[0-9a-f]{40}")
+_COMMIT = lazy_pattern(r"[0-9a-f]{40}")
 # Folders of the include folder → those of the repository; other folders belong to third parties.
 _MOVED = {"ATen": "aten/src/ATen", "THC": "aten/src/THC"}
 _KEPT = frozenset(("c10", "torch", "caffe2"))
 _REPOSITORY_FOLDERS = ("aten/", "c10/", "torch/", "caffe2/", "functorch/", "torchgen/", "tools/", "test/")
 # Headers that the build writes: no such file is in the repository.
-_GENERATED = re.compile(
+_GENERATED = lazy_pattern(
     r"ATen/ops/.*"
     r"|ATen/(?:\w*Functions(?:_inl)?|MethodOperators|Operators|RegistrationDeclarations|VmapGeneratedPlumbing"
     r"|Config)\.h"
@@ -92,16 +84,8 @@ def permalink(
 def is_plain_path(path: str) -> bool:
     """Whether a path is relative and goes nowhere but down."""
     parts = PurePosixPath(path).parts
-    return (
-        bool(parts)
-        and not path.startswith("/")
-        and ".." not in parts
-        and "\\" not in path
-        and "\0" not in path
-    )
+    return bool(parts) and not path.startswith("/") and not {"..", "\\", "\0"} & {*parts, *path}
 
-
-# ---- lines
 
 _LARGEST_FILE_BYTES = 8 << 20
 _MOST_LINES = 2000
@@ -158,17 +142,12 @@ def _text(path: Path) -> str | None:
         return None
 
 
-# ---- at_hand
-
 HEADERS_FILE = "headers.msgpack.zst"
 
 
 def indexed_versions() -> tuple[str, ...]:
     """Releases with a source index, packaged or added by the user, oldest first."""
-    packaged = Path(str(resources.files("opscope.provenance"))) / "releases" / "data"
-    roots = (packaged, cache_folder() / "releases")
-    found = {path.parent.name for root in roots for path in root.glob(f"*/{FILE_NAME}")}
-    return tuple(sorted(found, key=_minor))
+    return tuple(sorted(release_files(FILE_NAME), key=label_order))
 
 
 @cache
@@ -177,19 +156,13 @@ def release_headers(version: str) -> SourceIndex | None:
 
     Most kernel templates are in headers, so their lines are the release's own even without its source tree.
     """
-    file = resources.files("opscope.provenance") / "releases" / "data" / version / HEADERS_FILE
-    if not file.is_file():
-        return None
-    return SourceIndex(DefinitionTable.decode(file.read_bytes(), file))
+    file = packaged_table(version, HEADERS_FILE)
+    return SourceIndex(DefinitionTable.decode(file.read_bytes(), file)) if file.is_file() else None
 
 
 def nearest_index(version: str | None) -> SourceIndex | None:
     """The index of the release nearest to a version, by minor releases; the newest for an unknown one."""
-    known = indexed_versions()
-    if not known:
-        return None
-    wanted = _minor(version) or _minor(known[-1])
-    return source_index(min(reversed(known), key=lambda one: abs(_minor(one) - wanted)))
+    return source_index(nearest_release(version, indexed_versions()))
 
 
 def source_reader(
@@ -221,12 +194,3 @@ def include_folder() -> Path | None:
     """The headers of the torch that this Python would import; None if there are none."""
     folders = (folder / "include" for folder in package_folders("torch"))
     return next((folder for folder in folders if folder.is_dir()), None)
-
-
-def _minor(version: str | None) -> int:
-    parts = (version or "").split(".")
-    return (
-        1000 * int(parts[0]) + int(parts[1])
-        if len(parts) > 1 and parts[0].isdigit() and parts[1].isdigit()
-        else 0
-    )

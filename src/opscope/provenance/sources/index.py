@@ -1,39 +1,28 @@
-"""[scopes] Qualified names of C++: their parts, and whether a namespace in a symbol is the one in the source.
-
-[backends] Which part of the PyTorch tree a file belongs to, and where a dispatch key's implementations are.
-
-[generated] Code that PyTorch generates at build time: it has no line in the repository; this is what stands for it.
-
-[index] Where functions, kernels, functors and stubs of a PyTorch release are defined.
+"""Where functions, kernels, functors and stubs of a PyTorch release are defined.
 
 Look-ups take what the binary says: the translation units that hold the symbol. A definition in another unit's
 file is never returned, and where files remain that nothing tells apart the answer is None: a wrong place is
-worse than none.
-
-[storage] Where source indexes are kept: in the package for some releases, in the cache folder for added ones.
+worse than none. Indexes are kept in the package for some releases, in the cache folder for added ones.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import files
 from pathlib import Path
 
 from opscope.errors import InputError
-from opscope.provenance.cache import cache_folder, write_atomically
-from opscope.provenance.sources.jiterator import jiterated_name
+from opscope.provenance.cache import cache_folder, store
+from opscope.provenance.packaged import added_releases, lazy_pattern, release_files
 from opscope.provenance.sources.signatures import fits, signature_distance
-from opscope.provenance.sources.table import Definition, DefinitionSource, DefinitionTable, Registration
+from opscope.provenance.sources.table import Definition, DefinitionTable, Registration
 
 # ---- scopes
 
 # What stands for an anonymous namespace: c++filt's words, or the unit's own name as nvcc writes it.
-_ANONYMOUS = re.compile(r"\(anonymous namespace\)|_(?:INTERNAL|GLOBAL__N)_\w*|_NV_ANON_NAMESPACE")
+_ANONYMOUS = lazy_pattern(r"\(anonymous namespace\)|_(?:INTERNAL|GLOBAL__N)_\w*|_NV_ANON_NAMESPACE")
 # A namespace named by a macro, `namespace FLASH_NAMESPACE`, may be any.
-_MACRO = re.compile(r"[A-Z][A-Z0-9_]+")
+_MACRO = lazy_pattern(r"[A-Z][A-Z0-9_]+")
 
 
 def split_name(name: str) -> tuple[str, str]:
@@ -127,85 +116,10 @@ def _preferences(key: str) -> tuple[tuple[str, ...], ...]:
     return _COMPOSITE
 
 
-# ---- generated
-
 _UFUNC_FOLDER = "aten/src/ATen/native/ufunc"
-_TEMPLATE_FOLDER = "aten/src/ATen/templates"
-_UFUNC_REASON = "generated at build time from the inner loop of a universal function"
-_UFUNC_NAMES = (
-    re.compile(r"(?:at::native::)?(?:\(anonymous namespace\)::)?CUDAFunctor(?:OnSelf|OnOther)?_(\w+)"),
-    re.compile(r"(?:at::native::)?ufunc_(\w+)_(?:CUDA|CPU)"),
-    re.compile(r"Ufunc(?:CUDA|CPU|CPUKernel)_(\w+)\.(?:cu|cpp)"),
+_UFUNC_FUNCTOR = lazy_pattern(
+    r"(?:at::native::)?(?:\(anonymous namespace\)::)?CUDAFunctor(?:OnSelf|OnOther)?_(\w+)"
 )
-_REGISTER_UNIT = re.compile(r"Register\w+?(?:_\d+)?\.cpp")
-_VIEW_COPY = re.compile(r"\w+_copy(?:_symint)?(?:_out)?")
-
-
-@dataclass(frozen=True)
-class Ufunc:
-    """The hand-written inner loop of a generated universal function."""
-
-    name: str
-    file: str
-
-
-@dataclass(frozen=True)
-class Generated:
-    """Why something has no place in the repository.
-
-    Attributes:
-        reason: For people, without a trailing period.
-        file: The hand-written file it is generated from, if there is one.
-    """
-
-    reason: str
-    file: str | None = None
-
-
-def ufunc_of(name: str) -> Ufunc | None:
-    """The inner loop behind a generated functor, function or unit.
-
-    Args:
-        name: `CUDAFunctor_add`, `ufunc_add_CUDA` or `UfuncCUDA_add.cu`, qualified or not.
-    """
-    basename = name.rpartition("/")[2]
-    matches = (pattern.fullmatch(basename) for pattern in _UFUNC_NAMES)
-    base = next((match.group(1) for match in matches if match), None)
-    return None if base is None else Ufunc(base, f"{_UFUNC_FOLDER}/{base}.h")
-
-
-def generated_unit(unit: str) -> Generated | None:
-    """Why a translation unit is in no source tree; None if it may be in one."""
-    basename = unit.rpartition("/")[2]
-    ufunc = ufunc_of(basename)
-    if ufunc is not None:
-        return Generated(_UFUNC_REASON, ufunc.file)
-    if not _REGISTER_UNIT.fullmatch(basename):
-        return None
-    template = basename if basename == "RegisterSchema.cpp" else "RegisterDispatchKey.cpp"
-    return Generated(
-        "registrations generated at build time from native_functions.yaml", f"{_TEMPLATE_FOLDER}/{template}"
-    )
-
-
-def generated_function(name: str, *, is_generated_entry: bool = False) -> Generated | None:
-    """Why the function of a dispatch entry, of which the index knows no definition, has none.
-
-    Args:
-        name: The function of the entry.
-        is_generated_entry: The entry itself was generated, as `autogen` does for out variants.
-
-    Returns:
-        None if it should have one.
-    """
-    ufunc = ufunc_of(name)
-    if ufunc is not None:
-        return Generated(_UFUNC_REASON, ufunc.file)
-    if is_generated_entry:
-        return Generated("an out or functional variant generated at build time from its base operator")
-    if _VIEW_COPY.fullmatch(name):
-        return Generated("a view copy generated at build time: it calls the view and copies its result")
-    return None
 
 
 # ---- index
@@ -221,31 +135,13 @@ class SourceIndex:
     """Look-ups in the definitions of one source tree.
 
     Args:
-        source: A table, or the headers of an installation.
+        source: The definitions.
     """
 
-    def __init__(self, source: DefinitionSource) -> None:
-        self._source = source
-
-    @property
-    def version(self) -> str:
-        """PyTorch's version, "2.6.0"."""
-        return self._source.version
-
-    @property
-    def git_version(self) -> str | None:
-        """Commit of the tree, if known."""
-        return self._source.git_version
-
-    @property
-    def source(self) -> DefinitionSource:
-        """Where the definitions come from."""
-        return self._source
-
-    def files_named(self, basename: str) -> tuple[str, ...]:
-        """Paths of the files of that name which hold a definition."""
-        suffix = f"/{basename}"
-        return tuple(file for file in self._source.files if file.endswith(suffix) or file == basename)
+    def __init__(self, source: DefinitionTable) -> None:
+        self.source = source
+        self.version = source.version
+        self.git_version = source.git_version
 
     def function(
         self,
@@ -271,7 +167,7 @@ class SourceIndex:
         scopes = (scope,) if scope else (_NATIVE, _META) if key == "Meta" else (_NATIVE,)
         candidates = [
             definition
-            for definition in self._source.named(plain)
+            for definition in self.source.named(plain)
             if definition.kind in ("function", "structured") and _is_native(definition, scopes)
         ]
         if key.startswith("Composite"):
@@ -306,9 +202,9 @@ class SourceIndex:
             owner: Qualified name without template arguments, "at::native::GeluCUDAKernelImpl".
             units: Translation units that register the kernel. Their own files come first, then headers.
         """
-        ufunc = ufunc_of(owner)
-        if ufunc is not None:
-            loops = [row for row in self._source.named(ufunc.name) if row.file == ufunc.file]
+        if ufunc := _UFUNC_FUNCTOR.fullmatch(owner):  # generated at build time from a hand-written inner loop
+            file = f"{_UFUNC_FOLDER}/{ufunc[1]}.h"
+            loops = [row for row in self.source.named(ufunc[1]) if row.file == file]
             return _only([row for row in loops if "Vectorized" not in row.parameters], ())
         candidates = _allowed(self._owners(owner), units)
         return _only(candidates, units)
@@ -325,7 +221,7 @@ class SourceIndex:
             key: "CUDA", "CPU" or "MPS".
             units: Translation units of the kernels it launches; registrations in other files are left out.
         """
-        entries = [entry for entry in self._source.registered(stub) if entry.key == key]
+        entries = [entry for entry in self.source.registered(stub) if entry.key == key]
         entries = _most_telling([entry for entry in entries if not units or _is_unit(entry.file, units)])
         if len({(entry.file, entry.function) for entry in entries}) != 1:
             return None
@@ -335,26 +231,17 @@ class SourceIndex:
 
     def launcher(self, name: str) -> Definition | None:
         """A function that a definition's `launchers` names; None if the file holds none of that name."""
-        rows = [row for row in self._source.named(name) if row.file.endswith(".cu")]
+        rows = [row for row in self.source.named(name) if row.file.endswith(".cu")]
         return _only([row for row in rows if row.kind in ("function", "structured", "kernel")], ())
 
-    def jiterated(self, kernel_name: str) -> Definition | None:
-        """The kernel compiled at run time that goes by this name; where its name is declared.
-
-        The name is all the evidence there is: ask only for kernels of no binary and no compiler artifact.
-        """
-        name = jiterated_name(kernel_name)
-        rows = self._source.named(name) if name else ()
-        return _only([row for row in rows if row.kind == "jiterator"], ())
-
     def _implementation(self, entry: Registration) -> Definition | None:
-        named = [row for row in self._source.named(entry.function) if row.kind in ("function", "kernel")]
+        named = [row for row in self.source.named(entry.function) if row.kind in ("function", "kernel")]
         own = [row for row in named if row.file == entry.file and not is_member(row)]
         return _only(own or [row for row in named if not is_compiled(row.file)], ())
 
     def _in_scope(self, name: str) -> list[Definition]:
         scope, plain = split_name(name)
-        rows = self._source.named(plain)
+        rows = self.source.named(plain)
         return [row for row in rows if matches_scope(row.scope, scope)] if scope else list(rows)
 
     def _owners(self, owner: str) -> list[Definition]:
@@ -363,7 +250,7 @@ class SourceIndex:
         scope, plain = split_name(owner)
         parent_scope, parent = split_name(scope)
         if plain == "impl" and parent.startswith(_STRUCTURED_PREFIX):
-            rows = self._source.named(parent.removeprefix(_STRUCTURED_PREFIX))
+            rows = self.source.named(parent.removeprefix(_STRUCTURED_PREFIX))
             return [
                 row for row in rows if row.kind == "structured" and matches_scope(row.scope, parent_scope)
             ]
@@ -437,9 +324,8 @@ def _in_file(rows: Sequence[Definition]) -> Definition:
 # ---- storage
 
 FILE_NAME = "sources.msgpack.zst"
-_FOLDER = "releases"
 _LARGEST_BYTES = 64 << 20
-_VERSION = re.compile(r"\d+\.\d+\.\d+")
+_VERSION = lazy_pattern(r"\d+\.\d+\.\d+")
 
 
 def source_index(version: str | None) -> SourceIndex | None:
@@ -463,17 +349,12 @@ def store_index(index: SourceIndex, folder: Path | None = None) -> Path:
         folder: Instead of the user's cache folder.
 
     Raises:
-        InputError: The index is not one of a checkout, or its version is none; the file cannot be written.
+        InputError: Its version is none, or the file cannot be written.
     """
-    table = index.source
     match = _VERSION.match(index.version)
-    if not isinstance(table, DefinitionTable) or match is None:
+    if match is None:
         raise InputError(f"an index of version {index.version!r} cannot be stored", hint="Give its version")
-    path = _path(folder or cache_folder(), match.group())
-    try:
-        write_atomically(path, table.encode())
-    except OSError as error:
-        raise InputError(f"the source index cannot be written ({error.strerror})", source=path) from error
+    path = store(added_releases(folder) / match[0] / FILE_NAME, index.source.encode(), "source index")
     _stored.cache_clear()
     return path
 
@@ -495,16 +376,5 @@ def load_index(path: Path) -> SourceIndex:
 
 @lru_cache(maxsize=8)
 def _stored(version: str, folder: Path) -> SourceIndex | None:
-    own = _path(folder, version)
-    if own.is_file():
-        return load_index(own)
-    packaged = _packaged() / version / FILE_NAME
-    return load_index(packaged) if packaged.is_file() else None
-
-
-def _path(folder: Path, version: str) -> Path:
-    return folder / _FOLDER / version / FILE_NAME
-
-
-def _packaged() -> Path:
-    return Path(str(files("opscope.provenance"))) / _FOLDER / "data"
+    file = release_files(FILE_NAME, folder).get(version)
+    return None if file is None else load_index(file)

@@ -1,6 +1,4 @@
-"""[templates] Names of template parameters, and the arguments of an instantiation put beside them.
-
-[signatures] Parameter types of functions in one coarse spelling, whether written in C++ or in an operator schema.
+"""Parameters of templates and functions: their names, and their types in one coarse spelling.
 
 `const at::Tensor & self`, `Tensor(a!) self` and `Tensor` are all "Tensor"; `c10::optional<int64_t>` and
 `SymInt?` are both "int?". Coarse on purpose: it tells overloads apart however a type is passed.
@@ -12,19 +10,19 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-# ---- templates
+from opscope.provenance.packaged import lazy_pattern
 
 PACK = "..."
 _PARTNERS = {")": "(", "]": "[", "}": "{"}
 # Arrows and comparisons that hold an angle are passed over.
-_BRACKET_OR_COMMA = re.compile(r"[()\[\]{},]|->|[<>]=|<<(?=\s)|<|>")
-_WORD = re.compile(r"[A-Za-z_]\w*")
+_BRACKET_OR_COMMA = lazy_pattern(r"[()\[\]{},]|->|[<>]=|<<(?=\s)|<|>")
+_WORD = lazy_pattern(r"[A-Za-z_]\w*")
 _TYPES = """
     typename class struct template const volatile unsigned signed int bool char short long float double auto
     void size_t
 """
 _TYPE_WORDS = frozenset(_TYPES.split())
-_POINTER_NAME = re.compile(r"\(\s*[*&]\s*([A-Za-z_]\w*)\s*\)")
+_POINTER_NAME = lazy_pattern(r"\(\s*[*&]\s*([A-Za-z_]\w*)\s*\)")
 
 
 def split_arguments(text: str) -> list[str]:
@@ -123,22 +121,20 @@ def named_arguments(parameters: Sequence[str], arguments: Sequence[str]) -> Mapp
     return named
 
 
-# ---- signatures
-
-_QUALIFIERS = re.compile(
+_QUALIFIERS = lazy_pattern(
     r"\b(?:const|volatile|typename|struct|class|constexpr|__restrict__|__restrict|C10_UNUSED|__grid_constant__)\b"
     r"|\[\[[^\]]*\]\]"
 )
-_NAMESPACES = re.compile(r"(?<![\w>])(?:::)?(?:at|c10|std|torch|native|caffe2)\s*::\s*(?=[A-Za-z_])")
-_PASSING = re.compile(r"\s*&&?\s*")
-_SPACE = re.compile(r"\s+")
-_NAMED = re.compile(
+_NAMESPACES = lazy_pattern(r"(?<![\w>])(?:::)?(?:at|c10|std|torch|native|caffe2)\s*::\s*(?=[A-Za-z_])")
+_PASSING = lazy_pattern(r"\s*&&?\s*")
+_SPACE = lazy_pattern(r"\s+")
+_NAMED = lazy_pattern(
     r"(.*[\w>*\])?])[\s*]+([A-Za-z_]\w*)((?:\s*\[[^\]]*\])*)$|(.*[>*])([A-Za-z_]\w*)$", re.DOTALL
 )
 _BUILTIN_WORDS = frozenset(("unsigned", "signed", "long", "short", "int", "char", "double", "float"))
-_WRAPPED = re.compile(r"(\w+)\s*<(.*)>$", re.DOTALL)
-_SCHEMA_SUFFIX = re.compile(r"(.*?)\s*(\?|\[\d*\])$", re.DOTALL)
-_ALIAS_MARK = re.compile(r"\([a-z](?:\|[a-z])*!?(?:\s*->\s*[*a-z|!]+)?\)")
+_WRAPPED = lazy_pattern(r"(\w+)\s*<(.*)>$", re.DOTALL)
+_SCHEMA_SUFFIX = lazy_pattern(r"(.*?)\s*(\?|\[\d*\])$", re.DOTALL)
+_ALIAS_MARK = lazy_pattern(r"\([a-z](?:\|[a-z])*!?(?:\s*->\s*[*a-z|!]+)?\)")
 _SPELLINGS = {
     "int64_t": "int",
     "SymInt": "int",
@@ -222,16 +218,6 @@ def _spelled(text: str, depth: int = 0) -> str:
         return text
     first = next(iter(split_arguments(wrapped.group(2))), "")
     return _spelled(first, depth + 1) + _WRAPPERS[wrapped.group(1)]
-
-
-def schema_parameters(schema: str) -> tuple[str, ...]:
-    """Coarse parameter types of an operator's native function, from its schema.
-
-    The order is that of native functions: arguments, then keyword arguments, out arguments last.
-    """
-    start, end = schema.find("("), schema.rfind(") ->")
-    arguments = split_arguments(schema[start + 1 : end if end > start else schema.rfind(")")])
-    return tuple(coarse_type(argument) for argument in arguments if argument != "*")
 
 
 def signature_distance(types: str, wanted: Sequence[str]) -> int | None:

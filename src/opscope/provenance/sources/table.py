@@ -1,24 +1,20 @@
-"""[definitions] What an index says of a place in the source: names, files and lines, no source text.
+"""All definitions of a source tree in columns: small on disk, opened quickly, made into objects by name.
 
-[table] All definitions of a source tree in columns: small on disk, opened quickly, made into objects by name.
-
-The same bytes serve the packaged index of a release and one that a user built.
+An index holds names, files and lines, no source text. The same bytes serve the packaged index of a release
+and one that a user built.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import Any, Protocol
+from pathlib import Path
 
 import msgspec
 import numpy as np
-import zstandard
 from numpy.typing import NDArray
 
-from opscope.errors import InputError
-
-# ---- definitions
+from opscope.provenance.table_format import TableFormat
 
 
 class Definition(msgspec.Struct, frozen=True):
@@ -26,7 +22,7 @@ class Definition(msgspec.Struct, frozen=True):
 
     Attributes:
         kind: function, structured (TORCH_IMPL_FUNC), kernel (`__global__`), class, stub (a dispatch stub), or
-            jiterator (a kernel compiled at run time from a string).
+            jiterator (in packaged tables; not looked up).
         name: Without its scope and without template arguments.
         scope: Namespaces and classes around it, joined by `::`.
         file: Path in the PyTorch repository.
@@ -62,46 +58,12 @@ class Registration(msgspec.Struct, frozen=True, array_like=True):
     line: int
 
 
-# ---- table
-
 FORMAT_VERSION = 2
 _KINDS = ("function", "structured", "kernel", "class", "stub", "jiterator")
 _VOCABULARIES = ("name", "scope", "file", "template", "parameters", "stubs", "launchers")
+_FIELDS = {"template": "template_parameters"}  # of Definition, where named otherwise
 _COLUMNS = ("kind", "line", "span", *_VOCABULARIES)
-_ZSTD_LEVEL = 19
-_MOST_BYTES = 256 << 20
 _SEPARATOR = "\x1f"
-
-
-class DefinitionSource(Protocol):
-    """Where an index looks definitions up."""
-
-    @property
-    def version(self) -> str:
-        """PyTorch's version."""
-        ...
-
-    @property
-    def git_version(self) -> str | None:
-        """Commit of the tree, if known."""
-        ...
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """Files that hold a definition."""
-        ...
-
-    def __len__(self) -> int:
-        """Number of definitions."""
-        ...
-
-    def named(self, name: str) -> tuple[Definition, ...]:
-        """Definitions of a name without scope."""
-        ...
-
-    def registered(self, stub: str) -> tuple[Registration, ...]:
-        """Registrations for a dispatch stub."""
-        ...
 
 
 class _Wire(msgspec.Struct, array_like=True):
@@ -113,6 +75,9 @@ class _Wire(msgspec.Struct, array_like=True):
     vocabularies: dict[str, list[str]]
     columns: dict[str, bytes]
     registrations: list[Registration]
+
+
+_FORMAT = TableFormat("a source index", _Wire, FORMAT_VERSION, hint="Build it again with this version")
 
 
 class DefinitionTable:
@@ -221,7 +186,9 @@ class DefinitionTable:
             columns["line"].append(line - last_line)
             columns["span"].append(max(0, end_line - line))
             file, last_line = row.file, line
-            for name, text in _texts(row).items():
+            for name in _VOCABULARIES:
+                value = getattr(row, _FIELDS.get(name, name))
+                text = value if isinstance(value, str) else _joined(value)
                 columns[name].append(vocabularies[name].setdefault(text, len(vocabularies[name])))
         wire = _Wire(
             FORMAT_VERSION,
@@ -235,42 +202,19 @@ class DefinitionTable:
 
     def encode(self) -> bytes:
         """The table as bytes, compressed."""
-        content = msgspec.msgpack.encode(self._wire)
-        return bytes(zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(content))
+        return _FORMAT.encode(self._wire)
 
     @classmethod
-    def decode(cls, content: bytes, source: Any = None) -> DefinitionTable:
+    def decode(cls, content: bytes, source: Path | None = None) -> DefinitionTable:
         """The table in bytes that `encode` wrote.
 
         Raises:
             InputError: The bytes are no such table; `source` is named as where they came from.
         """
-        try:
-            raw = zstandard.ZstdDecompressor().decompress(content, max_output_size=_MOST_BYTES)
-            wire = msgspec.msgpack.decode(raw, type=_Wire)
-        except (zstandard.ZstdError, msgspec.DecodeError, MemoryError) as error:
-            raise InputError(f"not a source index ({error})", source=source) from error
-        if wire.format_version != FORMAT_VERSION:
-            raise InputError(
-                f"a source index of format {wire.format_version}; this opscope reads {FORMAT_VERSION}",
-                source=source,
-                hint="Build it again with this version",
-            )
+        wire = _FORMAT.decode(content, source)
         if not _is_whole(wire):
-            raise InputError("a damaged source index", source=source, hint="Build it again")
+            raise _FORMAT.damaged("its parts do not fit each other", source)
         return cls(wire)
-
-
-def _texts(row: Definition) -> dict[str, str]:
-    return {
-        "name": row.name,
-        "scope": row.scope,
-        "file": row.file,
-        "template": _joined(row.template_parameters),
-        "parameters": row.parameters,
-        "stubs": _joined(row.stubs),
-        "launchers": _joined(row.launchers),
-    }
 
 
 def _joined(texts: tuple[str, ...]) -> str:

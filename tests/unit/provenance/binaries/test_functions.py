@@ -8,8 +8,8 @@ import subprocess
 import pytest
 
 from opscope.errors import InputError
-from opscope.provenance.binaries import translation_unit as functions
-from opscope.provenance.binaries.translation_unit import defining_files
+from opscope.provenance.indexer import defining_files as functions
+from opscope.provenance.indexer.defining_files import defining_files
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from opscope.provenance.operators import build_operator_table, installed_table
-from opscope.provenance.operators.schema import parameter_types, schema_of
+from opscope.provenance.operators.schema import schema_of
 from opscope.provenance.operators.table import DERIVATIVES_YAML, NATIVE_FUNCTIONS_YAML, TAGS_YAML
+from opscope.provenance.sources.signatures import coarse_type
 
 pytestmark = pytest.mark.torch
 
@@ -84,10 +85,10 @@ def test_the_same_parameters(theirs, ours, symbolic_sizes):
     expected = {}
     with local.parametrize(use_const_ref_for_mutable_tensors=False, use_ilistref_for_tensor_lists=False):
         for function in theirs.native_functions:
-            signature = types.NativeSignature(function.func, symint=symbolic_sizes)
-            expected[str(function.func.name)] = tuple(a.nctype.cpp_type() for a in signature.arguments())
+            arguments = types.NativeSignature(function.func, symint=symbolic_sizes).arguments()
+            expected[str(function.func.name)] = [coarse_type(one.nctype.cpp_type()) for one in arguments]
     found = {
-        name: parameter_types(schema_of(entry), symbolic_sizes=symbolic_sizes) for name, entry in ours.items()
+        name: [coarse_type(one.type) for one in schema_of(entry).arguments] for name, entry in ours.items()
     }
     assert found == expected
 

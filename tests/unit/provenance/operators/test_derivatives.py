@@ -85,7 +85,7 @@ def test_formulas_and_what_they_call(small):
     assert node.functions == ("aten::mul",)
     assert node.helpers == ("mul_tensor_backward",)
     assert node.yaml_line == 1
-    assert [len(overloads) for overloads in small.called_functions(node).values()] == [3]
+    assert [len(small.overloads(name)) for name in node.functions] == [3]
 
 
 def test_functions_that_record_a_node(small):
@@ -142,9 +142,7 @@ def test_softmax_of_a_release(table):
     node = table.derivative("SoftmaxBackward0")
     assert node.forward == ("aten::_softmax",)
     assert node.formulas == {"self": "_softmax_backward_data(grad, result, dim, self.scalar_type())"}
-    assert [
-        entry.qualified_name for entry in table.called_functions(node)["aten::_softmax_backward_data"]
-    ] == [
+    assert [entry.qualified_name for entry in table.overloads("aten::_softmax_backward_data")] == [
         "aten::_softmax_backward_data",
         "aten::_softmax_backward_data.out",
     ]

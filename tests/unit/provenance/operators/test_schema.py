@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from opscope.provenance.operators.schema import Kind, OperatorName, parameter_types, parse_schema
+from opscope.provenance.operators.schema import Kind, OperatorName, parse_schema
 
 
 @pytest.mark.parametrize(
@@ -68,29 +68,3 @@ def test_names(name, base, unambiguous):
 def test_what_is_no_schema_is_refused(text):
     with pytest.raises(ValueError, match="not a"):
         parse_schema(text)
-
-
-def test_parameter_types():
-    schema = parse_schema(
-        "f(Tensor self, Tensor? w, Tensor[] l, Tensor?[] m, SymInt[2] s, SymInt? n, int[1]? d, float[]? e,"
-        " bool[3] b, Scalar[] c, str? t, Generator? g, *, Tensor(a!) out) -> Tensor(a!)"
-    )
-    assert parameter_types(schema) == (
-        "const at::Tensor &",
-        "const ::std::optional<at::Tensor> &",
-        "at::TensorList",
-        "const c10::List<::std::optional<at::Tensor>> &",
-        "at::IntArrayRef",
-        "::std::optional<int64_t>",
-        "at::OptionalIntArrayRef",
-        "::std::optional<at::ArrayRef<double>>",
-        "::std::array<bool,3>",
-        "at::ArrayRef<at::Scalar>",
-        "::std::optional<c10::string_view>",
-        "::std::optional<at::Generator>",
-        "at::Tensor &",
-    )
-    assert parameter_types(schema, symbolic_sizes=True)[4:6] == (
-        "c10::SymIntArrayRef",
-        "::std::optional<c10::SymInt>",
-    )

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from opscope.provenance.indexer.units import Build, build_table
-from opscope.provenance.releases import catalog
+from opscope.provenance import packaged as packaged_data
+from opscope.provenance.indexer.units import build_table
 from opscope.provenance.releases.catalog import TABLE_NAME, forget_tables
 from opscope.provenance.releases.table_file import Origin, Unit, UnitTableFile, encode_table
 
@@ -21,7 +21,7 @@ def make_table() -> MakeTable:
 
     def make(kernels: Mapping[str, Sequence[str]], version: str = "2.11.0", **facts: str) -> UnitTableFile:
         located = {name: [unit_of(label) for label in labels] for name, labels in kernels.items()}
-        return build_table(located, Build(version, **facts))
+        return build_table(located, version, **facts)
 
     return make
 
@@ -31,7 +31,7 @@ def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_table: MakeTa
     """Packages tables, in place of the real ones; nothing is added."""
     folder = tmp_path / "packaged"
     folder.mkdir()
-    monkeypatch.setattr(catalog, "_packaged", lambda: folder)
+    monkeypatch.setattr(packaged_data, "packaged_releases", lambda: folder)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     forget_tables()
 

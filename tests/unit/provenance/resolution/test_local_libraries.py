@@ -25,7 +25,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the libraries that were read; one of another name holds no device code."""
     names: list[str] = []
 
-    def cached(path: Path) -> Any:
+    def cached(path: Path, folder: Path | None = None) -> Any:
         names.append(path.name)
         if path.name not in KERNELS:
             raise InputError("no CUDA device code in it", source=path)

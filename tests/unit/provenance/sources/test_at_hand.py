@@ -10,8 +10,161 @@ from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.provenance import installation
 from opscope.provenance.indexer.build import installed_headers
-from opscope.provenance.sources import SourceIndex, indexed_versions, nearest_index, source_reader
+from opscope.provenance.sources import SourceIndex, indexed_versions, nearest_index, permalink, source_reader
+from opscope.provenance.sources.at_hand import include_path, read_lines, repository_path
 from opscope.provenance.sources.index import store_index
+
+COMMIT = "2236df1770800ffea5697b11b0bb0d910b2e59e1"
+BLOB = f"https://github.com/pytorch/pytorch/blob/{COMMIT}"
+SOFTMAX = "aten/src/ATen/native/cuda/SoftMax.cu"
+
+
+@pytest.mark.parametrize(
+    ("line", "end_line", "anchor"),
+    [
+        (1091, 1099, "#L1091-L1099"),
+        (7, 7, "#L7"),
+        (7, None, "#L7"),
+        (None, None, ""),
+        (7, 3, "#L7"),
+        (0, 0, ""),
+    ],
+)
+def test_the_address_of_lines(line: int | None, end_line: int | None, anchor: str) -> None:
+    assert permalink(COMMIT, SOFTMAX, line, end_line) == f"{BLOB}/{SOFTMAX}{anchor}"
+
+
+@pytest.mark.parametrize(
+    ("header", "file"),
+    [
+        ("ATen/native/cuda/CUDALoops.cuh", "aten/src/ATen/native/cuda/CUDALoops.cuh"),
+        ("THC/THCAtomics.cuh", "aten/src/THC/THCAtomics.cuh"),
+        ("c10/cuda/CUDAStream.h", "c10/cuda/CUDAStream.h"),
+        ("torch/csrc/autograd/function.h", "torch/csrc/autograd/function.h"),
+        ("ATen/TensorOperators.h", "aten/src/ATen/TensorOperators.h"),
+    ],
+)
+def test_headers_lead_to_the_repository_and_back(header: str, file: str) -> None:
+    assert repository_path(header) == file
+    assert include_path(file) == header
+    assert permalink(COMMIT, header, 3) == permalink(COMMIT, file, 3) == f"{BLOB}/{file}#L3"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "ATen/ops/add.h",
+        "ATen/Functions.h",
+        "ATen/CUDAFunctions_inl.h",
+        "ATen/core/TensorBody.h",
+        "ATen/cuda/CUDAConfig.h",
+        "c10/macros/cmake_macros.h",
+        "torch/csrc/autograd/generated/Functions.h",
+        "pybind11/cast.h",
+        "fmt/core.h",
+        "dnnl.h",
+        "cutlass/gemm/device/gemm.h",
+        "",
+        "ATen",
+    ],
+)
+def test_generated_and_foreign_headers_are_not_in_the_repository(header: str) -> None:
+    assert repository_path(header) is None
+    assert permalink(COMMIT, header, 3) is None
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "third_party/cutlass/include/cutlass/gemm/gemm.h",
+        "third_party/flash-attention/csrc/flash_attn/src/flash_fwd_kernel.h",
+        "/etc/passwd",
+        "aten/../../x",
+        "build/aten/src/ATen/RegisterCUDA.cpp",
+        "aten/src/ATen/Functions.h",
+    ],
+)
+def test_no_permalink_for_what_the_repository_does_not_hold(file: str) -> None:
+    assert permalink(COMMIT, file, 1) is None
+
+
+@pytest.mark.parametrize("commit", [None, "", "main", "v2.6.0", COMMIT[:12], COMMIT + "0", COMMIT.upper()])
+def test_no_permalink_without_a_commit(commit: str | None) -> None:
+    assert permalink(commit, SOFTMAX, 1) is None
+
+
+def test_odd_characters_are_escaped() -> None:
+    assert permalink(COMMIT, "aten/a b#c.cu", 1) == f"{BLOB}/aten/a%20b%23c.cu#L1"
+
+
+def test_other_files_of_the_repository() -> None:
+    assert include_path("tools/x.py") is None
+    assert (
+        permalink(COMMIT, "tools/autograd/derivatives.yaml", 5)
+        == f"{BLOB}/tools/autograd/derivatives.yaml#L5"
+    )
+
+
+FILE = "aten/src/ATen/native/cuda/A.cuh"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    path = tmp_path / "checkout" / FILE
+    path.parent.mkdir(parents=True)
+    path.write_text("one\ntwo\r\nthree\x0cx\nfour\n", encoding="utf-8")
+    (tmp_path / "secret.cu").write_text("secret", encoding="utf-8")
+    return tmp_path / "checkout"
+
+
+@pytest.mark.parametrize(
+    ("line", "end_line", "lines"),
+    [
+        (1, 2, ["one", "two"]),
+        (3, None, ["three\x0cx"]),
+        (4, 9, ["four"]),
+        (5, 9, None),
+        (0, 1, None),
+        (3, 2, None),
+    ],
+)
+def test_lines_of_a_file(root: Path, line: int, end_line: int | None, lines: list[str] | None) -> None:
+    assert read_lines(FILE, line, end_line, [root]) == lines
+
+
+def test_headers_of_an_installation(root: Path, tmp_path: Path) -> None:
+    header = tmp_path / "include" / "ATen/native/cuda/A.cuh"
+    header.parent.mkdir(parents=True)
+    header.write_text("of the installation\n", encoding="utf-8")
+    assert read_lines(FILE, 1, None, [tmp_path / "include", root]) == ["of the installation"]
+    assert read_lines(FILE, 1, None, [root, tmp_path / "include"]) == ["one"]
+
+
+@pytest.mark.parametrize(
+    "file", ["../secret.cu", "aten/../../secret.cu", "/etc/passwd", "", "a\0b", "none.cu", "aten", ".."]
+)
+def test_nothing_outside_the_roots(root: Path, file: str) -> None:
+    assert read_lines(file, 1, None, [root]) is None
+
+
+def test_a_link_that_leads_out_is_not_followed(root: Path, tmp_path: Path) -> None:
+    (root / "link.cu").symlink_to(tmp_path / "secret.cu")
+    (root / "aten" / "loop.cu").symlink_to(root / "aten" / "loop.cu")
+    assert read_lines("link.cu", 1, None, [root]) is None
+    assert read_lines("aten/loop.cu", 1, None, [root]) is None
+
+
+def test_no_roots(tmp_path: Path) -> None:
+    assert read_lines(FILE, 1, None, []) is None
+    assert read_lines(FILE, 1, None, [tmp_path / "none"]) is None
+
+
+def test_not_more_than_a_screenful_of_screens(root: Path) -> None:
+    (root / "long.cu").write_text("x\n" * 5000, encoding="utf-8")
+    lines = read_lines("long.cu", 1, 5000, [root])
+    assert lines is not None
+    assert len(lines) == 2000
+
 
 IndexOf = Callable[..., SourceIndex]
 HEADER = "aten/src/ATen/native/cuda/A.cuh"

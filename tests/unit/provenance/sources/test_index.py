@@ -287,20 +287,3 @@ class TestStubImplementation:
     def test_unknown(self, index: SourceIndex) -> None:
         assert index.stub_implementation("sin_stub", key="MPS") is None
         assert index.stub_implementation("no_stub") is None
-
-
-def test_run_time_kernels(index_of: IndexOf) -> None:
-    index = index_of({f"{NATIVE}/cuda/Asin.cu": 'constexpr char asin_name[] = "asin_impl";'})
-    for name in ("asin_impl_kernel", "asin_impl_vectorized4_kernel", "reduction_asin_impl_kernel"):
-        found = index.jiterated(name)
-        assert found is not None
-        assert (found.kind, found.file, found.line) == ("jiterator", f"{NATIVE}/cuda/Asin.cu", 1)
-    assert index.jiterated("asin_impl") is None
-    assert index.jiterated("cos_impl_kernel") is None
-
-
-def test_files_of_a_name(index_of: IndexOf) -> None:
-    files = {f"{NATIVE}/cuda/SoftMax.cu": "void f() {}", f"{NATIVE}/sparse/cuda/SoftMax.cu": "void f() {}"}
-    index = index_of(files)
-    assert index.files_named("SoftMax.cu") == tuple(files)
-    assert index.files_named("Max.cu") == ()

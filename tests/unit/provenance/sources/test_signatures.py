@@ -4,10 +4,71 @@ import pytest
 
 from opscope.provenance.sources.signatures import (
     coarse_type,
+    fits,
+    named_arguments,
     parameter_types,
-    schema_parameters,
     signature_distance,
+    split_arguments,
+    template_parameter_names,
 )
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", ()),
+        ("typename T", ("T",)),
+        ("class T, int N = 4, bool B", ("T", "N", "B")),
+        ("typename, int", ("", "")),
+        ("typename... Ts", ("Ts...",)),
+        ("typename ...", ("...",)),
+        ("int nt, int vt, typename func_t = A<B, C>", ("nt", "vt", "func_t")),
+        ("template <typename> class Op, typename T", ("Op", "T")),
+        ("typename T, typename std::enable_if<(N > 3), int>::type = 0", ("T", "")),
+        ("typename T, std::enable_if_t<is_x<T>, bool> = true", ("T", "")),
+        ("void (*fn)(int), auto V", ("fn", "V")),
+        ("const char* name", ("name",)),
+        ("std::size_t N, std::size_t", ("N", "")),
+        ("at::ScalarType t", ("t",)),
+        ("unsigned int bits, unsigned int", ("bits", "")),
+    ],
+)
+def test_names_of_parameters(text: str, names: tuple[str, ...]) -> None:
+    assert template_parameter_names(text) == names
+
+
+def test_a_list_is_split_at_its_top_level() -> None:
+    assert split_arguments("A<int, B<2>>, f(1, 2), [](int a, int b) { a, b; }, x->y") == [
+        "A<int, B<2>>",
+        "f(1, 2)",
+        "[](int a, int b) { a, b; }",
+        "x->y",
+    ]
+    assert split_arguments(" ") == []
+
+
+class TestNamedArguments:
+    def test_in_the_order_of_the_template(self) -> None:
+        named = named_arguments(("vec_size", "func_t", "array_t"), ("4", "Gelu", "std::array<char*, 3ul>"))
+        assert named == {"vec_size": "4", "func_t": "Gelu", "array_t": "std::array<char*, 3ul>"}
+
+    def test_a_pack_takes_the_rest(self) -> None:
+        assert named_arguments(("T", "Ts...", "N"), ("a", "b", "c", "1")) == {
+            "T": "a",
+            "Ts": "b, c",
+            "N": "1",
+        }
+        assert named_arguments(("T", "Ts..."), ("a",)) == {"T": "a", "Ts": ""}
+
+    def test_unnamed_parameters_are_left_out(self) -> None:
+        assert named_arguments(("T", ""), ("float", "0")) == {"T": "float"}
+
+    @pytest.mark.parametrize("arguments", [(), ("a",), ("a", "b", "c")])
+    def test_none_if_they_do_not_fit(self, arguments: tuple[str, ...]) -> None:
+        assert named_arguments(("T", "N"), arguments) is None
+
+    def test_two_packs_cannot_be_told_apart(self) -> None:
+        assert not fits(("A...", "B..."), ("x", "y"))
 
 
 @pytest.mark.parametrize(
@@ -55,12 +116,6 @@ def test_parameters_of_a_list() -> None:
         == "Tensor, bool[], int"
     )
     assert parameter_types(" void ") == ""
-
-
-def test_parameters_of_a_schema() -> None:
-    schema = "add.out(Tensor self, Tensor other, *, Scalar alpha=1, Tensor(a!) out) -> Tensor(a!)"
-    assert schema_parameters(schema) == ("Tensor", "Tensor", "Scalar", "Tensor")
-    assert schema_parameters("foo() -> (Tensor, Tensor)") == ()
 
 
 class TestDistance:

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from opscope.errors import InputError
-from opscope.provenance.indexer.build import header_index
 from opscope.provenance.sources import SourceIndex, source_index
 from opscope.provenance.sources.index import load_index, store_index
 
@@ -67,11 +66,3 @@ def test_a_damaged_file_says_so(cache: Path) -> None:
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         load_index(tmp_path / "none")
-
-
-def test_an_index_of_headers_is_not_one_of_a_release(tmp_path: Path) -> None:
-    header = tmp_path / "torch/include/ATen/native/A.h"
-    header.parent.mkdir(parents=True)
-    header.write_text("void f() {}", encoding="utf-8")
-    with pytest.raises(InputError, match="cannot be stored"):
-        store_index(header_index(tmp_path / "torch/include"))

@@ -243,9 +243,3 @@ def test_error_stubs_give_way_to_the_real_function(read: Read) -> None:
         """
     )
     assert places(found) == [("function", "::f", 2, 2), ("function", "::g", 5, 5)]
-
-
-def test_run_time_kernels_are_known_by_their_names(read: Read) -> None:
-    text = 'constexpr char asin_name[] = "asin_impl";\n// char cos_name[] = "cos_impl";\n'
-    assert places(read(text)) == [("jiterator", "::asin_impl", 1, 1)]
-    assert read(text, "a.cpp") == []

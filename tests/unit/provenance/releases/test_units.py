@@ -1,0 +1,272 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from opscope.errors import InputError
+from opscope.provenance.binaries.translation_unit import TranslationUnit
+from opscope.provenance.indexer import units as additions
+from opscope.provenance.indexer import units as builder
+from opscope.provenance.indexer.units import (
+    PathEvidence,
+    add_library_table,
+    build_folders,
+    build_table,
+    locate_units,
+    unit_at,
+)
+from opscope.provenance.releases import release, release_versions
+from opscope.provenance.releases.catalog import added_table
+from opscope.provenance.releases.table import LooseKeys, ReleaseTable
+from opscope.provenance.releases.table_file import Origin, Unit
+
+OWNED = "void at::launch<at::{}(at::Iterator&)::{{lambda()#1}}, {}>(int)"
+
+
+def test_a_kernel_of_several_units_has_them_all_and_one_of_none_is_left_out(make_table):
+    table = ReleaseTable(make_table({"at::f()": ["aten/F.cu", "G.cu"], "at::g()": ["G.cu"], "at::h()": []}))
+    assert table.units_of("at::f()") == ("G.cu", "aten/F.cu")
+    assert table.units_of("at::g()") == ("G.cu",)
+    assert table.units_of("at::h()") == ()
+    assert table.kernel_count == 2
+
+
+def test_units_of_one_name_are_told_apart_by_their_paths(make_table):
+    table = ReleaseTable(
+        make_table({"at::f()": ["aten/cuda/SoftMax.cu"], "at::g()": ["aten/sparse/SoftMax.cu"]})
+    )
+    assert table.units_of("at::f()") == ("aten/cuda/SoftMax.cu",)
+    assert table.units_of("at::g()") == ("aten/sparse/SoftMax.cu",)
+
+
+def test_the_owner_of_the_lambda_names_the_file_whatever_launches_it(make_table):
+    table = ReleaseTable(
+        make_table({OWNED.format("gelu", "int"): ["Gelu.cu"], OWNED.format("silu", "int"): ["Silu.cu"]})
+    )
+    assert table.loose_units_of(OWNED.format("gelu", "float")) == ("Gelu.cu",)
+    assert table.loose_units_of(OWNED.format("gelu", "float").replace("launch", "launch_anew")) == (
+        "Gelu.cu",
+    )
+
+
+def test_an_owner_the_release_does_not_have_is_not_replaced_by_its_launcher(make_table):
+    table = ReleaseTable(make_table({OWNED.format("gelu", "int"): ["Gelu.cu"]}))
+    assert table.loose_units_of(OWNED.format("extension", "int")) == ()
+
+
+def test_an_owner_in_several_files_leaves_it_to_the_launcher(make_table):
+    table = ReleaseTable(
+        make_table(
+            {
+                OWNED.format("helper", "at::F<int>"): ["A.cu"],
+                OWNED.format("helper", "at::G<int>"): ["B.cu"],
+            }
+        )
+    )
+    assert table.loose_units_of(OWNED.format("helper", "at::F<float>")) == ("A.cu",)
+    assert table.loose_units_of(OWNED.format("helper", "at::H<float>")) == ()
+
+
+def test_a_launcher_in_several_files_answers_nothing(make_table):
+    table = ReleaseTable(make_table({"void at::k<int>()": ["A.cu"], "void at::k<long>()": ["B.cu"]}))
+    assert table.loose_units_of("void at::k<float>()") == ()
+
+
+def test_names_that_share_a_hash_are_found_when_the_table_is_made(monkeypatch):
+    monkeypatch.setattr(builder, "text_hash", lambda name: 7)
+    with pytest.raises(InputError, match=r"share the hash 0x7: 'at::f\(\)' and 'at::g\(\)'"):
+        build_table({"at::f()": [Unit("F.cu")], "at::g()": [Unit("F.cu")]}, "2.11.0")
+
+
+def test_loose_keys_that_share_a_hash_are_found_too(monkeypatch):
+    monkeypatch.setattr(LooseKeys, "hashes", lambda keys: {"launch": 7})
+    with pytest.raises(InputError, match="share the hash"):
+        build_table({"at::f()": [Unit("F.cu")], "at::g()": [Unit("F.cu")]}, "2.11.0")
+
+
+@pytest.mark.parametrize(("limit", "message"), [("SEVERAL_UNITS", "3 units"), ("LARGEST_VALUE", "3 sets")])
+def test_more_than_the_format_can_count_is_refused(monkeypatch, limit, message):
+    monkeypatch.setattr(builder, limit, 2)
+    kernels = {f"at::{name}()": [Unit(f"{name}.cu")] for name in "abc"}
+    with pytest.raises(InputError, match=message):
+        build_table(kernels, "2.11.0")
+
+
+def test_a_mangled_name_is_found_by_what_a_trace_shows_for_it(make_table):
+    table = ReleaseTable(make_table({"at::native::kernel()": ["K.cu"], "_ZN3odd": ["Odd.cu"]}))
+    assert table.units_of("_ZN2at6native6kernelEv") == ("K.cu",)
+    assert table.loose_units_of("_ZN2at6native6kernelEv") == ("K.cu",)
+    assert table.units_of("_ZN3odd") == ("Odd.cu",)
+
+
+def test_an_empty_table_knows_nothing(make_table):
+    table = ReleaseTable(make_table({}))
+    assert table.units_of("at::f()") == table.loose_units_of("at::f()") == ()
+
+
+COPY = "aten/src/ATen/native/cuda/Copy.cu"
+NATIVE_CUDA = "aten/src/ATen/native/cuda"
+
+
+@pytest.mark.parametrize(
+    ("path", "origin", "label"),
+    [
+        (None, Origin.UNKNOWN, "U.cu"),
+        ("aten/src/ATen/U.cu", Origin.REPOSITORY, "aten/src/ATen/U.cu"),
+        ("third_party/gloo/gloo/U.cu", Origin.SUBMODULE, "third_party/gloo/gloo/U.cu"),
+        ("build/aten/src/ATen/U.cu", Origin.GENERATED, "U.cu"),
+        ("/builder/magma-2.6.1/magmablas/U.cu", Origin.OTHER_PROJECT, "U.cu"),
+    ],
+)
+def test_what_a_builds_own_path_says(path, origin, label):
+    unit = unit_at("U.cu", path)
+    assert (unit.origin, unit.label) == (origin, label)
+
+
+def test_the_releases_own_files_locate_what_the_build_does_not_name():
+    units = [TranslationUnit("Copy.cu"), TranslationUnit("zswap.cu")]
+    located = locate_units(units, PathEvidence(files=frozenset((COPY, "aten/Fill.cu"))))
+    assert [located[unit].label for unit in units] == [COPY, "zswap.cu"]
+
+
+def test_units_of_one_name_are_not_located_by_name():
+    dense, sparse = "aten/cuda/SoftMax.cu", "aten/sparse/SoftMax.cu"
+    evidence = PathEvidence(files=frozenset((dense, sparse)))
+    one, other = TranslationUnit("SoftMax.cu", "1" * 8), TranslationUnit("SoftMax.cu", "2" * 8)
+    assert {unit.label for unit in locate_units([one, other], evidence).values()} == {"SoftMax.cu"}
+    named = TranslationUnit("SoftMax.cu", "3" * 8, dense)
+    located = locate_units([named, other], evidence)
+    assert [located[named].label, located[other].label] == [dense, "SoftMax.cu"]
+
+
+@pytest.mark.parametrize(
+    ("other_files", "folders", "moved", "label"),
+    [
+        ([COPY], [NATIVE_CUDA], None, COPY),
+        ([COPY], [], None, "Copy.cu"),
+        ([COPY, "old/Copy.cu"], [NATIVE_CUDA], None, COPY),
+        ([COPY, "old/Copy.cu"], [NATIVE_CUDA, "old"], None, "Copy.cu"),
+        ([COPY, f"{NATIVE_CUDA}/Fill.cu"], [NATIVE_CUDA], "new/Fill.cu", "Copy.cu"),
+        ([COPY, f"{NATIVE_CUDA}/Fill.cu"], [NATIVE_CUDA], f"{NATIVE_CUDA}/Fill.cu", COPY),
+        ([], [NATIVE_CUDA], None, "Copy.cu"),
+    ],
+    ids=[
+        "proven folder",
+        "no proof",
+        "one proven",
+        "two proven",
+        "a file moved",
+        "a file stayed",
+        "not listed",
+    ],
+)
+def test_another_releases_file_counts_only_in_a_folder_this_build_had(other_files, folders, moved, label):
+    copy, fill = TranslationUnit("Copy.cu"), TranslationUnit("Fill.cu", source_path=moved)
+    evidence = PathEvidence(other_files=frozenset(other_files), folders=frozenset(folders))
+    assert locate_units([copy, fill], evidence)[copy].label == label
+
+
+def test_folders_are_proven_by_shipped_headers_and_by_paths_in_a_library(tmp_path):
+    for header in (
+        "ATen/native/cuda/Loops.cuh",
+        "c10/cuda/CUDAStream.h",
+        "torch/csrc/Export.h",
+        "pybind11/x.h",
+    ):
+        file = tmp_path / "include" / header
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    library = tmp_path / "libtorch_cuda.so"
+    library.write_bytes(
+        b"\x7fELF\0/build/pytorch/third_party/gloo/gloo/cuda.cu\0/build/pytorch/aten/src/ATen/cuda/cub.cuh\0"
+        b"text/build/pytorch/c10/macros/Macros.h\0/elsewhere/aten/src/ATen/wrong/x.h\0c10/relative/x.h\0"
+    )
+    assert build_folders(tmp_path, [library]) == {
+        "aten/src/ATen/native/cuda",
+        "c10/cuda",
+        "torch/csrc",
+        "third_party/gloo/gloo",
+        "aten/src/ATen/cuda",
+        "c10/macros",
+    }
+
+
+OWN = TranslationUnit("Own.cu", "0" * 8, "aten/src/ATen/native/cuda/Own.cu")
+
+
+@dataclass
+class FakeLibrary:
+    kernels: dict[str, tuple[TranslationUnit, ...]] = field(default_factory=dict)
+    build_id: str = "b" * 40
+
+    def kernel_names(self):
+        return list(self.kernels)
+
+    def units_of(self, name):
+        return self.kernels.get(name, ())
+
+
+@pytest.fixture
+def library(monkeypatch, packaged):
+    """What reading any library gives; the catalog is empty."""
+    fake = FakeLibrary({"at::f()": (OWN,), "at::g()": (OWN, TranslationUnit("Two.cu")), "at::h()": ()})
+    monkeypatch.setattr(additions, "read_library", lambda path: fake)
+    return fake
+
+
+def test_the_kernels_of_an_added_library_are_known_from_then_on(library):
+    assert release_versions() == ()
+    written = add_library_table("lib/libtorch_cuda.so", "2.12.0.dev20260101+cu130")
+    assert written == added_table("2.12.0.dev20260101+cu130")
+    table = release("2.12.0.dev20260101+cu130")
+    assert table.units_of("at::f()") == ("aten/src/ATen/native/cuda/Own.cu",)
+    assert table.units_of("at::g()") == ("Two.cu", "aten/src/ATen/native/cuda/Own.cu")
+    assert table.units_of("at::h()") == ()
+    assert [(of.name, of.build_id, of.kernel_count) for of in table.libraries] == [
+        ("libtorch_cuda.so", "b" * 40, 3)
+    ]
+
+
+def test_libraries_of_one_label_make_one_table(library):
+    add_library_table("libtorch_cuda.so", "ours")
+    library.kernels = {"at::f()": (TranslationUnit("New.cu"),), "at::i()": (TranslationUnit("Own.cu"),)}
+    add_library_table("libtorch_cuda_linalg.so", "ours")
+    table = release("ours")
+    assert table.units_of("at::f()") == ("New.cu",)
+    assert table.units_of("at::g()") == ("Two.cu", "aten/src/ATen/native/cuda/Own.cu")
+    assert table.units_of("at::i()") == ("aten/src/ATen/native/cuda/Own.cu",)
+    assert [of.name for of in table.libraries] == ["libtorch_cuda.so", "libtorch_cuda_linalg.so"]
+
+
+def test_another_cache_folder_is_left_to_the_caller(library, tmp_path):
+    written = add_library_table("libtorch_cuda.so", "ours", tmp_path / "other")
+    assert written == tmp_path / "other" / "releases" / "ours" / "units.msgpack.zst"
+    assert release_versions() == ()
+
+
+@pytest.mark.parametrize("label", ["", "..", "../escape", "a/b", ".hidden", "with space", "nul\0"])
+def test_a_label_that_could_leave_the_folder_is_refused(library, label):
+    with pytest.raises(InputError, match="cannot name a table"):
+        add_library_table("libtorch_cuda.so", label)
+
+
+def test_a_library_that_tells_no_units_is_refused(library):
+    library.kernels = {"at::h()": ()}
+    with pytest.raises(InputError, match=r"libtorch_cuda\.so: no kernel of it"):
+        add_library_table("libtorch_cuda.so", "ours")
+
+
+def test_a_damaged_table_is_named_when_it_is_added_to(library):
+    written = add_library_table("libtorch_cuda.so", "ours")
+    written.write_bytes(b"not a table")
+    with pytest.raises(InputError, match="damaged") as raised:
+        add_library_table("libtorch_cuda.so", "ours")
+    assert raised.value.source == str(written)
+
+
+def test_a_folder_that_cannot_be_written_is_named(library, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot be written"):
+        add_library_table(Path("libtorch_cuda.so"), "ours", tmp_path / "file")
