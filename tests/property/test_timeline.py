@@ -19,11 +19,10 @@ from hypothesis import strategies as st
 
 import opscope
 from opscope.analysis.timeline.host import Host, Stall, ThreadEvents
-from opscope.analysis.timeline.host_calls import CallRole
 from opscope.analysis.timeline.idle import CAUSES, PAUSE_NS, account_for_idle
 from opscope.analysis.timeline.measure import measure_timeline
-from opscope.analysis.timeline.partition import occupation
-from opscope.analysis.timeline.records import Calls, DeviceRecords
+from opscope.analysis.timeline.records import CallRole, Calls, DeviceRecords
+from opscope.analysis.timeline.spans import occupation
 from opscope.analysis.timeline.values import IdleCause, Timeline
 from opscope.model.session import Session
 

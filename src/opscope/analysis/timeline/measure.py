@@ -8,27 +8,197 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TypeVar
 
 import numpy as np
 
-from opscope.analysis.timeline.frame_names import read_frame_names
-from opscope.analysis.timeline.host import Host, read_hosts
-from opscope.analysis.timeline.host_calls import CallRole
+from opscope.analysis.timeline.host import Host, named_ranges, program_functions, read_frame_names, read_hosts
 from opscope.analysis.timeline.host_time import host_time
-from opscope.analysis.timeline.idle import CAUSES, account_for_idle
-from opscope.analysis.timeline.longest_gaps import DeviceIdle, longest_gaps
-from opscope.analysis.timeline.partition import Occupation, device_steps, occupation
-from opscope.analysis.timeline.places import named_ranges, program_functions
-from opscope.analysis.timeline.queue import launch_latency, queue_depth, queue_over_time
-from opscope.analysis.timeline.records import TraceRecords, read_records
+from opscope.analysis.timeline.idle import CAUSES, DeviceIdle, account_for_idle, longest_gaps
+from opscope.analysis.timeline.records import CallRole, Calls, DeviceRecords, TraceRecords, read_records
 from opscope.analysis.timeline.skew import rank_skews
-from opscope.analysis.timeline.steps import Step, read_steps, step_statistics
-from opscope.analysis.timeline.values import DeviceStep, HostTime, IdleGap, Timeline, TimePartition
+from opscope.analysis.timeline.spans import Occupation, device_steps, occupation
+from opscope.analysis.timeline.values import (
+    DeviceStep,
+    HostTime,
+    IdleGap,
+    LaunchLatency,
+    QueueDepth,
+    QueueSeries,
+    StepStatistics,
+    Timeline,
+    TimePartition,
+)
 from opscope.analysis.timeline.waits import Places, waiting_calls
+from opscope.attribution.nesting import Int64
+from opscope.errors import InputError
 from opscope.model.session import Session
 
-__all__ = ["measure_timeline"]
+__all__ = [
+    "Step",
+    "launch_latency",
+    "measure_timeline",
+    "queue_depth",
+    "queue_over_time",
+    "queue_series",
+    "read_steps",
+    "step_statistics",
+]
+
+
+def launch_latency(device: DeviceRecords, calls: Calls) -> LaunchLatency | None:
+    """How long kernels wait to begin; None where no launch of a kernel was recorded."""
+    _, latency = _latencies(device, calls)
+    if not len(latency):
+        return None
+    latency = np.sort(latency)
+    return LaunchLatency(
+        trace_id=device.trace_id,
+        device=device.device,
+        launches=len(latency),
+        median_ns=_quantile(latency, 50),
+        p95_ns=_quantile(latency, 95),
+        negative_count=int((latency < 0).sum()),
+    )
+
+
+def _latencies(device: DeviceRecords, calls: Calls) -> tuple[Int64, Int64]:
+    """Starts of launched kernels, and how long each had waited; of a graph replay its first kernel's."""
+    launched = device.is_kernel & (device.call >= 0)
+    # Activities come by start, so the first of each call is the first kernel of a graph replay.
+    call, first = np.unique(device.call[launched], return_index=True)
+    starts = device.start_ns[launched][first]
+    return starts, starts - calls.start_ns[call]
+
+
+def _quantile(ascending: Int64, percent: int) -> int:
+    """The least value that at least `percent` of all do not exceed (nearest rank)."""
+    return int(ascending[-(-len(ascending) * percent // 100) - 1])
+
+
+def queue_depth(device: DeviceRecords, calls: Calls) -> QueueDepth | None:
+    """How many activities are queued or running; None where no launch was recorded or the span is empty."""
+    moments, depth = _depths(device, calls)
+    if not len(moments) or not np.any(device.call >= 0):
+        return None
+    durations = np.diff(moments)
+    span_ns = int(moments[-1] - moments[0])
+    return QueueDepth(
+        trace_id=device.trace_id,
+        device=device.device,
+        mean=float((depth * durations).sum()) / span_ns,
+        maximum=int(depth[durations > 0].max()),
+        empty_fraction=int(durations[depth == 0].sum()) / span_ns,
+    )
+
+
+def queue_series(session: Session, trace_id: int, device: int, *, points: int = 500) -> QueueSeries:
+    """The depth of a queue over time, for plotting: its mean in each of `points` equal intervals.
+
+    Raises:
+        InputError: The Session has no launches on such a device.
+    """
+    for trace in read_records(session):
+        for records in trace.devices if trace.trace_id == trace_id else ():
+            if records.device == device:
+                return queue_over_time(records, trace.calls, points)
+    raise InputError(
+        f"no activities of device {device} in trace {trace_id}", hint="Table `devices` lists what there is"
+    )
+
+
+def queue_over_time(device: DeviceRecords, calls: Calls, points: int) -> QueueSeries:
+    """Depth and launch latency in each of `points` equal intervals; none of an empty span."""
+    moments, depth = _depths(device, calls)
+    if not len(moments):
+        return QueueSeries(device.trace_id, device.device, int(device.start_ns[0]), 0.0, ())
+    area = np.concatenate(([0], np.cumsum(depth * np.diff(moments))))
+    span_ns = int(moments[-1] - moments[0])
+    # Relative to the start, times are exact in float64.
+    edges = np.linspace(0, span_ns, points + 1)
+    mean = np.diff(np.interp(edges, moments - moments[0], area)) / (span_ns / points)
+    starts, latency = _latencies(device, calls)
+    interval = np.minimum((starts - moments[0]) / span_ns * points, points - 1).astype(np.int64)
+    medians = [
+        float(np.median(of_one)) if len(of_one := latency[interval == number]) else None
+        for number in range(points)
+    ]
+    return QueueSeries(
+        device.trace_id,
+        device.device,
+        int(moments[0]),
+        span_ns / points,
+        tuple(mean.tolist()),
+        tuple(medians),
+    )
+
+
+def _depths(device: DeviceRecords, calls: Calls) -> tuple[Int64, Int64]:
+    """Moments from the start of the span to its end, and the depth from each to the next."""
+    first, last = int(device.start_ns[0]), int(device.end_ns.max())
+    if last == first:
+        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+    queued = device.start_ns.copy()
+    known = device.call >= 0
+    queued[known] = np.minimum(queued[known], calls.start_ns[device.call[known]])
+    queued[device.is_early] = first
+    queued = np.maximum(queued, first)
+    times = np.concatenate((queued, device.end_ns, [first, last]))
+    change = np.concatenate(
+        (np.ones(len(queued), dtype=np.int64), -np.ones(len(queued), dtype=np.int64), [0, 0])
+    )
+    order = np.argsort(times, kind="stable")
+    times, depth = times[order], np.cumsum(change[order])
+    is_last = np.append(times[1:] > times[:-1], True)
+    return times[is_last], depth[is_last][:-1]
+
+
+Step = tuple[int, int, int]  # number, start, end
+
+_STEPS_SQL = (
+    "SELECT trace_id, step, start_ns, start_ns + duration_ns FROM steps ORDER BY trace_id, start_ns, step"
+)
+# Below this number the quartiles are the values themselves, and none can lie beyond them.
+_LEAST_STEPS = 4
+_FENCE = 1.5  # Source: J. W. Tukey, Exploratory Data Analysis, 1977
+
+
+def read_steps(session: Session) -> dict[int, tuple[Step, ...]]:
+    """The steps of each trace, by start."""
+    rows = session.query(_STEPS_SQL)
+    return {
+        trace_id: tuple((step, start_ns, end_ns) for _, step, start_ns, end_ns in group)
+        for trace_id, group in groupby(rows, key=lambda row: row[0])
+    }
+
+
+def step_statistics(trace_id: int, steps: tuple[Step, ...]) -> StepStatistics | None:
+    """Statistics of a trace's steps; None if there are none."""
+    if not steps:
+        return None
+    durations = np.array([end_ns - start_ns for _, start_ns, end_ns in steps], dtype=np.int64)
+    return StepStatistics(
+        trace_id=trace_id,
+        count=len(steps),
+        mean_ns=int(durations.sum()) // len(steps),
+        median_ns=int(np.median(durations)),
+        min_ns=int(durations.min()),
+        max_ns=int(durations.max()),
+        outliers=_outliers(steps, durations.astype(np.float64)),
+    )
+
+
+def _outliers(
+    steps: tuple[Step, ...], durations: np.ndarray[tuple[int], np.dtype[np.float64]]
+) -> tuple[int, ...]:
+    if len(steps) < _LEAST_STEPS:
+        return ()
+    low, high = np.quantile(durations, (0.25, 0.75))
+    reach = _FENCE * (high - low)
+    beyond = (durations < low - reach) | (durations > high + reach)
+    return tuple(step for (step, _, _), is_beyond in zip(steps, beyond.tolist(), strict=True) if is_beyond)
+
 
 T = TypeVar("T")
 

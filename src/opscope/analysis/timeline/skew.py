@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from opscope.analysis.timeline.queries import sql
+from opscope.analysis.timeline.records import sql
 from opscope.analysis.timeline.values import RankSkew, SkewEvidence
 from opscope.model.session import Session
 from opscope.provenance.categories import kernel_category

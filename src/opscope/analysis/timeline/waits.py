@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from opscope.analysis.timeline.host_calls import CallRole
-from opscope.analysis.timeline.places import NamedRanges, called_operators
-from opscope.analysis.timeline.records import TraceRecords
+from opscope.analysis.timeline.host import NamedRanges, called_operators
+from opscope.analysis.timeline.records import CallRole, TraceRecords
 from opscope.analysis.timeline.values import WaitingCall
 from opscope.attribution.nesting import Int64
 from opscope.model.session import Session

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 import opscope
-from opscope.analysis.timeline.measure import measure_timeline
-from opscope.analysis.timeline.recorder_cost import (
+from opscope.analysis.timeline.host_time import (
     CALL_NS,
     FRAME_NS,
     OPERATOR_NS,
@@ -18,6 +17,7 @@ from opscope.analysis.timeline.recorder_cost import (
     HostEvents,
     estimate_recorder,
 )
+from opscope.analysis.timeline.measure import measure_timeline
 from opscope.analysis.timeline.values import StepStatistics, Timeline
 from opscope.testing import TraceBuilder
 

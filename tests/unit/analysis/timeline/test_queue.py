@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import opscope
-from opscope.analysis.timeline.queue import queue_series
+from opscope.analysis.timeline.measure import queue_series
 from opscope.analysis.timeline.values import LaunchLatency, QueueDepth, Timeline
 from opscope.errors import InputError
 from opscope.model.session import Session
