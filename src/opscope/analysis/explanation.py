@@ -18,7 +18,7 @@ from opscope.analysis.provenance import (
     read_provenance,
 )
 from opscope.analysis.similar_names import known_files, known_names, unknown_name
-from opscope.analysis.summary import Summary, summarize
+from opscope.analysis.summary import Summary
 from opscope.analysis.totals import KernelTotal, OperatorTotal
 from opscope.errors import InputError
 from opscope.model.evidence import Grade
@@ -130,7 +130,7 @@ def explain(name: str, session: Session | None = None, *, torch_version: str | N
         InputError: Nothing is known by that name; the message names similar ones.
     """
     wanted = name.strip()
-    summary = None if session is None else summarize(session)
+    summary = None if session is None else Summary(session)
     asked = _Asked(session, summary, torch_version or (_default_version() if session is None else None))
     if wanted in _CATEGORIES:
         return _category(wanted, asked)

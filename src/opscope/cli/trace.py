@@ -27,9 +27,8 @@ from opscope.api import load
 from opscope.cli.console import print_json, refuse_existing, say_wrote
 from opscope.errors import CaptureError, InputError, OpscopeError
 from opscope.kernels.toolkit import find_cuda_tool
-from opscope.model.finding import Finding, Severity
+from opscope.model.finding import Finding, Severity, findings_as_json
 from opscope.model.origin import Gap, RecordedKernel
-from opscope.model.recorded_findings import findings_as_json
 from opscope.model.session import Session
 from opscope.model.sidecar import sidecar_path, write_sidecar
 from opscope.provenance.cache import cache_folder

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from opscope.ingest.arguments import LEGACY_CATEGORIES
+from opscope.ingest.staging import LEGACY_CATEGORIES
 from opscope.model.finding import Finding, Severity
 from opscope.model.schema import Attribution
 from opscope.model.session import Session

@@ -15,7 +15,9 @@ import duckdb
 from opscope.errors import InputError
 from opscope.ingest import quality
 from opscope.ingest.kineto_file import read_kineto
-from opscope.ingest.nsys import Demangle, is_export, read_export
+from opscope.ingest.nsys_export import is_export
+from opscope.ingest.nsys_reading import read_export
+from opscope.ingest.nsys_words import Demangle
 from opscope.ingest.recorded import keep_sidecars
 from opscope.ingest.source import TraceFile, find_traces, local_text
 from opscope.model.session import Session

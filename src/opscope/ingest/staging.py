@@ -7,33 +7,241 @@ file fills the same columns itself, in `staging_area`.
 
 from __future__ import annotations
 
+import datetime
+import json
 import mmap
+import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import duckdb
+import fsspec
 
 from opscope.ingest import quality
-from opscope.ingest.arguments import (
-    ARGUMENTS,
-    CATEGORIES,
-    CATEGORY,
-    DETAILS,
-    LEGACY_CATEGORY,
-    Reading,
-    lenient_events,
-    no_events,
-    strict_events,
-)
-from opscope.ingest.container import EventArray
-from opscope.ingest.statements import statements
-from opscope.ingest.windows import PROTOCOL, WindowFileSystem, split_windows
+from opscope.ingest.source import EventArray
+from opscope.model.queries import sql
 from opscope.model.session import Session
 
-__all__ = ["NeedsRewritingError", "create_tables", "staged_events", "staging_area"]
+__all__ = [
+    "ARGUMENTS",
+    "CATEGORIES",
+    "CATEGORY",
+    "DETAILS",
+    "LEGACY_CATEGORIES",
+    "LEGACY_CATEGORY",
+    "PROTOCOL",
+    "NeedsRewritingError",
+    "Reading",
+    "WindowFileSystem",
+    "create_tables",
+    "lenient_events",
+    "no_events",
+    "split_windows",
+    "staged_events",
+    "staging_area",
+    "strict_events",
+]
+
+
+CATEGORIES = (
+    "cpu_op", "kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver", "user_annotation",
+    "gpu_user_annotation", "python_function", "cpu_instant_event", "cuda_sync", "overhead", "fwdbwd", "Trace",
+)  # fmt: skip
+LEGACY_CATEGORIES = ("Operator", "Kernel", "Memcpy", "Memset", "Runtime")
+
+ARGUMENTS: dict[str, str] = {
+    "External id": "BIGINT", "correlation": "BIGINT", "name": "VARCHAR",
+    "Sequence number": "BIGINT", "Fwd thread id": "BIGINT",
+    "Input Dims": "JSON", "Input type": "JSON", "Input Strides": "JSON", "Concrete Inputs": "JSON",
+    "Python id": "BIGINT", "Python parent id": "BIGINT", "Python module id": "BIGINT",
+    "Call stack": "VARCHAR", "Module Hierarchy": "VARCHAR",
+    "device": "INTEGER", "stream": "BIGINT", "context": "INTEGER", "grid": "VARCHAR", "block": "VARCHAR",
+    "registers per thread": "INTEGER", "shared memory": "INTEGER", "blocks per SM": "DOUBLE",
+    "warps per SM": "DOUBLE", "est. achieved occupancy %": "DOUBLE", "bytes": "BIGINT",
+    "graph id": "BIGINT", "graph node id": "BIGINT",
+    "Collective name": "VARCHAR", "kernel_backend": "VARCHAR",
+}  # fmt: skip
+
+# Keys of few events, read a second time if there are any. (No DuckDB struct holds both `bytes` and `Bytes`.)
+DETAILS: dict[str, str] = {
+    "External id": "BIGINT", "correlation": "BIGINT", "Call stack": "VARCHAR", "Module Hierarchy": "VARCHAR",
+    "device": "BIGINT", "stream": "BIGINT", "grid": "VARCHAR",
+    "Collective name": "VARCHAR", "dtype": "VARCHAR", "In msg nelems": "BIGINT", "Out msg nelems": "BIGINT",
+    "In split size": "VARCHAR", "Out split size": "VARCHAR", "Process Group Name": "VARCHAR",
+    "Process Group Description": "VARCHAR", "Group size": "BIGINT", "Process Group Ranks": "VARCHAR",
+    "Src Rank": "BIGINT", "Dst Rank": "BIGINT", "Seq": "BIGINT",
+    "kernel_name": "VARCHAR", "kernel_backend": "VARCHAR", "kernel_file": "VARCHAR", "kernel_hash": "VARCHAR",
+    "kernel_kwargs": "VARCHAR", "num_warps": "BIGINT", "num_stages": "BIGINT", "kernel_flop": "DOUBLE",
+    "kernel_num_gb": "DOUBLE",
+    "Addr": "UBIGINT", "Bytes": "BIGINT", "Device Type": "BIGINT", "Device Id": "BIGINT",
+    "Total Allocated": "BIGINT", "Total Reserved": "BIGINT",
+    "cuda_sync_kind": "VARCHAR", "wait_on_stream": "BIGINT", "wait_on_cuda_event_id": "BIGINT",
+    "wait_on_cuda_event_record_corr_id": "BIGINT",
+}  # fmt: skip
+
+_READ = """read_json({urls}, format = 'array', records = true, maximum_object_size = {largest}, columns = {{
+    ph: 'VARCHAR', cat: 'VARCHAR', name: 'VARCHAR', ts: '{time_type}', dur: 'DOUBLE',
+    pid: 'VARCHAR', tid: 'VARCHAR', id: 'VARCHAR', args: '{args_type}'}})"""
+
+
+CATEGORY = "TRY_CAST(cat AS staging.kineto_category)"
+LEGACY_CATEGORY = """CASE cat
+    WHEN 'Operator' THEN CASE WHEN name LIKE 'ProfilerStep#%' THEN 'user_annotation' ELSE 'cpu_op' END
+    WHEN 'Kernel' THEN 'kernel' WHEN 'Memcpy' THEN 'gpu_memcpy' WHEN 'Memset' THEN 'gpu_memset'
+    WHEN 'Runtime' THEN 'cuda_runtime' ELSE TRY_CAST(cat AS staging.kineto_category)
+    END::staging.kineto_category"""
+
+Reading = Callable[[dict[str, str], list[str], str, int], str]
+
+
+def strict_events(keys: dict[str, str], urls: list[str], time_type: str, largest_event_bytes: int) -> str:
+    """FROM clause that reads `args` by the declared types in one go; a value of another type is an error."""
+    fields = ", ".join(f'"{key}" {kind}' for key, kind in keys.items())
+    return _READ.format(
+        urls=urls, largest=largest_event_bytes, time_type=time_type, args_type=f"STRUCT({fields})"
+    )
+
+
+def lenient_events(keys: dict[str, str], urls: list[str], time_type: str, largest_event_bytes: int) -> str:
+    """The same, but a value of another type becomes NULL. Slower: `args` is parsed twice."""
+    text = _READ.format(urls=urls, largest=largest_event_bytes, time_type=time_type, args_type="JSON")
+    return f"(SELECT * REPLACE (from_json(args, '{json.dumps(keys)}') AS args) FROM {text})"
+
+
+def no_events(keys: dict[str, str]) -> str:
+    """FROM clause without rows: the columns of `strict_events` alone."""
+    fields = ", ".join(f'"{key}" {kind}' for key, kind in keys.items())
+    texts = ", ".join(f"NULL::VARCHAR AS {name}" for name in ("ph", "cat", "name", "pid", "tid", "id"))
+    return (
+        f"(SELECT {texts}, NULL::DOUBLE AS ts, NULL::DOUBLE AS dur, NULL::STRUCT({fields}) AS args LIMIT 0)"
+    )
+
+
+PROTOCOL = "opscopewindow"
+_BOUNDARY = re.compile(rb"\}\s*,\s*(?=\{\s*\"(?:ph|name|cat|pid|ts)\"\s*:)")
+_SEARCH_BYTES = 1 << 20
+# DuckDB asks for 32 MB at once. Short reads are its to repeat; a chunk of this size is allocated from memory
+# used before, where a larger one is mapped, touched for the first time and unmapped: 20 % of all reading.
+_READ_BYTES = 1 << 20
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+
+
+def split_windows(text: mmap.mmap, start: int, end: int, count: int) -> list[tuple[int, int]]:
+    """At most `count` windows `[start, end)` of about equal size that hold whole events.
+
+    Returns:
+        Byte ranges in file order; the commas between them belong to none.
+    """
+    windows, left = [], start
+    for index in range(1, count):
+        guess = start + (end - start) * index // count
+        if guess <= left:
+            continue
+        match = _BOUNDARY.search(text, guess, min(end, guess + _SEARCH_BYTES))
+        if match is None:
+            continue
+        windows.append((left, match.start() + 1))
+        left = match.end()
+    windows.append((left, end))
+    return windows
+
+
+class _Window:
+    """A read-only file: `[`, bytes `[start, end)` of a file, `]`."""
+
+    def __init__(self, path: str, start: int, end: int) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY)
+        self._start = start
+        self._length = end - start
+        self._position = 0
+        self.closed = False
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        base = (0, self._position, self._length + 2)[whence]
+        self._position = base + offset
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        left = self._length + 2 - self._position
+        size = left if size < 0 else min(size, left)
+        if size <= 0:
+            return b""
+        if self._position == 0:
+            self._position = 1
+            return b"["
+        inside = self._length + 1 - self._position
+        if inside == 0:
+            self._position += 1
+            return b"]"
+        chunk = os.pread(self._descriptor, min(size, inside, _READ_BYTES), self._start + self._position - 1)
+        self._position += len(chunk)
+        return chunk
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._descriptor)
+            self.closed = True
+
+
+class WindowFileSystem(fsspec.AbstractFileSystem):  # type: ignore[misc]
+    """Serves windows of one local file as `opscopewindow://N`."""
+
+    protocol = PROTOCOL
+    cachable = False
+
+    def __init__(self, path: str, windows: list[tuple[int, int]]) -> None:
+        super().__init__()
+        self._path = path
+        self._windows = windows
+
+    @property
+    def urls(self) -> list[str]:
+        """Address of every window, in file order."""
+        return [f"{PROTOCOL}://{index}" for index in range(len(self._windows))]
+
+    def _window(self, path: str) -> tuple[int, int]:
+        return self._windows[int(str(path).rsplit("/", 1)[-1])]
+
+    def info(self, path: str, **_: Any) -> dict[str, Any]:
+        """Size of a window with its brackets."""
+        start, end = self._window(path)
+        return {"name": path, "size": end - start + 2, "type": "file"}
+
+    def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
+        """The window itself."""
+        return [self.info(path)] if detail else [path]
+
+    def exists(self, path: str, **_: Any) -> bool:
+        """Windows are only addressed by `urls`."""
+        return True
+
+    def glob(self, path: str, **_: Any) -> list[str]:
+        """The window itself."""
+        return [path]
+
+    def created(self, path: str) -> datetime.datetime:
+        """A constant: windows are never stale within a read."""
+        return _EPOCH
+
+    modified = created
+
+    def _open(self, path: str, mode: str = "rb", **_: Any) -> _Window:
+        start, end = self._window(path)
+        return _Window(self._path, start, end)
+
 
 _SMALLEST_WINDOW_BYTES = 4 << 20
 _LARGEST_EVENT_BYTES = 16 << 20
@@ -98,13 +306,12 @@ def staging_area(session: Session) -> Iterator[None]:
 
 def create_tables(session: Session) -> None:
     """Make `staging.staged` and `staging.details` anew, without rows, with the columns that events get."""
-    sql = statements("opscope.ingest", "kineto.sql")
     session.connection.execute(
-        sql["stage"].format(
+        sql(__package__, "kineto:stage").format(
             events=no_events(ARGUMENTS), category=CATEGORY, cast="CAST", double_limit=_LARGEST_EXACT_DOUBLE_US
         )
     )
-    session.connection.execute(sql["details"].format(events=no_events(DETAILS)))
+    session.connection.execute(sql(__package__, "kineto:details").format(events=no_events(DETAILS)))
 
 
 def _stage(
@@ -148,22 +355,24 @@ def _try_read(
 def _read(
     session: Session, files: WindowFileSystem, read: Reading, cast: str, is_rewritten: bool
 ) -> quality.Census:
-    connection, sql = session.connection, statements("opscope.ingest", "kineto.sql")
+    connection = session.connection
     time_type = "DECIMAL(22, 3)" if is_rewritten else "DOUBLE"
     connection.register_filesystem(files)
     try:
         connection.execute(
-            sql["stage"].format(
+            sql(__package__, "kineto:stage").format(
                 events=read(ARGUMENTS, files.urls, time_type, _LARGEST_EVENT_BYTES),
                 category=LEGACY_CATEGORY if is_rewritten else CATEGORY,
                 cast=cast,
                 double_limit="NULL" if is_rewritten else _LARGEST_EXACT_DOUBLE_US,
             )
         )
-        census = quality.take_census(session.records(sql["census"]), is_lenient=read is lenient_events)
+        census = quality.take_census(
+            session.records(sql(__package__, "kineto:census")), is_lenient=read is lenient_events
+        )
         if census.detailed_count:
             details = read(DETAILS, files.urls, time_type, _LARGEST_EVENT_BYTES)
-            connection.execute(sql["details"].format(events=details))
+            connection.execute(sql(__package__, "kineto:details").format(events=details))
     finally:
         connection.unregister_filesystem(PROTOCOL)
     return census

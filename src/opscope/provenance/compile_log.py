@@ -16,8 +16,7 @@ from typing import Any
 import msgspec
 
 from opscope.errors import InputError
-from opscope.model.compiled_graph import CompiledGraph, parse_tracking
-from opscope.model.generated_code import parse_graph
+from opscope.model.generated_code import CompiledGraph, parse_graph, parse_tracking
 
 __all__ = ["read_compile_log"]
 

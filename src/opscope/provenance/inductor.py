@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from opscope.model.evidence import Grade
-from opscope.model.generated_sources import files_by_hash, generated_sources, read_generated
+from opscope.model.generated_code import files_by_hash, generated_sources, read_generated
 from opscope.model.location import SourceLocation
 from opscope.model.origin import RecordedSource, SourceEvidence
 from opscope.model.session import Session

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opscope.ingest import staging
-from opscope.ingest.windows import WindowFileSystem, split_windows
+from opscope.ingest.staging import WindowFileSystem, split_windows
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from opscope.errors import InputError
-from opscope.model.compiled_graph import CompiledGraph
-from opscope.model.generated_code import parse_graph
+from opscope.model.generated_code import CompiledGraph, parse_graph
 from opscope.provenance.compile_log import read_compile_log
 
 STACKS = {"artifact": {"name": "inductor_provenance_tracking_kernel_stack_traces", "encoding": "json"}}

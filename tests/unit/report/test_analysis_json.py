@@ -55,5 +55,5 @@ def test_several_traces_are_all_named(cpu_summary: Summary) -> None:
 
 def test_shapes_that_are_no_json_stay_text(summary: Summary) -> None:
     operator = replace(summary.operators[0], input_shapes=(("[[1,", 1),))
-    document = analysis_document(replace(summary, operators=(operator,)))
+    document = analysis_document(summary.having(operators=(operator,)))
     assert document["top_operators"][0]["input_shapes"] == [{"shapes": "[[1,", "calls": 1}]

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from opscope.analysis.summary import Summary
 from opscope.model.environment import Environment
 from opscope.model.finding import Finding, Severity
 from opscope.model.measurement import Latency
+from opscope.model.session import Session
 from opscope.report.compose import analysis_report, configuration_report, overview_document
 from opscope.report.document import Section
 from opscope.report.markdown import render_markdown
@@ -66,12 +66,12 @@ def test_unattributed_time_is_exact_and_adds_up(summary: Summary) -> None:
 
 
 def test_figures_that_do_not_add_up_are_called_out(summary: Summary) -> None:
-    broken = replace(summary, unattributed_ns={"before_window": 1})
+    broken = summary.having(unattributed_ns={"before_window": 1})
     assert "**fails by 999,998 ns.**" in render_markdown(analysis_report(broken))
 
 
 def test_a_fully_attributed_trace_says_so(summary: Summary) -> None:
-    text = section(render_markdown(analysis_report(replace(summary, unattributed_ns={}))), "## 6.")
+    text = section(render_markdown(analysis_report(summary.having(unattributed_ns={}))), "## 6.")
     assert "Every nanosecond of device time belongs to an operator." in text
 
 
@@ -84,7 +84,7 @@ def test_without_a_device_cpu_time_ranks_and_the_report_says_so(cpu_summary: Sum
 
 
 def test_a_report_without_findings_says_none(summary: Summary) -> None:
-    assert "\nNone.\n" in section(render_markdown(analysis_report(replace(summary, findings=()))), "## 7.")
+    assert "\nNone.\n" in section(render_markdown(analysis_report(summary.having(findings=()))), "## 7.")
 
 
 def test_findings_come_gravest_first(summary: Summary) -> None:
@@ -101,8 +101,9 @@ def test_a_trace_with_nothing_in_it_still_has_its_report() -> None:
         "activity_count": 0,
     }
     empty = Summary(
+        Session(),
         traces=(), ranks=(), has_device=False, operator_calls=0, operator_names=0, window_ns=None, devices=(),
-        steps=(), **counts,
+        steps=(), accuracy=None, **counts,
     )  # fmt: skip
     markdown = render_markdown(analysis_report(empty))
     assert "## 4. Top operators in detail" in markdown
@@ -112,7 +113,7 @@ def test_a_trace_with_nothing_in_it_still_has_its_report() -> None:
 
 def test_what_several_traces_share_is_said_once(summary: Summary) -> None:
     shared = [Finding("trace.absent", Severity.INFO, "Absent: rank.", trace_id=index) for index in range(8)]
-    text = render_markdown(analysis_report(replace(summary, findings=tuple(shared))))
+    text = render_markdown(analysis_report(summary.having(findings=tuple(shared))))
     assert text.count("trace.absent") == 1
     assert "In 8 traces: Absent: rank." in text
 
@@ -122,7 +123,7 @@ def test_what_differs_in_figures_alone_is_said_once_with_their_range(summary: Su
     findings = tuple(
         Finding("trace.early", Severity.INFO, message, trace_id=trace) for trace, message in enumerate(shares)
     )
-    two = replace(summary, traces=("a.json", "b.json"), ranks=(0, 1), findings=findings)
+    two = summary.having(traces=("a.json", "b.json"), ranks=(0, 1), findings=findings)
     text = render_markdown(analysis_report(two))
     assert "In 2 traces: 0.9–12.5 % of time (2–1,087 activities) in sm90_gemm." in text
     assert text.count("% of time") == 1
@@ -132,21 +133,21 @@ def test_findings_of_one_trace_stay_apart(summary: Summary) -> None:
     findings = tuple(
         Finding("trace.gap", Severity.INFO, f"Device {device} has a gap.", trace_id=0) for device in (0, 1)
     )
-    text = render_markdown(analysis_report(replace(summary, findings=findings)))
+    text = render_markdown(analysis_report(summary.having(findings=findings)))
     assert "Device 0 has a gap." in text
     assert "Device 1 has a gap." in text
 
 
 def test_a_finding_of_one_of_several_traces_says_whose_it_is(cpu_summary: Summary) -> None:
     own = Finding("trace.truncated", Severity.WARNING, "9 bytes lost.", trace_id=1)
-    assert "Rank 1: 9 bytes lost." in render_markdown(analysis_report(replace(cpu_summary, findings=(own,))))
-    unranked = replace(cpu_summary, ranks=(None, None), findings=(own,))
+    assert "Rank 1: 9 bytes lost." in render_markdown(analysis_report(cpu_summary.having(findings=(own,))))
+    unranked = cpu_summary.having(ranks=(None, None), findings=(own,))
     assert "Trace 1: 9 bytes lost." in render_markdown(analysis_report(unranked))
 
 
 def test_a_session_that_says_it_has_no_device_is_not_repeated(cpu_summary: Summary) -> None:
     own = Finding("trace.no_device_activity", Severity.WARNING, "No device activity was recorded.")
-    text = render_markdown(analysis_report(replace(cpu_summary, findings=(own,))))
+    text = render_markdown(analysis_report(cpu_summary.having(findings=(own,))))
     assert "report.cpu_time" not in text
     assert "trace.no_device_activity" in text
 

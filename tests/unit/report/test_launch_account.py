@@ -28,7 +28,7 @@ def told(summary: Summary) -> Summary:
     kernel = replace(
         summary.kernels[0], name=ACCOUNT.kernel, facts=KernelFacts(ACCOUNT.kernel, "x", function="f")
     )
-    return replace(summary, kernels=(kernel,), accounts={("aten::a", ACCOUNT.kernel): (ACCOUNT,)})
+    return summary.having(kernels=(kernel,), accounts={("aten::a", ACCOUNT.kernel): (ACCOUNT,)})
 
 
 def test_sentences_stand_by_heading_and_a_shared_grade_is_said_once(told: Summary) -> None:
@@ -49,7 +49,7 @@ def test_among_several_kernels_it_is_named_in_short(told: Summary) -> None:
 
 
 def test_under_an_operator_without_an_account_the_kernels_own_stands_in(told: Summary) -> None:
-    alone = replace(told, accounts={(None, ACCOUNT.kernel): (ACCOUNT,)})
+    alone = told.having(accounts={(None, ACCOUNT.kernel): (ACCOUNT,)})
     assert account_blocks(alone, "aten::b", ACCOUNT.kernel) != ()
     assert len(account_records(alone, "aten::b", ACCOUNT.kernel)) == 1
 

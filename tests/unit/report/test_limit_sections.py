@@ -102,9 +102,7 @@ def full(summary: Summary) -> Summary:
     improvements = {
         "aten::addmm": OperatorImprovement("gemm", topics, "ncu --kernel-name regex:gemm python s.py")
     }
-    return replace(
-        summary, efficiency=efficiency, timeline=timeline, advice=advice, improvements=improvements
-    )
+    return summary.having(efficiency=efficiency, timeline=timeline, advice=advice, improvements=improvements)
 
 
 def test_the_report_says_how_far_why_and_what_to_change(full: Summary) -> None:
@@ -167,7 +165,7 @@ def test_an_advice_has_its_gain_its_basis_and_its_code(full: Summary) -> None:
 
 
 def test_no_advice_is_said_and_unasked_advice_is_not(summary: Summary) -> None:
-    silent = render_markdown(overview_document(replace(summary, advice=())))
+    silent = render_markdown(overview_document(summary.having(advice=())))
     assert "Nothing: no rule found anything" in silent
     assert "What to change" not in render_markdown(overview_document(summary))
 
@@ -198,14 +196,14 @@ def test_json_has_every_field_and_findings_by_gain(
 
 def test_limits_of_one_kind_say_so_once(full: Summary) -> None:
     limits = replace(LIMITS, memory=Limit(4.8e12, LimitEvidence.DATASHEET, "H200 data sheet"))
-    shown = replace(full, efficiency=replace(full.efficiency, limits=limits))
+    shown = full.having(efficiency=replace(full.efficiency, limits=limits))
     text = render_markdown(overview_document(shown))
     assert "Held against the data sheet limits of NVIDIA H200: memory 4.80 TB/s, fp32 67.0 TFLOP/s." in text
 
 
 def test_without_limits_the_ranked_table_has_no_empty_columns(full: Summary) -> None:
     assert "| Of limit | Bound |" in render_markdown(overview_document(full))
-    unknown = replace(full, efficiency=replace(full.efficiency, limits=None))
+    unknown = full.having(efficiency=replace(full.efficiency, limits=None))
     assert "Of limit" not in render_markdown(overview_document(unknown))
 
 
@@ -217,7 +215,7 @@ def test_unknown_costs_are_told_by_reason(full: Summary) -> None:
         ("aten::mul", 1_000_000, "no argument shapes were recorded"),
     )
     efficiency = replace(full.efficiency, coverage=CostCoverage(0.1, 0.1, uncosted))
-    text = render_markdown(overview_document(replace(full, efficiency=efficiency)))
+    text = render_markdown(overview_document(full.having(efficiency=efficiency)))
     assert "| `aten::mm` and 2 more | 5.00 ms | 50.0 % | no argument shapes were recorded |" in text
     assert "| `my::op` | 2.00 ms | 20.0 % | no operator of torch |" in text
     assert text.count("no argument shapes were recorded") == 1
@@ -236,20 +234,20 @@ def test_shapes_of_a_call_are_short_and_tell_calls_apart(
     full: Summary, shapes: str | None, shown: str
 ) -> None:
     calls = tuple(replace(call, shapes=shapes) for call in full.efficiency.calls)
-    text = render_markdown(overview_document(replace(full, efficiency=replace(full.efficiency, calls=calls))))
+    text = render_markdown(overview_document(full.having(efficiency=replace(full.efficiency, calls=calls))))
     assert f"| `aten::addmm` | {shown} | 6 |" in text
 
 
 def test_calls_of_no_recorded_operator_are_marked_and_explained(full: Summary) -> None:
     calls = tuple(replace(call, attribution="before_window") for call in full.efficiency.calls)
-    text = render_markdown(overview_document(replace(full, efficiency=replace(full.efficiency, calls=calls))))
+    text = render_markdown(overview_document(full.having(efficiency=replace(full.efficiency, calls=calls))))
     assert "| `aten::addmm` \\* |" in text
     assert "\\*: launched before the recording window opened" in text
 
 
 def test_without_steps_nothing_is_said_of_a_step(full: Summary) -> None:
     timeline = replace(full.timeline, steps=())
-    text = render_markdown(overview_document(replace(full, steps=(), timeline=timeline)))
+    text = render_markdown(overview_document(full.having(steps=(), timeline=timeline)))
     assert "- **−2.00 ms of the recording:** 60 %" in text
     assert "3.00 ms of host work in all for 4 launches" in text
     assert " a step" not in text
@@ -260,7 +258,7 @@ def test_several_gains_do_not_add_up(full: Summary) -> None:
     assert "do not add up" not in render_markdown(overview_document(full))
     advice = full.advice or ()
     for document in (overview_document, analysis_report):
-        assert "do not add up" in render_markdown(document(replace(full, advice=(advice[0], *advice))))
+        assert "do not add up" in render_markdown(document(full.having(advice=(advice[0], *advice))))
 
 
 def test_several_devices_are_rows_of_a_table_not_facts(full: Summary) -> None:
@@ -275,7 +273,7 @@ def test_several_devices_are_rows_of_a_table_not_facts(full: Summary) -> None:
         host=(*timeline.host, HostTime(1, 5, 9_000_000, 4_000_000, 2_000_000, 7.0)),
         series=tuple(QueueSeries(one, one, 0, 10.0, (1.0, 2.0), (5.0, None)) for one in (0, 1)),
     )
-    shown = replace(full, traces=("a.json", "b.json"), ranks=(0, 1), timeline=both)
+    shown = full.having(traces=("a.json", "b.json"), ranks=(0, 1), timeline=both)
     section = render_markdown(analysis_report(shown)).split("Where the GPU waits")[1].split("\n## ")[0]
     assert (
         "| rank 1, device 1 | 7.00 µs | 8.00 µs | 1.5 | 4 | 50.0 % | 9.00 ms | 2.00 ms | 7 | – |" in section
@@ -293,6 +291,6 @@ def test_columns_of_which_nothing_is_known_are_left_out(full: Summary) -> None:
         replace(wait, line=None, copy="Memcpy DtoH (Device -> Pageable)") for wait in full.timeline.waits
     )
     timeline = replace(full.timeline, partitions=(replace(partition, longest_gaps=(gap,)),), waits=waits)
-    text = render_markdown(overview_document(replace(full, timeline=timeline)))
+    text = render_markdown(overview_document(full.having(timeline=timeline)))
     assert "| Longest gaps | Cause | Host was in |" in text
     assert "| `cudaStreamSynchronize`, Memcpy DtoH (Device -\\> Pageable) | `aten::item` | 2 |" in text

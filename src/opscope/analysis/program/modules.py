@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from opscope.analysis.program.charging import sum_by
-from opscope.analysis.program.recorded import NONE, Activities, Bools
+from opscope.analysis.program.recorded import NONE, Activities, Bools, sum_by
 from opscope.analysis.program.values import ModuleTotal
 from opscope.attribution.linking import gather
 from opscope.attribution.nesting import Forest, Int64

@@ -14,10 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from opscope.analysis.timeline.records import Calls, Columns, Flags, TraceRecords, by_thread, columns, sql
+from opscope.analysis.timeline.records import Calls, Columns, Flags, TraceRecords, by_thread, columns
 from opscope.analysis.timeline.spans import Spans, merge
 from opscope.attribution.nesting import Forest, Int64, enclosing, nest
-from opscope.model.program_files import is_program_file, parse_frame
+from opscope.model.location import is_program_file, parse_frame
+from opscope.model.queries import sql
 from opscope.model.session import Session
 
 __all__ = [
@@ -180,7 +181,7 @@ def read_hosts(session: Session, traces: Sequence[TraceRecords], names: FrameNam
     )
     chosen = {"threads": threads, "loading": list(names.loading), "asleep": list(names.asleep)}
     ranges = by_thread(columns(session, "host_ranges", chosen))
-    overheads = session.query(sql("overheads"), [list(_RECORDER)])
+    overheads = session.query(sql(__package__, "timeline:overheads"), [list(_RECORDER)])
     hosts = {}
     for trace in traces:
         events = {
@@ -278,4 +279,8 @@ def called_operators(session: Session, operator_ids: Iterable[int]) -> dict[int,
     wanted = sorted(set(operator_ids))
     if not wanted:
         return {}
-    return {leaf: name for leaf, name in session.query(sql("called_operators"), [wanted]) if name}
+    return {
+        leaf: name
+        for leaf, name in session.query(sql(__package__, "timeline:called_operators"), [wanted])
+        if name
+    }

@@ -10,15 +10,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from opscope.analysis import queries
 from opscope.attribution.nesting import Int64
+from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.provenance.categories import kernel_category
 from opscope.provenance.kernel_names import decode
@@ -37,7 +37,6 @@ __all__ = [
     "is_graph_launch",
     "read_records",
     "role_of",
-    "sql",
 ]
 
 
@@ -82,12 +81,9 @@ def is_graph_launch(name: str) -> bool:
 Columns = dict[str, npt.NDArray[Any]]
 
 
-sql = partial(queries.sql, package="opscope.analysis.timeline")
-
-
 def columns(session: Session, name: str, parameters: Any = None) -> Columns:
-    """The columns that `NAME.sql` selects, as arrays; none of them may hold NULL."""
-    found = session.connection.execute(sql(name), parameters or []).fetchnumpy()
+    """The columns that a query of `timeline.sql` selects, as arrays; none of them may hold NULL."""
+    found = session.connection.execute(sql(__package__, f"timeline:{name}"), parameters or []).fetchnumpy()
     return {column: np.asarray(values) for column, values in found.items()}
 
 

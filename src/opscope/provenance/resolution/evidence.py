@@ -12,7 +12,7 @@ from pathlib import Path
 
 from opscope.model.evidence import Grade, weakest
 from opscope.model.location import SourceLocation
-from opscope.model.registration import OperatorRegistration
+from opscope.model.origin import OperatorRegistration
 from opscope.provenance.operators import OperatorTable
 from opscope.provenance.releases import Recognition, UnitAnswer, git_version, kernel_units, release
 from opscope.provenance.releases.functions import function_files

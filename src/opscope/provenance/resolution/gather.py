@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from opscope.model.evidence import Grade
-from opscope.model.registration import OperatorRegistration
+from opscope.model.origin import OperatorRegistration
 from opscope.model.session import Session
 from opscope.provenance.binaries.translation_unit import internal_names, named_unit
 from opscope.provenance.inductor import complete_sources, source_locations

@@ -26,7 +26,7 @@ _BYTES_PER_MB = 1_000_000
 
 @dataclass(frozen=True)
 class Report:
-    """One report by nsys' name: `sources` are those of `statistics.sql` that it merges."""
+    """One report by nsys' name: `sources` are those of `nsys_statistics.sql` that it merges."""
 
     name: str
     title: str
@@ -119,7 +119,7 @@ def _statistics(session: Session, style: str) -> list[_Row]:
         _base_name(name) if style == "base" else recorded or _operation_name(name)
         for _, name, recorded in names
     ]
-    return session.records(sql("nsys_reports/statistics"), [[one for one, _, _ in names], labels])
+    return session.records(sql("nsys_statistics"), [[one for one, _, _ in names], labels])
 
 
 _COPY = re.compile(r"Memcpy (?P<unified>Unified )?(?P<source>[HDAP])to(?P<target>[HDAP])\b")
