@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from opscope.analysis.provenance import (
     KernelFacts,
@@ -53,8 +55,7 @@ class Subject(TextEnum):
     FILE = "file"
 
 
-@dataclass(frozen=True)
-class KernelUse:
+class KernelUse(msgspec.Struct, frozen=True):
     """One kernel, what is known of it, and its launches by operators of the trace (none without a trace)."""
 
     facts: KernelFacts
@@ -62,8 +63,7 @@ class KernelUse:
     operators: tuple[tuple[str | None, KernelTotal], ...] = ()  # (operator or None, its share), longest first
 
 
-@dataclass(frozen=True)
-class Explanation:
+class Explanation(msgspec.Struct, frozen=True):
     """All that is known of one name.
 
     Args:
@@ -149,8 +149,7 @@ def explain(name: str, session: Session | None = None, *, torch_version: str | N
     return explanation
 
 
-@dataclass(frozen=True)
-class _Asked:
+class _Asked(msgspec.Struct, frozen=True):
     """What the question is about: a recording, or a release."""
 
     session: Session | None

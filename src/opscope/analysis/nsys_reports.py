@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from opscope.analysis.queries import sql
 from opscope.errors import InputError
@@ -24,8 +25,7 @@ _Row = dict[str, Any]
 _BYTES_PER_MB = 1_000_000
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(msgspec.Struct, frozen=True):
     """One report by nsys' name: `sources` are those of `nsys_statistics.sql` that it merges."""
 
     name: str
@@ -46,8 +46,7 @@ class Report:
         return (*head, self.count_column, *figures, *category, self.name_column)
 
 
-@dataclass(frozen=True)
-class ReportTable:
+class ReportTable(msgspec.Struct, frozen=True):
     """The rows of one report, each with a value for every column."""
 
     report: Report

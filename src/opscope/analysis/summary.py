@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from opscope.analysis.accuracy import Accuracy, measure_accuracy
 from opscope.analysis.common_device import common_device
@@ -49,8 +50,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class DeviceTime:
+class DeviceTime(msgspec.Struct, frozen=True):
     """Use of one device of one trace; `span_ns` runs from first activity start to last activity end."""
 
     trace_id: int
@@ -66,8 +66,7 @@ class DeviceTime:
     activity_count: int
 
 
-@dataclass(frozen=True)
-class StepTotal:
+class StepTotal(msgspec.Struct, frozen=True):
     """One profiler step of one trace."""
 
     trace_id: int

@@ -7,8 +7,7 @@ interval at a time with a stack.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -19,8 +18,7 @@ Int64 = npt.NDArray[np.int64]
 _LARGEST_KEY = 1 << 62
 
 
-@dataclass(frozen=True)
-class Forest:
+class Forest(msgspec.Struct, frozen=True):
     """Call trees in preorder: index i is the i-th interval by (thread, start, longest first).
 
     Args:

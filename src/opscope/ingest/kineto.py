@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
 import duckdb
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from opscope.attribution import linking, nesting
 from opscope.attribution.linking import gather
@@ -119,8 +120,7 @@ _BASE_NAME = (
 _WITHOUT_STACKS = {"call_stack": "NULL", "module_hierarchy": "NULL", "details": ""}
 
 
-@dataclass(frozen=True)
-class _Steps:
+class _Steps(msgspec.Struct, frozen=True):
     """Steps of one trace by start; `step[i]` covers `[start_ns[i], end_ns[i])`."""
 
     step: Int64
@@ -138,8 +138,7 @@ class _Steps:
         return found
 
 
-@dataclass(frozen=True)
-class _Operators:
+class _Operators(msgspec.Struct, frozen=True):
     """Operators of one trace: their forest, and columns in preorder."""
 
     forest: Forest

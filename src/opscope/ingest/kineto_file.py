@@ -13,11 +13,11 @@ import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import duckdb
 import msgspec
+from msgspec.structs import replace
 
 from opscope.errors import InputError
 from opscope.ingest import quality
@@ -115,8 +115,7 @@ def _chunks(text: mmap.mmap, start: int, end: int):  # type: ignore[no-untyped-d
         position = stop
 
 
-@dataclass(frozen=True)
-class _Text:
+class _Text(msgspec.Struct, frozen=True):
     """The text of one trace: its name for people, a local file, the same mapped, and where its events lie.
 
     `shift` added to a position in a mended copy gives the one in the original.

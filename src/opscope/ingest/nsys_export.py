@@ -9,10 +9,10 @@ import itertools
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from opscope.attribution.nesting import Int64
@@ -45,8 +45,7 @@ _STRINGS = "StringIds"
 _MARKS = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "TARGET_INFO_", "META_DATA_", "ANALYSIS_")
 
 
-@dataclass(frozen=True)
-class Export:
+class Export(msgspec.Struct, frozen=True):
     """An open export.
 
     Args:
@@ -177,8 +176,7 @@ _GLOBAL_IDS = {"globalPid", "globalTid", "endGlobalTid"}
 _NULL = -(1 << 63)
 
 
-@dataclass(frozen=True)
-class ExportTable:
+class ExportTable(msgspec.Struct, frozen=True):
     """One table of an export.
 
     Args:
@@ -243,8 +241,7 @@ _OPTIONAL = {
 _OPTIONAL_COLUMNS = {"graphId", "memKind", "contextId", "endGlobalTid"}
 
 
-@dataclass(frozen=True)
-class Missing:
+class Missing(msgspec.Struct, frozen=True):
     """What an export lacks of what is read.
 
     Args:

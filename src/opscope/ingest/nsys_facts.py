@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from opscope.ingest.nsys_export import Export, Missing
 from opscope.ingest.trace_rows import integer
@@ -32,8 +33,7 @@ _VARIABLE = re.compile(r'(?P<name>\w+)="?(?P<value>\d{1,9})"?')
 _PROBLEMS = ("Warning", "Error")
 
 
-@dataclass(frozen=True)
-class ExportFacts:
+class ExportFacts(msgspec.Struct, frozen=True):
     """The recording as a whole.
 
     Args:
@@ -56,7 +56,7 @@ class ExportFacts:
     rank: int | None = None
     world_size: int | None = None
     problems: tuple[str, ...] = ()
-    process_names: Mapping[int, str] = field(default_factory=dict)
+    process_names: Mapping[int, str] = msgspec.field(default_factory=dict)
 
 
 def read_facts(export: Export) -> ExportFacts:

@@ -7,11 +7,12 @@ nest, link and fill. An export arrives wholly or not at all.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from opscope.attribution.nesting import Int64, enclosing, nest, subtree_sums
 from opscope.errors import InputError
@@ -37,8 +38,7 @@ from opscope.model.session import Session
 __all__ = ["Intervals", "owning_ranges", "read_export"]
 
 
-@dataclass(frozen=True)
-class Intervals:
+class Intervals(msgspec.Struct, frozen=True):
     """Ranges of one process, as columns.
 
     Args:
@@ -97,8 +97,7 @@ def owning_ranges(
 _OF_SYNCS = {"cuda_sync_kind", "device", "stream", "correlation", "wait_on_cuda_event_id"}
 
 
-@dataclass(frozen=True)
-class _Process:
+class _Process(msgspec.Struct, frozen=True):
     """One process of an export: its place in the Session, and what it is called by the system."""
 
     trace_id: int

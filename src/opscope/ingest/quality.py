@@ -6,8 +6,9 @@ A trace that cannot be read raises; a trace that can be read, but not wholly tru
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from opscope.ingest.staging import LEGACY_CATEGORIES
 from opscope.model.finding import Finding, Severity
@@ -29,8 +30,7 @@ _INGESTED = _HOST | {"kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation"
 _REDUNDANT = {"Trace", "fwdbwd"}
 
 
-@dataclass(frozen=True)
-class Census:
+class Census(msgspec.Struct, frozen=True):
     """What the events of a trace are, counted.
 
     Args:

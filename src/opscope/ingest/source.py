@@ -13,7 +13,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -44,8 +44,7 @@ _ADDRESS = re.compile(r"^([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "http": "https", "https": "https"}
 
 
-@dataclass(frozen=True)
-class TraceFile:
+class TraceFile(msgspec.Struct, frozen=True):
     """One trace: its name for people, and its local path or remote address."""
 
     name: str
@@ -269,8 +268,7 @@ _PHASE = b'"ph"'
 _MOST_OBJECTS, _MOST_BROKEN_EVENTS, _LARGEST_EVENT_BYTES = 64, 20, 16 << 20
 
 
-@dataclass(frozen=True)
-class EventArray:
+class EventArray(msgspec.Struct, frozen=True):
     """Bytes `[start, end)` between the brackets of the array, and the object's other keys.
 
     `lost_bytes` counts the bytes after the last complete event of a truncated file; 0 for a whole one.
@@ -278,7 +276,7 @@ class EventArray:
 
     start: int
     end: int
-    properties: dict[str, Any] = field(default_factory=dict)
+    properties: dict[str, Any] = msgspec.field(default_factory=dict)
     lost_bytes: int = 0
 
 

@@ -61,8 +61,7 @@ _LAUNCH = re.compile(r"^\s+(\w+)\.run\(")
 _STREAM = re.compile(r"^\s+(?:raw_)?stream\d+ = ")
 
 
-@dataclass(frozen=True)
-class GeneratedKernel:
+class GeneratedKernel(msgspec.Struct, frozen=True):
     """One Triton kernel's generated source.
 
     Args:
@@ -109,8 +108,7 @@ class GraphKernel:
     source_nodes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class GraphCode:
+class GraphCode(msgspec.Struct, frozen=True):
     """The code generated for one graph: its id (`0_forward`, `1_backward`, …), if known, and its kernels."""
 
     graph: str | None
@@ -312,8 +310,7 @@ _FRAME = re.compile(r'^\s*File "(.+)", line (\d+), in (.+)$')
 _CARETS = re.compile(r"^[\s^~]+$")
 
 
-@dataclass(frozen=True)
-class CompiledGraph:
+class CompiledGraph(msgspec.Struct, frozen=True):
     """One compiled graph.
 
     Args:
@@ -325,8 +322,8 @@ class CompiledGraph:
 
     code: GraphCode
     key: str | None = None
-    stacks: Mapping[str, tuple[Stack, ...]] = field(default_factory=dict)
-    nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    stacks: Mapping[str, tuple[Stack, ...]] = msgspec.field(default_factory=dict)
+    nodes: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
 
     def stacks_of(self, kernel: GraphKernel) -> tuple[Stack, ...]:
         """Lines of the program that all uses of a kernel stand for, each once."""

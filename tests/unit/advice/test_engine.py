@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from opscope.advice import advise
-from opscope.analysis.efficiency import Bound, Roofline, TensorCoreUse
+from opscope.analysis.efficiency import Bound, Efficiency, Roofline, TensorCoreUse
 from opscope.analysis.summary import Summary, summarize
-from opscope.analysis.timeline.values import IdleCause, WaitingCall
+from opscope.analysis.timeline.values import IdleCause, Timeline, WaitingCall
 from opscope.hardware.devices import DataType
 from opscope.model.finding import Finding
 from opscope.model.session import Session

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from opscope.analysis.summary import Summary
 from opscope.report.analysis_json import analysis_document

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from opscope.analysis.launch_accounts import LaunchAccount
 from opscope.analysis.parallelism import Heading, ParallelismAccount, Statement

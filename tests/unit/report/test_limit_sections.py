@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from opscope.analysis.cost.call_cost import CallCost, CostEvidence, FlopSource
 from opscope.analysis.efficiency import (
@@ -195,7 +196,7 @@ def test_json_has_every_field_and_findings_by_gain(
 
 
 def test_limits_of_one_kind_say_so_once(full: Summary) -> None:
-    limits = replace(LIMITS, memory=Limit(4.8e12, LimitEvidence.DATASHEET, "H200 data sheet"))
+    limits = dataclasses.replace(LIMITS, memory=Limit(4.8e12, LimitEvidence.DATASHEET, "H200 data sheet"))
     shown = full.having(efficiency=replace(full.efficiency, limits=limits))
     text = render_markdown(overview_document(shown))
     assert "Held against the data sheet limits of NVIDIA H200: memory 4.80 TB/s, fp32 67.0 TFLOP/s." in text

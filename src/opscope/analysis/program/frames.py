@@ -80,8 +80,7 @@ class ProgramStructure:
         }
 
 
-@dataclass(frozen=True)
-class Frames:
+class Frames(msgspec.Struct, frozen=True):
     """Frames as columns, in no order; what does not apply is -1.
 
     Attributes:
@@ -191,8 +190,7 @@ def _joined(parts: Iterator[Int64]) -> Int64:
     return np.concatenate([np.empty(0, np.int64), *parts])
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(msgspec.Struct, frozen=True):
     """A line as LineTotal describes it."""
 
     file: str

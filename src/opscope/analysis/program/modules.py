@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from opscope.analysis.program.recorded import NONE, Activities, Bools, sum_by
@@ -24,8 +24,7 @@ __all__ = ["ModulePlace", "module_places", "module_totals", "read_modules"]
 AttributeName = Callable[[int, str, str], str | None]
 
 
-@dataclass(frozen=True)
-class ModulePlace:
+class ModulePlace(msgspec.Struct, frozen=True):
     """One place.
 
     Attributes:

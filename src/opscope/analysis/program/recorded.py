@@ -6,9 +6,9 @@ reference to one is such a position, -1 for none. Threads and ids are unique ove
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -40,8 +40,7 @@ NONE = np.int64(-1)
 Bools = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
-class Operators:
+class Operators(msgspec.Struct, frozen=True):
     """All operators of a Session in preorder.
 
     Attributes:
@@ -70,8 +69,7 @@ class Operators:
         return len(self.thread)
 
 
-@dataclass(frozen=True)
-class Activities:
+class Activities(msgspec.Struct, frozen=True):
     """All device activities of a Session in the order of their ids.
 
     Attributes:
@@ -167,8 +165,7 @@ def inherit(own: Int64, parent: Int64, depth: Int64) -> Int64:
 _MOST_STEPS = 64
 
 
-@dataclass(frozen=True)
-class Charge:
+class Charge(msgspec.Struct, frozen=True):
     """Where activities are charged.
 
     Attributes:
@@ -180,8 +177,7 @@ class Charge:
     at_operator: Int64
 
 
-@dataclass(frozen=True)
-class BackwardCalls:
+class BackwardCalls(msgspec.Struct, frozen=True):
     """Calls that run a backward pass, `[start_ns, end_ns)` by start, each with the place it was made from."""
 
     trace: Int64

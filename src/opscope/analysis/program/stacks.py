@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from opscope.analysis.program.frames import read_structure
 from opscope.analysis.program.modules import module_places, read_modules
@@ -104,8 +105,7 @@ class PathTree:
         return tuple(reversed(labels))
 
 
-@dataclass(frozen=True)
-class CallPaths:
+class CallPaths(msgspec.Struct, frozen=True):
     """Gives the intervals of a forest their paths.
 
     Attributes:
@@ -170,8 +170,7 @@ _OBJECT_ADDRESS = re.compile(r" object at 0x[0-9a-fA-F]+>")
 _AFTER_FRAMES = 1 << 61
 
 
-@dataclass(frozen=True)
-class Intervals:
+class Intervals(msgspec.Struct, frozen=True):
     """Frames and operators as columns; `operator` is a position, -1 for a frame."""
 
     trace: Int64
@@ -184,15 +183,12 @@ class Intervals:
 
     def chosen(self, at: Int64) -> Intervals:
         """Those at some positions."""
-        return Intervals(*(getattr(self, name)[at] for name in self.__dataclass_fields__))
+        return Intervals(*(getattr(self, name)[at] for name in self.__struct_fields__))
 
     def joined(self, other: Intervals) -> Intervals:
         """These and others."""
         return Intervals(
-            *(
-                np.concatenate((getattr(self, name), getattr(other, name)))
-                for name in self.__dataclass_fields__
-            )
+            *(np.concatenate((getattr(self, name), getattr(other, name))) for name in self.__struct_fields__)
         )
 
     def within(self, windows: dict[int, tuple[int, int]]) -> Intervals:
@@ -290,8 +286,7 @@ class BackwardPlace(TextEnum):
     FORWARD = "forward"
 
 
-@dataclass(frozen=True)
-class StackProfile:
+class StackProfile(msgspec.Struct, frozen=True):
     """The stacks of one trace.
 
     Attributes:

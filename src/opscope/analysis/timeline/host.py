@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from opscope.analysis.timeline.records import Calls, Columns, Flags, TraceRecords, by_thread, columns
@@ -42,8 +43,7 @@ _SLEEPING = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class FrameNames:
+class FrameNames(msgspec.Struct, frozen=True):
     """Names of frames by what they are; all empty where stacks were not recorded.
 
     Attributes:
@@ -54,7 +54,7 @@ class FrameNames:
 
     loading: tuple[str, ...] = ()
     asleep: tuple[str, ...] = ()
-    program: Mapping[str, str] = field(default_factory=dict)
+    program: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 def read_frame_names(session: Session) -> FrameNames:
@@ -228,8 +228,7 @@ def _stalls(overheads: list[Stall], threads: Iterable[ThreadEvents]) -> tuple[St
     return tuple(one for one, is_moved in zip(overheads, moved.tolist(), strict=True) if not is_moved)
 
 
-@dataclass(frozen=True)
-class NamedRanges:
+class NamedRanges(msgspec.Struct, frozen=True):
     """Nested host ranges on some threads."""
 
     ranges: Forest

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from opscope.analysis.timeline.host import Host, NamedRanges
@@ -97,8 +98,7 @@ def _summed(index: Int64, amount: Int64, count: int) -> Int64:
     return np.bincount(index, weights=amount, minlength=count).astype(np.int64)
 
 
-@dataclass(frozen=True)
-class _Pieces:
+class _Pieces(msgspec.Struct, frozen=True):
     """Parts of gaps in which no blocking call begins or ends; `host_ns` of each is the host's own."""
 
     gap: Int64
@@ -272,8 +272,7 @@ def _first_of_each(group: Int64, amount: Int64, limit: Int64) -> Int64:
 _LONGEST = 10
 
 
-@dataclass(frozen=True)
-class DeviceIdle:
+class DeviceIdle(msgspec.Struct, frozen=True):
     """The idle time of one device of a trace."""
 
     trace: TraceRecords
@@ -282,8 +281,7 @@ class DeviceIdle:
     account: IdleAccount
 
 
-@dataclass(frozen=True)
-class _Gap:
+class _Gap(msgspec.Struct, frozen=True):
     """One gap and whom the device waited for until `handed_ns`; `threads` has the launching one first."""
 
     index: int

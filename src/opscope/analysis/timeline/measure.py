@@ -7,10 +7,10 @@ from the tables; the Session is not changed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeVar
 
+import msgspec
 import numpy as np
 
 from opscope.analysis.timeline.host import Host, named_ranges, program_functions, read_frame_names, read_hosts
@@ -79,8 +79,7 @@ FRAME_NS = 500
 _UNCERTAINTY = "within a third on that host, a factor of two on others"
 
 
-@dataclass(frozen=True)
-class HostEvents:
+class HostEvents(msgspec.Struct, frozen=True):
     """Host events recorded on the launching threads of a trace, in all of its steps together."""
 
     shaped_operators: int = 0
@@ -89,8 +88,7 @@ class HostEvents:
     frames: int = 0
 
 
-@dataclass(frozen=True)
-class RecorderEstimate:
+class RecorderEstimate(msgspec.Struct, frozen=True):
     """Time that the recording added to a step, and how it was estimated."""
 
     ns: float
@@ -403,8 +401,7 @@ def _outliers(
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class _DeviceTime:
+class _DeviceTime(msgspec.Struct, frozen=True):
     """One device of one trace, measured."""
 
     idle: DeviceIdle

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -121,8 +121,7 @@ class Work(IntEnum):
     COPY = 2
 
 
-@dataclass(frozen=True)
-class Calls:
+class Calls(msgspec.Struct, frozen=True):
     """Runtime calls of one trace, by id.
 
     Attributes:
@@ -147,8 +146,7 @@ class Calls:
         return len(self.call_id)
 
 
-@dataclass(frozen=True)
-class DeviceRecords:
+class DeviceRecords(msgspec.Struct, frozen=True):
     """Activities of one device of one trace, by start and then by launch.
 
     Attributes:
@@ -172,8 +170,7 @@ class DeviceRecords:
         return len(self.start_ns)
 
 
-@dataclass(frozen=True)
-class TraceRecords:
+class TraceRecords(msgspec.Struct, frozen=True):
     """One trace. `launch_threads` are the host threads that launched something, ascending."""
 
     trace_id: int
@@ -251,7 +248,7 @@ def _calls(
 
 
 def _part(calls: Calls, part: slice) -> Calls:
-    return Calls(*(getattr(calls, name)[part] for name in Calls.__dataclass_fields__))
+    return Calls(*(getattr(calls, name)[part] for name in Calls.__struct_fields__))
 
 
 def _devices(activities: Columns, trace_id: int, calls: Calls, first_call: int) -> Iterator[DeviceRecords]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
+
+import msgspec
 
 from opscope.analysis.timeline.values import RankSkew, SkewEvidence
 from opscope.model.queries import sql
@@ -25,8 +26,7 @@ _CLEARLY_LAST = 0.1
 _POINT_TO_POINT = frozenset(("send", "recv", "SendRecv"))
 
 
-@dataclass(frozen=True)
-class _Kernel:
+class _Kernel(msgspec.Struct, frozen=True):
     """A collective's kernel on one rank. `members` and `collective` are None where they were not recorded."""
 
     trace_id: int

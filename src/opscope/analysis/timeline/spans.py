@@ -6,9 +6,9 @@ without a loop per interval, and measure in integer nanoseconds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from opscope.analysis.timeline.records import DeviceRecords, Work, distinct
@@ -135,8 +135,7 @@ def cut(start_ns: Int64, end_ns: Int64, at_ns: Int64) -> tuple[Int64, Int64, Int
     return index, piece_start, piece_end
 
 
-@dataclass(frozen=True)
-class Occupation:
+class Occupation(msgspec.Struct, frozen=True):
     """What one device did with its span; `gaps` are its idle moments."""
 
     span_ns: int

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from opscope.analysis.timeline.host import NamedRanges, called_operators
@@ -19,8 +20,7 @@ __all__ = ["Places", "waiting_calls"]
 _Place = tuple[str, str | None, str | None, str | None]  # call, operator, line, copy
 
 
-@dataclass(frozen=True)
-class Places:
+class Places(msgspec.Struct, frozen=True):
     """What tells where in the program a moment was."""
 
     functions: NamedRanges
