@@ -11,12 +11,12 @@ from typing import Any, TextIO
 
 from rich.console import Console
 
-from opscope.api import load
 from opscope.errors import InputError
 from opscope.model.session import Session
 from opscope.report.document import Document
 from opscope.report.json_export import to_json
 from opscope.report.terminal import render_terminal
+from opscope.results import load
 
 __all__ = [
     "open_source",

@@ -19,7 +19,6 @@ from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 
-from opscope.api import load
 from opscope.capture.cycle import Cycle
 from opscope.capture.cycle_writer import trace_file_names
 from opscope.capture.profiler import Profiler
@@ -36,7 +35,7 @@ from opscope.report.compose import analysis_report, overview_document
 from opscope.report.json_export import write_json
 from opscope.report.markdown import render_markdown
 from opscope.report.terminal import render_terminal
-from opscope.results import summarize
+from opscope.results import load, summarize
 
 __all__ = ["ProgramRecording", "run"]
 

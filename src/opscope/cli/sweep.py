@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from opscope.api import load
 from opscope.capture.sweep import ConfigurationRun, configuration_of, run_configuration
 from opscope.errors import InputError
 from opscope.model.files import write_text
@@ -25,7 +24,7 @@ from opscope.report.json_export import write_json
 from opscope.report.markdown import render_markdown
 from opscope.report.stats_json import stats_document
 from opscope.report.sweep_report import SweepEntry
-from opscope.results import summarize
+from opscope.results import load, summarize
 from opscope.workloads.spec import WorkloadSpec
 
 __all__ = ["ConfigurationFiles", "RecordingOptions", "Task", "kept_entry", "run_task"]

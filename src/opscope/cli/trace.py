@@ -23,7 +23,6 @@ from rich.console import Console
 
 from opscope._version import __version__
 from opscope.analysis.nsys_reports import REPORTS, report_tables
-from opscope.api import load
 from opscope.cli.console import print_json, refuse_existing, say_wrote
 from opscope.errors import CaptureError, InputError, OpscopeError
 from opscope.kernels.toolkit import find_cuda_tool
@@ -36,6 +35,7 @@ from opscope.provenance.demangle import demangle_all
 from opscope.provenance.origins import recorded_origins
 from opscope.report.stats_tables import stats_json, stats_tables_document
 from opscope.report.terminal import render_terminal
+from opscope.results import load
 from opscope.toolchain.injection.cupti import Cupti, CuptiPlaces, driver_cuda_version, find_cupti
 from opscope.toolchain.injection.events import first_moment_ns
 from opscope.toolchain.injection.library import build_library, find_compiler

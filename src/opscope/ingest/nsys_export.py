@@ -18,26 +18,20 @@ import numpy as np
 from opscope.attribution.nesting import Int64
 from opscope.errors import InputError
 from opscope.ingest.kineto import Columns
-from opscope.ingest.source import LocalText, TraceFile
+from opscope.ingest.source import EXPORT_COMMAND
 from opscope.model.session import Session
 
 __all__ = [
-    "EXPORT_COMMAND",
     "TABLES",
     "Export",
     "ExportTable",
     "Missing",
     "copy_tables",
-    "is_export",
     "open_export",
     "split_global_id",
 ]
 
 
-EXPORT_COMMAND = "nsys export --type sqlite"
-_MAGIC = b"SQLite format 3\0"
-_SUFFIX = ".sqlite"
-_REPORT_SUFFIXES = (".nsys-rep", ".qdrep", ".qdstrm")
 # Some other program may be writing it; a second tells a slow write from a held lock.
 _LOCK_TIMEOUT_S = 1.0
 # What tells an export from other databases: texts by id, and one table of nsys at least.
@@ -65,24 +59,6 @@ class Export(msgspec.Struct, frozen=True):
     def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """All rows of a query on a small table."""
         return self.connection.execute(query, parameters).fetchall()
-
-
-def is_export(trace: TraceFile, local: LocalText) -> bool:
-    """Whether a file is a database, or is called one.
-
-    Raises:
-        InputError: It is a report of nsys, which nsys alone can read.
-    """
-    name = trace.name.lower()
-    if name.endswith(_REPORT_SUFFIXES):
-        raise InputError(
-            "a report of Nsight Systems, in a format that only nsys reads",
-            source=trace.name,
-            hint=f"Export it where nsys is installed: {EXPORT_COMMAND} {trace.name}",
-        )
-    with local.path.open("rb") as file:
-        head = file.read(len(_MAGIC))
-    return head == _MAGIC or name.removesuffix(".gz").removesuffix(".zst").endswith(_SUFFIX)
 
 
 @contextmanager

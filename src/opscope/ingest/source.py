@@ -22,11 +22,13 @@ import msgspec
 from opscope.errors import DependencyError, InputError
 
 __all__ = [
+    "EXPORT_COMMAND",
     "EventArray",
     "LocalText",
     "TraceFile",
     "error_offset",
     "find_traces",
+    "is_export",
     "local_text",
     "locate_events",
 ]
@@ -36,6 +38,9 @@ _CHUNK_BYTES = 1 << 22
 # Small, because what a broken chunk held before its flaw is lost with it.
 _GZIP_CHUNK_BYTES = 1 << 13
 _SUFFIXES = (".json", ".json.gz", ".json.zst", ".sqlite", ".sqlite.gz", ".sqlite.zst")
+EXPORT_COMMAND = "nsys export --type sqlite"
+_REPORT_SUFFIXES = (".nsys-rep", ".qdrep", ".qdstrm")
+_SQLITE_MAGIC = b"SQLite format 3\0"
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 # Stats of a sweep take tens of kilobytes.
@@ -455,3 +460,21 @@ def error_offset(error: msgspec.DecodeError, size: int) -> int:
     """Byte at which msgspec found the text malformed; `size` if it ran out of text."""
     match = re.search(r"\(byte (\d+)\)", str(error))
     return int(match.group(1)) if match else size
+
+
+def is_export(trace: TraceFile, local: LocalText) -> bool:
+    """Whether a file is a database, or is called one.
+
+    Raises:
+        InputError: It is a report of nsys, which nsys alone can read.
+    """
+    name = trace.name.lower()
+    if name.endswith(_REPORT_SUFFIXES):
+        raise InputError(
+            "a report of Nsight Systems, in a format that only nsys reads",
+            source=trace.name,
+            hint=f"Export it where nsys is installed: {EXPORT_COMMAND} {trace.name}",
+        )
+    with local.path.open("rb") as file:
+        head = file.read(len(_SQLITE_MAGIC))
+    return head == _SQLITE_MAGIC or name.removesuffix(".gz").removesuffix(".zst").endswith(".sqlite")

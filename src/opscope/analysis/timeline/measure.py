@@ -40,7 +40,6 @@ from opscope.analysis.timeline.values import (
 )
 from opscope.analysis.timeline.waits import Places, waiting_calls
 from opscope.attribution.nesting import Int64
-from opscope.errors import InputError
 from opscope.model.session import Session
 
 __all__ = [
@@ -58,7 +57,6 @@ __all__ = [
     "measure_timeline",
     "queue_depth",
     "queue_over_time",
-    "queue_series",
     "read_steps",
     "step_statistics",
 ]
@@ -291,21 +289,6 @@ def queue_depth(device: DeviceRecords, calls: Calls) -> QueueDepth | None:
     )
 
 
-def queue_series(session: Session, trace_id: int, device: int, *, points: int = 500) -> QueueSeries:
-    """The depth of a queue over time, for plotting: its mean in each of `points` equal intervals.
-
-    Raises:
-        InputError: The Session has no launches on such a device.
-    """
-    for trace in read_records(session):
-        for records in trace.devices if trace.trace_id == trace_id else ():
-            if records.device == device:
-                return queue_over_time(records, trace.calls, points)
-    raise InputError(
-        f"no activities of device {device} in trace {trace_id}", hint="Table `devices` lists what there is"
-    )
-
-
 def queue_over_time(device: DeviceRecords, calls: Calls, points: int) -> QueueSeries:
     """Depth and launch latency in each of `points` equal intervals; none of an empty span."""
     moments, depth = _depths(device, calls)
@@ -433,16 +416,12 @@ def measure_timeline(session: Session) -> Timeline:
     by_device = [(one.idle.device, one.idle.trace.calls) for one in devices]
     return Timeline(
         partitions=tuple(_partition(one, longest) for one, longest in zip(devices, gaps, strict=True)),
-        waits=waiting_calls(session, traces, blamed, places, roles=(CallRole.WAITS,)),
+        waits=waiting_calls(session, traces, blamed, places),
         latencies=_known(launch_latency(*args) for args in by_device),
         queues=_known(queue_depth(*args) for args in by_device),
         steps=_known(step_statistics(trace.trace_id, steps.get(trace.trace_id, ())) for trace in traces),
         host=_hosts(steps, devices, stepped),
         series=tuple(queue_over_time(*args, _SERIES_POINTS) for args in by_device),
-        allocations=waiting_calls(
-            session, traces, blamed, places, roles=(CallRole.ALLOCATES, CallRole.FREES)
-        ),
-        device_steps=stepped,
         skews=rank_skews(session, {trace.trace_id: trace.rank for trace in traces}),
     )
 

@@ -112,7 +112,7 @@ class DeviceStep(msgspec.Struct, frozen=True):
 
 
 class WaitingCall(msgspec.Struct, frozen=True):
-    """Calls by which the host waited for the device, or allocated its memory, of one name and one place.
+    """Calls by which the host waited for the device, of one name and one place.
 
     Attributes:
         name: Runtime call, e.g. `cudaStreamSynchronize`.
@@ -254,8 +254,8 @@ class RankSkew(msgspec.Struct, frozen=True):
 class Timeline(msgspec.Struct, frozen=True):
     """Everything the timeline of a Session says.
 
-    `waits` are blamed for all idle time of cause SYNCHRONIZATION, `allocations` for all of MEMORY_ALLOCATION.
-    `skews` are empty unless several ranks are in the Session.
+    `waits` are blamed for all idle time of cause SYNCHRONIZATION. `skews` are empty unless
+    several ranks are in the Session.
     """
 
     partitions: tuple[TimePartition, ...] = ()
@@ -265,6 +265,4 @@ class Timeline(msgspec.Struct, frozen=True):
     steps: tuple[StepStatistics, ...] = ()
     host: tuple[HostTime, ...] = ()
     series: tuple[QueueSeries, ...] = ()
-    allocations: tuple[WaitingCall, ...] = ()
-    device_steps: tuple[DeviceStep, ...] = ()
     skews: tuple[RankSkew, ...] = ()

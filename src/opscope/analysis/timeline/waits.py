@@ -1,4 +1,4 @@
-"""Calls in which the host waited for a device or allocated its memory, by name and place, and their cost."""
+"""Calls in which the host waited for a device, by name and place, and their cost."""
 
 from __future__ import annotations
 
@@ -40,19 +40,16 @@ def waiting_calls(
     traces: Sequence[TraceRecords],
     blamed_ns: Mapping[int, Int64],
     places: Places,
-    *,
-    roles: Sequence[CallRole],
 ) -> tuple[WaitingCall, ...]:
-    """Calls of these roles on launching threads, those that cost most idle time first.
+    """Calls of launching threads that wait for the device, those that cost most idle time first.
 
     Args:
         session: The Session.
         traces: Its traces.
         blamed_ns: Idle time blamed on each call, by trace id.
         places: The program's functions and ranges.
-        roles: Which calls.
     """
-    chosen = [(trace, _chosen(trace, roles)) for trace in traces]
+    chosen = [(trace, _chosen(trace)) for trace in traces]
     operators = called_operators(
         session, (int(one) for trace, found in chosen for one in trace.calls.operator_id[found] if one >= 0)
     )
@@ -84,9 +81,9 @@ def waiting_calls(
     return tuple(sorted(merged, key=lambda row: (-row.idle_ns, -row.host_ns, row.name, row.operator or "")))
 
 
-def _chosen(trace: TraceRecords, roles: Sequence[CallRole]) -> Int64:
+def _chosen(trace: TraceRecords) -> Int64:
     calls = trace.calls
-    return np.flatnonzero(np.isin(calls.role, roles) & np.isin(calls.thread_id, trace.launch_threads))
+    return np.flatnonzero((calls.role == CallRole.WAITS) & np.isin(calls.thread_id, trace.launch_threads))
 
 
 def _copy_sizes(session: Session, chosen: list[tuple[TraceRecords, Int64]]) -> dict[int, int]:
