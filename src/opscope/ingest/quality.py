@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from opscope.ingest.staging import LEGACY_CATEGORIES
 from opscope.model.finding import Finding, Severity
 from opscope.model.schema import Attribution
 from opscope.model.session import Session
@@ -23,6 +22,8 @@ __all__ = [
     "take_census",
     "trace_findings",
 ]
+
+LEGACY_CATEGORIES = ("Operator", "Kernel", "Memcpy", "Memset", "Runtime")
 
 _HOST = {"cpu_op", "cuda_runtime", "cuda_driver", "user_annotation", "python_function", "memory", "overhead"}
 _INGESTED = _HOST | {"kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "cuda_sync"}

@@ -7,19 +7,16 @@ file fills the same columns itself, in `staging_area`.
 
 from __future__ import annotations
 
-import datetime
 import json
 import mmap
-import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import duckdb
-import fsspec
 
 from opscope.ingest import quality
 from opscope.ingest.source import EventArray
@@ -31,12 +28,9 @@ __all__ = [
     "CATEGORIES",
     "CATEGORY",
     "DETAILS",
-    "LEGACY_CATEGORIES",
     "LEGACY_CATEGORY",
-    "PROTOCOL",
     "NeedsRewritingError",
     "Reading",
-    "WindowFileSystem",
     "create_tables",
     "lenient_events",
     "no_events",
@@ -51,7 +45,6 @@ CATEGORIES = (
     "cpu_op", "kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver", "user_annotation",
     "gpu_user_annotation", "python_function", "cpu_instant_event", "cuda_sync", "overhead", "fwdbwd", "Trace",
 )  # fmt: skip
-LEGACY_CATEGORIES = ("Operator", "Kernel", "Memcpy", "Memset", "Runtime")
 
 ARGUMENTS: dict[str, str] = {
     "External id": "BIGINT", "correlation": "BIGINT", "name": "VARCHAR",
@@ -95,6 +88,14 @@ LEGACY_CATEGORY = """CASE cat
     WHEN 'Runtime' THEN 'cuda_runtime' ELSE TRY_CAST(cat AS staging.kineto_category)
     END::staging.kineto_category"""
 
+
+class Windows(NamedTuple):
+    """Byte ranges of a file, in its order."""
+
+    path: Path
+    ranges: list[tuple[int, int]]
+
+
 Reading = Callable[[dict[str, str], list[str], str, int], str]
 
 
@@ -121,13 +122,8 @@ def no_events(keys: dict[str, str]) -> str:
     )
 
 
-PROTOCOL = "opscopewindow"
 _BOUNDARY = re.compile(rb"\}\s*,\s*(?=\{\s*\"(?:ph|name|cat|pid|ts)\"\s*:)")
 _SEARCH_BYTES = 1 << 20
-# DuckDB asks for 32 MB at once. Short reads are its to repeat; a chunk of this size is allocated from memory
-# used before, where a larger one is mapped, touched for the first time and unmapped: 20 % of all reading.
-_READ_BYTES = 1 << 20
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 
 
 def split_windows(text: mmap.mmap, start: int, end: int, count: int) -> list[tuple[int, int]]:
@@ -150,101 +146,9 @@ def split_windows(text: mmap.mmap, start: int, end: int, count: int) -> list[tup
     return windows
 
 
-class _Window:
-    """A read-only file: `[`, bytes `[start, end)` of a file, `]`."""
-
-    def __init__(self, path: str, start: int, end: int) -> None:
-        self._descriptor = os.open(path, os.O_RDONLY)
-        self._start = start
-        self._length = end - start
-        self._position = 0
-        self.closed = False
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        base = (0, self._position, self._length + 2)[whence]
-        self._position = base + offset
-        return self._position
-
-    def read(self, size: int = -1) -> bytes:
-        left = self._length + 2 - self._position
-        size = left if size < 0 else min(size, left)
-        if size <= 0:
-            return b""
-        if self._position == 0:
-            self._position = 1
-            return b"["
-        inside = self._length + 1 - self._position
-        if inside == 0:
-            self._position += 1
-            return b"]"
-        chunk = os.pread(self._descriptor, min(size, inside, _READ_BYTES), self._start + self._position - 1)
-        self._position += len(chunk)
-        return chunk
-
-    def close(self) -> None:
-        if not self.closed:
-            os.close(self._descriptor)
-            self.closed = True
-
-
-class WindowFileSystem(fsspec.AbstractFileSystem):  # type: ignore[misc]
-    """Serves windows of one local file as `opscopewindow://N`."""
-
-    protocol = PROTOCOL
-    cachable = False
-
-    def __init__(self, path: str, windows: list[tuple[int, int]]) -> None:
-        super().__init__()
-        self._path = path
-        self._windows = windows
-
-    @property
-    def urls(self) -> list[str]:
-        """Address of every window, in file order."""
-        return [f"{PROTOCOL}://{index}" for index in range(len(self._windows))]
-
-    def _window(self, path: str) -> tuple[int, int]:
-        return self._windows[int(str(path).rsplit("/", 1)[-1])]
-
-    def info(self, path: str, **_: Any) -> dict[str, Any]:
-        """Size of a window with its brackets."""
-        start, end = self._window(path)
-        return {"name": path, "size": end - start + 2, "type": "file"}
-
-    def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
-        """The window itself."""
-        return [self.info(path)] if detail else [path]
-
-    def exists(self, path: str, **_: Any) -> bool:
-        """Windows are only addressed by `urls`."""
-        return True
-
-    def glob(self, path: str, **_: Any) -> list[str]:
-        """The window itself."""
-        return [path]
-
-    def created(self, path: str) -> datetime.datetime:
-        """A constant: windows are never stale within a read."""
-        return _EPOCH
-
-    modified = created
-
-    def _open(self, path: str, mode: str = "rb", **_: Any) -> _Window:
-        start, end = self._window(path)
-        return _Window(self._path, start, end)
-
-
 _SMALLEST_WINDOW_BYTES = 4 << 20
 _LARGEST_EVENT_BYTES = 16 << 20
+_LARGEST_COPY_BYTES = 32 << 20
 # Up to here a double of microseconds has room for three decimals (decision 0002).
 _LARGEST_EXACT_DOUBLE_US = 1 << 43
 # A time with a fraction that is not zero, or beyond 2**53 = 9007199254740992.
@@ -319,13 +223,13 @@ def _stage(
 ) -> quality.Census:
     threads = int(session.scalar("SELECT current_setting('threads')"))
     count = max(1, min(threads, (events.end - events.start) // _SMALLEST_WINDOW_BYTES))
-    windows = split_windows(text, events.start, events.end, count)
-    whole = WindowFileSystem(str(path), [(events.start, events.end)])
+    windows = Windows(path, split_windows(text, events.start, events.end, count))
+    whole = Windows(path, [(events.start, events.end)])
     # A cut may have hit text that only looks like an event boundary, or a time be none (NaN): then in one
     # piece, with such times NULL. A value may be of another type than every known recorder writes: then
     # forgiving types. What fails even so is broken.
     census = (
-        _try_read(session, WindowFileSystem(str(path), windows), strict_events, "CAST", is_rewritten)
+        _try_read(session, windows, strict_events, "CAST", is_rewritten)
         or _try_read(session, whole, strict_events, "TRY_CAST", is_rewritten)
         or _read(session, whole, lenient_events, "TRY_CAST", is_rewritten)
     )
@@ -343,25 +247,22 @@ def _has_wide_fraction(text: mmap.mmap, events: EventArray) -> bool:
 
 
 def _try_read(
-    session: Session, files: WindowFileSystem, read: Reading, cast: str, is_rewritten: bool
+    session: Session, windows: Windows, read: Reading, cast: str, is_rewritten: bool
 ) -> quality.Census | None:
     """As `_read`; None if the text does not fit."""
     try:
-        return _read(session, files, read, cast, is_rewritten)
+        return _read(session, windows, read, cast, is_rewritten)
     except (duckdb.InvalidInputException, duckdb.ConversionException):
         return None
 
 
-def _read(
-    session: Session, files: WindowFileSystem, read: Reading, cast: str, is_rewritten: bool
-) -> quality.Census:
+def _read(session: Session, windows: Windows, read: Reading, cast: str, is_rewritten: bool) -> quality.Census:
     connection = session.connection
     time_type = "DECIMAL(22, 3)" if is_rewritten else "DOUBLE"
-    connection.register_filesystem(files)
-    try:
+    with _readable(session, windows) as urls:
         connection.execute(
             sql(__package__, "kineto:stage").format(
-                events=read(ARGUMENTS, files.urls, time_type, _LARGEST_EVENT_BYTES),
+                events=read(ARGUMENTS, urls, time_type, _LARGEST_EVENT_BYTES),
                 category=LEGACY_CATEGORY if is_rewritten else CATEGORY,
                 cast=cast,
                 double_limit="NULL" if is_rewritten else _LARGEST_EXACT_DOUBLE_US,
@@ -371,8 +272,33 @@ def _read(
             session.records(sql(__package__, "kineto:census")), is_lenient=read is lenient_events
         )
         if census.detailed_count:
-            details = read(DETAILS, files.urls, time_type, _LARGEST_EVENT_BYTES)
+            details = read(DETAILS, urls, time_type, _LARGEST_EVENT_BYTES)
             connection.execute(sql(__package__, "kineto:details").format(events=details))
-    finally:
-        connection.unregister_filesystem(PROTOCOL)
     return census
+
+
+@contextmanager
+def _readable(session: Session, windows: Windows) -> Iterator[list[str]]:
+    """Addresses at which the engine reads windows of a file, each as an array of its own.
+
+    Small ones are copied: what serves them in place takes longer to import.
+    """
+    if windows.ranges[-1][1] - windows.ranges[0][0] > _LARGEST_COPY_BYTES:
+        from opscope.ingest.windows import PROTOCOL, WindowFileSystem  # noqa: PLC0415 - imports fsspec
+
+        files = WindowFileSystem(str(windows.path), windows.ranges)
+        session.connection.register_filesystem(files)
+        try:
+            yield files.urls
+        finally:
+            session.connection.unregister_filesystem(PROTOCOL)
+        return
+    with (
+        tempfile.TemporaryDirectory(dir=session.temporary_directory) as folder,
+        windows.path.open("rb") as file,
+    ):
+        copies = [Path(folder) / f"{index}.json" for index in range(len(windows.ranges))]
+        for copy, (start, end) in zip(copies, windows.ranges, strict=True):
+            file.seek(start)
+            copy.write_bytes(b"[" + file.read(end - start) + b"]")
+        yield [str(copy) for copy in copies]
