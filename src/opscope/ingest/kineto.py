@@ -24,17 +24,17 @@ from opscope.ingest import quality
 from opscope.model.queries import sql
 from opscope.model.session import Session
 
-__all__ = ["Columns", "Lane", "fill_tables"]
+__all__ = ["Columns", "Statements", "fill_tables"]
 
 
 Columns = dict[str, npt.NDArray[Any]]
 
 
-class Lane:
+class Statements:
     """Runs statements of `kineto.sql`.
 
     Args:
-        connection: Used by this lane alone while it runs.
+        connection: Used by these statements alone while they run.
         trace_id: Trace the statements are about.
         thread_keys: Keys of the trace's host threads, as staged.
         thread_ids: Their ids in the Session.
@@ -160,17 +160,21 @@ def fill_tables(session: Session, trace_id: int, census: quality.Census) -> qual
     """
     keys, ids = _write_threads(session, trace_id, census)
     with session.connection.cursor() as cursor, ThreadPoolExecutor(1) as executor:
-        main, side = (Lane(connection, trace_id, keys, ids) for connection in (session.connection, cursor))
+        main, side = (
+            Statements(connection, trace_id, keys, ids) for connection in (session.connection, cursor)
+        )
         return _Filler(main, side, executor, census).fill()
 
 
 class _Filler:
-    """Fills the tables on two lanes: `main` nests, links and writes operators, `side` does what is left.
+    """Fills the tables over two connections: `main` nests, links and writes operators, `side` does what is left.
 
-    What is submitted to the side lane runs there in order; its results are awaited where they are needed.
+    What is submitted to the side connection runs there in order; its results are awaited where they are needed.
     """
 
-    def __init__(self, main: Lane, side: Lane, executor: Executor, census: quality.Census) -> None:
+    def __init__(
+        self, main: Statements, side: Statements, executor: Executor, census: quality.Census
+    ) -> None:
         self.main = main
         self.side = side
         self.executor = executor
@@ -206,7 +210,7 @@ class _Filler:
         return self.executor.submit(work, *args, **kwargs)
 
     def _prepare(self) -> None:
-        """Tables that others refer to (on the side lane)."""
+        """Tables that others refer to (on the side connection)."""
         with self.side.relations():
             self.side.insert("annotations", "annotation_id")
             if "python_function" in self.census.categories:
@@ -216,13 +220,13 @@ class _Filler:
                 self.side.insert("overheads", "overhead_id")
 
     def _write_frames(self) -> None:
-        """What nothing waits for, and so comes last (on the side lane)."""
+        """What nothing waits for, and so comes last (on the side connection)."""
         if "python_function" in self.census.categories:
             with self.side.relations():
                 self.side.insert("frames", "frame_id")
 
     def _outermost(self, forest: Forest) -> npt.NDArray[np.bool_]:
-        """Whether no ancestor of an operator has its name (on the side lane)."""
+        """Whether no ancestor of an operator has its name (on the side connection)."""
         names = self.side.arrays("operator_names", base_name=_BASE_NAME.format("name"))
         return nesting.outermost_of_name(forest, names["name_hash"][forest.order])
 
@@ -273,7 +277,7 @@ class _Filler:
             links: Where calls and activities belong.
             calls: The calls, as columns.
             activities: The activities, as columns.
-            beside: Columns of the operators, in preorder, that the side lane makes.
+            beside: Columns of the operators, in preorder, that the side connection makes.
         """
         steps = _Steps(**self.main.arrays("step_rows"))
         operator_step, call_step = steps.at(operators.forest.start_ns), steps.at(calls["start_ns"])
@@ -308,7 +312,7 @@ class _Filler:
             self.side.run("steps")
 
     def _modules_at(self, forest: Forest) -> Int64:
-        """Innermost nn.Module call open at each operator's start; -1 for none (on the side lane)."""
+        """Innermost nn.Module call open at each operator's start; -1 for none (on the side connection)."""
         if "python_function" not in self.census.categories:
             return np.full(len(forest), -1, dtype=np.int64)
         rows = self.side.arrays("module_rows")

@@ -88,9 +88,8 @@ def assert_consistent(accuracy: Accuracy) -> None:
 
 
 def fractions(accuracy: Accuracy) -> Mapping[str, float | None]:
-    return {
-        name: value for name, value in msgspec.structs.asdict(accuracy).items() if name.endswith("_fraction")
-    }
+    values = msgspec.structs.asdict(accuracy)
+    return {name: value for name, value in values.items() if name.endswith("_fraction")}
 
 
 def test_of_a_recording(example_summary: Summary) -> None:
