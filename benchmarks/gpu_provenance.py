@@ -175,8 +175,8 @@ def described(summary: Summary) -> dict[str, Any]:
         "torch_version": summary.torch_version,
         "device_time_ms": summary.device_time_ns / 1e6,
         "accuracy": {
-            k: v if not hasattr(v, "items") else dict(v)
-            for k, v in msgspec.structs.asdict(summary.accuracy).items()
+            key: dict(value) if hasattr(value, "items") else value
+            for key, value in msgspec.structs.asdict(summary.accuracy).items()
         },
         "binaries": binaries,
         "without_unit_or_source": without_unit,

@@ -167,9 +167,9 @@ def fill_tables(session: Session, trace_id: int, census: quality.Census) -> qual
 
 
 class _Filler:
-    """Fills the tables over two connections: `main` nests, links and writes operators, `side` does what is left.
+    """Fills the tables over two connections: `main` nests, links and writes operators, `side` does the rest.
 
-    What is submitted to the side connection runs there in order; its results are awaited where they are needed.
+    What is submitted to the side connection runs there in order; results are awaited where they are needed.
     """
 
     def __init__(
