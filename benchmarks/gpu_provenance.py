@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 import opscope
@@ -173,7 +174,10 @@ def described(summary: Summary) -> dict[str, Any]:
     return {
         "torch_version": summary.torch_version,
         "device_time_ms": summary.device_time_ns / 1e6,
-        "accuracy": {k: v if not hasattr(v, "items") else dict(v) for k, v in vars(summary.accuracy).items()},
+        "accuracy": {
+            key: dict(value) if hasattr(value, "items") else value
+            for key, value in msgspec.structs.asdict(summary.accuracy).items()
+        },
         "binaries": binaries,
         "without_unit_or_source": without_unit,
         "sources": {

@@ -247,7 +247,7 @@ def explain(
     cases: list[Case], bare_ns: dict[str, list[float]], cost_ns: dict[str, float | None]
 ) -> list[dict[str, Any]]:
     """Each case with what the costs predict."""
-    from opscope.analysis.timeline import recorder_cost as constants
+    from opscope.analysis.timeline import measure as constants
 
     packaged = {
         "operator": constants.OPERATOR_NS,

@@ -25,6 +25,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 HERE = Path(__file__).resolve().parent
 SAMPLE = 500
 VENDOR_SAMPLE = 5000
@@ -114,7 +116,7 @@ def accuracy_rows(root: Path) -> Iterator[dict[str, Any]]:
             "other_category_fraction": sum(other),
             **{
                 key: value
-                for key, value in vars(summary.accuracy).items()
+                for key, value in msgspec.structs.asdict(summary.accuracy).items()
                 if key.endswith(("_fraction", "_ns")) or key == "by_grade"
             },
         }

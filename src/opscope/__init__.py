@@ -27,8 +27,6 @@ if TYPE_CHECKING:
         compare,
         example_trace,
         export_chrome_trace,
-        load,
-        open_session,
         print_table,
         profile,
         profile_call,
@@ -40,7 +38,7 @@ if TYPE_CHECKING:
     from opscope.model.checks import Check
     from opscope.model.finding import Finding, Severity
     from opscope.model.session import Session
-    from opscope.results import load_result, print_report, save_result, summarize
+    from opscope.results import load, load_result, open_session, print_report, save_result, summarize
 
 __all__ = [
     "BenchmarkResult",
@@ -81,7 +79,9 @@ _HOMES = {
     "Severity": "opscope.model.finding",
     "Summary": "opscope.analysis.summary",
     "benchmark": "opscope.benchmarking.decorator",
+    "load": "opscope.results",
     "load_result": "opscope.results",
+    "open_session": "opscope.results",
     "print_report": "opscope.results",
     "save_result": "opscope.results",
     "summarize": "opscope.results",

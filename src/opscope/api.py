@@ -19,11 +19,9 @@ from opscope.capture.handlers import export_chrome_trace, tensorboard_trace
 from opscope.capture.profiler import CaptureOptions, Profiler
 from opscope.data import example_trace
 from opscope.errors import CaptureError, InputError, MeasurementError
-from opscope.model.session import Session, is_session_file
-from opscope.provenance.demangle import demangle
+from opscope.model.session import Session
 from opscope.provenance.origins import recorded_origins
-from opscope.results import print_report
-from opscope.toolchain.nsys.running import readable_source
+from opscope.results import Source, load, open_session, print_report
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -53,48 +51,6 @@ __all__ = [
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Source = str | os.PathLike[str]
-
-
-def load(
-    source: Source | Sequence[Source], *, memory_limit: str | None = None, threads: int | None = None
-) -> Session:
-    """A Session of a saved `.opscope` file, or of one or several traces.
-
-    Args:
-        source: A trace, an export of Nsight Systems (`.sqlite`), a folder of rank files, an fsspec address
-            (`s3://`, `gs://`, `https://`, `memory://`), a saved Session, or several traces that belong
-            together. A report of Nsight Systems (`.nsys-rep`) is exported first, where nsys is installed.
-        memory_limit: What the process should stay under, e.g. `"1GB"`; the tables then live in a
-            temporary file.
-        threads: Worker threads; all cores if None.
-
-    Raises:
-        InputError: The source cannot be read; the message names the file and byte offset.
-        CaptureError: nsys could not export a report.
-        DependencyError: The address needs a package that is not installed; the message has the install line.
-    """
-    sources = [os.fspath(one) for one in ([source] if isinstance(source, str | os.PathLike) else source)]
-    if len(sources) == 1 and is_session_file(sources[0]):
-        return Session.open(sources[0])
-    from opscope.ingest.reader import load as load_traces  # noqa: PLC0415 - sessions open without numpy
-
-    with ExitStack() as opened:
-        readable = [opened.enter_context(readable_source(one)) for one in sources]
-        session = load_traces(readable, memory_limit=memory_limit, threads=threads, demangle=demangle)
-        for given, read in zip(sources, readable, strict=True):
-            if given != read:
-                session.connection.execute("UPDATE traces SET source = ? WHERE source = ?", [given, read])
-        return session
-
-
-def open_session(path: Source) -> Session:
-    """The Session saved in a file, read-only.
-
-    Raises:
-        InputError: No such file, not a Session, or written by a newer opscope.
-    """
-    return Session.open(path)
 
 
 class Profile(Profiler):
@@ -373,7 +329,3 @@ def _side(
             return load_results(source)
         return opened.enter_context(load(source))
     return (source,) if isinstance(source, BenchmarkResult) else tuple(source)
-
-
-def _name_of(source: object, default: str) -> str:
-    return os.fspath(source) if isinstance(source, str | os.PathLike) else default

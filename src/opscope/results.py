@@ -1,4 +1,4 @@
-"""The public functions for what has been measured or recorded: print it, save it, load it again.
+"""The public functions for what has been measured or recorded: load it, print it, save it, load it again.
 
 Imports nothing heavy at its top. Of the library, only `print_report` prints.
 """
@@ -6,15 +6,15 @@ Imports nothing heavy at its top. Of the library, only `print_report` prints.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opscope.errors import InputError
-from opscope.model.session import Session
+from opscope.model.session import Session, is_session_file
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from opscope.analysis.summary import Summary
     from opscope.model.benchmark import BenchmarkResult
     from opscope.model.comparison import BenchmarkComparison, SessionComparison
@@ -22,9 +22,52 @@ if TYPE_CHECKING:
 
     Reportable = Session | Summary | BenchmarkResult | BenchmarkComparison | SessionComparison
 
-__all__ = ["load_result", "print_report", "save_result", "summarize"]
+__all__ = ["load", "load_result", "open_session", "print_report", "save_result", "summarize"]
 
 Source = str | os.PathLike[str]
+
+
+def load(
+    source: Source | Sequence[Source], *, memory_limit: str | None = None, threads: int | None = None
+) -> Session:
+    """A Session of a saved `.opscope` file, or of one or several traces.
+
+    Args:
+        source: A trace, an export of Nsight Systems (`.sqlite`), a folder of rank files, an fsspec address
+            (`s3://`, `gs://`, `https://`, `memory://`), a saved Session, or several traces that belong
+            together. A report of Nsight Systems (`.nsys-rep`) is exported first, where nsys is installed.
+        memory_limit: What the process should stay under, e.g. `"1GB"`; the tables then live in a
+            temporary file.
+        threads: Worker threads; all cores if None.
+
+    Raises:
+        InputError: The source cannot be read; the message names the file and byte offset.
+        CaptureError: nsys could not export a report.
+        DependencyError: The address needs a package that is not installed; the message has the install line.
+    """
+    sources = [os.fspath(one) for one in ([source] if isinstance(source, str | os.PathLike) else source)]
+    if len(sources) == 1 and is_session_file(sources[0]):
+        return Session.open(sources[0])
+    from opscope.ingest.reader import load as load_traces  # noqa: PLC0415 - sessions open without numpy
+    from opscope.provenance.demangle import demangle  # noqa: PLC0415
+    from opscope.toolchain.nsys.running import readable_source  # noqa: PLC0415
+
+    with ExitStack() as opened:
+        readable = [opened.enter_context(readable_source(one)) for one in sources]
+        session = load_traces(readable, memory_limit=memory_limit, threads=threads, demangle=demangle)
+        for given, read in zip(sources, readable, strict=True):
+            if given != read:
+                session.connection.execute("UPDATE traces SET source = ? WHERE source = ?", [given, read])
+        return session
+
+
+def open_session(path: Source) -> Session:
+    """The Session saved in a file, read-only.
+
+    Raises:
+        InputError: No such file, not a Session, or written by a newer opscope.
+    """
+    return Session.open(path)
 
 
 def summarize(session: Session, *, ceilings: Source | None = None) -> Summary:

@@ -19,11 +19,10 @@ from hypothesis import strategies as st
 
 import opscope
 from opscope.analysis.timeline.host import Host, Stall, ThreadEvents
-from opscope.analysis.timeline.host_calls import CallRole
 from opscope.analysis.timeline.idle import CAUSES, PAUSE_NS, account_for_idle
 from opscope.analysis.timeline.measure import measure_timeline
-from opscope.analysis.timeline.partition import occupation
-from opscope.analysis.timeline.records import Calls, DeviceRecords
+from opscope.analysis.timeline.records import CallRole, Calls, DeviceRecords
+from opscope.analysis.timeline.spans import occupation
 from opscope.analysis.timeline.values import IdleCause, Timeline
 from opscope.model.session import Session
 
@@ -422,16 +421,9 @@ class TestEveryTrace:
 
     def test_what_is_blamed_on_calls_is_what_their_causes_have(self, case: Case) -> None:
         _, found = case
-        for calls, cause in (
-            (found.waits, IdleCause.SYNCHRONIZATION),
-            (found.allocations, IdleCause.MEMORY_ALLOCATION),
-        ):
-            assert sum(one.idle_ns for one in calls) == sum(
-                one.idle_by_cause.get(cause, 0) for one in found.partitions
-            )
-            assert sum(one.idle_ns for one in calls) <= max(1, len(found.partitions)) * sum(
-                one.host_ns for one in calls
-            )
+        idle_ns = sum(one.idle_ns for one in found.waits)
+        assert idle_ns == sum(one.idle_by_cause.get(IdleCause.SYNCHRONIZATION, 0) for one in found.partitions)
+        assert idle_ns <= max(1, len(found.partitions)) * sum(one.host_ns for one in found.waits)
 
     def test_gaps_steps_and_queues_are_within_the_span(self, case: Case) -> None:
         _, found = case

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from opscope.analysis import queries
+from opscope.model import queries
 
 __all__ = ["sql"]
 
-sql = partial(queries.sql, package="opscope.advice")
+sql = partial(queries.sql, __package__)

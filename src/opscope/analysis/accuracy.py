@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from opscope.model.session import Session
 
@@ -17,8 +18,7 @@ __all__ = ["UNKNOWN", "Accuracy", "measure_accuracy"]
 UNKNOWN = "unknown"  # stands beside the grades where nothing is claimed
 
 
-@dataclass(frozen=True)
-class Accuracy:
+class Accuracy(msgspec.Struct, frozen=True):
     """Fractions of device time, 0–1; None where there is no such time.
 
     Args:
@@ -44,7 +44,7 @@ class Accuracy:
     aten_kernel_unit_fraction: float | None
     aten_kernel_single_unit_fraction: float | None
     family_fraction: float | None
-    by_grade: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    by_grade: Mapping[str, Mapping[str, float]] = msgspec.field(default_factory=dict)
     aten_operator_ns: int = 0
     torch_kernel_ns: int = 0
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from opscope.hardware.occupancy import BLOCK_SIZES, KernelNeed, StaticOccupancy, static_occupancy
 from opscope.model.finding import Finding
@@ -14,16 +15,14 @@ from opscope.toolchain.nvcc.values import Compilation, CompiledKernel
 __all__ = ["CompiledFile", "KernelOutlook", "examine_compilation"]
 
 
-@dataclass(frozen=True)
-class KernelOutlook:
+class KernelOutlook(msgspec.Struct, frozen=True):
     """A kernel for one target, and the occupancy it can reach there."""
 
     kernel: CompiledKernel
     occupancy: StaticOccupancy
 
 
-@dataclass(frozen=True)
-class CompiledFile:
+class CompiledFile(msgspec.Struct, frozen=True):
     """What a compilation came to.
 
     Attributes:

@@ -7,7 +7,8 @@ known, `costed_ns`; fractions are 0–1; None is unknown.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from opscope.analysis.cost.call_cost import CallCost
 from opscope.hardware.devices import DataType
@@ -66,8 +67,7 @@ _TENSOR_CORE_MEANINGS = {
 }
 
 
-@dataclass(frozen=True)
-class Roofline:
+class Roofline(msgspec.Struct, frozen=True):
     """A set of calls held against the device's limits.
 
     Attributes:
@@ -98,7 +98,7 @@ class Roofline:
     min_bytes: int | None = None
     attainable_ns: float | None = None
     bound: Bound | None = None
-    bound_ns: Mapping[Bound, int] = field(default_factory=dict)
+    bound_ns: Mapping[Bound, int] = msgspec.field(default_factory=dict)
     data_type: DataType | None = None
     tensor_cores: TensorCoreUse | None = None
     held_ns: int | None = None
@@ -140,8 +140,7 @@ class Roofline:
         return self.attainable_ns / held_ns
 
 
-@dataclass(frozen=True)
-class CallEfficiency:
+class CallEfficiency(msgspec.Struct, frozen=True):
     """Calls of one operator with the same arguments. `shapes` and `concrete` are JSON text as recorded.
 
     `operator` is the activity's name for launches of no operator (`attribution` then says why they have
@@ -170,8 +169,7 @@ class CallEfficiency:
         return None if attainable_ns is None else max(0.0, self.roofline.device_ns - attainable_ns)
 
 
-@dataclass(frozen=True)
-class CostCoverage:
+class CostCoverage(msgspec.Struct, frozen=True):
     """The share of all device time whose cost is known.
 
     `uncosted` names the operators, or activities of none, whose bytes or operations are unknown: name, time
@@ -184,8 +182,7 @@ class CostCoverage:
     uncosted: tuple[tuple[str, int, str], ...] = ()
 
 
-@dataclass(frozen=True)
-class Efficiency:
+class Efficiency(msgspec.Struct, frozen=True):
     """Everything known of a Session's distance from the limits.
 
     Attributes:
@@ -198,6 +195,6 @@ class Efficiency:
 
     limits: DeviceLimits | None = None
     coverage: CostCoverage = CostCoverage()
-    operators: Mapping[str, Roofline] = field(default_factory=dict)
-    kernels: Mapping[tuple[str | None, str], Roofline] = field(default_factory=dict)
+    operators: Mapping[str, Roofline] = msgspec.field(default_factory=dict)
+    kernels: Mapping[tuple[str | None, str], Roofline] = msgspec.field(default_factory=dict)
     calls: tuple[CallEfficiency, ...] = ()

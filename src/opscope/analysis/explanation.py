@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from opscope.analysis.provenance import (
     KernelFacts,
@@ -18,7 +20,7 @@ from opscope.analysis.provenance import (
     read_provenance,
 )
 from opscope.analysis.similar_names import known_files, known_names, unknown_name
-from opscope.analysis.summary import Summary, summarize
+from opscope.analysis.summary import Summary
 from opscope.analysis.totals import KernelTotal, OperatorTotal
 from opscope.errors import InputError
 from opscope.model.evidence import Grade
@@ -53,8 +55,7 @@ class Subject(TextEnum):
     FILE = "file"
 
 
-@dataclass(frozen=True)
-class KernelUse:
+class KernelUse(msgspec.Struct, frozen=True):
     """One kernel, what is known of it, and its launches by operators of the trace (none without a trace)."""
 
     facts: KernelFacts
@@ -62,8 +63,7 @@ class KernelUse:
     operators: tuple[tuple[str | None, KernelTotal], ...] = ()  # (operator or None, its share), longest first
 
 
-@dataclass(frozen=True)
-class Explanation:
+class Explanation(msgspec.Struct, frozen=True):
     """All that is known of one name.
 
     Args:
@@ -130,7 +130,7 @@ def explain(name: str, session: Session | None = None, *, torch_version: str | N
         InputError: Nothing is known by that name; the message names similar ones.
     """
     wanted = name.strip()
-    summary = None if session is None else summarize(session)
+    summary = None if session is None else Summary(session)
     asked = _Asked(session, summary, torch_version or (_default_version() if session is None else None))
     if wanted in _CATEGORIES:
         return _category(wanted, asked)
@@ -149,8 +149,7 @@ def explain(name: str, session: Session | None = None, *, torch_version: str | N
     return explanation
 
 
-@dataclass(frozen=True)
-class _Asked:
+class _Asked(msgspec.Struct, frozen=True):
     """What the question is about: a recording, or a release."""
 
     session: Session | None

@@ -6,11 +6,14 @@ needed.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from opscope.analysis.queries import sql
 from opscope.model.evidence import Grade, weakest
@@ -21,8 +24,7 @@ from opscope.provenance.resolution import annotate
 __all__ = ["GeneratedCode", "KernelFacts", "NativeFunctionUse", "Provenance", "limited", "read_provenance"]
 
 
-@dataclass(frozen=True)
-class GeneratedCode:
+class GeneratedCode(msgspec.Struct, frozen=True):
     """What one compiled graph's code for a kernel stands for, as its recording noted it.
 
     Args:
@@ -43,8 +45,7 @@ class GeneratedCode:
     copy: str | None
 
 
-@dataclass(frozen=True)
-class KernelFacts:
+class KernelFacts(msgspec.Struct, frozen=True):
     """What is known of one kernel name; `fields` are those read from the name, each with a grade.
 
     `triton` is what the launches of a Triton kernel agree on: file, line, hash, kernel_flop,
@@ -57,15 +58,15 @@ class KernelFacts:
     function: str | None = None
     library: str | None = None
     family: str | None = None
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    grades: Mapping[str, str] = field(default_factory=dict)
+    fields: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    grades: Mapping[str, str] = msgspec.field(default_factory=dict)
     units: tuple[str, ...] = ()
     unit_grade: Grade | None = None
     binary: str | None = None
     location: SourceLocation | None = None
     template: SourceLocation | None = None
     generated: tuple[GeneratedCode, ...] = ()
-    triton: Mapping[str, Any] = field(default_factory=dict)
+    triton: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
     @property
     def template_arguments(self) -> tuple[tuple[str | None, str], ...]:
@@ -73,8 +74,7 @@ class KernelFacts:
         return tuple((name, value) for name, value in self.fields.get("template_arguments", ()))
 
 
-@dataclass(frozen=True)
-class NativeFunctionUse:
+class NativeFunctionUse(msgspec.Struct, frozen=True):
     """One native function that calls of an operator reached, with their number and their own device time."""
 
     name: str
@@ -96,8 +96,7 @@ class NativeFunctionUse:
     self_device_ns: int
 
 
-@dataclass(frozen=True)
-class Provenance:
+class Provenance(msgspec.Struct, frozen=True):
     """All of it for one Session. `functions` are by operator name, most device time first."""
 
     kernels: Mapping[str, KernelFacts]
@@ -190,7 +189,9 @@ def _limited_location(location: SourceLocation | None, grade: Grade) -> SourceLo
     if location is None:
         return None
     file_grade = weakest((location.file_grade, grade)) or grade
-    return replace(location, file_grade=file_grade, line_grade=_weaker(location.line_grade, grade))
+    return dataclasses.replace(
+        location, file_grade=file_grade, line_grade=_weaker(location.line_grade, grade)
+    )
 
 
 def _weaker(known: Grade | None, grade: Grade) -> Grade | None:

@@ -7,9 +7,10 @@ sheet. A recording of several kinds of GPU has no limits: a fraction would refer
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from opscope.errors import InputError
 from opscope.hardware.limits import DeviceLimits, match_limits
@@ -26,8 +27,7 @@ FROM devices WHERE activity_count > 0 ORDER BY ALL
 _ALIKE_MEMORY = 0.01  # of devices of one kind, whose drivers reserve a little more or less
 
 
-@dataclass(frozen=True)
-class _Device:
+class _Device(msgspec.Struct, frozen=True):
     name: str | None
     compute_capability: str | None
     sm_count: int | None

@@ -1,6 +1,6 @@
-"""The Summary: everything reports say about a Session, as frozen values.
+"""The Summary: everything reports say about a Session.
 
-`summarize(session)` is the one way from tables to reports. All times are integer nanoseconds; fractions are
+It is the one way from tables to reports. All times are integer nanoseconds; fractions are
 0–1; None means unknown. Device time of operators, annotations and steps never overlaps: Σ self_device_ns over
 operators + Σ unattributed_ns = device_time_ns, exactly.
 """
@@ -8,8 +8,12 @@ operators + Σ unattributed_ns = device_time_ns, exactly.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from copy import copy
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from opscope.analysis.accuracy import Accuracy, measure_accuracy
 from opscope.analysis.common_device import common_device
@@ -21,14 +25,10 @@ from opscope.analysis.launch_quality import (
     launch_explanations,
     launch_quality,
 )
-from opscope.analysis.program.totals import program_totals
-from opscope.analysis.program.values import ProgramTotals
-from opscope.analysis.provenance import read_provenance
+from opscope.analysis.provenance import Provenance, read_provenance
 from opscope.analysis.queries import sql
 from opscope.analysis.roofline.measure import measure_efficiency
 from opscope.analysis.session_limits import limits_of_session
-from opscope.analysis.timeline.measure import measure_timeline
-from opscope.analysis.timeline.values import Timeline
 from opscope.analysis.totals import (
     CategoryTotal,
     KernelTotal,
@@ -41,6 +41,11 @@ from opscope.model.evidence import Grade
 from opscope.model.finding import Finding
 from opscope.model.session import Session
 
+if TYPE_CHECKING:
+    from opscope.analysis.program.values import ProgramTotals
+    from opscope.analysis.timeline.values import Timeline
+    from opscope.hardware.limits import DeviceLimits
+
 __all__ = [
     "DeviceTime",
     "StepTotal",
@@ -49,8 +54,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class DeviceTime:
+class DeviceTime(msgspec.Struct, frozen=True):
     """Use of one device of one trace; `span_ns` runs from first activity start to last activity end."""
 
     trace_id: int
@@ -66,8 +70,7 @@ class DeviceTime:
     activity_count: int
 
 
-@dataclass(frozen=True)
-class StepTotal:
+class StepTotal(msgspec.Struct, frozen=True):
     """One profiler step of one trace."""
 
     trace_id: int
@@ -77,50 +80,203 @@ class StepTotal:
     kernel_count: int
 
 
-@dataclass(frozen=True)
 class Summary:
-    """What one Session holds, ready to render.
+    """What one Session holds, ready to render. A section is computed when it is first asked for.
 
-    `operators` are ranked by self device time (by self CPU time where `has_device` is false), `kernels` by
-    time. Both are complete; renderers cut them. `torch_version` is the release whose tables were asked, with
-    how and why it was taken for the trace's. `accounts` tell by (operator, kernel) how launches
-    parallelize; those of the operator None are of a kernel whoever launched it. `advice` says what to change,
-    the largest gain first, and is None where no one asked for it; `findings` qualify the data.
-    `limits_reason` says why the device has no limits, or which measurements of it were passed over.
-    `quality` says how well each launch configuration fills the device; `improvements`, by operator, what
-    could be better in the kernels that take most time.
+    `complete` computes all of them; until then the Session must stay open. `having` gives
+    sections other values.
+
+    Attributes:
+        traces: The sources.
+        ranks: Of each trace; None if unknown.
+        device_time_ns: Time of all device activities.
+        attributed_ns: The part of it that belongs to an operator.
+        window_ns: The longest recording window.
     """
 
     traces: tuple[str, ...]
     ranks: tuple[int | None, ...]
-    has_device: bool
     device_time_ns: int
     attributed_ns: int
     cpu_time_ns: int
     kernel_launches: int
     activity_count: int
     operator_calls: int
-    operator_names: int
     window_ns: int | None
-    devices: tuple[DeviceTime, ...]
-    steps: tuple[StepTotal, ...]
-    unattributed_ns: dict[str, int] = field(default_factory=dict)
-    operators: tuple[OperatorTotal, ...] = ()
-    categories: tuple[CategoryTotal, ...] = ()
-    kernels: tuple[KernelTotal, ...] = ()
-    findings: tuple[Finding, ...] = ()
-    accuracy: Accuracy | None = None
-    torch_version: str | None = None
-    torch_version_grade: Grade | None = None
-    torch_version_reason: str | None = None
-    accounts: Mapping[tuple[str | None, str], tuple[ExplainedLaunch, ...]] = field(default_factory=dict)
-    efficiency: Efficiency = field(default_factory=Efficiency)
-    limits_reason: str | None = None
-    quality: tuple[LaunchQuality, ...] = ()
-    improvements: Mapping[str, OperatorImprovement] = field(default_factory=dict)
-    timeline: Timeline = field(default_factory=Timeline)
-    program: ProgramTotals = field(default_factory=ProgramTotals)
-    advice: tuple[Finding, ...] | None = None
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        measured_dir: Path | None = None,
+        ceilings_file: Path | None = None,
+        **known: Any,
+    ) -> None:
+        """A Summary of a Session.
+
+        Args:
+            session: The Session.
+            measured_dir: Folder of measured device limits; the data sheet's are used if it holds none.
+            ceilings_file: One measurement to use instead.
+            **known: Attributes that are not to be computed, with their values.
+        """
+        self._session: Session | None = session
+        self._measured = (measured_dir, ceilings_file)
+        traces = session.query("SELECT source, rank FROM traces ORDER BY trace_id")
+        self.traces = tuple(source for source, _ in traces)
+        self.ranks = tuple(rank for _, rank in traces)
+        vars(self).update(session.records(_TOTALS_SQL)[0])
+        vars(self).update(known)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Summary):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in _SECTIONS)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def having(self, **known: Any) -> Summary:
+        """The same with other values of these attributes."""
+        other = copy(self)
+        vars(other).update(known)
+        return other
+
+    def complete(self) -> Summary:
+        """Compute every section, so that the Session may be closed; returns the Summary.
+
+        Raises:
+            InputError: The file of measured limits cannot be used, or is of another GPU than the recording.
+        """
+        for name in _SECTIONS:
+            getattr(self, name)
+        for name in ("_session", "_launches", "_provenance", "_limits"):
+            vars(self).pop(name, None)
+        self._session = None
+        return self
+
+    @property
+    def session(self) -> Session:
+        """The Session, until the Summary is complete."""
+        if self._session is None:
+            raise RuntimeError("the summary is complete and has let its session go")
+        return self._session
+
+    @property
+    def has_device(self) -> bool:
+        """Whether any device activity was recorded."""
+        return self.activity_count > 0
+
+    @cached_property
+    def devices(self) -> tuple[DeviceTime, ...]:
+        """Devices in use, by trace."""
+        return tuple(DeviceTime(**row) for row in self.session.records(_DEVICES_SQL))
+
+    @cached_property
+    def steps(self) -> tuple[StepTotal, ...]:
+        """Profiler steps, by trace and start."""
+        return tuple(StepTotal(*row) for row in self.session.query(_STEPS_SQL))
+
+    @cached_property
+    def unattributed_ns(self) -> dict[str, int]:
+        """Device time without an operator, by reason."""
+        return dict(self.session.query(_UNATTRIBUTED_SQL))
+
+    @cached_property
+    def operators(self) -> tuple[OperatorTotal, ...]:
+        """All operators, by self device time; by self CPU time without a device."""
+        return operator_totals(
+            self.session, self._launches, self._provenance, self.device_time_ns, has_device=self.has_device
+        )
+
+    @property
+    def operator_names(self) -> int:
+        """Number of operators."""
+        return len(self.operators)
+
+    @cached_property
+    def kernels(self) -> tuple[KernelTotal, ...]:
+        """All kernels, copies and memory sets by time."""
+        return kernel_totals(self._launches, self._provenance, self.device_time_ns)
+
+    @cached_property
+    def categories(self) -> tuple[CategoryTotal, ...]:
+        """Self times by category."""
+        return category_totals(self.operators, self.device_time_ns, self.cpu_time_ns)
+
+    @cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        """What qualifies the data."""
+        return tuple(self.session.findings())
+
+    @cached_property
+    def accuracy(self) -> Accuracy | None:
+        """How much of the device time each statement about it covers."""
+        _ = self._provenance  # annotates the Session
+        return measure_accuracy(
+            self.session, device_time_ns=self.device_time_ns, attributed_ns=self.attributed_ns
+        )
+
+    @cached_property
+    def torch_version(self) -> str | None:
+        """The release whose tables were asked."""
+        return self._provenance.torch_version
+
+    @cached_property
+    def torch_version_grade(self) -> Grade | None:
+        """How that was taken for the trace's."""
+        return self._provenance.torch_version_grade
+
+    @cached_property
+    def torch_version_reason(self) -> str | None:
+        """Why it was."""
+        return self._provenance.torch_version_reason
+
+    @cached_property
+    def accounts(self) -> Mapping[tuple[str | None, str], tuple[ExplainedLaunch, ...]]:
+        """How launches parallelize, by operator and kernel; operator None: whoever launched the kernel."""
+        used = (operator for operator in self.operators if operator.self_device_ns > 0)
+        return launch_explanations(self.session, used, self.kernels, torch_version=self.torch_version)
+
+    @cached_property
+    def efficiency(self) -> Efficiency:
+        """How far calls are from what the device can do."""
+        return measure_efficiency(self.session, self._limits[0])
+
+    @cached_property
+    def limits_reason(self) -> str | None:
+        """Why the device has no limits, or which measurements of it were passed over."""
+        return self._limits[1]
+
+    @cached_property
+    def quality(self) -> tuple[LaunchQuality, ...]:
+        """How well each launch configuration fills the device."""
+        return launch_quality(self.session, self._launches)
+
+    @cached_property
+    def improvements(self) -> Mapping[str, OperatorImprovement]:
+        """What could be better in the kernels that take most time, by operator."""
+        device = common_device(self.session)
+        capability = None if device is None else device.compute_capability
+        return find_improvements(self.session, self.operators, self.quality, self.efficiency, capability)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """What devices did at every nanosecond, and why they waited."""
+        from opscope.analysis.timeline.measure import measure_timeline  # noqa: PLC0415 - not every report has it
+
+        return measure_timeline(self.session)
+
+    @cached_property
+    def program(self) -> ProgramTotals:
+        """Device time by module and line of the program."""
+        from opscope.analysis.program.totals import program_totals  # noqa: PLC0415 - not every report has it
+
+        return program_totals(self.session)
+
+    @cached_property
+    def advice(self) -> tuple[Finding, ...] | None:
+        """What to change, the largest gain first; None unless `advice.assess` made the Summary."""
+        return None
 
     @property
     def attributed_fraction(self) -> float | None:
@@ -139,6 +295,24 @@ class Summary:
         span_ns = sum(device.span_ns for device in self.devices)
         return sum(device.busy_ns for device in self.devices) / span_ns if span_ns else None
 
+    @cached_property
+    def _provenance(self) -> Provenance:
+        return read_provenance(self.session)
+
+    @cached_property
+    def _launches(self) -> list[dict[str, Any]]:
+        return self.session.records(sql("launches"))
+
+    @cached_property
+    def _limits(self) -> tuple[DeviceLimits | None, str | None]:
+        return limits_of_session(self.session, *self._measured)
+
+
+# What is told, in the order in which it is worth computing it.
+_SECTIONS = (
+    *Summary.__annotations__,
+    *(name for name, value in vars(Summary).items() if isinstance(value, cached_property) and name[0] != "_"),
+)
 
 _TOTALS_SQL = """
 SELECT (SELECT coalesce(sum(duration_ns), 0)::BIGINT FROM device_activities) AS device_time_ns,
@@ -166,7 +340,7 @@ SELECT trace_id, step, duration_ns, device_ns, kernel_count FROM steps ORDER BY 
 def summarize(
     session: Session, *, measured_dir: Path | None = None, ceilings_file: Path | None = None
 ) -> Summary:
-    """The Summary of a Session, without advice: `advice.assess` adds it.
+    """The complete Summary of a Session, without advice: `advice.assess` adds it.
 
     Args:
         session: The Session.
@@ -176,48 +350,4 @@ def summarize(
     Raises:
         InputError: The file cannot be used, or is of another GPU than the recording.
     """
-    limits, limits_reason = limits_of_session(session, measured_dir, ceilings_file)
-    provenance = read_provenance(session)
-    totals = session.records(_TOTALS_SQL)[0]
-    launches = session.records(sql("launches"))
-    device_time_ns = totals["device_time_ns"]
-    has_device = totals["activity_count"] > 0
-    operators = operator_totals(session, launches, provenance, device_time_ns, has_device=has_device)
-    kernels = kernel_totals(launches, provenance, device_time_ns)
-    traces = session.query("SELECT source, rank FROM traces ORDER BY trace_id")
-    efficiency = measure_efficiency(session, limits)
-    quality = launch_quality(session, launches)
-    device = common_device(session)
-    capability = None if device is None else device.compute_capability
-    return Summary(
-        traces=tuple(source for source, _ in traces),
-        ranks=tuple(rank for _, rank in traces),
-        has_device=has_device,
-        devices=tuple(DeviceTime(**row) for row in session.records(_DEVICES_SQL)),
-        steps=tuple(StepTotal(*row) for row in session.query(_STEPS_SQL)),
-        unattributed_ns=dict(session.query(_UNATTRIBUTED_SQL)),
-        operators=operators,
-        operator_names=len(operators),
-        categories=category_totals(operators, device_time_ns, totals["cpu_time_ns"]),
-        kernels=kernels,
-        findings=tuple(session.findings()),
-        accuracy=measure_accuracy(
-            session, device_time_ns=device_time_ns, attributed_ns=totals["attributed_ns"]
-        ),
-        torch_version=provenance.torch_version,
-        torch_version_grade=provenance.torch_version_grade,
-        torch_version_reason=provenance.torch_version_reason,
-        accounts=launch_explanations(
-            session,
-            (operator for operator in operators if operator.self_device_ns > 0),
-            kernels,
-            torch_version=provenance.torch_version,
-        ),
-        efficiency=efficiency,
-        quality=quality,
-        improvements=find_improvements(session, operators, quality, efficiency, capability),
-        limits_reason=limits_reason,
-        timeline=measure_timeline(session),
-        program=program_totals(session),
-        **totals,
-    )
+    return Summary(session, measured_dir=measured_dir, ceilings_file=ceilings_file).complete()

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from opscope.analysis.provenance import KernelFacts, NativeFunctionUse, Provenance
 from opscope.analysis.queries import sql
@@ -30,8 +32,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class LaunchGeometry:
+class LaunchGeometry(msgspec.Struct, frozen=True):
     """One distinct launch configuration of a kernel, with its share of the kernel's calls and time.
 
     `example_operator_id` is the operator call of its longest launch; None outside operators.
@@ -47,8 +48,7 @@ class LaunchGeometry:
     example_operator_id: int | None = None
 
 
-@dataclass(frozen=True)
-class KernelTotal:
+class KernelTotal(msgspec.Struct, frozen=True):
     """All activities of one name (of one operator, when inside an OperatorTotal).
 
     `geometries` come longest first; `facts` is None for copies and memory sets of a name nothing is known of.
@@ -66,8 +66,7 @@ class KernelTotal:
     facts: KernelFacts | None = None
 
 
-@dataclass(frozen=True)
-class OperatorTotal:
+class OperatorTotal(msgspec.Struct, frozen=True):
     """All calls of one operator name. `total_*` counts a call nested in another of the same name once.
 
     `native_functions` are those its calls reached, most device time first; `called_operators` the operators a
@@ -93,8 +92,7 @@ class OperatorTotal:
     source: SourceLocation | None = None
 
 
-@dataclass(frozen=True)
-class CategoryTotal:
+class CategoryTotal(msgspec.Struct, frozen=True):
     """Self times of all operators of one category.
 
     What a range no table knows launched (a compiled region) counts by its kernels' categories.

@@ -1,8 +1,7 @@
--- One row per kernel that Triton compiled (named so, launched so, or recorded so), longest first: what all its launches
--- and sources agree on, NULL where they differ or nothing is recorded. A launch belongs to a kernel of its operator and
--- name; replays of a CUDA graph have no launch and count in `calls` alone. `configurations`: JSON list of {kernel_kwargs,
--- num_warps, num_stages, grid, calls, total_ns}. Times in ns, `kernel_num_gb` in 1e9 bytes, per launch.
--- Reads device_activities, kernel_names, triton_launches, kernel_sources.
+-- One row per kernel of which a launch by Triton or its source was recorded: what all its launches and sources agree on,
+-- NULL where they differ or nothing is recorded. A launch belongs to a kernel of its operator and name.
+-- `configurations`: JSON list of {kernel_kwargs, num_warps, num_stages, grid, calls, total_ns}, longest first. Times in
+-- ns, `kernel_num_gb` in 1e9 bytes, per launch. Reads device_activities, kernel_names, triton_launches, kernel_sources.
 WITH launched AS (
     SELECT a.name_id, a.duration_ns, l.* EXCLUDE (operator_id, trace_id)
     FROM device_activities a
@@ -17,7 +16,7 @@ WITH launched AS (
         'grid': grid, 'calls': calls, 'total_ns': total_ns} ORDER BY total_ns DESC, kernel_kwargs, grid)) AS configurations
     FROM configured GROUP BY name_id
 ), launches AS (
-    SELECT name_id, count(*) AS recorded_launches, count(kernel_file) AS named_files,
+    SELECT name_id, count(kernel_file) AS named_files,
         CASE WHEN count(DISTINCT kernel_file) = 1 THEN any_value(kernel_file) END AS kernel_file,
         CASE WHEN count(DISTINCT kernel_hash) = 1 THEN any_value(kernel_hash) END AS kernel_hash,
         CASE WHEN count(DISTINCT kernel_flop) = 1 THEN any_value(kernel_flop) END AS kernel_flop,
@@ -28,33 +27,18 @@ WITH launched AS (
     QUALIFY evidence = 'launch' OR count(*) FILTER (WHERE evidence = 'launch') OVER (PARTITION BY name_id) = 0
 ), sources AS (
     SELECT name_id,
-        CASE WHEN count(DISTINCT kind) = 1 THEN any_value(kind) END AS kind,
         CASE WHEN count(DISTINCT file) = 1 THEN any_value(file) END AS file,
         CASE WHEN count(DISTINCT file) = 1 AND count(DISTINCT line) = 1 THEN any_value(line) END AS line,
-        CASE WHEN count(DISTINCT hash) = 1 THEN any_value(hash) END AS hash,
-        CASE WHEN count(DISTINCT user_file) = 1 THEN any_value(user_file) END AS user_file,
-        CASE WHEN count(DISTINCT user_file) = 1 AND count(DISTINCT user_line) = 1 THEN any_value(user_line) END AS user_line,
-        CASE WHEN count(DISTINCT heuristic) = 1 THEN any_value(heuristic) END AS heuristic,
-        CASE WHEN count(DISTINCT list_sort(original_aten)) = 1 THEN any_value(original_aten) END AS original_aten,
-        list_sort(list_distinct(flatten(list(coalesce(source_nodes, []))))) AS source_nodes,
-        CASE WHEN count(DISTINCT meta) = 1 THEN any_value(meta) END AS meta
+        CASE WHEN count(DISTINCT hash) = 1 THEN any_value(hash) END AS hash
     FROM matched GROUP BY name_id
 )
-SELECT n.name, s.kind, count(*) AS calls, sum(a.duration_ns)::BIGINT AS total_ns,
-    coalesce(any_value(l.recorded_launches), 0) AS recorded_launches,
-    count(*) FILTER (WHERE a.attribution = 'graph') AS graph_replays,
-    any_value(c.configurations) AS configurations,
-    any_value(l.kernel_flop) AS kernel_flop, any_value(l.kernel_num_gb) AS kernel_num_gb,
-    any_value(CASE WHEN l.named_files > 0 THEN l.kernel_file ELSE s.file END) AS file,
-    any_value(CASE WHEN coalesce(l.named_files, 0) = 0 OR l.kernel_hash = s.hash THEN s.line END) AS line,
-    any_value(CASE WHEN l.named_files > 0 THEN l.kernel_hash ELSE s.hash END) AS hash,
-    any_value(s.user_file) AS user_file, any_value(s.user_line) AS user_line, any_value(s.heuristic) AS heuristic,
-    any_value(s.original_aten) AS original_aten, any_value(s.source_nodes) AS source_nodes, any_value(s.meta) AS meta
-FROM device_activities a
-JOIN kernel_names n USING (name_id)
+SELECT n.name, c.configurations, l.kernel_flop, l.kernel_num_gb,
+    CASE WHEN l.named_files > 0 THEN l.kernel_file ELSE s.file END AS file,
+    CASE WHEN coalesce(l.named_files, 0) = 0 OR l.kernel_hash = s.hash THEN s.line END AS line,
+    CASE WHEN l.named_files > 0 THEN l.kernel_hash ELSE s.hash END AS hash
+FROM kernel_names n
 LEFT JOIN launches l USING (name_id)
 LEFT JOIN configurations c USING (name_id)
 LEFT JOIN sources s USING (name_id)
-WHERE a.kind = 'kernel' AND (l.name_id IS NOT NULL OR s.name_id IS NOT NULL OR n.name LIKE 'triton\_%' ESCAPE '\')
-GROUP BY n.name, s.kind
-ORDER BY total_ns DESC, n.name
+WHERE n.kind = 'kernel' AND (l.name_id IS NOT NULL OR s.name_id IS NOT NULL)
+ORDER BY n.name

@@ -9,9 +9,9 @@ belong to an operator that was not open. Where that happens more than seldom, th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -29,8 +29,7 @@ CLOCK_SLACK_NS = 100_000
 _MOST_IMPOSSIBLE = 0.01
 
 
-@dataclass(frozen=True)
-class Calls:
+class Calls(msgspec.Struct, frozen=True):
     """Runtime calls of one trace, as columns. `MISSING` (-1) stands for an absent id."""
 
     thread: Int64
@@ -43,8 +42,7 @@ class Calls:
         return len(self.thread)
 
 
-@dataclass(frozen=True)
-class Activities:
+class Activities(msgspec.Struct, frozen=True):
     """Device activities of one trace, as columns. `MISSING` (-1) stands for an absent id."""
 
     start_ns: Int64
@@ -55,8 +53,7 @@ class Activities:
         return len(self.correlation_id)
 
 
-@dataclass(frozen=True)
-class Links:
+class Links(msgspec.Struct, frozen=True):
     """Where calls and activities belong.
 
     Args:

@@ -7,19 +7,18 @@ interval at a time with a stack.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Forest", "Int64", "enclosing", "nest", "outermost_of_name", "subtree_sums"]
+__all__ = ["Forest", "Int64", "enclosing", "nest", "outermost_of_name", "subtree_sums", "union_length"]
+
 
 Int64 = npt.NDArray[np.int64]
 _LARGEST_KEY = 1 << 62
 
 
-@dataclass(frozen=True)
-class Forest:
+class Forest(msgspec.Struct, frozen=True):
     """Call trees in preorder: index i is the i-th interval by (thread, start, longest first).
 
     Args:
@@ -249,3 +248,15 @@ def outermost_of_name(forest: Forest, name: npt.NDArray[np.uint64]) -> npt.NDArr
     covered = reach[:-1] >= group[1:] * len(forest) + by_name[1:]
     outermost[by_name[1:]] = ~covered
     return outermost
+
+
+def union_length(start_ns: Int64, end_ns: Int64) -> int:
+    """Length of the union of the intervals `[start_ns, end_ns)`, in nanoseconds; order is irrelevant."""
+    if not len(start_ns):
+        return 0
+    order = np.argsort(start_ns, kind="stable")
+    start_ns, end_ns = start_ns[order], end_ns[order]
+    covered_until = np.maximum.accumulate(end_ns)
+    fresh = end_ns - start_ns
+    fresh[1:] = end_ns[1:] - np.maximum(start_ns[1:], covered_until[:-1])
+    return int(np.maximum(fresh, 0).sum())

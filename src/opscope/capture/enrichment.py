@@ -20,9 +20,8 @@ from opscope.capture.live_objects import LiveObjects, compiled_graphs, live_obje
 from opscope.capture.registrations import collect_registrations
 from opscope.capture.trace_names import TraceNames
 from opscope.capture.triton_sources import triton_sources
-from opscope.model.generated_sources import files_by_hash, generated_sources, read_generated
-from opscope.model.origin import Gap, RecordedKernel, RecordedSource, SourceEvidence
-from opscope.model.registration import OperatorRegistration
+from opscope.model.generated_code import files_by_hash, generated_sources, read_generated
+from opscope.model.origin import Gap, OperatorRegistration, RecordedKernel, RecordedSource, SourceEvidence
 
 __all__ = ["Enrichment", "OriginFinder", "collect"]
 

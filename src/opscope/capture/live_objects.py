@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from opscope.model.compiled_graph import CompiledGraph, parse_tracking
-from opscope.model.generated_code import parse_graph
+from opscope.model.generated_code import CompiledGraph, parse_graph, parse_tracking
 
 __all__ = ["LiveObjects", "compiled_graphs", "live_objects"]
 

@@ -18,7 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from opscope.model.program_files import is_program_file, parse_frame
+from opscope.model.location import is_program_file, parse_frame
 from opscope.model.sidecar import RecordedModule, RecordedStructure
 from opscope.workloads.runtime import require_torch
 

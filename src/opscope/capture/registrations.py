@@ -14,7 +14,7 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
-from opscope.model.registration import OperatorRegistration, RegistrationKind
+from opscope.model.origin import OperatorRegistration, RegistrationKind
 from opscope.workloads.runtime import require_torch
 
 __all__ = ["collect_registrations"]

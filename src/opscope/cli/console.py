@@ -13,12 +13,12 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 
-from opscope.api import load
 from opscope.errors import InputError
 from opscope.model.session import Session
 from opscope.report.document import Document
 from opscope.report.json_encoding import to_json
 from opscope.report.terminal import render_terminal
+from opscope.results import load
 
 __all__ = [
     "STDERR",

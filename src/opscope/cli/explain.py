@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -40,12 +41,13 @@ def explain(
         torch_version: Release to answer for without a trace; the installed torch, else the newest known
             release.
     """
-    if trace:
-        with open_source(trace) as session, status("Explaining"):
+    read_source = _reader(checkout, trace or ()) if source else None
+    with (
+        open_source(trace) if trace else nullcontext() as session
+    ):  # what is printed is computed when asked for
+        with status("Explaining"):
             explanation = explain_name(name, session, torch_version=torch_version)
-    else:
-        explanation = explain_name(name, torch_version=torch_version)
-    _print(explanation, _reader(checkout, trace or ()) if source else None, json=json)
+        _print(explanation, read_source, json=json)
     return 0
 
 

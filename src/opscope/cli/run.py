@@ -18,7 +18,6 @@ from typing import Annotated
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
-from opscope.api import load
 from opscope.capture.cycle import Cycle
 from opscope.capture.cycle_writer import trace_file_names
 from opscope.capture.profiler import Profiler
@@ -35,6 +34,8 @@ from opscope.report.json_encoding import write_json
 from opscope.report.markdown import render_markdown
 from opscope.report.summary_json import analysis_document
 from opscope.results import summarize
+from opscope.report.terminal import render_terminal
+from opscope.results import load, summarize
 
 __all__ = ["ProgramRecording", "run"]
 

@@ -26,15 +26,15 @@ from opscope.api import load
 from opscope.cli.console import STDERR, note, print_document, print_json, refuse_existing, say_wrote
 from opscope.errors import CaptureError, InputError, OpscopeError
 from opscope.kernels.toolkit import find_cuda_tool
-from opscope.model.finding import Finding, Severity
+from opscope.model.finding import Finding, Severity, findings_as_json
 from opscope.model.origin import Gap, RecordedKernel
-from opscope.model.recorded_findings import findings_as_json
 from opscope.model.session import Session
 from opscope.model.sidecar import sidecar_path, write_sidecar
 from opscope.provenance.cache import cache_folder
 from opscope.provenance.demangle import demangle_all
 from opscope.provenance.origins import recorded_origins
 from opscope.report.tables import stats_json, stats_tables_document
+from opscope.results import load
 from opscope.toolchain.injection.cupti import Cupti, CuptiPlaces, driver_cuda_version, find_cupti
 from opscope.toolchain.injection.events import first_moment_ns
 from opscope.toolchain.injection.library import build_library, find_compiler

@@ -6,23 +6,95 @@ Ids, times and nothing else come back from the database as integer arrays, to be
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 
+import duckdb
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from opscope.attribution import linking, nesting
 from opscope.attribution.linking import gather
 from opscope.attribution.nesting import Forest, Int64
 from opscope.ingest import quality
-from opscope.ingest.lane import Columns, Lane
-from opscope.ingest.statements import statements
+from opscope.model.queries import sql
 from opscope.model.session import Session
 
-__all__ = ["fill_tables"]
+__all__ = ["Columns", "Statements", "fill_tables"]
+
+
+Columns = dict[str, npt.NDArray[Any]]
+
+
+class Statements:
+    """Runs statements of `kineto.sql`.
+
+    Args:
+        connection: Used by these statements alone while they run.
+        trace_id: Trace the statements are about.
+        thread_keys: Keys of the trace's host threads, as staged.
+        thread_ids: Their ids in the Session.
+    """
+
+    def __init__(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        trace_id: int,
+        thread_keys: npt.NDArray[np.uint64],
+        thread_ids: Int64,
+    ) -> None:
+        self._connection = connection
+        self._trace_id = trace_id
+        order = np.argsort(thread_keys)
+        self._thread_keys, self._thread_ids = thread_keys[order], thread_ids[order]
+        self._threads = {"thread_key": thread_keys, "thread_id": thread_ids}
+
+    def run(self, statement: str, **values: Any) -> duckdb.DuckDBPyConnection:
+        """Run a statement with its placeholders filled in."""
+        return self._connection.execute(
+            sql(__package__, f"kineto:{statement}").format(trace_id=self._trace_id, **values)
+        )
+
+    def insert(self, table: str, id_column: str) -> None:
+        """Run the statement that fills a table and numbers its new rows."""
+        self.run(table, first_id=self.next_id(table, id_column))
+
+    def next_id(self, table: str, id_column: str) -> int:
+        """The first id that no row of a table has."""
+        rows = self._connection.execute(f"SELECT coalesce(max({id_column}) + 1, 0) FROM {table}").fetchall()
+        return int(rows[0][0])
+
+    def arrays(self, statement: str, **values: Any) -> Columns:
+        """The columns a statement selects; `thread_key`, if among them, also as `thread`, our own id.
+
+        Rows with a `row_id` come in its order; scans by several threads return them in any.
+        """
+        columns: Columns = self.run(statement, **values).fetchnumpy()
+        if "row_id" in columns and np.any(np.diff(columns["row_id"]) < 0):
+            order = np.argsort(columns["row_id"], kind="stable")
+            columns = {name: column[order] for name, column in columns.items()}
+        if "thread_key" in columns and len(self._thread_keys):
+            columns["thread"] = self._thread_ids[np.searchsorted(self._thread_keys, columns["thread_key"])]
+        elif "thread_key" in columns:
+            columns["thread"] = np.empty(0, dtype=np.int64)
+        return columns
+
+    @contextmanager
+    def relations(self, **relations: Columns) -> Iterator[None]:
+        """Arrays as tables of these names, and the threads as `thread_links`, for the block."""
+        relations["thread_links"] = self._threads
+        for name, columns in relations.items():
+            self._connection.register(name, columns)
+        try:
+            yield
+        finally:
+            for name in relations:
+                self._connection.unregister(name)
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -48,8 +120,7 @@ _BASE_NAME = (
 _WITHOUT_STACKS = {"call_stack": "NULL", "module_hierarchy": "NULL", "details": ""}
 
 
-@dataclass(frozen=True)
-class _Steps:
+class _Steps(msgspec.Struct, frozen=True):
     """Steps of one trace by start; `step[i]` covers `[start_ns[i], end_ns[i])`."""
 
     step: Int64
@@ -67,8 +138,7 @@ class _Steps:
         return found
 
 
-@dataclass(frozen=True)
-class _Operators:
+class _Operators(msgspec.Struct, frozen=True):
     """Operators of one trace: their forest, and columns in preorder."""
 
     forest: Forest
@@ -90,17 +160,21 @@ def fill_tables(session: Session, trace_id: int, census: quality.Census) -> qual
     """
     keys, ids = _write_threads(session, trace_id, census)
     with session.connection.cursor() as cursor, ThreadPoolExecutor(1) as executor:
-        main, side = (Lane(connection, trace_id, keys, ids) for connection in (session.connection, cursor))
+        main, side = (
+            Statements(connection, trace_id, keys, ids) for connection in (session.connection, cursor)
+        )
         return _Filler(main, side, executor, census).fill()
 
 
 class _Filler:
-    """Fills the tables on two lanes: `main` nests, links and writes operators, `side` does what is left.
+    """Fills the tables over two connections: `main` nests, links and writes operators, `side` does the rest.
 
-    What is submitted to the side lane runs there in order; its results are awaited where they are needed.
+    What is submitted to the side connection runs there in order; results are awaited where they are needed.
     """
 
-    def __init__(self, main: Lane, side: Lane, executor: Executor, census: quality.Census) -> None:
+    def __init__(
+        self, main: Statements, side: Statements, executor: Executor, census: quality.Census
+    ) -> None:
         self.main = main
         self.side = side
         self.executor = executor
@@ -136,7 +210,7 @@ class _Filler:
         return self.executor.submit(work, *args, **kwargs)
 
     def _prepare(self) -> None:
-        """Tables that others refer to (on the side lane)."""
+        """Tables that others refer to (on the side connection)."""
         with self.side.relations():
             self.side.insert("annotations", "annotation_id")
             if "python_function" in self.census.categories:
@@ -146,13 +220,13 @@ class _Filler:
                 self.side.insert("overheads", "overhead_id")
 
     def _write_frames(self) -> None:
-        """What nothing waits for, and so comes last (on the side lane)."""
+        """What nothing waits for, and so comes last (on the side connection)."""
         if "python_function" in self.census.categories:
             with self.side.relations():
                 self.side.insert("frames", "frame_id")
 
     def _outermost(self, forest: Forest) -> npt.NDArray[np.bool_]:
-        """Whether no ancestor of an operator has its name (on the side lane)."""
+        """Whether no ancestor of an operator has its name (on the side connection)."""
         names = self.side.arrays("operator_names", base_name=_BASE_NAME.format("name"))
         return nesting.outermost_of_name(forest, names["name_hash"][forest.order])
 
@@ -203,7 +277,7 @@ class _Filler:
             links: Where calls and activities belong.
             calls: The calls, as columns.
             activities: The activities, as columns.
-            beside: Columns of the operators, in preorder, that the side lane makes.
+            beside: Columns of the operators, in preorder, that the side connection makes.
         """
         steps = _Steps(**self.main.arrays("step_rows"))
         operator_step, call_step = steps.at(operators.forest.start_ns), steps.at(calls["start_ns"])
@@ -238,7 +312,7 @@ class _Filler:
             self.side.run("steps")
 
     def _modules_at(self, forest: Forest) -> Int64:
-        """Innermost nn.Module call open at each operator's start; -1 for none (on the side lane)."""
+        """Innermost nn.Module call open at each operator's start; -1 for none (on the side connection)."""
         if "python_function" not in self.census.categories:
             return np.full(len(forest), -1, dtype=np.int64)
         rows = self.side.arrays("module_rows")
@@ -267,10 +341,9 @@ def _write_threads(session: Session, trace_id: int, census: quality.Census) -> t
     Returns:
         Keys of the threads as staged, and their ids.
     """
-    sql = statements("opscope.ingest", "kineto.sql")
     processes: dict[str | None, str] = {}
     names: dict[int, str] = {}
-    for key, process, kind, label in session.query(sql["thread_labels"]):
+    for key, process, kind, label in session.query(sql(__package__, "kineto:thread_labels")):
         if kind == "process_name":
             processes[process] = label
         else:

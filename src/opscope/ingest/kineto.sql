@@ -1,4 +1,4 @@
--- Statements that turn one trace's events into tables. `{…}` are filled in by staging.py and lane.py: integers,
+-- Statements that turn one trace's events into tables. `{…}` are filled in by staging.py and kineto.py: integers,
 -- first ids, and fragments from arguments.py and kineto.py. Raw keys of the exporter (`ts`, `External id`) appear
 -- here, in arguments.py (their types) and in rewrite.py (their text) alone.
 

@@ -6,37 +6,116 @@ and byte offset. Flaws that leave the rest usable become findings.
 
 from __future__ import annotations
 
+import codecs
 import json
 import mmap
 import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import duckdb
 import msgspec
+from msgspec.structs import replace
 
 from opscope.errors import InputError
-from opscope.ingest import quality, rewrite
-from opscope.ingest.container import EventArray, error_offset, locate_events
-from opscope.ingest.devices import write_devices
+from opscope.ingest import quality
 from opscope.ingest.kineto import fill_tables
 from opscope.ingest.recorded import read_beside
-from opscope.ingest.source import LocalText, TraceFile
+from opscope.ingest.source import EventArray, LocalText, TraceFile, error_offset, locate_events
 from opscope.ingest.staging import NeedsRewritingError, staged_events
-from opscope.ingest.trace_row import integer, valid_text, write_trace
+from opscope.ingest.trace_rows import integer, valid_text, write_devices, write_trace
 from opscope.model.environment import Environment
-from opscope.model.recorded_findings import recorded_findings
+from opscope.model.finding import recorded_findings
 from opscope.model.session import Session
 from opscope.model.sidecar import Sidecar
 
-__all__ = ["read_kineto"]
+__all__ = ["mend", "normalize", "read_kineto"]
 
 
-@dataclass(frozen=True)
-class _Text:
+_CHUNK_BYTES = 8 << 20
+_TIME = re.compile(rb'("ts"\s*:\s*)(-?\d+(?:\.\d+)?)(?=\s*[,}\]])')
+_NO_TIME = re.compile(rb'("ts"\s*:\s*)-?(?:nan|inf|infinity)(?=\s*[,}\]])', re.IGNORECASE)
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_FOREIGN = "opscope.foreign_bytes"
+_CONTROL = re.compile(rb"[\x00-\x1f]")
+
+
+def _question_marks(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    return "?" * (error.end - error.start), error.end
+
+
+# Unlike "replace" it keeps every position, so that later errors name the byte of the original.
+codecs.register_error(_FOREIGN, _question_marks)
+
+
+def normalize(text: mmap.mmap, events: EventArray, target: Path) -> EventArray:
+    """Write the array with quoted times, so that no digit is lost, and today's key names.
+
+    Returns:
+        Where the array lies in the copy.
+    """
+    with target.open("wb") as out:
+        for chunk in _chunks(text, events.start, events.end):
+            timed = _NO_TIME.sub(rb"\1null", _TIME.sub(rb'\1"\2"', chunk))
+            out.write(timed.replace(b'"external id"', b'"External id"'))
+        size = out.tell()
+    return EventArray(0, size, events.properties, events.lost_bytes)
+
+
+def mend(text: mmap.mmap, events: EventArray, target: Path) -> tuple[EventArray, dict[str, int]]:
+    """Write the array with control characters and invalid UTF-8 replaced, byte for byte.
+
+    Returns:
+        Where the array lies in the copy, and for each kind of flaw its first byte in the original. Empty if
+        there was nothing to mend.
+    """
+    flaws: dict[str, int] = {}
+    position = events.start
+    with target.open("wb") as out:
+        for chunk in _chunks(text, events.start, events.end):
+            mended = _mend_utf8(chunk, position, flaws)
+            out.write(_STRING.sub(lambda match: _CONTROL.sub(b" ", match.group()), mended))
+            _note_control_characters(chunk, position, flaws)
+            position += len(chunk)
+        size = out.tell()
+    return EventArray(0, size, events.properties, events.lost_bytes), flaws
+
+
+def _mend_utf8(chunk: bytes, position: int, flaws: dict[str, int]) -> bytes:
+    try:
+        codecs.utf_8_decode(chunk, "strict", True)
+    except UnicodeDecodeError as error:
+        flaws.setdefault("invalid_utf8", position + error.start)
+        return chunk.decode("utf-8", _FOREIGN).encode("utf-8")
+    return chunk
+
+
+def _note_control_characters(chunk: bytes, position: int, flaws: dict[str, int]) -> None:
+    if "control_characters" in flaws:
+        return
+    for match in _STRING.finditer(chunk):
+        inside = _CONTROL.search(match.group())
+        if inside:
+            flaws["control_characters"] = position + match.start() + inside.start()
+            return
+
+
+def _chunks(text: mmap.mmap, start: int, end: int):  # type: ignore[no-untyped-def]
+    """Pieces that end between events, so that no string or number is cut."""
+    position = start
+    while position < end:
+        stop = min(end, position + _CHUNK_BYTES)
+        if stop < end:
+            boundary = text.rfind(b"},", position, stop)
+            stop = boundary + 2 if boundary > position else end
+        yield text[position:stop]
+        position = stop
+
+
+class _Text(msgspec.Struct, frozen=True):
     """The text of one trace: its name for people, a local file, the same mapped, and where its events lie.
 
     `shift` added to a position in a mended copy gives the one in the original.
@@ -100,7 +179,7 @@ def _ingest(session: Session, trace_id: int, text: _Text) -> tuple[quality.Censu
         return _ingest_sound(session, trace_id, text), {}
     except duckdb.InvalidInputException as error:
         with _scratch(session) as copy:
-            mended, flaws = rewrite.mend(text.mapped, text.events, copy)
+            mended, flaws = mend(text.mapped, text.events, copy)
             if not flaws:
                 raise _malformed(text, error) from error
             with _mapped(copy, text.name) as mapped:
@@ -114,7 +193,7 @@ def _ingest_sound(session: Session, trace_id: int, text: _Text) -> quality.Censu
         return _fill(session, trace_id, text)
     except NeedsRewritingError as needed:
         with _scratch(session) as copy:
-            normal = rewrite.normalize(text.mapped, text.events, copy)
+            normal = normalize(text.mapped, text.events, copy)
             with _mapped(copy, text.name) as mapped:
                 rewritten = _Text(text.name, copy, mapped, normal)
                 census = _fill(session, trace_id, rewritten, is_rewritten=True)

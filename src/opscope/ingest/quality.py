@@ -6,10 +6,10 @@ A trace that cannot be read raises; a trace that can be read, but not wholly tru
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
-from opscope.ingest.arguments import LEGACY_CATEGORIES
+import msgspec
+
 from opscope.model.finding import Finding, Severity
 from opscope.model.schema import Attribution
 from opscope.model.session import Session
@@ -23,14 +23,15 @@ __all__ = [
     "trace_findings",
 ]
 
+LEGACY_CATEGORIES = ("Operator", "Kernel", "Memcpy", "Memset", "Runtime")
+
 _HOST = {"cpu_op", "cuda_runtime", "cuda_driver", "user_annotation", "python_function", "memory", "overhead"}
 _INGESTED = _HOST | {"kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "cuda_sync"}
 # Spans and arrows say nothing that intervals and ids do not; marks and track names have no category.
 _REDUNDANT = {"Trace", "fwdbwd"}
 
 
-@dataclass(frozen=True)
-class Census:
+class Census(msgspec.Struct, frozen=True):
     """What the events of a trace are, counted.
 
     Args:

@@ -9,17 +9,20 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import duckdb
 
 from opscope.errors import InputError
 from opscope.ingest import quality
 from opscope.ingest.kineto_file import read_kineto
-from opscope.ingest.nsys import Demangle, is_export, read_export
 from opscope.ingest.recorded import keep_sidecars
-from opscope.ingest.source import TraceFile, find_traces, local_text
+from opscope.ingest.source import TraceFile, find_traces, is_export, local_text
 from opscope.model.session import Session
 from opscope.model.sidecar import Sidecar
+
+if TYPE_CHECKING:
+    from opscope.ingest.nsys_words import Demangle
 
 __all__ = ["load"]
 
@@ -78,6 +81,8 @@ def _read(session: Session, trace: TraceFile, demangle: Demangle | None) -> dict
     trace_id = int(session.scalar("SELECT coalesce(max(trace_id) + 1, 0) FROM traces"))
     with local_text(trace, session.temporary_directory) as local:
         if is_export(trace, local):
+            from opscope.ingest.nsys_reading import read_export  # noqa: PLC0415 - needed only for exports
+
             read_export(session, trace_id, trace, local, demangle)
             return {}
         sidecar = read_kineto(session, trace_id, trace, local)

@@ -7,36 +7,148 @@ file fills the same columns itself, in `staging_area`.
 
 from __future__ import annotations
 
+import json
 import mmap
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import duckdb
 
 from opscope.ingest import quality
-from opscope.ingest.arguments import (
-    ARGUMENTS,
-    CATEGORIES,
-    CATEGORY,
-    DETAILS,
-    LEGACY_CATEGORY,
-    Reading,
-    lenient_events,
-    no_events,
-    strict_events,
-)
-from opscope.ingest.container import EventArray
-from opscope.ingest.statements import statements
-from opscope.ingest.windows import PROTOCOL, WindowFileSystem, split_windows
+from opscope.ingest.source import EventArray
+from opscope.model.queries import sql
 from opscope.model.session import Session
 
-__all__ = ["NeedsRewritingError", "create_tables", "staged_events", "staging_area"]
+__all__ = [
+    "ARGUMENTS",
+    "CATEGORIES",
+    "CATEGORY",
+    "DETAILS",
+    "LEGACY_CATEGORY",
+    "NeedsRewritingError",
+    "Reading",
+    "create_tables",
+    "lenient_events",
+    "no_events",
+    "split_windows",
+    "staged_events",
+    "staging_area",
+    "strict_events",
+]
+
+
+CATEGORIES = (
+    "cpu_op", "kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver", "user_annotation",
+    "gpu_user_annotation", "python_function", "cpu_instant_event", "cuda_sync", "overhead", "fwdbwd", "Trace",
+)  # fmt: skip
+
+ARGUMENTS: dict[str, str] = {
+    "External id": "BIGINT", "correlation": "BIGINT", "name": "VARCHAR",
+    "Sequence number": "BIGINT", "Fwd thread id": "BIGINT",
+    "Input Dims": "JSON", "Input type": "JSON", "Input Strides": "JSON", "Concrete Inputs": "JSON",
+    "Python id": "BIGINT", "Python parent id": "BIGINT", "Python module id": "BIGINT",
+    "Call stack": "VARCHAR", "Module Hierarchy": "VARCHAR",
+    "device": "INTEGER", "stream": "BIGINT", "context": "INTEGER", "grid": "VARCHAR", "block": "VARCHAR",
+    "registers per thread": "INTEGER", "shared memory": "INTEGER", "blocks per SM": "DOUBLE",
+    "warps per SM": "DOUBLE", "est. achieved occupancy %": "DOUBLE", "bytes": "BIGINT",
+    "graph id": "BIGINT", "graph node id": "BIGINT",
+    "Collective name": "VARCHAR", "kernel_backend": "VARCHAR",
+}  # fmt: skip
+
+# Keys of few events, read a second time if there are any. (No DuckDB struct holds both `bytes` and `Bytes`.)
+DETAILS: dict[str, str] = {
+    "External id": "BIGINT", "correlation": "BIGINT", "Call stack": "VARCHAR", "Module Hierarchy": "VARCHAR",
+    "device": "BIGINT", "stream": "BIGINT", "grid": "VARCHAR",
+    "Collective name": "VARCHAR", "dtype": "VARCHAR", "In msg nelems": "BIGINT", "Out msg nelems": "BIGINT",
+    "In split size": "VARCHAR", "Out split size": "VARCHAR", "Process Group Name": "VARCHAR",
+    "Process Group Description": "VARCHAR", "Group size": "BIGINT", "Process Group Ranks": "VARCHAR",
+    "Src Rank": "BIGINT", "Dst Rank": "BIGINT", "Seq": "BIGINT",
+    "kernel_name": "VARCHAR", "kernel_backend": "VARCHAR", "kernel_file": "VARCHAR", "kernel_hash": "VARCHAR",
+    "kernel_kwargs": "VARCHAR", "num_warps": "BIGINT", "num_stages": "BIGINT", "kernel_flop": "DOUBLE",
+    "kernel_num_gb": "DOUBLE",
+    "Addr": "UBIGINT", "Bytes": "BIGINT", "Device Type": "BIGINT", "Device Id": "BIGINT",
+    "Total Allocated": "BIGINT", "Total Reserved": "BIGINT",
+    "cuda_sync_kind": "VARCHAR", "wait_on_stream": "BIGINT", "wait_on_cuda_event_id": "BIGINT",
+    "wait_on_cuda_event_record_corr_id": "BIGINT",
+}  # fmt: skip
+
+_READ = """read_json({urls}, format = 'array', records = true, maximum_object_size = {largest}, columns = {{
+    ph: 'VARCHAR', cat: 'VARCHAR', name: 'VARCHAR', ts: '{time_type}', dur: 'DOUBLE',
+    pid: 'VARCHAR', tid: 'VARCHAR', id: 'VARCHAR', args: '{args_type}'}})"""
+
+
+CATEGORY = "TRY_CAST(cat AS staging.kineto_category)"
+LEGACY_CATEGORY = """CASE cat
+    WHEN 'Operator' THEN CASE WHEN name LIKE 'ProfilerStep#%' THEN 'user_annotation' ELSE 'cpu_op' END
+    WHEN 'Kernel' THEN 'kernel' WHEN 'Memcpy' THEN 'gpu_memcpy' WHEN 'Memset' THEN 'gpu_memset'
+    WHEN 'Runtime' THEN 'cuda_runtime' ELSE TRY_CAST(cat AS staging.kineto_category)
+    END::staging.kineto_category"""
+
+
+class Windows(NamedTuple):
+    """Byte ranges of a file, in its order."""
+
+    path: Path
+    ranges: list[tuple[int, int]]
+
+
+Reading = Callable[[dict[str, str], list[str], str, int], str]
+
+
+def strict_events(keys: dict[str, str], urls: list[str], time_type: str, largest_event_bytes: int) -> str:
+    """FROM clause that reads `args` by the declared types in one go; a value of another type is an error."""
+    fields = ", ".join(f'"{key}" {kind}' for key, kind in keys.items())
+    return _READ.format(
+        urls=urls, largest=largest_event_bytes, time_type=time_type, args_type=f"STRUCT({fields})"
+    )
+
+
+def lenient_events(keys: dict[str, str], urls: list[str], time_type: str, largest_event_bytes: int) -> str:
+    """The same, but a value of another type becomes NULL. Slower: `args` is parsed twice."""
+    text = _READ.format(urls=urls, largest=largest_event_bytes, time_type=time_type, args_type="JSON")
+    return f"(SELECT * REPLACE (from_json(args, '{json.dumps(keys)}') AS args) FROM {text})"
+
+
+def no_events(keys: dict[str, str]) -> str:
+    """FROM clause without rows: the columns of `strict_events` alone."""
+    fields = ", ".join(f'"{key}" {kind}' for key, kind in keys.items())
+    texts = ", ".join(f"NULL::VARCHAR AS {name}" for name in ("ph", "cat", "name", "pid", "tid", "id"))
+    return (
+        f"(SELECT {texts}, NULL::DOUBLE AS ts, NULL::DOUBLE AS dur, NULL::STRUCT({fields}) AS args LIMIT 0)"
+    )
+
+
+_BOUNDARY = re.compile(rb"\}\s*,\s*(?=\{\s*\"(?:ph|name|cat|pid|ts)\"\s*:)")
+_SEARCH_BYTES = 1 << 20
+
+
+def split_windows(text: mmap.mmap, start: int, end: int, count: int) -> list[tuple[int, int]]:
+    """At most `count` windows `[start, end)` of about equal size that hold whole events.
+
+    Returns:
+        Byte ranges in file order; the commas between them belong to none.
+    """
+    windows, left = [], start
+    for index in range(1, count):
+        guess = start + (end - start) * index // count
+        if guess <= left:
+            continue
+        match = _BOUNDARY.search(text, guess, min(end, guess + _SEARCH_BYTES))
+        if match is None:
+            continue
+        windows.append((left, match.start() + 1))
+        left = match.end()
+    windows.append((left, end))
+    return windows
+
 
 _SMALLEST_WINDOW_BYTES = 4 << 20
 _LARGEST_EVENT_BYTES = 16 << 20
+_LARGEST_COPY_BYTES = 32 << 20
 # Up to here a double of microseconds has room for three decimals (decision 0002).
 _LARGEST_EXACT_DOUBLE_US = 1 << 43
 # A time with a fraction that is not zero, or beyond 2**53 = 9007199254740992.
@@ -98,13 +210,12 @@ def staging_area(session: Session) -> Iterator[None]:
 
 def create_tables(session: Session) -> None:
     """Make `staging.staged` and `staging.details` anew, without rows, with the columns that events get."""
-    sql = statements("opscope.ingest", "kineto.sql")
     session.connection.execute(
-        sql["stage"].format(
+        sql(__package__, "kineto:stage").format(
             events=no_events(ARGUMENTS), category=CATEGORY, cast="CAST", double_limit=_LARGEST_EXACT_DOUBLE_US
         )
     )
-    session.connection.execute(sql["details"].format(events=no_events(DETAILS)))
+    session.connection.execute(sql(__package__, "kineto:details").format(events=no_events(DETAILS)))
 
 
 def _stage(
@@ -112,13 +223,13 @@ def _stage(
 ) -> quality.Census:
     threads = int(session.scalar("SELECT current_setting('threads')"))
     count = max(1, min(threads, (events.end - events.start) // _SMALLEST_WINDOW_BYTES))
-    windows = split_windows(text, events.start, events.end, count)
-    whole = WindowFileSystem(str(path), [(events.start, events.end)])
+    windows = Windows(path, split_windows(text, events.start, events.end, count))
+    whole = Windows(path, [(events.start, events.end)])
     # A cut may have hit text that only looks like an event boundary, or a time be none (NaN): then in one
     # piece, with such times NULL. A value may be of another type than every known recorder writes: then
     # forgiving types. What fails even so is broken.
     census = (
-        _try_read(session, WindowFileSystem(str(path), windows), strict_events, "CAST", is_rewritten)
+        _try_read(session, windows, strict_events, "CAST", is_rewritten)
         or _try_read(session, whole, strict_events, "TRY_CAST", is_rewritten)
         or _read(session, whole, lenient_events, "TRY_CAST", is_rewritten)
     )
@@ -136,34 +247,58 @@ def _has_wide_fraction(text: mmap.mmap, events: EventArray) -> bool:
 
 
 def _try_read(
-    session: Session, files: WindowFileSystem, read: Reading, cast: str, is_rewritten: bool
+    session: Session, windows: Windows, read: Reading, cast: str, is_rewritten: bool
 ) -> quality.Census | None:
     """As `_read`; None if the text does not fit."""
     try:
-        return _read(session, files, read, cast, is_rewritten)
+        return _read(session, windows, read, cast, is_rewritten)
     except (duckdb.InvalidInputException, duckdb.ConversionException):
         return None
 
 
-def _read(
-    session: Session, files: WindowFileSystem, read: Reading, cast: str, is_rewritten: bool
-) -> quality.Census:
-    connection, sql = session.connection, statements("opscope.ingest", "kineto.sql")
+def _read(session: Session, windows: Windows, read: Reading, cast: str, is_rewritten: bool) -> quality.Census:
+    connection = session.connection
     time_type = "DECIMAL(22, 3)" if is_rewritten else "DOUBLE"
-    connection.register_filesystem(files)
-    try:
+    with _readable(session, windows) as urls:
         connection.execute(
-            sql["stage"].format(
-                events=read(ARGUMENTS, files.urls, time_type, _LARGEST_EVENT_BYTES),
+            sql(__package__, "kineto:stage").format(
+                events=read(ARGUMENTS, urls, time_type, _LARGEST_EVENT_BYTES),
                 category=LEGACY_CATEGORY if is_rewritten else CATEGORY,
                 cast=cast,
                 double_limit="NULL" if is_rewritten else _LARGEST_EXACT_DOUBLE_US,
             )
         )
-        census = quality.take_census(session.records(sql["census"]), is_lenient=read is lenient_events)
+        census = quality.take_census(
+            session.records(sql(__package__, "kineto:census")), is_lenient=read is lenient_events
+        )
         if census.detailed_count:
-            details = read(DETAILS, files.urls, time_type, _LARGEST_EVENT_BYTES)
-            connection.execute(sql["details"].format(events=details))
-    finally:
-        connection.unregister_filesystem(PROTOCOL)
+            details = read(DETAILS, urls, time_type, _LARGEST_EVENT_BYTES)
+            connection.execute(sql(__package__, "kineto:details").format(events=details))
     return census
+
+
+@contextmanager
+def _readable(session: Session, windows: Windows) -> Iterator[list[str]]:
+    """Addresses at which the engine reads windows of a file, each as an array of its own.
+
+    Small ones are copied: what serves them in place takes longer to import.
+    """
+    if windows.ranges[-1][1] - windows.ranges[0][0] > _LARGEST_COPY_BYTES:
+        from opscope.ingest.windows import PROTOCOL, WindowFileSystem  # noqa: PLC0415 - imports fsspec
+
+        files = WindowFileSystem(str(windows.path), windows.ranges)
+        session.connection.register_filesystem(files)
+        try:
+            yield files.urls
+        finally:
+            session.connection.unregister_filesystem(PROTOCOL)
+        return
+    with (
+        tempfile.TemporaryDirectory(dir=session.temporary_directory) as folder,
+        windows.path.open("rb") as file,
+    ):
+        copies = [Path(folder) / f"{index}.json" for index in range(len(windows.ranges))]
+        for copy, (start, end) in zip(copies, windows.ranges, strict=True):
+            file.seek(start)
+            copy.write_bytes(b"[" + file.read(end - start) + b"]")
+        yield [str(copy) for copy in copies]

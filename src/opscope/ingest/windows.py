@@ -1,49 +1,20 @@
-"""Several readers over one array: byte windows cut at event boundaries, each closed with its own brackets.
-
-DuckDB's JSON reader parses one file on one core. Served as several virtual files through fsspec, one array
-keeps all cores busy and no more than a buffer per core in memory. A cut is a guess about text; a wrong one
-yields malformed JSON, which the parser reports, and the caller falls back to one window.
-"""
+"""Windows of one local file as files of their own, each a JSON array, for DuckDB to read side by side."""
 
 from __future__ import annotations
 
 import datetime
-import mmap
 import os
-import re
 from typing import Any
 
 import fsspec
 
-__all__ = ["PROTOCOL", "WindowFileSystem", "split_windows"]
+__all__ = ["PROTOCOL", "WindowFileSystem"]
 
 PROTOCOL = "opscopewindow"
-_BOUNDARY = re.compile(rb"\}\s*,\s*(?=\{\s*\"(?:ph|name|cat|pid|ts)\"\s*:)")
-_SEARCH_BYTES = 1 << 20
 # DuckDB asks for 32 MB at once. Short reads are its to repeat; a chunk of this size is allocated from memory
 # used before, where a larger one is mapped, touched for the first time and unmapped: 20 % of all reading.
 _READ_BYTES = 1 << 20
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
-
-
-def split_windows(text: mmap.mmap, start: int, end: int, count: int) -> list[tuple[int, int]]:
-    """At most `count` windows `[start, end)` of about equal size that hold whole events.
-
-    Returns:
-        Byte ranges in file order; the commas between them belong to none.
-    """
-    windows, left = [], start
-    for index in range(1, count):
-        guess = start + (end - start) * index // count
-        if guess <= left:
-            continue
-        match = _BOUNDARY.search(text, guess, min(end, guess + _SEARCH_BYTES))
-        if match is None:
-            continue
-        windows.append((left, match.start() + 1))
-        left = match.end()
-    windows.append((left, end))
-    return windows
 
 
 class _Window:

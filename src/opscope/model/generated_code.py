@@ -12,10 +12,31 @@ import base64
 import hashlib
 import math
 import re
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
+from pathlib import Path, PurePath
 from typing import Any
 
-__all__ = ["GeneratedKernel", "GraphCode", "GraphKernel", "parse_graph", "parse_kernel", "source_hash"]
+import msgspec
+
+from opscope.model.origin import RecordedSource, SourceEvidence, SourceFrame, SourceKind, Stack
+
+__all__ = [
+    "CompiledGraph",
+    "GeneratedKernel",
+    "GraphCode",
+    "GraphKernel",
+    "files_by_hash",
+    "generated_sources",
+    "parse_graph",
+    "parse_kernel",
+    "parse_stack",
+    "parse_tracking",
+    "read_generated",
+    "recorded_source",
+    "source_hash",
+]
+
 
 # A kernel takes a few kilobytes, the code of a large graph a few megabytes.
 _LARGEST_TEXT = 64 << 20
@@ -40,8 +61,7 @@ _LAUNCH = re.compile(r"^\s+(\w+)\.run\(")
 _STREAM = re.compile(r"^\s+(?:raw_)?stream\d+ = ")
 
 
-@dataclass(frozen=True)
-class GeneratedKernel:
+class GeneratedKernel(msgspec.Struct, frozen=True):
     """One Triton kernel's generated source.
 
     Args:
@@ -88,8 +108,7 @@ class GraphKernel:
     source_nodes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class GraphCode:
+class GraphCode(msgspec.Struct, frozen=True):
     """The code generated for one graph: its id (`0_forward`, `1_backward`, …), if known, and its kernels."""
 
     graph: str | None
@@ -283,3 +302,208 @@ def _quoted(quote: str, body: str) -> str | None:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     return value if isinstance(value, str) else None
+
+
+# "cppCodeToPost" names the kernels of every backend.
+_KERNEL_NODES = "cppCodeToPost"
+_FRAME = re.compile(r'^\s*File "(.+)", line (\d+), in (.+)$')
+_CARETS = re.compile(r"^[\s^~]+$")
+
+
+class CompiledGraph(msgspec.Struct, frozen=True):
+    """One compiled graph.
+
+    Args:
+        code: Its generated code.
+        key: Its cache key, which annotations of a trace name; None if caches were off or it is not known.
+        stacks: By `kernel:handle`, the lines of the program that a use of a kernel stands for, if tracked.
+        nodes: By `kernel:handle`, the nodes of the lowered graph.
+    """
+
+    code: GraphCode
+    key: str | None = None
+    stacks: Mapping[str, tuple[Stack, ...]] = msgspec.field(default_factory=dict)
+    nodes: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+
+    def stacks_of(self, kernel: GraphKernel) -> tuple[Stack, ...]:
+        """Lines of the program that all uses of a kernel stand for, each once."""
+        return _union(self.stacks, kernel)
+
+    def nodes_of(self, kernel: GraphKernel) -> tuple[str, ...]:
+        """Nodes of the lowered graph that all uses of a kernel compute, each once."""
+        return _union(self.nodes, kernel)
+
+
+def parse_tracking(
+    stack_traces: str | None, node_mappings: str | None
+) -> tuple[dict[str, tuple[Stack, ...]], dict[str, tuple[str, ...]]]:
+    """Stacks and nodes by `kernel:handle`, from the two JSON texts of provenance tracking."""
+    stacks = {
+        use: tuple(dict.fromkeys(stack for text in texts if (stack := parse_stack(str(text)))))
+        for use, texts in _object(stack_traces).items()
+        if isinstance(texts, list)
+    }
+    by_kernel = _object(node_mappings).get(_KERNEL_NODES)
+    nodes = {
+        str(use): tuple(map(str, names))
+        for use, names in (by_kernel if isinstance(by_kernel, dict) else {}).items()
+        if isinstance(names, list)
+    }
+    return stacks, nodes
+
+
+def parse_stack(text: str) -> Stack:
+    """Frames of a stack as Python prints it, innermost last."""
+    frames: list[SourceFrame] = []
+    for line in text.split("\n"):
+        found = _FRAME.match(line)
+        if found:
+            frames.append(SourceFrame(found[1], int(found[2]), found[3].strip()))
+        elif frames and frames[-1].code is None and line.strip() and not _CARETS.match(line):
+            frames[-1] = msgspec.structs.replace(frames[-1], code=line.strip())
+    return tuple(frames)
+
+
+def recorded_source(
+    graph: CompiledGraph, kernel: GraphKernel, text: str | None, evidence: SourceEvidence
+) -> RecordedSource:
+    """All that is known of one kernel of a graph.
+
+    Args:
+        graph: The graph.
+        kernel: One of its kernels.
+        text: The kernel's source file, where at hand: its lines are the ones that count.
+        evidence: How the kernel was tied to a name of the trace.
+    """
+    parsed = None if text is None else parse_kernel(text, kernel.function)
+    return RecordedSource(
+        kernel=kernel.function,
+        kind=SourceKind.INDUCTOR,
+        evidence=evidence,
+        file=kernel.file,
+        line=None if parsed is None else parsed.line,
+        end_line=None if parsed is None else parsed.end_line,
+        hash=kernel.hash,
+        user_file=kernel.user_file,
+        user_line=kernel.user_line,
+        heuristic=None if parsed is None else parsed.heuristic,
+        graph=graph.code.graph,
+        graph_key=graph.key,
+        original_aten=kernel.original_aten,
+        source_nodes=kernel.source_nodes,
+        post_grad_nodes=graph.nodes_of(kernel),
+        stacks=graph.stacks_of(kernel),
+        meta={} if parsed is None else parsed.meta,
+    )
+
+
+def _union(values: Mapping[str, Iterable[Any]], kernel: GraphKernel) -> tuple[Any, ...]:
+    uses = (of_use for use, of_use in values.items() if use.partition(":")[0] == kernel.name)
+    return tuple(dict.fromkeys(value for of_use in uses for value in of_use))
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    if not text:
+        return {}
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+# Annotations write this for a graph that was compiled with caches off.
+_NO_KEY = "None"
+
+
+def files_by_hash(files: Iterable[str]) -> dict[str, str]:
+    """Paths of generated files by the hash of their text, which is their stem."""
+    return {PurePath(file).stem: file for file in files}
+
+
+def read_generated(file: str | Path, hash_: str) -> str | None:
+    """The text of a file if it has that hash; None if it has another, or cannot be read."""
+    try:
+        text = Path(file).read_bytes().decode("utf-8")
+    except (OSError, ValueError):
+        return None
+    return text if source_hash(text) == hash_ else None
+
+
+def generated_sources(
+    kernels: Set[str],
+    files: Mapping[str, str],
+    graph_keys: Set[str],
+    graphs: Iterable[CompiledGraph],
+    *,
+    read: Callable[[str | None, str], str | None],
+    by_name: SourceEvidence,
+) -> list[tuple[RecordedSource, str | None]]:
+    """Sources of the kernels that torch.compile generated, with their texts.
+
+    Args:
+        kernels: Kernel names in the trace.
+        files: By hash, the files that its launches name.
+        graph_keys: Cache keys of the graphs its annotations name; empty if it has none.
+        graphs: Compiled graphs that may have run.
+        read: The text of a generated file, given its path, if known, and hash; None if it is not at hand.
+        by_name: The evidence of a source that no launch names.
+
+    Returns:
+        One pair per kernel and graph.
+    """
+    defined = [
+        (graph, kernel, kernel.hash)
+        for graph in graphs
+        if not graph_keys or (graph.key or _NO_KEY) in graph_keys
+        for kernel in graph.code.kernels
+        if kernel.hash is not None and kernel.function in kernels
+    ]
+    launched = {kernel.function for _, kernel, hash_ in defined if hash_ in files}
+    sources = []
+    for graph, kernel, hash_ in defined:
+        if hash_ in files:
+            evidence = SourceEvidence.LAUNCH
+        elif kernel.function not in launched or graph.key in graph_keys:
+            evidence = by_name
+        else:
+            continue  # Launches of that name had another source.
+        sources.append(_of_graph(graph, kernel, files.get(hash_, kernel.file), read, evidence))
+    known = {source.hash for source, _ in sources}
+    alone = (_of_file(file, hash_, read, kernels) for hash_, file in files.items() if hash_ not in known)
+    return [*sources, *(source for source in alone if source is not None)]
+
+
+def _of_graph(
+    graph: CompiledGraph,
+    kernel: GraphKernel,
+    file: str | None,
+    read: Callable[[str | None, str], str | None],
+    evidence: SourceEvidence,
+) -> tuple[RecordedSource, str | None]:
+    # Lines count in the file; the text within the graph's code may begin elsewhere.
+    text = read(file, kernel.hash or "") or kernel.text
+    source = recorded_source(graph, kernel, text, evidence)
+    return msgspec.structs.replace(source, file=file), text
+
+
+def _of_file(
+    file: str, hash_: str, read: Callable[[str | None, str], str | None], kernels: Set[str]
+) -> tuple[RecordedSource, str] | None:
+    """What a file alone says, if it defines one of the kernels."""
+    text = read(file, hash_)
+    kernel = None if text is None else parse_kernel(text)
+    if text is None or kernel is None or kernel.function not in kernels:
+        return None
+    source = RecordedSource(
+        kernel=kernel.function,
+        kind=SourceKind.INDUCTOR,
+        evidence=SourceEvidence.LAUNCH,
+        file=file,
+        line=kernel.line,
+        end_line=kernel.end_line,
+        hash=hash_,
+        heuristic=kernel.heuristic,
+        meta=kernel.meta,
+    )
+    return source, text

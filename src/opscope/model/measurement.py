@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import numpy as np
 
 from opscope.errors import MeasurementError
@@ -66,8 +67,7 @@ class Latency:
         return float(np.percentile(np.asarray(self.samples_ns, dtype=np.int64), percentile))
 
 
-@dataclass(frozen=True)
-class LatencyOptions:
+class LatencyOptions(msgspec.Struct, frozen=True):
     """How many samples to take.
 
     Args:

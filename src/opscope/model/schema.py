@@ -8,7 +8,7 @@ trace they come from; `traces.base_time_ns` added gives nanoseconds since the Un
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from opscope.text_enum import TextEnum
 
@@ -55,8 +55,7 @@ _MEANINGS = {
 }
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(msgspec.Struct, frozen=True):
     """One column: SQL type, meaning, unit of a number, and the column it joins."""
 
     name: str
@@ -66,8 +65,7 @@ class Column:
     joins: str | None = None
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(msgspec.Struct, frozen=True):
     """One table: what one row is, and its columns in storage order."""
 
     name: str

@@ -16,8 +16,7 @@ import msgspec
 
 from opscope.errors import CaptureError, InputError
 from opscope.model.environment import Environment
-from opscope.model.origin import Gap, RecordedKernel, RecordedSource
-from opscope.model.registration import OperatorRegistration
+from opscope.model.origin import Gap, OperatorRegistration, RecordedKernel, RecordedSource
 
 __all__ = [
     "SIDECAR_SCHEMA_VERSION",

@@ -21,10 +21,15 @@ from typing import Any
 import msgspec
 
 from opscope.errors import InputError
-from opscope.model.compiled_graph import CompiledGraph, parse_tracking
 from opscope.model.evidence import Grade
-from opscope.model.generated_code import parse_graph
-from opscope.model.generated_sources import files_by_hash, generated_sources, read_generated
+from opscope.model.generated_code import (
+    CompiledGraph,
+    files_by_hash,
+    generated_sources,
+    parse_graph,
+    parse_tracking,
+    read_generated,
+)
 from opscope.model.location import SourceLocation
 from opscope.model.origin import RecordedSource, SourceEvidence
 from opscope.model.session import Session

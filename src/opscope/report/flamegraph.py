@@ -13,7 +13,7 @@ from typing import Any
 
 from opscope._version import __version__
 from opscope.analysis.program.stacks import StackProfile
-from opscope.model.program_files import parse_frame
+from opscope.model.location import parse_frame
 
 __all__ = ["collapsed_text", "speedscope_document"]
 

@@ -7,7 +7,9 @@ in the JSON. What was not recorded is no section; `recording_hint` says once how
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from opscope.analysis.program.values import LineKind, ModuleTotal
 from opscope.analysis.summary import Summary

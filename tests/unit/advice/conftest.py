@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from opscope.analysis.efficiency import (
     Roofline,
     TensorCoreUse,
 )
-from opscope.analysis.summary import Summary, summarize
+from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import HostTime, IdleCause, Timeline, TimePartition
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits, Limit, LimitEvidence
@@ -98,7 +97,7 @@ def call(
         operator,
         None,
         None if shapes is None else json.dumps(shapes),
-        None if shapes is None else json.dumps(types or ["float" if shape else "Scalar" for shape in shapes]),
+        None if types is None else json.dumps(types),
         None,
         calls,
         tuple(kernels),
@@ -172,17 +171,9 @@ def partition(
     return TimePartition(trace_id, None, 0, span_ns, compute_ns, idle_ns=idle_ns, idle_by_cause=idle, **facts)
 
 
-_UNREAD = {"launch_explanations": {}, "find_improvements": ()}
-_GIVEN = {"measure_efficiency": Efficiency(), "measure_timeline": Timeline()}
-
-
-def quick_summary(session: Session, *, is_given: bool = False) -> Summary:
-    """Its Summary without what advice does not read, and without what the test gives itself."""
-    left_out: dict[str, Any] = {**_UNREAD, **(_GIVEN if is_given else {})}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in left_out.items():
-            patch.setattr(f"opscope.analysis.summary.{name}", lambda *_, _value=value, **__: _value)
-        return summarize(session)
+def quick_summary(session: Session, **given: Any) -> Summary:
+    """Its Summary without what advice does not read, and with what the test gives itself."""
+    return Summary(session, accounts={}, improvements={}, **given)
 
 
 @pytest.fixture(scope="session")
@@ -199,7 +190,7 @@ def summarized(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..
                 for number, builder in enumerate(builders)
             ]
             session = opscope.load(paths, threads=1)
-            known[key] = session, quick_summary(session, is_given=True)
+            known[key] = session, quick_summary(session, efficiency=Efficiency(), timeline=Timeline())
         return known[key]
 
     yield load
@@ -224,7 +215,7 @@ def advise_on(summarized: Callable[..., tuple[Session, Summary]]) -> Program:
         rates = limits() if known_limits is None else known_limits
         efficiency = Efficiency(rates, CostCoverage(), {}, kernels or {}, tuple(calls))
         values = Timeline(partitions=tuple(partitions), host=tuple(hosts), **timeline)
-        return advise(session, replace(summary, efficiency=efficiency, timeline=values))
+        return advise(session, summary.having(efficiency=efficiency, timeline=values))
 
     return run
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from opscope.advice import advise
-from opscope.analysis.efficiency import Bound, Roofline, TensorCoreUse
+from opscope.analysis.efficiency import Bound, Efficiency, Roofline, TensorCoreUse
 from opscope.analysis.summary import Summary, summarize
-from opscope.analysis.timeline.values import IdleCause, WaitingCall
+from opscope.analysis.timeline.values import IdleCause, Timeline, WaitingCall
 from opscope.hardware.devices import DataType
 from opscope.model.finding import Finding
 from opscope.model.session import Session
@@ -107,7 +107,7 @@ def test_without_device_there_is_no_advice(load: Callable[..., Session]) -> None
 
 def test_without_efficiency_and_timeline_nothing_is_guessed(load: Callable[..., Session]) -> None:
     session = load(ill_program())
-    assert advise(session, Summary(**{**vars(summarize(session))})) is not None
+    assert advise(session, Summary(session, efficiency=Efficiency(), timeline=Timeline())) is not None
 
 
 def healthy_products() -> tuple[TraceBuilder, dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
 import pytest
 
 import opscope
@@ -87,7 +88,8 @@ def assert_consistent(accuracy: Accuracy) -> None:
 
 
 def fractions(accuracy: Accuracy) -> Mapping[str, float | None]:
-    return {name: value for name, value in vars(accuracy).items() if name.endswith("_fraction")}
+    values = msgspec.structs.asdict(accuracy)
+    return {name: value for name, value in values.items() if name.endswith("_fraction")}
 
 
 def test_of_a_recording(example_summary: Summary) -> None:

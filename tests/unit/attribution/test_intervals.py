@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opscope.attribution.intervals import union_length
+from opscope.attribution.nesting import union_length
 
 Spans = list[tuple[int, int]]
 

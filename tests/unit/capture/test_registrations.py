@@ -17,7 +17,7 @@ import pytest
 from opscope.capture import registrations as module
 from opscope.capture.registrations import collect_registrations
 from opscope.errors import DependencyError
-from opscope.model.registration import OperatorRegistration, RegistrationKind
+from opscope.model.origin import OperatorRegistration, RegistrationKind
 
 CUSTOM_OPERATORS = """\
     import torch

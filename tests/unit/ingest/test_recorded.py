@@ -12,14 +12,15 @@ import pytest
 from opscope.model.environment import Environment
 from opscope.model.origin import (
     Gap,
+    OperatorRegistration,
     RecordedKernel,
     RecordedSource,
     RecordedUnit,
+    RegistrationKind,
     SourceEvidence,
     SourceFrame,
     SourceKind,
 )
-from opscope.model.registration import OperatorRegistration, RegistrationKind
 from opscope.model.session import Session
 from opscope.model.sidecar import (
     RecordedRegion,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from opscope.ingest import rewrite
-from opscope.ingest.container import EventArray
-from opscope.ingest.rewrite import mend, normalize
+from opscope.ingest import kineto_file as rewrite
+from opscope.ingest.kineto_file import mend, normalize
+from opscope.ingest.source import EventArray
 
 
 def rewritten(text: bytes, tmp_path: Path) -> bytes:

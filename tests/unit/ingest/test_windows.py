@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opscope.ingest import staging
-from opscope.ingest.windows import WindowFileSystem, split_windows
+from opscope.ingest.staging import split_windows
+from opscope.ingest.windows import WindowFileSystem
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
 
@@ -105,13 +106,15 @@ def content(session: Session) -> dict[str, list[tuple[Any, ...]]]:
 Load = Callable[..., Session]
 
 
+@pytest.mark.parametrize("largest_copy", [0, 1 << 20])
 @pytest.mark.parametrize("threads", [2, 5])
 def test_windows_change_nothing_in_the_tables(
-    load: Load, monkeypatch: pytest.MonkeyPatch, threads: int
+    load: Load, monkeypatch: pytest.MonkeyPatch, threads: int, largest_copy: int
 ) -> None:
     trace = builder(200)
     whole = content(load(trace, threads=1))
     monkeypatch.setattr(staging, "_SMALLEST_WINDOW_BYTES", 1_000)
+    monkeypatch.setattr(staging, "_LARGEST_COPY_BYTES", largest_copy)
     assert content(load(trace, threads=threads)) == whole
     assert whole["events"] == [(600,)]
 

@@ -4,8 +4,13 @@ import json
 
 import pytest
 
-from opscope.model.compiled_graph import CompiledGraph, parse_stack, parse_tracking, recorded_source
-from opscope.model.generated_code import parse_graph
+from opscope.model.generated_code import (
+    CompiledGraph,
+    parse_graph,
+    parse_stack,
+    parse_tracking,
+    recorded_source,
+)
 from opscope.model.origin import SourceEvidence, SourceFrame
 
 STACK = """  File "/home/me/train.py", line 30, in main

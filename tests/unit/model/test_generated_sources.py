@@ -6,9 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from opscope.model.compiled_graph import CompiledGraph
-from opscope.model.generated_code import parse_graph, source_hash
-from opscope.model.generated_sources import files_by_hash, generated_sources, read_generated
+from opscope.model.generated_code import (
+    CompiledGraph,
+    files_by_hash,
+    generated_sources,
+    parse_graph,
+    read_generated,
+    source_hash,
+)
 from opscope.model.origin import SourceEvidence
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from opscope.model.program_files import FrameName, is_program_file, parse_frame
+from opscope.model.location import FrameName, is_program_file, parse_frame
 
 OWN = [
     "train.py",

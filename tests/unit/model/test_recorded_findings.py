@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from opscope.model.finding import Finding, Severity
-from opscope.model.recorded_findings import RECORDER_KEY, findings_as_json, recorded_findings
+from opscope.model.finding import RECORDER_KEY, Finding, Severity, findings_as_json, recorded_findings
 
 FINDING = Finding("recorder.dropped", Severity.WARNING, "3 records.", "Less.", evidence={"dropped_count": 3})
 

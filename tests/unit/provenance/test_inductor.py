@@ -14,9 +14,8 @@ import msgspec
 import pytest
 
 from opscope.errors import InputError
-from opscope.model.compiled_graph import CompiledGraph
 from opscope.model.evidence import Grade
-from opscope.model.generated_code import parse_graph, source_hash
+from opscope.model.generated_code import CompiledGraph, parse_graph, source_hash
 from opscope.model.location import SourceLocation
 from opscope.model.session import Session
 from opscope.provenance.inductor import complete_sources, read_compile_log, source_locations

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from opscope.analysis.efficiency import Efficiency
 from opscope.analysis.summary import DeviceTime, StepTotal, Summary
 from opscope.analysis.totals import CategoryTotal, KernelTotal, LaunchGeometry, OperatorTotal
 from opscope.model.environment import Environment, GpuInfo
 from opscope.model.finding import Finding, Severity
 from opscope.model.measurement import Latency
+from opscope.model.session import Session
 
 GEMM = (
     "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x64x8_stage3_warpsize2x2x1_ffma_aligna4_alignc4_execute"
 )
 ELEMENTWISE = "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl(at::TensorIteratorBase&, at::native::GeluType)::{lambda()#1}, std::array<char*, 2ul> >(int, |a|, `b`)"  # noqa: E501
+
+
+# Sections that no trace stands behind.
+UNKNOWN: dict[str, Any] = {
+    "accuracy": None, "torch_version": None, "torch_version_grade": None, "torch_version_reason": None,
+    "accounts": {}, "efficiency": Efficiency(), "limits_reason": None, "improvements": {},
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -31,6 +42,7 @@ def summary() -> Summary:
     )  # fmt: skip
     copy = KernelTotal("Memcpy HtoD (Pageable -> Device)", "memcpy", 1, 999_999, 999_999, 999_999, 0.1, 4_096)
     return Summary(
+        Session(),
         traces=("runs/bert.json",),
         ranks=(None,),
         has_device=True,
@@ -42,6 +54,7 @@ def summary() -> Summary:
         operator_calls=12,
         operator_names=3,
         window_ns=30_000_000,
+        **UNKNOWN,
         devices=(
             DeviceTime(
                 0, None, 0, "NVIDIA H200", "9.0", 132, 150_109_880_320, 12_000_000, 9_500_000, 2_500_000, 10
@@ -75,9 +88,10 @@ def summary() -> Summary:
 @pytest.fixture
 def cpu_summary() -> Summary:
     return Summary(
+        Session(),
         traces=("cpu.json", "cpu2.json"), ranks=(0, 1), has_device=False, device_time_ns=0, attributed_ns=0,
         cpu_time_ns=1_000_000, kernel_launches=0, activity_count=0, operator_calls=3, operator_names=2,
-        window_ns=None, devices=(), steps=(), unattributed_ns={},
+        window_ns=None, devices=(), steps=(), unattributed_ns={}, **UNKNOWN,
         operators=(
             OperatorTotal("aten::mm", None, "matrix", 2, 0, 0, 900_000, 900_000, 0, 0.0, 0.0),
             OperatorTotal("aten::add", None, "elementwise", 1, 0, 0, 100_000, 100_000, 0, 0.0, 0.0),

@@ -130,7 +130,7 @@ def full(summary: Summary) -> Summary:
 
 
 def efficiency(**fields: Any) -> Callable[[Summary], Summary]:
-    return lambda summary: replace(full(summary), efficiency=replace(EFFICIENCY, **fields))
+    return lambda summary: full(summary).having(efficiency=replace(EFFICIENCY, **fields))
 
 
 def call(**fields: Any) -> Callable[[Summary], Summary]:
@@ -138,21 +138,21 @@ def call(**fields: Any) -> Callable[[Summary], Summary]:
 
 
 def timeline(summary: Summary, timeline: Timeline, **fields: Any) -> Summary:
-    return replace(full(summary), timeline=timeline, **fields)
+    return full(summary).having(timeline=timeline, **fields)
 
 
 def findings(*messages: str, **fields: Any) -> Callable[[Summary], Summary]:
     found = tuple(
         Finding("trace.fact", Severity.INFO, text, trace_id=one) for one, text in enumerate(messages)
     )
-    return lambda summary: replace(summary, findings=found, **fields)
+    return lambda summary: summary.having(findings=found, **fields)
 
 
 def of_one_trace(summary: Summary) -> Summary:
     gaps = tuple(
         Finding("trace.gap", Severity.INFO, f"Device {one} has a gap.", trace_id=0) for one in (0, 1)
     )
-    return replace(summary, findings=gaps)
+    return summary.having(findings=gaps)
 
 
 TWO_TRACES: dict[str, Any] = {"traces": ("a.json", "b.json"), "ranks": (0, 1)}
@@ -165,10 +165,10 @@ NOTHING = Summary(
 # What is different: of the plain Summary or of the one that knows everything.
 OF_THE_PLAIN: dict[str, Callable[[Summary], Summary]] = {
     "everything is known": full,
-    "figures do not add up": lambda summary: replace(summary, unattributed_ns={"before_window": 1}),
-    "all is attributed": lambda summary: replace(summary, unattributed_ns={}),
-    "no findings": lambda summary: replace(summary, findings=()),
-    "no advice was found": lambda summary: replace(summary, advice=()),
+    "figures do not add up": lambda summary: summary.having(unattributed_ns={"before_window": 1}),
+    "all is attributed": lambda summary: summary.having(unattributed_ns={}),
+    "no findings": lambda summary: summary.having(findings=()),
+    "no advice was found": lambda summary: summary.having(advice=()),
     "several traces share a finding": findings(*["Absent: rank."] * 8),
     "findings of two traces differ in figures": findings(
         "0.9 % of time (2 activities) in sm90_gemm.",
@@ -178,8 +178,7 @@ OF_THE_PLAIN: dict[str, Callable[[Summary], Summary]] = {
     "findings of one trace": of_one_trace,
     "a finding of one rank": findings("9 bytes lost.", **TWO_TRACES),
     "a finding of one trace": findings("9 bytes lost.", traces=("a.json", "b.json"), ranks=(None, None)),
-    "shapes that are no JSON": lambda summary: replace(
-        summary,
+    "shapes that are no JSON": lambda summary: summary.having(
         operators=(replace(summary.operators[0], input_shapes=(("[[1,", 1),)), *summary.operators[1:]),
     ),
 }
@@ -193,7 +192,7 @@ OF_THE_FULL: dict[str, Callable[[Summary], Summary]] = {
     "no shapes": call(shapes=None),
     "a call of no recorded operator": call(attribution="before_window"),
     "no steps": lambda summary: timeline(summary, replace(TIMELINE, steps=()), steps=()),
-    "several gains": lambda summary: replace(full(summary), advice=(ADVICE[0], *ADVICE)),
+    "several gains": lambda summary: full(summary).having(advice=(ADVICE[0], *ADVICE)),
     "two devices": lambda summary: timeline(summary, TWO_DEVICES, **TWO_TRACES),
     "lines and steps are not known": lambda summary: timeline(
         summary,
@@ -243,7 +242,7 @@ def test_reports_of_a_plain_summary(summary: Summary, expect: Callable[[str, str
 
 def test_reports_without_a_device(cpu_summary: Summary, expect: Callable[[str, str], None]) -> None:
     said = Finding("trace.no_device_activity", Severity.WARNING, "No device activity was recorded.")
-    told = reports(replace(cpu_summary, findings=(said,)))
+    told = reports(cpu_summary.having(findings=(said,)))
     expect(
         "cpu.txt",
         f"{reports(cpu_summary)}\n# That is said already\n{difference(reports(cpu_summary), told)}\n",

@@ -107,7 +107,7 @@ def told(summary: Summary) -> Summary:
     kernel = replace(
         summary.kernels[0], name=LAUNCH.kernel, facts=KernelFacts(LAUNCH.kernel, "x", function="f")
     )
-    return replace(summary, kernels=(kernel,), accounts={("aten::a", LAUNCH.kernel): (LAUNCH,)})
+    return summary.having(kernels=(kernel,), accounts={("aten::a", LAUNCH.kernel): (LAUNCH,)})
 
 
 def test_sentences_stand_by_heading_and_a_shared_grade_is_said_once(told: Summary) -> None:

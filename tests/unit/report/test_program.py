@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from opscope.analysis.program.values import LineKind, LineTotal, ModuleTotal, ProgramTotals
@@ -35,7 +33,7 @@ LINES = (
 @pytest.fixture
 def program(summary: Summary) -> Summary:
     totals = ProgramTotals(MODULES, LINES, 8_000_000, 8_600_000, has_modules=True, has_stacks=True)
-    return replace(summary, program=totals)
+    return summary.having(program=totals)
 
 
 def rows(block: object) -> list[list[str]]:
@@ -91,7 +89,7 @@ def test_without_either_there_is_no_section_but_a_hint(summary: Summary, cpu_sum
 
 def test_the_hint_names_what_is_missing(summary: Summary, program: Summary) -> None:
     assert recording_hint(program) is None
-    hint = recording_hint(replace(summary, program=ProgramTotals(lines=LINES, has_stacks=True)))
+    hint = recording_hint(summary.having(program=ProgramTotals(lines=LINES, has_stacks=True)))
     assert hint is not None
     assert plain(hint.text).startswith("Device time by nn.Module is not known")
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from opscope.analysis.accuracy import Accuracy
 from opscope.analysis.provenance import NativeFunctionUse
@@ -142,7 +141,7 @@ class TestAccuracy:
     MEASURED = Accuracy(0.9, 0.8, 1.0, 0.7, 0.6, 0.5, 0.4, None, {"kernel_unit": {"exact": 1.0}, "line": {}})
 
     def test_figures_and_their_grades(self, summary: Summary) -> None:
-        measured = replace(summary, accuracy=self.MEASURED, torch_version="2.6.0")
+        measured = summary.having(accuracy=self.MEASURED, torch_version="2.6.0")
         text = render_markdown(analysis_report(measured)).split("## 8. How exact this is")[1]
         for line in (
             "- PyTorch release: 2.6.0",

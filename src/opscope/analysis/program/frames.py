@@ -16,14 +16,25 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from opscope.analysis.program.recorded import Bools, call_forest, columns
-from opscope.analysis.queries import sql
+from opscope.analysis.program.recorded import NONE, Activities, Bools, call_forest, columns, inherit, sum_by
+from opscope.analysis.program.values import LineKind, LineTotal
 from opscope.attribution.nesting import Forest, Int64
-from opscope.model.program_files import FrameName, is_program_file, parse_frame
+from opscope.model.location import FrameName, is_program_file, parse_frame
+from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.model.sidecar import RecordedStructure
 
-__all__ = ["Frames", "ProgramStructure", "program_functions", "read_frames", "read_structure"]
+__all__ = [
+    "Frames",
+    "Line",
+    "ProgramStructure",
+    "innermost_line",
+    "line_totals",
+    "lines_of_frames",
+    "program_functions",
+    "read_frames",
+    "read_structure",
+]
 
 
 class _Sidecar(msgspec.Struct):
@@ -69,8 +80,7 @@ class ProgramStructure:
         }
 
 
-@dataclass(frozen=True)
-class Frames:
+class Frames(msgspec.Struct, frozen=True):
     """Frames as columns, in no order; what does not apply is -1.
 
     Attributes:
@@ -123,7 +133,7 @@ def program_functions(session: Session, structure: ProgramStructure) -> dict[str
     """Functions of the program by their recorded names."""
     parsed = {
         name: (frame, is_outermost)
-        for name, is_outermost in session.query(sql("program/functions"))
+        for name, is_outermost in session.query(sql(__package__, "program:functions"))
         if (frame := parse_frame(name)) is not None
     }
     # A script may be named like a module of the standard library: it runs as the outermost frame.
@@ -145,8 +155,8 @@ def read_frames(session: Session, structure: ProgramStructure) -> Frames:
         "function_index": np.arange(len(functions), dtype=np.int64),
     }
     with _registered(session, program_functions=names, program_calls=structure.calls()):
-        rows = columns(session, sql("program/frames"), order_by="frame_id")
-    first_calls = dict(session.query(sql("program/first_calls")))
+        rows = columns(session, sql(__package__, "program:frames"), order_by="frame_id")
+    first_calls = dict(session.query(sql(__package__, "program:first_calls")))
     first_call_ns = np.full(int(rows["trace_id"].max(initial=0)) + 1, np.iinfo(np.int64).min)
     for trace, start_ns in first_calls.items():
         first_call_ns[trace : trace + 1] = start_ns
@@ -178,3 +188,92 @@ def _registered(session: Session, **relations: dict[str, npt.NDArray[Any]]) -> I
 
 def _joined(parts: Iterator[Int64]) -> Int64:
     return np.concatenate([np.empty(0, np.int64), *parts])
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A line as LineTotal describes it."""
+
+    file: str
+    line: int
+    function: str
+    kind: LineKind
+    calls: int | None
+
+
+def lines_of_frames(
+    forest: Forest, function_index: Int64, call_line: Int64, is_running: Bools, functions: list[FrameName]
+) -> tuple[list[Line], Int64]:
+    """The line of each frame, as an index into the distinct ones.
+
+    Args:
+        forest: Frames of program functions, and other calls that were made from known lines.
+        function_index: Function of each frame, in preorder; -1 for the other calls.
+        call_line: Line each was called from; -1 if unknown.
+        is_running: Whether each was already running when recording began.
+        functions: The functions.
+
+    Returns:
+        The lines, and the line of each frame; -1 for a call whose caller is not among the frames.
+    """
+    is_function = function_index >= 0
+    function = inherit(function_index, forest.parent, forest.depth)
+    executed = np.where(is_function, NONE, call_line)
+    keys = np.stack((function, executed, np.where(is_function, is_running, 0)))
+    distinct, inverse = np.unique(keys, axis=1, return_inverse=True)
+    calls = np.bincount(function_index[is_function], minlength=len(functions)).tolist()
+    lines: list[Line] = []
+    index = []
+    for where, line, running in distinct.T.tolist():
+        if where < 0:
+            index.append(-1)
+            continue
+        index.append(len(lines))
+        name = functions[where]
+        if line >= 0:
+            lines.append(Line(name.file, line, name.function, LineKind.EXECUTED, calls[where]))
+        else:
+            kind = LineKind.RUNNING if running else LineKind.FUNCTION
+            lines.append(Line(name.file, name.line, name.function, kind, calls[where]))
+    return lines, np.array(index, dtype=np.int64)[inverse.reshape(-1)]
+
+
+def innermost_line(call_stack: str) -> Line | None:
+    """The innermost frame of the program in a stack as text, `inner;…;outer`, each at its current line."""
+    for text in call_stack.split(";"):
+        name = parse_frame(text)
+        if name is not None and is_program_file(name.file):
+            return Line(name.file, name.line, name.function, LineKind.EXECUTED, None)
+    return None
+
+
+def line_totals(
+    lines: list[Line], charged: Int64, activities: Activities, backward: Bools
+) -> tuple[LineTotal, ...]:
+    """Totals of the lines under which something was launched, most device time first.
+
+    Args:
+        lines: The lines.
+        charged: Line of each activity; -1 for none.
+        activities: The activities.
+        backward: Whether each was launched by the engine.
+    """
+    count = len(lines)
+    self_ns = sum_by(charged, count, activities.duration_ns)
+    forward_ns = sum_by(np.where(backward, NONE, charged), count, activities.duration_ns)
+    kernels = sum_by(charged, count, activities.is_kernel.astype(np.int64))
+    used = np.flatnonzero(np.bincount(charged[charged >= 0], minlength=count))
+    totals = [
+        LineTotal(
+            lines[index].file,
+            lines[index].line,
+            lines[index].function,
+            lines[index].calls,
+            int(self_ns[index]),
+            int(forward_ns[index]),
+            int(self_ns[index] - forward_ns[index]),
+            int(kernels[index]),
+            lines[index].kind,
+        )
+        for index in used.tolist()
+    ]
+    return tuple(sorted(totals, key=lambda line: (-line.self_device_ns, line.file, line.line, line.function)))

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
-from opscope.analysis.program.charging import sum_by
-from opscope.analysis.program.recorded import NONE, Activities, Bools
+from opscope.analysis.program.recorded import NONE, Activities, Bools, sum_by
 from opscope.analysis.program.values import ModuleTotal
 from opscope.attribution.linking import gather
 from opscope.attribution.nesting import Forest, Int64
@@ -25,8 +24,7 @@ __all__ = ["ModulePlace", "module_places", "module_totals", "read_modules"]
 AttributeName = Callable[[int, str, str], str | None]
 
 
-@dataclass(frozen=True)
-class ModulePlace:
+class ModulePlace(msgspec.Struct, frozen=True):
     """One place.
 
     Attributes:

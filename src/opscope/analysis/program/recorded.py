@@ -6,34 +6,41 @@ reference to one is such a position, -1 for none. Threads and ids are unique ove
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from opscope.analysis.queries import sql
-from opscope.attribution.nesting import Forest, Int64, nest
+from opscope.attribution.linking import gather
+from opscope.attribution.nesting import Forest, Int64, enclosing, nest
+from opscope.model.queries import sql
 from opscope.model.session import Session
 
 __all__ = [
     "NONE",
     "Activities",
+    "BackwardCalls",
     "Bools",
+    "Charge",
     "Operators",
     "call_forest",
+    "charge",
     "columns",
     "inherit",
+    "is_backward",
     "read_activities",
     "read_operators",
+    "sum_by",
+    "within",
 ]
+
 
 NONE = np.int64(-1)
 Bools = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
-class Operators:
+class Operators(msgspec.Struct, frozen=True):
     """All operators of a Session in preorder.
 
     Attributes:
@@ -62,8 +69,7 @@ class Operators:
         return len(self.thread)
 
 
-@dataclass(frozen=True)
-class Activities:
+class Activities(msgspec.Struct, frozen=True):
     """All device activities of a Session in the order of their ids.
 
     Attributes:
@@ -94,8 +100,8 @@ def columns(session: Session, query: str, *, order_by: str) -> dict[str, npt.NDA
 
 def read_operators(session: Session) -> Operators:
     """The operators, with where each stands in forward and backward."""
-    rows = columns(session, sql("program/operators"), order_by="operator_id")
-    links = columns(session, sql("program/links"), order_by="backward_id")
+    rows = columns(session, sql(__package__, "program:operators"), order_by="operator_id")
+    links = columns(session, sql(__package__, "program:links"), order_by="backward_id")
     first_id = int(rows["operator_id"][0]) if len(rows["operator_id"]) else 0
     parent = np.where(rows["parent_id"] >= 0, rows["parent_id"] - first_id, NONE)
     forward = np.full(len(parent), NONE)
@@ -116,7 +122,7 @@ def read_operators(session: Session) -> Operators:
 
 def read_activities(session: Session, first_operator_id: int) -> Activities:
     """The activities, with the point each was launched at."""
-    rows = columns(session, sql("program/activities"), order_by="activity_id")
+    rows = columns(session, sql(__package__, "program:activities"), order_by="activity_id")
     operator = np.where(rows["operator_id"] >= 0, rows["operator_id"] - first_operator_id, NONE)
     return Activities(
         rows["trace_id"],
@@ -153,3 +159,127 @@ def inherit(own: Int64, parent: Int64, depth: Int64) -> Int64:
         lacking = here[found[here] < 0]
         found[lacking] = found[parent[lacking]]
     return found
+
+
+# Backward of backward of …: each step goes to the forward operator or outwards, so a sound trace needs few.
+_MOST_STEPS = 64
+
+
+class Charge(msgspec.Struct, frozen=True):
+    """Where activities are charged.
+
+    Attributes:
+        place: Place of each activity; -1 for none.
+        at_operator: Place that each operator is charged to; -1 for none.
+    """
+
+    place: Int64
+    at_operator: Int64
+
+
+class BackwardCalls(msgspec.Struct, frozen=True):
+    """Calls that run a backward pass, `[start_ns, end_ns)` by start, each with the place it was made from."""
+
+    trace: Int64
+    start_ns: Int64
+    end_ns: Int64
+    place: Int64
+
+
+def is_backward(operators: Operators, activities: Activities) -> Bools:
+    """Whether each activity was launched by autograd's engine."""
+    backward: Bools = gather(operators.engine, activities.operator) >= 0
+    return backward
+
+
+def within(forest: Forest, operators: Operators) -> Int64:
+    """Innermost interval open at each operator's start, as a position in the forest; -1 for none.
+
+    For what the engine ran only intervals count that were opened inside of it.
+    """
+    place = enclosing(forest, operators.thread, operators.start_ns)
+    return _inside(forest, place, operators, operators.engine)
+
+
+def charge(
+    operators: Operators,
+    activities: Activities,
+    at_operator: Int64,
+    forest: Forest | None,
+    backward_calls: BackwardCalls | None = None,
+) -> Charge:
+    """The place of each activity.
+
+    Args:
+        operators: All operators.
+        activities: All activities.
+        at_operator: The place each operator was called from; -1 where none is known of itself.
+        forest: The intervals that places are positions of, to look up launch calls in; None if they are not.
+        backward_calls: For what the engine ran without a forward operator.
+    """
+    settled, last = _settle(operators, at_operator)
+    place = gather(settled, activities.operator)
+    if forest is not None:
+        # A composite operator may call Python again, so the launch itself may lie deeper than its start.
+        called = enclosing(forest, activities.call_thread, activities.call_start_ns)
+        called = _inside(forest, called, operators, activities.operator)
+        place = np.where(called >= 0, called, place)
+    if backward_calls is not None:
+        engine = gather(operators.engine, gather(last, activities.operator))
+        stray = np.flatnonzero((place < 0) & (engine >= 0) & (gather(operators.forward, engine) < 0))
+        place[stray] = _caller(
+            backward_calls, activities.trace[stray], operators.start_ns[activities.operator[stray]]
+        )
+    return Charge(place, settled)
+
+
+def _inside(forest: Forest, place: Int64, operators: Operators, around: Int64) -> Int64:
+    """The places that were opened inside an operator each, -1 for the others; all stay where it is -1."""
+    asked = np.flatnonzero((place >= 0) & (around >= 0))
+    call, operator = place[asked], around[asked]
+    is_inside = (forest.thread[call] == operators.thread[operator]) & (
+        forest.start_ns[call] >= operators.start_ns[operator]
+    )
+    kept: Int64 = place.copy()
+    kept[asked[~is_inside]] = NONE
+    return kept
+
+
+def _settle(operators: Operators, at_operator: Int64) -> tuple[Int64, Int64]:
+    """Place of each operator by way of forward operators and callers, and the operator asked last."""
+    engine = operators.engine
+    onward = gather(operators.forward, engine)
+    onward = np.where((engine >= 0) & (onward < 0), gather(operators.parent, engine), onward)
+    place = at_operator.copy()
+    last = np.arange(len(operators))
+    open_ = np.flatnonzero((place < 0) & (onward >= 0))
+    for _ in range(_MOST_STEPS):
+        if not len(open_):
+            break
+        last[open_] = onward[last[open_]]
+        place[open_] = at_operator[last[open_]]
+        open_ = open_[(place[open_] < 0) & (onward[last[open_]] >= 0)]
+    return place, last
+
+
+def _caller(calls: BackwardCalls, trace: Int64, time_ns: Int64) -> Int64:
+    """Place of the one backward call of the trace that was open; -1 where none or several were."""
+    found = np.full(len(trace), NONE)
+    for one in np.unique(trace).tolist():
+        own = np.flatnonzero(calls.trace == one)
+        here = np.flatnonzero(trace == one)
+        started = np.searchsorted(calls.start_ns[own], time_ns[here], side="right")
+        ended = np.searchsorted(np.sort(calls.end_ns[own]), time_ns[here], side="right")
+        alone = started - ended == 1
+        latest = own[started[alone] - 1]
+        is_open = calls.end_ns[latest] > time_ns[here[alone]]
+        found[here[alone][is_open]] = calls.place[latest[is_open]]
+    return found
+
+
+def sum_by(group: Int64, count: int, values: Int64) -> Int64:
+    """Sum of the values of each group, exact; what is in group -1 is left out."""
+    kept = group >= 0
+    # Sums of integers below 2**53 are exact in the float64 that bincount adds in.
+    sums: Int64 = np.bincount(group[kept], weights=values[kept], minlength=count).astype(np.int64)
+    return sums

@@ -8,12 +8,15 @@ what has no operator or no stack stands under a root that says so, in square bra
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
-from opscope.analysis.program.call_paths import CallPaths, PathTree
+from opscope.analysis.program.frames import read_structure
+from opscope.analysis.program.modules import module_places, read_modules
 from opscope.analysis.program.recorded import (
     NONE,
     Activities,
@@ -25,15 +28,237 @@ from opscope.analysis.program.recorded import (
     read_activities,
     read_operators,
 )
-from opscope.analysis.program.stack_intervals import frame_intervals, operator_intervals
-from opscope.analysis.queries import sql
 from opscope.attribution.linking import gather
 from opscope.attribution.nesting import Forest, Int64, children_time, enclosing
 from opscope.errors import InputError
+from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.text_enum import TextEnum
 
-__all__ = ["BackwardPlace", "StackBasis", "StackProfile", "StackWeight", "stack_profiles"]
+__all__ = [
+    "BackwardPlace",
+    "CallPaths",
+    "Intervals",
+    "PathTree",
+    "StackBasis",
+    "StackProfile",
+    "StackWeight",
+    "frame_intervals",
+    "operator_intervals",
+    "stack_profiles",
+]
+
+
+class PathTree:
+    """Distinct paths. A node is a path: a name under the node of the path before it; -1 is the empty path.
+
+    Attributes:
+        names: Distinct names; a node refers to one by its position.
+        parents: Node before each node.
+        labels: Name of each node.
+    """
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.parents: list[int] = []
+        self.labels: list[int] = []
+        self._name_ids: dict[str, int] = {}
+        self._nodes: dict[tuple[int, int], int] = {}
+
+    def name_id(self, name: str) -> int:
+        """Position of a name, added if new."""
+        if name not in self._name_ids:
+            self._name_ids[name] = len(self.names)
+            self.names.append(name)
+        return self._name_ids[name]
+
+    def name_ids(self, names: Iterable[str]) -> Int64:
+        """Positions of names."""
+        return np.array([self.name_id(name) for name in names], dtype=np.int64)
+
+    def named(self, key: Int64, names: Mapping[int, str]) -> Int64:
+        """Position of the name of each key."""
+        keys, inverse = np.unique(key, return_inverse=True)
+        return self.name_ids(names[one] for one in keys.tolist())[inverse]
+
+    def node(self, parent: int, name_id: int) -> int:
+        """The node of a name under another node, added if new."""
+        key = (parent, name_id)
+        if key not in self._nodes:
+            self._nodes[key] = len(self.parents)
+            self.parents.append(parent)
+            self.labels.append(name_id)
+        return self._nodes[key]
+
+    def under(self, parent: Int64, name_id: Int64) -> Int64:
+        """The nodes of names under nodes."""
+        distinct, inverse = np.unique(np.stack((parent, name_id)), axis=1, return_inverse=True)
+        nodes = np.array([self.node(*pair) for pair in distinct.T.tolist()], dtype=np.int64)
+        return nodes[inverse.reshape(-1)]
+
+    def path(self, node: int) -> tuple[int, ...]:
+        """Positions of the names on a path, the outermost first."""
+        labels = []
+        while node >= 0:
+            labels.append(self.labels[node])
+            node = self.parents[node]
+        return tuple(reversed(labels))
+
+
+class CallPaths(msgspec.Struct, frozen=True):
+    """Gives the intervals of a forest their paths.
+
+    Attributes:
+        tree: Takes the paths.
+        forest: The intervals.
+        name_id: Name of each, in preorder.
+        root: Node that each interval without a parent hangs under; -1 for none.
+    """
+
+    tree: PathTree
+    forest: Forest
+    name_id: Int64
+    root: Int64
+
+    def where_they_ran(self) -> Int64:
+        """The node of each interval."""
+        node = np.full(len(self.forest), NONE)
+        self._descend(node, np.ones(len(node), dtype=np.bool_))
+        return node
+
+    def hung(self, target: Int64, marker: str) -> Int64:
+        """The node of each interval, some of them with their subtrees hung under other intervals.
+
+        Args:
+            target: Interval that each is hung under; -1 where it stays.
+            marker: Name of the node between the two.
+        """
+        node = np.full(len(self.forest), NONE)
+        own = np.where(target >= 0, np.arange(len(node)), NONE)
+        unit = inherit(own, self.forest.parent, self.forest.depth)
+        self._descend(node, unit < 0)
+        waiting = np.flatnonzero(target >= 0)
+        marker_id = self.tree.name_id(marker)
+        while len(waiting):
+            ready = waiting[node[target[waiting]] >= 0]
+            if not len(ready):
+                break
+            above = self.tree.under(node[target[ready]], np.full(len(ready), marker_id))
+            node[ready] = self.tree.under(above, self.name_id[ready])
+            self._descend(node, np.isin(unit, ready) & (own < 0))
+            waiting = waiting[node[waiting] < 0]
+        # What waits for itself, as no sound trace has it, stays where it ran.
+        self._descend(node, node < 0)
+        return node
+
+    def _descend(self, node: Int64, chosen: Bools) -> None:
+        """Fill in the nodes of the chosen intervals, whose parents are chosen or have theirs."""
+        at = np.flatnonzero(chosen)
+        if not len(at):
+            return
+        at = at[np.argsort(self.forest.depth[at], kind="stable")]
+        bounds = np.flatnonzero(np.diff(self.forest.depth[at], prepend=-1, append=-1))
+        for low, high in pairwise(bounds.tolist()):
+            here = at[low:high]
+            parent = self.forest.parent[here]
+            above = np.where(parent >= 0, gather(node, parent), self.root[here])
+            node[here] = self.tree.under(above, self.name_id[here])
+
+
+# Of a bound method; it would split the stacks of one function by the object it was called on.
+_OBJECT_ADDRESS = re.compile(r" object at 0x[0-9a-fA-F]+>")
+_AFTER_FRAMES = 1 << 61
+
+
+class Intervals(msgspec.Struct, frozen=True):
+    """Frames and operators as columns; `operator` is a position, -1 for a frame."""
+
+    trace: Int64
+    thread: Int64
+    start_ns: Int64
+    end_ns: Int64
+    sequence: Int64
+    name_id: Int64
+    operator: Int64
+
+    def chosen(self, at: Int64) -> Intervals:
+        """Those at some positions."""
+        return Intervals(*(getattr(self, name)[at] for name in self.__struct_fields__))
+
+    def joined(self, other: Intervals) -> Intervals:
+        """These and others."""
+        return Intervals(
+            *(np.concatenate((getattr(self, name), getattr(other, name))) for name in self.__struct_fields__)
+        )
+
+    def within(self, windows: dict[int, tuple[int, int]]) -> Intervals:
+        """What of them lies in a window of their trace; without a window, nothing does."""
+        low, high = np.ones(len(self.trace), np.int64), np.zeros(len(self.trace), np.int64)
+        for trace, (start_ns, end_ns) in windows.items():
+            low[self.trace == trace], high[self.trace == trace] = start_ns, end_ns
+        cut = replace(self, start_ns=np.maximum(self.start_ns, low), end_ns=np.minimum(self.end_ns, high))
+        return cut.chosen(np.flatnonzero(cut.end_ns > cut.start_ns))
+
+
+def operator_intervals(session: Session, operators: Operators, tree: PathTree) -> Intervals:
+    """All operators, named as recorded."""
+    query = "SELECT operator_id, hash(coalesce(name, '')) AS name_hash FROM operators"
+    name_hash = columns(session, query, order_by="operator_id")["name_hash"]
+    names = dict(session.query("SELECT DISTINCT hash(coalesce(name, '')), coalesce(name, '') FROM operators"))
+    at = np.arange(len(operators))
+    return Intervals(
+        operators.trace,
+        operators.thread,
+        operators.start_ns,
+        operators.end_ns,
+        at + _AFTER_FRAMES,
+        tree.named(name_hash, names),
+        at,
+    )
+
+
+def frame_intervals(session: Session, tree: PathTree, *, only_modules: bool) -> Intervals:
+    """Python frames, or calls of modules alone; modules by their attribute names where these are known."""
+    condition = "module_id IS NOT NULL" if only_modules else "true"
+    rows = columns(
+        session, sql(__package__, "program:stack_frames").format(condition=condition), order_by="frame_id"
+    )
+    names = {
+        key: _OBJECT_ADDRESS.sub(">", name)
+        for key, name in session.query(
+            "SELECT DISTINCT hash(coalesce(name, '')), coalesce(name, '') FROM frames"
+        )
+    }
+    frames = Intervals(
+        rows["trace_id"],
+        rows["thread"],
+        rows["start_ns"],
+        rows["start_ns"] + rows["duration_ns"],
+        rows["sequence"],
+        tree.named(rows["name_hash"], names),
+        np.full(len(rows["frame_id"]), NONE),
+    )
+    return _with_attribute_names(session, tree, frames, rows["module_id"])
+
+
+def _with_attribute_names(session: Session, tree: PathTree, frames: Intervals, module_id: Int64) -> Intervals:
+    structure = read_structure(session)
+    at = np.flatnonzero(module_id >= 0)
+    if not structure.by_trace or not len(at):
+        return frames
+    calls = frames.chosen(at)
+    forest = call_forest(calls.thread, calls.start_ns, calls.end_ns, calls.sequence)
+    at = at[forest.order]
+    places, place_of_call = module_places(
+        forest, module_id[at], read_modules(session), structure.attribute_name
+    )
+    names = [
+        place.name if place.segment == place.name else f"{place.segment} ({place.name})" for place in places
+    ]
+    name_id = frames.name_id.copy()
+    name_id[at] = tree.name_ids(f"nn.Module: {name}" for name in names)[place_of_call]
+    return replace(frames, name_id=name_id)
+
 
 _BACKWARD = "[backward]"
 
@@ -61,8 +286,7 @@ class BackwardPlace(TextEnum):
     FORWARD = "forward"
 
 
-@dataclass(frozen=True)
-class StackProfile:
+class StackProfile(msgspec.Struct, frozen=True):
     """The stacks of one trace.
 
     Attributes:
@@ -206,7 +430,7 @@ class _Stacks:
     def launched(self, node: Int64, weight: StackWeight, step: int | None) -> tuple[Int64, Int64, Int64]:
         """Trace, path and weight of each activity, those of one step alone if it is given."""
         activities = read_activities(self._session, self._operators.first_id)
-        rows = columns(self._session, sql("program/stack_activities"), order_by="activity_id")
+        rows = columns(self._session, sql(__package__, "program:stack_activities"), order_by="activity_id")
         counted = activities.is_kernel if weight is StackWeight.LAUNCHES else np.ones(len(rows["step"]), bool)
         if step is not None:
             counted &= rows["step"] == step
@@ -235,7 +459,7 @@ class _Stacks:
 
     def _hang_under_texts(self, root: Int64, bare: Bools) -> None:
         """In the oldest format an operator carries its stack as text, the innermost frame first."""
-        rows = columns(self._session, sql("program/operator_stacks"), order_by="operator_id")
+        rows = columns(self._session, sql(__package__, "program:operator_stacks"), order_by="operator_id")
         if not len(rows["operator_id"]):
             return
         texts = self._session.query("SELECT DISTINCT hash(call_stack), call_stack FROM operators")

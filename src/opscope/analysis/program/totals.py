@@ -8,24 +8,35 @@ from __future__ import annotations
 
 import numpy as np
 
-from opscope.analysis.program.charging import BackwardCalls, charge, is_backward, within
-from opscope.analysis.program.frames import Frames, ProgramStructure, read_frames, read_structure
-from opscope.analysis.program.lines import Line, innermost_line, line_totals, lines_of_frames
+from opscope.analysis.program.frames import (
+    Frames,
+    Line,
+    ProgramStructure,
+    innermost_line,
+    line_totals,
+    lines_of_frames,
+    read_frames,
+    read_structure,
+)
 from opscope.analysis.program.modules import module_places, module_totals, read_modules
 from opscope.analysis.program.recorded import (
     NONE,
     Activities,
+    BackwardCalls,
     Bools,
     Operators,
+    charge,
     columns,
     inherit,
+    is_backward,
     read_activities,
     read_operators,
+    within,
 )
 from opscope.analysis.program.values import LineTotal, ModuleTotal, ProgramTotals
-from opscope.analysis.queries import sql
 from opscope.attribution.linking import gather
 from opscope.attribution.nesting import Forest, Int64, enclosing
+from opscope.model.queries import sql
 from opscope.model.session import Session
 
 __all__ = ["program_totals"]
@@ -113,7 +124,7 @@ def _lines_of_texts(session: Session, recorded: _Recorded) -> tuple[LineTotal, .
     found = {key: innermost_line(text) for key, text in texts.items() if text is not None}
     lines = sorted({line for line in found.values() if line is not None}, key=_line_order)
     index = {line: position for position, line in enumerate(lines)}
-    rows = columns(session, sql("program/operator_stacks"), order_by="operator_id")
+    rows = columns(session, sql(__package__, "program:operator_stacks"), order_by="operator_id")
     keys, inverse = np.unique(rows["stack_hash"], return_inverse=True)
     of_key = np.array([index.get(found[key], -1) for key in keys.tolist()], dtype=np.int64)  # type: ignore[arg-type]
     operators = recorded.operators

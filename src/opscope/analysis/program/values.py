@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from opscope.text_enum import TextEnum
 
@@ -24,8 +24,7 @@ class LineKind(TextEnum):
     """Where the function stood when recording began, which is not where the work was called from."""
 
 
-@dataclass(frozen=True)
-class ModuleTotal:
+class ModuleTotal(msgspec.Struct, frozen=True):
     """One nn.Module instance by its place in the program.
 
     A module that several others call has a place in each. A module called inside its own call keeps its
@@ -55,8 +54,7 @@ class ModuleTotal:
     kernel_launches: int
 
 
-@dataclass(frozen=True)
-class LineTotal:
+class LineTotal(msgspec.Struct, frozen=True):
     """One line of the user's program, with the device time launched under it as the innermost such line.
 
     A library (site-packages, torch, the standard library) is not the user's program. Backward time is charged
@@ -86,8 +84,7 @@ class LineTotal:
     kind: LineKind = LineKind.FUNCTION
 
 
-@dataclass(frozen=True)
-class ProgramTotals:
+class ProgramTotals(msgspec.Struct, frozen=True):
     """By module and by line; empty where neither modules nor stacks were recorded.
 
     `module_ns` and `line_ns` are the device time that could be charged to any module or line, the sum of

@@ -6,21 +6,71 @@ only those count in which no launching thread got anywhere; a flush on a thread 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
-from opscope.analysis.timeline.frame_names import FrameNames
-from opscope.analysis.timeline.queries import Columns, by_thread, columns, sql
-from opscope.analysis.timeline.records import Calls, Flags, TraceRecords
+from opscope.analysis.timeline.records import Calls, Columns, Flags, TraceRecords, by_thread, columns
 from opscope.analysis.timeline.spans import Spans, merge
-from opscope.attribution.nesting import Int64
+from opscope.attribution.nesting import Forest, Int64, enclosing, nest
+from opscope.model.location import is_program_file, parse_frame
+from opscope.model.queries import sql
 from opscope.model.session import Session
 
-__all__ = ["Host", "Stall", "ThreadEvents", "read_hosts"]
+__all__ = [
+    "FrameNames",
+    "Host",
+    "NamedRanges",
+    "Stall",
+    "ThreadEvents",
+    "called_operators",
+    "named_ranges",
+    "program_functions",
+    "read_frame_names",
+    "read_hosts",
+]
+
+
+_LOADING = re.compile(r"(?:^|/)torch/utils/data/dataloader\.py\(\d+\): __next__$")
+# Python functions that give the processor away until something happens elsewhere.
+_SLEEPING = re.compile(
+    r"<built-in (?:function (?:sleep|select)|method (?:acquire|poll|select|recv|accept) of .*)>$"
+)
+
+
+class FrameNames(msgspec.Struct, frozen=True):
+    """Names of frames by what they are; all empty where stacks were not recorded.
+
+    Attributes:
+        loading: A DataLoader's wait for its next batch.
+        asleep: Functions in which the thread sleeps.
+        program: The program's own functions, each with its title `file:line function`.
+    """
+
+    loading: tuple[str, ...] = ()
+    asleep: tuple[str, ...] = ()
+    program: Mapping[str, str] = msgspec.field(default_factory=dict)
+
+
+def read_frame_names(session: Session) -> FrameNames:
+    """The names of a Session's frames."""
+    names = [name for (name,) in session.query("SELECT DISTINCT name FROM frames WHERE name IS NOT NULL")]
+    program = {}
+    for name in names:
+        frame = parse_frame(name)
+        if frame is not None and is_program_file(frame.file):
+            program[name] = f"{frame.file}:{frame.line} {frame.function}"
+    return FrameNames(
+        loading=tuple(name for name in names if _LOADING.search(name)),
+        asleep=tuple(name for name in names if _SLEEPING.match(name)),
+        program=program,
+    )
+
 
 # What CUPTI does for the recorder's sake; the other kinds (lazy loading of functions, compilation, a full
 # command buffer) the program needs as well. Source: libkineto/src/cupti_strings.cpp, `overheadKindString`.
@@ -131,7 +181,7 @@ def read_hosts(session: Session, traces: Sequence[TraceRecords], names: FrameNam
     )
     chosen = {"threads": threads, "loading": list(names.loading), "asleep": list(names.asleep)}
     ranges = by_thread(columns(session, "host_ranges", chosen))
-    overheads = session.query(sql("overheads"), [list(_RECORDER)])
+    overheads = session.query(sql(__package__, "timeline:overheads"), [list(_RECORDER)])
     hosts = {}
     for trace in traces:
         events = {
@@ -176,3 +226,60 @@ def _stalls(overheads: list[Stall], threads: Iterable[ThreadEvents]) -> tuple[St
     for thread in threads:
         moved |= thread.has_edge_in(start_ns, end_ns)
     return tuple(one for one, is_moved in zip(overheads, moved.tolist(), strict=True) if not is_moved)
+
+
+class NamedRanges(msgspec.Struct, frozen=True):
+    """Nested host ranges on some threads."""
+
+    ranges: Forest
+    names: tuple[str, ...]
+
+    def at(self, thread_id: Sequence[int], time_ns: Sequence[int]) -> list[str | None]:
+        """Name of the innermost range open at each moment on its thread; None where none is."""
+        threads, times = np.array(thread_id, dtype=np.int64), np.array(time_ns, dtype=np.int64)
+        found = enclosing(self.ranges, threads, times).tolist()
+        return [self.names[index] if index >= 0 else None for index in found]
+
+
+def program_functions(session: Session, hosts: Iterable[Host], titles: Mapping[str, str]) -> NamedRanges:
+    """Calls of the program's own functions, titled; none where stacks were not recorded."""
+    rows = session.query(
+        "SELECT thread_id, start_ns, duration_ns, frame_id, name FROM frames "
+        "WHERE list_contains(?::VARCHAR[], name) AND list_contains(?::INTEGER[], thread_id)",
+        [list(titles), [thread for host in hosts for thread in host.threads]],
+    )
+    return _nested([(*row[:4], titles[row[4]]) for row in rows])
+
+
+def named_ranges(hosts: Iterable[Host]) -> NamedRanges:
+    """Ranges that the program, or a library, named; steps are the recorder's."""
+    return _nested(
+        [
+            (thread, start_ns, end_ns - start_ns, number, name)
+            for host in hosts
+            for thread, events in host.threads.items()
+            for number, start_ns, end_ns, name in zip(
+                *(events.annotations[column].tolist() for column in ("id", "start_ns", "end_ns", "name")),
+                strict=True,
+            )
+        ]
+    )
+
+
+def _nested(rows: list[tuple[int, int, int, int, str]]) -> NamedRanges:
+    """Ranges of rows of thread, start, duration, id and name."""
+    numbers = np.array([row[:4] for row in rows], dtype=np.int64).reshape(-1, 4)
+    forest = nest(*(np.ascontiguousarray(column) for column in numbers.T))
+    return NamedRanges(forest, tuple(rows[index][4] for index in forest.order.tolist()))
+
+
+def called_operators(session: Session, operator_ids: Iterable[int]) -> dict[int, str]:
+    """By operator id, the name of what the program called: see `called_operators.sql`."""
+    wanted = sorted(set(operator_ids))
+    if not wanted:
+        return {}
+    return {
+        leaf: name
+        for leaf, name in session.query(sql(__package__, "timeline:called_operators"), [wanted])
+        if name
+    }

@@ -6,21 +6,108 @@ from the decoded kernel names, as everywhere else.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from opscope.analysis.timeline.host_calls import CallRole, is_graph_launch, role_of
-from opscope.analysis.timeline.queries import Columns, columns, distinct
 from opscope.attribution.nesting import Int64
+from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.provenance.categories import kernel_category
 from opscope.provenance.kernel_names import decode
 
-__all__ = ["Calls", "DeviceRecords", "Flags", "TraceRecords", "Work", "read_records"]
+__all__ = [
+    "CallRole",
+    "Calls",
+    "Columns",
+    "DeviceRecords",
+    "Flags",
+    "TraceRecords",
+    "Work",
+    "by_thread",
+    "columns",
+    "distinct",
+    "is_graph_launch",
+    "read_records",
+    "role_of",
+]
+
+
+class CallRole(IntEnum):
+    """What a call does to the host thread that makes it."""
+
+    OTHER = 0
+    WAITS = 1
+    ALLOCATES = 2
+    FREES = 3
+    COPIES = 4
+    COPIES_ASYNC = 5
+
+
+# Names of HIP are CUDA's with another prefix; `_ptds`, `_ptsz` and `_v2` are endings of the same functions.
+_ROLES = (
+    (CallRole.WAITS, r"(?:cuda|hip|cu)(?:Stream|Device|Event|Thread|Ctx)Synchronize"),
+    (CallRole.COPIES_ASYNC, r"(?:cuda|hip|cu)Memcpy\w*(?:Async|Peer)"),
+    (CallRole.COPIES, r"(?:cuda|hip|cu)Memcpy"),
+    (CallRole.OTHER, r"(?:cuda|hip)(?:Malloc|Free)(?:From)?\w*Async|cuMem(?:Alloc|Free)\w*Async"),
+    (CallRole.FREES, r"(?:cuda|hip)(?:Free|HostFree)|cuMemFree"),
+    (
+        CallRole.ALLOCATES,
+        r"(?:cuda|hip)(?:Malloc|ExtMalloc|Host(?:Alloc|Malloc|Register|Unregister))"
+        r"|cuMem(?:Alloc|Host(?:Alloc|Register|Unregister)|Create|Map|Unmap|SetAccess|Address|Release)",
+    ),
+)
+_PATTERNS = tuple((role, re.compile(pattern)) for role, pattern in _ROLES)
+
+
+@lru_cache(maxsize=4096)
+def role_of(name: str) -> CallRole:
+    """The role of a call of this name, before it is known what it copied."""
+    return next((role for role, pattern in _PATTERNS if pattern.match(name)), CallRole.OTHER)
+
+
+def is_graph_launch(name: str) -> bool:
+    """Whether a call of this name replays a CUDA graph."""
+    return "GraphLaunch" in name
+
+
+Columns = dict[str, npt.NDArray[Any]]
+
+
+def columns(session: Session, name: str, parameters: Any = None) -> Columns:
+    """The columns that a query of `timeline.sql` selects, as arrays; none of them may hold NULL."""
+    found = session.connection.execute(sql(__package__, f"timeline:{name}"), parameters or []).fetchnumpy()
+    return {column: np.asarray(values) for column, values in found.items()}
+
+
+def by_thread(found: Columns) -> dict[int, Columns]:
+    """Rows by their `thread_id`, in the order in which they came."""
+    thread = found["thread_id"]
+    if np.any(thread[1:] < thread[:-1]):
+        order = np.argsort(thread, kind="stable")
+        found = {name: column[order] for name, column in found.items()}
+        thread = found["thread_id"]
+    bounds = [*np.flatnonzero(np.diff(thread, prepend=-1)).tolist(), len(thread)]
+    return {
+        int(thread[low]): {name: column[low:high] for name, column in found.items()}
+        for low, high in pairwise(bounds)
+    }
+
+
+def distinct(values: Int64) -> Int64:
+    """Every value once, ascending."""
+    values = np.sort(values)  # numpy's own unique hashes first, and takes ten times as long
+    is_new = np.ones(len(values), dtype=bool)
+    np.not_equal(values[1:], values[:-1], out=is_new[1:])
+    return values[is_new]
+
 
 Flags = npt.NDArray[np.bool_]
 _NEVER = np.iinfo(np.int64).max
@@ -34,8 +121,7 @@ class Work(IntEnum):
     COPY = 2
 
 
-@dataclass(frozen=True)
-class Calls:
+class Calls(msgspec.Struct, frozen=True):
     """Runtime calls of one trace, by id.
 
     Attributes:
@@ -60,8 +146,7 @@ class Calls:
         return len(self.call_id)
 
 
-@dataclass(frozen=True)
-class DeviceRecords:
+class DeviceRecords(msgspec.Struct, frozen=True):
     """Activities of one device of one trace, by start and then by launch.
 
     Attributes:
@@ -85,8 +170,7 @@ class DeviceRecords:
         return len(self.start_ns)
 
 
-@dataclass(frozen=True)
-class TraceRecords:
+class TraceRecords(msgspec.Struct, frozen=True):
     """One trace. `launch_threads` are the host threads that launched something, ascending."""
 
     trace_id: int
@@ -164,7 +248,7 @@ def _calls(
 
 
 def _part(calls: Calls, part: slice) -> Calls:
-    return Calls(*(getattr(calls, name)[part] for name in Calls.__dataclass_fields__))
+    return Calls(*(getattr(calls, name)[part] for name in Calls.__struct_fields__))
 
 
 def _devices(activities: Columns, trace_id: int, calls: Calls, first_call: int) -> Iterator[DeviceRecords]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
-from opscope.analysis.timeline.queries import sql
+import msgspec
+
 from opscope.analysis.timeline.values import RankSkew, SkewEvidence
+from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.provenance.categories import kernel_category
 from opscope.provenance.kernel_names import decode
@@ -25,8 +26,7 @@ _CLEARLY_LAST = 0.1
 _POINT_TO_POINT = frozenset(("send", "recv", "SendRecv"))
 
 
-@dataclass(frozen=True)
-class _Kernel:
+class _Kernel(msgspec.Struct, frozen=True):
     """A collective's kernel on one rank. `members` and `collective` are None where they were not recorded."""
 
     trace_id: int
@@ -68,7 +68,10 @@ def _kernels(session: Session) -> list[_Kernel]:
     communication = [name_id for name_id, name in names if kernel_category(decode(name)) == "communication"]
     if not communication:
         return []
-    kernels = [_Kernel(*row) for row in session.query(sql("collective_kernels"), [communication])]
+    kernels = [
+        _Kernel(*row)
+        for row in session.query(sql(__package__, "timeline:collective_kernels"), [communication])
+    ]
     return [one for one in kernels if one.title is not None and one.title not in _POINT_TO_POINT]
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from opscope.text_enum import TextEnum
 
@@ -54,8 +55,7 @@ _MEANINGS = {
 }
 
 
-@dataclass(frozen=True)
-class IdleGap:
+class IdleGap(msgspec.Struct, frozen=True):
     """One gap in which a device did nothing, by the cause of most of it.
 
     Attributes:
@@ -74,8 +74,7 @@ class IdleGap:
     ended_by: str | None = None
 
 
-@dataclass(frozen=True)
-class TimePartition:
+class TimePartition(msgspec.Struct, frozen=True):
     """The span of one device of one trace, each nanosecond in exactly one part.
 
     compute + exposed copy + exposed communication + idle = span; Σ idle_by_cause = idle. Compute is time in
@@ -90,14 +89,13 @@ class TimePartition:
     exposed_copy_ns: int
     exposed_communication_ns: int
     idle_ns: int
-    idle_by_cause: Mapping[IdleCause, int] = field(default_factory=dict)
+    idle_by_cause: Mapping[IdleCause, int] = msgspec.field(default_factory=dict)
     longest_gaps: tuple[IdleGap, ...] = ()
     copy_ns: int = 0
     communication_ns: int = 0
 
 
-@dataclass(frozen=True)
-class DeviceStep:
+class DeviceStep(msgspec.Struct, frozen=True):
     """The parts of a device's busy time, of what one step launched on it, whenever it ran."""
 
     trace_id: int
@@ -113,9 +111,8 @@ class DeviceStep:
         return self.compute_ns + self.exposed_copy_ns + self.exposed_communication_ns
 
 
-@dataclass(frozen=True)
-class WaitingCall:
-    """Calls by which the host waited for the device, or allocated its memory, of one name and one place.
+class WaitingCall(msgspec.Struct, frozen=True):
+    """Calls by which the host waited for the device, of one name and one place.
 
     Attributes:
         name: Runtime call, e.g. `cudaStreamSynchronize`.
@@ -140,8 +137,7 @@ class WaitingCall:
     size_bytes: int | None = None
 
 
-@dataclass(frozen=True)
-class LaunchLatency:
+class LaunchLatency(msgspec.Struct, frozen=True):
     """Kernel start minus start of its launch call, over all launches of a trace, on one device.
 
     A graph replay counts once, by its first kernel. `negative_count` of them begin before their launch, which
@@ -156,8 +152,7 @@ class LaunchLatency:
     negative_count: int
 
 
-@dataclass(frozen=True)
-class QueueDepth:
+class QueueDepth(msgspec.Struct, frozen=True):
     """Launched and not yet finished activities: time-weighted mean, most, and share of the span with none.
 
     From the start of the launch call; where that was not recorded, from the start of the activity, or of the
@@ -171,8 +166,7 @@ class QueueDepth:
     empty_fraction: float
 
 
-@dataclass(frozen=True)
-class QueueSeries:
+class QueueSeries(msgspec.Struct, frozen=True):
     """A queue over time, in equal intervals from the start of the device's span to its end.
 
     `mean` is its depth in each; `latency_ns` the median launch latency of the kernels that begin in it, None
@@ -187,8 +181,7 @@ class QueueSeries:
     latency_ns: tuple[float | None, ...] = ()
 
 
-@dataclass(frozen=True)
-class StepStatistics:
+class StepStatistics(msgspec.Struct, frozen=True):
     """Durations of a trace's steps.
 
     `outliers` are the numbers of steps whose duration lies beyond the quartiles by more than 1.5 times the
@@ -204,8 +197,7 @@ class StepStatistics:
     outliers: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class HostTime:
+class HostTime(msgspec.Struct, frozen=True):
     """What the host needs per step to launch what a step launches.
 
     Attributes:
@@ -236,8 +228,7 @@ class SkewEvidence(TextEnum):
     ORDER = "order"
 
 
-@dataclass(frozen=True)
-class RankSkew:
+class RankSkew(msgspec.Struct, frozen=True):
     """How one rank arrived at the collectives that all ranks took part in.
 
     A rank that arrives early waits in the collective's kernel, so the last to arrive has the shortest one. A
@@ -260,12 +251,11 @@ class RankSkew:
     evidence: SkewEvidence
 
 
-@dataclass(frozen=True)
-class Timeline:
+class Timeline(msgspec.Struct, frozen=True):
     """Everything the timeline of a Session says.
 
-    `waits` are blamed for all idle time of cause SYNCHRONIZATION, `allocations` for all of MEMORY_ALLOCATION.
-    `skews` are empty unless several ranks are in the Session.
+    `waits` are blamed for all idle time of cause SYNCHRONIZATION. `skews` are empty unless
+    several ranks are in the Session.
     """
 
     partitions: tuple[TimePartition, ...] = ()
@@ -275,6 +265,4 @@ class Timeline:
     steps: tuple[StepStatistics, ...] = ()
     host: tuple[HostTime, ...] = ()
     series: tuple[QueueSeries, ...] = ()
-    allocations: tuple[WaitingCall, ...] = ()
-    device_steps: tuple[DeviceStep, ...] = ()
     skews: tuple[RankSkew, ...] = ()

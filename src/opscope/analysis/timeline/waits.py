@@ -1,4 +1,4 @@
-"""Calls in which the host waited for a device or allocated its memory, by name and place, and their cost."""
+"""Calls in which the host waited for a device, by name and place, and their cost."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
-from opscope.analysis.timeline.host_calls import CallRole
-from opscope.analysis.timeline.places import NamedRanges, called_operators
-from opscope.analysis.timeline.records import TraceRecords
+from opscope.analysis.timeline.host import NamedRanges, called_operators
+from opscope.analysis.timeline.records import CallRole, TraceRecords
 from opscope.analysis.timeline.values import WaitingCall
 from opscope.attribution.nesting import Int64
 from opscope.model.session import Session
@@ -20,8 +20,7 @@ __all__ = ["Places", "waiting_calls"]
 _Place = tuple[str, str | None, str | None, str | None]  # call, operator, line, copy
 
 
-@dataclass(frozen=True)
-class Places:
+class Places(msgspec.Struct, frozen=True):
     """What tells where in the program a moment was."""
 
     functions: NamedRanges
@@ -41,19 +40,16 @@ def waiting_calls(
     traces: Sequence[TraceRecords],
     blamed_ns: Mapping[int, Int64],
     places: Places,
-    *,
-    roles: Sequence[CallRole],
 ) -> tuple[WaitingCall, ...]:
-    """Calls of these roles on launching threads, those that cost most idle time first.
+    """Calls of launching threads that wait for the device, those that cost most idle time first.
 
     Args:
         session: The Session.
         traces: Its traces.
         blamed_ns: Idle time blamed on each call, by trace id.
         places: The program's functions and ranges.
-        roles: Which calls.
     """
-    chosen = [(trace, _chosen(trace, roles)) for trace in traces]
+    chosen = [(trace, _chosen(trace)) for trace in traces]
     operators = called_operators(
         session, (int(one) for trace, found in chosen for one in trace.calls.operator_id[found] if one >= 0)
     )
@@ -85,9 +81,9 @@ def waiting_calls(
     return tuple(sorted(merged, key=lambda row: (-row.idle_ns, -row.host_ns, row.name, row.operator or "")))
 
 
-def _chosen(trace: TraceRecords, roles: Sequence[CallRole]) -> Int64:
+def _chosen(trace: TraceRecords) -> Int64:
     calls = trace.calls
-    return np.flatnonzero(np.isin(calls.role, roles) & np.isin(calls.thread_id, trace.launch_threads))
+    return np.flatnonzero((calls.role == CallRole.WAITS) & np.isin(calls.thread_id, trace.launch_threads))
 
 
 def _copy_sizes(session: Session, chosen: list[tuple[TraceRecords, Int64]]) -> dict[int, int]:

@@ -16,7 +16,7 @@ import msgspec
 
 from opscope.model.evidence import Grade, weakest
 from opscope.model.location import SourceLocation
-from opscope.model.registration import OperatorRegistration
+from opscope.model.origin import OperatorRegistration
 from opscope.model.session import Session
 from opscope.provenance.binaries.process import LocalLibraries, installed_libraries
 from opscope.provenance.binaries.translation_unit import internal_names, named_unit

@@ -16,8 +16,7 @@ from typing import Any, TextIO
 
 from opscope._version import __version__
 from opscope.errors import CaptureError
-from opscope.model.finding import Finding
-from opscope.model.recorded_findings import RECORDER_KEY, findings_as_json
+from opscope.model.finding import RECORDER_KEY, Finding, findings_as_json
 from opscope.toolchain.injection.events import ProcessEvents, process_events
 from opscope.toolchain.injection.findings import recording_findings
 from opscope.toolchain.injection.record_format import ChunkKind, TextTable

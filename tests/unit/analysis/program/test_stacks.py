@@ -7,9 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from opscope.analysis.program.call_paths import CallPaths, PathTree
 from opscope.analysis.program.stacks import (
     BackwardPlace,
+    CallPaths,
+    PathTree,
     StackBasis,
     StackProfile,
     StackWeight,

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 import opscope
-from opscope.analysis.timeline.measure import measure_timeline
-from opscope.analysis.timeline.recorder_cost import (
+from opscope.analysis.timeline.measure import (
     CALL_NS,
     FRAME_NS,
     OPERATOR_NS,
     SHAPED_OPERATOR_NS,
     HostEvents,
     estimate_recorder,
+    measure_timeline,
 )
 from opscope.analysis.timeline.values import StepStatistics, Timeline
 from opscope.testing import TraceBuilder

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from opscope.analysis.timeline.records import read_records
+from opscope.analysis.timeline.spans import device_steps
 from opscope.analysis.timeline.values import DeviceStep, Timeline, TimePartition
+from opscope.model.session import Session
 from opscope.testing import TraceBuilder
 
 Measure = Callable[[TraceBuilder], Timeline]
@@ -84,13 +87,14 @@ def test_an_activity_without_duration_bounds_the_span(timeline: Measure) -> None
     assert parts(timeline(trace).partitions[0]) == (5, 0, 0, 15, 20)
 
 
-def test_a_step_owns_what_it_launched(timeline: Measure) -> None:
+def test_a_step_owns_what_it_launched(load: Callable[..., Session]) -> None:
     trace = TraceBuilder().step(1, 0, 20).step(2, 20, 20)
     trace.launch(1).kernel("gemm", 5, 10).launch(2).kernel("gemm", 16, 10).launch(3).kernel(
         NCCL, 20, 12, stream=9
     )
     trace.launch(21).kernel("gemm", 24, 10)
-    assert timeline(trace).device_steps == (
+    (records,) = read_records(load(trace))
+    assert device_steps(records.devices[0]) == (
         DeviceStep(0, 0, 1, 20_000, 0, 6_000),
         DeviceStep(0, 0, 2, 10_000, 0, 0),
     )

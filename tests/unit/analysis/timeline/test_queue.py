@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import opscope
-from opscope.analysis.timeline.queue import queue_series
+from opscope.analysis.timeline.measure import queue_over_time
+from opscope.analysis.timeline.records import read_records
 from opscope.analysis.timeline.values import LaunchLatency, QueueDepth, Timeline
-from opscope.errors import InputError
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
 
@@ -63,6 +63,16 @@ def test_without_any_launch_there_is_no_queue(timeline: Measure) -> None:
     assert timeline(TraceBuilder().kernel("a", 0, 5, correlation=1)).queues == ()
 
 
+def test_the_series_of_a_recording_has_its_mean_depth(shared: Path) -> None:
+    from opscope.analysis.timeline.measure import measure_timeline
+
+    with opscope.load(shared / "traces/h200/bert_bs8_seq128_infer.json.gz") as session:
+        found = measure_timeline(session)
+    (series,), (queue,) = found.series, found.queues
+    assert sum(series.mean) / len(series.mean) == pytest.approx(queue.mean)
+    assert max(series.mean) <= queue.maximum
+
+
 def test_the_series_has_the_mean_of_every_interval(load: Callable[..., Session]) -> None:
     trace = (
         TraceBuilder()
@@ -73,20 +83,7 @@ def test_the_series_has_the_mean_of_every_interval(load: Callable[..., Session])
         .launch(38)
         .kernel("c", 40, 10)
     )
-    session = load(trace)
-    series = queue_series(session, 0, 0, points=4)
+    (records,) = read_records(load(trace))
+    series = queue_over_time(records.devices[0], records.calls, 4)
     assert (series.start_ns, series.interval_ns) == (10_000, 10_000.0)
     assert series.mean == pytest.approx((1.8, 1.0, 0.2, 1.0))
-    with pytest.raises(InputError, match="device 3"):
-        queue_series(session, 0, 3)
-
-
-def test_the_series_of_a_recording_has_its_mean_depth(shared: Path) -> None:
-    from opscope.analysis.timeline.measure import measure_timeline
-
-    with opscope.load(shared / "traces/h200/bert_bs8_seq128_infer.json.gz") as session:
-        series = queue_series(session, 0, 0)
-        (queue,) = measure_timeline(session).queues
-    assert len(series.mean) == 500
-    assert sum(series.mean) / 500 == pytest.approx(queue.mean)
-    assert max(series.mean) <= queue.maximum

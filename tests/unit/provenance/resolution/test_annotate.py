@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from opscope.errors import InputError
-from opscope.model.origin import RecordedKernel, RecordedUnit
-from opscope.model.registration import OperatorRegistration, RegistrationKind
+from opscope.model.origin import OperatorRegistration, RecordedKernel, RecordedUnit, RegistrationKind
 from opscope.model.session import Session
 from opscope.provenance.resolution import PROVENANCE_TABLES, annotate, session_of_names
 from opscope.testing import TraceBuilder

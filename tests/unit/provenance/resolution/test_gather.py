@@ -9,8 +9,15 @@ import pytest
 
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
-from opscope.model.origin import RecordedKernel, RecordedSource, RecordedUnit, SourceEvidence, SourceKind
-from opscope.model.registration import OperatorRegistration, RegistrationKind
+from opscope.model.origin import (
+    OperatorRegistration,
+    RecordedKernel,
+    RecordedSource,
+    RecordedUnit,
+    RegistrationKind,
+    SourceEvidence,
+    SourceKind,
+)
 from opscope.model.session import Session
 from opscope.provenance.operators import packaged_table
 from opscope.provenance.operators import table as lookup

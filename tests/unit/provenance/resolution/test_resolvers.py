@@ -8,7 +8,7 @@ import pytest
 
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
-from opscope.model.registration import OperatorRegistration, RegistrationKind
+from opscope.model.origin import OperatorRegistration, RegistrationKind
 from opscope.provenance.kernel_names import decode
 from opscope.provenance.resolution.evidence import (
     Evidence,

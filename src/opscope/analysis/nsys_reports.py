@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from opscope.analysis.queries import sql
 from opscope.errors import InputError
@@ -24,9 +25,8 @@ _Row = dict[str, Any]
 _BYTES_PER_MB = 1_000_000
 
 
-@dataclass(frozen=True)
-class Report:
-    """One report by nsys' name: `sources` are those of `statistics.sql` that it merges."""
+class Report(msgspec.Struct, frozen=True):
+    """One report by nsys' name: `sources` are those of `nsys_statistics.sql` that it merges."""
 
     name: str
     title: str
@@ -46,8 +46,7 @@ class Report:
         return (*head, self.count_column, *figures, *category, self.name_column)
 
 
-@dataclass(frozen=True)
-class ReportTable:
+class ReportTable(msgspec.Struct, frozen=True):
     """The rows of one report, each with a value for every column."""
 
     report: Report
@@ -119,7 +118,7 @@ def _statistics(session: Session, style: str) -> list[_Row]:
         _base_name(name) if style == "base" else recorded or _operation_name(name)
         for _, name, recorded in names
     ]
-    return session.records(sql("nsys_reports/statistics"), [[one for one, _, _ in names], labels])
+    return session.records(sql("nsys_statistics"), [[one for one, _, _ in names], labels])
 
 
 _COPY = re.compile(r"Memcpy (?P<unified>Unified )?(?P<source>[HDAP])to(?P<target>[HDAP])\b")

@@ -7,38 +7,97 @@ nest, link and fill. An export arrives wholly or not at all.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import numpy as np
+import numpy.typing as npt
+from msgspec.structs import replace
 
+from opscope.attribution.nesting import Int64, enclosing, nest, subtree_sums
 from opscope.errors import InputError
 from opscope.ingest import quality
-from opscope.ingest.arguments import DETAILS
-from opscope.ingest.devices import write_devices
-from opscope.ingest.kineto import fill_tables
-from opscope.ingest.lane import Columns
-from opscope.ingest.nsys.columns import Missing, copy_tables
-from opscope.ingest.nsys.export import Export, open_export
-from opscope.ingest.nsys.facts import ExportFacts, devices_of, read_facts
-from opscope.ingest.nsys.findings import export_findings, process_findings
-from opscope.ingest.nsys.kernel_texts import Demangle, stage_kernel_texts, stage_strings, stage_words
-from opscope.ingest.nsys.operator_names import BARE_OPERATOR, EMITTED_OPERATOR, TAKES_TENSOR_LISTS
-from opscope.ingest.nsys.range_owners import Intervals, owning_ranges
+from opscope.ingest.kineto import Columns, fill_tables
+from opscope.ingest.nsys_export import Export, Missing, copy_tables, open_export
+from opscope.ingest.nsys_facts import ExportFacts, devices_of, export_findings, process_findings, read_facts
+from opscope.ingest.nsys_words import (
+    BARE_OPERATOR,
+    EMITTED_OPERATOR,
+    TAKES_TENSOR_LISTS,
+    Demangle,
+    stage_kernel_texts,
+    stage_strings,
+    stage_words,
+)
 from opscope.ingest.source import LocalText, TraceFile
-from opscope.ingest.staging import create_tables, staging_area
-from opscope.ingest.statements import statements
-from opscope.ingest.trace_row import valid_text, write_trace
+from opscope.ingest.staging import DETAILS, create_tables, staging_area
+from opscope.ingest.trace_rows import valid_text, write_devices, write_trace
+from opscope.model.queries import sql
 from opscope.model.session import Session
 
-__all__ = ["read_export"]
+__all__ = ["Intervals", "owning_ranges", "read_export"]
+
+
+class Intervals(msgspec.Struct, frozen=True):
+    """Ranges of one process, as columns.
+
+    Args:
+        thread: Thread, by any number that tells threads apart.
+        start_ns: Start.
+        duration_ns: Duration, ≥ 0.
+        range_id: Id; the outer of two equal ranges has the smaller one.
+    """
+
+    thread: Int64
+    start_ns: Int64
+    duration_ns: Int64
+    range_id: Int64
+
+    def __len__(self) -> int:
+        return len(self.thread)
+
+    def where(self, chosen: npt.NDArray[np.bool_]) -> Intervals:
+        """Some of them."""
+        columns = (self.thread, self.start_ns, self.duration_ns, self.range_id)
+        return Intervals(*(column[chosen] for column in columns))
+
+
+def owning_ranges(
+    operators: Intervals,
+    ranges: Intervals,
+    names: npt.NDArray[np.uint64],
+    launch_thread: Int64,
+    launch_ns: Int64,
+) -> Int64:
+    """Ids of the ranges that own device work, ascending.
+
+    Args:
+        operators: Operators.
+        ranges: Pushed and popped ranges that are no operators.
+        names: Hash of each range's name.
+        launch_thread: Thread of each launch.
+        launch_ns: Its start.
+    """
+    if not len(ranges) or not len(launch_ns):
+        return np.empty(0, dtype=np.int64)
+    calls = nest(operators.thread, operators.start_ns, operators.duration_ns, operators.range_id)
+    is_free = enclosing(calls, ranges.thread, ranges.start_ns) < 0
+    free, names = ranges.where(is_free), names[is_free]
+    is_outside = enclosing(calls, launch_thread, launch_ns) < 0
+    forest = nest(free.thread, free.start_ns, free.duration_ns, free.range_id)
+    owner = enclosing(forest, launch_thread[is_outside], launch_ns[is_outside])
+    launches = np.bincount(owner[owner >= 0], minlength=len(forest)).astype(np.int64)
+    holds_launch = np.zeros(len(forest), dtype=np.bool_)
+    holds_launch[forest.order] = subtree_sums(forest, launches) > 0
+    chosen = np.isin(names, names[holds_launch])
+    return np.sort(free.range_id[chosen])
+
 
 # What sync_details fills itself; the other arguments of an event are NULL.
 _OF_SYNCS = {"cuda_sync_kind", "device", "stream", "correlation", "wait_on_cuda_event_id"}
 
 
-@dataclass(frozen=True)
-class _Process:
+class _Process(msgspec.Struct, frozen=True):
     """One process of an export: its place in the Session, and what it is called by the system."""
 
     trace_id: int
@@ -79,7 +138,6 @@ class _Reader:
         self.facts: ExportFacts = read_facts(export)
         self.damage = local.damage
         self.size_bytes = local.path.stat().st_size
-        self.sql = statements("opscope.ingest.nsys", "nsys.sql")
 
     def stage(self, demangle: Demangle | None) -> Missing:
         """Copy every table, with texts and words for its numbers."""
@@ -96,7 +154,7 @@ class _Reader:
         Raises:
             InputError: None has a call, an activity or a range.
         """
-        rows = self.session.query(self.sql["processes"])
+        rows = self.session.query(sql(__package__, "nsys:processes"))
         cuda = [process for process, _, is_cuda in rows if is_cuda]
         chosen = cuda or [process for process, _, _ in rows]
         if not chosen:
@@ -110,8 +168,7 @@ class _Reader:
     def fill(self, one: _Process) -> None:
         """The rows of one process."""
         owners = self._stage_process(one.process)
-        sql = statements("opscope.ingest", "kineto.sql")["census"]
-        census = quality.take_census(self.session.records(sql))
+        census = quality.take_census(self.session.records(sql(__package__, "kineto:census")))
         labels = int(self.session.scalar("SELECT count(*) FROM staging.staged WHERE ph = 'M'"))
         census = fill_tables(
             self.session, one.trace_id, replace(census, event_count=census.event_count - labels)
@@ -192,10 +249,10 @@ class _Reader:
         )
 
     def _run(self, statement: str, **values: Any) -> None:
-        self.session.connection.execute(self.sql[statement].format(**values))
+        self.session.connection.execute(sql(__package__, f"nsys:{statement}").format(**values))
 
     def _arrays(self, statement: str, process: int) -> Columns:
-        query = self.sql[statement].format(process=process)
+        query = sql(__package__, f"nsys:{statement}").format(process=process)
         columns: Columns = self.session.connection.execute(query).fetchnumpy()
         return columns
 

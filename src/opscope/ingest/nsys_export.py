@@ -1,27 +1,150 @@
-"""The tables of an export that are read, and how their rows become columns in the staging database.
+"""An export as a read-only SQLite database: opened, and whatever is wrong with it said in one sentence.
 
-Names are those of nsys' own schema; a column that an export lacks is NULL. Rows pass in chunks, so that
-memory is bounded, and no row outlives its chunk. A global id is split into process and thread on the way.
-
-Source: "SQLite Schema Reference" of the Nsight Systems user guides 2021.5 to 2026.2, and exports with schemas
-3.24 and 3.25.
+The file is never written, not even a lock or journal beside it.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from opscope.attribution.nesting import Int64
 from opscope.errors import InputError
-from opscope.ingest.lane import Columns
-from opscope.ingest.nsys.export import Export
+from opscope.ingest.kineto import Columns
+from opscope.ingest.source import EXPORT_COMMAND
 from opscope.model.session import Session
 
-__all__ = ["TABLES", "ExportTable", "Missing", "copy_tables", "split_global_id"]
+__all__ = [
+    "TABLES",
+    "Export",
+    "ExportTable",
+    "Missing",
+    "copy_tables",
+    "open_export",
+    "split_global_id",
+]
+
+
+# Some other program may be writing it; a second tells a slow write from a held lock.
+_LOCK_TIMEOUT_S = 1.0
+# What tells an export from other databases: texts by id, and one table of nsys at least.
+_STRINGS = "StringIds"
+_MARKS = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "TARGET_INFO_", "META_DATA_", "ANALYSIS_")
+
+
+class Export(msgspec.Struct, frozen=True):
+    """An open export.
+
+    Args:
+        name: The file, for people.
+        connection: Read-only.
+        columns: Names of the columns by table.
+    """
+
+    name: str
+    connection: sqlite3.Connection
+    columns: Mapping[str, frozenset[str]]
+
+    def has(self, table: str, *columns: str) -> bool:
+        """Whether it has a table with these columns."""
+        return table in self.columns and self.columns[table].issuperset(columns)
+
+    def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a query on a small table."""
+        return self.connection.execute(query, parameters).fetchall()
+
+
+@contextmanager
+def open_export(name: str, path: Path) -> Iterator[Export]:
+    """The export in a file, for the duration of the block.
+
+    Raises:
+        InputError: Not a database, not of nsys, locked, cut off or damaged; now or while the block reads.
+    """
+    if not path.stat().st_size:
+        raise InputError("the file is empty", source=name, byte_offset=0)
+    try:
+        with closing(_connect(path)) as connection:
+            export = Export(name, connection, _columns(connection))
+            _check(export)
+            yield export
+    except sqlite3.Error as error:
+        raise _explained(error, name) from error
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    uri = f"{path.resolve().as_uri()}?mode=ro"
+    try:
+        return _opened(uri)
+    except sqlite3.OperationalError as error:
+        # A database with a write-ahead log needs files beside it; in a read-only folder there can be none.
+        if "unable to open" not in str(error) or Path(f"{path}-wal").exists():
+            raise
+        return _opened(f"{uri}&immutable=1")
+
+
+def _opened(uri: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(uri, uri=True, timeout=_LOCK_TIMEOUT_S, check_same_thread=False)
+    try:
+        connection.text_factory = _decoded
+        connection.execute("SELECT count(*) FROM sqlite_master")
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def _decoded(text: bytes) -> str:
+    return text.decode("utf-8", "replace")
+
+
+def _columns(connection: sqlite3.Connection) -> dict[str, frozenset[str]]:
+    tables = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')").fetchall()
+    columns = "SELECT name FROM pragma_table_info(?)"
+    return {
+        table: frozenset(column for (column,) in connection.execute(columns, (table,))) for (table,) in tables
+    }
+
+
+def _check(export: Export) -> None:
+    tables = export.columns
+    if _STRINGS in tables and any(table.startswith(_MARKS) for table in tables):
+        return
+    found = f"its tables are {', '.join(sorted(tables)[:3])} …" if tables else "it has no tables"
+    raise InputError(
+        f"a SQLite database, but no export of Nsight Systems ({found})",
+        source=export.name,
+        hint=f"{EXPORT_COMMAND} FILE.nsys-rep makes one",
+    )
+
+
+def _explained(error: sqlite3.Error, name: str) -> InputError:
+    reason = str(error)
+    if "locked" in reason or "busy" in reason:
+        return InputError(
+            "another program is writing it (the database is locked)",
+            source=name,
+            hint="Wait until nsys has finished the export",
+        )
+    if "not a database" in reason:
+        return InputError(
+            "not a SQLite database: damaged, cut off or encrypted",
+            source=name,
+            hint=f"Copy it again, or export again: {EXPORT_COMMAND} FILE.nsys-rep",
+        )
+    return InputError(
+        f"the database cannot be read, it is cut off or damaged (SQLite: {reason})",
+        source=name,
+        hint=f"Copy it again, or export again: {EXPORT_COMMAND} FILE.nsys-rep",
+    )
+
 
 _CHUNK_ROWS = 16384
 _GLOBAL_IDS = {"globalPid", "globalTid", "endGlobalTid"}
@@ -29,8 +152,7 @@ _GLOBAL_IDS = {"globalPid", "globalTid", "endGlobalTid"}
 _NULL = -(1 << 63)
 
 
-@dataclass(frozen=True)
-class ExportTable:
+class ExportTable(msgspec.Struct, frozen=True):
     """One table of an export.
 
     Args:
@@ -95,8 +217,7 @@ _OPTIONAL = {
 _OPTIONAL_COLUMNS = {"graphId", "memKind", "contextId", "endGlobalTid"}
 
 
-@dataclass(frozen=True)
-class Missing:
+class Missing(msgspec.Struct, frozen=True):
     """What an export lacks of what is read.
 
     Args:

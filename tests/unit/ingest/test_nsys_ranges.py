@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from opscope.analysis.timeline.measure import measure_timeline
-from opscope.analysis.timeline.queries import columns
-from opscope.ingest.nsys.range_owners import Intervals, owning_ranges
+from opscope.analysis.timeline.records import columns
+from opscope.ingest.nsys_reading import Intervals, owning_ranges
 from opscope.model.session import Session
 from opscope.testing import ExportBuilder
 

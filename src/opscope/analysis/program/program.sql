@@ -1,0 +1,79 @@
+-- :name activities
+-- One row per device activity: its operator and the thread and time of its launch call (-1: none), its duration in
+-- ns, whether it is a kernel. Reads device_activities, runtime_calls.
+SELECT a.activity_id, a.trace_id::BIGINT AS trace_id, coalesce(a.operator_id, -1) AS operator_id,
+    coalesce(c.thread_id, -1)::BIGINT AS call_thread, coalesce(c.start_ns, -1) AS call_start_ns,
+    a.duration_ns, a.kind = 'kernel' AS is_kernel
+FROM device_activities a LEFT JOIN runtime_calls c USING (runtime_call_id)
+
+-- :name first_calls
+-- One row per trace: start in ns of the first Python call that was made while recording. Frames that were already
+-- open are noted first, each thread's from the outermost in, so they form a chain (torch/csrc/autograd/profiler_python.cpp
+-- notes up to 128 a thread); the first frame whose caller is not the one before it was really called. Reads frames.
+SELECT trace_id, min(start_ns) AS start_ns FROM (
+    SELECT trace_id, start_ns, parent_python_id,
+        lag(python_id) OVER (PARTITION BY thread_id ORDER BY start_ns, python_id) AS previous_python_id
+    FROM frames WHERE python_id <= 8192)
+WHERE parent_python_id IS DISTINCT FROM previous_python_id
+GROUP BY trace_id
+
+-- :name frames
+-- One row per frame that work is charged to: functions of the program, calls it made from known lines, calls of
+-- modules; and the calls that run a backward pass. What does not apply is -1. Times in ns. `program_functions`
+-- (name, function_index) and `program_calls` (trace_id, start_ns, line) are given. Reads frames.
+SELECT f.frame_id, f.trace_id, f.thread_id::BIGINT AS thread, f.start_ns, f.duration_ns,
+    coalesce(f.python_id, f.frame_id) AS sequence, coalesce(f.module_id, -1) AS module_id,
+    coalesce(p.function_index, -1) AS function_index,
+    -- A time alone tells which call is meant only where it is the start of one.
+    coalesce(CASE WHEN count(c.line) OVER (PARTITION BY c.trace_id, c.start_ns) = 1 THEN c.line END, -1) AS line,
+    coalesce(starts_with(f.name, '<built-in method run_backward '), false) AS is_backward_call
+FROM frames f
+LEFT JOIN program_functions p ON p.name = f.name
+LEFT JOIN program_calls c ON c.trace_id = f.trace_id AND c.start_ns = f.start_ns
+WHERE f.module_id IS NOT NULL OR p.function_index IS NOT NULL OR c.line IS NOT NULL
+    OR starts_with(f.name, '<built-in method run_backward ')
+
+-- :name functions
+-- One row per distinct name of a recorded Python function (no builtin, no module call), and whether it was the
+-- outermost of a thread. Reads frames.
+SELECT name, bool_or(parent_python_id IS NULL) AS is_outermost
+FROM frames WHERE module_id IS NULL AND NOT starts_with(name, '<built-in ')
+GROUP BY name ORDER BY name
+
+-- :name links
+-- One row per backward operator: the forward operator it differentiates. The engine's own range around a backward
+-- operator counts as it: there it reduces and sums the gradients. Reads autograd_links, operators.
+SELECT backward_id, min(forward_operator_id) AS forward_id FROM (
+    SELECT backward_operator_id AS backward_id, forward_operator_id FROM autograd_links
+    UNION ALL
+    SELECT p.operator_id, forward_operator_id
+    FROM autograd_links JOIN operators b ON b.operator_id = backward_operator_id
+    JOIN operators p ON p.operator_id = b.parent_id
+    WHERE starts_with(p.name, 'autograd::engine::evaluate_function: '))
+WHERE forward_operator_id <> backward_id
+GROUP BY backward_id
+
+-- :name operator_stacks
+-- One row per operator that carries its Python stack as text (the oldest format), innermost frame first, separated by
+-- semicolons. Reads operators.
+SELECT operator_id, hash(call_stack) AS stack_hash FROM operators WHERE call_stack IS NOT NULL
+
+-- :name operators
+-- One row per operator, in no order: where and when it ran, its parent (-1: none), and whether autograd's engine ran
+-- it. Times in ns. Reads operators.
+SELECT operator_id, trace_id::BIGINT AS trace_id, thread_id::BIGINT AS thread, start_ns, duration_ns,
+    coalesce(parent_id, -1) AS parent_id, depth::BIGINT AS depth,
+    coalesce(forward_thread_id > 0, false) OR coalesce(starts_with(name, 'autograd::engine::'), false) AS is_backward
+FROM operators
+
+-- :name stack_activities
+-- One row per device activity: its name, step (-1: none) and, where it has no operator, why. Reads device_activities.
+SELECT activity_id, name_id::BIGINT AS name_id, coalesce(step, -1)::BIGINT AS step,
+    CASE WHEN operator_id IS NULL THEN attribution ELSE '' END AS reason
+FROM device_activities
+
+-- :name stack_frames
+-- One row per frame: where and when it was open. Times in ns. Reads frames.
+SELECT frame_id, trace_id::BIGINT AS trace_id, thread_id::BIGINT AS thread, start_ns, duration_ns,
+    coalesce(python_id, frame_id) AS sequence, coalesce(module_id, -1) AS module_id, hash(coalesce(name, '')) AS name_hash
+FROM frames WHERE {condition}

@@ -1,0 +1,92 @@
+-- :name activities
+-- One row per device activity, by trace, device and start: when, its name, launch call and step (-1: none).
+-- Reads device_activities.
+SELECT trace_id, device, start_ns, start_ns + duration_ns AS end_ns, name_id,
+    coalesce(runtime_call_id, -1) AS call_id, attribution = 'before_window' AS is_early, kind = 'kernel' AS is_kernel,
+    coalesce(step, -1)::BIGINT AS step
+FROM device_activities WHERE device IS NOT NULL
+ORDER BY trace_id, device, start_ns, activity_id
+
+-- :name annotations
+-- One row per range that the program, or a library, named on one of the threads that are the parameter; steps are the
+-- recorder's. Reads annotations.
+SELECT annotation_id AS id, thread_id, start_ns, start_ns + duration_ns AS end_ns, name
+FROM annotations WHERE side = 'host' AND name NOT LIKE 'ProfilerStep#%' AND list_contains(?::INTEGER[], thread_id)
+
+-- :name called_operators
+-- One row per operator of the list that is the parameter: its id and the name of the operator that the program called:
+-- going outward from it while operators are ATen's, the last of them; the operator itself if it is no ATen operator.
+-- Reads operators.
+WITH RECURSIVE up AS (
+    SELECT operator_id AS leaf, parent_id, name, depth FROM operators WHERE list_contains(?::BIGINT[], operator_id)
+    UNION ALL
+    SELECT leaf, o.parent_id, o.name, o.depth
+    FROM up JOIN operators o ON o.operator_id = up.parent_id
+    WHERE up.name LIKE 'aten::%' AND o.name LIKE 'aten::%'
+)
+SELECT leaf, arg_min(name, depth) FROM up GROUP BY leaf ORDER BY leaf
+
+-- :name calls
+-- One row per runtime call, in the order of their ids: when, on which thread, in which operator (-1: none), and the
+-- position of its name in the list of names that is the parameter. Reads runtime_calls.
+SELECT runtime_call_id AS call_id, trace_id, thread_id, start_ns, start_ns + duration_ns AS end_ns,
+    coalesce(operator_id, -1) AS operator_id, list_position(?::VARCHAR[], coalesce(name, ''))::BIGINT - 1 AS name_index
+FROM runtime_calls ORDER BY runtime_call_id
+
+-- :name collective_kernels
+-- One row per communication kernel with a recorded launch, by trace and order of launch; what is known of its collective.
+-- Parameter: name ids of communication kernels. Reads device_activities, runtime_calls, collectives.
+SELECT a.trace_id, n.name AS kernel, a.step, a.duration_ns, c.name AS collective,
+    nullif(concat_ws(' ', c.group_name, c.group_ranks), '') AS members, c.sequence, c.in_element_count
+FROM device_activities a
+JOIN kernel_names n USING (name_id)
+JOIN runtime_calls r USING (runtime_call_id)
+LEFT JOIN collectives c ON c.activity_id = a.activity_id AND c.side = 'device'
+WHERE list_contains(?::INTEGER[], a.name_id)
+ORDER BY a.trace_id, r.start_ns, a.start_ns, a.activity_id
+
+-- :name host_frames
+-- One row per Python frame of the threads that are the parameter: when, and whether no other frame called it.
+-- Reads frames.
+SELECT frame_id AS id, thread_id, start_ns, start_ns + duration_ns AS end_ns, parent_python_id IS NULL AS is_outermost
+FROM frames WHERE list_contains(?::INTEGER[], thread_id)
+
+-- :name host_operators
+-- One row per operator of the threads that are the parameter, by thread and start: when, whether no operator is around
+-- it, whether its shapes were recorded. An NVTX range that owns device work says nothing of what its thread does; it
+-- stands among the annotations too. Reads operators, annotations, traces.
+WITH ranges AS (
+    SELECT o.operator_id FROM operators o
+    JOIN (SELECT a.thread_id, a.start_ns, a.duration_ns, a.name FROM annotations a JOIN traces t USING (trace_id)
+        WHERE t.format = 'nsys') a
+    ON a.thread_id = o.thread_id AND a.start_ns = o.start_ns AND a.duration_ns = o.duration_ns AND a.name = o.name
+)
+SELECT operator_id AS id, thread_id, start_ns, start_ns + duration_ns AS end_ns,
+    depth = 0 OR parent_id IN (FROM ranges) AS is_outermost, input_shapes IS NOT NULL AS has_shapes
+FROM operators WHERE list_contains(?::INTEGER[], thread_id) AND operator_id NOT IN (FROM ranges)
+
+-- :name host_ranges
+-- One row per stretch of a launching thread in which it waited for data or slept, by what it is called.
+-- Parameters: the threads, and the names of frames that load and that sleep. Reads operators, annotations, frames.
+SELECT operator_id AS id, thread_id, true AS is_loading, start_ns, start_ns + duration_ns AS end_ns, name
+FROM operators WHERE name LIKE 'enumerate(DataLoader)#%' AND list_contains($threads, thread_id)
+UNION ALL
+SELECT annotation_id, thread_id, true, start_ns, start_ns + duration_ns, name
+FROM annotations WHERE side = 'host' AND name LIKE 'enumerate(DataLoader)#%' AND list_contains($threads, thread_id)
+UNION ALL
+SELECT frame_id, thread_id, list_contains($loading, name), start_ns, start_ns + duration_ns, name
+FROM frames
+WHERE (list_contains($loading, name) OR list_contains($asleep, name)) AND list_contains($threads, thread_id)
+
+-- :name overheads
+-- One row per interval in which the recorder may have held the host up: what CUPTI did for it (parameter: the names of
+-- such), and its own work between one step and the next. Reads overheads, steps.
+SELECT trace_id, name, start_ns, start_ns + duration_ns AS end_ns FROM overheads
+WHERE list_contains(?::VARCHAR[], name)
+UNION ALL
+SELECT trace_id, 'torch.profiler between steps', end_ns, next_start_ns FROM (
+    SELECT trace_id, step, start_ns + duration_ns AS end_ns,
+        lead(step) OVER by_start AS next_step, lead(start_ns) OVER by_start AS next_start_ns
+    FROM steps WINDOW by_start AS (PARTITION BY trace_id, thread_id ORDER BY start_ns)
+) WHERE next_step = step + 1 AND next_start_ns > end_ns
+ORDER BY trace_id, start_ns
