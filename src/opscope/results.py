@@ -117,7 +117,7 @@ def _document(subject: object, top: int | None) -> Document:
     from opscope.model.comparison import BenchmarkComparison, SessionComparison  # noqa: PLC0415
     from opscope.report.analysis import overview_document  # noqa: PLC0415
     from opscope.report.benchmark import benchmark_document  # noqa: PLC0415
-    from opscope.report.comparison import (
+    from opscope.report.comparison import (  # noqa: PLC0415
         benchmark_comparison_document,
         session_comparison_document,
     )

@@ -33,8 +33,6 @@ from opscope.report.analysis import analysis_report, overview_document
 from opscope.report.json_encoding import write_json
 from opscope.report.markdown import render_markdown
 from opscope.report.summary_json import analysis_document
-from opscope.results import summarize
-from opscope.report.terminal import render_terminal
 from opscope.results import load, summarize
 
 __all__ = ["ProgramRecording", "run"]

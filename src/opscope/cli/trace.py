@@ -22,7 +22,6 @@ from cyclopts import Parameter
 
 from opscope._version import __version__
 from opscope.analysis.nsys_reports import REPORTS, report_tables
-from opscope.api import load
 from opscope.cli.console import STDERR, note, print_document, print_json, refuse_existing, say_wrote
 from opscope.errors import CaptureError, InputError, OpscopeError
 from opscope.kernels.toolkit import find_cuda_tool

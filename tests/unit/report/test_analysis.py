@@ -120,8 +120,7 @@ UNCOSTED = (
 def full(summary: Summary) -> Summary:
     """The Summary with all that can be known of it."""
     improvement = OperatorImprovement("gemm", TOPICS, "ncu --kernel-name regex:gemm python s.py")
-    return replace(
-        summary,
+    return summary.having(
         efficiency=EFFICIENCY,
         timeline=TIMELINE,
         advice=ADVICE,
