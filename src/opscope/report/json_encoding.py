@@ -9,8 +9,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
+from functools import cache
 from operator import attrgetter
 from pathlib import Path, PurePath
 from typing import Any
@@ -34,57 +35,71 @@ class Keys:
     def __init__(self, words: str = "...", /, **computed: Callable[[Any], Any]) -> None:
         self._words = words.split()
         self._computed = computed
+        self._getters: dict[type, list[tuple[str, Callable[[Any], Any]]]] = {}
 
     def record(self, value: Any, keys: Mapping[type, Keys]) -> dict[str, Any]:
         """The object as a JSON object; the values in it by `keys`."""
+        getters = self._getters.get(type(value))
+        if getters is None:
+            getters = self._getters[type(value)] = list(self._getters_of(type(value)))
         record: dict[str, Any] = {}
-        for word in self._words:
-            if word == "...":
-                record |= {name: self._value(value, name, "", keys) for name in self._rest(value)}
-            elif word.startswith("*"):
-                record |= self._value(value, word[1:], "", keys) or {}
-            elif not word.startswith("-"):
-                key, _, attribute = word.partition("=")
-                record[key] = self._value(value, key, attribute, keys)
+        for key, get in getters:
+            if key.startswith("*"):
+                record.update(encode(get(value), keys) or {})
+            else:
+                record[key] = encode(get(value), keys)
         return record
 
-    def _rest(self, value: Any) -> list[str]:
+    def _getters_of(self, kind: type) -> Iterator[tuple[str, Callable[[Any], Any]]]:
         named = {word.lstrip("-*").partition("=")[2] or word.lstrip("-*") for word in self._words}
-        return [name for name in _field_names(value) if name not in named]
+        for word in self._words:
+            if word == "...":
+                yield from (
+                    (name, self._getter(name, name)) for name in _field_names(kind) if name not in named
+                )
+            elif not word.startswith("-"):
+                key, _, attribute = word.partition("=")
+                yield key, self._getter(key.lstrip("*"), attribute or key.lstrip("*"))
 
-    def _value(self, value: Any, key: str, attribute: str, keys: Mapping[type, Keys]) -> Any:
-        if key in self._computed:
-            return encode(self._computed[key](value), keys)
-        found = attrgetter(attribute or key)(value)
-        is_converted = "_ms" in key and "_ns" in attribute and found is not None
-        return ns_to_ms(found) if is_converted else encode(found, keys)
+    def _getter(self, key: str, attribute: str) -> Callable[[Any], Any]:
+        get = self._computed.get(key) or attrgetter(attribute)
+        if "_ms" not in key or "_ns" not in attribute:
+            return get
+        return lambda value: None if (found := get(value)) is None else ns_to_ms(found)
 
 
 _ALL = Keys()
 _EVERYWHERE = {Finding: Keys("... estimated_gain_ms_per_step=estimated_gain_ns_per_step gain_basis change")}
+_PLAIN = frozenset((str, type(None)))
 
 
 def encode(value: Any, keys: Mapping[type, Keys] | None = None) -> Any:
     """A value and everything in it as JSON values, objects by the keys of their class."""
+    kind = type(value)
+    if kind in _PLAIN or isinstance(value, int | float):
+        return value
     keys = keys or {}
+    own = keys.get(kind) or _EVERYWHERE.get(kind)
+    if own is None and _field_names(kind):  # type: ignore[arg-type]  # mypy takes no class for hashable
+        own = _ALL
+    if own is not None:
+        return own.record(value, keys)
     if isinstance(value, Enum):
         return value.value
-    if value is None or isinstance(value, str | int | float):
-        return value
     if isinstance(value, Mapping):
         return {str(key): encode(member, keys) for key, member in value.items()}
-    if type(value) in keys or _field_names(value):
-        return (keys.get(type(value)) or _EVERYWHERE.get(type(value), _ALL)).record(value, keys)
-    if isinstance(value, PurePath):
+    if isinstance(value, str | PurePath):
         return str(value)
     return [encode(member, keys) for member in value]
 
 
-def _field_names(value: Any) -> tuple[str, ...]:
+@cache
+def _field_names(kind: type) -> tuple[str, ...]:
     """Of a dataclass, a named tuple or a msgspec struct; empty for others."""
-    if dataclasses.is_dataclass(value):
-        return tuple(field.name for field in dataclasses.fields(value))
-    return getattr(value, "_fields", ()) or getattr(value, "__struct_fields__", ())
+    if dataclasses.is_dataclass(kind):
+        return tuple(field.name for field in dataclasses.fields(kind))
+    names: tuple[str, ...] = getattr(kind, "_fields", ()) or getattr(kind, "__struct_fields__", ())
+    return names
 
 
 def parsed(attribute: str) -> Callable[[Any], Any]:

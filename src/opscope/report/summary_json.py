@@ -9,7 +9,7 @@ what is not known is null, and every fact of provenance has a grade beside it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -115,7 +115,7 @@ def analysis_document(summary: Summary, *, top: int | None = 10) -> dict[str, An
         "summary": summary,
         "unattributed": summary.unattributed_ns,
         "ranked_by": "self_device_ns" if summary.has_device else "self_cpu_ns",
-        "top_operators": [_operator(summary, operator) for operator in operators],
+        "top_operators": _operators(summary, operators),
         "categories": summary.categories,
         "kernels": [
             _kernel(kernel, efficiency.kernels.get((None, kernel.name))) for kernel in summary.kernels
@@ -141,8 +141,8 @@ def _document(schema_version: int, parts: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _operator(summary: Summary, operator: OperatorTotal) -> dict[str, Any]:
-    """One operator, with its native function, source and kernels."""
+def _operators(summary: Summary, operators: Iterable[OperatorTotal]) -> list[dict[str, Any]]:
+    """Operators, with their native functions, sources and kernels."""
     keys = Keys(
         "name overload category calls self_device_ns total_device_ns self_device_fraction "
         "total_device_fraction self_cpu_ns total_cpu_ns rank_fraction kernel_launches input_shapes "
@@ -164,7 +164,7 @@ def _operator(summary: Summary, operator: OperatorTotal) -> dict[str, Any]:
             for kernel in operator.kernels
         ],
     )
-    return keys.record(operator, SUMMARY_KEYS)
+    return [keys.record(operator, SUMMARY_KEYS) for operator in operators]
 
 
 def _shapes(operator: OperatorTotal) -> list[dict[str, Any]]:
@@ -182,14 +182,18 @@ def _function(operator: OperatorTotal) -> dict[str, Any] | None:
 
 def _kernel(kernel: KernelTotal, roofline: Roofline | None = None) -> dict[str, Any]:
     """One kernel, with what its name states, where its code lies and how far it is from the limit."""
-    keys = Keys(
-        "name kind calls total_ns min_ns max_ns fraction size_bytes decoded source *roofline "
-        "launches=geometries",
-        decoded=lambda kernel: _decoded(kernel.facts),
-        source=lambda kernel: _kernel_source(kernel.facts),
-        roofline=lambda _: roofline or _NO_ROOFLINE,
-    )
-    return keys.record(kernel, SUMMARY_KEYS)
+    return {
+        **_KERNEL_KEYS.record(kernel, SUMMARY_KEYS),
+        **encode(roofline or _NO_ROOFLINE, SUMMARY_KEYS),
+        "launches": encode(kernel.geometries, SUMMARY_KEYS),
+    }
+
+
+_KERNEL_KEYS = Keys(
+    "name kind calls total_ns min_ns max_ns fraction size_bytes decoded source",
+    decoded=lambda kernel: _decoded(kernel.facts),
+    source=lambda kernel: _kernel_source(kernel.facts),
+)
 
 
 def _decoded(facts: KernelFacts | None) -> dict[str, Any] | None:
@@ -236,7 +240,7 @@ def explanation_json(explanation: Explanation, read_source: SourceReader | None 
         "is_recorded": None if summary is None else explanation.is_recorded,
         "native_functions": explanation.functions,
         "derivatives": explanation.derivatives,
-        "operators": [] if summary is None else [_operator(summary, one) for one in explanation.operators],
+        "operators": [] if summary is None else _operators(summary, explanation.operators),
         "kernels": [_explained_kernel(use, explanation) for use in explanation.kernels],
     }
     if read_source is not None:
@@ -282,7 +286,7 @@ def stats_document(
         "config": config,
         "environment": environment,
         "summary": _stats_totals(summary, wall_time_ns_per_step),
-        "top_aten_operators": [_stats_operator(summary, operator) for operator in operators],
+        "top_aten_operators": _stats_operators(summary, operators),
         "operator_categories": {category.category: category for category in summary.categories},
         "native_function_mapping": {operator.name: _function(operator) for operator in operators},
         "cuda_kernels": [
@@ -336,7 +340,7 @@ def _stats_totals(summary: Summary, wall_ns_per_step: float | None) -> dict[str,
     return keys.record(summary, _STATS_KEYS)
 
 
-def _stats_operator(summary: Summary, operator: OperatorTotal) -> dict[str, Any]:
+def _stats_operators(summary: Summary, operators: Iterable[OperatorTotal]) -> list[dict[str, Any]]:
     cpu_ns, efficiency = summary.cpu_time_ns, summary.efficiency
     keys = Keys(
         "name overload cuda_time_total_ms=total_device_ns self_cuda_time_ms=self_device_ns "
@@ -357,7 +361,7 @@ def _stats_operator(summary: Summary, operator: OperatorTotal) -> dict[str, Any]
         ],
         roofline=lambda operator: efficiency.operators.get(operator.name, _NO_ROOFLINE),
     )
-    return keys.record(operator, _STATS_KEYS)
+    return [keys.record(operator, _STATS_KEYS) for operator in operators]
 
 
 def _stats_source(source: SourceLocation | None) -> dict[str, Any] | None:
@@ -370,12 +374,20 @@ _NO_GEOMETRY = LaunchGeometry(None, None, None, None, None, 0, 0)
 def _stats_kernel(kernel: KernelTotal, roofline: Roofline | None) -> dict[str, Any]:
     # The kernel's own fields are those of the launch configuration it spent most time in.
     longest = kernel.geometries[0] if kernel.geometries else _NO_GEOMETRY
-    keys = Keys(
-        "name kind decoded source calls cuda_time_ms=total_ns cuda_time_fraction=fraction min_ms=min_ns "
-        "max_ms=max_ns size_bytes *roofline *longest launches=geometries",
-        decoded=lambda kernel: _decoded(kernel.facts),
-        source=lambda kernel: _kernel_source(kernel.facts),
-        roofline=lambda _: roofline or _NO_ROOFLINE,
-        longest=lambda _: Keys(_STATS_GEOMETRY).record(longest, _STATS_KEYS),
-    )
-    return keys.record(kernel, _STATS_KEYS)
+    return {
+        **_STATS_KERNEL_KEYS.record(kernel, _STATS_KEYS),
+        **encode(roofline or _NO_ROOFLINE, _STATS_KEYS),
+        **_STATS_GEOMETRY_KEYS.record(longest, _STATS_KEYS),
+        "launches": encode(kernel.geometries, _STATS_KEYS),
+    }
+
+
+_STATS_KERNEL_KEYS = Keys(
+    "name kind decoded source calls cuda_time_ms=total_ns cuda_time_fraction=fraction min_ms=min_ns "
+    "max_ms=max_ns size_bytes",
+    decoded=lambda kernel: _decoded(kernel.facts),
+    source=lambda kernel: _kernel_source(kernel.facts),
+)
+
+
+_STATS_GEOMETRY_KEYS = Keys(_STATS_GEOMETRY)
