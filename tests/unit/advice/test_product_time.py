@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opscope.advice.product_time import Product, padded, product_ns, product_of, recorded_product
-from opscope.advice.rates import Rates
+from opscope.advice.kernel_times import Product, Rates, padded, product_ns, recorded_product
+from opscope.advice.profiled_run import product_of
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import LimitEvidence
 

@@ -1,38 +1,50 @@
-"""What the rules look at: one Session and its Summary, with the questions that several rules ask of them.
+"""What the rules look at: one profiled run, with the questions and the words that several rules share.
 
 Times of rules are per step and trace, so that they compare with a step. A session without recorded steps
-counts as one.
+counts as one. A rule's function is registered by `finds` and yields `Advice`, nothing where all is well.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from opscope.advice.attention_pattern import ComposedAttention, composed_attention
-from opscope.advice.queries import sql
-from opscope.advice.rates import Rates
-from opscope.advice.rule_book import RuleBook, rule_book
+from opscope.advice.kernel_times import Product, Rates, recorded_product
+from opscope.advice.rules import Rule, RuleBook, rule_book
 from opscope.advice.step_time import Saving, StepTime, step_times, typical
 from opscope.analysis.efficiency import CallEfficiency
 from opscope.analysis.provenance import KernelFacts
+from opscope.analysis.queries import sql
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import IdleCause
-from opscope.model.finding import Severity
 from opscope.model.session import Session
+from opscope.units import format_duration, format_fraction
 
-__all__ = ["Advice", "Case"]
+__all__ = [
+    "FINDERS",
+    "Advice",
+    "Finder",
+    "ProfiledRun",
+    "counted",
+    "finds",
+    "listed",
+    "operators_of",
+    "product_of",
+    "time_of",
+]
 
 _EARLY = "before_window"
 _OTHER_VENDOR = re.compile(r"\b(?:AMD|Radeon|Instinct|gfx\d)", re.IGNORECASE)
+_SHOWN = 5
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What one rule found; what is None is the rule's own.
+    """What one rule found. What is None is as the rule has it.
 
     Attributes:
         message: One sentence, with the numbers.
@@ -48,13 +60,12 @@ class Advice:
     basis: str | None = None
     suggestion: str | None = None
     change: str | None = None
-    severity: Severity | None = None
     trace_id: int | None = None
     gain_ns: float | None = None
 
 
 @dataclass(frozen=True)
-class Case:
+class ProfiledRun:
     """One Session with its Summary."""
 
     session: Session
@@ -126,11 +137,6 @@ class Case:
         return step.host_ns / step.recorded_host_ns
 
     @cached_property
-    def device_ns(self) -> int:
-        """All device time."""
-        return self.summary.device_time_ns
-
-    @cached_property
     def step_count(self) -> int:
         """Recorded steps of all traces; a trace without steps counts as one."""
         steps = len(self.summary.steps)
@@ -138,7 +144,7 @@ class Case:
         active = {device.trace_id for device in self.summary.devices}
         return max(1, steps + len(active - with_steps))
 
-    @cached_property
+    @property
     def has_steps(self) -> bool:
         """Whether profiler steps were recorded."""
         return bool(self.summary.steps)
@@ -163,37 +169,118 @@ class Case:
         """Whether code of torch.compile ran."""
         return bool(self.program["compiled_operators"])
 
+    def records(self, name: str) -> list[dict[str, Any]]:
+        """Rows of one of this package's queries, asked once; not to be changed."""
+        if name not in self._records:
+            self._records[name] = self.session.records(sql(name, package="opscope.advice"))
+        return self._records[name]
+
     def per_step(self, total_ns: float) -> float:
         """A sum over the whole recording, per step: what was launched outside of steps counts in none."""
         return total_ns * float(self.program["stepped_fraction"] or 0.0) / self.step_count
 
     def share(self, total_ns: float) -> float:
         """A device time as a share of all device time."""
-        return total_ns / self.device_ns if self.device_ns else 0.0
+        return total_ns / self.summary.device_time_ns if self.summary.device_time_ns else 0.0
 
-    def time_of(self, calls: Iterable[CallEfficiency]) -> int:
-        """Device time of calls."""
-        return sum(call.roofline.device_ns for call in calls)
+    def is_minor(self, total_ns: float, rule: Rule) -> bool:
+        """Whether a device time is too small a share of all for a rule to speak."""
+        return self.share(total_ns) < rule.threshold("least_fraction")
 
-    def idle_fraction(self, cause: IdleCause | None = None) -> float:
-        """Idle time as a share of the devices' spans: of one cause, or all."""
-        partitions = self.summary.timeline.partitions
-        span_ns = sum(partition.span_ns for partition in partitions)
-        idle_ns = sum(
-            partition.idle_ns if cause is None else partition.idle_by_cause.get(cause, 0)
-            for partition in partitions
-        )
-        return idle_ns / span_ns if span_ns else 0.0
+    def saving(self, device_ns: float, launches: float, host_ns: float) -> Saving:
+        """The saving of sums over the whole recording, the host's as recorded."""
+        host_ns = self.per_step(host_ns * self.unrecorded_share)
+        return Saving(self.per_step(device_ns), self.per_step(launches), host_ns)
+
+    def idle_fraction(self, cause: IdleCause) -> float:
+        """Idle time of one cause as a share of the devices' spans."""
+        span_ns = sum(partition.span_ns for partition in self.summary.timeline.partitions)
+        return self._idle_ns(cause) / span_ns if span_ns else 0.0
 
     def idle_per_step(self, cause: IdleCause) -> float:
         """Idle time of one cause, per step and trace."""
-        return (
-            sum(partition.idle_by_cause.get(cause, 0) for partition in self.summary.timeline.partitions)
-            / self.step_count
+        return self._idle_ns(cause) / self.step_count
+
+    def _idle_ns(self, cause: IdleCause) -> int:
+        return sum(one.idle_by_cause.get(cause, 0) for one in self.summary.timeline.partitions)
+
+    @property
+    def period(self) -> str:
+        """What a figure is of that was divided by the step count: where no steps were recorded, one trace."""
+        if self.has_steps:
+            return "per step"
+        return "in all" if self.step_count == 1 else "per trace"
+
+    def time(self, total_ns: float) -> str:
+        """A time of the whole recording as `1.20 ms per step`, or in all where no steps were recorded."""
+        return f"{format_duration(self.per_step(total_ns))} {self.period}"
+
+    def times(self, total: float, singular: str, plural: str | None = None) -> str:
+        """A count of the whole recording as `4 copies per step`."""
+        return f"{counted(self.per_step(total), singular, plural)} {self.period}"
+
+    def device_share(self, total_ns: float) -> str:
+        """`12.0 % of device time`."""
+        return f"{format_fraction(self.share(total_ns))} of device time"
+
+    def device_time(self, total_ns: float) -> str:
+        """`12.0 % of device time (1.20 ms per step)`."""
+        return f"{self.device_share(total_ns)} ({self.time(total_ns)})"
+
+    def evidence(self, device_ns: float, **more: Any) -> dict[str, Any]:
+        """What a finding about device time rests on."""
+        return {"device_fraction": self.share(device_ns), "device_ns": device_ns, **more}
+
+    def call_evidence(self, calls: Sequence[CallEfficiency], **more: Any) -> dict[str, Any]:
+        """The rows that a finding about calls rests on."""
+        ranked = sorted(calls, key=lambda call: (-call.roofline.device_ns, call.call_id))
+        kernels = dict.fromkeys(kernel for call in ranked for kernel in call.kernels[:1])
+        return self.evidence(
+            time_of(ranked),
+            calls=sum(call.calls for call in ranked),
+            call_ids=[call.call_id for call in ranked],
+            operators=operators_of(ranked),
+            kernels=list(kernels)[:_SHOWN],
+            **more,
         )
 
-    def records(self, name: str) -> list[dict[str, Any]]:
-        """Rows of one of this package's queries, asked once; not to be changed."""
-        if name not in self._records:
-            self._records[name] = self.session.records(sql(name))
-        return self._records[name]
+
+Finder = Callable[[ProfiledRun, Rule], Iterable[Advice]]
+FINDERS: dict[str, Finder] = {}
+
+
+def finds(function: Finder) -> Finder:
+    """Registers the function that looks for a rule's evidence: `tf32_off` for `advice.tf32_off`."""
+    FINDERS[f"advice.{function.__name__}"] = function
+    return function
+
+
+def counted(count: float, singular: str, plural: str | None = None) -> str:
+    """`1 launch`, `2 launches`, `1.5 launches`."""
+    text = f"{count:,.0f}" if abs(count - round(count)) < 0.05 or count >= 10 else f"{count:.1f}"
+    return f"{text} {singular if text == '1' else plural or singular + 's'}"
+
+
+def listed(items: Sequence[str], shown: int = _SHOWN) -> str:
+    """`a, b and c`, cut after some."""
+    if len(items) > shown:
+        return f"{', '.join(items[:shown])} and {len(items) - shown} more"
+    return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
+
+
+def time_of(calls: Iterable[CallEfficiency]) -> int:
+    """Device time of calls."""
+    return sum(call.roofline.device_ns for call in calls)
+
+
+def operators_of(calls: Iterable[CallEfficiency]) -> list[str]:
+    """Their operators, most device time first."""
+    time_ns: dict[str, int] = {}
+    for call in calls:
+        time_ns[call.operator] = time_ns.get(call.operator, 0) + call.roofline.device_ns
+    return sorted(time_ns, key=lambda name: (-time_ns[name], name))
+
+
+def product_of(call: CallEfficiency) -> Product | None:
+    """The sizes of a call that is a matrix product."""
+    return recorded_product(call.operator, call.shapes, call.types)

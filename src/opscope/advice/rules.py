@@ -7,11 +7,10 @@ only look for the evidence. Every number has a reason. Imports nothing of the an
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
-from typing import Any
+
+import msgspec
 
 from opscope.model.finding import Severity
 
@@ -23,27 +22,26 @@ else:
 __all__ = ["Number", "Rule", "RuleBook", "rule_book"]
 
 
-@dataclass(frozen=True)
-class Number:
+class Number(msgspec.Struct, frozen=True):
     """A threshold or a rate, and why it is what it is."""
 
     value: float
     reason: str
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """One rule.
 
     Attributes:
         code: Stable code of its findings, `advice.tf32_off`.
-        severity: Of its findings, unless one says otherwise.
+        severity: Of its findings.
         title: What is wrong, in a few words.
         meaning: What it recognizes, and by what.
         gain: How the gain is estimated.
-        unknown: What a trace cannot tell about it.
+        unknown: What a trace cannot tell about it; the documentation says so.
         suggestion: What to do.
         change: The change to try, as code.
+        basis: How a finding's gain was estimated, where every finding says the same.
         thresholds: Its numbers by name.
     """
 
@@ -55,7 +53,8 @@ class Rule:
     unknown: str
     suggestion: str
     change: str | None = None
-    thresholds: Mapping[str, Number] = field(default_factory=dict)
+    basis: str | None = None
+    thresholds: dict[str, Number] = {}
 
     def threshold(self, name: str) -> float:
         """One of its numbers.
@@ -66,12 +65,11 @@ class Rule:
         return self.thresholds[name].value
 
 
-@dataclass(frozen=True)
-class RuleBook:
+class RuleBook(msgspec.Struct, frozen=True):
     """All rules by code, and the numbers that several share."""
 
-    rules: Mapping[str, Rule]
-    numbers: Mapping[str, Number]
+    rules: dict[str, Rule]
+    numbers: dict[str, Number]
 
     def number(self, name: str) -> float:
         """A shared number.
@@ -87,22 +85,6 @@ def rule_book() -> RuleBook:
     """The packaged rules."""
     text = resources.files(__package__).joinpath("rules.toml").read_text(encoding="utf-8")
     document = tomllib.loads(text)
-    rules = [_rule(entry) for entry in document["rule"]]
-    return RuleBook({rule.code: rule for rule in rules}, _numbers(document["numbers"]))
-
-
-def _rule(entry: Mapping[str, Any]) -> Rule:
-    words = {
-        name: entry[name].strip() for name in ("code", "title", "meaning", "gain", "unknown", "suggestion")
-    }
-    change = entry.get("change")
-    return Rule(
-        **words,
-        severity=Severity(entry["severity"]),
-        change=None if change is None else change.strip(),
-        thresholds=_numbers(entry.get("thresholds", {})),
-    )
-
-
-def _numbers(table: Mapping[str, Mapping[str, Any]]) -> dict[str, Number]:
-    return {name: Number(float(number["value"]), number["reason"].strip()) for name, number in table.items()}
+    rules = msgspec.convert(document["rule"], list[Rule])
+    numbers = msgspec.convert(document["numbers"], dict[str, Number])
+    return RuleBook({rule.code: rule for rule in rules}, numbers)
