@@ -1,7 +1,7 @@
 """Write docs/reference/tables.md from the declared schema, and the rules in docs/advice.md from rules.toml.
 
-`--check` fails if a page is stale. Deterministic: the same declarations give the same bytes. What people wrote
-in docs/advice.md, before and after the two marks, stays.
+`--check` fails if a page is stale. Deterministic: the same declarations give the same bytes. What people
+wrote in docs/advice.md, before and after the two marks, stays.
 """
 
 from __future__ import annotations

@@ -117,8 +117,8 @@ def _sides(step: StepTime) -> str:
     host_side = "unknown" if step.host_ns is None else format_duration(step.host_ns)
     error = f" ± {format_duration(step.host_error_ns)}" if step.host_error_ns else ""
     return (
-        f"a step takes the longer of {format_duration(step.device_ns)} on the device and {host_side}{error} on "
-        "the host without the recorder"
+        f"a step takes the longer of {format_duration(step.device_ns)} on the device and {host_side}{error} "
+        "on the host without the recorder"
     )
 
 
