@@ -31,7 +31,6 @@ __all__ = ["advise", "assess"]
 
 # Bounds what all other advice can bring, so it is given beside other advice alone.
 _AT_LIMIT = "advice.at_limit"
-_SEVERITIES = (Severity.ERROR, Severity.WARNING, Severity.INFO)
 
 
 def assess(
@@ -127,7 +126,7 @@ def _rank(finding: Finding) -> tuple[bool, float, int, str, str]:
     return (
         gain_ns is None,
         -(gain_ns or 0.0),
-        _SEVERITIES.index(finding.severity),
+        finding.severity.rank,
         finding.code,
         finding.message,
     )

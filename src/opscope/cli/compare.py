@@ -10,7 +10,7 @@ import msgspec
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from opscope.analysis.comparison_gate import gate_reasons
+from opscope.analysis.comparison import gate_reasons
 from opscope.analysis.session_comparison import compare_sessions
 from opscope.cli.console import open_source, print_document, print_json, refuse_existing, say_wrote, status
 from opscope.errors import InputError

@@ -6,12 +6,13 @@ stable.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from opscope.text_enum import TextEnum
 
-__all__ = ["Finding", "Severity"]
+__all__ = ["Finding", "Severity", "most_severe_first"]
 
 
 class Severity(TextEnum):
@@ -20,6 +21,11 @@ class Severity(TextEnum):
     INFO = "info"
     WARNING = "warning"
     ERROR = "error"
+
+    @property
+    def rank(self) -> int:
+        """0 for the most severe."""
+        return (Severity.ERROR, Severity.WARNING, Severity.INFO).index(self)
 
 
 @dataclass(frozen=True)
@@ -47,3 +53,8 @@ class Finding:
     estimated_gain_ns_per_step: float | None = None
     gain_basis: str | None = None
     change: str | None = None
+
+
+def most_severe_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The findings by severity; those of one severity keep their order."""
+    return tuple(sorted(findings, key=lambda finding: finding.severity.rank))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from opscope.analysis.benchmark_scaling import growth_exponent
+from opscope.analysis.benchmark_comparison import growth_exponent
 from opscope.benchmarking.sweep import BenchmarkSweep
 from opscope.model.benchmark import BenchmarkResult, BenchmarkRow, Status, Verdict
 from opscope.model.finding import Finding

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from opscope.analysis.kernel_pairs import describe_replacement, pair_kernels
 from opscope.analysis.provenance import KernelFacts
+from opscope.analysis.session_comparison import describe_replacement, pair_kernels
 
 
 def facts(name: str, function: str | None = None, family: str | None = None, **fields: Any) -> KernelFacts:

@@ -10,7 +10,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import opscope
-from opscope.analysis.comparison_gate import differences, gate_reasons
+from opscope.analysis.comparison import differences, gate_reasons
 from opscope.analysis.session_comparison import compare_sessions
 from opscope.model.benchmark import Verdict
 from opscope.model.comparison import (
