@@ -1,8 +1,8 @@
 """How two times become a verdict, and verdicts a failed gate, for benchmarks and recordings alike.
 
-What is ambiguous fails no gate; neither does a comparison with itself. A verdict rests on an
-interval or on equality to the nanosecond, never on two bare numbers. Swapping the sides inverts every verdict:
-intervals are taken of the slower side over the faster, then mirrored.
+What is ambiguous fails no gate; neither does a comparison with itself. A verdict rests on an interval or on
+equality to the nanosecond, never on two bare numbers. Swapping the sides inverts every verdict: intervals are
+taken of the slower side over the faster, then mirrored.
 """
 
 from __future__ import annotations
@@ -146,13 +146,15 @@ def _change(
     verdict: Verdict | None = None,
     reason: str,
 ) -> TimeChange:
-    has_ratio = reference is not None and candidate is not None and reference.value_ns
+    ratio = None
+    if reference is not None and candidate is not None and reference.value_ns:
+        ratio = candidate.value_ns / reference.value_ns
     return TimeChange(
         reference_ns=None if reference is None else reference.value_ns,
         candidate_ns=None if candidate is None else candidate.value_ns,
         reference_interval_ns=None if reference is None else reference.interval_ns,
         candidate_interval_ns=None if candidate is None else candidate.interval_ns,
-        ratio=candidate.value_ns / reference.value_ns if has_ratio else None,
+        ratio=ratio,
         ratio_interval=ratio_interval,
         verdict=verdict,
         reason=reason,

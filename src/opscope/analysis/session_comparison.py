@@ -135,7 +135,7 @@ class _Matcher:
             category=self._operator_category(name, kernels),
             variants=self._variants(before, after),
             kernels=kernels,
-            **self._change(before and before.total, after and after.total),
+            **self._change(before.total if before else None, after.total if after else None),
         )
 
     def _unattributed(self, reason: str) -> UnattributedChange:
@@ -143,7 +143,7 @@ class _Matcher:
         return UnattributedChange(
             reason=reason,
             kernels=self._kernels(None, before, after),
-            **self._change(before and before.total, after and after.total),
+            **self._change(before.total if before else None, after.total if after else None),
         )
 
     def _variants(

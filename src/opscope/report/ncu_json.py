@@ -10,11 +10,10 @@ from dataclasses import asdict
 from typing import Any
 
 from opscope._version import __version__
-from opscope.analysis.counters.values import CountedKernel, CounterAnalysis
+from opscope.analysis.counters import CountedKernel, CounterAnalysis
 from opscope.report.analysis_json import finding_record
 from opscope.report.json_export import from_json_text
-from opscope.toolchain.ncu.metrics import QUANTITIES
-from opscope.toolchain.ncu.report import GlobalAccess, KernelCounters
+from opscope.toolchain.ncu_report import QUANTITIES, GlobalAccess, KernelCounters
 
 __all__ = ["NCU_SCHEMA_VERSION", "ncu_json"]
 

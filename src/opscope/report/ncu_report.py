@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from opscope.analysis.counters.stalls import NO_STALL, STALLS
-from opscope.analysis.counters.values import CountedKernel, CounterAnalysis, Match, RecordedCall
+from opscope.analysis.counters import NO_STALL, STALLS, CountedKernel, CounterAnalysis, Match, RecordedCall
 from opscope.model.schema import Attribution
 from opscope.report.document import (
     Block,
@@ -28,8 +27,16 @@ from opscope.report.document import (
     numeric,
 )
 from opscope.report.json_export import from_json_text
-from opscope.toolchain.ncu.metrics import QUANTITIES, SECTIONS, WANTED, Quantity, metrics_to_collect
-from opscope.toolchain.ncu.report import WARP_SIZE, GlobalAccess, KernelCounters
+from opscope.toolchain.ncu_report import (
+    QUANTITIES,
+    SECTIONS,
+    WANTED,
+    WARP_SIZE,
+    GlobalAccess,
+    KernelCounters,
+    Quantity,
+    metrics_to_collect,
+)
 from opscope.units import format_bytes, format_count, format_duration, format_extent, format_fraction
 
 __all__ = ["ncu_document"]

@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
-from opscope.analysis.counters.join import recorded_name
+from opscope.analysis.counters import recorded_name
 from opscope.testing import TraceBuilder
-from opscope.toolchain.ncu.container import Process
-from opscope.toolchain.ncu.metrics import Quantity
-from opscope.toolchain.ncu.reading import read_report
-from opscope.toolchain.ncu.report import KernelCounters, NcuDevice, NcuReport, Occupancy
+from opscope.toolchain.ncu_reading import read_report
+from opscope.toolchain.ncu_report import KernelCounters, NcuDevice, NcuReport, Occupancy, Process, Quantity
 
 H200 = NcuDevice(0, "NVIDIA H200", "9.0", 132, 150_109_880_320, 62_914_560)
 _X, _STRIDES = [8192, 8192], [8192, 1]

@@ -9,17 +9,13 @@ from typing import Any
 import pytest
 
 from opscope.analysis.cost.call_cost import CallCost
-from opscope.analysis.counters.analyze import analyze_counters
-from opscope.analysis.counters.findings import counter_findings
-from opscope.analysis.counters.stalls import STALLS
-from opscope.analysis.counters.thresholds import thresholds
-from opscope.analysis.counters.values import CountedKernel, Match, RecordedCall
+from opscope.analysis.counter_findings import analyze_counters, counter_findings
+from opscope.analysis.counters import STALLS, THRESHOLDS, CountedKernel, Match, RecordedCall
 from opscope.model.finding import Finding, Severity
 from opscope.model.session import Session
 from opscope.provenance.kernel_names import decode
 from opscope.testing import TraceBuilder
-from opscope.toolchain.ncu.metrics import Quantity
-from opscope.toolchain.ncu.report import KernelCounters, NcuReport, Occupancy
+from opscope.toolchain.ncu_report import KernelCounters, NcuReport, Occupancy, Quantity
 
 Kernel = Callable[..., KernelCounters]
 WAITING = {Quantity.SM_FRACTION: 0.3, Quantity.MEMORY_FRACTION: 0.4, Quantity.DRAM_FRACTION: 0.4}
@@ -266,6 +262,6 @@ def test_what_launches_alike_share_is_said_once_by_the_longest(kernel: Kernel) -
 
 
 def test_every_threshold_has_a_reason() -> None:
-    for name, (value, reason) in thresholds().items():
-        assert value > 0, name
-        assert len(reason) > 20, name
+    for name, one in THRESHOLDS.items():
+        assert one.value > 0, name
+        assert len(one.reason) > 20, name

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from opscope.analysis.counters.join import join_counters, recorded_name
-from opscope.analysis.counters.values import Limit, Match
+from opscope.analysis.counters import Limit, Match, join_counters, recorded_name
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
-from opscope.toolchain.ncu.report import KernelCounters, NcuReport
+from opscope.toolchain.ncu_report import KernelCounters, NcuReport
 
 Load = Callable[..., Session]
 ReportOf = Callable[..., NcuReport]

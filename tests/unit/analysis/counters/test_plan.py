@@ -8,13 +8,17 @@ from typing import Any
 
 import pytest
 
-from opscope.analysis.counters.command import kernel_filter, launch_index, suggest_command
-from opscope.analysis.counters.plan import plan_by_profile, plan_by_recording
+from opscope.analysis.counter_commands import (
+    kernel_filter,
+    plan_by_profile,
+    plan_by_recording,
+    suggest_command,
+)
 from opscope.errors import CaptureError, InputError
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
-from opscope.toolchain.ncu.command import NameBase
-from opscope.toolchain.ncu.report import KernelCounters, NcuReport
+from opscope.toolchain.ncu_command import NameBase
+from opscope.toolchain.ncu_report import KernelCounters, NcuReport
 
 Load = Callable[..., Session]
 GELU = "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl(at::Iterator&)>(int)"
@@ -97,14 +101,6 @@ def test_every_kernel_of_real_recordings_passes_its_own_filter(shared: Any, load
         session = load(shared / "traces" / "h200" / f"{name}.json.gz")
         for (kernel,) in session.query("SELECT name FROM kernel_names WHERE kind = 'kernel'"):
             assert kernel_filter([kernel]).covers(kernel)
-
-
-def test_the_place_of_the_longest_launch_among_those_alike(load: Load) -> None:
-    session = load(trace((HALF, 5), (GELU, 10), ("gemm", 90), (RELU, 7), (GELU, 30), (GELU, 20)))
-    assert launch_index(session, GELU) == 2
-    assert launch_index(session, "gemm") == 0
-    assert launch_index(session, GELU, operator="aten::gemm") is None
-    assert launch_index(session, "absent") is None
 
 
 def test_the_suggested_command_is_one_line_for_a_shell(load: Load) -> None:

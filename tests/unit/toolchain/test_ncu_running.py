@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from opscope.errors import CaptureError, DependencyError
-from opscope.toolchain.ncu.running import NcuRun, check_run, compute_capability, find_ncu, run_ncu
+from opscope.toolchain.ncu_command import NcuRun, check_run, compute_capability, find_ncu, run_ncu
 
 
 def executable(folder: Path, name: str, body: str) -> Path:
@@ -29,7 +29,7 @@ def test_ncu_is_found_on_a_path_and_missed_with_what_to_do(
 ) -> None:
     found = executable(tmp_path / "bin", "ncu", "")
     assert find_ncu(f"/nowhere{os.pathsep}{tmp_path / 'bin'}") == str(found)
-    monkeypatch.setattr("opscope.toolchain.ncu.running._PLACES", ())
+    monkeypatch.setattr("opscope.toolchain.ncu_command._PLACES", ())
     with pytest.raises(DependencyError, match=r"ncu .* is not installed.*CUDA toolkit.*opscope analyze"):
         find_ncu(str(tmp_path))
 
@@ -38,7 +38,7 @@ def test_ncu_is_found_where_installers_put_it(tmp_path: Path, monkeypatch: pytes
     for version in ("2024.1", "2025.3"):
         (tmp_path / version).mkdir()
         executable(tmp_path / version, "ncu", "")
-    monkeypatch.setattr("opscope.toolchain.ncu.running._PLACES", (f"{tmp_path}/*/ncu",))
+    monkeypatch.setattr("opscope.toolchain.ncu_command._PLACES", (f"{tmp_path}/*/ncu",))
     assert find_ncu("") == str(tmp_path / "2025.3" / "ncu")
 
 

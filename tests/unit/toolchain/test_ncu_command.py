@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 import pytest
 
-from opscope.toolchain.ncu.command import (
-    TOPICS,
+from opscope.toolchain.ncu_command import (
     Collection,
     KernelFilter,
     filter_of_functions,
     filter_of_mangled_names,
     ncu_command,
-    shell_text,
-    suggested_command,
 )
-from opscope.toolchain.ncu.metrics import QUANTITIES, SECTIONS, WANTED, Quantity, metrics_to_collect
+from opscope.toolchain.ncu_report import QUANTITIES, SECTIONS, TOPICS, WANTED, Quantity, metrics_to_collect
 
 
 @pytest.mark.parametrize(
@@ -54,7 +50,7 @@ def test_the_command_of_a_collection() -> None:
     command = ncu_command(
         collection, ["python", "x.py", "--lr", "1"], output=Path("o.ncu-rep"), log_file=Path("l")
     )
-    assert shell_text(command) == (
+    assert " ".join(command) == (
         "ncu --target-processes all --replay-mode kernel --clock-control none --apply-rules no "
         "--kernel-name-base demangled --kernel-name regex:gemm --launch-skip 3 --launch-count 2 --set full "
         "--section Occupancy --metrics a.sum,b.sum --export o.ncu-rep --force-overwrite --log-file l "
@@ -66,15 +62,6 @@ def test_without_a_filter_every_launch_is_profiled() -> None:
     command = ncu_command(Collection(), ["./a.out"], output=Path("o.ncu-rep"))
     assert not any(option.startswith(("--kernel", "--launch")) for option in command)
     assert command[-1] == "./a.out"
-
-
-def test_a_suggestion_names_one_launch_and_only_what_is_asked() -> None:
-    words = suggested_command(filter_of_functions([("f", None)]), 12, topics=["coalescing"])
-    assert words[words.index("--launch-skip") + 1] == "12"
-    assert words[words.index("--launch-count") + 1] == "1"
-    metrics = words[words.index("--metrics") + 1].split(",")
-    assert metrics == [QUANTITIES[quantity].names[0] for quantity in TOPICS["coalescing"]]
-    assert shlex.split(shell_text(words)) == words
 
 
 def test_chips_that_name_metrics_differently() -> None:

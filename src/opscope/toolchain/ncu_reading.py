@@ -1,7 +1,14 @@
-"""Reads a report of Nsight Compute with NVIDIA's ncu-report.
+"""Reads a report of Nsight Compute with NVIDIA's ncu-report, and checks that all of the file was read.
 
 Units are converted exactly: the file keeps base units (ns, byte, %), and one this module does not know makes
 its metric unread, never misread. Everything that can be wrong with a file is one InputError.
+
+NVIDIA's reader answers a file that is cut off, or no report at all, with an empty or shorter list, so the
+blocks of the file are walked here too and their results counted. A report file is the magic, a header and
+blocks; each of them is a length of 4 bytes and a protobuf message, a block's followed by its payload. The few
+fields needed are read by hand: the protobuf library would need the descriptors written out, which is no less.
+
+Source: Nsight Compute, Customization Guide, "Report File Format", and extras/FileFormat/ProfilerReport.proto.
 """
 
 from __future__ import annotations
@@ -9,43 +16,64 @@ from __future__ import annotations
 import gzip
 import re
 import shutil
+import struct
 import tempfile
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from opscope.errors import DependencyError, InputError
-from opscope.toolchain.ncu.container import MAGIC, Container, Process, read_container
-from opscope.toolchain.ncu.metrics import (
+from opscope.toolchain.ncu_report import (
     OCCUPANCY_LIMITS,
     QUANTITIES,
+    SECTOR_BYTES,
     STALL_PREFIX,
     STALL_SUFFIX,
     Dimension,
+    Extent,
+    KernelCounters,
+    NcuDevice,
+    NcuReport,
+    Occupancy,
+    Process,
     Quantity,
 )
-from opscope.toolchain.ncu.report import SECTOR_BYTES, Extent, KernelCounters, NcuDevice, NcuReport, Occupancy
 
-__all__ = ["check_reader", "is_report", "read_report"]
+__all__ = ["MAGIC", "Container", "check_reader", "is_report", "read_container", "read_report"]
+
+MAGIC = b"NVR\0"
+# The file header's version, the same since 2019.
+_KNOWN_VERSION = 7
+# Fields of ProfilerReport.proto: of the file header, of a block header, of its session details and process.
+_VERSION = 1
+_RESULTS, _SESSION, _PAYLOAD_SIZE, _PROCESS = 2, 3, 5, 6
+_SOFTWARE, _COMMAND = 8, 11
+_SOFTWARE_NAME, _SOFTWARE_VERSION = 1, 2
+_PROCESS_ID, _EXECUTABLE = 1, 3
+_WRITER = "Nsight Compute Target"
+_CUDA = "CUDA Version"
+# Headers seen have up to 10 kB; a length beyond this is no length.
+_LONGEST_HEADER = 1 << 26
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+Fields = dict[int, list[int | bytes]]
 
 SUFFIXES = (".ncu-rep", ".ncu-rep.gz", ".ncu-repz")
 _GZIP_MAGIC = b"\x1f\x8b"
 # Units as ncu writes them, older versions in full; each is a whole multiple of the base unit.
-_NS = {
-    "ns": 1,
-    "nsecond": 1,
-    "us": 10**3,
-    "usecond": 10**3,
-    "ms": 10**6,
-    "msecond": 10**6,
-    "s": 10**9,
-    "second": 10**9,
+_UNITS: Mapping[Dimension, Mapping[str, int]] = {
+    Dimension.TIME_NS: {
+        **{"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9},
+        **{"nsecond": 1, "usecond": 10**3, "msecond": 10**6, "second": 10**9},
+    },
+    Dimension.BYTES: {"byte": 1, "Kbyte": 10**3, "Mbyte": 10**6, "Gbyte": 10**9, "Tbyte": 10**12},
+    Dimension.SECTORS: {"sector": SECTOR_BYTES, "": SECTOR_BYTES},
 }
-_BYTES = {"byte": 1, "Kbyte": 10**3, "Mbyte": 10**6, "Gbyte": 10**9, "Tbyte": 10**12}
 _UPGRADE = "It is damaged, or of another version: pip install --upgrade ncu-report"
 _DRAM_RATE = "dram__bytes.sum.per_second"
 
@@ -81,7 +109,7 @@ def read_report(path: str | Path) -> NcuReport:
     file = Path(path)
     reader = _reader()
     with _unpacked(file) as report:
-        container = _container(report, file)
+        container = _checked_container(report, file)
         actions = _actions(reader, report, file)
         _check(len(actions), container, file)
         kernels, others = _results(actions, container)
@@ -150,7 +178,7 @@ def _actions(reader: Any, report: Path, file: Path) -> list[Any]:
         raise InputError(f"ncu-report cannot read it ({error})", source=file, hint=_UPGRADE) from error
 
 
-def _container(report: Path, file: Path) -> Container:
+def _checked_container(report: Path, file: Path) -> Container:
     """The blocks of the report; of ncu's own packed form, which only the reader opens, nothing is known."""
     if file.name.endswith(".ncu-repz"):
         return Container(None)
@@ -297,12 +325,9 @@ def _converted(found: tuple[int | float | str, str] | None, dimension: Dimension
     value, unit = found or (None, "")
     if value is None or isinstance(value, str):
         return None
-    if dimension is Dimension.TIME_NS:
-        return round(value * _NS[unit]) if unit in _NS else None
-    if dimension is Dimension.BYTES:
-        return round(value * _BYTES[unit]) if unit in _BYTES else None
-    if dimension is Dimension.SECTORS:
-        return round(value) * SECTOR_BYTES if unit in ("sector", "") else None
+    if dimension in _UNITS:
+        factor = _UNITS[dimension].get(unit)
+        return None if factor is None else round(value * factor)
     if dimension is Dimension.FRACTION:
         return value / 100 if unit == "%" else None
     return round(value) if dimension is Dimension.EVENTS else float(value)
@@ -345,3 +370,168 @@ def _stalls(metrics: _Metrics) -> dict[str, float]:
 def _block_limits(metrics: _Metrics) -> dict[str, int]:
     found = {resource: metrics.integer(name) for resource, name in OCCUPANCY_LIMITS.items()}
     return {resource: blocks for resource, blocks in found.items() if blocks is not None}
+
+
+@dataclass(frozen=True)
+class Container:
+    """What the blocks say.
+
+    Attributes:
+        format_version: Of the file.
+        processes: Of every result, in the order of the results; None if the format is not known here.
+        ncu_version: `2025.3.1.0`; None if the file does not say.
+        cuda_version: Newest CUDA the driver served, `13.0`.
+        command: The command line of ncu.
+    """
+
+    format_version: int | None
+    processes: tuple[Process, ...] | None = None
+    ncu_version: str | None = None
+    cuda_version: str | None = None
+    command: str | None = None
+
+
+def read_container(path: Path) -> Container:
+    """The blocks of a report; of one in a format unknown here only its version.
+
+    Raises:
+        InputError: Not a report, cut off, or damaged.
+    """
+    with path.open("rb") as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            raise InputError("not a report of Nsight Compute", source=path, hint="ncu -o FILE writes them")
+        size = path.stat().st_size
+        version = _integer(_message(file, path, size), _VERSION)
+        if version != _KNOWN_VERSION:
+            return Container(version)
+        return _container(_blocks(file, path, size))
+
+
+def _blocks(file: BinaryIO, path: Path, size: int) -> Iterator[Fields]:
+    while file.tell() < size:
+        header = _message(file, path, size)
+        end = file.tell() + (_integer(header, _PAYLOAD_SIZE) or 0)
+        if end > size:
+            raise _cut_off(path, size, end)
+        file.seek(end)
+        yield header
+
+
+def _container(blocks: Iterator[Fields]) -> Container:
+    processes: list[Process] = []
+    software: dict[str, str] = {}
+    command: str | None = None
+    for block in blocks:
+        processes += [_process(block)] * (_integer(block, _RESULTS) or 0)
+        for session in _messages(block, _SESSION):
+            command = command or _text(session, _COMMAND)
+            for one in _messages(session, _SOFTWARE):
+                software[_text(one, _SOFTWARE_NAME) or ""] = _text(one, _SOFTWARE_VERSION) or ""
+    writer = software.get(_WRITER, "").split(" ", maxsplit=1)[0]
+    return Container(
+        _KNOWN_VERSION, tuple(processes), writer or None, software.get(_CUDA), command and command.strip()
+    )
+
+
+def _process(block: Fields) -> Process:
+    for found in _messages(block, _PROCESS):
+        return Process(_integer(found, _PROCESS_ID), _text(found, _EXECUTABLE))
+    return Process()
+
+
+def _message(file: BinaryIO, path: Path, size: int) -> Fields:
+    """The message that starts here, its length before it."""
+    start = file.tell()
+    prefix = file.read(4)
+    if len(prefix) < 4:
+        raise _cut_off(path, size, start + 4)
+    (length,) = struct.unpack("<I", prefix)
+    if length > _LONGEST_HEADER:
+        raise _damaged(path, start)
+    content = file.read(length)
+    if len(content) < length:
+        raise _cut_off(path, size, start + 4 + length)
+    try:
+        return _fields(content)
+    except (IndexError, ValueError) as error:
+        raise _damaged(path, start) from error
+
+
+def _cut_off(path: Path, size: int, needed: int) -> InputError:
+    return InputError(
+        f"the report is cut off: it needs at least {needed:,} bytes and has {size:,}",
+        source=path,
+        byte_offset=size,
+        hint="Copy it again, or let ncu end before reading it",
+    )
+
+
+def _damaged(path: Path, offset: int) -> InputError:
+    return InputError(
+        "the report is damaged: what should be the header of a block is none",
+        source=path,
+        byte_offset=offset,
+        hint="Copy it again, or record it anew",
+    )
+
+
+def _fields(content: bytes) -> Fields:
+    """Values of a protobuf message by field number.
+
+    Raises:
+        IndexError: The content ends within a value.
+        ValueError: A wire type that does not exist.
+    """
+    fields: Fields = {}
+    position = 0
+    while position < len(content):
+        key, position = _varint(content, position)
+        value: int | bytes
+        if key & 7 == _VARINT:
+            value, position = _varint(content, position)
+        else:
+            length, position = _length(content, position, key & 7)
+            if position + length > len(content):
+                raise IndexError
+            value, position = content[position : position + length], position + length
+        fields.setdefault(key >> 3, []).append(value)
+    return fields
+
+
+def _length(content: bytes, position: int, wire_type: int) -> tuple[int, int]:
+    if wire_type == _BYTES:
+        return _varint(content, position)
+    if wire_type in (_FIXED64, _FIXED32):
+        return (8 if wire_type == _FIXED64 else 4), position
+    raise ValueError(wire_type)
+
+
+def _varint(content: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = content[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+
+
+def _integer(fields: Fields, number: int) -> int | None:
+    value = fields.get(number, [None])[-1]
+    return value if isinstance(value, int) else None
+
+
+def _text(fields: Fields, number: int) -> str | None:
+    value = fields.get(number, [None])[-1]
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else None
+
+
+def _messages(fields: Fields, number: int) -> Iterator[Fields]:
+    """Messages within a message; what is none is left out: only what can be done without is read so."""
+    for value in fields.get(number, []):
+        if isinstance(value, bytes):
+            try:
+                yield _fields(value)
+            except (IndexError, ValueError):
+                continue

@@ -1,7 +1,12 @@
-"""Runs a program under ncu and says what went wrong in ncu's words and ours.
+"""Nsight Compute's command: which launches, which counters, of which program; and running it.
 
-The program keeps its standard input and output; ncu writes to a log file, whose errors become one
-CaptureError with the remedy. The program's own exit code is in that log too: ncu's may be ncu's own.
+A filter matches the demangled name ncu shows, whose spelling differs from a trace's (`<unnamed>` for
+`(anonymous namespace)`, `(int)4` for `4`), so it is made of identifiers, which both spell alike. Mangled
+names are matched whole. A program that is run keeps its standard input and output; ncu writes to a log file,
+whose errors become one CaptureError with the remedy. The exit code of the program is in that log too, for
+that of ncu may be its own.
+
+Source: Nsight Compute CLI 2025.3, "Profile", "Filter" and "Sampling" options.
 """
 
 from __future__ import annotations
@@ -9,14 +14,148 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from opscope.errors import CaptureError, DependencyError
+from opscope.text_enum import TextEnum
+from opscope.toolchain.ncu_report import SECTIONS, metrics_to_collect
 
-__all__ = ["NcuRun", "check_run", "compute_capability", "find_ncu", "run_ncu"]
+__all__ = [
+    "Collection",
+    "KernelFilter",
+    "NameBase",
+    "NcuRun",
+    "check_run",
+    "compute_capability",
+    "filter_of_functions",
+    "filter_of_mangled_names",
+    "find_ncu",
+    "ncu_command",
+    "options_of",
+    "run_ncu",
+]
+
+
+# Characters with a meaning in ECMAScript expressions, which ncu uses; to escape others is an error there.
+_SPECIAL = re.compile(r"[\\^$.|?*+()\[\]{}]")
+
+
+class NameBase(TextEnum):
+    """Which of a kernel's names a filter is held against."""
+
+    FUNCTION = "function"
+    DEMANGLED = "demangled"
+    MANGLED = "mangled"
+
+
+@dataclass(frozen=True)
+class KernelFilter:
+    """Launches whose name matches an expression somewhere."""
+
+    pattern: str
+    base: NameBase = NameBase.DEMANGLED
+
+    def arguments(self) -> list[str]:
+        """The options of ncu."""
+        return ["--kernel-name-base", str(self.base), "--kernel-name", f"regex:{self.pattern}"]
+
+    def covers(self, name: str) -> bool:
+        """Whether it matches a name of its base."""
+        return re.search(self.pattern, name) is not None
+
+
+@dataclass(frozen=True)
+class Collection:
+    """What ncu records.
+
+    Attributes:
+        kernels: Which launches; all if None.
+        launch_skip: Matching launches to pass over.
+        launch_count: Matching launches to profile; all if None.
+        sections: Section identifiers.
+        metrics: Metric names.
+        metric_set: A set of ncu (`basic`, `detailed`, `full`) beside these.
+        replay_mode: `kernel` runs each launch again for every group of counters; `application` runs the
+            program again.
+    """
+
+    kernels: KernelFilter | None = None
+    launch_skip: int = 0
+    launch_count: int | None = None
+    sections: tuple[str, ...] = SECTIONS
+    metrics: tuple[str, ...] = metrics_to_collect()
+    metric_set: str | None = None
+    replay_mode: str = "kernel"
+
+
+def filter_of_functions(functions: Iterable[tuple[str, str | None]]) -> KernelFilter:
+    """Kernels by function name, each with the functor its template was given or None."""
+    words = ((_word(function), *([_word(functor)] if functor else [])) for function, functor in functions)
+    return KernelFilter("|".join(dict.fromkeys(map(".*".join, words))))
+
+
+def filter_of_mangled_names(names: Iterable[str]) -> KernelFilter:
+    """Exactly these kernels."""
+    alternatives = "|".join(_escape(name) for name in dict.fromkeys(names))
+    return KernelFilter(f"^({alternatives})$", NameBase.MANGLED)
+
+
+def ncu_command(
+    collection: Collection,
+    program: Sequence[str],
+    *,
+    output: Path,
+    executable: str = "ncu",
+    log_file: Path | None = None,
+) -> list[str]:
+    """The command that profiles a program, child processes included, at the clocks it runs at.
+
+    Args:
+        collection: What to record.
+        program: The command to profile.
+        output: The report to write, `NAME.ncu-rep`; one that exists is replaced.
+        executable: ncu.
+        log_file: Takes ncu's own words, which otherwise mix with the program's.
+    """
+    options = ["--target-processes", "all", "--replay-mode", collection.replay_mode]
+    # Locked clocks need privileges, and their times compare with nothing else.
+    options += ["--clock-control", "none", "--apply-rules", "no"]
+    options += options_of(collection)
+    options += ["--export", str(output), "--force-overwrite"]
+    if log_file is not None:
+        options += ["--log-file", str(log_file)]
+    return [executable, *options, *program]
+
+
+def options_of(collection: Collection) -> list[str]:
+    """The options of ncu that say what to record."""
+    options = [] if collection.kernels is None else collection.kernels.arguments()
+    if collection.launch_skip:
+        options += ["--launch-skip", str(collection.launch_skip)]
+    if collection.launch_count is not None:
+        options += ["--launch-count", str(collection.launch_count)]
+    if collection.metric_set is not None:
+        options += ["--set", collection.metric_set]
+    for section in collection.sections:
+        options += ["--section", section]
+    if collection.metrics:
+        options += ["--metrics", ",".join(collection.metrics)]
+    return options
+
+
+def _word(name: str) -> str:
+    """The name, not as part of a longer one."""
+    start = r"\b" if re.match(r"\w", name) else ""
+    end = r"\b" if re.search(r"\w$", name) else ""
+    return f"{start}{_escape(name)}{end}"
+
+
+def _escape(text: str) -> str:
+    return _SPECIAL.sub(r"\\\g<0>", text)
+
 
 # Where installers put it, the newest toolkit first.
 _PLACES = ("/usr/local/cuda/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu", "/usr/local/cuda-*/bin/ncu")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opscope.toolchain.ncu.selection import Launch, Prefer, Window, best_window, longest_kernels
+from opscope.analysis.counter_commands import Launch, Prefer, Window, best_window, longest_kernels
 
 
 def launches(text: str) -> list[Launch]:

@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 
 from opscope.errors import DependencyError, InputError
-from opscope.toolchain.ncu import reading
-from opscope.toolchain.ncu.container import MAGIC
-from opscope.toolchain.ncu.metrics import Dimension, Quantity
-from opscope.toolchain.ncu.reading import is_report, read_report
-from opscope.toolchain.ncu.report import KernelCounters, NcuReport
+from opscope.toolchain import ncu_reading as reading
+from opscope.toolchain.ncu_reading import MAGIC, is_report, read_report
+from opscope.toolchain.ncu_report import Dimension, KernelCounters, NcuReport, Quantity
 
 needs_reader = pytest.mark.skipif(find_spec("ncu_report") is None, reason="ncu-report is not installed")
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opscope.errors import InputError
-from opscope.toolchain.ncu.container import MAGIC, Process, read_container
+from opscope.toolchain.ncu_reading import MAGIC, read_container
+from opscope.toolchain.ncu_report import Process
 
 
 def varint(value: int) -> bytes:

@@ -6,24 +6,174 @@ of a peak fractions of 1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
+from typing import Any
 
-from opscope.toolchain.ncu.container import Process
-from opscope.toolchain.ncu.metrics import QUANTITIES, WANTED, Metric, Quantity
+from opscope.text_enum import TextEnum
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 __all__ = [
+    "OCCUPANCY_LIMITS",
+    "QUANTITIES",
+    "SECTIONS",
     "SECTOR_BYTES",
+    "STALL_PREFIX",
+    "STALL_SUFFIX",
+    "TOPICS",
+    "WANTED",
     "WARP_SIZE",
+    "Dimension",
     "Extent",
     "GlobalAccess",
     "KernelCounters",
+    "Metric",
     "NcuDevice",
     "NcuReport",
     "Occupancy",
+    "Process",
+    "Quantity",
     "SharedAccess",
+    "metrics_to_collect",
 ]
+
+
+class Dimension(TextEnum):
+    """What a quantity counts, and so what its value is: an integer of ns, bytes or events, or a float."""
+
+    TIME_NS = "time_ns"
+    BYTES = "bytes"
+    SECTORS = "sectors"  # of 32 bytes; read as bytes
+    EVENTS = "events"
+    RATIO = "ratio"
+    FRACTION = "fraction"  # percent in ncu, 0-1 here
+
+
+class Quantity(TextEnum):
+    """What is read of a kernel launch. Stable names, of JSON too."""
+
+    DURATION = "duration_ns"
+    DRAM_BYTES = "dram_bytes"
+    DRAM_READ_BYTES = "dram_read_bytes"
+    DRAM_WRITTEN_BYTES = "dram_written_bytes"
+    L2_BYTES = "l2_bytes"
+    LOAD_SECTORS = "global_load_sectors"
+    LOAD_REQUESTS = "global_load_requests"
+    LOAD_BYTES_PER_SECTOR = "global_load_bytes_per_sector"
+    STORE_SECTORS = "global_store_sectors"
+    STORE_REQUESTS = "global_store_requests"
+    STORE_BYTES_PER_SECTOR = "global_store_bytes_per_sector"
+    SHARED_LOAD_WAVEFRONTS = "shared_load_wavefronts"
+    SHARED_LOAD_CONFLICTS = "shared_load_bank_conflicts"
+    SHARED_STORE_WAVEFRONTS = "shared_store_wavefronts"
+    SHARED_STORE_CONFLICTS = "shared_store_bank_conflicts"
+    GLOBAL_SECTORS = "global_sectors"
+    GLOBAL_SECTORS_IDEAL = "global_sectors_ideal"
+    SHARED_WAVEFRONTS = "shared_wavefronts"
+    SHARED_WAVEFRONTS_IDEAL = "shared_wavefronts_ideal"
+    THREADS_PER_INSTRUCTION = "threads_per_instruction"
+    SM_FRACTION = "sm_throughput_fraction"
+    MEMORY_FRACTION = "memory_throughput_fraction"
+    DRAM_FRACTION = "dram_throughput_fraction"
+    L2_FRACTION = "l2_throughput_fraction"
+    L1_FRACTION = "l1_throughput_fraction"
+    TENSOR_FRACTION = "tensor_pipe_fraction"
+    ACTIVE_CYCLES = "active_cycles_per_sm"
+    OCCUPANCY = "achieved_occupancy"
+    THEORETICAL_OCCUPANCY = "theoretical_occupancy"
+    WAVES = "waves"
+    WARP_LATENCY = "warp_latency_cycles"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """Where a quantity is found.
+
+    Attributes:
+        names: Names of the metric, the usual one first; of all, a report holds one.
+        dimension: What it counts.
+        section: The section that collects it.
+    """
+
+    names: tuple[str, ...]
+    dimension: Dimension
+    section: str
+
+
+def _document() -> dict[str, Any]:
+    text = resources.files(__package__).joinpath("ncu_metrics.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+_DOCUMENT = _document()
+QUANTITIES: Mapping[Quantity, Metric] = {
+    Quantity(name): Metric(tuple(row["names"]), Dimension(row["counts"]), row["section"])
+    for name, row in _DOCUMENT["quantities"].items()
+}
+# What launch data cannot tell of a kernel, and the quantities that tell it.
+TOPICS: Mapping[str, tuple[Quantity, ...]] = {
+    topic: tuple(map(Quantity, names)) for topic, names in _DOCUMENT["topics"].items()
+}
+
+# Read where they are, never asked for: the hardware's count of bank conflicts is also raised by passes that
+# other clients win (bulk copies, tensor cores). Source: NVIDIA in forums.developer.nvidia.com/t/351780.
+_SECOND_BEST = frozenset(
+    {
+        Quantity.SHARED_LOAD_WAVEFRONTS,
+        Quantity.SHARED_LOAD_CONFLICTS,
+        Quantity.SHARED_STORE_WAVEFRONTS,
+        Quantity.SHARED_STORE_CONFLICTS,
+    }
+)
+WANTED = tuple(quantity for quantity in QUANTITIES if quantity not in _SECOND_BEST)
+
+# Blocks of one multiprocessor that a resource allows; the names are those of `analysis.occupancy`.
+OCCUPANCY_LIMITS: Mapping[str, str] = {
+    "blocks": "launch__occupancy_limit_blocks",
+    "threads": "launch__occupancy_limit_warps",
+    "registers": "launch__occupancy_limit_registers",
+    "shared_memory": "launch__occupancy_limit_shared_mem",
+    "barriers": "launch__occupancy_limit_barriers",
+}
+# Cycles a warp waits for a reason, per instruction issued; the reason stands between the two.
+STALL_PREFIX = "smsp__average_warps_issue_stalled_"
+STALL_SUFFIX = "_per_issue_active.ratio"
+
+# Sections taken whole: what launches look like, and stall reasons, which differ between chips.
+SECTIONS = ("LaunchStats", "Occupancy", "WarpStateStats")
+# Chips with memory of their own but other names for its reads and writes.
+_OTHER_DRAM_NAMES = frozenset({"12.0"})
+# Chips that share the host's memory count no reads and writes.
+_NO_DRAM_NAMES = frozenset({"8.7", "10.1", "11.0", "12.1"})
+_SPLIT = (Quantity.DRAM_READ_BYTES, Quantity.DRAM_WRITTEN_BYTES)
+
+
+def metrics_to_collect(
+    compute_capability: str | None = None, quantities: Iterable[Quantity] = WANTED
+) -> tuple[str, ...]:
+    """Metric names for `ncu --metrics`, besides what `SECTIONS` collect.
+
+    Args:
+        compute_capability: Of the device, as `"9.0"`; the names of most chips if unknown.
+        quantities: All wanted ones by default.
+    """
+    names = []
+    for quantity in quantities:
+        metric = QUANTITIES[quantity]
+        if metric.section in SECTIONS or (quantity in _SPLIT and compute_capability in _NO_DRAM_NAMES):
+            continue
+        names.append(
+            metric.names[-1 if compute_capability in _OTHER_DRAM_NAMES and quantity in _SPLIT else 0]
+        )
+    return tuple(names)
+
 
 SECTOR_BYTES = 32
 WARP_SIZE = 32
@@ -32,6 +182,14 @@ WARP_SIZE = 32
 WIDEST_REQUEST_SECTORS = 16 * WARP_SIZE // SECTOR_BYTES
 
 Extent = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process that launched kernels; what the file does not say is None."""
+
+    process_id: int | None = None
+    executable: str | None = None
 
 
 @dataclass(frozen=True)

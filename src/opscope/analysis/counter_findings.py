@@ -1,6 +1,6 @@
 """What counters say should be changed: one small function per observation, silent where all is well.
 
-A rule whose counter was not collected says nothing. Numbers stand in `thresholds.toml`, with their reasons.
+A rule whose counter was not collected says nothing. Numbers stand in `counters.toml`, with their reasons.
 """
 
 from __future__ import annotations
@@ -8,17 +8,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from opscope.analysis.counters.stalls import NO_STALL, STALLS
-from opscope.analysis.counters.thresholds import threshold
-from opscope.analysis.counters.values import CountedKernel, Limit
+from opscope.analysis.counters import (
+    NO_STALL,
+    STALLS,
+    CountedKernel,
+    CounterAnalysis,
+    Limit,
+    join_counters,
+    threshold,
+)
 from opscope.analysis.efficiency import TensorCoreUse
 from opscope.analysis.tensor_cores import has_tensor_cores_for, is_product, operand_type, tensor_core_evidence
 from opscope.hardware.devices import DataType
 from opscope.model.finding import Finding, Severity
-from opscope.toolchain.ncu.metrics import Quantity
-from opscope.toolchain.ncu.report import WARP_SIZE, WIDEST_REQUEST_SECTORS, GlobalAccess
+from opscope.model.session import Session
+from opscope.toolchain.ncu_report import WARP_SIZE, WIDEST_REQUEST_SECTORS, GlobalAccess, NcuReport, Quantity
 
-__all__ = ["RULES", "counter_findings"]
+__all__ = ["RULES", "analyze_counters", "counter_findings"]
 
 Rule = Callable[[CountedKernel], "Finding | None"]
 _RESOURCES = {
@@ -32,11 +38,17 @@ _COALESCE = (
     "Let neighboring threads access neighboring addresses: another layout (contiguous, channels_last), or a "
     "tile through shared memory"
 )
-_ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.INFO: 2}
+
+
+def analyze_counters(report: NcuReport, session: Session | None = None) -> CounterAnalysis:
+    """The kernels of a report with findings, and with the operators of a recording if one is given."""
+    kernels = join_counters(report, session)
+    sources = [] if session is None else session.query("SELECT source FROM traces ORDER BY trace_id")
+    return CounterAnalysis(report, kernels, counter_findings(kernels), tuple(source for (source,) in sources))
 
 
 def counter_findings(kernels: Sequence[CountedKernel]) -> tuple[Finding, ...]:
-    """All findings: the gravest first, then by gain, then in the order of the report.
+    """All findings: most severe first, then by gain, then in the order of the report.
 
     Launches alike that show the same are said once, by the one that took longest.
     """
@@ -52,7 +64,7 @@ def counter_findings(kernels: Sequence[CountedKernel]) -> tuple[Finding, ...]:
         sorted(
             said.values(),
             key=lambda finding: (
-                _ORDER[finding.severity],
+                finding.severity.rank,
                 -(finding.estimated_gain_ns_per_step or 0.0),
                 finding.evidence["launch"],
             ),
