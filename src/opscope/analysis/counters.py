@@ -67,7 +67,8 @@ class Stall:
 
 def _document() -> dict[str, Any]:
     text = resources.files(__package__).joinpath("counters.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    document: dict[str, Any] = tomllib.loads(text)
+    return document
 
 
 _DOCUMENT = _document()

@@ -3,8 +3,8 @@
 A filter matches the demangled name ncu shows, whose spelling differs from a trace's (`<unnamed>` for
 `(anonymous namespace)`, `(int)4` for `4`), so it is made of identifiers, which both spell alike. Mangled
 names are matched whole. A program that is run keeps its standard input and output; ncu writes to a log file,
-whose errors become one CaptureError with the remedy. The exit code of the program is in that log too, for
-that of ncu may be its own.
+whose errors become one CaptureError with the remedy. The exit code of the program is in that log too, for ncu
+may end with its own.
 
 Source: Nsight Compute CLI 2025.3, "Profile", "Filter" and "Sampling" options.
 """

@@ -109,7 +109,8 @@ class Metric:
 
 def _document() -> dict[str, Any]:
     text = resources.files(__package__).joinpath("ncu_metrics.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    document: dict[str, Any] = tomllib.loads(text)
+    return document
 
 
 _DOCUMENT = _document()
