@@ -154,8 +154,8 @@ class ComparedSession:
         self.unattributed: defaultdict[str, OperatorUse] = defaultdict(OperatorUse)
         self.total = Sums()
         self._outside = Sums()
-        self._add_calls()
-        self._add_launches()
+        for row in (*recording.calls, *recording.launches):
+            self._add(row)
 
     @property
     def sample_count(self) -> int:
@@ -206,46 +206,25 @@ class ComparedSession:
             return own
         return self.facts(kernel).category
 
-    def _is_outside(self, row: Mapping[str, Any]) -> bool:
-        return self._basis is Basis.STEP and (row["trace_id"], row["step"]) not in self._samples
-
-    def _add_calls(self) -> None:
-        for row in self.recording.calls:
-            sample = self._samples.get((row["trace_id"], row["step"]))
-            counted = {"calls": row["calls"]}
-            if self._metric is Metric.CPU:
-                counted["time_ns"] = row["time_ns"]
-            if self._is_outside(row):
-                self._outside.add(None, **counted)
-                continue
-            operator = self.operators[row["operator"]]
-            for sums in (self.total, operator.total, operator.variants[_variant(row)]):
-                sums.add(sample, **counted)
-
-    def _add_launches(self) -> None:
-        for row in self.recording.launches:
-            sample = self._samples.get((row["trace_id"], row["step"]))
-            counted = {"launches": row["launches"] if row["kind"] == "kernel" else 0}
-            if self._metric is Metric.DEVICE:
-                counted["time_ns"] = row["time_ns"]
-            if self._is_outside(row):
-                self._outside.add(None, **counted)
-                continue
-            owner = self._owner(row)
-            self.total.add(sample, **counted)
-            owner.total.add(sample, **counted)
-            owner.variants[_variant(row)].add(sample, **counted)
-            kernel = owner.kernels[row["kernel"], row["kind"]]
-            kernel.add(sample, calls=row["launches"], **counted)
-
-    def _owner(self, row: Mapping[str, Any]) -> OperatorUse:
-        if row["operator"] is None:
-            return self.unattributed[row["attribution"]]
-        return self.operators[row["operator"]]
-
-
-def _variant(row: Mapping[str, Any]) -> Variant:
-    return row["overload"], row["input_shapes"]
+    def _add(self, row: Mapping[str, Any]) -> None:
+        """Counts a row of calls, or of launches."""
+        is_call = "kernel" not in row
+        counted = {"calls": row["calls"]} if is_call else {}
+        if not is_call:
+            counted["launches"] = row["launches"] if row["kind"] == "kernel" else 0
+        if is_call == (self._metric is Metric.CPU):
+            counted["time_ns"] = row["time_ns"]
+        step = row["trace_id"], row["step"]
+        sample = self._samples.get(step)
+        if self._basis is Basis.STEP and step not in self._samples:
+            self._outside.add(None, **counted)
+            return
+        is_owned = row["operator"] is not None
+        owner = self.operators[row["operator"]] if is_owned else self.unattributed[row["attribution"]]
+        for sums in (self.total, owner.total, owner.variants[row["overload"], row["input_shapes"]]):
+            sums.add(sample, **counted)
+        if not is_call:
+            owner.kernels[row["kernel"], row["kind"]].add(sample, calls=row["launches"], **counted)
 
 
 def _samples(steps: Mapping[tuple[int, int], int]) -> tuple[dict[tuple[int, int], int], int]:
