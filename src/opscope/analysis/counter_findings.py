@@ -5,10 +5,12 @@ A rule whose counter was not collected says nothing. Numbers stand in `counters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from opscope.analysis.counters import (
+    FINDINGS,
     NO_STALL,
     STALLS,
     CountedKernel,
@@ -22,7 +24,7 @@ from opscope.analysis.tensor_cores import has_tensor_cores_for, is_product, oper
 from opscope.hardware.devices import DataType
 from opscope.model.finding import Finding, Severity
 from opscope.model.session import Session
-from opscope.toolchain.ncu_report import WARP_SIZE, WIDEST_REQUEST_SECTORS, GlobalAccess, NcuReport, Quantity
+from opscope.toolchain.ncu_report import WARP_SIZE, WIDEST_REQUEST_SECTORS, NcuReport, Quantity
 
 __all__ = ["RULES", "analyze_counters", "counter_findings"]
 
@@ -34,10 +36,6 @@ _RESOURCES = {
     "shared_memory": "shared memory",
     "barriers": "barriers",
 }
-_COALESCE = (
-    "Let neighboring threads access neighboring addresses: another layout (contiguous, channels_last), or a "
-    "tile through shared memory"
-)
 
 
 def analyze_counters(report: NcuReport, session: Session | None = None) -> CounterAnalysis:
@@ -76,32 +74,25 @@ def _finding(
     kernel: CountedKernel,
     code: str,
     message: str,
-    suggestion: str,
-    evidence: dict[str, Any],
-    *,
-    severity: Severity = Severity.WARNING,
-    **gain: Any,
+    suggestion: str | None = None,
+    gain: Mapping[str, Any] | None = None,
+    **evidence: Any,
 ) -> Finding:
-    identity = {"launch": kernel.counters.index, "kernel": kernel.name}
+    """The finding of a code; `counters.toml` has what all of a code share."""
+    shared = FINDINGS[code]
     return Finding(
         f"counters.{code}",
-        severity,
+        Severity(shared["severity"]),
         f"{kernel.title} (launch {kernel.counters.index}): {message}.",
-        f"{suggestion}.",
-        evidence={**identity, **evidence},
-        **gain,
+        f"{suggestion or shared['suggestion']}.",
+        evidence={"launch": kernel.counters.index, "kernel": kernel.name, **evidence},
+        **(gain or {}),
     )
 
 
-def _uncoalesced_loads(kernel: CountedKernel) -> Finding | None:
-    return _uncoalesced(kernel, kernel.counters.loads, "load")
-
-
-def _uncoalesced_stores(kernel: CountedKernel) -> Finding | None:
-    return _uncoalesced(kernel, kernel.counters.stores, "store")
-
-
-def _uncoalesced(kernel: CountedKernel, access: GlobalAccess, what: str) -> Finding | None:
+def _uncoalesced(kernel: CountedKernel, *, what: str) -> Finding | None:
+    """Loads, or stores, that touch more sectors than their bytes need."""
+    access = kernel.counters.loads if what == "load" else kernel.counters.stores
     sectors = access.sectors_per_request
     both = (kernel.counters.loads.sectors or 0) + (kernel.counters.stores.sectors or 0)
     if sectors is None or (access.sectors or 0) < threshold("access_share") * both:
@@ -119,8 +110,9 @@ def _uncoalesced(kernel: CountedKernel, access: GlobalAccess, what: str) -> Find
         kernel,
         f"uncoalesced_{what}s",
         f"a {what} of a warp touches {sectors:.1f} sectors of 32 bytes where {needed}",
-        _COALESCE,
-        {"sectors_per_request": sectors, "ideal_sectors_per_request": ideal, "sectors": access.sectors},
+        sectors_per_request=sectors,
+        ideal_sectors_per_request=ideal,
+        sectors=access.sectors,
     )
 
 
@@ -137,8 +129,8 @@ def _uncoalesced_accesses(kernel: CountedKernel) -> Finding | None:
         "uncoalesced_accesses",
         f"its accesses to global memory touch {sectors / ideal:.1f} times the sectors that would hold their "
         "bytes",
-        _COALESCE,
-        {"sectors": sectors, "ideal_sectors": ideal},
+        sectors=sectors,
+        ideal_sectors=ideal,
     )
 
 
@@ -155,8 +147,9 @@ def _bank_conflicts(kernel: CountedKernel) -> Finding | None:
         kernel,
         "bank_conflicts",
         f"{_percent(fraction)} of the passes through shared memory repeat others for bank conflicts{cost}",
-        "Pad rows by one access width, or swizzle, so that a warp's addresses fall into different banks",
-        {"conflict_fraction": fraction, "excess_wavefronts": shared.excess, "cycles_fraction": cycles},
+        conflict_fraction=fraction,
+        excess_wavefronts=shared.excess,
+        cycles_fraction=cycles,
     )
 
 
@@ -175,9 +168,7 @@ def _divergence(kernel: CountedKernel) -> Finding | None:
         kernel,
         "divergence",
         f"an instruction runs for {threads:.1f} of {WARP_SIZE} threads of a warp on average",
-        "Let the threads of a warp take the same branch and the same number of iterations, and make blocks "
-        "a multiple of 32 threads",
-        {"threads_per_instruction": threads},
+        threads_per_instruction=threads,
     )
 
 
@@ -189,30 +180,17 @@ def _unfilled(kernel: CountedKernel) -> Finding | None:
     share = occupancy.achieved / occupancy.theoretical if occupancy.theoretical else 1.0
     if share >= threshold("achieved_occupancy_share"):
         return None
-    evidence = {
-        "achieved_occupancy": occupancy.achieved,
-        "theoretical_occupancy": occupancy.theoretical,
-        "waves": occupancy.waves,
-    }
-    achieved, possible = _percent(occupancy.achieved, 1), _percent(occupancy.theoretical, 1)
-    measured = f"its occupancy is {achieved} where {possible} would be possible"
+    code, why = "uneven_blocks", "blocks end at different times, or the last wave is nearly empty"
     if occupancy.waves is not None and occupancy.waves < 1:
-        return _finding(
-            kernel,
-            "unfilled_device",
-            f"{measured}: the grid fills {occupancy.waves:.2f} of the device once",
-            "Give it more work at a time (a larger batch), or split it into more blocks (smaller tiles, "
-            "split-K)",
-            evidence,
-            severity=Severity.INFO,
-        )
+        code, why = "unfilled_device", f"the grid fills {occupancy.waves:.2f} of the device once"
+    achieved, possible = _percent(occupancy.achieved, 1), _percent(occupancy.theoretical, 1)
     return _finding(
         kernel,
-        "uneven_blocks",
-        f"{measured}: blocks end at different times, or the last wave is nearly empty",
-        "Even out the work of blocks, or choose the grid so that whole waves result",
-        evidence,
-        severity=Severity.INFO,
+        code,
+        f"its occupancy is {achieved} where {possible} would be possible: {why}",
+        achieved_occupancy=occupancy.achieved,
+        theoretical_occupancy=occupancy.theoretical,
+        waves=occupancy.waves,
     )
 
 
@@ -231,10 +209,8 @@ def _low_occupancy(kernel: CountedKernel) -> Finding | None:
         "low_occupancy",
         f"it waits, and at most {_percent(occupancy.theoretical)} of the warps a multiprocessor can hold are "
         f"resident{limited}",
-        "Smaller blocks, or fewer registers or bytes of shared memory per block, let more warps hide the "
-        "waiting",
-        {"theoretical_occupancy": occupancy.theoretical, "limiters": list(occupancy.limiters)},
-        severity=Severity.INFO,
+        theoretical_occupancy=occupancy.theoretical,
+        limiters=list(occupancy.limiters),
     )
 
 
@@ -253,10 +229,12 @@ def _extra_traffic(kernel: CountedKernel) -> Finding | None:
         "extra_traffic",
         f"it moves {moved / 1e6:,.0f} MB of device memory where inputs and outputs{operator} have "
         f"{least / 1e6:,.0f} MB: {ratio:.2f} × the least{reads}",
-        "Keep what is used again in registers or shared memory, or fuse the passes into one "
-        "(torch.compile, a kernel that reads each row once)",
-        {"dram_bytes": moved, "min_bytes": least, "traffic_ratio": ratio, **_read_evidence(kernel)},
-        **_traffic_gain(kernel, ratio),
+        gain=_traffic_gain(kernel, ratio),
+        dram_bytes=moved,
+        min_bytes=least,
+        traffic_ratio=ratio,
+        dram_read_bytes=kernel.counters.count(Quantity.DRAM_READ_BYTES),
+        min_read_bytes=kernel.call.cost.read_bytes if kernel.call else None,
     )
 
 
@@ -272,13 +250,6 @@ def _reads(kernel: CountedKernel) -> str:
         return ""
     rest = (moved - call.cost.written_bytes) / call.cost.read_bytes
     return f" (if it writes its outputs once, it reads its inputs {rest:.1f} times)"
-
-
-def _read_evidence(kernel: CountedKernel) -> dict[str, Any]:
-    return {
-        "dram_read_bytes": kernel.counters.count(Quantity.DRAM_READ_BYTES),
-        "min_read_bytes": kernel.call.cost.read_bytes if kernel.call else None,
-    }
 
 
 def _traffic_gain(kernel: CountedKernel, ratio: float) -> dict[str, Any]:
@@ -305,9 +276,8 @@ def _cache_bound(kernel: CountedKernel) -> Finding | None:
         "cache_bound",
         f"the caches run at {_percent(memory)} of their peak and device memory at {_percent(dram)}: many "
         "more bytes pass the caches than are needed",
-        "Strided access does this: let neighboring threads access neighboring addresses, or load what is "
-        "used again once, into shared memory",
-        {"memory_throughput_fraction": memory, "dram_throughput_fraction": dram},
+        memory_throughput_fraction=memory,
+        dram_throughput_fraction=dram,
     )
 
 
@@ -325,8 +295,8 @@ def _stalled(kernel: CountedKernel) -> Finding | None:
         "stalled",
         f"a warp spends {_percent(fraction)} of its time waiting for {known.meaning} ({reason})",
         known.remedy,
-        {"stall_reason": reason, "stall_fraction": fraction},
-        severity=Severity.INFO,
+        stall_reason=reason,
+        stall_fraction=fraction,
     )
 
 
@@ -345,11 +315,10 @@ def _idle_tensor_cores(kernel: CountedKernel) -> Finding | None:
         kernel,
         "idle_tensor_cores",
         f"it multiplies {operands} and its tensor cores were active in {_percent(tensor, 1)} of the cycles",
-        "Allow TF32, or run it in bf16 or fp16 (autocast)"
-        if is_fp32
-        else "Align the sizes of the product to 16 bytes",
-        {"tensor_pipe_fraction": tensor, "operand_type": str(operands)},
-        change='torch.set_float32_matmul_precision("high")' if is_fp32 else None,
+        None if is_fp32 else "Align the sizes of the product to 16 bytes",
+        {"change": 'torch.set_float32_matmul_precision("high")' if is_fp32 else None},
+        tensor_pipe_fraction=tensor,
+        operand_type=str(operands),
     )
 
 
@@ -365,8 +334,8 @@ def _is_busy(kernel: CountedKernel) -> bool:
 
 RULES: tuple[Rule, ...] = (
     _extra_traffic,
-    _uncoalesced_loads,
-    _uncoalesced_stores,
+    partial(_uncoalesced, what="load"),
+    partial(_uncoalesced, what="store"),
     _uncoalesced_accesses,
     _cache_bound,
     _bank_conflicts,

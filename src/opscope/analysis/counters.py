@@ -26,6 +26,7 @@ from opscope.text_enum import TextEnum
 from opscope.toolchain.ncu_report import Extent, KernelCounters, NcuReport, Quantity
 
 __all__ = [
+    "FINDINGS",
     "NO_STALL",
     "STALLS",
     "THRESHOLDS",
@@ -73,6 +74,7 @@ def _document() -> dict[str, Any]:
 
 _DOCUMENT = _document()
 THRESHOLDS = {name: Threshold(**row) for name, row in _DOCUMENT["thresholds"].items()}
+FINDINGS: Mapping[str, Mapping[str, str]] = _DOCUMENT["findings"]
 STALLS = {name: Stall(**row) for name, row in _DOCUMENT["stalls"].items()}
 # States of a warp that has nothing to wait for: it issues, or another warp was taken.
 NO_STALL = frozenset({"selected", "not_selected"})

@@ -13,13 +13,11 @@ from opscope.advice.kernel_times import AttentionSizes, Rates, attention_ns, att
 from opscope.analysis.efficiency import TensorCoreUse
 from opscope.analysis.queries import sql
 from opscope.hardware.devices import DataType
-from opscope.model.finding import Finding
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
 
-from .conftest import call, codes, host, limits, only, trace
+from .conftest import Program, call, codes, host, limits, only, trace
 
-Program = Callable[..., tuple[Finding, ...]]
 Operator = tuple[str, list[Any], int]
 HALF = "c10::BFloat16"
 

@@ -1,20 +1,18 @@
-"""float32 products without tensor cores, and what another type would save."""
+"""Products without tensor cores, of odd sizes or too small, and what another type would save."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from opscope.analysis.efficiency import Bound, TensorCoreUse
 from opscope.hardware.devices import DataType
-from opscope.model.finding import Finding, Severity
+from opscope.model.finding import Severity
 from opscope.testing import TraceBuilder
 
-from .conftest import H200, MEASURED, call, codes, host, limits, only, product, trace
+from .conftest import H200, MEASURED, Program, call, codes, host, limits, only, product, told, trace
 
-Program = Callable[..., tuple[Finding, ...]]
 STEP_NS = 6_000_000
 
 
@@ -33,46 +31,29 @@ def slow(**facts: Any) -> dict[str, Any]:
 
 
 def test_tf32_off_is_found_with_its_gain(advise_on: Program) -> None:
-    found = only(advise_on(program(), **slow()), "tf32_off")
-    assert found.severity is Severity.WARNING
-    assert "83.3 % of device time" in found.message
-    assert "aten::mm" in found.message
-    assert "set_float32_matmul_precision" in (found.change or "")
-    assert "cudnn" not in (found.change or "")
-    assert found.evidence["device_ns"] == 5_000_000
-    assert found.evidence["call_ids"] == [0]
+    words = ("83.3 % of device time", "aten::mm", "set_float32_matmul_precision", "in TF32")
     # 48 products of 8×12 tiles take 8 µs each in TF32.
-    assert found.estimated_gain_ns_per_step == pytest.approx(5_000_000 - 48 * 8_000, rel=0.02)
-    assert "TF32" in (found.gain_basis or "")
+    gain_ns = 5_000_000 - 48 * 8_000
+    found = told(advise_on(program(), **slow()), "tf32_off", *words, gain_ns=gain_ns, rel=0.02)
+    assert found.severity is Severity.WARNING
+    assert "cudnn" not in (found.change or "")
+    assert (found.evidence["device_ns"], found.evidence["call_ids"]) == (5_000_000, [0])
 
 
 def test_the_gain_stops_at_the_host(advise_on: Program) -> None:
     values = {**slow(), "hosts": [host(STEP_NS, 4_500_000)]}
-    found = only(advise_on(program(), **values), "tf32_off")
-    assert found.estimated_gain_ns_per_step == pytest.approx(STEP_NS + 10 * 1000 - 4_500_000)
+    told(advise_on(program(), **values), "tf32_off", gain_ns=STEP_NS + 10 * 1000 - 4_500_000)
 
 
 def test_a_gain_that_the_host_hides_is_told_without_promising(advise_on: Program) -> None:
     values = {**slow(), "hosts": [host(STEP_NS, 9_000_000)]}
-    found = only(advise_on(program(), **values), "tf32_off")
-    assert found.estimated_gain_ns_per_step == 0
-    assert found.severity is Severity.INFO
-    assert "the host is the slower side" in (found.gain_basis or "")
-
-
-def test_products_on_tensor_cores_are_left_alone(advise_on: Program) -> None:
-    values = slow(type_name="c10::BFloat16", data_type=DataType.BF16, tensor_cores=TensorCoreUse.USED)
-    assert codes(advise_on(program(), **values)) == []
+    found = advise_on(program(), **values)
+    assert told(found, "tf32_off", "the host is the slower side", gain_ns=0).severity is Severity.INFO
 
 
 def test_tf32_products_are_told_of_16_bits_only(advise_on: Program) -> None:
     values = slow(tensor_cores=TensorCoreUse.USED, data_type=DataType.FP32)
     assert codes(advise_on(program(), **values)) == ["reduced_precision"]
-
-
-def test_few_products_are_no_reason(advise_on: Program) -> None:
-    values = {**slow(), "calls": [product(1024, 768, 768, 200_000, calls=48)]}
-    assert codes(advise_on(program(), **values)) == []
 
 
 def test_an_old_device_has_no_tf32(advise_on: Program) -> None:
@@ -125,43 +106,58 @@ def test_a_convolution_counts_at_the_share_of_the_rate_that_it_reaches(advise_on
         fraction=0.5,
         flop_count=flop_count,
     )
-    found = only(advise_on(program(), calls=[conv], hosts=[host(STEP_NS, 1e6)]), "tf32_off")
+    found = advise_on(program(), calls=[conv], hosts=[host(STEP_NS, 1e6)])
     each_ns = flop_count / (MEASURED[DataType.TF32] * 0.5) * 1e9 + 3_500
-    assert found.estimated_gain_ns_per_step == pytest.approx(4_000_000 - 40 * each_ns)
-    assert "cudnn.allow_tf32" in (found.change or "")
-    assert "matmul" not in (found.change or "")
+    finding = told(found, "tf32_off", "cudnn.allow_tf32", gain_ns=4_000_000 - 40 * each_ns)
+    assert "matmul" not in (finding.change or "")
 
 
+HALF: dict[str, Any] = {
+    "type_name": "c10::BFloat16",
+    "data_type": DataType.BF16,
+    "tensor_cores": TensorCoreUse.USED,
+}
 UNALIGNED = "cutlass_80_tensorop_bf16_s16816gemm_bf16_128x128_32x4_nn_align1"
+FAST = "nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_NNT"
+
+
+def vocabulary(size: int, kernel: str) -> dict[str, Any]:
+    """A product with so many columns."""
+    one = product(8192, size, 768, 3_000_000, kernels=[kernel], **HALF)
+    return {"calls": [one], "hosts": [host(STEP_NS, 1e6)]}
 
 
 def test_an_odd_vocabulary_is_found_by_its_kernel(advise_on: Program) -> None:
-    facts: dict[str, Any] = {
-        "type_name": "c10::BFloat16",
-        "data_type": DataType.BF16,
-        "tensor_cores": TensorCoreUse.USED,
-        "kernels": [UNALIGNED],
-    }
-    values = {"calls": [product(8192, 50257, 768, 3_000_000, **facts)], "hosts": [host(STEP_NS, 1e6)]}
-    found = only(advise_on(program(UNALIGNED), **values), "unaligned_products")
+    found = only(advise_on(program(UNALIGNED), **vocabulary(50257, UNALIGNED)), "unaligned_products")
     assert "8192×768 by 768×50257" in found.message
-    assert found.estimated_gain_ns_per_step is not None
-    assert 1_000_000 < found.estimated_gain_ns_per_step < 3_000_000
-    aligned = {**values, "calls": [product(8192, 50304, 768, 3_000_000, **facts)]}
-    assert codes(advise_on(program(UNALIGNED), **aligned)) == []
+    assert 1_000_000 < (found.estimated_gain_ns_per_step or 0) < 3_000_000
 
 
-def test_an_odd_size_in_a_fast_kernel_is_left_alone(advise_on: Program) -> None:
-    facts: dict[str, Any] = {
-        "type_name": "c10::BFloat16",
-        "data_type": DataType.BF16,
-        "tensor_cores": TensorCoreUse.USED,
-        "kernels": ["nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_NNT"],
-    }
-    values = {"calls": [product(8192, 50257, 768, 3_000_000, **facts)], "hosts": [host(STEP_NS, 1e6)]}
-    assert codes(advise_on(program(facts["kernels"][0]), **values)) == []
+def small(fraction: float, bound: Bound = Bound.LATENCY) -> dict[str, Any]:
+    """200 bf16 products of few tiles."""
+    one = product(64, 64, 256, 1_000_000, calls=200, bound=bound, fraction=fraction, **HALF)
+    return {"calls": [one], "hosts": [host(STEP_NS, 1e6)]}
 
 
-def test_what_ran_before_the_window_does_not_count(advise_on: Program) -> None:
-    early = product(1024, 768, 768, 5_000_000, calls=48, attribution="before_window")
-    assert codes(advise_on(program(), calls=[early], hosts=[host(STEP_NS, 1e6)])) == []
+def test_small_products_are_told_without_a_gain(advise_on: Program) -> None:
+    words = ("64×256 by 256×64", "5.0 % of what it could do")
+    told(advise_on(program(), **small(0.05)), "small_products", *words, gain_ns=None)
+
+
+EARLY = product(1024, 768, 768, 5_000_000, calls=48, attribution="before_window")
+LEFT_ALONE: dict[str, tuple[str, dict[str, Any]]] = {
+    "on tensor cores": ("gemm", slow(**HALF)),
+    "few": ("gemm", {**slow(), "calls": [product(1024, 768, 768, 200_000, calls=48)]}),
+    "before the window": ("gemm", {**slow(), "calls": [EARLY]}),
+    "an even vocabulary": (UNALIGNED, vocabulary(50304, UNALIGNED)),
+    "an odd vocabulary in a fast kernel": (FAST, vocabulary(50257, FAST)),
+    "small, but fast": ("gemm", small(0.6)),
+    "large": ("gemm", small(0.05, Bound.COMPUTE)),
+}
+
+
+@pytest.mark.parametrize(("kernel", "values"), LEFT_ALONE.values(), ids=LEFT_ALONE)
+def test_products_that_do_well_are_left_alone(
+    advise_on: Program, kernel: str, values: dict[str, Any]
+) -> None:
+    assert codes(advise_on(program(kernel), **values)) == []
