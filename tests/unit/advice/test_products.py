@@ -135,7 +135,7 @@ def test_an_odd_vocabulary_is_found_by_its_kernel(advise_on: Program) -> None:
 
 def small(fraction: float, bound: Bound = Bound.LATENCY) -> dict[str, Any]:
     """200 bf16 products of few tiles."""
-    one = product(64, 64, 256, 1_000_000, calls=200, bound=bound, fraction=fraction, **HALF)
+    one = product(64, 64, 256, 3_000_000, calls=200, bound=bound, fraction=fraction, **HALF)
     return {"calls": [one], "hosts": [host(STEP_NS, 1e6)]}
 
 
