@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from opscope.analysis.common_device import common_device
-from opscope.analysis.occupancy import WARP_SIZE, Limiter, Residency, Waves, recorder_estimate
+from opscope.analysis.occupancy import WARP_SIZE, Limiter, Residency, Waves
 from opscope.analysis.parallelism.facts import DeviceFacts, LaunchFacts
 from opscope.analysis.parallelism.filling import resident_blocks, waves
 from opscope.analysis.queries import sql
@@ -47,7 +47,6 @@ class LaunchQuality:
             shared memory or the device's limits.
         filled: How the grid fills the device; None without residency or multiprocessors.
         sm_count: Multiprocessors of the device.
-        expected_estimate: What the recorder would estimate of the same numbers.
     """
 
     kernel: str
@@ -58,7 +57,6 @@ class LaunchQuality:
     residency: Residency | None = None
     filled: Waves | None = None
     sm_count: int | None = None
-    expected_estimate: float | None = None
 
     @property
     def calls(self) -> int:
@@ -165,12 +163,16 @@ def geometry_quality(
 ) -> LaunchQuality:
     """The quality of one launch configuration on a device."""
     launch = LaunchFacts(decode(kernel), geometry, device=device)
-    held, sm_count = resident_blocks(launch), launch.sm_count
-    blocks, threads = launch.block_count, launch.thread_count
-    estimate = None
-    if held is not None and blocks and threads and sm_count:
-        estimate = recorder_estimate(held, blocks=blocks, threads=threads, sm_count=sm_count)
-    return LaunchQuality(kernel, operator, geometry, blocks, threads, held, waves(launch), sm_count, estimate)
+    return LaunchQuality(
+        kernel,
+        operator,
+        geometry,
+        launch.block_count,
+        launch.thread_count,
+        resident_blocks(launch),
+        waves(launch),
+        launch.sm_count,
+    )
 
 
 def kernel_quality(kernel: KernelTotal, device: DeviceFacts | None) -> tuple[LaunchQuality, ...]:

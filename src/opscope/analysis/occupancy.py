@@ -19,7 +19,6 @@ __all__ = [
     "Residency",
     "SmLimits",
     "Waves",
-    "recorder_estimate",
     "residency",
     "sm_limits",
     "waves_of",
@@ -135,17 +134,6 @@ def waves_of(held: Residency, *, blocks: int, sm_count: int) -> Waves | None:
         return None
     slots = held.blocks_per_sm * sm_count
     return Waves(blocks, slots, held, blocks / slots, (blocks % slots or slots) / slots)
-
-
-def recorder_estimate(held: Residency, *, blocks: int, threads: int, sm_count: int) -> float:
-    """What Kineto writes as estimated occupancy, 0–1: the least of what fits and what the grid holds.
-
-    It counts threads, not warps, and rounds to whole percents.
-
-    Source: pytorch/kineto, libkineto/src/CudaDeviceProperties.cpp (`kernelOccupancy`).
-    """
-    resident = min(float(held.blocks_per_sm), blocks / sm_count)
-    return resident * threads / (held.max_warps_per_sm * WARP_SIZE)
 
 
 def _blocks_by_registers(limits: SmLimits, warps: int, registers_per_thread: int) -> int | None:

@@ -218,11 +218,6 @@ class SessionSide:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def compared_ns(self) -> int:
-        """The compared time within the compared scope."""
-        return self.whole_ns - self.outside_steps_ns
-
-    @property
     def divisor(self) -> int:
         """What totals are divided by for figures per step and rank; 1 on the basis of totals."""
         return self.steps * self.ranks_per_step or 1

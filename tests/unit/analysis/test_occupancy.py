@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from opscope.analysis.occupancy import (
     Limiter,
     Residency,
-    recorder_estimate,
     residency,
     sm_limits,
     waves_of,
@@ -126,11 +125,3 @@ def test_empty_and_filled_slots_are_all_slots(blocks: int, sm_count: int, thread
     assert 0 <= found.tail_loss < 1
     assert found.tail_loss == pytest.approx(1 - blocks / (passes * found.slots), abs=1e-9)
     assert (passes - 1 + found.tail_fraction) * found.slots == pytest.approx(blocks)
-
-
-def test_the_recorder_estimates_no_more_than_the_grid_holds() -> None:
-    two = held("9.0", 128, 218, 19_200)
-    assert recorder_estimate(two, blocks=96, threads=128, sm_count=132) == pytest.approx(
-        96 / 132 * 128 / 2048
-    )
-    assert recorder_estimate(two, blocks=10_000, threads=128, sm_count=132) == two.occupancy

@@ -60,7 +60,8 @@ def check_laws(comparison: SessionComparison) -> None:
         - reference.per_step(row.reference.time_ns if row.reference else 0)
         for row in rows
     )
-    whole = candidate.per_step(candidate.compared_ns) - reference.per_step(reference.compared_ns)
+    whole = candidate.per_step(candidate.whole_ns - candidate.outside_steps_ns)
+    whole -= reference.per_step(reference.whole_ns - reference.outside_steps_ns)
     assert parts == whole
     assert float(whole) == pytest.approx(comparison.total.difference_ns, abs=1e-6)
     if comparison.metric is Metric.DEVICE:
