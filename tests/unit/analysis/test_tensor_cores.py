@@ -122,8 +122,8 @@ def test_the_type_is_that_of_the_multiplication_where_the_name_tells_it() -> Non
     assert operand_type(decode(CUDNN)) is None
 
 
-# Kernels of recorded traces whose names do not say what they computed on. MIOpen's implicit GEMMs (igemm_fwd_gtcx3_…)
-# are AMD's, whose matrix cores are not told yet.
+# Kernels of recorded traces whose names do not say what they computed on. MIOpen's implicit GEMMs
+# (igemm_fwd_gtcx3_…) are AMD's, whose matrix cores are not told yet.
 _UNTOLD = {"void sgemm_largek_lds64", "kernel_unified_attention_2d", "kernel_unified_attention_3d"}
 
 
