@@ -10,12 +10,11 @@ from functools import partial
 from typing import Any
 
 from opscope.analysis.counters import (
-    FINDINGS,
     NO_STALL,
-    STALLS,
     CountedKernel,
     CounterAnalysis,
     Limit,
+    counter_book,
     join_counters,
     threshold,
 )
@@ -79,7 +78,7 @@ def _finding(
     **evidence: Any,
 ) -> Finding:
     """The finding of a code; `counters.toml` has what all of a code share."""
-    shared = FINDINGS[code]
+    shared = counter_book().findings[code]
     return Finding(
         f"counters.{code}",
         Severity(shared["severity"]),
@@ -287,7 +286,7 @@ def _stalled(kernel: CountedKernel) -> Finding | None:
     if kernel.limit is not Limit.LATENCY or not reasons:
         return None
     reason, fraction = next(iter(reasons.items()))
-    known = STALLS.get(reason)
+    known = counter_book().stalls.get(reason)
     if fraction < threshold("stall_fraction") or known is None or known.remedy is None:
         return None
     return _finding(

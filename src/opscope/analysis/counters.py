@@ -9,10 +9,11 @@ import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from statistics import median_low
-from typing import Any
 
+import msgspec
 import numpy as np
 
 from opscope.analysis.cost.call_cost import UNKNOWN_COST, CallCost
@@ -26,17 +27,16 @@ from opscope.text_enum import TextEnum
 from opscope.toolchain.ncu_report import Extent, KernelCounters, NcuReport, Quantity
 
 __all__ = [
-    "FINDINGS",
     "NO_STALL",
-    "STALLS",
-    "THRESHOLDS",
     "CountedKernel",
     "CounterAnalysis",
+    "CounterBook",
     "Limit",
     "Match",
     "RecordedCall",
     "Stall",
     "Threshold",
+    "counter_book",
     "join_counters",
     "limit_of",
     "recorded_name",
@@ -66,23 +66,29 @@ class Stall:
     remedy: str | None = None
 
 
-def _document() -> dict[str, Any]:
-    text = resources.files(__package__).joinpath("counters.toml").read_text(encoding="utf-8")
-    document: dict[str, Any] = tomllib.loads(text)
-    return document
-
-
-_DOCUMENT = _document()
-THRESHOLDS = {name: Threshold(**row) for name, row in _DOCUMENT["thresholds"].items()}
-FINDINGS: Mapping[str, Mapping[str, str]] = _DOCUMENT["findings"]
-STALLS = {name: Stall(**row) for name, row in _DOCUMENT["stalls"].items()}
 # States of a warp that has nothing to wait for: it issues, or another warp was taken.
 NO_STALL = frozenset({"selected", "not_selected"})
 
 
+@dataclass(frozen=True)
+class CounterBook:
+    """What `counters.toml` holds: thresholds, stalls and what all findings of a code share, by name."""
+
+    thresholds: Mapping[str, Threshold]
+    stalls: Mapping[str, Stall]
+    findings: Mapping[str, Mapping[str, str]]
+
+
+@cache
+def counter_book() -> CounterBook:
+    """The packaged numbers and words."""
+    text = resources.files(__package__).joinpath("counters.toml").read_text(encoding="utf-8")
+    return msgspec.convert(tomllib.loads(text), CounterBook)
+
+
 def threshold(name: str) -> float:
     """A threshold's value by name."""
-    return THRESHOLDS[name].value
+    return counter_book().thresholds[name].value
 
 
 class Match(TextEnum):

@@ -9,7 +9,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from opscope.analysis.counters import NO_STALL, STALLS, CountedKernel, CounterAnalysis, Match, RecordedCall
+from opscope.analysis.counters import (
+    NO_STALL,
+    CountedKernel,
+    CounterAnalysis,
+    Match,
+    RecordedCall,
+    counter_book,
+)
 from opscope.model.schema import Attribution
 from opscope.report.document import (
     Block,
@@ -334,7 +341,7 @@ def _stalls(counters: KernelCounters) -> str:
 
 
 def _stall(reason: str) -> str:
-    known = STALLS.get(reason)
+    known = counter_book().stalls.get(reason)
     return reason if known is None else f"{known.meaning} ({reason})"
 
 

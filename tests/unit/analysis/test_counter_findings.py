@@ -10,7 +10,7 @@ import pytest
 
 from opscope.analysis.cost.call_cost import CallCost
 from opscope.analysis.counter_findings import analyze_counters, counter_findings
-from opscope.analysis.counters import STALLS, THRESHOLDS, CountedKernel, Match, RecordedCall
+from opscope.analysis.counters import CountedKernel, Match, RecordedCall, counter_book
 from opscope.model.finding import Finding, Severity
 from opscope.model.session import Session
 from opscope.provenance.kernel_names import decode
@@ -223,7 +223,7 @@ def test_one_reason_to_stall_that_outweighs_all_others(kernel: Kernel) -> None:
 
 def test_every_reason_in_a_real_report_is_known(real_report: NcuReport) -> None:
     reasons = {reason for one in real_report.kernels for reason in one.stalls}
-    assert reasons - STALLS.keys() == {"selected", "not_selected"}
+    assert reasons - counter_book().stalls.keys() == {"selected", "not_selected"}
 
 
 PRODUCTS = {
@@ -262,6 +262,6 @@ def test_what_launches_alike_share_is_said_once_by_the_longest(kernel: Kernel) -
 
 
 def test_every_threshold_has_a_reason() -> None:
-    for name, one in THRESHOLDS.items():
+    for name, one in counter_book().thresholds.items():
         assert one.value > 0, name
         assert len(one.reason) > 20, name
