@@ -345,7 +345,7 @@ def device_rates(setup: Setup) -> Any:
     """The rates that advice expects of this device."""
     import torch
 
-    from opscope.advice.rates import Rates
+    from opscope.advice.kernel_times import Rates
     from opscope.hardware.limits import device_limits
     from opscope.hardware.measured import read_measured
 
@@ -364,7 +364,7 @@ def product_calls(rates: Any) -> Iterator[tuple[str, float | None, Step]]:
     """Products of BERT's layers and others, in TF32 and bf16."""
     import torch
 
-    from opscope.advice.product_time import Product, product_ns
+    from opscope.advice.kernel_times import Product, product_ns
     from opscope.hardware.devices import DataType
 
     sizes = [(1024, 768, 768), (1024, 3072, 768), (1024, 768, 3072), (4096, 768, 768), (4096, 3072, 768)]
@@ -385,7 +385,7 @@ def attention_calls(rates: Any) -> Iterator[tuple[str, float | None, Step]]:
     import torch
     from torch.nn.functional import scaled_dot_product_attention
 
-    from opscope.advice.attention_time import AttentionSizes, attention_ns
+    from opscope.advice.kernel_times import AttentionSizes, attention_ns
     from opscope.hardware.devices import DataType
 
     for data_type, dtype in ((DataType.FP32, torch.float32), (DataType.BF16, torch.bfloat16)):

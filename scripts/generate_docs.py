@@ -1,14 +1,18 @@
-"""Write docs/reference/tables.md from the declared schema; `--check` fails if the file is stale.
+"""Write docs/reference/tables.md from the declared schema, and the rules in docs/advice.md from rules.toml.
 
-Deterministic: the same declarations give the same bytes.
+`--check` fails if a page is stale. Deterministic: the same declarations give the same bytes. What people
+wrote in docs/advice.md, before and after the two marks, stays.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
+from opscope.advice.rules import Rule, rule_book
 from opscope.model.schema import SCHEMA_VERSION, TABLES, Attribution, Column, Table
 from opscope.report.document import (
     BulletList,
@@ -22,7 +26,12 @@ from opscope.report.document import Column as Heading
 from opscope.report.document import Table as Grid
 from opscope.report.markdown import render_markdown
 
-TABLES_PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "tables.md"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+TABLES_PAGE = DOCS / "reference" / "tables.md"
+ADVICE_PAGE = DOCS / "advice.md"
+_BEGIN = "<!-- rules: written by scripts/generate_docs.py from src/opscope/advice/rules.toml -->\n"
+_END = "<!-- end of rules -->\n"
+_WIDTH = 120
 
 
 def tables_page() -> str:
@@ -62,20 +71,61 @@ def _lowered(row: str) -> str:
     return row[0].lower() + row[1:]
 
 
+def advice_page(page: str) -> str:
+    """The page with the rules written anew between its marks.
+
+    Raises:
+        ValueError: It lacks a mark.
+    """
+    before, begin, rest = page.partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not begin or not end:
+        raise ValueError(f"{ADVICE_PAGE} lacks its marks")
+    book = rule_book()
+    numbers = [f"| `{name}` | {one.value:g} | {one.reason} |" for name, one in book.numbers.items()]
+    rules = [f"| `{rule.code}` | {rule.severity} | {rule.title} |" for rule in book.rules.values()]
+    blocks = [
+        "\n## Shared numbers",
+        "\n".join(("| number | value | why |", "|---|---|---|", *numbers)),
+        "## The rules",
+        "\n".join(("| code | severity | what it says |", "|---|---|---|", *rules)),
+        *(block for rule in book.rules.values() for block in _rule_blocks(rule)),
+    ]
+    return before + begin + "\n\n".join(blocks) + "\n\n" + end + after
+
+
+def _rule_blocks(rule: Rule) -> Iterator[str]:
+    points = [f"**Gain:** {rule.gain}", f"**A trace cannot tell:** {rule.unknown}"]
+    points += [f"`{name}` {one.value:g}: {one.reason}" for name, one in rule.thresholds.items()]
+    yield f"### {rule.title}"
+    yield f"`{rule.code}`"
+    yield _wrapped(rule.meaning)
+    yield "\n".join(_wrapped(f"* {point}", indent="  ") for point in points)
+
+
+def _wrapped(text: str, indent: str = "") -> str:
+    return textwrap.fill(
+        text, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="fail if the page is stale; write nothing")
+    parser.add_argument("--check", action="store_true", help="fail if a page is stale; write nothing")
     check = parser.parse_args(argv).check
-    page = tables_page()
-    if not check:
-        TABLES_PAGE.parent.mkdir(parents=True, exist_ok=True)
-        TABLES_PAGE.write_text(page, encoding="utf-8", newline="\n")
-        return 0
-    current = TABLES_PAGE.read_text(encoding="utf-8") if TABLES_PAGE.exists() else ""
-    if current != page:
-        print(f"{TABLES_PAGE} is stale: run scripts/generate_docs.py", file=sys.stderr)
-        return 1
-    return 0
+    is_stale = False
+    advice = ADVICE_PAGE.read_text(encoding="utf-8")
+    for path, page in ((TABLES_PAGE, tables_page()), (ADVICE_PAGE, advice_page(advice))):
+        current = path.read_text(encoding="utf-8") if path.exists() else ""
+        if current == page:
+            continue
+        is_stale = True
+        if check:
+            print(f"{path} is stale: run scripts/generate_docs.py", file=sys.stderr)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(page, encoding="utf-8", newline="\n")
+    return int(check and is_stale)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from opscope.cli import main
-from opscope.toolchain.ncu import running
+from opscope.toolchain import ncu_command as running
 
 Run = Callable[..., Any]
 

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("torch")
 
 from opscope.errors import DependencyError
-from opscope.toolchain.ncu.running import find_ncu
+from opscope.toolchain.ncu_command import find_ncu
 
 pytestmark = [pytest.mark.gpu, pytest.mark.torch]
 

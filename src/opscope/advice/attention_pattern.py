@@ -8,15 +8,15 @@ softmax's gradient do. Anything else between them, and it is no attention that o
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
-from opscope.advice.product_time import Product, recorded_product
-from opscope.analysis.cost.arguments import parse_arguments
+from opscope.advice.kernel_times import AttentionSizes, Product, recorded_product
+from opscope.analysis.cost.arguments import CallArguments, parse_arguments
 
-__all__ = ["ComposedAttention", "Leaf", "composed_attention"]
+__all__ = ["ComposedAttention", "composed_attention"]
 
 _BACKWARD = "aten::_softmax_backward_data"
 _COPIES = ("aten::copy_", "aten::clone")
@@ -38,8 +38,8 @@ class Leaf:
     types: str | None
     calls: int
     device_ns: int
-    begins_ns: int = 0
-    ends_ns: int = 0
+    begins_ns: int
+    ends_ns: int
 
     @cached_property
     def product(self) -> Product | None:
@@ -47,16 +47,18 @@ class Leaf:
         return recorded_product(self.name, self.shapes, self.types)
 
     @cached_property
-    def elements(self) -> tuple[int, ...]:
-        """Elements of each of its tensors."""
-        call = parse_arguments(self.name, shapes=self.shapes, types=self.types)
-        return tuple(tensor.element_count for tensor in call.tensors)
+    def _call(self) -> CallArguments:
+        return parse_arguments(self.name, shapes=self.shapes, types=self.types)
 
     @cached_property
+    def elements(self) -> tuple[int, ...]:
+        """Elements of each of its tensors."""
+        return tuple(tensor.element_count for tensor in self._call.tensors)
+
+    @property
     def type_name(self) -> str | None:
         """Element type of its first tensor, as recorded."""
-        call = parse_arguments(self.name, shapes=self.shapes, types=self.types)
-        return call.tensors[0].type_name if call.tensors else None
+        return self._call.tensors[0].type_name if self._call.tensors else None
 
 
 @dataclass(frozen=True)
@@ -64,27 +66,17 @@ class ComposedAttention:
     """One kind of attention call made of single operators.
 
     Attributes:
-        heads: Heads of all sequences of the batch.
-        query_length: Rows of the scores.
-        key_length: Columns of the scores.
-        head_size: Elements of one head.
+        sizes: Of one call.
         type_name: Element type of the scores' operands, as recorded.
         calls: How often it ran.
         parts: The operators that one kernel would replace.
-        is_backward: Whether it is the gradient.
-        has_mask: Whether something was added to the scores, or filled into them, before the softmax.
         is_math_path: Whether scaled_dot_product_attention itself computed it so.
     """
 
-    heads: int
-    query_length: int
-    key_length: int
-    head_size: int
+    sizes: AttentionSizes
     type_name: str | None
     calls: int
     parts: tuple[Leaf, ...]
-    is_backward: bool
-    has_mask: bool
     is_math_path: bool
 
     @property
@@ -98,53 +90,38 @@ class ComposedAttention:
         return max(0, self.parts[-1].ends_ns - self.parts[0].begins_ns)
 
 
-def composed_attention(rows: Iterable[dict[str, Any]]) -> tuple[ComposedAttention, ...]:
+def composed_attention(rows: Iterable[Mapping[str, Any]]) -> tuple[ComposedAttention, ...]:
     """Every kind of composed attention, most device time first, of the rows of `attention_contexts.sql`."""
-    contexts: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    contexts: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
         contexts[row["context"]].append(row)
     found = [one for context in contexts.values() if (one := _composed(context)) is not None]
-    return tuple(sorted(found, key=lambda one: (-one.device_ns, one.heads, one.query_length)))
+    return tuple(sorted(found, key=lambda one: (-one.device_ns, one.sizes.heads, one.sizes.query_length)))
 
 
-def _composed(rows: list[dict[str, Any]]) -> ComposedAttention | None:
-    leaves = {
-        row["place"]: Leaf(
-            row["name"],
-            row["shapes"],
-            row["types"],
-            row["calls"],
-            row["device_ns"],
-            row["begins_ns"],
-            row["ends_ns"],
-        )
-        for row in rows
-    }
+def _composed(rows: Sequence[Mapping[str, Any]]) -> ComposedAttention | None:
+    leaves = {row["place"]: Leaf(*(row[one.name] for one in fields(Leaf))) for row in rows}
     anchor = leaves[0]
+    is_backward = anchor.name == _BACKWARD
     scores = max(anchor.elements, default=0)
-    products = 2 if anchor.name == _BACKWARD else 1
-    before = _reached(leaves, -1, scores, products)
-    after = _reached(leaves, 1, scores, products)
+    before = _reached(leaves, -1, scores, 2 if is_backward else 1)
+    after = _reached(leaves, 1, scores, 2 if is_backward else 1)
     if not scores or before is None or after is None:
         return None
-    first, last = leaves[before], leaves[after]
-    left = (leaf.product for leaf in _between(leaves, before, 0))
-    sizes = next((one for one in left if one is not None and one.result_elements == scores), None)
-    if sizes is None:
+    products = (leaf.product for leaf in _between(leaves, before, 0))
+    first = next((one for one in products if one is not None and one.elements[0] == scores), None)
+    if first is None:
         return None
-    operands = _operand_sizes(first, last)
+    outermost = (leaves[place].product for place in (before, after))
+    operands = {count for product in outermost if product is not None for count in product.elements}
     start = before - _copies(leaves, before, -1, operands, _OPERAND_COPIES)
     end = after + _copies(leaves, after, 1, operands, _RESULT_COPIES)
+    has_mask = any(_is_mask(leaf, scores) for leaf in _between(leaves, before, 0))
     return ComposedAttention(
-        heads=sizes.batch,
-        query_length=sizes.m,
-        key_length=sizes.n,
-        head_size=sizes.k,
-        type_name=first.type_name,
+        AttentionSizes(first.batch, first.m, first.n, first.k, is_backward, has_mask),
+        type_name=leaves[before].type_name,
         calls=anchor.calls,
         parts=tuple(_between(leaves, start, end)),
-        is_backward=anchor.name == _BACKWARD,
-        has_mask=any(_is_mask(leaf, scores) for leaf in _between(leaves, before, 0)),
         is_math_path=any(row["is_math"] for row in rows),
     )
 
@@ -170,7 +147,7 @@ def _holds_scores(product: Product, scores: int) -> bool:
     """Whether the result or an operand of a product is the matrix of scores."""
     if product.batch < 1 or scores % product.batch:
         return False
-    return scores in _sizes(product)
+    return scores in product.elements
 
 
 def _belongs(leaf: Leaf, scores: int) -> bool:
@@ -178,19 +155,7 @@ def _belongs(leaf: Leaf, scores: int) -> bool:
     return scores in leaf.elements or _is_copy(leaf)
 
 
-def _operand_sizes(*products: Leaf) -> frozenset[int]:
-    """Elements of what the outermost products read and write."""
-    found = (leaf.product for leaf in products)
-    return frozenset().union(*(_sizes(product) for product in found if product is not None))
-
-
-def _sizes(product: Product) -> frozenset[int]:
-    """Elements of its result and of its operands."""
-    left, right = product.batch * product.m * product.k, product.batch * product.k * product.n
-    return frozenset((product.result_elements, left, right))
-
-
-def _copies(leaves: Mapping[int, Leaf], place: int, direction: int, sizes: frozenset[int], most: int) -> int:
+def _copies(leaves: Mapping[int, Leaf], place: int, direction: int, sizes: set[int], most: int) -> int:
     """How many copies of operands follow each other beside a product."""
     count = 0
     while count < most:

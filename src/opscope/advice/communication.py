@@ -6,23 +6,20 @@ kernel: lateness shows in durations alone, and clocks of different ranks need no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from opscope.advice.case import Advice, Case
-from opscope.advice.rule_book import Rule
-from opscope.advice.rule_functions import RuleFunction
+from opscope.advice.profiled_run import Advice, ProfiledRun, finds
+from opscope.advice.rules import Rule
 from opscope.advice.step_time import Saving, slowest
-from opscope.advice.wording import period
 from opscope.analysis.timeline.values import RankSkew
 from opscope.units import format_duration, format_fraction
 
-__all__ = ["RULES"]
 
-
-def exposed_communication(case: Case, rule: Rule) -> Iterator[Advice]:
+@finds
+def exposed_communication(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     """Communication that no other kernel hides, waiting left out where it is known."""
-    partitions = case.summary.timeline.partitions
-    waiting_ns = {skew.trace_id: skew.waiting_ns for skew in _skews(case)}
+    partitions = run.summary.timeline.partitions
+    waiting_ns = {skew.trace_id: skew.waiting_ns for skew in _skews(run)}
     exposed_ns = sum(
         max(0, partition.exposed_communication_ns - waiting_ns.get(partition.trace_id, 0))
         for partition in partitions
@@ -30,11 +27,11 @@ def exposed_communication(case: Case, rule: Rule) -> Iterator[Advice]:
     span_ns = sum(partition.span_ns for partition in partitions)
     if not span_ns or exposed_ns < rule.threshold("least_fraction") * span_ns:
         return
-    per_step_ns = exposed_ns / case.step_count
+    per_step_ns = exposed_ns / run.step_count
     is_known = bool(waiting_ns)
     note = "waiting for other ranks left out" if is_known else "which may be waiting for other ranks"
     yield Advice(
-        f"Communication runs beside no other kernel for {format_duration(per_step_ns)} {period(case)} "
+        f"Communication runs beside no other kernel for {format_duration(per_step_ns)} {run.period} "
         f"({format_fraction(exposed_ns / span_ns)} of the time), {note}.",
         {
             "exposed_ns_per_step": per_step_ns,
@@ -49,17 +46,18 @@ def exposed_communication(case: Case, rule: Rule) -> Iterator[Advice]:
     )
 
 
-def straggler_rank(case: Case, rule: Rule) -> Iterator[Advice]:
+@finds
+def straggler_rank(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     """The rank for which the others wait in most collectives."""
-    skews = _skews(case)
+    skews = _skews(run)
     caused_ns = sum(skew.awaited_ns for skew in skews)
     late = max(skews, key=lambda skew: skew.awaited_ns, default=None)
-    step_ns = _mean_step_ns(case)
+    step_ns = _mean_step_ns(run)
     others = [skew for skew in skews if skew is not late]
     if late is None or not others or not caused_ns or step_ns is None:
         return
     least = min(others, key=lambda skew: skew.waiting_ns)
-    waits_ns = least.waiting_ns / max(1, _step_count(case, least.trace_id))
+    waits_ns = least.waiting_ns / max(1, _step_count(run, least.trace_id))
     if late.awaited_ns < rule.threshold("least_last_fraction") * caused_ns:
         return
     if waits_ns < rule.threshold("least_wait_fraction") * step_ns:
@@ -76,39 +74,32 @@ def straggler_rank(case: Case, rule: Rule) -> Iterator[Advice]:
             "share_of_waiting_fraction": late.awaited_ns / caused_ns,
             "waiting_ns_by_rank": [f"{skew.rank}: {skew.waiting_ns}" for skew in skews],
         },
-        basis="the longer side of this rank's step less that of the slowest other rank, its waiting left out",
-        gain_ns=_as_fast_as_others(case, late.trace_id),
+        gain_ns=_as_fast_as_others(run, late.trace_id),
         trace_id=late.trace_id,
         change=(rule.change or "").replace("RANK_LATE", f"rank{late.rank}"),
     )
 
 
-RULES: Mapping[str, RuleFunction] = {
-    "advice.exposed_communication": exposed_communication,
-    "advice.straggler_rank": straggler_rank,
-}
-
-
-def _skews(case: Case) -> tuple[RankSkew, ...]:
+def _skews(run: ProfiledRun) -> tuple[RankSkew, ...]:
     """How the ranks arrived; empty unless all ranks of the job were recorded."""
-    skews = case.summary.timeline.skews
-    world = case.session.scalar("SELECT max(world_size) FROM traces")
+    skews = run.summary.timeline.skews
+    world = run.session.scalar("SELECT max(world_size) FROM traces")
     return skews if world is None or world <= len(skews) else ()
 
 
-def _step_count(case: Case, trace_id: int) -> int:
-    return sum(step.trace_id == trace_id for step in case.summary.steps)
+def _step_count(run: ProfiledRun, trace_id: int) -> int:
+    return sum(step.trace_id == trace_id for step in run.summary.steps)
 
 
-def _mean_step_ns(case: Case) -> float | None:
-    steps = case.summary.steps
+def _mean_step_ns(run: ProfiledRun) -> float | None:
+    steps = run.summary.steps
     return sum(step.duration_ns for step in steps) / len(steps) if steps else None
 
 
-def _as_fast_as_others(case: Case, trace_id: int) -> float | None:
+def _as_fast_as_others(run: ProfiledRun, trace_id: int) -> float | None:
     """What a step gets shorter if a rank is no slower than the slowest of the others."""
-    others = slowest(step for other, step in case.steps.items() if other != trace_id)
-    late = case.steps.get(trace_id)
+    others = slowest(step for other, step in run.steps.items() if other != trace_id)
+    late = run.steps.get(trace_id)
     if late is None or others is None or late.host_ns is None or others.host_ns is None:
         return None
     return max(0.0, late.limit_ns - others.limit_ns)

@@ -7,51 +7,38 @@ hides today is kept if it is a large part of the device's work, with a gain of n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from opscope.advice import (
+from opscope.advice import (  # noqa: F401 - each registers the functions of its rules
     attention,
     communication,
     copies,
-    data_loading,
-    fusion,
     host,
-    launches,
-    memory,
+    kernels,
     optimizer,
-    precision,
-    shapes,
-    synchronization,
+    products,
 )
-from opscope.advice.case import Advice, Case
-from opscope.advice.limits import at_limit
-from opscope.advice.rule_book import Rule, rule_book
-from opscope.advice.rule_functions import RuleFunction
+from opscope.advice.profiled_run import FINDERS, Advice, ProfiledRun
+from opscope.advice.rules import Rule
 from opscope.advice.step_time import StepTime
-from opscope.analysis.summary import Summary
+from opscope.analysis.summary import Summary, summarize
 from opscope.model.finding import Finding, Severity
 from opscope.model.session import Session
 from opscope.units import format_duration
 
-__all__ = ["FUNCTIONS", "advise"]
+__all__ = ["advise", "assess"]
 
-FUNCTIONS: Mapping[str, RuleFunction] = {
-    **precision.RULES,
-    **attention.RULES,
-    **fusion.RULES,
-    **launches.RULES,
-    **synchronization.RULES,
-    **copies.RULES,
-    **optimizer.RULES,
-    **shapes.RULES,
-    **memory.RULES,
-    **data_loading.RULES,
-    **communication.RULES,
-    **host.RULES,
-}
+# Bounds what all other advice can bring, so it is given beside other advice alone.
 _AT_LIMIT = "advice.at_limit"
-_SEVERITIES = (Severity.ERROR, Severity.WARNING, Severity.INFO)
+
+
+def assess(
+    session: Session, *, measured_dir: Path | None = None, ceilings_file: Path | None = None
+) -> Summary:
+    """The Summary with advice; arguments and errors are those of `summarize`."""
+    summary = summarize(session, measured_dir=measured_dir, ceilings_file=ceilings_file)
+    return replace(summary, advice=advise(session, summary))
 
 
 def advise(session: Session, summary: Summary) -> tuple[Finding, ...]:
@@ -63,40 +50,36 @@ def advise(session: Session, summary: Summary) -> tuple[Finding, ...]:
     """
     if not summary.has_device:
         return ()
-    case = Case(session, summary)
-    rules = rule_book().rules
-    found = _findings(case, {code: rules[code] for code in FUNCTIONS}, FUNCTIONS)
+    run = ProfiledRun(session, summary)
+    rules = run.book.rules
+    found = [one for code, rule in rules.items() if code != _AT_LIMIT for one in _findings(run, rule)]
     if any(finding.estimated_gain_ns_per_step for finding in found):
-        found += _findings(case, {_AT_LIMIT: rules[_AT_LIMIT]}, {_AT_LIMIT: at_limit})
+        found += _findings(run, rules[_AT_LIMIT])
     return tuple(sorted(found, key=_rank))
 
 
-def _findings(case: Case, rules: Mapping[str, Rule], functions: Mapping[str, RuleFunction]) -> list[Finding]:
+def _findings(run: ProfiledRun, rule: Rule) -> list[Finding]:
+    """What a rule finds, without what is not worth a word."""
     found = []
-    for code, rule in rules.items():
-        for advice in functions[code](case, rule):
-            finding = _finding(case, rule, advice)
-            if finding is not None:
-                found.append(finding)
+    for advice in FINDERS[rule.code](run, rule):
+        worth = _worth(run, advice)
+        if worth is None:
+            continue
+        basis = "; ".join(part for part in (advice.basis or rule.basis, worth.words) if part)
+        found.append(
+            Finding(
+                code=rule.code,
+                severity=Severity.INFO if worth.is_deferred else rule.severity,
+                message=advice.message,
+                suggestion=advice.suggestion or rule.suggestion,
+                trace_id=advice.trace_id,
+                evidence=dict(advice.evidence),
+                estimated_gain_ns_per_step=worth.gain_ns,
+                gain_basis=basis or None,
+                change=advice.change or rule.change,
+            )
+        )
     return found
-
-
-def _finding(case: Case, rule: Rule, advice: Advice) -> Finding | None:
-    """The finding of one advice; None if it is not worth a word."""
-    worth = _worth(case, advice)
-    if worth is None:
-        return None
-    return Finding(
-        code=rule.code,
-        severity=Severity.INFO if worth.is_deferred else advice.severity or rule.severity,
-        message=advice.message,
-        suggestion=advice.suggestion or rule.suggestion,
-        trace_id=advice.trace_id,
-        evidence=dict(advice.evidence),
-        estimated_gain_ns_per_step=worth.gain_ns,
-        gain_basis="; ".join(part for part in (advice.basis, worth.words) if part) or None,
-        change=advice.change or rule.change,
-    )
 
 
 @dataclass(frozen=True)
@@ -108,9 +91,9 @@ class _Worth:
     is_deferred: bool = False
 
 
-def _worth(case: Case, advice: Advice) -> _Worth | None:
+def _worth(run: ProfiledRun, advice: Advice) -> _Worth | None:
     """The gain of an advice, and whether to give it; None if it is not worth a word."""
-    saving, step = advice.saving, case.step
+    saving, step = advice.saving, run.step
     if saving is None and advice.gain_ns is None:
         return _Worth()
     gain_ns = advice.gain_ns
@@ -120,9 +103,9 @@ def _worth(case: Case, advice: Advice) -> _Worth | None:
         is_saving = saving is not None and max(saving.device_ns, saving.host_ns, saving.waiting_ns) > 0
         words = "not turned into a gain: the host's side of a step is unknown"
         return _Worth(words=words) if is_saving else None
-    if gain_ns >= case.book.number("least_gain_fraction") * step.total_ns:
+    if gain_ns >= run.book.number("least_gain_fraction") * step.total_ns:
         return _Worth(gain_ns, _sides(step) if saving is not None else None)
-    least_ns = case.book.number("deferred_fraction") * step.device_ns
+    least_ns = run.book.number("deferred_fraction") * step.device_ns
     if saving is None or not step.is_host_bound or saving.device_ns < least_ns:
         return None
     return _Worth(0.0, f"nothing now, for the host is the slower side: {_sides(step)}", is_deferred=True)
@@ -130,11 +113,11 @@ def _worth(case: Case, advice: Advice) -> _Worth | None:
 
 def _sides(step: StepTime) -> str:
     """The two sides of a step that a gain is taken from."""
-    host = "unknown" if step.host_ns is None else format_duration(step.host_ns)
+    host_side = "unknown" if step.host_ns is None else format_duration(step.host_ns)
     error = f" ± {format_duration(step.host_error_ns)}" if step.host_error_ns else ""
     return (
-        f"a step takes the longer of {format_duration(step.device_ns)} on the device and {host}{error} on "
-        "the host without the recorder"
+        f"a step takes the longer of {format_duration(step.device_ns)} on the device and {host_side}{error} "
+        "on the host without the recorder"
     )
 
 
@@ -143,7 +126,7 @@ def _rank(finding: Finding) -> tuple[bool, float, int, str, str]:
     return (
         gain_ns is None,
         -(gain_ns or 0.0),
-        _SEVERITIES.index(finding.severity),
+        finding.severity.rank,
         finding.code,
         finding.message,
     )

@@ -1,59 +1,215 @@
-"""Advice on what the program should not be doing at all within a step: dropout in evaluation, compiling."""
+"""Advice on the host: launches too slow for the device, the recorder's part, waits, and work out of place."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from opscope.advice.case import Advice, Case
-from opscope.advice.rule_book import Rule
-from opscope.advice.rule_functions import RuleFunction
-from opscope.advice.step_time import Saving
-from opscope.advice.wording import counted, listed, of_device, per_step, period
-from opscope.units import format_duration
+from opscope.advice.profiled_run import Advice, ProfiledRun, counted, finds, listed
+from opscope.advice.rules import Rule
+from opscope.advice.step_time import Saving, StepTime
+from opscope.analysis.timeline.values import IdleCause, WaitingCall
+from opscope.units import format_duration, format_fraction
 
-__all__ = ["RULES"]
+# DistributedDataParallel times its own first ten iterations and every hundredth with events.
+# Source: measureDifference in torch/csrc/distributed/c10d/reducer_cuda.cpp, PyTorch 2.11.
+_OF_LIBRARIES = frozenset({("DistributedDataParallel.forward", "cudaEventSynchronize")})
 
 
-def dropout_in_eval(case: Case, rule: Rule) -> Iterator[Advice]:
+@finds
+def launch_bound(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
+    """A host slower than the device."""
+    step = run.step
+    if step is None or step.host_ns is None or step.launches < 1 or step.busy_ns <= 0:
+        return
+    idle_fraction = run.idle_fraction(IdleCause.HOST_LAUNCH)
+    if (
+        (step.most_host_ns or 0.0) < rule.threshold("host_over_device") * step.device_ns
+        or idle_fraction < rule.threshold("least_idle_fraction")
+        or step.host_ns > rule.threshold("most_launch_ns") * step.launches
+    ):
+        return
+    graph_ns = run.book.number("graph_host_ns")
+    whole = "a step" if run.has_steps else "what was recorded"
+    yield Advice(
+        f"The host{_rank(run, step)} needs {format_duration(step.host_ns)} to launch {whole}"
+        f"{_recorded(step)}, the device {format_duration(step.device_ns)} to run it: "
+        f"{counted(step.launches, 'launch', 'launches')} of {format_duration(step.busy_ns / step.launches)} "
+        "of work each.",
+        {
+            "host_ns": step.host_ns,
+            "recorded_host_ns": step.recorded_host_ns,
+            "recorder_ns": step.recorder_ns,
+            "device_busy_ns": step.busy_ns,
+            "launches_per_step": step.launches,
+            "idle_fraction": idle_fraction,
+        },
+        Saving(host_ns=step.host_ns - graph_ns),
+        f"one CUDA graph {'per step' if run.has_steps else 'of it all'} leaves the host "
+        f"{format_duration(graph_ns)}",
+    )
+
+
+def _rank(run: ProfiledRun, step: StepTime) -> str:
+    """Which rank it is, where there are several."""
+    ranks = {device.trace_id: device.rank for device in run.summary.devices}
+    rank = None if step.trace_id is None or len(ranks) < 2 else ranks.get(step.trace_id)
+    return "" if rank is None else f" of rank {rank}"
+
+
+def _recorded(step: StepTime) -> str:
+    """What the recorder has to do with the host's time."""
+    if not step.recorder_ns or step.recorded_host_ns is None:
+        return " as recorded" if step.recorder_ns is None else ""
+    return (
+        f" ({format_duration(step.recorded_host_ns)} as recorded, of which the recording itself is estimated "
+        f"to take {format_duration(step.recorder_ns)} ± {format_duration(step.host_error_ns)})"
+    )
+
+
+@finds
+def recording_inflates_host(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
+    """A recorder that takes much of the host's time."""
+    step = run.step
+    if step is None or not step.recorder_ns or not step.recorded_host_ns:
+        return
+    fraction = step.recorder_ns / step.recorded_host_ns
+    if fraction < rule.threshold("least_recorder_fraction"):
+        return
+    if step.recorded_host_ns < rule.threshold("host_over_device") * step.device_ns:
+        return
+    yield Advice(
+        f"Of the {format_duration(step.recorded_host_ns)} that the host needs {run.period} as recorded, the "
+        f"recording itself took an estimated {format_duration(step.recorder_ns)} "
+        f"({format_fraction(fraction)}): without it about "
+        f"{format_duration(step.recorded_host_ns - step.recorder_ns)}, beside "
+        f"{format_duration(step.device_ns)} of the device.",
+        {
+            "recorded_host_ns": step.recorded_host_ns,
+            "recorder_ns": step.recorder_ns,
+            "recorder_fraction": fraction,
+            "device_busy_ns": step.busy_ns,
+            "how_estimated": step.recorder_basis,
+        },
+    )
+
+
+@finds
+def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
+    """Waits that leave the device idle, by place."""
+    pinned = run.book.rules["advice.pageable_copy"]
+    span_ns = sum(partition.span_ns for partition in run.summary.timeline.partitions)
+    waits = [
+        wait
+        for wait in run.summary.timeline.waits
+        if (wait.operator, wait.name) not in _OF_LIBRARIES
+        and span_ns
+        and wait.idle_ns >= rule.threshold("least_idle_fraction") * span_ns
+    ]
+    waits.sort(key=lambda wait: (-wait.idle_ns, wait.name, wait.line or ""))
+    for wait in waits[: int(rule.threshold("places"))]:
+        # It waits because it copies from host memory that is not pinned.
+        is_upload = wait.copy is not None and "(Pageable -> Device)" in wait.copy
+        yield Advice(
+            f"{_place(wait)} waits for the device {counted(wait.calls / run.step_count, 'time')} "
+            f"{run.period} and leaves it idle for {run.time(wait.idle_ns)}.",
+            {
+                "call": wait.name,
+                "operator": wait.operator,
+                "line": wait.line,
+                "calls": wait.calls,
+                "host_wait_ns": wait.host_ns,
+                "idle_ns": wait.idle_ns,
+            },
+            Saving(waiting_ns=wait.idle_ns / run.step_count * run.unrecorded_share),
+            f"the {run.time(wait.idle_ns)} in which the device stood still because of it, less the "
+            "recorder's part, as far as a step is longer than its longer side",
+            suggestion=pinned.suggestion if is_upload else None,
+            change=pinned.change if is_upload else None,
+        )
+
+
+def _place(wait: WaitingCall) -> str:
+    calls = f"{wait.name}, {wait.copy}" if wait.copy else wait.name
+    name = f"{wait.operator} ({calls})" if wait.operator else calls
+    return f"{name} at {wait.line}" if wait.line else name
+
+
+@finds
+def data_loading(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
+    """Idle time within waits for data."""
+    fraction = run.idle_fraction(IdleCause.DATA_LOADING)
+    if fraction < rule.threshold("least_idle_fraction"):
+        return
+    idle_ns = run.idle_per_step(IdleCause.DATA_LOADING)
+    gaps = (gap for partition in run.summary.timeline.partitions for gap in partition.longest_gaps)
+    hosts = (gap.host for gap in gaps if gap.cause is IdleCause.DATA_LOADING and gap.host)
+    yield Advice(
+        f"The device waits {format_duration(idle_ns)} {run.period} for data, {format_fraction(fraction)} of "
+        "the time.",
+        {
+            "idle_ns_per_step": idle_ns,
+            "idle_fraction": fraction,
+            "waits_in": list(dict.fromkeys(hosts)),
+        },
+        Saving(host_ns=idle_ns),
+    )
+
+
+@finds
+def cuda_malloc(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
+    """Allocations by the driver in steps of which several have some."""
+    rows = run.records("allocations")
+    calls = sum(row["calls"] for row in rows)
+    steps = max((row["steps"] for row in rows), default=0)
+    if steps < rule.threshold("least_steps") or calls < rule.threshold("least_calls") * run.step_count:
+        return
+    names = [row["name"] for row in rows]
+    host_ns = sum(row["duration_ns"] for row in rows) / run.step_count
+    yield Advice(
+        f"{listed(names)} run {counted(calls / run.step_count, 'time')} {run.period} and take the host "
+        f"{format_duration(host_ns)}: memory comes from the driver, not from the cache.",
+        {"calls": calls, "steps_with_calls": steps, "functions": names, "host_ns_per_step": host_ns},
+        Saving(host_ns=host_ns),
+    )
+
+
+@finds
+def dropout_in_eval(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     """Dropout kernels where nothing is differentiated."""
-    if case.has_backward or not case.has_steps:
+    if run.has_backward or not run.has_steps:
         return
     found = [
         (operator, kernel)
-        for operator in case.summary.operators
+        for operator in run.summary.operators
         for kernel in operator.kernels
         if kernel.facts is not None and kernel.facts.family == "dropout"
     ]
     calls = sum(kernel.calls for _, kernel in found)
-    if not found or case.per_step(calls) < rule.threshold("least_calls"):
+    if not found or run.per_step(calls) < rule.threshold("least_calls"):
         return
     total_ns = sum(kernel.total_ns for _, kernel in found)
     operators = {operator.name: operator for operator, _ in found}
-    names = list(operators)
-    host_ns = sum(operator.total_cpu_ns for operator in operators.values()) * case.unrecorded_share
     yield Advice(
-        f"{listed(names)} run {counted(case.per_step(calls), 'time')}"
-        f" {period(case)} ({of_device(case, total_ns)}, "
-        f"{per_step(case, total_ns)}), and nothing is differentiated in the recorded steps.",
-        {
-            "device_fraction": case.share(total_ns),
-            "device_ns": total_ns,
-            "calls": calls,
-            "operators": names,
-            "kernels": list(dict.fromkeys(kernel.name for _, kernel in found))[:5],
-        },
-        Saving(case.per_step(total_ns), case.per_step(calls), case.per_step(host_ns)),
-        "these kernels, and their operators on the host",
+        f"{listed(list(operators))} run {run.times(calls, 'time')} ({run.device_share(total_ns)}, "
+        f"{run.time(total_ns)}), and nothing is differentiated in the recorded steps.",
+        run.evidence(
+            total_ns,
+            calls=calls,
+            operators=list(operators),
+            kernels=list(dict.fromkeys(kernel.name for _, kernel in found))[:5],
+        ),
+        run.saving(total_ns, calls, sum(operator.total_cpu_ns for operator in operators.values())),
     )
 
 
-def recompilation(case: Case, rule: Rule) -> Iterator[Advice]:
+@finds
+def recompilation(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     """Compilations within recorded steps."""
-    steps_ns = sum(step.duration_ns for step in case.summary.steps)
-    for row in case.records("compilations"):
+    steps_ns = sum(step.duration_ns for step in run.summary.steps)
+    for row in run.records("compilations"):
         if not steps_ns or row["duration_ns"] < rule.threshold("least_fraction") * steps_ns:
             continue
-        per_step_ns = row["duration_ns"] / case.step_count
+        per_step_ns = row["duration_ns"] / run.step_count
         ids = row["compile_ids"] or []
         again = [one for one in ids if not one.endswith("/0")]
         yield Advice(
@@ -66,11 +222,4 @@ def recompilation(case: Case, rule: Rule) -> Iterator[Advice]:
                 "compile_ids": ids,
             },
             Saving(host_ns=per_step_ns),
-            "the host's time in these compilations",
         )
-
-
-RULES: Mapping[str, RuleFunction] = {
-    "advice.dropout_in_eval": dropout_in_eval,
-    "advice.recompilation": recompilation,
-}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from opscope.advice.rule_book import RuleBook
+from opscope.advice.rules import RuleBook
 from opscope.analysis.timeline.values import HostTime
 
 __all__ = ["Saving", "StepTime", "slowest", "step_times", "typical"]
@@ -48,7 +48,7 @@ class StepTime:
         recorded_ns: A step as recorded.
         recorder_ns: What recording added to the host's time; None if unknown.
         recorder_basis: How that was estimated.
-        trace_id: Of the trace; None if made of no trace.
+        trace_id: Of the trace; None if of no trace.
     """
 
     busy_ns: float

@@ -7,13 +7,11 @@ the noise within both runs, not what differs from run to run.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from opscope.analysis.benchmark_differences import incomparable, point_findings
-from opscope.analysis.compared_environment import benchmark_environment, environment_finding
-from opscope.analysis.comparison import Timing, presence_of, time_change
-from opscope.analysis.resampling import MedianResampler
+from opscope.analysis.comparison import MedianResampler, Timing, environment_finding, presence_of, time_change
 from opscope.benchmarking.statistics import median_interval
 from opscope.model.benchmark import BenchmarkResult, BenchmarkRow, Status, Verdict
 from opscope.model.comparison import (
@@ -25,11 +23,15 @@ from opscope.model.comparison import (
     Presence,
     TimeChange,
 )
-from opscope.model.finding import Finding, Severity
+from opscope.model.environment import Environment
+from opscope.model.finding import Finding, Severity, most_severe_first
 
-__all__ = ["compare_benchmarks"]
+__all__ = ["compare_benchmarks", "growth_exponent", "incomparable", "point_findings"]
 
-_SEVERITIES = tuple(reversed(Severity))
+# Clocks of a run that is not throttled stay within a step or two of 15 MHz in about 1,900.
+_CLOCK_TOLERANCE = 0.03
+
+Key = tuple[BenchmarkPoint, int]
 
 
 def compare_benchmarks(
@@ -79,9 +81,6 @@ def compare_benchmarks(
     )
 
 
-Key = tuple[BenchmarkPoint, int]
-
-
 def _by_point(results: Iterable[BenchmarkResult]) -> dict[Key, BenchmarkResult]:
     """Results by what they measured; those of the same by their order."""
     seen: Counter[BenchmarkPoint] = Counter()
@@ -103,9 +102,32 @@ def _common_environment(results: Sequence[BenchmarkResult]) -> dict[str, str]:
     """What the points of one side were measured on; different values side by side."""
     values: dict[str, dict[str, None]] = defaultdict(dict)
     for result in results:
-        for label, value in benchmark_environment(result).items():
+        for label, value in _environment(result).items():
             values[label][value] = None
     return {label: ", ".join(distinct) for label, distinct in values.items()}
+
+
+def _environment(result: BenchmarkResult) -> dict[str, str]:
+    """What a result was measured on and with, by label; the machine's CPU and the GPU only where used."""
+    environment = result.environment
+    is_cpu = result.device.partition(":")[0] == "cpu"
+    facts = {
+        "CPU" if is_cpu else "GPU": environment.cpu if is_cpu else _gpu(environment, result.device),
+        "CUDA driver": None if is_cpu else environment.cuda_driver,
+        "CUDA": None if is_cpu else environment.cuda_runtime,
+        "cuDNN": None if is_cpu else environment.cudnn,
+        "PyTorch": environment.torch,
+        "Triton": environment.triton,
+    }
+    return {label: value for label, value in facts.items() if value}
+
+
+def _gpu(environment: Environment, device: str) -> str | None:
+    _, _, index = device.partition(":")
+    gpus = environment.gpu
+    if not gpus:
+        return None
+    return gpus[int(index)].name if index.isdigit() and int(index) < len(gpus) else gpus[0].name
 
 
 def _rows(
@@ -221,4 +243,104 @@ def _findings(
     found = [*environment_finding(*environments)]
     for reference, candidate in matched:
         found += [finding for finding in point_findings(reference, candidate) if finding not in found]
-    return tuple(sorted(found, key=lambda finding: _SEVERITIES.index(finding.severity)))
+    return most_severe_first(found)
+
+
+def incomparable(reference: BenchmarkResult, candidate: BenchmarkResult) -> str | None:
+    """Why the times of two results mean different things; None if they mean the same.
+
+    A CUDA event counts the device's work, a graph replay leaves launches out, a wall clock adds the host's;
+    a hot cache spares reads. The ratio of two such times judges neither run.
+    """
+    if reference.clock is not candidate.clock:
+        return f"timed by different clocks: {reference.clock} and {candidate.clock}"
+    if reference.cache_state is not candidate.cache_state:
+        return f"timed with different caches: {reference.cache_state} and {candidate.cache_state}"
+    return None
+
+
+def point_findings(reference: BenchmarkResult, candidate: BenchmarkResult) -> Iterator[Finding]:
+    """What qualifies the figures of one point."""
+    obstacle = incomparable(reference, candidate)
+    if obstacle is not None:
+        yield Finding(
+            "compare.clocks_incomparable",
+            Severity.WARNING,
+            f"{_name(reference)}: {obstacle}. Ratios are shown, but get no verdict.",
+            "Measure both with the same --clock and --cache",
+        )
+    yield from _clock_finding(reference, candidate)
+    for side, result in (("reference", reference), ("candidate", candidate)):
+        if not result.complete:
+            yield Finding(
+                "compare.incomplete",
+                Severity.WARNING,
+                f"{_name(result)}: the {side} was interrupted; its figures rest on what was finished.",
+            )
+        throttled = [row.name for row in result.rows if row.throttled]
+        if throttled:
+            yield Finding(
+                "compare.throttled",
+                Severity.WARNING,
+                f"{_name(result)}: clocks were lowered during the {side}, for {', '.join(throttled)}.",
+                evidence={"rows": throttled},
+            )
+
+
+def _clock_finding(reference: BenchmarkResult, candidate: BenchmarkResult) -> Iterator[Finding]:
+    clocks = (_sm_clock(reference), _sm_clock(candidate))
+    before, after = clocks
+    if not before or not after or abs(after - before) <= _CLOCK_TOLERANCE * before:
+        return
+    yield Finding(
+        "compare.clocks_differ",
+        Severity.WARNING,
+        f"{_name(reference)}: the GPU ran at {before} MHz after the reference, at {after} MHz after the "
+        "candidate; what computes takes longer at lower clocks.",
+        evidence={"reference_sm_clock_mhz": before, "candidate_sm_clock_mhz": after},
+    )
+
+
+def _sm_clock(result: BenchmarkResult) -> int | None:
+    state = result.device_state_after
+    return None if state is None else state.sm_clock_mhz
+
+
+def _name(result: BenchmarkResult) -> str:
+    shape = "" if result.shape is None else f" {'×'.join(map(str, result.shape))}"
+    return f"{result.suite}{shape}" + (f" {result.dtype}" if result.dtype else "")
+
+
+def growth_exponent(points: Sequence[BenchmarkResult], name: str, parameter: str) -> float | None:
+    """The k of `time ∝ parameter**k`, by least squares of the logarithms, other parameters held constant.
+
+    Points that agree in all other parameters form a group with a level of its own; the slope is common.
+
+    Args:
+        points: Results of one sweep; those without a median of the implementation do not count.
+        name: The implementation.
+        parameter: A parameter with positive numbers as values.
+    """
+    groups: dict[tuple[tuple[str, str], ...], list[tuple[float, float]]] = defaultdict(list)
+    for point in points:
+        value, median_ns = point.parameters.get(parameter), _median_ns(point, name)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if median_ns is None or value is None or not is_number or value <= 0:
+            continue
+        others = tuple(sorted((k, str(v)) for k, v in point.parameters.items() if k != parameter))
+        groups[others].append((math.log(value), math.log(median_ns)))
+    return _common_slope(list(groups.values()))
+
+
+def _median_ns(point: BenchmarkResult, name: str) -> float | None:
+    return next((row.median_ns for row in point.rows if row.name == name and row.median_ns), None)
+
+
+def _common_slope(groups: Sequence[Sequence[tuple[float, float]]]) -> float | None:
+    products = squares = 0.0
+    for group in groups:
+        mean_x = sum(x for x, _ in group) / len(group)
+        mean_y = sum(y for _, y in group) / len(group)
+        products += sum((x - mean_x) * (y - mean_y) for x, y in group)
+        squares += sum((x - mean_x) ** 2 for x, _ in group)
+    return products / squares if squares > 0 else None

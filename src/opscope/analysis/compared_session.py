@@ -7,11 +7,10 @@ counted by itself, so that all of a side's time is accounted for.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from opscope.analysis.compared_environment import session_environment
 from opscope.analysis.provenance import KernelFacts, Provenance, read_provenance
 from opscope.analysis.queries import sql
 from opscope.model.comparison import Basis, Metric, SessionSide, Use
@@ -20,11 +19,17 @@ from opscope.model.finding import Finding
 from opscope.model.session import Session
 from opscope.provenance.categories import OTHER, category_of
 
-__all__ = ["ComparedSession", "OperatorUse", "Recording", "read_recording"]
+__all__ = ["ComparedSession", "OperatorUse", "Recording", "Sums", "read_recording"]
 
 Variant = tuple[str | None, str | None]  # overload and input shapes
 KernelKey = tuple[str, str]  # name and kind
 
+_VERSIONS_SQL = "SELECT torch_version, cuda_version, driver_version FROM traces"
+_CPUS_SQL = """
+SELECT value::JSON->>'$.environment.cpu' FROM metadata WHERE key LIKE 'sidecar:%'"""
+_DEVICES_SQL = """
+SELECT coalesce(name, 'unnamed device'), count(*) FROM devices WHERE activity_count > 0
+GROUP BY ALL ORDER BY 1"""
 _SOURCES_SQL = "SELECT source FROM traces ORDER BY trace_id"
 _STEPS_SQL = """
 SELECT trace_id, step, sum(duration_ns)::BIGINT FROM steps WHERE step IS NOT NULL GROUP BY ALL ORDER BY ALL"""
@@ -61,7 +66,7 @@ def read_recording(session: Session) -> Recording:
     provenance = read_provenance(session)
     return Recording(
         sources=tuple(source for (source,) in session.query(_SOURCES_SQL)),
-        environment=session_environment(session, _certain_release(provenance)),
+        environment=_environment(session, _certain_release(provenance)),
         calls=session.records(sql("compared_operators")),
         launches=session.records(sql("compared_launches")),
         steps={(trace_id, step): ns for trace_id, step, ns in session.query(_STEPS_SQL)},
@@ -71,6 +76,29 @@ def read_recording(session: Session) -> Recording:
     )
 
 
+def _environment(session: Session, recognized_torch: str | None) -> dict[str, str]:
+    """What a Session tells of where it was recorded.
+
+    Args:
+        session: The Session.
+        recognized_torch: The release its kernels were recognized by, where its traces name none.
+    """
+    versions = session.query(_VERSIONS_SQL)
+    devices = [name if count == 1 else f"{count} × {name}" for name, count in session.query(_DEVICES_SQL)]
+    facts = {
+        "GPU": ", ".join(devices),
+        "CPU": None if devices else _joined(row[0] for row in session.query(_CPUS_SQL)),
+        "PyTorch": _joined(row[0] for row in versions) or recognized_torch,
+        "CUDA": _joined(row[1] for row in versions),
+        "CUDA driver": _joined(row[2] for row in versions),
+    }
+    return {label: value for label, value in facts.items() if value}
+
+
+def _joined(values: Iterable[str | None]) -> str | None:
+    return ", ".join(sorted({value for value in values if value})) or None
+
+
 def _certain_release(provenance: Provenance) -> str | None:
     """The release the kernels were recognized by, unless it is only the one that fits best."""
     is_certain = provenance.torch_version_grade in {Grade.EXACT, Grade.RELEASE_INDEX}
@@ -78,8 +106,8 @@ def _certain_release(provenance: Provenance) -> str | None:
 
 
 @dataclass
-class _Sum:
-    """A `Use` in the making."""
+class Sums:
+    """A `Use` in the making; a sample is a step, None outside of steps."""
 
     calls: int = 0
     launches: int = 0
@@ -87,24 +115,21 @@ class _Sum:
     step_ns: Counter[int] = field(default_factory=Counter)
 
     def add(self, sample: int | None, *, calls: int = 0, launches: int = 0, time_ns: int = 0) -> None:
+        """Adds to the sums, and to those of a sample."""
         self.calls += calls
         self.launches += launches
         self.time_ns += time_ns
         if sample is not None:
             self.step_ns[sample] += time_ns
 
-    def use(self, samples: int) -> Use:
-        by_step = tuple(self.step_ns[sample] for sample in range(samples))
-        return Use(self.calls, self.launches, self.time_ns, by_step)
-
 
 @dataclass
 class OperatorUse:
     """Sums of one operator name: in all, by overload and shapes, and by kernel."""
 
-    total: _Sum = field(default_factory=_Sum)
-    variants: defaultdict[Variant, _Sum] = field(default_factory=lambda: defaultdict(_Sum))
-    kernels: defaultdict[KernelKey, _Sum] = field(default_factory=lambda: defaultdict(_Sum))
+    total: Sums = field(default_factory=Sums)
+    variants: defaultdict[Variant, Sums] = field(default_factory=lambda: defaultdict(Sums))
+    kernels: defaultdict[KernelKey, Sums] = field(default_factory=lambda: defaultdict(Sums))
 
 
 class ComparedSession:
@@ -114,41 +139,42 @@ class ComparedSession:
         recording: What was read.
         metric: Which time.
         basis: Over steps or over the whole.
+
+    Attributes:
+        ranks_per_step: Ranks that a sample adds up.
+        total: Everything in scope.
     """
 
     def __init__(self, recording: Recording, metric: Metric, basis: Basis) -> None:
         self.recording = recording
         self._metric = metric
         self._basis = basis
-        self._samples, self._ranks_per_step = _samples(recording.steps) if basis is Basis.STEP else ({}, 1)
+        self._samples, self.ranks_per_step = _samples(recording.steps) if basis is Basis.STEP else ({}, 1)
         self.operators: defaultdict[str, OperatorUse] = defaultdict(OperatorUse)
         self.unattributed: defaultdict[str, OperatorUse] = defaultdict(OperatorUse)
-        self._total = _Sum()
-        self._outside = _Sum()
-        self._add_calls()
-        self._add_launches()
+        self.total = Sums()
+        self._outside = Sums()
+        for row in (*recording.calls, *recording.launches):
+            self._add(row)
 
     @property
     def sample_count(self) -> int:
         """Steps that serve as samples; 0 on the basis of totals."""
         return len(set(self._samples.values()))
 
-    @property
-    def ranks_per_step(self) -> int:
-        """Ranks that a sample adds up."""
-        return self._ranks_per_step
+    def use(self, sums: Sums | None) -> Use | None:
+        """Sums as a value; None of what this side lacks."""
+        if sums is None:
+            return None
+        by_step = tuple(sums.step_ns[sample] for sample in range(self.sample_count))
+        return Use(sums.calls, sums.launches, sums.time_ns, by_step)
 
-    @property
-    def total(self) -> Use:
-        """Everything in scope."""
-        return self._total.use(self.sample_count)
-
-    def wall(self) -> Use:
+    def wall(self) -> Sums:
         """Durations of the steps."""
-        wall = _Sum()
+        wall = Sums()
         for key, duration_ns in self.recording.steps.items():
             wall.add(self._samples[key], calls=1, time_ns=duration_ns)
-        return wall.use(self.sample_count)
+        return wall
 
     def side(self) -> SessionSide:
         """The facts of this side."""
@@ -159,10 +185,10 @@ class ComparedSession:
             steps=self.sample_count,
             ranks_per_step=self.ranks_per_step,
             has_device=recording.has_device,
-            whole_ns=self._total.time_ns + self._outside.time_ns,
+            whole_ns=self.total.time_ns + self._outside.time_ns,
             outside_steps_ns=self._outside.time_ns,
             outside_steps_launches=self._outside.launches,
-            launches=self._total.launches,
+            launches=self.total.launches,
             environment=recording.environment,
         )
 
@@ -180,46 +206,25 @@ class ComparedSession:
             return own
         return self.facts(kernel).category
 
-    def _is_outside(self, row: Mapping[str, Any]) -> bool:
-        return self._basis is Basis.STEP and (row["trace_id"], row["step"]) not in self._samples
-
-    def _add_calls(self) -> None:
-        for row in self.recording.calls:
-            sample = self._samples.get((row["trace_id"], row["step"]))
-            counted = {"calls": row["calls"]}
-            if self._metric is Metric.CPU:
-                counted["time_ns"] = row["time_ns"]
-            if self._is_outside(row):
-                self._outside.add(None, **counted)
-                continue
-            operator = self.operators[row["operator"]]
-            for sums in (self._total, operator.total, operator.variants[_variant(row)]):
-                sums.add(sample, **counted)
-
-    def _add_launches(self) -> None:
-        for row in self.recording.launches:
-            sample = self._samples.get((row["trace_id"], row["step"]))
-            counted = {"launches": row["launches"] if row["kind"] == "kernel" else 0}
-            if self._metric is Metric.DEVICE:
-                counted["time_ns"] = row["time_ns"]
-            if self._is_outside(row):
-                self._outside.add(None, **counted)
-                continue
-            owner = self._owner(row)
-            self._total.add(sample, **counted)
-            owner.total.add(sample, **counted)
-            owner.variants[_variant(row)].add(sample, **counted)
-            kernel = owner.kernels[row["kernel"], row["kind"]]
-            kernel.add(sample, calls=row["launches"], **counted)
-
-    def _owner(self, row: Mapping[str, Any]) -> OperatorUse:
-        if row["operator"] is None:
-            return self.unattributed[row["attribution"]]
-        return self.operators[row["operator"]]
-
-
-def _variant(row: Mapping[str, Any]) -> Variant:
-    return row["overload"], row["input_shapes"]
+    def _add(self, row: Mapping[str, Any]) -> None:
+        """Counts a row of calls, or of launches."""
+        is_call = "kernel" not in row
+        counted = {"calls": row["calls"]} if is_call else {}
+        if not is_call:
+            counted["launches"] = row["launches"] if row["kind"] == "kernel" else 0
+        if is_call == (self._metric is Metric.CPU):
+            counted["time_ns"] = row["time_ns"]
+        step = row["trace_id"], row["step"]
+        sample = self._samples.get(step)
+        if self._basis is Basis.STEP and step not in self._samples:
+            self._outside.add(None, **counted)
+            return
+        is_owned = row["operator"] is not None
+        owner = self.operators[row["operator"]] if is_owned else self.unattributed[row["attribution"]]
+        for sums in (self.total, owner.total, owner.variants[row["overload"], row["input_shapes"]]):
+            sums.add(sample, **counted)
+        if not is_call:
+            owner.kernels[row["kernel"], row["kind"]].add(sample, calls=row["launches"], **counted)
 
 
 def _samples(steps: Mapping[tuple[int, int], int]) -> tuple[dict[tuple[int, int], int], int]:

@@ -1,23 +1,51 @@
-"""How two times become a verdict, for benchmarks and recordings alike.
+"""How two times become a verdict, and verdicts a failed gate, for benchmarks and recordings alike.
 
-A verdict rests on an interval or on equality to the nanosecond, never on two bare numbers. Swapping the sides
-inverts every verdict: intervals are taken of the slower side over the faster, then mirrored.
+What is ambiguous fails no gate; neither does a comparison with itself. A verdict rests on an interval or on
+equality to the nanosecond, never on two bare numbers. Swapping the sides inverts every verdict: intervals are
+taken of the slower side over the faster, then mirrored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import ceil, sqrt
+from statistics import NormalDist
 
 import numpy as np
+from numpy.typing import NDArray
 
-from opscope.analysis.resampling import RatioResampler
-from opscope.benchmarking.statistics import FEWEST_ROUNDS, RatioInterval, judge
+from opscope.benchmarking.statistics import CONFIDENCE, FEWEST_ROUNDS, RatioInterval, judge
 from opscope.model.benchmark import Interval, Verdict
-from opscope.model.comparison import Presence, TimeChange
-from opscope.units import format_fraction
+from opscope.model.comparison import (
+    BenchmarkComparison,
+    BenchmarkRowChange,
+    FailOn,
+    Presence,
+    SessionComparison,
+    TimeChange,
+)
+from opscope.model.finding import Finding, Severity
+from opscope.units import format_duration, format_fraction
 
-__all__ = ["Timing", "presence_of", "time_change"]
+__all__ = [
+    "MeanResampler",
+    "MedianResampler",
+    "RatioResampler",
+    "Timing",
+    "differences",
+    "environment_finding",
+    "gate_reasons",
+    "presence_of",
+    "time_change",
+]
+
+# The widened interval of few samples reaches far into the tails.
+_RESAMPLES = 9_999
+_MEDIAN_RESAMPLES = 1_999
+_VALUES_AT_ONCE = 1 << 20
+
+Samples = NDArray[np.float64]
 
 _OPPOSITE = {Verdict.SLOWER: Verdict.FASTER, Verdict.FASTER: Verdict.SLOWER}
 
@@ -75,9 +103,10 @@ def time_change(
 
 
 def _judged(reference: Timing, candidate: Timing, resampler: RatioResampler, threshold: float) -> TimeChange:
-    is_slower = _order(candidate) > _order(reference)
+    sides = [(one.value_ns, one.samples_ns) for one in (reference, candidate)]
+    is_slower = sides[1] > sides[0]
     slow, fast = (candidate, reference) if is_slower else (reference, candidate)
-    low, high = resampler.interval(_array(slow.samples_ns), _array(fast.samples_ns))
+    low, high = resampler.interval(np.asarray(slow.samples_ns), np.asarray(fast.samples_ns))
     # Samples of two runs share no rounds, so there is one interval, not two.
     ratio = RatioInterval(
         ratio=slow.value_ns / fast.value_ns,
@@ -91,23 +120,11 @@ def _judged(reference: Timing, candidate: Timing, resampler: RatioResampler, thr
     interval = ratio.bounds
     if not is_slower:
         verdict = _OPPOSITE.get(verdict, verdict)
-        interval = _inverse(interval)
+        low, high = interval
+        interval = 1 / high, 1 / low if low else float("inf")
     return _change(
         reference, candidate, interval, verdict=verdict, reason=_reason(verdict, interval, threshold)
     )
-
-
-def _order(timing: Timing) -> tuple[float, tuple[float, ...]]:
-    return timing.value_ns, timing.samples_ns
-
-
-def _array(samples_ns: Sequence[float]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    return np.asarray(samples_ns, dtype=np.float64)
-
-
-def _inverse(interval: Interval) -> Interval:
-    low, high = interval
-    return 1 / high, 1 / low if low else float("inf")
 
 
 def _reason(verdict: Verdict, interval: Interval, threshold: float) -> str:
@@ -141,4 +158,197 @@ def _change(
         ratio_interval=ratio_interval,
         verdict=verdict,
         reason=reason,
+    )
+
+
+class RatioResampler:
+    """Makes the interval of the ratio of one statistic of two sets of samples, by the bootstrap.
+
+    Samples of two runs share no rounds, so each side is resampled by itself (implementations of one run take
+    turns: there `benchmarking.statistics` resamples whole rounds). Deterministic: numerator and denominator
+    have random numbers of their own, which depend on the seed and on the number of samples alone.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def interval(self, numerator: Samples, denominator: Samples) -> Interval:
+        """95 % interval of statistic(numerator) / statistic(denominator), widened for few samples."""
+        above, below = self._resampled(0, numerator), self._resampled(1, denominator)
+        return _bounds(above, below, _tail(min(len(numerator), len(denominator))))
+
+    def _resampled(self, role: int, samples: Samples) -> Samples:
+        """The statistic of each resample; `role` tells the random numbers of the two sides apart."""
+        raise NotImplementedError
+
+
+class MeanResampler(RatioResampler):
+    """Ratio of means, for samples that are parts of a sum: steps of a recording.
+
+    The resamples of one number of steps are drawn once and serve every row of a comparison.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self._weights: dict[tuple[int, int], Samples] = {}
+
+    def _resampled(self, role: int, samples: Samples) -> Samples:
+        key = role, len(samples)
+        if key not in self._weights:
+            # How often each sample occurs in each resample, over their number.
+            random = np.random.default_rng([self._seed, *key])
+            drawn = random.multinomial(key[1], np.full(key[1], 1 / key[1]), size=_RESAMPLES)
+            self._weights[key] = drawn / key[1]
+        return self._weights[key] @ samples
+
+
+class MedianResampler(RatioResampler):
+    """Ratio of medians, for independent timings of one call."""
+
+    def _resampled(self, role: int, samples: Samples) -> Samples:
+        count = len(samples)
+        # Neighboring samples of a run resemble each other (clocks, temperature), so blocks are drawn.
+        # Source: Hall, Horowitz and Jing (1995): their length should grow with the cube root of the count.
+        block = ceil(count ** (1 / 3))
+        random = np.random.default_rng([self._seed, role, count])
+        at_once = max(1, _VALUES_AT_ONCE // count)
+        parts = []
+        for begin in range(0, _MEDIAN_RESAMPLES, at_once):
+            shape = (min(at_once, _MEDIAN_RESAMPLES - begin), -(-count // block))
+            starts = random.integers(count, size=shape)
+            drawn = (starts[:, :, np.newaxis] + np.arange(block)) % count
+            parts.append(np.median(samples[drawn.reshape(shape[0], -1)[:, :count]], axis=1))
+        return np.concatenate(parts)
+
+
+def _bounds(above: Samples, below: Samples, tail: float) -> Interval:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = np.nan_to_num(above / below, nan=1.0, posinf=np.inf)
+    # Order statistics, not interpolated: between two finite ratios and an infinite one lies nothing.
+    low, high = np.quantile(ratios, (tail, 1 - tail), method="inverted_cdf")
+    return float(low), float(high)
+
+
+def _tail(count: int) -> float:
+    """Probability to cut off at each end, so that the interval covers what it says also for few samples.
+
+    Source: Hesterberg, "What Teachers Should Know About the Bootstrap" (2015), the expanded percentile
+    interval: Φ(-sqrt(n / (n - 1)) t), t the quantile of Student's distribution with n - 1 degrees of freedom.
+    """
+    return NormalDist().cdf(-sqrt(count / (count - 1)) * _student_quantile(count - 1))
+
+
+def _student_quantile(freedom: int) -> float:
+    """97.5 % quantile of Student's distribution, within 0.3 % for 4 degrees of freedom and more.
+
+    Source: Abramowitz and Stegun, "Handbook of Mathematical Functions", 26.7.5.
+    """
+    z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    terms = (
+        z,
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
+    return sum((term / float(freedom) ** power for power, term in enumerate(terms)), 0.0)
+
+
+def gate_reasons(comparison: BenchmarkComparison | SessionComparison, fail_on: FailOn) -> tuple[str, ...]:
+    """Why the comparison fails the gate; empty if it passes.
+
+    `slower` (and `faster`, with the sides exchanged): the verdict is slower and the ratio above
+    1 + threshold, of a benchmark row, or of the total of a recording, or of an operator that holds at least
+    `relevant_fraction` of the reference's time. A benchmark row that was ok and is not any more counts as
+    slower. `different`: either verdict, or anything exact that changed. Benchmarks without a common row pass
+    no gate.
+    """
+    if isinstance(comparison, BenchmarkComparison):
+        return _benchmark_reasons(comparison, fail_on)
+    reasons = _session_reasons(comparison, fail_on)
+    return reasons + differences(comparison) if fail_on is FailOn.DIFFERENT else reasons
+
+
+def _fails(time: TimeChange, fail_on: FailOn, threshold: float) -> bool:
+    if time.ratio is None or time.verdict not in (Verdict.SLOWER, Verdict.FASTER):
+        return False
+    is_asked = fail_on is FailOn.DIFFERENT or time.verdict.value == fail_on.value
+    return is_asked and max(time.ratio, 1 / time.ratio) > 1 + threshold
+
+
+def _session_reasons(comparison: SessionComparison, fail_on: FailOn) -> tuple[str, ...]:
+    options = comparison.options
+    least_ns = options.relevant_fraction * (comparison.total.reference_ns or 0)
+    relevant = [row for row in comparison.operators if (row.time.reference_ns or 0) >= least_ns]
+    times = [("the total", comparison.total), *((row.name, row.time) for row in relevant)]
+    return tuple(_sentence(name, time) for name, time in times if _fails(time, fail_on, options.threshold))
+
+
+def _sentence(name: str, time: TimeChange) -> str:
+    times = f"{format_duration(time.reference_ns)} to {format_duration(time.candidate_ns)}"
+    return f"{name} is {time.verdict}: {times}, {time.reason}"
+
+
+def differences(comparison: SessionComparison) -> tuple[str, ...]:
+    """What changed exactly between two recordings: launches, operators, kernels; one sentence each."""
+    reference, candidate = comparison.reference, comparison.candidate
+    found = []
+    before, after = reference.per_step(reference.launches), candidate.per_step(candidate.launches)
+    if before != after:
+        found.append(f"kernel launches went from {float(before):,.6g} to {float(after):,.6g}")
+    for what, rows in (("operator", comparison.operators), ("kernel", comparison.kernels)):
+        for presence in (Presence.ADDED, Presence.REMOVED, Presence.REPLACED):
+            count = sum(row.presence is presence for row in rows)
+            if count:
+                found.append(f"{count} {what}{'s' if count > 1 else ''} {presence}")
+    return tuple(found)
+
+
+def _benchmark_reasons(comparison: BenchmarkComparison, fail_on: FailOn) -> tuple[str, ...]:
+    if not any(row.presence is Presence.BOTH for _, row in comparison.rows):
+        return ("no benchmark row of one side has a counterpart on the other",)
+    reasons: list[str] = []
+    for point, row in comparison.rows:
+        name = f"{point.suite}, {row.name}"
+        if _fails(row.time, fail_on, comparison.options.threshold):
+            reasons.append(_sentence(name, row.time))
+        elif row.is_broken and fail_on is FailOn.SLOWER:
+            reasons.append(f"{name} was ok and is {row.candidate_status}")
+        if fail_on is FailOn.DIFFERENT:
+            reasons += _row_differences(name, row)
+    if fail_on is FailOn.DIFFERENT:
+        count = len(comparison.only_in_reference) + len(comparison.only_in_candidate)
+        reasons += [f"{count} benchmarks have no counterpart"] if count else []
+    return tuple(reasons)
+
+
+def _row_differences(name: str, row: BenchmarkRowChange) -> list[str]:
+    found = []
+    if row.presence is not Presence.BOTH:
+        found.append(f"{name} was {row.presence}")
+    elif row.reference_status is not row.candidate_status:
+        found.append(f"{name} was {row.reference_status} and is {row.candidate_status}")
+    before, after = row.reference_launches, row.candidate_launches
+    if before is not None and after is not None and before != after:
+        found.append(f"{name} launches {after:g} kernels a call instead of {before:g}")
+    elif row.kernels_added or row.kernels_removed:
+        found.append(f"{name} launches other kernels")
+    return found
+
+
+def environment_finding(reference: Mapping[str, str], candidate: Mapping[str, str]) -> Iterator[Finding]:
+    """That both sides ran on or with something else; what only one side tells is left out."""
+    changed = {
+        label: [value, candidate[label]]
+        for label, value in reference.items()
+        if label in candidate and candidate[label] != value
+    }
+    if not changed:
+        return
+    told = "; ".join(f"{label} {before} → {after}" for label, (before, after) in changed.items())
+    yield Finding(
+        "compare.environment_differs",
+        Severity.WARNING,
+        f"The sides were not measured in the same environment: {told}. Ratios hold between these "
+        "environments, not for the program alone.",
+        evidence=changed,
     )

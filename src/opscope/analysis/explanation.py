@@ -6,8 +6,9 @@ names asked for, so that both ways read the same tables. Imports no renderer.
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -19,7 +20,6 @@ from opscope.analysis.provenance import (
     limited,
     read_provenance,
 )
-from opscope.analysis.similar_names import known_files, known_names, unknown_name
 from opscope.analysis.summary import Summary
 from opscope.analysis.totals import KernelTotal, OperatorTotal
 from opscope.errors import InputError
@@ -29,16 +29,21 @@ from opscope.model.session import Session
 from opscope.provenance.categories import OTHER, categories
 from opscope.provenance.demangle import demangle
 from opscope.provenance.kernel_names.families import FAMILIES
-from opscope.provenance.operators import (
-    OperatorTable,
-    installed_table,
-    packaged_versions,
-    table_for,
-)
+from opscope.provenance.operators import OperatorTable, installed_table, packaged_versions, table_for
 from opscope.provenance.resolution import session_of_names
+from opscope.provenance.sources import nearest_index
 from opscope.text_enum import TextEnum
 
-__all__ = ["Explanation", "KernelUse", "Subject", "explain", "is_file"]
+__all__ = [
+    "Explanation",
+    "KernelUse",
+    "Subject",
+    "explain",
+    "is_file",
+]
+
+_SIMILAR = 5
+_ALIKE = 0.7  # share of characters in common, of names called similar
 
 # Only the name of a kernel looks so, whoever wrote it.
 _SIGNATURE = re.compile(r"[<(]|^_Z", re.ASCII)
@@ -145,7 +150,7 @@ def explain(name: str, session: Session | None = None, *, torch_version: str | N
         return _operator(*operator, table, asked)
     explanation = _recorded(wanted, recorded, asked) if recorded else _kernel(wanted, asked)
     if explanation is None:
-        raise unknown_name(wanted, known_names(table, summary, sorted(_CATEGORIES)))
+        raise _unknown_name(wanted, _known_names(table, summary, sorted(_CATEGORIES)))
     return explanation
 
 
@@ -308,7 +313,7 @@ def _file(name: str, asked: _Asked) -> Explanation:
     functions = tuple(use for uses in known.functions.values() for use in uses if _lies_in(use, name))
     kernels = [one for one in summary.kernels if one.facts and _touches(one.facts, name)] if summary else []
     if not functions and not kernels:
-        raise unknown_name(name, known_files(known, summary))
+        raise _unknown_name(name, _known_files(known, summary))
     own = {kernel.name for kernel in kernels}
     operators = [
         one
@@ -360,3 +365,51 @@ def _uses(kernels: Iterable[KernelTotal], summary: Summary) -> tuple[KernelUse, 
         launched_by.sort(key=lambda pair: -pair[1].total_ns)
         uses.append(KernelUse(kernel.facts, whole, tuple(launched_by)))
     return tuple(uses)
+
+
+def _known_names(table: OperatorTable, summary: Summary | None, categories: Iterable[str]) -> dict[str, str]:
+    """Operators, kernels of a recording and categories, by the last part of their names."""
+    names = {entry.name for entry in table.functions}
+    if summary is not None:
+        names |= {operator.name for operator in summary.operators}
+        names |= {one.facts.function for one in summary.kernels if one.facts and one.facts.function}
+    short = {name.rpartition("::")[2]: name for name in sorted(names)}
+    return {**short, **{name: name for name in categories}}
+
+
+def _known_files(known: Provenance, summary: Summary | None) -> dict[str, str]:
+    """Names of source files without folders: those of an index of the release, and those of a recording."""
+    index = nearest_index(known.torch_version)
+    files = set(index.source.files if index is not None else ())
+    for function in (use for uses in known.functions.values() for use in uses):
+        files |= {place.file for place in (function.location, function.stub_location) if place is not None}
+    if summary is not None:
+        files.update(_files_of(summary.kernels))
+    names = sorted({file.rpartition("/")[2] for file in files})
+    return dict(zip(names, names, strict=True))
+
+
+def _unknown_name(wanted: str, known: Mapping[str, str]) -> InputError:
+    """The error that nothing is known by a name; it names similar ones.
+
+    Args:
+        wanted: The name.
+        known: Full names by what people type of them.
+    """
+    last = wanted.rpartition("::")[2].rpartition("/")[2]
+    close = difflib.get_close_matches(last, known, n=_SIMILAR, cutoff=_ALIKE)
+    similar = ", ".join(known[name] for name in close)
+    hint = (
+        f"Similar: {similar}"
+        if similar
+        else "Give an operator (aten::gelu), a kernel name in quotes, a category (matrix) or a source file "
+        "(SoftMax.cu)"
+    )
+    return InputError(f"nothing is known by the name {wanted!r}", hint=hint)
+
+
+def _files_of(kernels: Iterable[KernelTotal]) -> Iterator[str]:
+    for facts in (one.facts for one in kernels):
+        if facts is not None:
+            yield from facts.units
+            yield from (place.file for place in (facts.location, facts.template) if place is not None)

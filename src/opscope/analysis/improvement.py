@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from opscope.analysis.counters.command import kernel_filter, suggest_command
+from opscope.analysis.counter_commands import kernel_filter, suggest_command
 from opscope.analysis.efficiency import Bound, Efficiency, Roofline
 from opscope.analysis.launch_quality import LaunchQuality
 from opscope.analysis.queries import sql

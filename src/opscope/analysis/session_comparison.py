@@ -6,17 +6,24 @@ totals is the sum of the rows' differences.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, TypeVar
 
-from opscope.analysis.compared_session import ComparedSession, KernelKey, OperatorUse, read_recording
-from opscope.analysis.comparison import Timing, presence_of, time_change
-from opscope.analysis.kernel_pairs import describe_replacement, pair_kernels
+from opscope.analysis.compared_session import (
+    ComparedSession,
+    KernelKey,
+    OperatorUse,
+    Recording,
+    Sums,
+    read_recording,
+)
+from opscope.analysis.comparison import MeanResampler, Timing, environment_finding, presence_of, time_change
 from opscope.analysis.kernel_titles import kernel_title
 from opscope.analysis.provenance import KernelFacts
-from opscope.analysis.resampling import MeanResampler
-from opscope.analysis.session_differences import comparison_findings
+from opscope.benchmarking.statistics import FEWEST_ROUNDS
 from opscope.model.comparison import (
     Basis,
     CategoryChange,
@@ -26,15 +33,31 @@ from opscope.model.comparison import (
     OperatorChange,
     Presence,
     SessionComparison,
-    TimeChange,
     UnattributedChange,
     Use,
     VariantChange,
 )
+from opscope.model.finding import Finding, Severity, most_severe_first
 from opscope.model.session import Session
 from opscope.provenance.categories import OTHER
+from opscope.units import format_duration, format_fraction
 
-__all__ = ["compare_sessions"]
+__all__ = ["compare_sessions", "comparison_findings", "describe_replacement", "pair_kernels"]
+
+_COUNTER = re.compile(r"(?:_\d+)+$")
+# Fields of a name that say how a kernel of the same family computes, with their words.
+_TOLD = {
+    "operand_type": "operands", "tile": "tile", "stages": "stages", "cluster": "cluster", "layout": "layout",
+    "vector_width": "vector width", "variant": "form", "architecture": "architecture", "split_k": "split K",
+    "tensor_core": "tensor cores", "epilogue": "epilogue", "mma_shape": "matrix instruction",
+    "head_dimension": "head dimension", "library": "library", "copy_direction": "direction",
+    "host_memory": "host memory",
+}  # fmt: skip
+_MOST_TOLD = 4
+
+# Below this share of a side's time other input shapes are a detail.
+_RELEVANT_FRACTION = 0.05
+_NO_DEVICE_CODE = "trace.no_device_activity"  # as ingest writes it
 
 Row = TypeVar("Row", OperatorChange, KernelChange, VariantChange, UnattributedChange)
 
@@ -68,137 +91,113 @@ class _Matcher:
 
     def comparison(self, metric: Metric, basis: Basis) -> SessionComparison:
         """Everything."""
-        sides = (self.reference.side(), self.candidate.side())
-        operators = _ranked(map(self._operator, _names(self.reference.operators, self.candidate.operators)))
+        reference, candidate = self.reference, self.candidate
+        operators = _ranked(map(self._operator, _names(reference.operators, candidate.operators)))
         unattributed = _ranked(
-            map(self._unattributed, _names(self.reference.unattributed, self.candidate.unattributed))
+            map(self._unattributed, _names(reference.unattributed, candidate.unattributed))
         )
-        wall = self.time(self.reference.wall(), self.candidate.wall()) if basis is Basis.STEP else None
+        has_steps = basis is Basis.STEP
         return SessionComparison(
-            reference=sides[0],
-            candidate=sides[1],
+            reference=reference.side(),
+            candidate=candidate.side(),
             metric=metric,
             basis=basis,
             options=self._options,
-            total=self.time(self.reference.total, self.candidate.total),
-            wall=wall,
+            total=self._change(reference.total, candidate.total)["time"],
+            wall=self._change(reference.wall(), candidate.wall())["time"] if has_steps else None,
             operators=operators,
             unattributed=unattributed,
             categories=self._categories(operators, metric),
-            findings=comparison_findings(self.reference, self.candidate, metric, basis, operators),
+            findings=comparison_findings(reference, candidate, metric, basis, operators),
         )
 
-    def time(self, reference: Use | None, candidate: Use | None) -> TimeChange:
-        """Both times per step (in all, without steps), judged."""
-        return time_change(
-            _timing(reference, self.reference),
-            _timing(candidate, self.candidate),
+    def _change(self, reference: Sums | None, candidate: Sums | None) -> dict[str, Any]:
+        """The fields of a `Change`: both sides per step (in all, without steps), and the verdict."""
+        first, second = self.reference.use(reference), self.candidate.use(candidate)
+        time = time_change(
+            _timing(first, self.reference),
+            _timing(second, self.candidate),
             self._resampler,
             self._options.threshold,
         )
+        return {
+            "presence": presence_of(first, second),
+            "reference": first,
+            "candidate": second,
+            "time": time,
+        }
 
     def _operator(self, name: str) -> OperatorChange:
-        uses = self.reference.operators.get(name), self.candidate.operators.get(name)
-        reference, candidate = self._totals(*uses)
-        kernels = self._kernels(name, *uses)
+        before, after = self.reference.operators.get(name), self.candidate.operators.get(name)
+        kernels = self._kernels(name, before, after)
         return OperatorChange(
             name=name,
             category=self._operator_category(name, kernels),
-            presence=presence_of(reference, candidate),
-            reference=reference,
-            candidate=candidate,
-            time=self.time(reference, candidate),
-            variants=self._variants(*uses),
+            variants=self._variants(before, after),
             kernels=kernels,
+            **self._change(before.total if before else None, after.total if after else None),
         )
 
     def _unattributed(self, reason: str) -> UnattributedChange:
-        uses = self.reference.unattributed.get(reason), self.candidate.unattributed.get(reason)
-        reference, candidate = self._totals(*uses)
+        before, after = self.reference.unattributed.get(reason), self.candidate.unattributed.get(reason)
         return UnattributedChange(
             reason=reason,
-            presence=presence_of(reference, candidate),
-            reference=reference,
-            candidate=candidate,
-            time=self.time(reference, candidate),
-            kernels=self._kernels(None, *uses),
+            kernels=self._kernels(None, before, after),
+            **self._change(before.total if before else None, after.total if after else None),
         )
-
-    def _totals(self, *uses: OperatorUse | None) -> tuple[Use | None, Use | None]:
-        counts = (self.reference.sample_count, self.candidate.sample_count)
-        first, second = (
-            None if use is None else use.total.use(count) for use, count in zip(uses, counts, strict=True)
-        )
-        return first, second
 
     def _variants(
         self, reference: OperatorUse | None, candidate: OperatorUse | None
     ) -> tuple[VariantChange, ...]:
         before = reference.variants if reference else {}
         after = candidate.variants if candidate else {}
-        rows = []
-        for overload, shapes in dict.fromkeys((*before, *after)):
-            key = (overload, shapes)
-            first = before[key].use(self.reference.sample_count) if key in before else None
-            second = after[key].use(self.candidate.sample_count) if key in after else None
-            rows.append(
-                VariantChange(
-                    overload, shapes, presence_of(first, second), first, second, self.time(first, second)
-                )
+        return _ranked(
+            VariantChange(
+                overload=key[0], input_shapes=key[1], **self._change(before.get(key), after.get(key))
             )
-        return _ranked(rows)
+            for key in dict.fromkeys((*before, *after))
+        )
 
     def _kernels(
         self, operator: str | None, reference: OperatorUse | None, candidate: OperatorUse | None
     ) -> tuple[KernelChange, ...]:
-        before = _uses(reference, self.reference)
-        after = _uses(candidate, self.candidate)
+        before = reference.kernels if reference else {}
+        after = candidate.kernels if candidate else {}
         pairs: list[tuple[KernelKey | None, KernelKey | None]] = [
             (key, key) for key in before if key in after
         ]
-        left = {key: use for key, use in before.items() if key not in after}
-        right = {key: use for key, use in after.items() if key not in before}
+        left = {key: sums.time_ns for key, sums in before.items() if key not in after}
+        right = {key: sums.time_ns for key, sums in after.items() if key not in before}
         for kind in sorted({key[1] for key in left}):
-            for old, new in pair_kernels(_times(left, kind), _times(right, kind), self._facts):
+            for old, new in pair_kernels(_of_kind(left, kind), _of_kind(right, kind), self._facts):
                 pairs.append(((old, kind), (new, kind)))
                 del left[old, kind], right[new, kind]
         pairs += [(key, None) for key in left]
         pairs += [(None, key) for key in right]
         return _ranked(
-            self._kernel(
-                operator, old, new, before.get(old) if old else None, after.get(new) if new else None
-            )
+            self._kernel(operator, old, new, self._change(old and before.get(old), new and after.get(new)))
             for old, new in pairs
         )
 
     def _kernel(
-        self,
-        operator: str | None,
-        old: KernelKey | None,
-        new: KernelKey | None,
-        reference: Use | None,
-        candidate: Use | None,
+        self, operator: str | None, old: KernelKey | None, new: KernelKey | None, facts: dict[str, Any]
     ) -> KernelChange:
-        presence = presence_of(reference, candidate)
         change = None
         if old and new and old != new:
-            presence = Presence.REPLACED
+            facts["presence"] = Presence.REPLACED
             change = describe_replacement(self._facts(old[0]), self._facts(new[0]))
-        names = (old[0] if old else None, new[0] if new else None)
-        side, name = (self.reference, names[0]) if names[0] else (self.candidate, names[1])
+        before, after = old and old[0], new and new[0]
+        side, name = (self.reference, before) if before else (self.candidate, after)
         return KernelChange(
             operator=operator,
             kind=(old or new or ("", ""))[1],
-            presence=presence,
             category=side.category(operator, name),
-            reference_name=names[0],
-            candidate_name=names[1],
-            reference_title=_title(self.reference, names[0]),
-            candidate_title=_title(self.candidate, names[1]),
-            reference=reference,
-            candidate=candidate,
-            time=self.time(reference, candidate),
+            reference_name=before,
+            candidate_name=after,
+            reference_title=None if before is None else kernel_title(self.reference.facts(before)),
+            candidate_title=None if after is None else kernel_title(self.candidate.facts(after)),
             change=change,
+            **facts,
         )
 
     def _facts(self, kernel: str) -> KernelFacts:
@@ -221,16 +220,16 @@ class _Matcher:
     def _categories(self, operators: Iterable[OperatorChange], metric: Metric) -> tuple[CategoryChange, ...]:
         before: dict[str, float] = defaultdict(float)
         after: dict[str, float] = defaultdict(float)
-        for operator in operators:
+        for one in operators:
             if metric is Metric.CPU:
-                before[self.reference.category(operator.name)] += operator.time.reference_ns or 0
-                after[self.candidate.category(operator.name)] += operator.time.candidate_ns or 0
-            for kernel in operator.kernels if metric is Metric.DEVICE else ():
-                names = kernel.reference_name, kernel.candidate_name
-                if names[0]:
-                    before[self.reference.category(operator.name, names[0])] += kernel.time.reference_ns or 0
-                if names[1]:
-                    after[self.candidate.category(operator.name, names[1])] += kernel.time.candidate_ns or 0
+                before[self.reference.category(one.name)] += one.time.reference_ns or 0
+                after[self.candidate.category(one.name)] += one.time.candidate_ns or 0
+                continue
+            for kernel in one.kernels:
+                if old := kernel.reference_name:
+                    before[self.reference.category(one.name, old)] += kernel.time.reference_ns or 0
+                if new := kernel.candidate_name:
+                    after[self.candidate.category(one.name, new)] += kernel.time.candidate_ns or 0
         rows = [CategoryChange(name, before[name], after[name]) for name in _names(before, after)]
         return tuple(sorted(rows, key=lambda row: (-abs(row.difference_ns), row.category)))
 
@@ -247,18 +246,8 @@ def _names(first: Iterable[str], second: Iterable[str]) -> list[str]:
     return sorted({*first, *second})
 
 
-def _uses(operator: OperatorUse | None, side: ComparedSession) -> dict[KernelKey, Use]:
-    if operator is None:
-        return {}
-    return {key: sums.use(side.sample_count) for key, sums in operator.kernels.items()}
-
-
-def _times(kernels: Mapping[KernelKey, Use], kind: str) -> dict[str, int]:
-    return {name: use.time_ns for (name, of_kind), use in kernels.items() if of_kind == kind}
-
-
-def _title(side: ComparedSession, kernel: str | None) -> str | None:
-    return None if kernel is None else kernel_title(side.facts(kernel))
+def _of_kind(times_ns: Mapping[KernelKey, int], kind: str) -> dict[str, int]:
+    return {name: time_ns for (name, of_kind), time_ns in times_ns.items() if of_kind == kind}
 
 
 def _ranked(rows: Iterable[Row]) -> tuple[Row, ...]:
@@ -269,3 +258,247 @@ def _ranked(rows: Iterable[Row]) -> tuple[Row, ...]:
         return -abs(time.difference_ns), -max(time.reference_ns or 0, time.candidate_ns or 0)
 
     return tuple(sorted(rows, key=key))
+
+
+def pair_kernels(
+    removed: Mapping[str, int], added: Mapping[str, int], facts: Callable[[str], KernelFacts]
+) -> list[tuple[str, str]]:
+    """Pairs (removed, added) of one operator's kernels of one kind; each kernel is in one pair at most.
+
+    Args:
+        removed: Time of each kernel only the reference has, by name.
+        added: Time of each kernel only the candidate has.
+        facts: What is known of a name.
+    """
+    pairs: list[tuple[str, str]] = []
+    left, right = dict(removed), dict(added)
+    for sign in (_same_code, _same_fusion, attrgetter("function"), _same_family):
+        others = _by_sign(sign, right, facts)
+        for key, names in _by_sign(sign, left, facts).items():
+            for old, new in zip(names, others.get(key, ()), strict=False):
+                pairs.append((old, new))
+                del left[old], right[new]
+    return pairs
+
+
+def _by_sign(
+    sign: Callable[[KernelFacts], Hashable], times_ns: Mapping[str, int], facts: Callable[[str], KernelFacts]
+) -> dict[Hashable, list[str]]:
+    """Names of one sign, the longest in time first; without those that have none."""
+    groups: dict[Hashable, list[str]] = defaultdict(list)
+    for name in sorted(times_ns, key=lambda name: (-times_ns[name], name)):
+        key = sign(facts(name))
+        if key is not None:
+            groups[key].append(name)
+    return groups
+
+
+def _same_code(facts: KernelFacts) -> Hashable:
+    return facts.function and (facts.function, facts.fields.get("functor"))
+
+
+def _same_fusion(facts: KernelFacts) -> Hashable:
+    if not facts.fields.get("fused_operators"):
+        return None
+    return facts.fields.get("variant"), _COUNTER.sub("", facts.name)
+
+
+def _same_family(facts: KernelFacts) -> Hashable:
+    return facts.family and (facts.family, facts.fields.get("direction"))
+
+
+def describe_replacement(old: KernelFacts, new: KernelFacts) -> str:
+    """What the names say changed: `operands f32 → bf16, tile 128x64x8 → 192x128x64`."""
+    told = [
+        f"{words} {_word(old.fields.get(name))} → {_word(new.fields.get(name))}"
+        for name, words in _TOLD.items()
+        if old.fields.get(name) != new.fields.get(name)
+    ]
+    if told:
+        return ", ".join(told[:_MOST_TOLD])
+    if _same_code(old) is not None and _same_code(old) == _same_code(new):
+        return _arguments(old, new)
+    if _same_fusion(old) is not None and _same_fusion(old) == _same_fusion(new):
+        return "renumbered"
+    return f"another kernel of the family {new.family}" if new.family else "another kernel"
+
+
+def _arguments(old: KernelFacts, new: KernelFacts) -> str:
+    pairs = zip(old.template_arguments, new.template_arguments, strict=False)
+    changed = [(name, before, after) for (name, before), (_, after) in pairs if before != after]
+    if not changed or any(len(before) + len(after) > 60 for _, before, after in changed):
+        return "other template arguments"
+    return ", ".join(
+        f"{name or 'argument'} {before} → {after}" for name, before, after in changed[:_MOST_TOLD]
+    )
+
+
+def _word(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return " ".join(map(str, value))
+    return "–" if value is None else str(value)
+
+
+def comparison_findings(
+    reference: ComparedSession,
+    candidate: ComparedSession,
+    metric: Metric,
+    basis: Basis,
+    operators: Sequence[OperatorChange],
+) -> tuple[Finding, ...]:
+    """All findings of a session comparison, most severe first."""
+    sides = (reference, candidate)
+    recordings = (reference.recording, candidate.recording)
+    found = [
+        *environment_finding(recordings[0].environment, recordings[1].environment),
+        *_metric_finding(recordings, metric),
+        *_rank_finding(recordings),
+        *_input_finding(operators),
+        *_step_findings(sides, basis),
+        *_recording_finding(recordings),
+        *_own_findings(recordings, metric),
+    ]
+    return most_severe_first(found)
+
+
+def _metric_finding(recordings: Sequence[Recording], metric: Metric) -> Iterator[Finding]:
+    if metric is Metric.DEVICE:
+        return
+    lacking = [
+        name for name, one in zip(("reference", "candidate"), recordings, strict=True) if not one.has_device
+    ]
+    if len(lacking) == 2:
+        yield Finding(
+            "compare.cpu_time",
+            Severity.INFO,
+            "Neither recording holds device activity: operators are compared by their own CPU time.",
+        )
+        return
+    yield Finding(
+        "compare.device_missing",
+        Severity.WARNING,
+        f"The {lacking[0]} holds no device activity: operators are compared by their own CPU time, which for "
+        "the other side is mostly the time of launching work.",
+        "Record both with CUDA activities",
+    )
+
+
+def _rank_finding(recordings: Sequence[Recording]) -> Iterator[Finding]:
+    ranks = [len(recording.sources) for recording in recordings]
+    if ranks[0] != ranks[1]:
+        yield Finding(
+            "compare.ranks_differ",
+            Severity.WARNING,
+            f"The reference holds {ranks[0]} traces, the candidate {ranks[1]}; figures per step are the mean "
+            "of a side's ranks, totals are their sum.",
+            evidence={"reference_traces": ranks[0], "candidate_traces": ranks[1]},
+        )
+
+
+def _input_finding(operators: Iterable[OperatorChange]) -> Iterator[Finding]:
+    """That operators of both sides were called with shapes of which none is in common."""
+    both = [operator for operator in operators if operator.presence is Presence.BOTH]
+    whole_ns = sum(operator.time.reference_ns or 0 for operator in both)
+    others = [operator for operator in both if _has_other_shapes(operator)]
+    others_ns = sum(operator.time.reference_ns or 0 for operator in others)
+    if not whole_ns or others_ns < _RELEVANT_FRACTION * whole_ns:
+        return
+    names = ", ".join(operator.name for operator in others[:3])
+    yield Finding(
+        "compare.inputs_differ",
+        Severity.WARNING,
+        f"{len(others)} of {len(both)} common operators ({names}{', …' if len(others) > 3 else ''}), with "
+        f"{format_fraction(others_ns / whole_ns)} of their time in the reference, were called with other "
+        "input shapes: the work may not be the same.",
+        evidence={"operators": len(others), "reference_ns": others_ns},
+    )
+
+
+def _has_other_shapes(operator: OperatorChange) -> bool:
+    shapes: dict[bool, set[Any]] = {True: set(), False: set()}
+    for variant in operator.variants:
+        if variant.input_shapes is not None:
+            for is_reference, use in ((True, variant.reference), (False, variant.candidate)):
+                shapes[is_reference] |= {variant.input_shapes} if use is not None else set()
+    return bool(shapes[True] and shapes[False] and shapes[True].isdisjoint(shapes[False]))
+
+
+def _step_findings(sides: Sequence[ComparedSession], basis: Basis) -> Iterator[Finding]:
+    if basis is Basis.TOTAL:
+        yield from _totals_finding(sides)
+        return
+    steps = [side.sample_count for side in sides]
+    if steps[0] != steps[1]:
+        yield Finding(
+            "compare.steps_differ",
+            Severity.INFO,
+            f"The reference holds {steps[0]} steps, the candidate {steps[1]}: all figures are per step.",
+            evidence={"reference_steps": steps[0], "candidate_steps": steps[1]},
+        )
+    if min(steps) < FEWEST_ROUNDS and _differ(sides):
+        count = min(steps)
+        yield _no_interval("One step is too little" if count == 1 else f"{count} steps of a side are too few")
+    outside = [side.side().outside_steps_ns for side in sides]
+    if any(outside):
+        yield Finding(
+            "compare.outside_steps",
+            Severity.INFO,
+            f"Left out, because it belongs to no step: {format_duration(outside[0])} of the reference, "
+            f"{format_duration(outside[1])} of the candidate.",
+            evidence={"reference_ns": outside[0], "candidate_ns": outside[1]},
+        )
+
+
+def _totals_finding(sides: Sequence[ComparedSession]) -> Iterator[Finding]:
+    lacking = [
+        name for name, side in zip(("reference", "candidate"), sides, strict=True) if not side.recording.steps
+    ]
+    if len(lacking) == 1:
+        yield Finding(
+            "compare.steps_missing",
+            Severity.WARNING,
+            f"The {lacking[0]} recorded no steps, so whole recordings are compared, however much each holds.",
+            "Record both with a schedule of steps",
+        )
+    if _differ(sides):
+        yield _no_interval("One recording each, without steps, is too little")
+
+
+def _differ(sides: Sequence[ComparedSession]) -> bool:
+    return len({(side.use(side.total), side.sample_count) for side in sides}) > 1
+
+
+def _no_interval(what: str) -> Finding:
+    return Finding(
+        "compare.no_interval",
+        Severity.INFO,
+        f"{what} for an interval: times are shown, but only equal ones get a verdict. Launches and kernels "
+        "are exact.",
+        f"Record {FEWEST_ROUNDS} steps or more on both sides.",
+    )
+
+
+def _recording_finding(recordings: Sequence[Recording]) -> Iterator[Finding]:
+    if recordings[0].has_stacks != recordings[1].has_stacks:
+        which = "reference" if recordings[0].has_stacks else "candidate"
+        yield Finding(
+            "compare.recording_differs",
+            Severity.WARNING,
+            f"Only the {which} was recorded with Python stacks, which slows the host down: CPU times and the "
+            "duration of steps do not compare.",
+        )
+
+
+def _own_findings(recordings: Sequence[Recording], metric: Metric) -> Iterator[Finding]:
+    """What makes one side's own data doubtful. Unattributed time has rows of its own."""
+    said = {_NO_DEVICE_CODE} if metric is Metric.CPU else set()
+    for name, recording in zip(("Reference", "Candidate"), recordings, strict=True):
+        for finding in recording.findings:
+            is_said = finding.code in said or finding.code.startswith("attribution.")
+            if finding.severity is not Severity.INFO and not is_said:
+                message = f"{name}: {finding.message}"
+                yield Finding(
+                    finding.code, finding.severity, message, finding.suggestion, evidence=finding.evidence
+                )

@@ -7,6 +7,7 @@ Of a program that is run, standard output is its own, and what is said of it goe
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 import tempfile
@@ -17,18 +18,26 @@ from typing import Annotated, Literal
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
-from opscope.analysis.counters.analyze import analyze_counters
-from opscope.analysis.counters.plan import Plan, plan_by_profile, plan_by_recording
-from opscope.analysis.counters.values import CounterAnalysis
+from opscope.analysis.counter_commands import Plan, plan_by_profile, plan_by_recording
+from opscope.analysis.counter_findings import analyze_counters
+from opscope.analysis.counters import CounterAnalysis
 from opscope.cli.app import EXIT_INTERRUPTED
 from opscope.cli.console import STDERR, All, Top, Words, note, open_source, refuse_existing, say_wrote, show
 from opscope.errors import InputError
 from opscope.model.session import Session
 from opscope.report.ncu import ncu_document, ncu_json
-from opscope.toolchain.ncu.command import Collection, KernelFilter, ncu_command, shell_text
-from opscope.toolchain.ncu.metrics import SECTIONS, metrics_to_collect
-from opscope.toolchain.ncu.reading import check_reader, is_report, read_report
-from opscope.toolchain.ncu.running import NcuRun, check_run, compute_capability, find_ncu, run_ncu
+from opscope.toolchain.ncu_command import (
+    Collection,
+    KernelFilter,
+    NcuRun,
+    check_run,
+    compute_capability,
+    find_ncu,
+    ncu_command,
+    run_ncu,
+)
+from opscope.toolchain.ncu_reading import check_reader, is_report, read_report
+from opscope.toolchain.ncu_report import SECTIONS, metrics_to_collect
 
 __all__ = ["Collecting", "ncu"]
 
@@ -169,7 +178,7 @@ class _Runner:
         command = ncu_command(
             collection, self.program, output=report, executable=self.executable, log_file=log
         )
-        note(shell_text(command[: len(command) - len(self.program)]) + " …")
+        note(shlex.join(command[: len(command) - len(self.program)]) + " …")
         sys.stdout.flush()
         run = run_ncu(command, log, stdout=stdout)
         for line in run.log.splitlines():

@@ -123,8 +123,18 @@ class Use:
     step_ns: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class KernelChange:
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One thing on both sides."""
+
+    presence: Presence
+    reference: Use | None
+    candidate: Use | None
+    time: TimeChange
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelChange(Change):
     """One kernel (or copy) of one operator, or of unattributed work; a replaced one names both.
 
     Args:
@@ -134,53 +144,37 @@ class KernelChange:
 
     operator: str | None
     kind: str
-    presence: Presence
     category: str
     reference_name: str | None
     candidate_name: str | None
     reference_title: str | None
     candidate_title: str | None
-    reference: Use | None
-    candidate: Use | None
-    time: TimeChange
     change: str | None = None
 
 
-@dataclass(frozen=True)
-class VariantChange:
+@dataclass(frozen=True, kw_only=True)
+class VariantChange(Change):
     """Calls of an operator with one overload and one set of input shapes (as JSON text)."""
 
     overload: str | None
     input_shapes: str | None
-    presence: Presence
-    reference: Use | None
-    candidate: Use | None
-    time: TimeChange
 
 
-@dataclass(frozen=True)
-class OperatorChange:
+@dataclass(frozen=True, kw_only=True)
+class OperatorChange(Change):
     """All calls of one operator name; `kernels` are its own, ranked by difference."""
 
     name: str
     category: str
-    presence: Presence
-    reference: Use | None
-    candidate: Use | None
-    time: TimeChange
     variants: tuple[VariantChange, ...] = ()
     kernels: tuple[KernelChange, ...] = ()
 
 
-@dataclass(frozen=True)
-class UnattributedChange:
+@dataclass(frozen=True, kw_only=True)
+class UnattributedChange(Change):
     """Device time that belongs to no operator, by reason (`model.schema.Attribution`)."""
 
     reason: str
-    presence: Presence
-    reference: Use | None
-    candidate: Use | None
-    time: TimeChange
     kernels: tuple[KernelChange, ...] = ()
 
 
@@ -222,11 +216,6 @@ class SessionSide:
     outside_steps_launches: int
     launches: int
     environment: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def compared_ns(self) -> int:
-        """The compared time within the compared scope."""
-        return self.whole_ns - self.outside_steps_ns
 
     @property
     def divisor(self) -> int:

@@ -14,7 +14,14 @@ import msgspec
 
 from opscope.text_enum import TextEnum
 
-__all__ = ["RECORDER_KEY", "Finding", "Severity", "findings_as_json", "recorded_findings"]
+__all__ = [
+    "RECORDER_KEY",
+    "Finding",
+    "Severity",
+    "findings_as_json",
+    "most_severe_first",
+    "recorded_findings",
+]
 
 
 class Severity(TextEnum):
@@ -23,6 +30,11 @@ class Severity(TextEnum):
     INFO = "info"
     WARNING = "warning"
     ERROR = "error"
+
+    @property
+    def rank(self) -> int:
+        """0 for the most severe."""
+        return (Severity.ERROR, Severity.WARNING, Severity.INFO).index(self)
 
 
 @dataclass(frozen=True)
@@ -87,3 +99,8 @@ def recorded_findings(properties: dict[str, Any], trace_id: int) -> Iterator[Fin
         except msgspec.ValidationError:
             continue
         yield Finding(one.code, one.severity, one.message, one.suggestion, trace_id, one.evidence)
+
+
+def most_severe_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The findings by severity; those of one severity keep their order."""
+    return tuple(sorted(findings, key=lambda finding: finding.severity.rank))

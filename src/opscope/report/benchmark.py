@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from opscope.analysis.benchmark_scaling import growth_exponent
+from opscope.analysis.benchmark_comparison import growth_exponent
 from opscope.benchmarking.implementation_code import ImplementationCode
 from opscope.benchmarking.suites import Suite
 from opscope.benchmarking.sweep import BenchmarkSweep

@@ -10,8 +10,14 @@ from pathlib import PurePath
 from typing import Any
 
 from opscope._version import __version__
-from opscope.analysis.counters.stalls import NO_STALL, STALLS
-from opscope.analysis.counters.values import CountedKernel, CounterAnalysis, Match, RecordedCall
+from opscope.analysis.counters import (
+    NO_STALL,
+    CountedKernel,
+    CounterAnalysis,
+    Match,
+    RecordedCall,
+    counter_book,
+)
 from opscope.model.schema import Attribution
 from opscope.report.document import (
     Block,
@@ -33,8 +39,17 @@ from opscope.report.document import (
 )
 from opscope.report.efficiency import shape_texts
 from opscope.report.json_encoding import Keys, parsed
-from opscope.toolchain.ncu.metrics import QUANTITIES, SECTIONS, WANTED, Quantity, metrics_to_collect
-from opscope.toolchain.ncu.report import WARP_SIZE, GlobalAccess, KernelCounters, Occupancy
+from opscope.toolchain.ncu_report import (
+    QUANTITIES,
+    SECTIONS,
+    WANTED,
+    WARP_SIZE,
+    GlobalAccess,
+    KernelCounters,
+    Occupancy,
+    Quantity,
+    metrics_to_collect,
+)
 from opscope.units import UNKNOWN, format_bytes, format_count, format_duration, format_extent, format_fraction
 
 __all__ = ["NCU_SCHEMA_VERSION", "ncu_document", "ncu_json"]
@@ -303,7 +318,7 @@ def _stalls(counters: KernelCounters) -> str:
 
 
 def _stall(reason: str) -> str:
-    known = STALLS.get(reason)
+    known = counter_book().stalls.get(reason)
     return reason if known is None else f"{known.meaning} ({reason})"
 
 

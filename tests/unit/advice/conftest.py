@@ -48,6 +48,7 @@ MEASURED = {
 }
 
 Program = Callable[..., tuple[Finding, ...]]
+MS = 1_000_000
 
 
 def limits(evidence: LimitEvidence = LimitEvidence.MEASURED) -> DeviceLimits:
@@ -229,3 +230,16 @@ def only(findings: Iterable[Finding], code: str) -> Finding:
     """The one finding of a code."""
     (found,) = [finding for finding in findings if finding.code == f"advice.{code}"]
     return found
+
+
+def told(
+    findings: Iterable[Finding], code: str, *words: str, gain_ns: float | None, rel: float = 1e-6
+) -> Finding:
+    """The one finding of a code, after a look at its gain and for these words in what it says."""
+    finding = only(findings, code)
+    text = "\n".join((finding.message, finding.gain_basis or "", finding.change or ""))
+    for word in words:
+        assert word in text
+    expected = None if gain_ns is None else pytest.approx(gain_ns, rel=rel)
+    assert finding.estimated_gain_ns_per_step == expected
+    return finding

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import astuple
 from typing import Any
 
 import pytest
 
 from opscope.advice.attention_pattern import composed_attention
-from opscope.advice.attention_time import AttentionSizes, attention_ns, attention_type
-from opscope.advice.queries import sql
-from opscope.advice.rates import Rates
+from opscope.advice.kernel_times import AttentionSizes, Rates, attention_ns, attention_type
 from opscope.analysis.efficiency import TensorCoreUse
+from opscope.analysis.queries import sql
 from opscope.hardware.devices import DataType
-from opscope.model.finding import Finding
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
 
-from .conftest import call, codes, host, limits, only, trace
+from .conftest import Program, call, codes, host, limits, only, trace
 
-Program = Callable[..., tuple[Finding, ...]]
 Operator = tuple[str, list[Any], int]
 HALF = "c10::BFloat16"
 
@@ -50,37 +48,27 @@ def run(operators: list[Operator], type_name: str = "float", times: int = 10) ->
     return builder
 
 
-def found_in(session: Session) -> list[tuple[bool, int, int, int, int, int, bool]]:
-    patterns = composed_attention(session.records(sql("attention_contexts")))
-    return [
-        (
-            one.is_backward,
-            one.heads,
-            one.query_length,
-            one.key_length,
-            one.head_size,
-            len(one.parts),
-            one.has_mask,
-        )
-        for one in patterns
-    ]
+def found_in(session: Session) -> list[tuple[Any, ...]]:
+    """Sizes, direction, mask and number of operators of each."""
+    patterns = composed_attention(session.records(sql("attention_contexts", package="opscope.advice")))
+    return [(*astuple(one.sizes), len(one.parts)) for one in patterns]
 
 
 def test_forward_is_found_with_its_copies(load: Callable[..., Session]) -> None:
     session = load(run([LINEAR, *FORWARD, LINEAR], times=1))
-    assert found_in(session) == [(False, 96, 128, 128, 64, 8, False)]
+    assert found_in(session) == [(96, 128, 128, 64, False, False, 8)]
 
 
 def test_masks_and_dropout_belong_to_it(load: Callable[..., Session]) -> None:
     operators = [LINEAR, SCORES, SCALE, MASK, SOFTMAX, DROPOUT, VALUES, LINEAR]
-    assert found_in(load(run(operators, times=1))) == [(False, 96, 128, 128, 64, 6, True)]
+    assert found_in(load(run(operators, times=1))) == [(96, 128, 128, 64, False, True, 6)]
 
 
 def test_backward_is_found_by_two_products_on_each_side(load: Callable[..., Session]) -> None:
     grad: Operator = ("aten::_softmax_backward_data", [[8, 12, 128, 128], [8, 12, 128, 128], [], []], 5)
     to_keys: Operator = ("aten::bmm", [[96, 64, 128], [96, 128, 128]], 9)
     operators = [LINEAR, COPY_OUT, VALUES, SCORES, DROPOUT, grad, SCALE, to_keys, VALUES, COPY_OUT, LINEAR]
-    assert found_in(load(run(operators, times=1))) == [(True, 96, 128, 128, 64, 9, False)]
+    assert found_in(load(run(operators, times=1))) == [(96, 128, 128, 64, True, False, 9)]
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from opscope.analysis.timeline.values import RankSkew, SkewEvidence
-from opscope.model.finding import Finding
 from opscope.testing import TraceBuilder
 
-from .conftest import H200, codes, host, only, partition
-
-Program = Callable[..., tuple[Finding, ...]]
-MS = 1_000_000
+from .conftest import H200, MS, Program, codes, host, partition, told
 
 
 def ranks(count: int, world_size: int | None = None) -> list[TraceBuilder]:
@@ -53,26 +50,10 @@ def exposed(ranks: Sequence[int], milliseconds: float = 6) -> list[object]:
 
 def test_the_late_rank_is_named(advise_on: Program) -> None:
     found = advise_on(*ranks(4), skews=tuple(late_one()), hosts=hosts(), partitions=exposed(range(4)))
-    finding = only(found, "straggler_rank")
-    assert "Rank 2 comes last in 9 of 10 collectives" in finding.message
-    assert finding.trace_id == 2
-    assert finding.evidence["rank"] == 2
     # 18 ms of its host against 17 − 5 ms of waiting on the others.
-    assert finding.estimated_gain_ns_per_step == pytest.approx(18 * MS - 12.01 * MS, rel=0.01)
-    assert "rank2" in (finding.change or "")
-
-
-def test_equal_ranks_have_no_straggler(advise_on: Program) -> None:
-    even = [skew(rank, 2, 2, 2 + rank % 2) for rank in range(4)]
-    found = advise_on(*ranks(4), skews=tuple(even), hosts=hosts(11), partitions=exposed(range(4), 1))
-    assert codes(found) == []
-
-
-def test_short_waits_are_no_straggler(advise_on: Program) -> None:
-    found = advise_on(
-        *ranks(4), skews=tuple(late_one(0.4)), hosts=hosts(11), partitions=exposed(range(4), 0.4)
-    )
-    assert codes(found) == []
+    words = ("Rank 2 comes last in 9 of 10 collectives", "rank2")
+    finding = told(found, "straggler_rank", *words, gain_ns=18 * MS - 12.01 * MS, rel=0.01)
+    assert (finding.trace_id, finding.evidence["rank"]) == (2, 2)
 
 
 def test_of_a_job_half_recorded_no_rank_is_blamed(advise_on: Program) -> None:
@@ -88,18 +69,28 @@ def test_exposed_communication_counts_without_the_waiting(advise_on: Program) ->
         hosts=[host(19 * MS, 5 * MS, trace_id=rank) for rank in range(2)],
         partitions=exposed(range(2), 5),
     )
-    finding = only(found, "exposed_communication")
-    assert finding.estimated_gain_ns_per_step == pytest.approx(4 * MS)
-    assert "waiting for other ranks left out" in finding.message
+    told(found, "exposed_communication", "waiting for other ranks left out", gain_ns=4 * MS)
 
 
 def test_one_rank_alone_cannot_tell_transfer_from_waiting(advise_on: Program) -> None:
     found = advise_on(*ranks(1, 8), hosts=[host(19 * MS, 5 * MS)], partitions=exposed([0], 5))
-    finding = only(found, "exposed_communication")
-    assert finding.estimated_gain_ns_per_step is None
-    assert "may be waiting" in finding.message
+    told(found, "exposed_communication", "may be waiting", gain_ns=None)
 
 
-def test_hidden_communication_is_left_alone(advise_on: Program) -> None:
-    found = advise_on(*ranks(1, 8), hosts=[host(19 * MS, 5 * MS)], partitions=exposed([0], 1))
-    assert codes(found) == []
+EVEN = tuple(skew(rank, 2, 2, 2 + rank % 2) for rank in range(4))
+LEFT_ALONE: dict[str, tuple[list[TraceBuilder], dict[str, Any]]] = {
+    "equal ranks": (ranks(4), {"skews": EVEN, "hosts": hosts(11), "partitions": exposed(range(4), 1)}),
+    "short waits": (
+        ranks(4),
+        {"skews": tuple(late_one(0.4)), "hosts": hosts(11), "partitions": exposed(range(4), 0.4)},
+    ),
+    "hidden communication": (
+        ranks(1, 8),
+        {"hosts": [host(19 * MS, 5 * MS)], "partitions": exposed([0], 1)},
+    ),
+}
+
+
+@pytest.mark.parametrize(("content", "values"), LEFT_ALONE.values(), ids=LEFT_ALONE)
+def test_what_is_left_alone(advise_on: Program, content: list[TraceBuilder], values: dict[str, Any]) -> None:
+    assert codes(advise_on(*content, **values)) == []

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from opscope.model.finding import Finding
+from opscope.analysis.timeline.values import HostTime
 from opscope.testing import TraceBuilder
 
-from .conftest import H200, codes, host, only, trace
+from .conftest import H200, MS, Program, codes, host, told, trace
 
-Program = Callable[..., tuple[Finding, ...]]
-MS = 1_000_000
 STRIDED = (
     "void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<at::native::direc"
     "t_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}::operator()() const::{lambda()#7}::ope"
@@ -59,25 +56,17 @@ def test_pageable_copies_are_held_against_the_bus(
     advise_on: Program, device: dict[str, Any], rate: float
 ) -> None:
     found = advise_on(copies_to("Pageable", device=device), hosts=[host(20 * MS, 12 * MS)])
-    finding = only(found, "pageable_copy")
+    gain_ns = 11 * MS - 67_108_864 / rate * 1e9
+    finding = told(found, "pageable_copy", "pin_memory=True", gain_ns=gain_ns, rel=0.001)
     assert finding.evidence["copied_bytes"] == 67_108_864
-    assert finding.estimated_gain_ns_per_step == pytest.approx(11 * MS - 67_108_864 / rate * 1e9, rel=0.001)
-    assert "pin_memory=True" in (finding.change or "")
 
 
 def test_a_runs_own_pinned_copies_are_the_better_yardstick(advise_on: Program) -> None:
     builder = copies_to("Pageable")
     builder.operator("aten::copy_", 70, 20).launch(75, name="cudaMemcpyAsync")
     builder.kernel("Memcpy HtoD (Pinned -> Device)", 22_000, 2_000, category="gpu_memcpy", bytes=67_108_864)
-    finding = only(advise_on(builder, hosts=[host(22 * MS, 12 * MS)]), "pageable_copy")
-    assert "this run's pinned copies" in (finding.gain_basis or "")
-    assert finding.estimated_gain_ns_per_step == pytest.approx(9 * MS)
-
-
-def test_pinned_and_small_copies_are_left_alone(advise_on: Program) -> None:
-    assert codes(advise_on(copies_to("Pinned"), hosts=[host(20 * MS, 12 * MS)])) == []
-    few = copies_to("Pageable", size=64, device_us=2)
-    assert codes(advise_on(few, hosts=[host(9 * MS, 2 * MS)])) == []
+    found = advise_on(builder, hosts=[host(22 * MS, 12 * MS)])
+    told(found, "pageable_copy", "this run's pinned copies", gain_ns=9 * MS)
 
 
 def test_turning_channel_orders_is_told_with_its_convolutions(advise_on: Program) -> None:
@@ -90,10 +79,8 @@ def test_turning_channel_orders_is_told_with_its_convolutions(advise_on: Program
         1_000,
     )
     builder.launch(25).kernel("sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nchw", 1_100, 9_000)
-    finding = only(advise_on(builder, hosts=[host(10 * MS, 1 * MS)]), "layout_conversion")
-    assert "aten::cudnn_convolution" in finding.message
-    assert "channels_last" in (finding.change or "")
-    assert finding.estimated_gain_ns_per_step == pytest.approx(MS)
+    found = advise_on(builder, hosts=[host(10 * MS, 1 * MS)])
+    told(found, "layout_conversion", "aten::cudnn_convolution", "channels_last", gain_ns=MS)
 
 
 def copying(
@@ -113,21 +100,8 @@ def copying(
 
 def test_strided_copies_are_told_with_who_asked_for_them(advise_on: Program) -> None:
     found = advise_on(copying(("float", "float"), STRIDED), hosts=[host(10 * MS, 1 * MS)])
-    finding = only(found, "layout_copies")
-    assert "4 copies per step only reorder memory" in finding.message
-    assert "asked for by aten::reshape" in finding.message
-    assert finding.estimated_gain_ns_per_step == pytest.approx(2 * MS + 4_000)
-    assert "at most" in (finding.gain_basis or "")
-
-
-def test_a_few_strided_copies_are_normal(advise_on: Program) -> None:
-    found = advise_on(copying(("float", "float"), STRIDED, share=0.03), hosts=[host(10 * MS, 1 * MS)])
-    assert codes(found) == []
-
-
-def test_contiguous_copies_are_not_called_reordering(advise_on: Program) -> None:
-    found = advise_on(copying(("float", "float"), UNROLLED), hosts=[host(10 * MS, 1 * MS)])
-    assert codes(found) == []
+    words = ("4 copies per step only reorder memory", "asked for by aten::reshape", "at most")
+    told(found, "layout_copies", *words, gain_ns=2 * MS + 4_000)
 
 
 def test_casts_are_told_apart_from_reordering(advise_on: Program) -> None:
@@ -135,3 +109,16 @@ def test_casts_are_told_apart_from_reordering(advise_on: Program) -> None:
     found = advise_on(builder, hosts=[host(10 * MS, 1 * MS)])
     assert codes(found) == ["repeated_casts"]
     assert "only change the element type" in found[0].message
+
+
+LEFT_ALONE = {
+    "pinned": (copies_to("Pinned"), host(20 * MS, 12 * MS)),
+    "small": (copies_to("Pageable", size=64, device_us=2), host(9 * MS, 2 * MS)),
+    "a few strided": (copying(("float", "float"), STRIDED, share=0.03), host(10 * MS, 1 * MS)),
+    "contiguous": (copying(("float", "float"), UNROLLED), host(10 * MS, 1 * MS)),
+}
+
+
+@pytest.mark.parametrize(("content", "side"), LEFT_ALONE.values(), ids=LEFT_ALONE)
+def test_copies_left_alone(advise_on: Program, content: TraceBuilder, side: HostTime) -> None:
+    assert codes(advise_on(content, hosts=[side])) == []

@@ -14,14 +14,11 @@ from opscope.analysis.efficiency import Bound, Efficiency, Roofline, TensorCoreU
 from opscope.analysis.summary import Summary, summarize
 from opscope.analysis.timeline.values import IdleCause, Timeline, WaitingCall
 from opscope.hardware.devices import DataType
-from opscope.model.finding import Finding
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
 
-from .conftest import call, codes, host, only, partition, product, trace
+from .conftest import MS, Program, call, codes, host, only, partition, product, trace
 
-Program = Callable[..., tuple[Finding, ...]]
-MS = 1_000_000
 GEMM = "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_TNT"
 
 

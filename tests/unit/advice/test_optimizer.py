@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from opscope.model.finding import Finding
 from opscope.testing import TraceBuilder
 
-from .conftest import codes, host, only, trace
-
-Program = Callable[..., tuple[Finding, ...]]
-MS = 1_000_000
+from .conftest import MS, Program, codes, host, told, trace
 
 
 def optimizing(
@@ -39,45 +33,39 @@ def optimizing(
 @pytest.mark.parametrize("category", ["user_annotation", "cpu_op"])
 def test_kernels_per_tensor_are_told(advise_on: Program, category: str) -> None:
     content = optimizing("aten::addcdiv_", 100, category=category)
-    finding = only(advise_on(content, hosts=[host(2.5 * MS, 1 * MS, launches=101)]), "per_tensor_optimizer")
-    assert "Adam launches 100 kernels per step" in finding.message
-    assert "torch.optim.Adam(model.parameters(), fused=True)" in (finding.change or "")
+    found = advise_on(content, hosts=[host(2.5 * MS, 1 * MS, launches=101)])
+    words = ("Adam launches 100 kernels per step", "torch.optim.Adam(model.parameters(), fused=True)")
     # Two thirds of 0.5 ms, and the gaps of 92 launches.
-    assert finding.estimated_gain_ns_per_step == pytest.approx(500_000 * 2 / 3 + 92_000, rel=0.001)
+    told(found, "per_tensor_optimizer", *words, gain_ns=500_000 * 2 / 3 + 92_000, rel=0.001)
 
 
 def test_on_a_slow_host_its_launches_count(advise_on: Program) -> None:
     content = optimizing("aten::addcdiv_", 100)
-    finding = only(advise_on(content, hosts=[host(1 * MS, 4 * MS, launches=200)]), "per_tensor_optimizer")
+    found = advise_on(content, hosts=[host(1 * MS, 4 * MS, launches=200)])
     # 92 of 100 launches, and as much of the 1.01 ms in Optimizer.step.
-    assert finding.estimated_gain_ns_per_step == pytest.approx(0.92 * 1_010_000)
-
-
-def test_few_launches_are_normal(advise_on: Program) -> None:
-    content = optimizing("aten::addcdiv_", 20)
-    assert codes(advise_on(content, hosts=[host(2.5 * MS, 1 * MS)])) == []
+    told(found, "per_tensor_optimizer", gain_ns=0.92 * 1_010_000)
 
 
 def test_foreach_passes_are_told_with_what_fusing_leaves(advise_on: Program) -> None:
     content = optimizing("aten::_foreach_lerp_", 12, device_us=50)
-    finding = only(advise_on(content, hosts=[host(2.6 * MS, 1 * MS, launches=13)]), "foreach_optimizer")
-    assert "12 launches per step" in finding.message
-    assert finding.estimated_gain_ns_per_step == pytest.approx(600_000 * 2 / 3 + 4_000, rel=0.001)
-
-
-def test_a_fused_optimizer_is_left_alone(advise_on: Program) -> None:
-    content = optimizing("aten::_fused_adamw_", 8, device_us=50)
-    assert codes(advise_on(content, hosts=[host(2.4 * MS, 1 * MS)])) == []
+    found = advise_on(content, hosts=[host(2.6 * MS, 1 * MS, launches=13)])
+    gain_ns = 600_000 * 2 / 3 + 4_000
+    told(found, "foreach_optimizer", "12 launches per step", gain_ns=gain_ns, rel=0.001)
 
 
 def test_filling_gradients_is_told(advise_on: Program) -> None:
     content = optimizing("aten::zero_", 60, phase="Optimizer.zero_grad#SGD.zero_grad", device_us=2)
-    finding = only(advise_on(content, hosts=[host(2.12 * MS, 1 * MS, launches=61)]), "zero_grad_fill")
-    assert "60 launches per step" in finding.message
-    assert finding.estimated_gain_ns_per_step == pytest.approx(120_000 + 60_000)
-    assert "set_to_none" in (finding.change or "")
+    found = advise_on(content, hosts=[host(2.12 * MS, 1 * MS, launches=61)])
+    told(found, "zero_grad_fill", "60 launches per step", "set_to_none", gain_ns=120_000 + 60_000)
 
 
-def test_the_same_operators_elsewhere_are_no_optimizer(advise_on: Program) -> None:
-    content = optimizing("aten::addcdiv_", 100, phase="my range")
+LEFT_ALONE = {
+    "few launches": optimizing("aten::addcdiv_", 20),
+    "a fused optimizer": optimizing("aten::_fused_adamw_", 8, device_us=50),
+    "the same operators elsewhere": optimizing("aten::addcdiv_", 100, phase="my range"),
+}
+
+
+@pytest.mark.parametrize("content", LEFT_ALONE.values(), ids=LEFT_ALONE)
+def test_what_is_left_alone(advise_on: Program, content: TraceBuilder) -> None:
     assert codes(advise_on(content, hosts=[host(2.5 * MS, 1 * MS)])) == []

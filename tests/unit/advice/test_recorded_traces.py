@@ -11,7 +11,7 @@ import pytest
 
 import opscope
 from opscope.advice import advise
-from opscope.advice.case import Case
+from opscope.advice.profiled_run import ProfiledRun
 from opscope.advice.step_time import StepTime
 from opscope.model.finding import Finding
 
@@ -34,7 +34,7 @@ def advised(shared: Path) -> Advised:
     def run(name: str) -> tuple[StepTime | None, tuple[Finding, ...]]:
         with opscope.load(shared / "traces" / name) as session:
             summary = quick_summary(session)
-            return Case(session, summary).step, advise(session, summary)
+            return ProfiledRun(session, summary).step, advise(session, summary)
 
     return run
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opscope.advice.rule_book import rule_book
+from opscope.advice.rules import rule_book
 from opscope.advice.step_time import Saving, StepTime, slowest, step_times, typical
 from opscope.analysis.timeline.values import HostTime
 

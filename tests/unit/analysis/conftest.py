@@ -1,15 +1,21 @@
-"""Names of real kernels, the packaged recording, and Sessions whose provenance is written by hand."""
+"""Names of real kernels, the packaged recording, Sessions with provenance by hand, and hardware counters."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import opscope
+from opscope.analysis.counters import recorded_name
 from opscope.analysis.summary import Summary
 from opscope.model.session import Session
+from opscope.testing import TraceBuilder
+from opscope.toolchain.ncu_reading import read_report
+from opscope.toolchain.ncu_report import KernelCounters, NcuDevice, NcuReport, Occupancy, Process, Quantity
 
 GELU = "at::native::GeluCUDAKernelImpl(at::TensorIteratorBase&, at::native::GeluType)::{lambda()#2}::operator()() const::{lambda()#2}::operator()() const::{lambda(float)#1}"  # noqa: E501
 GELU_KERNEL = f"void at::native::vectorized_elementwise_kernel<4, {GELU}, std::array<char*, 2ul> >(int, {GELU}, std::array<char*, 2ul>)"  # noqa: E501
@@ -81,3 +87,99 @@ def annotated() -> Callable[..., Session]:
         return session
 
     return write
+
+
+NCU_H200 = NcuDevice(0, "NVIDIA H200", "9.0", 132, 150_109_880_320, 62_914_560)
+_X, _STRIDES = [8192, 8192], [8192, 1]
+# The operators whose kernels are in the report, in its order: shapes, types, strides, scalars.
+_CALLS: tuple[tuple[str, list[Any], list[str], list[Any], list[str]], ...] = (
+    (
+        "aten::_softmax",
+        [_X, [], []],
+        ["float", "Scalar", "Scalar"],
+        [_STRIDES, [], []],
+        ["", "-1", "False"],
+    ),
+    ("aten::gelu", [_X, []], ["float", ""], [_STRIDES, []], ["", "tanh"]),
+    (
+        "aten::copy_",
+        [_X, _X, []],
+        ["float", "float", "Scalar"],
+        [_STRIDES, [1, 8192], []],
+        ["", "", "False"],
+    ),
+    (
+        "aten::mm",
+        [[1024, 1024], [1024, 1024]],
+        ["float", "float"],
+        [[1024, 1], [1024, 1]],
+        ["", ""],
+    ),
+    (
+        "aten::native_layer_norm",
+        [_X, [], [8192], [8192], []],
+        ["float", "ScalarList", "float", "float", "Scalar"],
+        [_STRIDES, [], [1], [1], []],
+        ["", "[8192]", "", "", "1e-05"],
+    ),
+)
+
+
+def make_kernel(name: str = "kernel", index: int = 0, **fields: Any) -> KernelCounters:
+    """A launch of a kernel whose mangled name is its name; `values` by quantity."""
+    defaults: dict[str, Any] = {
+        "function": name,
+        "name": name,
+        "mangled_name": name,
+        "process": Process(),
+        "device": NCU_H200,
+        "grid": (4, 1, 1),
+        "block": (128, 1, 1),
+        "values": {Quantity.DURATION: 1000},
+        "occupancy": Occupancy(),
+    }
+    return KernelCounters(index=index, **{**defaults, **fields})
+
+
+@pytest.fixture
+def kernel() -> Callable[..., KernelCounters]:
+    return make_kernel
+
+
+@pytest.fixture
+def report_of() -> Callable[..., NcuReport]:
+    """A report of kernels given by name, or as made by `kernel`."""
+
+    def make(*kernels: str | KernelCounters) -> NcuReport:
+        made = [make_kernel(one) if isinstance(one, str) else one for one in kernels]
+        numbered = [make_kernel(**{**vars(one), "index": index}) for index, one in enumerate(made)]
+        return NcuReport(Path("made.ncu-rep"), tuple(numbered))
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def real_report(shared: Path) -> NcuReport:
+    """Softmax, GELU, a transposing copy, a product of 1024³ and layer norm; the others of 8192² floats."""
+    if find_spec("ncu_report") is None:
+        pytest.skip("ncu-report is not installed")
+    return read_report(shared / "ncu" / "ops.ncu-rep.gz")
+
+
+@pytest.fixture
+def its_trace(real_report: NcuReport) -> TraceBuilder:
+    """Two steps of the same program as Kineto would record them."""
+    device = {"id": 0, "name": "NVIDIA H200", "totalGlobalMem": 150_109_880_320, "numSms": 132}
+    capability = {"computeMajor": 9, "computeMinor": 0}
+    trace = TraceBuilder(deviceProperties=[{**device, **capability}])
+    for step in range(2):
+        start = 10_000 * step
+        trace.step(step + 1, start, 9_000)
+        for number, (call, one) in enumerate(zip(_CALLS, real_report.kernels, strict=True)):
+            name, shapes, types, strides, concrete = call
+            at = start + 1000 * number
+            arguments = {"Input Dims": shapes, "Input type": types, "Input Strides": strides}
+            trace.operator(name, at + 1, 20, **arguments, **{"Concrete Inputs": concrete}).launch(at + 3)
+            grid, block = list(one.grid or ()), list(one.block or ())
+            trace.kernel(recorded_name(one), at + 30, (one.duration_ns or 0) / 1000, grid=grid, block=block)
+    return trace

@@ -3,10 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from opscope.analysis.comparison import Timing, presence_of, time_change
-from opscope.analysis.resampling import MeanResampler, MedianResampler
+from opscope.analysis.comparison import MeanResampler, MedianResampler, Timing, presence_of, time_change
 from opscope.model.benchmark import Verdict
-from opscope.model.comparison import Presence
+from opscope.model.comparison import Presence, TimeChange
 
 RESAMPLERS = [MeanResampler, MedianResampler]
 
@@ -55,46 +54,36 @@ def change(reference: Timing | None, candidate: Timing | None, **options):
     return time_change(reference, candidate, MedianResampler(0), 0.02, **options)
 
 
-def test_a_clear_difference_is_a_verdict() -> None:
-    slower = change(timing(100), timing(110, seed=2))
-    assert slower.verdict is Verdict.SLOWER
-    assert "above 1" in (slower.reason or "")
-    faster = change(timing(110, seed=2), timing(100))
-    assert faster.verdict is Verdict.FASTER
-    assert faster.ratio_interval == tuple(1 / end for end in reversed(slower.ratio_interval or ()))
+SAME, AMBIGUOUS = Verdict.SAME, Verdict.AMBIGUOUS
+CLOCKS = "timed by different clocks"
+CHANGES = {
+    "slower": (change(timing(100), timing(110, seed=2)), Verdict.SLOWER, "above 1"),
+    "faster": (change(timing(110, seed=2), timing(100)), Verdict.FASTER, "below 1"),
+    "noise": (change(timing(100, 0.2), timing(105, 0.2, seed=2)), AMBIGUOUS, "settles neither"),
+    "close": (change(timing(100, count=50), timing(100.5, count=50, seed=2)), SAME, "within 2.0 % of 1"),
+    "equal": (change(timing(100, 0.5), timing(100, 0.5)), SAME, "equal to the nanosecond"),
+    "few": (change(timing(100, count=5), timing(200, count=5, seed=2)), AMBIGUOUS, "too few"),
+    "clocks": (change(timing(100), timing(200, seed=2), incomparable=CLOCKS), AMBIGUOUS, CLOCKS),
+    "absent": (change(None, timing(100)), None, "only in the candidate"),
+    "no time": (change(Timing(0.0, (0.0,) * 6), timing(100, count=6)), None, "no time in the reference"),
+}
 
 
-def test_noise_is_ambiguous() -> None:
-    assert change(timing(100, spread=0.2), timing(105, spread=0.2, seed=2)).verdict is Verdict.AMBIGUOUS
+@pytest.mark.parametrize(("found", "verdict", "words"), CHANGES.values(), ids=CHANGES)
+def test_a_verdict_says_what_it_rests_on(found: TimeChange, verdict: Verdict | None, words: str) -> None:
+    assert found.verdict is verdict
+    assert words in (found.reason or "")
 
 
-def test_steady_times_close_together_are_the_same() -> None:
-    result = change(timing(100, count=50), timing(100.5, count=50, seed=2))
-    assert result.verdict is Verdict.SAME
-    assert "within 2.0 % of 1" in (result.reason or "")
-
-
-def test_the_very_same_samples_are_the_same() -> None:
-    result = change(timing(100, spread=0.5), timing(100, spread=0.5))
-    assert (result.verdict, result.reason) == (Verdict.SAME, "equal to the nanosecond")
-
-
-def test_what_cannot_be_judged_says_why() -> None:
-    few = change(timing(100, count=5), timing(200, count=5, seed=2))
-    assert (few.verdict, few.ratio_interval) == (Verdict.AMBIGUOUS, None)
-    assert "too few" in (few.reason or "")
-    apart = change(timing(100), timing(200, seed=2), incomparable="timed by different clocks")
-    assert (apart.verdict, apart.reason) == (Verdict.AMBIGUOUS, "timed by different clocks")
-    assert apart.ratio == pytest.approx(2, rel=0.02)
-    absent = change(None, timing(100))
-    assert (absent.verdict, absent.ratio, absent.reason) == (None, None, "only in the candidate")
-    nothing = change(Timing(0.0, (0.0,) * 6), timing(100, count=6))
-    assert (nothing.verdict, nothing.ratio, nothing.reason) == (None, None, "no time in the reference")
+def test_sides_mirror_each_other_and_what_cannot_be_judged_has_no_interval() -> None:
+    found = {name: row[0] for name, row in CHANGES.items()}
+    slower = found["slower"].ratio_interval or ()
+    assert found["faster"].ratio_interval == tuple(1 / end for end in reversed(slower))
+    assert found["few"].ratio_interval is None
+    assert found["clocks"].ratio == pytest.approx(2, rel=0.02)
+    assert found["absent"].ratio is found["no time"].ratio is None
 
 
 def test_presence() -> None:
-    assert [presence_of(1, 1), presence_of(None, 1), presence_of(1, None)] == [
-        Presence.BOTH,
-        Presence.ADDED,
-        Presence.REMOVED,
-    ]
+    found = [presence_of(1, 1), presence_of(None, 1), presence_of(1, None)]
+    assert found == [Presence.BOTH, Presence.ADDED, Presence.REMOVED]

@@ -9,17 +9,23 @@ from pathlib import Path
 import pytest
 
 from opscope.analysis.cost.call_cost import CallCost
-from opscope.analysis.counters.analyze import analyze_counters
-from opscope.analysis.counters.values import CountedKernel, CounterAnalysis, Match, RecordedCall
+from opscope.analysis.counter_findings import analyze_counters
+from opscope.analysis.counters import CountedKernel, CounterAnalysis, Match, RecordedCall
 from opscope.provenance.kernel_names import decode
 from opscope.report.document import Document
 from opscope.report.json_encoding import to_json
 from opscope.report.markdown import render_markdown
 from opscope.report.ncu import ncu_document, ncu_json
-from opscope.toolchain.ncu.container import Process
-from opscope.toolchain.ncu.metrics import QUANTITIES, Quantity
-from opscope.toolchain.ncu.reading import read_report
-from opscope.toolchain.ncu.report import KernelCounters, NcuDevice, NcuReport, Occupancy
+from opscope.toolchain.ncu_reading import read_report
+from opscope.toolchain.ncu_report import (
+    QUANTITIES,
+    KernelCounters,
+    NcuDevice,
+    NcuReport,
+    Occupancy,
+    Process,
+    Quantity,
+)
 
 
 def made(*, command: str | None = None, **values: float) -> CounterAnalysis:

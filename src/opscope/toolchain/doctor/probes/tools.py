@@ -10,7 +10,7 @@ from pathlib import Path
 from opscope.errors import DependencyError
 from opscope.toolchain.doctor.facts import ProgramFacts
 from opscope.toolchain.doctor.probes.surroundings import Surroundings, last_lines
-from opscope.toolchain.ncu.running import find_ncu
+from opscope.toolchain.ncu_command import find_ncu
 from opscope.toolchain.nsys.running import find_nsys
 from opscope.toolchain.programs import ProgramEnd
 

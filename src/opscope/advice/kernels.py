@@ -1,0 +1,223 @@
+"""Advice on kernels: chains that one could replace, tails, few resident warps, and what is at its limit."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from math import ceil, prod
+from typing import Any
+
+from opscope.advice.profiled_run import Advice, ProfiledRun, counted, finds, listed
+from opscope.advice.rules import Rule
+from opscope.advice.step_time import Saving
+from opscope.analysis.cost.arguments import parse_arguments
+from opscope.analysis.efficiency import Bound
+from opscope.analysis.launch_quality import LaunchQuality
+from opscope.analysis.tensor_cores import is_product
+from opscope.analysis.totals import KernelTotal, LaunchGeometry
+from opscope.provenance.kernel_names import decode
+from opscope.units import format_fraction
+
+
+@dataclass(frozen=True)
+class _Chain:
+    """Pointwise operators on tensors of one size, one after the other.
+
+    `passes` counts the tensors of that size that its operators read and write. `host_ns` runs on the host
+    from the start of the first to that of the last, as recorded: what all but one of them take.
+    """
+
+    names: tuple[str, ...]
+    elements: int
+    calls: int
+    device_ns: int
+    passes: int
+    host_ns: int
+
+    def fused_ns(self, floor_ns: float) -> float:
+        """Device time with results between operators kept on the chip, in proportion to the passes left."""
+        passes = max(2, self.passes - 2 * (len(self.names) - 1))
+        fused_ns = self.device_ns * passes / self.passes
+        return min(float(self.device_ns), max(fused_ns, self.calls * floor_ns))
+
+
+@finds
+def unfused_pointwise(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
+    """Chains of pointwise kernels."""
+    chains = _chains(run, int(rule.threshold("shortest_chain")))
+    total_ns = sum(chain.device_ns for chain in chains)
+    if run.is_minor(total_ns, rule):
+        return
+    after_ns = sum(chain.fused_ns(run.book.number("kernel_floor_ns")) for chain in chains)
+    launches = sum(chain.calls * (len(chain.names) - 1) for chain in chains)
+    host_ns = sum(chain.host_ns for chain in chains)
+    longest = max(chains, key=lambda chain: (chain.device_ns, chain.names))
+    count = sum(chain.calls for chain in chains)
+    place = "outside of what torch.compile compiled, " if run.is_compiled else ""
+    yield Advice(
+        f"{counted(run.per_step(count), 'chain')} of pointwise kernels {run.period} {place}take "
+        f"{run.device_time(total_ns)}; the longest in time is "
+        f"{listed(longest.names, 8)} on {longest.elements:,} elements.",
+        run.evidence(total_ns, calls=count, chains=[" → ".join(chain.names) for chain in chains[:5]]),
+        run.saving(total_ns - after_ns, launches, host_ns),
+        f"fused, the chains would take {run.time(after_ns)} on the device, in proportion to the "
+        f"tensors read and written; {run.times(launches, 'launch', 'launches')} go, with "
+        f"{run.time(host_ns * run.unrecorded_share)} of the host",
+    )
+
+
+def _chains(run: ProfiledRun, shortest: int) -> list[_Chain]:
+    """Chains of at least so many operators and of more than one name, most device time first."""
+    runs: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in run.records("pointwise_runs"):
+        runs[row["run"]].append(row)
+    found = [chain for rows in runs.values() for chain in _split(rows) if len(chain.names) >= shortest]
+    # Operators of one name in a row are more often independent than a chain.
+    chains = [chain for chain in found if len(set(chain.names)) > 1]
+    return sorted(chains, key=lambda chain: (-chain.device_ns, chain.names))
+
+
+def _split(rows: Iterable[Mapping[str, Any]]) -> Iterator[_Chain]:
+    """A run cut where the size changes."""
+    sized = [(_sizes(row), row) for row in rows]
+    for elements, members in groupby(sized, key=lambda item: max(item[0], default=0)):
+        if not elements:
+            continue
+        chain = list(members)
+        first, last = chain[0][1], chain[-1][1]
+        # The first tensor of a copy is only written.
+        read = (sizes.count(elements) - (row["name"] == "aten::copy_") for sizes, row in chain)
+        yield _Chain(
+            names=tuple(row["name"] for _, row in chain),
+            elements=elements,
+            calls=first["calls"],
+            device_ns=sum(row["device_ns"] for _, row in chain),
+            passes=sum(1 + max(1, count) for count in read),
+            host_ns=last["begins_ns"] - first["begins_ns"],
+        )
+
+
+def _sizes(row: Mapping[str, Any]) -> list[int]:
+    call = parse_arguments(row["name"], shapes=row["shapes"], types=row["types"])
+    return [tensor.element_count for tensor in call.tensors]
+
+
+@dataclass(frozen=True)
+class _Tail:
+    """Launches of one kernel and geometry; `rounds` are blocks over multiprocessors."""
+
+    kernel: str
+    geometry: LaunchGeometry
+    blocks: int
+    rounds: float
+
+    @property
+    def loss(self) -> float:
+        """Share of the places of all rounds that stay empty."""
+        return 1 - self.rounds / ceil(self.rounds)
+
+
+@finds
+def tail_wave(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
+    """Tiled kernels whose last round of blocks is nearly empty."""
+    found = [tail for kernel in run.summary.kernels for tail in _tails(kernel, run.sm_count, rule)]
+    total_ns = sum(tail.geometry.total_ns for tail in found)
+    if run.is_minor(total_ns, rule):
+        return
+    lost_ns = sum(tail.geometry.total_ns * tail.loss for tail in found)
+    worst = max(found, key=lambda tail: (tail.geometry.total_ns, tail.kernel))
+    yield Advice(
+        f"Kernels that take {run.device_share(total_ns)} end in a round that fills little of the device: the "
+        f"longest deals {worst.blocks:,} blocks to {run.sm_count} multiprocessors in {worst.rounds:.2f} "
+        "rounds.",
+        run.evidence(
+            total_ns,
+            lost_ns=lost_ns,
+            kernels=list(dict.fromkeys(tail.kernel for tail in found))[:5],
+            rounds=round(worst.rounds, 3),
+            blocks=worst.blocks,
+        ),
+        Saving(device_ns=run.per_step(lost_ns)),
+        f"the empty places of their rounds: {run.time(lost_ns)} of {run.time(total_ns)}",
+    )
+
+
+def _tails(kernel: KernelTotal, sm_count: int | None, rule: Rule) -> Iterator[_Tail]:
+    """Its geometries with a nearly empty last round.
+
+    Counted by multiprocessors, not by the blocks that they can hold: blocks beside each other on one share
+    its arithmetic, so that two of them take twice as long as one.
+    """
+    if sm_count is None or kernel.kind != "kernel":
+        return
+    for geometry in kernel.geometries:
+        blocks = prod(geometry.grid or ())
+        tail = _Tail(kernel.name, geometry, blocks, blocks / sm_count)
+        is_short = 1 < tail.rounds < rule.threshold("most_rounds")
+        if is_short and tail.loss >= rule.threshold("least_loss") and _has_tiles(kernel.name):
+            yield tail
+
+
+def _has_tiles(kernel: str) -> bool:
+    """Whether a block of it computes a tile, so that a block is much work."""
+    return is_product(decode(kernel))
+
+
+@finds
+def low_occupancy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
+    """Kernels bound by memory, far from its rate, with few resident warps."""
+    found = [quality for quality in run.summary.quality if _is_starved(run, quality, rule)]
+    total_ns = sum(quality.total_ns for quality in found)
+    if run.is_minor(total_ns, rule):
+        return
+    worst = max(found, key=lambda quality: (quality.total_ns, quality.kernel))
+    limiters = [str(limiter) for limiter in worst.limiters]
+    yield Advice(
+        f"Kernels bound by memory take {run.device_time(total_ns)} with at most "
+        f"{format_fraction(max(quality.occupancy or 0.0 for quality in found))} of the warps resident; what "
+        f"allows the longest no more: {' and '.join(limiters).replace('_', ' ')}.",
+        run.evidence(
+            total_ns,
+            kernels=list(dict.fromkeys(quality.kernel for quality in found))[:5],
+            occupancy_fraction=worst.occupancy,
+            limiters=limiters,
+            registers_per_thread=worst.geometry.registers_per_thread,
+            shared_memory_bytes=worst.geometry.shared_memory_bytes,
+        ),
+    )
+
+
+def _is_starved(run: ProfiledRun, quality: LaunchQuality, rule: Rule) -> bool:
+    """Few resident warps, bound by memory and far from its rate."""
+    roofline = run.summary.efficiency.kernels.get((quality.operator, quality.kernel))
+    if roofline is None or roofline.bound is not Bound.MEMORY or roofline.fraction is None:
+        return False
+    if quality.occupancy is None or quality.occupancy > rule.threshold("most_occupancy"):
+        return False
+    return roofline.fraction < rule.threshold("roofline_fraction") and not _has_tiles(quality.kernel)
+
+
+@finds
+def at_limit(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
+    """A few kernels near the limit that take most of the time: nothing can be gained from them."""
+    near = [
+        (name, roofline)
+        for (operator, name), roofline in run.summary.efficiency.kernels.items()
+        if operator is None  # all launches of the kernel, whoever launched it
+        and (roofline.fraction or 0.0) >= rule.threshold("least_roofline_fraction")
+        and roofline.bound in (Bound.COMPUTE, Bound.MEMORY)
+    ]
+    near.sort(key=lambda item: (-item[1].device_ns, item[0]))
+    near = near[: int(rule.threshold("most_kernels"))]
+    total_ns = sum(roofline.device_ns for _, roofline in near)
+    if run.is_minor(total_ns, rule):
+        return
+    reached = sum((roofline.fraction or 0.0) * roofline.device_ns for _, roofline in near) / total_ns
+    names = list(dict.fromkeys(name for name, _ in near))
+    yield Advice(
+        f"{run.device_time(total_ns)} is in {counted(len(names), 'kernel')} near the limit, at "
+        f"{format_fraction(reached)} of it: nothing to gain there at this level.",
+        run.evidence(total_ns, roofline_fraction=reached, kernels=names),
+    )

@@ -1,0 +1,286 @@
+"""What the rules look at: one profiled run, with the questions and the words that several rules share.
+
+Times of rules are per step and trace, so that they compare with a step. A session without recorded steps
+counts as one. A rule's function is registered by `finds` and yields `Advice`, nothing where all is well.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from opscope.advice.attention_pattern import ComposedAttention, composed_attention
+from opscope.advice.kernel_times import Product, Rates, recorded_product
+from opscope.advice.rules import Rule, RuleBook, rule_book
+from opscope.advice.step_time import Saving, StepTime, step_times, typical
+from opscope.analysis.efficiency import CallEfficiency
+from opscope.analysis.provenance import KernelFacts
+from opscope.analysis.queries import sql
+from opscope.analysis.summary import Summary
+from opscope.analysis.timeline.values import IdleCause
+from opscope.model.session import Session
+from opscope.units import format_duration, format_fraction
+
+__all__ = [
+    "FINDERS",
+    "Advice",
+    "Finder",
+    "ProfiledRun",
+    "counted",
+    "finds",
+    "listed",
+    "operators_of",
+    "product_of",
+    "time_of",
+]
+
+_EARLY = "before_window"
+_OTHER_VENDOR = re.compile(r"\b(?:AMD|Radeon|Instinct|gfx\d)", re.IGNORECASE)
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What one rule found. What is None is as the rule has it.
+
+    Attributes:
+        message: One sentence, with the numbers.
+        evidence: What it rests on; keys carry their unit.
+        saving: What the change takes out of a step; None where that cannot be told.
+        basis: How the saving, or the gain, was estimated.
+        gain_ns: What a step gets shorter, where that does not follow from a saving.
+    """
+
+    message: str
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    saving: Saving | None = None
+    basis: str | None = None
+    suggestion: str | None = None
+    change: str | None = None
+    trace_id: int | None = None
+    gain_ns: float | None = None
+
+
+@dataclass(frozen=True)
+class ProfiledRun:
+    """One Session with its Summary."""
+
+    session: Session
+    summary: Summary
+    book: RuleBook = field(default_factory=rule_book, repr=False)
+    _records: dict[str, list[dict[str, Any]]] = field(default_factory=dict, init=False, repr=False)
+
+    @cached_property
+    def calls(self) -> tuple[CallEfficiency, ...]:
+        """The distinct calls with device time, without those of before the recording window."""
+        calls = self.summary.efficiency.calls
+        return tuple(call for call in calls if call.roofline.device_ns > 0 and call.attribution != _EARLY)
+
+    @cached_property
+    def kernels(self) -> Mapping[str, KernelFacts]:
+        """What is known of each kernel, by name."""
+        return {kernel.name: kernel.facts for kernel in self.summary.kernels if kernel.facts is not None}
+
+    @cached_property
+    def rates(self) -> Rates:
+        """What the device can be expected to reach."""
+        return Rates(self.summary.efficiency.limits, self.sm_count, self.book)
+
+    @cached_property
+    def sm_count(self) -> int | None:
+        """Multiprocessors, where all devices have as many."""
+        counts = {device.sm_count for device in self.summary.devices}
+        return counts.pop() if len(counts) == 1 else None
+
+    @cached_property
+    def capability(self) -> tuple[int, int] | None:
+        """Least compute capability of the devices; None if one is unknown, or of another vendor's device."""
+        found = []
+        for device in self.summary.devices:
+            major, dot, minor = (device.compute_capability or "").partition(".")
+            # AMD's gfx90a reports 9.0, which is no compute capability of CUDA.
+            if not dot or _OTHER_VENDOR.search(device.name or ""):
+                return None
+            found.append((int(major), int(minor)))
+        return min(found, default=None)
+
+    @cached_property
+    def steps(self) -> Mapping[int, StepTime]:
+        """The mean step of each trace, by its id."""
+        timeline = self.summary.timeline
+        waiting_ns = {skew.trace_id: skew.waiting_ns for skew in timeline.skews}
+        exposed_ns = {one.trace_id: one.exposed_communication_ns for one in timeline.partitions}
+        return step_times(
+            timeline.host,
+            {
+                host.trace_id: min(waiting_ns.get(host.trace_id, 0), exposed_ns.get(host.trace_id, 0))
+                / max(1, host.steps)
+                for host in timeline.host
+            },
+            self.book,
+        )
+
+    @cached_property
+    def step(self) -> StepTime | None:
+        """The mean step of the middle rank; None if no trace tells."""
+        return typical(self.steps.values())
+
+    @cached_property
+    def unrecorded_share(self) -> float:
+        """Host time without the recorder over that with it; 1 if unknown."""
+        step = self.step
+        if step is None or not step.recorded_host_ns or step.host_ns is None:
+            return 1.0
+        return step.host_ns / step.recorded_host_ns
+
+    @cached_property
+    def step_count(self) -> int:
+        """Recorded steps of all traces; a trace without steps counts as one."""
+        steps = len(self.summary.steps)
+        with_steps = {step.trace_id for step in self.summary.steps}
+        active = {device.trace_id for device in self.summary.devices}
+        return max(1, steps + len(active - with_steps))
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether profiler steps were recorded."""
+        return bool(self.summary.steps)
+
+    @cached_property
+    def program(self) -> Mapping[str, Any]:
+        """Facts of the recorded program, as `program.sql` has them."""
+        return self.records("program")[0]
+
+    @cached_property
+    def attention(self) -> tuple[ComposedAttention, ...]:
+        """Attention composed of single operators."""
+        return composed_attention(self.records("attention_contexts"))
+
+    @property
+    def has_backward(self) -> bool:
+        """Whether anything was differentiated within the recording."""
+        return bool(self.program["backward_operators"])
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether code of torch.compile ran."""
+        return bool(self.program["compiled_operators"])
+
+    def records(self, name: str) -> list[dict[str, Any]]:
+        """Rows of one of this package's queries, asked once; not to be changed."""
+        if name not in self._records:
+            self._records[name] = self.session.records(sql(name, package="opscope.advice"))
+        return self._records[name]
+
+    def per_step(self, total_ns: float) -> float:
+        """A sum over the whole recording, per step: what was launched outside of steps counts in none."""
+        return total_ns * float(self.program["stepped_fraction"] or 0.0) / self.step_count
+
+    def share(self, total_ns: float) -> float:
+        """A device time as a share of all device time."""
+        return total_ns / self.summary.device_time_ns if self.summary.device_time_ns else 0.0
+
+    def is_minor(self, total_ns: float, rule: Rule) -> bool:
+        """Whether a device time is too small a share of all for a rule to speak."""
+        return self.share(total_ns) < rule.threshold("least_fraction")
+
+    def saving(self, device_ns: float, launches: float, host_ns: float) -> Saving:
+        """The saving of sums over the whole recording, the host's as recorded."""
+        host_ns = self.per_step(host_ns * self.unrecorded_share)
+        return Saving(self.per_step(device_ns), self.per_step(launches), host_ns)
+
+    def idle_fraction(self, cause: IdleCause) -> float:
+        """Idle time of one cause as a share of the devices' spans."""
+        span_ns = sum(partition.span_ns for partition in self.summary.timeline.partitions)
+        return self._idle_ns(cause) / span_ns if span_ns else 0.0
+
+    def idle_per_step(self, cause: IdleCause) -> float:
+        """Idle time of one cause, per step and trace."""
+        return self._idle_ns(cause) / self.step_count
+
+    def _idle_ns(self, cause: IdleCause) -> int:
+        return sum(one.idle_by_cause.get(cause, 0) for one in self.summary.timeline.partitions)
+
+    @property
+    def period(self) -> str:
+        """What a figure is of that was divided by the step count: where no steps were recorded, one trace."""
+        if self.has_steps:
+            return "per step"
+        return "in all" if self.step_count == 1 else "per trace"
+
+    def time(self, total_ns: float) -> str:
+        """A time of the whole recording as `1.20 ms per step`, or in all where no steps were recorded."""
+        return f"{format_duration(self.per_step(total_ns))} {self.period}"
+
+    def times(self, total: float, singular: str, plural: str | None = None) -> str:
+        """A count of the whole recording as `4 copies per step`."""
+        return f"{counted(self.per_step(total), singular, plural)} {self.period}"
+
+    def device_share(self, total_ns: float) -> str:
+        """`12.0 % of device time`."""
+        return f"{format_fraction(self.share(total_ns))} of device time"
+
+    def device_time(self, total_ns: float) -> str:
+        """`12.0 % of device time (1.20 ms per step)`."""
+        return f"{self.device_share(total_ns)} ({self.time(total_ns)})"
+
+    def evidence(self, device_ns: float, **more: Any) -> dict[str, Any]:
+        """What a finding about device time rests on."""
+        return {"device_fraction": self.share(device_ns), "device_ns": device_ns, **more}
+
+    def call_evidence(self, calls: Sequence[CallEfficiency], **more: Any) -> dict[str, Any]:
+        """The rows that a finding about calls rests on."""
+        ranked = sorted(calls, key=lambda call: (-call.roofline.device_ns, call.call_id))
+        kernels = dict.fromkeys(kernel for call in ranked for kernel in call.kernels[:1])
+        return self.evidence(
+            time_of(ranked),
+            calls=sum(call.calls for call in ranked),
+            call_ids=[call.call_id for call in ranked],
+            operators=operators_of(ranked),
+            kernels=list(kernels)[:_SHOWN],
+            **more,
+        )
+
+
+Finder = Callable[[ProfiledRun, Rule], Iterable[Advice]]
+FINDERS: dict[str, Finder] = {}
+
+
+def finds(function: Finder) -> Finder:
+    """Registers the function that looks for a rule's evidence: `tf32_off` for `advice.tf32_off`."""
+    FINDERS[f"advice.{function.__name__}"] = function
+    return function
+
+
+def counted(count: float, singular: str, plural: str | None = None) -> str:
+    """`1 launch`, `2 launches`, `1.5 launches`."""
+    text = f"{count:,.0f}" if abs(count - round(count)) < 0.05 or count >= 10 else f"{count:.1f}"
+    return f"{text} {singular if text == '1' else plural or singular + 's'}"
+
+
+def listed(items: Sequence[str], shown: int = _SHOWN) -> str:
+    """`a, b and c`, cut after some."""
+    if len(items) > shown:
+        return f"{', '.join(items[:shown])} and {len(items) - shown} more"
+    return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
+
+
+def time_of(calls: Iterable[CallEfficiency]) -> int:
+    """Device time of calls."""
+    return sum(call.roofline.device_ns for call in calls)
+
+
+def operators_of(calls: Iterable[CallEfficiency]) -> list[str]:
+    """Their operators, most device time first."""
+    time_ns: dict[str, int] = {}
+    for call in calls:
+        time_ns[call.operator] = time_ns.get(call.operator, 0) + call.roofline.device_ns
+    return sorted(time_ns, key=lambda name: (-time_ns[name], name))
+
+
+def product_of(call: CallEfficiency) -> Product | None:
+    """The sizes of a call that is a matrix product."""
+    return recorded_product(call.operator, call.shapes, call.types)

@@ -1,0 +1,90 @@
+"""The rules as data: `rules.toml`, read into frozen values.
+
+What a rule says, when it speaks and what its numbers are stand in the file; the functions of this package
+only look for the evidence. Every number has a reason. Imports nothing of the analysis.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from importlib import resources
+
+import msgspec
+
+from opscope.model.finding import Severity
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = ["Number", "Rule", "RuleBook", "rule_book"]
+
+
+class Number(msgspec.Struct, frozen=True):
+    """A threshold or a rate, and why it is what it is."""
+
+    value: float
+    reason: str
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    """One rule.
+
+    Attributes:
+        code: Stable code of its findings, `advice.tf32_off`.
+        severity: Of its findings.
+        title: What is wrong, in a few words.
+        meaning: What it recognizes, and by what.
+        gain: How the gain is estimated.
+        unknown: What a trace cannot tell about it; the documentation says so.
+        suggestion: What to do.
+        change: The change to try, as code.
+        basis: How a finding's gain was estimated, where every finding says the same.
+        thresholds: Its numbers by name.
+    """
+
+    code: str
+    severity: Severity
+    title: str
+    meaning: str
+    gain: str
+    unknown: str
+    suggestion: str
+    change: str | None = None
+    basis: str | None = None
+    thresholds: dict[str, Number] = {}
+
+    def threshold(self, name: str) -> float:
+        """One of its numbers.
+
+        Raises:
+            KeyError: It has none of that name.
+        """
+        return self.thresholds[name].value
+
+
+class RuleBook(msgspec.Struct, frozen=True):
+    """All rules by code, and the numbers that several share."""
+
+    rules: dict[str, Rule]
+    numbers: dict[str, Number]
+
+    def number(self, name: str) -> float:
+        """A shared number.
+
+        Raises:
+            KeyError: There is none of that name.
+        """
+        return self.numbers[name].value
+
+
+@cache
+def rule_book() -> RuleBook:
+    """The packaged rules."""
+    text = resources.files(__package__).joinpath("rules.toml").read_text(encoding="utf-8")
+    document = tomllib.loads(text)
+    rules = msgspec.convert(document["rule"], list[Rule])
+    numbers = msgspec.convert(document["numbers"], dict[str, Number])
+    return RuleBook({rule.code: rule for rule in rules}, numbers)

@@ -1,0 +1,406 @@
+"""Counters of a kernel launch with what a recording knows of the call that made it.
+
+A fact that neither holds is None, and a comparison that cannot be made says why.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from statistics import median_low
+
+import msgspec
+import numpy as np
+
+from opscope.analysis.cost.call_cost import UNKNOWN_COST, CallCost
+from opscope.analysis.cost.session_costs import cost_of_row, fill_costs
+from opscope.analysis.queries import sql
+from opscope.model.finding import Finding
+from opscope.model.session import Session
+from opscope.provenance.demangle import demangle
+from opscope.provenance.kernel_names import DecodedKernel, decode
+from opscope.text_enum import TextEnum
+from opscope.toolchain.ncu_report import Extent, KernelCounters, NcuReport, Quantity
+
+__all__ = [
+    "NO_STALL",
+    "CountedKernel",
+    "CounterAnalysis",
+    "CounterBook",
+    "Limit",
+    "Match",
+    "RecordedCall",
+    "Stall",
+    "Threshold",
+    "counter_book",
+    "join_counters",
+    "limit_of",
+    "recorded_name",
+    "threshold",
+]
+
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A number that counters are held against, and why it is what it is."""
+
+    value: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Stall:
+    """What a reason to stall means, and what helps."""
+
+    meaning: str
+    remedy: str | None = None
+
+
+# States of a warp that has nothing to wait for: it issues, or another warp was taken.
+NO_STALL = frozenset({"selected", "not_selected"})
+
+
+@dataclass(frozen=True)
+class CounterBook:
+    """What `counters.toml` holds: thresholds, stalls and what all findings of a code share, by name."""
+
+    thresholds: Mapping[str, Threshold]
+    stalls: Mapping[str, Stall]
+    findings: Mapping[str, Mapping[str, str]]
+
+
+@cache
+def counter_book() -> CounterBook:
+    """The packaged numbers and words."""
+    text = resources.files(__package__).joinpath("counters.toml").read_text(encoding="utf-8")
+    return msgspec.convert(tomllib.loads(text), CounterBook)
+
+
+def threshold(name: str) -> float:
+    """A threshold's value by name."""
+    return counter_book().thresholds[name].value
+
+
+class Match(TextEnum):
+    """How a profiled launch was found in the recording. A closed set."""
+
+    SAME_CALL = "same_call"
+    ORDER = "order"
+    AMBIGUOUS = "ambiguous"
+    NOT_RECORDED = "not_recorded"
+
+    @property
+    def meaning(self) -> str:
+        """One phrase for people."""
+        return _MATCH_MEANINGS[self]
+
+
+_MATCH_MEANINGS = {
+    Match.SAME_CALL: "all launches of this kernel with this grid and block come of calls alike",
+    Match.ORDER: "the profiled launches occur in this order in the recording",
+    Match.AMBIGUOUS: "calls that differ launch this kernel with this grid and block",
+    Match.NOT_RECORDED: "the recording has no launch of this name, grid and block",
+}
+
+
+class Limit(TextEnum):
+    """What a kernel comes nearest to, by its counters. A closed set."""
+
+    COMPUTE = "compute"
+    DRAM = "dram"
+    CACHES = "caches"
+    LATENCY = "latency"
+
+    @property
+    def meaning(self) -> str:
+        """One phrase for people."""
+        return _LIMIT_MEANINGS[self]
+
+
+_LIMIT_MEANINGS = {
+    Limit.COMPUTE: "its instructions",
+    Limit.DRAM: "device memory",
+    Limit.CACHES: "the caches: more bytes pass them than reach memory",
+    Limit.LATENCY: "neither: it waits",
+}
+
+
+def limit_of(kernel: KernelCounters) -> Limit | None:
+    """What limits a kernel; None where throughput was not collected."""
+    compute, memory = kernel.ratio(Quantity.SM_FRACTION), kernel.ratio(Quantity.MEMORY_FRACTION)
+    dram = kernel.ratio(Quantity.DRAM_FRACTION)
+    if compute is None or memory is None:
+        return None
+    if max(compute, memory) < threshold("waiting_fraction"):
+        return Limit.LATENCY
+    if compute >= memory:
+        return Limit.COMPUTE
+    if dram is None:
+        return None
+    return Limit.DRAM if dram >= threshold("dram_share") * memory else Limit.CACHES
+
+
+@dataclass(frozen=True)
+class RecordedCall:
+    """Calls alike of the recording, and what each must do at least.
+
+    Attributes:
+        operator: None for launches of no operator.
+        overload: As recorded.
+        shapes: JSON text, as recorded; so `types` and `concrete`.
+        types: Element types.
+        concrete: Scalars.
+        attribution: Of launches of no operator, how they were launched (a value of `Attribution`).
+        calls: How many.
+        activities_per_call: Kernels, copies and memory sets that one call issues.
+        cost: What one call must do at least.
+    """
+
+    operator: str | None
+    overload: str | None
+    shapes: str | None
+    types: str | None
+    concrete: str | None
+    calls: int
+    activities_per_call: float
+    attribution: str | None = None
+    cost: CallCost = UNKNOWN_COST
+
+
+@dataclass(frozen=True)
+class CountedKernel:
+    """One profiled launch.
+
+    Attributes:
+        counters: What ncu counted.
+        name: Its name as recordings write it.
+        decoded: What that name says.
+        match: How it was found in the recording; None without one.
+        call: The call that launched it; None if it was not found, or calls that differ do.
+        operators: Operators that launch it so, where the call is not certain.
+        launches: Launches of the recording alike in name and geometry, of that call where it is certain.
+        launches_per_step: The same per step; None without steps.
+        recorded_ns: Median time of those launches.
+    """
+
+    counters: KernelCounters
+    name: str
+    decoded: DecodedKernel
+    match: Match | None = None
+    call: RecordedCall | None = None
+    operators: tuple[str, ...] = ()
+    launches: int = 0
+    launches_per_step: float | None = None
+    recorded_ns: int | None = None
+
+    @property
+    def title(self) -> str:
+        """`vectorized_elementwise_kernel<… GeluCUDAKernelImpl …>`; the name where it has no parts."""
+        if self.decoded.function is None:
+            return self.name
+        function = self.decoded.function.rpartition("::")[2]
+        functor = (self.decoded.functor or "").rpartition("::")[2]
+        return f"{function}<… {functor} …>" if functor else function
+
+    @property
+    def limit(self) -> Limit | None:
+        """What limits it."""
+        return limit_of(self.counters)
+
+    @property
+    def min_bytes(self) -> int | None:
+        """Least bytes of the call, if this kernel is all that the call issues."""
+        if self.call is None or self.call.activities_per_call != 1:
+            return None
+        return self.call.cost.min_bytes
+
+    @property
+    def traffic_ratio(self) -> float | None:
+        """Bytes of device memory moved over the least of the call."""
+        if self.counters.dram_bytes is None or not self.min_bytes:
+            return None
+        return self.counters.dram_bytes / self.min_bytes
+
+    @property
+    def no_ratio_reason(self) -> str | None:
+        """Why there is no ratio; None if there is one."""
+        if self.traffic_ratio is not None:
+            return None
+        if self.match is None:
+            return "no recording was given"
+        if self.call is None:
+            return self.match.meaning
+        if self.call.activities_per_call != 1:
+            return (
+                f"a call issues {self.call.activities_per_call:.3g} device activities, of which this is one"
+            )
+        if not self.call.cost.min_bytes:
+            return self.call.cost.reason or "the least bytes of the call are unknown"
+        return "the report holds no bytes of device memory"
+
+
+@dataclass(frozen=True)
+class CounterAnalysis:
+    """A report, its kernels and what follows.
+
+    Attributes:
+        report: As read.
+        kernels: Its kernel launches, in order.
+        findings: Most severe first.
+        recordings: Sources of the recording they were joined to; empty without one.
+    """
+
+    report: NcuReport
+    kernels: tuple[CountedKernel, ...]
+    findings: tuple[Finding, ...] = ()
+    recordings: tuple[str, ...] = ()
+
+
+Kind = tuple[str, Extent | None, Extent | None]
+_UNKNOWN = -1
+
+
+@dataclass(frozen=True)
+class _Launch:
+    kind: Kind
+    duration_ns: int
+    step: int | None
+    call_id: int
+    is_launch_recorded: bool
+
+
+@dataclass(frozen=True)
+class _Recording:
+    """Launches of the kernels asked for, those alike together, and their calls by id."""
+
+    launches: Sequence[_Launch]
+    alike: Mapping[Kind, Sequence[_Launch]]
+    calls: Mapping[int, RecordedCall]
+    steps: int
+
+
+def recorded_name(kernel: KernelCounters) -> str:
+    """A kernel's name as Kineto writes it, which is not how ncu demangles.
+
+    Where this machine cannot demangle, ncu's own text.
+    """
+    if not kernel.mangled_name.startswith("_Z"):
+        return kernel.mangled_name or kernel.name
+    return demangle(kernel.mangled_name) or kernel.name
+
+
+def join_counters(report: NcuReport, session: Session | None = None) -> tuple[CountedKernel, ...]:
+    """The kernels of a report, in order, with the calls of a recording that launched them."""
+    names = [recorded_name(kernel) for kernel in report.kernels]
+    if session is None:
+        pairs = zip(report.kernels, names, strict=True)
+        return tuple(CountedKernel(kernel, name, decode(name)) for kernel, name in pairs)
+    recording = _recording(session, names)
+    kinds = [(name, kernel.grid, kernel.block) for kernel, name in zip(report.kernels, names, strict=True)]
+    by_order = _by_order(kinds, recording.launches)
+    return tuple(
+        _counted(kernel, kind, recording, call_id)
+        for kernel, kind, call_id in zip(report.kernels, kinds, by_order, strict=True)
+    )
+
+
+def _recording(session: Session, names: Sequence[str]) -> _Recording:
+    launches = _launches(session, names)
+    alike: dict[Kind, list[_Launch]] = defaultdict(list)
+    for launch in launches:
+        alike[launch.kind].append(launch)
+    steps = session.scalar("SELECT count(DISTINCT (trace_id, step)) FROM steps")
+    calls = _calls(session, {launch.call_id for launch in launches})
+    return _Recording(launches, alike, calls, int(steps))
+
+
+def _launches(session: Session, names: Sequence[str]) -> list[_Launch]:
+    fill_costs(session)
+    rows = session.query(sql("counted_launches"), [sorted(set(names))])
+    return [_Launch((name, extent(rest[0:3]), extent(rest[3:6])), *rest[6:]) for name, *rest in rows]
+
+
+def extent(sizes: Sequence[int | None]) -> Extent | None:
+    """Blocks or threads along x, y and z; None where one is unknown."""
+    x, y, z = sizes
+    return None if x is None or y is None or z is None else (x, y, z)
+
+
+def _calls(session: Session, call_ids: set[int]) -> dict[int, RecordedCall]:
+    rows = session.records(sql("counted_calls"), [sorted(call_ids)])
+    return {
+        row["call_id"]: RecordedCall(
+            operator=row["operator"],
+            overload=row["overload"],
+            shapes=row["shapes"],
+            types=row["types"],
+            concrete=row["concrete"],
+            calls=row["calls"],
+            attribution=row["attribution"],
+            activities_per_call=row["activities"] / row["calls"],
+            cost=cost_of_row(row),
+        )
+        for row in rows
+    }
+
+
+def _by_order(kinds: Sequence[Kind], launches: Sequence[_Launch]) -> list[int | None]:
+    """The call of each profiled launch, where every place the sequence occurs at agrees on it."""
+    numbers = {kind: number for number, kind in enumerate(dict.fromkeys(launch.kind for launch in launches))}
+    wanted = [numbers[kind] for kind in kinds if kind in numbers]
+    recorded = np.array([numbers[launch.kind] for launch in launches], dtype=np.int64)
+    starts = np.arange(max(0, len(recorded) - len(wanted) + 1))
+    for offset, number in enumerate(wanted):
+        starts = starts[recorded[starts + offset] == number]
+    call_ids = np.array(
+        [launch.call_id if launch.is_launch_recorded else _UNKNOWN for launch in launches], dtype=np.int64
+    )
+    found: list[int | None] = []
+    for offset in range(len(wanted)):
+        calls = np.setdiff1d(call_ids[starts + offset], [_UNKNOWN])
+        found.append(int(calls[0]) if len(calls) == 1 else None)
+    places = iter(found)
+    return [next(places) if kind in numbers else None for kind in kinds]
+
+
+def _counted(
+    kernel: KernelCounters, kind: Kind, recording: _Recording, call_by_order: int | None
+) -> CountedKernel:
+    alike = recording.alike.get(kind, ())
+    # What was launched before the recording began has an operator too, only not a recorded one.
+    alike = [launch for launch in alike if launch.is_launch_recorded] or alike
+    match, call_id = _match({launch.call_id for launch in alike}, call_by_order)
+    of_call = [launch for launch in alike if call_id is None or launch.call_id == call_id]
+    operators = {recording.calls[launch.call_id].operator for launch in of_call}
+    in_steps = sum(launch.step is not None for launch in of_call)
+    return CountedKernel(
+        counters=kernel,
+        name=kind[0],
+        decoded=decode(kind[0]),
+        match=match,
+        call=None if call_id is None else recording.calls[call_id],
+        operators=tuple(sorted(name for name in operators if name is not None)),
+        launches=len(of_call),
+        launches_per_step=in_steps / recording.steps if recording.steps and in_steps else None,
+        recorded_ns=median_low(launch.duration_ns for launch in of_call) if of_call else None,
+    )
+
+
+def _match(call_ids: set[int], call_by_order: int | None) -> tuple[Match, int | None]:
+    if not call_ids:
+        return Match.NOT_RECORDED, None
+    if len(call_ids) == 1:
+        return Match.SAME_CALL, next(iter(call_ids))
+    if call_by_order is not None:
+        return Match.ORDER, call_by_order
+    return Match.AMBIGUOUS, None

@@ -1,1 +1,0 @@
-"""Hardware counters: a report of Nsight Compute, joined to the calls of a recording, and what follows."""

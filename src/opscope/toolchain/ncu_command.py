@@ -1,0 +1,323 @@
+"""Nsight Compute's command: which launches, which counters, of which program; and running it.
+
+A filter matches the demangled name ncu shows, whose spelling differs from a trace's (`<unnamed>` for
+`(anonymous namespace)`, `(int)4` for `4`), so it is made of identifiers, which both spell alike. Mangled
+names are matched whole. A program that is run keeps its standard input and output; ncu writes to a log file,
+whose errors become one CaptureError with the remedy. The exit code of the program is in that log too, for ncu
+may end with its own.
+
+Source: Nsight Compute CLI 2025.3, "Profile", "Filter" and "Sampling" options.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from opscope.errors import CaptureError, DependencyError
+from opscope.text_enum import TextEnum
+from opscope.toolchain.ncu_report import SECTIONS, metrics_to_collect
+
+__all__ = [
+    "Collection",
+    "KernelFilter",
+    "NameBase",
+    "NcuRun",
+    "check_run",
+    "compute_capability",
+    "filter_of_functions",
+    "filter_of_mangled_names",
+    "find_ncu",
+    "ncu_command",
+    "options_of",
+    "run_ncu",
+]
+
+
+# Characters with a meaning in ECMAScript expressions, which ncu uses; to escape others is an error there.
+_SPECIAL = re.compile(r"[\\^$.|?*+()\[\]{}]")
+
+
+class NameBase(TextEnum):
+    """Which of a kernel's names a filter is held against."""
+
+    FUNCTION = "function"
+    DEMANGLED = "demangled"
+    MANGLED = "mangled"
+
+
+@dataclass(frozen=True)
+class KernelFilter:
+    """Launches whose name matches an expression somewhere."""
+
+    pattern: str
+    base: NameBase = NameBase.DEMANGLED
+
+    def arguments(self) -> list[str]:
+        """The options of ncu."""
+        return ["--kernel-name-base", str(self.base), "--kernel-name", f"regex:{self.pattern}"]
+
+    def covers(self, name: str) -> bool:
+        """Whether it matches a name of its base."""
+        return re.search(self.pattern, name) is not None
+
+
+@dataclass(frozen=True)
+class Collection:
+    """What ncu records.
+
+    Attributes:
+        kernels: Which launches; all if None.
+        launch_skip: Matching launches to pass over.
+        launch_count: Matching launches to profile; all if None.
+        sections: Section identifiers.
+        metrics: Metric names.
+        metric_set: A set of ncu (`basic`, `detailed`, `full`) beside these.
+        replay_mode: `kernel` runs each launch again for every group of counters; `application` runs the
+            program again.
+    """
+
+    kernels: KernelFilter | None = None
+    launch_skip: int = 0
+    launch_count: int | None = None
+    sections: tuple[str, ...] = SECTIONS
+    metrics: tuple[str, ...] = metrics_to_collect()
+    metric_set: str | None = None
+    replay_mode: str = "kernel"
+
+
+def filter_of_functions(functions: Iterable[tuple[str, str | None]]) -> KernelFilter:
+    """Kernels by function name, each with the functor its template was given or None."""
+    words = ((_word(function), *([_word(functor)] if functor else [])) for function, functor in functions)
+    return KernelFilter("|".join(dict.fromkeys(map(".*".join, words))))
+
+
+def filter_of_mangled_names(names: Iterable[str]) -> KernelFilter:
+    """Exactly these kernels."""
+    alternatives = "|".join(_escape(name) for name in dict.fromkeys(names))
+    return KernelFilter(f"^({alternatives})$", NameBase.MANGLED)
+
+
+def ncu_command(
+    collection: Collection,
+    program: Sequence[str],
+    *,
+    output: Path,
+    executable: str = "ncu",
+    log_file: Path | None = None,
+) -> list[str]:
+    """The command that profiles a program, child processes included, at the clocks it runs at.
+
+    Args:
+        collection: What to record.
+        program: The command to profile.
+        output: The report to write, `NAME.ncu-rep`; one that exists is replaced.
+        executable: ncu.
+        log_file: Takes ncu's own words, which otherwise mix with the program's.
+    """
+    options = ["--target-processes", "all", "--replay-mode", collection.replay_mode]
+    # Locked clocks need privileges, and their times compare with nothing else.
+    options += ["--clock-control", "none", "--apply-rules", "no"]
+    options += options_of(collection)
+    options += ["--export", str(output), "--force-overwrite"]
+    if log_file is not None:
+        options += ["--log-file", str(log_file)]
+    return [executable, *options, *program]
+
+
+def options_of(collection: Collection) -> list[str]:
+    """The options of ncu that say what to record."""
+    options = [] if collection.kernels is None else collection.kernels.arguments()
+    if collection.launch_skip:
+        options += ["--launch-skip", str(collection.launch_skip)]
+    if collection.launch_count is not None:
+        options += ["--launch-count", str(collection.launch_count)]
+    if collection.metric_set is not None:
+        options += ["--set", collection.metric_set]
+    for section in collection.sections:
+        options += ["--section", section]
+    if collection.metrics:
+        options += ["--metrics", ",".join(collection.metrics)]
+    return options
+
+
+def _word(name: str) -> str:
+    """The name, not as part of a longer one."""
+    start = r"\b" if re.match(r"\w", name) else ""
+    end = r"\b" if re.search(r"\w$", name) else ""
+    return f"{start}{_escape(name)}{end}"
+
+
+def _escape(text: str) -> str:
+    return _SPECIAL.sub(r"\\\g<0>", text)
+
+
+# Where installers put it, the newest toolkit first.
+_PLACES = ("/usr/local/cuda/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu", "/usr/local/cuda-*/bin/ncu")
+_WITHOUT = (
+    "Without it: `opscope analyze` and `opscope explain` say from a trace what launch data tell, and reports "
+    "made elsewhere are read on any machine"
+)
+_GRACE_S = 30
+_TARGET_CODE = re.compile(r"^==ERROR== The application returned an error code \((\d+)\)", re.MULTILINE)
+_ERROR = re.compile(r"^==ERROR== (.*)$", re.MULTILINE)
+_AVAILABLE = re.compile(r"^Available Kernels:\n((?:\s*\d+\. .*\n?)+)", re.MULTILINE)
+# What ncu says, what it means, what to do.
+_PROBLEMS: tuple[tuple[str, str, str], ...] = (
+    (
+        "ERR_NVGPUCTRPERM",
+        "the driver lets only administrators read hardware counters (ERR_NVGPUCTRPERM)",
+        "Run it as root; or have the administrator set NVreg_RestrictProfilingToAdminUsers=0 for the kernel "
+        "module nvidia (a line `options nvidia NVreg_RestrictProfilingToAdminUsers=0` in /etc/modprobe.d) "
+        "and reload it; a container also needs --cap-add SYS_ADMIN. "
+        "See developer.nvidia.com/ERR_NVGPUCTRPERM. " + _WITHOUT,
+    ),
+    (
+        "driver resource was unavailable",
+        "another tool holds the hardware counters",
+        "Monitoring such as DCGM does: `dcgmi profread --pause`, or stop what profiles this GPU. " + _WITHOUT,
+    ),
+    (
+        "LibraryNotLoaded",
+        "ncu cannot reach the counters of this driver",
+        "Its version may not fit the driver, or the machine (a sandbox, WSL) offers none. " + _WITHOUT,
+    ),
+    (
+        "failed to connect to the CUDA driver",
+        "ncu finds no CUDA driver",
+        "Run it on a machine with a GPU; a stub libcuda.so on the library path also causes this. " + _WITHOUT,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class NcuRun:
+    """How a run ended.
+
+    Attributes:
+        exit_code: Of ncu.
+        target_code: Exit code of the program: what ncu's log says, else 0.
+        log: What ncu wrote.
+        was_interrupted: The user pressed Ctrl-C; ncu was given time to write what it had.
+    """
+
+    exit_code: int
+    target_code: int
+    log: str
+    was_interrupted: bool = False
+
+
+def find_ncu(search_path: str | None) -> str:
+    """The ncu on a search path, or where installers put it.
+
+    Args:
+        search_path: Folders as in the variable PATH.
+
+    Raises:
+        DependencyError: There is none.
+    """
+    found = shutil.which("ncu", path=search_path)
+    if found is not None:
+        return found
+    for place in _PLACES:
+        for candidate in sorted(Path("/").glob(place[1:]), reverse=True):
+            if shutil.which(str(candidate)) is not None:
+                return str(candidate)
+    raise DependencyError(
+        "ncu (Nsight Compute) is not installed or not on PATH",
+        hint="It comes with the CUDA toolkit, or alone: apt install nsight-compute, or from "
+        f"developer.nvidia.com/nsight-compute. {_WITHOUT}",
+    )
+
+
+def run_ncu(command: Sequence[str], log_file: Path, *, stdout: int | None = None) -> NcuRun:
+    """Run a command of ncu to its end.
+
+    Args:
+        command: As `command.ncu_command` makes it, with this log file.
+        log_file: Where ncu writes.
+        stdout: File descriptor that takes the program's standard output; this process's own if None.
+
+    Raises:
+        CaptureError: The command cannot be started.
+    """
+    try:
+        process = subprocess.Popen(list(command), stdout=stdout)
+    except OSError as error:
+        raise CaptureError(f"ncu cannot be started ({error.strerror})", source=command[0]) from error
+    was_interrupted = False
+    try:
+        exit_code = process.wait()
+    except KeyboardInterrupt:
+        # The terminal sent the interrupt to ncu and the program too.
+        was_interrupted, exit_code = True, _end(process)
+    log = log_file.read_text(encoding="utf-8", errors="replace") if log_file.exists() else ""
+    codes = _TARGET_CODE.findall(log)
+    return NcuRun(exit_code, int(codes[-1]) if codes else 0, log, was_interrupted)
+
+
+def _end(process: subprocess.Popen[bytes]) -> int:
+    """Wait until an interrupted process ends, and end it if it does not."""
+    for end in (None, process.terminate, process.kill):
+        if end is not None:
+            end()
+        with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+            return process.wait(_GRACE_S)
+    return process.wait()
+
+
+def check_run(run: NcuRun, report: Path) -> None:
+    """Return if a run left a report.
+
+    Raises:
+        CaptureError: It did not, and why.
+    """
+    problem = next((one for one in _PROBLEMS if one[0] in run.log), None)
+    if problem is not None:
+        raise CaptureError(problem[1], hint=problem[2])
+    if "No kernels were profiled" in run.log or not report.exists():
+        raise _nothing(run)
+
+
+def _nothing(run: NcuRun) -> CaptureError:
+    errors = [text for text in _ERROR.findall(run.log) if not text.startswith("The application returned")]
+    if errors:
+        return CaptureError(f"ncu profiled nothing: {' '.join(errors[:3])}")
+    if run.target_code:
+        return CaptureError(
+            f"the program ended with exit code {run.target_code} before a kernel was profiled",
+            hint="Its own words are above",
+        )
+    if "No kernels were profiled" not in run.log:
+        return CaptureError(f"ncu wrote no report (exit code {run.exit_code})", hint=run.log.strip()[-500:])
+    available = _AVAILABLE.search(run.log)
+    if available is None:
+        return CaptureError("the program launched no kernels", hint="Does it use the GPU?")
+    kernels = [line.split(". ", 1)[-1].strip() for line in available.group(1).strip().splitlines()]
+    shown = "; ".join(kernels[:5]) + (f"; and {len(kernels) - 5} more" if len(kernels) > 5 else "")
+    return CaptureError(
+        "no launch matched the filter", hint=f"Kernels launched: {shown}. See --kernel and --launch-skip"
+    )
+
+
+def compute_capability(search_path: str | None) -> str | None:
+    """Compute capability of the first GPU, as `"9.0"`; None if nvidia-smi does not say.
+
+    Args:
+        search_path: Folders as in the variable PATH.
+    """
+    executable = shutil.which("nvidia-smi", path=search_path)
+    if executable is None:
+        return None
+    command = [executable, "--query-gpu=compute_cap", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=_GRACE_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.match(r"\d+\.\d+$", answer.stdout, re.MULTILINE)
+    return found.group() if found else None

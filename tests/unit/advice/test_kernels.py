@@ -1,0 +1,149 @@
+"""Chains of pointwise kernels, and launches that leave much of the device empty."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from opscope.analysis.efficiency import Bound, Roofline
+from opscope.testing import TraceBuilder
+
+from .conftest import MS, Program, codes, host, told, trace
+
+ADD = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array"
+    "<char*, 3ul> >(int, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul>)"
+)
+FP32_GEMM = (
+    "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x64x8_stage3_warpsize2x2x1_ffma_aligna4_alignc4"
+    "_execute_kernel"
+)
+GEMM = "nvjet_sm90_tst_128x128_64x6_2x1_v_bz_TNT"
+SOFTMAX = "void my::streaming_kernel<float>(float const*, float*, int)"
+
+
+def running(kernel: str, **launch: Any) -> TraceBuilder:
+    builder = trace().step(1, 0, 2_100).operator("aten::mm", 10, 20)
+    return builder.launch(15).kernel(kernel, 50, 2_000, **launch)
+
+
+def test_a_tail_is_counted_in_rounds_of_multiprocessors(advise_on: Program) -> None:
+    """140 blocks on 132 SMs: of the 264 places of two rounds 124 stay empty."""
+    content = running(GEMM, grid=[140, 1, 1], block=[384, 1, 1])
+    words = "140 blocks to 132 multiprocessors in 1.06 rounds"
+    found = advise_on(content, hosts=[host(2 * MS, 1 * MS)])
+    told(found, "tail_wave", words, gain_ns=2 * MS * 124 / 264)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "blocks"),
+    [(GEMM, 132), (GEMM, 264), (GEMM, 250), (GEMM, 96), (GEMM, 700), (SOFTMAX, 140)],
+    ids=["one round", "two", "nearly two", "less than one", "five and more", "no tiles"],
+)
+def test_grids_without_a_tail(advise_on: Program, kernel: str, blocks: int) -> None:
+    content = running(kernel, grid=[blocks, 1, 1], block=[384, 1, 1])
+    assert codes(advise_on(content, hosts=[host(2 * MS, 1 * MS)])) == []
+
+
+def starved(**facts: Any) -> Mapping[tuple[str | None, str], Roofline]:
+    roofline = {"attainable_ns": 0.3 * 2 * MS, "bound": Bound.MEMORY, **facts}
+    return {("aten::mm", SOFTMAX): Roofline(2 * MS, 2 * MS, **roofline)}
+
+
+LAUNCH = {"grid": [4000, 1, 1], "block": [256, 1, 1], "registers per thread": 168, "shared memory": 0}
+
+
+def test_few_warps_of_a_slow_streaming_kernel_are_told_with_their_limiter(advise_on: Program) -> None:
+    content = running(SOFTMAX, **LAUNCH)
+    found = advise_on(content, kernels=starved(), hosts=[host(2 * MS, MS)])
+    finding = told(found, "low_occupancy", gain_ns=None)
+    assert finding.evidence["limiters"] == ["registers"]
+    assert finding.evidence["occupancy_fraction"] == pytest.approx(8 / 64)
+
+
+@pytest.mark.parametrize(
+    ("launch", "facts"),
+    [
+        ({**LAUNCH, "registers per thread": 32}, {}),
+        (LAUNCH, {"attainable_ns": 0.9 * 2 * MS}),
+        (LAUNCH, {"bound": Bound.COMPUTE}),
+        ({"grid": [4000, 1, 1], "block": [256, 1, 1]}, {}),
+    ],
+    ids=["many warps", "near the rate", "bound by arithmetic", "registers unknown"],
+)
+def test_kernels_with_warps_enough(advise_on: Program, launch: dict[str, Any], facts: dict[str, Any]) -> None:
+    found = advise_on(running(SOFTMAX, **launch), kernels=starved(**facts), hosts=[host(2 * MS, MS)])
+    assert codes(found) == []
+
+
+SIZE = [2048, 2048]
+
+
+def chain_of(
+    operators: list[tuple[str, list[Any]]], *, times: int = 4, kernel: str = ADD, device_us: int = 20
+) -> TraceBuilder:
+    """One step of so many rounds of the operators, a product between them; 10 µs apart on the host."""
+    builder = trace()
+    at, busy = 10.0, 20.0
+    builder.step(1, 0, 10 + 10.0 * times * (len(operators) + 1))
+    for _ in range(times):
+        for name, shapes in [*operators, ("aten::mm", [[64, 64], [64, 64]])]:
+            types = ["float" if shape else "Scalar" for shape in shapes]
+            builder.operator(name, at, 8, **{"Input Dims": shapes, "Input type": types})
+            is_product = name == "aten::mm"
+            builder.launch(at + 4).kernel(FP32_GEMM if is_product else kernel, max(busy, at + 6), device_us)
+            at += 10
+            busy = max(busy, at) + device_us
+    return builder
+
+
+GELU_BY_HAND: list[tuple[str, list[Any]]] = [
+    ("aten::pow", [SIZE, []]),
+    ("aten::mul", [SIZE, []]),
+    ("aten::add", [SIZE, SIZE, []]),
+    ("aten::tanh", [SIZE]),
+]
+
+
+FAST_HOST = {"hosts": [host(400_000, 50_000, launches=20)]}
+
+
+def test_a_chain_keeps_its_passes_at_both_ends(advise_on: Program) -> None:
+    """Four operators read 1 + 1 + 2 + 1 tensors and write 4; fused, 9 − 6 = 3 are left."""
+    words = ("aten::pow, aten::mul, aten::add and aten::tanh", "4,194,304 elements", "torch.compile(model)")
+    gain_ns = 4 * 80_000 * (1 - 3 / 9) + 4 * 3 * 1000  # the gaps too
+    found = advise_on(chain_of(GELU_BY_HAND), **FAST_HOST)
+    finding = told(found, "unfused_pointwise", *words, gain_ns=gain_ns)
+    assert (finding.evidence["calls"], finding.evidence["device_ns"]) == (4, 4 * 80_000)
+
+
+def test_a_host_bound_chain_gains_its_operators_on_the_host(advise_on: Program) -> None:
+    found = advise_on(chain_of(GELU_BY_HAND), hosts=[host(400_000, 900_000, launches=20)])
+    told(found, "unfused_pointwise", gain_ns=4 * 30_000)
+
+
+def test_no_chain_gets_shorter_than_the_shortest_kernel(advise_on: Program) -> None:
+    small = [(name, [[64, 64] if shape else [] for shape in shapes]) for name, shapes in GELU_BY_HAND]
+    found = advise_on(chain_of(small, device_us=2), hosts=[host(40_000, 1_000, launches=20, step_ns=60_000)])
+    told(found, "unfused_pointwise", gain_ns=4 * (8_000 - 2_667) + 12_000, rel=1e-3)
+
+
+def optimizing() -> TraceBuilder:
+    return chain_of(GELU_BY_HAND).event("user_annotation", "Optimizer.step#SGD.step", 1, 2000, 1, {})
+
+
+NO_CHAINS = {
+    "one": chain_of([("aten::add", [SIZE, SIZE, []])]),
+    "one name": chain_of([("aten::add_", [SIZE, SIZE, []]), ("aten::add_", [SIZE, SIZE, []])]),
+    "other sizes": chain_of([("aten::add", [SIZE, SIZE, []]), ("aten::mul", [[7, 7], []])]),
+    "sizes unknown": chain_of([("aten::add", [[], []]), ("aten::mul", [[], []])]),
+    "not pointwise": chain_of(GELU_BY_HAND, kernel=FP32_GEMM),
+    "of an optimizer": optimizing(),
+}
+
+
+@pytest.mark.parametrize("content", NO_CHAINS.values(), ids=NO_CHAINS)
+def test_what_is_no_chain(advise_on: Program, content: TraceBuilder) -> None:
+    assert "unfused_pointwise" not in codes(advise_on(content, **FAST_HOST))

@@ -1,0 +1,163 @@
+"""Products without tensor cores, of odd sizes or too small, and what another type would save."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from opscope.analysis.efficiency import Bound, TensorCoreUse
+from opscope.hardware.devices import DataType
+from opscope.model.finding import Severity
+from opscope.testing import TraceBuilder
+
+from .conftest import H200, MEASURED, Program, call, codes, host, limits, only, product, told, trace
+
+STEP_NS = 6_000_000
+
+
+def program(name: str = "gemm", *, backward: bool = False) -> TraceBuilder:
+    """One step of products of 6 ms in all."""
+    builder = trace().step(1, 0, 7000).operator("aten::mm", 10, 20).launch(15).kernel(name, 100, 6000)
+    return builder.operator("MulBackward0", 40, 5) if backward else builder
+
+
+def slow(**facts: Any) -> dict[str, Any]:
+    """48 float32 products on CUDA cores, 5 ms of 6; a host of 1 ms."""
+    return {
+        "calls": [product(1024, 768, 768, 5_000_000, calls=48, **facts)],
+        "hosts": [host(STEP_NS, 1_000_000)],
+    }
+
+
+def test_tf32_off_is_found_with_its_gain(advise_on: Program) -> None:
+    words = ("83.3 % of device time", "aten::mm", "set_float32_matmul_precision", "in TF32")
+    # 48 products of 8×12 tiles take 8 µs each in TF32.
+    gain_ns = 5_000_000 - 48 * 8_000
+    found = told(advise_on(program(), **slow()), "tf32_off", *words, gain_ns=gain_ns, rel=0.02)
+    assert found.severity is Severity.WARNING
+    assert "cudnn" not in (found.change or "")
+    assert (found.evidence["device_ns"], found.evidence["call_ids"]) == (5_000_000, [0])
+
+
+def test_the_gain_stops_at_the_host(advise_on: Program) -> None:
+    values = {**slow(), "hosts": [host(STEP_NS, 4_500_000)]}
+    told(advise_on(program(), **values), "tf32_off", gain_ns=STEP_NS + 10 * 1000 - 4_500_000)
+
+
+def test_a_gain_that_the_host_hides_is_told_without_promising(advise_on: Program) -> None:
+    values = {**slow(), "hosts": [host(STEP_NS, 9_000_000)]}
+    found = advise_on(program(), **values)
+    assert told(found, "tf32_off", "the host is the slower side", gain_ns=0).severity is Severity.INFO
+
+
+def test_tf32_products_are_told_of_16_bits_only(advise_on: Program) -> None:
+    values = slow(tensor_cores=TensorCoreUse.USED, data_type=DataType.FP32)
+    assert codes(advise_on(program(), **values)) == ["reduced_precision"]
+
+
+def test_an_old_device_has_no_tf32(advise_on: Program) -> None:
+    volta = TraceBuilder(
+        deviceProperties=[{**H200, "name": "Tesla V100-SXM2-16GB", "computeMajor": 7, "numSms": 80}]
+    )
+    volta.step(1, 0, 7000).operator("aten::mm", 10, 20).launch(15).kernel("gemm", 100, 6000)
+    found = advise_on(volta, **slow())
+    assert codes(found) == ["reduced_precision"]
+    assert "float16" in found[0].message
+    assert "bfloat16" not in (found[0].change or "")
+
+
+def test_without_the_devices_rates_no_gain_is_made_up(advise_on: Program) -> None:
+    unknown = limits()
+    found = advise_on(program(), **slow(), known_limits=type(unknown)(unknown.name))
+    assert [finding.estimated_gain_ns_per_step for finding in found] == [None, None]
+    assert all("unknown" in (finding.gain_basis or "") for finding in found)
+
+
+def test_autocast_pays_for_its_casts_in_training(advise_on: Program) -> None:
+    inference = only(advise_on(program(), **slow()), "reduced_precision")
+    training = only(advise_on(program(backward=True), **slow()), "reduced_precision")
+    assert training.estimated_gain_ns_per_step is not None
+    assert inference.estimated_gain_ns_per_step is not None
+    assert training.estimated_gain_ns_per_step < inference.estimated_gain_ns_per_step
+    assert "casting the operands" in (training.gain_basis or "")
+
+
+def test_casting_the_whole_model_halves_what_memory_bounds(advise_on: Program) -> None:
+    gelu = call("aten::gelu", 1_000_000, calls=10, bound=Bound.MEMORY, call_id=1)
+    hosts = [host(STEP_NS, 100_000)]
+    with_gelu = {"calls": [*slow()["calls"], gelu], "hosts": hosts}
+    found = only(advise_on(program(), **with_gelu), "reduced_precision")
+    alone = only(advise_on(program(), **{**slow(), "hosts": hosts}), "reduced_precision")
+    assert (found.estimated_gain_ns_per_step or 0) - (alone.estimated_gain_ns_per_step or 0) == pytest.approx(
+        500_000, abs=20_000
+    )
+
+
+def test_a_convolution_counts_at_the_share_of_the_rate_that_it_reaches(advise_on: Program) -> None:
+    flop_count = int(MEASURED[DataType.FP32] * 0.1e-3 / 2)
+    conv = call(
+        "aten::cudnn_convolution",
+        4_000_000,
+        calls=40,
+        data_type=DataType.FP32,
+        tensor_cores=TensorCoreUse.ELIGIBLE,
+        bound=Bound.COMPUTE,
+        fraction=0.5,
+        flop_count=flop_count,
+    )
+    found = advise_on(program(), calls=[conv], hosts=[host(STEP_NS, 1e6)])
+    each_ns = flop_count / (MEASURED[DataType.TF32] * 0.5) * 1e9 + 3_500
+    finding = told(found, "tf32_off", "cudnn.allow_tf32", gain_ns=4_000_000 - 40 * each_ns)
+    assert "matmul" not in (finding.change or "")
+
+
+HALF: dict[str, Any] = {
+    "type_name": "c10::BFloat16",
+    "data_type": DataType.BF16,
+    "tensor_cores": TensorCoreUse.USED,
+}
+UNALIGNED = "cutlass_80_tensorop_bf16_s16816gemm_bf16_128x128_32x4_nn_align1"
+FAST = "nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_NNT"
+
+
+def vocabulary(size: int, kernel: str) -> dict[str, Any]:
+    """A product with so many columns."""
+    one = product(8192, size, 768, 3_000_000, kernels=[kernel], **HALF)
+    return {"calls": [one], "hosts": [host(STEP_NS, 1e6)]}
+
+
+def test_an_odd_vocabulary_is_found_by_its_kernel(advise_on: Program) -> None:
+    found = only(advise_on(program(UNALIGNED), **vocabulary(50257, UNALIGNED)), "unaligned_products")
+    assert "8192×768 by 768×50257" in found.message
+    assert 1_000_000 < (found.estimated_gain_ns_per_step or 0) < 3_000_000
+
+
+def small(fraction: float, bound: Bound = Bound.LATENCY) -> dict[str, Any]:
+    """200 bf16 products of few tiles."""
+    one = product(64, 64, 256, 3_000_000, calls=200, bound=bound, fraction=fraction, **HALF)
+    return {"calls": [one], "hosts": [host(STEP_NS, 1e6)]}
+
+
+def test_small_products_are_told_without_a_gain(advise_on: Program) -> None:
+    words = ("64×256 by 256×64", "5.0 % of what it could do")
+    told(advise_on(program(), **small(0.05)), "small_products", *words, gain_ns=None)
+
+
+EARLY = product(1024, 768, 768, 5_000_000, calls=48, attribution="before_window")
+LEFT_ALONE: dict[str, tuple[str, dict[str, Any]]] = {
+    "on tensor cores": ("gemm", slow(**HALF)),
+    "few": ("gemm", {**slow(), "calls": [product(1024, 768, 768, 200_000, calls=48)]}),
+    "before the window": ("gemm", {**slow(), "calls": [EARLY]}),
+    "an even vocabulary": (UNALIGNED, vocabulary(50304, UNALIGNED)),
+    "an odd vocabulary in a fast kernel": (FAST, vocabulary(50257, FAST)),
+    "small, but fast": ("gemm", small(0.6)),
+    "large": ("gemm", small(0.05, Bound.COMPUTE)),
+}
+
+
+@pytest.mark.parametrize(("kernel", "values"), LEFT_ALONE.values(), ids=LEFT_ALONE)
+def test_products_that_do_well_are_left_alone(
+    advise_on: Program, kernel: str, values: dict[str, Any]
+) -> None:
+    assert codes(advise_on(program(kernel), **values)) == []

@@ -1,0 +1,173 @@
+"""What is worth profiling, by a recording or a first profile; and the command that would tell of a kernel."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opscope.analysis.counter_commands import (
+    Launch,
+    Prefer,
+    Window,
+    best_window,
+    kernel_filter,
+    longest_kernels,
+    plan_by_profile,
+    plan_by_recording,
+    suggest_command,
+)
+from opscope.errors import CaptureError, InputError
+from opscope.model.session import Session
+from opscope.testing import TraceBuilder
+from opscope.toolchain.ncu_command import NameBase
+from opscope.toolchain.ncu_report import KernelCounters, NcuReport
+
+Load = Callable[..., Session]
+GELU = "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl(at::Iterator&)>(int)"
+RELU = "void at::native::vectorized_elementwise_kernel<4, at::native::ReluCUDAKernelImpl(at::Iterator&)>(int)"
+HALF = "void at::native::vectorized_elementwise_kernel<8, at::native::GeluCUDAKernelImpl(at::Iterator&)>(int)"
+
+
+def trace(*kernels: tuple[str, float], steps: int = 0) -> TraceBuilder:
+    """Kernels with times in µs, launched by `aten::KERNEL`; the same again for every step."""
+    made = TraceBuilder()
+    for step in range(max(1, steps)):
+        start = 10_000 * step
+        if steps:
+            made.step(step + 1, start, 9_000)
+        for number, (kernel, duration) in enumerate(kernels):
+            at = start + 200 * number
+            made.operator(f"aten::{kernel[:6]}", at, 20).launch(at + 1).kernel(kernel, at + 30, duration)
+    return made
+
+
+def test_the_longest_kernels_of_one_step_and_one_launch_of_each(load: Load) -> None:
+    session = load(trace(("small", 1), ("gemm", 100), ("gemm", 100), ("norm", 50), ("gemm", 100), steps=3))
+    plan = plan_by_recording(session, kernels=2, limit=20)
+    assert plan.names == ("gemm", "norm")
+    assert plan.kernels.pattern == r"\bgemm\b|\bnorm\b"
+    assert (plan.launch_skip, plan.launch_count) == (0, 3)
+    assert plan.covered_fraction == pytest.approx(350 / 351)
+
+
+def test_launches_are_passed_over_only_if_the_limit_asks_for_it(load: Load) -> None:
+    session = load(trace(*[("gemm", 10.0)] * 5, ("norm", 50)))
+    assert plan_by_recording(session, kernels=2, limit=6).launch_skip == 0
+    plan = plan_by_recording(session, kernels=2, limit=3)
+    assert (plan.launch_skip, plan.launch_count) == (4, 2)
+
+
+def test_kernels_the_filter_cannot_tell_apart_are_counted_too(load: Load) -> None:
+    session = load(trace((HALF, 1), (GELU, 100), (RELU, 2)))
+    plan = plan_by_recording(session, kernels=1, limit=9)
+    assert (plan.names, plan.launch_skip, plan.launch_count) == ((GELU,), 0, 2)
+
+
+def test_a_recording_without_kernels(load: Load) -> None:
+    with pytest.raises(InputError, match="no kernels"):
+        plan_by_recording(load(TraceBuilder().operator("aten::mm", 0, 1)), kernels=1, limit=1)
+
+
+def test_a_profile_gives_exact_names_and_the_last_window(
+    report_of: Callable[..., NcuReport], kernel: Callable[..., KernelCounters]
+) -> None:
+    report = report_of("_Z5setupv", "_Z4gemmv", "_Z4normv", "_Z4gemmv", "_Z4normv")
+    plan = plan_by_profile(report, kernels=2, limit=20)
+    assert (plan.kernels.base, plan.kernels.pattern) == (NameBase.MANGLED, "^(_Z4gemmv|_Z4normv)$")
+    assert (plan.launch_skip, plan.launch_count) == (2, 2)
+    assert plan.names == ("gemm()", "norm()")
+    assert plan.covered_fraction == pytest.approx(0.8)
+    with pytest.raises(CaptureError, match="no kernel times"):
+        plan_by_profile(report_of(kernel("k", values={})), kernels=1, limit=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"),
+    [
+        (GELU, r"\bvectorized_elementwise_kernel\b.*\bGeluCUDAKernelImpl\b"),
+        ("triton_poi_fused_gelu_0", r"\btriton_poi_fused_gelu_0\b"),
+        (
+            "void cutlass::Kernel2<cutlass_80_simt_sgemm_64x64_8x5_nn_align1>(cutlass::Params)",
+            r"\bKernel2\b.*\bcutlass_80_simt_sgemm_64x64_8x5_nn_align1\b",
+        ),
+    ],
+)
+def test_a_filter_is_as_narrow_as_the_name_allows(name: str, pattern: str) -> None:
+    matches = kernel_filter([name])
+    assert matches.pattern == pattern
+    assert matches.covers(name)
+
+
+def test_every_kernel_of_real_recordings_passes_its_own_filter(shared: Any, load: Load) -> None:
+    for name in ("misc_ops_fp32", "bert_train_bf16", "own_kernels"):
+        session = load(shared / "traces" / "h200" / f"{name}.json.gz")
+        for (kernel,) in session.query("SELECT name FROM kernel_names WHERE kind = 'kernel'"):
+            assert kernel_filter([kernel]).covers(kernel)
+
+
+def test_the_suggested_command_is_one_line_for_a_shell(load: Load) -> None:
+    words = shlex.split(suggest_command(GELU, 2, program=["python", "my script.py"]))
+    assert words[0] == "ncu"
+    assert words[words.index("--kernel-name") + 1] == f"regex:{kernel_filter([GELU]).pattern}"
+    assert words[words.index("--launch-skip") + 1] == "2"
+    assert words[-2:] == ["python", "my script.py"]
+    for section in ("Occupancy", "WarpStateStats"):
+        assert section in words
+    assert "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum" in words[words.index("--metrics") + 1]
+
+
+def launches(text: str) -> list[Launch]:
+    """`a b2 c`: kernels of one letter, with a time of 10 ns or as written."""
+    return [Launch(word[0], (1, 1, 1), None, int(word[1:] or 10)) for word in text.split()]
+
+
+def test_kernels_by_their_time_in_all() -> None:
+    assert longest_kernels(launches("a b a c25 b b1"), 2) == ("c", "b")
+
+
+def test_the_shortest_last_window_with_one_of_each_kind() -> None:
+    assert best_window(launches("a b a a b c a"), "ab", 20) == Window(3, 5, 60)
+    assert best_window(launches("a b a a b c a"), "ab", 20, Prefer.FIRST) == Window(0, 2, 60)
+
+
+def test_kinds_are_told_apart_by_geometry() -> None:
+    sequence = [Launch("a", (1, 1, 1), None, 10), Launch("a", (2, 1, 1), None, 10), *launches("a")]
+    assert best_window(sequence, "a", 20, Prefer.FIRST) == Window(0, 2, 30)
+
+
+def test_a_limit_takes_what_is_worth_most() -> None:
+    assert best_window(launches("a5 b100 c100 d5"), "abcd", 2) == Window(1, 3, 200)
+
+
+def test_no_launches_no_window() -> None:
+    assert best_window([], "a", 5) is None
+
+
+@given(
+    text=st.lists(st.sampled_from("abcd"), min_size=1, max_size=12),
+    limit=st.integers(min_value=1, max_value=12),
+    names=st.sets(st.sampled_from("abcd"), min_size=1),
+)
+def test_no_window_of_the_limit_covers_more_or_is_shorter(
+    text: list[str], limit: int, names: set[str]
+) -> None:
+    sequence = launches(" ".join(text))
+
+    def covered(start: int, end: int) -> int:
+        kinds = {one.name for one in sequence[start:end]} & names
+        return sum(one.duration_ns for one in sequence if one.name in kinds)
+
+    every = [
+        (covered(start, end), start - end)
+        for start in range(len(sequence))
+        for end in range(start + 1, min(start + limit, len(sequence)) + 1)
+    ]
+    found = best_window(sequence, names, limit)
+    assert found is not None
+    assert (found.covered_ns, found.start - found.end) == max(every)
+    assert found.covered_ns == covered(found.start, found.end)

@@ -1,0 +1,176 @@
+"""Commands of ncu, and what is said when running one fails."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from opscope.errors import CaptureError, DependencyError
+from opscope.toolchain.ncu_command import (
+    Collection,
+    KernelFilter,
+    NcuRun,
+    check_run,
+    compute_capability,
+    filter_of_functions,
+    filter_of_mangled_names,
+    find_ncu,
+    ncu_command,
+    run_ncu,
+)
+from opscope.toolchain.ncu_report import QUANTITIES, SECTIONS, TOPICS, WANTED, Quantity, metrics_to_collect
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl(at::Iterator&)",
+        "void at::native::vectorized_elementwise_kernel<(int)4, at::native::GeluCUDAKernelImpl(at::X &)",
+    ],
+)
+def test_a_function_with_a_functor_is_found_however_it_is_spelled(name: str) -> None:
+    assert filter_of_functions([("vectorized_elementwise_kernel", "GeluCUDAKernelImpl")]).covers(name)
+    assert not filter_of_functions([("elementwise_kernel", None)]).covers(name)
+    assert not filter_of_functions([("vectorized_elementwise_kernel", "Gelu")]).covers(name)
+
+
+def test_several_functions_are_alternatives_named_once() -> None:
+    both = filter_of_functions([("a", None), ("b", "c"), ("a", None)])
+    assert both == KernelFilter(r"\ba\b|\bb\b.*\bc\b")
+
+
+def test_mangled_names_are_matched_whole_and_only_special_characters_escaped() -> None:
+    found = filter_of_mangled_names(["_Z1fv", "triton_poi.0$x-y"])
+    assert found.arguments() == [
+        "--kernel-name-base", "mangled", "--kernel-name", r"regex:^(_Z1fv|triton_poi\.0\$x-y)$",
+    ]  # fmt: skip
+    assert found.covers("triton_poi.0$x-y")
+    assert not found.covers("_Z1fvi")
+
+
+def test_the_command_of_a_collection() -> None:
+    collection = Collection(
+        KernelFilter("gemm"), 3, 2, sections=("Occupancy",), metrics=("a.sum", "b.sum"), metric_set="full"
+    )
+    command = ncu_command(
+        collection, ["python", "x.py", "--lr", "1"], output=Path("o.ncu-rep"), log_file=Path("l")
+    )
+    assert " ".join(command) == (
+        "ncu --target-processes all --replay-mode kernel --clock-control none --apply-rules no "
+        "--kernel-name-base demangled --kernel-name regex:gemm --launch-skip 3 --launch-count 2 --set full "
+        "--section Occupancy --metrics a.sum,b.sum --export o.ncu-rep --force-overwrite --log-file l "
+        "python x.py --lr 1"
+    )
+
+
+def test_without_a_filter_every_launch_is_profiled() -> None:
+    command = ncu_command(Collection(), ["./a.out"], output=Path("o.ncu-rep"))
+    assert not any(option.startswith(("--kernel", "--launch")) for option in command)
+    assert command[-1] == "./a.out"
+
+
+def test_chips_that_name_metrics_differently() -> None:
+    quantities = [Quantity.DRAM_READ_BYTES, Quantity.DRAM_WRITTEN_BYTES]
+    assert metrics_to_collect("9.0", quantities) == ("dram__bytes_read.sum", "dram__bytes_write.sum")
+    assert metrics_to_collect("12.0", quantities) == ("dram__bytes_op_read.sum", "dram__bytes_op_write.sum")
+    assert metrics_to_collect("12.1", quantities) == ()
+
+
+def test_every_wanted_quantity_is_collected_by_a_metric_or_a_section() -> None:
+    metrics = set(metrics_to_collect())
+    for quantity in WANTED:
+        entry = QUANTITIES[quantity]
+        assert entry.section in SECTIONS or metrics & set(entry.names), quantity
+    for topic in TOPICS.values():
+        assert set(topic) <= set(WANTED)
+
+
+def executable(folder: Path, name: str, body: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    file = folder / name
+    file.write_text(f"#!{sys.executable}\n{body}")
+    file.chmod(0o755)
+    return file
+
+
+def run_of(log: str, *, exit_code: int = 1, target_code: int = 0) -> NcuRun:
+    return NcuRun(exit_code, target_code, log)
+
+
+def test_ncu_is_found_on_a_path_and_missed_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = executable(tmp_path / "bin", "ncu", "")
+    assert find_ncu(f"/nowhere{os.pathsep}{tmp_path / 'bin'}") == str(found)
+    monkeypatch.setattr("opscope.toolchain.ncu_command._PLACES", ())
+    with pytest.raises(DependencyError, match=r"ncu .* is not installed.*CUDA toolkit.*opscope analyze"):
+        find_ncu(str(tmp_path))
+
+
+def test_ncu_is_found_where_installers_put_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for version in ("2024.1", "2025.3"):
+        (tmp_path / version).mkdir()
+        executable(tmp_path / version, "ncu", "")
+    monkeypatch.setattr("opscope.toolchain.ncu_command._PLACES", (f"{tmp_path}/*/ncu",))
+    assert find_ncu("") == str(tmp_path / "2025.3" / "ncu")
+
+
+def test_the_programs_code_is_what_the_log_says(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    body = (
+        f"open({str(log)!r}, 'w').write('==ERROR== The application returned an error code (7).\\n')\n"
+        "raise SystemExit(1)"
+    )
+    run = run_ncu([str(executable(tmp_path, "ncu", body))], log)
+    assert (run.exit_code, run.target_code, run.was_interrupted) == (1, 7, False)
+
+
+def test_a_command_that_cannot_start(tmp_path: Path) -> None:
+    with pytest.raises(CaptureError, match="cannot be started"):
+        run_ncu([str(tmp_path / "none")], tmp_path / "log")
+
+
+@pytest.mark.parametrize(
+    ("log", "message"),
+    [
+        (
+            "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance "
+            "Counters on the target device 0.",
+            r"only administrators.*NVreg_RestrictProfilingToAdminUsers=0.*cap-add SYS_ADMIN.*opscope analyze",
+        ),
+        ("==ERROR== Profiling failed because a driver resource was unavailable.", "another tool.*dcgmi"),
+        ("==ERROR== Failed to initialize the profiler: LibraryNotLoaded.", "cannot reach the counters"),
+        ("==WARNING== No kernels were profiled.\nAvailable Kernels:\n1. foo\n2. bar(int)\n", "foo; bar"),
+        ("==WARNING== No kernels were profiled.\n", "launched no kernels"),
+        ("==ERROR== Failed to find metric x.sum\n", "ncu profiled nothing: Failed to find metric"),
+        ("", "wrote no report"),
+    ],
+)
+def test_what_went_wrong_is_one_error_with_a_remedy(tmp_path: Path, log: str, message: str) -> None:
+    with pytest.raises(CaptureError, match=message):
+        check_run(run_of(log), tmp_path / "none.ncu-rep")
+
+
+def test_a_program_that_failed_first_is_named_before_the_filter(tmp_path: Path) -> None:
+    log = "==ERROR== The application returned an error code (3).\n==WARNING== No kernels were profiled.\n"
+    with pytest.raises(CaptureError, match="exit code 3 before a kernel was profiled"):
+        check_run(run_of(log, target_code=3), tmp_path / "none.ncu-rep")
+
+
+def test_a_report_that_is_there_is_no_error_even_of_a_failed_program(tmp_path: Path) -> None:
+    report = tmp_path / "a.ncu-rep"
+    report.touch()
+    check_run(run_of("==ERROR== The application returned an error code (3).", target_code=3), report)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [("print('9.0\\n9.0')", "9.0"), ("print('No devices were found')", None), ("raise SystemExit(9)", None)],
+)
+def test_the_first_gpus_compute_capability(tmp_path: Path, body: str, expected: str | None) -> None:
+    executable(tmp_path, "nvidia-smi", body)
+    assert compute_capability(str(tmp_path)) == expected
+    assert compute_capability("") is None

@@ -1,0 +1,348 @@
+"""A real report of five kernels on an H200, read in full; and every way a file can be wrong."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opscope.errors import DependencyError, InputError
+from opscope.toolchain import ncu_reading as reading
+from opscope.toolchain.ncu_reading import MAGIC, is_report, read_container, read_report
+from opscope.toolchain.ncu_report import Dimension, KernelCounters, NcuReport, Process, Quantity
+
+needs_reader = pytest.mark.skipif(find_spec("ncu_report") is None, reason="ncu-report is not installed")
+
+
+@pytest.fixture(scope="module")
+def packed(shared: Path) -> Path:
+    return shared / "ncu" / "ops.ncu-rep.gz"
+
+
+@pytest.fixture(scope="module")
+def content(packed: Path) -> bytes:
+    return gzip.decompress(packed.read_bytes())
+
+
+@pytest.fixture(scope="module")
+def report(packed: Path) -> NcuReport:
+    return read_report(packed)
+
+
+def kernel(report: NcuReport, function: str) -> KernelCounters:
+    return next(one for one in report.kernels if one.function == function)
+
+
+@needs_reader
+@pytest.mark.parametrize(
+    ("function", "duration_ns", "dram_bytes", "launch"),
+    [
+        ("cunn_SoftMaxForwardReg", 274_048, 516_887_808, ((8192, 1, 1), (1024, 1, 1), 37, 128)),
+        ("vectorized_elementwise_kernel", 125_280, 512_355_584, ((65536, 1, 1), (128, 1, 1), 31, 0)),
+        ("elementwise_kernel", 460_128, 521_934_592, ((262144, 1, 1), (128, 1, 1), 18, 0)),
+        ("vectorized_layer_norm_kernel", 210_784, 773_424_640, ((8192, 1, 1), (32, 4, 1), 39, 24)),
+    ],
+)
+def test_times_bytes_and_geometry(
+    report: NcuReport, function: str, duration_ns: int, dram_bytes: int, launch: tuple[Any, ...]
+) -> None:
+    found = kernel(report, function)
+    assert (found.duration_ns, found.dram_bytes) == (duration_ns, dram_bytes)
+    geometry = (found.grid, found.block, found.registers_per_thread, found.shared_memory_bytes)
+    assert geometry == launch
+
+
+@needs_reader
+def test_names_in_all_forms(report: NcuReport) -> None:
+    softmax = report.kernels[0]
+    assert softmax.mangled_name.startswith("_ZN2at6native43_GLOBAL__N__b6de9c8c_10_SoftMax_cu_9f978f63")
+    assert softmax.name.startswith("void at::native::<unnamed>::cunn_SoftMaxForwardReg<float, float, float,")
+    product = report.kernels[3]
+    assert product.name == product.mangled_name == product.function
+    assert product.name.startswith("sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize128x64x8")
+
+
+@needs_reader
+def test_device_process_and_writer(report: NcuReport) -> None:
+    device = report.kernels[0].device
+    assert (device.name, device.compute_capability, device.sm_count) == ("NVIDIA H200", "9.0", 132)
+    assert (device.l2_bytes, device.memory_bytes) == (62_914_560, 150_109_880_320)
+    assert {one.process.process_id for one in report.kernels} == {953}
+    assert report.kernels[0].process.executable == "/usr/bin/python3.12"
+    assert (report.ncu_version, report.cuda_version) == ("2025.3.1.0", "13.0")
+    assert report.command is not None
+    assert report.command.endswith("--launch-skip 6 --launch-count 5 python3 /tmp/k.py")
+    assert report.other_results == ()
+
+
+@needs_reader
+def test_counters_as_fractions_of_one(report: NcuReport) -> None:
+    copy = kernel(report, "elementwise_kernel")
+    assert copy.ratio(Quantity.MEMORY_FRACTION) == pytest.approx(0.970742, abs=1e-6)
+    assert copy.ratio(Quantity.DRAM_FRACTION) == pytest.approx(0.235743, abs=1e-6)
+    assert copy.ratio(Quantity.THREADS_PER_INSTRUCTION) == 32.0
+    norm = kernel(report, "vectorized_layer_norm_kernel")
+    assert norm.occupancy.theoretical == 0.75
+    assert norm.occupancy.achieved == pytest.approx(0.7, abs=1e-3)
+    assert norm.occupancy.limiters == ("registers",)
+    assert norm.occupancy.waves == pytest.approx(8192 / (12 * 132))
+    assert norm.replay_passes == 20
+
+
+@needs_reader
+def test_stall_reasons_longest_first_and_summing_to_one(report: NcuReport) -> None:
+    for one in report.kernels:
+        shares = list(one.stall_fractions.values())
+        assert shares == sorted(shares, reverse=True)
+        assert sum(shares) == pytest.approx(1.0)
+        # ncu's own sum, counted in another way.
+        assert sum(one.stalls.values()) == pytest.approx(one.ratio(Quantity.WARP_LATENCY), rel=0.01)
+    assert next(iter(kernel(report, "elementwise_kernel").stalls)) == "long_scoreboard"
+
+
+@needs_reader
+def test_what_was_not_collected_is_none_and_known_to_be(report: NcuReport) -> None:
+    softmax = report.kernels[0]
+    assert softmax.loads.sectors_per_request is None
+    assert softmax.shared.conflict_fraction is None
+    assert softmax.count(Quantity.DRAM_READ_BYTES) is None
+    missing = softmax.not_collected
+    assert missing[Quantity.LOAD_SECTORS].names == ("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",)
+    assert Quantity.DURATION not in missing
+
+
+@needs_reader
+def test_the_unpacked_file_reads_the_same(content: bytes, report: NcuReport, tmp_path: Path) -> None:
+    file = tmp_path / "ops.ncu-rep"
+    file.write_bytes(content)
+    assert read_report(file).kernels == report.kernels
+
+
+@needs_reader
+@pytest.mark.parametrize("share", [0.0001, 0.2, 0.5, 0.999])
+def test_a_report_cut_off_is_an_error(content: bytes, tmp_path: Path, share: float) -> None:
+    file = tmp_path / "cut.ncu-rep"
+    file.write_bytes(content[: int(len(content) * share)])
+    with pytest.raises(InputError, match="cut off"):
+        read_report(file)
+
+
+@needs_reader
+def test_errors_name_the_packed_file(content: bytes, packed: Path, tmp_path: Path) -> None:
+    cut = tmp_path / "cut.ncu-rep.gz"
+    cut.write_bytes(packed.read_bytes()[:100_000])
+    with pytest.raises(InputError, match="cannot be unpacked") as caught:
+        read_report(cut)
+    assert caught.value.source == str(cut)
+    short = tmp_path / "short.ncu-rep.gz"
+    short.write_bytes(gzip.compress(content[:100_000], compresslevel=1))
+    with pytest.raises(InputError, match="cut off") as caught:
+        read_report(short)
+    assert caught.value.source == str(short)
+
+
+@needs_reader
+@pytest.mark.parametrize(
+    ("tail", "message"),
+    [
+        (b"\x02\0\0\0\x08\x07", "holds no results"),
+        (b"\x02\0\0\0\x08\x63" + bytes(32), "in a file of format 99"),
+        (b"\x02\0\0\0\x08\x07\x02\0\0\0\x10\x03", "finds 0 of its 3 results in a file of format 7"),
+    ],
+)
+def test_a_report_the_reader_finds_nothing_in(tmp_path: Path, tail: bytes, message: str) -> None:
+    file = tmp_path / "a.ncu-rep"
+    file.write_bytes(MAGIC + tail)
+    with pytest.raises(InputError, match=message):
+        read_report(file)
+
+
+@needs_reader
+def test_no_file_and_no_report(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        read_report(tmp_path / "none.ncu-rep")
+    with pytest.raises(InputError, match="cannot be read"):
+        read_report(tmp_path)
+    other = tmp_path / "a.ncu-rep"
+    other.write_text("hello")
+    with pytest.raises(InputError, match="not a report"):
+        read_report(other)
+
+
+def test_without_the_reader_the_install_line_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ncu_report", None)
+    with pytest.raises(DependencyError, match=r"pip install 'opscope\[ncu\]'"):
+        read_report(tmp_path / "a.ncu-rep")
+
+
+def test_what_is_taken_for_a_report(tmp_path: Path) -> None:
+    other = tmp_path / "renamed"
+    other.write_bytes(MAGIC + b"...")
+    script = tmp_path / "script.sh"
+    script.write_text("#!/bin/sh\n")
+    assert is_report(other)
+    assert is_report("missing.ncu-rep")
+    assert is_report("missing.ncu-rep.gz")
+    assert not is_report(script)
+    assert not is_report("python")
+
+
+class FakeMetric:
+    def __init__(self, value: Any, unit: str) -> None:
+        self._value, self._unit = value, unit
+
+    def has_value(self) -> bool:
+        return self._value is not None
+
+    def value(self) -> Any:
+        return self._value
+
+    def unit(self) -> str:
+        return self._unit
+
+
+class FakeAction:
+    def __init__(self, metrics: dict[str, tuple[Any, str]]) -> None:
+        self._metrics = metrics
+
+    def metric_names(self) -> tuple[str, ...]:
+        return tuple(self._metrics)
+
+    def metric_by_name(self, name: str) -> FakeMetric | None:
+        return FakeMetric(*self._metrics[name]) if name in self._metrics else None
+
+
+def values(metrics: dict[str, tuple[Any, str]]) -> dict[Quantity, Any]:
+    return reading._values(reading._Metrics(FakeAction(metrics)))
+
+
+def test_units_are_converted_and_an_unknown_one_leaves_the_metric_unread() -> None:
+    assert values({"gpu__time_duration.sum": (1.5, "usecond")}) == {Quantity.DURATION: 1500}
+    assert values({"gpu__time_duration.sum": (1.5, "fortnight")}) == {}
+    assert values({"dram__bytes_read.sum": (2.0, "Mbyte")}) == {Quantity.DRAM_READ_BYTES: 2_000_000}
+    assert values({"lts__t_sectors.sum": (10.0, "sector")}) == {Quantity.L2_BYTES: 320}
+    assert values({"sm__throughput.avg.pct_of_peak_sustained_elapsed": (None, "%")}) == {}
+    assert reading._converted((50.0, ""), Dimension.FRACTION) is None
+
+
+def test_bytes_of_device_memory_from_their_parts_or_their_rate() -> None:
+    parts = values({"dram__bytes_op_read.sum": (100.0, "byte"), "dram__bytes_op_write.sum": (20.0, "byte")})
+    assert parts[Quantity.DRAM_BYTES] == 120
+    rate = {"dram__bytes.sum.per_second": (2e12, "byte/s"), "gpu__time_duration.sum": (1000.0, "ns")}
+    assert values(rate)[Quantity.DRAM_BYTES] == 2_000_000
+
+
+@needs_reader
+def test_the_rate_of_a_real_report_gives_its_bytes(report: NcuReport, content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "ops.ncu-rep"
+    file.write_bytes(content)
+    context = reading._reader().load_report(str(file))
+    for action, one in zip(context[0], report.kernels, strict=True):
+        metrics = reading._Metrics(action)
+        assert reading._dram_bytes(metrics, {Quantity.DURATION: one.duration_ns or 0}) == one.dram_bytes
+
+
+def varint(value: int) -> bytes:
+    parts = bytearray()
+    while value >= 0x80:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*parts, value])
+
+
+def integer(number: int, value: int) -> bytes:
+    return varint(number << 3) + varint(value)
+
+
+def text(number: int, value: str | bytes) -> bytes:
+    content = value.encode() if isinstance(value, str) else value
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def prefixed(message: bytes) -> bytes:
+    return struct.pack("<I", len(message)) + message
+
+
+def block(*, results: int = 0, payload: bytes = b"", session: bytes = b"", process: int = 7) -> bytes:
+    of = integer(1, process) + text(2, "127.0.0.1") + text(3, "/usr/bin/python3")
+    header = integer(1, 0) + integer(2, results) + integer(5, len(payload)) + text(6, of)
+    return prefixed(header + (text(3, session) if session else b"")) + payload
+
+
+def software(name: str, version: str) -> bytes:
+    return text(8, text(1, name) + text(2, version))
+
+
+def write(path: Path, *blocks: bytes, version: int = 7) -> Path:
+    path.write_bytes(MAGIC + prefixed(integer(1, version)) + b"".join(blocks))
+    return path
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "a.ncu-rep"
+
+
+def test_processes_of_every_result_the_writer_and_the_command(file: Path) -> None:
+    session = software("Nsight Compute Target", "2025.3.1.0 (build 1)") + software("CUDA Version", "13.0")
+    write(
+        file,
+        block(session=session),
+        block(session=text(11, "/opt/ncu --set full python x.py ")),
+        block(results=2, payload=b"x" * 300, process=7),
+        block(results=1, payload=b"y", process=300),
+    )
+    found = read_container(file)
+    one, other = Process(7, "/usr/bin/python3"), Process(300, "/usr/bin/python3")
+    assert found.processes == (one, one, other)
+    assert (found.ncu_version, found.cuda_version) == ("2025.3.1.0", "13.0")
+    assert found.command == "/opt/ncu --set full python x.py"
+
+
+def test_a_report_without_results_is_whole(file: Path) -> None:
+    found = read_container(write(file, block()))
+    assert (found.format_version, found.processes, found.command) == (7, (), None)
+
+
+def test_of_a_format_unknown_only_the_version_is_told(file: Path) -> None:
+    found = read_container(write(file, b"whatever follows", version=8))
+    assert (found.format_version, found.processes) == (8, None)
+
+
+@pytest.mark.parametrize("content", [b"", b"NV", b"\x7fELF" + bytes(64), b"{}"])
+def test_what_is_no_report(file: Path, content: bytes) -> None:
+    file.write_bytes(content)
+    with pytest.raises(InputError, match="not a report of Nsight Compute"):
+        read_container(file)
+
+
+@given(cut=st.integers(min_value=1, max_value=499))
+def test_every_cut_is_noticed(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
+    file = tmp_path_factory.mktemp("cut") / "a.ncu-rep"
+    whole = write(
+        file, block(results=1, payload=b"x" * 200), block(results=1, payload=b"y" * 300)
+    ).read_bytes()
+    file.write_bytes(whole[:-cut])
+    second = len(MAGIC) + len(prefixed(integer(1, 7))) + len(block(results=1, payload=b"x" * 200))
+    if len(whole) - cut == second:  # the end of the first block: a whole file with one result
+        assert len(read_container(file).processes or ()) == 1
+        return
+    with pytest.raises(InputError, match="cut off") as caught:
+        read_container(file)
+    assert caught.value.byte_offset == len(whole) - cut
+
+
+@pytest.mark.parametrize("garbage", [b"\xff\xff\xff\xff" * 4, prefixed(b"\x0f\x01"), prefixed(b"\x2a\x7f")])
+def test_what_is_no_header_is_damage_and_says_where(file: Path, garbage: bytes) -> None:
+    good = write(file, block(results=1, payload=b"x")).read_bytes()
+    file.write_bytes(good + garbage)
+    with pytest.raises(InputError, match="damaged") as caught:
+        read_container(file)
+    assert caught.value.byte_offset == len(good)
