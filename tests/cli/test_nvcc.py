@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from opscope.cli import nvcc as verb
-from opscope.kernels import toolkit
-from opscope.kernels.toolkit import find_cuda_tool
+from opscope.hardware import toolkit
+from opscope.hardware.toolkit import find_cuda_tool
 from opscope.toolchain.nvcc.gpus import VisibleGpu
 from opscope.toolchain.nvcc.targets import parse_target
 

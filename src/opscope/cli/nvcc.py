@@ -23,11 +23,11 @@ from opscope.analysis.static_occupancy import BLOCK_SIZES
 from opscope.cli.console import print_document, print_json, refuse_existing, say_wrote, status
 from opscope.errors import InputError
 from opscope.hardware.architectures import architecture
-from opscope.hardware.lookup import search_devices
+from opscope.hardware.devices import search_devices
+from opscope.hardware.toolkit import require_nvcc
 from opscope.kernels.disassembly import file_sass
-from opscope.kernels.ptx_text import ptx_functions
+from opscope.kernels.ptx import ptx_functions
 from opscope.kernels.symbols import demangled
-from opscope.kernels.toolkit import require_nvcc
 from opscope.report.nvcc_json import nvcc_json
 from opscope.report.nvcc_report import NvccCode, nvcc_document
 from opscope.toolchain.nvcc.command import Product, default_name, refuse_options

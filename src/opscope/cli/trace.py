@@ -26,7 +26,7 @@ from opscope.analysis.nsys_reports import REPORTS, report_tables
 from opscope.api import load
 from opscope.cli.console import print_json, refuse_existing, say_wrote
 from opscope.errors import CaptureError, InputError, OpscopeError
-from opscope.kernels.toolkit import find_cuda_tool
+from opscope.hardware.toolkit import find_cuda_tool
 from opscope.model.finding import Finding, Severity
 from opscope.model.origin import Gap, RecordedKernel
 from opscope.model.recorded_findings import findings_as_json
@@ -37,9 +37,15 @@ from opscope.provenance.demangle import demangle_all
 from opscope.provenance.origins import recorded_origins
 from opscope.report.stats_tables import stats_json, stats_tables_document
 from opscope.report.terminal import render_terminal
-from opscope.toolchain.injection.cupti import Cupti, CuptiPlaces, driver_cuda_version, find_cupti
 from opscope.toolchain.injection.events import first_moment_ns
-from opscope.toolchain.injection.library import build_library, find_compiler
+from opscope.toolchain.injection.library import (
+    Cupti,
+    CuptiPlaces,
+    build_library,
+    driver_cuda_version,
+    find_compiler,
+    find_cupti,
+)
 from opscope.toolchain.injection.recording import Recording, read_recording
 from opscope.toolchain.injection.running import (
     ProgramRun,
@@ -47,8 +53,7 @@ from opscope.toolchain.injection.running import (
     run_recorded,
     trace_environment,
 )
-from opscope.toolchain.injection.sidecar import recording_sidecar
-from opscope.toolchain.injection.trace_file import WrittenTrace, write_trace
+from opscope.toolchain.injection.trace_file import WrittenTrace, recording_sidecar, write_trace
 
 __all__ = ["trace"]
 

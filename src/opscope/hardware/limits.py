@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from opscope.hardware.devices import DataType, DeviceSpec, Peak
-from opscope.hardware.evidence import DEVICE_PROPERTIES, Evidence
-from opscope.hardware.lookup import match_device
+from opscope.hardware.architectures import DEVICE_PROPERTIES, Evidence
+from opscope.hardware.devices import DataType, DeviceSpec, Peak, match_device
 from opscope.hardware.measured import MeasuredLimits, MeasuredRate
 from opscope.text_enum import TextEnum
 

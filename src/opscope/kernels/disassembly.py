@@ -14,9 +14,9 @@ from collections.abc import Collection
 from pathlib import Path
 
 from opscope.errors import DependencyError, MeasurementError
-from opscope.kernels.ptx_text import ptx_functions, ptx_preamble
+from opscope.hardware.toolkit import find_cuda_tool
+from opscope.kernels.ptx import ptx_functions, ptx_preamble
 from opscope.kernels.symbols import demangled
-from opscope.kernels.toolkit import find_cuda_tool
 
 __all__ = [
     "cubin_sass",

@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 
 from opscope.hardware.architectures import Architecture
-from opscope.hardware.devices import DeviceSpec, Peak
+from opscope.hardware.devices import DeviceSpec, Peak, is_partition
 from opscope.hardware.limits import published_rate
-from opscope.hardware.lookup import is_partition
 from opscope.hardware.measured import MeasuredLimits
 from opscope.model.files import finite
 from opscope.report.device_measured import measured_of

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from opscope.hardware.architectures import Architecture
-from opscope.hardware.devices import DataType, DeviceSpec, Peak
-from opscope.hardware.evidence import Evidence
-from opscope.hardware.lookup import is_partition
+from opscope.hardware.architectures import Architecture, Evidence
+from opscope.hardware.devices import DataType, DeviceSpec, Peak, is_partition
 from opscope.hardware.measured import MeasuredLimits
 from opscope.report.device_measured import TYPE_TITLES, measured_blocks, measured_of
 from opscope.report.document import (

@@ -12,7 +12,7 @@ from opscope._version import __version__
 from opscope.analysis.compiled_file import CompiledFile, KernelOutlook
 from opscope.analysis.static_occupancy import BlockOccupancy
 from opscope.hardware.architectures import architecture
-from opscope.kernels.ptxas_report import FunctionUse
+from opscope.kernels.ptx import FunctionUse
 from opscope.kernels.symbols import demangled
 from opscope.report.analysis_json import finding_record
 from opscope.report.nvcc_report import NvccCode

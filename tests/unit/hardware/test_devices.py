@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from opscope import hardware
+from opscope.hardware.architectures import Evidence, read_facts
 from opscope.hardware.devices import DataType, DeviceSpec, devices
-from opscope.hardware.evidence import Evidence, read_facts
 
 ALL = devices()
 GIB = 1024**3

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from opscope.hardware.devices import DataType, devices
+from opscope.hardware.devices import DataType, devices, find_device
 from opscope.hardware.limits import (
     LimitEvidence,
     device_limits,
@@ -14,7 +14,6 @@ from opscope.hardware.limits import (
     measured_type,
     published_rate,
 )
-from opscope.hardware.lookup import find_device
 from opscope.hardware.measured import MeasuredLimits
 
 Make = Callable[..., MeasuredLimits]

@@ -9,9 +9,8 @@ import pytest
 
 from opscope.data import example_trace
 from opscope.errors import InputError
-from opscope.hardware.devices import devices
-from opscope.hardware.evidence import DEVICE_PROPERTIES, Evidence
-from opscope.hardware.lookup import find_device, match_device, search_devices
+from opscope.hardware.architectures import DEVICE_PROPERTIES, Evidence
+from opscope.hardware.devices import devices, find_device, match_device, search_devices
 
 GIB = 1024**3
 MIB = 1024**2

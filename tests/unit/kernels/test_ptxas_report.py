@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from opscope.kernels.ptxas_report import FunctionUse, parse_ptxas
+from opscope.kernels.ptx import FunctionUse, parse_ptxas
 
 # nvcc 13.0: no constant memory from sm_90 on; a function that kernels call comes after them.
 CUDA_13 = """\

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from opscope.analysis.compiled_file import CompiledFile, examine_compilation
-from opscope.kernels.ptxas_report import FunctionUse
+from opscope.kernels.ptx import FunctionUse
 from opscope.report.json_export import to_json
 from opscope.report.markdown import render_markdown
 from opscope.report.nvcc_json import nvcc_json

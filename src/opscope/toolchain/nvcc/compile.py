@@ -14,8 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from opscope.errors import InputError, OpscopeError
-from opscope.kernels.ptx_text import PtxFunction, ptx_functions
-from opscope.kernels.ptxas_report import FunctionUse, parse_ptxas
+from opscope.kernels.ptx import FunctionUse, PtxFunction, parse_ptxas, ptx_functions
 from opscope.kernels.symbols import demangled
 from opscope.toolchain.nvcc.command import Product, nvcc_command
 from opscope.toolchain.nvcc.compiler import Nvcc

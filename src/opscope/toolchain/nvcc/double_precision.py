@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from opscope.kernels.ptx_text import PtxFunction, ptx_functions
+from opscope.kernels.ptx import PtxFunction, ptx_functions
 from opscope.kernels.symbols import demangled
 from opscope.toolchain.nvcc.values import DoubleUse
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from opscope.kernels.ptxas_report import FunctionUse
+from opscope.kernels.ptx import FunctionUse
 from opscope.toolchain.nvcc.command import Product
 from opscope.toolchain.nvcc.compiler import Nvcc
 from opscope.toolchain.nvcc.messages import Message

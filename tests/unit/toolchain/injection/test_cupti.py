@@ -9,9 +9,15 @@ from pathlib import Path
 import pytest
 
 from opscope.errors import CaptureError, DependencyError
-from opscope.toolchain.injection import cupti as module
-from opscope.toolchain.injection.cupti import Cupti, CuptiPlaces, find_cupti, installed_cupti
-from opscope.toolchain.injection.library import build_library, find_compiler
+from opscope.toolchain.injection import library as module
+from opscope.toolchain.injection.library import (
+    Cupti,
+    CuptiPlaces,
+    build_library,
+    find_compiler,
+    find_cupti,
+    installed_cupti,
+)
 
 MACHINE = platform.machine()
 

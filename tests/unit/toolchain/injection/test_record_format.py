@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from opscope.toolchain.injection import record_format
+from opscope.toolchain.injection import recording as record_format
 from opscope.toolchain.injection.library import native_folder
-from opscope.toolchain.injection.record_format import CHUNK_HEAD, HEADER, RECORDS, TEXT_HEAD, ChunkKind
+from opscope.toolchain.injection.recording import CHUNK_HEAD, HEADER, RECORDS, TEXT_HEAD, ChunkKind
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 STRUCTS = {

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from opscope.errors import InputError
 from opscope.toolchain.injection.library import native_folder
-from opscope.toolchain.injection.record_format import (
+from opscope.toolchain.injection.recording import (
     CHUNK_HEAD,
     HEADER,
     MARK,
@@ -24,8 +24,8 @@ from opscope.toolchain.injection.record_format import (
     FileState,
     TextTable,
     UnifiedState,
+    read_recording,
 )
-from opscope.toolchain.injection.recording import read_recording
 
 NATIVE = Path(__file__).parent / "native"
 

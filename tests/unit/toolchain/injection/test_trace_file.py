@@ -13,11 +13,21 @@ from opscope.errors import CaptureError
 from opscope.model.finding import Severity
 from opscope.model.sidecar import read_sidecar, sidecar_path, write_sidecar
 from opscope.toolchain.injection.events import first_moment_ns
-from opscope.toolchain.injection.findings import recording_findings, signal_name
-from opscope.toolchain.injection.record_format import ChunkKind, FileState, TextTable, UnifiedState
-from opscope.toolchain.injection.recording import Outcome, Recording
-from opscope.toolchain.injection.sidecar import recording_sidecar
-from opscope.toolchain.injection.trace_file import WrittenTrace, write_trace
+from opscope.toolchain.injection.recording import (
+    ChunkKind,
+    FileState,
+    Outcome,
+    Recording,
+    TextTable,
+    UnifiedState,
+)
+from opscope.toolchain.injection.trace_file import (
+    WrittenTrace,
+    recording_findings,
+    recording_sidecar,
+    signal_name,
+    write_trace,
+)
 
 Make = Callable[..., Recording]
 START_NS = 1_790_857_026_000_000_000

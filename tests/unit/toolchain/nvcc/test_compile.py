@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from opscope.errors import DependencyError, InputError
-from opscope.kernels.toolkit import find_cuda_tool
+from opscope.hardware.toolkit import find_cuda_tool
 from opscope.toolchain.nvcc.command import Product
 from opscope.toolchain.nvcc.compile import compile_source
 from opscope.toolchain.nvcc.compiler import read_nvcc

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from opscope.errors import DependencyError
-from opscope.kernels.toolkit import find_cuda_tool
+from opscope.hardware.toolkit import find_cuda_tool
 from opscope.toolchain.nvcc.compiler import read_nvcc
 from opscope.toolchain.nvcc.targets import Target
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from opscope.kernels.ptxas_report import FunctionUse
+from opscope.kernels.ptx import FunctionUse
 from opscope.model.finding import Finding, Severity
 from opscope.toolchain.nvcc.command import Product
 from opscope.toolchain.nvcc.compiler import Nvcc

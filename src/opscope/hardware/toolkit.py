@@ -12,6 +12,7 @@ from opscope.errors import DependencyError
 
 __all__ = ["find_cuda_tool", "require_nvcc"]
 
+
 _USUAL_FOLDER = Path("/usr/local/cuda/bin")
 
 
