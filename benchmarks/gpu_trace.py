@@ -26,11 +26,12 @@ from opscope.analysis.nsys_reports import report_tables
 from opscope.api import load
 from opscope.cli.trace import _places
 from opscope.errors import OpscopeError
+from opscope.hardware.driver import driver_cuda_version
 from opscope.hardware.toolkit import find_cuda_tool
 from opscope.provenance.demangle import demangle_all
 from opscope.report.stats_tables import stats_json
 from opscope.toolchain.injection.events import first_moment_ns
-from opscope.toolchain.injection.library import build_library, driver_cuda_version, find_compiler, find_cupti
+from opscope.toolchain.injection.library import build_library, find_compiler, find_cupti
 from opscope.toolchain.injection.recording import ChunkKind, Recording, read_recording
 from opscope.toolchain.injection.running import trace_environment
 from opscope.toolchain.injection.trace_file import write_trace

@@ -12,10 +12,7 @@ from opscope.benchmarking import device_probes  # noqa: E402
 from opscope.benchmarking.ceilings import measure_ceilings  # noqa: E402
 from opscope.benchmarking.device_limits import RATES, TIMES, measure_device  # noqa: E402
 from opscope.benchmarking.timer import CudaEventTimer  # noqa: E402
-from opscope.hardware.devices import (
-    DataType,
-    match_device,
-)
+from opscope.hardware.devices import DataType, match_device  # noqa: E402
 from opscope.hardware.limits import LimitEvidence, device_limits, published_rate  # noqa: E402
 from opscope.hardware.measured import cache_measured, find_measured  # noqa: E402
 from opscope.kernels.triton_loader import load_triton  # noqa: E402

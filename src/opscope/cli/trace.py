@@ -26,6 +26,7 @@ from opscope.analysis.nsys_reports import REPORTS, report_tables
 from opscope.api import load
 from opscope.cli.console import print_json, refuse_existing, say_wrote
 from opscope.errors import CaptureError, InputError, OpscopeError
+from opscope.hardware.driver import driver_cuda_version
 from opscope.hardware.toolkit import find_cuda_tool
 from opscope.model.finding import Finding, Severity
 from opscope.model.origin import Gap, RecordedKernel
@@ -42,7 +43,6 @@ from opscope.toolchain.injection.library import (
     Cupti,
     CuptiPlaces,
     build_library,
-    driver_cuda_version,
     find_compiler,
     find_cupti,
 )

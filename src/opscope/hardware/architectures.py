@@ -19,10 +19,14 @@ __all__ = [
     "Architecture",
     "Evidence",
     "Source",
+    "Target",
     "architecture",
     "architectures",
     "capability_of_target",
+    "parse_target",
     "read_facts",
+    "runs_binary",
+    "runs_ptx",
     "sources_of",
 ]
 
@@ -80,9 +84,46 @@ def sources_of(document: dict[str, Any]) -> dict[str, Source]:
     return {key: Source(entry["title"], entry["date"]) for key, entry in document["source"].items()}
 
 
-_TARGET = re.compile(
-    r"(?:-arch=)?(?:sm|compute|cc)?[_ ]?(?:(\d{1,2})\.(\d)|(\d{1,2})(\d))[af]?", re.IGNORECASE
-)
+_NUMBER = r"(?:(?P<major>\d{1,2})\.(?P<minor>\d)|(?P<digits>\d{2,3}))(?P<suffix>[af]?)"
+_REAL = re.compile(rf"(?:sm_)?{_NUMBER}", re.IGNORECASE)
+_ANY = re.compile(rf"(?:-arch=)?(?:sm|compute|cc)?[_ ]?{_NUMBER}", re.IGNORECASE)
+# Of one major capability, but not binary compatible with the others: integrated GPUs. Source:
+# torch/cuda/__init__.py of 2.13, DEVICE_REQUIREMENT.
+_INTEGRATED = frozenset({(5, 3), (6, 2), (7, 2), (8, 7), (10, 1)})
+
+
+@dataclass(frozen=True, order=True)
+class Target:
+    """One real architecture; they sort by capability, general ones first."""
+
+    major: int
+    minor: int
+    suffix: str = ""
+
+    @property
+    def compute_capability(self) -> str:
+        """As `9.0`."""
+        return f"{self.major}.{self.minor}"
+
+    @property
+    def number(self) -> str:
+        """As `90a`."""
+        return f"{self.major}{self.minor}{self.suffix}"
+
+    @property
+    def name(self) -> str:
+        """Of its machine code: `sm_90a`."""
+        return f"sm_{self.number}"
+
+    @property
+    def ptx_name(self) -> str:
+        """Of its PTX: `compute_90a`."""
+        return f"compute_{self.number}"
+
+    @property
+    def is_general(self) -> bool:
+        """Whether its PTX is for all later GPUs."""
+        return not self.suffix
 
 
 @dataclass(frozen=True)
@@ -151,13 +192,39 @@ def architecture(compute_capability: str | None) -> Architecture | None:
     return next((one for one in architectures() if one.compute_capability == compute_capability), None)
 
 
+def parse_target(word: str) -> Target | None:
+    """The target that `sm_90a`, `90a` or `9.0` means; None for other words."""
+    return _target(_REAL.fullmatch(word.strip()))
+
+
 def capability_of_target(text: str) -> str | None:
     """`"9.0"` for `9.0`, `90`, `sm_90`, `sm_90a`, `compute_90` and `-arch=sm_90`; None for other words."""
-    match = _TARGET.fullmatch(text.strip())
+    target = _target(_ANY.fullmatch(text.strip()))
+    return None if target is None else target.compute_capability
+
+
+def runs_binary(target: Target, gpu: Target) -> bool:
+    """Whether machine code runs on a GPU.
+
+    Source: CUDA Programming Guide, Binary Compatibility: within a major capability, from its own minor up;
+    for an integrated GPU only its own; with suffix `a` exactly there, with `f` within the family.
+    """
+    code, device = (target.major, target.minor), (gpu.major, gpu.minor)
+    if target.suffix == "a" or code in _INTEGRATED or device in _INTEGRATED:
+        return code == device
+    return target.major == gpu.major and target.minor <= gpu.minor
+
+
+def runs_ptx(target: Target, gpu: Target) -> bool:
+    """Whether the driver can compile PTX for a GPU: general PTX for every later one."""
+    return target.is_general and (target.major, target.minor) <= (gpu.major, gpu.minor)
+
+
+def _target(match: re.Match[str] | None) -> Target | None:
     if match is None:
         return None
-    major, minor = match.group(1) or match.group(3), match.group(2) or match.group(4)
-    return f"{major}.{minor}"
+    digits = match["digits"] or match["major"] + match["minor"]
+    return Target(int(digits[:-1]), int(digits[-1]), match["suffix"].lower())
 
 
 def _architecture(facts: dict[str, Any], sources: dict[str, Source]) -> Architecture:

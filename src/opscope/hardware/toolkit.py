@@ -5,21 +5,35 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from opscope.errors import DependencyError
 
 __all__ = ["find_cuda_tool", "require_nvcc"]
 
+# Those of NVIDIA are for CUDA 13 and newer.
+_PACKAGES = (("nvidia", "cu*/bin"), ("triton", "backends/nvidia/bin"))
 
-_USUAL_FOLDER = Path("/usr/local/cuda/bin")
 
+def find_cuda_tool(
+    name: str,
+    *,
+    environment: Mapping[str, str] | None = None,
+    root: Path = Path("/"),
+    packages: Sequence[str] | None = None,
+) -> str | None:
+    """Path of a program: from CUDA_HOME, PATH, the usual folders, NVIDIA's Python packages, or Triton's.
 
-def find_cuda_tool(name: str) -> str | None:
-    """Path of a program: from CUDA_HOME, PATH, the usual folder, NVIDIA's Python packages, or Triton's."""
-    for folder in _folders():
-        found = shutil.which(name) if folder is None else shutil.which(name, path=str(folder))
+    Args:
+        name: Of the program.
+        environment: Variables; those of this process if None.
+        root: What stands for the root of the file system.
+        packages: Folders that packages are installed in; those of this process if None.
+    """
+    variables = os.environ if environment is None else environment
+    for folder in _folders(variables, root, packages):
+        found = shutil.which(name, path=str(folder))
         if found is not None:
             return found
     return None
@@ -42,18 +56,23 @@ def require_nvcc() -> str:
     return nvcc
 
 
-def _folders() -> Iterator[Path | None]:
-    """Where to look, in order; None is PATH."""
+def _folders(
+    environment: Mapping[str, str], root: Path, packages: Sequence[str] | None
+) -> Iterator[Path | str]:
+    """Where to look, in order."""
     for variable in ("CUDA_HOME", "CUDA_PATH"):
-        if os.environ.get(variable):
-            yield Path(os.environ[variable]) / "bin"
-    yield None
-    yield _USUAL_FOLDER
-    yield from _package_folders("nvidia", "cu*/bin")  # of the packages for CUDA 13 and newer
-    yield from _package_folders("triton", "backends/nvidia/bin")
+        if environment.get(variable):
+            yield Path(environment[variable]) / "bin"
+    yield environment.get("PATH", os.defpath)
+    yield root / "usr/local/cuda/bin"
+    yield from sorted((root / "usr/local").glob("cuda-*/bin"), reverse=True)
+    for package, pattern in _PACKAGES:
+        for location in _locations(package, packages):
+            yield from sorted(Path(location).glob(pattern), reverse=True)
 
 
-def _package_folders(package: str, pattern: str) -> Iterator[Path]:
+def _locations(package: str, folders: Sequence[str] | None) -> Iterable[str | Path]:
+    if folders is not None:
+        return [Path(folder) / package for folder in folders]
     spec = importlib.util.find_spec(package)
-    for location in (spec.submodule_search_locations or []) if spec is not None else []:
-        yield from sorted(Path(location).glob(pattern), reverse=True)
+    return () if spec is None else spec.submodule_search_locations or ()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -23,7 +24,6 @@ from opscope.kernels.disassembly import (
     library_sass,
     library_symbols,
 )
-from opscope.kernels.symbols import short_name
 from opscope.text_enum import TextEnum
 from opscope.workloads.runtime import require_torch
 
@@ -42,6 +42,7 @@ _JIT = ("triton.runtime.jit", "JITFunction")
 _INDUCTOR = ("torch._inductor.runtime.triton_heuristics", "CachingAutotuner")
 _FORMS = ("ttir", "ttgir", "llir", "ptx", "cubin")
 _COPIES = ("Memcpy", "Memset")
+_NAME_SCOPE = re.compile(r"(?:\w+|\(anonymous namespace\))::")
 
 
 @dataclass(frozen=True)
@@ -261,7 +262,7 @@ def _kernel_code(kind: CodeKind, launches: Launches) -> list[CodeText]:
         raise MeasurementError(*_nothing_found(kind, others))
     return texts + [
         CodeText(
-            short_name(name), str(kind) if name in found else "text", found.get(name, _not_searched(kind))
+            _short_name(name), str(kind) if name in found else "text", found.get(name, _not_searched(kind))
         )
         for name in others
     ]
@@ -296,5 +297,22 @@ def _not_searched(kind: CodeKind) -> str:
 def _nothing_found(kind: CodeKind, kernels: Sequence[str]) -> tuple[str]:
     if not kernels:
         return (f"there is no {kind} to show: this call launches no kernel on a GPU",)
-    launched = ", ".join(short_name(name) for name in kernels)
+    launched = ", ".join(_short_name(name) for name in kernels)
     return (f"there is no {kind} to show of what this call launches ({launched}): {_not_searched(kind)}",)
+
+
+def _short_name(name: str) -> str:
+    """A demangled name without return type, scopes and parameters: `softmax_kernel<float, 4, 512, 16>`."""
+    text = _NAME_SCOPE.sub("", name)
+    depth = 0
+    start = 0
+    for position, character in enumerate(text):
+        if character == "<":
+            depth += 1
+        elif character == ">":
+            depth -= 1
+        elif character == " " and depth == 0:
+            start = position + 1
+        elif character == "(" and depth == 0:
+            return text[start:position]
+    return text[start:]

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from opscope._version import __version__
-from opscope.toolchain.doctor.checks.table import CheckResult, Diagnosis
+from opscope.toolchain.doctor.diagnosis import CheckResult, Diagnosis
 
 __all__ = ["DOCTOR_SCHEMA_VERSION", "doctor_json"]
 

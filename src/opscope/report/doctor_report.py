@@ -15,10 +15,9 @@ from opscope.report.document import (
     Strong,
     Text,
 )
-from opscope.toolchain.doctor.checks.outcome import Verdict
-from opscope.toolchain.doctor.checks.presence import device_count
-from opscope.toolchain.doctor.checks.table import CheckResult, Diagnosis
+from opscope.toolchain.doctor.diagnosis import CheckResult, Diagnosis
 from opscope.toolchain.doctor.facts import DeviceFacts, Facts, ProgramFacts
+from opscope.toolchain.doctor.outcome import Verdict, device_count
 from opscope.units import format_fraction
 
 __all__ = ["doctor_document"]

@@ -11,12 +11,11 @@ from typing import Any
 from opscope._version import __version__
 from opscope.analysis.compiled_file import CompiledFile, KernelOutlook
 from opscope.analysis.static_occupancy import BlockOccupancy
-from opscope.hardware.architectures import architecture
+from opscope.hardware.architectures import Target, architecture
 from opscope.kernels.ptx import FunctionUse
-from opscope.kernels.symbols import demangled
+from opscope.provenance.demangle import demangle
 from opscope.report.analysis_json import finding_record
 from opscope.report.nvcc_report import NvccCode
-from opscope.toolchain.nvcc.targets import Target
 
 __all__ = ["NVCC_SCHEMA_VERSION", "nvcc_json"]
 
@@ -109,7 +108,7 @@ def _block(block: BlockOccupancy) -> dict[str, Any]:
 
 def _function(function: FunctionUse) -> dict[str, Any]:
     return {
-        "name": demangled(function.symbol),
+        "name": demangle(function.symbol) or function.symbol,
         "symbol": function.symbol,
         "target": function.target,
         "stack_bytes": function.stack_bytes,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from opscope.analysis.compiled_file import CompiledFile, KernelOutlook
 from opscope.analysis.static_occupancy import BlockOccupancy
-from opscope.hardware.architectures import architecture
+from opscope.hardware.architectures import Target, architecture
 from opscope.report.document import (
     Block,
     Code,
@@ -23,7 +23,6 @@ from opscope.report.document import (
     numeric,
 )
 from opscope.toolchain.nvcc.command import Product, command_text
-from opscope.toolchain.nvcc.targets import Target
 from opscope.units import format_bytes, format_fraction
 
 __all__ = ["NvccCode", "nvcc_document"]

@@ -6,7 +6,6 @@ CUPTI: the library loads it in the program, where PyTorch may have it loaded alr
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import os
 import platform
@@ -27,7 +26,6 @@ __all__ = [
     "Cupti",
     "CuptiPlaces",
     "build_library",
-    "driver_cuda_version",
     "find_compiler",
     "find_cupti",
     "installed_cupti",
@@ -190,19 +188,6 @@ def _api_version(include: Path) -> int:
 def _natural(path: Path) -> list[int]:
     """Sort key under which cuda-13.0 comes after cuda-9.2."""
     return [int(number) for number in re.findall(r"\d+", path.name)]
-
-
-def driver_cuda_version() -> int | None:
-    """The newest CUDA that the driver of this machine serves, e.g. 13000; None without a driver.
-
-    Source: CUDA Driver API, cuDriverGetVersion, which needs no initialization.
-    """
-    version = ctypes.c_int()
-    try:
-        failed = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
-    except (OSError, AttributeError):
-        return None
-    return None if failed or not version.value else version.value
 
 
 LIBRARY_NAME = "libopscope_trace.so"

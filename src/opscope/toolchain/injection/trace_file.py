@@ -18,6 +18,7 @@ from typing import Any, TextIO
 
 from opscope._version import __version__
 from opscope.errors import CaptureError
+from opscope.hardware.driver import version_text
 from opscope.model.environment import Environment, GpuInfo
 from opscope.model.finding import Finding, Severity
 from opscope.model.origin import Gap, RecordedKernel
@@ -294,12 +295,11 @@ def recording_sidecar(
 
 
 def _environment(recording: Recording) -> Environment:
-    version = recording.driver_version
     return Environment(
         python=platform.python_version(),
         platform=f"{platform.system()} {platform.machine()}".strip(),
         opscope=__version__,
-        cuda_driver=None if version is None else f"{version // 1000}.{version % 1000 // 10}",
+        cuda_driver=version_text(recording.driver_version),
         gpu=tuple(map(_gpu, recording.of(ChunkKind.DEVICES))),
     )
 

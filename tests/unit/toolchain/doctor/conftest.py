@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 
-from opscope.toolchain.doctor.checks.outcome import Outcome
-from opscope.toolchain.doctor.checks.table import diagnose
+from opscope.hardware.driver import CudaDevice
+from opscope.toolchain.doctor.diagnosis import diagnose
 from opscope.toolchain.doctor.facts import (
     BuildFacts,
     CaptureFacts,
     CounterFacts,
-    CudaDevice,
     DeviceCalculation,
     DeviceFacts,
     DriverFacts,
@@ -30,7 +29,8 @@ from opscope.toolchain.doctor.facts import (
     PythonFacts,
     TorchFacts,
 )
-from opscope.toolchain.doctor.probes.surroundings import Surroundings
+from opscope.toolchain.doctor.outcome import Outcome
+from opscope.toolchain.doctor.surroundings import Surroundings
 
 GIB = 1024**3
 UUID = "GPU-5f5a1c52-0000-1111-2222-333344445555"

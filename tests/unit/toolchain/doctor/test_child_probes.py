@@ -13,13 +13,17 @@ from typing import Any
 
 import pytest
 
-from opscope.toolchain.doctor.children import doctor_driver, doctor_nvml, doctor_torch
-from opscope.toolchain.doctor.facts import CudaDevice, DeviceFacts, DriverFacts, ProgramFacts, TorchFacts
-from opscope.toolchain.doctor.probes.child import read_answer
-from opscope.toolchain.doctor.probes.devices import complete_devices, probe_devices, read_smi
-from opscope.toolchain.doctor.probes.driver import ask_driver
-from opscope.toolchain.doctor.probes.pytorch import probe_torch
-from opscope.toolchain.doctor.probes.surroundings import Surroundings
+from opscope.hardware.driver import CudaDevice
+from opscope.toolchain.doctor import child
+from opscope.toolchain.doctor.facts import DeviceFacts, DriverFacts, ProgramFacts, TorchFacts
+from opscope.toolchain.doctor.gpu_probes import (
+    ask_driver,
+    complete_devices,
+    probe_devices,
+    probe_torch,
+    read_smi,
+)
+from opscope.toolchain.doctor.surroundings import Surroundings, read_answer
 from opscope.toolchain.programs import ProgramEnd
 
 Make = Callable[..., Surroundings]
@@ -28,10 +32,6 @@ FOLDER = Path(__file__).resolve().parent
 FIRST = "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
 SECOND = "GPU-10111213-1415-1617-1819-1a1b1c1d1e1f"
 NO_SMI = ProgramFacts("nvidia-smi")
-
-
-def test_all_programs_use_one_mark() -> None:
-    assert doctor_driver.MARK == doctor_nvml.MARK == doctor_torch.MARK
 
 
 @pytest.mark.parametrize(
@@ -483,9 +483,9 @@ def test_libraries_of_ld_library_path_shadow_torchs_own(
     torch = type("Torch", (), {"__file__": str(own.parent / "__init__.py")})
     loaded = [str(other / "libcublas.so.13"), str(own / "libcudart.so.13"), str(other / "libnvrtc.so.13")]
     monkeypatch.setenv("LD_LIBRARY_PATH", f"{other}:")
-    assert doctor_torch._shadowed(torch, loaded) == [(loaded[0], str(wheel / "libcublas.so.13"))]
+    assert child._shadowed(torch, loaded) == [(loaded[0], str(wheel / "libcublas.so.13"))]
     monkeypatch.setenv("LD_LIBRARY_PATH", "")
-    assert doctor_torch._shadowed(torch, loaded) == []
+    assert child._shadowed(torch, loaded) == []
 
 
 def test_this_pythons_own_torch(surroundings: Make) -> None:

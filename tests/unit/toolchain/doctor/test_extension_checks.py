@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from opscope.toolchain.doctor.checks.outcome import Outcome, Verdict
 from opscope.toolchain.doctor.facts import Facts, ProgramFacts
+from opscope.toolchain.doctor.outcome import Outcome, Verdict
 
 Answer = Callable[[Facts, str], Outcome]
 Change = Callable[..., Facts]

@@ -11,11 +11,14 @@ from pathlib import Path
 import pytest
 
 from opscope.toolchain.doctor.facts import ProgramFacts
-from opscope.toolchain.doctor.probes.driver import probe_driver_files
-from opscope.toolchain.doctor.probes.folders import probe_folders
-from opscope.toolchain.doctor.probes.machine import probe_machine
-from opscope.toolchain.doctor.probes.python import probe_packages, probe_python
-from opscope.toolchain.doctor.probes.surroundings import Surroundings
+from opscope.toolchain.doctor.gpu_probes import probe_driver_files
+from opscope.toolchain.doctor.software_probes import (
+    probe_folders,
+    probe_machine,
+    probe_packages,
+    probe_python,
+)
+from opscope.toolchain.doctor.surroundings import Surroundings
 
 Make = Callable[..., Surroundings]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from opscope.toolchain.doctor.checks.outcome import Outcome, Verdict
-from opscope.toolchain.doctor.checks.table import diagnose
+from opscope.toolchain.doctor.diagnosis import diagnose
 from opscope.toolchain.doctor.facts import Facts
+from opscope.toolchain.doctor.outcome import Outcome, Verdict
 
 Answer = Callable[[Facts, str], Outcome]
 MIB = 1024**2

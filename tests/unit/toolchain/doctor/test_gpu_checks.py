@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from opscope.toolchain.doctor.checks.outcome import Outcome, Verdict
-from opscope.toolchain.doctor.checks.presence import GpuPresence, gpu_presence, hides_all
-from opscope.toolchain.doctor.checks.table import diagnose
+from opscope.toolchain.doctor.diagnosis import diagnose
 from opscope.toolchain.doctor.facts import DeviceFacts, DeviceProcess, DriverFacts, Facts, ProgramFacts
+from opscope.toolchain.doctor.outcome import GpuPresence, Outcome, Verdict, gpu_presence, hides_all
 
 Answer = Callable[[Facts, str], Outcome]
 Change = Callable[..., Facts]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from opscope.toolchain.doctor.checks.outcome import Outcome, Verdict
 from opscope.toolchain.doctor.facts import Facts, Pin
+from opscope.toolchain.doctor.outcome import Outcome, Verdict
 
 Answer = Callable[[Facts, str], Outcome]
 Change = Callable[..., Facts]

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from opscope.report.doctor_json import doctor_json
 from opscope.report.doctor_report import doctor_document
 from opscope.report.markdown import render_markdown
-from opscope.toolchain.doctor.checks.outcome import Check, Outcome, Verdict
-from opscope.toolchain.doctor.checks.table import CHECKS, CheckResult, Diagnosis, diagnose
+from opscope.toolchain.doctor.diagnosis import CHECKS, CheckResult, Diagnosis, diagnose
 from opscope.toolchain.doctor.facts import (
     BuildFacts,
     CounterFacts,
@@ -28,6 +27,7 @@ from opscope.toolchain.doctor.facts import (
     PackageFacts,
     TorchFacts,
 )
+from opscope.toolchain.doctor.outcome import Check, Outcome, Verdict
 
 DOCS = Path(__file__).resolve().parents[4] / "docs" / "doctor.md"
 GOOD = (Verdict.OK, Verdict.NOT_APPLICABLE)
@@ -90,7 +90,7 @@ def test_a_defect_of_a_check_hides_no_other(cpu_machine: Facts, monkeypatch: pyt
         raise KeyError("x")
 
     table = (Check("a.b", "something", defect), *CHECKS)
-    monkeypatch.setattr("opscope.toolchain.doctor.checks.table.CHECKS", table)
+    monkeypatch.setattr("opscope.toolchain.doctor.diagnosis.CHECKS", table)
     first, *others = diagnose(cpu_machine).results
     assert first.verdict is Verdict.UNKNOWN
     assert "KeyError" in first.outcome.reason

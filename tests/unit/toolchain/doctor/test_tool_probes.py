@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from opscope.errors import DependencyError
+from opscope.toolchain.doctor import software_probes as tools
 from opscope.toolchain.doctor.facts import ProgramFacts
-from opscope.toolchain.doctor.probes import tools
-from opscope.toolchain.doctor.probes.counters import probe_counters, read_counters
-from opscope.toolchain.doctor.probes.extensions import probe_build
-from opscope.toolchain.doctor.probes.surroundings import Surroundings
-from opscope.toolchain.doctor.probes.tools import probe_cuobjdump, probe_ncu, probe_nsys
+from opscope.toolchain.doctor.gpu_probes import probe_counters, read_counters
+from opscope.toolchain.doctor.software_probes import probe_build, probe_cuobjdump, probe_ncu, probe_nsys
+from opscope.toolchain.doctor.surroundings import Surroundings
 from opscope.toolchain.programs import ProgramEnd
 
 Make = Callable[..., Surroundings]
@@ -219,5 +218,6 @@ def test_counters_are_read_with_ncu_of_doctors_own_kernel(surroundings: Make, tm
     assert facts.is_readable
     words = (tmp_path / "log").read_text(encoding="utf-8").split()
     assert words[words.index("--clock-control") + 1] == "none"
-    assert words[-1].endswith("doctor_driver.py")
+    assert words[-2].endswith("child.py")
+    assert words[-1] == "driver"
     assert probe_counters(here, ProgramFacts("ncu")).is_readable is None

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from opscope.toolchain.doctor.checks.outcome import Outcome, Verdict
-from opscope.toolchain.doctor.checks.table import diagnose
-from opscope.toolchain.doctor.facts import CudaDevice, DeviceCalculation, DeviceFacts, Facts, TorchFacts
+from opscope.hardware.driver import CudaDevice
+from opscope.toolchain.doctor.diagnosis import diagnose
+from opscope.toolchain.doctor.facts import DeviceCalculation, DeviceFacts, Facts, TorchFacts
+from opscope.toolchain.doctor.outcome import Outcome, Verdict
 
 Answer = Callable[[Facts, str], Outcome]
 Change = Callable[..., Facts]

@@ -7,13 +7,7 @@ from pathlib import Path
 import pytest
 
 from opscope.errors import InputError
-from opscope.toolchain.nvcc.command import (
-    Product,
-    command_text,
-    default_name,
-    nvcc_command,
-    refuse_options,
-)
+from opscope.toolchain.nvcc.command import Product, command_text, default_name, nvcc_command, refuse_options
 
 
 def command(product: Product, *options: str) -> str:

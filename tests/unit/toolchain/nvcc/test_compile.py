@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 
 from opscope.errors import DependencyError, InputError
+from opscope.hardware.architectures import Target
 from opscope.hardware.toolkit import find_cuda_tool
-from opscope.toolchain.nvcc.command import Product
-from opscope.toolchain.nvcc.compile import compile_source
-from opscope.toolchain.nvcc.compiler import read_nvcc
-from opscope.toolchain.nvcc.targets import Target
-from opscope.toolchain.nvcc.values import Compilation, Request
+from opscope.toolchain.nvcc.command import Product, read_nvcc
+from opscope.toolchain.nvcc.compile import Compilation, Request, compile_source
 
 pytestmark = pytest.mark.skipif(find_cuda_tool("nvcc") is None, reason="no nvcc")
 

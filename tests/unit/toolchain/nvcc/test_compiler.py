@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from opscope.errors import DependencyError
+from opscope.hardware.architectures import Target
 from opscope.hardware.toolkit import find_cuda_tool
-from opscope.toolchain.nvcc.compiler import read_nvcc
-from opscope.toolchain.nvcc.targets import Target
+from opscope.toolchain.nvcc.command import read_nvcc
 
 VERSION = """nvcc: NVIDIA (R) Cuda compiler driver
 Copyright (c) 2005-2023 NVIDIA Corporation

@@ -7,7 +7,7 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opscope.toolchain.nvcc.cubin import constant_bytes
+from opscope.toolchain.nvcc.compile import constant_bytes
 
 
 def cubin(sections: dict[str, int]) -> bytes:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from opscope.toolchain.nvcc.double_precision import double_uses, has_lines
-from opscope.toolchain.nvcc.values import DoubleUse
+from opscope.toolchain.nvcc.compile import DoubleUse, double_uses, has_lines
 
 # nvcc 13.0 -lineinfo, of: x[0] = x[0] * 2.0 + 1.0; (rounded) and: *total += x[0]; (a sum in double)
 PTX = """

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from opscope.errors import DependencyError, InputError, OpscopeError
+from opscope.hardware.architectures import Target
 from opscope.toolchain.nvcc.command import Product
-from opscope.toolchain.nvcc.failure import compile_error
+from opscope.toolchain.nvcc.compile import Request, compile_error
 from opscope.toolchain.nvcc.messages import parse_messages
-from opscope.toolchain.nvcc.targets import Target
-from opscope.toolchain.nvcc.values import Request
 
 # As the programs of CUDA 13.0 print them.
 UNSUPPORTED = """\

@@ -7,15 +7,13 @@ from typing import Any
 
 import pytest
 
+from opscope.hardware.architectures import Target
 from opscope.kernels.ptx import FunctionUse
 from opscope.model.finding import Finding, Severity
-from opscope.toolchain.nvcc.command import Product
-from opscope.toolchain.nvcc.compiler import Nvcc
-from opscope.toolchain.nvcc.findings import findings_of
-from opscope.toolchain.nvcc.launch_text import small_launches
+from opscope.toolchain.nvcc.command import Nvcc, Product
+from opscope.toolchain.nvcc.compile import Compilation, CompiledKernel, DoubleUse, Request
+from opscope.toolchain.nvcc.findings import findings_of, small_launches
 from opscope.toolchain.nvcc.messages import parse_messages
-from opscope.toolchain.nvcc.targets import Target
-from opscope.toolchain.nvcc.values import Compilation, CompiledKernel, DoubleUse, Request
 
 HOPPER = Target(9, 0)
 

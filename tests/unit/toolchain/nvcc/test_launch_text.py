@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from opscope.toolchain.nvcc.launch_text import WrittenLaunch, small_launches
+from opscope.toolchain.nvcc.findings import WrittenLaunch, small_launches
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opscope.errors import InputError
-from opscope.toolchain.nvcc.targets import (
-    Target,
-    choose_targets,
-    code_options,
-    parse_target,
-    ptx_target,
-    runs_on,
-)
+from opscope.hardware.architectures import Target, parse_target
+from opscope.toolchain.nvcc.command import choose_targets, code_options, ptx_target, runs_on
 
 # What nvcc 13.0 knows.
 KNOWN = tuple(

@@ -1,23 +1,123 @@
-"""The GPUs of the machine and their state: by NVML, else nvidia-smi, else what CUDA and torch tell.
-
-Asked before anything of doctor runs on a GPU, so that its own processes are not among those found there.
-"""
+"""NVIDIA's driver: what the kernel shows of it, and what its library answers in a process of its own."""
 
 from __future__ import annotations
 
+import csv
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 from xml.etree import ElementTree
 
 import msgspec
 
-from opscope.toolchain.doctor.facts import CudaDevice, DeviceFacts, DeviceProcess, DriverFacts, ProgramFacts
-from opscope.toolchain.doctor.probes.child import run_child
-from opscope.toolchain.doctor.probes.surroundings import Surroundings, last_lines
+from opscope.hardware.driver import CudaDevice
+from opscope.toolchain.doctor.facts import (
+    CounterFacts,
+    DeviceFacts,
+    DeviceProcess,
+    DriverFacts,
+    ProgramFacts,
+    TorchFacts,
+)
+from opscope.toolchain.doctor.surroundings import (
+    ChildAnswer,
+    Surroundings,
+    child_command,
+    last_lines,
+    run_child,
+)
+from opscope.toolchain.programs import ProgramEnd
 
-__all__ = ["CudaVersions", "DeviceInventory", "complete_devices", "probe_devices", "read_smi"]
+__all__ = [
+    "TORCH_TIMEOUT_S",
+    "CudaVersions",
+    "DeviceInventory",
+    "ask_driver",
+    "complete_devices",
+    "probe_counters",
+    "probe_devices",
+    "probe_driver_files",
+    "probe_torch",
+    "read_counters",
+    "read_smi",
+]
 
-_TIMEOUT_S = 30.0
+
+_TIMEOUT_S = 60.0
+_MODULE_VERSION = re.compile(r"Kernel Module\S*(?: for \S+)?\s+(\d+(?:\.\d+)+)")
+_ADMIN_ONLY = re.compile(r"^RmProfilingAdminOnly:\s*(\d+)", re.MULTILINE)
+_CAPABILITIES = re.compile(r"^CapEff:\s*([0-9a-f]+)", re.MULTILINE)
+# Source: linux/capability.h.
+_CAP_SYS_ADMIN = 21
+
+
+def probe_driver_files(surroundings: Surroundings) -> DriverFacts:
+    """What files tell, at once and without touching the driver."""
+    return DriverFacts(
+        version=_module_version(surroundings),
+        device_files=_device_files(surroundings),
+        admin_only_counters=_admin_only(surroundings),
+        is_admin=_is_admin(surroundings),
+        smi=ProgramFacts("nvidia-smi", surroundings.find("nvidia-smi")),
+    )
+
+
+def ask_driver(
+    surroundings: Surroundings, known: DriverFacts, *, timeout_s: float = _TIMEOUT_S
+) -> DriverFacts:
+    """The same with what the driver's library answers."""
+    answer = run_child(surroundings, "driver", timeout_s=timeout_s)
+    facts: dict[str, Any] = {
+        name: answer.facts.get(name)
+        for name in (
+            "library", "library_failure", "cuda_version", "init_error", "devices", "launched", "launch_error",
+        )
+    }  # fmt: skip
+    if answer.stopped is not None:
+        facts |= _unanswered(facts, f"the program that asks the driver {answer.stopped}")
+    if facts["devices"] and facts["launched"] is None:
+        facts["launched"] = False
+    if facts["devices"] is not None:
+        facts["devices"] = msgspec.convert(facts["devices"], tuple[CudaDevice, ...])
+    return replace(known, **facts)
+
+
+def _unanswered(facts: dict[str, Any], reason: str) -> dict[str, Any]:
+    """The first question that was not answered, and why."""
+    if facts["devices"]:
+        return {"launch_error": reason}
+    return {"init_error": reason} if facts["library"] else {"library_failure": reason}
+
+
+def _module_version(surroundings: Surroundings) -> str | None:
+    found = _MODULE_VERSION.search(surroundings.text("/proc/driver/nvidia/version") or "")
+    if found is not None:
+        return found.group(1)
+    return (surroundings.text("/sys/module/nvidia/version") or "").strip() or None
+
+
+def _device_files(surroundings: Surroundings) -> tuple[str, ...]:
+    """Devices of the driver; dxg is the one through which Linux inside Windows reaches it."""
+    try:
+        names = sorted(entry.name for entry in surroundings.at("/dev").iterdir())
+    except OSError:
+        return ()
+    return tuple(name for name in names if re.fullmatch(r"nvidia(\d+|ctl|-uvm)|dxg", name))
+
+
+def _admin_only(surroundings: Surroundings) -> bool | None:
+    found = _ADMIN_ONLY.search(surroundings.text("/proc/driver/nvidia/params") or "")
+    return None if found is None else found.group(1) != "0"
+
+
+def _is_admin(surroundings: Surroundings) -> bool | None:
+    """Whether the process may do what the driver keeps to administrators: CAP_SYS_ADMIN."""
+    found = _CAPABILITIES.search(surroundings.text("/proc/self/status") or "")
+    return None if found is None else bool(int(found.group(1), 16) >> _CAP_SYS_ADMIN & 1)
+
+
+_DEVICES_TIMEOUT_S = 30.0
 _MIB = 1024**2
 _IDLE_REASON = "gpu_idle"
 
@@ -41,13 +141,13 @@ class DeviceInventory:
 
 def probe_devices(surroundings: Surroundings, smi: ProgramFacts) -> DeviceInventory:
     """Devices by NVML where its package is installed, else by nvidia-smi."""
-    answer = run_child(surroundings, "doctor_nvml", timeout_s=_TIMEOUT_S)
+    answer = run_child(surroundings, "nvml", timeout_s=_DEVICES_TIMEOUT_S)
     driver = answer.facts.get("driver")
     if answer.facts.get("devices") and answer.stopped is None:
         return DeviceInventory(_converted(answer.facts["devices"], "nvml"), driver, smi)
     if smi.path is None:
         return DeviceInventory((), driver, smi)
-    end = surroundings.run(smi.path, "-q", "-x", timeout_s=_TIMEOUT_S)
+    end = surroundings.run(smi.path, "-q", "-x", timeout_s=_DEVICES_TIMEOUT_S)
     if not end.succeeded:
         failure = end.failure or last_lines(end.err or end.out) or f"exit code {end.exit_code}"
         return DeviceInventory((), driver, replace(smi, failure=failure))
@@ -195,3 +295,81 @@ def _with_versions(device: DeviceFacts, cuda_versions: CudaVersions) -> DeviceFa
         return device
     least, last = cuda_versions(device.compute_capability)
     return replace(device, least_cuda_version=least, last_cuda_version=last)
+
+
+# Starting CUDA on a machine with many GPUs and no persistence takes tens of seconds.
+TORCH_TIMEOUT_S = 120.0
+_TROUBLE = re.compile(r"cupti|kineto|roctracer|warn|error|fail", re.IGNORECASE)
+
+
+def probe_torch(surroundings: Surroundings, *, timeout_s: float = TORCH_TIMEOUT_S) -> TorchFacts:
+    """What torch is and does here."""
+    answer = run_child(surroundings, "torch", timeout_s=timeout_s)
+    facts = dict(answer.facts)
+    stage = facts.pop("stage", None)
+    facts["stopped"] = _stopped(answer, stage)
+    capture = facts.get("capture")
+    if isinstance(capture, dict):
+        facts["capture"] = {**capture, "messages": _trouble(answer.err)}
+    elif stage == "recording":
+        facts["capture"] = {"error": facts["stopped"], "messages": _trouble(answer.err)}
+    return msgspec.convert(facts, TorchFacts)
+
+
+def _stopped(answer: ChildAnswer, stage: str | None) -> str | None:
+    """How the process ended early; it says `end` when it is done, or why torch cannot be imported."""
+    if stage == "end" or "import_error" in answer.facts:
+        return None
+    how = answer.stopped or f"ended early: {last_lines(answer.err, 1)}"
+    return f"{how} at {stage}" if stage else how
+
+
+def _trouble(err: str) -> str:
+    """Lines of standard error that speak of the profiler or of trouble."""
+    return last_lines("\n".join(line for line in err.splitlines() if _TROUBLE.search(line)))
+
+
+_COUNTERS_TIMEOUT_S = 90.0
+_METRIC = "sm__cycles_elapsed.max"
+# Which words of ncu mean what; as in toolchain.ncu.running.
+_DENIED = "ERR_NVGPUCTRPERM"
+_TAKEN = "driver resource was unavailable"
+_ERROR = re.compile(r"^==ERROR== (.*)$", re.MULTILINE)
+
+
+def probe_counters(surroundings: Surroundings, ncu: ProgramFacts) -> CounterFacts:
+    """Read one counter with ncu; clocks stay as they are."""
+    if ncu.path is None:
+        return CounterFacts(failure="ncu is not installed")
+    end = surroundings.run(
+        ncu.path, "--metrics", _METRIC, "--clock-control", "none", "--launch-count", "1", "--page", "raw",
+        "--csv", *child_command(surroundings, "driver"), timeout_s=_COUNTERS_TIMEOUT_S,
+    )  # fmt: skip
+    return read_counters(end)
+
+
+def read_counters(end: ProgramEnd) -> CounterFacts:
+    """What a run of ncu showed."""
+    said = f"{end.out}\n{end.err}"
+    value = _value(end.out)
+    if value is not None and not _ERROR.search(said):
+        return CounterFacts(is_readable=True, value=value)
+    errors = _ERROR.findall(said)
+    failure = " ".join(errors[:2]) or end.failure or f"ncu printed no counter (exit code {end.exit_code})"
+    return CounterFacts(
+        is_readable=False, failure=failure, is_denied=_DENIED in said, is_taken=_TAKEN in said
+    )
+
+
+def _value(out: str) -> float | None:
+    """The counter in ncu's raw page: a row of names, one of units, one per kernel."""
+    rows = list(csv.reader(line for line in out.splitlines() if line.startswith('"')))
+    header = next((row for row in rows if _METRIC in row), None)
+    if header is None:
+        return None
+    column = header.index(_METRIC)
+    for row in rows[rows.index(header) + 1 :]:
+        text = row[column].replace(",", "") if len(row) > column else ""
+        if re.fullmatch(r"\d+(\.\d+)?", text):
+            return float(text)
+    return None

@@ -25,7 +25,6 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     for variable in ("CUDA_HOME", "CUDA_PATH"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
-    monkeypatch.setattr(toolkit, "_USUAL_FOLDER", tmp_path / "usual")
     packages = tmp_path / "site-packages"
     packages.mkdir()
     monkeypatch.syspath_prepend(str(packages))
@@ -36,17 +35,20 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_folders_are_searched_in_order(bare, monkeypatch, tmp_path):
     (bare / "nvidia").mkdir()
     package = program(bare / "nvidia" / "cu13" / "bin")
-    assert find_cuda_tool("nvcc") == package
-    usual = program(tmp_path / "usual")
-    assert find_cuda_tool("nvcc") == usual
+    assert find_cuda_tool("nvcc", root=tmp_path) == package
+    numbered = program(tmp_path / "usr/local/cuda-13.0/bin")
+    assert find_cuda_tool("nvcc", root=tmp_path) == numbered
+    usual = program(tmp_path / "usr/local/cuda/bin")
+    assert find_cuda_tool("nvcc", root=tmp_path) == usual
     on_path = program(tmp_path / "path")
-    assert find_cuda_tool("nvcc") == on_path
+    assert find_cuda_tool("nvcc", root=tmp_path) == on_path
     home = program(tmp_path / "home" / "bin")
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "home"))
     assert find_cuda_tool("nvcc") == home == require_nvcc()
 
 
-def test_without_nvcc_three_ways_to_have_it_are_named(bare):
+def test_without_nvcc_three_ways_to_have_it_are_named(monkeypatch):
+    monkeypatch.setattr(toolkit, "find_cuda_tool", lambda name: None)
     with pytest.raises(DependencyError) as raised:
         require_nvcc()
     for way in ("pip install nvidia-cuda-nvcc", "developer.nvidia.com/cuda-downloads", "conda install"):

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from opscope.toolchain.doctor.checks import (
-    extension_checks,
-    folder_checks,
-    gpu_checks,
-    profiling_checks,
-    python_checks,
-    torch_checks,
-)
-from opscope.toolchain.doctor.checks.outcome import Check, Outcome, Verdict, unknown
+from opscope.toolchain.doctor import gpu_checks
+from opscope.toolchain.doctor import gpu_checks as torch_checks
+from opscope.toolchain.doctor import software_checks as extension_checks
+from opscope.toolchain.doctor import software_checks as folder_checks
+from opscope.toolchain.doctor import software_checks as profiling_checks
+from opscope.toolchain.doctor import software_checks as python_checks
 from opscope.toolchain.doctor.facts import Facts
+from opscope.toolchain.doctor.outcome import Check, Outcome, Verdict, unknown
 
 __all__ = ["CHECKS", "CheckResult", "Diagnosis", "diagnose"]
+
 
 CHECKS = (
     Check("python.version", "Python new enough", python_checks.python_version, is_required=True),
