@@ -23,7 +23,7 @@ from opscope.model.session import Session, is_session_file
 from opscope.provenance.demangle import demangle
 from opscope.provenance.origins import recorded_origins
 from opscope.results import print_report
-from opscope.toolchain.nsys.running import readable_source
+from opscope.toolchain.nsys import readable_source
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

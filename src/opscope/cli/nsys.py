@@ -20,8 +20,16 @@ from opscope.analysis.nsys_reports import REPORTS, report_tables
 from opscope.cli.console import open_source, print_document, print_json, refuse_existing, say_wrote, status
 from opscope.errors import InputError
 from opscope.report.stats_tables import stats_json, stats_tables_document
-from opscope.toolchain.nsys.command import Recording, is_report, profile_command
-from opscope.toolchain.nsys.running import check_run, export_report, find_nsys, fresh_export, run_nsys
+from opscope.toolchain.nsys import (
+    Recording,
+    check_run,
+    export_report,
+    find_nsys,
+    fresh_export,
+    is_report,
+    profile_command,
+    run_nsys,
+)
 
 __all__ = ["NsysRecording", "nsys"]
 

@@ -44,8 +44,7 @@ from opscope.toolchain.nvcc.command import (
     refuse_options,
     runs_on,
 )
-from opscope.toolchain.nvcc.compile import Compilation, Request, compile_source, request_command
-from opscope.toolchain.nvcc.running import run_compiled
+from opscope.toolchain.nvcc.compile import Compilation, Request, compile_source, request_command, run_compiled
 
 __all__ = ["Occupancy", "Showing", "nvcc"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from opscope.text_enum import TextEnum
 from opscope.toolchain.doctor.facts import DeviceFacts, Facts
@@ -12,10 +13,12 @@ from opscope.toolchain.doctor.facts import DeviceFacts, Facts
 __all__ = [
     "ALLOW_COUNTERS",
     "LEAST_DRIVERS",
+    "Answer",
     "Check",
     "GpuPresence",
     "Outcome",
     "Verdict",
+    "check",
     "device_count",
     "gpu_presence",
     "gpu_signs",
@@ -62,6 +65,9 @@ class Outcome:
     remedy: str | None = None
 
 
+Answer = Callable[[Facts], Outcome]
+
+
 @dataclass(frozen=True)
 class Check:
     """One question about a machine.
@@ -75,33 +81,27 @@ class Check:
 
     code: str
     question: str
-    answer: Callable[[Facts], Outcome]
+    answer: Answer
     is_required: bool = False
 
 
-def ok(reason: str) -> Outcome:
-    """All is well."""
-    return Outcome(Verdict.OK, reason)
+ok = partial(Outcome, Verdict.OK)
+warning = partial(Outcome, Verdict.WARNING)
+problem = partial(Outcome, Verdict.PROBLEM)
+unknown = partial(Outcome, Verdict.UNKNOWN)
+not_applicable = partial(Outcome, Verdict.NOT_APPLICABLE)
 
 
-def warning(reason: str, remedy: str | None = None) -> Outcome:
-    """Something optional is missing, or results may be off."""
-    return Outcome(Verdict.WARNING, reason, remedy)
+def check(
+    checks: list[Check], code: str, question: str, *, is_required: bool = False
+) -> Callable[[Answer], Answer]:
+    """Makes a function the next check of a list."""
 
+    def add(answer: Answer) -> Answer:
+        checks.append(Check(code, question, answer, is_required))
+        return answer
 
-def problem(reason: str, remedy: str | None = None) -> Outcome:
-    """What is there does not work."""
-    return Outcome(Verdict.PROBLEM, reason, remedy)
-
-
-def unknown(reason: str, remedy: str | None = None) -> Outcome:
-    """It could not be found out."""
-    return Outcome(Verdict.UNKNOWN, reason, remedy)
-
-
-def not_applicable(reason: str) -> Outcome:
-    """There is nothing here it could be said of."""
-    return Outcome(Verdict.NOT_APPLICABLE, reason)
+    return add
 
 
 def numbers(version: str | None) -> tuple[int, ...]:

@@ -1,17 +1,23 @@
-"""Python and the packages that belong to one another."""
+"""What belongs to one another or helps: packages, NVIDIA's tools, compilers, room on the disks."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
 
-from opscope.toolchain.doctor.facts import CaptureFacts, Facts, FolderFacts, Pin, ProgramFacts
+from opscope.toolchain.doctor.facts import (
+    Facts,
+    FolderFacts,
+    Pin,
+    ProgramFacts,
+)
 from opscope.toolchain.doctor.outcome import (
     ALLOW_COUNTERS,
+    Check,
     GpuPresence,
     Outcome,
+    check,
     gpu_presence,
-    install_torch,
     is_amd,
     major_minor,
     not_applicable,
@@ -23,62 +29,29 @@ from opscope.toolchain.doctor.outcome import (
 )
 from opscope.toolchain.doctor.software_probes import SHARED_MEMORY
 
-__all__ = [
-    "cache_folders",
-    "companion_versions",
-    "compiler",
-    "counter_access",
-    "counter_monitor",
-    "cuda_home",
-    "cuobjdump_tool",
-    "free_space",
-    "ncu_tool",
-    "ninja",
-    "nsys_tool",
-    "nvcc",
-    "nvcc_host_compiler",
-    "nvcc_version",
-    "output_folder",
-    "probes_answered",
-    "profiler_records",
-    "profiler_settings",
-    "profiler_taken",
-    "python_headers",
-    "python_version",
-    "shared_memory",
-    "temporary_folder",
-    "triton_single",
-    "triton_version",
-    "vllm_torch",
-]
+__all__ = ["SOFTWARE_CHECKS"]
+
+SOFTWARE_CHECKS: list[Check] = []
+_MONITORS = ("nv-hostengine", "dcgm-exporter", "dcgmproftester")
+_LAST_GCC = re.compile(r"gcc versions later than (\d+)")
+_LESS_CLANG = re.compile(r"clang version must be less than (\d+)")
+_NVCC_INSTALL = "sudo apt-get install cuda-nvcc-{}  # or conda install -c nvidia cuda-nvcc={}"
+_MIB = 1024**2
+_GIB = 1024**3
+# A trace of a training step is tens of megabytes, of a long recording a few gigabytes.
+_LITTLE_BYTES = 2 * _GIB
+_TOO_LITTLE_BYTES = 100 * _MIB
+_LITTLE_SHARED_BYTES = _GIB
+_VARIABLES = {
+    "opscope cache": "XDG_CACHE_HOME",
+    "Triton cache": "TRITON_CACHE_DIR",
+    "extension cache": "TORCH_EXTENSIONS_DIR",
+    "compile cache": "TORCHINDUCTOR_CACHE_DIR",
+}
 
 
-_LEAST_PYTHON = (3, 10)
-
-
-def python_version(facts: Facts) -> Outcome:
-    """Python too old."""
-    version = facts.python.version
-    if not numbers(version):
-        return unknown("the version of Python is not known")
-    if numbers(version) < _LEAST_PYTHON:
-        return problem(f"Python {version} is older than 3.10", "conda create -n opscope python=3.12")
-    return ok(f"Python {version}")
-
-
-def python_headers(facts: Facts) -> Outcome:
-    """Python.h missing: extensions and Triton's launcher are compiled against it."""
-    if facts.python.headers is not None:
-        return ok(f"Python.h is in {facts.python.headers}")
-    short = ".".join(map(str, numbers(facts.python.version)[:2])) or "3"
-    return warning(
-        "Python.h is missing: neither extensions nor Triton kernels can be built",
-        f"sudo apt-get install python{short}-dev",
-    )
-
-
-def triton_version(facts: Facts) -> Outcome:
-    """Triton not the one torch pins."""
+@check(SOFTWARE_CHECKS, "triton.version", "Triton is the one torch pins")
+def _triton_version(facts: Facts) -> Outcome:
     if facts.packages.failure is not None:
         return unknown(facts.packages.failure, "pip install packaging")
     if facts.packages.versions.get("torch") is None:
@@ -94,8 +67,26 @@ def triton_version(facts: Facts) -> Outcome:
     return warning(_unmet(unmet) + "; torch.compile may fail", _install(unmet))
 
 
-def triton_single(facts: Facts) -> Outcome:
-    """More than one package that provides the module triton."""
+def _wish(pin: Pin) -> str:
+    return f"{pin.requires}{pin.specifier}"
+
+
+def _met(pins: Sequence[Pin]) -> str:
+    return "; ".join(f"{one.package} asks for {_wish(one)}: {one.installed}" for one in pins)
+
+
+def _unmet(pins: Sequence[Pin]) -> str:
+    return "; ".join(
+        f"{one.package} asks for {_wish(one)}, and {one.installed or 'none'} is installed" for one in pins
+    )
+
+
+def _install(pins: Sequence[Pin]) -> str:
+    return "pip install " + " ".join(f"'{_wish(one)}'" for one in pins)
+
+
+@check(SOFTWARE_CHECKS, "triton.single", "one package provides Triton")
+def _triton_single(facts: Facts) -> Outcome:
     packages = facts.packages.triton_packages
     if not packages:
         return not_applicable("Triton is not installed")
@@ -107,16 +98,9 @@ def triton_single(facts: Facts) -> Outcome:
     )
 
 
-def companion_versions(facts: Facts) -> Outcome:
-    """torchvision, torchaudio, xformers or flash-attn made for another torch."""
+@check(SOFTWARE_CHECKS, "packages.companions", "torch's companions fit it")
+def _companion_versions(facts: Facts) -> Outcome:
     return _fits(facts, "torch's companions", exclude="vllm", mends_companion=True)
-
-
-def vllm_torch(facts: Facts) -> Outcome:
-    """The torch that is installed not the one vLLM pins."""
-    if facts.packages.versions.get("vllm") is None:
-        return not_applicable("vLLM is not installed")
-    return _fits(facts, "vLLM", only="vllm")
 
 
 def _fits(
@@ -145,104 +129,40 @@ def _fits(
     return problem(_unmet(unmet), remedy)
 
 
-def _wish(pin: Pin) -> str:
-    return f"{pin.requires}{pin.specifier}"
+@check(SOFTWARE_CHECKS, "vllm.torch", "torch is the one vLLM pins")
+def _vllm_torch(facts: Facts) -> Outcome:
+    if facts.packages.versions.get("vllm") is None:
+        return not_applicable("vLLM is not installed")
+    return _fits(facts, "vLLM", only="vllm")
 
 
-def _met(pins: Sequence[Pin]) -> str:
-    return "; ".join(f"{one.package} asks for {_wish(one)}: {one.installed}" for one in pins)
-
-
-def _unmet(pins: Sequence[Pin]) -> str:
-    return "; ".join(
-        f"{one.package} asks for {_wish(one)}, and {one.installed or 'none'} is installed" for one in pins
+@check(SOFTWARE_CHECKS, "tools.ncu", "ncu installed")
+def _ncu_tool(facts: Facts) -> Outcome:
+    return _tool(
+        facts,
+        facts.ncu,
+        "ncu is missing: hardware counters cannot be read; opscope analyze tells what a trace can",
+        "sudo apt-get install nsight-compute  # or from developer.nvidia.com/nsight-compute",
     )
 
 
-def _install(pins: Sequence[Pin]) -> str:
-    return "pip install " + " ".join(f"'{_wish(one)}'" for one in pins)
+def _tool(facts: Facts, found: ProgramFacts, without: str, remedy: str) -> Outcome:
+    if found.path is not None:
+        return _found(found)
+    without_gpu = (GpuPresence.NONE, GpuPresence.HIDDEN, GpuPresence.ON_HOST)
+    if gpu_presence(facts) in without_gpu or is_amd(facts):
+        return not_applicable(f"{found.name} is not installed; there is no GPU to use it on")
+    return warning(without, remedy)
 
 
-_INJECTIONS = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
-_TRACERS = ("nsys", "nsys-launcher", "ncu", "nvprof", "dynolog")
-_MONITORS = ("nv-hostengine", "dcgm-exporter", "dcgmproftester")
-_DISTORTING = {
-    "CUDA_LAUNCH_BLOCKING": "every launch waits for its kernel",
-    "PYTORCH_NO_CUDA_MEMORY_CACHING": "every tensor is allocated by the driver",
-    "CUDA_FORCE_PTX_JIT": "every kernel is compiled by the driver",
-}
-_OFF = ("", "0")
+def _found(found: ProgramFacts) -> Outcome:
+    if found.failure is not None:
+        return warning(f"{found.path} does not answer: {found.failure}", f"{found.path} --version")
+    return ok(f"{found.name} {found.version}")
 
 
-def profiler_records(facts: Facts) -> Outcome:
-    """A recording by torch's profiler in which kernels arrive."""
-    torch = facts.torch
-    if torch is None or torch.version is None:
-        return not_applicable("torch was not imported")
-    capture = torch.capture
-    if capture is None:
-        return problem(f"nothing could be recorded: torch {torch.stopped or 'gave no answer'}")
-    if capture.error is not None:
-        return problem(f"recording fails: {capture.error}", _capture_remedy(facts, capture))
-    if not torch.devices:
-        if not capture.operator_count:
-            return problem("the recording has no operators", install_torch(facts))
-        return ok(f"{capture.operator_count} operators recorded on the CPU")
-    return _kernels_arrive(facts, capture)
-
-
-def _kernels_arrive(facts: Facts, capture: CaptureFacts) -> Outcome:
-    count = f"{capture.kernels_recorded} of {capture.kernels_launched} kernels"
-    said = f" ({capture.messages})" if capture.messages else ""
-    if capture.kernels_recorded == 0:
-        return problem(
-            f"CUPTI delivers no kernels: {count} were recorded{said}", _capture_remedy(facts, capture)
-        )
-    if capture.kernels_recorded < capture.kernels_launched:
-        return warning(f"recordings miss kernels: {count} arrived{said}", _capture_remedy(facts, capture))
-    return ok(f"{count} and {capture.operator_count} operators recorded")
-
-
-def _capture_remedy(facts: Facts, capture: CaptureFacts) -> str:
-    taken = [name for name in _INJECTIONS if facts.machine.variables.get(name)]
-    if taken:
-        return f"unset {' '.join(taken)}"
-    if "PRIVILEGES" in capture.messages.upper():
-        return ALLOW_COUNTERS
-    if capture.activities and not {"CUDA", "XPU"} & set(capture.activities):
-        return install_torch(facts)
-    return "end other profilers (nsys, ncu, dynolog) on this machine; else update the driver"
-
-
-def profiler_taken(facts: Facts) -> Outcome:
-    """Another tool inside the process or beside it: CUPTI serves one at a time."""
-    variables = [name for name in _INJECTIONS if facts.machine.variables.get(name)]
-    if variables:
-        first = variables[0]
-        return warning(
-            f"{first}={facts.machine.variables[first]} puts another tool into every CUDA program, and CUPTI "
-            "serves one",
-            f"unset {' '.join(variables)}",
-        )
-    running = [name for name in facts.machine.tools_running if name in _TRACERS]
-    if running:
-        return warning(
-            f"{', '.join(running)} runs on this machine and may hold CUPTI", "end it while recording"
-        )
-    return ok("no other profiler in sight")
-
-
-def profiler_settings(facts: Facts) -> Outcome:
-    """Settings under which times are not those of the program as it usually runs."""
-    active = [name for name in _DISTORTING if facts.machine.variables.get(name, "") not in _OFF]
-    if not active:
-        return ok("no setting that distorts times")
-    reasons = "; ".join(f"{name}={facts.machine.variables[name]}: {_DISTORTING[name]}" for name in active)
-    return warning(reasons, f"unset {' '.join(active)}")
-
-
-def counter_access(facts: Facts) -> Outcome:
-    """Whether this user may read hardware counters."""
+@check(SOFTWARE_CHECKS, "counters.access", "hardware counters can be read")
+def _counter_access(facts: Facts) -> Outcome:
     counters = facts.counters
     if gpu_presence(facts) is not GpuPresence.PRESENT or is_amd(facts):
         return not_applicable("there is no GPU of NVIDIA that CUDA shows")
@@ -268,8 +188,8 @@ def _setting(facts: Facts) -> str:
     return f"the driver's setting allows it to administrators, and this process {who}"
 
 
-def counter_monitor(facts: Facts) -> Outcome:
-    """Monitoring that samples hardware counters."""
+@check(SOFTWARE_CHECKS, "counters.monitor", "no monitor holds the counters")
+def _counter_monitor(facts: Facts) -> Outcome:
     running = [name for name in facts.machine.tools_running if name in _MONITORS]
     if not running:
         return ok("no monitor of counters in sight")
@@ -278,8 +198,8 @@ def counter_monitor(facts: Facts) -> Outcome:
     return warning(f"{', '.join(running)} runs and may hold the counters", "dcgmi profread --pause")
 
 
-def nsys_tool(facts: Facts) -> Outcome:
-    """Nsight Systems missing."""
+@check(SOFTWARE_CHECKS, "tools.nsys", "nsys installed")
+def _nsys_tool(facts: Facts) -> Outcome:
     return _tool(
         facts,
         facts.nsys,
@@ -288,46 +208,16 @@ def nsys_tool(facts: Facts) -> Outcome:
     )
 
 
-def ncu_tool(facts: Facts) -> Outcome:
-    """Nsight Compute missing."""
-    return _tool(
-        facts,
-        facts.ncu,
-        "ncu is missing: hardware counters cannot be read; opscope analyze tells what a trace can",
-        "sudo apt-get install nsight-compute  # or from developer.nvidia.com/nsight-compute",
-    )
-
-
-def cuobjdump_tool(facts: Facts) -> Outcome:
-    """No program that takes compiled kernels apart."""
+@check(SOFTWARE_CHECKS, "tools.cuobjdump", "cuobjdump installed")
+def _cuobjdump_tool(facts: Facts) -> Outcome:
     found = facts.cuobjdump
     if found.path is None:
         return warning("cuobjdump is missing: machine code of kernels cannot be shown", "pip install triton")
     return _found(found)
 
 
-def _tool(facts: Facts, found: ProgramFacts, without: str, remedy: str) -> Outcome:
-    if found.path is not None:
-        return _found(found)
-    without_gpu = (GpuPresence.NONE, GpuPresence.HIDDEN, GpuPresence.ON_HOST)
-    if gpu_presence(facts) in without_gpu or is_amd(facts):
-        return not_applicable(f"{found.name} is not installed; there is no GPU to use it on")
-    return warning(without, remedy)
-
-
-def _found(found: ProgramFacts) -> Outcome:
-    if found.failure is not None:
-        return warning(f"{found.path} does not answer: {found.failure}", f"{found.path} --version")
-    return ok(f"{found.name} {found.version}")
-
-
-_LAST_GCC = re.compile(r"gcc versions later than (\d+)")
-_LESS_CLANG = re.compile(r"clang version must be less than (\d+)")
-_NVCC_INSTALL = "sudo apt-get install cuda-nvcc-{}  # or conda install -c nvidia cuda-nvcc={}"
-
-
-def compiler(facts: Facts) -> Outcome:
-    """No C++ compiler, or one too old for torch's headers."""
+@check(SOFTWARE_CHECKS, "build.compiler", "C++ compiler for extensions")
+def _compiler(facts: Facts) -> Outcome:
     build = facts.build
     if build.compiler.path is None:
         return warning(
@@ -344,8 +234,34 @@ def compiler(facts: Facts) -> Outcome:
     return ok(f"{title} compiles C++{build.cxx_standard}")
 
 
-def nvcc(facts: Facts) -> Outcome:
-    """No nvcc."""
+@check(SOFTWARE_CHECKS, "build.python_headers", "Python's headers")
+def _python_headers(facts: Facts) -> Outcome:
+    if facts.python.headers is not None:
+        return ok(f"Python.h is in {facts.python.headers}")
+    short = ".".join(map(str, numbers(facts.python.version)[:2])) or "3"
+    return warning(
+        "Python.h is missing: neither extensions nor Triton kernels can be built",
+        f"sudo apt-get install python{short}-dev",
+    )
+
+
+@check(SOFTWARE_CHECKS, "build.ninja", "ninja for extensions")
+def _ninja(facts: Facts) -> Outcome:
+    found, beside = facts.build.ninja, facts.build.ninja_beside_python
+    if found.path is not None and found.failure is None:
+        return ok(f"ninja {found.version}")
+    if found.path is not None:
+        return warning(
+            f"{found.path} does not answer: {found.failure}", "pip install --force-reinstall ninja"
+        )
+    if beside is not None:
+        folder = beside.rpartition("/")[0]
+        return warning(f"ninja is installed ({beside}), but not on PATH", f"export PATH={folder}:$PATH")
+    return warning("ninja is missing: torch.utils.cpp_extension.load cannot build", "pip install ninja")
+
+
+@check(SOFTWARE_CHECKS, "build.nvcc", "nvcc installed")
+def _nvcc(facts: Facts) -> Outcome:
     found = facts.build.nvcc
     if found.path is None:
         wanted = _torch_cuda(facts)
@@ -357,7 +273,19 @@ def nvcc(facts: Facts) -> Outcome:
     return ok(f"nvcc {found.version} ({found.path})")
 
 
-def nvcc_version(facts: Facts) -> Outcome:
+def _torch_cuda(facts: Facts) -> str | None:
+    return facts.torch.cuda if facts.torch is not None else None
+
+
+def _extension_checks_install(cuda: str) -> str:
+    version = major_minor(cuda)
+    if version is None:
+        return "install the CUDA toolkit: developer.nvidia.com/cuda-downloads"
+    return _NVCC_INSTALL.format("-".join(map(str, version)), ".".join(map(str, version)))
+
+
+@check(SOFTWARE_CHECKS, "build.nvcc_version", "nvcc fits torch's CUDA")
+def _nvcc_version(facts: Facts) -> Outcome:
     """An nvcc of another CUDA than torch's.
 
     Source: torch/utils/cpp_extension.py, _check_cuda_version: another major version is an error, another
@@ -380,8 +308,8 @@ def nvcc_version(facts: Facts) -> Outcome:
     return ok(f"nvcc {found} and torch's CUDA {wanted}")
 
 
-def nvcc_host_compiler(facts: Facts) -> Outcome:
-    """A compiler that nvcc does not take."""
+@check(SOFTWARE_CHECKS, "build.nvcc_host", "nvcc takes the compiler")
+def _nvcc_host_compiler(facts: Facts) -> Outcome:
     build = facts.build
     if build.nvcc.path is None:
         return not_applicable("there is no nvcc")
@@ -405,8 +333,8 @@ def _host_remedy(facts: Facts) -> str:
     return "sudo apt-get install g++" if facts.build.compiler.path is None else "unset CC NVCC_CCBIN"
 
 
-def cuda_home(facts: Facts) -> Outcome:
-    """A toolkit folder that torch takes for CUDA's and that is none."""
+@check(SOFTWARE_CHECKS, "build.cuda_home", "torch finds the CUDA toolkit")
+def _cuda_home(facts: Facts) -> Outcome:
     build = facts.build
     if _torch_cuda(facts) is None:
         return not_applicable("torch is not built for CUDA")
@@ -425,58 +353,27 @@ def cuda_home(facts: Facts) -> Outcome:
     return ok(f"torch finds the CUDA toolkit in {named}")
 
 
-def ninja(facts: Facts) -> Outcome:
-    """No ninja, which torch builds extensions with."""
-    found, beside = facts.build.ninja, facts.build.ninja_beside_python
-    if found.path is not None and found.failure is None:
-        return ok(f"ninja {found.version}")
-    if found.path is not None:
-        return warning(
-            f"{found.path} does not answer: {found.failure}", "pip install --force-reinstall ninja"
-        )
-    if beside is not None:
-        folder = beside.rpartition("/")[0]
-        return warning(f"ninja is installed ({beside}), but not on PATH", f"export PATH={folder}:$PATH")
-    return warning("ninja is missing: torch.utils.cpp_extension.load cannot build", "pip install ninja")
-
-
-def _torch_cuda(facts: Facts) -> str | None:
-    return facts.torch.cuda if facts.torch is not None else None
-
-
-def _extension_checks_install(cuda: str) -> str:
-    version = major_minor(cuda)
-    if version is None:
-        return "install the CUDA toolkit: developer.nvidia.com/cuda-downloads"
-    return _NVCC_INSTALL.format("-".join(map(str, version)), ".".join(map(str, version)))
-
-
-_MIB = 1024**2
-_GIB = 1024**3
-# A trace of a training step is tens of megabytes, of a long recording a few gigabytes.
-_LITTLE_BYTES = 2 * _GIB
-_TOO_LITTLE_BYTES = 100 * _MIB
-_LITTLE_SHARED_BYTES = _GIB
-_VARIABLES = {
-    "opscope cache": "XDG_CACHE_HOME",
-    "Triton cache": "TRITON_CACHE_DIR",
-    "extension cache": "TORCH_EXTENSIONS_DIR",
-    "compile cache": "TORCHINDUCTOR_CACHE_DIR",
-}
-
-
-def output_folder(facts: Facts) -> Outcome:
-    """A working folder that no trace can be written to."""
+@check(SOFTWARE_CHECKS, "folders.output", "working folder writable")
+def _output_folder(facts: Facts) -> Outcome:
     return _writable(facts, "output", "choose another: cd FOLDER, or --output FOLDER")
 
 
-def temporary_folder(facts: Facts) -> Outcome:
-    """No place for temporary files."""
+def _writable(facts: Facts, purpose: str, remedy: str) -> Outcome:
+    found = next((one for one in facts.folders if one.purpose == purpose), None)
+    if found is None or found.is_writable is None:
+        return unknown("the folder was not looked at")
+    if not found.is_writable:
+        return problem(f"no file can be made: {found.failure or found.path}", remedy)
+    return ok(found.path)
+
+
+@check(SOFTWARE_CHECKS, "folders.temporary", "temporary folder writable", is_required=True)
+def _temporary_folder(facts: Facts) -> Outcome:
     return _writable(facts, "temporary", "export TMPDIR=FOLDER")
 
 
-def cache_folders(facts: Facts) -> Outcome:
-    """Caches that cannot be written: all is compiled and indexed again each time."""
+@check(SOFTWARE_CHECKS, "folders.caches", "caches writable")
+def _cache_folders(facts: Facts) -> Outcome:
     caches = [one for one in facts.folders if one.purpose in _VARIABLES]
     if not caches:
         return unknown("the folders were not looked at")
@@ -490,8 +387,8 @@ def cache_folders(facts: Facts) -> Outcome:
     )
 
 
-def free_space(facts: Facts) -> Outcome:
-    """Little room for traces and compiled code."""
+@check(SOFTWARE_CHECKS, "folders.space", "room on the disks")
+def _free_space(facts: Facts) -> Outcome:
     known = [one for one in facts.folders if one.free_bytes is not None and one.purpose != SHARED_MEMORY]
     if not known:
         return unknown("the free space is not known")
@@ -507,36 +404,6 @@ def free_space(facts: Facts) -> Outcome:
     return warning(f"little room: {reason}", remedy)
 
 
-def shared_memory(facts: Facts) -> Outcome:
-    """Little shared memory, through which data loader workers hand over batches."""
-    found = next((one for one in facts.folders if one.purpose == SHARED_MEMORY), None)
-    if found is None or found.total_bytes is None:
-        return not_applicable("there is no /dev/shm")
-    if found.total_bytes >= _LITTLE_SHARED_BYTES:
-        return ok(_size(found.total_bytes))
-    return warning(
-        f"/dev/shm has {_size(found.total_bytes)}: workers of a DataLoader may crash",
-        "docker run --shm-size=8g …  # or --ipc=host",
-    )
-
-
-def probes_answered(facts: Facts) -> Outcome:
-    """Probes that failed: what they would have found is missing above."""
-    if not facts.failed_probes:
-        return ok("every probe answered")
-    reasons = "; ".join(f"{name}: {reason}" for name, reason in facts.failed_probes.items())
-    return unknown(f"not found out: {reasons}")
-
-
-def _writable(facts: Facts, purpose: str, remedy: str) -> Outcome:
-    found = next((one for one in facts.folders if one.purpose == purpose), None)
-    if found is None or found.is_writable is None:
-        return unknown("the folder was not looked at")
-    if not found.is_writable:
-        return problem(f"no file can be made: {found.failure or found.path}", remedy)
-    return ok(found.path)
-
-
 def _by_place(folders: Iterable[FolderFacts]) -> list[FolderFacts]:
     """The first folder of each file system."""
     by_system: dict[object, FolderFacts] = {}
@@ -549,3 +416,24 @@ def _size(size_bytes: int | None) -> str:
     if size_bytes is None:
         return "–"
     return f"{size_bytes / _GIB:.1f} GiB" if size_bytes >= _GIB else f"{size_bytes / _MIB:.0f} MiB"
+
+
+@check(SOFTWARE_CHECKS, "folders.shared_memory", "room in shared memory")
+def _shared_memory(facts: Facts) -> Outcome:
+    found = next((one for one in facts.folders if one.purpose == SHARED_MEMORY), None)
+    if found is None or found.total_bytes is None:
+        return not_applicable("there is no /dev/shm")
+    if found.total_bytes >= _LITTLE_SHARED_BYTES:
+        return ok(_size(found.total_bytes))
+    return warning(
+        f"/dev/shm has {_size(found.total_bytes)}: workers of a DataLoader may crash",
+        "docker run --shm-size=8g …  # or --ipc=host",
+    )
+
+
+@check(SOFTWARE_CHECKS, "doctor.probes", "all found out")
+def _probes_answered(facts: Facts) -> Outcome:
+    if not facts.failed_probes:
+        return ok("every probe answered")
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in facts.failed_probes.items())
+    return unknown(f"not found out: {reasons}")

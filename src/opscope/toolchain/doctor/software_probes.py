@@ -27,7 +27,7 @@ from opscope.toolchain.doctor.facts import (
 )
 from opscope.toolchain.doctor.surroundings import Surroundings, last_lines
 from opscope.toolchain.ncu.running import find_ncu
-from opscope.toolchain.nsys.running import find_nsys
+from opscope.toolchain.nsys import find_nsys
 from opscope.toolchain.programs import ProgramEnd
 
 __all__ = [

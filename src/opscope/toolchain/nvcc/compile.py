@@ -22,7 +22,7 @@ from opscope.provenance.binaries.elf import ElfFile
 from opscope.provenance.demangle import demangle
 from opscope.toolchain.nvcc.command import Nvcc, Product, code_options, nvcc_command
 from opscope.toolchain.nvcc.messages import Level, Message, error_text, parse_messages
-from opscope.toolchain.programs import ProgramEnd, run_program
+from opscope.toolchain.programs import ProgramEnd, run_attached, run_program
 
 __all__ = [
     "Compilation",
@@ -37,6 +37,7 @@ __all__ = [
     "kept_cubin",
     "kept_ptx",
     "request_command",
+    "run_compiled",
 ]
 
 
@@ -448,3 +449,28 @@ def constant_bytes(cubin: bytes) -> dict[str, dict[int, int]]:
             if match is not None:
                 found.setdefault(match[2], {})[int(match[1])] = section.size_bytes
     return found
+
+
+_SIGNALED = 128  # what shells add to the number of the signal that ended a program
+
+
+def run_compiled(
+    program: Path, arguments: Sequence[str], environment: Mapping[str, str], *, stdout: int | None = None
+) -> int:
+    """Run to the end and return the exit code; 128 and its number where a signal ended it.
+
+    Args:
+        program: The file.
+        arguments: Its own.
+        environment: Its own.
+        stdout: File descriptor that takes its standard output; this process's own if None.
+
+    Raises:
+        CaptureError: It cannot be started.
+    """
+    code, was_interrupted = run_attached(
+        [str(program.resolve()), *arguments], "the program", program, environment=environment, stdout=stdout
+    )
+    if was_interrupted:
+        raise KeyboardInterrupt
+    return _SIGNALED - code if code < 0 else code

@@ -47,10 +47,9 @@ def test_on_a_gpu_nearly_everything_is_judged(gpu_machine: Facts) -> None:
     assert skipped == []
 
 
-def test_codes_are_unique_and_their_functions_too() -> None:
+def test_codes_and_functions_are_unique() -> None:
     assert len({one.code for one in CHECKS}) == len(CHECKS)
     assert len({one.answer for one in CHECKS}) == len(CHECKS)
-    assert all(one.answer.__doc__ for one in CHECKS)
 
 
 def test_the_documentation_lists_every_check() -> None:

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from opscope.errors import CaptureError
-from opscope.toolchain.nvcc.running import run_compiled
+from opscope.toolchain.nvcc.compile import run_compiled
 
 
 @pytest.fixture

@@ -1,12 +1,11 @@
-"""Runs a program under nsys, and exports reports.
+"""The commands of nsys that opscope runs.
 
-The program keeps its standard input and output; nsys speaks on the same terminal. The exit code of
-`nsys profile` is the program's own. That a report is there is what tells whether it recorded.
+Source: Nsight Systems user guide, "CLI Profile Command Switch Options" and "CLI Export Command Switch
+Options".
 """
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -14,18 +13,91 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opscope.errors import CaptureError, DependencyError
-from opscope.toolchain.nsys.command import export_command, is_report
-from opscope.toolchain.programs import find_program, run_program
+from opscope.toolchain.programs import find_program, run_attached, run_program
 
 __all__ = [
     "NsysRun",
+    "Recording",
     "check_run",
+    "export_command",
     "export_report",
     "find_nsys",
     "fresh_export",
+    "is_report",
+    "profile_command",
     "readable_source",
     "run_nsys",
 ]
+
+
+_REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What nsys records of a program.
+
+    Args:
+        trace: APIs, e.g. `cuda`, `nvtx`.
+        cuda_graph_trace: `graph`, launches of CUDA graphs as a whole, or `node`, every kernel in them.
+        capture_range: `none`, or what starts and stops the recording: `cudaProfilerApi`, `nvtx`.
+        delay_s: Seconds before it starts.
+        duration_s: Seconds until it stops; the program runs on.
+        options: Further options of `nsys profile`, as they are.
+    """
+
+    trace: tuple[str, ...] = ("cuda", "nvtx")
+    cuda_graph_trace: str | None = None
+    capture_range: str = "none"
+    delay_s: float | None = None
+    duration_s: float | None = None
+    options: tuple[str, ...] = ()
+
+
+def profile_command(
+    recording: Recording, program: Sequence[str], *, output: Path, executable: str
+) -> list[str]:
+    """The command that runs a program and writes the report `output`.
+
+    Sampling of the CPU is off: nothing here reads it, and it needs permissions that containers lack.
+    """
+    command = [
+        executable,
+        "profile",
+        f"--trace={','.join(recording.trace)}",
+        "--sample=none",
+        "--cpuctxsw=none",
+        "--force-overwrite=true",
+        f"--output={output}",
+    ]
+    if recording.cuda_graph_trace is not None:
+        command.append(f"--cuda-graph-trace={recording.cuda_graph_trace}")
+    if recording.capture_range != "none":
+        # The end of the range would end the program by default.
+        command += [f"--capture-range={recording.capture_range}", "--capture-range-end=stop"]
+    if recording.delay_s is not None:
+        command.append(f"--delay={recording.delay_s:g}")
+    if recording.duration_s is not None:
+        command += [f"--duration={recording.duration_s:g}", "--kill=none"]
+    return [*command, *recording.options, *program]
+
+
+def export_command(report: Path, *, output: Path, executable: str) -> list[str]:
+    """The command that exports a report to a SQLite database, over an existing one."""
+    return [
+        executable,
+        "export",
+        "--type=sqlite",
+        "--force-overwrite=true",
+        f"--output={output}",
+        str(report),
+    ]
+
+
+def is_report(path: str) -> bool:
+    """Whether a file is called like a report of nsys."""
+    return path.lower().endswith(_REPORT_SUFFIXES)
+
 
 # Where installers put it, the newest first.
 _PLACES = (
@@ -84,25 +156,7 @@ def run_nsys(command: Sequence[str], *, stdout: int | None = None) -> NsysRun:
     Raises:
         CaptureError: The command cannot be started.
     """
-    try:
-        process = subprocess.Popen(list(command), stdout=stdout)
-    except OSError as error:
-        raise CaptureError(f"nsys cannot be started ({error.strerror})", source=command[0]) from error
-    try:
-        return NsysRun(process.wait())
-    except KeyboardInterrupt:
-        # The terminal sent the interrupt to nsys and the program too.
-        return NsysRun(_end(process), was_interrupted=True)
-
-
-def _end(process: subprocess.Popen[bytes]) -> int:
-    """Wait until an interrupted process ends, and end it if it does not."""
-    for end in (None, process.terminate, process.kill):
-        if end is not None:
-            end()
-        with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-            return process.wait(_GRACE_S)
-    return process.wait()
+    return NsysRun(*run_attached(command, "nsys", command[0], stdout=stdout, grace_s=_GRACE_S))
 
 
 def check_run(run: NsysRun, report: Path) -> None:

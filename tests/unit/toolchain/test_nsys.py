@@ -10,14 +10,18 @@ from pathlib import Path
 import pytest
 
 from opscope.errors import CaptureError, DependencyError
-from opscope.toolchain.nsys import running
-from opscope.toolchain.nsys.command import Recording, export_command, is_report, profile_command
-from opscope.toolchain.nsys.running import (
+from opscope.toolchain import nsys as running
+from opscope.toolchain import programs
+from opscope.toolchain.nsys import (
     NsysRun,
+    Recording,
     check_run,
+    export_command,
     export_report,
     find_nsys,
     fresh_export,
+    is_report,
+    profile_command,
     readable_source,
     run_nsys,
 )
@@ -85,7 +89,7 @@ class TestRunning:
         ends: list[str] = []
 
         class Process:
-            def __init__(self, command: list[str], stdout: int | None) -> None:
+            def __init__(self, command: list[str], stdout: int | None, env: object) -> None:
                 self.answers = [KeyboardInterrupt(), subprocess.TimeoutExpired(command, 1), 5]
 
             def wait(self, timeout: float | None = None) -> int:
@@ -100,7 +104,7 @@ class TestRunning:
             def kill(self) -> None:
                 ends.append("kill")
 
-        monkeypatch.setattr(running.subprocess, "Popen", Process)
+        monkeypatch.setattr(programs.subprocess, "Popen", Process)
         assert run_nsys(["nsys"]) == NsysRun(5, was_interrupted=True)
         assert ends == ["terminate"]
 
