@@ -1,6 +1,7 @@
-"""Compute capabilities: names, nvcc targets, CUDA toolkits, and the limits of one multiprocessor.
+"""Compute capabilities: names, targets and what runs where, CUDA toolkits, limits of one multiprocessor.
 
-The facts stand in `architectures.toml`; a capability that is not there is None, never its neighbor.
+The facts stand in `architectures.toml`, each with its source; a capability that is not there is None, never
+its neighbor.
 """
 
 from __future__ import annotations

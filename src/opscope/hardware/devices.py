@@ -1,7 +1,9 @@
-"""GPUs: what their vendor publishes of them, each number with its source.
+"""GPUs: what their vendor publishes of them, each number with its source, and which one a name means.
 
 The facts stand in `devices.toml`. Peaks are dense. One that is published per product wins; where only the
-rate per multiprocessor and clock is published, the peak is derived from it and says so.
+rate per multiprocessor and clock is published, the peak is derived from it and says so. `match_device`
+answers for a program: exactly one device or none, with the reason, never a similar one. `search_devices`
+answers a person: everything the words may mean.
 """
 
 from __future__ import annotations
@@ -34,7 +36,6 @@ __all__ = [
     "Peak",
     "SearchResult",
     "devices",
-    "find_device",
     "is_partition",
     "is_same_name",
     "match_device",
@@ -220,19 +221,6 @@ class _Reported:
     compute_capability: str | None
     memory_bytes: int | None
     sm_count: int | None
-
-
-def find_device(
-    name: str,
-    *,
-    compute_capability: str | None = None,
-    memory_bytes: int | None = None,
-    sm_count: int | None = None,
-) -> DeviceSpec | None:
-    """The device of `match_device`, without the reason."""
-    return match_device(
-        name, compute_capability=compute_capability, memory_bytes=memory_bytes, sm_count=sm_count
-    ).spec
 
 
 def match_device(

@@ -1,7 +1,8 @@
 """The code that compilers make of an implementation, for people to read: PTX, machine code, Triton's forms.
 
-The function is called, and what that call launches is looked up: Triton kernels where Triton keeps them,
-kernels of CUDA extensions in the libraries this process has loaded. Importing this module imports no torch.
+The function is called, and what that call launches is looked up: Triton's and inductor's launching methods
+are wrapped while it runs (Triton 3.2 to 3.9, torch 2.4 to 2.13), and kernels of CUDA extensions are found in
+the libraries this process has loaded. Importing this module imports no torch.
 """
 
 from __future__ import annotations

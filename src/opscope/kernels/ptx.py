@@ -1,6 +1,8 @@
-"""PTX by function: its text, what it asks of a launch, and where it stands.
+"""PTX by function, and what `ptxas -v` says of each function it compiled.
 
-Reads what NVIDIA's compilers write, where a definition begins and ends at the start of a line.
+Reads what NVIDIA's compilers write: PTX in which a definition begins and ends at the start of a line, reports
+of releases 8 to 13, whatever stands between their lines. A number that a release does not print is None,
+never 0.
 """
 
 from __future__ import annotations

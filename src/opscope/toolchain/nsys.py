@@ -1,4 +1,8 @@
-"""The commands of nsys that opscope runs.
+"""Nsight Systems: its commands written and run, to record a program and to export a report.
+
+The program keeps its standard input and output; nsys speaks on the same terminal. The exit code of
+`nsys profile` is the program's own. That a report is there is what tells whether it recorded. What an export
+holds is for `ingest.nsys` to read.
 
 Source: Nsight Systems user guide, "CLI Profile Command Switch Options" and "CLI Export Command Switch
 Options".

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from opscope.hardware.devices import DataType, devices, find_device
+from opscope.hardware.devices import DataType, devices, match_device
 from opscope.hardware.limits import (
     LimitEvidence,
     device_limits,
@@ -125,7 +125,7 @@ def test_the_type_of_a_measured_product(
 
 
 def test_what_is_published_of_what_can_be_measured() -> None:
-    h200 = find_device("NVIDIA H200")
+    h200 = match_device("NVIDIA H200").spec
     assert h200 is not None
     rates = ("copy", "read", "write", "matrix_fp64", "matrix_int8", "l2_read", "matrix_fp4")
     assert [published_rate(h200, name) for name in rates] == [*[4.8e12] * 3, 67e12, 1979e12, None, None]

@@ -1,4 +1,8 @@
-"""NVIDIA's driver: what the kernel shows of it, and what its library answers in a process of its own."""
+"""The driver, the GPUs and their state, torch on them, and whether hardware counters can be read.
+
+The state of the GPUs is asked before anything of doctor runs on one, so that its own processes are not among
+those found there: by NVML, else nvidia-smi, else what CUDA and torch tell.
+"""
 
 from __future__ import annotations
 
@@ -117,7 +121,7 @@ def _is_admin(surroundings: Surroundings) -> bool | None:
     return None if found is None else bool(int(found.group(1), 16) >> _CAP_SYS_ADMIN & 1)
 
 
-_DEVICES_TIMEOUT_S = 30.0
+_STATE_TIMEOUT_S = 30.0
 _MIB = 1024**2
 _IDLE_REASON = "gpu_idle"
 
@@ -141,13 +145,13 @@ class DeviceInventory:
 
 def probe_devices(surroundings: Surroundings, smi: ProgramFacts) -> DeviceInventory:
     """Devices by NVML where its package is installed, else by nvidia-smi."""
-    answer = run_child(surroundings, "nvml", timeout_s=_DEVICES_TIMEOUT_S)
+    answer = run_child(surroundings, "nvml", timeout_s=_STATE_TIMEOUT_S)
     driver = answer.facts.get("driver")
     if answer.facts.get("devices") and answer.stopped is None:
         return DeviceInventory(_converted(answer.facts["devices"], "nvml"), driver, smi)
     if smi.path is None:
         return DeviceInventory((), driver, smi)
-    end = surroundings.run(smi.path, "-q", "-x", timeout_s=_DEVICES_TIMEOUT_S)
+    end = surroundings.run(smi.path, "-q", "-x", timeout_s=_STATE_TIMEOUT_S)
     if not end.succeeded:
         failure = end.failure or last_lines(end.err or end.out) or f"exit code {end.exit_code}"
         return DeviceInventory((), driver, replace(smi, failure=failure))

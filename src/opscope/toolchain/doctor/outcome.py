@@ -1,4 +1,4 @@
-"""What a check answers."""
+"""What a check answers, and what checks share: versions, whether there is a GPU, how to install torch."""
 
 from __future__ import annotations
 

@@ -267,7 +267,7 @@ def _nvcc(facts: Facts) -> Outcome:
         wanted = _torch_cuda(facts)
         if wanted is None:
             return not_applicable("nvcc is not installed, and torch is not built for CUDA")
-        return warning("nvcc is missing: CUDA extensions cannot be built", _extension_checks_install(wanted))
+        return warning("nvcc is missing: CUDA extensions cannot be built", _install_nvcc(wanted))
     if found.failure is not None:
         return problem(f"{found.path} does not answer: {found.failure}", f"{found.path} --version")
     return ok(f"nvcc {found.version} ({found.path})")
@@ -277,7 +277,7 @@ def _torch_cuda(facts: Facts) -> str | None:
     return facts.torch.cuda if facts.torch is not None else None
 
 
-def _extension_checks_install(cuda: str) -> str:
+def _install_nvcc(cuda: str) -> str:
     version = major_minor(cuda)
     if version is None:
         return "install the CUDA toolkit: developer.nvidia.com/cuda-downloads"
@@ -301,7 +301,7 @@ def _nvcc_version(facts: Facts) -> Outcome:
         age = "newer" if ours > theirs else "older"
         return problem(
             f"nvcc {found} is {age} than the CUDA {wanted} of torch, which refuses to build with it",
-            _extension_checks_install(wanted),
+            _install_nvcc(wanted),
         )
     if ours != theirs:
         return ok(f"nvcc {found} and torch's CUDA {wanted} differ in the minor version only")
@@ -342,9 +342,7 @@ def _cuda_home(facts: Facts) -> Outcome:
         return not_applicable("there is no CUDA toolkit")
     named = f"{build.cuda_home} (by {build.cuda_home_from})"
     remedy = (
-        f"export CUDA_HOME={build.toolkits[0]}"
-        if build.toolkits
-        else _extension_checks_install(_torch_cuda(facts) or "")
+        f"export CUDA_HOME={build.toolkits[0]}" if build.toolkits else _install_nvcc(_torch_cuda(facts) or "")
     )
     if build.nvcc.path is not None and not build.nvcc.path.startswith(f"{build.cuda_home}/"):
         return problem(f"torch takes {named} for the CUDA toolkit, which has no nvcc", remedy)

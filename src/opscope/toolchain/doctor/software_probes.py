@@ -1,4 +1,8 @@
-"""The machine, the container around the process, and other tools that watch the same GPU."""
+"""The machine, Python and its packages, folders, NVIDIA's tools, and what extensions are built with.
+
+Nothing is imported to look at it. Compiler and nvcc are tried on a small file each, because versions alone do
+not say whether they work together.
+"""
 
 from __future__ import annotations
 

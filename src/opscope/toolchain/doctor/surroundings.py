@@ -1,6 +1,7 @@
-"""Where probes look: environment variables, file system, Python and its packages.
+"""Where probes look: environment variables, file system, programs, Python and its packages.
 
-Probes read nothing else, so a test can put another machine around them.
+Probes read nothing else, so a test can put another machine around them. What may crash or hang is asked by
+`child` in a process of its own.
 """
 
 from __future__ import annotations

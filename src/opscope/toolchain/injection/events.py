@@ -1,7 +1,11 @@
-"""Records of one process → the events of its trace, in Kineto's words.
+"""Records of one process → the events of its trace as JSON text, in Kineto's words.
 
 What has no end (a kernel that ran when the program was killed) is left out and counted. Calls of the driver
-that the runtime made on its own behalf are left out too, as in Kineto and Nsight Systems.
+that the runtime made on its own behalf are left out too, as in Kineto and Nsight Systems. Times stay exact:
+nanoseconds become microseconds with three decimals without passing through a float.
+
+Source: libkineto/src/cupti_strings.cpp and CuptiActivity.cpp; the numbers are those of cupti_activity.h.
+Copies of unified memory, which Kineto does not record, are called after Nsight Systems.
 """
 
 from __future__ import annotations

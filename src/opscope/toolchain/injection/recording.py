@@ -1,6 +1,7 @@
 """One traced process's file → its records as arrays, its names, and how the recording went.
 
-A file whose process was killed ends anywhere: whatever is whole before that is read.
+The layout is that of `native/record_format.h`; a test compiles the header and holds the two against each
+other. A file whose process was killed ends anywhere: whatever is whole before that is read.
 """
 
 from __future__ import annotations

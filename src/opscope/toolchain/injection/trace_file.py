@@ -1,7 +1,7 @@
-"""A recording → a trace file like Kineto's: other tools open it, and `opscope.load` does.
+"""A recording → a trace file like Kineto's, which other tools and `opscope.load` open, and its sidecar.
 
 Written whole or not at all. What Kineto has no place for is under the key `opscopeRecorder`: the recorder's
-findings, and the mangled names of the kernels, which tell more than the shown ones.
+findings (what is missing, and why), and the mangled names of the kernels, which tell more than those shown.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Command lines of nvcc: what is made, for which targets, with which options of the user's.
 
-Source: nvcc 13.0 documentation, "Command Options".
+Source: nvcc 13.0 documentation, "Command Options" and "GPU Compilation".
 """
 
 from __future__ import annotations

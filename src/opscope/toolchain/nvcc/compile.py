@@ -1,4 +1,4 @@
-"""Compiles a file and gathers what nvcc and ptxas say of it.
+"""Compiles a file, gathers what nvcc and ptxas say of it, and runs what came of it.
 
 The output is written beside its place and moved there when all went well, so that a failure leaves nothing
 and a file of that name as it was. Intermediate files stand in a folder of their own and go with it.

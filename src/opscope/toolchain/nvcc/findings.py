@@ -1,7 +1,8 @@
 """What a compilation tells as findings: the compiler's warnings, and what costs time in the kernels.
 
 The words of the tools are kept; what they mean for a kernel is added where it is known. A file that compiles
-without a word, into kernels without spills, has none.
+without a word, into kernels without spills, has none. Of the source only launches with literal sizes are
+judged: what is computed when the program runs is for a trace to tell.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ def findings_of(compilation: Compilation, launches: Sequence[WrittenLaunch] = ()
         *_spills(compilation),
         *_local_memory(compilation.kernels),
         *map(_doubles, compilation.doubles),
-        *_findings_launches(compilation.request.source, launches),
+        *_small_launches(compilation.request.source, launches),
         *map(_message, compilation.messages),
     )
 
@@ -225,7 +226,7 @@ def _doubles(use: DoubleUse) -> Finding:
     )
 
 
-def _findings_launches(source: Path, launches: Iterable[WrittenLaunch]) -> Iterator[Finding]:
+def _small_launches(source: Path, launches: Iterable[WrittenLaunch]) -> Iterator[Finding]:
     for launch in launches:
         is_single = launch.blocks == 1 and launch.threads == 1
         yield _finding(
