@@ -1,9 +1,9 @@
 """Finds CUPTI, compiles the recorder's C sources against it, and keeps the library for later runs.
 
 CUPTI comes with the CUDA toolkit, as a wheel of its own (PyTorch's CUDA builds bring it), and inside
-Triton's. One of a newer CUDA than the driver serves does not start. A library is kept under a key of all it is made
-from; it appears whole or not at all. Nothing is linked to CUPTI: the library loads it in the program, where
-PyTorch may have it loaded already.
+Triton's. One of a newer CUDA than the driver serves does not start. A library is kept under a key of all it
+is made from; it appears whole or not at all. Nothing is linked to CUPTI: the library loads it in the program,
+where PyTorch may have it loaded already.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -127,7 +126,7 @@ def test_whatever_is_missing_every_check_answers_and_is_shown(facts: Facts) -> N
     assert render_markdown(doctor_document(diagnosis))
 
 
-def test_facts_of_nothing_at_all(cpu_machine: Facts, change: Callable[..., Facts]) -> None:
+def test_facts_of_nothing_at_all(cpu_machine: Facts) -> None:
     bare = Facts(replace(cpu_machine.machine, pci_gpu_count=None), replace(cpu_machine.python, headers=None))
     diagnosis = diagnose(bare)
     assert not diagnosis.can_profile
