@@ -20,7 +20,6 @@ __all__ = [
     "Limit",
     "LimitEvidence",
     "LimitsMatch",
-    "device_limits",
     "match_limits",
     "measured_type",
     "published_rate",
@@ -92,24 +91,6 @@ class LimitsMatch:
 
     limits: DeviceLimits | None
     reason: str | None = None
-
-
-def device_limits(
-    name: str,
-    *,
-    compute_capability: str | None = None,
-    sm_count: int | None = None,
-    memory_bytes: int | None = None,
-    measured: MeasuredLimits | None = None,
-) -> DeviceLimits | None:
-    """The limits of `match_limits`, without the reason."""
-    return match_limits(
-        name,
-        compute_capability=compute_capability,
-        sm_count=sm_count,
-        memory_bytes=memory_bytes,
-        measured=measured,
-    ).limits
 
 
 def match_limits(

@@ -273,20 +273,19 @@ def read_recording(path: Path) -> Recording:
     )
 
 
+_COUNTS = ("failed_code", "dropped_count", "lost_count", "write_errno", "unreadable_count")
+
+
 def _outcome(header: Any, truncated_bytes: int) -> Outcome:
     unified = UnifiedState(int(header["unified_state"]))
     return Outcome(
         state=FileState(int(header["state"])),
         failure=_text(header["failed_text"]) or None,
-        failed_code=int(header["failed_code"]),
         signal=int(header["signal"]) or None,
         unified=unified,
         unified_refusal=_text(header["unified_text"]) if unified is UnifiedState.REFUSED else None,
-        dropped_count=int(header["dropped_count"]),
-        lost_count=int(header["lost_count"]),
-        write_errno=int(header["write_errno"]),
-        unreadable_count=int(header["unreadable_count"]),
         truncated_bytes=truncated_bytes,
+        **{name: int(header[name]) for name in _COUNTS},
     )
 
 

@@ -45,21 +45,14 @@ class Product(TextEnum):
     NOTHING = "nothing"  # the kernels are compiled, and looked at
 
 
-_OPTIONS: dict[Product, tuple[str, ...]] = {
-    Product.PROGRAM: (),
-    Product.OBJECT: ("-c",),
-    Product.SHARED: ("-shared", "-Xcompiler=-fPIC"),
-    Product.FATBIN: ("-fatbin",),
-    Product.CUBIN: ("-cubin",),
-    Product.NOTHING: ("-fatbin",),
-}
-_SUFFIXES = {
-    Product.PROGRAM: "",
-    Product.OBJECT: ".o",
-    Product.SHARED: ".so",
-    Product.FATBIN: ".fatbin",
-    Product.CUBIN: ".cubin",
-    Product.NOTHING: ".fatbin",
+# The options that make it, and the suffix of its name.
+_PRODUCTS: dict[Product, tuple[tuple[str, ...], str]] = {
+    Product.PROGRAM: ((), ""),
+    Product.OBJECT: (("-c",), ".o"),
+    Product.SHARED: (("-shared", "-Xcompiler=-fPIC"), ".so"),
+    Product.FATBIN: (("-fatbin",), ".fatbin"),
+    Product.CUBIN: (("-cubin",), ".cubin"),
+    Product.NOTHING: (("-fatbin",), ".fatbin"),
 }
 _EMIT = "--emit program, object, shared, fatbin, cubin or nothing says what is made"
 # Options of nvcc that would contradict what is done here, and what is meant for them.
@@ -92,12 +85,12 @@ def nvcc_command(
         code: Options that choose targets.
         options: Further ones.
     """
-    return [executable, *_OPTIONS[product], *code, *options, "-o", str(output), str(source)]
+    return [executable, *_PRODUCTS[product][0], *code, *options, "-o", str(output), str(source)]
 
 
 def default_name(source: Path, product: Product) -> str:
     """The name of what is made of a file."""
-    return source.stem + _SUFFIXES[product]
+    return source.stem + _PRODUCTS[product][1]
 
 
 def refuse_options(options: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Probes of what files, variables and metadata tell."""
+"""Probes of the machine, its folders, packages, compilers and tools, on machines made of files."""
 
 from __future__ import annotations
 
