@@ -28,7 +28,6 @@ from opscope.cli.trace import _places
 from opscope.errors import OpscopeError
 from opscope.hardware.driver import driver_cuda_version
 from opscope.hardware.toolkit import find_cuda_tool
-from opscope.provenance.demangle import demangle_all
 from opscope.report.stats_tables import stats_json
 from opscope.toolchain.injection.events import first_moment_ns
 from opscope.toolchain.injection.library import build_library, find_compiler, find_cupti
@@ -155,7 +154,7 @@ class Bench:
     def convert(self, recording: Recording) -> dict[str, Any]:
         """How long records take to become a trace, and the trace a Session."""
         path, before = self.folder / "trace.json", time.monotonic()
-        write_trace(path, read_recording(recording.path), first_moment_ns(recording), demangle_all)
+        write_trace(path, read_recording(recording.path), first_moment_ns(recording))
         written = time.monotonic()
         with load(path) as session:
             kernels = session.scalar("SELECT count(*) FROM device_activities WHERE kind = 'kernel'")
@@ -171,7 +170,7 @@ class Bench:
         program = self.build("add", ADD)
         words, recording = self.run(program)
         path = self.folder / "add.json"
-        written = write_trace(path, recording, first_moment_ns(recording), demangle_all)
+        written = write_trace(path, recording, first_moment_ns(recording))
         with load(path) as session:
             reports = stats_json(
                 report_tables(session, ["cuda_gpu_kern_sum", "cuda_api_sum", "cuda_gpu_mem_size_sum"])

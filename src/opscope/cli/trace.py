@@ -34,7 +34,6 @@ from opscope.model.recorded_findings import findings_as_json
 from opscope.model.session import Session
 from opscope.model.sidecar import sidecar_path, write_sidecar
 from opscope.provenance.cache import cache_folder
-from opscope.provenance.demangle import demangle_all
 from opscope.provenance.origins import recorded_origins
 from opscope.report.stats_tables import stats_json, stats_tables_document
 from opscope.report.terminal import render_terminal
@@ -265,7 +264,7 @@ def _nothing(run: ProgramRun | None, recordings: Sequence[Recording]) -> str:
 
 def _write(path: Path, recording: Recording, base_ns: int) -> WrittenTrace:
     """One process's trace and its sidecar."""
-    written = write_trace(path, recording, base_ns, demangle_all)
+    written = write_trace(path, recording, base_ns)
     kernels, gaps = _origins(written)
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
     write_sidecar(sidecar_path(path), recording_sidecar(written, kernels, gaps, created=created))

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from opscope.errors import CaptureError
 
-__all__ = ["ProgramEnd", "find_program", "run_attached", "run_program"]
+__all__ = ["ProgramEnd", "find_program", "run_attached", "run_program", "signal_name"]
 
 _AFTER_KILL_S = 2.0
 
@@ -161,3 +161,11 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 def _text(content: bytes | None) -> str:
     return (content or b"").decode("utf-8", errors="replace")
+
+
+def signal_name(number: int) -> str:
+    """`SIGTERM` of 15."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

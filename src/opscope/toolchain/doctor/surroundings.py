@@ -7,7 +7,6 @@ Probes read nothing else, so a test can put another machine around them. What ma
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 from opscope.hardware.toolkit import find_cuda_tool
 from opscope.toolchain.doctor import child
-from opscope.toolchain.programs import ProgramEnd, find_program, run_program
+from opscope.toolchain.programs import ProgramEnd, find_program, run_program, signal_name
 
 __all__ = [
     "VERSION_TIMEOUT_S",
@@ -129,12 +128,5 @@ def _stopped(end: ProgramEnd) -> str | None:
     if end.exit_code is None:
         return end.failure
     if end.exit_code < 0:
-        return f"died of {_signal_name(-end.exit_code)}"
+        return f"died of {signal_name(-end.exit_code)}"
     return None if end.exit_code in (0, 1) else f"ended with exit code {end.exit_code}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,15 +23,15 @@ from opscope.model.finding import Finding, Severity
 from opscope.model.origin import Gap, RecordedKernel
 from opscope.model.recorded_findings import RECORDER_KEY, findings_as_json
 from opscope.model.sidecar import RecordedSchedule, RecordedSettings, Sidecar
+from opscope.provenance.demangle import demangle_all
 from opscope.toolchain.injection.events import ProcessEvents, process_events
 from opscope.toolchain.injection.recording import ChunkKind, FileState, Recording, TextTable, UnifiedState
+from opscope.toolchain.programs import signal_name
 
 __all__ = [
-    "Demangle",
     "WrittenTrace",
     "recording_findings",
     "recording_sidecar",
-    "signal_name",
     "write_trace",
 ]
 
@@ -47,14 +46,6 @@ def recording_findings(recording: Recording, events: ProcessEvents) -> tuple[Fin
         *_cut_off(recording, events),
         *_unified(recording, events),
     )
-
-
-def signal_name(number: int) -> str:
-    """`SIGTERM` of 15."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _count(number: int, one: str, many: str | None = None) -> str:
@@ -138,10 +129,6 @@ def _unified(recording: Recording, events: ProcessEvents) -> Iterator[Finding]:
     )
 
 
-Demangle = Callable[[Sequence[str]], Sequence[str | None]]
-"""The text to show for each mangled name; None where it is shown itself."""
-
-
 @dataclass(frozen=True)
 class WrittenTrace:
     """A trace that was written.
@@ -163,20 +150,19 @@ class WrittenTrace:
     is_clean: bool
 
 
-def write_trace(path: Path, recording: Recording, base_ns: int, demangle: Demangle) -> WrittenTrace:
+def write_trace(path: Path, recording: Recording, base_ns: int) -> WrittenTrace:
     """Write one process's trace.
 
     Args:
         path: The file, replaced if it exists.
         recording: Its records.
         base_ns: Zero of the trace's time, on CUPTI's clock.
-        demangle: Makes the names to show.
 
     Raises:
         CaptureError: The file cannot be written.
     """
     mangled = recording.names[TextTable.KERNEL]
-    texts = dict(zip(mangled.values(), demangle(list(mangled.values())), strict=True))
+    texts = dict(zip(mangled.values(), demangle_all(mangled.values()), strict=True))
     shown = {id_: texts[name] or name for id_, name in mangled.items()}
     events = process_events(recording, shown, base_ns)
     findings = recording_findings(recording, events)

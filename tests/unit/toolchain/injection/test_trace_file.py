@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,9 @@ from opscope.toolchain.injection.trace_file import (
     WrittenTrace,
     recording_findings,
     recording_sidecar,
-    signal_name,
     write_trace,
 )
+from opscope.toolchain.programs import signal_name
 
 Make = Callable[..., Recording]
 START_NS = 1_790_857_026_000_000_000
@@ -35,10 +35,6 @@ START_NS = 1_790_857_026_000_000_000
 
 def kernel(start: int, end: int, **fields: int) -> dict[str, int]:
     return {"start_ns": START_NS + start, "end_ns": START_NS + end, "stream": 7, **fields}
-
-
-def demangle(names: Sequence[str]) -> list[str | None]:
-    return [{"_Z3addiPf": "add(int, float*)"}.get(name) for name in names]
 
 
 @pytest.fixture
@@ -68,7 +64,7 @@ def recording(make_recording: Make) -> Recording:
 
 
 def written(path: Path, recording: Recording) -> WrittenTrace:
-    return write_trace(path, recording, first_moment_ns(recording), demangle)
+    return write_trace(path, recording, first_moment_ns(recording))
 
 
 def test_its_keys_are_kinetos(tmp_path: Path, recording: Recording) -> None:
