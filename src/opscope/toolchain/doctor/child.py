@@ -9,6 +9,7 @@ it is not lost with the process; so is the stage that begins.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import os
 import sys
@@ -335,8 +336,7 @@ if __name__ == "__main__":
     # The opscope of this file is not always the one this Python finds, and other packages are not beside it.
     file = Path(__file__).resolve()
     sys.path = [str(file.parents[3]), *(one for one in sys.path if one != str(file.parent))]
-    import opscope  # noqa: F401
-
+    importlib.import_module("opscope")
     del sys.path[0]
     task = sys.argv[1]
     code = {"driver": ask_driver, "nvml": ask_nvml, "torch": try_torch}[task]()
