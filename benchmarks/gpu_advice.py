@@ -346,17 +346,17 @@ def device_rates(setup: Setup) -> Any:
     import torch
 
     from opscope.advice.kernel_times import Rates
-    from opscope.hardware.limits import device_limits
+    from opscope.hardware.limits import match_limits
     from opscope.hardware.measured import read_measured
 
     facts = torch.cuda.get_device_properties(setup.device)
-    limits = device_limits(
+    limits = match_limits(
         facts.name,
         compute_capability=f"{facts.major}.{facts.minor}",
         sm_count=facts.multi_processor_count,
         memory_bytes=facts.total_memory,
         measured=None if setup.limits is None else read_measured(setup.limits),
-    )
+    ).limits
     return Rates(limits, facts.multi_processor_count)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from opscope.benchmarking.device_limits import measure_device
 from opscope.errors import OpscopeError
-from opscope.hardware.lookup import match_device
+from opscope.hardware.devices import match_device
 from opscope.hardware.measured import MeasuredLimits, save_measured
 from opscope.report.devices import measured_document, measured_json
 from opscope.report.terminal import render_terminal

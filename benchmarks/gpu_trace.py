@@ -26,14 +26,12 @@ from opscope.analysis.nsys_reports import report_tables
 from opscope.api import load
 from opscope.cli.trace import _places
 from opscope.errors import OpscopeError
-from opscope.kernels.toolkit import find_cuda_tool
-from opscope.provenance.demangle import demangle_all
+from opscope.hardware.driver import driver_cuda_version
+from opscope.hardware.toolkit import find_cuda_tool
 from opscope.report.tables import stats_json
-from opscope.toolchain.injection.cupti import driver_cuda_version, find_cupti
 from opscope.toolchain.injection.events import first_moment_ns
-from opscope.toolchain.injection.library import build_library, find_compiler
-from opscope.toolchain.injection.record_format import ChunkKind
-from opscope.toolchain.injection.recording import Recording, read_recording
+from opscope.toolchain.injection.library import build_library, find_compiler, find_cupti
+from opscope.toolchain.injection.recording import ChunkKind, Recording, read_recording
 from opscope.toolchain.injection.running import trace_environment
 from opscope.toolchain.injection.trace_file import write_trace
 
@@ -156,7 +154,7 @@ class Bench:
     def convert(self, recording: Recording) -> dict[str, Any]:
         """How long records take to become a trace, and the trace a Session."""
         path, before = self.folder / "trace.json", time.monotonic()
-        write_trace(path, read_recording(recording.path), first_moment_ns(recording), demangle_all)
+        write_trace(path, read_recording(recording.path), first_moment_ns(recording))
         written = time.monotonic()
         with load(path) as session:
             kernels = session.scalar("SELECT count(*) FROM device_activities WHERE kind = 'kernel'")
@@ -172,7 +170,7 @@ class Bench:
         program = self.build("add", ADD)
         words, recording = self.run(program)
         path = self.folder / "add.json"
-        written = write_trace(path, recording, first_moment_ns(recording), demangle_all)
+        written = write_trace(path, recording, first_moment_ns(recording))
         with load(path) as session:
             reports = stats_json(
                 report_tables(session, ["cuda_gpu_kern_sum", "cuda_api_sum", "cuda_gpu_mem_size_sum"])

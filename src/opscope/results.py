@@ -50,7 +50,7 @@ def load(
         return Session.open(sources[0])
     from opscope.ingest.reader import load as load_traces  # noqa: PLC0415 - sessions open without numpy
     from opscope.provenance.demangle import demangle  # noqa: PLC0415
-    from opscope.toolchain.nsys.running import readable_source  # noqa: PLC0415
+    from opscope.toolchain.nsys import readable_source  # noqa: PLC0415
 
     with ExitStack() as opened:
         readable = [opened.enter_context(readable_source(one)) for one in sources]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from opscope.cli import doctor as doctor_module
-from opscope.toolchain.doctor.checks.table import CHECKS
+from opscope.toolchain.doctor.diagnosis import CHECKS
 from opscope.toolchain.doctor.facts import (
     CaptureFacts,
     Facts,

@@ -14,7 +14,7 @@ import pytest
 from opscope.api import load
 from opscope.cli import main
 from opscope.testing import ExportBuilder
-from opscope.toolchain.nsys import running
+from opscope.toolchain import nsys as running
 
 # Takes the two commands of nsys as nsys does: profile runs the program and writes a report, export copies an
 # export made elsewhere.

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from opscope.cli import nvcc as verb
-from opscope.kernels import toolkit
-from opscope.kernels.toolkit import find_cuda_tool
-from opscope.toolchain.nvcc.gpus import VisibleGpu
-from opscope.toolchain.nvcc.targets import parse_target
+from opscope.hardware import toolkit
+from opscope.hardware.architectures import parse_target
+from opscope.hardware.driver import CudaDevice
+from opscope.hardware.toolkit import find_cuda_tool
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "add"
 needs_nvcc = pytest.mark.skipif(find_cuda_tool("nvcc") is None, reason="no nvcc")
@@ -43,7 +43,7 @@ def write(workplace: Path) -> Callable[..., Path]:
 
 
 def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verb, "visible_gpus", lambda: (VisibleGpu("NVIDIA H200", "9.0"),))
+    monkeypatch.setattr(verb, "visible_gpus", lambda: (CudaDevice(0, "NVIDIA H200", "9.0"),))
 
 
 def nvcc_images(command: list[str]) -> list[tuple[str, str]]:
@@ -131,8 +131,8 @@ def test_a_program_is_run_and_its_exit_code_passed_on(opscope, write, monkeypatc
 def test_of_a_program_that_runs_standard_output_is_its_own_and_with_json_ours(workplace, write):
     source = write(MAIN)
     script = (
-        "import sys; from opscope.cli import main, nvcc; from opscope.toolchain.nvcc.gpus import VisibleGpu; "
-        "nvcc.visible_gpus = lambda: (VisibleGpu('NVIDIA H200', '9.0'),); sys.exit(main(sys.argv[1:]))"
+        "import sys; from opscope.cli import main, nvcc; from opscope.hardware.driver import CudaDevice; "
+        "nvcc.visible_gpus = lambda: (CudaDevice(0, 'NVIDIA H200', '9.0'),); sys.exit(main(sys.argv[1:]))"
     )
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:

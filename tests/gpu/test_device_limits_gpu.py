@@ -12,9 +12,8 @@ from opscope.benchmarking import device_probes  # noqa: E402
 from opscope.benchmarking.ceilings import measure_ceilings  # noqa: E402
 from opscope.benchmarking.device_limits import RATES, TIMES, measure_device  # noqa: E402
 from opscope.benchmarking.timer import CudaEventTimer  # noqa: E402
-from opscope.hardware.devices import DataType  # noqa: E402
-from opscope.hardware.limits import LimitEvidence, device_limits, published_rate  # noqa: E402
-from opscope.hardware.lookup import match_device  # noqa: E402
+from opscope.hardware.devices import DataType, match_device  # noqa: E402
+from opscope.hardware.limits import LimitEvidence, match_limits, published_rate  # noqa: E402
 from opscope.hardware.measured import cache_measured, find_measured  # noqa: E402
 from opscope.kernels.triton_loader import load_triton  # noqa: E402
 from opscope.model.benchmark import CacheState  # noqa: E402
@@ -191,7 +190,7 @@ def test_what_was_measured_is_found_again_and_wins(measured, facts, tmp_path):
     cache_measured(tmp_path, measured)
     found = find_measured(tmp_path, measured.device, **facts).measured
     assert found == measured
-    limits = device_limits(measured.device, **facts, measured=found)
+    limits = match_limits(measured.device, **facts, measured=found).limits
     assert limits is not None
     assert limits.memory.evidence is LimitEvidence.MEASURED
     assert limits.peaks[DataType.FP32].evidence is LimitEvidence.MEASURED

@@ -13,8 +13,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from opscope.kernels.toolkit import find_cuda_tool  # noqa: E402
-from opscope.toolchain.nvcc.gpus import visible_gpus  # noqa: E402
+from opscope.hardware.driver import visible_gpus  # noqa: E402
+from opscope.hardware.toolkit import find_cuda_tool  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.torch]
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from opscope.api import load
-from opscope.kernels.toolkit import find_cuda_tool
+from opscope.hardware.toolkit import find_cuda_tool
 
 pytestmark = pytest.mark.gpu
 

@@ -7,35 +7,19 @@ monitor is made.
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 from opscope.errors import DependencyError, MeasurementError, OpscopeError
+from opscope.hardware.nvml import Nvml
 from opscope.model.benchmark import DeviceState
 from opscope.workloads.runtime import require_torch
 
 __all__ = ["DeviceMonitor", "NoMonitor", "NvmlMonitor", "driver_version", "monitor_for"]
 
-_GPU_IDLE = 0x1  # no work, so no clocks: not a reason that slows work down
-# Source: nvml.h of CUDA 13, nvmlClocksEventReason* (nvmlClocksThrottleReason* before driver 535).
-_THROTTLE_REASONS = {
-    0x2: "applications_clocks",
-    0x4: "sw_power_cap",
-    0x8: "hw_slowdown",
-    0x10: "sync_boost",
-    0x20: "sw_thermal",
-    0x40: "hw_thermal_slowdown",
-    0x80: "hw_power_brake",
-    0x100: "display_clocks",
-    0x200: "board_limit",
-    0x400: "reliability",
-}
-# The same query under its name since driver 535 and the one before; drivers and bindings know one or both.
-_REASON_QUERIES = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
-_MILLIWATTS_PER_WATT = 1000
 _DRIVER_FILE = Path("/sys/module/nvidia/version")
 
 
@@ -70,61 +54,31 @@ class NvmlMonitor:
     """
 
     def __init__(self, device: str) -> None:
-        self._nvml = _require_pynvml()
-        self._not_available: type[Exception] = self._nvml.NVMLError
-        try:
-            self._nvml.nvmlInit()
-        except self._not_available as error:
-            raise MeasurementError(
-                f"NVML does not start ({error})", hint="Check the NVIDIA driver with nvidia-smi"
-            ) from error
+        self._nvml = Nvml()
         self._handle = self._handle_of(device)
-        self._max_sm_clock_mhz = self._ask("nvmlDeviceGetMaxClockInfo", self._nvml.NVML_CLOCK_SM)
+        self._max_sm_clock_mhz = self._nvml.max_sm_clock_mhz(self._handle)
 
     def read(self) -> DeviceState | None:
         """Clocks, temperature, power and throttle reasons now."""
-        nvml = self._nvml
-        power_mw = self._ask("nvmlDeviceGetPowerUsage")
         return DeviceState(
             at_ns=time.perf_counter_ns(),
-            sm_clock_mhz=self._ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
-            memory_clock_mhz=self._ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
             max_sm_clock_mhz=self._max_sm_clock_mhz,
-            temperature_c=self._ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
-            power_w=None if power_mw is None else power_mw / _MILLIWATTS_PER_WATT,
-            throttle_reasons=_reason_names(self._reason_bits()),
+            throttle_reasons=tuple(one.name for one in self._nvml.slowdowns(self._handle)),
+            **self._nvml.readings(self._handle),
         )
-
-    def _ask(self, query: str, *arguments: int) -> int | None:
-        """The answer to one query; None where binding, driver or device does not have it."""
-        function = getattr(self._nvml, query, None)
-        if function is None:
-            return None
-        try:
-            answer: int = function(self._handle, *arguments)
-        except self._not_available:
-            return None
-        return answer
-
-    def _reason_bits(self) -> int:
-        for query in _REASON_QUERIES:
-            bits = self._ask(query)
-            if bits is not None:
-                return bits
-        return 0
 
     def _handle_of(self, device: str) -> Any:
         properties = require_torch().cuda.get_device_properties(device)
         for look_up in self._look_ups(properties):
             try:
                 return look_up()
-            except self._not_available:
+            except self._nvml.error:
                 continue
         raise MeasurementError(f"NVML does not know device '{device}' ({properties.name})")
 
     def _look_ups(self, properties: Any) -> Iterator[Callable[[], Any]]:
         """Ways to find a device, surest first; older torch knows neither UUID nor PCI address."""
-        nvml = self._nvml
+        nvml = self._nvml.module
         uuid = getattr(properties, "uuid", None)
         if uuid is not None:
             text = str(uuid)
@@ -152,34 +106,11 @@ def monitor_for(device: str) -> tuple[DeviceMonitor, str | None]:
 
 def driver_version() -> str | None:
     """Version of NVIDIA's driver, e.g. `"580.159.04"`, by NVML or its kernel module; None without one."""
-    try:
-        nvml = _require_pynvml()
-        nvml.nvmlInit()
-        version = nvml.nvmlSystemGetDriverVersion()
-    except DependencyError:
-        pass
-    except nvml.NVMLError:
-        pass
-    else:
-        return version.decode() if isinstance(version, bytes) else str(version)  # bytes in older bindings
+    with suppress(DependencyError, MeasurementError):
+        version: str | None = Nvml().ask("nvmlSystemGetDriverVersion")
+        if version is not None:
+            return version
     try:
         return _DRIVER_FILE.read_text(encoding="ascii").strip() or None
     except (OSError, UnicodeDecodeError):
         return None
-
-
-def _require_pynvml() -> Any:
-    try:
-        return importlib.import_module("pynvml")
-    except ModuleNotFoundError as error:
-        if error.name != "pynvml":
-            raise
-        raise DependencyError(
-            "clocks and temperature need the package nvidia-ml-py", hint="pip install 'opscope[nvml]'"
-        ) from error
-
-
-def _reason_names(bits: int) -> tuple[str, ...]:
-    """Names of the set bits but idle, lowest first; a bit this module does not know by its number."""
-    ones = (1 << position for position in range(bits.bit_length()) if bits >> position & 1)
-    return tuple(_THROTTLE_REASONS.get(bit, f"reason_{bit:#x}") for bit in ones if bit != _GPU_IDLE)

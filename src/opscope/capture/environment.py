@@ -6,7 +6,6 @@ CUDA to ask the devices.
 
 from __future__ import annotations
 
-import ctypes
 import platform
 from importlib import metadata
 from pathlib import Path
@@ -16,6 +15,7 @@ import msgspec
 
 from opscope._version import __version__
 from opscope.errors import DependencyError
+from opscope.hardware.driver import cudnn_text, driver_cuda_version, version_text
 from opscope.model.environment import Environment, GpuInfo
 from opscope.workloads.runtime import require_torch
 
@@ -45,8 +45,8 @@ def collect_environment() -> Environment:
         torch=str(torch.__version__),
         torch_git_version=torch.version.git_version,
         cuda_runtime=torch.version.cuda,
-        cuda_driver=_cuda_driver(torch) if has_cuda else None,
-        cudnn=_cudnn_version(torch.backends.cudnn.version()) if has_cuda else None,
+        cuda_driver=version_text(driver_cuda_version()) if has_cuda and torch.version.cuda else None,
+        cudnn=cudnn_text(torch.backends.cudnn.version()) if has_cuda else None,
         gpu=_gpus(torch) if has_cuda else (),
     )
 
@@ -70,33 +70,6 @@ def _cpu_name() -> str | None:
         if key.strip().lower() == "model name":
             return value.strip() or None
     return platform.processor() or None
-
-
-def _cuda_driver(torch: Any) -> str | None:
-    """The newest CUDA version the driver serves, e.g. "13.0"; None on ROCm.
-
-    Asked of the driver's own library: torch's binding of it is private and moves between releases.
-    Source: CUDA Driver API, cuDriverGetVersion: 1000 * major + 10 * minor.
-    """
-    if torch.version.cuda is None:
-        return None
-    version = ctypes.c_int()
-    try:
-        failed = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
-    except (OSError, AttributeError):
-        return None
-    return None if failed else f"{version.value // 1000}.{version.value % 1000 // 10}"
-
-
-def _cudnn_version(number: int | None) -> str | None:
-    """A cuDNN version number as text.
-
-    Source: cudnn_version.h: 1000 * major + 100 * minor + patch up to 8.x, 10000 * major + … from 9.0 on.
-    """
-    if not number:
-        return None
-    base = 10_000 if number >= 90_000 else 1_000
-    return f"{number // base}.{number % base // 100}.{number % 100}"
 
 
 def _gpus(torch: Any) -> tuple[GpuInfo, ...]:

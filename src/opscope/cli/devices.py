@@ -15,9 +15,8 @@ from opscope.benchmarking.device_limits import measure_device
 from opscope.cli.console import note, print_document, print_json, refuse_existing, say_wrote, show, status
 from opscope.errors import InputError
 from opscope.hardware.architectures import architectures
-from opscope.hardware.devices import DeviceSpec
+from opscope.hardware.devices import DeviceSpec, match_device, search_devices
 from opscope.hardware.devices import devices as known_devices
-from opscope.hardware.lookup import match_device, search_devices
 from opscope.hardware.measured import (
     LIMITS_FOLDER,
     MeasuredLimits,

@@ -14,9 +14,9 @@ from opscope.cli.console import show, status
 from opscope.hardware.architectures import architecture
 from opscope.provenance.cache import cache_folder
 from opscope.report.doctor import doctor_document, doctor_json
-from opscope.toolchain.doctor.checks.table import diagnose
+from opscope.toolchain.doctor.diagnosis import diagnose
 from opscope.toolchain.doctor.gather import gather_facts
-from opscope.toolchain.doctor.probes.surroundings import Surroundings
+from opscope.toolchain.doctor.surroundings import Surroundings
 
 __all__ = ["doctor"]
 

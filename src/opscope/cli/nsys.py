@@ -22,8 +22,16 @@ from opscope.cli.console import STDERR, open_source, refuse_existing, say_wrote,
 from opscope.cli.stats import wanted_reports
 from opscope.errors import InputError
 from opscope.report.tables import stats_json, stats_tables_document
-from opscope.toolchain.nsys.command import Recording, is_report, profile_command
-from opscope.toolchain.nsys.running import check_run, export_report, find_nsys, fresh_export, run_nsys
+from opscope.toolchain.nsys import (
+    Recording,
+    check_run,
+    export_report,
+    find_nsys,
+    fresh_export,
+    is_report,
+    profile_command,
+    run_nsys,
+)
 
 __all__ = ["NsysRecording", "nsys"]
 

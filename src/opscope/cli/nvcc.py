@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,30 +30,29 @@ from opscope.cli.console import (
     status,
 )
 from opscope.errors import InputError
-from opscope.hardware.architectures import architecture
-from opscope.hardware.lookup import search_devices
+from opscope.hardware.architectures import Target, architecture, parse_target
+from opscope.hardware.devices import search_devices
+from opscope.hardware.driver import CudaDevice, visible_gpus
 from opscope.hardware.occupancy import BLOCK_SIZES
+from opscope.hardware.toolkit import require_nvcc
 from opscope.kernels.disassembly import file_sass
-from opscope.kernels.ptx_text import ptx_functions
-from opscope.kernels.symbols import demangled
-from opscope.kernels.toolkit import require_nvcc
+from opscope.kernels.ptx import ptx_functions
+from opscope.provenance.demangle import demangle
 from opscope.report.nvcc import NvccCode, nvcc_document, nvcc_json
-from opscope.toolchain.nvcc.command import Product, default_name, refuse_options
-from opscope.toolchain.nvcc.compile import compile_source, request_command
-from opscope.toolchain.nvcc.compiler import Nvcc, read_nvcc
-from opscope.toolchain.nvcc.gpus import VisibleGpu, visible_gpus
-from opscope.toolchain.nvcc.running import run_compiled
-from opscope.toolchain.nvcc.targets import (
+from opscope.toolchain.nvcc.command import (
     ALL,
     ALL_MAJOR,
     NATIVE,
-    Target,
+    Nvcc,
+    Product,
     choose_targets,
-    parse_target,
+    default_name,
     ptx_target,
+    read_nvcc,
+    refuse_options,
     runs_on,
 )
-from opscope.toolchain.nvcc.values import Compilation, Request
+from opscope.toolchain.nvcc.compile import Compilation, Request, compile_source, request_command, run_compiled
 
 __all__ = ["Occupancy", "Showing", "nvcc"]
 
@@ -161,7 +160,7 @@ class _Machine:
     nvcc: Nvcc
 
     @cached_property
-    def gpus(self) -> tuple[VisibleGpu, ...]:
+    def gpus(self) -> tuple[CudaDevice, ...]:
         return visible_gpus()
 
     def capabilities(self) -> list[str]:
@@ -341,10 +340,13 @@ def _codes(compilation: Compilation, showing: Showing) -> tuple[NvccCode, ...]:
     found: list[NvccCode] = []
     if showing.show_ptx:
         for name, text in compilation.ptx.items():
-            functions = ptx_functions(text)
-            found += [NvccCode(demangled(one.symbol), name, "ptx", one.text) for one in functions]
+            found += _named_code({one.symbol: one.text for one in ptx_functions(text)}, name, "ptx")
     if showing.show_sass:
         for target in request.targets:
             texts = file_sass(request.output, target.name)
-            found += [NvccCode(demangled(name), target.name, "sass", text) for name, text in texts.items()]
+            found += _named_code(texts, target.name, "sass")
     return tuple(found)
+
+
+def _named_code(texts: Mapping[str, str], target: str, language: str) -> list[NvccCode]:
+    return [NvccCode(demangle(symbol) or symbol, target, language, text) for symbol, text in texts.items()]

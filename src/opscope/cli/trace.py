@@ -24,19 +24,24 @@ from opscope._version import __version__
 from opscope.analysis.nsys_reports import REPORTS, report_tables
 from opscope.cli.console import STDERR, note, print_document, print_json, refuse_existing, say_wrote
 from opscope.errors import CaptureError, InputError, OpscopeError
-from opscope.kernels.toolkit import find_cuda_tool
+from opscope.hardware.driver import driver_cuda_version
+from opscope.hardware.toolkit import find_cuda_tool
 from opscope.model.finding import Finding, Severity, findings_as_json
 from opscope.model.origin import Gap, RecordedKernel
 from opscope.model.session import Session
 from opscope.model.sidecar import sidecar_path, write_sidecar
 from opscope.provenance.cache import cache_folder
-from opscope.provenance.demangle import demangle_all
 from opscope.provenance.origins import recorded_origins
 from opscope.report.tables import stats_json, stats_tables_document
 from opscope.results import load
-from opscope.toolchain.injection.cupti import Cupti, CuptiPlaces, driver_cuda_version, find_cupti
 from opscope.toolchain.injection.events import first_moment_ns
-from opscope.toolchain.injection.library import build_library, find_compiler
+from opscope.toolchain.injection.library import (
+    Cupti,
+    CuptiPlaces,
+    build_library,
+    find_compiler,
+    find_cupti,
+)
 from opscope.toolchain.injection.recording import Recording, read_recording
 from opscope.toolchain.injection.running import (
     ProgramRun,
@@ -44,8 +49,7 @@ from opscope.toolchain.injection.running import (
     run_recorded,
     trace_environment,
 )
-from opscope.toolchain.injection.sidecar import recording_sidecar
-from opscope.toolchain.injection.trace_file import WrittenTrace, write_trace
+from opscope.toolchain.injection.trace_file import WrittenTrace, recording_sidecar, write_trace
 
 __all__ = ["trace"]
 
@@ -255,7 +259,7 @@ def _nothing(run: ProgramRun | None, recordings: Sequence[Recording]) -> str:
 
 def _write(path: Path, recording: Recording, base_ns: int) -> WrittenTrace:
     """One process's trace and its sidecar."""
-    written = write_trace(path, recording, base_ns, demangle_all)
+    written = write_trace(path, recording, base_ns)
     kernels, gaps = _origins(written)
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
     write_sidecar(sidecar_path(path), recording_sidecar(written, kernels, gaps, created=created))

@@ -1,22 +1,130 @@
-"""Compute capabilities: names, nvcc targets, CUDA toolkits, and the limits of one multiprocessor.
+"""Compute capabilities: names, targets and what runs where, CUDA toolkits, limits of one multiprocessor.
 
-The facts stand in `architectures.toml`; a capability that is not there is None, never its neighbor.
+The facts stand in `architectures.toml`, each with its source; a capability that is not there is None, never
+its neighbor.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass
 from functools import cache
+from importlib import resources
 from typing import Any
 
-from opscope.hardware.evidence import Source, read_facts, sources_of
+from opscope.text_enum import TextEnum
 
-__all__ = ["Architecture", "architecture", "architectures", "capability_of_target"]
+__all__ = [
+    "DEVICE_PROPERTIES",
+    "Architecture",
+    "Evidence",
+    "Source",
+    "Target",
+    "architecture",
+    "architectures",
+    "capability_of_target",
+    "parse_target",
+    "read_facts",
+    "runs_binary",
+    "runs_ptx",
+    "sources_of",
+]
 
-_TARGET = re.compile(
-    r"(?:-arch=)?(?:sm|compute|cc)?[_ ]?(?:(\d{1,2})\.(\d)|(\d{1,2})(\d))[af]?", re.IGNORECASE
-)
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+class Evidence(TextEnum):
+    """How a number is known. A closed set."""
+
+    PUBLISHED = "published"
+    DERIVED = "derived"
+    DEVICE_PROPERTIES = "device_properties"
+
+    @property
+    def meaning(self) -> str:
+        """One phrase for people."""
+        return _MEANINGS[self]
+
+
+_MEANINGS = {
+    Evidence.PUBLISHED: "published for this product",
+    Evidence.DERIVED: "operations per SM and clock × SMs × boost clock",
+    Evidence.DEVICE_PROPERTIES: "as the driver reported it",
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A document, with the year of the edition that the numbers are of."""
+
+    title: str
+    date: str
+
+    def __str__(self) -> str:
+        return f"{self.title} ({self.date})" if self.date else self.title
+
+
+DEVICE_PROPERTIES = Source("CUDA device properties of the recorded device", "")
+
+
+@cache
+def read_facts(name: str) -> dict[str, Any]:
+    """One packaged TOML file; not to be changed by callers."""
+    text = resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+    document: dict[str, Any] = tomllib.loads(text)
+    return document
+
+
+def sources_of(document: dict[str, Any]) -> dict[str, Source]:
+    """The sources a packaged file declares, by the keys its entries use."""
+    return {key: Source(entry["title"], entry["date"]) for key, entry in document["source"].items()}
+
+
+_NUMBER = r"(?:(?P<major>\d{1,2})\.(?P<minor>\d)|(?P<digits>\d{2,3}))(?P<suffix>[af]?)"
+_REAL = re.compile(rf"(?:sm_)?{_NUMBER}", re.IGNORECASE)
+_ANY = re.compile(rf"(?:-arch=)?(?:sm|compute|cc)?[_ ]?{_NUMBER}", re.IGNORECASE)
+# Of one major capability, but not binary compatible with the others: integrated GPUs. Source:
+# torch/cuda/__init__.py of 2.13, DEVICE_REQUIREMENT.
+_INTEGRATED = frozenset({(5, 3), (6, 2), (7, 2), (8, 7), (10, 1)})
+
+
+@dataclass(frozen=True, order=True)
+class Target:
+    """One real architecture; they sort by capability, general ones first."""
+
+    major: int
+    minor: int
+    suffix: str = ""
+
+    @property
+    def compute_capability(self) -> str:
+        """As `9.0`."""
+        return f"{self.major}.{self.minor}"
+
+    @property
+    def number(self) -> str:
+        """As `90a`."""
+        return f"{self.major}{self.minor}{self.suffix}"
+
+    @property
+    def name(self) -> str:
+        """Of its machine code: `sm_90a`."""
+        return f"sm_{self.number}"
+
+    @property
+    def ptx_name(self) -> str:
+        """Of its PTX: `compute_90a`."""
+        return f"compute_{self.number}"
+
+    @property
+    def is_general(self) -> bool:
+        """Whether its PTX is for all later GPUs."""
+        return not self.suffix
 
 
 @dataclass(frozen=True)
@@ -85,13 +193,39 @@ def architecture(compute_capability: str | None) -> Architecture | None:
     return next((one for one in architectures() if one.compute_capability == compute_capability), None)
 
 
+def parse_target(word: str) -> Target | None:
+    """The target that `sm_90a`, `90a` or `9.0` means; None for other words."""
+    return _target(_REAL.fullmatch(word.strip()))
+
+
 def capability_of_target(text: str) -> str | None:
     """`"9.0"` for `9.0`, `90`, `sm_90`, `sm_90a`, `compute_90` and `-arch=sm_90`; None for other words."""
-    match = _TARGET.fullmatch(text.strip())
+    target = _target(_ANY.fullmatch(text.strip()))
+    return None if target is None else target.compute_capability
+
+
+def runs_binary(target: Target, gpu: Target) -> bool:
+    """Whether machine code runs on a GPU.
+
+    Source: CUDA Programming Guide, Binary Compatibility: within a major capability, from its own minor up;
+    for an integrated GPU only its own; with suffix `a` exactly there, with `f` within the family.
+    """
+    code, device = (target.major, target.minor), (gpu.major, gpu.minor)
+    if target.suffix == "a" or code in _INTEGRATED or device in _INTEGRATED:
+        return code == device
+    return target.major == gpu.major and target.minor <= gpu.minor
+
+
+def runs_ptx(target: Target, gpu: Target) -> bool:
+    """Whether the driver can compile PTX for a GPU: general PTX for every later one."""
+    return target.is_general and (target.major, target.minor) <= (gpu.major, gpu.minor)
+
+
+def _target(match: re.Match[str] | None) -> Target | None:
     if match is None:
         return None
-    major, minor = match.group(1) or match.group(3), match.group(2) or match.group(4)
-    return f"{major}.{minor}"
+    digits = match["digits"] or match["major"] + match["minor"]
+    return Target(int(digits[:-1]), int(digits[-1]), match["suffix"].lower())
 
 
 def _architecture(facts: dict[str, Any], sources: dict[str, Source]) -> Architecture:

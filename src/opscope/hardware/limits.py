@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from opscope.hardware.devices import DataType, DeviceSpec, Peak
-from opscope.hardware.evidence import DEVICE_PROPERTIES, Evidence
-from opscope.hardware.lookup import match_device
+from opscope.hardware.architectures import DEVICE_PROPERTIES, Evidence
+from opscope.hardware.devices import DataType, DeviceSpec, Peak, match_device
 from opscope.hardware.measured import MeasuredLimits, MeasuredRate
 from opscope.text_enum import TextEnum
 
@@ -21,7 +20,6 @@ __all__ = [
     "Limit",
     "LimitEvidence",
     "LimitsMatch",
-    "device_limits",
     "match_limits",
     "measured_type",
     "published_rate",
@@ -93,24 +91,6 @@ class LimitsMatch:
 
     limits: DeviceLimits | None
     reason: str | None = None
-
-
-def device_limits(
-    name: str,
-    *,
-    compute_capability: str | None = None,
-    sm_count: int | None = None,
-    memory_bytes: int | None = None,
-    measured: MeasuredLimits | None = None,
-) -> DeviceLimits | None:
-    """The limits of `match_limits`, without the reason."""
-    return match_limits(
-        name,
-        compute_capability=compute_capability,
-        sm_count=sm_count,
-        memory_bytes=memory_bytes,
-        measured=measured,
-    ).limits
 
 
 def match_limits(

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from opscope.errors import InputError
-from opscope.hardware.lookup import is_same_name, match_device
+from opscope.hardware.devices import is_same_name, match_device
 from opscope.model.files import finite, write_text
 from opscope.model.measured_limits import (
     MEASURED_LIMITS_SCHEMA_VERSION,

@@ -14,9 +14,9 @@ from collections.abc import Collection
 from pathlib import Path
 
 from opscope.errors import DependencyError, MeasurementError
-from opscope.kernels.ptx_text import ptx_functions, ptx_preamble
-from opscope.kernels.symbols import demangled
-from opscope.kernels.toolkit import find_cuda_tool
+from opscope.hardware.toolkit import find_cuda_tool
+from opscope.kernels.ptx import ptx_functions, ptx_preamble
+from opscope.provenance.demangle import demangle
 
 __all__ = [
     "cubin_sass",
@@ -58,7 +58,7 @@ def kernel_libraries(maps: Path = _MAPS) -> list[Path]:
 def library_symbols(library: Path) -> dict[str, str]:
     """Names of a library's kernels, as a profile shows them, and their symbols."""
     text = _cuobjdump("-res-usage", str(library))
-    return {demangled(symbol): symbol for symbol in _FUNCTION.findall(text)}
+    return {demangle(symbol) or symbol: symbol for symbol in _FUNCTION.findall(text)}
 
 
 def library_sass(library: Path, symbols: Collection[str]) -> dict[str, str]:

@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from opscope.hardware.architectures import Architecture
-from opscope.hardware.devices import DataType, DeviceSpec, Peak
-from opscope.hardware.evidence import Evidence
+from opscope.hardware.architectures import Architecture, Evidence
+from opscope.hardware.devices import DataType, DeviceSpec, Peak, is_partition
 from opscope.hardware.limits import measured_type, published_rate
-from opscope.hardware.lookup import is_partition
 from opscope.hardware.measured import MeasuredLimits, MeasuredRate
 from opscope.model.files import finite
 from opscope.report.document import (

@@ -20,10 +20,9 @@ from opscope.report.document import (
     sections,
 )
 from opscope.report.json_encoding import Keys
-from opscope.toolchain.doctor.checks.outcome import Verdict
-from opscope.toolchain.doctor.checks.presence import device_count
-from opscope.toolchain.doctor.checks.table import CheckResult, Diagnosis
+from opscope.toolchain.doctor.diagnosis import CheckResult, Diagnosis
 from opscope.toolchain.doctor.facts import DeviceFacts, Facts, ProgramFacts
+from opscope.toolchain.doctor.outcome import Verdict, device_count
 from opscope.units import UNKNOWN, format_binary, format_fraction
 
 __all__ = ["DOCTOR_SCHEMA_VERSION", "doctor_document", "doctor_json"]

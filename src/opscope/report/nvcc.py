@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from opscope._version import __version__
 from opscope.analysis.compiled_file import CompiledFile, KernelOutlook
-from opscope.hardware.architectures import architecture
+from opscope.hardware.architectures import Target, architecture
 from opscope.hardware.occupancy import BlockOccupancy
-from opscope.kernels.ptxas_report import FunctionUse
-from opscope.kernels.symbols import demangled
+from opscope.kernels.ptx import FunctionUse
+from opscope.provenance.demangle import demangle
 from opscope.report.document import (
     Block,
     Code,
@@ -32,9 +32,7 @@ from opscope.report.document import (
     words,
 )
 from opscope.report.json_encoding import Keys, encode
-from opscope.toolchain.nvcc.command import Product, command_text
-from opscope.toolchain.nvcc.compiler import Nvcc
-from opscope.toolchain.nvcc.targets import Target
+from opscope.toolchain.nvcc.command import Nvcc, Product, command_text
 from opscope.units import format_bytes, format_bytes_exactly, format_fraction
 
 __all__ = ["NVCC_SCHEMA_VERSION", "NvccCode", "nvcc_document", "nvcc_json"]
@@ -227,7 +225,7 @@ _KEYS: dict[type, Keys] = {
     ),
     FunctionUse: Keys(
         "name symbol target stack_bytes spill_store_bytes spill_load_bytes",
-        name=lambda function: demangled(function.symbol),
+        name=lambda function: demangle(function.symbol) or function.symbol,
     ),
     KernelOutlook: Keys(
         "name=kernel.name symbol=kernel.use.symbol target=kernel.target.name registers=kernel.registers "

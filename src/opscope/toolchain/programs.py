@@ -1,6 +1,6 @@
 """Finds a program and runs it to its end or its time limit, whatever it does.
 
-Neither function raises for what a program does: missing, not executable, silent, crashing or hanging are
+No function raises for what a program does: missing, not executable, silent, crashing or hanging are
 values. A program that its own kill does not end (a hanging driver) is left behind after a moment.
 """
 
@@ -15,7 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ProgramEnd", "find_program", "run_program"]
+from opscope.errors import CaptureError
+
+__all__ = ["ProgramEnd", "find_program", "run_attached", "run_program", "signal_name"]
 
 _AFTER_KILL_S = 2.0
 
@@ -100,6 +102,46 @@ def run_program(
     return ProgramEnd(process.returncode, _text(out), _text(err))
 
 
+def run_attached(
+    command: Sequence[str],
+    what: str,
+    source: str | Path,
+    *,
+    environment: Mapping[str, str] | None = None,
+    stdout: int | None = None,
+    grace_s: float = 10.0,
+) -> tuple[int, bool]:
+    """Run a command on this process's own terminal; its exit code, and whether the user pressed Ctrl-C.
+
+    Args:
+        command: Program and arguments.
+        what: What the program is called in an error.
+        source: Where it is, likewise.
+        environment: Its variables; this process's own where it is None.
+        stdout: File descriptor that takes its standard output; this process's own if None.
+        grace_s: Seconds an interrupted program is given to end, before it is asked to, and then made to.
+
+    Raises:
+        CaptureError: It cannot be started.
+    """
+    try:
+        process = subprocess.Popen(
+            list(command), stdout=stdout, env=None if environment is None else dict(environment)
+        )
+    except OSError as error:
+        raise CaptureError(f"{what} cannot be started ({error.strerror})", source=source) from error
+    try:
+        return process.wait(), False
+    except KeyboardInterrupt:
+        # The terminal sent the interrupt to the program too.
+        for end in (None, process.terminate, process.kill):
+            if end is not None:
+                end()
+            with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+                return process.wait(grace_s), True
+        return process.wait(), True
+
+
 def _end(
     process: subprocess.Popen[bytes], expired: subprocess.TimeoutExpired
 ) -> tuple[bytes | None, bytes | None]:
@@ -119,3 +161,11 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 def _text(content: bytes | None) -> str:
     return (content or b"").decode("utf-8", errors="replace")
+
+
+def signal_name(number: int) -> str:
+    """`SIGTERM` of 15."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -6,22 +6,20 @@ from collections.abc import Callable
 
 import pytest
 
-from opscope.hardware.devices import DataType, devices
+from opscope.hardware.devices import DataType, devices, match_device
 from opscope.hardware.limits import (
     LimitEvidence,
-    device_limits,
     match_limits,
     measured_type,
     published_rate,
 )
-from opscope.hardware.lookup import find_device
 from opscope.hardware.measured import MeasuredLimits
 
 Make = Callable[..., MeasuredLimits]
 
 
 def test_the_data_sheet_where_nothing_was_measured() -> None:
-    limits = device_limits("NVIDIA H200", compute_capability="9.0")
+    limits = match_limits("NVIDIA H200", compute_capability="9.0").limits
     assert limits is not None
     assert limits.memory is not None
     assert (limits.name, limits.memory.per_s, limits.memory.evidence) == ("H200 SXM", 4.8e12, "datasheet")
@@ -36,7 +34,7 @@ def test_each_measured_rate_wins_by_itself(make_measured: Make) -> None:
         {"copy": 4.28e12, "read": 4.4e12, "l2_read": 7e12, "matrix_tf32": 4.1e14, "matrix_fp64": 5.5e13},
         {"launch": 2100.0, "operator_call": 4300.0, "kernel_interval": 1300.0},
     )
-    limits = device_limits("NVIDIA H200", sm_count=132, measured=measured)
+    limits = match_limits("NVIDIA H200", sm_count=132, measured=measured).limits
     assert limits is not None
     assert limits.memory is not None
     assert (limits.memory.per_s, limits.memory.evidence) == (4.28e12, LimitEvidence.MEASURED)
@@ -54,14 +52,14 @@ def test_each_measured_rate_wins_by_itself(make_measured: Make) -> None:
 
 
 def test_a_measurement_without_a_copy_leaves_the_bus(make_measured: Make) -> None:
-    limits = device_limits("NVIDIA H200", measured=make_measured({"matrix_fp32": 5e13}))
+    limits = match_limits("NVIDIA H200", measured=make_measured({"matrix_fp32": 5e13})).limits
     assert limits is not None
     assert limits.memory is not None
     assert limits.memory.evidence is LimitEvidence.DATASHEET
 
 
 def test_a_derived_peak_says_so() -> None:
-    limits = device_limits("NVIDIA GeForce RTX 4070")
+    limits = match_limits("NVIDIA GeForce RTX 4070").limits
     assert limits is not None
     assert limits.memory is None  # two kinds of memory under one name
     assert limits.peaks[DataType.BF16].how.startswith("operations per SM and clock × SMs × boost clock, ")
@@ -75,9 +73,9 @@ class TestUnknown:
 
     def test_one_that_was_measured(self, make_measured: Make) -> None:
         measured = make_measured({"copy": 1e12, "matrix_fp64": 1e12}, device="NVIDIA Z900")
-        limits = device_limits(
+        limits = match_limits(
             "NVIDIA Z900", compute_capability="9.0", sm_count=132, memory_bytes=10**11, measured=measured
-        )
+        ).limits
         assert limits is not None
         assert limits.memory is not None
         assert (limits.name, limits.memory.per_s, limits.sm_count) == ("NVIDIA Z900", 1e12, 132)
@@ -94,7 +92,7 @@ class TestUnknown:
         assert match.limits is None
         assert match.reason == "no rate of H200 SXM MIG 1g.18gb is published or was measured"
         measured = make_measured({"copy": 5e11}, device=name, sm_count=16, l2_bytes=None)
-        limits = device_limits(name, compute_capability="9.0", sm_count=16, measured=measured)
+        limits = match_limits(name, compute_capability="9.0", sm_count=16, measured=measured).limits
         assert limits is not None
         assert limits.memory is not None
         assert (limits.memory.per_s, dict(limits.peaks), limits.l2_bytes) == (5e11, {}, None)
@@ -126,7 +124,7 @@ def test_the_type_of_a_measured_product(
 
 
 def test_what_is_published_of_what_can_be_measured() -> None:
-    h200 = find_device("NVIDIA H200")
+    h200 = match_device("NVIDIA H200").spec
     assert h200 is not None
     rates = ("copy", "read", "write", "matrix_fp64", "matrix_int8", "l2_read", "matrix_fp4")
     assert [published_rate(h200, name) for name in rates] == [*[4.8e12] * 3, 67e12, 1979e12, None, None]

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from opscope.hardware.toolkit import find_cuda_tool
 from opscope.kernels.build import cuda_sources
-from opscope.kernels.toolkit import find_cuda_tool
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from opscope.errors import DependencyError, MeasurementError
+from opscope.hardware.toolkit import find_cuda_tool
 from opscope.kernels import build
-from opscope.kernels.toolkit import find_cuda_tool
 
 NINJA_OUTPUT = """Error building extension 'opscope_kernels_1': [1/3] nvcc -DTORCH_EXTENSION_NAME=x -c a.cu
 [2/3] nvcc -DTORCH_EXTENSION_NAME=x -c b.cu -o b.cuda.o

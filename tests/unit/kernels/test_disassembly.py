@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from opscope.errors import DependencyError, MeasurementError
+from opscope.hardware.toolkit import find_cuda_tool
 from opscope.kernels import disassembly
 from opscope.kernels.disassembly import (
     cubin_sass,
@@ -16,7 +17,6 @@ from opscope.kernels.disassembly import (
     library_sass,
     library_symbols,
 )
-from opscope.kernels.toolkit import find_cuda_tool
 
 SOURCE = """namespace {
 template <typename T>

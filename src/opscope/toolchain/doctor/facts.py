@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from opscope.hardware.driver import CudaDevice
+
 __all__ = [
     "BuildFacts",
     "CaptureFacts",
     "CounterFacts",
-    "CudaDevice",
     "DeviceCalculation",
     "DeviceFacts",
     "DeviceProcess",
@@ -149,22 +150,6 @@ class BuildFacts:
     compiles: bool | None = None
     compiler_message: str = ""
     ninja_beside_python: str | None = None
-
-
-@dataclass(frozen=True)
-class CudaDevice:
-    """A device as the CUDA driver or torch numbers it in this process.
-
-    Attributes:
-        uuid: As NVML writes it, `GPU-…`; None where it is not told.
-    """
-
-    index: int
-    name: str
-    compute_capability: str
-    sm_count: int | None = None
-    memory_bytes: int | None = None
-    uuid: str | None = None
 
 
 @dataclass(frozen=True)

@@ -24,21 +24,28 @@ from opscope.toolchain.doctor.facts import (
     PythonFacts,
     TorchFacts,
 )
-from opscope.toolchain.doctor.probes.counters import probe_counters
-from opscope.toolchain.doctor.probes.devices import (
+from opscope.toolchain.doctor.gpu_probes import (
+    TORCH_TIMEOUT_S,
     CudaVersions,
     DeviceInventory,
+    ask_driver,
     complete_devices,
+    probe_counters,
     probe_devices,
+    probe_driver_files,
+    probe_torch,
 )
-from opscope.toolchain.doctor.probes.driver import ask_driver, probe_driver_files
-from opscope.toolchain.doctor.probes.extensions import probe_build
-from opscope.toolchain.doctor.probes.folders import probe_folders
-from opscope.toolchain.doctor.probes.machine import probe_machine
-from opscope.toolchain.doctor.probes.python import probe_packages, probe_python
-from opscope.toolchain.doctor.probes.pytorch import TORCH_TIMEOUT_S, probe_torch
-from opscope.toolchain.doctor.probes.surroundings import Surroundings
-from opscope.toolchain.doctor.probes.tools import probe_cuobjdump, probe_ncu, probe_nsys
+from opscope.toolchain.doctor.software_probes import (
+    probe_build,
+    probe_cuobjdump,
+    probe_folders,
+    probe_machine,
+    probe_ncu,
+    probe_nsys,
+    probe_packages,
+    probe_python,
+)
+from opscope.toolchain.doctor.surroundings import Surroundings
 
 __all__ = ["gather_facts"]
 

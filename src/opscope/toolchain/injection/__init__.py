@@ -1,7 +1,6 @@
 """Records any CUDA program without Nsight Systems: a CUPTI library of ours that CUDA itself loads into it.
 
-The C sources in `native` are compiled when first needed (`cupti` finds CUPTI, `library` compiles). Programs
-run with the library in CUDA_INJECTION64_PATH (`running`), each of their processes leaves one file of records
-(`record_format`, `recording`), and each file becomes a Kineto trace (`events`, `trace_file`, `findings`) with
-a sidecar.
+The C sources in `native` are compiled when first needed (`library`). Programs run with the library in
+CUDA_INJECTION64_PATH (`running`), each of their processes leaves one file of records (`recording`), and each
+file becomes a Kineto trace with a sidecar (`events`, `trace_file`).
 """

@@ -1,12 +1,17 @@
-"""Records of one process → the events of its trace, in Kineto's words.
+"""Records of one process → the events of its trace as JSON text, in Kineto's words.
 
 What has no end (a kernel that ran when the program was killed) is left out and counted. Calls of the driver
-that the runtime made on its own behalf are left out too, as in Kineto and Nsight Systems.
+that the runtime made on its own behalf are left out too, as in Kineto and Nsight Systems. Times stay exact:
+nanoseconds become microseconds with three decimals without passing through a float.
+
+Source: libkineto/src/cupti_strings.cpp and CuptiActivity.cpp; the numbers are those of cupti_activity.h.
+Copies of unified memory, which Kineto does not record, are called after Nsight Systems.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,26 +19,134 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from opscope.toolchain.injection.event_names import (
-    call_name,
-    copy_name,
-    migration_name,
-    overhead_name,
-    set_name,
-)
-from opscope.toolchain.injection.event_text import (
-    Times,
-    arrow,
-    event,
-    head,
-    label,
-    microseconds,
-    process_labels,
-)
-from opscope.toolchain.injection.record_format import ABSENT, ChunkKind, TextTable
-from opscope.toolchain.injection.recording import Recording, Records
+from opscope.toolchain.injection.recording import ABSENT, ChunkKind, Recording, Records, TextTable
 
-__all__ = ["ProcessEvents", "first_moment_ns", "process_events"]
+__all__ = [
+    "ProcessEvents",
+    "Times",
+    "arrow",
+    "call_name",
+    "copy_name",
+    "event",
+    "first_moment_ns",
+    "head",
+    "label",
+    "microseconds",
+    "migration_name",
+    "overhead_name",
+    "process_events",
+    "process_labels",
+    "set_name",
+]
+
+
+_COPIES = {
+    1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD", 9: "HtoH",
+    10: "PtoP",
+}  # fmt: skip
+_MEMORY = {
+    0: "Unknown", 1: "Pageable", 2: "Pinned", 3: "Device", 4: "Array", 5: "Managed", 6: "Device Static",
+    7: "Managed Static",
+}  # fmt: skip
+_MIGRATIONS = {1: "HtoD", 2: "DtoH", 8: "DtoD"}
+_OVERHEADS = {
+    1: "Driver Compiler", 1 << 16: "Buffer Flush", 2 << 16: "Instrumentation", 3 << 16: "Resource",
+    4 << 16: "Runtime Triggered Module Loading", 5 << 16: "Lazy Function Loading",
+    6 << 16: "Command Buffer Full", 7 << 16: "Activity Buffer Request", 8 << 16: "UVM Activity Init",
+}  # fmt: skip
+_UNKNOWN = "<unknown>"
+# CUPTI numbers the versions of a runtime function; those of the driver are part of their names.
+_RUNTIME_VERSION = re.compile(r"_v\d{4,}$")
+_PER_THREAD_STREAM = re.compile(r"_pts[zd]$")
+
+
+def copy_name(kind: int, source: int, target: int) -> str:
+    """`Memcpy HtoD (Pageable -> Device)`."""
+    ends = f"{_MEMORY.get(source, _UNKNOWN)} -> {_MEMORY.get(target, _UNKNOWN)}"
+    return f"Memcpy {_COPIES.get(kind, _UNKNOWN)} ({ends})"
+
+
+def set_name(memory_kind: int) -> str:
+    """`Memset (Device)`."""
+    return f"Memset ({_MEMORY.get(memory_kind, _UNKNOWN)})"
+
+
+def migration_name(kind: int) -> str:
+    """`Memcpy Unified HtoD`."""
+    return f"Memcpy Unified {_MIGRATIONS.get(kind, _UNKNOWN)}"
+
+
+def overhead_name(kind: int) -> str:
+    """`Buffer Flush`."""
+    return _OVERHEADS.get(kind, "Unknown")
+
+
+def call_name(name: str | None, function: int, *, is_driver: bool) -> str:
+    """`cudaLaunchKernel`, of CUPTI's `cudaLaunchKernel_ptsz_v7000`.
+
+    Args:
+        name: CUPTI's name, None if it knows none.
+        function: Its number, shown then.
+        is_driver: Whether it is a function of the driver.
+    """
+    if name is None:
+        return f"{'driver' if is_driver else 'runtime'} function {function}"
+    bare = name if is_driver else _RUNTIME_VERSION.sub("", name)
+    return _PER_THREAD_STREAM.sub("", bare)
+
+
+Times = tuple[str, str]
+"""Start and duration of an event, as JSON numbers of microseconds."""
+
+
+def microseconds(times_ns: npt.NDArray[np.int64]) -> list[str]:
+    """Nanoseconds as JSON numbers of microseconds, exactly."""
+    whole, rest = np.divmod(times_ns, 1000)
+    return [f"{us}.{ns:03d}" for us, ns in zip(whole.tolist(), rest.tolist(), strict=True)]
+
+
+def head(category: str, name: str, process: int | str, row: int | str) -> str:
+    """An event's text up to the value of its start."""
+    return (
+        f'{{"ph": "X", "cat": "{category}", "name": {json.dumps(name)}, '
+        f'"pid": {json.dumps(process)}, "tid": {json.dumps(row)}, "ts": '
+    )
+
+
+def event(head_text: str, times: Times, arguments: Mapping[str, Any]) -> str:
+    """A whole event, of what `head` made."""
+    return f'{head_text}{times[0]}, "dur": {times[1]}, "args": {json.dumps(arguments)}}}'
+
+
+def arrow(phase: str, correlation: int, place: tuple[int, int], start: str) -> str:
+    """One end of an arrow from a call to its activity.
+
+    Args:
+        phase: `s` at the call, `f` at the activity.
+        correlation: What ties the two.
+        place: Process and row.
+        start: Start of the event it is tied to.
+    """
+    binding = ', "bp": "e"' if phase == "f" else ""
+    return (
+        f'{{"ph": "{phase}", "id": {correlation}, "pid": {place[0]}, "tid": {place[1]}, "ts": {start}, '
+        f'"cat": "ac2g", "name": "ac2g"{binding}}}'
+    )
+
+
+def process_labels(process: int, name: str, text: str, sort_index: int) -> Iterator[str]:
+    """What viewers call a process, and where they show it."""
+    yield label("process_name", (process, 0), "name", name)
+    yield label("process_labels", (process, 0), "labels", text)
+    yield label("process_sort_index", (process, 0), "sort_index", sort_index)
+
+
+def label(kind: str, place: tuple[int, int | str], key: str, value: Any) -> str:
+    """One metadata event."""
+    return json.dumps(
+        {"name": kind, "ph": "M", "ts": 0, "pid": place[0], "tid": place[1], "args": {key: value}}
+    )
+
 
 _UNIFIED_ROW = "unified memory"
 _GPU_SORT_INDEX = 5_000_000

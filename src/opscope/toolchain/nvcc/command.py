@@ -1,19 +1,37 @@
 """Command lines of nvcc: what is made, for which targets, with which options of the user's.
 
-Source: nvcc 13.0 documentation, "Command Options".
+Source: nvcc 13.0 documentation, "Command Options" and "GPU Compilation".
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from opscope.errors import InputError
+from opscope.errors import DependencyError, InputError
+from opscope.hardware.architectures import Target, parse_target, runs_binary, runs_ptx
 from opscope.text_enum import TextEnum
+from opscope.toolchain.programs import run_program
 
-__all__ = ["Product", "command_text", "default_name", "nvcc_command", "refuse_options"]
+__all__ = [
+    "ALL",
+    "ALL_MAJOR",
+    "NATIVE",
+    "Nvcc",
+    "Product",
+    "choose_targets",
+    "code_options",
+    "command_text",
+    "default_name",
+    "nvcc_command",
+    "ptx_target",
+    "read_nvcc",
+    "refuse_options",
+    "runs_on",
+]
 
 
 class Product(TextEnum):
@@ -27,21 +45,14 @@ class Product(TextEnum):
     NOTHING = "nothing"  # the kernels are compiled, and looked at
 
 
-_OPTIONS: dict[Product, tuple[str, ...]] = {
-    Product.PROGRAM: (),
-    Product.OBJECT: ("-c",),
-    Product.SHARED: ("-shared", "-Xcompiler=-fPIC"),
-    Product.FATBIN: ("-fatbin",),
-    Product.CUBIN: ("-cubin",),
-    Product.NOTHING: ("-fatbin",),
-}
-_SUFFIXES = {
-    Product.PROGRAM: "",
-    Product.OBJECT: ".o",
-    Product.SHARED: ".so",
-    Product.FATBIN: ".fatbin",
-    Product.CUBIN: ".cubin",
-    Product.NOTHING: ".fatbin",
+# The options that make it, and the suffix of its name.
+_PRODUCTS: dict[Product, tuple[tuple[str, ...], str]] = {
+    Product.PROGRAM: ((), ""),
+    Product.OBJECT: (("-c",), ".o"),
+    Product.SHARED: (("-shared", "-Xcompiler=-fPIC"), ".so"),
+    Product.FATBIN: (("-fatbin",), ".fatbin"),
+    Product.CUBIN: (("-cubin",), ".cubin"),
+    Product.NOTHING: (("-fatbin",), ".fatbin"),
 }
 _EMIT = "--emit program, object, shared, fatbin, cubin or nothing says what is made"
 # Options of nvcc that would contradict what is done here, and what is meant for them.
@@ -74,12 +85,12 @@ def nvcc_command(
         code: Options that choose targets.
         options: Further ones.
     """
-    return [executable, *_OPTIONS[product], *code, *options, "-o", str(output), str(source)]
+    return [executable, *_PRODUCTS[product][0], *code, *options, "-o", str(output), str(source)]
 
 
 def default_name(source: Path, product: Product) -> str:
     """The name of what is made of a file."""
-    return source.stem + _SUFFIXES[product]
+    return source.stem + _PRODUCTS[product][1]
 
 
 def refuse_options(options: Sequence[str]) -> None:
@@ -98,3 +109,151 @@ def refuse_options(options: Sequence[str]) -> None:
 def command_text(command: Sequence[str]) -> str:
     """The command as a person writes it in a shell: by the program's name."""
     return shlex.join([Path(command[0]).name, *command[1:]]).replace("-gencode=", "-gencode ")
+
+
+NATIVE, ALL, ALL_MAJOR = "native", "all", "all-major"
+_PTX_WORD = re.compile(r"compute_(\d+[af]?)", re.IGNORECASE)
+Explanation = Callable[["Target"], "str | None"]
+
+
+def choose_targets(
+    words: Iterable[str],
+    known: Sequence[Target],
+    *,
+    native: Callable[[], Sequence[str]],
+    explain: Explanation = lambda target: None,
+) -> tuple[Target, ...]:
+    """The distinct targets that some words mean, lowest first.
+
+    Args:
+        words: Targets, `native`, `all` or `all-major`.
+        known: What this nvcc builds for.
+        native: Compute capabilities of the GPUs here, as `9.0`; asked only for `native`.
+        explain: What is known of a target that this nvcc does not build for, as a sentence.
+
+    Raises:
+        InputError: A word means no target, or one that this nvcc does not build for.
+    """
+    chosen: set[Target] = set()
+    for word in words:
+        chosen |= _meant(word, known, native, explain)
+    return tuple(sorted(chosen))
+
+
+def ptx_target(targets: Iterable[Target]) -> Target:
+    """The target whose PTX serves later GPUs: the first of the newest generation, as nvcc has it for `all`.
+
+    Raises:
+        InputError: All targets have features that later GPUs need not have.
+    """
+    general = [target for target in targets if target.is_general]
+    if not general:
+        names = ", ".join(target.ptx_name for target in targets)
+        raise InputError(
+            f"PTX of {names} is for no later GPU: the letter means features of one GPU or family",
+            hint="Add a target without the letter, such as --arch sm_90a,sm_90, or leave --ptx out",
+        )
+    newest = max(target.major for target in general)
+    return min(target for target in general if target.major == newest)
+
+
+def code_options(targets: Sequence[Target], ptx: Target | None) -> list[str]:
+    """The options that build machine code for some targets, and PTX for one or none."""
+    if ptx is not None and list(targets) == [ptx]:
+        return [f"-arch={ptx.name}"]  # which nvcc documents as both
+    options = [f"-gencode=arch={one.ptx_name},code={one.name}" for one in targets]
+    return options if ptx is None else [*options, f"-gencode=arch={ptx.ptx_name},code={ptx.ptx_name}"]
+
+
+def runs_on(targets: Iterable[Target], ptx: Target | None, compute_capability: str) -> bool:
+    """Whether the code runs on a GPU, as machine code or from PTX."""
+    gpu = parse_target(compute_capability)
+    if gpu is None:
+        return False
+    return (ptx is not None and runs_ptx(ptx, gpu)) or any(runs_binary(one, gpu) for one in targets)
+
+
+def _meant(
+    word: str, known: Sequence[Target], native: Callable[[], Sequence[str]], explain: Explanation
+) -> set[Target]:
+    general = [target for target in known if target.is_general]
+    if word == ALL:
+        return set(general)
+    if word == ALL_MAJOR:
+        return {general[0], *(target for target in general if target.minor == 0)}
+    if word == NATIVE:
+        return {_known(one, known, explain) for one in native()}
+    return {_known(word, known, explain)}
+
+
+def _known(word: str, known: Sequence[Target], explain: Explanation) -> Target:
+    target = parse_target(word)
+    if target is not None and target in known:
+        return target
+    names = ", ".join(one.name for one in known)
+    hint = f"It knows {names}; or native, all, all-major"
+    if (ptx := _PTX_WORD.fullmatch(word.strip())) is not None:
+        raise InputError(
+            f"{word} is PTX, which is compiled when the program starts",
+            hint=f"--arch sm_{ptx[1]} --ptx has it beside machine code",
+        )
+    if target is None:
+        raise InputError(f"'{word}' is no target of nvcc", hint=hint)
+    sentence = explain(target)
+    reason = "" if sentence is None else f": {sentence}"
+    raise InputError(f"this nvcc does not build for {target.name}{reason}", hint=hint)
+
+
+_RELEASE = re.compile(r"release (\d+\.\d+)(?:, V([\d.]+))?")
+_TARGET = re.compile(r"\bsm_\d+[af]?\b")
+_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Nvcc:
+    """A compiler.
+
+    Attributes:
+        path: Of the program.
+        release: Of the CUDA toolkit, `13.0`.
+        version: `13.0.88`; None if it does not say.
+        targets: All it builds for, lowest first, those with features of one GPU (`sm_90a`) included.
+    """
+
+    path: str
+    release: str
+    version: str | None
+    targets: tuple[Target, ...]
+
+    @property
+    def general_targets(self) -> tuple[Target, ...]:
+        """Targets whose code later GPUs of the generation run too."""
+        return tuple(one for one in self.targets if one.is_general)
+
+
+def read_nvcc(path: str) -> Nvcc:
+    """What the compiler says of itself.
+
+    Raises:
+        DependencyError: It cannot be run, or is no nvcc.
+    """
+    release = _RELEASE.search(_answer(path, "--version"))
+    # The list has no specific targets and is missing before 11.1; the help has them all.
+    listed = _TARGET.findall(_answer(path, "--list-gpu-code") + _answer(path, "--help"))
+    targets = {target for word in listed if (target := parse_target(word)) is not None}
+    if release is None or not targets:
+        raise DependencyError(
+            f"{path} does not answer as nvcc does",
+            hint="Is it the compiler of a CUDA toolkit, and is the toolkit complete?",
+        )
+    return Nvcc(path, release[1], release[2], tuple(sorted(targets)))
+
+
+def _answer(path: str, option: str) -> str:
+    """What it prints; empty if it does not know the option."""
+    done = run_program([path, option], timeout_s=_TIMEOUT_S)
+    if done.failure is not None:
+        raise DependencyError(
+            f"nvcc {done.failure}", source=path, hint="Install the CUDA toolkit again, or set CUDA_HOME"
+        )
+    return done.out if done.succeeded else ""

@@ -1,23 +1,85 @@
 """What a compilation tells as findings: the compiler's warnings, and what costs time in the kernels.
 
 The words of the tools are kept; what they mean for a kernel is added where it is known. A file that compiles
-without a word, into kernels without spills, has none.
+without a word, into kernels without spills, has none. Of the source only launches with literal sizes are
+judged: what is computed when the program runs is for a trace to tell.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from opscope.kernels.symbols import demangled
 from opscope.model.finding import Finding, Severity
-from opscope.toolchain.nvcc.launch_text import WARP_THREADS, WrittenLaunch
+from opscope.provenance.demangle import demangle
+from opscope.toolchain.nvcc.compile import Compilation, CompiledKernel, DoubleUse
 from opscope.toolchain.nvcc.messages import Level, Message, Tool
-from opscope.toolchain.nvcc.values import Compilation, CompiledKernel, DoubleUse
 
-__all__ = ["findings_of"]
+__all__ = ["WrittenLaunch", "findings_of", "small_launches"]
+
+
+WARP_THREADS = 32
+_BLANKED = re.compile(r"//(?:\\\n|[^\n])*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL)
+_LAUNCH = re.compile(r"(?P<name>[A-Za-z_]\w*)\s*(?:<[^<>;(){}]*>\s*)?<<<(?P<sizes>[^;]*?)>>>")
+_NUMBER = re.compile(r"(?:dim3\s*[({])?\s*(\d+)[uU]?[lL]*\s*[)}]?")
+
+
+@dataclass(frozen=True)
+class WrittenLaunch:
+    """One launch in the source; a size that is no number there is None."""
+
+    kernel: str
+    line: int
+    blocks: int | None
+    threads: int | None
+
+    @property
+    def text(self) -> str:
+        """As it is written: `add<<<1, …>>>`."""
+        sizes = ("…" if size is None else str(size) for size in (self.blocks, self.threads))
+        return f"{self.kernel}<<<{', '.join(sizes)}>>>"
+
+
+def small_launches(source: str) -> tuple[WrittenLaunch, ...]:
+    """Launches of one block, or of blocks of less than a warp, in the order of the source."""
+    launches = dict.fromkeys(_launches(_BLANKED.sub(_blank, source)))
+    return tuple(
+        one for one in launches if one.blocks == 1 or (one.threads is not None and one.threads < WARP_THREADS)
+    )
+
+
+def _launches(text: str) -> Iterator[WrittenLaunch]:
+    for match in _LAUNCH.finditer(text):
+        sizes = _split(match["sizes"])
+        if len(sizes) >= 2:
+            line = text.count("\n", 0, match.start()) + 1
+            yield WrittenLaunch(match["name"], line, _number(sizes[0]), _number(sizes[1]))
+
+
+def _split(text: str) -> list[str]:
+    """At the commas outside of parentheses."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character in "([{") - (character in ")]}")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
+
+
+def _number(text: str) -> int | None:
+    match = _NUMBER.fullmatch(text.strip())
+    return None if match is None else int(match[1])
+
+
+def _blank(match: re.Match[str]) -> str:
+    """Comments and strings keep their lines."""
+    return "\n" * match[0].count("\n") or " "
+
 
 _MOST_REGISTERS = 255  # Source: CUDA C++ Programming Guide 13.0, Technical Specifications
 _SYMBOL = re.compile(r"\b_Z\w+")
@@ -70,7 +132,7 @@ def findings_of(compilation: Compilation, launches: Sequence[WrittenLaunch] = ()
         *_spills(compilation),
         *_local_memory(compilation.kernels),
         *map(_doubles, compilation.doubles),
-        *_launches(compilation.request.source, launches),
+        *_small_launches(compilation.request.source, launches),
         *map(_message, compilation.messages),
     )
 
@@ -90,15 +152,16 @@ def _spills(compilation: Compilation) -> Iterator[Finding]:
             )
     for function in compilation.functions:
         if function.spill_store_bytes:
+            name = demangle(function.symbol) or function.symbol
             yield _finding(
                 "nvcc.function_spills",
                 Severity.INFO,
-                f"{demangled(function.symbol)}, which kernels call, keeps {function.spill_store_bytes} bytes "
+                f"{name}, which kernels call, keeps {function.spill_store_bytes} bytes "
                 f"of registers in local memory for {function.target}",
                 suggestion="A call keeps its caller's registers there; __forceinline__ saves it, unless the "
                 "function recurs",
                 evidence={
-                    "function": demangled(function.symbol),
+                    "function": name,
                     "target": function.target,
                     "spill_store_bytes": function.spill_store_bytes,
                     "spill_load_bytes": function.spill_load_bytes,
@@ -163,7 +226,7 @@ def _doubles(use: DoubleUse) -> Finding:
     )
 
 
-def _launches(source: Path, launches: Iterable[WrittenLaunch]) -> Iterator[Finding]:
+def _small_launches(source: Path, launches: Iterable[WrittenLaunch]) -> Iterator[Finding]:
     for launch in launches:
         is_single = launch.blocks == 1 and launch.threads == 1
         yield _finding(
@@ -194,7 +257,7 @@ def _width(launch: WrittenLaunch) -> str:
 def _message(message: Message) -> Finding:
     code, suggestion = _kind(message)
     is_warning = message.level is Level.WARNING and code != "nvcc.unused"
-    text = _SYMBOL.sub(lambda symbol: demangled(symbol[0]), message.text)
+    text = _SYMBOL.sub(lambda symbol: demangle(symbol[0]) or symbol[0], message.text)
     where = message.place or str(message.tool)
     return _finding(
         code,

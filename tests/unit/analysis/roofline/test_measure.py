@@ -16,7 +16,7 @@ from opscope.analysis.roofline import measure_efficiency
 from opscope.analysis.roofline.measure import efficiency_of
 from opscope.analysis.roofline.rooflines import Roof
 from opscope.hardware.devices import DataType
-from opscope.hardware.limits import DeviceLimits, device_limits
+from opscope.hardware.limits import DeviceLimits, match_limits
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
 
@@ -122,7 +122,7 @@ TRACES = [
 
 @cache
 def published() -> DeviceLimits:
-    limits = device_limits("NVIDIA H200", compute_capability="9.0", sm_count=132)
+    limits = match_limits("NVIDIA H200", compute_capability="9.0", sm_count=132).limits
     assert limits is not None
     return limits
 

@@ -7,17 +7,14 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from opscope.toolchain.doctor.checks.outcome import Outcome
-from opscope.toolchain.doctor.checks.table import diagnose
+from opscope.hardware.driver import CudaDevice
 from opscope.toolchain.doctor.facts import (
     BuildFacts,
     CaptureFacts,
     CounterFacts,
-    CudaDevice,
     DeviceCalculation,
     DeviceFacts,
     DriverFacts,
@@ -30,7 +27,7 @@ from opscope.toolchain.doctor.facts import (
     PythonFacts,
     TorchFacts,
 )
-from opscope.toolchain.doctor.probes.surroundings import Surroundings
+from opscope.toolchain.doctor.surroundings import Surroundings
 
 GIB = 1024**3
 UUID = "GPU-5f5a1c52-0000-1111-2222-333344445555"
@@ -143,61 +140,6 @@ def gpu_machine(cpu_machine: Facts) -> Facts:
         nsys=ProgramFacts("nsys", "/usr/local/bin/nsys", "2025.3.2"),
         ncu=ProgramFacts("ncu", "/usr/local/bin/ncu", "2025.3.1.0"),
     )
-
-
-@pytest.fixture
-def answer() -> Callable[[Facts, str], Outcome]:
-    """The outcome of one check, by its code."""
-
-    def ask(facts: Facts, code: str) -> Outcome:
-        return next(one.outcome for one in diagnose(facts).results if one.check.code == code)
-
-    return ask
-
-
-@pytest.fixture
-def change() -> Callable[..., Facts]:
-    """Facts with some of one part replaced: `change(facts, "torch", cuda=None)`."""
-
-    def make(facts: Facts, part: str, **changes: Any) -> Facts:
-        return replace(facts, **{part: replace(getattr(facts, part), **changes)})
-
-    return make
-
-
-@pytest.fixture
-def change_device() -> Callable[..., Facts]:
-    """Facts with some of the first GPU's state replaced."""
-
-    def make(facts: Facts, **changes: Any) -> Facts:
-        return replace(facts, devices=(replace(facts.devices[0], **changes), *facts.devices[1:]))
-
-    return make
-
-
-@pytest.fixture
-def on_gpu(
-    gpu_machine: Facts, change: Callable[..., Facts], change_device: Callable[..., Facts]
-) -> Callable[..., Facts]:
-    """The machine with a GPU, changed part by part: `on_gpu(torch={"cuda": None}, device={...})`."""
-
-    def make(**parts: dict[str, Any]) -> Facts:
-        facts = gpu_machine
-        for part, changes in parts.items():
-            facts = change_device(facts, **changes) if part == "device" else change(facts, part, **changes)
-        return facts
-
-    return make
-
-
-@pytest.fixture
-def judge(on_gpu: Callable[..., Facts], answer: Callable[[Facts, str], Outcome]) -> Callable[..., Outcome]:
-    """The outcome of one check on the machine with a GPU, changed part by part."""
-
-    def ask(code: str, **parts: dict[str, Any]) -> Outcome:
-        return answer(on_gpu(**parts), code)
-
-    return ask
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from opscope.toolchain.doctor import gather
-from opscope.toolchain.doctor.checks.table import diagnose
+from opscope.toolchain.doctor.diagnosis import diagnose
 from opscope.toolchain.doctor.facts import CounterFacts, DriverFacts, Facts, TorchFacts
-from opscope.toolchain.doctor.probes.devices import DeviceInventory
-from opscope.toolchain.doctor.probes.surroundings import Surroundings
+from opscope.toolchain.doctor.gpu_probes import DeviceInventory
+from opscope.toolchain.doctor.surroundings import Surroundings
 
 Make = Callable[..., Surroundings]
 

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opscope.toolchain.injection.record_format import RECORDS, ChunkKind, FileState, TextTable
-from opscope.toolchain.injection.recording import Outcome, Recording
+from opscope.toolchain.injection.recording import RECORDS, ChunkKind, FileState, Outcome, Recording, TextTable
 
 START_NS = 1_790_857_026_000_000_000
 

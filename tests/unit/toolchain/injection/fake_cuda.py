@@ -15,8 +15,13 @@ from typing import Any
 
 import pytest
 
-from opscope.toolchain.injection.cupti import Cupti, CuptiPlaces, installed_cupti
-from opscope.toolchain.injection.library import build_library, native_folder
+from opscope.toolchain.injection.library import (
+    Cupti,
+    CuptiPlaces,
+    build_library,
+    installed_cupti,
+    native_folder,
+)
 from opscope.toolchain.injection.recording import Recording, read_recording
 
 NATIVE = Path(__file__).parent / "native"

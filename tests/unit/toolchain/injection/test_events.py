@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opscope.toolchain.injection.event_names import (
+from opscope.toolchain.injection.events import (
     call_name,
     copy_name,
+    first_moment_ns,
+    microseconds,
     migration_name,
     overhead_name,
+    process_events,
     set_name,
 )
-from opscope.toolchain.injection.event_text import microseconds
-from opscope.toolchain.injection.events import first_moment_ns, process_events
-from opscope.toolchain.injection.record_format import ABSENT, ChunkKind, TextTable
-from opscope.toolchain.injection.recording import Recording
+from opscope.toolchain.injection.recording import ABSENT, ChunkKind, Recording, TextTable
 
 Make = Callable[..., Recording]
 BASE_NS = 1_790_857_026_000_000_000

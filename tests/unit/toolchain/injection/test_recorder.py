@@ -9,8 +9,13 @@ from typing import Any
 
 import pytest
 
-from opscope.toolchain.injection.record_format import ChunkKind, FileState, TextTable, UnifiedState
-from opscope.toolchain.injection.recording import read_recording
+from opscope.toolchain.injection.recording import (
+    ChunkKind,
+    FileState,
+    TextTable,
+    UnifiedState,
+    read_recording,
+)
 
 START_NS = 1_790_857_026_000_000_000
 

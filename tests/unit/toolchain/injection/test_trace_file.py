@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,21 @@ from opscope.errors import CaptureError
 from opscope.model.finding import Severity
 from opscope.model.sidecar import read_sidecar, sidecar_path, write_sidecar
 from opscope.toolchain.injection.events import first_moment_ns
-from opscope.toolchain.injection.findings import recording_findings, signal_name
-from opscope.toolchain.injection.record_format import ChunkKind, FileState, TextTable, UnifiedState
-from opscope.toolchain.injection.recording import Outcome, Recording
-from opscope.toolchain.injection.sidecar import recording_sidecar
-from opscope.toolchain.injection.trace_file import WrittenTrace, write_trace
+from opscope.toolchain.injection.recording import (
+    ChunkKind,
+    FileState,
+    Outcome,
+    Recording,
+    TextTable,
+    UnifiedState,
+)
+from opscope.toolchain.injection.trace_file import (
+    WrittenTrace,
+    recording_findings,
+    recording_sidecar,
+    write_trace,
+)
+from opscope.toolchain.programs import signal_name
 
 Make = Callable[..., Recording]
 START_NS = 1_790_857_026_000_000_000
@@ -25,10 +35,6 @@ START_NS = 1_790_857_026_000_000_000
 
 def kernel(start: int, end: int, **fields: int) -> dict[str, int]:
     return {"start_ns": START_NS + start, "end_ns": START_NS + end, "stream": 7, **fields}
-
-
-def demangle(names: Sequence[str]) -> list[str | None]:
-    return [{"_Z3addiPf": "add(int, float*)"}.get(name) for name in names]
 
 
 @pytest.fixture
@@ -58,7 +64,7 @@ def recording(make_recording: Make) -> Recording:
 
 
 def written(path: Path, recording: Recording) -> WrittenTrace:
-    return write_trace(path, recording, first_moment_ns(recording), demangle)
+    return write_trace(path, recording, first_moment_ns(recording))
 
 
 def test_its_keys_are_kinetos(tmp_path: Path, recording: Recording) -> None:

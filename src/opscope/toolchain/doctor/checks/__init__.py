@@ -1,1 +1,0 @@
-"""The checks: each a pure function from the facts to an outcome, listed in `table`."""

@@ -1,0 +1,346 @@
+"""The program that doctor runs in processes of its own, because what it asks may crash or hang.
+
+`child.py driver` asks the CUDA driver and launches a kernel (also the program whose counters ncu reads),
+`child.py nvml` asks NVML for every GPU's state, `child.py torch` imports torch, calculates on every device
+and records a few operators. What is found is printed at once, one JSON object per line behind a mark, so that
+it is not lost with the process; so is the stage that begins.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+MARK = "opscope-doctor "
+_THREADS = 32
+# Doubles the number of each thread. PTX of an old version and target, since any newer device compiles it.
+_KERNEL = b"""
+.version 6.0
+.target sm_50
+.address_size 64
+.visible .entry opscope_doctor(.param .u64 numbers)
+{
+    .reg .b32 %r<3>;
+    .reg .b64 %rd<4>;
+    ld.param.u64 %rd1, [numbers];
+    cvta.to.global.u64 %rd1, %rd1;
+    mov.u32 %r1, %tid.x;
+    mul.wide.u32 %rd2, %r1, 4;
+    add.s64 %rd3, %rd1, %rd2;
+    ld.global.u32 %r2, [%rd3];
+    shl.b32 %r2, %r2, 1;
+    st.global.u32 [%rd3], %r2;
+    ret;
+}
+"""
+# Source: nvml.h, nvmlComputeMode_t.
+_COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
+_LAUNCHES = 8
+# Libraries that torch comes with, and that a system may have in another version.
+_LIBRARIES = (
+    "libcudart.", "libcublas.", "libcublasLt.", "libcudnn", "libnvrtc.", "libcupti.", "libnccl.", "libcufft.",
+    "libcusparse", "libcusolver.", "libnvJitLink.",
+)  # fmt: skip
+
+
+def ask_driver() -> int:
+    """Print what the driver answers; 0 if a kernel ran."""
+    from opscope.hardware.driver import CudaDriver, DriverError, version_text  # noqa: PLC0415
+
+    stage = "library_failure"
+    try:
+        driver = CudaDriver()
+        loaded = (path for path in _mapped_files() if Path(path).name.startswith("libcuda.so"))
+        _say(library=next(loaded, "libcuda.so.1"))
+        _say(cuda_version=version_text(driver.integer("cuDriverGetVersion")))
+        stage = "init_error"
+        driver.call("cuInit", 0)
+        devices = [vars(driver.device(index)) for index in range(driver.integer("cuDeviceGetCount"))]
+        _say(devices=devices)
+        stage = "launch_error"
+        if devices:
+            _launch(driver)
+            _say(launched=True)
+    except (DriverError, ArithmeticError, OSError) as error:
+        _say(**{stage: str(error)})
+        return 1
+    return 0 if devices else 1
+
+
+def _launch(driver: Any) -> None:
+    """Have the kernel double 0, 1, 2, … on the first device."""
+    context, module, kernel = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+    driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), driver.integer("cuDeviceGet", 0))
+    driver.call("cuCtxSetCurrent", context)
+    driver.call("cuModuleLoadData", ctypes.byref(module), _KERNEL)
+    driver.call("cuModuleGetFunction", ctypes.byref(kernel), module, b"opscope_doctor")
+    numbers = (ctypes.c_uint32 * _THREADS)(*range(_THREADS))
+    memory = ctypes.c_uint64()
+    driver.call("cuMemAlloc_v2", ctypes.byref(memory), ctypes.c_size_t(ctypes.sizeof(numbers)))
+    driver.call("cuMemcpyHtoD_v2", memory, numbers, ctypes.c_size_t(ctypes.sizeof(numbers)))
+    arguments = (ctypes.c_void_p * 1)(ctypes.cast(ctypes.byref(memory), ctypes.c_void_p))
+    driver.call("cuLaunchKernel", kernel, 1, 1, 1, _THREADS, 1, 1, 0, None, arguments, None)
+    driver.call("cuCtxSynchronize")
+    driver.call("cuMemcpyDtoH_v2", numbers, memory, ctypes.c_size_t(ctypes.sizeof(numbers)))
+    if list(numbers) != [2 * index for index in range(_THREADS)]:
+        raise ArithmeticError("the kernel ran, but its results are wrong")
+
+
+def ask_nvml() -> int:
+    """Print the driver's version and every GPU of the machine; 0 if NVML answered."""
+    from opscope.errors import OpscopeError  # noqa: PLC0415
+    from opscope.hardware.nvml import Nvml  # noqa: PLC0415
+
+    try:
+        nvml = Nvml()
+    except (OpscopeError, ImportError):
+        return 1
+    _say(driver=nvml.ask("nvmlSystemGetDriverVersion"))
+    try:
+        count = nvml.module.nvmlDeviceGetCount()
+        handles = [nvml.module.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+    except nvml.error:
+        return 1
+    _say(devices=[{"index": index, **_gpu_state(nvml, handle)} for index, handle in enumerate(handles)])
+    return 0
+
+
+def _gpu_state(nvml: Any, handle: Any) -> dict[str, Any]:
+    """What NVML tells of one GPU."""
+
+    def ask(query: str, *arguments: Any) -> Any:
+        return nvml.ask(query, handle, *arguments)
+
+    capability = ask("nvmlDeviceGetCudaComputeCapability")
+    use, mode = ask("nvmlDeviceGetUtilizationRates"), ask("nvmlDeviceGetComputeMode")
+    persistence = ask("nvmlDeviceGetPersistenceMode")
+    # The second version of the query tells apart what the driver reserves.
+    version = getattr(nvml.module, "nvmlMemory_v2", None)
+    memory = (version and ask("nvmlDeviceGetMemoryInfo", version)) or ask("nvmlDeviceGetMemoryInfo")
+    facts = {
+        "name": ask("nvmlDeviceGetName") or "",
+        "uuid": ask("nvmlDeviceGetUUID"),
+        "compute_capability": capability and f"{capability[0]}.{capability[1]}",
+        "memory_bytes": memory and int(memory.total),
+        "memory_used_bytes": memory and int(memory.used),
+        "max_sm_clock_mhz": nvml.max_sm_clock_mhz(handle),
+        "power_limit_w": nvml.watts("nvmlDeviceGetEnforcedPowerLimit", handle),
+        "utilization_fraction": None if use is None else use.gpu / 100,
+        "persistence_mode": None if persistence is None else bool(persistence),
+        "compute_mode": None if mode is None else _COMPUTE_MODES.get(mode, f"mode {mode}"),
+        "clock_reasons": [one.words for one in nvml.slowdowns(handle)],
+        "processes": _processes(nvml, handle),
+        **nvml.readings(handle),
+        **dict(_mig(ask)),
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def _mig(ask: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+    mode = ask("nvmlDeviceGetMigMode")
+    if mode is None:
+        return
+    yield "mig_mode", bool(mode[0])
+    if mode[0]:
+        slots = ask("nvmlDeviceGetMaxMigDeviceCount") or 0
+        found = [ask("nvmlDeviceGetMigDeviceHandleByIndex", slot) for slot in range(slots)]
+        yield "mig_instance_count", sum(one is not None for one in found)
+
+
+def _processes(nvml: Any, handle: Any) -> list[dict[str, Any]] | None:
+    """Processes that compute or draw, each once; None if the driver does not tell."""
+    lists = [nvml.ask(f"nvmlDeviceGet{kind}RunningProcesses", handle) for kind in ("Compute", "Graphics")]
+    if all(one is None for one in lists):
+        return None
+    return [
+        {
+            "pid": pid,
+            "name": nvml.ask("nvmlSystemGetProcessName", pid) or None,
+            "memory_bytes": one.usedGpuMemory,
+        }
+        for pid, one in {one.pid: one for found in lists for one in found or ()}.items()
+    ]
+
+
+def try_torch() -> int:
+    """Print what torch is and does; 0 if it could be imported."""
+    _say(stage="import")
+    start = time.perf_counter()
+    try:
+        import torch  # noqa: PLC0415 - the point of this program
+    except Exception as error:  # noqa: BLE001 - a broken installation raises anything
+        _say(import_error=_brief(error))
+        return 1
+    _say(import_s=time.perf_counter() - start, **_build(torch))
+    _say(stage="devices")
+    _say(**_devices(torch))
+    has_device = torch.cuda.is_available()
+    if has_device:
+        _say(stage="calculation")
+        count = torch.cuda.device_count()
+        _say(
+            calculations=[{"device": one, "error": _attempt(_calculate, torch, one)} for one in range(count)]
+        )
+        _say(stage="matrix product")
+        _say(has_product=True, product_error=_attempt(_multiply, torch))
+    _say(stage="recording")
+    _say(capture=_capture(torch, has_device))
+    libraries = [path for path in _mapped_files() if Path(path).name.startswith(_LIBRARIES)]
+    _say(stage="end", libraries=libraries, shadowed=_shadowed(torch, libraries))
+    return 0
+
+
+def _build(torch: Any) -> dict[str, Any]:
+    version = torch.version
+    return {
+        "version": str(torch.__version__),
+        "cuda": version.cuda,
+        "hip": getattr(version, "hip", None),
+        "git_version": getattr(version, "git_version", None),
+        "is_debug_build": bool(getattr(version, "debug", False)),
+    }
+
+
+def _devices(torch: Any) -> dict[str, Any]:
+    from opscope.hardware.driver import cudnn_text  # noqa: PLC0415
+
+    facts: dict[str, Any] = {"is_available": bool(torch.cuda.is_available())}
+    if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
+        return facts
+    facts["architectures"] = list(torch.cuda.get_arch_list())
+    facts["cuda_error"] = _attempt(torch.cuda.init)
+    if facts["cuda_error"] is None:
+        facts["devices"] = [_device(torch, index) for index in range(torch.cuda.device_count())]
+        facts["cudnn"] = cudnn_text(torch.backends.cudnn.version())
+    return facts
+
+
+def _device(torch: Any, index: int) -> dict[str, Any]:
+    device = torch.cuda.get_device_properties(index)
+    uuid = getattr(device, "uuid", None)  # since torch 2.5
+    return {
+        "index": index,
+        "name": device.name,
+        "compute_capability": f"{device.major}.{device.minor}",
+        "sm_count": device.multi_processor_count,
+        "memory_bytes": device.total_memory,
+        "uuid": None if uuid is None else f"GPU-{uuid}",
+    }
+
+
+def _calculate(torch: Any, index: int) -> None:
+    """Double three numbers on a device: a copy there, a kernel, a copy back."""
+    device = torch.device("cuda", index)
+    result = (torch.tensor([1.0, 2.0, 3.0]).to(device) * 2).cpu()
+    torch.cuda.synchronize(device)
+    if result.tolist() != [2.0, 4.0, 6.0]:
+        raise ArithmeticError(f"[1, 2, 3] * 2 gave {result.tolist()}")
+
+
+def _multiply(torch: Any) -> None:
+    """A product whose sums are exact in any precision."""
+    ones = torch.ones(64, 64, device="cuda")
+    result = (ones @ ones).cpu()
+    if not bool((result == 64).all()):
+        raise ArithmeticError("a product of ones gave other than 64")
+
+
+def _capture(torch: Any, has_device: bool) -> dict[str, Any]:
+    facts: dict[str, Any] = {}
+    try:
+        facts["activities"] = sorted(
+            str(one).rpartition(".")[2] for one in torch.profiler.supported_activities()
+        )
+        # torch.profiler.profile would do, but imports the compiler with it, which takes seconds.
+        options = {"use_device": "cuda"} if has_device else {}
+        x = torch.ones(1024, device="cuda" if has_device else "cpu")
+        with torch.autograd.profiler.profile(use_kineto=True, **options) as recording:
+            for _ in range(_LAUNCHES):
+                x = x * 1.5
+            if has_device:
+                torch.cuda.synchronize()
+        facts.update(_recorded(torch, recording))
+        facts["kernels_launched"] = _LAUNCHES if has_device else 0
+    except Exception as error:  # noqa: BLE001 - whatever stops a recording is the answer
+        facts["error"] = _brief(error)
+    return facts
+
+
+def _recorded(torch: Any, recording: Any) -> dict[str, int]:
+    on_cpu = torch.autograd.DeviceType.CPU
+    events = list(recording.function_events or ())
+    kernels = [
+        one for one in events if one.device_type != on_cpu and not one.name.startswith(("Mem", "aten::"))
+    ]
+    operators = [one for one in events if one.device_type == on_cpu and one.name.startswith("aten::")]
+    return {"operator_count": len(operators), "kernels_recorded": len(kernels)}
+
+
+def _mapped_files() -> list[str]:
+    """Paths of the files in this process's memory."""
+    try:
+        lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    return sorted({line.split(maxsplit=5)[5] for line in lines if len(line.split(maxsplit=5)) == 6})
+
+
+def _shadowed(torch: Any, loaded: list[str]) -> list[tuple[str, str]]:
+    """Libraries from LD_LIBRARY_PATH of which torch's own packages have a copy."""
+    variable = os.environ.get("LD_LIBRARY_PATH", "")
+    folders = [Path(one).resolve() for one in variable.split(":") if one]
+    own = {copy.name: copy for copy in _own_copies(torch)}
+    return [
+        (path, str(own[Path(path).name]))
+        for path in loaded
+        if Path(path).name in own
+        and Path(path).resolve() != own[Path(path).name].resolve()
+        and any(Path(path).resolve().is_relative_to(folder) for folder in folders)
+    ]
+
+
+def _own_copies(torch: Any) -> list[Path]:
+    package = Path(torch.__file__).resolve().parent
+    wheels = package.parent / "nvidia"
+    found = [*(package / "lib").glob("lib*.so*"), *wheels.glob("*/lib/lib*.so*")]
+    return [one for one in found if one.name.startswith(_LIBRARIES)]
+
+
+def _attempt(function: Callable[..., object], *arguments: Any) -> str | None:
+    """Why a call failed; None if it did not."""
+    try:
+        function(*arguments)
+    except Exception as error:  # noqa: BLE001 - whatever stops a calculation is the answer
+        return _brief(error)
+    return None
+
+
+def _brief(error: BaseException) -> str:
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _say(**facts: Any) -> None:
+    print(MARK + json.dumps(facts), flush=True)  # noqa: T201 - its only way to answer
+
+
+if __name__ == "__main__":
+    # The folder of a program comes first where it imports from: its modules are not to be taken for others.
+    # The opscope of this file is not always the one this Python finds, and other packages are not beside it.
+    file = Path(__file__).resolve()
+    sys.path = [str(file.parents[3]), *(one for one in sys.path if one != str(file.parent))]
+    importlib.import_module("opscope")
+    del sys.path[0]
+    task = sys.argv[1]
+    code = {"driver": ask_driver, "nvml": ask_nvml, "torch": try_torch}[task]()
+    sys.stderr.flush()
+    if task == "torch":  # All is said, and taking torch and CUDA down takes time and may crash.
+        os._exit(code)
+    sys.exit(code)

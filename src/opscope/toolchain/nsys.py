@@ -1,0 +1,231 @@
+"""Nsight Systems: its commands written and run, to record a program and to export a report.
+
+The program keeps its standard input and output; nsys speaks on the same terminal. The exit code of
+`nsys profile` is the program's own. That a report is there is what tells whether it recorded. What an export
+holds is for `ingest.nsys` to read.
+
+Source: Nsight Systems user guide, "CLI Profile Command Switch Options" and "CLI Export Command Switch
+Options".
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from opscope.errors import CaptureError, DependencyError
+from opscope.toolchain.programs import find_program, run_attached, run_program
+
+__all__ = [
+    "NsysRun",
+    "Recording",
+    "check_run",
+    "export_command",
+    "export_report",
+    "find_nsys",
+    "fresh_export",
+    "is_report",
+    "profile_command",
+    "readable_source",
+    "run_nsys",
+]
+
+
+_REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What nsys records of a program.
+
+    Args:
+        trace: APIs, e.g. `cuda`, `nvtx`.
+        cuda_graph_trace: `graph`, launches of CUDA graphs as a whole, or `node`, every kernel in them.
+        capture_range: `none`, or what starts and stops the recording: `cudaProfilerApi`, `nvtx`.
+        delay_s: Seconds before it starts.
+        duration_s: Seconds until it stops; the program runs on.
+        options: Further options of `nsys profile`, as they are.
+    """
+
+    trace: tuple[str, ...] = ("cuda", "nvtx")
+    cuda_graph_trace: str | None = None
+    capture_range: str = "none"
+    delay_s: float | None = None
+    duration_s: float | None = None
+    options: tuple[str, ...] = ()
+
+
+def profile_command(
+    recording: Recording, program: Sequence[str], *, output: Path, executable: str
+) -> list[str]:
+    """The command that runs a program and writes the report `output`.
+
+    Sampling of the CPU is off: nothing here reads it, and it needs permissions that containers lack.
+    """
+    command = [
+        executable,
+        "profile",
+        f"--trace={','.join(recording.trace)}",
+        "--sample=none",
+        "--cpuctxsw=none",
+        "--force-overwrite=true",
+        f"--output={output}",
+    ]
+    if recording.cuda_graph_trace is not None:
+        command.append(f"--cuda-graph-trace={recording.cuda_graph_trace}")
+    if recording.capture_range != "none":
+        # The end of the range would end the program by default.
+        command += [f"--capture-range={recording.capture_range}", "--capture-range-end=stop"]
+    if recording.delay_s is not None:
+        command.append(f"--delay={recording.delay_s:g}")
+    if recording.duration_s is not None:
+        command += [f"--duration={recording.duration_s:g}", "--kill=none"]
+    return [*command, *recording.options, *program]
+
+
+def export_command(report: Path, *, output: Path, executable: str) -> list[str]:
+    """The command that exports a report to a SQLite database, over an existing one."""
+    return [
+        executable,
+        "export",
+        "--type=sqlite",
+        "--force-overwrite=true",
+        f"--output={output}",
+        str(report),
+    ]
+
+
+def is_report(path: str) -> bool:
+    """Whether a file is called like a report of nsys."""
+    return path.lower().endswith(_REPORT_SUFFIXES)
+
+
+# Where installers put it, the newest first.
+_PLACES = (
+    "/usr/local/cuda/bin/nsys",
+    "/opt/nvidia/nsight-systems/*/bin/nsys",
+    "/opt/nvidia/nsight-systems-cli/*/bin/nsys",
+    "/opt/nvidia/nsight-systems/*/target-linux-*/nsys",
+    "/usr/local/cuda-*/bin/nsys",
+)
+_HINT = (
+    "Install it: apt install nsight-systems-cli (NVIDIA's repository), or from "
+    "developer.nvidia.com/nsight-systems; the CUDA toolkit brings it too. Without it: `opscope run "
+    "script.py` profiles a PyTorch script with operators and shapes, and `opscope trace -- ./program` "
+    "records kernels, copies and CUDA calls of any program. Exports made elsewhere (.sqlite) are read on any "
+    "machine"
+)
+_GRACE_S = 120  # it writes its report when it is interrupted
+_EXPORT_LIMIT_S = 3600.0
+
+
+@dataclass(frozen=True)
+class NsysRun:
+    """How a run ended.
+
+    Attributes:
+        exit_code: The program's.
+        was_interrupted: The user pressed Ctrl-C; nsys was given time to write what it had.
+    """
+
+    exit_code: int
+    was_interrupted: bool = False
+
+
+def find_nsys(search_path: str | None) -> str:
+    """The nsys on a search path, or where installers put it.
+
+    Args:
+        search_path: Folders as in the variable PATH; the process's own where it is None.
+
+    Raises:
+        DependencyError: There is none.
+    """
+    found = find_program("nsys", search_path, _PLACES)
+    if found is None:
+        raise DependencyError("nsys (Nsight Systems) is not installed or not on PATH", hint=_HINT)
+    return found
+
+
+def run_nsys(command: Sequence[str], *, stdout: int | None = None) -> NsysRun:
+    """Run `nsys profile` to its end.
+
+    Args:
+        command: As `command.profile_command` makes it.
+        stdout: File descriptor that takes what it and the program write; this process's own if None.
+
+    Raises:
+        CaptureError: The command cannot be started.
+    """
+    return NsysRun(*run_attached(command, "nsys", command[0], stdout=stdout, grace_s=_GRACE_S))
+
+
+def check_run(run: NsysRun, report: Path) -> None:
+    """Return if a run left a report.
+
+    Raises:
+        CaptureError: It did not.
+    """
+    if not report.exists():
+        raise CaptureError(
+            f"nsys wrote no report (exit code {run.exit_code})",
+            source=report,
+            hint="Its own words are above. `nsys status -e` tells what it needs on this machine",
+        )
+
+
+def export_report(report: Path, output: Path, *, executable: str) -> Path:
+    """Export a report to a SQLite database; the path of it.
+
+    Raises:
+        CaptureError: nsys could not.
+    """
+    command = export_command(report, output=output, executable=executable)
+    end = run_program(command, timeout_s=_EXPORT_LIMIT_S)
+    if not end.succeeded or not output.exists():
+        words = (end.failure or end.err or end.out).strip().splitlines()
+        raise CaptureError(
+            f"nsys could not export the report ({words[-1] if words else f'exit code {end.exit_code}'})",
+            source=report,
+            hint="A report of a newer nsys needs that nsys to export it",
+        )
+    return output
+
+
+def fresh_export(report: Path) -> Path | None:
+    """The export beside a report, if there is one that is no older."""
+    export = report.with_suffix(".sqlite")
+    with suppress(OSError):
+        if export.stat().st_mtime_ns >= report.stat().st_mtime_ns:
+            return export
+    return None
+
+
+@contextmanager
+def readable_source(source: str, search_path: str | None = None) -> Iterator[str]:
+    """A source as it is; of a report its export: the one beside it, else one made for the block by nsys.
+
+    A report without either stays as it is: reading it explains what to do.
+
+    Args:
+        source: A path or an address.
+        search_path: Folders in which nsys is looked for, as in the variable PATH.
+
+    Raises:
+        CaptureError: nsys could not export it.
+    """
+    report = Path(source)
+    if not is_report(source) or not report.is_file():
+        yield source
+        return
+    beside = fresh_export(report)
+    executable = find_program("nsys", search_path, _PLACES)
+    if beside is not None or executable is None:
+        yield str(beside or source)
+        return
+    with tempfile.TemporaryDirectory(prefix="opscope-nsys-") as folder:
+        target = Path(folder) / report.with_suffix(".sqlite").name
+        yield str(export_report(report, target, executable=executable))

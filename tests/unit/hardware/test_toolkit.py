@@ -1,0 +1,55 @@
+"""Where programs of the CUDA toolkit are looked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from opscope.errors import DependencyError
+from opscope.hardware import toolkit
+from opscope.hardware.toolkit import find_cuda_tool, require_nvcc
+
+
+def program(folder: Path, name: str = "nvcc") -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / name
+    file.write_text("#!/bin/sh\n")
+    file.chmod(0o755)
+    return str(file)
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A machine with nothing of CUDA, and packages in the folder returned."""
+    for variable in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    monkeypatch.syspath_prepend(str(packages))
+    monkeypatch.setattr("sys.path", [str(packages)])
+    return packages
+
+
+def test_folders_are_searched_in_order(bare, monkeypatch, tmp_path):
+    (bare / "nvidia").mkdir()
+    package = program(bare / "nvidia" / "cu13" / "bin")
+    assert find_cuda_tool("nvcc", root=tmp_path) == package
+    numbered = program(tmp_path / "usr/local/cuda-13.0/bin")
+    assert find_cuda_tool("nvcc", root=tmp_path) == numbered
+    usual = program(tmp_path / "usr/local/cuda/bin")
+    assert find_cuda_tool("nvcc", root=tmp_path) == usual
+    on_path = program(tmp_path / "path")
+    assert find_cuda_tool("nvcc", root=tmp_path) == on_path
+    home = program(tmp_path / "home" / "bin")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "home"))
+    assert find_cuda_tool("nvcc") == home == require_nvcc()
+
+
+def test_without_nvcc_three_ways_to_have_it_are_named(monkeypatch):
+    monkeypatch.setattr(toolkit, "find_cuda_tool", lambda name: None)
+    with pytest.raises(DependencyError) as raised:
+        require_nvcc()
+    for way in ("pip install nvidia-cuda-nvcc", "developer.nvidia.com/cuda-downloads", "conda install"):
+        assert way in str(raised.value)

@@ -1,0 +1,497 @@
+"""Probes that run programs of their own: against a driver, an NVML and a torch made for the test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opscope.hardware.driver import CudaDevice
+from opscope.toolchain.doctor import child
+from opscope.toolchain.doctor.facts import DeviceFacts, DriverFacts, ProgramFacts, TorchFacts
+from opscope.toolchain.doctor.gpu_probes import (
+    ask_driver,
+    complete_devices,
+    probe_devices,
+    probe_torch,
+    read_smi,
+)
+from opscope.toolchain.doctor.surroundings import Surroundings, read_answer
+from opscope.toolchain.programs import ProgramEnd
+
+Make = Callable[..., Surroundings]
+
+FOLDER = Path(__file__).resolve().parent
+FIRST = "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
+SECOND = "GPU-10111213-1415-1617-1819-1a1b1c1d1e1f"
+NO_SMI = ProgramFacts("nvidia-smi")
+
+
+@pytest.mark.parametrize(
+    ("end", "facts", "stopped"),
+    [
+        (
+            ProgramEnd(0, 'opscope-doctor {"a": 1}\nopscope-doctor {"a": 2, "b": 3}\n', ""),
+            {"a": 2, "b": 3},
+            None,
+        ),
+        (ProgramEnd(1, 'noise opscope-doctor {"a": 1}\n', ""), {"a": 1}, None),
+        (ProgramEnd(-11, 'opscope-doctor {"a": 1}\nopscope-doctor {"b', ""), {"a": 1}, "died of SIGSEGV"),
+        (ProgramEnd(-99, "opscope-doctor 5\n", ""), {}, "died of signal 99"),
+        (ProgramEnd(7, "", ""), {}, "ended with exit code 7"),
+        (ProgramEnd(None, "", "", "did not end within 3 s"), {}, "did not end within 3 s"),
+    ],
+)
+def test_what_was_said_before_an_end_counts(
+    end: ProgramEnd, facts: dict[str, Any], stopped: str | None
+) -> None:
+    answer = read_answer(end)
+    assert (answer.facts, answer.stopped) == (facts, stopped)
+
+
+@pytest.fixture(scope="module")
+def fake_cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a libcuda.so.1 of host memory."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    folder = tmp_path_factory.mktemp("cuda")
+    library, source = folder / "libcuda.so.1", FOLDER / "fake_cuda.c"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    return folder
+
+
+def _driver(make: Make, folder: Path, mode: str, **options: Any) -> DriverFacts:
+    here = make(variables={"LD_LIBRARY_PATH": str(folder), "OPSCOPE_FAKE_CUDA": mode})
+    return ask_driver(here, DriverFacts(version="580.95.05"), **options)
+
+
+def test_a_driver_that_runs_a_kernel(surroundings: Make, fake_cuda: Path) -> None:
+    facts = _driver(surroundings, fake_cuda, "none")
+    assert (facts.version, facts.cuda_version, facts.launched, facts.launch_error) == (
+        "580.95.05",
+        "13.1",
+        True,
+        None,
+    )
+    assert facts.library == str(fake_cuda / "libcuda.so.1")
+    assert facts.devices == (
+        CudaDevice(0, "Fake A", "9.0", 132, 1 << 33, FIRST),
+        CudaDevice(1, "Fake B", "9.1", 132, 2 << 33, SECOND),
+    )
+
+
+@pytest.mark.parametrize(
+    ("mode", "part", "words"),
+    [
+        ("init", "init_error", "cuInit: CUDA_ERROR_SYSTEM_NOT_READY: in words"),
+        ("crash", "init_error", "died of SIGABRT"),
+        ("launch", "launch_error", "cuCtxSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS: in words"),
+        ("wrong", "launch_error", "its results are wrong"),
+    ],
+)
+def test_a_driver_that_fails_says_where(
+    surroundings: Make, fake_cuda: Path, mode: str, part: str, words: str
+) -> None:
+    facts = _driver(surroundings, fake_cuda, mode)
+    assert words in getattr(facts, part)
+    assert facts.launched is (False if part == "launch_error" else None)
+    assert (facts.devices is None) == (part == "init_error")
+
+
+def test_a_driver_that_hangs_does_not_hang_doctor(surroundings: Make, fake_cuda: Path) -> None:
+    facts = _driver(surroundings, fake_cuda, "hang", timeout_s=1.5)
+    assert facts.init_error == "the program that asks the driver did not end within 1.5 s"
+    assert facts.cuda_version == "13.1"
+
+
+def test_a_driver_without_a_device(surroundings: Make, fake_cuda: Path) -> None:
+    facts = _driver(surroundings, fake_cuda, "no_device")
+    assert (facts.devices, facts.launched, facts.init_error) == ((), None, None)
+
+
+def test_no_driver(surroundings: Make, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "libcuda.so.1").write_text("no library", encoding="utf-8")
+    facts = _driver(surroundings, broken, "none")
+    assert (facts.library, facts.devices) == (None, None)
+    assert "libcuda.so.1" in (facts.library_failure or "")
+
+
+def test_a_python_that_does_not_start(surroundings: Make) -> None:
+    facts = ask_driver(surroundings(python="/nonexistent/python"), DriverFacts())
+    assert "cannot be started" in (facts.library_failure or "")
+
+
+PYNVML = f"""
+class NVMLError(Exception): pass
+NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU, nvmlMemory_v2 = 1, 2, 0, 33554472
+class Of:
+    def __init__(self, **fields): self.__dict__.update(fields)
+def nvmlInit(): {{init}}
+def nvmlSystemGetDriverVersion(): return b"580.95.05"
+def nvmlDeviceGetCount(): return 1
+def nvmlDeviceGetHandleByIndex(index): return index
+def nvmlDeviceGetName(handle): return "NVIDIA H200"
+def nvmlDeviceGetUUID(handle): return "{FIRST}"
+def nvmlDeviceGetCudaComputeCapability(handle): return [9, 0]
+def nvmlDeviceGetMemoryInfo(handle, version=None): return Of(total=150 << 30, used=7 << 20 if version else 0)
+def nvmlDeviceGetClockInfo(handle, kind): return {{{{1: 345, 2: 3201}}}}[kind]
+def nvmlDeviceGetMaxClockInfo(handle, kind): return 1980
+def nvmlDeviceGetTemperature(handle, kind): raise NVMLError("Not Supported")
+def nvmlDeviceGetPowerUsage(handle): return 75123
+def nvmlDeviceGetUtilizationRates(handle): return Of(gpu=12, memory=0)
+def nvmlDeviceGetPersistenceMode(handle): return 1
+def nvmlDeviceGetComputeMode(handle): return 3
+def nvmlDeviceGetMigMode(handle): return [1, 1]
+def nvmlDeviceGetMaxMigDeviceCount(handle): return 7
+def nvmlDeviceGetMigDeviceHandleByIndex(handle, index):
+    if index > 1: raise NVMLError("Not Found")
+    return index
+def nvmlDeviceGetCurrentClocksThrottleReasons(handle): return 0x1 | 0x4 | 0x20 | 0x4000
+def nvmlDeviceGetComputeRunningProcesses(handle):
+    return [Of(pid=7, usedGpuMemory=5), Of(pid=8, usedGpuMemory=None)]
+def nvmlDeviceGetGraphicsRunningProcesses(handle): raise NVMLError("Not Supported")
+def nvmlSystemGetProcessName(pid):
+    if pid == 8: raise NVMLError("Not Found")
+    return b"python"
+"""
+
+
+def _module(folder: Path, name: str, text: str) -> dict[str, str]:
+    """The variable under which Python imports a module made for the test."""
+    file = folder / "modules" / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    return {"PYTHONPATH": str(folder / "modules")}
+
+
+def test_the_state_of_gpus_by_nvml(surroundings: Make, tmp_path: Path) -> None:
+    variables = _module(tmp_path, "pynvml.py", PYNVML.format(init="pass"))
+    inventory = probe_devices(surroundings(variables=variables), NO_SMI)
+    (device,) = inventory.devices
+    assert inventory.driver_version == "580.95.05"
+    assert (device.source, device.name, device.uuid, device.compute_capability) == (
+        "nvml",
+        "NVIDIA H200",
+        FIRST,
+        "9.0",
+    )
+    assert (device.memory_bytes, device.memory_used_bytes) == (150 << 30, 7 << 20)
+    assert (device.sm_clock_mhz, device.max_sm_clock_mhz, device.memory_clock_mhz) == (345, 1980, 3201)
+    assert (device.temperature_c, device.power_w, device.power_limit_w) == (None, 75.123, None)
+    assert (device.utilization_fraction, device.persistence_mode) == (0.12, True)
+    assert (device.compute_mode, device.mig_mode, device.mig_instance_count) == ("exclusive process", True, 2)
+    assert device.clock_reasons == ("sw power cap", "sw thermal slowdown", "reason 0x4000")
+    assert [(one.pid, one.name, one.memory_bytes) for one in device.processes or ()] == [
+        (7, "python", 5),
+        (8, None, None),
+    ]
+
+
+SMI = f"""<?xml version="1.0" ?>
+<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">
+<nvidia_smi_log>
+  <driver_version>535.183.01</driver_version>
+  <cuda_version>12.2</cuda_version>
+  <gpu id="00000000:1B:00.0">
+    <product_name>NVIDIA A100-SXM4-80GB</product_name>
+    <uuid>{SECOND}</uuid>
+    <persistence_mode>Disabled</persistence_mode>
+    <mig_mode><current_mig>Disabled</current_mig></mig_mode>
+    <mig_devices>None</mig_devices>
+    <fb_memory_usage><total>81920 MiB</total><reserved>500 MiB</reserved><used>4 MiB</used></fb_memory_usage>
+    <compute_mode>Exclusive_Process</compute_mode>
+    <utilization><gpu_util>3 %</gpu_util></utilization>
+    <temperature><gpu_temp>31 C</gpu_temp></temperature>
+    <gpu_power_readings>
+      <power_draw>62.10 W</power_draw><current_power_limit>400.00 W</current_power_limit>
+    </gpu_power_readings>
+    <clocks><sm_clock>210 MHz</sm_clock><mem_clock>1593 MHz</mem_clock></clocks>
+    <max_clocks><sm_clock>1410 MHz</sm_clock></max_clocks>
+    <clocks_event_reasons>
+      <clocks_event_reason_gpu_idle>Active</clocks_event_reason_gpu_idle>
+      <clocks_event_reason_hw_thermal_slowdown>Active</clocks_event_reason_hw_thermal_slowdown>
+      <clocks_event_reason_sw_power_cap>Not Active</clocks_event_reason_sw_power_cap>
+    </clocks_event_reasons>
+    <processes>
+      <process_info>
+        <pid>42</pid><type>C</type><process_name>python</process_name><used_memory>10 MiB</used_memory>
+      </process_info>
+    </processes>
+  </gpu>
+  <gpu id="00000000:1C:00.0">
+    <product_name>Old</product_name>
+    <mig_mode><current_mig>N/A</current_mig></mig_mode>
+    <power_readings><power_draw>N/A</power_draw></power_readings>
+    <clocks_throttle_reasons>
+      <clocks_throttle_reason_sync_boost>Active</clocks_throttle_reason_sync_boost>
+    </clocks_throttle_reasons>
+  </gpu>
+</nvidia_smi_log>
+"""
+
+
+@pytest.mark.parametrize(
+    "init", ["raise NVMLError('Driver/library version mismatch')", "import os; os.abort()"]
+)
+def test_nvidia_smi_answers_where_nvml_does_not(surroundings: Make, tmp_path: Path, init: str) -> None:
+    variables = _module(tmp_path, "pynvml.py", PYNVML.format(init=init))
+    xml = tmp_path / "smi.xml"
+    xml.write_text(SMI, encoding="utf-8")
+    here = surroundings(
+        variables=variables, programs={"nvidia-smi": f'[ "$1 $2" = "-q -x" ] && /bin/cat {xml}'}
+    )
+    inventory = probe_devices(here, ProgramFacts("nvidia-smi", here.find("nvidia-smi")))
+    first, second = inventory.devices
+    assert inventory.driver_version == "535.183.01"
+    assert (first.source, first.name, first.uuid, first.index) == (
+        "nvidia-smi",
+        "NVIDIA A100-SXM4-80GB",
+        SECOND,
+        0,
+    )
+    assert (first.memory_bytes, first.memory_used_bytes) == (81920 << 20, 4 << 20)
+    assert (first.sm_clock_mhz, first.max_sm_clock_mhz, first.temperature_c) == (210, 1410, 31)
+    assert (first.power_w, first.power_limit_w, first.utilization_fraction) == (62.1, 400.0, 0.03)
+    assert (first.persistence_mode, first.compute_mode) == (False, "exclusive process")
+    assert (first.mig_mode, first.mig_instance_count) == (False, None)
+    assert first.clock_reasons == ("hw thermal slowdown",)
+    assert [(one.pid, one.name, one.memory_bytes) for one in first.processes or ()] == [
+        (42, "python", 10 << 20)
+    ]
+    assert (second.mig_mode, second.power_w, second.memory_bytes, second.uuid) == (None, None, None, None)
+    assert second.clock_reasons == ("sync boost",)
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("echo 'No devices were found'; exit 6", "No devices were found"),
+        (
+            "echo 'NVIDIA-SMI has failed because it could not communicate' >&2; exit 9",
+            "could not communicate",
+        ),
+        ("echo '<nvidia_smi_log>'", "XML"),
+        ("echo '<nvidia_smi_log></nvidia_smi_log>'", "shows no GPU"),
+    ],
+)
+def test_an_nvidia_smi_without_a_device_says_why(
+    surroundings: Make, tmp_path: Path, script: str, words: str
+) -> None:
+    variables = _module(tmp_path, "pynvml.py", "raise ImportError('none')")
+    here = surroundings(variables=variables, programs={"nvidia-smi": script})
+    inventory = probe_devices(here, ProgramFacts("nvidia-smi", here.find("nvidia-smi")))
+    assert inventory.devices == ()
+    assert words in (inventory.smi.failure or "")
+
+
+def test_neither_nvml_nor_nvidia_smi(surroundings: Make, tmp_path: Path) -> None:
+    variables = _module(tmp_path, "pynvml.py", "raise ImportError('none')")
+    assert probe_devices(surroundings(variables=variables), NO_SMI).devices == ()
+
+
+def _versions(capability: str) -> tuple[str | None, str | None]:
+    return {"9.0": ("11.8", None), "7.0": ("9.0", "12.9")}.get(capability, (None, None))
+
+
+def test_cuda_completes_what_nvidia_smi_tells() -> None:
+    devices = read_smi(SMI, NO_SMI).devices
+    shown = (CudaDevice(0, "A100", "8.0", 108, 1, SECOND),)
+    first, second = complete_devices(devices, DriverFacts(devices=shown), (), _versions)
+    assert (first.compute_capability, first.sm_count, first.is_visible) == ("8.0", 108, True)
+    assert first.memory_bytes == 81920 << 20, "what the tool told stays"
+    assert second.is_visible is False
+
+
+def test_devices_that_only_cuda_or_torch_tells_of() -> None:
+    shown = (CudaDevice(0, "A", "9.0", 132, 5, FIRST), CudaDevice(1, "B", "7.0", 80, 6, SECOND))
+    of_driver = complete_devices((), DriverFacts(devices=shown), (), _versions)
+    assert [(one.name, one.source, one.sm_count, one.is_visible) for one in of_driver] == [
+        ("A", "cuda", 132, True), ("B", "cuda", 80, True),
+    ]  # fmt: skip
+    assert [(one.least_cuda_version, one.last_cuda_version) for one in of_driver] == [
+        ("11.8", None),
+        ("9.0", "12.9"),
+    ]
+    assert [one.source for one in complete_devices((), DriverFacts(), shown, _versions)] == ["torch", "torch"]
+    assert complete_devices((), DriverFacts(), (), _versions) == ()
+
+
+def test_a_slice_of_the_only_gpu_is_that_gpu() -> None:
+    device = DeviceFacts(0, "NVIDIA H200", "nvml", uuid=FIRST, mig_mode=True)
+    shown = (CudaDevice(0, "NVIDIA H200 MIG 1g.18gb", "9.0", 16, 5, SECOND),)
+    (one,) = complete_devices((device,), DriverFacts(devices=shown), (), _versions)
+    assert (one.sm_count, one.is_visible) == (16, True)
+    two = complete_devices((device, device), DriverFacts(devices=shown), (), _versions)
+    assert [other.is_visible for other in two] == [None, None], "which one is partly shown is not known"
+
+
+def test_devices_whose_driver_was_not_asked_keep_what_is_known() -> None:
+    device = DeviceFacts(0, "NVIDIA H200", "nvml", uuid=FIRST, compute_capability="9.0")
+    (one,) = complete_devices((device,), DriverFacts(), (), _versions)
+    assert one == replace(device, least_cuda_version="11.8")
+
+
+TORCH = """
+import sys, os, types
+__version__ = "2.11.0+cu130"
+version = types.SimpleNamespace(cuda="13.0", hip=None, git_version="abc", debug=False)
+def _boom(*arguments, **options): raise RuntimeError("CUDA unknown error\\nmore")
+class Tensor:
+    def __init__(self, values): self.values = values
+    def to(self, device): return self
+    def cpu(self): return self
+    def tolist(self): return [float(one) for one in self.values]
+    def __mul__(self, number): {multiply}
+    def __matmul__(self, other): return Tensor([64])
+    def __eq__(self, number): return Tensor([one == number for one in self.values])
+    def all(self): return all(self.values)
+def tensor(values): return Tensor(values)
+def ones(*shape, device=None): return Tensor([1.0])
+def device(kind, index): return f"{{kind}}:{{index}}"
+cuda = types.SimpleNamespace(
+    is_available=lambda: {available}, device_count=lambda: 2, get_arch_list=lambda: ["sm_90"], init={init},
+    get_device_properties=lambda index: types.SimpleNamespace(
+        name="NVIDIA H200", major=9, minor=0, multi_processor_count=132, total_memory=5, uuid="0-1"),
+    synchronize=lambda device=None: None,
+)
+backends = types.SimpleNamespace(cudnn=types.SimpleNamespace(version=lambda: 91002))
+class _Activity:
+    def __init__(self, name): self.name = name
+    def __str__(self): return f"ProfilerActivity.{{self.name}}"
+profiler = types.SimpleNamespace(supported_activities=lambda: {{_Activity("CUDA"), _Activity("CPU")}})
+class _Profile:
+    def __init__(self, use_kineto, use_device=None): self.device = use_device
+    def __enter__(self): {enter}
+    def __exit__(self, *error): pass
+    @property
+    def function_events(self):
+        event = lambda name, kind: types.SimpleNamespace(name=name, device_type=kind)
+        kernels = [event("void kernel<4>()", "CUDA")] * {kernels} + [event("Memcpy DtoH", "CUDA")]
+        calls = [event("aten::mul", "CPU"), event("cudaLaunchKernel", "CPU")]
+        return calls + (kernels if self.device else [])
+autograd = types.SimpleNamespace(
+    DeviceType=types.SimpleNamespace(CPU="CPU"), profiler=types.SimpleNamespace(profile=_Profile))
+"""
+WORKING = {
+    "multiply": "return Tensor([one * number for one in self.values])",
+    "available": "True",
+    "init": "lambda: None",
+    "enter": "return self",
+    "kernels": "8",
+}
+
+
+def _torch(make: Make, folder: Path, *, timeout_s: float = 60.0, **parts: str) -> TorchFacts:
+    variables = _module(folder, "torch/__init__.py", TORCH.format(**{**WORKING, **parts}))
+    return probe_torch(make(variables=variables), timeout_s=timeout_s)
+
+
+def test_torch_on_a_machine_with_two_gpus(surroundings: Make, tmp_path: Path) -> None:
+    facts = _torch(surroundings, tmp_path)
+    assert (facts.version, facts.cuda, facts.git_version, facts.cudnn) == (
+        "2.11.0+cu130",
+        "13.0",
+        "abc",
+        "9.10.2",
+    )
+    assert facts.architectures == ("sm_90",)
+    assert facts.devices[1] == CudaDevice(1, "NVIDIA H200", "9.0", 132, 5, "GPU-0-1")
+    assert [(one.device, one.error) for one in facts.calculations] == [(0, None), (1, None)]
+    assert (facts.has_product, facts.product_error, facts.stopped) == (True, None, None)
+    assert facts.capture is not None
+    assert facts.capture.activities == ("CPU", "CUDA")
+    assert (facts.capture.operator_count, facts.capture.kernels_launched, facts.capture.kernels_recorded) == (
+        1,
+        8,
+        8,
+    )
+
+
+def test_torch_whose_cuda_does_not_start(surroundings: Make, tmp_path: Path) -> None:
+    facts = _torch(surroundings, tmp_path, available="False", init="_boom")
+    assert facts.cuda_error == "RuntimeError: CUDA unknown error"
+    assert (facts.devices, facts.calculations, facts.has_product) == ((), (), False)
+    assert facts.capture is not None, "the CPU is recorded all the same"
+    assert (facts.capture.operator_count, facts.capture.kernels_launched) == (1, 0)
+
+
+def test_a_wrong_result_is_an_error(surroundings: Make, tmp_path: Path) -> None:
+    facts = _torch(surroundings, tmp_path, multiply="return Tensor([0, 0, 0])")
+    assert facts.calculations[0].error == "ArithmeticError: [1, 2, 3] * 2 gave [0.0, 0.0, 0.0]"
+
+
+def test_a_recording_that_fails_and_what_the_profiler_says(surroundings: Make, tmp_path: Path) -> None:
+    enter = "sys.stderr.write('CUPTI_ERROR_INVALID_DEVICE\\nchatter\\n'); raise RuntimeError('no Kineto')"
+    facts = _torch(surroundings, tmp_path, enter=enter)
+    assert facts.capture is not None
+    assert facts.capture.error == "RuntimeError: no Kineto"
+    assert facts.capture.messages == "CUPTI_ERROR_INVALID_DEVICE"
+
+
+@pytest.mark.parametrize(
+    ("parts", "stopped"),
+    [
+        ({"init": "lambda: __import__('time').sleep(60)"}, "did not end within 1.5 s at devices"),
+        ({"multiply": "os.kill(os.getpid(), 11)"}, "died of SIGSEGV at calculation"),
+        ({"enter": "os._exit(5)"}, "ended with exit code 5 at recording"),
+    ],
+)
+def test_a_torch_that_hangs_or_crashes_is_told_with_its_stage(
+    surroundings: Make, tmp_path: Path, parts: dict[str, str], stopped: str
+) -> None:
+    facts = _torch(surroundings, tmp_path, timeout_s=1.5, **parts)
+    assert facts.stopped == stopped
+    assert facts.version == "2.11.0+cu130", "what was said before"
+    if "recording" in stopped:
+        assert facts.capture is not None
+        assert facts.capture.error == stopped
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("raise OSError('libcudart.so.13: cannot open')", "OSError: libcudart.so.13: cannot open"),
+        ("import nothing_of_this_name", "ModuleNotFoundError: No module named 'nothing_of_this_name'"),
+    ],
+)
+def test_a_torch_that_cannot_be_imported(surroundings: Make, tmp_path: Path, text: str, error: str) -> None:
+    facts = probe_torch(surroundings(variables=_module(tmp_path, "torch/__init__.py", text)))
+    assert (facts.import_error, facts.stopped, facts.version) == (error, None, None)
+
+
+def test_libraries_of_ld_library_path_shadow_torchs_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, other = tmp_path / "site" / "torch" / "lib", tmp_path / "opt"
+    wheel = tmp_path / "site" / "nvidia" / "cu13" / "lib"
+    for folder in (own, other, wheel):
+        folder.mkdir(parents=True)
+        (folder / "libcublas.so.13").touch()
+        (folder / "libcudart.so.13").touch()
+    (own / "libcublas.so.13").unlink()
+    (own.parent / "__init__.py").touch()
+    torch = type("Torch", (), {"__file__": str(own.parent / "__init__.py")})
+    loaded = [str(other / "libcublas.so.13"), str(own / "libcudart.so.13"), str(other / "libnvrtc.so.13")]
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"{other}:")
+    assert child._shadowed(torch, loaded) == [(loaded[0], str(wheel / "libcublas.so.13"))]
+    monkeypatch.setenv("LD_LIBRARY_PATH", "")
+    assert child._shadowed(torch, loaded) == []
+
+
+def test_this_pythons_own_torch(surroundings: Make) -> None:
+    pytest.importorskip("torch")
+    here = Surroundings(dict(os.environ), sys.executable, Path(), Path())
+    facts = probe_torch(here)
+    assert facts.version is not None
+    assert facts.capture is not None
+    assert (facts.capture.operator_count or 0) >= 8

@@ -1,0 +1,149 @@
+"""Commands of nsys, and reports found, exported and read."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from opscope.errors import CaptureError, DependencyError
+from opscope.toolchain import nsys as running
+from opscope.toolchain import programs
+from opscope.toolchain.nsys import (
+    NsysRun,
+    Recording,
+    check_run,
+    export_command,
+    export_report,
+    find_nsys,
+    fresh_export,
+    is_report,
+    profile_command,
+    readable_source,
+    run_nsys,
+)
+
+
+@pytest.fixture(autouse=True)
+def _nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "_PLACES", ())
+
+
+def stand_in(folder: Path, body: str) -> str:
+    """An executable nsys with a Python body."""
+    path = folder / "nsys"
+    path.write_text(f"#!{sys.executable}\nimport sys\n{body}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+EXPORTS = "open(next(w[9:] for w in sys.argv if w.startswith('--output=')), 'w').write('export')"
+
+
+class TestCommands:
+    def test_the_defaults_are_those_of_the_guide(self) -> None:
+        command = profile_command(
+            Recording(), ["./add", "--n", "4"], output=Path("r.nsys-rep"), executable="nsys"
+        )
+        assert command == [
+            "nsys", "profile", "--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none",
+            "--force-overwrite=true", "--output=r.nsys-rep", "./add", "--n", "4",
+        ]  # fmt: skip
+
+    def test_every_choice_becomes_an_option(self) -> None:
+        recording = Recording(
+            trace=("cuda", "cublas"), cuda_graph_trace="node", capture_range="cudaProfilerApi",
+            delay_s=1.5, duration_s=10, options=("--cuda-memory-usage=true",),
+        )  # fmt: skip
+        command = profile_command(recording, ["p"], output=Path("r"), executable="nsys")
+        assert command[7:] == [
+            "--cuda-graph-trace=node", "--capture-range=cudaProfilerApi", "--capture-range-end=stop",
+            "--delay=1.5", "--duration=10", "--kill=none", "--cuda-memory-usage=true", "p",
+        ]  # fmt: skip
+        assert command[2] == "--trace=cuda,cublas"
+
+    def test_an_export(self) -> None:
+        command = export_command(Path("a.nsys-rep"), output=Path("a.sqlite"), executable="/opt/nsys")
+        assert command == [
+            "/opt/nsys", "export", "--type=sqlite", "--force-overwrite=true", "--output=a.sqlite",
+            "a.nsys-rep",
+        ]  # fmt: skip
+        assert is_report("A.NSYS-REP")
+        assert not is_report("a.sqlite")
+
+
+class TestRunning:
+    def test_without_nsys_the_error_says_what_else_there_is(self, tmp_path: Path) -> None:
+        with pytest.raises(DependencyError, match=r"nsight-systems-cli.*opscope run.*opscope trace"):
+            find_nsys(str(tmp_path))
+
+    def test_the_exit_code_is_the_programs(self, tmp_path: Path) -> None:
+        assert run_nsys([stand_in(tmp_path, "sys.exit(3)")]) == NsysRun(3)
+        with pytest.raises(CaptureError, match="cannot be started"):
+            run_nsys([str(tmp_path / "missing")])
+
+    def test_an_interrupted_run_is_waited_for_and_then_ended(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        ends: list[str] = []
+
+        class Process:
+            def __init__(self, command: list[str], stdout: int | None, env: object) -> None:
+                self.answers = [KeyboardInterrupt(), subprocess.TimeoutExpired(command, 1), 5]
+
+            def wait(self, timeout: float | None = None) -> int:
+                answer = self.answers.pop(0)
+                if isinstance(answer, BaseException):
+                    raise answer
+                return answer
+
+            def terminate(self) -> None:
+                ends.append("terminate")
+
+            def kill(self) -> None:
+                ends.append("kill")
+
+        monkeypatch.setattr(programs.subprocess, "Popen", Process)
+        assert run_nsys(["nsys"]) == NsysRun(5, was_interrupted=True)
+        assert ends == ["terminate"]
+
+    def test_a_run_without_a_report(self, tmp_path: Path) -> None:
+        with pytest.raises(CaptureError, match=r"wrote no report \(exit code 4\)"):
+            check_run(NsysRun(4), tmp_path / "r.nsys-rep")
+
+    def test_an_export_that_fails_says_what_nsys_said(self, tmp_path: Path) -> None:
+        executable = stand_in(tmp_path, "sys.stderr.write('Importer error: version\\n'); sys.exit(1)")
+        with pytest.raises(CaptureError, match="Importer error: version"):
+            export_report(tmp_path / "r.nsys-rep", tmp_path / "r.sqlite", executable=executable)
+
+
+class TestReadableSources:
+    def test_what_is_no_report_stays_as_it_is(self, tmp_path: Path) -> None:
+        for source in ("trace.json", str(tmp_path / "missing.nsys-rep"), "s3://bucket/x.nsys-rep"):
+            with readable_source(source, str(tmp_path)) as found:
+                assert found == source
+
+    def test_an_export_beside_a_report_is_read_if_it_is_no_older(self, tmp_path: Path) -> None:
+        report, export = tmp_path / "r.nsys-rep", tmp_path / "r.sqlite"
+        report.touch()
+        export.touch()
+        os.utime(report, ns=(0, 1000))
+        os.utime(export, ns=(0, 1000))
+        assert fresh_export(report) == export
+        with readable_source(str(report), str(tmp_path)) as found:
+            assert found == str(export)
+        os.utime(export, ns=(0, 999))
+        assert fresh_export(report) is None
+
+    def test_a_report_is_exported_for_as_long_as_it_is_read(self, tmp_path: Path) -> None:
+        report = tmp_path / "r.nsys-rep"
+        report.touch()
+        with readable_source(str(report), str(tmp_path)) as found:
+            assert found == str(report)
+        stand_in(tmp_path, EXPORTS)
+        with readable_source(str(report), str(tmp_path)) as found:
+            assert Path(found).name == "r.sqlite"
+            assert Path(found).read_text() == "export"
+        assert not Path(found).exists()
+        assert [one.name for one in tmp_path.iterdir() if one.suffix == ".sqlite"] == []
