@@ -66,8 +66,8 @@ Section = Callable[[Setup], dict[str, Any]]
 
 def measure_ceilings(setup: Setup) -> dict[str, Any]:
     """Every ceiling of the device, cold and hot."""
-    from opscope.benchmarking.ceilings import CEILINGS, ceiling_obstacle, measure_ceilings
-    from opscope.benchmarking.graph_timer import benchmark_timer
+    from opscope.benchmarking.device_probes import CEILINGS, ceiling_obstacle, measure_ceilings
+    from opscope.benchmarking.timer import benchmark_timer
     from opscope.model.benchmark import CacheState
 
     results: dict[str, Any] = {"missing": {}}
@@ -278,7 +278,7 @@ def run_sections(setup: Setup, names: list[str], output: Path) -> dict[str, Any]
     """Every section's results; the file is written after each, so that nothing is lost."""
     import msgspec
 
-    from opscope.benchmarking.failures import lost_device
+    from opscope.benchmarking.problem import lost_device
 
     document: dict[str, Any] = {
         "environment": msgspec.to_builtins(environment()),

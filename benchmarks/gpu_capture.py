@@ -28,7 +28,7 @@ STEPS = 5
 def measure_configuration(work_dir: Path, batch_size: int, seq_len: int, dtype: str) -> dict[str, Any]:
     """One configuration: latency, recording, latency again, and what the Session says."""
     import opscope
-    from opscope.benchmarking.latency import latency_measure
+    from opscope.benchmarking.timer import latency_measure
     from opscope.capture.sweep import configuration_of, run_configuration
     from opscope.model.measurement import LatencyOptions
     from opscope.workloads.spec import WorkloadOptions, resolve

@@ -125,7 +125,10 @@ def sources() -> list[Source]:
     found += [Source(slug(path), path, of_an_export) for path in sorted(SHARED.glob("traces/nsys/*.sqlite"))]
     traces = SHARED / "traces"
     pairs = [
-        (traces / "public/HTA/tests/data/trace_diff/control", traces / "public/HTA/tests/data/trace_diff/test"),
+        (
+            traces / "public/HTA/tests/data/trace_diff/control",
+            traces / "public/HTA/tests/data/trace_diff/test",
+        ),
         (traces / "h200/ddp_w4", traces / "h200/ddp_straggler_w4"),
         (traces / "h200/bert_bs8_seq128_infer.json.gz", traces / "h200/bert_eager_attn.json.gz"),
     ]
@@ -190,7 +193,9 @@ def test_verbs_say_what_they_always_said(
 
 
 def difference(expected: str, found: str) -> list[str]:
-    return list(difflib.unified_diff(expected.splitlines(), found.splitlines(), "expected", "found", "", "", 2))
+    return list(
+        difflib.unified_diff(expected.splitlines(), found.splitlines(), "expected", "found", "", "", 2)
+    )
 
 
 def read(source: Source) -> str:

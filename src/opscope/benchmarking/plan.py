@@ -6,25 +6,103 @@ by itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
+
+from opscope._version import __version__
 from opscope.benchmarking.decorator import FunctionGroup
-from opscope.benchmarking.parameters import Values, points
 from opscope.benchmarking.problem import Problem
 from opscope.benchmarking.suites import Suite, SuiteOptions, suite
-from opscope.benchmarking.targets import (
+from opscope.benchmarking.user_problem import (
+    Setting,
+    check_parameters,
     group_of_functions,
+    group_problem,
     groups_of_targets,
     is_target,
     named_functions,
     selected,
+    takes,
 )
-from opscope.benchmarking.user_problem import Setting, check_parameters, group_problem, takes
 from opscope.errors import InputError
+from opscope.model.benchmark import BENCHMARK_SCHEMA_VERSION, BenchmarkResult
 
-__all__ = ["Choice", "Plan", "Point", "Target", "group_plan", "plan_of", "suite_plan"]
+__all__ = [
+    "BenchmarkSweep",
+    "Choice",
+    "Plan",
+    "Point",
+    "Target",
+    "Values",
+    "group_plan",
+    "parse_parameters",
+    "plan_of",
+    "points",
+    "run_plan",
+    "suite_plan",
+    "values_of",
+]
+
+
+_USAGE = "Write --param NAME=VALUE,VALUE…, e.g. --param n=1024,4096"
+_NAME = re.compile(r"[A-Za-z_]\w*")
+
+Values = Mapping[str, tuple[Any, ...]]
+
+
+def parse_parameters(texts: Iterable[str]) -> dict[str, tuple[Any, ...]]:
+    """Parameters with their values from `NAME=VALUE,VALUE…`: integers, floats, or else words.
+
+    Raises:
+        InputError: A text is not written so, or a name comes twice.
+    """
+    found: dict[str, tuple[Any, ...]] = {}
+    for text in texts:
+        name, equals, rest = text.partition("=")
+        values = [value.strip() for value in rest.split(",")]
+        if not equals or not _NAME.fullmatch(name.strip()) or not all(values):
+            raise InputError(f"'{text}' is not a parameter with its values", hint=_USAGE)
+        if name.strip() in found:
+            raise InputError(f"the parameter '{name.strip()}' is given twice", hint=_USAGE)
+        found[name.strip()] = tuple(dict.fromkeys(map(_value, values)))
+    return found
+
+
+def _value(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def points(parameters: Values) -> Iterator[dict[str, Any]]:
+    """The cross product of the values, the last parameter varying fastest."""
+    for values in itertools.product(*parameters.values()):
+        yield dict(zip(parameters, values, strict=True))
+
+
+def values_of(parameters: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+    """Parameters given in Python, with one value or several each.
+
+    Raises:
+        InputError: One has no values.
+    """
+    found = {
+        name: tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+        for name, given in parameters.items()
+    }
+    for name, values in found.items():
+        if not values:
+            raise InputError(f"the parameter '{name}' has no values", hint="Give a list such as [1024, 4096]")
+    return found
+
 
 _DTYPE = "dtype"
 
@@ -239,3 +317,85 @@ def _joined(plans: Sequence[Plan], name: str) -> Plan:
 
 def _label(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in values.items())
+
+
+Run = Callable[[Problem, Callable[[BenchmarkResult], object]], BenchmarkResult]
+
+
+class BenchmarkSweep(msgspec.Struct, frozen=True, kw_only=True):
+    """Results of one benchmark at several points, as it is kept in a file.
+
+    Attributes:
+        suite: Name of the suite, or of the user's functions.
+        parameters: What was swept: each parameter with its values. The cross product of them was measured.
+        failures: Why a point has no result, in words that name the point.
+        complete: False while it goes on, and for ever if it was interrupted.
+        points: One result each, in the order they were measured.
+    """
+
+    schema_version: int = BENCHMARK_SCHEMA_VERSION
+    opscope_version: str = __version__
+    suite: str
+    parameters: dict[str, tuple[Any, ...]]
+    failures: tuple[str, ...] = ()
+    complete: bool = True
+    points: tuple[BenchmarkResult, ...] = ()
+
+
+def run_plan(
+    plan: Plan,
+    run: Run,
+    *,
+    on_change: Callable[[BenchmarkSweep], object] = lambda sweep: None,
+    on_point: Callable[[Point], object] = lambda point: None,
+) -> BenchmarkSweep:
+    """Every point of the plan, or what was finished when the user interrupted it.
+
+    A point of a sweep that cannot be made becomes one of `failures`; the others go on.
+
+    Args:
+        plan: What to measure.
+        run: Measures one problem and reports every change.
+        on_change: Called with the sweep after every change, `complete` being false until the end.
+        on_point: Called before each point.
+
+    Raises:
+        InputError: The only point cannot be made.
+    """
+    done: list[BenchmarkResult] = []
+    current: list[BenchmarkResult] = []
+    failures: list[str] = []
+
+    def sweep(*now: BenchmarkResult, complete: bool = False) -> BenchmarkSweep:
+        return BenchmarkSweep(
+            suite=plan.name,
+            parameters=dict(plan.parameters),
+            failures=tuple(failures),
+            complete=complete,
+            points=(*done, *now),
+        )
+
+    def changed(now: BenchmarkResult) -> None:
+        current[:] = [now]
+        on_change(sweep(now))
+
+    for point in plan.points:
+        on_point(point)
+        current.clear()
+        try:
+            result = run(point.make(), changed)
+        except KeyboardInterrupt:
+            return sweep(*current)
+        except Exception as error:
+            # One point's failure, whatever the user's code raises, must not cost the others.
+            if len(plan.points) == 1:
+                raise
+            failures.append(f"{point.label}: {error}")
+            continue
+        done.append(result)
+        on_change(sweep())
+        if not result.complete:
+            return sweep()
+    finished = sweep(complete=True)
+    on_change(finished)
+    return finished

@@ -15,11 +15,23 @@ from typing import Any
 from msgspec.structs import replace
 
 from opscope.benchmarking.check import check_output
-from opscope.benchmarking.costs import count_flops, min_bytes, peak_memory_bytes
-from opscope.benchmarking.failures import Failure, failure_of, first_line, lost_device
-from opscope.benchmarking.inputs import bodies, make_input_sets
-from opscope.benchmarking.nested import tensors_of
-from opscope.benchmarking.problem import Implementation, Inputs, Problem
+from opscope.benchmarking.inputs import (
+    bodies,
+    count_flops,
+    make_input_sets,
+    min_bytes,
+    peak_memory_bytes,
+    tensors_of,
+)
+from opscope.benchmarking.problem import (
+    Failure,
+    Implementation,
+    Inputs,
+    Problem,
+    failure_of,
+    first_line,
+    lost_device,
+)
 from opscope.benchmarking.timer import Timer
 from opscope.model.benchmark import BenchmarkOptions, BenchmarkRow, CacheState, CallProfile, Status
 from opscope.workloads.runtime import is_out_of_memory, release_memory, synchronize

@@ -14,17 +14,14 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from opscope.benchmarking.ceilings import measure_ceilings as measure_device_ceilings
+from opscope.benchmarking.device_probes import measure_ceilings as measure_device_ceilings
 from opscope.benchmarking.device_state import DeviceMonitor, monitor_for
-from opscope.benchmarking.failures import Failure, failure_of, first_line
 from opscope.benchmarking.findings import RunFacts, benchmark_findings
-from opscope.benchmarking.graph_timer import benchmark_timer
 from opscope.benchmarking.inputs import bodies, calls_per_sample
 from opscope.benchmarking.preparation import Inspector, Preparation, Prepared
-from opscope.benchmarking.problem import Implementation, Problem
-from opscope.benchmarking.rows import with_ceiling, with_ratio, with_samples
-from opscope.benchmarking.sampling import Lane, Sampling
-from opscope.benchmarking.timer import Timer
+from opscope.benchmarking.problem import Failure, Implementation, Problem, failure_of, first_line
+from opscope.benchmarking.sampling import Lane, Sampling, with_ceiling, with_ratio, with_samples
+from opscope.benchmarking.timer import Timer, benchmark_timer
 from opscope.errors import InputError
 from opscope.model.benchmark import (
     BenchmarkOptions,
@@ -45,7 +42,7 @@ OnChange = Callable[[BenchmarkResult], object]
 
 
 class MeasureCeilings(Protocol):
-    """Measures what a device reaches at its best, e.g. `opscope.benchmarking.ceilings.measure_ceilings`."""
+    """Measures what a device reaches at its best, e.g. `opscope.benchmarking.device_probes.measure_ceilings`."""
 
     def __call__(
         self,

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from opscope.capture.enrichment import OriginFinder
+from opscope.capture.cycle_writer import OriginFinder
 from opscope.capture.profiler import Profiler
 from opscope.errors import CaptureError
 from opscope.model.environment import Environment

@@ -15,12 +15,10 @@ from rich.live import Live
 
 from opscope.api import measure
 from opscope.benchmarking.implementation_code import ImplementationCode, implementation_code
-from opscope.benchmarking.parameters import parse_parameters
-from opscope.benchmarking.plan import Choice, Plan, Point, plan_of
+from opscope.benchmarking.plan import BenchmarkSweep, Choice, Plan, Point, parse_parameters, plan_of, run_plan
 from opscope.benchmarking.problem import Problem
 from opscope.benchmarking.result_file import check_writable, load_benchmark, result_document, save_benchmark
 from opscope.benchmarking.suites import SUITES, suite
-from opscope.benchmarking.sweep import BenchmarkSweep, run_plan
 from opscope.cli.console import print_document, print_json, say_wrote, stderr_console
 from opscope.errors import InputError
 from opscope.kernels.code import CodeKind

@@ -13,7 +13,7 @@ from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from opscope.benchmarking.latency import latency_measure
+from opscope.benchmarking.timer import latency_measure
 from opscope.cli.console import print_document, print_json, refuse_existing, say_wrote, stderr_console
 from opscope.cli.sweep import RecordingOptions, Task, kept_entry, run_task
 from opscope.errors import OpscopeError

@@ -6,7 +6,13 @@ kernels of CUDA extensions in the libraries this process has loaded. Importing t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from opscope.errors import InputError, MeasurementError
@@ -17,11 +23,162 @@ from opscope.kernels.disassembly import (
     library_sass,
     library_symbols,
 )
-from opscope.kernels.launches import Launches, TritonKernel, observe, observe_compilation
 from opscope.kernels.symbols import short_name
 from opscope.text_enum import TextEnum
+from opscope.workloads.runtime import require_torch
 
-__all__ = ["CodeKind", "CodeText", "generated_code"]
+__all__ = [
+    "CodeKind",
+    "CodeText",
+    "Launches",
+    "TritonKernel",
+    "generated_code",
+    "observe",
+    "observe_compilation",
+]
+
+
+_JIT = ("triton.runtime.jit", "JITFunction")
+_INDUCTOR = ("torch._inductor.runtime.triton_heuristics", "CachingAutotuner")
+_FORMS = ("ttir", "ttgir", "llir", "ptx", "cubin")
+_COPIES = ("Memcpy", "Memset")
+
+
+@dataclass(frozen=True)
+class TritonKernel:
+    """A Triton kernel that was launched.
+
+    Args:
+        name: Of its function, which is the kernel's name in a profile.
+        source: Python text of the function; None if it was generated.
+        forms: What it was compiled to, by name: `ttir`, `ttgir`, `llir`, `ptx` as text, `cubin` as bytes.
+    """
+
+    name: str
+    source: str | None
+    forms: Mapping[str, str | bytes]
+
+
+@dataclass(frozen=True)
+class Launches:
+    """What one call launched.
+
+    Args:
+        triton: Triton kernels, hand-written and torch.compile's, in order of their first launch.
+        kernels: Names of all kernels as a profile shows them, in that order; empty without a GPU.
+    """
+
+    triton: tuple[TritonKernel, ...]
+    kernels: tuple[str, ...]
+
+
+def observe(fn: Callable[..., object], inputs: Sequence[Any]) -> Launches:
+    """What a call launches that is not the first: compiled and autotuned before."""
+    fn(*inputs)
+    kernels: tuple[str, ...] = ()
+    with _recorded(*_JIT) as jit, _recorded(*_INDUCTOR) as inductor:
+        if require_torch().cuda.is_available():
+            kernels = _profiled(fn, inputs)
+        else:
+            fn(*inputs)
+    written = {id(kernel): _written(function, kernel) for function, kernel in jit if hasattr(kernel, "asm")}
+    generated = {id(tuner): _generated(tuner) for tuner, _ in inductor}
+    return Launches((*written.values(), *filter(None, generated.values())), kernels)
+
+
+def observe_compilation(fn: Callable[..., object], inputs: Sequence[Any]) -> list[str]:
+    """The code that torch.compile generates for a call, one text per graph; none if it compiles nothing.
+
+    Everything torch.compile has compiled in this process is forgotten, and compiled again at its next call.
+    """
+    if "torch._dynamo" not in sys.modules:  # Then nothing has been compiled, and importing it takes seconds.
+        return []
+    run_and_get_code = import_module("torch._inductor.utils").run_and_get_code
+    _, graphs = run_and_get_code(fn, *inputs)
+    return list(graphs)
+
+
+@contextmanager
+def _recorded(module: str, class_name: str) -> Iterator[list[tuple[Any, Any]]]:
+    """A list that `run` of a class appends to inside the block: the object it is called on, its result."""
+    calls: list[tuple[Any, Any]] = []
+    owner = getattr(sys.modules.get(module), class_name, None)
+    original = getattr(owner, "run", None)
+    if owner is None or original is None:
+        yield calls
+        return
+
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        calls.append((self, result))
+        return result
+
+    with ExitStack() as restore:
+        restore.callback(setattr, owner, "run", original)
+        owner.run = run
+        yield calls
+
+
+def _profiled(fn: Callable[..., object], inputs: Sequence[Any]) -> tuple[str, ...]:
+    torch = require_torch()
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities, acc_events=True) as profiler:  # else torch 2.11 warns
+        fn(*inputs)
+        torch.cuda.synchronize()
+    on_device = [one for one in profiler.events() if one.device_type == torch.autograd.DeviceType.CUDA]
+    on_device.sort(key=lambda one: one.time_range.start)
+    names = dict.fromkeys(one.name for one in on_device)
+    return tuple(name for name in names if not name.startswith(_COPIES))
+
+
+def _written(function: Any, kernel: Any) -> TritonKernel:
+    """A kernel that the program launched itself."""
+    python = getattr(function, "fn", None)
+    name = str(getattr(python, "__name__", None) or getattr(kernel, "name", "kernel"))
+    return TritonKernel(name, getattr(function, "src", None), _forms(kernel.asm))
+
+
+def _generated(tuner: Any) -> TritonKernel | None:
+    """A kernel of torch.compile; None if its compiled forms are neither in memory nor in Triton's cache."""
+    launchers = getattr(tuner, "launchers", None)
+    if not launchers:
+        return None
+    launcher = launchers[0]
+    binary = getattr(launcher, "bin", None) or getattr(launcher, "__globals__", {}).get("bin")
+    asm = getattr(binary, "asm", None)
+    # Static launchers keep the cubin only.
+    forms = _cached_forms(getattr(launcher, "cache_hash", None)) if asm is None else _forms(asm)
+    function = getattr(getattr(tuner, "fn", None), "__name__", "kernel")
+    name = (getattr(tuner, "inductor_meta", None) or {}).get("kernel_name", function)
+    return TritonKernel(name, None, forms) if forms else None
+
+
+def _forms(asm: Mapping[str, Any]) -> dict[str, str | bytes]:
+    return {form: asm[form] for form in _FORMS if form in asm}
+
+
+def _cached_forms(key: str | None) -> dict[str, str | bytes]:
+    """What Triton's cache keeps of a kernel: a folder named by its hash, with a file for each form."""
+    forms: dict[str, str | bytes] = {}
+    for folder in _cache_folders() if key else []:
+        for path in sorted((folder / str(key)).glob("*.*")):
+            form = path.suffix[1:]
+            if form in _FORMS:
+                forms.setdefault(form, path.read_bytes() if form == "cubin" else path.read_text("utf-8"))
+    return forms
+
+
+def _cache_folders() -> Iterator[Path]:
+    """Where Triton kernels of torch.compile may be kept. torch/_inductor/runtime/cache_dir_utils.py."""
+    if os.environ.get("TRITON_CACHE_DIR"):
+        yield Path(os.environ["TRITON_CACHE_DIR"])
+    torch = require_torch()
+    for module in ("torch._inductor.runtime.cache_dir_utils", "torch._inductor.runtime.runtime_utils"):
+        cache_dir = getattr(sys.modules.get(module), "cache_dir", None)
+        if cache_dir is not None:
+            yield Path(cache_dir()) / "triton" / str(torch.cuda.current_device())
+            yield Path(cache_dir()) / "triton" / "0"
+    yield Path.home() / ".triton" / "cache"
 
 
 class CodeKind(TextEnum):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from opscope.analysis.benchmark_scaling import growth_exponent
-from opscope.benchmarking.sweep import BenchmarkSweep
+from opscope.benchmarking.plan import BenchmarkSweep
 from opscope.model.benchmark import BenchmarkResult, BenchmarkRow, Status, Verdict
 from opscope.model.finding import Finding
 from opscope.report.benchmark_cells import UNKNOWN, median_cell, times, verdict_cell

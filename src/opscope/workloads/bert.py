@@ -12,9 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from opscope.errors import DependencyError, InputError
-from opscope.workloads.model_step import count_parameters, inference_step, training_step
 from opscope.workloads.runtime import require_torch, seeded
-from opscope.workloads.workload import Workload, WorkloadOptions
+from opscope.workloads.workload import (
+    Workload,
+    WorkloadOptions,
+    count_parameters,
+    inference_step,
+    training_step,
+)
 
 __all__ = ["BertConfig", "build_bert"]
 

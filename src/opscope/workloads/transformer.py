@@ -11,9 +11,14 @@ import importlib
 from dataclasses import dataclass
 
 from opscope.errors import InputError
-from opscope.workloads.model_step import count_parameters, inference_step, training_step
 from opscope.workloads.runtime import require_torch, seeded
-from opscope.workloads.workload import Workload, WorkloadOptions
+from opscope.workloads.workload import (
+    Workload,
+    WorkloadOptions,
+    count_parameters,
+    inference_step,
+    training_step,
+)
 
 __all__ = ["TransformerConfig", "build_transformer"]
 

@@ -8,8 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from opscope.benchmarking import ceilings, device_probes  # noqa: E402
-from opscope.benchmarking.ceilings import CEILINGS, ceiling_obstacle, measure_ceilings  # noqa: E402
+from opscope.benchmarking import device_probes  # noqa: E402
+from opscope.benchmarking import device_probes as ceilings  # noqa: E402
+from opscope.benchmarking.device_probes import CEILINGS, ceiling_obstacle, measure_ceilings  # noqa: E402
 from opscope.errors import InputError  # noqa: E402
 from opscope.model.measurement import Clock  # noqa: E402
 

@@ -8,7 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from opscope.benchmarking import ceilings, device_limits, device_probes  # noqa: E402
+from opscope.benchmarking import device_limits, device_probes  # noqa: E402
+from opscope.benchmarking import device_probes as ceilings  # noqa: E402
 from opscope.benchmarking.device_limits import RATES, TIMES, measure_device  # noqa: E402
 from opscope.benchmarking.timer import WallTimer  # noqa: E402
 from opscope.errors import DependencyError, InputError, MeasurementError  # noqa: E402

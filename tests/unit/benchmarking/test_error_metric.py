@@ -8,8 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from opscope.benchmarking import error_metric  # noqa: E402
-from opscope.benchmarking.error_metric import difference  # noqa: E402
+from opscope.benchmarking import check as error_metric  # noqa: E402
+from opscope.benchmarking.check import difference  # noqa: E402
 
 
 def of(output, reference, tolerance=1e-3):

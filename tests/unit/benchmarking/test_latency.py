@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from opscope.benchmarking.latency import latency_measure, measure_latency
-from opscope.benchmarking.timer import WallTimer, timer_for
+from opscope.benchmarking.timer import WallTimer, latency_measure, measure_latency, timer_for
 from opscope.errors import InputError, MeasurementError
 from opscope.model.measurement import Clock, Latency, LatencyOptions
 from opscope.testing import FakeTimer

@@ -8,8 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from opscope.benchmarking import launch_cost  # noqa: E402
-from opscope.benchmarking.device_probes import nullcontext  # noqa: E402
+from contextlib import nullcontext  # noqa: E402
+
+from opscope.benchmarking import device_limits as launch_cost  # noqa: E402
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from opscope.benchmarking.parameters import parse_parameters, points, values_of
+from opscope.benchmarking.plan import parse_parameters, points, values_of
 from opscope.errors import InputError
 
 

@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from opscope.benchmarking import poison  # noqa: E402
-from opscope.benchmarking.poison import POISON_NAN, POISON_ZERO, poisoned_memory  # noqa: E402
+from opscope.benchmarking import check as poison  # noqa: E402
+from opscope.benchmarking.check import POISON_NAN, POISON_ZERO, poisoned_memory  # noqa: E402
 
 
 @pytest.mark.parametrize("count", [1, 16, 1000, 100_000, 20_000_000])

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from opscope.benchmarking.rows import with_ceiling, with_ratio, with_samples
-from opscope.benchmarking.sampling import Lane
+from opscope.benchmarking.sampling import Lane, with_ceiling, with_ratio, with_samples
 from opscope.model.benchmark import BenchmarkOptions, BenchmarkRow, Ceiling, Status, Verdict
 
 OPTIONS = BenchmarkOptions()

@@ -8,8 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from opscope.benchmarking.rows import with_ratio, with_samples
-from opscope.benchmarking.sampling import Lane, Sampling
+from opscope.benchmarking.sampling import Lane, Sampling, with_ratio, with_samples
 from opscope.model.benchmark import BenchmarkOptions, BenchmarkRow, Status, Verdict
 from opscope.testing import FakeTimer
 

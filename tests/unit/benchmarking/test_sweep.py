@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from opscope.benchmarking.plan import Plan, Point
+from opscope.benchmarking.plan import BenchmarkSweep, Plan, Point, run_plan
 from opscope.benchmarking.problem import Problem
-from opscope.benchmarking.sweep import BenchmarkSweep, run_plan
 from opscope.errors import InputError
 from opscope.model.benchmark import BenchmarkOptions, BenchmarkResult, CacheState
 from opscope.model.environment import Environment

@@ -4,10 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from opscope.benchmarking import launch_hiding
-from opscope.benchmarking.graph_timer import benchmark_timer
-from opscope.benchmarking.launch_hiding import LaunchHiding
-from opscope.benchmarking.timer import WallTimer
+from opscope.benchmarking import timer as launch_hiding
+from opscope.benchmarking.timer import LaunchHiding, WallTimer, benchmark_timer
 from opscope.errors import InputError, MeasurementError
 from opscope.model.benchmark import CacheState, DeviceState
 from opscope.model.measurement import Clock

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from opscope.capture.export import export_trace
+from opscope.capture.trace_file import export_trace
 from opscope.errors import CaptureError
 
 

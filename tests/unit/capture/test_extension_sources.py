@@ -6,12 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from opscope.capture.extension_sources import (
-    base_name,
-    extension_sources,
-    global_function_lines,
-    mapped_files,
-)
+from opscope.capture.process_sources import base_name, extension_sources, global_function_lines, mapped_files
 from opscope.model.origin import RecordedKernel, RecordedUnit
 
 SOURCE = """#include <torch/types.h>

@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from opscope.capture.cycle import Cycle
-from opscope.capture.handlers import export_chrome_trace, tensorboard_trace
+from opscope.capture.cycle import Cycle, export_chrome_trace, tensorboard_trace
 from opscope.errors import CaptureError, InputError
 
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from opscope.capture.import_hook import after_import
+from opscope.capture.program import after_import
 
 
 @pytest.fixture

@@ -11,8 +11,11 @@ torch = pytest.importorskip("torch")
 
 from opscope.capture.profiler import Profiler, _session  # noqa: E402
 from opscope.capture.program import Program  # noqa: E402
-from opscope.capture.program_recorder import ProgramRecorder  # noqa: E402
-from opscope.capture.step_sources import FunctionSteps, step_source  # noqa: E402
+from opscope.capture.program_recorder import (  # noqa: E402
+    FunctionSteps,
+    ProgramRecorder,
+    step_source,
+)
 from opscope.errors import CaptureError, InputError  # noqa: E402
 
 pytestmark = pytest.mark.torch

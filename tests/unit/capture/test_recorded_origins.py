@@ -120,7 +120,7 @@ class TestTracking:
         assert config.provenance_tracking_level == before
 
     def test_a_torch_without_it_says_so(self, tmp_path, monkeypatch):
-        from opscope.capture import compile_tracking
+        from opscope.capture import profiler as compile_tracking
 
         monkeypatch.setattr(compile_tracking, "_LEVEL", "no_such_setting")
         with pytest.raises(DependencyError, match="cannot track"), Profiler(tmp_path, track_compile=True):

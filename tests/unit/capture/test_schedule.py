@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from opscope.capture.schedule import Phase, Position, Schedule
+from opscope.capture.cycle import Phase, Position, Schedule
 from opscope.errors import InputError
 
 

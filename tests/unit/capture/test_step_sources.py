@@ -6,12 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from opscope.capture.step_sources import (  # noqa: E402
-    ForwardSteps,
-    FunctionSteps,
-    OptimizerSteps,
-    step_source,
-)
+from opscope.capture.program_recorder import ForwardSteps, FunctionSteps, OptimizerSteps, step_source  # noqa: E402
 from opscope.errors import InputError  # noqa: E402
 
 pytestmark = pytest.mark.torch

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from opscope.capture import trace_names as module
-from opscope.capture.trace_names import TraceNames, read_trace_names
+from opscope.capture import trace_file as module
+from opscope.capture.trace_file import TraceNames, read_trace_names
 from opscope.testing import TraceBuilder
 
 KEY = "fosfriiha5ggq7h4mbwmcdeapadugdzcmj6qe37u3dmfz3zdpbx4"

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from opscope.capture.triton_sources import triton_sources
+from opscope.capture.process_sources import triton_sources
 
 
 def jit(fn):

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from opscope.errors import InputError, MeasurementError
-from opscope.kernels import code, launches
-from opscope.kernels.code import CodeText, generated_code
-from opscope.kernels.launches import Launches, observe
+from opscope.kernels import code
+from opscope.kernels import code as launches
+from opscope.kernels.code import CodeText, Launches, generated_code, observe
 
 torch = pytest.importorskip("torch")
 # Before parts of Triton are replaced: the first recording with a compiler imports what needs them whole.

@@ -84,7 +84,7 @@ def test_missing_files_are_named(tmp_path: Path):
 
 PROGRAM = """
 import torch, torch.nn.functional as F
-from opscope.capture.live_objects import live_objects
+from opscope.capture.process_sources import live_objects
 from opscope.model.compiled_graph import parse_tracking
 
 def forward(x, w):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from opscope.errors import InputError
-from opscope.workloads.user_code import failure_place, is_file_name, load_function, load_module
+from opscope.workloads.target import failure_place, is_file_name, load_function, load_module
 
 
 @pytest.fixture

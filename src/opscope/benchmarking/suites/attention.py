@@ -11,9 +11,14 @@ from typing import Any
 
 from opscope.benchmarking.problem import Implementation, Problem
 from opscope.benchmarking.suites import SUITES
-from opscope.benchmarking.suites.implementations import by_torch
-from opscope.benchmarking.suites.inputs import element_bytes, normal_inputs
-from opscope.benchmarking.suites.suite import Parameter, Settings, Suite
+from opscope.benchmarking.suites.suite import (
+    Parameter,
+    Settings,
+    Suite,
+    by_torch,
+    element_bytes,
+    normal_inputs,
+)
 from opscope.errors import MeasurementError
 from opscope.workloads.runtime import is_out_of_memory, require_torch
 

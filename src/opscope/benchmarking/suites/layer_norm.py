@@ -7,9 +7,16 @@ from typing import Any
 
 from opscope.benchmarking.problem import Problem
 from opscope.benchmarking.suites import SUITES
-from opscope.benchmarking.suites.implementations import by_torch, compiled, cuda, triton
-from opscope.benchmarking.suites.inputs import element_bytes, normal_inputs
-from opscope.benchmarking.suites.suite import Settings, Suite
+from opscope.benchmarking.suites.suite import (
+    Settings,
+    Suite,
+    by_torch,
+    compiled,
+    cuda,
+    element_bytes,
+    normal_inputs,
+    triton,
+)
 from opscope.workloads.runtime import require_torch
 
 __all__ = ["SUITE"]

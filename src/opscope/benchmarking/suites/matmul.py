@@ -7,12 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 from opscope.benchmarking.check import default_tolerance
-from opscope.benchmarking.math_mode import float32_products
+from opscope.benchmarking.device_probes import float32_products
 from opscope.benchmarking.problem import Implementation, Problem
 from opscope.benchmarking.suites import SUITES
-from opscope.benchmarking.suites.implementations import by_torch, cuda, triton
-from opscope.benchmarking.suites.inputs import element_bytes, normal_inputs
-from opscope.benchmarking.suites.suite import Settings, Suite
+from opscope.benchmarking.suites.suite import (
+    Settings,
+    Suite,
+    by_torch,
+    cuda,
+    element_bytes,
+    normal_inputs,
+    triton,
+)
 from opscope.errors import MeasurementError
 from opscope.workloads.runtime import require_torch
 
