@@ -42,7 +42,7 @@ OnChange = Callable[[BenchmarkResult], object]
 
 
 class MeasureCeilings(Protocol):
-    """Measures what a device reaches at its best, e.g. `opscope.benchmarking.device_probes.measure_ceilings`."""
+    """Measures what a device reaches at its best, as `opscope.benchmarking.device_probes` does."""
 
     def __call__(
         self,
