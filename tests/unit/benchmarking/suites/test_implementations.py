@@ -8,15 +8,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from opscope.benchmarking.suite import (  # noqa: E402
+    Settings,
+    compiled,
+)
+from opscope.benchmarking.suite import triton as triton_implementation  # noqa: E402
 from opscope.benchmarking.suites import (  # noqa: E402
     SuiteOptions,
     suite,
 )
-from opscope.benchmarking.suites.suite import (  # noqa: E402
-    Settings,
-    compiled,
-)
-from opscope.benchmarking.suites.suite import triton as triton_implementation  # noqa: E402
 from opscope.errors import DependencyError, MeasurementError  # noqa: E402
 from opscope.kernels.triton_loader import load_triton  # noqa: E402
 

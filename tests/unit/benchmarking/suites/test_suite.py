@@ -22,7 +22,7 @@ def names(some_problem):
 @pytest.mark.parametrize("name", SUITES)
 def test_the_registry_and_the_suite_say_the_same(name):
     found = suite(name)
-    assert (found.name, found.summary) == (name, SUITES[name])
+    assert found.name == name
     assert len(found.cuda_shape) == len(found.cpu_shape) == len(found.shape_names)
     listed = {each for dtype in found.dtypes for each in names(problem(name, dtype=dtype))}
     assert listed == set(found.implementations)
@@ -32,8 +32,7 @@ def test_the_registry_and_the_suite_say_the_same(name):
 def test_defaults_make_a_problem(name):
     found, made = suite(name), problem(name)
     assert (made.name, made.device, made.shape) == (name, "cpu", found.cpu_shape)
-    assert made.dtype == found.default_dtype("cpu") == "float32"
-    assert made.reference == found.reference == "torch"
+    assert (made.dtype, made.reference) == ("float32", "torch")
     assert list(made.parameters) == list(found.parameters)
     assert len(set(names(made))) == len(made.implementations)
 
@@ -49,9 +48,10 @@ def test_inputs_follow_from_the_seed_and_are_never_constant(name):
         assert not any(first.equal(second) for first, second in zip(once[1:], once, strict=False))
 
 
-def test_gpus_get_larger_problems():
-    assert suite("gelu").default_shape("cuda:0") == (8192, 8192)
-    assert suite("matmul").default_dtype("cuda:0") == "bfloat16"
+def test_gpus_get_larger_problems(monkeypatch):
+    monkeypatch.setattr("opscope.benchmarking.suite.resolve_device", lambda name: "cuda:0")
+    assert suite("gelu").problem().shape == (8192, 8192)
+    assert suite("matmul").problem().dtype == "bfloat16"
 
 
 def test_chosen_implementations_keep_their_order():

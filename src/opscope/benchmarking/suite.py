@@ -8,10 +8,10 @@ when it is built. Importing this module does not import torch.
 from __future__ import annotations
 
 import functools
+import math
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 from opscope.benchmarking.problem import Implementation, Inputs, Problem
@@ -21,6 +21,7 @@ from opscope.model.benchmark import Engine
 from opscope.workloads.runtime import require_torch, resolve_device, resolve_dtype
 
 __all__ = [
+    "HAND_WRITTEN",
     "Parameter",
     "Settings",
     "Suite",
@@ -28,13 +29,15 @@ __all__ = [
     "by_torch",
     "compiled",
     "cuda",
-    "element_bytes",
-    "normal_inputs",
+    "hand_written",
+    "problem_of",
     "triton",
 ]
 
-
-_NOTHING: Mapping[str, str] = MappingProxyType({})
+_ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+_Function = Callable[..., Any]
+# The implementations that `hand_written` makes.
+HAND_WRITTEN = ("cuda", "cuda_teaching", "triton", "triton_teaching")
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,6 @@ class SuiteOptions:
         implementations: Names of those to run, in this order; all if empty. The reference is put before them
             if it was asked for and is not among them.
         reference: What ratios refer to; the suite's own if None and it runs, or else the first that does.
-        seed: Of the inputs (the one the benchmark passes to `make_inputs`); kept for the record.
         parameters: Values by name, such as `{"approximate": "erf"}`.
         interpret: Only the Triton implementations, in Triton's interpreter, on the CPU.
     """
@@ -58,7 +60,6 @@ class SuiteOptions:
     device: str = "auto"
     implementations: tuple[str, ...] = ()
     reference: str | None = None
-    seed: int = 0
     parameters: Mapping[str, str] = field(default_factory=dict)
     interpret: bool = False
 
@@ -111,37 +112,29 @@ class Suite:
 
     Args:
         name: What `opscope bench` calls it.
-        summary: What it compares, one line.
+        implementations: Names of all implementations it has in any dtype, in the order they are reported.
+        make: The problem of some settings, with every implementation of that dtype.
         shape_names: What the sizes of a shape are, in order.
         cuda_shape: Default on a GPU: large enough that launches and caches do not decide.
         cpu_shape: Default on a CPU: about a million elements, or a second of work.
-        implementations: Names of all implementations it has in any dtype, in the order they are reported.
-        make: The problem of some settings, with every implementation of that dtype.
         dtypes: What it is defined for; the first is the default on a CPU.
         cuda_dtype: Default on a GPU.
         reference: Implementation that ratios refer to.
         parameters: Further choices by name.
+        summary: What it compares, one line.
     """
 
     name: str
-    summary: str
-    shape_names: tuple[str, ...]
-    cuda_shape: tuple[int, ...]
-    cpu_shape: tuple[int, ...]
     implementations: tuple[str, ...]
     make: Callable[[Settings], Problem]
+    shape_names: tuple[str, ...] = ("rows", "columns")
+    cuda_shape: tuple[int, ...] = (8192, 8192)
+    cpu_shape: tuple[int, ...] = (1024, 1024)
     dtypes: tuple[str, ...] = ("float32", "float16", "bfloat16")
     cuda_dtype: str = "float32"
     reference: str = "torch"
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
-
-    def default_shape(self, device: str) -> tuple[int, ...]:
-        """Sizes where none are given, on `"cpu"` or `"cuda:N"`."""
-        return self.cuda_shape if device.startswith("cuda") else self.cpu_shape
-
-    def default_dtype(self, device: str) -> str:
-        """Full name of the dtype where none is given, on `"cpu"` or `"cuda:N"`."""
-        return self.cuda_dtype if device.startswith("cuda") else self.dtypes[0]
+    summary: str = ""
 
     def problem(self, options: SuiteOptions | None = None) -> Problem:
         """The problem the options ask for, restricted to the implementations they name.
@@ -163,9 +156,10 @@ class Suite:
         shape = None if options.shape is None else self._checked_shape(options.shape)
         dtype = None if options.dtype is None else self._checked_dtype(options.dtype)
         device = _interpreter_device(options.device) if options.interpret else resolve_device(options.device)
+        is_cuda = device.startswith("cuda")
         return Settings(
-            shape=shape or self.default_shape(device),
-            dtype=dtype or self.default_dtype(device),
+            shape=shape or (self.cuda_shape if is_cuda else self.cpu_shape),
+            dtype=dtype or (self.cuda_dtype if is_cuda else self.dtypes[0]),
             device=device,
             parameters=parameters,
         )
@@ -250,27 +244,60 @@ def _either(names: Sequence[str]) -> str:
 _ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
-def normal_inputs(settings: Settings, *shapes: Sequence[int]) -> Callable[[int], Inputs]:
-    """A function of a seed that makes tensors of these shapes from a standard normal distribution."""
+def problem_of(
+    name: str,
+    settings: Settings,
+    implementations: Sequence[Implementation],
+    *,
+    expected: _Function,
+    shapes: Callable[..., Sequence[Sequence[int]]] = lambda *shape: (shape,),
+    output_shape: Sequence[int] | None = None,
+    small_shape: tuple[int, ...] | None = None,
+    flop_count: int | None = None,
+    matrix_ceiling: str | None = None,
+) -> Problem:
+    """The problem of some settings, on normally distributed inputs.
 
-    def make(seed: int) -> Inputs:
+    Never zeros: on constant data a GPU draws less power and keeps higher clocks than on real data.
+
+    Args:
+        name: Of the suite.
+        settings: Shape, dtype, device and parameters.
+        implementations: All that this dtype has.
+        expected: The right answer.
+        shapes: Shapes of the inputs, given the sizes of the problem.
+        output_shape: That of the first input if None.
+        small_shape: Sizes for Triton's interpreter.
+        flop_count: As in `Problem`.
+        matrix_ceiling: As in `Problem`.
+    """
+
+    def make_inputs(shape: tuple[int, ...], seed: int) -> Inputs:
         torch = require_torch()
         generator = torch.Generator(settings.device).manual_seed(seed)
         dtype = getattr(torch, settings.dtype)
         return tuple(
-            torch.randn(tuple(shape), generator=generator, dtype=dtype, device=settings.device)
-            for shape in shapes
+            torch.randn(tuple(one), generator=generator, dtype=dtype, device=settings.device)
+            for one in shapes(*shape)
         )
 
-    return make
-
-
-def element_bytes(dtype: str) -> int:
-    """Size of an element in bytes, by the dtype's full name."""
-    return _ELEMENT_BYTES[dtype]
-
-
-_Function = Callable[..., Any]
+    inputs = shapes(*settings.shape)
+    elements = sum(map(math.prod, inputs)) + math.prod(output_shape or inputs[0])
+    return Problem(
+        name=name,
+        device=settings.device,
+        make_inputs=functools.partial(make_inputs, settings.shape),
+        small_inputs=None if small_shape is None else functools.partial(make_inputs, small_shape),
+        implementations=tuple(implementations),
+        reference="torch",
+        expected=expected,
+        shape=settings.shape,
+        dtype=settings.dtype,
+        parameters=settings.parameters,
+        min_bytes=elements * _ELEMENT_BYTES[settings.dtype],
+        flop_count=flop_count,
+        matrix_ceiling=matrix_ceiling,
+    )
 
 
 def by_torch(name: str, function: _Function, note: str, *, tolerance: float | None = None) -> Implementation:
@@ -342,6 +369,19 @@ def triton(
         note=note,
         tolerance=tolerance,
         is_interpreted=not settings.is_cuda,
+    )
+
+
+def hand_written(
+    settings: Settings, kernel: str, *notes: str, module: str | None = None, **constants: Any
+) -> tuple[Implementation, ...]:
+    """A kernel in CUDA C++ and in Triton, each beside its simple version; with the notes of HAND_WRITTEN."""
+    good_cuda, simple_cuda, good_triton, simple_triton = notes
+    return (
+        cuda(settings, kernel, good_cuda, **constants),
+        cuda(settings, kernel, simple_cuda, teaching=True, **constants),
+        triton(settings, kernel, good_triton, module=module, **constants),
+        triton(settings, kernel, simple_triton, module=module, teaching=True, **constants),
     )
 
 
