@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format docs clean
+.PHONY: help setup demo test golden check format docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,6 +18,9 @@ demo: setup ## Profile BERT here and analyze a trace recorded on an H200
 
 test: setup ## Run the whole test suite; PYTEST_ARGS="-k name -x" is passed on
 	@$(BIN)/python -m pytest -n auto --dist loadfile $(PYTEST_ARGS)
+
+golden: setup ## Compare what every verb prints of every trace with what it always printed
+	@$(BIN)/python -m pytest -n auto tests/golden/test_outputs.py --every-source $(PYTEST_ARGS)
 
 check: setup ## Run every check that is not a test: format, lint, types, layers, docs, fragments, links
 	@VENV=$(VENV) scripts/check

@@ -37,6 +37,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write what golden tests find as the new expectation"
     )
+    parser.addoption(
+        "--every-source", action="store_true", help="hold the output of verbs for every trace, not for a few"
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -375,7 +375,7 @@ def occupied_ns(session: Session, trace_id: int, device: int) -> dict[str, int]:
     )
     edges = []
     for kind, name, start, end in rows:
-        is_communication = kind == "kernel" and "nccl" in name.lower()
+        is_communication = kind == "kernel" and any(word in name.lower() for word in ("nccl", "multimem"))
         part = "copy" if kind != "kernel" else "communication" if is_communication else "compute"
         edges += [(start, 1, part), (end, -1, part)]
     found = dict.fromkeys(("compute", "communication", "copy", "idle"), 0)

