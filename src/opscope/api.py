@@ -261,10 +261,10 @@ def bench(
         MeasurementError: The clock asked for cannot be used here, or a point of a sweep failed.
         DependencyError: torch is not installed.
     """
-    from opscope.benchmarking.plan import Choice, plan_of, run_plan, values_of  # noqa: PLC0415
+    from opscope.benchmarking.plan import BenchmarkRequest, plan_of, run_plan, values_of  # noqa: PLC0415
     from opscope.model.benchmark import BenchmarkOptions  # noqa: PLC0415
 
-    choice = Choice(
+    request = BenchmarkRequest(
         shape=None if shape is None else tuple(shape),
         dtype=dtype,
         device=device,
@@ -277,7 +277,7 @@ def bench(
         name=name,
     )
     how = BenchmarkOptions(**measuring)
-    plan = plan_of(targets, choice)
+    plan = plan_of(targets, request)
 
     def run(problem: Problem, changed: Callable[[BenchmarkResult], object]) -> BenchmarkResult:
         return measure(problem, how, on_change=on_change or changed)

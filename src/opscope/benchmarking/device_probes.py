@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -142,7 +143,7 @@ def copy_attempts(device: str, sizes: Iterable[int], seed: int) -> Iterator[Atte
         how = f"torch copy_ of {size // MIB} MiB float32 to another buffer, read + written"
         return Probe(lambda: target.copy_(source), 2 * size, how)
 
-    return (Attempt(2 * size, lambda size=size: make(size)) for size in sizes)  # type: ignore[misc]
+    return (Attempt(2 * size, partial(make, size)) for size in sizes)
 
 
 def fill_attempts(device: str, sizes: Iterable[int]) -> Iterator[Attempt]:
@@ -152,7 +153,7 @@ def fill_attempts(device: str, sizes: Iterable[int]) -> Iterator[Attempt]:
         target = require_torch().empty(size // 4, dtype=require_torch().float32, device=device)
         return Probe(lambda: target.fill_(1.5), size, f"torch fill_ of {size // MIB} MiB float32")
 
-    return (Attempt(size, lambda size=size: make(size)) for size in sizes)  # type: ignore[misc]
+    return (Attempt(size, partial(make, size)) for size in sizes)
 
 
 def sum_attempts(device: str, sizes: Iterable[int], seed: int) -> Iterator[Attempt]:
@@ -162,7 +163,7 @@ def sum_attempts(device: str, sizes: Iterable[int], seed: int) -> Iterator[Attem
         source = _random((size // 4,), "float32", device, seed)
         return Probe(source.sum, size, f"torch sum of {size // MIB} MiB float32")
 
-    return (Attempt(size, lambda size=size: make(size)) for size in sizes)  # type: ignore[misc]
+    return (Attempt(size, partial(make, size)) for size in sizes)
 
 
 def kernel_read_attempts(device: str, sizes: Iterable[int], seed: int) -> Iterator[Attempt]:
@@ -188,7 +189,7 @@ def kernel_read_attempts(device: str, sizes: Iterable[int], seed: int) -> Iterat
         )
 
     fitting = (size for size in sizes if size >= programs * chunk_bytes)
-    return (Attempt(size, lambda size=size: make(size)) for size in fitting)  # type: ignore[misc]
+    return (Attempt(size, partial(make, size)) for size in fitting)
 
 
 def l2_read_attempt(device: str, l2_bytes: int, seed: int) -> Attempt:
@@ -242,7 +243,7 @@ def product_attempts(device: str, name: str, sides: Iterable[int], seed: int) ->
     return (
         Attempt(
             side * side * (2 * item_bytes + max(item_bytes, 4)),
-            lambda side=side: product.make(side, device, seed),  # type: ignore[misc]
+            partial(product.make, side, device, seed),
             side,
         )
         for side in sides

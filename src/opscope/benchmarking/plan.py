@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from opscope._version import __version__
-from opscope.benchmarking.decorator import FunctionGroup
+from opscope.benchmarking.decorator import FunctionGroup, values_of
 from opscope.benchmarking.problem import Problem
 from opscope.benchmarking.suites import Suite, SuiteOptions, suite
 from opscope.benchmarking.user_problem import (
@@ -33,8 +33,8 @@ from opscope.errors import InputError
 from opscope.model.benchmark import BENCHMARK_SCHEMA_VERSION, BenchmarkResult
 
 __all__ = [
+    "BenchmarkRequest",
     "BenchmarkSweep",
-    "Choice",
     "Plan",
     "Point",
     "Target",
@@ -88,29 +88,13 @@ def points(parameters: Values) -> Iterator[dict[str, Any]]:
         yield dict(zip(parameters, values, strict=True))
 
 
-def values_of(parameters: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
-    """Parameters given in Python, with one value or several each.
-
-    Raises:
-        InputError: One has no values.
-    """
-    found = {
-        name: tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
-        for name, given in parameters.items()
-    }
-    for name, values in found.items():
-        if not values:
-            raise InputError(f"the parameter '{name}' has no values", hint="Give a list such as [1024, 4096]")
-    return found
-
-
 _DTYPE = "dtype"
 
 Target = str | Callable[..., Any] | Mapping[str, Callable[..., Any]]
 
 
 @dataclass(frozen=True)
-class Choice:
+class BenchmarkRequest:
     """What a user asks for besides the targets. What is left out, the targets decide.
 
     Args:
@@ -167,7 +151,7 @@ class Plan:
         return len(self.points) > 1
 
 
-def plan_of(targets: Sequence[Target], choice: Choice) -> Plan:
+def plan_of(targets: Sequence[Target], request: BenchmarkRequest) -> Plan:
     """The plan of a suite's name, of files and functions by name, or of functions themselves.
 
     Raises:
@@ -179,64 +163,70 @@ def plan_of(targets: Sequence[Target], choice: Choice) -> Plan:
     if names and len(names) < len(targets):
         raise InputError("names and functions cannot be mixed", hint="Give functions, or names")
     if len(names) == 1 and not is_target(names[0]):
-        return _plan_of_suite(names[0], choice)
+        return _plan_of_suite(names[0], request)
     for name in names:
         if not is_target(name):
             hint = "Give one suite, or a FILE.py:function for each"
             raise InputError(f"'{name}' stands beside other targets", hint=hint)
-    return _plan_of_functions(targets, names, choice)
+    return _plan_of_functions(targets, names, request)
 
 
-def _plan_of_suite(name: str, choice: Choice) -> Plan:
+def _plan_of_suite(name: str, request: BenchmarkRequest) -> Plan:
     chosen = suite(name)
-    for option, value in (("inputs", choice.inputs), ("expected", choice.expected)):
+    for option, value in (("inputs", request.inputs), ("expected", request.expected)):
         if value is not None:
             raise InputError(
                 f"the suite '{name}' makes its own {option}", hint=f"--{option} belongs to FILE.py:function"
             )
     options = SuiteOptions(
-        shape=choice.shape,
-        dtype=choice.dtype,
-        device=choice.device,
-        implementations=choice.implementations,
-        reference=choice.reference,
-        parameters=choice.options,
-        interpret=choice.interpret,
+        shape=request.shape,
+        dtype=request.dtype,
+        device=request.device,
+        implementations=request.implementations,
+        reference=request.reference,
+        parameters=request.options,
+        interpret=request.interpret,
     )
-    return suite_plan(chosen, options, choice.parameters)
+    return suite_plan(chosen, options, request.parameters)
 
 
-def _plan_of_functions(targets: Sequence[Target], names: Sequence[str], choice: Choice) -> Plan:
-    for option, value in (("shape", choice.shape), ("interpret", choice.interpret), *choice.options.items()):
+def _plan_of_functions(targets: Sequence[Target], names: Sequence[str], request: BenchmarkRequest) -> Plan:
+    for option, value in (
+        ("shape", request.shape),
+        ("interpret", request.interpret),
+        *request.options.items(),
+    ):
         if value:
             raise InputError(
                 f"--{option} belongs to suites",
                 hint="Functions get their sizes by --param, e.g. --param n=1024",
             )
-    groups = groups_of_targets(names, inputs=choice.inputs, expected=choice.expected) if names else ()
+    groups = groups_of_targets(names, inputs=request.inputs, expected=request.expected) if names else ()
     if not names:
         functions = named_functions(targets)
         groups = (
-            group_of_functions(functions, name=choice.name, inputs=choice.inputs, expected=choice.expected),
+            group_of_functions(
+                functions, name=request.name, inputs=request.inputs, expected=request.expected
+            ),
         )
-    return _plan_of_groups(groups, choice)
+    return _plan_of_groups(groups, request)
 
 
-def _plan_of_groups(groups: Sequence[FunctionGroup], choice: Choice) -> Plan:
+def _plan_of_groups(groups: Sequence[FunctionGroup], request: BenchmarkRequest) -> Plan:
     """The plan of groups. A name or a parameter must belong to one of them, and holds for those it does."""
-    _require_known([*choice.implementations, *([choice.reference] if choice.reference else [])], groups)
-    check_parameters(groups, choice.parameters)
-    setting = Setting(choice.device, choice.dtype)
+    _require_known([*request.implementations, *([request.reference] if request.reference else [])], groups)
+    check_parameters(groups, request.parameters)
+    setting = Setting(request.device, request.dtype)
     plans = []
     for group in groups:
-        names = [name for name in choice.implementations if name in group.functions]
-        if choice.implementations and not names:
+        names = [name for name in request.implementations if name in group.functions]
+        if request.implementations and not names:
             continue
-        is_here = choice.reference in group.functions
-        kept = selected(replace(group, reference=choice.reference) if is_here else group, names)
-        given = {name: values for name, values in choice.parameters.items() if takes(kept, name)}
+        is_here = request.reference in group.functions
+        kept = selected(replace(group, reference=request.reference) if is_here else group, names)
+        given = {name: values for name, values in request.parameters.items() if takes(kept, name)}
         plans.append(group_plan(kept, setting, given))
-    return _joined(plans, choice.name or groups[0].name.partition(":")[0])
+    return _joined(plans, request.name or groups[0].name.partition(":")[0])
 
 
 def _require_known(names: Sequence[str], groups: Sequence[FunctionGroup]) -> None:

@@ -36,7 +36,7 @@ from opscope.benchmarking.timer import Timer
 from opscope.model.benchmark import BenchmarkOptions, BenchmarkRow, CacheState, CallProfile, Status
 from opscope.workloads.runtime import is_out_of_memory, release_memory, synchronize
 
-__all__ = ["Inspector", "Preparation", "Prepared"]
+__all__ = ["Inspector", "Preparation", "Prepared", "row_of"]
 
 Inspector = Callable[[Callable[[], object]], CallProfile]
 
@@ -129,7 +129,7 @@ class Preparation:
 
     def prepare(self, implementation: Implementation) -> Prepared:
         """Take an implementation as far as it goes."""
-        prepared = Prepared(implementation, _row_of(implementation))
+        prepared = Prepared(implementation, row_of(implementation))
         if self.lost is not None:
             prepared.fail(Failure(Status.FAILED, f"not measured: {self.lost}"))
             return prepared
@@ -284,10 +284,14 @@ def _built(prepared: Prepared) -> Callable[..., Any]:
     return prepared.fn
 
 
-def _row_of(implementation: Implementation) -> BenchmarkRow:
+def row_of(
+    implementation: Implementation, status: Status = Status.OK, reason: str | None = None
+) -> BenchmarkRow:
+    """The row of an implementation of which nothing was measured yet."""
     return BenchmarkRow(
         name=implementation.name,
-        status=Status.OK,
+        status=status,
+        reason=reason,
         engine=implementation.engine,
         teaching=implementation.teaching,
         note=implementation.note,

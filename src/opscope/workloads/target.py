@@ -322,10 +322,5 @@ def _description(target: str, options: WorkloadOptions, batch_size: int, seq_len
     shown = f"{Path(where).name}:{name}" if where.endswith(".py") else target  # no folders in recordings
     return {
         "workload": shown,
-        "batch_size": batch_size,
-        "seq_len": seq_len,
-        "dtype": options.dtype,
-        "device": options.device,
-        "attn_implementation": options.attn_implementation,
-        "train": options.train,
+        **options.described(batch_size, seq_len),
     }

@@ -61,12 +61,7 @@ def build_transformer(options: WorkloadOptions, batch_size: int, seq_len: int) -
     parameter_count = count_parameters(model)
     description = {
         "workload": "transformer",
-        "batch_size": batch_size,
-        "seq_len": seq_len,
-        "dtype": options.dtype,
-        "device": options.device,
-        "attn_implementation": options.attn_implementation,
-        "train": options.train,
+        **options.described(batch_size, seq_len),
         "layers": config.layers,
         "hidden": config.hidden,
         "parameters": parameter_count,

@@ -49,6 +49,17 @@ class WorkloadOptions:
     weights: str | None = None
     seed: int = 0
 
+    def described(self, batch_size: int, seq_len: int) -> dict[str, Any]:
+        """What these options say of a workload, as part of its description."""
+        return {
+            "batch_size": batch_size,
+            "seq_len": seq_len,
+            "dtype": self.dtype,
+            "device": self.device,
+            "attn_implementation": self.attn_implementation,
+            "train": self.train,
+        }
+
 
 @dataclass(frozen=True)
 class Workload:

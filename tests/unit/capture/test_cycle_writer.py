@@ -16,6 +16,8 @@ from opscope.model.generated_code import source_hash
 from opscope.model.origin import RecordedKernel, RecordedUnit
 
 GEMM = "void gemm<float>(float*)"
+
+
 KEY = "fosf"
 
 
