@@ -1,8 +1,15 @@
 """Is an implementation's result right? Each is compared with a float64 reference on fresh random inputs.
 
-The memory its outputs land in is poisoned beforehand, so that elements it never writes show; inputs are
-compared bit by bit with copies, so that a function that changes them shows. What an implementation does
-wrong becomes a status, never an exception. Imports torch lazily.
+The error of an element is |output - reference| / max(|reference|, rms of the reference): relative for large
+elements, and not blown up where the reference happens to be near zero. Elements that are not finite must be
+so in both.
+
+The memory its outputs land in is poisoned beforehand, so that elements it never writes show: on the CPU glibc
+is asked to fill what it hands out; elsewhere, and on the GPU, blocks are filled and given back, so that the
+allocator hands these out next. Best effort: memory that does not come from torch's allocators, or from
+another stream's pool, stays as it was. Inputs are compared bit by bit with copies, so that a function that
+changes them shows. What an implementation does wrong becomes a status, never an exception. Imports torch
+lazily.
 """
 
 from __future__ import annotations

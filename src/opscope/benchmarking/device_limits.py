@@ -1,8 +1,10 @@
 """What a device reaches at its best: memory, caches, matrix products of each type, starting kernels.
 
 Each rate is the median of samples after a warm-up, on random data, with its 95 % interval and the clocks read
-while the same call ran. What cannot be measured is missing with its reason; nothing is estimated. Imports
-torch lazily.
+while the same call ran. What cannot be measured is missing with its reason; nothing is estimated. The kernel
+whose start is timed is empty (one thread that returns), so nothing else is measured; every batch of those
+begins with an idle device and is far shorter than the queue of launches (about a thousand), so the host never
+waits for room in it. Imports torch lazily.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Calls whose work is known: copies, reads, fills and matrix products that show what a device reaches.
 
 A probe is described by its bytes or operations per call. Sizes are tried from the largest, until one fits
-into a quarter of the free memory and does not run out of it. Data are random: zeros would be faster. Imports
+into a quarter of the free memory and does not run out of it. Data are random: zeros would be faster. The
+ceilings of a benchmark are probes measured in the same run with the same timer, cold or hot, as the
+implementations are: fractions of a ceiling compare like with like only if both were measured alike. Imports
 torch and Triton lazily.
 """
 

@@ -1,7 +1,7 @@
 """What is to be measured: one problem, or several over values of parameters or groups of functions.
 
-Everything that can be checked without making inputs is checked when a plan is made. Imports nothing of torch
-by itself.
+Everything that can be checked without making inputs is checked when a plan is made. Running a plan calls the
+engine once for each of its problems and keeps what is finished. Imports nothing of torch by itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is benchmarked: a problem at one size, and the implementations that solve it.
+"""What is benchmarked: a problem at one size, the implementations that solve it, and how one may fail.
 
 A suite makes problems of its own, and so does a user's file; the runner knows nothing else. Importing this
 module does not import torch.

@@ -1,7 +1,8 @@
 """Rounds of samples: in each, every implementation is sampled once, in random order.
 
 Interleaved like this, whatever changes with time (clocks, temperature, other load) hits all alike. All
-samples are kept, and what was taken stays whole if the loop is interrupted anywhere. Imports no torch.
+samples are kept, and what was taken stays whole if the loop is interrupted anywhere. What the samples of an
+implementation say goes into its row by the functions at the end. Imports no torch.
 """
 
 from __future__ import annotations

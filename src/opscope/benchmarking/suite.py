@@ -1,8 +1,9 @@
-"""A suite: a named family of problems, and how the options a user gives become one of them.
+"""A suite: a named family of problems, how a user's options become one, and how implementations are made.
 
 Everything is checked here, before anything is built: sizes, dtype, device, parameters and names. What only
-this machine can tell (a missing compiler, a backend that a GPU does not offer) an implementation says itself,
-when it is built. Importing this module does not import torch.
+this machine can tell (a missing compiler, a backend that a GPU does not offer) an implementation says itself
+when it is built, in an error with what to install; nothing here decides by itself to leave one out. Importing
+this module does not import torch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
-"""Timers: how long one call takes, in integer nanoseconds.
+"""Timers: how long one call takes, in integer nanoseconds; and the latency of a callable by all its samples.
 
-A timer waits until all device work of a call is done, and keeps nothing of it. Importing this module does not
-import torch.
+A timer waits until all device work of a call is done, and keeps nothing of it. A timed call whose launches
+are queued behind other work runs without waiting for the host: the time between its events is device time.
+The other work is the flush of the last-level cache (cold), an untimed call (hot), and, where the host needs
+longer than that, a kernel that only waits. The replay of a CUDA graph launches all kernels of a call at once,
+so nothing of the host's cost per launch is in a sample. Importing this module does not import torch.
 """
 
 from __future__ import annotations

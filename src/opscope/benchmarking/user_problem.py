@@ -1,4 +1,4 @@
-"""The Problem that a group of the user's functions makes: its inputs, device, dtype and parameters.
+"""The user's functions: which are benchmarked, and the Problem that a group of them makes.
 
 The inputs come from a function, conventionally `make_inputs`. It is called by keyword with those of the swept
 parameters, `device` (torch.device), `dtype` (torch.dtype) and `seed` that it names, with torch's random

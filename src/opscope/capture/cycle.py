@@ -1,4 +1,9 @@
-"""A finished cycle and what may be called with it. Imports nothing of torch."""
+"""Schedules and finished cycles: which steps are skipped, warmed up and recorded, and what may be done after.
+
+One cycle is `wait` steps without the profiler, `warmup` steps with it attached but not recording, and
+`active` recorded steps; it runs `repeat` times. Handlers are passed as `on_cycle`; those here copy the trace
+to where other tools look for it, and the cycle's own files stay where they are. Imports nothing of torch.
+"""
 
 from __future__ import annotations
 

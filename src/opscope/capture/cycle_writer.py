@@ -1,6 +1,8 @@
 """A stopped recording → the files of its cycle: trace first, then the sidecar that vouches for it.
 
-Importing this module does not import torch.
+What this process knows of its kernels and operators is collected right after the trace is written, while
+everything is still loaded. Nothing of that may break a recording: a part that fails is a Gap. Importing this
+module does not import torch.
 """
 
 from __future__ import annotations

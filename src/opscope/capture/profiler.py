@@ -1,8 +1,10 @@
 """`Profiler`: record a running program by a schedule, as Kineto traces with a sidecar each.
 
 One cycle at a time: wait, warm up, record, write. A cycle's files are written before the program goes on, so
-whatever happens later leaves them whole. At most one Profiler runs in a process. Importing this module does
-not import torch.
+whatever happens later leaves them whole. At most one Profiler runs in a process. `Regions`, in which only
+some activities are recorded, are kept whether or not a window is open: one that is open when a window opens
+holds in it from its first moment. What `CompileTracking` makes inductor note is kept on torch's own objects
+and read when a recording ends. Importing this module does not import torch.
 """
 
 from __future__ import annotations

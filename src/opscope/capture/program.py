@@ -1,7 +1,9 @@
 """Running a script or a module in this process as `python` would.
 
 It has its own `sys.argv`, `sys.path[0]` and `__main__`; its output is its own, its errors are shown as Python
-shows them, and where Python would exit, the exit code is returned. Imports nothing of torch.
+shows them, and where Python would exit, the exit code is returned. What it sets before its first
+`import torch` (threads, devices, logging) must still count, so nothing here imports for it: `after_import`
+only tells when a module has been imported. Imports nothing of torch.
 """
 
 from __future__ import annotations

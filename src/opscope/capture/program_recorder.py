@@ -2,8 +2,9 @@
 
 The program's start and its first step come before the schedule: models are built, kernels compiled and CUDA
 started there, by the program itself and in its own order. Nothing here may end the program: what goes wrong
-is kept and told afterwards. A profiler of the program's own always wins. Importing this module does not
-import torch.
+is kept and told afterwards. A profiler of the program's own always wins. A `StepSource` (an optimizer's step,
+a forward, a function) is told once torch is there and then calls back at the end of each step, on the thread
+that made it. Importing this module does not import torch.
 """
 
 from __future__ import annotations

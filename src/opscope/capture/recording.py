@@ -8,6 +8,10 @@ objects warn when they are started twice. Importing this module does not import 
 Inside the window activities can be switched off and on again. Before those of the devices are, all devices
 are waited for, so that a kernel belongs to the side it was launched on. (Kineto itself waits since 2025, now
 before and now after it switches: libkineto, toggleCollectionDynamic.)
+
+Two engines drive Kineto and write the same kind of trace: torch.profiler's own object, and
+torch.autograd.profiler under the same calls. Only the first notes rank and options in the trace, and only it
+can be switched off and on while it records.
 """
 
 from __future__ import annotations

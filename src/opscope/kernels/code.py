@@ -1,7 +1,9 @@
 """The code that compilers make of an implementation, for people to read: PTX, machine code, Triton's forms.
 
 The function is called, and what that call launches is looked up: Triton kernels where Triton keeps them,
-kernels of CUDA extensions in the libraries this process has loaded. Importing this module imports no torch.
+kernels of CUDA extensions in the libraries this process has loaded. For that Triton's and inductor's
+launching methods are wrapped while the call runs; both are looked up only if the program has loaded them.
+Releases: Triton 3.2 to 3.9, torch 2.4 to 2.13. Importing this module imports no torch.
 """
 
 from __future__ import annotations

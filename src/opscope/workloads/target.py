@@ -16,8 +16,9 @@ What the function is follows from its parameters:
   - a `Workload`, taken as it is.
 
 Any other parameter needs a default. Seeds are fixed while a factory runs. The file's folder (for a module:
-the working folder) is put at the end of `sys.path`, so that its siblings can be imported. Importing this
-module does not import torch.
+the working folder) is put at the end of `sys.path`, so that its siblings can be imported. A file is imported
+under a name of its own, so that two files called train.py do not replace each other; every failure is an
+InputError that names the file and the line. Importing this module does not import torch.
 """
 
 from __future__ import annotations

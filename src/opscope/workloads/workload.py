@@ -1,4 +1,4 @@
-"""What a workload is: options, a spec that builds one, and the built thing with its `step()`.
+"""What a workload is: options, a spec that builds one, the built thing with its `step()`, steps of models.
 
 Importing this module does not import torch.
 """
