@@ -18,8 +18,6 @@ graphs within 30 %.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import tempfile
 import time
@@ -29,6 +27,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from gpu_setup import environment_facts, parser_of, write
 
 Step = Callable[[], object]
 SECTIONS = ("changes", "graphs", "healthy", "rates")
@@ -493,20 +493,12 @@ MEASURE: Mapping[str, Callable[[Setup], list[dict[str, Any]]]] = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--output", type=Path, required=True)
+    parser = parser_of(__doc__)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--limits", type=Path, help="a measurement of `opscope devices --measure --save`")
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS))
     options = parser.parse_args(argv)
-    import msgspec
-
-    from opscope.capture.environment import collect_environment
-
-    document: dict[str, Any] = {
-        "environment": msgspec.to_builtins(collect_environment()),
-        "tolerance": TOLERANCE,
-    }
+    document: dict[str, Any] = {"environment": environment_facts(), "tolerance": TOLERANCE}
     with tempfile.TemporaryDirectory() as scratch:
         setup = Setup(options.device, Path(scratch), options.limits)
         for section in options.sections:
@@ -514,7 +506,7 @@ def main(argv: list[str] | None = None) -> int:
             began = time.perf_counter()
             document[section] = MEASURE[section](setup)
             print(f"  took {time.perf_counter() - began:.1f} s")
-            options.output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+            write(options.output, document)
     missed = [one for section in options.sections for one in document[section] if one.get("within") is False]
     print(f"{len(missed)} outside of what was expected")
     return 0

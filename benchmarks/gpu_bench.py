@@ -47,7 +47,16 @@ from typing import Any
 
 from gpu_bench_capture import measure_capture
 from gpu_bench_device_time import measure_agreement, measure_ncu, run_child
-from gpu_bench_setup import Setup, environment, recording_errors, release, timed
+from gpu_setup import (
+    Setup,
+    environment,
+    environment_facts,
+    parser_of,
+    recording_errors,
+    release,
+    timed,
+    write,
+)
 
 MEMORY_BOUND = (
     ("gelu", {"approximate": "tanh"}),
@@ -66,8 +75,8 @@ Section = Callable[[Setup], dict[str, Any]]
 
 def measure_ceilings(setup: Setup) -> dict[str, Any]:
     """Every ceiling of the device, cold and hot."""
-    from opscope.benchmarking.ceilings import CEILINGS, ceiling_obstacle, measure_ceilings
-    from opscope.benchmarking.graph_timer import benchmark_timer
+    from opscope.benchmarking.device_probes import CEILINGS, ceiling_obstacle, measure_ceilings
+    from opscope.benchmarking.timer import benchmark_timer
     from opscope.model.benchmark import CacheState
 
     results: dict[str, Any] = {"missing": {}}
@@ -276,12 +285,10 @@ SECTIONS: dict[str, Section] = {
 
 def run_sections(setup: Setup, names: list[str], output: Path) -> dict[str, Any]:
     """Every section's results; the file is written after each, so that nothing is lost."""
-    import msgspec
-
-    from opscope.benchmarking.failures import lost_device
+    from opscope.benchmarking.problem import lost_device
 
     document: dict[str, Any] = {
-        "environment": msgspec.to_builtins(environment()),
+        "environment": environment_facts(),
         "device": setup.device,
         "size": setup.size,
         "sections": {},
@@ -295,10 +302,10 @@ def run_sections(setup: Setup, names: list[str], output: Path) -> dict[str, Any]
         release()
         sections[name]["seconds"] = time.perf_counter() - began
         print(f"  ({sections[name]['seconds']:.1f} s)", flush=True)
-        output.write_text(json.dumps(document, indent=1) + "\n")
+        write(output, document)
         if number + 1 < len(names) and lost_device(setup.device) is not None:
             sections |= run_afresh(setup, names[number + 1 :])
-            output.write_text(json.dumps(document, indent=1) + "\n")
+            write(output, document)
             break
     return document
 
@@ -316,8 +323,7 @@ def run_afresh(setup: Setup, names: list[str]) -> dict[str, Any]:
 
 def main() -> int:
     """Run the sections asked for; 1 if one of them failed as a whole."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, default=Path(os.devnull))
+    parser = parser_of(__doc__, default=Path(os.devnull))
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS))
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--size", type=int, default=8192)

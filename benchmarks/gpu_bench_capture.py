@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from gpu_bench_setup import Setup, recording_errors
+from gpu_setup import Setup, recording_errors
 
 
 def measure_capture(setup: Setup) -> dict[str, Any]:

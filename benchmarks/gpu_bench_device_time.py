@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from gpu_bench_setup import Setup, recording_errors, timed
+from gpu_setup import Setup, recording_errors, timed
 
 FLUSH_BYTES = 256 << 20
 NCU_CALLS = 9

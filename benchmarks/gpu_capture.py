@@ -10,11 +10,11 @@ CUDA events without the profiler, and that latency again after a recording.
 
 from __future__ import annotations
 
-import argparse
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from gpu_setup import environment_facts, parser_of, write
 
 CONFIGURATIONS = (
     (1, 128, "float32"),
@@ -28,7 +28,7 @@ STEPS = 5
 def measure_configuration(work_dir: Path, batch_size: int, seq_len: int, dtype: str) -> dict[str, Any]:
     """One configuration: latency, recording, latency again, and what the Session says."""
     import opscope
-    from opscope.benchmarking.latency import latency_measure
+    from opscope.benchmarking.timer import latency_measure
     from opscope.capture.sweep import configuration_of, run_configuration
     from opscope.model.measurement import LatencyOptions
     from opscope.workloads.spec import WorkloadOptions, resolve
@@ -77,19 +77,13 @@ def measure_configuration(work_dir: Path, batch_size: int, seq_len: int, dtype: 
 
 def main() -> int:
     """Measure every configuration, print a table, write the results."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, required=True)
+    parser = parser_of(__doc__)
     parser.add_argument("--work-dir", type=Path)
     arguments = parser.parse_args()
-    from opscope.capture.environment import collect_environment
-
     with tempfile.TemporaryDirectory() as scratch:
         work_dir = arguments.work_dir or Path(scratch)
         results = [measure_configuration(work_dir, *configuration) for configuration in CONFIGURATIONS]
-    import msgspec
-
-    document = {"environment": msgspec.to_builtins(collect_environment()), "results": results}
-    arguments.output.write_text(json.dumps(document, indent=2) + "\n")
+    write(arguments.output, {"environment": environment_facts(), "results": results})
     for result in results:
         configuration = result["configuration"]
         print(

@@ -11,13 +11,12 @@ apart.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import sys
 from pathlib import Path
 from typing import Any
 
+from gpu_setup import parser_of, write
 from opscope.benchmarking.device_limits import measure_device
 from opscope.errors import OpscopeError
 from opscope.hardware.devices import match_device
@@ -27,8 +26,7 @@ from opscope.report.terminal import render_terminal
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--output", type=Path, required=True)
+    parser = parser_of(__doc__)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument(
@@ -41,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     document = summary(runs)
-    options.output.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write(options.output, document)
     if options.save is not None:
         save_measured(options.save, runs[0])
     show(runs[0], document)

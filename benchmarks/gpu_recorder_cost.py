@@ -11,7 +11,6 @@ from leaving out one workload at a time. Where the device is the limit, it hides
 
 from __future__ import annotations
 
-import argparse
 import gc
 import itertools
 import json
@@ -25,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from gpu_setup import environment_facts, parser_of, write
 
 Step = Callable[[], object]
 
@@ -41,7 +42,7 @@ LEAST_ROUNDS = 3
 
 
 @dataclass
-class Case:
+class Measured:
     """One workload under one recording, and what was measured. `counts` are events per step by term."""
 
     workload: str
@@ -182,14 +183,14 @@ def count_events(profiler: Any, recording: str) -> dict[str, float]:
     return {term: found[term] / (WARMUP_STEPS + TIMED_STEPS) for term in TERMS}
 
 
-def measure(device: str, budget_s: float) -> tuple[dict[str, list[float]], list[Case]]:
+def measure(device: str, budget_s: float) -> tuple[dict[str, list[float]], list[Measured]]:
     """Bare times by workload, and every case, measured in turns until the budget is spent."""
     workloads = build_workloads(device)
     cases = []
     for name, step in workloads.items():
         for recording in RECORDINGS:
             _, profiler = recorded(step, device, recording)  # also warms up
-            cases.append(Case(name, recording, count_events(profiler, recording)))
+            cases.append(Measured(name, recording, count_events(profiler, recording)))
     bare_ns: dict[str, list[float]] = {name: [] for name in workloads}
     deadline = time.monotonic() + budget_s
     rounds = 0
@@ -204,12 +205,12 @@ def measure(device: str, budget_s: float) -> tuple[dict[str, list[float]], list[
     return bare_ns, cases
 
 
-def added_ns(case: Case, bare_ns: dict[str, list[float]]) -> float:
+def added_ns(case: Measured, bare_ns: dict[str, list[float]]) -> float:
     """What recording added to a step: the difference of medians."""
     return statistics.median(case.recorded_ns) - statistics.median(bare_ns[case.workload])
 
 
-def fit(cases: list[Case], bare_ns: dict[str, list[float]]) -> dict[str, float | None]:
+def fit(cases: list[Measured], bare_ns: dict[str, list[float]]) -> dict[str, float | None]:
     """Nanoseconds per event of each term; None for a term that no case has.
 
     Errors are relative to the recorded step's duration. The best choice of terms without a negative cost.
@@ -233,7 +234,7 @@ def _subsets(count: int) -> Iterator[list[int]]:
         yield from map(list, itertools.combinations(range(count), size))
 
 
-def bounds(cases: list[Case], bare_ns: dict[str, list[float]]) -> dict[str, tuple[float, float] | None]:
+def bounds(cases: list[Measured], bare_ns: dict[str, list[float]]) -> dict[str, tuple[float, float] | None]:
     """Least and largest cost of each term when one workload is left out."""
     fits = [fit([one for one in cases if one.workload != name], bare_ns) for name in bare_ns]
     found: dict[str, tuple[float, float] | None] = {}
@@ -244,7 +245,7 @@ def bounds(cases: list[Case], bare_ns: dict[str, list[float]]) -> dict[str, tupl
 
 
 def explain(
-    cases: list[Case], bare_ns: dict[str, list[float]], cost_ns: dict[str, float | None]
+    cases: list[Measured], bare_ns: dict[str, list[float]], cost_ns: dict[str, float | None]
 ) -> list[dict[str, Any]]:
     """Each case with what the costs predict."""
     from opscope.analysis.timeline import measure as constants
@@ -274,26 +275,21 @@ def explain(
 
 def main() -> int:
     """Measure, fit, print a table, write the results."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, required=True)
+    parser = parser_of(__doc__)
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--budget-s", type=float, default=40.0)
     arguments = parser.parse_args()
-    import msgspec
-
-    from opscope.capture.environment import collect_environment
-
     bare_ns, cases = measure(arguments.device, arguments.budget_s)
     cost_ns, limits = fit(cases, bare_ns), bounds(cases, bare_ns)
     rows = explain(cases, bare_ns, cost_ns)
     document = {
-        "environment": msgspec.to_builtins(collect_environment()),
+        "environment": environment_facts(),
         "cost_ns": cost_ns,
         "bounds_ns": limits,
         "rounds": len(next(iter(bare_ns.values()))),
         "cases": rows,
     }
-    arguments.output.write_text(json.dumps(document, indent=2) + "\n")
+    write(arguments.output, document)
     for row in rows:
         events = " ".join(f"{row['events_per_step'][term]:7.0f}" for term in TERMS)
         print(

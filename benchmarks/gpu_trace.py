@@ -10,8 +10,6 @@ bare time, no record lost, the kernel within 5 %.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -22,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gpu_setup import parser_of, write
 from opscope.analysis.nsys_reports import report_tables
 from opscope.api import load
 from opscope.cli.trace import _places
@@ -83,8 +82,7 @@ MOST_DIFFERENCE = 0.05
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--output", type=Path, required=True)
+    parser = parser_of(__doc__)
     parser.add_argument("--launches", type=int, default=100_000)
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args(argv)
@@ -103,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"error: {error}", file=sys.stderr)
             return 1
     document["duration_s"] = time.monotonic() - started
-    options.output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    write(options.output, document)
     return show(document)
 
 

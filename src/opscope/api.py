@@ -14,8 +14,7 @@ from opscope.benchmarking.decorator import benchmark
 from opscope.capture.calls import ProfiledFunction
 from opscope.capture.calls import profile_call as _profile_call
 from opscope.capture.calls import profiled as _profiled
-from opscope.capture.cycle import Cycle, CycleHandler
-from opscope.capture.handlers import export_chrome_trace, tensorboard_trace
+from opscope.capture.cycle import Cycle, CycleHandler, export_chrome_trace, tensorboard_trace
 from opscope.capture.profiler import CaptureOptions, Profiler
 from opscope.data import example_trace
 from opscope.errors import CaptureError, InputError, MeasurementError
@@ -218,12 +217,10 @@ def bench(
         MeasurementError: The clock asked for cannot be used here, or a point of a sweep failed.
         DependencyError: torch is not installed.
     """
-    from opscope.benchmarking.parameters import values_of  # noqa: PLC0415 - needed only to benchmark
-    from opscope.benchmarking.plan import Choice, plan_of  # noqa: PLC0415
-    from opscope.benchmarking.sweep import run_plan  # noqa: PLC0415
+    from opscope.benchmarking.plan import BenchmarkRequest, plan_of, run_plan, values_of  # noqa: PLC0415
     from opscope.model.benchmark import BenchmarkOptions  # noqa: PLC0415
 
-    choice = Choice(
+    request = BenchmarkRequest(
         shape=None if shape is None else tuple(shape),
         dtype=dtype,
         device=device,
@@ -236,7 +233,7 @@ def bench(
         name=name,
     )
     how = BenchmarkOptions(**measuring)
-    plan = plan_of(targets, choice)
+    plan = plan_of(targets, request)
 
     def run(problem: Problem, changed: Callable[[BenchmarkResult], object]) -> BenchmarkResult:
         return measure(problem, how, on_change=on_change or changed)

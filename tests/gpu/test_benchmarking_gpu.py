@@ -13,10 +13,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from opscope.benchmarking.graph_timer import CudaGraphTimer  # noqa: E402
 from opscope.benchmarking.problem import Implementation, Problem  # noqa: E402
 from opscope.benchmarking.runner import run_benchmark  # noqa: E402
-from opscope.benchmarking.timer import CudaEventTimer  # noqa: E402
+from opscope.benchmarking.timer import (  # noqa: E402
+    CudaEventTimer,
+    CudaGraphTimer,
+)
 from opscope.capture.environment import collect_environment  # noqa: E402
 from opscope.errors import MeasurementError  # noqa: E402
 from opscope.model.benchmark import BenchmarkOptions, CacheState, Status, Verdict  # noqa: E402

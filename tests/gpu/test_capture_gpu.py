@@ -9,8 +9,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from opscope.benchmarking.latency import latency_measure  # noqa: E402
-from opscope.benchmarking.timer import CudaEventTimer, WallTimer  # noqa: E402
+from opscope.benchmarking.timer import (  # noqa: E402
+    CudaEventTimer,
+    WallTimer,
+    latency_measure,
+)
 from opscope.capture.environment import collect_environment  # noqa: E402
 from opscope.capture.profiler import Profiler  # noqa: E402
 from opscope.capture.sweep import configuration_of, run_configuration  # noqa: E402

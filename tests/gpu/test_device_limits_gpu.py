@@ -9,8 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from opscope.benchmarking import device_probes  # noqa: E402
-from opscope.benchmarking.ceilings import measure_ceilings  # noqa: E402
 from opscope.benchmarking.device_limits import RATES, TIMES, measure_device  # noqa: E402
+from opscope.benchmarking.device_probes import measure_ceilings  # noqa: E402
 from opscope.benchmarking.timer import CudaEventTimer  # noqa: E402
 from opscope.hardware.devices import DataType, match_device  # noqa: E402
 from opscope.hardware.limits import LimitEvidence, match_limits, published_rate  # noqa: E402

@@ -1,28 +1,285 @@
 """Is an implementation's result right? Each is compared with a float64 reference on fresh random inputs.
 
-The memory its outputs land in is poisoned beforehand, so that elements it never writes show; inputs are
-compared bit by bit with copies, so that a function that changes them shows. What an implementation does
-wrong becomes a status, never an exception. Imports torch lazily.
+The error of an element is |output - reference| / max(|reference|, rms of the reference): relative for large
+elements, and not blown up where the reference happens to be near zero. Elements that are not finite must be
+so in both.
+
+The memory its outputs land in is poisoned beforehand, so that elements it never writes show: on the CPU glibc
+is asked to fill what it hands out; elsewhere, and on the GPU, blocks are filled and given back, so that the
+allocator hands these out next. Best effort: memory that does not come from torch's allocators, or from
+another stream's pool, stays as it was. Inputs are compared bit by bit with copies, so that a function that
+changes them shows. What an implementation does wrong becomes a status, never an exception. Imports torch
+lazily.
 """
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from opscope.benchmarking.error_metric import Difference, difference
-from opscope.benchmarking.failures import failure_of, first_line
-from opscope.benchmarking.nested import map_tensors, named_tensors, tensors_of
-from opscope.benchmarking.poison import POISON_NAN, POISON_ZERO, poisoned_memory
-from opscope.benchmarking.problem import Inputs, Problem
+from opscope.benchmarking.inputs import map_tensors, named_tensors, tensors_of
+from opscope.benchmarking.problem import Inputs, Problem, failure_of, first_line
 from opscope.errors import InputError
 from opscope.model.benchmark import OutputCheck, Status
 from opscope.workloads.runtime import is_out_of_memory, release_memory, require_torch, synchronize
 
-__all__ = ["CheckOutcome", "check_output", "default_tolerance"]
+__all__ = [
+    "POISON_NAN",
+    "POISON_ZERO",
+    "CheckOutcome",
+    "Difference",
+    "check_output",
+    "default_tolerance",
+    "difference",
+    "poisoned_memory",
+]
+
+
+_CHUNK_ELEMENTS = 1 << 22  # 32 MB of float64 on either side
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What comparing one output with its reference gave.
+
+    Attributes:
+        max_relative_error: Largest error of an element that is finite in both.
+        squared_error: Σ (output - reference)², of the same elements.
+        squared_reference: Σ reference², of the same elements.
+        element_count: Elements compared.
+        missing_count: Elements that are not finite where the reference is.
+        unexpected_count: Elements that differ from a reference that is not finite there.
+    """
+
+    max_relative_error: float
+    squared_error: float
+    squared_reference: float
+    element_count: int
+    missing_count: int
+    unexpected_count: int
+
+
+def difference(output: Any, reference: Any, tolerance: float) -> Difference:
+    """The difference of an output from a reference of the same shape.
+
+    An infinity is right where the reference is beyond the range of the output's dtype, or within the
+    tolerance of its end. A reference that is zero everywhere has no scale: errors are absolute then.
+
+    Args:
+        output: Tensor of any dtype.
+        reference: Tensor of the same shape; compared in float64.
+        tolerance: As `max_relative_error` may reach.
+    """
+    if not output.numel():
+        return Difference(0.0, 0.0, 0.0, 0, 0, 0)
+    flat_output, flat_reference = _flat(output), _flat(reference)
+    largest = _range_end(output) * max(0.0, 1.0 - tolerance)
+    rms = _rms(flat_reference, output.device)
+    totals = [
+        _chunk_difference(out, ref, rms or 1.0, largest)
+        for out, ref in _chunks(flat_output, flat_reference, device=output.device)
+    ]
+    return Difference(
+        max_relative_error=max(error.item() for error, *_ in totals),
+        squared_error=math.fsum(one[1].item() for one in totals),
+        squared_reference=math.fsum(one[2].item() for one in totals),
+        element_count=output.numel(),
+        missing_count=sum(int(one[3].item()) for one in totals),
+        unexpected_count=sum(int(one[4].item()) for one in totals),
+    )
+
+
+def _chunk_difference(output: Any, reference: Any, rms: float, largest: float) -> tuple[Any, ...]:
+    """Scalars of one chunk, left on the device: error, Σ of both squares, missing and unexpected counts."""
+    torch = require_torch()
+    finite_output, finite_reference = output.isfinite(), reference.isfinite()
+    beyond_range = (reference.abs() >= largest) & (output == reference.sign() * math.inf)
+    same = beyond_range | (output == reference) | (output.isnan() & reference.isnan())
+    both = finite_output & finite_reference
+    deviation = torch.where(both, output - reference, 0.0).abs_()
+    magnitude = torch.where(both, reference, 0.0).abs_()
+    error = (deviation / magnitude.clamp(min=rms)).max()
+    return (
+        error,
+        deviation.square().sum(),
+        magnitude.square().sum(),
+        (finite_reference & ~finite_output & ~same).sum(),
+        (~finite_reference & ~same).sum(),
+    )
+
+
+def _rms(reference: Any, device: Any) -> float:
+    """Root mean square of the finite elements; scaled by the largest, so that no square overflows."""
+    torch = require_torch()
+    scale, count = 0.0, 0
+    for (chunk,) in _chunks(reference, device=device):
+        finite = chunk.isfinite()
+        scale = max(scale, torch.where(finite, chunk, 0.0).abs().max().item())
+        count += int(finite.sum().item())
+    if scale == 0.0:
+        return 0.0
+    total = math.fsum(
+        torch.where(chunk.isfinite(), chunk / scale, 0.0).square().sum().item()
+        for (chunk,) in _chunks(reference, device=device)
+    )
+    return scale * math.sqrt(total / count)
+
+
+def _chunks(*tensors: Any, device: Any) -> Iterator[tuple[Any, ...]]:
+    """Chunks of flat tensors in float64."""
+    float64 = require_torch().float64
+    for start in range(0, tensors[0].numel(), _CHUNK_ELEMENTS):
+        yield tuple(one[start : start + _CHUNK_ELEMENTS].to(device, float64) for one in tensors)
+
+
+def _flat(tensor: Any) -> Any:
+    """All elements in one row; the two parts of complex ones side by side, sparse ones filled up."""
+    torch = require_torch()
+    dense = tensor.detach() if tensor.layout is torch.strided else tensor.detach().to_dense()
+    if dense.is_complex():
+        dense = torch.view_as_real(dense.resolve_conj())
+    return dense.reshape(-1)
+
+
+def _range_end(tensor: Any) -> float:
+    """Largest finite number of a tensor's dtype; infinite for integers, which have no infinity."""
+    torch = require_torch()
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return math.inf
+    return float(torch.finfo(tensor.dtype).max)
+
+
+POISON_NAN = 0xFF  # NaN in every floating-point dtype, -1 in signed integers, true in bool
+POISON_ZERO = 0x00
+
+# Source: glibc malloc.h and malloc.c: M_PERTURB fills new memory with the complement of its argument's low
+# byte, and 0 switches it off; so 0x100 | x fills with ~x, also for x = 0.
+_M_PERTURB = -6
+_PERTURB_ON = 0x100
+_BYTE_MASK = 0xFF
+
+# Source: CUDACachingAllocator.h, kSmallSize, kLargeBuffer, kRoundLarge: blocks up to the first come from a
+# pool of their own; larger ones from segments of at least the second, in multiples of the third.
+_SMALL_BLOCK_BYTES = 1 << 20
+_LEAST_SEGMENT_BYTES = 20 << 20
+_SEGMENT_STEP_BYTES = 2 << 20
+_SMALL_BLOCKS = 16
+_SPARE_FACTOR = 8  # of the named sizes: temporaries are allocated between outputs
+_LARGEST_SHARE = 0.25  # of the free device memory
+_COPIES = 8  # blocks of each size given back on the CPU: more than glibc's per-thread cache holds (7)
+
+
+@contextmanager
+def poisoned_memory(device: str, sizes_bytes: Sequence[int], byte: int = POISON_NAN) -> Iterator[None]:
+    """Memory that is allocated inside the block holds `byte` until something writes to it.
+
+    Args:
+        device: Where outputs are allocated.
+        sizes_bytes: Sizes of the outputs that are expected.
+        byte: What the memory is filled with.
+    """
+    if device.startswith("cuda"):
+        _poison_cuda(device, sizes_bytes, byte)
+        try:
+            yield
+        finally:
+            release_memory()
+        return
+    with _perturbed_malloc(byte):
+        _recycle_cpu(sizes_bytes, byte)
+        yield
+
+
+@contextmanager
+def _perturbed_malloc(byte: int) -> Iterator[None]:
+    """Malloc fills what it hands out, in every thread of this process; nothing where libc is not glibc."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError, TypeError):
+        yield
+        return
+    mallopt(_M_PERTURB, _PERTURB_ON | (~byte & _BYTE_MASK))
+    try:
+        yield
+    finally:
+        mallopt(_M_PERTURB, 0)
+
+
+def _recycle_cpu(sizes_bytes: Sequence[int], byte: int) -> None:
+    """Fill blocks of these sizes and free them: malloc does not fill small ones that come from its caches."""
+    torch = require_torch()
+    for size in {*sizes_bytes, *(1 << power for power in range(3, 11))}:
+        blocks = [torch.empty(size, dtype=torch.uint8) for _ in range(_COPIES)]
+        for block in blocks:
+            block.fill_(byte)
+
+
+def _poison_cuda(device: str, sizes_bytes: Sequence[int], byte: int) -> None:
+    """Fill the free blocks of the caching allocator, and new ones for outputs and temporaries.
+
+    Whole segments are filled, so that no later request finds the unfilled rest of one.
+
+    Source: CUDACachingAllocator.cpp: a request takes the smallest free block of its stream that fits, and
+    splits a large one.
+    """
+    torch = require_torch()
+    release_memory()
+    held = _filled(device, _free_blocks(device), byte)
+    free_bytes, _ = torch.cuda.mem_get_info(device)
+    limit = int(free_bytes * _LARGEST_SHARE)
+    segments = [_segment_bytes(size) for size in sizes_bytes if size > _SMALL_BLOCK_BYTES]
+    spare = max(_LEAST_SEGMENT_BYTES, min(_SPARE_FACTOR * sum(sizes_bytes), limit - sum(segments)))
+    wanted = [_SMALL_BLOCK_BYTES] * _SMALL_BLOCKS + segments + [_segment_bytes(spare)]
+    held += _filled(device, wanted, byte)
+    del held
+
+
+def _filled(device: str, sizes_bytes: Sequence[int], byte: int) -> list[Any]:
+    """Blocks full of a byte; fewer where memory runs out."""
+    torch = require_torch()
+    blocks: list[Any] = []
+    for size in sizes_bytes:
+        try:
+            blocks.append(torch.empty(size, dtype=torch.uint8, device=device).fill_(byte))
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            break
+    return blocks
+
+
+def _segment_bytes(size: int) -> int:
+    steps = -(-size // _SEGMENT_STEP_BYTES)
+    return max(_LEAST_SEGMENT_BYTES, steps * _SEGMENT_STEP_BYTES)
+
+
+def _free_blocks(device: str) -> list[int]:
+    """Sizes of the free parts of segments that are in use on the current stream, largest first."""
+    torch = require_torch()
+    if torch.cuda.get_allocator_backend() != "native":  # the driver's own allocator shows no blocks
+        return []
+    place = _here(device)
+    sizes = [
+        block["size"]
+        for segment in torch.cuda.memory_snapshot()
+        if (segment["device"], segment["stream"], tuple(segment.get("segment_pool_id", (0, 0)))) == place
+        for block in segment["blocks"]
+        if block["state"] == "inactive"
+    ]
+    return sorted(sizes, reverse=True)
+
+
+def _here(device: str) -> tuple[int, int, tuple[int, int]]:
+    """Device, stream and pool that an allocation now is served from."""
+    cuda = require_torch().cuda
+    with cuda.device(device):
+        return cuda.current_device(), cuda.current_stream().cuda_stream, (0, 0)
+
 
 _DIGITS = {  # binary digits of the significand, the hidden one counted
     "float64": 53,

@@ -22,6 +22,7 @@ __all__ = [
     "mark_of",
     "marked_functions",
     "marked_groups",
+    "values_of",
 ]
 
 _ATTRIBUTE = "__opscope_benchmark__"
@@ -124,7 +125,7 @@ def benchmark(
     """
     if reference is not None and is_reference:
         raise InputError("reference and is_reference both name a reference", hint="Give one of them")
-    swept = None if params is None else {key: _values(key, values) for key, values in params.items()}
+    swept = None if params is None else values_of(params)
     mark = BenchmarkMark(name, group, inputs, reference, is_reference, expected, swept)
 
     def decorate(fn: F) -> F:
@@ -133,11 +134,20 @@ def benchmark(
     return decorate if function is None else decorate(function)
 
 
-def _values(name: str, values: Iterable[Any]) -> tuple[Any, ...]:
-    kept = (values,) if isinstance(values, str) else tuple(values)
-    if not kept:
-        raise InputError(f"the parameter '{name}' has no values", hint="Give a list such as [1024, 4096]")
-    return kept
+def values_of(parameters: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+    """Parameters given in Python, with one value or several each.
+
+    Raises:
+        InputError: One has no values.
+    """
+    found = {
+        name: tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+        for name, given in parameters.items()
+    }
+    for name, values in found.items():
+        if not values:
+            raise InputError(f"the parameter '{name}' has no values", hint="Give a list such as [1024, 4096]")
+    return found
 
 
 def _with_mark(fn: F, mark: BenchmarkMark) -> F:

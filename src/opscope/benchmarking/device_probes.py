@@ -1,38 +1,70 @@
 """Calls whose work is known: copies, reads, fills and matrix products that show what a device reaches.
 
 A probe is described by its bytes or operations per call. Sizes are tried from the largest, until one fits
-into a quarter of the free memory and does not run out of it. Data are random: zeros would be faster. Imports
+into a quarter of the free memory and does not run out of it. Data are random: zeros would be faster. The
+ceilings of a benchmark are probes measured in the same run with the same timer, cold or hot, as the
+implementations are: fractions of a ceiling compare like with like only if both were measured alike. Imports
 torch and Triton lazily.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from opscope.benchmarking.math_mode import float32_products
+from opscope.benchmarking.timer import Timer
+from opscope.errors import InputError
 from opscope.kernels.triton_loader import load_triton
+from opscope.model.benchmark import Ceiling
 from opscope.workloads.runtime import is_out_of_memory, release_memory, require_torch
 
 __all__ = [
+    "CEILINGS",
     "MIB",
     "PRODUCTS",
     "Attempt",
     "Probe",
+    "ceiling_obstacle",
     "copy_attempts",
     "fill_attempts",
     "first_that_fits",
+    "float32_products",
     "kernel_read_attempts",
     "l2_read_attempt",
+    "large_copy_attempts",
+    "measure_ceilings",
     "memory_limit_bytes",
     "product_attempts",
     "product_obstacle",
     "sum_attempts",
+    "take_samples",
 ]
+
+
+@contextmanager
+def float32_products(mode: str) -> Iterator[None]:
+    """Float32 matrix products in a mode, `"tf32"` or `"ieee"`; the mode before is restored.
+
+    Source: torch.backends.cuda.matmul.fp32_precision (from torch 2.9, which warns about the older name),
+    allow_tf32 (before).
+    """
+    matmul = require_torch().backends.cuda.matmul
+    attribute, value = (
+        ("fp32_precision", mode) if hasattr(matmul, "fp32_precision") else ("allow_tf32", mode == "tf32")
+    )
+    before = getattr(matmul, attribute)
+    setattr(matmul, attribute, value)
+    try:
+        yield
+    finally:
+        setattr(matmul, attribute, before)
+
 
 MIB = 1 << 20
 _LARGEST_SHARE = 0.25  # of the free memory, all tensors together
@@ -113,7 +145,7 @@ def copy_attempts(device: str, sizes: Iterable[int], seed: int) -> Iterator[Atte
         how = f"torch copy_ of {size // MIB} MiB float32 to another buffer, read + written"
         return Probe(lambda: target.copy_(source), 2 * size, how)
 
-    return (Attempt(2 * size, lambda size=size: make(size)) for size in sizes)  # type: ignore[misc]
+    return (Attempt(2 * size, partial(make, size)) for size in sizes)
 
 
 def fill_attempts(device: str, sizes: Iterable[int]) -> Iterator[Attempt]:
@@ -123,7 +155,7 @@ def fill_attempts(device: str, sizes: Iterable[int]) -> Iterator[Attempt]:
         target = require_torch().empty(size // 4, dtype=require_torch().float32, device=device)
         return Probe(lambda: target.fill_(1.5), size, f"torch fill_ of {size // MIB} MiB float32")
 
-    return (Attempt(size, lambda size=size: make(size)) for size in sizes)  # type: ignore[misc]
+    return (Attempt(size, partial(make, size)) for size in sizes)
 
 
 def sum_attempts(device: str, sizes: Iterable[int], seed: int) -> Iterator[Attempt]:
@@ -133,7 +165,7 @@ def sum_attempts(device: str, sizes: Iterable[int], seed: int) -> Iterator[Attem
         source = _random((size // 4,), "float32", device, seed)
         return Probe(source.sum, size, f"torch sum of {size // MIB} MiB float32")
 
-    return (Attempt(size, lambda size=size: make(size)) for size in sizes)  # type: ignore[misc]
+    return (Attempt(size, partial(make, size)) for size in sizes)
 
 
 def kernel_read_attempts(device: str, sizes: Iterable[int], seed: int) -> Iterator[Attempt]:
@@ -159,7 +191,7 @@ def kernel_read_attempts(device: str, sizes: Iterable[int], seed: int) -> Iterat
         )
 
     fitting = (size for size in sizes if size >= programs * chunk_bytes)
-    return (Attempt(size, lambda size=size: make(size)) for size in fitting)  # type: ignore[misc]
+    return (Attempt(size, partial(make, size)) for size in fitting)
 
 
 def l2_read_attempt(device: str, l2_bytes: int, seed: int) -> Attempt:
@@ -213,7 +245,7 @@ def product_attempts(device: str, name: str, sides: Iterable[int], seed: int) ->
     return (
         Attempt(
             side * side * (2 * item_bytes + max(item_bytes, 4)),
-            lambda side=side: product.make(side, device, seed),  # type: ignore[misc]
+            partial(product.make, side, device, seed),
             side,
         )
         for side in sides
@@ -311,3 +343,117 @@ def _available_host_bytes() -> float:
         return math.inf
     sizes = (line.split()[1] for line in lines if line.startswith("MemAvailable:"))
     return float(next(sizes, math.inf)) * 1024
+
+
+_NS_PER_S = 1_000_000_000
+_WARMUP = 3
+_MIN_SAMPLES = 5
+_MAX_SAMPLES = 30
+_BUDGET_NS = 300_000_000
+
+# Bytes of each of the two buffers of `copy_large`: starting and ending the copy no longer count.
+_LARGE_COPY_BYTES = {"cuda": (2048 * MIB, 512 * MIB), "cpu": (128 * MIB,)}
+# Below this a copy measures launches and the timer.
+_LEAST_COPY_BYTES = 16 * MIB
+_MATRIX_SIDES = {"cuda": (8192, 4096, 2048), "cpu": (1024, 512)}
+_SLOW_ON_CPU_SIDES = (256,)  # half precision without matrix units is emulated
+
+_MATRICES = {
+    "matrix_float32": "fp32",
+    "matrix_tf32": "tf32",
+    "matrix_bfloat16": "bf16",
+    "matrix_float16": "fp16",
+}
+CEILINGS = ("copy", "copy_large", *_MATRICES)
+
+
+def measure_ceilings(
+    device: str, names: Sequence[str], timer: Timer, *, seed: int = 0, copy_bytes: int | None = None
+) -> tuple[Ceiling, ...]:
+    """The ceilings of these names that the device has; `ceiling_obstacle` says why one is missing.
+
+    `copy` moves as many bytes as the call it is compared with: a copy of 500 MB is 3 % slower per byte than
+    one of 4 GB (seen on an H200), because it too has to begin and to end. `copy_large` is that limit.
+
+    Args:
+        device: `"cpu"` or `"cuda:N"`.
+        names: Of `CEILINGS`, each once.
+        timer: The one that times the implementations.
+        seed: Of the data, which is random: zeros would be faster.
+        copy_bytes: Bytes that `copy` reads and writes together, at least 32 MiB; those of `copy_large` if
+            None.
+
+    Raises:
+        InputError: A name is not one of `CEILINGS`.
+    """
+    found = []
+    for name in dict.fromkeys(names):
+        if ceiling_obstacle(device, name) is None:
+            ceiling = _measure(name, device, timer, seed, copy_bytes)
+            if ceiling is not None:
+                found.append(ceiling)
+            release_memory()
+    return tuple(found)
+
+
+def ceiling_obstacle(device: str, name: str) -> str | None:
+    """Why a device has no ceiling of this name; None if it has one.
+
+    Raises:
+        InputError: The name is not one of `CEILINGS`.
+    """
+    if name not in CEILINGS:
+        raise InputError(f"'{name}' is not a ceiling", hint=f"There are {', '.join(CEILINGS)}")
+    if name.startswith("copy"):
+        return None
+    obstacle = product_obstacle(device, _MATRICES[name])
+    return f"{name} {obstacle}" if obstacle and obstacle.startswith("needs") else obstacle
+
+
+def large_copy_attempts(device: str, seed: int, *sizes: int) -> Iterator[Attempt]:
+    """Copies of these sizes in bytes of one buffer, then of those of `copy_large`."""
+    return copy_attempts(device, (*sizes, *_LARGE_COPY_BYTES[_kind(device)]), seed)
+
+
+def take_samples(
+    fn: Callable[[], object],
+    timer: Timer,
+    *,
+    least: int = _MIN_SAMPLES,
+    most: int = _MAX_SAMPLES,
+    budget_ns: int = _BUDGET_NS,
+) -> list[int]:
+    """Durations of a call in nanoseconds, after a warm-up: at least some, then as time allows."""
+    (call,) = timer.prepare([fn])
+    for _ in range(_WARMUP):
+        timer.measure(call)
+    samples: list[int] = []
+    while len(samples) < least or (len(samples) < most and sum(samples) < budget_ns):
+        samples.append(max(1, timer.measure(call)))
+    return samples
+
+
+def _measure(name: str, device: str, timer: Timer, seed: int, copy_bytes: int | None) -> Ceiling | None:
+    """The rate of the first size that fits."""
+    if name in _MATRICES:
+        attempts = product_attempts(device, _MATRICES[name], _sides(device, name), seed)
+    elif name == "copy_large" or copy_bytes is None:
+        attempts = large_copy_attempts(device, seed)
+    else:
+        attempts = large_copy_attempts(device, seed, max(copy_bytes // 8 * 4, _LEAST_COPY_BYTES))
+    found = first_that_fits(attempts, device, lambda probe: take_samples(probe.call, timer))
+    if found is None:
+        return None
+    probe, samples_ns = found
+    per_s = probe.amount / statistics.median(samples_ns) * _NS_PER_S
+    return Ceiling(name, per_s, "flop" if name in _MATRICES else "bytes", probe.how)
+
+
+def _sides(device: str, name: str) -> tuple[int, ...]:
+    if _kind(device) == "cpu" and name != "matrix_float32":
+        return _SLOW_ON_CPU_SIDES
+    return _MATRIX_SIDES[_kind(device)]
+
+
+def _kind(device: str) -> str:
+    return device.partition(":")[0]

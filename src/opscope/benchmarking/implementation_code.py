@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from opscope.benchmarking.failures import first_line
-from opscope.benchmarking.problem import Implementation, Problem
+from opscope.benchmarking.problem import Implementation, Problem, first_line
 from opscope.errors import OpscopeError
 from opscope.kernels.code import CodeKind, CodeText, generated_code
 from opscope.model.benchmark import BenchmarkResult, Status

@@ -1,30 +1,92 @@
 """What is to be measured: one problem, or several over values of parameters or groups of functions.
 
-Everything that can be checked without making inputs is checked when a plan is made. Imports nothing of torch
-by itself.
+Everything that can be checked without making inputs is checked when a plan is made. Running a plan calls the
+engine once for each of its problems and keeps what is finished. Imports nothing of torch by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from opscope.benchmarking.decorator import FunctionGroup
-from opscope.benchmarking.parameters import Values, points
+import msgspec
+
+from opscope._version import __version__
+from opscope.benchmarking.decorator import FunctionGroup, values_of
 from opscope.benchmarking.problem import Problem
 from opscope.benchmarking.suites import Suite, SuiteOptions, suite
-from opscope.benchmarking.targets import (
+from opscope.benchmarking.user_problem import (
+    Setting,
+    check_parameters,
     group_of_functions,
+    group_problem,
     groups_of_targets,
     is_target,
     named_functions,
     selected,
+    takes,
 )
-from opscope.benchmarking.user_problem import Setting, check_parameters, group_problem, takes
 from opscope.errors import InputError
+from opscope.model.benchmark import BENCHMARK_SCHEMA_VERSION, BenchmarkResult
 
-__all__ = ["Choice", "Plan", "Point", "Target", "group_plan", "plan_of", "suite_plan"]
+__all__ = [
+    "BenchmarkRequest",
+    "BenchmarkSweep",
+    "Plan",
+    "Point",
+    "Target",
+    "Values",
+    "group_plan",
+    "parse_parameters",
+    "plan_of",
+    "points",
+    "run_plan",
+    "suite_plan",
+    "values_of",
+]
+
+
+_USAGE = "Write --param NAME=VALUE,VALUE…, e.g. --param n=1024,4096"
+_NAME = re.compile(r"[A-Za-z_]\w*")
+
+Values = Mapping[str, tuple[Any, ...]]
+
+
+def parse_parameters(texts: Iterable[str]) -> dict[str, tuple[Any, ...]]:
+    """Parameters with their values from `NAME=VALUE,VALUE…`: integers, floats, or else words.
+
+    Raises:
+        InputError: A text is not written so, or a name comes twice.
+    """
+    found: dict[str, tuple[Any, ...]] = {}
+    for text in texts:
+        name, equals, rest = text.partition("=")
+        values = [value.strip() for value in rest.split(",")]
+        if not equals or not _NAME.fullmatch(name.strip()) or not all(values):
+            raise InputError(f"'{text}' is not a parameter with its values", hint=_USAGE)
+        if name.strip() in found:
+            raise InputError(f"the parameter '{name.strip()}' is given twice", hint=_USAGE)
+        found[name.strip()] = tuple(dict.fromkeys(map(_value, values)))
+    return found
+
+
+def _value(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def points(parameters: Values) -> Iterator[dict[str, Any]]:
+    """The cross product of the values, the last parameter varying fastest."""
+    for values in itertools.product(*parameters.values()):
+        yield dict(zip(parameters, values, strict=True))
+
 
 _DTYPE = "dtype"
 
@@ -32,7 +94,7 @@ Target = str | Callable[..., Any] | Mapping[str, Callable[..., Any]]
 
 
 @dataclass(frozen=True)
-class Choice:
+class BenchmarkRequest:
     """What a user asks for besides the targets. What is left out, the targets decide.
 
     Args:
@@ -89,7 +151,7 @@ class Plan:
         return len(self.points) > 1
 
 
-def plan_of(targets: Sequence[Target], choice: Choice) -> Plan:
+def plan_of(targets: Sequence[Target], request: BenchmarkRequest) -> Plan:
     """The plan of a suite's name, of files and functions by name, or of functions themselves.
 
     Raises:
@@ -101,64 +163,70 @@ def plan_of(targets: Sequence[Target], choice: Choice) -> Plan:
     if names and len(names) < len(targets):
         raise InputError("names and functions cannot be mixed", hint="Give functions, or names")
     if len(names) == 1 and not is_target(names[0]):
-        return _plan_of_suite(names[0], choice)
+        return _plan_of_suite(names[0], request)
     for name in names:
         if not is_target(name):
             hint = "Give one suite, or a FILE.py:function for each"
             raise InputError(f"'{name}' stands beside other targets", hint=hint)
-    return _plan_of_functions(targets, names, choice)
+    return _plan_of_functions(targets, names, request)
 
 
-def _plan_of_suite(name: str, choice: Choice) -> Plan:
+def _plan_of_suite(name: str, request: BenchmarkRequest) -> Plan:
     chosen = suite(name)
-    for option, value in (("inputs", choice.inputs), ("expected", choice.expected)):
+    for option, value in (("inputs", request.inputs), ("expected", request.expected)):
         if value is not None:
             raise InputError(
                 f"the suite '{name}' makes its own {option}", hint=f"--{option} belongs to FILE.py:function"
             )
     options = SuiteOptions(
-        shape=choice.shape,
-        dtype=choice.dtype,
-        device=choice.device,
-        implementations=choice.implementations,
-        reference=choice.reference,
-        parameters=choice.options,
-        interpret=choice.interpret,
+        shape=request.shape,
+        dtype=request.dtype,
+        device=request.device,
+        implementations=request.implementations,
+        reference=request.reference,
+        parameters=request.options,
+        interpret=request.interpret,
     )
-    return suite_plan(chosen, options, choice.parameters)
+    return suite_plan(chosen, options, request.parameters)
 
 
-def _plan_of_functions(targets: Sequence[Target], names: Sequence[str], choice: Choice) -> Plan:
-    for option, value in (("shape", choice.shape), ("interpret", choice.interpret), *choice.options.items()):
+def _plan_of_functions(targets: Sequence[Target], names: Sequence[str], request: BenchmarkRequest) -> Plan:
+    for option, value in (
+        ("shape", request.shape),
+        ("interpret", request.interpret),
+        *request.options.items(),
+    ):
         if value:
             raise InputError(
                 f"--{option} belongs to suites",
                 hint="Functions get their sizes by --param, e.g. --param n=1024",
             )
-    groups = groups_of_targets(names, inputs=choice.inputs, expected=choice.expected) if names else ()
+    groups = groups_of_targets(names, inputs=request.inputs, expected=request.expected) if names else ()
     if not names:
         functions = named_functions(targets)
         groups = (
-            group_of_functions(functions, name=choice.name, inputs=choice.inputs, expected=choice.expected),
+            group_of_functions(
+                functions, name=request.name, inputs=request.inputs, expected=request.expected
+            ),
         )
-    return _plan_of_groups(groups, choice)
+    return _plan_of_groups(groups, request)
 
 
-def _plan_of_groups(groups: Sequence[FunctionGroup], choice: Choice) -> Plan:
+def _plan_of_groups(groups: Sequence[FunctionGroup], request: BenchmarkRequest) -> Plan:
     """The plan of groups. A name or a parameter must belong to one of them, and holds for those it does."""
-    _require_known([*choice.implementations, *([choice.reference] if choice.reference else [])], groups)
-    check_parameters(groups, choice.parameters)
-    setting = Setting(choice.device, choice.dtype)
+    _require_known([*request.implementations, *([request.reference] if request.reference else [])], groups)
+    check_parameters(groups, request.parameters)
+    setting = Setting(request.device, request.dtype)
     plans = []
     for group in groups:
-        names = [name for name in choice.implementations if name in group.functions]
-        if choice.implementations and not names:
+        names = [name for name in request.implementations if name in group.functions]
+        if request.implementations and not names:
             continue
-        is_here = choice.reference in group.functions
-        kept = selected(replace(group, reference=choice.reference) if is_here else group, names)
-        given = {name: values for name, values in choice.parameters.items() if takes(kept, name)}
+        is_here = request.reference in group.functions
+        kept = selected(replace(group, reference=request.reference) if is_here else group, names)
+        given = {name: values for name, values in request.parameters.items() if takes(kept, name)}
         plans.append(group_plan(kept, setting, given))
-    return _joined(plans, choice.name or groups[0].name.partition(":")[0])
+    return _joined(plans, request.name or groups[0].name.partition(":")[0])
 
 
 def _require_known(names: Sequence[str], groups: Sequence[FunctionGroup]) -> None:
@@ -239,3 +307,85 @@ def _joined(plans: Sequence[Plan], name: str) -> Plan:
 
 def _label(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in values.items())
+
+
+Run = Callable[[Problem, Callable[[BenchmarkResult], object]], BenchmarkResult]
+
+
+class BenchmarkSweep(msgspec.Struct, frozen=True, kw_only=True):
+    """Results of one benchmark at several points, as it is kept in a file.
+
+    Attributes:
+        suite: Name of the suite, or of the user's functions.
+        parameters: What was swept: each parameter with its values. The cross product of them was measured.
+        failures: Why a point has no result, in words that name the point.
+        complete: False while it goes on, and for ever if it was interrupted.
+        points: One result each, in the order they were measured.
+    """
+
+    schema_version: int = BENCHMARK_SCHEMA_VERSION
+    opscope_version: str = __version__
+    suite: str
+    parameters: dict[str, tuple[Any, ...]]
+    failures: tuple[str, ...] = ()
+    complete: bool = True
+    points: tuple[BenchmarkResult, ...] = ()
+
+
+def run_plan(
+    plan: Plan,
+    run: Run,
+    *,
+    on_change: Callable[[BenchmarkSweep], object] = lambda sweep: None,
+    on_point: Callable[[Point], object] = lambda point: None,
+) -> BenchmarkSweep:
+    """Every point of the plan, or what was finished when the user interrupted it.
+
+    A point of a sweep that cannot be made becomes one of `failures`; the others go on.
+
+    Args:
+        plan: What to measure.
+        run: Measures one problem and reports every change.
+        on_change: Called with the sweep after every change, `complete` being false until the end.
+        on_point: Called before each point.
+
+    Raises:
+        InputError: The only point cannot be made.
+    """
+    done: list[BenchmarkResult] = []
+    current: list[BenchmarkResult] = []
+    failures: list[str] = []
+
+    def sweep(*now: BenchmarkResult, complete: bool = False) -> BenchmarkSweep:
+        return BenchmarkSweep(
+            suite=plan.name,
+            parameters=dict(plan.parameters),
+            failures=tuple(failures),
+            complete=complete,
+            points=(*done, *now),
+        )
+
+    def changed(now: BenchmarkResult) -> None:
+        current[:] = [now]
+        on_change(sweep(now))
+
+    for point in plan.points:
+        on_point(point)
+        current.clear()
+        try:
+            result = run(point.make(), changed)
+        except KeyboardInterrupt:
+            return sweep(*current)
+        except Exception as error:
+            # One point's failure, whatever the user's code raises, must not cost the others.
+            if len(plan.points) == 1:
+                raise
+            failures.append(f"{point.label}: {error}")
+            continue
+        done.append(result)
+        on_change(sweep())
+        if not result.complete:
+            return sweep()
+    finished = sweep(complete=True)
+    on_change(finished)
+    return finished

@@ -15,16 +15,28 @@ from typing import Any
 from msgspec.structs import replace
 
 from opscope.benchmarking.check import check_output
-from opscope.benchmarking.costs import count_flops, min_bytes, peak_memory_bytes
-from opscope.benchmarking.failures import Failure, failure_of, first_line, lost_device
-from opscope.benchmarking.inputs import bodies, make_input_sets
-from opscope.benchmarking.nested import tensors_of
-from opscope.benchmarking.problem import Implementation, Inputs, Problem
+from opscope.benchmarking.inputs import (
+    bodies,
+    count_flops,
+    make_input_sets,
+    min_bytes,
+    peak_memory_bytes,
+    tensors_of,
+)
+from opscope.benchmarking.problem import (
+    Failure,
+    Implementation,
+    Inputs,
+    Problem,
+    failure_of,
+    first_line,
+    lost_device,
+)
 from opscope.benchmarking.timer import Timer
 from opscope.model.benchmark import BenchmarkOptions, BenchmarkRow, CacheState, CallProfile, Status
 from opscope.workloads.runtime import is_out_of_memory, release_memory, synchronize
 
-__all__ = ["Inspector", "Preparation", "Prepared"]
+__all__ = ["Inspector", "Preparation", "Prepared", "row_of"]
 
 Inspector = Callable[[Callable[[], object]], CallProfile]
 
@@ -117,7 +129,7 @@ class Preparation:
 
     def prepare(self, implementation: Implementation) -> Prepared:
         """Take an implementation as far as it goes."""
-        prepared = Prepared(implementation, _row_of(implementation))
+        prepared = Prepared(implementation, row_of(implementation))
         if self.lost is not None:
             prepared.fail(Failure(Status.FAILED, f"not measured: {self.lost}"))
             return prepared
@@ -272,10 +284,14 @@ def _built(prepared: Prepared) -> Callable[..., Any]:
     return prepared.fn
 
 
-def _row_of(implementation: Implementation) -> BenchmarkRow:
+def row_of(
+    implementation: Implementation, status: Status = Status.OK, reason: str | None = None
+) -> BenchmarkRow:
+    """The row of an implementation of which nothing was measured yet."""
     return BenchmarkRow(
         name=implementation.name,
-        status=Status.OK,
+        status=status,
+        reason=reason,
         engine=implementation.engine,
         teaching=implementation.teaching,
         note=implementation.note,

@@ -14,17 +14,14 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from opscope.benchmarking.ceilings import measure_ceilings as measure_device_ceilings
+from opscope.benchmarking.device_probes import measure_ceilings as measure_device_ceilings
 from opscope.benchmarking.device_state import DeviceMonitor, monitor_for
-from opscope.benchmarking.failures import Failure, failure_of, first_line
 from opscope.benchmarking.findings import RunFacts, benchmark_findings
-from opscope.benchmarking.graph_timer import benchmark_timer
 from opscope.benchmarking.inputs import bodies, calls_per_sample
-from opscope.benchmarking.preparation import Inspector, Preparation, Prepared
-from opscope.benchmarking.problem import Implementation, Problem
-from opscope.benchmarking.rows import with_ceiling, with_ratio, with_samples
-from opscope.benchmarking.sampling import Lane, Sampling
-from opscope.benchmarking.timer import Timer
+from opscope.benchmarking.preparation import Inspector, Preparation, Prepared, row_of
+from opscope.benchmarking.problem import Failure, Problem, failure_of, first_line
+from opscope.benchmarking.sampling import SampleSeries, Sampling, with_ceiling, with_ratio, with_samples
+from opscope.benchmarking.timer import Timer, benchmark_timer
 from opscope.errors import InputError
 from opscope.model.benchmark import (
     BenchmarkOptions,
@@ -45,7 +42,7 @@ OnChange = Callable[[BenchmarkResult], object]
 
 
 class MeasureCeilings(Protocol):
-    """Measures what a device reaches at its best, e.g. `opscope.benchmarking.ceilings.measure_ceilings`."""
+    """Measures what a device reaches at its best, as `opscope.benchmarking.device_probes` does."""
 
     def __call__(
         self,
@@ -156,10 +153,10 @@ class _Run:
             try:
                 self._prepare_all()
                 self._measure_ceilings(measure_ceilings)
-                lanes = self._lanes()
+                all_series = self._all_series()
             finally:
                 self._setup_ns = time.perf_counter_ns() - began_ns
-            self._sample(lanes)
+            self._sample(all_series)
         except KeyboardInterrupt:
             self._is_interrupted = True
         result = self._finished()
@@ -167,11 +164,11 @@ class _Run:
             self._on_change(result)
         return result
 
-    def failed(self, lane: Lane, failure: Failure) -> bool:
-        """Note a lane's failure; the others go on unless the device is lost."""
-        self._prepared[lane.name].fail(failure)
-        lane.bodies = ()
-        self._preparation.release(lane.name)
+    def failed(self, series: SampleSeries, failure: Failure) -> bool:
+        """Note a series' failure; the others go on unless the device is lost."""
+        self._prepared[series.name].fail(failure)
+        series.bodies = ()
+        self._preparation.release(series.name)
         return self._preparation.lost is None
 
     def progressed(self) -> None:
@@ -214,29 +211,29 @@ class _Run:
         own = {one.name: one.matrix_ceiling for one in self._problem.implementations}
         return own.get(name) or self._problem.matrix_ceiling
 
-    def _lanes(self) -> list[Lane]:
+    def _all_series(self) -> list[SampleSeries]:
         """The implementations to sample, each with as many calls in a sample as comparing them needs."""
         ready = [prepared for prepared in self._prepared.values() if prepared.is_ready]
         counts = calls_per_sample([one.call_ns for one in ready], self._timer.resolution_ns)
-        lanes = [self._lane(prepared, calls) for prepared, calls in zip(ready, counts, strict=True)]
-        return [lane for lane in lanes if lane is not None]
+        all_series = [self._series_of(prepared, calls) for prepared, calls in zip(ready, counts, strict=True)]
+        return [series for series in all_series if series is not None]
 
-    def _lane(self, prepared: Prepared, calls: int) -> Lane | None:
+    def _series_of(self, prepared: Prepared, calls: int) -> SampleSeries | None:
         if calls == 1 or prepared.fn is None:
-            return Lane(prepared.implementation.name, prepared.once)
+            return SampleSeries(prepared.implementation.name, prepared.once)
         prepared.once = ()  # CUDA graphs of single calls are not needed any more
         try:
             repeated = self._timer.prepare(bodies(prepared.fn, self._preparation.sets, calls))
-            return Lane(prepared.implementation.name, repeated, calls)
+            return SampleSeries(prepared.implementation.name, repeated, calls)
         except Exception as error:  # noqa: BLE001 - one implementation's error, the others go on
             prepared.fail(failure_of(error, "while its samples were prepared"))
         self._preparation.release(prepared.implementation.name)
         return None
 
-    def _sample(self, lanes: list[Lane]) -> None:
-        if not lanes or self._preparation.lost is not None:
+    def _sample(self, all_series: list[SampleSeries]) -> None:
+        if not all_series or self._preparation.lost is not None:
             return
-        self._sampling = Sampling(lanes, self._timer, self._options, self, read_state=self._monitor.read)
+        self._sampling = Sampling(all_series, self._timer, self._options, self, read_state=self._monitor.read)
         self._sampling.run()
 
     def _finished(self) -> BenchmarkResult:
@@ -254,17 +251,20 @@ class _Run:
 
     def _sampled_rows(self, *, every: bool = False) -> list[BenchmarkRow]:
         """Rows with their samples so far, in the problem's order; `every` one, or the prepared ones."""
-        lanes = {} if self._sampling is None else {lane.name: lane for lane in self._sampling.lanes}
+        all_series = (
+            {} if self._sampling is None else {series.name: series for series in self._sampling.all_series}
+        )
         rows = []
         for implementation in self._problem.implementations:
             prepared = self._prepared.get(implementation.name)
-            lane = lanes.get(implementation.name)
-            if prepared is not None and lane is not None and self._sampling is not None:
-                rows.append(with_samples(prepared.row, lane, self._sampling.throttled(lane)))
+            series = all_series.get(implementation.name)
+            if prepared is not None and series is not None and self._sampling is not None:
+                rows.append(with_samples(prepared.row, series, self._sampling.throttled(series)))
             elif prepared is not None:
                 rows.append(prepared.row)
             elif every:
-                rows.append(_unprepared(implementation))
+                reason = "stopped by the user before it was measured"
+                rows.append(row_of(implementation, Status.INTERRUPTED, reason))
         return rows
 
     def _ended(self, row: BenchmarkRow) -> BenchmarkRow:
@@ -360,17 +360,6 @@ def _current(device: str) -> AbstractContextManager[object]:
 
 def _without_figures(row: BenchmarkRow) -> BenchmarkRow:
     return replace(row, outliers=(), median_ns=None, interval_ns=None)
-
-
-def _unprepared(implementation: Implementation) -> BenchmarkRow:
-    return BenchmarkRow(
-        name=implementation.name,
-        status=Status.INTERRUPTED,
-        reason="stopped by the user before it was measured",
-        engine=implementation.engine,
-        teaching=implementation.teaching,
-        note=implementation.note,
-    )
 
 
 def _validate(problem: Problem, options: BenchmarkOptions) -> None:

@@ -1,28 +1,38 @@
 """Rounds of samples: in each, every implementation is sampled once, in random order.
 
 Interleaved like this, whatever changes with time (clocks, temperature, other load) hits all alike. All
-samples are kept, and what was taken stays whole if the loop is interrupted anywhere. Imports no torch.
+samples are kept, and what was taken stays whole if the loop is interrupted anywhere. What the samples of an
+implementation say goes into its row by the functions at the end. Imports no torch.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
+from msgspec.structs import replace
 
-from opscope.benchmarking.failures import Failure, failure_of
-from opscope.benchmarking.statistics import median_interval, relative_half_width
+from opscope.benchmarking.problem import Failure, failure_of
+from opscope.benchmarking.statistics import (
+    judge,
+    median_interval,
+    outliers,
+    ratio_interval,
+    relative_half_width,
+)
 from opscope.benchmarking.timer import Timer
-from opscope.model.benchmark import BenchmarkOptions, DeviceState
+from opscope.model.benchmark import BenchmarkOptions, BenchmarkRow, Ceiling, DeviceState
 
-__all__ = ["Lane", "Sampling", "Watcher"]
+__all__ = ["SampleSeries", "Sampling", "Watcher", "with_ceiling", "with_ratio", "with_samples"]
+
 
 _NS_PER_S = 1_000_000_000
 _ORDERS_AT_ONCE = 64
-# Convergence is looked at when a lane has so many times the samples it had at the last look.
+# Convergence is looked at when a series has so many times the samples it had at the last look.
 _CHECK_GROWTH = 1.25
 _POLL_NS = 50_000_000
 _REPORT_NS = 1_000_000_000
@@ -33,8 +43,8 @@ _REST = 40
 class Watcher(Protocol):
     """Is told what happens between rounds."""
 
-    def failed(self, lane: Lane, failure: Failure) -> bool:
-        """A lane has failed and left the rounds. Returns whether the others can go on."""
+    def failed(self, series: SampleSeries, failure: Failure) -> bool:
+        """A series has failed and left the rounds. Returns whether the others can go on."""
         ...
 
     def progressed(self) -> None:
@@ -43,7 +53,7 @@ class Watcher(Protocol):
 
 
 @dataclass
-class Lane:
+class SampleSeries:
     """One implementation in the rounds.
 
     Attributes:
@@ -77,11 +87,11 @@ class Lane:
 class Sampling:
     """The rounds and what they cost.
 
-    A lane leaves the rounds when it has the most samples allowed, or the fewest and no time left. The rounds
-    end when every lane has left or is precise, having the fewest.
+    A series leaves when it has the most samples allowed, or the fewest and no time left. The rounds
+    end when every series has left or is precise, having the fewest.
 
     Args:
-        lanes: At least one; each needs at least one body.
+        all_series: At least one; each needs at least one body.
         timer: Takes the samples.
         options: Fewest and most samples, time budget, precision, seed.
         watcher: Is told of errors and progress.
@@ -89,7 +99,7 @@ class Sampling:
         now_ns: The host's clock.
 
     Attributes:
-        lanes: As given.
+        all_series: As given.
         states: What was read, with the number of rounds done then.
         elapsed_ns: Wall time of the rounds.
         in_samples_ns: The part of it in which samples were taken.
@@ -97,7 +107,7 @@ class Sampling:
 
     def __init__(
         self,
-        lanes: Sequence[Lane],
+        all_series: Sequence[SampleSeries],
         timer: Timer,
         options: BenchmarkOptions,
         watcher: Watcher,
@@ -105,7 +115,7 @@ class Sampling:
         read_state: Callable[[], DeviceState | None],
         now_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        self.lanes = list(lanes)
+        self.all_series = list(all_series)
         self.states: list[tuple[int, DeviceState]] = []
         self.elapsed_ns = 0
         self.in_samples_ns = 0
@@ -122,10 +132,10 @@ class Sampling:
         self._began_ns = 0
 
     def run(self) -> None:
-        """Take samples until every lane is done."""
+        """Take samples until every series is done."""
         self._began_ns = self._now_ns()
         self._report.wait(self._began_ns, self._began_ns)
-        active = list(self.lanes)
+        active = list(self.all_series)
         number = 0
         try:
             self._poll_state(number)
@@ -136,7 +146,7 @@ class Sampling:
         finally:
             self.elapsed_ns = self._now_ns() - self._began_ns
 
-    def throttled(self, lane: Lane) -> tuple[int, ...]:
+    def throttled(self, series: SampleSeries) -> tuple[int, ...]:
         """Indices of the samples taken between two reads of which one showed a reason that lowers clocks."""
         suspect = [
             (before, after)
@@ -146,13 +156,15 @@ class Sampling:
         if not suspect:
             return ()
         begins, ends = np.array(suspect).T
-        rounds = np.array(lane.rounds, dtype=np.int64)
+        rounds = np.array(series.rounds, dtype=np.int64)
         interval = np.searchsorted(begins, rounds, side="right") - 1
         is_inside = (interval >= 0) & (rounds < ends[np.maximum(interval, 0)])
         return tuple(int(index) for index in np.flatnonzero(is_inside))
 
-    def _rounds(self, active: list[Lane], orders: list[list[int]], number: int) -> tuple[int, list[Lane]]:
-        """Rounds in these orders, until one changes who takes part: the next round and its lanes."""
+    def _rounds(
+        self, active: list[SampleSeries], orders: list[list[int]], number: int
+    ) -> tuple[int, list[SampleSeries]]:
+        """Rounds in these orders, until one changes who takes part: the next round and its series."""
         for order in orders:
             remaining = self._round(active, order, number)
             number += 1
@@ -162,47 +174,47 @@ class Sampling:
                 return number, remaining
         return number, active
 
-    def _round(self, active: list[Lane], order: list[int], number: int) -> list[Lane]:
-        """One sample of each lane; the lanes that did not fail."""
+    def _round(self, active: list[SampleSeries], order: list[int], number: int) -> list[SampleSeries]:
+        """One sample of each series; those that did not fail."""
         failed: list[str] = []
         for index in order:
-            lane = active[index]
+            series = active[index]
             try:
-                self._sample(lane, number)
+                self._sample(series, number)
                 continue
             except Exception as error:  # noqa: BLE001 - an implementation may raise anything
                 failure = failure_of(error, "while it was sampled")
             # Here the error and the memory its frames hold are gone.
-            failed.append(lane.name)
-            if not self._watcher.failed(lane, failure):
+            failed.append(series.name)
+            if not self._watcher.failed(series, failure):
                 return []
-        return [lane for lane in active if lane.name not in failed] if failed else active
+        return [series for series in active if series.name not in failed] if failed else active
 
-    def _sample(self, lane: Lane, number: int) -> None:
-        body = lane.bodies[number % len(lane.bodies)]
+    def _sample(self, series: SampleSeries, number: int) -> None:
+        body = series.bodies[number % len(series.bodies)]
         began_ns = self._now_ns()
         duration_ns = self._timer.measure(body)
         took_ns = self._now_ns() - began_ns
-        lane.samples.append((number, duration_ns))
-        lane.spent_ns += took_ns
+        series.samples.append((number, duration_ns))
+        series.spent_ns += took_ns
         self.in_samples_ns += took_ns
 
-    def _still_wanted(self, active: list[Lane]) -> list[Lane]:
-        """The lanes that need more samples."""
+    def _still_wanted(self, active: list[SampleSeries]) -> list[SampleSeries]:
+        """The series that need more samples."""
         options = self._options
-        overhead_ns = (self._now_ns() - self._began_ns - self.in_samples_ns) / len(self.lanes)
+        overhead_ns = (self._now_ns() - self._began_ns - self.in_samples_ns) / len(self.all_series)
         most = options.max_samples
         wanted = [
-            lane
-            for lane in active
-            if len(lane.samples) < most
-            and (len(lane.samples) < options.min_samples or lane.spent_ns + overhead_ns < self._budget_ns)
+            series
+            for series in active
+            if len(series.samples) < most
+            and (len(series.samples) < options.min_samples or series.spent_ns + overhead_ns < self._budget_ns)
         ]
         if wanted and len(wanted[0].samples) >= self._next_check:
             self._next_check = int(self._next_check * _CHECK_GROWTH) + 1
-            for lane in wanted:
-                lane.is_precise = is_precise(lane, options.precision)
-            if all(lane.is_precise for lane in wanted):
+            for series in wanted:
+                series.is_precise = is_precise(series, options.precision)
+            if all(series.is_precise for series in wanted):
                 return []
         return wanted
 
@@ -223,9 +235,9 @@ class Sampling:
         self._poll.wait(began_ns, self._now_ns())
 
 
-def is_precise(lane: Lane, precision: float) -> bool:
-    """Whether half the width of the interval of a lane's median is within `precision` of it."""
-    return relative_half_width(median_interval(lane.samples_ns)) <= precision
+def is_precise(series: SampleSeries, precision: float) -> bool:
+    """Whether half the width of the interval of a series' median is within `precision` of it."""
+    return relative_half_width(median_interval(series.samples_ns)) <= precision
 
 
 class _Rhythm:
@@ -240,3 +252,85 @@ class _Rhythm:
 
     def wait(self, began_ns: int, ended_ns: int) -> None:
         self._due_ns = ended_ns + max(self._every_ns, _REST * (ended_ns - began_ns))
+
+
+_FEWEST_SAMPLES = 2
+
+
+def with_samples(row: BenchmarkRow, series: SampleSeries, throttled: tuple[int, ...] = ()) -> BenchmarkRow:
+    """The row with a series' samples and, from two on, their median and its interval."""
+    samples_ns = series.samples_ns
+    row = replace(row, inner_repeats=series.calls, samples_ns=samples_ns, sample_rounds=series.rounds)
+    if len(samples_ns) < _FEWEST_SAMPLES:
+        return row
+    interval = median_interval(samples_ns)
+    return replace(
+        row,
+        outliers=outliers(samples_ns),
+        throttled=throttled,
+        median_ns=interval.median_ns,
+        interval_ns=interval.bounds_ns,
+    )
+
+
+def with_ratio(row: BenchmarkRow, reference: BenchmarkRow, options: BenchmarkOptions) -> BenchmarkRow:
+    """The row with its ratio to the reference and the verdict, over the rounds that hold both.
+
+    Args:
+        row: With samples.
+        reference: With samples; may be the row itself.
+        options: Seed of the bootstrap and width of "same".
+    """
+    if row.name == reference.name:
+        return replace(row, ratio=1.0, ratio_interval=(1.0, 1.0))
+    theirs = dict(zip(reference.sample_rounds, reference.samples_ns, strict=True))
+    ours = dict(zip(row.sample_rounds, row.samples_ns, strict=True))
+    pairs = [(ours[number], theirs[number]) for number in ours if number in theirs]
+    pairs = [pair for pair in pairs if min(pair) > 0]
+    if len(pairs) < _FEWEST_SAMPLES:
+        return row
+    candidate_ns, reference_ns = zip(*pairs, strict=True)
+    # Each name has its own seed, so that a candidate's interval does not depend on who else is measured.
+    seed = zlib.crc32(row.name.encode()) ^ (options.seed & 0xFFFFFFFF)
+    ratio = ratio_interval(candidate_ns, reference_ns, seed=seed)
+    verdict, reason = judge(ratio, options.same_within)
+    return replace(
+        row, ratio=ratio.ratio, ratio_interval=ratio.bounds, verdict=verdict, verdict_reason=reason
+    )
+
+
+def with_ceiling(
+    row: BenchmarkRow,
+    *,
+    min_bytes: int | None,
+    flop_count: int | None,
+    ceilings: Sequence[Ceiling],
+    matrix_ceiling: str | None,
+) -> BenchmarkRow:
+    """The row with its rates, and the fraction it reaches of the ceiling whose time floor is longer."""
+    row = replace(row, min_bytes=min_bytes, flop_count=flop_count)
+    if not row.median_ns:
+        return row
+    rates = {"copy": min_bytes, matrix_ceiling: flop_count}
+    floors_ns = _floors_ns(rates, ceilings)
+    binding = max(floors_ns, key=lambda name: floors_ns[name], default=None)
+    return replace(
+        row,
+        bytes_per_s=_per_s(min_bytes, row.median_ns),
+        flop_per_s=_per_s(flop_count, row.median_ns),
+        ceiling=binding,
+        ceiling_fraction=None if binding is None else floors_ns[binding] / row.median_ns,
+    )
+
+
+def _floors_ns(amounts: Mapping[str | None, int | None], ceilings: Sequence[Ceiling]) -> dict[str, float]:
+    """Least time that each ceiling allows for its amount of bytes or operations."""
+    return {
+        ceiling.name: amount / ceiling.per_s * _NS_PER_S
+        for ceiling in ceilings
+        if (amount := amounts.get(ceiling.name)) and ceiling.per_s > 0
+    }
+
+
+def _per_s(amount: int | None, duration_ns: float) -> float | None:
+    return None if amount is None else amount / duration_ns * _NS_PER_S

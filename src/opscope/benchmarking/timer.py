@@ -1,26 +1,143 @@
-"""Timers: how long one call takes, in integer nanoseconds.
+"""Timers: how long one call takes, in integer nanoseconds; and the latency of a callable by all its samples.
 
-A timer waits until all device work of a call is done, and keeps nothing of it. Importing this module does not
-import torch.
+A timer waits until all device work of a call is done, and keeps nothing of it. A timed call whose launches
+are queued behind other work runs without waiting for the host: the time between its events is device time.
+The other work is the flush of the last-level cache (cold), an untimed call (hot), and, where the host needs
+longer than that, a kernel that only waits. The replay of a CUDA graph launches all kernels of a call at once,
+so nothing of the host's cost per launch is in a sample. Importing this module does not import torch.
 """
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
-from opscope.benchmarking.launch_hiding import LaunchHiding
-from opscope.errors import MeasurementError
+from opscope.benchmarking.problem import first_line
+from opscope.errors import InputError, MeasurementError
 from opscope.model.benchmark import CacheState
-from opscope.model.measurement import Clock
-from opscope.workloads.runtime import require_torch, synchronize
+from opscope.model.measurement import Clock, Latency, LatencyMeasure, LatencyOptions
+from opscope.workloads.runtime import is_out_of_memory, require_torch, synchronize
 
-__all__ = ["CudaEventTimer", "Timer", "WallTimer", "timer_for"]
+__all__ = [
+    "CudaEventTimer",
+    "CudaGraphTimer",
+    "LaunchHiding",
+    "Timer",
+    "WallTimer",
+    "benchmark_timer",
+    "latency_measure",
+    "measure_latency",
+    "timer_for",
+]
+
 
 _NS_PER_MS = 1_000_000
+# triton.testing.do_bench overwrites as much, so that both find the cache in the same state.
+_FLUSH_BYTES = 256 * 2**20
+_FLUSH_PER_CACHE = 4
+_LONGEST_HOLD_NS = 10 * _NS_PER_MS
+# A hold lasts so many times the shortest time the host has needed for the call; more after it was too short.
+_FIRST_MARGIN = 1.5
+_LARGEST_MARGIN = 6.0
+# What the host needs besides the call: launching the flush, recording two events.
+_FIXED_HOST_NS = 20_000
+_CALIBRATION_CYCLES = 2_000_000
+
+
+class LaunchHiding:
+    """Work queued ahead of a timed call on the current stream.
+
+    How long the host needs for a call is learned from its calls, so the first sample of one may not be
+    hidden; warm up with the timer. A call that itself waits for the device cannot be hidden, and holds are
+    never longer than 10 ms.
+
+    Args:
+        device: A CUDA device of torch, current when the methods are called.
+        cache_state: `cold` overwrites a buffer of four times the L2 cache and at least 256 MiB; `hot` calls
+            the function once untimed.
+
+    Raises:
+        MeasurementError: The buffer does not fit on the device.
+    """
+
+    def __init__(self, device: Any, cache_state: CacheState) -> None:
+        self._torch = require_torch()
+        self._is_cold = cache_state is CacheState.COLD
+        self._buffer = self._make_buffer(device) if self._is_cold else None
+        # By id: a strong reference would keep an implementation's memory. An id used again costs one sample
+        # that is not hidden, or a hold too long.
+        self._host_ns: dict[int, int] = {}
+        self._margin: dict[int, float] = {}
+        self._cycles_per_ns = self._measure_clock()
+        self._flush_ns = 0 if self._buffer is None else self._time_ns(self._buffer.zero_)
+
+    def precede(self, fn: Callable[[], object]) -> None:
+        """Queue the work that hides the launches of `fn` and puts the cache in its state."""
+        hold_ns = self._hold_ns(fn)
+        if hold_ns > 0:
+            # Before the flush, so that the cache is as the flush left it when the call begins.
+            self._torch.cuda._sleep(int(hold_ns * self._cycles_per_ns))
+        if self._buffer is not None:
+            self._buffer.zero_()
+        else:
+            fn()
+
+    def learn(self, fn: Callable[[], object], host_ns: int, *, was_hidden: bool) -> None:
+        """Note how long the host took to queue `fn`, and whether the device was still busy then."""
+        key = id(fn)
+        known_ns = self._host_ns.get(key)
+        if known_ns is not None and not was_hidden:
+            self._margin[key] = min(self._margin.get(key, _FIRST_MARGIN) * 1.5, _LARGEST_MARGIN)
+        self._host_ns[key] = host_ns if known_ns is None else min(known_ns, host_ns)
+
+    def _hold_ns(self, fn: Callable[[], object]) -> float:
+        """How long the device must wait besides the flush, in nanoseconds; 0 if the flush is enough."""
+        host_ns = self._host_ns.get(id(fn))
+        if host_ns is None:
+            return 0.0
+        # A hot call is queued twice: untimed, then timed.
+        calls_ns = host_ns if self._is_cold else 2 * host_ns
+        needed_ns = _FIXED_HOST_NS + self._margin.get(id(fn), _FIRST_MARGIN) * calls_ns
+        return min(needed_ns - self._flush_ns, _LONGEST_HOLD_NS)
+
+    def _make_buffer(self, device: Any) -> Any:
+        torch = self._torch
+        cache_bytes = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0)
+        size_bytes = max(_FLUSH_BYTES, _FLUSH_PER_CACHE * cache_bytes)
+        try:
+            return torch.empty(size_bytes // 4, dtype=torch.int32, device=device)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise MeasurementError(
+                f"{device} has no room for the {size_bytes >> 20} MiB that empty its cache",
+                hint="Free some of its memory, or measure with the cache state 'hot'",
+            ) from error
+
+    def _measure_clock(self) -> float:
+        """Cycles the waiting kernel counts per nanosecond."""
+        sleep = self._torch.cuda._sleep
+        sleep(_CALIBRATION_CYCLES)  # lets an idle device raise its clocks
+        return _CALIBRATION_CYCLES / max(1, self._time_ns(lambda: sleep(_CALIBRATION_CYCLES)))
+
+    def _time_ns(self, fn: Callable[[], object]) -> int:
+        """Device time of one queued call, launched behind another one of it."""
+        cuda = self._torch.cuda
+        start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+        fn()
+        start.record()
+        fn()
+        end.record()
+        end.synchronize()
+        elapsed_ms: float = start.elapsed_time(end)
+        return round(elapsed_ms * _NS_PER_MS)
+
+
 _EMPTY_CALLS = 51
 
 
@@ -144,3 +261,158 @@ def timer_for(device: str) -> Timer:
 
 def _nothing() -> None:
     pass
+
+
+_WARMUP_CALLS = 3
+
+
+class CudaGraphTimer:
+    """CUDA events around the replay of a CUDA graph of each call.
+
+    The graphs of one `prepare` share their memory, which is right because only one of them runs at a time and
+    no one reads their outputs; it is freed with the last of them.
+
+    Args:
+        device: CUDA device, e.g. `"cuda:0"`; the current one if None.
+        cache_state: What the L2 cache holds when a sample begins.
+
+    Raises:
+        MeasurementError: There is no CUDA device, or no room on it to flush its cache.
+    """
+
+    def __init__(self, device: str | None = None, cache_state: CacheState = CacheState.COLD) -> None:
+        self._events = CudaEventTimer(device, cache_state)
+        self.clock = Clock.CUDA_GRAPH
+        self.resolution_ns = self._events.resolution_ns
+        self._torch = require_torch()
+        self._device = self._torch.device(device or "cuda")
+
+    def prepare(self, calls: Sequence[Callable[[], object]]) -> Sequence[Callable[[], object]]:
+        """Replays of a graph of each call.
+
+        Raises:
+            MeasurementError: A call cannot be captured: it waits for the device, copies from pageable
+                memory or changes what it launches.
+        """
+        replays: list[Callable[[], object]] = []
+        pool = None
+        gc.collect()  # a graph freed during a capture would break it
+        with self._torch.cuda.device(self._device):
+            for call in calls:
+                graph = self._capture(call, pool)
+                pool = graph.pool()
+                replays.append(graph.replay)
+        return replays
+
+    def measure(self, fn: Callable[[], object]) -> int:
+        """Time between two events around one replay, in nanoseconds."""
+        return self._events.measure(fn)
+
+    def _capture(self, call: Callable[[], object], pool: Any) -> Any:
+        cuda = self._torch.cuda
+        # Lazy initialization (library handles, autotuning) must not fall into the capture.
+        side = cuda.Stream()
+        side.wait_stream(cuda.current_stream())
+        with cuda.stream(side):
+            for _ in range(_WARMUP_CALLS):
+                call()
+        cuda.current_stream().wait_stream(side)
+        synchronize()
+        graph = cuda.CUDAGraph()
+        try:
+            with warnings.catch_warnings():
+                # Of a capture that failed: "The CUDA Graph is empty". The error says more.
+                warnings.filterwarnings("ignore", message="The CUDA Graph is empty", category=UserWarning)
+                with cuda.graph(graph, pool=pool):
+                    call()
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
+            raise MeasurementError(
+                f"it cannot be captured in a CUDA graph ({first_line(error)})",
+                hint="Measure it with the clock 'events'",
+            ) from error
+        return graph
+
+
+def benchmark_timer(device: str, clock: Clock | None, cache_state: CacheState) -> Timer:
+    """The timer of a benchmark: by default CUDA events on a GPU and the wall clock elsewhere.
+
+    Raises:
+        InputError: The clock needs a CUDA device.
+        MeasurementError: The device has no room to flush its cache.
+    """
+    is_cuda = device.startswith("cuda")
+    chosen = clock or (Clock.CUDA_EVENT if is_cuda else Clock.WALL)
+    if chosen is Clock.WALL:
+        return WallTimer()
+    if not is_cuda:
+        raise InputError(
+            f"the clock '{chosen}' needs a CUDA device, not '{device}'", hint="Use the wall clock"
+        )
+    return (
+        CudaGraphTimer(device, cache_state)
+        if chosen is Clock.CUDA_GRAPH
+        else CudaEventTimer(device, cache_state)
+    )
+
+
+_NS_PER_S = 1_000_000_000
+
+
+def measure_latency(
+    fn: Callable[[], object],
+    timer: Timer,
+    *,
+    warmup: int = LatencyOptions.warmup,
+    min_samples: int = LatencyOptions.min_samples,
+    max_samples: int = LatencyOptions.max_samples,
+    time_budget_s: float = LatencyOptions.time_budget_s,
+) -> Latency:
+    """Every sample of `fn` that fits the budget, and at least `min_samples`.
+
+    The budget counts the samples' own durations, so the number of samples follows from the timer alone.
+
+    Args:
+        fn: Called without arguments; its result is dropped.
+        timer: What times one call.
+        warmup: Calls made first and not kept.
+        min_samples: Taken in any case; at least 1.
+        max_samples: Never exceeded.
+        time_budget_s: No further sample once the samples add up to this.
+
+    Raises:
+        InputError: The counts contradict each other.
+    """
+    if warmup < 0 or min_samples < 1 or max_samples < min_samples:
+        raise InputError(
+            f"warmup={warmup}, min_samples={min_samples}, max_samples={max_samples} cannot be measured",
+            hint="Need warmup >= 0 and 1 <= min_samples <= max_samples",
+        )
+    for _ in range(warmup):
+        timer.measure(fn)
+    samples_ns: list[int] = []
+    total_ns = 0
+    while len(samples_ns) < min_samples or (
+        len(samples_ns) < max_samples and total_ns < time_budget_s * _NS_PER_S
+    ):
+        samples_ns.append(timer.measure(fn))
+        total_ns += samples_ns[-1]
+    return Latency(tuple(samples_ns), timer.clock, warmup)
+
+
+def latency_measure(options: LatencyOptions | None = None) -> LatencyMeasure:
+    """A function that times a callable on a device: by CUDA events, or the wall clock on a CPU."""
+    chosen = options or LatencyOptions()
+
+    def measure(fn: Callable[[], object], device: str, /) -> Latency:
+        return measure_latency(
+            fn,
+            timer_for(device),
+            warmup=chosen.warmup,
+            min_samples=chosen.min_samples,
+            max_samples=chosen.max_samples,
+            time_budget_s=chosen.time_budget_s,
+        )
+
+    return measure

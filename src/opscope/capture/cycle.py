@@ -1,14 +1,32 @@
-"""A finished cycle and what may be called with it. Imports nothing of torch."""
+"""Schedules and finished cycles: which steps are skipped, warmed up and recorded, and what may be done after.
+
+One cycle is `wait` steps without the profiler, `warmup` steps with it attached but not recording, and
+`active` recorded steps; it runs `repeat` times. Handlers are passed as `on_cycle`; those here copy the trace
+to where other tools look for it, and the cycle's own files stay where they are. Imports nothing of torch.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
+import time
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
+from opscope.errors import CaptureError, InputError
 from opscope.model.sidecar import Sidecar
 
-__all__ = ["Cycle", "CycleHandler"]
+__all__ = [
+    "Cycle",
+    "CycleHandler",
+    "Phase",
+    "Position",
+    "Schedule",
+    "export_chrome_trace",
+    "tensorboard_trace",
+]
 
 
 @dataclass(frozen=True)
@@ -34,3 +52,126 @@ class CycleHandler(Protocol):
     def __call__(self, cycle: Cycle, /) -> object:
         """Use a finished cycle; the result is ignored."""
         ...
+
+
+class Phase(Enum):
+    """What happens to a step."""
+
+    WAIT = "wait"
+    WARMUP = "warmup"
+    ACTIVE = "active"
+    DONE = "done"
+
+
+@dataclass(frozen=True)
+class Position:
+    """A cycle, counted from 0, and the phase within it."""
+
+    cycle: int
+    phase: Phase
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Steps per phase and number of cycles.
+
+    Raises:
+        InputError: A negative count, no active step or no cycle.
+    """
+
+    wait: int
+    warmup: int
+    active: int
+    repeat: int
+
+    def __post_init__(self) -> None:
+        if self.wait < 0 or self.warmup < 0 or self.active < 1 or self.repeat < 1:
+            raise InputError(
+                f"wait={self.wait}, warmup={self.warmup}, active={self.active}, repeat={self.repeat} "
+                "is no schedule",
+                hint="Need wait >= 0, warmup >= 0, active >= 1 and repeat >= 1",
+            )
+
+    @property
+    def steps_per_cycle(self) -> int:
+        """Steps from one cycle's start to the next one's."""
+        return self.wait + self.warmup + self.active
+
+    @property
+    def total_steps(self) -> int:
+        """Steps until nothing more is recorded."""
+        return self.repeat * self.steps_per_cycle
+
+    def position(self, step: int) -> Position:
+        """Where a step, counted from 0, lies."""
+        cycle, offset = divmod(step, self.steps_per_cycle)
+        if cycle >= self.repeat:
+            return Position(self.repeat, Phase.DONE)
+        if offset < self.wait:
+            return Position(cycle, Phase.WAIT)
+        return Position(cycle, Phase.WARMUP if offset < self.wait + self.warmup else Phase.ACTIVE)
+
+
+def export_chrome_trace(
+    directory: str | os.PathLike[str], pattern: str = "{name}", *, overwrite: bool = False
+) -> CycleHandler:
+    """A handler that copies each trace into a folder.
+
+    Args:
+        directory: Created if missing.
+        pattern: File name of the copy: `{name}` is the trace's, `{stem}` the same without its ending,
+            `{index}` the cycle.
+        overwrite: Replace files instead of refusing.
+
+    Raises:
+        InputError: The pattern names anything else, or (from the handler) the file exists.
+    """
+    try:
+        pattern.format(name="", stem="", index=0)
+    except (KeyError, IndexError, ValueError) as error:
+        raise InputError(
+            f"'{pattern}' is not a pattern ({error})", hint="Use {name}, {stem} and {index}"
+        ) from error
+
+    def handle(cycle: Cycle, /) -> Path:
+        name = cycle.trace_path.name
+        target = Path(directory) / pattern.format(name=name, stem=name.split(".json")[0], index=cycle.index)
+        if target.exists() and not overwrite:
+            raise InputError("the file exists", source=target, hint="Choose another pattern or overwrite it")
+        return _copy(cycle.trace_path, target)
+
+    return handle
+
+
+def tensorboard_trace(directory: str | os.PathLike[str], worker_name: str | None = None) -> CycleHandler:
+    """A handler that copies each trace into a folder under the name TensorBoard's profiler plug-in expects.
+
+    Source: pytorch/kineto, tb_plugin/torch_tb_profiler/consts.py, WORKER_PATTERN:
+    `<worker>.<timestamp>.pt.trace.json[.gz]`.
+
+    Args:
+        directory: A log folder of TensorBoard; created if missing.
+        worker_name: One per process of a distributed job; `pid<process id>` if None.
+    """
+    worker = worker_name or f"pid{os.getpid()}"
+
+    def handle(cycle: Cycle, /) -> Path:
+        ending = ".gz" if cycle.trace_path.name.endswith(".gz") else ""
+        # Nanoseconds, as torch does: cycles of one second must not replace each other.
+        return _copy(cycle.trace_path, Path(directory) / f"{worker}.{time.time_ns()}.pt.trace.json{ending}")
+
+    return handle
+
+
+def _copy(source: Path, target: Path) -> Path:
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            shutil.copyfile(source, partial)
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise CaptureError(f"the trace cannot be copied ({error.strerror})", source=target) from error
+    return target

@@ -1,24 +1,39 @@
 """A stopped recording → the files of its cycle: trace first, then the sidecar that vouches for it.
 
-Importing this module does not import torch.
+What this process knows of its kernels and operators is collected right after the trace is written, while
+everything is still loaded. Nothing of that may break a recording: a part that fails is a Gap. Importing this
+module does not import torch.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
-from opscope.capture.cycle import Cycle
-from opscope.capture.enrichment import OriginFinder, collect
+import msgspec
+
+from opscope.capture.cycle import Cycle, Schedule
 from opscope.capture.environment import collect_environment
+from opscope.capture.process_sources import (
+    LiveObjects,
+    compiled_graphs,
+    extension_sources,
+    live_objects,
+    triton_sources,
+)
 from opscope.capture.recording import Recording
-from opscope.capture.schedule import Schedule
+from opscope.capture.registrations import collect_registrations
+from opscope.capture.trace_file import TraceNames
 from opscope.errors import InputError
 from opscope.model.environment import Environment
+from opscope.model.generated_code import files_by_hash, generated_sources, read_generated
+from opscope.model.origin import Gap, OperatorRegistration, RecordedKernel, RecordedSource, SourceEvidence
 from opscope.model.sidecar import (
     RecordedSchedule,
     RecordedSettings,
@@ -28,7 +43,125 @@ from opscope.model.sidecar import (
     write_sidecar,
 )
 
-__all__ = ["CycleEnd", "CycleWriter", "trace_file_names"]
+__all__ = ["CycleEnd", "CycleWriter", "Enrichment", "OriginFinder", "collect", "trace_file_names"]
+
+
+T = TypeVar("T")
+_GENERATED_FILE = re.compile(r"c[a-z2-7]{51}\.py")
+
+
+class OriginFinder(Protocol):
+    """Finds the shared libraries of this process that registered kernels."""
+
+    def __call__(self, names: Collection[str], /) -> Mapping[str, RecordedKernel]:
+        """Origins by kernel name; a kernel that no library registered is left out."""
+        ...
+
+
+@dataclass(frozen=True)
+class Enrichment:
+    """Fields of a Sidecar, under their names there."""
+
+    kernels: tuple[RecordedKernel, ...]
+    kernel_sources: tuple[RecordedSource, ...]
+    registrations: tuple[OperatorRegistration, ...]
+    gaps: tuple[Gap, ...]
+
+
+def collect(names: TraceNames, copies: Path, find_origins: OriginFinder | None = None) -> Enrichment:
+    """All that this process knows of the names in a trace.
+
+    Args:
+        names: Names in the trace.
+        copies: Folder for copies of generated sources; made only if there are any.
+        find_origins: Finds the libraries of kernels; they stay unknown if None.
+    """
+    return _Collector(names, copies, find_origins).collect()
+
+
+class _Collector:
+    def __init__(self, names: TraceNames, copies: Path, find_origins: OriginFinder | None) -> None:
+        self._names = names
+        self._copies = copies
+        self._find_origins = find_origins
+        self._gaps: list[Gap] = []
+
+    def collect(self) -> Enrichment:
+        compiled = self._compiled()
+        origins = self._origins(self._names.kernels - {source.kernel for source in compiled})
+        kernels = tuple(origins.get(name, RecordedKernel(name)) for name in sorted(self._names.kernels))
+        extensions = self._try("CUDA extensions", lambda: extension_sources(kernels)) or []
+        operators = self._names.operators
+        registrations = self._try("registrations", lambda: collect_registrations(operators)) or ()
+        return Enrichment(kernels, (*compiled, *extensions), registrations, tuple(self._gaps))
+
+    def _try(self, part: str, collect: Callable[[], T]) -> T | None:
+        """What a part yields; None, and a Gap, if it fails."""
+        try:
+            return collect()
+        except Exception as error:  # noqa: BLE001 - reads other programs' private parts, which may be any
+            self._gaps.append(Gap(part, f"{type(error).__name__}: {error}"))
+            return None
+
+    def _origins(self, names: frozenset[str]) -> Mapping[str, RecordedKernel]:
+        find = self._find_origins
+        if find is None or not names:
+            return {}
+        return self._try("kernel origins", lambda: find(names)) or {}
+
+    def _compiled(self) -> list[RecordedSource]:
+        """Sources of the kernels that Triton compiled."""
+        found = (self._try("Triton kernels", live_objects) if self._names.kernels else None) or LiveObjects()
+        generated = self._generated(found)
+        rest = self._names.kernels - {source.kernel for source in generated}
+        return [
+            *generated,
+            *(self._try("Triton kernels", lambda: triton_sources(rest, found.functions)) or ()),
+        ]
+
+    def _generated(self, found: LiveObjects) -> list[RecordedSource]:
+        """Sources of the kernels that torch.compile generated, copied."""
+        sources = self._try("torch.compile", lambda: self._matched(found)) or []
+        texts = {source.hash: text for source, text in sources if source.hash and text is not None}
+        copied = self._try("copies of kernels", lambda: write_copies(self._copies, texts)) or {}
+        return [msgspec.structs.replace(one, copy=copied.get(one.hash or "")) for one, _ in sources]
+
+    def _matched(self, found: LiveObjects) -> list[tuple[RecordedSource, str | None]]:
+        names = self._names
+        return generated_sources(
+            names.kernels,
+            files_by_hash(names.kernel_files),
+            names.graph_keys,
+            compiled_graphs(found.graphs),
+            read=lambda file, hash_: None if file is None else read_generated(file, hash_),
+            by_name=SourceEvidence.PROCESS,
+        )
+
+
+def write_copies(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
+    """Write source texts into a folder as `<hash>.py`, in place of those of an earlier recording.
+
+    The folder is there afterwards exactly if there are texts, or other files of the user's in it.
+
+    Returns:
+        Path of each copy by hash, relative to the folder's parent.
+
+    Raises:
+        OSError: They cannot be written.
+    """
+    if folder.is_dir():
+        for stale in folder.iterdir():
+            if _GENERATED_FILE.fullmatch(stale.name) and stale.stem not in texts:
+                stale.unlink()
+        if not any(folder.iterdir()):
+            folder.rmdir()
+    if texts:
+        folder.mkdir(parents=True, exist_ok=True)
+    for hash_, text in texts.items():
+        partial = folder / f".{hash_}.{os.getpid()}.partial"
+        partial.write_bytes(text.encode("utf-8", "surrogatepass"))
+        partial.replace(folder / f"{hash_}.py")
+    return {hash_: f"{folder.name}/{hash_}.py" for hash_ in texts}
 
 
 @dataclass(frozen=True)

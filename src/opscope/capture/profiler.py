@@ -1,36 +1,136 @@
 """`Profiler`: record a running program by a schedule, as Kineto traces with a sidecar each.
 
 One cycle at a time: wait, warm up, record, write. A cycle's files are written before the program goes on, so
-whatever happens later leaves them whole. At most one Profiler runs in a process. Importing this module does
-not import torch.
+whatever happens later leaves them whole. At most one Profiler runs in a process. `Regions`, in which only
+some activities are recorded, are kept whether or not a window is open: one that is open when a window opens
+holds in it from its first moment. What `CompileTracking` makes inductor note is kept on torch's own objects
+and read when a recording ends. Importing this module does not import torch.
 """
 
 from __future__ import annotations
 
 import atexit
+import importlib
 import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypedDict
 
-from opscope.capture.compile_tracking import CompileTracking
-from opscope.capture.cycle import Cycle, CycleHandler
-from opscope.capture.cycle_writer import CycleEnd, CycleWriter, trace_file_names
-from opscope.capture.engine import AUTOGRAD, PROFILER, check_engine
-from opscope.capture.enrichment import OriginFinder
-from opscope.capture.recording import Recording, available_activities, require_no_profiler
-from opscope.capture.regions import Regions, check_activities
-from opscope.capture.schedule import Phase, Position, Schedule
-from opscope.errors import CaptureError, InputError
+from opscope.capture.cycle import Cycle, CycleHandler, Phase, Position, Schedule
+from opscope.capture.cycle_writer import CycleEnd, CycleWriter, OriginFinder, trace_file_names
+from opscope.capture.recording import (
+    AUTOGRAD,
+    PROFILER,
+    Recording,
+    available_activities,
+    check_engine,
+    require_no_profiler,
+)
+from opscope.errors import CaptureError, DependencyError, InputError
 from opscope.model.sidecar import RecordedSettings, kernels_folder, sidecar_path
 from opscope.workloads.runtime import is_out_of_memory, require_torch
 
-__all__ = ["CaptureOptions", "Profiler"]
+__all__ = ["KNOWN_ACTIVITIES", "CaptureOptions", "CompileTracking", "Profiler", "Regions", "check_activities"]
+
+
+_LEVEL = "provenance_tracking_level"
+_NORMAL = 1
+
+
+class CompileTracking:
+    """Provenance tracking of everything compiled between `start` and `stop`."""
+
+    def __init__(self) -> None:
+        self._config: Any = None
+        self._previous = 0
+
+    def start(self) -> None:
+        """Switch it on, unless the program has done so.
+
+        Raises:
+            DependencyError: This torch has none, or it is not installed.
+        """
+        version = require_torch().__version__
+        trace = importlib.import_module("torch._inductor.config").trace
+        if not hasattr(trace, _LEVEL):
+            raise DependencyError(
+                f"torch {version} cannot track where compiled kernels come from",
+                hint="Record without track_compile, or use torch 2.11 or newer",
+            )
+        self._config, self._previous = trace, getattr(trace, _LEVEL)
+        if self._previous == 0:
+            setattr(trace, _LEVEL, _NORMAL)
+
+    def stop(self) -> None:
+        """Put the setting back; nothing if it was not started."""
+        config, self._config = self._config, None
+        if config is not None:
+            setattr(config, _LEVEL, self._previous)
+
+
+KNOWN_ACTIVITIES = ("cpu", "cuda")
+
+
+class Regions:
+    """The open regions, innermost last.
+
+    Args:
+        apply: Called with what is wanted after every change; None is everything.
+    """
+
+    def __init__(self, apply: Callable[[frozenset[str] | None], None]) -> None:
+        self._apply = apply
+        self._open: list[frozenset[str]] = []
+
+    @property
+    def wanted(self) -> frozenset[str] | None:
+        """What the innermost region wants recorded, or None outside all regions."""
+        return self._open[-1] if self._open else None
+
+    @contextmanager
+    def only(self, wanted: frozenset[str]) -> Iterator[None]:
+        """Inside the block record these activities and no other; after it, what was recorded before.
+
+        Raises:
+            CaptureError: The recording cannot be switched.
+        """
+        before = self.wanted
+        self._apply(wanted)
+        self._open.append(wanted)
+        try:
+            yield
+        except BaseException:
+            self._open.pop()
+            self._restore_after_error(before)
+            raise
+        self._open.pop()
+        self._apply(before)
+
+    def _restore_after_error(self, before: frozenset[str] | None) -> None:
+        try:
+            self._apply(before)
+        except (CaptureError, RuntimeError):
+            return  # The device is as broken as the block's own error says, which must not be hidden.
+
+
+def check_activities(names: tuple[str, ...]) -> frozenset[str]:
+    """Names of activities as a set.
+
+    Raises:
+        InputError: None is named, or one is unknown.
+    """
+    unknown = [name for name in names if name not in KNOWN_ACTIVITIES]
+    if unknown:
+        raise InputError(f"'{unknown[0]}' is not an activity", hint="Use 'cpu' and 'cuda'")
+    if not names:
+        raise InputError("only() names no activity", hint="Name 'cpu' or 'cuda', or use off()")
+    return frozenset(names)
+
 
 # Kineto has one session per process, so the right to use it is one per process too.
 _session = threading.Lock()

@@ -1,36 +1,37 @@
 """Running a script or a module in this process as `python` would.
 
 It has its own `sys.argv`, `sys.path[0]` and `__main__`; its output is its own, its errors are shown as Python
-shows them, and where Python would exit, the exit code is returned. Imports nothing of torch.
+shows them, and where Python would exit, the exit code is returned. What it sets before its first
+`import torch` (threads, devices, logging) must still count, so nothing here imports for it: `after_import`
+only tells when a module has been imported. Imports nothing of torch.
 """
 
 from __future__ import annotations
 
 import ast
-import importlib.util
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType, TracebackType
 from typing import Any
 
 from opscope.errors import InputError
 
-__all__ = ["Program", "ProgramEnd", "check_program", "run_program"]
+__all__ = ["Program", "ProgramEnd", "after_import", "check_program", "run_program"]
+
 
 _EXIT_FAILED = 1
 _EXIT_INTERRUPTED = 130  # 128 + SIGINT
 # What stands between Python and the program's own code.
-_OWN_FILES = {
-    str(Path(__file__).with_name(name))
-    for name in ("import_hook.py", "program.py", "program_recorder.py", "step_sources.py")
-}
+_OWN_FILES = {str(Path(__file__).with_name(name)) for name in ("program.py", "program_recorder.py")}
 _WRAP = "__opscope_step__"
 
 
@@ -220,7 +221,7 @@ def _load_module(program: Program) -> _Main:
 
 def _find_spec(name: str) -> ModuleSpec:
     try:
-        spec = importlib.util.find_spec(name)
+        spec = find_spec(name)
     except ModuleNotFoundError as error:
         if error.name is not None and not name.startswith(error.name):
             raise InputError(f"importing '{name}' fails ({error})") from error
@@ -279,3 +280,59 @@ def _main_module(main: _Main, program: Program) -> ModuleType:
     if program.wrap is not None:
         module.__dict__[_WRAP] = program.wrap
     return module
+
+
+_Callbacks = Mapping[str, Callable[[ModuleType], None]]
+
+
+@contextmanager
+def after_import(callbacks: _Callbacks) -> Iterator[None]:
+    """Inside the block, call each function once with its module, as soon as that is wholly imported.
+
+    Modules that are imported already count as imported now.
+
+    Args:
+        callbacks: Functions by full module name.
+    """
+    finder = _Finder(callbacks)
+    sys.meta_path.insert(0, finder)
+    try:
+        for name, callback in callbacks.items():
+            if name in sys.modules:
+                callback(sys.modules[name])
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+class _Finder(MetaPathFinder):
+    """Finds nothing itself: it has the others find, and hangs the callback on the loader they answer with."""
+
+    def __init__(self, callbacks: _Callbacks) -> None:
+        self._waiting = {name: one for name, one in callbacks.items() if name not in sys.modules}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname not in self._waiting:
+            return None
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(fullname, path, target)
+            if spec is not None:
+                self._hang_on(spec, fullname)
+                return spec
+        return None
+
+    def _hang_on(self, spec: ModuleSpec, name: str) -> None:
+        loader = spec.loader
+        if loader is None or isinstance(loader, type):  # a namespace; a class all built-in modules share
+            return
+        execute = loader.exec_module
+
+        def execute_and_tell(module: ModuleType) -> None:
+            del loader.exec_module
+            execute(module)
+            self._waiting.pop(name)(module)
+
+        # On this one loader, so that the module keeps the loader it would have had.
+        loader.exec_module = execute_and_tell  # type: ignore[method-assign]

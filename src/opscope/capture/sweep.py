@@ -11,14 +11,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from opscope.capture.enrichment import OriginFinder
-from opscope.capture.profiler import Profiler
+from opscope.capture.profiler import CaptureOptions, Profiler
 from opscope.errors import CaptureError
 from opscope.model.environment import Environment
 from opscope.model.measurement import Latency, LatencyMeasure
 from opscope.workloads.runtime import is_out_of_memory, release_memory
 from opscope.workloads.workload import WorkloadSpec
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["Configuration", "ConfigurationRun", "configuration_of", "run_configuration"]
 
@@ -90,12 +93,7 @@ def run_configuration(
     warmup: int = 2,
     active: int = 3,
     measure: LatencyMeasure | None = None,
-    record_shapes: bool = True,
-    with_stack: bool = False,
-    with_modules: bool = False,
-    profile_memory: bool = False,
-    overwrite: bool = False,
-    find_origins: OriginFinder | None = None,
+    **options: Unpack[CaptureOptions],
 ) -> ConfigurationRun:
     """Build, time and record one configuration; its memory is free again afterwards.
 
@@ -110,30 +108,13 @@ def run_configuration(
         warmup: As in `Profiler`.
         active: As in `Profiler`.
         measure: Times the step without the profiler; no latency if None.
-        record_shapes: As in `Profiler`.
-        with_stack: As in `Profiler`.
-        with_modules: As in `Profiler`.
-        profile_memory: As in `Profiler`.
-        overwrite: As in `Profiler`.
-        find_origins: As in `Profiler`.
+        **options: As in `Profiler`.
 
     Raises:
         CaptureError: It ran out of memory, or the profiler failed.
         InputError: The workload cannot be built, or a file is in the way.
     """
-    profiler = Profiler(
-        output_dir,
-        name=trace_name,
-        wait=wait,
-        warmup=warmup,
-        active=active,
-        record_shapes=record_shapes,
-        with_stack=with_stack,
-        with_modules=with_modules,
-        profile_memory=profile_memory,
-        overwrite=overwrite,
-        find_origins=find_origins,
-    )
+    profiler = Profiler(output_dir, name=trace_name, wait=wait, warmup=warmup, active=active, **options)
     profiler.check_output()
     with _memory_returned(configuration):
         return _run(spec, configuration, measure, profiler)

@@ -15,12 +15,18 @@ from rich.live import Live
 
 from opscope.api import measure
 from opscope.benchmarking.implementation_code import ImplementationCode, implementation_code
-from opscope.benchmarking.parameters import parse_parameters
-from opscope.benchmarking.plan import Choice, Plan, Point, plan_of
+from opscope.benchmarking.plan import (
+    BenchmarkRequest,
+    BenchmarkSweep,
+    Plan,
+    Point,
+    parse_parameters,
+    plan_of,
+    run_plan,
+)
 from opscope.benchmarking.problem import Problem
 from opscope.benchmarking.result_file import check_writable, load_benchmark, result_document, save_benchmark
 from opscope.benchmarking.suites import SUITES, suite
-from opscope.benchmarking.sweep import BenchmarkSweep, run_plan
 from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED
 from opscope.cli.console import print_document, print_json, say_wrote, show, stderr_console
 from opscope.errors import InputError
@@ -192,7 +198,7 @@ def bench(
         return _show_saved(Path(targets[0]), output)
     # What the user's code prints must not stand in the JSON document.
     with redirect_stdout(sys.stderr) if output.json else nullcontext():
-        run = _Run(plan_of(targets, _choice(given)), _options(measuring), measuring, output)
+        run = _Run(plan_of(targets, _request(given)), _options(measuring), measuring, output)
         sweep = run.execute()
     run.show(sweep)
     if sweep.points or run.plan.is_sweep:
@@ -224,8 +230,8 @@ def _show_saved(path: Path, output: OutputOptions) -> int:
     return 0
 
 
-def _choice(given: GivenOptions) -> Choice:
-    return Choice(
+def _request(given: GivenOptions) -> BenchmarkRequest:
+    return BenchmarkRequest(
         shape=given.shape,
         dtype=given.dtype,
         device=given.device,

@@ -22,8 +22,7 @@ from opscope.capture.cycle import Cycle
 from opscope.capture.cycle_writer import trace_file_names
 from opscope.capture.profiler import Profiler
 from opscope.capture.program import Program, check_program
-from opscope.capture.program_recorder import ProgramRecorder
-from opscope.capture.step_sources import FunctionSteps, StepSource, step_source
+from opscope.capture.program_recorder import FunctionSteps, ProgramRecorder, StepSource, step_source
 from opscope.cli.console import Top, note, print_document, refuse_existing, say_wrote
 from opscope.errors import DependencyError, InputError, OpscopeError
 from opscope.model.files import write_text

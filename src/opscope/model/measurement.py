@@ -85,7 +85,7 @@ class LatencyOptions(msgspec.Struct, frozen=True):
 
 
 class LatencyMeasure(Protocol):
-    """Times a callable on a device, e.g. `opscope.benchmarking.latency.latency_measure(LatencyOptions())`."""
+    """Times a callable on a device, e.g. `opscope.benchmarking.timer.latency_measure(LatencyOptions())`."""
 
     def __call__(self, fn: Callable[[], object], device: str, /) -> Latency:
         """The latency of `fn`, whose work runs on `device` (`"cpu"`, `"cuda:0"`)."""

@@ -12,9 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from opscope.errors import DependencyError, InputError
-from opscope.workloads.model_step import count_parameters, inference_step, training_step
 from opscope.workloads.runtime import require_torch, seeded
-from opscope.workloads.workload import Workload, WorkloadOptions
+from opscope.workloads.workload import (
+    Workload,
+    WorkloadOptions,
+    count_parameters,
+    inference_step,
+    training_step,
+)
 
 __all__ = ["BertConfig", "build_bert"]
 
@@ -59,12 +64,7 @@ def build_bert(options: WorkloadOptions, batch_size: int, seq_len: int) -> Workl
         "workload": "bert",
         "implementation": "transformers" if real else "plain",
         "weights": options.weights,
-        "batch_size": batch_size,
-        "seq_len": seq_len,
-        "dtype": options.dtype,
-        "device": options.device,
-        "attn_implementation": options.attn_implementation,
-        "train": options.train,
+        **options.described(batch_size, seq_len),
         "layers": model.config.num_hidden_layers if real else config.layers,
         "hidden": model.config.hidden_size if real else config.hidden,
         "parameters": parameter_count,

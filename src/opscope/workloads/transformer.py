@@ -11,9 +11,14 @@ import importlib
 from dataclasses import dataclass
 
 from opscope.errors import InputError
-from opscope.workloads.model_step import count_parameters, inference_step, training_step
 from opscope.workloads.runtime import require_torch, seeded
-from opscope.workloads.workload import Workload, WorkloadOptions
+from opscope.workloads.workload import (
+    Workload,
+    WorkloadOptions,
+    count_parameters,
+    inference_step,
+    training_step,
+)
 
 __all__ = ["TransformerConfig", "build_transformer"]
 
@@ -56,12 +61,7 @@ def build_transformer(options: WorkloadOptions, batch_size: int, seq_len: int) -
     parameter_count = count_parameters(model)
     description = {
         "workload": "transformer",
-        "batch_size": batch_size,
-        "seq_len": seq_len,
-        "dtype": options.dtype,
-        "device": options.device,
-        "attn_implementation": options.attn_implementation,
-        "train": options.train,
+        **options.described(batch_size, seq_len),
         "layers": config.layers,
         "hidden": config.hidden,
         "parameters": parameter_count,

@@ -1,4 +1,4 @@
-"""What a workload is: options, a spec that builds one, and the built thing with its `step()`.
+"""What a workload is: options, a spec that builds one, the built thing with its `step()`, steps of models.
 
 Importing this module does not import torch.
 """
@@ -10,8 +10,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from opscope.errors import InputError
+from opscope.workloads.runtime import require_torch
 
-__all__ = ["Workload", "WorkloadOptions", "WorkloadSpec"]
+__all__ = [
+    "Workload",
+    "WorkloadOptions",
+    "WorkloadSpec",
+    "count_parameters",
+    "inference_step",
+    "training_step",
+]
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,17 @@ class WorkloadOptions:
     use_real_bert: bool = False
     weights: str | None = None
     seed: int = 0
+
+    def described(self, batch_size: int, seq_len: int) -> dict[str, Any]:
+        """What these options say of a workload, as part of its description."""
+        return {
+            "batch_size": batch_size,
+            "seq_len": seq_len,
+            "dtype": self.dtype,
+            "device": self.device,
+            "attn_implementation": self.attn_implementation,
+            "train": self.train,
+        }
 
 
 @dataclass(frozen=True)
@@ -88,3 +107,36 @@ class WorkloadSpec:
                 f"batch size {batch_size} with sequence length {seq_len} is no batch", hint="Both start at 1"
             )
         return self.builder(self.options, batch_size, seq_len)
+
+
+def count_parameters(model: Any) -> int:
+    """Number of parameters of an `nn.Module`, tied ones once."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def inference_step(model: Any, forward: Callable[[], object]) -> Callable[[], object]:
+    """A step that runs `forward` in inference mode; `model` is put into eval mode."""
+    torch = require_torch()
+    model.eval()
+
+    def step() -> object:
+        with torch.inference_mode():
+            return forward()
+
+    return step
+
+
+def training_step(model: Any, loss: Callable[[], Any]) -> Callable[[], object]:
+    """A step that computes `loss`, runs backward, AdamW, and drops the gradients; returns the loss."""
+    torch = require_torch()
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+
+    def step() -> object:
+        value = loss()
+        value.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return value.detach()
+
+    return step

@@ -8,7 +8,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from opscope.benchmarking.check import check_output, default_tolerance  # noqa: E402
+from opscope.benchmarking import check  # noqa: E402
+from opscope.benchmarking.check import (  # noqa: E402
+    POISON_NAN,
+    POISON_ZERO,
+    check_output,
+    default_tolerance,
+    difference,
+    poisoned_memory,
+)
 from opscope.benchmarking.problem import Implementation, Problem  # noqa: E402
 from opscope.errors import DependencyError, InputError  # noqa: E402
 from opscope.model.benchmark import Status  # noqa: E402
@@ -498,3 +506,172 @@ class TestDefaultTolerance:
     def test_an_unknown_dtype(self):
         with pytest.raises(InputError, match="qint8"):
             default_tolerance("qint8")
+
+
+def of(output, reference, tolerance=1e-3):
+    return difference(torch.as_tensor(output), torch.as_tensor(reference, dtype=torch.float64), tolerance)
+
+
+def test_large_elements_have_a_relative_error_and_small_ones_one_of_the_rms():
+    rms = math.sqrt((100**2 + 1e-6**2) / 2)
+    assert of([101.0, 1e-6], [100.0, 1e-6]).max_relative_error == pytest.approx(0.01)
+    assert of([100.0, 1e-6 + 0.5], [100.0, 1e-6]).max_relative_error == pytest.approx(0.5 / rms)
+
+
+def test_squares_add_up():
+    one = of([3.0, 4.0], [1.0, 1.0])
+    assert (one.squared_error, one.squared_reference, one.element_count) == (13.0, 2.0, 2)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-30, 1e30, 1e300])
+def test_scale_does_not_matter(scale):
+    reference = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64) * scale
+    assert difference(reference * 1.5, reference, 0.1).max_relative_error == pytest.approx(0.5)
+
+
+def test_chunks_do_not_matter(monkeypatch):
+    reference = torch.randn(1000, dtype=torch.float64)
+    output = reference + torch.randn(1000).double() * 1e-3
+    output[3], reference[5] = math.nan, math.inf
+    whole = difference(output, reference, 1e-3)
+    monkeypatch.setattr(check, "_CHUNK_ELEMENTS", 7)
+    parts = difference(output, reference, 1e-3)
+    assert (parts.missing_count, parts.unexpected_count) == (1, 1)
+    assert parts.max_relative_error == pytest.approx(whole.max_relative_error, rel=1e-12)
+    assert parts.squared_error == pytest.approx(whole.squared_error, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("output", "reference", "missing", "unexpected"),
+    [
+        (math.nan, math.nan, 0, 0),
+        (math.inf, math.inf, 0, 0),
+        (math.inf, -math.inf, 0, 1),
+        (math.nan, math.inf, 0, 1),
+        (1.0, math.nan, 0, 1),
+        (math.nan, 1.0, 1, 0),
+        (math.inf, 1.0, 1, 0),
+    ],
+)
+def test_elements_that_are_not_finite(output, reference, missing, unexpected):
+    one = of([output, 1.0], [reference, 1.0])
+    assert (one.missing_count, one.unexpected_count) == (missing, unexpected)
+    assert one.max_relative_error == 0.0
+
+
+@pytest.mark.parametrize(
+    ("output", "reference", "missing"),
+    [
+        (math.inf, 70_000.0, 0),
+        (-math.inf, -1e30, 0),
+        (math.inf, 65_500.0, 0),  # within the tolerance of the largest number, 65504
+        (math.inf, 65_000.0, 1),
+        (math.inf, -70_000.0, 1),
+    ],
+)
+def test_infinity_is_right_beyond_the_range_of_the_dtype(output, reference, missing):
+    assert of(torch.tensor([output]).half(), [reference]).missing_count == missing
+
+
+def test_references_that_are_nan_everywhere():
+    one = of([math.nan, 2.0], [math.nan, math.nan])
+    assert (one.missing_count, one.unexpected_count, one.max_relative_error) == (0, 1, 0.0)
+
+
+@pytest.mark.parametrize("count", [1, 16, 1000, 100_000, 20_000_000])
+@pytest.mark.parametrize("byte", [POISON_NAN, POISON_ZERO, 0x55])
+def test_all_new_memory_holds_it(count, byte):
+    torch.full((count,), 7, dtype=torch.uint8)  # freed at once
+    with poisoned_memory("cpu", [count], byte):
+        fresh = [torch.empty(count, dtype=torch.uint8) for _ in range(3)]
+    assert all(bool((one == byte).all()) for one in fresh)
+
+
+def test_it_is_nan_in_every_floating_point_dtype():
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e5m2):
+        with poisoned_memory("cpu", [5000]):
+            fresh = torch.empty(5000, dtype=dtype)
+        assert fresh.float().isnan().all()
+
+
+def test_it_ends_with_the_block_also_if_that_raises():
+    with pytest.raises(ValueError, match="stop"), poisoned_memory("cpu", [100_000], 0x55):
+        raise ValueError("stop")
+    written = torch.full((100_000,), 1, dtype=torch.uint8)
+    del written
+    assert not (torch.empty(100_000, dtype=torch.uint8) == 0x55).all()
+
+
+def test_without_glibc_blocks_that_were_freed_hold_it(monkeypatch):
+    """What malloc gives back from its own heap is what was freed last."""
+
+    def no_library(name):
+        raise OSError("no libc")
+
+    monkeypatch.setattr(check.ctypes, "CDLL", no_library)
+    with poisoned_memory("cpu", [4000]):
+        fresh = [torch.empty(1000) for _ in range(8)]
+    # malloc keeps links and sizes of its own in free memory, and hands out other blocks between them.
+    assert any(block.isnan().float().mean() > 0.9 for block in fresh)
+
+
+@pytest.mark.parametrize(
+    ("size", "segment_mib"), [(1 << 20, 20), (20 << 20, 20), ((20 << 20) + 1, 22), (268_435_456, 256)]
+)
+def test_whole_segments_of_the_cuda_allocator_are_filled(size, segment_mib):
+    assert check._segment_bytes(size) == segment_mib << 20
+
+
+class TestCuda:
+    """Which blocks are filled, by an allocator that only notes their sizes."""
+
+    @pytest.fixture
+    def filled(self, monkeypatch):
+        sizes = []
+        monkeypatch.setattr(check, "_filled", lambda device, wanted, byte: sizes.append(wanted) or [])
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (8 << 30, 80 << 30))
+        monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "native")
+        monkeypatch.setattr(torch.cuda, "memory_snapshot", list)
+        monkeypatch.setattr(check, "_here", lambda device: (0, 0, (0, 0)))
+        return sizes
+
+    def test_outputs_small_blocks_and_spare_memory(self, filled):
+        with poisoned_memory("cuda:0", [100 << 20, 10]):
+            pass
+        free, new = filled
+        assert free == []
+        assert new[:16] == [1 << 20] * 16
+        assert new[16:] == [100 << 20, 802 << 20]
+
+    def test_no_more_than_a_quarter_of_what_is_free(self, filled):
+        with poisoned_memory("cuda:0", [1 << 30]):
+            pass
+        assert sum(filled[1][16:]) <= 2 << 30
+
+    def test_free_parts_of_segments_that_are_in_use_here(self, filled, monkeypatch):
+        def segment(*blocks, device=0, stream=0, pool=(0, 0)):
+            states = [{"size": size, "state": state} for size, state in blocks]
+            return {"device": device, "stream": stream, "segment_pool_id": pool, "blocks": states}
+
+        snapshot = [
+            segment((512, "inactive"), (1024, "active_allocated"), (2048, "inactive")),
+            segment((1, "inactive"), device=1),
+            segment((2, "inactive"), stream=7),
+            segment((3, "inactive"), pool=(0, 1)),  # of a CUDA graph
+        ]
+        monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: snapshot)
+        with poisoned_memory("cuda:0", []):
+            pass
+        assert filled[0] == [2048, 512]
+
+
+def test_filling_stops_where_memory_ends(monkeypatch):
+    def empty(size, **options):
+        if size > 100:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        return torch.zeros(size, dtype=torch.uint8)
+
+    monkeypatch.setattr(torch, "empty", empty)
+    blocks = check._filled("cuda:0", [10, 200, 10], 0xFF)
+    assert [len(block) for block in blocks] == [10]
+    assert (blocks[0] == 0xFF).all()

@@ -9,8 +9,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from opscope.benchmarking.costs import count_flops, min_bytes, peak_memory_bytes  # noqa: E402
-from opscope.benchmarking.nested import map_tensors, named_tensors, tensors_of  # noqa: E402
+from opscope.benchmarking.inputs import (  # noqa: E402
+    count_flops,
+    map_tensors,
+    min_bytes,
+    named_tensors,
+    peak_memory_bytes,
+    tensors_of,
+)
 
 
 class TestMinBytes:

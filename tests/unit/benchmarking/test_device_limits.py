@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from opscope.benchmarking import ceilings, device_limits, device_probes  # noqa: E402
+from opscope.benchmarking import device_limits, device_probes  # noqa: E402
 from opscope.benchmarking.device_limits import RATES, TIMES, measure_device  # noqa: E402
 from opscope.benchmarking.timer import WallTimer  # noqa: E402
 from opscope.errors import DependencyError, InputError, MeasurementError  # noqa: E402
 from opscope.model.benchmark import DeviceState  # noqa: E402
 
 MIB = 1 << 20
+
+
 ON_A_CPU = {"copy", "read", "write", "matrix_fp64", "matrix_fp32", "matrix_fp16", "matrix_bf16"}
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Sizes and samples that take no time."""
-    monkeypatch.setattr(ceilings, "_LARGE_COPY_BYTES", {"cpu": (4 * MIB,)})
+    monkeypatch.setattr(device_probes, "_LARGE_COPY_BYTES", {"cpu": (4 * MIB,)})
     monkeypatch.setattr(device_limits, "_BUFFER_BYTES", {"cpu": (2 * MIB, MIB)})
     monkeypatch.setattr(device_limits, "_SIDES", {"cpu": (64, 32)})
     monkeypatch.setattr(device_limits, "_MAX_SAMPLES", 9)
@@ -229,3 +233,56 @@ class TestPretendedGpu:
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 6))
         with pytest.raises(MeasurementError, match=r"needs compute capability 8\.9, cuda:0 has 8\.6"):
             device_limits._products(bench, "fp8")
+
+
+@pytest.fixture
+def pretended(monkeypatch):
+    """A device that notes what is asked of it."""
+    events: list[str] = []
+    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: events.append("wait"))
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: events.append(f"kernel of {cycles}"))
+    return events
+
+
+def test_a_launch_is_a_batch_over_its_number_and_begins_with_an_idle_device(pretended, monkeypatch):
+    clock = itertools.count(0, 500_000)  # each batch lasts 0.5 ms by this clock
+    monkeypatch.setattr(device_limits.time, "perf_counter_ns", lambda: next(clock))
+    found = device_limits.launch_time("cuda:0")
+    assert (found.name, found.sample_count) == ("launch", 61)
+    assert (found.low_ns, found.median_ns, found.high_ns) == (2500, 2500, 2500)
+    batches = [list(group) for key, group in itertools.groupby(pretended, key="wait".__eq__) if not key]
+    assert [len(batch) for batch in batches] == [200] * 66
+    assert set(batches[0]) == {"kernel of 0"}
+
+
+def test_batches_fit_into_the_queue_twice():
+    # A hot sample queues the batch twice behind a kernel that waits.
+    assert 2 * device_limits._BATCH < 1000
+
+
+def test_an_operator_call_is_timed_the_same_way(pretended, monkeypatch):
+    zeros = torch.zeros
+
+    def zeros_on_the_cpu(*shape, device):
+        return zeros(*shape)
+
+    monkeypatch.setattr(torch, "zeros", zeros_on_the_cpu)
+    found = device_limits.operator_call_time("cuda:0")
+    assert 0 < found.low_ns <= found.median_ns <= found.high_ns
+    assert "add_" in found.how
+
+
+def test_the_interval_of_kernels_is_device_time_over_their_number(pretended, monkeypatch):
+    class Timer:
+        def __init__(self, device, cache_state):
+            self.cache_state = cache_state
+
+        def measure(self, fn):
+            fn()
+            return 300_000
+
+    monkeypatch.setattr(device_limits, "CudaEventTimer", Timer)
+    found = device_limits.kernel_interval("cuda:0")
+    assert (found.name, found.median_ns, found.sample_count) == ("kernel_interval", 1500, 61)
+    assert len(pretended) == 66 * 200

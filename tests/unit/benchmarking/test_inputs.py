@@ -2,13 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from opscope.benchmarking.inputs import (
-    bodies,
-    calls_per_sample,
-    cpu_cache_bytes,
-    make_input_sets,
-    set_count,
-)
+from opscope.benchmarking.inputs import bodies, calls_per_sample, cpu_cache_bytes, make_input_sets, set_count
 from opscope.benchmarking.problem import Implementation, Problem
 from opscope.model.benchmark import CacheState
 

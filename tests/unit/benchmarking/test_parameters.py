@@ -1,9 +1,24 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
-from opscope.benchmarking.parameters import parse_parameters, points, values_of
+from opscope.benchmarking.plan import (
+    BenchmarkSweep,
+    Plan,
+    Point,
+    parse_parameters,
+    points,
+    run_plan,
+    values_of,
+)
+from opscope.benchmarking.problem import Problem
 from opscope.errors import InputError
+from opscope.model.benchmark import BenchmarkOptions, BenchmarkResult, CacheState
+from opscope.model.environment import Environment
+from opscope.model.measurement import Clock
 
 
 def test_values_are_integers_floats_or_words() -> None:
@@ -43,3 +58,82 @@ def test_one_value_in_python_is_a_list_of_one() -> None:
     assert values_of({"n": 3, "mode": "tanh", "m": [1, 2]}) == {"n": (3,), "mode": ("tanh",), "m": (1, 2)}
     with pytest.raises(InputError, match="no values"):
         values_of({"n": []})
+
+
+def result_of(problem: Problem, *, complete: bool = True) -> BenchmarkResult:
+    return BenchmarkResult(
+        suite=problem.name,
+        shape=None,
+        dtype=None,
+        device="cpu",
+        parameters=dict(problem.parameters),
+        reference="f",
+        clock=Clock.WALL,
+        cache_state=CacheState.UNCONTROLLED,
+        options=BenchmarkOptions(),
+        environment=Environment(python="3", platform="Linux", opscope="0"),
+        created="",
+        complete=complete,
+    )
+
+
+def plan_of(*values: int, make: Callable[[int], Problem] | None = None) -> Plan:
+    def default(n: int) -> Problem:
+        return Problem("f.py", "cpu", lambda seed: (), (), "f", parameters={"n": n})
+
+    def point(n: int) -> Point:
+        return Point(f"n={n}", lambda: (make or default)(n))
+
+    return Plan("f.py", tuple(map(point, values)), {"n": values})
+
+
+def run(problem: Problem, on_change: Callable[[BenchmarkResult], Any]) -> BenchmarkResult:
+    on_change(result_of(problem, complete=False))
+    return result_of(problem)
+
+
+def test_every_point_is_measured_and_every_change_reported() -> None:
+    seen: list[BenchmarkSweep] = []
+    sweep = run_plan(plan_of(1, 2), run, on_change=seen.append)
+    assert [point.parameters["n"] for point in sweep.points] == [1, 2]
+    assert sweep.complete
+    assert [(len(one.points), one.complete) for one in seen] == [
+        (1, False), (1, False), (2, False), (2, False), (2, True),
+    ]  # fmt: skip
+
+
+def test_a_point_that_cannot_be_made_does_not_stop_the_others() -> None:
+    def make(n: int) -> Problem:
+        if n == 2:
+            raise InputError("no such size")
+        return Problem("f.py", "cpu", lambda seed: (), (), "f", parameters={"n": n})
+
+    sweep = run_plan(plan_of(1, 2, 3, make=make), run)
+    assert [point.parameters["n"] for point in sweep.points] == [1, 3]
+    assert sweep.failures == ("n=2: no such size",)
+
+
+def test_the_only_point_raises_its_error() -> None:
+    def make(n: int) -> Problem:
+        raise InputError("no such size")
+
+    with pytest.raises(InputError, match="no such size"):
+        run_plan(plan_of(1, make=make), run)
+
+
+def test_an_interrupted_point_ends_the_sweep_and_is_kept() -> None:
+    def interrupted(problem: Problem, on_change: Callable[[BenchmarkResult], Any]) -> BenchmarkResult:
+        return result_of(problem, complete=problem.parameters["n"] == 1)
+
+    sweep = run_plan(plan_of(1, 2, 3), interrupted)
+    assert [point.complete for point in sweep.points] == [True, False]
+    assert not sweep.complete
+
+
+def test_an_interruption_outside_the_engine_keeps_what_it_last_reported() -> None:
+    def interrupted(problem: Problem, on_change: Callable[[BenchmarkResult], Any]) -> BenchmarkResult:
+        on_change(result_of(problem, complete=False))
+        raise KeyboardInterrupt
+
+    sweep = run_plan(plan_of(1, 2), interrupted)
+    assert (len(sweep.points), sweep.complete) == (1, False)

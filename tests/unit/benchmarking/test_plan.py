@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from opscope.benchmarking.plan import Choice, plan_of  # noqa: E402
+from opscope.benchmarking.plan import BenchmarkRequest, plan_of  # noqa: E402
 from opscope.errors import InputError  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -40,12 +40,12 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def choice(**fields: Any) -> Choice:
-    return Choice(device="cpu", **fields)
+def request(**fields: Any) -> BenchmarkRequest:
+    return BenchmarkRequest(device="cpu", **fields)
 
 
 def test_a_suite_without_parameters_is_one_point() -> None:
-    plan = plan_of(["square"], choice(shape=(4, 4)))
+    plan = plan_of(["square"], request(shape=(4, 4)))
     assert not plan.is_sweep
     problem = plan.points[0].make()
     assert (problem.name, problem.shape, problem.dtype) == ("square", (4, 4), "float32")
@@ -53,7 +53,7 @@ def test_a_suite_without_parameters_is_one_point() -> None:
 
 def test_a_suite_is_swept_over_its_sizes_dtype_and_options() -> None:
     swept = {"rows": (2, 4), "dtype": ("bf16",), "approximate": ("tanh", "none")}
-    plan = plan_of(["gelu"], choice(shape=(8, 16), parameters=swept))
+    plan = plan_of(["gelu"], request(shape=(8, 16), parameters=swept))
     assert [point.label for point in plan.points] == [
         "rows=2, dtype=bf16, approximate=tanh",
         "rows=2, dtype=bf16, approximate=none",
@@ -67,15 +67,15 @@ def test_a_suite_is_swept_over_its_sizes_dtype_and_options() -> None:
 
 
 def test_functions_are_one_problem_with_the_first_as_reference() -> None:
-    plan = plan_of([torch.square, {"mine": lambda x: x * x}], choice(inputs=torch.ones(3)))
+    plan = plan_of([torch.square, {"mine": lambda x: x * x}], request(inputs=torch.ones(3)))
     problem = plan.points[0].make()
     assert [one.name for one in problem.implementations] == ["square", "mine"]
     assert problem.reference == "square"
-    assert plan_of([torch.square, torch.abs], choice(reference="abs")).points[0]
+    assert plan_of([torch.square, torch.abs], request(reference="abs")).points[0]
 
 
 def test_groups_of_a_file_are_joined_and_swept_by_their_marks(file: Path) -> None:
-    plan = plan_of([str(file)], choice())
+    plan = plan_of([str(file)], request())
     assert [point.label for point in plan.points] == [
         f"{file.name} n=1", f"{file.name} n=2", f"{file.name}:other",
     ]  # fmt: skip
@@ -84,10 +84,10 @@ def test_groups_of_a_file_are_joined_and_swept_by_their_marks(file: Path) -> Non
 
 
 def test_parameters_and_names_hold_for_the_groups_they_belong_to(file: Path) -> None:
-    plan = plan_of([str(file)], choice(parameters={"n": (5,)}, implementations=("fast",)))
+    plan = plan_of([str(file)], request(parameters={"n": (5,)}, implementations=("fast",)))
     (point,) = plan.points
     assert [one.name for one in point.make().implementations] == ["slow", "fast"]
-    assert len(plan_of([str(file)], choice(parameters={"block": (1, 2)})).points) == 5
+    assert len(plan_of([str(file)], request(parameters={"block": (1, 2)})).points) == 5
 
 
 @pytest.mark.parametrize(
@@ -114,5 +114,5 @@ def test_what_does_not_fit_is_refused_before_anything_is_measured(
 ) -> None:
     named = [target.format(file=file) if isinstance(target, str) else target for target in targets]
     with pytest.raises(InputError) as caught:
-        plan_of(named, choice(**fields))
+        plan_of(named, request(**fields))
     assert message in str(caught.value)

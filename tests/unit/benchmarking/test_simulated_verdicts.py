@@ -8,8 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from opscope.benchmarking.rows import with_ratio, with_samples
-from opscope.benchmarking.sampling import Lane, Sampling
+from opscope.benchmarking.sampling import SampleSeries, Sampling, with_ratio, with_samples
 from opscope.model.benchmark import BenchmarkOptions, BenchmarkRow, Status, Verdict
 from opscope.testing import FakeTimer
 
@@ -99,7 +98,7 @@ NOISES = [
 
 
 class Silent:
-    def failed(self, lane, failure):
+    def failed(self, series, failure):
         raise AssertionError(failure)
 
     def progressed(self):
@@ -118,11 +117,11 @@ def simulated_verdict(noise: Noise, seed: int, true_ratio: float) -> Verdict:
             scale = true_ratio if side == "candidate" else 1.0
             yield round(CALL_NS * scale * factor * next(sides[side]))
 
-    lanes = [Lane(name, [lambda name=name: called.append(name)]) for name in sides]
+    all_series = [SampleSeries(name, [lambda name=name: called.append(name)]) for name in sides]
     options = msgspec.structs.replace(OPTIONS, seed=seed)
-    Sampling(lanes, FakeTimer(durations()), options, Silent(), read_state=lambda: None).run()
+    Sampling(all_series, FakeTimer(durations()), options, Silent(), read_state=lambda: None).run()
     reference, candidate = (
-        with_samples(BenchmarkRow(name=lane.name, status=Status.OK), lane) for lane in lanes
+        with_samples(BenchmarkRow(name=series.name, status=Status.OK), series) for series in all_series
     )
     verdict = with_ratio(candidate, reference, options).verdict
     assert verdict is not None

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from opscope.benchmarking.targets import (
+from opscope.benchmarking.user_problem import (
     group_of_functions,
     groups_of_targets,
     is_target,

@@ -6,8 +6,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from opscope.benchmarking.targets import group_of_functions  # noqa: E402
-from opscope.benchmarking.user_problem import Setting, check_parameters, group_problem  # noqa: E402
+from opscope.benchmarking.user_problem import (  # noqa: E402
+    Setting,
+    check_parameters,
+    group_of_functions,
+    group_problem,
+)
 from opscope.errors import InputError  # noqa: E402
 
 pytestmark = pytest.mark.torch

@@ -120,9 +120,9 @@ class TestTracking:
         assert config.provenance_tracking_level == before
 
     def test_a_torch_without_it_says_so(self, tmp_path, monkeypatch):
-        from opscope.capture import compile_tracking
+        from opscope.capture import profiler
 
-        monkeypatch.setattr(compile_tracking, "_LEVEL", "no_such_setting")
+        monkeypatch.setattr(profiler, "_LEVEL", "no_such_setting")
         with pytest.raises(DependencyError, match="cannot track"), Profiler(tmp_path, track_compile=True):
             pass
         with Profiler(tmp_path, warmup=0):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from opscope.errors import InputError
-from opscope.workloads.user_code import failure_place, is_file_name, load_function, load_module
+from opscope.workloads.target import failure_place, is_file_name, load_function, load_module
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_the_place_of_an_error_is_its_last_line_in_the_file() -> None:
     except InputError as error:
         assert failure_place(error, Path(__file__)) is not None
         assert failure_place(error, Path("elsewhere.py")) is None
-        assert (failure_place(error, None) or "").startswith("user_code.py line")
+        assert (failure_place(error, None) or "").startswith("target.py line")
 
 
 def test_files_are_told_from_modules() -> None:

@@ -6,9 +6,9 @@ The registry is data, and a suite's module is imported when it is asked for; non
 from __future__ import annotations
 
 import importlib
-from typing import cast
+from dataclasses import replace
 
-from opscope.benchmarking.suites.suite import Parameter, Suite, SuiteOptions
+from opscope.benchmarking.suite import Parameter, Suite, SuiteOptions
 from opscope.errors import InputError
 
 __all__ = ["SUITES", "Parameter", "Suite", "SuiteOptions", "suite"]
@@ -34,5 +34,5 @@ def suite(name: str) -> Suite:
     """
     if name not in SUITES:
         raise InputError(f"'{name}' is not a suite", hint=f"Use {', '.join(SUITES)}, or FILE.py:function")
-    module = importlib.import_module(f"{__name__}.{name}")
-    return cast("Suite", module.SUITE)
+    found: Suite = importlib.import_module(f"{__name__}.{name}").SUITE
+    return replace(found, summary=SUITES[name])

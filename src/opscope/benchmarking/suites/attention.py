@@ -10,10 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 from opscope.benchmarking.problem import Implementation, Problem
-from opscope.benchmarking.suites import SUITES
-from opscope.benchmarking.suites.implementations import by_torch
-from opscope.benchmarking.suites.inputs import element_bytes, normal_inputs
-from opscope.benchmarking.suites.suite import Parameter, Settings, Suite
+from opscope.benchmarking.suite import (
+    Parameter,
+    Settings,
+    Suite,
+    by_torch,
+    problem_of,
+)
 from opscope.errors import MeasurementError
 from opscope.workloads.runtime import is_out_of_memory, require_torch
 
@@ -32,23 +35,18 @@ def _make(settings: Settings) -> Problem:
     is_causal = settings.parameters["causal"] == "true"
     batch, heads, sequence, head_dim = settings.shape
     pairs = sequence * (sequence + 1) // 2 if is_causal else sequence * sequence
-    reference = functools.partial(_chosen_by_torch, is_causal=is_causal)
+    by_operator = functools.partial(_chosen_by_torch, is_causal=is_causal)
     naive = functools.partial(_naive, is_causal=is_causal)
-    return Problem(
-        name="attention",
-        device=settings.device,
-        make_inputs=normal_inputs(settings, *[settings.shape] * 3),
-        implementations=(
+    return problem_of(
+        "attention",
+        settings,
+        (
             by_torch("naive", naive, "two matrix products and a softmax: all scores in memory"),
-            by_torch("torch", reference, "scaled_dot_product_attention, torch's choice"),
+            by_torch("torch", by_operator, "scaled_dot_product_attention, torch's choice"),
             *(_backend(settings, name, is_causal=is_causal) for name in _BACKENDS),
         ),
-        reference="torch",
         expected=functools.partial(_head_by_head, is_causal=is_causal),
-        shape=settings.shape,
-        dtype=settings.dtype,
-        parameters=settings.parameters,
-        min_bytes=4 * batch * heads * sequence * head_dim * element_bytes(settings.dtype),
+        shapes=lambda *shape: (shape, shape, shape),
         # Two products over the pairs that are attended to; masked pairs are work that need not be done.
         flop_count=4 * batch * heads * pairs * head_dim,
         matrix_ceiling=f"matrix_{settings.dtype}",
@@ -133,7 +131,6 @@ def _plain(message: str) -> str:
 
 SUITE = Suite(
     name="attention",
-    summary=SUITES["attention"],
     shape_names=("batch", "heads", "sequence", "head_dim"),
     cuda_shape=(4, 16, 4096, 128),
     cpu_shape=(1, 4, 256, 64),

@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from opscope.benchmarking.problem import Problem
-from opscope.benchmarking.suites import SUITES
-from opscope.benchmarking.suites.implementations import by_torch
-from opscope.benchmarking.suites.inputs import element_bytes, normal_inputs
-from opscope.benchmarking.suites.suite import Settings, Suite
+from opscope.benchmarking.suite import Settings, Suite, by_torch, problem_of
 from opscope.workloads.runtime import require_torch
 
 __all__ = ["SUITE"]
@@ -17,22 +14,18 @@ _CHUNK_ELEMENTS = 1 << 25  # of differences held at once: 256 MB in float64
 
 
 def _make(settings: Settings) -> Problem:
-    torch = require_torch()
     m, n, features = settings.shape
-    return Problem(
-        name="cdist",
-        device=settings.device,
-        make_inputs=normal_inputs(settings, (m, features), (n, features)),
-        implementations=(
-            by_torch("torch", torch.cdist, "torch.cdist(x, y)"),
+    return problem_of(
+        "cdist",
+        settings,
+        (
+            by_torch("torch", require_torch().cdist, "torch.cdist(x, y)"),
             by_torch("expanded", _expanded, "‖x‖² + ‖y‖² - 2xᵀy, by a matrix product"),
             by_torch("naive", _naive, "all differences at once: M·N·features elements"),
         ),
-        reference="torch",
         expected=_row_by_row,
-        shape=settings.shape,
-        dtype=settings.dtype,
-        min_bytes=(m * features + n * features + m * n) * element_bytes(settings.dtype),
+        shapes=lambda m, n, features: ((m, features), (n, features)),
+        output_shape=(m, n),
         # Of the products xᵀy alone: the least that any form computes.
         flop_count=2 * m * n * features,
         matrix_ceiling=f"matrix_{settings.dtype}",
@@ -56,11 +49,10 @@ def _row_by_row(x: Any, y: Any) -> Any:
 
 SUITE = Suite(
     name="cdist",
-    summary=SUITES["cdist"],
+    implementations=("torch", "expanded", "naive"),
+    make=_make,
     shape_names=("M", "N", "features"),
     cuda_shape=(4096, 4096, 128),
     cpu_shape=(512, 512, 64),
-    implementations=("torch", "expanded", "naive"),
-    make=_make,
     dtypes=("float32",),  # torch.cdist has no 16-bit kernels
 )

@@ -6,46 +6,49 @@ import functools
 from typing import Any
 
 from opscope.benchmarking.problem import Problem
-from opscope.benchmarking.suites import SUITES
-from opscope.benchmarking.suites.implementations import by_torch, compiled, cuda, triton
-from opscope.benchmarking.suites.inputs import element_bytes, normal_inputs
-from opscope.benchmarking.suites.suite import Settings, Suite
+from opscope.benchmarking.suite import (
+    HAND_WRITTEN,
+    Settings,
+    Suite,
+    by_torch,
+    compiled,
+    hand_written,
+    problem_of,
+)
 from opscope.workloads.runtime import require_torch
 
 __all__ = ["SUITE"]
 
-_SMALL = (9, 300)  # rows that are no power of two, and more than one program takes at a time
 _EPS = 1e-5
 
 
 def _make(settings: Settings) -> Problem:
     torch = require_torch()
-    rows, columns = settings.shape
 
     def by_operator(x: Any, weight: Any, bias: Any) -> Any:
         return torch.nn.functional.layer_norm(x, (x.shape[-1],), weight, bias, _EPS)
 
     naive = functools.partial(_naive, eps=_EPS)
-    small_rows, small_columns = _SMALL
-    return Problem(
-        name="layer_norm",
-        device=settings.device,
-        make_inputs=normal_inputs(settings, (rows, columns), (columns,), (columns,)),
-        small_inputs=normal_inputs(settings, (small_rows, small_columns), (small_columns,), (small_columns,)),
-        implementations=(
+    return problem_of(
+        "layer_norm",
+        settings,
+        (
             by_torch("naive", naive, "mean, variance, scale, one operator after another"),
             by_torch("torch", by_operator, "torch.nn.functional.layer_norm"),
-            cuda(settings, "layer_norm", "CUDA C++, rows in registers", eps=_EPS),
-            cuda(settings, "layer_norm", "CUDA C++, textbook form", teaching=True, eps=_EPS),
-            triton(settings, "layer_norm", "Triton, rows in registers, autotuned", eps=_EPS),
-            triton(settings, "layer_norm", "Triton, each row read three times", teaching=True, eps=_EPS),
+            *hand_written(
+                settings,
+                "layer_norm",
+                "CUDA C++, rows in registers",
+                "CUDA C++, textbook form",
+                "Triton, rows in registers, autotuned",
+                "Triton, each row read three times",
+                eps=_EPS,
+            ),
             compiled(settings, naive),
         ),
-        reference="torch",
         expected=naive,
-        shape=settings.shape,
-        dtype=settings.dtype,
-        min_bytes=(2 * rows * columns + 2 * columns) * element_bytes(settings.dtype),
+        shapes=lambda rows, columns: ((rows, columns), (columns,), (columns,)),
+        small_shape=(9, 300),  # rows that are no power of two, and more than one program takes at a time
     )
 
 
@@ -55,12 +58,4 @@ def _naive(x: Any, weight: Any, bias: Any, *, eps: float) -> Any:
     return centered / (variance + eps).sqrt() * weight + bias
 
 
-SUITE = Suite(
-    name="layer_norm",
-    summary=SUITES["layer_norm"],
-    shape_names=("rows", "columns"),
-    cuda_shape=(8192, 8192),
-    cpu_shape=(1024, 1024),
-    implementations=("naive", "torch", "cuda", "cuda_teaching", "triton", "triton_teaching", "compile"),
-    make=_make,
-)
+SUITE = Suite(name="layer_norm", implementations=("naive", "torch", *HAND_WRITTEN, "compile"), make=_make)

@@ -2,57 +2,52 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from opscope.benchmarking.check import default_tolerance
-from opscope.benchmarking.math_mode import float32_products
+from opscope.benchmarking.device_probes import float32_products
 from opscope.benchmarking.problem import Implementation, Problem
-from opscope.benchmarking.suites import SUITES
-from opscope.benchmarking.suites.implementations import by_torch, cuda, triton
-from opscope.benchmarking.suites.inputs import element_bytes, normal_inputs
-from opscope.benchmarking.suites.suite import Settings, Suite
+from opscope.benchmarking.suite import (
+    Settings,
+    Suite,
+    by_torch,
+    cuda,
+    problem_of,
+    triton,
+)
 from opscope.errors import MeasurementError
 from opscope.workloads.runtime import require_torch
 
 __all__ = ["SUITE"]
-
-_SMALL = (70, 90, 50)  # M, N, K: no multiples of a tile
 
 # TF32 keeps 10 bits of the mantissa of float32 operands, as many as float16 has.
 _TF32_TOLERANCE = default_tolerance("float16")
 
 
 def _make(settings: Settings) -> Problem:
-    torch = require_torch()
     m, n, k = settings.shape
-    small_m, small_n, small_k = _SMALL
-    return Problem(
-        name="matmul",
-        device=settings.device,
-        make_inputs=normal_inputs(settings, (m, k), (k, n)),
-        small_inputs=normal_inputs(settings, (small_m, small_k), (small_k, small_n)),
-        implementations=(
-            by_torch("torch", torch.matmul, "torch.matmul(a, b)"),
-            *((_torch_tf32(settings),) if settings.dtype == "float32" else ()),
+    is_float32 = settings.dtype == "float32"
+    return problem_of(
+        "matmul",
+        settings,
+        (
+            by_torch("torch", require_torch().matmul, "torch.matmul(a, b)"),
+            *((_torch_tf32(settings),) if is_float32 else ()),
             _triton(settings, "Triton, autotuned tiles", name="triton"),
-            *((_triton_tf32(settings),) if settings.dtype == "float32" else ()),
+            *((_triton_tf32(settings),) if is_float32 else ()),
             cuda(settings, "matmul", "CUDA C++, one output element per thread", teaching=True),
             _triton(settings, "Triton, textbook tiles", name="triton_teaching", teaching=True),
         ),
-        reference="torch",
-        expected=_product,
-        shape=settings.shape,
-        dtype=settings.dtype,
-        min_bytes=(m * k + k * n + m * n) * element_bytes(settings.dtype),
+        expected=operator.matmul,
+        shapes=lambda m, n, k: ((m, k), (k, n)),
+        output_shape=(m, n),
+        small_shape=(70, 90, 50),  # no multiples of a tile
         flop_count=2 * m * n * k,
         matrix_ceiling=f"matrix_{settings.dtype}",
     )
-
-
-def _product(a: Any, b: Any) -> Any:
-    return a @ b
 
 
 def _torch_tf32(settings: Settings) -> Implementation:
@@ -107,7 +102,6 @@ def _check_tf32(torch: Any, settings: Settings) -> None:
 
 SUITE = Suite(
     name="matmul",
-    summary=SUITES["matmul"],
     shape_names=("M", "N", "K"),
     cuda_shape=(4096, 4096, 4096),
     cpu_shape=(512, 512, 512),

@@ -3,42 +3,43 @@
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any
 
 from opscope.benchmarking.problem import Problem
-from opscope.benchmarking.suites import SUITES
-from opscope.benchmarking.suites.implementations import by_torch, compiled, cuda, triton
-from opscope.benchmarking.suites.inputs import element_bytes, normal_inputs
-from opscope.benchmarking.suites.suite import Settings, Suite
+from opscope.benchmarking.suite import (
+    HAND_WRITTEN,
+    Settings,
+    Suite,
+    by_torch,
+    compiled,
+    hand_written,
+    problem_of,
+)
 from opscope.workloads.runtime import require_torch
 
 __all__ = ["SUITE"]
 
-_SMALL = (9, 300)  # rows that are no power of two, and more than one program takes at a time
-
 
 def _make(settings: Settings) -> Problem:
-    torch = require_torch()
-    return Problem(
-        name="softmax",
-        device=settings.device,
-        make_inputs=normal_inputs(settings, settings.shape),
-        small_inputs=normal_inputs(settings, _SMALL),
-        implementations=(
+    by_operator = functools.partial(require_torch().softmax, dim=-1)
+    return problem_of(
+        "softmax",
+        settings,
+        (
             by_torch("naive", _naive, "largest, difference, exp, sum, quotient"),
-            by_torch("torch", functools.partial(torch.softmax, dim=-1), "torch.softmax(x, dim=-1)"),
-            cuda(settings, "softmax", "CUDA C++, rows in registers"),
-            cuda(settings, "softmax", "CUDA C++, textbook form", teaching=True),
-            triton(settings, "softmax", "Triton, rows in registers, autotuned"),
-            triton(settings, "softmax", "Triton, each row read three times", teaching=True),
+            by_torch("torch", by_operator, "torch.softmax(x, dim=-1)"),
+            *hand_written(
+                settings,
+                "softmax",
+                "CUDA C++, rows in registers",
+                "CUDA C++, textbook form",
+                "Triton, rows in registers, autotuned",
+                "Triton, each row read three times",
+            ),
             compiled(settings, _naive),
         ),
-        reference="torch",
         expected=_naive,
-        shape=settings.shape,
-        dtype=settings.dtype,
-        min_bytes=2 * math.prod(settings.shape) * element_bytes(settings.dtype),
+        small_shape=(9, 300),  # rows that are no power of two, and more than one program takes at a time
     )
 
 
@@ -47,12 +48,4 @@ def _naive(x: Any) -> Any:
     return exponentials / exponentials.sum(dim=-1, keepdim=True)
 
 
-SUITE = Suite(
-    name="softmax",
-    summary=SUITES["softmax"],
-    shape_names=("rows", "columns"),
-    cuda_shape=(8192, 8192),
-    cpu_shape=(1024, 1024),
-    implementations=("naive", "torch", "cuda", "cuda_teaching", "triton", "triton_teaching", "compile"),
-    make=_make,
-)
+SUITE = Suite(name="softmax", implementations=("naive", "torch", *HAND_WRITTEN, "compile"), make=_make)

@@ -1,9 +1,11 @@
-"""What the sections of `gpu_bench.py` share: their setting, a plain timing, and keeping errors apart."""
+"""What measurements on a GPU share: options and results, a plain timing, and keeping errors apart."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import functools
+import json
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -39,6 +41,25 @@ def environment() -> Any:
     from opscope.capture.environment import collect_environment
 
     return collect_environment()
+
+
+def parser_of(doc: str | None, **output: Any) -> argparse.ArgumentParser:
+    """A parser described by the first line of a docstring, with `--output`, required unless told else."""
+    parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
+    parser.add_argument("--output", type=Path, **(output or {"required": True}))
+    return parser
+
+
+def environment_facts() -> Any:
+    """The environment in JSON types."""
+    import msgspec
+
+    return msgspec.to_builtins(environment())
+
+
+def write(output: Path, document: dict[str, Any]) -> None:
+    """Write results as JSON."""
+    output.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def problem_of(calls: dict[str, Callable[[], object]], setup: Setup, *, reference: str | None = None) -> Any:

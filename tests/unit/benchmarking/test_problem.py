@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from opscope.benchmarking.failures import failure_of, first_line, lost_device
+from opscope.benchmarking.problem import failure_of, first_line, lost_device
 from opscope.errors import DependencyError, InputError, MeasurementError
 from opscope.model.benchmark import Status
 

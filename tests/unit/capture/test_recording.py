@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from opscope.api import load  # noqa: E402
 from opscope.capture.profiler import Profiler  # noqa: E402
-from opscope.capture.torch_log import quiet_torch_log  # noqa: E402
+from opscope.capture.recording import quiet_torch_log  # noqa: E402
 from opscope.errors import InputError  # noqa: E402
 
 pytestmark = pytest.mark.torch

@@ -8,14 +8,16 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from opscope.capture import enrichment as module
-from opscope.capture.enrichment import collect, write_copies
-from opscope.capture.live_objects import compiled_graphs, live_objects
-from opscope.capture.trace_names import TraceNames
+from opscope.capture import cycle_writer as module
+from opscope.capture.cycle_writer import collect, write_copies
+from opscope.capture.process_sources import compiled_graphs, live_objects
+from opscope.capture.trace_file import TraceNames
 from opscope.model.generated_code import source_hash
 from opscope.model.origin import RecordedKernel, RecordedUnit
 
 GEMM = "void gemm<float>(float*)"
+
+
 KEY = "fosf"
 
 

@@ -22,6 +22,7 @@ SHAPES = {
     "attention": (2, 3, 17, 16),
 }
 
+
 # Sizes for which float64 libraries give the answer by another path than the suite's.
 INDEPENDENT = {
     "gelu": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),

@@ -1,0 +1,270 @@
+"""From options to a problem: what is filled in, what is refused and with which words."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from opscope.benchmarking.suite import Settings, compiled  # noqa: E402
+from opscope.benchmarking.suite import triton as triton_implementation  # noqa: E402
+from opscope.benchmarking.suites import SUITES, SuiteOptions, suite  # noqa: E402
+from opscope.errors import DependencyError, InputError, MeasurementError  # noqa: E402
+from opscope.kernels.triton_loader import load_triton  # noqa: E402
+from opscope.model.benchmark import Engine  # noqa: E402
+
+
+def problem(name, **options):
+    return suite(name).problem(SuiteOptions(device="cpu", **options))
+
+
+def names(some_problem):
+    return [each.name for each in some_problem.implementations]
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_the_registry_and_the_suite_say_the_same(name):
+    found = suite(name)
+    assert found.name == name
+    assert len(found.cuda_shape) == len(found.cpu_shape) == len(found.shape_names)
+    listed = {each for dtype in found.dtypes for each in names(problem(name, dtype=dtype))}
+    assert listed == set(found.implementations)
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_defaults_make_a_problem(name):
+    found, made = suite(name), problem(name)
+    assert (made.name, made.device, made.shape) == (name, "cpu", found.cpu_shape)
+    assert (made.dtype, made.reference) == ("float32", "torch")
+    assert list(made.parameters) == list(found.parameters)
+    assert len(set(names(made))) == len(made.implementations)
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_inputs_follow_from_the_seed_and_are_never_constant(name):
+    made = problem(name)
+    for make in filter(None, (made.make_inputs, made.small_inputs)):
+        once, again, other = make(1), make(1), make(2)
+        assert all(first.equal(second) for first, second in zip(once, again, strict=True))
+        assert not any(first.equal(second) for first, second in zip(once, other, strict=True))
+        assert all(0.8 < float(tensor.float().std()) < 1.2 for tensor in once)
+        assert not any(first.equal(second) for first, second in zip(once[1:], once, strict=False))
+
+
+def test_gpus_get_larger_problems(monkeypatch):
+    monkeypatch.setattr("opscope.benchmarking.suite.resolve_device", lambda name: "cuda:0")
+    assert suite("gelu").problem().shape == (8192, 8192)
+    assert suite("matmul").problem().dtype == "bfloat16"
+
+
+def test_chosen_implementations_keep_their_order():
+    made = problem("gelu", implementations=("torch", "naive"))
+    assert (names(made), made.reference) == (["torch", "naive"], "torch")
+
+
+def test_without_the_usual_reference_the_first_one_named_is_it():
+    made = problem("square", implementations=("power", "multiply"))
+    assert (names(made), made.reference) == (["power", "multiply"], "power")
+
+
+def test_a_reference_asked_for_is_run_as_well():
+    made = problem("square", implementations=("power",), reference="multiply")
+    assert (names(made), made.reference) == (["multiply", "power"], "multiply")
+
+
+def test_erf_names_the_exact_gelu():
+    assert problem("gelu", parameters={"approximate": "erf"}).parameters["approximate"] == "none"
+    assert problem("gelu").parameters["approximate"] == "tanh"
+
+
+def test_the_interpreter_gets_only_triton_and_small_inputs():
+    made = problem("gelu", interpret=True)
+    assert {each.engine for each in made.implementations} == {Engine.TRITON}
+    assert all(each.is_interpreted for each in made.implementations)
+    assert made.reference == "triton"
+    assert made.small_inputs(0)[0].numel() < made.make_inputs(0)[0].numel()
+
+
+def test_the_interpreter_checks_the_shape_that_was_asked_for():
+    made = problem("gelu", interpret=True, shape=(3, 5))
+    assert made.small_inputs(0)[0].shape == (3, 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("gelu", {"shape": (8192,)}, r"2 sizes \(rows columns\), not 8192\. For example --shape 8192 8192"),
+        ("matmul", {"shape": (8, 8)}, r"3 sizes \(M N K\)"),
+        ("attention", {"shape": (1, 2, 0, 8)}, "sequence=0 is no size"),
+        ("softmax", {"shape": (-4, 8)}, "rows=-4 is no size"),
+        ("gelu", {"dtype": "int8"}, "'int8' is not a dtype"),
+        ("cdist", {"dtype": "fp16"}, "not defined for float16. Use float32"),
+        ("gelu", {"implementations": ("torhc",)}, "'torhc' is not an implementation of 'gelu'. Use naive, "),
+        ("gelu", {"reference": "cutlass"}, "'cutlass' is not an implementation"),
+        (
+            "matmul",
+            {"implementations": ("torch_tf32",), "dtype": "bfloat16"},
+            r"no implementation 'torch_tf32' for these options \(dtype bfloat16\)",
+        ),
+        ("gelu", {"parameters": {"approximate": "sigmoid"}}, "Use tanh, none or erf"),
+        ("gelu", {"parameters": {"causal": "true"}}, "no parameter 'causal'. It has approximate"),
+        ("add", {"parameters": {"causal": "true"}}, "no parameter 'causal'. It has none"),
+        ("cdist", {"interpret": True}, "no Triton implementation"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(name, options, message):
+    with pytest.raises(InputError, match=message):
+        problem(name, **options)
+
+
+def test_an_unknown_suite_is_answered_with_the_list():
+    with pytest.raises(InputError, match=r"'relu' is not a suite\. Use gelu, square, .*, attention, or"):
+        suite("relu")
+
+
+@pytest.mark.parametrize("device", ["tpu", "cuda:99"])
+def test_a_device_that_is_not_there_is_refused(device):
+    with pytest.raises(InputError, match=device):
+        suite("gelu").problem(SuiteOptions(device=device))
+
+
+def test_the_interpreter_takes_no_gpu():
+    with pytest.raises(InputError, match="runs on the CPU"):
+        suite("gelu").problem(SuiteOptions(device="cuda", interpret=True))
+
+
+CPU = Settings((8, 8), "float32", "cpu")
+
+
+# Importing torch's compiler calls what torch itself has deprecated.
+imports_compiler = pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
+
+
+def implementation(name, which, **options):
+    made = suite(name).problem(SuiteOptions(device="cpu", implementations=(which,), **options))
+    return made.implementations[0]
+
+
+@pytest.mark.parametrize("which", ["cuda", "cuda_teaching"])
+def test_cuda_kernels_need_a_cuda_device(which):
+    with pytest.raises(MeasurementError, match="needs a CUDA device"):
+        implementation("gelu", which).build()
+
+
+def test_tf32_needs_a_cuda_device():
+    with pytest.raises(MeasurementError, match=r"compute capability 8\.0"):
+        implementation("matmul", "torch_tf32").build()
+
+
+def test_triton_kernels_need_triton(monkeypatch):
+    monkeypatch.setitem(sys.modules, "triton", None)
+    load_triton.cache_clear()
+    with pytest.raises(DependencyError, match=r"pip install 'opscope\[triton\]'"):
+        implementation("add", "triton").build()
+
+
+def test_triton_that_cannot_reach_the_gpu_says_what_it_needs(monkeypatch):
+    triton = pytest.importorskip("triton")
+
+    class Driver:
+        @property
+        def active(self):
+            raise RuntimeError("Failed to find C compiler. Please specify via CC environment variable.\n...")
+
+    monkeypatch.setattr(triton.runtime, "driver", Driver())
+    on_gpu = triton_implementation(Settings((8, 8), "float32", "cuda:0"), "softmax", "")
+    with pytest.raises(DependencyError, match=r"Failed to find C compiler.*needs an NVIDIA driver and a C"):
+        on_gpu.build()
+
+
+@imports_compiler
+def test_compile_needs_a_cpp_compiler():
+    from torch._inductor import config
+
+    build = implementation("gelu", "compile").build
+    with (
+        config.patch({"cpp.cxx": ("no-such-compiler",)}),
+        pytest.raises(DependencyError, match=r"C\+\+ compiler.*Install g\+\+"),
+    ):
+        build()
+
+
+def test_the_interpreter_does_not_pretend_to_multiply_bfloat16():
+    with pytest.raises(MeasurementError, match="cannot multiply bfloat16"):
+        implementation("matmul", "triton", dtype="bfloat16").build()
+
+
+@pytest.mark.parametrize("which", ["sdpa_efficient", "sdpa_cudnn"])
+def test_a_backend_that_is_not_offered_says_why_in_the_words_of_torch(which):
+    with pytest.raises(
+        MeasurementError, match=r"not offered here for float32, head_dim 64: No viable backend"
+    ):
+        implementation("attention", which).build()
+
+
+def test_warnings_of_a_refusing_backend_become_its_reason(monkeypatch):
+    import warnings
+
+    def refuse(*_args, **_kwargs):
+        warnings.warn("Flash attention needs more. (Triggered internally at sdp.cpp:1.)", stacklevel=1)
+        raise RuntimeError("No available kernel. Aborting execution.")
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", refuse)
+    with pytest.raises(MeasurementError, match=r"needs more\. No available kernel\."):
+        implementation("attention", "sdpa_flash").build()
+
+
+def test_warnings_of_a_working_backend_are_passed_on(monkeypatch):
+    import warnings
+
+    def warn(query, *_args, **_kwargs):
+        warnings.warn("slow path", stacklevel=1)
+        return query
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", warn)
+    with pytest.warns(UserWarning, match="slow path"):
+        implementation("attention", "sdpa_flash").build()
+
+
+@imports_compiler
+def test_compiled_functions_know_one_size_and_share_no_limit():
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.reset()
+    counters.clear()
+    sizes = range(2, 12)  # more than the eight that one code object may be compiled for
+    for size in sizes:
+        x = torch.ones(size, 3)
+        assert torch.equal(_eager_compiled()(x), x + 1)
+    assert counters["stats"]["unique_graphs"] == len(sizes)
+
+
+def _eager_compiled():
+    """What `compiled` builds, without generating code: torch's tracing alone decides what is shared."""
+    compile_with_inductor = torch.compile
+
+    def compile_eagerly(function, **options):
+        return compile_with_inductor(function, backend="eager", **options)
+
+    torch.compile = compile_eagerly
+    try:
+        return compiled(CPU, _plus_one).build()
+    finally:
+        torch.compile = compile_with_inductor
+
+
+def _plus_one(x):
+    return x + 1
+
+
+@imports_compiler
+@pytest.mark.parametrize("name", ["softmax", "layer_norm"])
+def test_the_compiled_composition_is_right(name):
+    made = suite(name).problem(
+        SuiteOptions(device="cpu", shape=(5, 37), implementations=("compile", "torch"))
+    )
+    by_compile, by_torch = (each.build() for each in made.implementations)
+    inputs = made.make_inputs(0)
+    assert torch.allclose(by_compile(*inputs), by_torch(*inputs), atol=1e-5)
