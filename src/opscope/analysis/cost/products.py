@@ -1,23 +1,104 @@
-"""Results of matrix products."""
+"""Operations of matrix products: a multiplication and an addition for each pair of elements that meet.
+
+The product of m×k and k×n counts 2·m·n·k; what is added to it (a bias, an activation) does not count. Equal
+to torch.utils.flop_counter (PyTorch 2.13.0) for the operators it knows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
 from opscope.analysis.cost.arguments import CallArguments, TensorArgument
-from opscope.analysis.cost.effects import CallEffects, operator_stem
-from opscope.analysis.cost.element_types import ElementType, element_type, element_type_of_code
-from opscope.analysis.cost.rules.results import (
+from opscope.analysis.cost.call_cost import FlopSource
+from opscope.analysis.cost.effects import (
+    CallEffects,
     ContradictionError,
+    Definition,
+    Formula,
     Rule,
     Shape,
     effects_of,
     element_of,
+    operator_stem,
+    registered,
     result,
     shape_text,
 )
+from opscope.analysis.cost.element_types import ElementType, element_type, element_type_of_code
 
-__all__ = ["RULES"]
+__all__ = ["DEFINITIONS", "RULES", "batched_product_flops", "operand_position"]
+
+
+def batched_product_flops(batch: int, rows: int, inner: int, columns: int) -> int:
+    """Operations of `batch` products of rows×inner and inner×columns."""
+    return 2 * batch * rows * inner * columns
+
+
+def operand_position(stem: str) -> int | None:
+    """Position of the left operand of a product, whose type decides its peak; None of anything else."""
+    return _LEFT_OPERANDS.get(stem)
+
+
+def _matrix(left: int) -> Formula:
+    """Two matrices, or two batches of them, next to each other in the arguments."""
+
+    def formula(effects: CallEffects) -> int | None:
+        a, b = effects.call.tensor(left), effects.call.tensor(left + 1)
+        if a is None or b is None or len(a.shape) not in (2, 3) or len(a.shape) != len(b.shape):
+            return None
+        *batch, rows, inner = a.shape
+        *other_batch, other_inner, columns = b.shape
+        if inner != other_inner or batch != other_batch:
+            return None
+        return batched_product_flops(prod(batch), rows, inner, columns)
+
+    return formula
+
+
+def _vector(left: int) -> Formula:
+    """A matrix or vector, and a vector: each element of the left one meets one of the right one."""
+
+    def formula(effects: CallEffects) -> int | None:
+        a, b = effects.call.tensor(left), effects.call.tensor(left + 1)
+        if a is None or b is None or len(b.shape) != 1 or not a.shape or a.shape[-1] != b.shape[0]:
+            return None
+        return 2 * a.element_count
+
+    return formula
+
+
+def _linear(effects: CallEffects) -> int | None:
+    """x·Wᵀ: the last dimensions of both meet."""
+    x, weight = effects.call.tensor(0), effects.call.tensor(1)
+    if x is None or weight is None or len(weight.shape) != 2 or x.shape[-1:] != weight.shape[1:]:
+        return None
+    return 2 * x.element_count * weight.shape[0]
+
+
+def _outer(effects: CallEffects) -> int | None:
+    """addr: M + u·vᵀ: a multiplication and an addition for each element."""
+    return 2 * effects.output_elements
+
+
+_LEFT_OPERANDS = {
+    "mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "_scaled_mm": 0, "_addmm_activation": 1, "addbmm": 1,
+    "mv": 0, "dot": 0, "vdot": 0, "addmv": 1, "linear": 0, "addr": 1, "_int_mm": 0,
+}  # fmt: skip
+_REGISTERED = ("mm", "bmm", "addmm", "baddbmm", "_scaled_mm")
+
+
+def _own(formula: Formula) -> Definition:
+    return Definition(formula, FlopSource.DEFINITION, needs_floats=False)
+
+
+DEFINITIONS: Mapping[str, Definition] = {
+    **{stem: registered(_matrix(_LEFT_OPERANDS[stem])) for stem in _REGISTERED},
+    **{stem: _own(_matrix(_LEFT_OPERANDS[stem])) for stem in ("_addmm_activation", "addbmm", "_int_mm")},
+    **{stem: _own(_vector(_LEFT_OPERANDS[stem])) for stem in ("mv", "dot", "vdot", "addmv")},
+    "linear": _own(_linear),
+    "addr": _own(_outer),
+}
 
 
 def _product_shape(a: TensorArgument, b: TensorArgument, dimensions: int) -> Shape:
@@ -110,7 +191,7 @@ def _vector_product_and_sum(call: CallArguments) -> CallEffects | None:
     return _added(call, addend, _vector_shape(a, b, 2), _check_type(a, b), 5)
 
 
-def _outer(call: CallArguments) -> CallEffects | None:
+def _outer_result(call: CallArguments) -> CallEffects | None:
     """addr(self, vec1, vec2, *, beta, alpha)."""
     addend, a, b = call.tensor(0), call.tensor(1), call.tensor(2)
     if addend is None or a is None or b is None or len(a.shape) != 1 or len(b.shape) != 1 or len(call) > 6:
@@ -118,7 +199,7 @@ def _outer(call: CallArguments) -> CallEffects | None:
     return _added(call, addend, (*a.shape, *b.shape), _check_type(a, b), 5)
 
 
-def _linear(call: CallArguments) -> CallEffects | None:
+def _linear_result(call: CallArguments) -> CallEffects | None:
     """linear(input, weight, bias)."""
     x, weight = call.tensor(0), call.tensor(1)
     if x is None or weight is None or not x.shape or len(weight.shape) not in (1, 2) or len(call) > 4:
@@ -161,8 +242,8 @@ _NEW: Mapping[str, Rule] = {
     "dot": _vector_product(1),
     "vdot": _vector_product(1),
     "addmv": _vector_product_and_sum,
-    "addr": _outer,
-    "linear": _linear,
+    "addr": _outer_result,
+    "linear": _linear_result,
     "_scaled_mm": _scaled,
     "_int_mm": _integer,
 }
