@@ -15,7 +15,6 @@ from math import gcd, prod
 from typing import Any, TypeAlias
 
 from opscope.analysis.cost.element_types import ElementType, element_type
-from opscope.analysis.parallelism.facts import TensorArgument
 
 __all__ = [
     "Argument",
@@ -38,6 +37,20 @@ _SCALAR_TYPES = frozenset(
     {"Scalar", "ScalarList", "Int", "Double", "Bool", "ComplexDouble", "GenericList", "IntList", "DoubleList"}
 )
 _NUMBER_TYPES = frozenset({"float64", "int64", "bool", "complex128"})
+
+
+@dataclass(frozen=True)
+class TensorArgument:
+    """One tensor given to an operator. Strides count elements; None if they were not recorded."""
+
+    shape: tuple[int, ...]
+    type_name: str | None = None
+    strides: tuple[int, ...] | None = None
+
+    @property
+    def element_count(self) -> int:
+        """Elements of the shape."""
+        return prod(self.shape)
 
 
 @dataclass(frozen=True)

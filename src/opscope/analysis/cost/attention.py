@@ -30,7 +30,7 @@ from opscope.analysis.cost.effects import (
     operator_stem,
     registered,
 )
-from opscope.analysis.cost.products import batched_product_flops
+from opscope.analysis.cost.products import MatrixProduct
 from opscope.analysis.cost.promotion import FLOAT32
 
 __all__ = ["DEFINITIONS", "RULES", "AttentionSizes", "attention_sizes", "operand_position"]
@@ -61,7 +61,7 @@ class AttentionSizes:
         return 3 * self._product(self.head_size) + 2 * self._product(self.value_size)
 
     def _product(self, size: int) -> int:
-        return batched_product_flops(self.batch * self.heads, self.queries, self.keys, size)
+        return MatrixProduct(self.batch * self.heads, self.queries, self.keys, size).flop_count
 
 
 def operand_position(stem: str) -> int | None:

@@ -1,4 +1,4 @@
-"""Operations of matrix products: a multiplication and an addition for each pair of elements that meet.
+"""Matrix products: their sizes, results and operations: 2 for each pair of elements that meet.
 
 The product of m×k and k×n counts 2·m·n·k; what is added to it (a bias, an activation) does not count. Equal
 to torch.utils.flop_counter (PyTorch 2.13.0) for the operators it knows.
@@ -6,8 +6,10 @@ to torch.utils.flop_counter (PyTorch 2.13.0) for the operators it knows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from math import prod
+from typing import TypeAlias
 
 from opscope.analysis.cost.arguments import CallArguments, TensorArgument
 from opscope.analysis.cost.call_cost import FlopSource
@@ -15,7 +17,6 @@ from opscope.analysis.cost.effects import (
     CallEffects,
     ContradictionError,
     Definition,
-    Formula,
     Rule,
     Shape,
     effects_of,
@@ -27,77 +28,103 @@ from opscope.analysis.cost.effects import (
 )
 from opscope.analysis.cost.element_types import ElementType, element_type, element_type_of_code
 
-__all__ = ["DEFINITIONS", "RULES", "batched_product_flops", "operand_position"]
+__all__ = ["DEFINITIONS", "RULES", "MatrixProduct", "matrix_product", "operand_position"]
 
 
-def batched_product_flops(batch: int, rows: int, inner: int, columns: int) -> int:
-    """Operations of `batch` products of rows×inner and inner×columns."""
-    return 2 * batch * rows * inner * columns
+@dataclass(frozen=True)
+class MatrixProduct:
+    """`batch` products of an m×k with a k×n matrix; a vector is a matrix with one column, or one row."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    operand_type: str | None = None
+
+    @property
+    def flop_count(self) -> int:
+        """A multiplication and an addition for each pair of elements that meet."""
+        return 2 * self.batch * self.m * self.n * self.k
+
+
+def matrix_product(call: CallArguments) -> MatrixProduct | None:
+    """The product a call computes, sizes of 0 included; None if it is none, or its shapes do not fit.
+
+    The one place that knows which arguments of an operator are the operands of its product.
+    """
+    stem = operator_stem(call.name)
+    left = None if stem is None or not call.name.startswith("aten::") else operand_position(stem)
+    if left is None:
+        return None
+    a, b = call.tensor(left), call.tensor(left + 1)
+    if a is None or b is None:
+        return None
+    sizes = _SIZES.get(stem or "", _matrix_sizes)(a.shape, b.shape)
+    return None if sizes is None else MatrixProduct(*sizes, a.type_name)
 
 
 def operand_position(stem: str) -> int | None:
-    """Position of the left operand of a product, whose type decides its peak; None of anything else."""
+    """Position of the left operand of a product, whose type decides its peak; None of anything else.
+
+    The right operand comes next.
+    """
     return _LEFT_OPERANDS.get(stem)
 
 
-def _matrix(left: int) -> Formula:
-    """Two matrices, or two batches of them, next to each other in the arguments."""
-
-    def formula(effects: CallEffects) -> int | None:
-        a, b = effects.call.tensor(left), effects.call.tensor(left + 1)
-        if a is None or b is None or len(a.shape) not in (2, 3) or len(a.shape) != len(b.shape):
-            return None
-        *batch, rows, inner = a.shape
-        *other_batch, other_inner, columns = b.shape
-        if inner != other_inner or batch != other_batch:
-            return None
-        return batched_product_flops(prod(batch), rows, inner, columns)
-
-    return formula
-
-
-def _vector(left: int) -> Formula:
-    """A matrix or vector, and a vector: each element of the left one meets one of the right one."""
-
-    def formula(effects: CallEffects) -> int | None:
-        a, b = effects.call.tensor(left), effects.call.tensor(left + 1)
-        if a is None or b is None or len(b.shape) != 1 or not a.shape or a.shape[-1] != b.shape[0]:
-            return None
-        return 2 * a.element_count
-
-    return formula
-
-
-def _linear(effects: CallEffects) -> int | None:
-    """x·Wᵀ: the last dimensions of both meet."""
-    x, weight = effects.call.tensor(0), effects.call.tensor(1)
-    if x is None or weight is None or len(weight.shape) != 2 or x.shape[-1:] != weight.shape[1:]:
+def _matrix_sizes(a: Shape, b: Shape) -> _Sizes | None:
+    """Two matrices, or two batches of them."""
+    if len(a) < 2 or len(a) != len(b) or a[-1] != b[-2] or a[:-2] != b[:-2]:
         return None
-    return 2 * x.element_count * weight.shape[0]
+    return prod(a[:-2]), a[-2], b[-1], a[-1]
 
 
-def _outer(effects: CallEffects) -> int | None:
-    """addr: M + u·vᵀ: a multiplication and an addition for each element."""
-    return 2 * effects.output_elements
+def _vector_sizes(a: Shape, b: Shape) -> _Sizes | None:
+    """A matrix or vector, and a vector: each element of the left one meets one of the right one."""
+    if len(b) != 1 or not a or a[-1] != b[0]:
+        return None
+    return 1, prod(a[:-1]), 1, a[-1]
 
 
+def _linear_sizes(a: Shape, b: Shape) -> _Sizes | None:
+    """x·Wᵀ: the last dimensions of both meet."""
+    if len(b) != 2 or a[-1:] != b[1:]:
+        return None
+    return 1, prod(a[:-1]), b[0], a[-1]
+
+
+def _outer_sizes(a: Shape, b: Shape) -> _Sizes | None:
+    """u·vᵀ: each element of one meets each of the other."""
+    return (1, a[0], b[0], 1) if len(a) == len(b) == 1 else None
+
+
+def _product_flops(effects: CallEffects) -> int | None:
+    found = matrix_product(effects.call)
+    return None if found is None else found.flop_count
+
+
+_Sizes: TypeAlias = tuple[int, int, int, int]
+_SIZES: Mapping[str, Callable[[Shape, Shape], _Sizes | None]] = {
+    "mv": _vector_sizes,
+    "addmv": _vector_sizes,
+    "dot": _vector_sizes,
+    "vdot": _vector_sizes,
+    "linear": _linear_sizes,
+    "addr": _outer_sizes,
+}
 _LEFT_OPERANDS = {
     "mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "_scaled_mm": 0, "_addmm_activation": 1, "addbmm": 1,
     "mv": 0, "dot": 0, "vdot": 0, "addmv": 1, "linear": 0, "addr": 1, "_int_mm": 0,
+    "matmul": 0,
 }  # fmt: skip
 _REGISTERED = ("mm", "bmm", "addmm", "baddbmm", "_scaled_mm")
 
 
-def _own(formula: Formula) -> Definition:
-    return Definition(formula, FlopSource.DEFINITION, needs_floats=False)
-
-
 DEFINITIONS: Mapping[str, Definition] = {
-    **{stem: registered(_matrix(_LEFT_OPERANDS[stem])) for stem in _REGISTERED},
-    **{stem: _own(_matrix(_LEFT_OPERANDS[stem])) for stem in ("_addmm_activation", "addbmm", "_int_mm")},
-    **{stem: _own(_vector(_LEFT_OPERANDS[stem])) for stem in ("mv", "dot", "vdot", "addmv")},
-    "linear": _own(_linear),
-    "addr": _own(_outer),
+    stem: registered(_product_flops)
+    if stem in _REGISTERED
+    else Definition(_product_flops, FlopSource.DEFINITION, needs_floats=False)
+    for stem in _LEFT_OPERANDS
+    if stem != "matmul"  # composed of others, which it calls
 }
 
 

@@ -13,6 +13,8 @@ from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from opscope.analysis.cost.arguments import TensorArgument
+from opscope.analysis.cost.element_types import item_size_bytes
 from opscope.analysis.occupancy import SmLimits, sm_limits
 
 if TYPE_CHECKING:  # the totals may import this package
@@ -32,21 +34,7 @@ __all__ = [
 Shape = tuple[int, ...]
 Extent = tuple[int, int, int]
 
-# Names of element types in recorded `Input type`s and in demangled kernel names.
-_ITEM_SIZE_BYTES = {
-    "double": 8, "float": 4, "c10::Half": 2, "__half": 2, "c10::BFloat16": 2, "__nv_bfloat16": 2, "bool": 1,
-    "long": 8, "long int": 8, "unsigned long": 8, "long unsigned int": 8, "long long": 8, "int": 4,
-    "unsigned int": 4, "short": 2, "short int": 2, "unsigned short": 2, "short unsigned int": 2, "char": 1,
-    "signed char": 1, "unsigned char": 1,
-    "c10::complex<double>": 16, "c10::complex<float>": 8, "c10::complex<c10::Half>": 4,
-    "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1, "c10::Float8_e4m3fnuz": 1, "c10::Float8_e5m2fnuz": 1,
-}  # fmt: skip
 _NO_TENSOR_TYPES = frozenset({"", "Scalar", "ScalarList", "TensorList", "Device", "Layout", "None"})
-
-
-def item_size_bytes(type_name: str | None) -> int | None:
-    """Bytes of one element of a type as C++ or the recorder names it."""
-    return _ITEM_SIZE_BYTES.get((type_name or "").removeprefix("const ").removesuffix(" const").strip())
 
 
 def broadcast(shapes: Iterable[Shape]) -> Shape | None:
@@ -62,20 +50,6 @@ def broadcast(shapes: Iterable[Shape]) -> Shape | None:
             elif size not in (1, result[position]):
                 return None
     return tuple(reversed(result))
-
-
-@dataclass(frozen=True)
-class TensorArgument:
-    """One tensor given to an operator. Strides count elements; None if they were not recorded."""
-
-    shape: Shape
-    type_name: str | None = None
-    strides: Shape | None = None
-
-    @property
-    def element_count(self) -> int:
-        """Elements of the shape."""
-        return prod(self.shape)
 
 
 @dataclass(frozen=True)
