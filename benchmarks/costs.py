@@ -1,11 +1,10 @@
-"""How much of the GPU time has a known cost, by rules and by replay, and what knowing it costs.
+"""How much of the GPU time has a known cost, and what knowing it costs.
 
     python benchmarks/costs.py --traces FOLDER … [--events-trace TRACE] [--output FILE.json]
 
-Per trace the share of device time with known least bytes and with known operations: by packaged rules alone,
-and by replaying every call on torch. Times are of this machine, after imports, the median of five runs, and
-as ratios to `orjson.loads` of the same file's text; replay is of all distinct calls of a trace. Results go to
-`results/costs.json`.
+Per trace the share of device time with known least bytes and with known operations. Times are of this
+machine, after imports, the median of five runs, and as ratios to `orjson.loads` of the same file's text.
+Results go to `results/costs.json`.
 """
 
 from __future__ import annotations
@@ -60,14 +59,12 @@ def trace_files(source: Path) -> Iterator[Path]:
 def environment() -> dict[str, Any]:
     import duckdb
     import orjson
-    import torch
 
     return {
         "python": platform.python_version(),
         "cpu_count": os.cpu_count(),
         "duckdb": duckdb.__version__,
         "orjson": orjson.__version__,
-        "torch": torch.__version__,
     }
 
 
@@ -76,7 +73,6 @@ def measured(file: Path) -> dict[str, Any] | None:
     import orjson
 
     import opscope
-    from opscope.analysis.cost.session_costs import ReplayChoice
     from opscope.errors import InputError
 
     try:
@@ -88,57 +84,31 @@ def measured(file: Path) -> dict[str, Any] | None:
         device_ns = session.scalar("SELECT sum(duration_ns)::BIGINT FROM device_activities")
         if not device_ns:
             return None
-        rules_s, by_rules = filling(session, ReplayChoice.NEVER)
-        _, by_replay = filling(session, ReplayChoice.ALWAYS)
-        calls, replay_s = replay_time(session)
+        fill_s, rows = filling(session)
     text = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
     reference_s = median_time(lambda: orjson.loads(text))
     return {
         "trace": "/".join(file.parts[-2:]),
         "device_ms": device_ns / 1e6,
-        "distinct_calls": len(by_rules),
-        "by_rules": coverage(by_rules),
-        "by_replay": coverage(by_replay),
-        "unknown": unknown(by_replay),
-        "replayed_calls": calls,
-        "replay_s": replay_s,
-        "fill_by_rules_s": rules_s,
+        "distinct_calls": len(rows),
+        "known": coverage(rows),
+        "unknown": unknown(rows),
+        "fill_s": fill_s,
         "orjson_loads_s": reference_s,
-        "replay_over_orjson": replay_s / reference_s,
-        "fill_over_orjson": rules_s / reference_s,
+        "fill_over_orjson": fill_s / reference_s,
     }
 
 
-def filling(session: Any, choice: Any) -> tuple[float, Any]:
+def filling(session: Any) -> tuple[float, Any]:
     """Median seconds to fill a Session's costs anew, and the rows."""
     from opscope.analysis.cost.session_costs import fill_costs, read_costs
 
     def fill() -> None:
         session.connection.execute("DELETE FROM metadata WHERE key = 'costs'; DELETE FROM call_costs")
-        fill_costs(session, replay=choice)
+        fill_costs(session)
 
     fill()  # imports and caches
     return median_time(fill), read_costs(session)
-
-
-def replay_time(session: Any) -> tuple[int, float]:
-    """Distinct calls that can be replayed, and the seconds that takes; torch is imported already."""
-    from opscope.analysis.cost.arguments import parse_arguments
-    from opscope.analysis.cost.replay import replay
-    from opscope.analysis.cost.replayable import obstacle
-    from opscope.analysis.cost.session_costs import read_costs
-
-    calls = [
-        parse_arguments(
-            row.name, shapes=row.shapes, types=row.types, strides=row.strides, concrete=row.concrete
-        )
-        for row in read_costs(session)
-        if row.attribution is None
-    ]
-    calls = [call for call in calls if obstacle(call) is None]
-    started = time.perf_counter()  # the first time, for that is what an analysis pays
-    replay(calls)
-    return len(calls), time.perf_counter() - started
 
 
 def coverage(rows: Any) -> dict[str, float]:
@@ -168,24 +138,15 @@ def median_time(run: Callable[[], object]) -> float:
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:
-    titles = (
-        "trace", "calls", "bytes", "FLOPs", "replayed: bytes", "FLOPs", "replay", "/ orjson", "fill",
-        "/ orjson",
-    )  # fmt: skip
+    titles = ("trace", "calls", "bytes", "FLOPs", "fill", "/ orjson")
     print("| " + " | ".join(titles) + " |")
     print("|---|" + "---:|" * (len(titles) - 1))
     for row in rows:
         cells = (
             row["trace"],
             str(row["distinct_calls"]),
-            *(
-                f"{100 * row[way][key]:.2f} %"
-                for way in ("by_rules", "by_replay")
-                for key in ("bytes_fraction", "flop_fraction")
-            ),
-            f"{row['replay_s']:.3f} s",
-            f"{row['replay_over_orjson']:.2f}",
-            f"{row['fill_by_rules_s']:.3f} s",
+            *(f"{100 * row['known'][key]:.2f} %" for key in ("bytes_fraction", "flop_fraction")),
+            f"{row['fill_s']:.3f} s",
             f"{row['fill_over_orjson']:.2f}",
         )
         print("| " + " | ".join(cells) + " |")

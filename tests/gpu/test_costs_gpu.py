@@ -1,4 +1,4 @@
-"""Operations and least bytes of calls recorded here equal counts by hand, by rules and by replay."""
+"""Operations and least bytes of calls recorded here equal counts by hand."""
 
 from __future__ import annotations
 
@@ -12,24 +12,23 @@ import torch.nn.functional as F  # noqa: E402, N812 - as torch's own pages name 
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 
 import opscope  # noqa: E402
-from opscope.analysis.cost.session_costs import ReplayChoice, fill_costs, read_costs  # noqa: E402
+from opscope.analysis.cost.session_costs import fill_costs, read_costs  # noqa: E402
 from opscope.hardware.devices import DataType  # noqa: E402
 
 # A first backward pass, a first product: libraries warn of what does not matter here.
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 
 PRODUCTS = re.compile(r"aten::(.*mm.*|.*attention.*|.*convolution.*|_conv_depthwise2d)")
-CHOICES = (ReplayChoice.NEVER, ReplayChoice.ALWAYS)
 
 
-@pytest.fixture(params=CHOICES, ids=str)
-def costs(request, tmp_path):
+@pytest.fixture
+def costs(tmp_path):
     """Records one call of a function and returns the rows of its costs."""
 
     def record(step):
         _, session = opscope.profile_call(step, output_dir=tmp_path / "out", warmup=2, active=1)
         with session:
-            fill_costs(session, replay=request.param)
+            fill_costs(session)
             return read_costs(session)
 
     return record

@@ -24,7 +24,6 @@ from opscope.benchmarking.timer import latency_measure
 from opscope.capture.sweep import ConfigurationRun, configuration_of, run_configuration
 from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED
 from opscope.cli.console import Top, print_document, print_json, refuse_existing, say_wrote, stderr_console
-from opscope.cli.profile import RecordingOptions, Task, kept_entry, run_task
 from opscope.errors import InputError, OpscopeError
 from opscope.model.files import write_text
 from opscope.model.measurement import LatencyMeasure

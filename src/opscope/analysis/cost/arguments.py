@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import gcd, prod
 from typing import Any, TypeAlias
 
 from opscope.analysis.cost.element_types import ElementType, element_type
-from opscope.analysis.parallelism.facts import TensorArgument
 
 __all__ = [
     "Argument",
@@ -23,6 +22,7 @@ __all__ = [
     "ScalarArgument",
     "TensorArgument",
     "TensorListArgument",
+    "broadcast",
     "distinct_bytes",
     "distinct_elements",
     "is_number",
@@ -38,6 +38,35 @@ _SCALAR_TYPES = frozenset(
     {"Scalar", "ScalarList", "Int", "Double", "Bool", "ComplexDouble", "GenericList", "IntList", "DoubleList"}
 )
 _NUMBER_TYPES = frozenset({"float64", "int64", "bool", "complex128"})
+
+
+def broadcast(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...] | None:
+    """The common shape of operands under broadcasting; None if they have none."""
+    result: list[int] = []
+    for shape in shapes:
+        reversed_shape = shape[::-1]
+        for position, size in enumerate(reversed_shape):
+            if position == len(result):
+                result.append(size)
+            elif result[position] == 1:
+                result[position] = size
+            elif size not in (1, result[position]):
+                return None
+    return tuple(reversed(result))
+
+
+@dataclass(frozen=True)
+class TensorArgument:
+    """One tensor given to an operator. Strides count elements; None if they were not recorded."""
+
+    shape: tuple[int, ...]
+    type_name: str | None = None
+    strides: tuple[int, ...] | None = None
+
+    @property
+    def element_count(self) -> int:
+        """Elements of the shape."""
+        return prod(self.shape)
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from opscope.analysis.parallelism.facts import item_size_bytes
 from opscope.hardware.devices import DataType
 from opscope.text_enum import TextEnum
 
-__all__ = ["ELEMENT_TYPES", "ElementKind", "ElementType", "element_type", "element_type_of_code"]
+__all__ = [
+    "ELEMENT_TYPES",
+    "ElementKind",
+    "ElementType",
+    "element_type",
+    "element_type_of_code",
+    "item_size_bytes",
+]
+
+# Names of element types in recorded `Input type`s and in demangled kernel names.
+_ITEM_SIZE_BYTES = {
+    "double": 8, "float": 4, "c10::Half": 2, "__half": 2, "c10::BFloat16": 2, "__nv_bfloat16": 2, "bool": 1,
+    "long": 8, "long int": 8, "unsigned long": 8, "long unsigned int": 8, "long long": 8, "int": 4,
+    "unsigned int": 4, "short": 2, "short int": 2, "unsigned short": 2, "short unsigned int": 2, "char": 1,
+    "signed char": 1, "unsigned char": 1,
+    "c10::complex<double>": 16, "c10::complex<float>": 8, "c10::complex<c10::Half>": 4,
+    "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1, "c10::Float8_e4m3fnuz": 1, "c10::Float8_e5m2fnuz": 1,
+}  # fmt: skip
+
+
+def item_size_bytes(type_name: str | None) -> int | None:
+    """Bytes of one element of a type as C++ or the recorder names it."""
+    return _ITEM_SIZE_BYTES.get((type_name or "").removeprefix("const ").removesuffix(" const").strip())
 
 
 class ElementKind(TextEnum):

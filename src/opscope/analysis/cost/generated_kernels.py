@@ -25,9 +25,9 @@ from opscope.analysis.cost.arguments import (
     type_of,
 )
 from opscope.analysis.cost.call_cost import CallCost, CostEvidence, FlopSource
-from opscope.analysis.cost.definitions import DEFINITIONS
 from opscope.analysis.cost.distinct_calls import TritonLaunch
 from opscope.analysis.cost.effects import CallEffects
+from opscope.analysis.cost.operator_table import DEFINITIONS
 from opscope.hardware.devices import DataType
 from opscope.provenance.kernel_names import DecodedKernel, decode
 

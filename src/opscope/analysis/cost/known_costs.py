@@ -1,26 +1,22 @@
 """The cost of each distinct call, by whichever way tells it: recorded sizes, arguments, a compiler's words.
 
-Packaged rules and a replay on torch count alike; the choice between them is one of time. What nothing tells
-keeps the reason why.
+What nothing tells keeps the reason why.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from opscope.analysis.cost.arguments import CallArguments, parse_arguments
-from opscope.analysis.cost.assembly import assemble_cost
 from opscope.analysis.cost.call_cost import CallCost, CostEvidence, FlopSource
 from opscope.analysis.cost.collective_costs import cost_of_collective
 from opscope.analysis.cost.distinct_calls import DistinctCall
 from opscope.analysis.cost.generated_kernels import cost_of_generated
+from opscope.analysis.cost.operator_table import cost_by_rules
 from opscope.analysis.cost.recorded_stack import without_stack
-from opscope.analysis.cost.replayable import has_torch, obstacle
-from opscope.analysis.cost.rules import cost_by_rules
 from opscope.analysis.cost.tensor_lists import (
     Gradients,
     read_gradients,
@@ -28,40 +24,19 @@ from opscope.analysis.cost.tensor_lists import (
     with_list_types,
 )
 from opscope.model.session import Session
-from opscope.text_enum import TextEnum
 
-__all__ = ["REPLAY_SHARE", "ReplayChoice", "known_costs"]
+__all__ = ["known_costs"]
 
-# Importing torch takes seconds: less than this share of the device time is not worth it.
-REPLAY_SHARE = 0.01
+# Namespaces whose operators are torch's own.
+_TORCH_NAMESPACES = frozenset(("aten", "prims"))
+# Records in which an operator of torch is named, but not what it moved.
+_UNDESCRIBED = frozenset(("record_param_comms", "c10d"))
 # What a column of the tables holds; counts beyond it come from absurd sizes.
 _LARGEST = (1 << 63) - 1
 
 _SOURCES_SQL = """
 SELECT n.name, s.hash, s.meta::VARCHAR FROM kernel_sources s JOIN kernel_names n USING (name_id)
 WHERE s.meta IS NOT NULL"""
-
-
-class ReplayChoice(TextEnum):
-    """Whether calls run again on tensors without data. A closed set."""
-
-    AUTO = "auto"
-    ALWAYS = "always"
-    NEVER = "never"
-
-    @property
-    def meaning(self) -> str:
-        """One phrase for people."""
-        return _CHOICE_MEANINGS[self]
-
-
-_CHOICE_MEANINGS = {
-    ReplayChoice.AUTO: (
-        f"where rules leave more than {REPLAY_SHARE:.0%} of the device time unknown, and torch is installed"
-    ),
-    ReplayChoice.ALWAYS: "first, and rules for the rest",
-    ReplayChoice.NEVER: "not at all: torch is not needed",
-}
 
 
 @dataclass(frozen=True)
@@ -73,13 +48,12 @@ class _Described:
     is_recovered: bool = False
 
 
-def known_costs(session: Session, calls: Sequence[DistinctCall], choice: ReplayChoice) -> dict[int, CallCost]:
+def known_costs(session: Session, calls: Sequence[DistinctCall]) -> dict[int, CallCost]:
     """Costs by call_id.
 
     Args:
         session: Which holds the gradients and generated sources that some arguments are completed from.
         calls: Any distinct calls of it.
-        choice: Whether to replay.
     """
     costs: dict[int, CallCost] = {}
     told: list[DistinctCall] = []
@@ -91,8 +65,7 @@ def known_costs(session: Session, calls: Sequence[DistinctCall], choice: ReplayC
             costs[call.call_id] = cost
     described = _describe(session, told)
     costs |= _generated(session, [one for one in described if one.call.triton is not None])
-    device_ns = sum(call.self_device_ns for call in calls)
-    costs |= _by_arguments([one for one in described if one.call.triton is None], choice, device_ns)
+    costs |= {one.call.call_id: _by_rules(one) for one in described if one.call.triton is None}
     return {call_id: _storable(cost) for call_id, cost in costs.items()}
 
 
@@ -156,61 +129,23 @@ def _generated(session: Session, described: Sequence[_Described]) -> dict[int, C
     return costs
 
 
-def _by_arguments(
-    described: Sequence[_Described], choice: ReplayChoice, device_ns: int
-) -> dict[int, CallCost]:
-    """Costs of operators' calls by rules and by replay, as chosen; the second fills what the first leaves."""
-    if choice is ReplayChoice.ALWAYS and has_torch():
-        costs = _by_replay(described)
-        rest = [one for one in described if not _is_known(costs[one.call.call_id])]
-        return costs | _filled(costs, _by_rules(rest))
-    costs = _by_rules(described)
-    # Where the results are known, what is missing is a formula; without values, what rules miss too.
-    rest = [
-        one
-        for one in described
-        if costs[one.call.call_id].min_bytes is None
-        and obstacle(one.arguments) is None
-        and one.arguments.values_recorded
-    ]
-    if choice is ReplayChoice.NEVER or not _is_worth_replay(rest, device_ns):
-        return costs
-    return costs | _filled(costs, _by_replay(rest))
+def _by_rules(one: _Described) -> CallCost:
+    cost = cost_by_rules(one.arguments) or CallCost(reason=_unruled(one.arguments))
+    return _graded(one, cost)
 
 
-def _is_worth_replay(described: Sequence[_Described], device_ns: int) -> bool:
-    if not described or not has_torch():
-        return False
-    share = sum(one.call.self_device_ns for one in described) / device_ns if device_ns else 0.0
-    return share > REPLAY_SHARE or "torch" in sys.modules
-
-
-def _by_rules(described: Sequence[_Described]) -> dict[int, CallCost]:
-    return {
-        one.call.call_id: _graded(
-            one, cost_by_rules(one.arguments) or CallCost(reason=_unruled(one.arguments))
-        )
-        for one in described
-    }
-
-
-def _by_replay(described: Sequence[_Described]) -> dict[int, CallCost]:
-    try:
-        from opscope.analysis.cost.replay import replay  # noqa: PLC0415 - torch takes seconds to import
-    except (ImportError, OSError) as error:  # an installation that does not load
-        reason = f"torch cannot be imported: {error}".splitlines()[0]
-        return {one.call.call_id: CallCost(reason=reason) for one in described}
-    replayed = replay([one.arguments for one in described])
-    return {
-        one.call.call_id: CallCost(reason=outcome.reason)
-        if outcome.effects is None
-        else _graded(one, assemble_cost(outcome.effects, CostEvidence.REPLAYED))
-        for one, outcome in zip(described, replayed, strict=True)
-    }
-
-
-def _unruled(arguments: CallArguments) -> str:
-    return obstacle(arguments) or f"no rule tells the results of {arguments.name}"
+def _unruled(call: CallArguments) -> str:
+    """Why no rule tells the cost of a call."""
+    namespace, separator, _ = call.name.partition("::")
+    if namespace in _UNDESCRIBED:
+        return "the collective and its sizes were not recorded"
+    if call.defect is not None:
+        return call.defect
+    if not separator or namespace not in _TORCH_NAMESPACES:
+        return f"{call.name} is no operator of torch: only its own code could tell its results"
+    if call.has_unrecorded_list:
+        return "the members of its lists of tensors were not recorded"
+    return f"no rule tells the results of {call.name}"
 
 
 def _graded(one: _Described, cost: CallCost) -> CallCost:
@@ -218,30 +153,6 @@ def _graded(one: _Described, cost: CallCost) -> CallCost:
     if one.is_recovered and cost.evidence is not None:
         return replace(cost, evidence=CostEvidence.GRADIENTS)
     return cost
-
-
-def _filled(first: Mapping[int, CallCost], second: Mapping[int, CallCost]) -> dict[int, CallCost]:
-    """What the first way knows, completed by the second."""
-    return {call_id: _completed(first[call_id], cost) for call_id, cost in second.items()}
-
-
-def _completed(first: CallCost, second: CallCost) -> CallCost:
-    has_bytes, has_flops = first.min_bytes is not None, first.flop_count is not None
-    moved, counted = (first if has_bytes else second), (first if has_flops else second)
-    is_known = moved.min_bytes is not None and counted.flop_count is not None
-    return CallCost(
-        counted.flop_count,
-        counted.flop_source,
-        moved.read_bytes,
-        moved.written_bytes,
-        counted.data_type or moved.data_type,
-        moved.evidence,
-        None if is_known else second.reason or first.reason,
-    )
-
-
-def _is_known(cost: CallCost) -> bool:
-    return cost.min_bytes is not None and cost.flop_count is not None
 
 
 def _storable(cost: CallCost) -> CallCost:

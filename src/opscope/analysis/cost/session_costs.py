@@ -15,12 +15,12 @@ import msgspec
 from opscope.analysis.cost.before_window import match_before_window
 from opscope.analysis.cost.call_cost import CallCost, CostEvidence, FlopSource
 from opscope.analysis.cost.distinct_calls import DistinctCall, collect_calls, collect_launches
-from opscope.analysis.cost.known_costs import ReplayChoice, known_costs
+from opscope.analysis.cost.known_costs import known_costs
 from opscope.hardware.devices import DataType
 from opscope.model.schema import Attribution
 from opscope.model.session import Session
 
-__all__ = ["COST_TABLES", "CostedCall", "ReplayChoice", "cost_of_row", "fill_costs", "read_costs"]
+__all__ = ["COST_TABLES", "CostedCall", "cost_of_row", "fill_costs", "read_costs"]
 
 COST_TABLES = ("call_costs", "activity_costs")
 _DONE = "costs"
@@ -52,7 +52,7 @@ class CostedCall:
     cost: CallCost
 
 
-def fill_costs(session: Session, *, replay: ReplayChoice = ReplayChoice.AUTO) -> None:
+def fill_costs(session: Session) -> None:
     """Fill the cost tables, unless they are filled already."""
     if _is_filled(session):
         return
@@ -60,15 +60,15 @@ def fill_costs(session: Session, *, replay: ReplayChoice = ReplayChoice.AUTO) ->
         session.replace_rows(table, [])
     calls = list(collect_calls(session))
     calls += collect_launches(session, before_window=False, first_id=len(calls))
-    costs = known_costs(session, calls, replay)
+    costs = known_costs(session, calls)
     matched = _match(session, calls, costs)
     calls += matched
     early = collect_launches(session, before_window=True, first_id=len(calls))
     calls += early
-    costs |= known_costs(session, early, ReplayChoice.NEVER)
+    costs |= known_costs(session, early)
     _insert(session, calls, costs)
     if not session.is_read_only:
-        session.set_metadata(_DONE, replay.value)
+        session.set_metadata(_DONE, "rules")
 
 
 def read_costs(session: Session) -> tuple[CostedCall, ...]:

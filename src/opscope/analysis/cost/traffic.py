@@ -18,7 +18,7 @@ from opscope.analysis.cost.arguments import (
     distinct_bytes,
     type_of,
 )
-from opscope.analysis.cost.convolution_form import convolution_form, touched_elements
+from opscope.analysis.cost.convolutions import convolution_form, touched_elements
 from opscope.analysis.cost.effects import CallEffects
 from opscope.analysis.cost.element_types import ElementKind
 

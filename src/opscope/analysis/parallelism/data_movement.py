@@ -15,12 +15,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from opscope.analysis.parallelism.facts import (
-    LaunchFacts,
-    TensorArgument,
-    broadcast,
-    item_size_bytes,
-)
+from opscope.analysis.cost.arguments import TensorArgument, broadcast
+from opscope.analysis.cost.element_types import item_size_bytes
+from opscope.analysis.parallelism.facts import LaunchFacts
 from opscope.analysis.parallelism.prediction import (
     Expected,
     Prediction,

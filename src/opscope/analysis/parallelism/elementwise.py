@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from math import ceil, prod
 from typing import TYPE_CHECKING, Any
 
-from opscope.analysis.parallelism.facts import LaunchFacts, Shape, TensorArgument, broadcast, item_size_bytes
+from opscope.analysis.cost.arguments import TensorArgument, broadcast
+from opscope.analysis.cost.element_types import item_size_bytes
+from opscope.analysis.parallelism.facts import LaunchFacts, Shape
 from opscope.analysis.parallelism.prediction import (
     Expected,
     Prediction,

@@ -5,7 +5,7 @@ Whatever is missing or not understood is None; nothing that needs it is said.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -15,7 +15,7 @@ from opscope.hardware.architectures import Architecture, architecture
 from opscope.hardware.occupancy import ActiveBlocks, Waves, active_blocks, waves_of
 
 if TYPE_CHECKING:  # arguments and totals may import this package
-    from opscope.analysis.cost.arguments import CallArguments
+    from opscope.analysis.cost.arguments import CallArguments, TensorArgument
     from opscope.analysis.totals import LaunchGeometry
     from opscope.provenance.kernel_names import DecodedKernel
 
@@ -23,58 +23,11 @@ __all__ = [
     "DeviceFacts",
     "Extent",
     "LaunchFacts",
-    "TensorArgument",
-    "broadcast",
-    "item_size_bytes",
     "parse_compile_arguments",
 ]
 
 Shape = tuple[int, ...]
 Extent = tuple[int, int, int]
-
-# Names of element types in recorded `Input type`s and in demangled kernel names.
-_ITEM_SIZE_BYTES = {
-    "double": 8, "float": 4, "c10::Half": 2, "__half": 2, "c10::BFloat16": 2, "__nv_bfloat16": 2, "bool": 1,
-    "long": 8, "long int": 8, "unsigned long": 8, "long unsigned int": 8, "long long": 8, "int": 4,
-    "unsigned int": 4, "short": 2, "short int": 2, "unsigned short": 2, "short unsigned int": 2, "char": 1,
-    "signed char": 1, "unsigned char": 1,
-    "c10::complex<double>": 16, "c10::complex<float>": 8, "c10::complex<c10::Half>": 4,
-    "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1, "c10::Float8_e4m3fnuz": 1, "c10::Float8_e5m2fnuz": 1,
-}  # fmt: skip
-
-
-def item_size_bytes(type_name: str | None) -> int | None:
-    """Bytes of one element of a type as C++ or the recorder names it."""
-    return _ITEM_SIZE_BYTES.get((type_name or "").removeprefix("const ").removesuffix(" const").strip())
-
-
-def broadcast(shapes: Iterable[Shape]) -> Shape | None:
-    """The common shape of operands under broadcasting; None if they have none."""
-    result: list[int] = []
-    for shape in shapes:
-        reversed_shape = shape[::-1]
-        for position, size in enumerate(reversed_shape):
-            if position == len(result):
-                result.append(size)
-            elif result[position] == 1:
-                result[position] = size
-            elif size not in (1, result[position]):
-                return None
-    return tuple(reversed(result))
-
-
-@dataclass(frozen=True)
-class TensorArgument:
-    """One tensor given to an operator. Strides count elements; None if they were not recorded."""
-
-    shape: Shape
-    type_name: str | None = None
-    strides: Shape | None = None
-
-    @property
-    def element_count(self) -> int:
-        """Elements of the shape."""
-        return prod(self.shape)
 
 
 def parse_compile_arguments(text: str | None) -> dict[str, int]:

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from opscope.analysis.parallelism.facts import Extent, LaunchFacts, Shape, item_size_bytes
+from opscope.analysis.cost.element_types import item_size_bytes
+from opscope.analysis.parallelism.facts import Extent, LaunchFacts, Shape
 from opscope.analysis.parallelism.images import window_sizes
 from opscope.analysis.parallelism.prediction import (
     Expected,

@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from opscope.analysis.parallelism.facts import LaunchFacts, Shape, TensorArgument, item_size_bytes
+from opscope.analysis.cost.arguments import TensorArgument
+from opscope.analysis.cost.element_types import item_size_bytes
+from opscope.analysis.parallelism.facts import LaunchFacts, Shape
 from opscope.analysis.parallelism.prediction import (
     Expected,
     Prediction,

@@ -14,7 +14,8 @@ import re
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from opscope.analysis.parallelism.facts import Extent, LaunchFacts, Shape, item_size_bytes
+from opscope.analysis.cost.element_types import item_size_bytes
+from opscope.analysis.parallelism.facts import Extent, LaunchFacts, Shape
 from opscope.analysis.parallelism.prediction import (
     Expected,
     Prediction,

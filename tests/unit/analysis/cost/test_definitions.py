@@ -11,9 +11,8 @@ import pytest
 
 from opscope.analysis.cost.arguments import CallArguments, TensorArgument, parse_arguments
 from opscope.analysis.cost.call_cost import FlopSource
-from opscope.analysis.cost.definitions import FlopCount, count_flops
-from opscope.analysis.cost.effects import CallEffects
-from opscope.analysis.cost.rules import cost_by_rules
+from opscope.analysis.cost.effects import CallEffects, FlopCount
+from opscope.analysis.cost.operator_table import cost_by_rules, count_flops
 
 SIZES = {"float": 4, "c10::Half": 2, "long int": 8}
 

@@ -6,17 +6,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import pytest
 
-from opscope.analysis.cost import known_costs
 from opscope.analysis.cost.call_cost import CallCost, CostEvidence, FlopSource
 from opscope.analysis.cost.session_costs import (
     COST_TABLES,
     CostedCall,
-    ReplayChoice,
     fill_costs,
     read_costs,
 )
@@ -56,8 +53,8 @@ def product(built: TraceBuilder, start: float, rows: int, *, name: str = "aten::
     return built.launch(start + 1).kernel("gemm", start + 6, 2)
 
 
-def filled(session: Session, choice: ReplayChoice = ReplayChoice.NEVER) -> tuple[CostedCall, ...]:
-    fill_costs(session, replay=choice)
+def filled(session: Session) -> tuple[CostedCall, ...]:
+    fill_costs(session)
     return read_costs(session)
 
 
@@ -140,14 +137,14 @@ def test_filling_again_changes_nothing(load: Load) -> None:
     session = load(product(TraceBuilder(), 0, 16))
     rows = filled(session)
     session.connection.execute("UPDATE call_costs SET flop_count = 7")
-    assert filled(session, ReplayChoice.ALWAYS)[0].cost.flop_count == 7
+    assert filled(session)[0].cost.flop_count == 7
     assert rows[0].cost.flop_count == 1024
 
 
 def test_a_session_without_device_work_is_filled_too(load: Load) -> None:
     session = load(TraceBuilder().operator("aten::relu", 0, 5))
     assert filled(session) == ()
-    assert session.metadata("costs") == "never"
+    assert session.metadata("costs") == "rules"
 
 
 class TestSavedSessions:
@@ -180,75 +177,17 @@ class TestSavedSessions:
             assert filled(saved) == filled(session)
 
 
-class TestChoices:
-    UNRULED = "aten::_cdist_backward"
-
-    @pytest.fixture
-    def replays(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        """Names of the calls that are replayed; no replay happens."""
-        names: list[str] = []
-
-        def record(described: Any) -> dict[int, CallCost]:
-            names.extend(one.call.name for one in described)
-            return {one.call.call_id: CallCost(reason="replayed") for one in described}
-
-        monkeypatch.setattr(known_costs, "_by_replay", record)
-        monkeypatch.setattr(known_costs, "has_torch", lambda: True)
-        monkeypatch.delitem(sys.modules, "torch", raising=False)
-        return names
-
-    def unruled(self, share: float) -> TraceBuilder:
-        built = product(TraceBuilder(), 0, 16, name="aten::frobnicate")
-        return product(built, 100, 16).kernel("gemm", 120, 2 / share - 4)
-
-    def test_auto_replays_what_rules_leave_unknown(self, load: Load, replays: list[str]) -> None:
-        filled(load(self.unruled(2 * known_costs.REPLAY_SHARE)), ReplayChoice.AUTO)
-        assert replays == ["aten::frobnicate"]
-
-    def test_auto_leaves_what_is_little(self, load: Load, replays: list[str]) -> None:
-        filled(load(self.unruled(known_costs.REPLAY_SHARE / 2)), ReplayChoice.AUTO)
-        assert replays == []
-
-    def test_auto_leaves_what_no_replay_could_tell(self, load: Load, replays: list[str]) -> None:
-        filled(load(product(TraceBuilder(), 0, 16, name="mylib::product")), ReplayChoice.AUTO)
-        assert replays == []
-
-    def test_never_and_always(self, load: Load, replays: list[str]) -> None:
-        filled(load(self.unruled(0.5)), ReplayChoice.NEVER)
-        assert replays == []
-        rows = filled(load(self.unruled(0.5)), ReplayChoice.ALWAYS)
-        assert sorted(replays) == ["aten::frobnicate", "aten::mm"]
-        evidence = {row.name: row.cost.evidence for row in rows}
-        assert evidence["aten::mm"] is CostEvidence.SHAPE_RULES  # for the replay told nothing
-
-    def test_always_falls_back_to_rules_without_torch(
-        self, load: Load, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(known_costs, "has_torch", lambda: False)
-        (row,) = filled(load(product(TraceBuilder(), 0, 16)), ReplayChoice.ALWAYS)
-        assert row.cost.evidence is CostEvidence.SHAPE_RULES
-
-    @pytest.mark.torch
-    def test_always_replays(self, load: Load) -> None:
-        pytest.importorskip("torch")
-        (row,) = filled(load(product(TraceBuilder(), 0, 16)), ReplayChoice.ALWAYS)
-        assert row.cost.evidence is CostEvidence.REPLAYED
-        assert row.cost.flop_count == 1024
-
-    def test_rules_do_not_import_torch(self, make_trace: Callable[..., Path]) -> None:
-        script = (
-            "import sys, opscope\n"
-            "from opscope.analysis.cost.session_costs import fill_costs, read_costs\n"
-            "session = opscope.load(sys.argv[1])\n"
-            "fill_costs(session)\n"
-            "assert read_costs(session)[0].cost.flop_count == 1024\n"
-            "assert 'torch' not in sys.modules\n"
-        )
-        trace = make_trace(product(TraceBuilder(), 0, 16))
-        subprocess.run([sys.executable, "-c", script, str(trace)], check=True)
-
-    def test_each_has_a_meaning(self) -> None:
-        assert all(choice.meaning for choice in ReplayChoice)
+def test_costs_do_not_import_torch(make_trace: Callable[..., Path]) -> None:
+    script = (
+        "import sys, opscope\n"
+        "from opscope.analysis.cost.session_costs import fill_costs, read_costs\n"
+        "session = opscope.load(sys.argv[1])\n"
+        "fill_costs(session)\n"
+        "assert read_costs(session)[0].cost.flop_count == 1024\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    trace = make_trace(product(TraceBuilder(), 0, 16))
+    subprocess.run([sys.executable, "-c", script, str(trace)], check=True)
 
 
 @pytest.mark.parametrize("name", [*EAGER, *COMPILED, *OPAQUE])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from opscope.analysis.cost.arguments import CallArguments, parse_arguments, with_list_type
-from opscope.analysis.cost.rules import cost_by_rules
+from opscope.analysis.cost.operator_table import cost_by_rules
 from opscope.hardware.devices import DataType
 
 FLOAT, HALF, LONG = "float", "c10::Half", "long int"

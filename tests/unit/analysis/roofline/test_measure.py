@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import opscope
-from opscope.analysis.cost.session_costs import CostedCall, ReplayChoice, fill_costs
+from opscope.analysis.cost.session_costs import CostedCall, fill_costs
 from opscope.analysis.efficiency import Bound, Efficiency, TensorCoreUse
 from opscope.analysis.roofline import measure_efficiency
 from opscope.analysis.roofline.measure import efficiency_of
@@ -134,13 +134,13 @@ def measured() -> DeviceLimits:
 
 @pytest.fixture(scope="module")
 def recorded(shared: Path) -> Iterator[Callable[[str], Session]]:
-    """Recorded Sessions by name, their costs filled without torch."""
+    """Recorded Sessions by name, their costs filled."""
     sessions: dict[str, Session] = {}
 
     def open_session(name: str) -> Session:
         if name not in sessions:
             sessions[name] = opscope.load(shared / "traces" / "h200" / f"{name}.json.gz")
-            fill_costs(sessions[name], replay=ReplayChoice.NEVER)
+            fill_costs(sessions[name])
         return sessions[name]
 
     yield open_session

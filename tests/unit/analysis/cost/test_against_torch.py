@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from opscope.analysis.cost.call_cost import CostEvidence, FlopSource
-from opscope.analysis.cost.rules import cost_by_rules, effects_by_rules
+from opscope.analysis.cost.operator_table import cost_by_rules, effects_by_rules
 
 pytestmark = pytest.mark.torch
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from opscope.analysis.cost.arguments import CallArguments, parse_arguments
-from opscope.analysis.cost.rules import RULES, cost_by_rules
+from opscope.analysis.cost.operator_table import RULES, cost_by_rules
 
 pytestmark = pytest.mark.torch
 

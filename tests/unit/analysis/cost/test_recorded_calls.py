@@ -19,7 +19,7 @@ from opscope.analysis.cost.arguments import (
     with_list_type,
 )
 from opscope.analysis.cost.element_types import element_type, element_type_of_code
-from opscope.analysis.cost.rules import cost_by_rules, effects_by_rules
+from opscope.analysis.cost.operator_table import cost_by_rules, effects_by_rules
 
 pytestmark = pytest.mark.torch
 

@@ -1,32 +1,177 @@
-"""Results of reductions: dimensions go, or stay with size 1.
+"""Operations of sums and what is made of them: means, variances, norms, softmax, running sums, distances.
 
-Which dimensions is a recorded list of numbers; without it nothing is said, but of reductions of everything.
+The terms of one result are those of the inputs that meet in it: elements of the input over elements of the
+result.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import TypeAlias
 
 from opscope.analysis.cost.arguments import CallArguments, ScalarArgument, type_of
-from opscope.analysis.cost.effects import CallEffects
-from opscope.analysis.cost.element_types import (
-    ElementKind,
-    ElementType,
-    element_type,
-    element_type_of_code,
-)
-from opscope.analysis.cost.rules.promotion import BOOL, INT64, summed_type, to_float
-from opscope.analysis.cost.rules.results import (
+from opscope.analysis.cost.effects import (
+    CallEffects,
+    Definition,
+    Formula,
     Rule,
     Shape,
+    defined,
     dimension_of,
     dimensions_of,
     effects_of,
     written_out,
 )
+from opscope.analysis.cost.element_types import ElementKind, ElementType, element_type, element_type_of_code
+from opscope.analysis.cost.promotion import BOOL, INT64, summed_type, to_float
 
-__all__ = ["RULES", "reduced_shape"]
+__all__ = ["DEFINITIONS", "RULES", "reduced_shape"]
+
+
+def _reduced(per_term: int, per_result: int) -> Formula:
+    """So many operations for each term, and so many (mostly −1, then more) for each result."""
+
+    def formula(effects: CallEffects) -> int | None:
+        data = effects.call.tensor(0)
+        if data is None or not data.element_count:
+            return None if data is None else 0
+        return per_term * data.element_count + per_result * effects.output_elements
+
+    return formula
+
+
+def _norm(effects: CallEffects) -> int | None:
+    """(Σ |x|ᵖ)^(1/p): two operations a term, for p = 1 one and no root, for the largest element none."""
+    data, order = effects.call.tensor(0), _order(effects)
+    if data is None or order is None:
+        return None
+    if abs(order) == inf:
+        return 0
+    return _norm_terms(order) * data.element_count - (order in (0, 1)) * effects.output_elements
+
+
+def _list_norm(effects: CallEffects) -> int | None:
+    """`_norm` of each tensor of a list, which has one result."""
+    tensors, order = effects.call.tensor_list(0), _order(effects)
+    if tensors is None or order is None:
+        return None
+    if abs(order) == inf:
+        return 0
+    filled = [tensor.element_count for tensor in tensors if tensor.element_count]
+    return _norm_terms(order) * sum(filled) - (order in (0, 1)) * len(filled)
+
+
+def _norm_terms(order: float) -> int:
+    return 1 if order in (0, 1) else 2
+
+
+def _order(effects: CallEffects) -> float | None:
+    call = effects.call
+    if len(call) < 2 or (call.is_absent(1) and call.values_recorded):
+        return 2.0
+    text = call.at(1)
+    order = call.value(1)
+    if isinstance(order, (int, float)):
+        return float(order)
+    return inf if getattr(text, "text", None) in ("inf", "-inf") else None
+
+
+def _rows(effects: CallEffects, position: int, dimension_position: int) -> int | None:
+    """Rows along the dimension that a call names."""
+    data, dimension = effects.call.tensor(position), effects.call.integer(dimension_position)
+    if data is None or dimension is None:
+        return None
+    if not data.shape:
+        return 1
+    if not -len(data.shape) <= dimension < len(data.shape):
+        return None
+    return data.element_count // data.shape[dimension] if data.element_count else 0
+
+
+def _row_function(
+    per_element: int, per_row: int, *, position: int = 0, dimension_position: int = 1
+) -> Definition:
+    def formula(effects: CallEffects) -> int | None:
+        rows, data = _rows(effects, position, dimension_position), effects.call.tensor(position)
+        return None if rows is None or data is None else per_element * data.element_count + per_row * rows
+
+    return defined(formula)
+
+
+def _distances(effects: CallEffects) -> int | None:
+    """For each pair of points of D coordinates the norm of their difference: D subtractions, then `_norm`."""
+    x, y, order = effects.call.tensor(0), effects.call.tensor(1), effects.call.value(2)
+    if x is None or y is None or not x.shape or not isinstance(order, (int, float)):
+        return None
+    coordinates = x.shape[-1]
+    if not coordinates:
+        return 0
+    per_pair = coordinates + _norm_terms(order) * coordinates - (order in (0, 1))
+    return per_pair * effects.output_elements
+
+
+def _replaced(effects: CallEffects) -> int | None:
+    """Scattering puts elements in place; whether it adds or multiplies them instead is not recorded."""
+    return 0 if len(effects.call) < 5 or effects.call.tensor(4) is not None else None
+
+
+def _scattered(position: int) -> Definition:
+    """One addition for each element that is added where it belongs."""
+
+    def formula(effects: CallEffects) -> int | None:
+        added = effects.call.tensor(position)
+        return None if added is None else added.element_count
+
+    return defined(formula)
+
+
+DEFINITIONS: Mapping[str, Definition] = {
+    "sum": Definition(_reduced(1, -1), complex_factor=2),
+    "nansum": defined(_reduced(1, -1)),
+    "prod": defined(_reduced(1, -1)),
+    "trace": defined(lambda effects: max(0, min(_matrix_shape(effects)) - 1)),
+    "mean": defined(_reduced(1, 0)),  # n − 1 additions and a division
+    "nanmean": defined(_reduced(1, 0)),
+    # Mean n; difference and square 2·n, their sum n − 1, a division.
+    "var": defined(_reduced(4, 0)),
+    "var_mean": defined(_reduced(4, 0)),
+    "std": defined(_reduced(4, 1)),
+    "std_mean": defined(_reduced(4, 1)),
+    "norm": defined(_norm),
+    "linalg_vector_norm": defined(_norm),
+    "_foreach_norm": defined(_list_norm),
+    "logsumexp": defined(_reduced(3, 1)),  # subtract the largest, exp, n − 1 additions; log, add the largest
+    "cumsum": _row_function(1, -1),
+    "cumprod": _row_function(1, -1),
+    # exp(x − largest), their sum n − 1, a division each: 4·n − 1.
+    "_softmax": _row_function(4, -1),
+    "_safe_softmax": _row_function(4, -1),
+    # x − largest − log Σ exp(x − largest).
+    "_log_softmax": _row_function(4, 0),
+    # y·(g − Σ g·y).
+    "_softmax_backward_data": _row_function(4, -1, position=1, dimension_position=2),
+    # g − exp(y)·Σ g.
+    "_log_softmax_backward_data": _row_function(4, -1, position=1, dimension_position=2),
+    "_cdist_forward": defined(_distances),
+    "histc": defined(_reduced(3, 0)),  # the bin of each element: (x − least) · bins / range
+    "embedding_dense_backward": _scattered(0),
+    "scatter": defined(_replaced),
+    "scatter_add": _scattered(3),
+    "index_add": _scattered(3),
+    "max_pool2d_with_indices_backward": _scattered(0),
+    "max_pool3d_with_indices_backward": _scattered(0),
+    "adaptive_max_pool2d_backward": _scattered(0),
+    "upsample_nearest1d_backward": _scattered(0),
+    "upsample_nearest2d_backward": _scattered(0),
+    "upsample_nearest3d_backward": _scattered(0),
+}
+
+
+def _matrix_shape(effects: CallEffects) -> tuple[int, ...]:
+    data = effects.call.tensor(0)
+    return (0,) if data is None else data.shape
+
 
 _Typed: TypeAlias = Callable[["ElementType | None"], "ElementType | None"]
 
@@ -89,10 +234,10 @@ def _sum_like(natural: _Typed) -> Rule:
             return None
         if _all_dimensions(call):
             element = _wanted_type(call, 1, natural(type_of(data)))
-            return _reduced(call, set(range(len(data.shape))), False, (element,), 2)
+            return _reduced_result(call, set(range(len(data.shape))), False, (element,), 2)
         dimensions, keeps = _named_dimensions(call, 1, data.shape), call.boolean(2)
         element = _wanted_type(call, 3, natural(type_of(data)))
-        return _reduced(call, dimensions, keeps, (element,), 4)
+        return _reduced_result(call, dimensions, keeps, (element,), 4)
 
     return rule
 
@@ -106,8 +251,8 @@ def _spread_like(results: int) -> Rule:
             return None
         elements = (_real(type_of(data)), type_of(data))[:results]
         if _all_dimensions(call):
-            return _reduced(call, set(range(len(data.shape))), False, elements, 2)
-        return _reduced(call, _named_dimensions(call, 1, data.shape), call.boolean(3), elements, 4)
+            return _reduced_result(call, set(range(len(data.shape))), False, elements, 2)
+        return _reduced_result(call, _named_dimensions(call, 1, data.shape), call.boolean(3), elements, 4)
 
     return rule
 
@@ -121,8 +266,8 @@ def _extreme_like(*types: _Typed) -> Rule:
             return None
         elements = tuple(typed(type_of(data)) for typed in types)
         if len(call) == 1:
-            return _reduced(call, set(range(len(data.shape))), False, elements, 1)
-        return _reduced(call, _named_dimensions(call, 1, data.shape), call.boolean(2), elements, 3)
+            return _reduced_result(call, set(range(len(data.shape))), False, elements, 1)
+        return _reduced_result(call, _named_dimensions(call, 1, data.shape), call.boolean(2), elements, 3)
 
     return rule
 
@@ -136,18 +281,18 @@ def _largest(call: CallArguments) -> CallEffects | None:
     return _extreme_like(_kept, _index)(call)
 
 
-def _norm(call: CallArguments) -> CallEffects | None:
+def _norm_result(call: CallArguments) -> CallEffects | None:
     """norm(self, p), norm(self, p, dim, keepdim, dtype), linalg_vector_norm of the same arguments."""
     data = call.tensor(0)
     if data is None or len(call) > 6:
         return None
     natural = to_float(_real(type_of(data)))
     if len(call) <= 2:
-        return _reduced(call, set(range(len(data.shape))), False, (natural,), 2)
+        return _reduced_result(call, set(range(len(data.shape))), False, (natural,), 2)
     out_position = 4 if call.tensor(4) is not None else 5
     element = natural if out_position == 4 else _real(_wanted_type(call, 4, natural))
     dimensions = _named_dimensions(call, 2, data.shape)
-    return _reduced(call, dimensions, call.boolean(3), (element,), out_position)
+    return _reduced_result(call, dimensions, call.boolean(3), (element,), out_position)
 
 
 def _log_sum(call: CallArguments) -> CallEffects | None:
@@ -195,7 +340,7 @@ def _softmax_backward(call: CallArguments) -> CallEffects | None:
     return effects_of(call, (written_out(data.shape, element, call.tensor(4)),), (4,))
 
 
-def _reduced(
+def _reduced_result(
     call: CallArguments,
     dimensions: set[int] | None,
     keeps: bool | None,
@@ -233,8 +378,8 @@ RULES: Mapping[str, Rule] = {
     "all": _extreme_like(_truth),
     "max": _largest,
     "min": _largest,
-    "norm": _norm,
-    "linalg_vector_norm": _norm,
+    "norm": _norm_result,
+    "linalg_vector_norm": _norm_result,
     "logsumexp": _log_sum,
     "cumsum": _running(summed_type),
     "cumprod": _running(summed_type),

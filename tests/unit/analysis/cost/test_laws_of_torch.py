@@ -10,9 +10,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from opscope.analysis.cost.arguments import ScalarArgument, TensorArgument, distinct_elements
+from opscope.analysis.cost.effects import ContradictionError
 from opscope.analysis.cost.element_types import ELEMENT_TYPES, ElementType, element_type
-from opscope.analysis.cost.rules import ContradictionError, cost_by_rules, effects_by_rules
-from opscope.analysis.cost.rules.promotion import promote, promoted_type
+from opscope.analysis.cost.operator_table import cost_by_rules, effects_by_rules
+from opscope.analysis.cost.promotion import promote, promoted_type
 
 pytestmark = pytest.mark.torch
 

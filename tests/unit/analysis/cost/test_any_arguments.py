@@ -12,11 +12,9 @@ from opscope.analysis.cost.arguments import (
     TensorArgument,
     TensorListArgument,
 )
-from opscope.analysis.cost.assembly import assemble_cost
 from opscope.analysis.cost.call_cost import CallCost, CostEvidence
-from opscope.analysis.cost.definitions import DEFINITIONS
 from opscope.analysis.cost.effects import CallEffects
-from opscope.analysis.cost.rules import RULES, cost_by_rules
+from opscope.analysis.cost.operator_table import DEFINITIONS, RULES, assemble_cost, cost_by_rules
 
 SIZES = st.one_of(st.integers(0, 5), st.sampled_from([0, 1, 2**20, 2**40]))
 TYPES = st.sampled_from(
