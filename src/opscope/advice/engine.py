@@ -7,7 +7,7 @@ hides today is kept if it is a large part of the device's work, with a gain of n
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from opscope.advice import (  # noqa: F401 - each registers the functions of its rules
@@ -37,8 +37,9 @@ def assess(
     session: Session, *, measured_dir: Path | None = None, ceilings_file: Path | None = None
 ) -> Summary:
     """The Summary with advice; arguments and errors are those of `summarize`."""
+    # Complete first: some rules read tables that the sections fill.
     summary = summarize(session, measured_dir=measured_dir, ceilings_file=ceilings_file)
-    return replace(summary, advice=advise(session, summary))
+    return summary.having(advice=advise(session, summary))
 
 
 def advise(session: Session, summary: Summary) -> tuple[Finding, ...]:

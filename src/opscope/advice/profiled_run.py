@@ -18,9 +18,9 @@ from opscope.advice.rules import Rule, RuleBook, rule_book
 from opscope.advice.step_time import Saving, StepTime, step_times, typical
 from opscope.analysis.efficiency import CallEfficiency
 from opscope.analysis.provenance import KernelFacts
-from opscope.analysis.queries import sql
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import IdleCause
+from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.units import format_duration, format_fraction
 
@@ -172,7 +172,7 @@ class ProfiledRun:
     def records(self, name: str) -> list[dict[str, Any]]:
         """Rows of one of this package's queries, asked once; not to be changed."""
         if name not in self._records:
-            self._records[name] = self.session.records(sql(name, package="opscope.advice"))
+            self._records[name] = self.session.records(sql(__package__, name))
         return self._records[name]
 
     def per_step(self, total_ns: float) -> float:

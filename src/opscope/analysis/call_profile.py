@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 
 from opscope.analysis.kernel_titles import kernel_title
 from opscope.analysis.provenance import KernelFacts, Provenance, read_provenance
-from opscope.analysis.queries import sql
 from opscope.analysis.totals import KernelTotal, kernel_totals
 from opscope.capture.calls import profile_call
 from opscope.errors import CaptureError, OpscopeError
 from opscope.ingest.reader import load
 from opscope.model.benchmark import CallProfile, KernelUse
+from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.provenance.origins import recorded_origins
 
@@ -75,7 +75,7 @@ def call_profile_of(session: Session, calls: int) -> CallProfile:
         calls: How many were recorded.
     """
     provenance = read_provenance(session)
-    launches = session.records(sql("launches"))
+    launches = session.records(sql(__package__, "launches"))
     device_ns = sum(row["total_ns"] for row in launches)
     totals = kernel_totals(launches, provenance, device_ns)
     operators = _operators(launches)

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from opscope.analysis.provenance import KernelFacts, Provenance, read_provenance
-from opscope.analysis.queries import sql
 from opscope.model.comparison import Basis, Metric, SessionSide, Use
 from opscope.model.evidence import Grade
 from opscope.model.finding import Finding
+from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.provenance.categories import OTHER, category_of
 
@@ -67,8 +67,8 @@ def read_recording(session: Session) -> Recording:
     return Recording(
         sources=tuple(source for (source,) in session.query(_SOURCES_SQL)),
         environment=_environment(session, _certain_release(provenance)),
-        calls=session.records(sql("compared_operators")),
-        launches=session.records(sql("compared_launches")),
+        calls=session.records(sql(__package__, "compared_operators")),
+        launches=session.records(sql(__package__, "compared_launches")),
         steps={(trace_id, step): ns for trace_id, step, ns in session.query(_STEPS_SQL)},
         has_stacks=bool(session.scalar("SELECT count(*) FROM (SELECT 1 FROM frames LIMIT 1)")),
         provenance=provenance,

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from opscope.analysis.counters import Kind, extent, recorded_name
-from opscope.analysis.queries import sql
 from opscope.errors import CaptureError, InputError
+from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.provenance.kernel_names import decode
 from opscope.text_enum import TextEnum
@@ -129,7 +129,7 @@ def plan_by_recording(session: Session, *, kernels: int, limit: int) -> Plan:
     """
     launches = [
         Launch(name, extent(sizes[0:3]), extent(sizes[3:6]), sizes[6])
-        for name, *sizes in session.query(sql("step_launches"))
+        for name, *sizes in session.query(sql(__package__, "step_launches"))
     ]
     names = longest_kernels(launches, kernels)
     matches = kernel_filter(names)

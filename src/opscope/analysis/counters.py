@@ -18,8 +18,8 @@ import numpy as np
 
 from opscope.analysis.cost.call_cost import UNKNOWN_COST, CallCost
 from opscope.analysis.cost.session_costs import cost_of_row, fill_costs
-from opscope.analysis.queries import sql
 from opscope.model.finding import Finding
+from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.provenance.demangle import demangle
 from opscope.provenance.kernel_names import DecodedKernel, decode
@@ -326,7 +326,7 @@ def _recording(session: Session, names: Sequence[str]) -> _Recording:
 
 def _launches(session: Session, names: Sequence[str]) -> list[_Launch]:
     fill_costs(session)
-    rows = session.query(sql("counted_launches"), [sorted(set(names))])
+    rows = session.query(sql(__package__, "counted_launches"), [sorted(set(names))])
     return [_Launch((name, extent(rest[0:3]), extent(rest[3:6])), *rest[6:]) for name, *rest in rows]
 
 
@@ -337,7 +337,7 @@ def extent(sizes: Sequence[int | None]) -> Extent | None:
 
 
 def _calls(session: Session, call_ids: set[int]) -> dict[int, RecordedCall]:
-    rows = session.records(sql("counted_calls"), [sorted(call_ids)])
+    rows = session.records(sql(__package__, "counted_calls"), [sorted(call_ids)])
     return {
         row["call_id"]: RecordedCall(
             operator=row["operator"],

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from opscope.analysis.counter_commands import kernel_filter, suggest_command
 from opscope.analysis.efficiency import Bound, Efficiency, Roofline
 from opscope.analysis.launch_quality import LaunchQuality
-from opscope.analysis.queries import sql
 from opscope.analysis.totals import KernelTotal, OperatorTotal
+from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.text_enum import TextEnum
 
@@ -109,7 +109,7 @@ def _launch_indices(session: Session, wanted: list[tuple[str, str]]) -> Mapping[
     alike = {kernel: _alike(kernel, names) for _, kernel in wanted}
     pairs = [(operator, kernel, name) for operator, kernel in wanted for name in alike[kernel]]
     columns = [list(column) for column in zip(*pairs, strict=True)] if pairs else [[], [], []]
-    rows = session.query(sql("launch_indices"), columns)
+    rows = session.query(sql(__package__, "launch_indices"), columns)
     return {(operator, kernel): index for operator, kernel, index in rows}
 
 

@@ -18,9 +18,9 @@ from opscope.analysis.parallelism import (
     explain,
     parse_compile_arguments,
 )
-from opscope.analysis.queries import sql
 from opscope.analysis.totals import KernelTotal, LaunchGeometry, OperatorTotal, geometry_of
 from opscope.hardware.occupancy import WARP_SIZE, ActiveBlocks, Limiter, Waves
+from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.provenance.kernel_names import decode
 
@@ -128,7 +128,7 @@ def launch_quality(
         session: The Session.
         launches: Rows of `launches.sql`, if at hand.
     """
-    rows = session.records(sql("launches")) if launches is None else launches
+    rows = session.records(sql(__package__, "launches")) if launches is None else launches
     device = common_device(session)
     found = [
         LaunchQuality(LaunchFacts(decode(row["name"]), geometry_of(row), device=device), row["operator"])
@@ -153,7 +153,7 @@ def launch_explanations(
         for geometry in (kernel.geometries or (_bare(kernel),))[:_GEOMETRIES]
     ]
     ids = sorted({one.example_operator_id for _, _, one in wanted if one.example_operator_id is not None})
-    calls = {row["operator_id"]: row for row in session.records(sql("example_calls"), [ids])}
+    calls = {row["operator_id"]: row for row in session.records(sql(__package__, "example_calls"), [ids])}
     device = common_device(session)
     found: dict[tuple[str | None, str], tuple[ExplainedLaunch, ...]] = {}
     for owner, kernel, geometry in wanted:

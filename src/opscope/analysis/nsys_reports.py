@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from opscope.analysis.queries import sql
 from opscope.errors import InputError
+from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.provenance.kernel_names import decode
 
@@ -118,7 +118,7 @@ def _statistics(session: Session, style: str) -> list[_Row]:
         _base_name(name) if style == "base" else recorded or _operation_name(name)
         for _, name, recorded in names
     ]
-    return session.records(sql("nsys_statistics"), [[one for one, _, _ in names], labels])
+    return session.records(sql(__package__, "nsys_statistics"), [[one for one, _, _ in names], labels])
 
 
 _COPY = re.compile(r"Memcpy (?P<unified>Unified )?(?P<source>[HDAP])to(?P<target>[HDAP])\b")

@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from opscope.analysis.queries import sql
 from opscope.model.evidence import Grade, weakest
 from opscope.model.location import SourceLocation
+from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.provenance.resolution import annotate
 
@@ -136,7 +136,7 @@ def read_provenance(session: Session) -> Provenance:
     generated: dict[str, list[GeneratedCode]] = defaultdict(list)
     for row in session.records(_GENERATED_SQL):
         generated[row["kernel"]].append(_generated(row))
-    triton = {row["name"]: _triton(row) for row in session.records(sql("triton_kernels"))}
+    triton = {row["name"]: _triton(row) for row in session.records(sql(__package__, "triton_kernels"))}
     recognition = session.records("SELECT * FROM recognition")[0]
     return Provenance(
         kernels={

@@ -26,7 +26,6 @@ from opscope.analysis.launch_quality import (
     launch_quality,
 )
 from opscope.analysis.provenance import Provenance, read_provenance
-from opscope.analysis.queries import sql
 from opscope.analysis.roofline.measure import measure_efficiency
 from opscope.analysis.session_limits import limits_of_session
 from opscope.analysis.totals import (
@@ -39,6 +38,7 @@ from opscope.analysis.totals import (
 )
 from opscope.model.evidence import Grade
 from opscope.model.finding import Finding
+from opscope.model.queries import sql
 from opscope.model.session import Session
 
 if TYPE_CHECKING:
@@ -301,7 +301,7 @@ class Summary:
 
     @cached_property
     def _launches(self) -> list[dict[str, Any]]:
-        return self.session.records(sql("launches"))
+        return self.session.records(sql(__package__, "launches"))
 
     @cached_property
     def _limits(self) -> tuple[DeviceLimits | None, str | None]:

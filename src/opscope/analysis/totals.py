@@ -13,8 +13,8 @@ import msgspec
 from msgspec.structs import replace
 
 from opscope.analysis.provenance import KernelFacts, NativeFunctionUse, Provenance
-from opscope.analysis.queries import sql
 from opscope.model.location import SourceLocation
+from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.provenance.categories import OTHER, category_of
 from opscope.provenance.releases import git_version
@@ -115,17 +115,17 @@ def operator_totals(
 ) -> tuple[OperatorTotal, ...]:
     """All operators by name, ranked by self device time (by self CPU time without a device)."""
     shapes: dict[str, list[tuple[str, int]]] = defaultdict(list)
-    for name, text, calls in session.query(sql("input_shapes")):
+    for name, text, calls in session.query(sql(__package__, "input_shapes")):
         shapes[name].append((text, calls))
     called: dict[str, list[tuple[str, int, int]]] = defaultdict(list)
-    for name, child, calls, total_ns in session.query(sql("called_operators")):
+    for name, child, calls, total_ns in session.query(sql(__package__, "called_operators")):
         called[name].append((child, calls, total_ns))
     by_operator: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in launches:
         if row["operator"] is not None:
             by_operator[row["operator"]].append(row)
     operators = []
-    for row in session.records(sql("operators")):
+    for row in session.records(sql(__package__, "operators")):
         name = row["name"]
         functions = provenance.functions.get(name, ())
         kernels = kernel_totals(by_operator[name], provenance, device_time_ns)

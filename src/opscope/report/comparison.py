@@ -605,7 +605,7 @@ _KEYS: dict[type, Keys] = {
     CategoryChange: Keys("... difference_ns"),
     Finding: Keys("... -trace_id estimated_gain_ms_per_step=estimated_gain_ns_per_step gain_basis change"),
     KernelChange: Keys("kind presence ... -operator change reference candidate *time"),
-    OperatorChange: Keys("... *time variants kernels"),
+    OperatorChange: Keys("name category ... *time variants kernels"),
     PointChange: Keys(
         "*point reference_clock candidate_clock rows",
         reference_clock=lambda change: change.clocks[0],
@@ -618,7 +618,7 @@ _KEYS: dict[type, Keys] = {
         candidate=lambda comparison: _side_record(comparison, "candidate"),
     ),
     TimeChange: Keys("reference_ns candidate_ns difference_ns ... verdict verdict_reason=reason"),
-    UnattributedChange: Keys("... *time kernels"),
+    UnattributedChange: Keys("reason ... *time kernels"),
     Use: Keys("calls kernel_launches=launches ..."),
     VariantChange: Keys("overload input_shapes ... *time", input_shapes=parsed("input_shapes")),
 }

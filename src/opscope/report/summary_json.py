@@ -10,8 +10,9 @@ what is not known is null, and every fact of provenance has a grade beside it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from opscope._version import __version__
 from opscope.analysis.efficiency import CallEfficiency, CostCoverage, Roofline

@@ -11,8 +11,8 @@ import pytest
 from opscope.advice.attention_pattern import composed_attention
 from opscope.advice.kernel_times import AttentionSizes, Rates, attention_ns, attention_type
 from opscope.analysis.efficiency import TensorCoreUse
-from opscope.analysis.queries import sql
 from opscope.hardware.devices import DataType
+from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
 
@@ -50,7 +50,7 @@ def run(operators: list[Operator], type_name: str = "float", times: int = 10) ->
 
 def found_in(session: Session) -> list[tuple[Any, ...]]:
     """Sizes, direction, mask and number of operators of each."""
-    patterns = composed_attention(session.records(sql("attention_contexts", package="opscope.advice")))
+    patterns = composed_attention(session.records(sql("opscope.advice", "attention_contexts")))
     return [(*astuple(one.sizes), len(one.parts)) for one in patterns]
 
 

@@ -10,9 +10,9 @@ import pytest
 import opscope
 from opscope.analysis.launch_quality import ExplainedLaunch, LaunchQuality, launch_quality
 from opscope.analysis.parallelism import Heading
-from opscope.analysis.queries import sql
 from opscope.analysis.summary import Summary
 from opscope.hardware.occupancy import Limiter
+from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
 
@@ -93,7 +93,7 @@ def test_copies_have_no_quality_and_devices_that_differ_give_none(load: Load) ->
 
 def test_rows_at_hand_are_not_read_again(load: Load) -> None:
     session = load(TraceBuilder(deviceProperties=[H200]).kernel("k", 1, 2))
-    rows = session.records(sql("launches"))
+    rows = session.records(sql("opscope.analysis", "launches"))
     assert launch_quality(session, rows) == launch_quality(session)
 
 

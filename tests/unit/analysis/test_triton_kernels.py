@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from opscope.analysis.queries import sql
+from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
 
@@ -14,7 +14,7 @@ Load = Callable[..., Session]
 
 
 def rows(session: Session) -> dict[str, dict[str, Any]]:
-    return {row.pop("name"): row for row in session.records(sql("triton_kernels"))}
+    return {row.pop("name"): row for row in session.records(sql("opscope.analysis", "triton_kernels"))}
 
 
 def launch(built: TraceBuilder, name: str, start: float, duration: float, **arguments: Any) -> TraceBuilder:

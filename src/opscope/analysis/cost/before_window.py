@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from opscope.analysis.queries import sql
+from opscope.model.queries import sql
 from opscope.model.session import Session
 
 __all__ = ["MatchedCall", "match_before_window"]
@@ -46,7 +46,7 @@ def match_before_window(session: Session) -> tuple[MatchedCall, ...]:
     """Matches of all streams, by call_id. Reads `activity_costs`, which must hold what is in the window."""
     if not session.scalar("SELECT count(*) FROM device_activities WHERE attribution = 'before_window'"):
         return ()
-    columns: Mapping[str, Any] = session.connection.execute(sql("cost/streams")).fetchnumpy()
+    columns: Mapping[str, Any] = session.connection.execute(sql(__package__, "streams")).fetchnumpy()
     stream = np.asarray(columns["stream_number"])
     spans: list[_Span] = []
     for number in range(1, int(stream.max()) + 1):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from opscope.analysis.queries import sql
+from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.provenance.kernel_names import decode
 
@@ -101,7 +101,7 @@ _MAP_LAUNCHES = "INSERT INTO activity_costs SELECT unnest(member_ids), call_id F
 def collect_calls(session: Session) -> tuple[DistinctCall, ...]:
     """Distinct calls of operators, most device time first; their activities go into `activity_costs`."""
     _write_transfers(session)
-    return _collect(session, f"({sql('cost/operator_calls')})", _ORDER, _MAP_CALLS, first_id=0)
+    return _collect(session, f"({sql(__package__, 'operator_calls')})", _ORDER, _MAP_CALLS, first_id=0)
 
 
 def collect_launches(session: Session, *, before_window: bool, first_id: int) -> tuple[DistinctCall, ...]:
@@ -112,7 +112,7 @@ def collect_launches(session: Session, *, before_window: bool, first_id: int) ->
         before_window: Those launched before the recording window, else the others.
         first_id: The first `call_id`.
     """
-    query = sql("cost/other_launches").replace("?", str(before_window).upper())
+    query = sql(__package__, "other_launches").replace("?", str(before_window).upper())
     return _collect(session, f"({query})", _LAUNCH_ORDER, _MAP_LAUNCHES, first_id=first_id)
 
 

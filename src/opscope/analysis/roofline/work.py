@@ -14,8 +14,8 @@ from typing import Any
 from opscope.analysis.cost.call_cost import CallCost
 from opscope.analysis.launch_quality import LaunchQuality
 from opscope.analysis.parallelism.facts import DeviceFacts, LaunchFacts
-from opscope.analysis.queries import sql
 from opscope.analysis.totals import LaunchGeometry
+from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.provenance.kernel_names import DecodedKernel, decode
 
@@ -132,7 +132,7 @@ def read_launches(session: Session, device: DeviceFacts | None) -> dict[int, tup
     names = session.query("SELECT name_id, name FROM kernel_names")
     helpers = [name_id for name_id, name in names if decode(name).family in _HELPERS]
     by_call: dict[int, list[Launches]] = defaultdict(list)
-    for row in session.records(sql("roofline/launched_calls"), [helpers, _AT_ONCE_NS]):
+    for row in session.records(sql(__package__, "launched_calls"), [helpers, _AT_ONCE_NS]):
         by_call[row["call_id"]].append(_launches(row, device))
     return {call_id: tuple(launches) for call_id, launches in by_call.items()}
 
