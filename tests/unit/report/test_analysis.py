@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from opscope._version import __version__
 from opscope.analysis.cost.call_cost import CallCost, CostEvidence, FlopSource
@@ -26,6 +27,7 @@ from opscope.analysis.efficiency import (
     TensorCoreUse,
 )
 from opscope.analysis.improvement import Improvement, OperatorImprovement, Topic
+from opscope.analysis.program.values import ProgramTotals
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import (
     HostTime,
@@ -44,6 +46,7 @@ from opscope.hardware.limits import DeviceLimits, Limit, LimitEvidence
 from opscope.model.environment import Environment
 from opscope.model.finding import Finding, Severity
 from opscope.model.measurement import Latency
+from opscope.model.session import Session
 from opscope.report.analysis import analysis_report, configuration_report, overview_document
 from opscope.report.json_encoding import to_json
 from opscope.report.markdown import render_markdown
@@ -155,8 +158,15 @@ def of_one_trace(summary: Summary) -> Summary:
 
 
 TWO_TRACES: dict[str, Any] = {"traces": ("a.json", "b.json"), "ranks": (0, 1)}
-OF_A_DATASHEET = replace(EFFICIENCY.limits, memory=Limit(4.8e12, LimitEvidence.DATASHEET, "data sheet"))
+OF_A_DATASHEET = dataclasses.replace(
+    EFFICIENCY.limits, memory=Limit(4.8e12, LimitEvidence.DATASHEET, "data sheet")
+)
 NOTHING = Summary(
+    Session(),
+    accuracy=None, torch_version=None, torch_version_grade=None, torch_version_reason=None, accounts={},
+    efficiency=Efficiency(), limits_reason=None, improvements={}, timeline=Timeline(),
+    program=ProgramTotals(),
+    operators=(), kernels=(), categories=(), findings=(), quality=(), unattributed_ns={},
     traces=(), ranks=(), has_device=False, operator_calls=0, operator_names=0, window_ns=None, devices=(),
     steps=(), device_time_ns=0, attributed_ns=0, cpu_time_ns=0, kernel_launches=0, activity_count=0,
 )  # fmt: skip

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from opscope.analysis.kernel_titles import kernel_title
 from opscope.analysis.launch_quality import ExplainedLaunch
@@ -128,7 +127,7 @@ def test_among_several_kernels_it_is_named_in_short(told: Summary) -> None:
 
 
 def test_under_an_operator_not_explained_the_kernels_own_stands_in(told: Summary) -> None:
-    alone = replace(told, accounts={(None, LAUNCH.kernel): (LAUNCH,)})
+    alone = told.having(accounts={(None, LAUNCH.kernel): (LAUNCH,)})
     assert launch_blocks(alone, "aten::b", LAUNCH.kernel) != ()
     assert len(launch_records(alone, "aten::b", LAUNCH.kernel)) == 1
 
