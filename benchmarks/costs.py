@@ -101,7 +101,7 @@ def measured(file: Path) -> dict[str, Any] | None:
 
 def filling(session: Any) -> tuple[float, Any]:
     """Median seconds to fill a Session's costs anew, and the rows."""
-    from opscope.analysis.cost.session_costs import fill_costs, read_costs
+    from opscope.operators.session_costs import fill_costs, read_costs
 
     def fill() -> None:
         session.connection.execute("DELETE FROM metadata WHERE key = 'costs'; DELETE FROM call_costs")

@@ -28,11 +28,11 @@ from opscope.errors import OpscopeError
 from opscope.hardware.driver import driver_cuda_version
 from opscope.hardware.toolkit import find_cuda_tool
 from opscope.report.tables import stats_json
-from opscope.toolchain.injection.events import first_moment_ns
-from opscope.toolchain.injection.library import build_library, find_compiler, find_cupti
-from opscope.toolchain.injection.recording import ChunkKind, Recording, read_recording
-from opscope.toolchain.injection.running import trace_environment
-from opscope.toolchain.injection.trace_file import write_trace
+from opscope.trace.events import first_moment_ns
+from opscope.trace.library import build_library, find_compiler, find_cupti
+from opscope.trace.recording import ChunkKind, Recording, read_recording
+from opscope.trace.running import trace_environment
+from opscope.trace.trace_file import write_trace
 
 LAUNCHES = r"""
 #include <chrono>

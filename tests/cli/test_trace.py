@@ -286,8 +286,8 @@ def test_what_cannot_be_run(trace: Trace, arguments: list[str], message: str) ->
 
 def test_without_cupti(trace: Trace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(module, "_places", module.CuptiPlaces)
-    monkeypatch.setattr("opscope.toolchain.injection.library._SYSTEM_ROOTS", ("/nowhere",) * 3)
-    monkeypatch.setattr("opscope.toolchain.injection.library._USUAL_TOOLKITS", "/nowhere")
+    monkeypatch.setattr("opscope.trace.library._SYSTEM_ROOTS", ("/nowhere",) * 3)
+    monkeypatch.setattr("opscope.trace.library._USUAL_TOOLKITS", "/nowhere")
     outcome = trace("--", "./program")
     assert (outcome.code, outcome.out) == (1, "")
     assert "pip install nvidia-cuda-cupti" in outcome.err

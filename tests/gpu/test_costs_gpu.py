@@ -12,8 +12,8 @@ import torch.nn.functional as F  # noqa: E402, N812 - as torch's own pages name 
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 
 import opscope  # noqa: E402
-from opscope.analysis.cost.session_costs import fill_costs, read_costs  # noqa: E402
 from opscope.hardware.devices import DataType  # noqa: E402
+from opscope.operators.session_costs import fill_costs, read_costs  # noqa: E402
 
 # A first backward pass, a first product: libraries warn of what does not matter here.
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]

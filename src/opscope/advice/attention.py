@@ -10,9 +10,9 @@ from opscope.advice.kernel_times import AttentionSizes, attention_ns, attention_
 from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed, time_of
 from opscope.advice.rules import Rule
 from opscope.advice.step_time import Saving
-from opscope.analysis.cost.arguments import parse_arguments
 from opscope.analysis.efficiency import CallEfficiency
 from opscope.hardware.devices import DataType
+from opscope.operators.arguments import parse_arguments
 
 _FLASH_CAPABILITY = (8, 0)  # Source: Dao-AILab/flash-attention, README: Ampere and later
 _FLASH_HEAD_SIZE = 256

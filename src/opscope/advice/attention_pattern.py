@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from opscope.advice.kernel_times import AttentionSizes, Product, recorded_product
-from opscope.analysis.cost.arguments import CallArguments, parse_arguments
+from opscope.operators.arguments import CallArguments, parse_arguments
 
 __all__ = ["ComposedAttention", "composed_attention"]
 

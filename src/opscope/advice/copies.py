@@ -8,8 +8,8 @@ from typing import Any
 from opscope.advice.profiled_run import Advice, ProfiledRun, counted, finds, listed
 from opscope.advice.rules import Rule
 from opscope.advice.step_time import Saving
-from opscope.analysis.cost.arguments import parse_arguments
 from opscope.analysis.totals import KernelTotal
+from opscope.operators.arguments import parse_arguments
 from opscope.units import format_byte_rate, format_bytes
 
 # Operators that only pass a copy on; who asked for it stands above them.

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from opscope.advice.rules import RuleBook, rule_book
-from opscope.analysis.cost.arguments import parse_arguments
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits, Limit, LimitEvidence
+from opscope.operators.arguments import parse_arguments
 
 __all__ = [
     "ITEM_BYTES",

@@ -12,11 +12,12 @@ from typing import Any
 from opscope.advice.profiled_run import Advice, ProfiledRun, counted, finds, listed
 from opscope.advice.rules import Rule
 from opscope.advice.step_time import Saving
-from opscope.analysis.cost.arguments import parse_arguments
 from opscope.analysis.efficiency import Bound
 from opscope.analysis.launch_quality import LaunchQuality
 from opscope.analysis.tensor_cores import is_product
-from opscope.analysis.totals import KernelTotal, LaunchGeometry
+from opscope.analysis.totals import KernelTotal
+from opscope.launches.facts import LaunchGeometry
+from opscope.operators.arguments import parse_arguments
 from opscope.provenance.kernel_names import decode
 from opscope.units import format_fraction
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from opscope.analysis.parallelism.facts import DeviceFacts
+from opscope.launches.facts import DeviceFacts
 from opscope.model.session import Session
 
 __all__ = ["common_device"]

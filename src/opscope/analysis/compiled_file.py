@@ -8,8 +8,8 @@ import msgspec
 
 from opscope.hardware.occupancy import BLOCK_SIZES, KernelNeed, StaticOccupancy, static_occupancy
 from opscope.model.finding import Finding
-from opscope.toolchain.nvcc.compile import Compilation, CompiledKernel
-from opscope.toolchain.nvcc.findings import findings_of, small_launches
+from opscope.nvcc.compile import Compilation, CompiledKernel
+from opscope.nvcc.findings import findings_of, small_launches
 
 __all__ = ["CompiledFile", "KernelOutlook", "examine_compilation"]
 

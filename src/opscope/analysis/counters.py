@@ -16,11 +16,11 @@ from statistics import median_low
 import msgspec
 import numpy as np
 
-from opscope.analysis.cost.call_cost import UNKNOWN_COST, CallCost
-from opscope.analysis.cost.session_costs import cost_of_row, fill_costs
 from opscope.model.finding import Finding
 from opscope.model.queries import sql
 from opscope.model.session import Session
+from opscope.operators.call_cost import UNKNOWN_COST, CallCost
+from opscope.operators.session_costs import cost_of_row, fill_costs
 from opscope.provenance.demangle import demangle
 from opscope.provenance.kernel_names import DecodedKernel, decode
 from opscope.text_enum import TextEnum

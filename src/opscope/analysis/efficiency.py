@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from opscope.analysis.cost.call_cost import CallCost
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits
+from opscope.operators.call_cost import CallCost
 from opscope.text_enum import TextEnum
 
 __all__ = [

@@ -11,17 +11,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from opscope.analysis.common_device import common_device
-from opscope.analysis.cost.arguments import parse_arguments
-from opscope.analysis.parallelism import (
+from opscope.analysis.totals import KernelTotal, OperatorTotal, geometry_of
+from opscope.hardware.occupancy import WARP_SIZE, ActiveBlocks, Limiter, Waves
+from opscope.launches import (
     LaunchExplanation,
     LaunchFacts,
     explain,
     parse_compile_arguments,
 )
-from opscope.analysis.totals import KernelTotal, LaunchGeometry, OperatorTotal, geometry_of
-from opscope.hardware.occupancy import WARP_SIZE, ActiveBlocks, Limiter, Waves
+from opscope.launches.facts import LaunchGeometry
 from opscope.model.queries import sql
 from opscope.model.session import Session
+from opscope.operators.arguments import parse_arguments
 from opscope.provenance.kernel_names import decode
 
 __all__ = ["ExplainedLaunch", "LaunchQuality", "launch_explanations", "launch_quality"]

@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from opscope.analysis.provenance import KernelFacts, NativeFunctionUse, Provenance
+from opscope.launches.facts import LaunchGeometry
 from opscope.model.location import SourceLocation
 from opscope.model.queries import sql
 from opscope.model.session import Session
@@ -23,29 +24,12 @@ from opscope.provenance.sources import permalink
 __all__ = [
     "CategoryTotal",
     "KernelTotal",
-    "LaunchGeometry",
     "OperatorTotal",
     "category_totals",
     "geometry_of",
     "kernel_totals",
     "operator_totals",
 ]
-
-
-class LaunchGeometry(msgspec.Struct, frozen=True):
-    """One distinct launch configuration of a kernel, with its share of the kernel's calls and time.
-
-    `example_operator_id` is the operator call of its longest launch; None outside operators.
-    """
-
-    grid: tuple[int, int, int] | None
-    block: tuple[int, int, int] | None
-    registers_per_thread: int | None
-    shared_memory_bytes: int | None
-    occupancy_estimate: float | None
-    calls: int
-    total_ns: int
-    example_operator_id: int | None = None
 
 
 class KernelTotal(msgspec.Struct, frozen=True):

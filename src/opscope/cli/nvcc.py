@@ -37,9 +37,7 @@ from opscope.hardware.occupancy import BLOCK_SIZES
 from opscope.hardware.toolkit import require_nvcc
 from opscope.kernels.disassembly import file_sass
 from opscope.kernels.ptx import ptx_functions
-from opscope.provenance.demangle import demangle
-from opscope.report.nvcc import NvccCode, nvcc_document, nvcc_json
-from opscope.toolchain.nvcc.command import (
+from opscope.nvcc.command import (
     ALL,
     ALL_MAJOR,
     NATIVE,
@@ -52,7 +50,9 @@ from opscope.toolchain.nvcc.command import (
     refuse_options,
     runs_on,
 )
-from opscope.toolchain.nvcc.compile import Compilation, Request, compile_source, request_command, run_compiled
+from opscope.nvcc.compile import Compilation, Request, compile_source, request_command, run_compiled
+from opscope.provenance.demangle import demangle
+from opscope.report.nvcc import NvccCode, nvcc_document, nvcc_json
 
 __all__ = ["Occupancy", "Showing", "nvcc"]
 

@@ -34,22 +34,22 @@ from opscope.provenance.cache import cache_folder
 from opscope.provenance.origins import recorded_origins
 from opscope.report.tables import stats_json, stats_tables_document
 from opscope.results import load
-from opscope.toolchain.injection.events import first_moment_ns
-from opscope.toolchain.injection.library import (
+from opscope.trace.events import first_moment_ns
+from opscope.trace.library import (
     Cupti,
     CuptiPlaces,
     build_library,
     find_compiler,
     find_cupti,
 )
-from opscope.toolchain.injection.recording import Recording, read_recording
-from opscope.toolchain.injection.running import (
+from opscope.trace.recording import Recording, read_recording
+from opscope.trace.running import (
     ProgramRun,
     check_program,
     run_recorded,
     trace_environment,
 )
-from opscope.toolchain.injection.trace_file import WrittenTrace, recording_sidecar, write_trace
+from opscope.trace.trace_file import WrittenTrace, recording_sidecar, write_trace
 
 __all__ = ["trace"]
 

@@ -1,7 +1,7 @@
 """The staged events of one Kineto trace → rows of every table of a Session, attributed.
 
 Ids, times and nothing else come back from the database as integer arrays, to be nested and linked
-(`opscope.attribution`), and go in again as columns of the tables.
+(`linking`, `nesting`), and go in again as columns of the tables.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from opscope.attribution import linking, nesting
-from opscope.attribution.linking import gather
-from opscope.attribution.nesting import Forest, Int64
-from opscope.ingest import quality
+from opscope.ingest import linking, nesting, quality
+from opscope.ingest.linking import gather
+from opscope.ingest.nesting import Forest, Int64
 from opscope.model.queries import sql
 from opscope.model.session import Session
 

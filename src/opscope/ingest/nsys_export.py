@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from opscope.attribution.nesting import Int64
 from opscope.errors import InputError
 from opscope.ingest.kineto import Columns
+from opscope.ingest.nesting import Int64
 from opscope.ingest.source import EXPORT_COMMAND
 from opscope.model.session import Session
 

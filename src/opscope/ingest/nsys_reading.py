@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from opscope.attribution.nesting import Int64, enclosing, nest, subtree_sums
 from opscope.errors import InputError
 from opscope.ingest import quality
 from opscope.ingest.kineto import Columns, fill_tables
+from opscope.ingest.nesting import Int64, enclosing, nest, subtree_sums
 from opscope.ingest.nsys_export import Export, Missing, copy_tables, open_export
 from opscope.ingest.nsys_facts import ExportFacts, devices_of, export_findings, process_findings, read_facts
 from opscope.ingest.nsys_words import (

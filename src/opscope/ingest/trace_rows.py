@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from opscope.attribution.nesting import union_length
+from opscope.ingest.nesting import union_length
 from opscope.model import schema
 from opscope.model.session import Session
 

@@ -9,7 +9,7 @@ from typing import Any
 from opscope.analysis.explanation import Explanation, KernelUse, Subject, is_file
 from opscope.analysis.kernel_titles import kernel_title
 from opscope.analysis.provenance import KernelFacts, NativeFunctionUse
-from opscope.analysis.totals import LaunchGeometry
+from opscope.launches.facts import LaunchGeometry
 from opscope.model.location import SourceLocation
 from opscope.provenance.categories import category_title
 from opscope.report.document import (

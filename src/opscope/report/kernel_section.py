@@ -8,9 +8,9 @@ from typing import Any
 from opscope.analysis.improvement import OperatorImprovement
 from opscope.analysis.kernel_titles import kernel_title
 from opscope.analysis.launch_quality import ExplainedLaunch
-from opscope.analysis.parallelism import Heading, Statement
 from opscope.analysis.provenance import KernelFacts
 from opscope.analysis.summary import Summary
+from opscope.launches import Heading, Statement
 from opscope.model.evidence import Grade
 from opscope.provenance.kernel_names.families import FAMILIES
 from opscope.report.document import Block, Code, CodeBlock, FactList, Inline, Paragraph, Text

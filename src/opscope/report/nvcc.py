@@ -12,6 +12,7 @@ from opscope.analysis.compiled_file import CompiledFile, KernelOutlook
 from opscope.hardware.architectures import Target, architecture
 from opscope.hardware.occupancy import BlockOccupancy
 from opscope.kernels.ptx import FunctionUse
+from opscope.nvcc.command import Nvcc, Product, command_text
 from opscope.provenance.demangle import demangle
 from opscope.report.document import (
     Block,
@@ -32,7 +33,6 @@ from opscope.report.document import (
     words,
 )
 from opscope.report.json_encoding import Keys, encode
-from opscope.toolchain.nvcc.command import Nvcc, Product, command_text
 from opscope.units import format_bytes, format_bytes_exactly, format_fraction
 
 __all__ = ["NVCC_SCHEMA_VERSION", "NvccCode", "nvcc_document", "nvcc_json"]

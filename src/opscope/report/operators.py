@@ -10,7 +10,8 @@ from dataclasses import replace
 from itertools import islice
 
 from opscope.analysis.summary import Summary
-from opscope.analysis.totals import LaunchGeometry, OperatorTotal
+from opscope.analysis.totals import OperatorTotal
+from opscope.launches.facts import LaunchGeometry
 from opscope.model.finding import Finding, Severity
 from opscope.provenance.categories import category_title
 from opscope.report.document import (

@@ -21,8 +21,9 @@ from opscope.analysis.program.values import LineTotal, ProgramTotals
 from opscope.analysis.provenance import KernelFacts, NativeFunctionUse
 from opscope.analysis.summary import DeviceTime, Summary
 from opscope.analysis.timeline.values import IdleGap, QueueSeries, Timeline, TimePartition
-from opscope.analysis.totals import CategoryTotal, KernelTotal, LaunchGeometry, OperatorTotal
+from opscope.analysis.totals import CategoryTotal, KernelTotal, OperatorTotal
 from opscope.hardware.limits import DeviceLimits, Limit
+from opscope.launches.facts import LaunchGeometry
 from opscope.model.environment import Environment
 from opscope.model.location import SourceLocation
 from opscope.model.measurement import Latency

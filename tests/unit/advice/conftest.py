@@ -10,7 +10,6 @@ import pytest
 
 import opscope
 from opscope.advice import advise
-from opscope.analysis.cost.call_cost import CallCost
 from opscope.analysis.efficiency import (
     Bound,
     CallEfficiency,
@@ -25,6 +24,7 @@ from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits, Limit, LimitEvidence
 from opscope.model.finding import Finding
 from opscope.model.session import Session
+from opscope.operators.call_cost import CallCost
 from opscope.testing import TraceBuilder
 
 H200 = {

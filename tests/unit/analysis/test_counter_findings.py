@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from opscope.analysis.cost.call_cost import CallCost
 from opscope.analysis.counter_findings import analyze_counters, counter_findings
 from opscope.analysis.counters import CountedKernel, Match, RecordedCall, counter_book
 from opscope.model.finding import Finding, Severity
 from opscope.model.session import Session
+from opscope.operators.call_cost import CallCost
 from opscope.provenance.kernel_names import decode
 from opscope.testing import TraceBuilder
 from opscope.toolchain.ncu_report import KernelCounters, NcuReport, Occupancy, Quantity

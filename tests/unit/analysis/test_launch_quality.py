@@ -9,9 +9,9 @@ import pytest
 
 import opscope
 from opscope.analysis.launch_quality import ExplainedLaunch, LaunchQuality, launch_quality
-from opscope.analysis.parallelism import Heading
 from opscope.analysis.summary import Summary
 from opscope.hardware.occupancy import Limiter
+from opscope.launches import Heading
 from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder

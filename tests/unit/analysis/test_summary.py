@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 import opscope
 from opscope.analysis.summary import StepTotal
-from opscope.analysis.totals import CategoryTotal, KernelTotal, LaunchGeometry, OperatorTotal
+from opscope.analysis.totals import CategoryTotal, KernelTotal, OperatorTotal
+from opscope.launches.facts import LaunchGeometry
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
 

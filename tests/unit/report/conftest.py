@@ -8,7 +8,8 @@ import pytest
 
 from opscope.analysis.efficiency import Efficiency
 from opscope.analysis.summary import DeviceTime, StepTotal, Summary
-from opscope.analysis.totals import CategoryTotal, KernelTotal, LaunchGeometry, OperatorTotal
+from opscope.analysis.totals import CategoryTotal, KernelTotal, OperatorTotal
+from opscope.launches.facts import LaunchGeometry
 from opscope.model.environment import Environment, GpuInfo
 from opscope.model.finding import Finding, Severity
 from opscope.model.measurement import Latency

@@ -17,7 +17,6 @@ import pytest
 from msgspec.structs import replace
 
 from opscope._version import __version__
-from opscope.analysis.cost.call_cost import CallCost, CostEvidence, FlopSource
 from opscope.analysis.efficiency import (
     Bound,
     CallEfficiency,
@@ -47,6 +46,7 @@ from opscope.model.environment import Environment
 from opscope.model.finding import Finding, Severity
 from opscope.model.measurement import Latency
 from opscope.model.session import Session
+from opscope.operators.call_cost import CallCost, CostEvidence, FlopSource
 from opscope.report.analysis import analysis_report, configuration_report, overview_document
 from opscope.report.json_encoding import to_json
 from opscope.report.markdown import render_markdown

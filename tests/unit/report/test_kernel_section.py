@@ -5,10 +5,10 @@ from msgspec.structs import replace
 
 from opscope.analysis.kernel_titles import kernel_title
 from opscope.analysis.launch_quality import ExplainedLaunch
-from opscope.analysis.parallelism import Heading, LaunchExplanation, Statement
 from opscope.analysis.provenance import KernelFacts
 from opscope.analysis.summary import Summary
-from opscope.analysis.totals import LaunchGeometry
+from opscope.launches import Heading, LaunchExplanation, Statement
+from opscope.launches.facts import LaunchGeometry
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.report.document import Code, FactList, Paragraph, Text, plain

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from opscope.analysis.cost.call_cost import CallCost
 from opscope.analysis.counter_findings import analyze_counters
 from opscope.analysis.counters import CountedKernel, CounterAnalysis, Match, RecordedCall
+from opscope.operators.call_cost import CallCost
 from opscope.provenance.kernel_names import decode
 from opscope.report.document import Document
 from opscope.report.json_encoding import to_json

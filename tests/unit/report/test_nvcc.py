@@ -8,11 +8,11 @@ from pathlib import Path
 from opscope.analysis.compiled_file import CompiledFile, examine_compilation
 from opscope.hardware.architectures import Target
 from opscope.kernels.ptx import FunctionUse
+from opscope.nvcc.command import Nvcc, Product
+from opscope.nvcc.compile import Compilation, CompiledKernel, Request
 from opscope.report.json_encoding import to_json
 from opscope.report.markdown import render_markdown
 from opscope.report.nvcc import NvccCode, nvcc_document, nvcc_json
-from opscope.toolchain.nvcc.command import Nvcc, Product
-from opscope.toolchain.nvcc.compile import Compilation, CompiledKernel, Request
 
 COMMAND = ("/usr/bin/nvcc", "-gencode=arch=compute_90,code=sm_90", "-o", "add", "add.cu")
 SASS = NvccCode("add(float*)", "sm_90", "sass", "/*0000*/ EXIT ;")

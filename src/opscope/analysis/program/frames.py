@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from opscope.analysis.program.recorded import NONE, Activities, Bools, call_forest, columns, inherit, sum_by
 from opscope.analysis.program.values import LineKind, LineTotal
-from opscope.attribution.nesting import Forest, Int64
+from opscope.ingest.nesting import Forest, Int64
 from opscope.model.location import FrameName, is_program_file, parse_frame
 from opscope.model.queries import sql
 from opscope.model.session import Session

@@ -14,8 +14,8 @@ import numpy as np
 
 from opscope.analysis.program.recorded import NONE, Activities, Bools, sum_by
 from opscope.analysis.program.values import ModuleTotal
-from opscope.attribution.linking import gather
-from opscope.attribution.nesting import Forest, Int64
+from opscope.ingest.linking import gather
+from opscope.ingest.nesting import Forest, Int64
 from opscope.model.session import Session
 
 __all__ = ["ModulePlace", "module_places", "module_totals", "read_modules"]

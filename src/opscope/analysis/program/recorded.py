@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from opscope.attribution.linking import gather
-from opscope.attribution.nesting import Forest, Int64, enclosing, nest
+from opscope.ingest.linking import gather
+from opscope.ingest.nesting import Forest, Int64, enclosing, nest
 from opscope.model.queries import sql
 from opscope.model.session import Session
 

@@ -28,9 +28,9 @@ from opscope.analysis.program.recorded import (
     read_activities,
     read_operators,
 )
-from opscope.attribution.linking import gather
-from opscope.attribution.nesting import Forest, Int64, children_time, enclosing
 from opscope.errors import InputError
+from opscope.ingest.linking import gather
+from opscope.ingest.nesting import Forest, Int64, children_time, enclosing
 from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.text_enum import TextEnum

@@ -34,8 +34,8 @@ from opscope.analysis.program.recorded import (
     within,
 )
 from opscope.analysis.program.values import LineTotal, ModuleTotal, ProgramTotals
-from opscope.attribution.linking import gather
-from opscope.attribution.nesting import Forest, Int64, enclosing
+from opscope.ingest.linking import gather
+from opscope.ingest.nesting import Forest, Int64, enclosing
 from opscope.model.queries import sql
 from opscope.model.session import Session
 

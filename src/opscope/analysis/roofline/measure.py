@@ -10,12 +10,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from opscope.analysis.common_device import common_device
-from opscope.analysis.cost.session_costs import CostedCall, fill_costs, read_costs
 from opscope.analysis.efficiency import CallEfficiency, CostCoverage, Efficiency, Roofline
 from opscope.analysis.roofline.rooflines import Roof, combine, roofline_of
 from opscope.analysis.roofline.work import Launches, Work, read_launches, work_by_kernel, work_of_call
 from opscope.hardware.limits import DeviceLimits
 from opscope.model.session import Session
+from opscope.operators.session_costs import CostedCall, fill_costs, read_costs
 
 __all__ = ["efficiency_of", "measure_efficiency"]
 

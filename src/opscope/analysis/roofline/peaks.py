@@ -11,12 +11,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from opscope.analysis.cost.call_cost import CallCost, FlopSource
 from opscope.analysis.efficiency import TensorCoreUse
 from opscope.analysis.roofline.work import Launches
 from opscope.analysis.tensor_cores import TensorCoreEvidence, is_product, operand_type, tensor_core_evidence
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits, Limit
+from opscope.operators.call_cost import CallCost, FlopSource
 from opscope.provenance.kernel_names import DecodedKernel
 
 __all__ = ["ComputeLimit", "compute_limit", "memory_limit"]

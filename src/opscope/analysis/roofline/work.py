@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from opscope.analysis.cost.call_cost import CallCost
 from opscope.analysis.launch_quality import LaunchQuality
-from opscope.analysis.parallelism.facts import DeviceFacts, LaunchFacts
-from opscope.analysis.totals import LaunchGeometry
+from opscope.launches.facts import DeviceFacts, LaunchFacts, LaunchGeometry
 from opscope.model.queries import sql
 from opscope.model.session import Session
+from opscope.operators.call_cost import CallCost
 from opscope.provenance.kernel_names import DecodedKernel, decode
 
 __all__ = ["Launches", "Work", "read_launches", "work_by_kernel", "work_of_call"]

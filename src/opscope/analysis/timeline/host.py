@@ -17,7 +17,7 @@ import numpy as np
 
 from opscope.analysis.timeline.records import Calls, Columns, Flags, TraceRecords, by_thread, columns
 from opscope.analysis.timeline.spans import Spans, merge
-from opscope.attribution.nesting import Forest, Int64, enclosing, nest
+from opscope.ingest.nesting import Forest, Int64, enclosing, nest
 from opscope.model.location import is_program_file, parse_frame
 from opscope.model.queries import sql
 from opscope.model.session import Session

@@ -25,7 +25,7 @@ from opscope.analysis.timeline.host import Host, NamedRanges
 from opscope.analysis.timeline.records import CallRole, Calls, DeviceRecords, Flags, TraceRecords, distinct
 from opscope.analysis.timeline.spans import NOTHING, Spans, between, covering, cut, merge, overlap
 from opscope.analysis.timeline.values import IdleCause, IdleGap
-from opscope.attribution.nesting import Int64
+from opscope.ingest.nesting import Int64
 from opscope.model.session import Session
 
 __all__ = ["CAUSES", "PAUSE_NS", "DeviceIdle", "IdleAccount", "account_for_idle", "longest_gaps"]

@@ -39,7 +39,7 @@ from opscope.analysis.timeline.values import (
     TimePartition,
 )
 from opscope.analysis.timeline.waits import Places, waiting_calls
-from opscope.attribution.nesting import Int64
+from opscope.ingest.nesting import Int64
 from opscope.model.session import Session
 
 __all__ = [

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from opscope.attribution.nesting import Int64
+from opscope.ingest.nesting import Int64
 from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.provenance.categories import kernel_category

@@ -13,7 +13,7 @@ import numpy as np
 
 from opscope.analysis.timeline.records import DeviceRecords, Work, distinct
 from opscope.analysis.timeline.values import DeviceStep
-from opscope.attribution.nesting import Int64
+from opscope.ingest.nesting import Int64
 
 __all__ = [
     "NOTHING",

@@ -12,7 +12,7 @@ import numpy as np
 from opscope.analysis.timeline.host import NamedRanges, called_operators
 from opscope.analysis.timeline.records import CallRole, TraceRecords
 from opscope.analysis.timeline.values import WaitingCall
-from opscope.attribution.nesting import Int64
+from opscope.ingest.nesting import Int64
 from opscope.model.session import Session
 
 __all__ = ["Places", "waiting_calls"]

@@ -16,8 +16,8 @@ from opscope.analysis.program.stacks import (
     StackWeight,
     stack_profiles,
 )
-from opscope.attribution.nesting import nest
 from opscope.errors import InputError
+from opscope.ingest.nesting import nest
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
 

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from opscope.analysis.cost.call_cost import CallCost, FlopSource
 from opscope.analysis.launch_quality import LaunchQuality
-from opscope.analysis.parallelism.facts import DeviceFacts, LaunchFacts
 from opscope.analysis.roofline.work import Launches, Work
-from opscope.analysis.totals import LaunchGeometry
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits, Limit, LimitEvidence
+from opscope.launches.facts import DeviceFacts, LaunchFacts, LaunchGeometry
+from opscope.operators.call_cost import CallCost, FlopSource
 from opscope.provenance.kernel_names import decode
 
 DEVICE = DeviceFacts("NVIDIA H200", "9.0", 132)

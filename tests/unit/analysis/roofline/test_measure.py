@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import opscope
-from opscope.analysis.cost.session_costs import CostedCall, fill_costs
 from opscope.analysis.efficiency import Bound, Efficiency, TensorCoreUse
 from opscope.analysis.roofline import measure_efficiency
 from opscope.analysis.roofline.measure import efficiency_of
@@ -18,6 +17,7 @@ from opscope.analysis.roofline.rooflines import Roof
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits, match_limits
 from opscope.model.session import Session
+from opscope.operators.session_costs import CostedCall, fill_costs
 from opscope.testing import TraceBuilder
 
 from .conftest import cost, launches, limit

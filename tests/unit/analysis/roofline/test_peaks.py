@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from opscope.analysis.cost.call_cost import CallCost, FlopSource
 from opscope.analysis.efficiency import TensorCoreUse
 from opscope.analysis.roofline.peaks import compute_limit, memory_limit
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits
+from opscope.operators.call_cost import CallCost, FlopSource
 
 from .conftest import PEAKS, cost, launches, limit
 

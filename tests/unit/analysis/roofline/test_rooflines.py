@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opscope.analysis.cost.call_cost import FlopSource
 from opscope.analysis.efficiency import Bound, Roofline, TensorCoreUse
 from opscope.analysis.roofline.rooflines import Roof, combine, roofline_of
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits
+from opscope.operators.call_cost import FlopSource
 
 from .conftest import cost, launches, work
 

@@ -18,7 +18,7 @@ from opscope.analysis.timeline.spans import (
     subtract,
     total,
 )
-from opscope.attribution.nesting import Int64
+from opscope.ingest.nesting import Int64
 
 Pairs = list[tuple[int, int]]
 pairs = st.lists(

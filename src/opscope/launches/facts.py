@@ -1,0 +1,185 @@
+"""What is known of one launch: the kernel's decoded name, its geometry, the operator call, the device.
+
+Whatever is missing or not understood is None; nothing that needs it is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import prod
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from opscope.hardware.architectures import Architecture, architecture
+from opscope.hardware.occupancy import ActiveBlocks, Waves, active_blocks, waves_of
+
+if TYPE_CHECKING:  # arguments and totals may import this package
+    from opscope.operators.arguments import CallArguments, TensorArgument
+    from opscope.provenance.kernel_names import DecodedKernel
+
+__all__ = [
+    "DeviceFacts",
+    "Extent",
+    "LaunchFacts",
+    "LaunchGeometry",
+    "parse_compile_arguments",
+]
+
+Shape = tuple[int, ...]
+Extent = tuple[int, int, int]
+
+
+def parse_compile_arguments(text: str | None) -> dict[str, int]:
+    """Numbers of the recorded `XBLOCK=4,RBLOCK=256`; other values are left out."""
+    found = {}
+    for part in (text or "").split(","):
+        name, _, value = part.partition("=")
+        if value.strip().lstrip("-").isdecimal():
+            found[name.strip()] = int(value)
+    return found
+
+
+class LaunchGeometry(msgspec.Struct, frozen=True):
+    """One distinct launch configuration of a kernel, with its share of the kernel's calls and time.
+
+    `example_operator_id` is the operator call of its longest launch; None outside operators.
+    """
+
+    grid: tuple[int, int, int] | None
+    block: tuple[int, int, int] | None
+    registers_per_thread: int | None
+    shared_memory_bytes: int | None
+    occupancy_estimate: float | None
+    calls: int
+    total_ns: int
+    example_operator_id: int | None = None
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """The device a kernel ran on. Limits given here win over those known of the compute capability."""
+
+    name: str | None = None
+    compute_capability: str | None = None
+    sm_count: int | None = None
+    max_threads_per_sm: int | None = None
+    registers_per_sm: int | None = None
+    shared_memory_per_sm_bytes: int | None = None
+
+    @property
+    def limits(self) -> Architecture | None:
+        """Limits of one multiprocessor; None if the compute capability's are not known."""
+        known = architecture(self.compute_capability)
+        if known is None:
+            return None
+        return replace(
+            known,
+            max_threads_per_sm=self.max_threads_per_sm or known.max_threads_per_sm,
+            registers_per_sm=self.registers_per_sm or known.registers_per_sm,
+            shared_bytes_per_sm=self.shared_memory_per_sm_bytes or known.shared_bytes_per_sm,
+        )
+
+
+@dataclass(frozen=True)
+class LaunchFacts:
+    """One launch configuration of a kernel under one operator call.
+
+    Attributes:
+        kernel: The decoded name.
+        geometry: As recorded.
+        call: The operator call; None if unknown.
+        device: None if unknown.
+        compile_arguments: Of a Triton kernel, by name: `{"XBLOCK": 1024}`.
+        torch_version: Release that launched it, `"2.11.0"`; None if unknown.
+        size_bytes: Bytes a copy or memory set moved.
+    """
+
+    kernel: DecodedKernel
+    geometry: LaunchGeometry
+    call: CallArguments | None = None
+    device: DeviceFacts | None = None
+    compile_arguments: Mapping[str, int] = field(default_factory=dict)
+    torch_version: str | None = None
+    size_bytes: int | None = None
+
+    @property
+    def grid(self) -> Extent | None:
+        """Blocks of the grid; unknown where a trace gives an extent that no launch can have."""
+        return _possible(self.geometry.grid)
+
+    @property
+    def block(self) -> Extent | None:
+        """Threads of a block; unknown where a trace gives an extent that no launch can have."""
+        return _possible(self.geometry.block)
+
+    @property
+    def block_count(self) -> int | None:
+        """Blocks of the whole grid."""
+        return None if self.grid is None else prod(self.grid)
+
+    @property
+    def thread_count(self) -> int | None:
+        """Threads of one block."""
+        return None if self.block is None else prod(self.block)
+
+    @property
+    def sm_count(self) -> int | None:
+        """Multiprocessors of the device."""
+        return None if self.device is None else self.device.sm_count
+
+    @property
+    def max_threads_per_sm(self) -> int | None:
+        """Threads one multiprocessor holds."""
+        limits = None if self.device is None else self.device.limits
+        return None if limits is None else limits.max_threads_per_sm
+
+    @cached_property
+    def active(self) -> ActiveBlocks | None:
+        """Active blocks of one multiprocessor; None if a figure or the device's limits are unknown."""
+        limits = None if self.device is None else self.device.limits
+        if limits is None or self.thread_count is None:
+            return None
+        return active_blocks(
+            limits,
+            threads=self.thread_count,
+            registers_per_thread=self.geometry.registers_per_thread,
+            shared_bytes=self.geometry.shared_memory_bytes,
+        )
+
+    @property
+    def waves(self) -> Waves | None:
+        """Waves on the device; None if the multiprocessors or their limits are unknown."""
+        if self.active is None:
+            return None
+        return waves_of(self.active, blocks=self.block_count or 0, sm_count=self.sm_count or 0)
+
+    @property
+    def function_name(self) -> str:
+        """The kernel's function without its namespaces."""
+        return (self.kernel.function or "").rpartition("::")[2]
+
+    def template_argument(self, position: int) -> str | None:
+        """The template argument at a position, as printed."""
+        arguments = self.kernel.template_arguments
+        return arguments[position] if -len(arguments) <= position < len(arguments) else None
+
+    def template_integer(self, position: int) -> int | None:
+        """The integer template argument at a position: `128`, `64u`, `(int)4`, `true`."""
+        text = self.template_argument(position)
+        if text is None:
+            return None
+        text = text.rpartition(")")[2].strip().rstrip("uUlL")
+        if text in ("true", "false"):
+            return int(text == "true")
+        return int(text) if text.lstrip("-").isdecimal() else None
+
+    def tensor(self, position: int) -> TensorArgument | None:
+        """The operator call's tensor at a position."""
+        return None if self.call is None else self.call.tensor(position)
+
+
+def _possible(extent: Extent | None) -> Extent | None:
+    return extent if extent is not None and min(extent) > 0 else None

@@ -1,0 +1,521 @@
+"""Matrix products and convolutions: output tiles in parallel, and the grids that such a cut explains.
+
+The problem comes from the operator's recorded shapes, the tile from the kernel's name: CUTLASS' are
+documented, those of xmma, nvjet and the older cuBLAS kernels observed. Libraries see row-major matrices
+transposed, lay tiles out in either order, swizzle them, split K, or launch a fixed number of blocks that take
+tiles in turn; which of these gives the recorded grid is found by trying each. An implicit GEMM multiplies
+matrices that are never formed: output places × channels, over filter window × channels; cuDNN's own grids are
+not documented.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from opscope.launches.facts import Extent, LaunchFacts, Shape
+from opscope.launches.images import window_sizes
+from opscope.launches.prediction import (
+    Expected,
+    Prediction,
+    blocks_over,
+    ceil_div,
+    ceiling,
+    extent_text,
+    extents,
+    shape_text,
+)
+from opscope.model.evidence import Grade
+from opscope.operators.element_types import item_size_bytes
+from opscope.units import format_fraction
+
+if TYPE_CHECKING:
+    from opscope.operators.arguments import CallArguments
+
+__all__ = [
+    "MatrixProblem",
+    "Tiling",
+    "convolution",
+    "dot_product",
+    "few_columns",
+    "find_tiling",
+    "implicit_sgemm",
+    "split_k_reduction",
+    "tiled_product",
+]
+
+_SWIZZLES = (2, 4, 8)
+_MOST_SPLITS = 1024
+_MOST_COUNTED_SPLITS = 64
+# Positions of the two factors in the operators' arguments.
+_FACTORS_AT = {
+    "aten::mm": (0, 1),
+    "aten::bmm": (0, 1),
+    "aten::matmul": (0, 1),
+    "aten::mv": (0, 1),
+    "aten::_scaled_mm": (0, 1),
+    "aten::_int_mm": (0, 1),
+    "aten::addmm": (1, 2),
+    "aten::addmm_": (1, 2),
+    "aten::_addmm_activation": (1, 2),
+    "aten::addmv": (1, 2),
+    "aten::addmv_": (1, 2),
+    "aten::baddbmm": (1, 2),
+    "aten::baddbmm_": (1, 2),
+}
+_LOADING_WARPS = re.compile(r"nvjet|sm(?:9|1[0-2])\d")
+_TRANSPOSED_AT, _GROUPS_AT = 7, 9  # in the arguments of convolution_backward
+# Positions of padding, stride, dilation and groups.
+_CONVOLUTION_ARGUMENTS_AT = {
+    "aten::cudnn_convolution": (2, 3, 4, 5),
+    "aten::cudnn_convolution_relu": (4, 3, 5, 6),
+}
+_CONVOLVED = {
+    "fprop": "output places × output channels",
+    "dgrad": "input places × input channels",
+    "wgrad": "output channels × filter weights",
+}
+
+
+@dataclass(frozen=True)
+class MatrixProblem:
+    """`batch` products of an m×k with a k×n matrix."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    operand_type: str | None = None
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What sentences say of it."""
+        return {
+            "batch": self.batch if self.batch > 1 else None,
+            "m": self.m,
+            "n": self.n,
+            "k": self.k,
+            "count": self.batch * self.m * self.n,
+        }
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """One way the problem is cut and launched.
+
+    Attributes:
+        rows: `m` or `n`: the side of the output that the tile's first extent covers.
+        across: Tiles along that side, padded to whole clusters where there are any.
+        along: Tiles along the other side.
+        splits: Parts K is cut into.
+        arrangement: How tiles become blocks, in words.
+        is_persistent: Fewer blocks than tiles; each takes several.
+    """
+
+    rows: str
+    across: int
+    along: int
+    batch: int
+    splits: int
+    arrangement: str
+    is_persistent: bool = False
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of all batches and splits."""
+        return self.across * self.along * self.batch * self.splits
+
+
+@dataclass(frozen=True)
+class _Convolution:
+    """Shapes of one convolution, whichever of its three products is computed."""
+
+    data: Shape
+    weight: Shape
+    output: Shape
+    groups: int
+
+
+def tiled_product(launch: LaunchFacts) -> Prediction:
+    """Output tiles in parallel, K in sequence."""
+    problem, tile, kernel = _problem(launch.call), extents(launch.kernel.tile), launch.kernel
+    values: dict[str, Any] = {} if problem is None else problem.values
+    if len(tile) < 2:
+        return Prediction(values)
+    cluster, cut, threads = _cluster(launch), None, launch.thread_count
+    if problem is not None and launch.grid is not None:
+        cut = find_tiling(
+            problem,
+            (tile[0], tile[1]),
+            launch.grid,
+            cluster=cluster,
+            sm_count=launch.sm_count,
+            splits_k=kernel.split_k or None,
+        )
+    values.update(
+        first=tile[0],
+        second=tile[1],
+        tile_grade=kernel.grades.get("tile", Grade.INFERRED),
+        cluster=None if cluster == (1, 1) else extent_text((*cluster, 1)),
+        cluster_grade=kernel.grades.get("cluster", Grade.INFERRED),
+        splits_k=bool(kernel.split_k) and (cut is None or cut.splits == 1),
+        tensor_core_grade=kernel.grades.get("tensor_core", Grade.INFERRED),
+        on_tensor_cores=kernel.tensor_core is True,
+        off_tensor_cores=kernel.tensor_core is False,
+        mma_shape=kernel.mma_shape.replace("x", "×") if kernel.mma_shape else None,
+        **_slices(launch, problem, tile),
+    )
+    # From compute capability 9.0 on some warps of a block load only: no share per thread.
+    if threads and not _LOADING_WARPS.search(kernel.name):
+        values["per_thread"] = tile[0] * tile[1] / threads
+    if problem is None or launch.grid is None:
+        return Prediction(values)
+    if cut is None:
+        tried = [
+            Expected(_tile_formula(problem, tile, one), (one.across, one.along, one.batch))
+            for one in tilings(problem, (tile[0], tile[1]), cluster)
+        ]
+        return Prediction(values, tried)
+    values.update(_cut_values(cut, problem, tile, prod(launch.grid)))
+    values["blocks_alone"] = cut.splits == 1 and not values["splits_k"]
+    found = Expected(_tile_formula(problem, tile, cut), launch.grid, launch.block, cut.arrangement)
+    return Prediction(values, [found])
+
+
+def few_columns(launch: LaunchFacts) -> Prediction:
+    """The `gemv2T_kernel_val` and `gemmSN_..._kernel`: threads share each output's dot product."""
+    problem = _problem(launch.call)
+    arguments = (launch.template_integer(at) for at in range(len(launch.kernel.template_arguments)))
+    numbers = [value for value in arguments if value is not None]
+    if problem is None:
+        return Prediction()
+    if len(numbers) < 2 or not numbers[1] or numbers[0] % numbers[1]:
+        return Prediction(problem.values)
+    threads, sharing = numbers[:2]
+    per_block, outputs = threads // sharing, max(problem.m, problem.n)
+    formula = f"ceil({outputs:,} outputs of the long side / {per_block} per block) blocks"
+    expected = Expected(formula, (ceil_div(outputs, per_block), 1, problem.batch), (threads, 1, 1))
+    values = {**problem.values, "threads": threads, "sharing": sharing, "per_block": per_block}
+    return Prediction(values, [expected])
+
+
+def split_k_reduction(launch: LaunchFacts) -> Prediction:
+    """`cublasLt::splitKreduce_kernel<width, height, ...>`: adds the partial products of a split along K."""
+    problem = _problem(launch.call)
+    width, height = launch.template_integer(0), launch.template_integer(1)
+    if problem is None:
+        return Prediction()
+    values = {**problem.values, "width": width, "height": height}
+    expected = []
+    if width and height:  # over the output in either orientation, counted along one or two sides of the grid
+        for first, second in ((problem.n, problem.m), (problem.m, problem.n)):
+            across, down = ceil_div(first, width), ceil_div(second, height)
+            formula = f"{ceiling(first, width)} × {ceiling(second, height)} blocks"
+            for grid in ((across, down, problem.batch), (across * down, 1, problem.batch)):
+                expected.append(Expected(formula, grid, (width, height, 1)))
+    return Prediction(values, expected)
+
+
+def dot_product(launch: LaunchFacts) -> Prediction:
+    """The `dot_kernel<type, threads, ...>` and the `reduce_1Block_kernel` after it."""
+    tensor, threads = launch.tensor(0), launch.template_integer(1)
+    if launch.call is None or launch.call.name != "aten::dot" or tensor is None or not threads:
+        return Prediction()
+    count, is_last = tensor.element_count, launch.function_name == "reduce_1Block_kernel"
+    one = Expected("one block adds the partial sums", (1, 1, 1))
+    return Prediction(
+        {"count": count, "threads": threads, "is_last": is_last, "is_first": not is_last},
+        [one if is_last else blocks_over(count, threads, threads)],
+    )
+
+
+def convolution(launch: LaunchFacts) -> Prediction:
+    """Any convolution kernel: parallel over what its direction computes, tiled where a tile is named."""
+    name, shapes = launch.kernel.name, None if launch.call is None else _convolution(launch.call)
+    product = next((product for product in _CONVOLVED if product in name), None)
+    is_winograd = "winograd" in name.lower()
+    values: dict[str, Any] = {
+        "is_winograd": is_winograd,
+        "is_implicit": not is_winograd and ("implicit" in name or product is not None),
+    }
+    if shapes is None or product is None:
+        return Prediction(values)
+    whole = _convolution_problem(shapes, product)
+    values.update(
+        whole.values,
+        groups=shapes.groups if shapes.groups > 1 else None,
+        what=_CONVOLVED[product],
+        input=shape_text(shapes.data),
+        filter=shape_text(shapes.weight),
+    )
+    tile = extents(launch.kernel.tile)
+    if len(tile) < 2 or launch.grid is None:
+        return Prediction(values)
+    values.update(first=tile[0], second=tile[1])
+    return _tiled_convolution(launch, launch.grid, whole, (tile[0], tile[1]), values)
+
+
+def implicit_sgemm(launch: LaunchFacts) -> Prediction:
+    """The `implicit_convolve_sgemm<float, float, 1024, log2 tile, log2 tile, ...>` of cuDNN."""
+    shapes = None if launch.call is None else _convolution(launch.call)
+    places_log2, channels_log2 = launch.template_integer(3) or 0, launch.template_integer(4) or 0
+    if shapes is None or not 0 < places_log2 < 16 > channels_log2 > 0:
+        return Prediction()
+    problem = _convolution_problem(shapes, "fprop")
+    places, channels = 1 << places_log2, 1 << channels_log2
+    grid = (ceil_div(problem.m, places), ceil_div(problem.n, channels), shapes.groups)
+    formula = f"{ceiling(problem.m, places)} × {ceiling(problem.n, channels)} tiles"
+    values = {**problem.values, "places": places, "channels": channels}
+    return Prediction(values, [Expected(formula, grid)])
+
+
+def tilings(
+    problem: MatrixProblem, tile: tuple[int, int], cluster: tuple[int, int] = (1, 1)
+) -> tuple[Tiling, Tiling]:
+    """The problem cut with the tile's first extent along n, as column-major libraries see it, and along m."""
+    found = []
+    for rows, first, second in (("n", problem.n, problem.m), ("m", problem.m, problem.n)):
+        across = _padded(ceil_div(first, tile[0]), cluster[0])
+        along = _padded(ceil_div(second, tile[1]), cluster[1])
+        found.append(Tiling(rows, across, along, problem.batch, 1, ""))
+    return found[0], found[1]
+
+
+def find_tiling(
+    problem: MatrixProblem,
+    tile: tuple[int, int],
+    grid: Extent,
+    *,
+    cluster: tuple[int, int] = (1, 1),
+    sm_count: int | None = None,
+    splits_k: bool | None = None,
+) -> Tiling | None:
+    """The first arrangement of the tiles that gives the grid, the plainest first; None if none does.
+
+    Args:
+        problem: The product.
+        tile: Extents of one tile.
+        grid: As recorded.
+        cluster: Thread-block cluster; tiles are padded to whole ones.
+        sm_count: Of the device.
+        splits_k: K is split (True), is not (False), or may be where grid.z tells it (None).
+    """
+    cuts = tilings(problem, tile, cluster)
+    for attempt in (_laid_out, _swizzled):
+        for cut in cuts:
+            found = attempt(cut, grid)
+            if found is not None and (splits_k is not False or found.splits == 1):
+                return found
+    for cut in cuts:
+        found = _counted(cut, grid, cluster, sm_count, splits_k=bool(splits_k))
+        if found is not None:
+            return found
+    return None
+
+
+def _problem(call: CallArguments | None) -> MatrixProblem | None:
+    """The product an operator computes; None if it is none, or its shapes are unknown or do not fit."""
+    if call is None:
+        return None
+    if call.name == "aten::linear":
+        return _linear(call)
+    positions = _FACTORS_AT.get(call.name)
+    if positions is None:
+        return None
+    left, right = (call.tensor(position) for position in positions)
+    if left is None or right is None:
+        return None
+    return _product(left.shape, right.shape, left.type_name)
+
+
+def _linear(call: CallArguments) -> MatrixProblem | None:
+    data, weight = call.tensor(0), call.tensor(1)
+    if data is None or weight is None or len(weight.shape) != 2 or not data.shape:
+        return None
+    n, k = weight.shape
+    if data.shape[-1] != k:
+        return None
+    return _checked(MatrixProblem(1, prod(data.shape[:-1]), n, k, data.type_name))
+
+
+def _product(left: tuple[int, ...], right: tuple[int, ...], operand_type: str | None) -> MatrixProblem | None:
+    if len(left) < 2 or len(right) not in (1, len(left)) or left[-1] != right[-2 if len(right) > 1 else -1]:
+        return None
+    n = right[-1] if len(right) > 1 else 1
+    if len(right) > 1 and left[:-2] != right[:-2]:
+        return None
+    return _checked(MatrixProblem(prod(left[:-2]), left[-2], n, left[-1], operand_type))
+
+
+def _checked(problem: MatrixProblem) -> MatrixProblem | None:
+    return problem if min(problem.batch, problem.m, problem.n, problem.k) > 0 else None
+
+
+def _padded(count: int, unit: int) -> int:
+    return ceil_div(count, unit) * unit
+
+
+def _splits_along_z(cut: Tiling, grid: Extent) -> int | None:
+    """Splits of K, where batches and splits lie along grid.z."""
+    splits, rest = divmod(grid[2], cut.batch)
+    return None if rest or not 1 <= splits <= _MOST_SPLITS else splits
+
+
+def _laid_out(cut: Tiling, grid: Extent) -> Tiling | None:
+    """Tiles along grid.x and grid.y, batches and splits of K along grid.z."""
+    splits = _splits_along_z(cut, grid)
+    if splits is None:
+        return None
+    if grid[:2] in ((cut.across, cut.along), (cut.along, cut.across)):
+        return replace(cut, arrangement="grid.x × grid.y tiles", splits=splits)
+    return None
+
+
+def _swizzled(cut: Tiling, grid: Extent) -> Tiling | None:
+    """CUTLASS' threadblock swizzle: one side multiplied, the other divided. Source: threadblock_swizzle.h."""
+    splits = _splits_along_z(cut, grid)
+    if splits is None:
+        return None
+    for factor in _SWIZZLES:
+        if grid[:2] in (
+            (cut.across * factor, ceil_div(cut.along, factor)),
+            (cut.along * factor, ceil_div(cut.across, factor)),
+        ):
+            return replace(cut, arrangement=f"tiles swizzled by {factor}", splits=splits)
+    return None
+
+
+def _counted(
+    cut: Tiling, grid: Extent, cluster: tuple[int, int], sm_count: int | None, *, splits_k: bool
+) -> Tiling | None:
+    """The number of blocks alone: one per tile, several per tile along K, or as many clusters as fit."""
+    blocks = prod(grid)
+    splits, rest = divmod(blocks, cut.tiles)
+    if not rest and (splits == 1 or (splits_k and splits <= _MOST_COUNTED_SPLITS)):
+        return replace(cut, arrangement="one block per tile", splits=splits)
+    size = prod(cluster)
+    if sm_count and cut.tiles > blocks == sm_count // size * size:
+        return replace(cut, arrangement="one block per multiprocessor, tiles in turn", is_persistent=True)
+    return None
+
+
+def _cluster(launch: LaunchFacts) -> tuple[int, int]:
+    found = extents(launch.kernel.cluster)
+    return (found[0], found[1]) if len(found) >= 2 else (1, 1)
+
+
+def _cut_values(cut: Tiling, problem: MatrixProblem, tile: tuple[int, ...], blocks: int) -> dict[str, Any]:
+    covered = cut.across * cut.along * tile[0] * tile[1]
+    outputs = problem.m * problem.n
+    return {
+        "along_first": "N" if cut.rows == "n" else "M",
+        "along_second": "M" if cut.rows == "n" else "N",
+        "tiles_in_turn": cut.tiles if cut.is_persistent else None,
+        "tiles_each": cut.tiles / blocks,
+        "across": cut.across,
+        "down": cut.along,
+        "used": format_fraction(outputs / covered) if covered > outputs else None,
+        "splits": cut.splits if cut.splits > 1 else None,
+    }
+
+
+def _tile_formula(problem: MatrixProblem, tile: tuple[int, ...], cut: Tiling) -> str:
+    first, second = (problem.n, problem.m) if cut.rows == "n" else (problem.m, problem.n)
+    formula = f"{ceiling(first, tile[0])} × {ceiling(second, tile[1])}"
+    if (cut.across, cut.along) != (ceil_div(first, tile[0]), ceil_div(second, tile[1])):
+        formula += f", padded to whole clusters {cut.across} × {cut.along},"
+    formula += " tiles"
+    if cut.batch > 1:
+        formula += f" × {cut.batch:,} products"
+    if cut.splits > 1:
+        formula += f" × {cut.splits} splits of K (read from the grid)"
+    return formula
+
+
+def _slices(launch: LaunchFacts, problem: MatrixProblem | None, tile: tuple[int, ...]) -> dict[str, Any]:
+    """The slices of A and B that pass through shared memory."""
+    if len(tile) < 3:
+        return {}
+    depth, stages, shared = tile[2], launch.kernel.stages or 0, launch.geometry.shared_memory_bytes or 0
+    size = item_size_bytes(problem.operand_type) if problem is not None else None
+    taken = stages * (tile[0] + tile[1]) * depth * (size or 0)
+    return {
+        "depth": depth,
+        "steps": None if problem is None else ceil_div(problem.k, depth),
+        "stages": stages if stages > 1 else None,
+        "slices_bytes": taken if 0 < taken <= shared else None,
+        "shared_bytes": shared,
+    }
+
+
+def _tiled_convolution(
+    launch: LaunchFacts, grid: Extent, whole: MatrixProblem, tile: tuple[int, int], values: dict[str, Any]
+) -> Prediction:
+    """The first reading of groups whose tiles give the grid: side by side, one group, or in one matrix."""
+    # The gradient of the filter sums over all places: few tiles, so cuDNN splits the sum.
+    splits_k = "wgrad" in launch.kernel.name or bool(launch.kernel.split_k)
+    readings = [whole]
+    if whole.batch > 1:
+        readings += [replace(whole, batch=1), replace(whole, batch=1, n=whole.n * whole.batch)]
+    for problem in readings:
+        cut = find_tiling(problem, tile, grid, sm_count=launch.sm_count, splits_k=splits_k)
+        if cut is not None:
+            formula = f"{cut.across:,} × {cut.along:,} tiles"
+            formula += f" × {cut.batch} groups" if cut.batch > 1 else ""
+            formula += f" × {cut.splits} splits of the sum (read from the grid)" if cut.splits > 1 else ""
+            return Prediction(values, [Expected(formula, grid, None, cut.arrangement)])
+    cuts = tilings(whole, tile)
+    if launch.sm_count and prod(grid) <= launch.sm_count:
+        return Prediction({**values, "shared_tiles": cuts[0].tiles})
+    tried = [
+        Expected(
+            f"{one.across:,} × {one.along:,} tiles of {tile[0]}×{tile[1]}", (one.across, one.along, one.batch)
+        )
+        for one in cuts
+    ]
+    return Prediction(values, tried)
+
+
+def _convolution_problem(shapes: _Convolution, product: str) -> MatrixProblem:
+    """The product of one group that a direction computes, and how many groups there are."""
+    groups = shapes.groups
+    outputs, inputs, window = shapes.weight[0] // groups, shapes.weight[1], prod(shapes.weight[2:])
+    output_places = shapes.output[0] * prod(shapes.output[2:])
+    input_places = shapes.data[0] * prod(shapes.data[2:])
+    if product == "dgrad":
+        return MatrixProblem(groups, input_places, inputs, outputs * window)
+    if product == "wgrad":
+        return MatrixProblem(groups, outputs, inputs * window, output_places)
+    return MatrixProblem(groups, output_places, outputs, inputs * window)
+
+
+def _convolution(call: CallArguments) -> _Convolution | None:
+    """Of `cudnn_convolution(self, weight, padding, stride, dilation, groups)` or `convolution_backward`."""
+    if call.name == "aten::convolution_backward":
+        output, data, weight = (call.tensor(position) for position in range(3))
+        if output is None or data is None or weight is None:
+            return None
+        if call.boolean(_TRANSPOSED_AT):  # its backward is an ordinary forward convolution of the gradient
+            output, data = data, output
+        return _whole(data.shape, weight.shape, output.shape, call.integer(_GROUPS_AT))
+    positions = _CONVOLUTION_ARGUMENTS_AT.get(call.name)
+    data, weight = call.tensor(0), call.tensor(1)
+    if positions is None or data is None or weight is None:
+        return None
+    padding, stride, dilation = (call.integers(position) for position in positions[:3])
+    sides = window_sizes(data.shape[2:], weight.shape[2:], stride, padding, dilation)
+    if sides is None:
+        return None
+    return _whole(
+        data.shape, weight.shape, (data.shape[0], weight.shape[0], *sides), call.integer(positions[3])
+    )
+
+
+def _whole(data: Shape, weight: Shape, output: Shape, groups: int | None) -> _Convolution | None:
+    """None where a shape is no batch of images, or empty."""
+    if not groups or min(len(data), len(weight), len(output)) < 3 or weight[0] % groups:
+        return None
+    is_filled = prod(data) and prod(weight) and prod(output)
+    return _Convolution(data, weight, output, groups) if is_filled else None

@@ -1,0 +1,104 @@
+"""What a rule works out of one launch: values for the sentences about it, and the launches that would follow.
+
+The sentences are data (`launch_explanations.toml`); a sentence whose values are unknown is not said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from opscope.launches.facts import Extent, LaunchFacts
+
+__all__ = [
+    "Expected",
+    "Prediction",
+    "Rule",
+    "blocks_over",
+    "ceil_div",
+    "ceiling",
+    "extent_text",
+    "extents",
+    "last_power_of_two",
+    "plural",
+    "shape_text",
+]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The launch one documented configuration gives for the recorded arguments; None: left open."""
+
+    formula: str
+    grid: Extent | None = None
+    block: Extent | None = None
+    configuration: str = ""
+
+    def matches(self, grid: Extent | None, block: Extent | None) -> bool:
+        """Whether the recorded launch is this one; a grid that is unknown never is."""
+        return (
+            grid is not None
+            and (self.grid is None or self.grid == grid)
+            and (self.block is None or block is None or self.block == block)
+        )
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Values for the sentences (None: unknown) and the launches expected, the likeliest first."""
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    expected: Sequence[Expected] = ()
+
+
+Rule = Callable[[LaunchFacts], Prediction]
+
+
+def ceil_div(value: int, divisor: int) -> int:
+    """The quotient rounded up."""
+    return -(-value // divisor)
+
+
+def last_power_of_two(value: int) -> int:
+    """The largest power of two that is not greater; 1 for less than 1."""
+    return 1 << (max(value, 1).bit_length() - 1)
+
+
+def ceiling(value: int, divisor: int) -> str:
+    """`ceil(1,000 / 512)`."""
+    return f"ceil({value:,} / {divisor:,})"
+
+
+def blocks_over(count: int, per_block: int, threads: int | None = None, what: str = "blocks") -> Expected:
+    """A flat grid of one block per `per_block` of `count` items."""
+    block = None if threads is None else (threads, 1, 1)
+    return Expected(f"{ceiling(count, per_block)} {what}", (ceil_div(count, per_block), 1, 1), block)
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    """`16×256×768`; a tensor without dimensions is a scalar."""
+    return "×".join(f"{size:,}" for size in shape) if shape else "scalar"
+
+
+def extent_text(extent: Extent | None) -> str:
+    """`132×2` for (132, 2, 1): trailing ones are left out."""
+    if extent is None:
+        return "unknown"
+    sizes = list(extent)
+    while len(sizes) > 1 and sizes[-1] == 1:
+        sizes.pop()
+    return shape_text(sizes)
+
+
+def extents(text: str | None) -> tuple[int, ...]:
+    """`128x64x8`, as names have it, as numbers; empty if it is something else."""
+    parts = (text or "").split("x")
+    return tuple(map(int, parts)) if all(part.isdecimal() and int(part) > 0 for part in parts) else ()
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 row`, `1,024 rows`."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count:,} {noun.removesuffix('y')}ies" if noun == "query" else f"{count:,} {noun}s"

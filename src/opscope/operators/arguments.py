@@ -1,0 +1,362 @@
+"""The recorded arguments of one operator call, checked: what costs are computed from.
+
+The recorder writes shapes, types, strides and scalars as JSON, by position. Nothing is guessed here: a call
+whose recording is missing, contradictory or absurd carries its defect instead of arguments. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import gcd, prod
+from typing import Any, TypeAlias
+
+from opscope.operators.element_types import ElementType, element_type
+
+__all__ = [
+    "Argument",
+    "CallArguments",
+    "ScalarArgument",
+    "TensorArgument",
+    "TensorListArgument",
+    "broadcast",
+    "distinct_bytes",
+    "distinct_elements",
+    "is_number",
+    "parse_arguments",
+    "type_of",
+    "with_list_type",
+]
+
+# More than any device addresses: a recorded size beyond it is no size.
+_ABSURD_BYTES = 1 << 48
+# The recorder of torch before 2.0 names scalars by their type, without values.
+_SCALAR_TYPES = frozenset(
+    {"Scalar", "ScalarList", "Int", "Double", "Bool", "ComplexDouble", "GenericList", "IntList", "DoubleList"}
+)
+_NUMBER_TYPES = frozenset({"float64", "int64", "bool", "complex128"})
+
+
+def broadcast(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...] | None:
+    """The common shape of operands under broadcasting; None if they have none."""
+    result: list[int] = []
+    for shape in shapes:
+        reversed_shape = shape[::-1]
+        for position, size in enumerate(reversed_shape):
+            if position == len(result):
+                result.append(size)
+            elif result[position] == 1:
+                result[position] = size
+            elif size not in (1, result[position]):
+                return None
+    return tuple(reversed(result))
+
+
+@dataclass(frozen=True)
+class TensorArgument:
+    """One tensor given to an operator. Strides count elements; None if they were not recorded."""
+
+    shape: tuple[int, ...]
+    type_name: str | None = None
+    strides: tuple[int, ...] | None = None
+
+    @property
+    def element_count(self) -> int:
+        """Elements of the shape."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True)
+class TensorListArgument:
+    """A list of tensors. Members have no element type: the recorder leaves it out.
+
+    Attributes:
+        tensors: None where the recorder wrote no members: there are none, or more than 30.
+    """
+
+    tensors: tuple[TensorArgument, ...] | None
+
+
+@dataclass(frozen=True)
+class ScalarArgument:
+    """A number, truth value, or list of them, as text; None where its value was not recorded."""
+
+    text: str | None
+
+    @cached_property
+    def value(self) -> Any:
+        """The Python value; None if not recorded or no literal."""
+        try:
+            return None if self.text is None else ast.literal_eval(self.text)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return None
+
+
+Argument: TypeAlias = TensorArgument | TensorListArgument | ScalarArgument | None
+"""None: absent, or of a kind that is not recorded (strings, devices, generators)."""
+
+
+@dataclass(frozen=True)
+class CallArguments:
+    """One recorded call of an operator.
+
+    Attributes:
+        name: With namespace: `"aten::mm"`.
+        overload: None where the trace does not record it.
+        arguments: By position of the schema, keyword-only ones after the others; empty if there is a defect.
+        values_recorded: Whether scalars have values; if not, an argument that seems absent may be a list of
+            numbers.
+        defect: Why the recording cannot be used, in one phrase.
+    """
+
+    name: str
+    overload: str | None = None
+    arguments: tuple[Argument, ...] = ()
+    values_recorded: bool = True
+    defect: str | None = None
+
+    def __len__(self) -> int:
+        return len(self.arguments)
+
+    def at(self, position: int) -> Argument:
+        """The argument at a position; None beyond the last."""
+        return self.arguments[position] if 0 <= position < len(self.arguments) else None
+
+    def tensor(self, position: int) -> TensorArgument | None:
+        """The tensor at a position; None if another kind of argument, or nothing, is there."""
+        argument = self.at(position)
+        return argument if isinstance(argument, TensorArgument) else None
+
+    def tensor_list(self, position: int) -> tuple[TensorArgument, ...] | None:
+        """Members of the list at a position; None if there is no list, or its members were not recorded."""
+        argument = self.at(position)
+        return argument.tensors if isinstance(argument, TensorListArgument) else None
+
+    def value(self, position: int) -> Any:
+        """The scalar, or list of scalars, at a position; None if absent or not recorded."""
+        argument = self.at(position)
+        return argument.value if isinstance(argument, ScalarArgument) else None
+
+    def integer(self, position: int) -> int | None:
+        """The integer at a position."""
+        value = self.value(position)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def boolean(self, position: int) -> bool | None:
+        """The truth value at a position."""
+        value = self.value(position)
+        return value if isinstance(value, bool) else None
+
+    def integers(self, position: int) -> tuple[int, ...] | None:
+        """The integer list (or one integer) at a position."""
+        value = self.value(position)
+        items = value if isinstance(value, list) else [value]
+        if not all(isinstance(item, int) and not isinstance(item, bool) for item in items):
+            return None
+        return tuple(items)
+
+    def is_absent(self, position: int) -> bool:
+        """Whether nothing was given at a position: no tensor, no scalar."""
+        return self.at(position) is None
+
+    @cached_property
+    def tensors(self) -> tuple[TensorArgument, ...]:
+        """All tensors in order, members of lists among them."""
+        return tuple(_tensors(self.arguments))
+
+    @cached_property
+    def has_unrecorded_list(self) -> bool:
+        """Whether a list of tensors is given without its members."""
+        return any(
+            isinstance(argument, TensorListArgument) and argument.tensors is None
+            for argument in self.arguments
+        )
+
+
+def parse_arguments(
+    name: str,
+    *,
+    overload: str | None = None,
+    shapes: Any = None,
+    types: Any = None,
+    strides: Any = None,
+    concrete: Any = None,
+) -> CallArguments:
+    """A call from its recorded arguments, each JSON text or the value parsed from it; None: not recorded."""
+    try:
+        columns = [_items(column) for column in (shapes, types, strides, concrete)]
+        arguments = tuple(_arguments(*columns))
+    except _DefectError as error:
+        return CallArguments(name, overload, defect=str(error))
+    return CallArguments(name, overload, arguments, values_recorded=columns[3] is not None)
+
+
+def with_list_type(call: CallArguments, type_name: str | None) -> CallArguments:
+    """The call, members of its tensor lists being of an element type (that a kernel of the call names)."""
+    return replace(
+        call,
+        arguments=tuple(
+            TensorListArgument(tuple(replace(tensor, type_name=type_name) for tensor in argument.tensors))
+            if isinstance(argument, TensorListArgument) and argument.tensors is not None
+            else argument
+            for argument in call.arguments
+        ),
+    )
+
+
+def type_of(tensor: TensorArgument) -> ElementType | None:
+    """The element type of a tensor; None if not recorded or unknown."""
+    return element_type(tensor.type_name)
+
+
+def is_number(tensor: TensorArgument) -> bool:
+    """Whether a tensor is such as a Python number becomes where an operator takes tensors only.
+
+    A tensor of no dimensions of the widest type looks the same. Besides other tensors it is taken as a
+    number: it stays on the host, and its type does not widen theirs within a kind.
+    """
+    known = type_of(tensor)
+    return not tensor.shape and known is not None and known.name in _NUMBER_TYPES
+
+
+def distinct_elements(tensor: TensorArgument) -> int | None:
+    """Elements of different addresses; None where strides overlap such that no closed form counts them.
+
+    An expanded dimension (stride 0) counts once. Without strides all elements count as different.
+    """
+    if 0 in tensor.shape or tensor.strides is None:
+        return tensor.element_count
+    pairs = [
+        (abs(stride), size)
+        for size, stride in zip(tensor.shape, tensor.strides, strict=True)
+        if size > 1 and stride
+    ]
+    if _is_nested(pairs):
+        return prod(size for _, size in pairs)
+    return _overlapping_elements(sorted(pairs))
+
+
+def distinct_bytes(tensor: TensorArgument) -> int | None:
+    """Bytes of different addresses; None if they, or the element type, are unknown."""
+    known, elements = type_of(tensor), distinct_elements(tensor)
+    return None if known is None or elements is None else elements * known.size_bytes
+
+
+class _DefectError(Exception):
+    """A recording that cannot be used; its text is the reason."""
+
+
+def _tensors(arguments: tuple[Argument, ...]) -> Iterator[TensorArgument]:
+    for argument in arguments:
+        if isinstance(argument, TensorArgument):
+            yield argument
+        elif isinstance(argument, TensorListArgument):
+            yield from argument.tensors or ()
+
+
+def _items(column: Any) -> list[Any] | None:
+    try:
+        parsed = json.loads(column) if isinstance(column, str) else column
+    except ValueError:
+        raise _DefectError("the recorded arguments are no JSON") from None
+    if parsed is None or isinstance(parsed, list):
+        return parsed
+    if isinstance(parsed, tuple):
+        return list(parsed)
+    raise _DefectError("the recorded arguments are no list")
+
+
+def _arguments(
+    shapes: list[Any] | None,
+    types: list[Any] | None,
+    strides: list[Any] | None,
+    concrete: list[Any] | None,
+) -> Iterator[Argument]:
+    if shapes is None:
+        raise _DefectError("no argument shapes were recorded")
+    if types is None:
+        raise _DefectError("shapes were recorded without the element types of the arguments")
+    count = len(shapes)
+    for column in (types, strides, concrete):
+        if column is not None and len(column) != count:
+            raise _DefectError("recorded shapes, types, strides and values differ in number")
+    for position in range(count):
+        yield _argument(
+            shapes[position],
+            types[position],
+            None if strides is None else strides[position],
+            None if concrete is None else concrete[position],
+        )
+
+
+def _argument(shape: Any, type_name: Any, strides: Any, text: Any) -> Argument:
+    if not isinstance(type_name, str):
+        raise _DefectError("a recorded type is no text")
+    if type_name == "TensorList":
+        return _list_argument(shape, strides)
+    if type_name in _SCALAR_TYPES:
+        return ScalarArgument(text if isinstance(text, str) and text else None)
+    if element_type(type_name) is None:
+        if shape:
+            raise _DefectError(f"element type {type_name or 'not recorded'} is unknown")
+        return None  # an absent tensor, or a value of a kind that is not recorded
+    return _tensor(shape, type_name, strides)
+
+
+def _list_argument(shapes: Any, strides: Any) -> TensorListArgument:
+    if not isinstance(shapes, list):
+        raise _DefectError("a recorded tensor list is no list")
+    if not shapes:
+        return TensorListArgument(None)
+    members = strides if isinstance(strides, list) and len(strides) == len(shapes) else [None] * len(shapes)
+    return TensorListArgument(
+        tuple(_tensor(shape, None, stride) for shape, stride in zip(shapes, members, strict=True))
+    )
+
+
+def _tensor(shape: Any, type_name: str | None, strides: Any) -> TensorArgument:
+    sizes = _integers(shape, "shape")
+    if any(size < 0 for size in sizes):
+        raise _DefectError(f"a size is negative: {list(sizes)}")
+    steps = None if strides is None else _integers(strides, "strides")
+    if steps is not None and len(steps) != len(sizes):
+        raise _DefectError(f"a tensor of {len(sizes)} sizes has {len(steps)} strides")
+    tensor = TensorArgument(sizes, type_name, steps)
+    elements = prod(size for size, step in zip(sizes, steps or (1,) * len(sizes), strict=True) if step)
+    known = element_type(type_name)
+    if elements * (1 if known is None else known.size_bytes) > _ABSURD_BYTES:
+        raise _DefectError(f"no device holds a tensor of sizes {list(sizes)}")
+    return tensor
+
+
+def _integers(value: Any, what: str) -> tuple[int, ...]:
+    if not isinstance(value, list) or not all(
+        isinstance(item, int) and not isinstance(item, bool) for item in value
+    ):
+        raise _DefectError(f"a recorded {what} is no list of integers")
+    return tuple(value)
+
+
+def _is_nested(pairs: list[tuple[int, int]]) -> bool:
+    """Whether each dimension steps over all that smaller strides reach: then no address repeats."""
+    reach = 0
+    for stride, size in sorted(pairs):
+        if stride <= reach:
+            return False
+        reach += stride * (size - 1)
+    return True
+
+
+def _overlapping_elements(pairs: list[tuple[int, int]]) -> int | None:
+    """Addresses that overlapping dimensions reach, if these fill a range without holes."""
+    unit = gcd(*(stride for stride, _ in pairs))
+    reach = 0
+    for stride, size in pairs:
+        step = stride // unit
+        if step > reach + 1:
+            return None
+        reach += step * (size - 1)
+    return reach + 1

@@ -1,0 +1,149 @@
+"""What a collective does at least on one rank: bytes of its own memory, additions, and the rates it reached.
+
+Each rank reads what it sends and writes what it receives, once; links between devices are not counted here.
+Sums are spread over the ranks: of n addends of each element a rank adds (n − 1)/n on the average, whichever
+way the library goes. Sizes are the recorder's counts of elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from opscope.hardware.devices import DataType
+from opscope.model.session import Session
+from opscope.operators.call_cost import CallCost, CostEvidence, FlopSource
+from opscope.operators.distinct_calls import Collective
+from opscope.operators.element_types import ElementType, element_type
+
+__all__ = ["CollectiveRate", "collective_rates", "cost_of_collective"]
+
+# c10::ScalarType as `record_param_comms` writes it (c10/core/ScalarType.h, toString).
+_TYPE_NAMES = {
+    "Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16", "Byte": "uint8",
+    "Char": "int8", "Short": "int16", "Int": "int32", "Long": "int64", "Bool": "bool", "UInt16": "uint16",
+    "UInt32": "uint32", "UInt64": "uint64", "Float8_e4m3fn": "float8_e4m3fn", "Float8_e5m2": "float8_e5m2",
+    "Float8_e4m3fnuz": "float8_e4m3fnuz", "Float8_e5m2fnuz": "float8_e5m2fnuz", "ComplexFloat": "complex64",
+    "ComplexDouble": "complex128", "ComplexHalf": "complex32",
+}  # fmt: skip
+_REDUCING = ("allreduce", "reduce_scatter", "reduce", "all_reduce")
+_SENDING, _RECEIVING = ("send",), ("recv", "receive")
+# The sender of a broadcast reads, the others write; which one this rank is, is not recorded.
+_ONE_SIDED = ("broadcast", "scatter", "gather")
+# Of the bytes of a collective, how many pass each rank's link, by number of ranks n.
+# Source: nccl-tests, doc/PERFORMANCE.md.
+_BUS_FACTORS: Mapping[str, Callable[[int], float]] = {
+    "allreduce": lambda ranks: 2 * (ranks - 1) / ranks,
+    "allgather": lambda ranks: (ranks - 1) / ranks,
+    "reduce_scatter": lambda ranks: (ranks - 1) / ranks,
+    "alltoall": lambda ranks: (ranks - 1) / ranks,
+    "broadcast": lambda _: 1.0,
+    "reduce": lambda _: 1.0,
+}
+
+
+@dataclass(frozen=True)
+class CollectiveRate:
+    """One kind of collective on one group size: the same message, all its kernels.
+
+    Attributes:
+        name: As recorded, e.g. `allreduce`.
+        size_bytes: Of the message: the larger of what a rank gives and gets.
+        group_size: Ranks; None if not recorded.
+        calls: Kernels.
+        device_ns: Their device time, waiting for other ranks included.
+        shortest_ns: Of the fastest kernel, which waited least.
+    """
+
+    name: str
+    size_bytes: int
+    group_size: int | None
+    calls: int
+    device_ns: int
+    shortest_ns: int
+
+    @property
+    def algorithm_bytes_per_s(self) -> float | None:
+        """Message bytes per second of the fastest kernel."""
+        return self.size_bytes / self.shortest_ns * 1e9 if self.shortest_ns else None
+
+    @property
+    def bus_bytes_per_s(self) -> float | None:
+        """Bytes per second on each rank's link that the fastest kernel implies; None for unknown patterns."""
+        factor = _BUS_FACTORS.get(_plain(self.name))
+        rate = self.algorithm_bytes_per_s
+        if factor is None or rate is None or not self.group_size:
+            return None
+        return rate * factor(self.group_size)
+
+
+def cost_of_collective(collective: Collective) -> CallCost:
+    """What one rank must do at least."""
+    known = element_type(_TYPE_NAMES.get(collective.data_type or ""))
+    given, got = collective.in_element_count, collective.out_element_count
+    if known is None or given is None or got is None or min(given, got) < 0:
+        return CallCost(reason="the sizes of the collective were not recorded")
+    name = _plain(collective.name)
+    flop_count, flop_source = _additions(collective, known, given)
+    if name in _ONE_SIDED:
+        return CallCost(flop_count, flop_source, reason="whether this rank sends or receives is not recorded")
+    read = 0 if name in _RECEIVING else given * known.size_bytes
+    written = 0 if name in _SENDING else got * known.size_bytes
+    reason = None if flop_count is not None else "the number of ranks was not recorded"
+    return CallCost(
+        flop_count, flop_source, read, written, _computed_in(known, flop_count), CostEvidence.RECORDED, reason
+    )
+
+
+def collective_rates(session: Session) -> tuple[CollectiveRate, ...]:
+    """Rates of all collectives whose kernels carry their sizes, most device time first."""
+    rows = session.query(_RATES_SQL)
+    rates = []
+    for name, type_name, elements, group_size, calls, device_ns, shortest_ns in rows:
+        known = element_type(_TYPE_NAMES.get(type_name or ""))
+        if known is not None:
+            rates.append(
+                CollectiveRate(name, elements * known.size_bytes, group_size, calls, device_ns, shortest_ns)
+            )
+    return tuple(rates)
+
+
+_RATES_SQL = """
+SELECT c.name, c.data_type, greatest(c.in_element_count, c.out_element_count) AS elements, c.group_size,
+    count(*) AS calls, sum(a.duration_ns)::BIGINT AS device_ns, min(a.duration_ns) AS shortest_ns
+FROM collectives c JOIN device_activities a USING (activity_id)
+WHERE c.in_element_count IS NOT NULL AND c.out_element_count IS NOT NULL
+GROUP BY ALL ORDER BY device_ns DESC, c.name, elements"""
+
+
+def _plain(name: str) -> str:
+    """`all_gather`, `_allgather_base`, `allgather_into_tensor` are one pattern."""
+    text = name.lower().replace("_", "")
+    for pattern in (
+        "allreduce",
+        "reducescatter",
+        "allgather",
+        "alltoall",
+        "broadcast",
+        "scatter",
+        "gather",
+        "reduce",
+    ):
+        if pattern in text:
+            return {"reducescatter": "reduce_scatter"}.get(pattern, pattern)
+    return text
+
+
+def _additions(
+    collective: Collective, known: ElementType, element_count: int
+) -> tuple[int | None, FlopSource | None]:
+    if _plain(collective.name) not in _REDUCING or not known.is_float:
+        return 0, FlopSource.NONE
+    ranks = collective.group_size
+    if not ranks:
+        return None, None
+    return element_count * (ranks - 1) // ranks, FlopSource.DEFINITION
+
+
+def _computed_in(known: ElementType, flop_count: int | None) -> DataType | None:
+    return known.compute_type if flop_count else None

@@ -1,0 +1,347 @@
+"""Least bytes and operations of a Triton kernel that torch.compile wrote, from the tensors it was given.
+
+The compiler passes tensors that are overwritten in place first, then those that are read, then those that are
+written (`in_out_ptr*`, `in_ptr*`, `out_ptr*`), then the numbers of elements. How many there are of each kind
+is not in the trace: it is taken from what the generated source states, else from sizes and from the operators
+in the kernel's name where these leave one answer; else the bytes stay unknown.
+
+Source: torch/_inductor/codegen/common.py (`KernelArgs.python_argdefs`), triton.py; PyTorch 2.6 to 2.13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from math import prod
+from typing import Any
+
+from opscope.hardware.devices import DataType
+from opscope.operators.arguments import (
+    Argument,
+    CallArguments,
+    ScalarArgument,
+    TensorArgument,
+    distinct_bytes,
+    type_of,
+)
+from opscope.operators.call_cost import CallCost, CostEvidence, FlopSource
+from opscope.operators.distinct_calls import TritonLaunch
+from opscope.operators.effects import CallEffects
+from opscope.operators.operator_table import DEFINITIONS
+from opscope.provenance.kernel_names import DecodedKernel, decode
+
+__all__ = ["cost_of_generated"]
+
+
+class _Role(Enum):
+    """What a kernel does with a tensor: whether it reads, and whether it writes it."""
+
+    READ = (True, False)
+    WRITTEN = (False, True)
+    CHANGED = (True, True)
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Operators that make values of nothing, and those that build masks and positions from them.
+_CREATIONS = _words(
+    """
+    arange iota full full_like zeros zeros_like ones ones_like empty empty_like rand rand_like randn
+    randn_like randint scalar_tensor lift_fresh eye new_zeros new_ones new_full new_empty tril_indices
+    triu_indices linspace inductor_seeds inductor_random inductor_lookup_seed inductor_randint
+    """
+)
+_MASKING = _words(
+    """
+    eq ne lt le gt ge where logical_and logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_not
+    add sub mul div remainder masked_fill tril triu rsub neg
+    """
+)
+# Operators that only look at, or move, whole tensors.
+_MOVEMENTS = _words(
+    """
+    view _unsafe_view reshape transpose permute t unsqueeze squeeze expand clone contiguous alias detach
+    _to_copy to copy copy_ convert_element_type movedim flatten unflatten swapaxes as_strided lift_fresh
+    """
+)
+_UNARY = _words(
+    """
+    gelu relu relu6 tanh sigmoid silu exp exp2 expm1 log log2 log10 log1p sqrt rsqrt neg abs erf erfc sin cos
+    tan hardtanh leaky_relu elu softplus mish hardswish hardsigmoid reciprocal square sign floor ceil round
+    trunc sum mean amax amin max min any all argmax argmin prod var std _softmax _log_softmax
+    prepare_softmax_online
+    """
+)
+# Operators that read parts of a tensor, chosen by numbers or other tensors: an element for each of the run.
+_CHOOSING = _words(
+    """
+    embedding gather index index_select _unsafe_index slice select split split_with_sizes narrow chunk unbind
+    take nll_loss_forward
+    """
+)
+# Operators that read overlapping windows, or write parts of a tensor: sizes tell no bytes.
+_UNTOLD = _words(
+    """
+    embedding_dense_backward index_put _unsafe_index_put index_add index_copy scatter scatter_add
+    scatter_reduce slice_scatter select_scatter as_strided_scatter masked_scatter masked_select
+    max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward
+    _adaptive_avg_pool2d unfold im2col upsample_nearest2d upsample_bilinear2d grid_sampler_2d
+    """
+)
+# Operators that place or repeat whole tensors in larger ones.
+_PLACING = _words(
+    "cat stack constant_pad_nd roll flip repeat slice_backward select_backward nll_loss_backward"
+)
+# What a softmax is taken apart into: it is counted as a whole.
+_SOFTMAX = frozenset(("_softmax", "_log_softmax"))
+_SOFTMAX_PARTS = frozenset(("exp", "sub", "sum", "amax", "max", "div", "log", "prepare_softmax_online"))
+_REDUCING = frozenset(("sum", "mean", "prod", "var", "std", "linalg_vector_norm", "norm"))
+_REDUCTIONS = frozenset(("fused_reduction", "scan"))
+# torch._inductor.config.kernel_name_max_ops
+_KEPT_NAMES = 10
+
+
+@dataclass(frozen=True)
+class _Generated:
+    """One launch of a generated kernel, its name taken apart."""
+
+    kernel: DecodedKernel
+    tensors: tuple[TensorArgument, ...]
+    extents: tuple[int, ...]
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        return self.kernel.fused_operators
+
+    @property
+    def names_all(self) -> bool:
+        """Whether the name lists all operators: releases that drop some keep ten."""
+        return bool(self.operators) and not (
+            self.kernel.fused_operators_may_be_cut and len(self.operators) == _KEPT_NAMES
+        )
+
+    @property
+    def element_count(self) -> int | None:
+        """Elements the kernel runs over; None if not recorded."""
+        return prod(self.extents) if self.extents else None
+
+    @property
+    def data(self) -> TensorArgument:
+        """All elements the kernel runs over (else its largest tensor's), reduced ones last."""
+        whole = max(self.tensors, key=lambda tensor: tensor.element_count)
+        if self.kernel.family in _REDUCTIONS and len(self.extents) > 1:
+            return TensorArgument((prod(self.extents[:-1]), self.extents[-1]), whole.type_name)
+        return TensorArgument((self.element_count or whole.element_count,), whole.type_name)
+
+    @property
+    def rows(self) -> TensorArgument:
+        """One element for each reduction."""
+        return TensorArgument(self.data.shape[:-1], self.data.type_name)
+
+    @property
+    def result_sizes(self) -> frozenset[int]:
+        """Element counts that a result can have; empty if unknown."""
+        if self.element_count is None:
+            return frozenset()
+        if self.kernel.family in _REDUCTIONS and len(self.extents) > 1:
+            return frozenset((self.element_count, prod(self.extents[:-1])))
+        return frozenset((self.element_count,))
+
+
+def cost_of_generated(
+    call: CallArguments, launch: TritonLaunch, source: Mapping[str, Any] | None = None
+) -> CallCost:
+    """What one launch must do at least.
+
+    Args:
+        call: Arguments of the launch as recorded.
+        launch: What the compiler wrote on it.
+        source: What the generated source states of itself, if at hand.
+    """
+    stated = source or {}
+    generated = _Generated(decode(launch.kernel), call.tensors, _extents(call))
+    flop_count, flop_source = _flops(generated, launch.flop or stated.get("kernel_flop"))
+    num_gb = launch.num_gb or stated.get("kernel_num_gb")
+    data_type = _data_type(generated.tensors)
+    evidence = CostEvidence.RECORDED if num_gb else CostEvidence.KERNEL_ARGUMENTS
+    try:
+        read, written = _moved(generated, stated, num_gb)
+    except _UntoldError as error:
+        return CallCost(flop_count, flop_source, data_type=data_type, reason=call.defect or str(error))
+    reason = (
+        None if flop_count is not None else "no definition of all operators in the generated kernel's name"
+    )
+    return CallCost(flop_count, flop_source, read, written, data_type, evidence, reason)
+
+
+class _UntoldError(Exception):
+    """The bytes do not follow from the arguments; its text is the reason."""
+
+
+def _moved(generated: _Generated, stated: Mapping[str, Any], num_gb: float | None) -> tuple[int, int]:
+    """Bytes read and written."""
+    sizes = [size for tensor in generated.tensors if (size := distinct_bytes(tensor)) is not None]
+    if not sizes or len(sizes) != len(generated.tensors):
+        raise _UntoldError("no tensors were recorded of the generated kernel")
+    roles = _stated_roles(generated, stated) or _inferred_roles(generated)
+    if num_gb:
+        return _split(round(num_gb * 1e9), roles, sizes)
+    if len(sizes) > 1 and not _UNTOLD.isdisjoint(generated.operators):
+        raise _UntoldError(_PARTS)
+    if roles is None:
+        raise _UntoldError("which of its tensors the generated kernel writes is not recorded")
+    read_sizes = [size if role.value[0] else 0 for size, role in zip(sizes, roles, strict=True)]
+    if len(sizes) > 1 and not _CHOOSING.isdisjoint(generated.operators):
+        read_sizes = _chosen(generated, stated, read_sizes)
+    return sum(read_sizes), sum(size for size, role in zip(sizes, roles, strict=True) if role.value[1])
+
+
+_PARTS = "the generated kernel touches parts of tensors that its arguments do not tell"
+# What may be counted whole though only a part of it may be read: tables of positions, of types.
+_NEGLIGIBLE_SHARE = 0.01
+
+
+def _chosen(generated: _Generated, stated: Mapping[str, Any], sizes: Sequence[int]) -> list[int]:
+    """Bytes read of each tensor where parts are: of a larger one, an element a load for each of the run."""
+    run, loads = generated.element_count, stated.get("num_load")
+    read = [position for position, size in enumerate(sizes) if size]
+    larger = [at for at in read if run is not None and generated.tensors[at].element_count > run]
+    smaller = [at for at in read if run is None or generated.tensors[at].element_count < run]
+    if run is None or not isinstance(loads, int) or (len(larger) > 1 and loads != len(read)):
+        raise _UntoldError(_PARTS)
+    chosen = list(sizes)
+    for at in larger:
+        own_loads = loads - (len(read) - 1)  # each of the others is loaded once at least
+        if len(read) > 1 and own_loads != 1:
+            raise _UntoldError(_PARTS)
+        chosen[at] = min(sizes[at], own_loads * run * (sizes[at] // generated.tensors[at].element_count))
+    if sum(chosen[at] for at in smaller) > _NEGLIGIBLE_SHARE * sum(chosen):
+        raise _UntoldError(_PARTS)
+    return chosen
+
+
+def _split(total: int, roles: Sequence[_Role] | None, sizes: Sequence[int]) -> tuple[int, int]:
+    """The compiler's count of all bytes as read and written; of unknown roles, one result is assumed."""
+    if roles is None:
+        written = sizes[0] if total > sum(sizes) else sizes[-1]
+    else:
+        written = sum(size for size, role in zip(sizes, roles, strict=True) if role.value[1])
+    written = min(written, total)
+    return total - written, written
+
+
+def _stated_roles(generated: _Generated, stated: Mapping[str, Any]) -> tuple[_Role, ...] | None:
+    """Roles by what the source says it changes and how often it stores; None if that is not clear."""
+    changed, stores = stated.get("mutated_arg_names"), stated.get("num_store")
+    if not isinstance(changed, list) or not isinstance(stores, int):
+        return None
+    if not all(isinstance(name, str) and name.startswith("in_out_ptr") for name in changed):
+        return None
+    count, in_place = len(generated.tensors), len(changed)
+    made = stores - in_place
+    given = count - in_place - made
+    if made < 0 or given < 0 or not stores:
+        return None
+    # Each tensor given to be read is loaded once at least; loads for no more leave none for the others.
+    reused = _Role.WRITTEN if stated.get("num_load") == given else _Role.CHANGED
+    return *[reused] * in_place, *[_Role.READ] * given, *[_Role.WRITTEN] * made
+
+
+def _inferred_roles(generated: _Generated) -> tuple[_Role, ...] | None:
+    """Roles by sizes and names; None where they leave several answers."""
+    operators, count = generated.operators, len(generated.tensors)
+    if not generated.names_all:
+        return None
+    if count == 1:
+        return _role_of_one(frozenset(operators))
+    if (
+        count == 2
+        and not (_MOVEMENTS | _UNARY).isdisjoint(operators)
+        and (_MOVEMENTS | _UNARY).issuperset(operators)
+    ):
+        return _Role.READ, _Role.WRITTEN
+    results = [
+        index
+        for index, tensor in enumerate(generated.tensors)
+        if tensor.element_count in generated.result_sizes
+    ]
+    if results == [0]:
+        return _Role.CHANGED, *[_Role.READ] * (count - 1)
+    if results == [count - 1]:
+        return *[_Role.READ] * (count - 1), _Role.WRITTEN
+    return None
+
+
+def _role_of_one(operators: frozenset[str]) -> tuple[_Role, ...] | None:
+    """The role of the only tensor: a kernel that computes needs something to read."""
+    if not operators - _CREATIONS - _MASKING - _MOVEMENTS:
+        if operators & _CREATIONS:
+            return None if operators - _CREATIONS - _MOVEMENTS else (_Role.WRITTEN,)
+        return (_Role.CHANGED,)
+    return (_Role.CHANGED,)
+
+
+def _flops(generated: _Generated, recorded: Any) -> tuple[int | None, FlopSource | None]:
+    if isinstance(recorded, (int, float)) and recorded > 0:
+        return round(recorded), FlopSource.RECORDED
+    operators = generated.operators
+    if not generated.names_all or not generated.tensors:
+        return None, None
+    total = 0
+    for operator in operators:
+        if operator in _SOFTMAX_PARTS and not _SOFTMAX.isdisjoint(operators):
+            continue
+        count = _operator_flops(operator, generated)
+        if count is None:
+            return None, None
+        total += count
+    return (total, FlopSource.FUSED_NAMES) if total else (0, FlopSource.NONE)
+
+
+def _operator_flops(operator: str, generated: _Generated) -> int | None:
+    """Operations of an operator on all elements the kernel runs over; None without a definition."""
+    if operator in _CREATIONS | _MOVEMENTS | _CHOOSING | _PLACING | _UNTOLD:
+        return 0
+    definition = DEFINITIONS.get(operator)
+    if definition is None:
+        return None
+    if definition.formula is None:
+        return 0
+    data, rows = generated.data, generated.rows
+    named = CallArguments(f"aten::{operator}", None, _stand_ins(operator, generated))
+    results = (rows, rows) if operator in _REDUCING else (data, rows)
+    return definition.formula(CallEffects(named, (data,), results))
+
+
+def _stand_ins(operator: str, generated: _Generated) -> tuple[Argument, ...]:
+    """Arguments as the definition of an operator expects them."""
+    data = generated.data
+    if operator in ("add", "sub", "rsub"):
+        return data, data, ScalarArgument("1")
+    if operator in _SOFTMAX:
+        return data, ScalarArgument("-1"), ScalarArgument("False")
+    if operator == "native_layer_norm":
+        size = data.shape[-1]
+        given = [tensor for tensor in generated.tensors if tensor.element_count == size][:2]
+        return data, None, *given, *[None] * (2 - len(given))
+    return data, data
+
+
+def _extents(call: CallArguments) -> tuple[int, ...]:
+    """The numbers of elements at the end of the arguments."""
+    extents: list[int] = []
+    for argument in reversed(call.arguments):
+        value = argument.value if isinstance(argument, ScalarArgument) else None
+        if not isinstance(value, int) or isinstance(value, bool):
+            break
+        extents.insert(0, value)
+    return tuple(extents)
+
+
+def _data_type(tensors: Sequence[TensorArgument]) -> DataType | None:
+    """Generated code computes in fp32, or in fp64 on such elements."""
+    types = {known.compute_type for tensor in tensors if (known := type_of(tensor)) is not None}
+    return next((one for one in (DataType.FP64, DataType.FP32) if one in types), None)

@@ -1,0 +1,157 @@
+"""Element types of results: torch's rules of type promotion.
+
+Tensors with dimensions decide; tensors of none, then numbers, change the result only if they are of a higher
+kind. Numbers take the default types float32 and complex64.
+
+Source: PyTorch 2.11.0, aten/src/ATen/native/TypeProperties.cpp (result_type), c10/core/ScalarType.cpp
+(promoteTypes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+
+from opscope.operators.arguments import ScalarArgument, TensorArgument, is_number, type_of
+from opscope.operators.element_types import ElementKind, ElementType, element_type
+
+__all__ = ["BOOL", "FLOAT32", "INT64", "promote", "promoted_type", "summed_type", "to_float"]
+
+
+def _known(name: str) -> ElementType:
+    found = element_type(name)
+    assert found is not None, name
+    return found
+
+
+BOOL, INT64, FLOAT32 = _known("bool"), _known("int64"), _known("float32")
+_DEFAULTS = {
+    ElementKind.BOOLEAN: BOOL,
+    ElementKind.INTEGER: INT64,
+    ElementKind.FLOAT: FLOAT32,
+    ElementKind.COMPLEX: _known("complex64"),
+}
+_COMPLEX_PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
+_COMPLEX_OF = {part: name for name, part in _COMPLEX_PARTS.items()} | {"bfloat16": "complex64"}
+_WIDE_UNSIGNED = ("uint16", "uint32", "uint64")
+_SIGNED = ("int8", "int16", "int32", "int64")
+
+
+@cache
+def promote(one: ElementType, other: ElementType) -> ElementType | None:
+    """The type that holds both; None where torch has none (float8), or only newer releases have one."""
+    if one == other:
+        return one
+    if any(element.name.startswith("float8") for element in (one, other)):
+        return None
+    low, high = sorted((one, other), key=lambda element: element.kind.rank)
+    if any(element.name in _WIDE_UNSIGNED for element in (one, other)):
+        return high if high.is_float else None
+    if high.kind is ElementKind.COMPLEX:
+        return _promote_complex(low, high)
+    if low.kind is not high.kind:
+        return high
+    return _promote_floats(low, high) if high.is_float else _promote_integers(low, high)
+
+
+def promoted_type(operands: Sequence[TensorArgument | ScalarArgument]) -> ElementType | None:
+    """The type an elementwise function computes with; None if a type is unknown or none holds all."""
+    tensors = [operand for operand in operands if isinstance(operand, TensorArgument)]
+    has_numbers = not all(map(is_number, tensors))
+    with_dimensions: list[ElementType | None] = []
+    without: list[ElementType | None] = []
+    numbers: list[ElementType | None] = []
+    for operand in operands:
+        if isinstance(operand, ScalarArgument):
+            numbers.append(_number_type(operand))
+        elif has_numbers and is_number(operand):
+            known = type_of(operand)
+            numbers.append(None if known is None else _DEFAULTS[known.kind])
+        else:
+            (with_dimensions if operand.shape else without).append(type_of(operand))
+    return _combined(with_dimensions, without, numbers)
+
+
+def to_float(element: ElementType | None) -> ElementType | None:
+    """The type of functions whose results are no integers: float32 of integers and truth values."""
+    if element is None or element.kind.rank >= ElementKind.FLOAT.rank:
+        return element
+    return FLOAT32
+
+
+def summed_type(element: ElementType | None) -> ElementType | None:
+    """The type of sums and products: int64 of integers and truth values."""
+    if element is None or element.kind.rank >= ElementKind.FLOAT.rank:
+        return element
+    return INT64
+
+
+def _combined(*groups: Sequence[ElementType | None]) -> ElementType | None:
+    """Groups in the order of their weight: a later one counts only if its kind is higher.
+
+    An unknown type is a number without a value: it does not matter unless all else are integers.
+    """
+    total: ElementType | None = None
+    for group in groups:
+        known = [element for element in group if element is not None]
+        if len(known) < len(group) and (total is None or not total.kind.rank >= ElementKind.FLOAT.rank):
+            return None
+        if not known:
+            continue
+        promoted = _promote_all(known)
+        if promoted is None:
+            return None
+        total = promoted if total is None else _heavier(total, promoted)
+    return total
+
+
+def _heavier(higher: ElementType, lower: ElementType) -> ElementType:
+    if lower.kind.rank <= higher.kind.rank:
+        return higher
+    if lower.kind is ElementKind.COMPLEX and higher.is_float:
+        return _known(_COMPLEX_OF.get(higher.name, lower.name))
+    return lower
+
+
+def _promote_all(elements: Iterable[ElementType]) -> ElementType | None:
+    total: ElementType | None = None
+    for element in elements:
+        total = element if total is None else promote(total, element)
+        if total is None:
+            return None
+    return total
+
+
+def _number_type(number: ScalarArgument) -> ElementType | None:
+    value = number.value
+    kinds = {bool: ElementKind.BOOLEAN, int: ElementKind.INTEGER, float: ElementKind.FLOAT}
+    if number.text in ("inf", "-inf", "nan"):
+        return FLOAT32
+    kind = ElementKind.COMPLEX if isinstance(value, complex) else kinds.get(type(value))
+    return None if kind is None else _DEFAULTS[kind]
+
+
+def _promote_complex(low: ElementType, high: ElementType) -> ElementType | None:
+    if low.kind.rank < ElementKind.FLOAT.rank:
+        return high
+    part = _known(_COMPLEX_PARTS.get(low.name, low.name))
+    common = promote(part, _known(_COMPLEX_PARTS[high.name]))
+    return None if common is None else _known(_COMPLEX_OF.get(common.name, "complex64"))
+
+
+def _promote_floats(one: ElementType, other: ElementType) -> ElementType | None:
+    sizes = {"float16": 0, "bfloat16": 0, "float32": 1, "float64": 2}
+    ranks = sizes[one.name], sizes[other.name]
+    if ranks[0] == ranks[1]:  # float16 and bfloat16
+        return FLOAT32
+    return max(one, other, key=lambda element: sizes[element.name])
+
+
+def _promote_integers(one: ElementType, other: ElementType) -> ElementType | None:
+    names = (one.name, other.name)
+    if all(name in _SIGNED for name in names):
+        return max(one, other, key=lambda element: element.size_bytes)
+    if "uint8" in names and any(name in _SIGNED for name in names):
+        signed = next(element for element in (one, other) if element.name in _SIGNED)
+        return _known("int16") if signed.name == "int8" else signed
+    return None

@@ -1,0 +1,282 @@
+"""Finds CUPTI, compiles the recorder's C sources against it, and keeps the library for later runs.
+
+CUPTI comes with the CUDA toolkit, as a wheel of its own (PyTorch's CUDA builds bring it), and inside
+Triton's. One of a newer CUDA than the driver serves does not start. A library is kept under a key of all it
+is made from; it appears whole or not at all. Nothing is linked to CUPTI: the library loads it in the program,
+where PyTorch may have it loaded already.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import shlex
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from opscope.errors import CaptureError, DependencyError
+from opscope.toolchain.programs import run_program
+
+__all__ = [
+    "LIBRARY_NAME",
+    "Cupti",
+    "CuptiPlaces",
+    "build_library",
+    "find_compiler",
+    "find_cupti",
+    "installed_cupti",
+    "native_folder",
+]
+
+
+_API_VERSION = re.compile(r"^\s*#\s*define\s+CUPTI_API_VERSION\s+(\d+)", re.MULTILINE)
+# `libcupti.so.13`, `libcupti.so.11.8`: the name programs link to. Not the file it leads to
+# (libcupti.so.2025.1.1).
+_LIBRARY = re.compile(r"libcupti\.so\.(\d{1,2})(\.\d{1,2})?")
+_OLDEST_API_VERSION = 18  # CUDA 11.8
+_SYSTEM_ROOTS = ("/usr/local/cuda", "/opt/cuda", "/usr")
+_USUAL_TOOLKITS = "/usr/local"  # as cuda-13.0
+_INSTALL = (
+    "It comes with the CUDA toolkit (https://developer.nvidia.com/cuda-downloads), or: "
+    "pip install nvidia-cuda-cupti nvidia-cuda-runtime (for a driver of CUDA 12: "
+    "nvidia-cuda-cupti-cu12 nvidia-cuda-runtime-cu12)"
+)
+
+
+@dataclass(frozen=True)
+class Cupti:
+    """One installed CUPTI.
+
+    Args:
+        includes: Folders with `cupti_activity.h` and `cuda.h`.
+        library: `libcupti.so.N`.
+        api_version: CUPTI_API_VERSION of the headers.
+    """
+
+    includes: tuple[Path, ...]
+    library: Path
+    api_version: int
+
+    @property
+    def cuda_major(self) -> int:
+        """Major version of CUDA it belongs to.
+
+        Source: cupti_version.h: MMmmpp since CUDA 13, a number of its own before, 18 to 28 for 11.8 to 12.9;
+        18 is also that of 12.0, so the library's name decides there.
+        """
+        if self.api_version >= 130_000:
+            return self.api_version // 10_000
+        match = _LIBRARY.fullmatch(self.library.name)
+        return int(match[1]) if match else 12
+
+
+@dataclass(frozen=True)
+class CuptiPlaces:
+    """Where to look.
+
+    Args:
+        toolkits: Roots of CUDA toolkits, the wanted one first.
+        packages: Folders of installed Python packages (site-packages).
+    """
+
+    toolkits: Sequence[Path] = ()
+    packages: Sequence[Path] = ()
+
+
+def find_cupti(places: CuptiPlaces, driver_version: int | None) -> Cupti:
+    """The first CUPTI of these places that the driver can serve.
+
+    Args:
+        places: Where to look before the usual folders.
+        driver_version: CUDA that the driver serves, e.g. 13000; None if unknown.
+
+    Raises:
+        DependencyError: There is none, or only ones of a newer CUDA; says how to install it.
+    """
+    found = list(installed_cupti(places))
+    fitting = [one for one in found if driver_version is None or one.cuda_major <= driver_version // 1000]
+    if fitting:
+        return fitting[0]
+    if found:
+        newest = ", ".join(f"{one.library} (CUDA {one.cuda_major})" for one in found)
+        raise DependencyError(
+            f"CUPTI is installed for a newer CUDA than the driver serves "
+            f"({driver_version and driver_version // 1000}): {newest}",
+            hint="Update the driver, or install the older CUPTI: pip install nvidia-cuda-cupti-cu12 "
+            "nvidia-cuda-runtime-cu12",
+        )
+    raise DependencyError("CUPTI, CUDA's profiling interface, was not found", hint=_INSTALL)
+
+
+def installed_cupti(places: CuptiPlaces) -> Iterator[Cupti]:
+    """Every usable CUPTI of these places and the usual folders, each once."""
+    seen: set[Path] = set()
+    for headers, others, libraries in _candidates(places):
+        include = _folder_with("cupti_activity.h", headers)
+        if include is None:
+            continue
+        cuda = _folder_with("cuda.h", [include, *others])
+        library = _library(libraries)
+        version = _api_version(include)
+        if cuda is None or library is None or version < _OLDEST_API_VERSION:
+            continue
+        if (real := library.resolve()) in seen:
+            continue
+        seen.add(real)
+        yield Cupti(tuple(dict.fromkeys((include, cuda))), library, version)
+
+
+_Candidate = tuple[list[Path], list[Path], list[Path]]
+"""Folders that may hold CUPTI's headers, those that may hold cuda.h besides, and those of the library."""
+
+
+def _candidates(places: CuptiPlaces) -> Iterator[_Candidate]:
+    roots = [*places.toolkits, *map(Path, _SYSTEM_ROOTS[:2])]
+    roots += sorted(Path(_USUAL_TOOLKITS).glob("cuda-*"), key=_natural, reverse=True)
+    roots.append(Path(_SYSTEM_ROOTS[2]))
+    yield from map(_of_toolkit, roots)
+    for packages in places.packages:
+        yield from _of_wheels(packages)
+
+
+def _of_toolkit(root: Path) -> _Candidate:
+    machine = platform.machine()
+    targets = [f"{machine}-linux", *(["sbsa-linux"] if machine == "aarch64" else [])]
+    includes = [root / "include", *(root / "targets" / name / "include" for name in targets)]
+    libraries = [root / "lib64", root / "lib", root / "lib" / f"{machine}-linux-gnu"]
+    libraries += [root / "targets" / name / "lib" for name in targets]
+    extra = root / "extras" / "CUPTI"
+    return [*includes, extra / "include"], includes, [*libraries, extra / "lib64"]
+
+
+def _of_wheels(packages: Path) -> Iterator[_Candidate]:
+    nvidia = packages / "nvidia"
+    runtime = [nvidia / "cuda_runtime" / "include"]
+    for folder in sorted(nvidia.glob("cu[0-9]*"), key=_natural, reverse=True):
+        yield [folder / "include"], runtime, [folder / "lib"]
+    yield [nvidia / "cuda_cupti" / "include"], runtime, [nvidia / "cuda_cupti" / "lib"]
+    triton = packages / "triton" / "backends" / "nvidia"
+    yield [triton / "include"], [], [triton / "lib" / "cupti"]
+
+
+def _folder_with(header: str, folders: Iterable[Path]) -> Path | None:
+    return next((folder for folder in folders if (folder / header).is_file()), None)
+
+
+def _library(folders: Iterable[Path]) -> Path | None:
+    for folder in folders:
+        found = [path for path in folder.glob("libcupti.so.*") if _LIBRARY.fullmatch(path.name)]
+        if found:
+            return max(found, key=_natural)
+    return None
+
+
+def _api_version(include: Path) -> int:
+    """CUPTI_API_VERSION of a header folder; 0 if it does not say."""
+    try:
+        text = (include / "cupti_version.h").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return 0
+    match = _API_VERSION.search(text)
+    return int(match[1]) if match else 0
+
+
+def _natural(path: Path) -> list[int]:
+    """Sort key under which cuda-13.0 comes after cuda-9.2."""
+    return [int(number) for number in re.findall(r"\d+", path.name)]
+
+
+LIBRARY_NAME = "libopscope_trace.so"
+_FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread")
+_COMPILERS = ("cc", "gcc", "clang")
+_LIMIT_S = 120.0
+_SHOWN_LINES = 15
+
+
+def native_folder() -> Path:
+    """The folder of the C sources."""
+    return Path(str(resources.files("opscope.trace") / "native"))
+
+
+def find_compiler(configured: str | None, search_path: str | None) -> tuple[str, ...]:
+    """The C compiler: the one that is configured, else the system's.
+
+    Args:
+        configured: A command as in the variable CC; may have arguments.
+        search_path: Folders as in the variable PATH; the process's own where it is None.
+
+    Raises:
+        DependencyError: There is none.
+    """
+    wanted = shlex.split(configured or "")
+    for name in wanted[:1] or _COMPILERS:
+        found = shutil.which(name, path=search_path)
+        if found is not None:
+            return (found, *wanted[1:])
+    named = f" '{wanted[0]}' (of the variable CC)" if wanted else ""
+    raise DependencyError(
+        f"the C compiler{named} that builds the recorder was not found",
+        hint="Install one (apt install gcc, dnf install gcc, conda install gcc) or set CC to yours",
+    )
+
+
+def build_library(cupti: Cupti, compiler: tuple[str, ...], folder: Path) -> Path:
+    """The recorder for a CUPTI, compiled unless the folder has it.
+
+    Args:
+        cupti: What to compile against.
+        compiler: Command of the C compiler.
+        folder: Where libraries are kept.
+
+    Raises:
+        CaptureError: It does not compile; with the compiler's message.
+        OSError: The folder cannot be written.
+    """
+    target = folder / _key(cupti, compiler) / LIBRARY_NAME
+    if target.is_file():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, partial = tempfile.mkstemp(prefix=f".{LIBRARY_NAME}.", dir=target.parent)
+    os.close(descriptor)
+    try:
+        _compile(cupti, compiler, Path(partial))
+        Path(partial).chmod(0o755)
+        Path(partial).replace(target)
+    finally:
+        Path(partial).unlink(missing_ok=True)
+    return target
+
+
+def _sources() -> list[Path]:
+    return sorted(path for path in native_folder().rglob("*") if path.suffix in {".c", ".h"})
+
+
+def _key(cupti: Cupti, compiler: tuple[str, ...]) -> str:
+    digest = hashlib.sha256()
+    for path in _sources():
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    facts = (cupti.api_version, *cupti.includes, *compiler, *_FLAGS, os.uname().machine)
+    digest.update("\0".join(map(str, facts)).encode("utf-8", "surrogateescape"))
+    return f"cupti{cupti.api_version}-{digest.hexdigest()[:16]}"
+
+
+def _compile(cupti: Cupti, compiler: tuple[str, ...], output: Path) -> None:
+    # The folder of this package comes first: its builtin_types.h stands for the runtime's.
+    includes = [native_folder() / "include", *cupti.includes]
+    sources = [str(path) for path in _sources() if path.suffix == ".c"]
+    flags = [f"-I{folder}" for folder in includes]
+    end = run_program([*compiler, *_FLAGS, *flags, *sources, "-o", str(output), "-ldl"], timeout_s=_LIMIT_S)
+    if end.succeeded:
+        return
+    words = (end.err.strip() or end.out.strip() or end.failure or "it says nothing").splitlines()
+    shown = "\n".join(words[:_SHOWN_LINES])
+    raise CaptureError(
+        f"the recorder does not compile ({' '.join(compiler)}, CUPTI {cupti.api_version}):\n{shown}",
+        hint="Another compiler can be named by the variable CC, another CUDA toolkit by CUDA_HOME",
+    )

@@ -1,0 +1,303 @@
+"""Every way an activity finds its operator, every reason why not, and a naive construction of all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from opscope.ingest.linking import ATTRIBUTIONS, CLOCK_SLACK_NS, Activities, Calls, Links, gather, link
+from opscope.ingest.nesting import Forest, nest
+from opscope.model.schema import Attribution
+
+US = 1_000
+
+
+def int64(values: Any) -> np.ndarray:
+    return np.array(list(values), dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Operator:
+    start: int
+    duration: int
+    external_id: int = -1
+    thread: int = 1
+
+
+@dataclass(frozen=True)
+class Call:
+    start: int
+    correlation: int = -1
+    external_id: int = -1
+    thread: int = 1
+    is_graph: bool = False
+
+
+@dataclass(frozen=True)
+class Activity:
+    start: int
+    correlation: int = -1
+    external_id: int = -1
+
+
+def run(operators: list[Operator], calls: list[Call], activities: list[Activity]) -> tuple[Forest, Links]:
+    forest = nest(
+        int64(o.thread for o in operators),
+        int64(o.start for o in operators),
+        int64(o.duration for o in operators),
+        int64(range(len(operators))),
+    )
+    links = link(
+        forest,
+        int64(o.external_id for o in operators)[forest.order],
+        Calls(
+            int64(c.thread for c in calls),
+            int64(c.start for c in calls),
+            int64(c.correlation for c in calls),
+            int64(c.external_id for c in calls),
+            np.array([c.is_graph for c in calls], dtype=bool),
+        ),
+        Activities(
+            int64(a.start for a in activities),
+            int64(a.correlation for a in activities),
+            int64(a.external_id for a in activities),
+        ),
+    )
+    return forest, links
+
+
+def outcome(
+    operators: list[Operator], calls: list[Call], activities: list[Activity]
+) -> list[tuple[str, int | None, int | None]]:
+    """(attribution, input index of the operator, input index of the call) of every activity."""
+    forest, links = run(operators, calls, activities)
+    return [
+        (
+            str(ATTRIBUTIONS[code]),
+            None if operator < 0 else int(forest.order[operator]),
+            None if call < 0 else call,
+        )
+        for code, operator, call in zip(
+            links.attribution.tolist(),
+            links.activity_operator.tolist(),
+            links.activity_call.tolist(),
+            strict=True,
+        )
+    ]
+
+
+OUTER, INNER = Operator(0, 100 * US, 1), Operator(10 * US, 50 * US, 2)
+
+
+@pytest.mark.parametrize(
+    ("call", "activity", "expected"),
+    [
+        (Call(20 * US, 5), Activity(900 * US, 5), ("correlation", 1, 0)),
+        (Call(20 * US, 5, external_id=1), Activity(900 * US, 5), ("external_id", 0, 0)),
+        (Call(20 * US, 5), Activity(900 * US, 5, external_id=1), ("external_id", 0, 0)),
+        (Call(20 * US, 5, external_id=2), Activity(900 * US, 5, external_id=1), ("external_id", 1, 0)),
+        (Call(20 * US, 5), Activity(900 * US, external_id=1), ("external_id", 0, None)),
+        (Call(20 * US, 5, is_graph=True), Activity(900 * US, 5), ("graph", 1, 0)),
+        (Call(20 * US, 5, 1, is_graph=True), Activity(900 * US, 5), ("graph", 0, 0)),
+        (Call(100 * US, 5), Activity(900 * US, 5), ("outside_operator", None, 0)),
+        (Call(20 * US, 5, thread=2), Activity(900 * US, 5), ("outside_operator", None, 0)),
+        (Call(200 * US, 5, is_graph=True), Activity(900 * US, 5), ("outside_operator", None, 0)),
+        (Call(20 * US, 5), Activity(900 * US, 4), ("before_window", None, None)),
+        (Call(20 * US, 5), Activity(900 * US, 6), ("no_launch_record", None, None)),
+        (Call(20 * US, 5), Activity(900 * US), ("no_correlation", None, None)),
+        (Call(20 * US), Activity(900 * US, 6), ("no_launch_record", None, None)),
+        (Call(20 * US), Activity(900 * US), ("no_correlation", None, None)),
+        (Call(20 * US, 5, external_id=77), Activity(900 * US, 5), ("correlation", 1, 0)),
+        (Call(20 * US, 5), Activity(900 * US, 5, external_id=77), ("correlation", 1, 0)),
+    ],
+)
+def test_an_activity_finds_its_operator_or_keeps_the_reason(
+    call: Call, activity: Activity, expected: tuple[str, int | None, int | None]
+) -> None:
+    assert outcome([OUTER, INNER], [call], [activity]) == [expected]
+
+
+def test_every_attribution_occurs_above() -> None:
+    cases = test_an_activity_finds_its_operator_or_keeps_the_reason.pytestmark[0].args[1]
+    assert {case[2][0] for case in cases} == {str(attribution) for attribution in Attribution}
+
+
+def test_without_calls_an_activity_is_not_called_early() -> None:
+    assert outcome([OUTER], [], [Activity(5, 3)]) == [("no_launch_record", None, None)]
+
+
+def test_without_operators_or_activities_there_is_nothing_to_link() -> None:
+    assert outcome([], [Call(1, 5)], [Activity(5, 5)]) == [("outside_operator", None, 0)]
+    assert outcome([OUTER], [Call(1, 5)], []) == outcome([], [], []) == []
+
+
+def test_one_call_may_launch_several_activities() -> None:
+    found = outcome([OUTER], [Call(1, 5)], [Activity(5, 5), Activity(9, 5)])
+    assert found == [("correlation", 0, 0)] * 2
+
+
+def test_of_calls_with_one_correlation_id_the_earliest_launched_it() -> None:
+    later, earlier = Call(70 * US, 5), Call(20 * US, 5)
+    assert outcome([OUTER, INNER], [later, earlier], [Activity(900 * US, 5)]) == [("correlation", 1, 1)]
+    assert outcome([OUTER, INNER], [earlier, later], [Activity(900 * US, 5)]) == [("correlation", 1, 0)]
+
+
+def test_an_external_id_of_two_operators_names_none_of_them() -> None:
+    twins = [Operator(0, 10 * US, 1), Operator(20 * US, 10 * US, 1)]
+    assert outcome(twins, [Call(22 * US, 5, 1)], [Activity(900, 5)]) == [("correlation", 1, 0)]
+
+
+def many(count: int) -> tuple[list[Operator], list[Call], list[Activity]]:
+    """Operators of 10 us each, every one with a call that names it and an activity."""
+    gap = 10 * CLOCK_SLACK_NS
+    return (
+        [Operator(i * gap, 10 * US, i + 1) for i in range(count)],
+        [Call(i * gap + US, 1000 + i, i + 1) for i in range(count)],
+        [Activity(i * gap + 5 * US, 1000 + i) for i in range(count)],
+    )
+
+
+def test_an_external_id_of_an_operator_that_was_not_open_is_left_aside() -> None:
+    operators, calls, activities = many(200)
+    calls[7] = Call(calls[7].start, calls[7].correlation, external_id=150)
+    found = outcome(operators, calls, activities)
+    assert found[7] == ("correlation", 7, 7)
+    assert all(one == ("external_id", i, i) for i, one in enumerate(found) if i != 7)
+    _, links = run(operators, calls, activities)
+    assert (links.impossible_ids, links.ids_used) == (1, True)
+
+
+def test_an_activity_cannot_belong_to_an_operator_that_began_after_it() -> None:
+    operators, calls, activities = many(200)
+    calls = [Call(call.start, call.correlation) for call in calls]
+    activities = [Activity(a.start, a.correlation, i + 1) for i, a in enumerate(activities)]
+    activities[7] = Activity(activities[7].start, activities[7].correlation, external_id=9)
+    assert outcome(operators, calls, activities)[7] == ("correlation", 7, 7)
+    activities[7] = Activity(activities[7].start, activities[7].correlation, external_id=6)
+    assert outcome(operators, calls, activities)[7] == ("external_id", 5, 7)
+
+
+@pytest.mark.parametrize(("offset", "is_possible"), [(CLOCK_SLACK_NS, True), (CLOCK_SLACK_NS + 1, False)])
+def test_host_clocks_may_disagree_by_the_slack(offset: int, is_possible: bool) -> None:
+    operators, calls, activities = many(200)
+    after = Call(operators[3].start + 10 * US + offset, 1003, 4)
+    before = Call(operators[8].start - offset, 1008, 9)
+    calls[3], calls[8] = after, before
+    _, links = run(operators, calls, activities)
+    assert links.impossible_ids == (0 if is_possible else 2)
+
+
+def test_ids_of_another_numbering_are_not_used_at_all() -> None:
+    operators, calls, activities = many(100)
+    shifted = [
+        Call(call.start, call.correlation, (call.external_id + 3) % 100 + 1 if i >= 3 else i + 1)
+        for i, call in enumerate(calls)
+    ]
+    forest, links = run(operators, shifted, activities)
+    assert not links.ids_used
+    assert links.impossible_ids >= 97
+    assert forest.order[links.call_operator].tolist() == list(range(100))
+    assert outcome(operators, shifted, activities) == [("correlation", i, i) for i in range(100)]
+
+
+def test_gather_keeps_what_is_missing_missing() -> None:
+    assert gather(int64([10, 20]), int64([1, -1, 0])).tolist() == [20, -1, 10]
+    assert gather(int64([]), int64([-1])).tolist() == [-1]
+
+
+def naive(  # noqa: C901 - one function is what makes it readable as the rules
+    operators: list[Operator], calls: list[Call], activities: list[Activity]
+) -> list[tuple[str, int | None, int | None]]:
+    """The rules of DESIGN §2, one activity at a time."""
+
+    def named(external_id: int, start: int, *, is_host: bool) -> tuple[int | None, bool]:
+        owners = [i for i, o in enumerate(operators) if o.external_id == external_id >= 0]
+        if len(owners) != 1:
+            return None, False
+        owner = operators[owners[0]]
+        is_possible = owner.start - CLOCK_SLACK_NS <= start
+        if is_host:
+            is_possible = is_possible and start <= owner.start + owner.duration + CLOCK_SLACK_NS
+        return (owners[0], False) if is_possible else (None, True)
+
+    records = [(c.external_id, c.start, True) for c in calls]
+    records += [(a.external_id, a.start, False) for a in activities]
+    verdicts = [named(external_id, start, is_host=host) for external_id, start, host in records]
+    impossible = sum(bad for _, bad in verdicts)
+    possible = sum(owner is not None for owner, _ in verdicts)
+    if impossible > 0.01 * (impossible + possible):
+        verdicts = [(None, False)] * len(records)
+
+    def innermost(call: Call) -> int | None:
+        inside = [
+            (o.start, -o.duration, i)
+            for i, o in enumerate(operators)
+            if o.thread == call.thread and o.start <= call.start < o.start + o.duration
+        ]
+        return max(inside)[2] if inside else None
+
+    ids = sorted(c.correlation for c in calls if c.correlation >= 0)
+    found = []
+    for index, activity in enumerate(activities):
+        own = verdicts[len(calls) + index][0]
+        same = [i for i, c in enumerate(calls) if c.correlation == activity.correlation >= 0]
+        launcher = min(same, key=lambda i: (calls[i].start, i)) if same else None
+        by_id = None if launcher is None else verdicts[launcher][0]
+        by_time = None if launcher is None else innermost(calls[launcher])
+        if by_id is not None:
+            operator, how = by_id, "external_id"
+        elif own is not None:
+            operator, how = own, "external_id"
+        elif by_time is not None:
+            operator, how = by_time, "correlation"
+        else:
+            operator, how = None, "outside_operator"
+        if operator is not None and launcher is not None and calls[launcher].is_graph:
+            how = "graph"
+        if operator is None and launcher is None:
+            if activity.correlation < 0:
+                how = "no_correlation"
+            else:
+                is_early = bool(ids) and activity.correlation < ids[0]
+                how = "before_window" if is_early else "no_launch_record"
+        found.append((how, operator, launcher))
+    return found
+
+
+TIMES = st.integers(0, 12).map(lambda n: n * CLOCK_SLACK_NS)
+IDS = st.integers(-1, 5)
+
+
+@st.composite
+def disjoint_operators(draw: st.DrawFn) -> list[Operator]:
+    """Operators of two threads, one after the other on each, with ids that may repeat."""
+    found = []
+    for thread in (1, 2):
+        edges = sorted(draw(st.lists(TIMES, max_size=8)))
+        for start, end in zip(edges[::2], edges[1::2], strict=False):
+            found.append(Operator(start, end - start, draw(IDS), thread))
+    return found
+
+
+@settings(max_examples=400)
+@given(
+    disjoint_operators(),
+    st.lists(st.builds(Call, TIMES, IDS, IDS, st.integers(1, 3), st.booleans()), max_size=8),
+    st.lists(st.builds(Activity, TIMES, IDS, IDS), max_size=8),
+    st.randoms(use_true_random=False),
+)
+def test_links_are_those_of_the_naive_rules_in_any_order(
+    operators: list[Operator], calls: list[Call], activities: list[Activity], random: Any
+) -> None:
+    unique_calls = list({(call.start, call.correlation): call for call in calls}.values())
+    found = outcome(operators, unique_calls, activities)
+    assert found == naive(operators, unique_calls, activities)
+    order = list(range(len(unique_calls)))
+    random.shuffle(order)
+    shuffled = outcome(operators, [unique_calls[i] for i in order], activities)
+    assert [(how, op, None if call is None else order[call]) for how, op, call in shuffled] == found

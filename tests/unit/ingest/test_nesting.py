@@ -1,0 +1,309 @@
+"""Call trees by hand-made examples, and against a naive construction for any intervals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from opscope.ingest.nesting import (
+    Forest,
+    children_time,
+    enclosing,
+    nest,
+    outermost_of_name,
+    subtree_sums,
+)
+
+Interval = tuple[int, int, int]  # thread, start, duration
+
+
+def int64(values: Any) -> np.ndarray:
+    return np.array(values, dtype=np.int64)
+
+
+def forest_of(intervals: list[Interval], tolerance_ns: int = 0, sequence: list[int] | None = None) -> Forest:
+    thread, start, duration = (int64([one[i] for one in intervals]) for i in range(3))
+    order = int64(range(len(intervals)) if sequence is None else sequence)
+    return nest(thread, start, duration, order, tolerance_ns=tolerance_ns)
+
+
+def parents(forest: Forest) -> dict[int, int | None]:
+    """Input index of the parent of each input index."""
+    order = forest.order.tolist()
+    return {order[i]: None if p < 0 else order[p] for i, p in enumerate(forest.parent.tolist())}
+
+
+class TestNest:
+    def test_children_follow_their_parent(self) -> None:
+        forest = forest_of([(1, 5, 2), (1, 0, 10), (1, 8, 1), (1, 20, 5)])
+        assert parents(forest) == {1: None, 0: 1, 2: 1, 3: None}
+        assert forest.order.tolist() == [1, 0, 2, 3]
+        assert forest.depth.tolist() == [0, 1, 1, 0]
+        assert forest.last_descendant.tolist() == [2, 1, 2, 3]
+        assert forest.irregular_count == 0
+        assert not forest.has_overruns
+
+    def test_no_intervals(self) -> None:
+        forest = forest_of([])
+        assert len(forest) == 0
+        assert len(children_time(forest)) == len(subtree_sums(forest, int64([]))) == 0
+        assert len(outermost_of_name(forest, np.array([], dtype=np.uint64))) == 0
+        assert enclosing(forest, int64([1]), int64([0])).tolist() == [-1]
+
+    def test_of_equal_intervals_the_one_opened_first_is_the_outer_one(self) -> None:
+        assert parents(forest_of([(1, 0, 5), (1, 0, 5), (1, 0, 5)], sequence=[3, 1, 2])) == {
+            1: None,
+            2: 1,
+            0: 2,
+        }
+
+    def test_of_equal_starts_the_longer_one_is_the_outer_one(self) -> None:
+        assert parents(forest_of([(1, 0, 5), (1, 0, 9)])) == {1: None, 0: 1}
+
+    def test_touching_intervals_are_siblings(self) -> None:
+        assert parents(forest_of([(1, 0, 5), (1, 5, 5)])) == {0: None, 1: None}
+
+    def test_an_empty_interval_belongs_to_the_one_that_is_open_and_not_to_the_one_that_ends(self) -> None:
+        assert parents(forest_of([(1, 0, 5), (1, 5, 5), (1, 5, 0)])) == {0: None, 1: None, 2: 1}
+        assert parents(forest_of([(1, 0, 5), (1, 5, 0)])) == {0: None, 1: None}
+        assert parents(forest_of([(1, 0, 5), (1, 0, 0)])) == {0: None, 1: 0}
+
+    @pytest.mark.parametrize("elsewhere", [[], [(1, 20, 5), (1, 22, 9)]], ids=["sorted", "stack"])
+    def test_equal_empty_intervals_nest_like_other_equal_ones(self, elsewhere: list[Interval]) -> None:
+        found = parents(forest_of([(1, 0, 9), (1, 4, 0), (1, 4, 0), (1, 4, 3), *elsewhere]))
+        assert {index: found[index] for index in range(4)} == {0: None, 3: 0, 1: 3, 2: 1}
+
+    def test_threads_do_not_mix(self) -> None:
+        forest = forest_of([(7, 0, 100), (3, 10, 5), (7, 20, 5), (3, 0, 50)])
+        assert parents(forest) == {0: None, 1: 3, 2: 0, 3: None}
+        assert forest.thread.tolist() == [3, 3, 7, 7]
+
+    def test_an_overrun_within_the_tolerance_is_a_child(self) -> None:
+        assert parents(forest_of([(1, 0, 10), (1, 5, 6)], tolerance_ns=1)) == {0: None, 1: 0}
+
+    def test_an_overrun_beyond_the_tolerance_is_not(self) -> None:
+        forest = forest_of([(1, 0, 10), (1, 5, 7)], tolerance_ns=1)
+        assert parents(forest) == {0: None, 1: None}
+        assert forest.irregular_count == 1
+        assert forest.has_overruns
+
+    def test_an_interval_that_overlaps_its_sibling_stays_in_the_parent_that_holds_it(self) -> None:
+        forest = forest_of([(1, 0, 100), (1, 10, 10), (1, 15, 15), (1, 16, 2)])
+        assert parents(forest) == {0: None, 1: 0, 2: 0, 3: 2}
+        assert forest.irregular_count == 0
+
+    def test_a_disorderly_thread_leaves_the_others_alone(self) -> None:
+        forest = forest_of([(1, 0, 10), (1, 5, 9), (2, 0, 10), (2, 5, 5), (0, 1, 2), (0, 1, 1)])
+        assert parents(forest) == {0: None, 1: None, 2: None, 3: 2, 4: None, 5: 4}
+
+    def test_a_chain_of_thousands(self) -> None:
+        count = 5_000
+        forest = forest_of([(1, i, 2 * (count - i)) for i in range(count)])
+        assert forest.parent.tolist() == list(range(-1, count - 1))
+        assert forest.last_descendant.tolist() == [count - 1] * count
+        assert enclosing(forest, int64([1]), int64([count])).tolist() == [count - 1]
+        assert subtree_sums(forest, np.ones(count, dtype=np.int64)).tolist() == list(range(count, 0, -1))
+
+    def test_times_far_apart_on_many_threads_do_not_overflow(self) -> None:
+        epoch = 1_763_712_000_000_000_000
+        inside = [(thread, epoch + 10, 5) for thread in range(40)]
+        outside = [(thread, epoch, 100) for thread in range(40)]
+        forest = forest_of([*inside, *outside, (40, 0, 1)])
+        assert parents(forest) == {
+            **{i: i + 40 for i in range(40)},
+            **dict.fromkeys(range(40, 81)),
+        }
+        moments = enclosing(forest, int64([39, 40, 40]), int64([epoch + 12, 0, 1]))
+        assert moments.tolist() == [79, 80, -1]
+
+
+class TestEnclosing:
+    forest = forest_of([(1, 0, 10), (1, 2, 3), (1, 7, 0), (2, 4, 4), (5, 0, 1)])
+
+    @pytest.mark.parametrize(
+        ("thread", "time", "found"),
+        [
+            (1, -1, -1), (1, 0, 0), (1, 1, 0), (1, 2, 1), (1, 4, 1), (1, 5, 0), (1, 7, 0), (1, 9, 0),
+            (1, 10, -1), (2, 3, -1), (2, 4, 3), (2, 7, 3), (2, 8, -1), (3, 4, -1), (0, 4, -1), (9, 4, -1),
+        ],
+    )  # fmt: skip
+    def test_the_interval_that_began_last_and_has_not_ended(self, thread: int, time: int, found: int) -> None:
+        assert enclosing(self.forest, int64([thread]), int64([time])).tolist() == [found]
+
+    def test_no_moments(self) -> None:
+        assert len(enclosing(self.forest, int64([]), int64([]))) == 0
+
+
+class TestSums:
+    def test_subtree_sums_include_the_root(self) -> None:
+        forest = forest_of([(1, 0, 10), (1, 1, 4), (1, 2, 1), (1, 6, 1), (2, 0, 3)])
+        assert subtree_sums(forest, int64([1, 20, 300, 4_000, 50_000])).tolist() == [
+            4_321, 320, 300, 4_000, 50_000,
+        ]  # fmt: skip
+
+    def test_children_time_counts_direct_children_only(self) -> None:
+        forest = forest_of([(1, 0, 10), (1, 1, 4), (1, 2, 1), (1, 6, 1)])
+        assert children_time(forest).tolist() == [5, 1, 0, 0]
+
+    def test_what_overruns_the_parent_is_not_its_time(self) -> None:
+        assert children_time(forest_of([(1, 0, 10), (1, 5, 6)], tolerance_ns=1)).tolist() == [5, 0]
+
+    def test_overlapping_children_count_once(self) -> None:
+        assert children_time(forest_of([(1, 0, 20), (1, 0, 19), (1, 5, 15)])).tolist() == [20, 0, 0]
+
+
+class TestOutermostOfName:
+    def test_recursion(self) -> None:
+        forest = forest_of([(1, 0, 10), (1, 1, 8), (1, 2, 3), (1, 6, 1), (1, 20, 1)])
+        names = np.array([7, 8, 7, 8, 7], dtype=np.uint64)
+        assert outermost_of_name(forest, names).tolist() == [True, True, False, False, True]
+
+    def test_equal_names_on_two_threads_are_apart(self) -> None:
+        forest = forest_of([(1, 0, 10), (2, 1, 8)])
+        assert outermost_of_name(forest, np.array([2**64 - 1] * 2, dtype=np.uint64)).tolist() == [True, True]
+
+
+# Against naive constructions.
+
+ANY = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 20), st.integers(0, 12)), max_size=14)
+
+
+@st.composite
+def nested(draw: st.DrawFn) -> list[Interval]:
+    """Intervals that nest, as scopes do."""
+    found: list[Interval] = []
+
+    def fill(thread: int, low: int, high: int, depth: int) -> None:
+        for _ in range(draw(st.integers(0, 3))):
+            start = draw(st.integers(low, high))
+            end = draw(st.integers(start, high))
+            found.append((thread, start, end - start))
+            if depth:
+                fill(thread, start, end, depth - 1)
+            low = end
+
+    for thread in range(draw(st.integers(1, 3))):
+        fill(thread, 0, draw(st.integers(0, 60)), 3)
+    return draw(st.permutations(found))
+
+
+def naive_order(intervals: list[Interval]) -> list[int]:
+    return sorted(
+        range(len(intervals)), key=lambda i: (intervals[i][0], intervals[i][1], -intervals[i][2], i)
+    )
+
+
+def naive_parents(ordered: list[Interval], tolerance: int) -> list[int]:
+    """The nearest of the previous interval and its ancestors that is open and holds the new one."""
+    found: list[int] = []
+    for index, (thread, start, duration) in enumerate(ordered):
+        candidate = index - 1
+        while candidate >= 0:
+            other, other_start, other_duration = ordered[candidate]
+            other_end = other_start + other_duration
+            is_open = start < other_end or (other_duration == 0 and other_start == start)
+            if other == thread and is_open and start + duration <= other_end + tolerance:
+                break
+            candidate = found[candidate] if other == thread else -1
+        found.append(candidate)
+    return found
+
+
+def ancestors(parent: list[int], index: int) -> list[int]:
+    found = []
+    while (index := parent[index]) >= 0:
+        found.append(index)
+    return found
+
+
+def compare_with_naive(intervals: list[Interval], tolerance: int) -> Forest:
+    forest = forest_of(intervals, tolerance)
+    order = naive_order(intervals)
+    parent = naive_parents([intervals[i] for i in order], tolerance)
+    lines = [ancestors(parent, i) for i in range(len(order))]
+    assert forest.order.tolist() == order
+    assert forest.parent.tolist() == parent
+    assert forest.depth.tolist() == [len(line) for line in lines]
+    assert forest.last_descendant.tolist() == [
+        max(j for j in range(len(order)) if j == i or i in lines[j]) for i in range(len(order))
+    ]
+    return forest
+
+
+@given(nested(), st.integers(0, 2))
+def test_scopes_nest_as_they_were_opened(intervals: list[Interval], tolerance: int) -> None:
+    forest = compare_with_naive(intervals, tolerance)
+    assert not forest.has_overruns
+    assert forest.irregular_count == 0
+
+
+@settings(max_examples=400)
+@given(ANY, st.integers(0, 3))
+def test_any_intervals_nest_as_the_naive_construction_says(intervals: list[Interval], tolerance: int) -> None:
+    compare_with_naive(intervals, tolerance)
+
+
+@settings(max_examples=200)
+@given(ANY, st.integers(0, 2), st.lists(st.tuples(st.integers(-1, 3), st.integers(-2, 34)), max_size=20))
+def test_enclosing_is_the_last_opened_that_is_open(
+    intervals: list[Interval], tolerance: int, moments: list[tuple[int, int]]
+) -> None:
+    forest = forest_of(intervals, tolerance)
+    found = enclosing(forest, int64([t for t, _ in moments]), int64([m for _, m in moments]))
+    for (thread, moment), index in zip(moments, found.tolist(), strict=True):
+        open_now = [
+            i
+            for i in range(len(forest))
+            if forest.thread[i] == thread and forest.start_ns[i] <= moment < forest.end_ns[i]
+        ]
+        assert index == max(open_now, default=-1)
+
+
+@settings(max_examples=200)
+@given(ANY, st.integers(0, 2), st.data())
+def test_sums_and_names_by_walking_the_tree(
+    intervals: list[Interval], tolerance: int, data: st.DataObject
+) -> None:
+    forest = forest_of(intervals, tolerance)
+    count = len(forest)
+    parent = forest.parent.tolist()
+    lines = [ancestors(parent, i) for i in range(count)]
+    values = data.draw(st.lists(st.integers(0, 2**40), min_size=count, max_size=count))
+    assert subtree_sums(forest, int64(values)).tolist() == [
+        sum(values[j] for j in range(count) if j == i or i in lines[j]) for i in range(count)
+    ]
+    names = data.draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
+    assert outermost_of_name(forest, np.array(names, dtype=np.uint64)).tolist() == [
+        all(names[j] != names[i] for j in lines[i]) for i in range(count)
+    ]
+    assert children_time(forest).tolist() == [
+        len(
+            {
+                tick
+                for j in range(count)
+                if parent[j] == i
+                for tick in range(forest.start_ns[j], min(forest.end_ns[j], forest.end_ns[i]))
+            }
+        )
+        for i in range(count)
+    ]
+
+
+@given(ANY, st.randoms(use_true_random=False), st.integers(-(10**15), 2 * 10**18))
+def test_neither_order_of_input_nor_the_time_of_day_matters(
+    intervals: list[Interval], random: Any, shift: int
+) -> None:
+    before = forest_of(intervals)
+    positions = list(range(len(intervals)))
+    random.shuffle(positions)
+    shuffled = [(t, s + shift, d) for t, s, d in (intervals[i] for i in positions)]
+    after = forest_of(shuffled, sequence=positions)
+    assert [positions[i] for i in after.order] == before.order.tolist()
+    assert (after.start_ns - shift).tolist() == before.start_ns.tolist()
+    for column in ("thread", "parent", "depth", "last_descendant"):
+        assert getattr(after, column).tolist() == getattr(before, column).tolist()
+    assert after.irregular_count == before.irregular_count

@@ -1,0 +1,115 @@
+"""What is said of every launch of `launches.jsonl`; `--update-golden` writes `explanations.txt`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opscope.launches import Heading, LaunchExplanation, LaunchFacts, explain
+from opscope.launches.explanation import Sentence, all_families
+
+Record = dict[str, Any]
+FactsFrom = Callable[..., LaunchFacts]
+
+EXPECTED = Path(__file__).with_name("explanations.txt")
+# Told from the grid and the device alone.
+WITHOUT_A_CALL = {"device algorithm"}
+
+
+def tripled(shapes: Any) -> Any:
+    """The shapes with every size three times as large."""
+    return 3 * shapes if isinstance(shapes, int) else [tripled(one) for one in shapes]
+
+
+def lines_of(title: str, told: LaunchExplanation | None) -> Iterator[str]:
+    yield f"== {title}"
+    if told is None:
+        yield "nothing is said"
+        return
+    yield f"family: {told.family}"
+    yield from (f"{one.heading}: {one.text} ({one.grade})" for one in told.statements)
+
+
+def pattern_of(sentence: Sentence) -> str:
+    """A regular expression for the sentence with any values, parts in brackets left out or not."""
+    parts = (re.sub(r"\\{.*?\\}", ".+", re.escape(part)) for part in re.split(r"[\[\]]", sentence.text))
+    text = "".join(f"(?:{part})?" if position % 2 else part for position, part in enumerate(parts))
+    return rf"{sentence.heading}: {text} \("
+
+
+def test_explanations_are_those_expected(
+    launches: tuple[tuple[str, LaunchFacts], ...], pytestconfig: pytest.Config
+) -> None:
+    found = [line for title, launch in launches for line in lines_of(title, explain(launch))]
+    if pytestconfig.getoption("--update-golden"):
+        EXPECTED.write_text("\n".join(found) + "\n", encoding="utf-8")
+    assert found == EXPECTED.read_text(encoding="utf-8").splitlines()
+
+
+def test_every_family_was_recorded(records: tuple[Record, ...]) -> None:
+    assert {record["family"] for record in records} == {family.name for family in all_families()}
+
+
+def test_the_recorded_launch_is_explained(record: Record, facts_from: FactsFrom) -> None:
+    told = explain(facts_from(record))
+    assert told is not None
+    assert told.family == record["family"]
+    check = told.launch_check
+    assert (check.matched.formula if check and check.matched else None) == record.get("explained_by")
+    assert check is None or check.is_explained
+    assert [one.heading for one in told.statements] == sorted(
+        (one.heading for one in told.statements), key=list(Heading).index
+    )
+
+
+def test_other_shapes_do_not_explain_it(record: Record, facts_from: FactsFrom) -> None:
+    if not record["depends_on_shapes"]:
+        return
+    told = explain(facts_from(record, shapes=tripled(record["shapes"])))
+    assert told is not None
+    assert told.launch_check is None or not told.launch_check.is_explained
+
+
+def test_without_the_call_no_launch_is_explained(record: Record, facts_from: FactsFrom) -> None:
+    told = explain(facts_from(record, operator=None))
+    if told is None or record["family"] in WITHOUT_A_CALL:
+        return
+    assert told.launch_check is None
+    assert not told.under(Heading.LAUNCH)
+
+
+def test_without_geometry_and_device_neither_launch_nor_waves(record: Record, facts_from: FactsFrom) -> None:
+    told = explain(facts_from(record, grid=None, block=None, registers=None, shared_bytes=None, device=None))
+    if told is None:
+        return
+    assert told.launch_check is None
+    assert told.waves is None
+    assert not told.under(Heading.LAUNCH)
+    assert not told.under(Heading.WAVES)
+
+
+@pytest.mark.parametrize("forgotten", ["strides", "concrete"])
+def test_less_recorded_says_less_and_nothing_else(
+    record: Record, facts_from: FactsFrom, forgotten: str
+) -> None:
+    whole, part = explain(facts_from(record)), explain(facts_from(record, **{forgotten: None}))
+    assert whole is not None
+    if part is None:
+        return
+    assert set(part.under(Heading.PARALLEL_OVER)) <= set(whole.under(Heading.PARALLEL_OVER))
+    assert part.launch_check is None or part.launch_check.is_explained
+    assert part.waves == whole.waves
+
+
+def test_every_sentence_is_said_of_some_launch() -> None:
+    said: dict[str, list[str]] = {}
+    for block in EXPECTED.read_text(encoding="utf-8").split("== ")[1:]:
+        _, family, *lines = block.splitlines()
+        said.setdefault(family.removeprefix("family: "), []).extend(lines)
+    for family in all_families():
+        for sentence in family.sentences:
+            assert any(re.match(pattern_of(sentence), line) for line in said[family.name]), sentence

@@ -1,0 +1,182 @@
+"""What holds of any kernel name, geometry, call and device."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from opscope.hardware.architectures import architecture
+from opscope.hardware.occupancy import active_blocks
+from opscope.launches import (
+    DeviceFacts,
+    Heading,
+    LaunchFacts,
+    explain,
+)
+from opscope.launches.facts import LaunchGeometry
+from opscope.launches.matrix_product import MatrixProblem, find_tiling
+from opscope.launches.reduction import ReduceTraits, reduce_config, reduced_dimensions
+from opscope.operators.arguments import parse_arguments
+from opscope.provenance.kernel_names import decode
+
+FactsFrom = Callable[..., LaunchFacts]
+Record = dict[str, Any]
+
+SIZES = st.sampled_from([0, 1, 2, 3, 7, 31, 32, 33, 64, 128, 257, 1000, 4096, 70000])
+SHAPES = st.lists(SIZES, max_size=5)
+ARGUMENTS = st.lists(st.one_of(SHAPES, st.lists(SHAPES, max_size=3)), max_size=8)
+SCALARS = st.lists(
+    st.sampled_from(
+        ["", "0", "-1", "1", "2", "True", "0.5", "[0]", "[1, 1]", "[-1]", "[]", "[2, 3]", "none"]
+    ),
+    max_size=11,
+)
+TYPES = st.lists(
+    st.sampled_from(
+        ["", "float", "c10::Half", "bool", "long int", "Scalar", "ScalarList", "TensorList", "?"]
+    ),
+    max_size=8,
+)
+EXTENTS = st.none() | st.tuples(*[st.sampled_from([0, 1, 2, 12, 32, 64, 128, 132, 528, 1024, 4096])] * 3)
+DEVICES = st.sampled_from(
+    [
+        None,
+        DeviceFacts(),
+        DeviceFacts("a", "9.0", 132),
+        DeviceFacts("a", "9.0", None),
+        DeviceFacts("b", "3.5", 15),
+        DeviceFacts("c", "7.5", 1),
+        DeviceFacts("d", "8.0", 108, max_threads_per_sm=64),
+    ]
+)
+# "None" begins a sentence of its own: "None: rows are independent."
+HOLES = re.compile(r"(?<!^)(?<!\. )\bNone\b|\bnan\b|\binf\b|[{}]|(?<![\w.])-\d")
+
+
+@settings(max_examples=400)
+@given(
+    which=st.integers(0, 9_999),
+    drawn=st.fixed_dictionaries(
+        {
+            "shapes": st.none() | ARGUMENTS,
+            "types": st.none() | TYPES,
+            "strides": st.none() | ARGUMENTS,
+            "concrete": st.none() | SCALARS,
+        }
+    ),
+    kept=st.sets(st.sampled_from(["shapes", "types", "strides", "concrete"])),
+    registers=st.sampled_from([None, 0, 16, 255]),
+    shared_bytes=st.sampled_from([None, 0, 48, 300_000]),
+    extents=st.tuples(EXTENTS, EXTENTS),
+    device=DEVICES,
+)
+def test_no_arguments_or_geometry_make_an_explanation_fail(  # noqa: PLR0917 - hypothesis hands them by name
+    records: tuple[Record, ...],
+    which: int,
+    drawn: dict[str, Any],
+    kept: set[str],
+    registers: int | None,
+    shared_bytes: int | None,
+    extents: tuple[Any, Any],
+    device: DeviceFacts | None,
+) -> None:
+    record = records[which % len(records)]
+    # Some arguments as recorded, so that rules come further.
+    arguments = {key: record.get(key) if key in kept else value for key, value in drawn.items()}
+    texts = {key: None if value is None else json.dumps(value) for key, value in arguments.items()}
+    call = parse_arguments(record.get("operator") or "aten::add", **texts)
+    geometry = LaunchGeometry(*extents, registers, shared_bytes, None, 1, 1)
+    told = explain(LaunchFacts(decode(record["kernel"]), geometry, call, device))
+    if told is not None:
+        assert told.statements
+        assert (told.launch_check is None) == (not told.under(Heading.LAUNCH))
+
+
+@given(name=st.text(max_size=40), grid=EXTENTS, block=EXTENTS, device=DEVICES)
+def test_any_name_is_explained_or_not(name: str, grid: Any, block: Any, device: DeviceFacts | None) -> None:
+    geometry = LaunchGeometry(grid, block, None, None, None, 1, 1)
+    explain(LaunchFacts(decode(name), geometry, None, device))
+
+
+@given(text=st.text(max_size=30) | st.none() | st.sampled_from(["null", "{}", "[null]", "[[null]]", "7"]))
+def test_arguments_that_are_no_json_are_unknown(text: str | None) -> None:
+    call = parse_arguments("aten::add", shapes=text, types=text, strides=text, concrete=text)
+    assert all(isinstance(size, int) for tensor in call.tensors for size in tensor.shape)
+
+
+def test_no_statement_holds_a_figure_that_is_missing(record: Record, facts_from: FactsFrom) -> None:
+    for missing in ("nothing", "grid", "block", "device", "shapes", "types", "concrete", "registers"):
+        told = explain(facts_from(record, **{missing: None}))
+        for statement in told.statements if told is not None else ():
+            assert not HOLES.search(statement.text)
+
+
+@given(
+    threads=st.integers(1, 1024),
+    registers=st.integers(1, 255),
+    shared_bytes=st.integers(0, 100_000),
+    capability=st.sampled_from(["7.0", "7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0"]),
+)
+def test_resident_blocks_stay_within_every_limit(
+    threads: int, registers: int, shared_bytes: int, capability: str
+) -> None:
+    limits = architecture(capability)
+    assert limits is not None
+    found = active_blocks(limits, threads=threads, registers_per_thread=registers, shared_bytes=shared_bytes)
+    if found is None:
+        return
+    assert 1 <= found.blocks_per_sm <= limits.max_blocks_per_sm
+    assert found.blocks_per_sm * threads <= limits.max_threads_per_sm
+    assert found.blocks_per_sm * threads * registers <= limits.registers_per_sm
+    assert found.blocks_per_sm * shared_bytes <= limits.shared_bytes_per_sm
+    assert 0 < found.occupancy <= 1
+    assert found.limiters
+
+
+@given(
+    shape=st.lists(st.integers(1, 300), min_size=1, max_size=4),
+    chosen=st.sets(st.integers(0, 3), min_size=1),
+    output_vector=st.sampled_from([1, 4]),
+    sm_count=st.sampled_from([1, 80, 132]),
+)
+def test_a_reduction_is_covered_by_its_grid(
+    shape: list[int], chosen: set[int], output_vector: int, sm_count: int
+) -> None:
+    reduced = sorted(one for one in chosen if one < len(shape)) or [0]
+    strides = [1] * len(shape)
+    for at in range(len(shape) - 2, -1, -1):
+        strides[at] = strides[at + 1] * shape[at + 1]
+    config = reduce_config(
+        reduced_dimensions(tuple(shape), tuple(strides), reduced),
+        ReduceTraits(output_vector, 4, 4),
+        sm_count=sm_count,
+        max_threads_per_sm=2048,
+    )
+    if config is None:  # a kernel of 4 outputs per thread is not launched for these
+        assert output_vector == 4
+        return
+    assert config.grid[0] * config.outputs_per_block >= config.output_count
+    assert 1 <= config.block_width * config.block_height <= 512
+    total = 1
+    for size in shape:
+        total *= size
+    assert config.input_count * config.output_count == total
+
+
+@given(
+    m=st.integers(1, 5000),
+    n=st.integers(1, 5000),
+    batch=st.sampled_from([1, 2, 12]),
+    tile=st.sampled_from([(128, 64), (64, 48), (256, 128)]),
+)
+def test_one_block_per_tile_is_always_found(m: int, n: int, batch: int, tile: tuple[int, int]) -> None:
+    across, along = -(-m // tile[0]), -(-n // tile[1])
+    found = find_tiling(MatrixProblem(batch, m, n, 64), tile, (across, along, batch))
+    assert found is not None
+    assert found.across * found.along * found.batch * found.splits == found.tiles
+    assert found.tiles >= -(-m * n * batch // (tile[0] * tile[1]))

@@ -1,0 +1,77 @@
+"""Launches of whole traces recorded on an H200: every one that a rule predicts is the one recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opscope.launches import (
+    DeviceFacts,
+    LaunchFacts,
+    explain,
+    parse_compile_arguments,
+)
+from opscope.launches.facts import LaunchGeometry
+from opscope.operators.arguments import parse_arguments
+from opscope.provenance.kernel_names import decode
+
+H200 = DeviceFacts("NVIDIA H200", "9.0", 132)
+# Trace: distinct launches with a check at least, and the share of kernel launches of a known family at least.
+TRACES = {
+    "bert_bs8_seq128_infer": (10, 1.0),
+    "bert_compile_bf16": (10, 1.0),
+    "bert_eager_attn": (12, 1.0),
+    "bert_train_bf16": (40, 0.99),
+    "gpt2_generate_fp16": (60, 1.0),
+    "misc_ops_fp32": (50, 0.85),
+    "own_kernels": (1, 0.3),
+}
+_LAUNCHES = """
+SELECT k.name, o.name AS operator, o.input_shapes, o.input_types, o.input_strides, o.concrete_inputs, grid_x,
+    grid_y, grid_z, block_x, block_y, block_z, registers_per_thread, shared_memory_bytes, occupancy_estimate,
+    count(*) AS launches, t.kernel_kwargs
+FROM device_activities a JOIN kernel_names k USING (name_id) LEFT JOIN operators o USING (operator_id)
+    LEFT JOIN triton_launches t ON t.operator_id = o.operator_id
+WHERE a.kind = 'kernel' AND grid_x IS NOT NULL
+GROUP BY ALL"""
+
+
+def facts(row: dict[str, Any]) -> LaunchFacts:
+    call = row["operator"] and parse_arguments(
+        row["operator"],
+        shapes=row["input_shapes"],
+        types=row["input_types"],
+        strides=row["input_strides"],
+        concrete=row["concrete_inputs"],
+    )
+    geometry = LaunchGeometry(
+        (row["grid_x"], row["grid_y"], row["grid_z"]),
+        (row["block_x"], row["block_y"], row["block_z"]),
+        row["registers_per_thread"],
+        row["shared_memory_bytes"],
+        row["occupancy_estimate"],
+        row["launches"],
+        0,
+    )
+    arguments = parse_compile_arguments(row["kernel_kwargs"])
+    return LaunchFacts(decode(row["name"]), geometry, call or None, H200, arguments)
+
+
+@pytest.mark.parametrize("trace", TRACES)
+def test_predicted_launches_are_the_recorded_ones(trace: str, shared: Path, load: Callable[..., Any]) -> None:
+    session = load(shared / "traces" / "h200" / f"{trace}.json.gz")
+    rows = session.records(_LAUNCHES)
+    checked, known = set(), 0
+    for row in rows:
+        told = explain(facts(row))
+        assert told is not None
+        known += row["launches"] if told.family is not None else 0
+        if told.launch_check is not None:
+            assert told.launch_check.is_explained, (row, told.launch_check.tried)
+            checked.add((row["name"], row["grid_x"], row["grid_y"], row["grid_z"], row["operator"]))
+    least_checked, least_known = TRACES[trace]
+    assert len(checked) >= least_checked
+    assert known >= least_known * sum(row["launches"] for row in rows)

@@ -1,0 +1,213 @@
+"""Commands of nvcc."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opscope.errors import DependencyError, InputError
+from opscope.hardware.architectures import Target, parse_target
+from opscope.hardware.toolkit import find_cuda_tool
+from opscope.nvcc.command import (
+    Product,
+    choose_targets,
+    code_options,
+    command_text,
+    default_name,
+    nvcc_command,
+    ptx_target,
+    read_nvcc,
+    refuse_options,
+    runs_on,
+)
+
+
+def command(product: Product, *options: str) -> str:
+    return command_text(
+        nvcc_command(
+            "/usr/local/cuda/bin/nvcc",
+            Path("my add.cu"),
+            Path("add"),
+            product=product,
+            code=["-gencode=arch=compute_90,code=sm_90"],
+            options=options,
+        )
+    )
+
+
+def test_a_command_is_written_as_in_a_shell():
+    expected = "nvcc -gencode arch=compute_90,code=sm_90 -O3 -o add 'my add.cu'"
+    assert command(Product.PROGRAM, "-O3") == expected
+
+
+def test_products_have_their_option_and_suffix():
+    assert command(Product.OBJECT).startswith("nvcc -c -gencode")
+    assert "-shared -Xcompiler=-fPIC" in command(Product.SHARED)
+    names = {product: default_name(Path("folder/add.cu"), product) for product in Product}
+    assert names[Product.PROGRAM] == "add"
+    assert names[Product.SHARED] == "add.so"
+    assert names[Product.CUBIN] == "add.cubin"
+
+
+@pytest.mark.parametrize(
+    ("option", "meant"),
+    [
+        ("-arch=sm_90", "--arch"), ("--gpu-architecture=native", "--arch"), ("-gencode", "--arch"),
+        ("-o", "-o names"), ("-c", "--emit"), ("--cubin", "--emit"), ("-rdc=true", None), ("-ptx", "--ptx"),
+        ("-run", "--run"), ("--keep-dir=x", "nvcc itself"), ("-O3", None), ("-Xcompiler=-Wall", None),
+        ("-dlto", None), ("-DM=1", None),
+    ],
+)  # fmt: skip
+def test_options_that_have_their_own_are_refused(option, meant):
+    if meant is None:
+        refuse_options([option])
+        return
+    with pytest.raises(InputError) as raised:
+        refuse_options(["-O3", option])
+    assert meant in str(raised.value.hint)
+
+
+# What nvcc 13.0 knows.
+KNOWN = tuple(
+    Target(int(number[:-1]), int(number[-1]), suffix)
+    for number, suffixes in {
+        "75": "", "80": "", "86": "", "87": "", "88": "", "89": "", "90": "a", "100": "af", "103": "af",
+        "110": "af", "120": "af", "121": "af",
+    }.items()
+    for suffix in ("", *suffixes)
+)  # fmt: skip
+
+
+def choose(*words: str, native: tuple[str, ...] = ("9.0",)) -> list[str]:
+    return [one.name for one in choose_targets(words, KNOWN, native=lambda: native)]
+
+
+@pytest.mark.parametrize("word", ["sm_90a", "90a", "9.0a", "SM_90A"])
+def test_one_target_has_many_spellings(word):
+    assert parse_target(word) == Target(9, 0, "a")
+
+
+@pytest.mark.parametrize("word", ["compute_90", "sm_9", "sm_90x", "h200", "", "sm_", "native"])
+def test_other_words_are_no_target(word):
+    assert parse_target(word) is None
+
+
+def test_words_become_distinct_targets_in_order():
+    assert choose("sm_90", "sm_80", "90", "sm_90a") == ["sm_80", "sm_90", "sm_90a"]
+    assert choose("native", native=("9.0", "9.0", "8.0")) == ["sm_80", "sm_90"]
+
+
+def test_all_is_every_general_target_and_all_major_what_nvcc_has_for_it():
+    assert choose("all") == [one.name for one in KNOWN if one.is_general]
+    assert choose("all-major") == ["sm_75", "sm_80", "sm_90", "sm_100", "sm_110", "sm_120"]
+
+
+def test_an_unknown_target_lists_the_known_and_says_what_explains_it():
+    with pytest.raises(InputError, match=r"does not build for sm_70: because\. It knows sm_75, .*sm_121f"):
+        choose_targets(["sm_70"], KNOWN, native=list, explain=lambda target: "because")
+    with pytest.raises(InputError, match=r"'sm_9' is no target of nvcc\. It knows sm_75"):
+        choose("sm_9")
+    with pytest.raises(InputError, match="--arch sm_90 --ptx"):
+        choose("compute_90")
+
+
+def test_ptx_is_of_the_first_target_of_the_newest_generation():
+    assert ptx_target([Target(9, 0), Target(12, 0), Target(12, 1)]).ptx_name == "compute_120"
+    assert ptx_target([Target(8, 0), Target(9, 0, "a")]).ptx_name == "compute_80"
+    with pytest.raises(InputError, match="compute_90a is for no later GPU"):
+        ptx_target([Target(9, 0, "a")])
+
+
+def test_options_of_one_target_with_ptx_are_nvccs_short_form():
+    assert code_options([Target(9, 0)], Target(9, 0)) == ["-arch=sm_90"]
+    assert code_options([Target(9, 0)], None) == ["-gencode=arch=compute_90,code=sm_90"]
+    assert code_options([Target(8, 0), Target(9, 0, "a")], Target(8, 0)) == [
+        "-gencode=arch=compute_80,code=sm_80",
+        "-gencode=arch=compute_90a,code=sm_90a",
+        "-gencode=arch=compute_80,code=compute_80",
+    ]
+
+
+def test_machine_code_runs_within_its_generation_and_ptx_beyond():
+    assert runs_on([Target(8, 0)], None, "8.6")
+    assert not runs_on([Target(8, 6)], None, "8.0")
+    assert not runs_on([Target(8, 0)], None, "9.0")
+    assert runs_on([Target(8, 0)], Target(8, 0), "9.0")
+    assert runs_on([Target(9, 0, "a")], None, "9.0")
+    assert not runs_on([Target(10, 0, "a")], None, "10.3")
+    assert runs_on([Target(10, 0, "f")], None, "10.3")
+    assert not runs_on([Target(10, 0, "f")], None, "11.0")
+
+
+@given(st.lists(st.sampled_from(KNOWN), min_size=1))
+def test_chosen_targets_are_those_named_once_each_and_sorted(targets):
+    chosen = choose(*(one.name for one in targets))
+    assert chosen == [one.name for one in sorted(set(targets))]
+    for one in targets:
+        assert parse_target(one.name) == one == parse_target(one.number)
+        assert runs_on(targets, None, one.compute_capability)
+
+
+@given(
+    st.lists(st.sampled_from([one for one in KNOWN if one.is_general]), min_size=1), st.sampled_from(KNOWN)
+)
+def test_more_code_never_runs_on_fewer_gpus(targets, gpu):
+    capability = gpu.compute_capability
+    without = runs_on(targets[:1], None, capability)
+    assert runs_on(targets, None, capability) >= without
+    assert runs_on(targets, ptx_target(targets), capability) >= without
+
+
+VERSION = """nvcc: NVIDIA (R) Cuda compiler driver
+Copyright (c) 2005-2023 NVIDIA Corporation
+Cuda compilation tools, release {release}, V{version}
+Build cuda_{release}.r{release}/compiler.33281558_0"""
+HELP = """
+        Allowed values for this option:  'compute_50','compute_80','compute_90','compute_90a',
+        'lto_50','sm_50','sm_80','sm_90','sm_90a'."""
+
+
+def nvcc(folder: Path, *, release: str = "12.3", version: str = "12.3.52", listing: str | None = None) -> str:
+    """A program that answers as nvcc does; without a listing it does not know the option."""
+    answers = "\n".join(f"echo {word}" for word in (listing or "").split()) or "exit 1"
+    script = folder / "nvcc"
+    script.write_text(
+        "#!/bin/sh\n"
+        f'case "$1" in\n'
+        f"--version) cat <<'EOF'\n{VERSION.format(release=release, version=version)}\nEOF\n;;\n"
+        f"--help) cat <<'EOF'\n{HELP}\nEOF\n;;\n"
+        f"--list-gpu-code) {answers}\n;;\nesac\n"
+    )
+    script.chmod(0o755)
+    return str(script)
+
+
+def test_release_and_targets_with_those_only_the_help_has(tmp_path):
+    found = read_nvcc(nvcc(tmp_path, listing="sm_50 sm_80 sm_90"))
+    assert (found.release, found.version) == ("12.3", "12.3.52")
+    assert [one.name for one in found.targets] == ["sm_50", "sm_80", "sm_90", "sm_90a"]
+    assert found.general_targets == (Target(5, 0), Target(8, 0), Target(9, 0))
+
+
+def test_a_release_without_the_listing_is_read_by_its_help(tmp_path):
+    assert [one.name for one in read_nvcc(nvcc(tmp_path)).targets][-1] == "sm_90a"
+
+
+def test_what_does_not_answer_is_no_nvcc(tmp_path):
+    script = tmp_path / "nvcc"
+    script.write_text("#!/bin/sh\necho hello\n")
+    script.chmod(0o755)
+    with pytest.raises(DependencyError, match="does not answer as nvcc does"):
+        read_nvcc(str(script))
+    with pytest.raises(DependencyError, match="cannot be started"):
+        read_nvcc(str(tmp_path / "nothing"))
+
+
+@pytest.mark.skipif(find_cuda_tool("nvcc") is None, reason="no nvcc")
+def test_the_nvcc_here_knows_hopper():
+    found = read_nvcc(find_cuda_tool("nvcc") or "")
+    assert Target(9, 0) in found.targets
+    assert int(found.release.split(".")[0]) >= 11

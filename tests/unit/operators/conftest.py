@@ -1,0 +1,151 @@
+"""Calls of torch operators on tensors without data, as the recorder would write them, and what they give."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from opscope.operators.arguments import (
+    CallArguments,
+    TensorArgument,
+    parse_arguments,
+    with_list_type,
+)
+from opscope.operators.element_types import ELEMENT_TYPES, element_type
+
+RECORDED_NAMES = {known.name: known.recorded_name for known in ELEMENT_TYPES}
+CODES = {
+    "uint8": 0, "int8": 1, "int16": 2, "int32": 3, "int64": 4, "float16": 5, "float32": 6, "float64": 7,
+    "complex64": 9, "bool": 11, "bfloat16": 15, "float8_e4m3fn": 24,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Performed:
+    """One call: as recorded, and what torch took and gave."""
+
+    call: CallArguments
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+
+    @property
+    def stated_outputs(self) -> list[tuple[tuple[int, ...], str]]:
+        return [(tuple(tensor.shape), _type_name(tensor)) for tensor in self.outputs]
+
+
+class Recorder:
+    """Runs operators of torch on tensors without data."""
+
+    def __init__(self) -> None:
+        self.torch = pytest.importorskip("torch")
+
+    def meta(self, *shape: int, dtype: str = "float32", strides: tuple[int, ...] | None = None) -> Any:
+        element = getattr(self.torch, dtype)
+        if strides is None:
+            return self.torch.empty(shape, dtype=element, device="meta")
+        return self.torch.empty_strided(shape, strides, dtype=element, device="meta")
+
+    def run(self, name: str, *arguments: Any, **named: Any) -> Performed:
+        """Run and record an overload: `run("add.Tensor", x, y)`."""
+        operator = self._overload(name)
+        call = self.record(name, *arguments, **named)
+        members = [one for value in arguments if isinstance(value, list) for one in _tensors(value)]
+        if members:  # as a kernel of the call names their type
+            call = with_list_type(call, _type_name(members[0]))
+        written = {
+            declared.name: argument
+            for declared, argument in zip(operator._schema.arguments, arguments, strict=False)
+            if declared.alias_info is not None and declared.alias_info.is_write
+        }
+        outs = [id(value) for key, value in named.items() if _is_out(operator, key)]
+        inputs = [one for one in _tensors([*arguments, *named.values()]) if id(one) not in outs]
+        results = tuple(_tensors(operator(*arguments, **named)))
+        return Performed(call, tuple(inputs), results or tuple(_tensors(list(written.values()))))
+
+    def record(self, name: str, *arguments: Any, **named: Any) -> CallArguments:
+        """The call as the recorder writes it: every argument of the schema in order, defaults too."""
+        operator = self._overload(name)
+        columns: tuple[list[Any], ...] = ([], [], [], [])
+        for position, declared in enumerate(operator._schema.arguments):
+            value = named.get(declared.name, declared.default_value)
+            if position < len(arguments):
+                value = arguments[position]
+            for column, entry in zip(columns, self._entry(value, str(declared.type)), strict=True):
+                column.append(entry)
+        shapes, types, strides, concrete = (json.dumps(column) for column in columns)
+        return parse_arguments(
+            operator._schema.name, shapes=shapes, types=types, strides=strides, concrete=concrete
+        )
+
+    def _overload(self, name: str) -> Any:
+        packet, _, overload = name.partition(".")
+        return getattr(getattr(self.torch.ops.aten, packet), overload or "default")
+
+    def _entry(self, value: Any, declared: str) -> tuple[Any, str, Any, str]:
+        """Shape, type, strides and value as recorded."""
+        torch = self.torch
+        if isinstance(value, torch.Tensor):
+            return list(value.shape), RECORDED_NAMES[_type_name(value)], list(value.stride()), ""
+        if isinstance(value, list) and value and isinstance(value[0], torch.Tensor):
+            return [list(one.shape) for one in value], "TensorList", [list(one.stride()) for one in value], ""
+        if isinstance(value, bool | int | float) and "Tensor" in declared:  # a tensor of no dimensions
+            return [], {bool: "bool", int: "long int", float: "double"}[type(value)], [], ""
+        if isinstance(value, torch.dtype):
+            value = CODES[str(value).removeprefix("torch.")]
+        if value is None or isinstance(value, str):
+            return [], "", [], ""
+        return [], "ScalarList" if isinstance(value, list) else "Scalar", [], repr(value)
+
+
+@pytest.fixture(scope="session")
+def recorder() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture(scope="session")
+def stated() -> Any:
+    """Shape and element type of tensors as a rule states them."""
+
+    def state(tensors: tuple[TensorArgument, ...]) -> list[tuple[tuple[int, ...], str | None]]:
+        known = [element_type(tensor.type_name) for tensor in tensors]
+        return [
+            (tensor.shape, None if one is None else one.name)
+            for tensor, one in zip(tensors, known, strict=True)
+        ]
+
+    return state
+
+
+@pytest.fixture(scope="session")
+def addressed_bytes() -> Any:
+    """Distinct bytes of a tensor of torch, by listing every address."""
+
+    def count(tensor: Any) -> int:
+        offsets = np.zeros(1, dtype=np.int64)
+        for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+            offsets = (offsets[:, None] + np.arange(size, dtype=np.int64) * stride).reshape(-1)
+        return len(np.unique(offsets)) * tensor.element_size()
+
+    return count
+
+
+def _is_out(operator: Any, name: str) -> bool:
+    declared = next(one for one in operator._schema.arguments if one.name == name)
+    return bool(declared.kwarg_only and declared.alias_info is not None and declared.alias_info.is_write)
+
+
+def _tensors(value: Any) -> Iterator[Any]:
+    if hasattr(value, "element_size"):
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _type_name(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

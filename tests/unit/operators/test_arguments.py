@@ -1,0 +1,154 @@
+"""Recorded arguments: what is understood, and what is refused with which reason."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from opscope.hardware.devices import DataType
+from opscope.operators.arguments import (
+    ScalarArgument,
+    TensorArgument,
+    TensorListArgument,
+    distinct_bytes,
+    distinct_elements,
+    is_number,
+    parse_arguments,
+    with_list_type,
+)
+from opscope.operators.element_types import ElementKind, element_type, element_type_of_code
+from opscope.operators.operator_table import cost_by_rules
+
+
+def test_every_kind_of_argument_is_told_apart() -> None:
+    call = parse_arguments(
+        "aten::some",
+        overload="out",
+        shapes="[[2, 3], [], [], [[4], [5]], [], [], []]",
+        types='["float", "double", "", "TensorList", "Scalar", "ScalarList", "Scalar"]',
+        strides="[[3, 1], [], [], [[1], [1]], [], [], []]",
+        concrete='["", "", "", "", "0.5", "[1, -1]", "True"]',
+    )
+    assert call.defect is None
+    assert call.overload == "out"
+    assert call.tensor(0) == TensorArgument((2, 3), "float", (3, 1))
+    assert call.at(1) == TensorArgument((), "double", ())
+    assert call.is_absent(2)
+    assert call.tensor_list(3) == (TensorArgument((4,), None, (1,)), TensorArgument((5,), None, (1,)))
+    assert call.value(4) == 0.5
+    assert (call.integer(4), call.integers(5), call.boolean(6)) == (None, (1, -1), True)
+    assert call.at(99) is None
+    assert len(call.tensors) == 4
+
+
+def test_lists_without_members_are_told_from_absent_ones() -> None:
+    call = parse_arguments("aten::cat", shapes=[[], []], types=["TensorList", ""], concrete=["", ""])
+    assert call.at(0) == TensorListArgument(None)
+    assert call.has_unrecorded_list
+    assert call.at(1) is None
+
+
+def test_a_kernel_may_name_the_type_of_a_list() -> None:
+    call = parse_arguments(
+        "aten::cat", shapes=[[[4]], []], types=["TensorList", "Scalar"], concrete=["", "0"]
+    )
+    assert distinct_bytes(call.tensors[0]) is None
+    assert distinct_bytes(with_list_type(call, "c10::Half").tensors[0]) == 8
+
+
+def test_scalars_of_old_recorders_have_no_values() -> None:
+    call = parse_arguments(
+        "aten::mean", shapes=[[4], [], [], []], types=["float", "GenericList", "Bool", ""], strides=None
+    )
+    assert not call.values_recorded
+    assert call.at(1) == ScalarArgument(None)
+    cost = cost_by_rules(call)
+    assert cost is not None
+    assert cost.min_bytes is None
+    assert "not recorded" in (cost.reason or "")
+
+
+@pytest.mark.parametrize(
+    ("recorded", "reason"),
+    [
+        ({}, "no argument shapes"),
+        ({"shapes": "[[2]]"}, "without the element types"),
+        ({"shapes": "[[2], [3]]", "types": '["float"]'}, "differ in number"),
+        ({"shapes": "{", "types": "[]"}, "no JSON"),
+        ({"shapes": '"text"', "types": "[]"}, "no list"),
+        ({"shapes": "[[-2]]", "types": '["float"]'}, "negative"),
+        ({"shapes": "[[4.5]]", "types": '["float"]'}, "no list of integers"),
+        ({"shapes": "[[true]]", "types": '["float"]'}, "no list of integers"),
+        ({"shapes": "[[9000000000, 9000000000]]", "types": '["float"]'}, "no device holds"),
+        ({"shapes": "[[2, 3]]", "types": '["float"]', "strides": "[[1]]"}, "2 sizes has 1 strides"),
+        ({"shapes": "[[2]]", "types": '["c10::qint8"]'}, "c10::qint8 is unknown"),
+        ({"shapes": "[[2]]", "types": '[""]'}, "not recorded is unknown"),
+        ({"shapes": "[[2]]", "types": "[7]"}, "no text"),
+        ({"shapes": "[3]", "types": '["TensorList"]'}, "no list"),
+        ({"shapes": "[[3]]", "types": '["TensorList"]'}, "no list of integers"),
+    ],
+)
+def test_a_recording_that_cannot_be_used_says_why(recorded: dict[str, str], reason: str) -> None:
+    call = parse_arguments("aten::add", **recorded)
+    assert reason in (call.defect or "")
+    assert call.arguments == ()
+    cost = cost_by_rules(call)
+    assert cost is not None
+    assert (cost.min_bytes, cost.flop_count, cost.evidence) == (None, None, None)
+    assert reason in (cost.reason or "")
+
+
+def test_an_expanded_tensor_of_absurd_size_is_small() -> None:
+    call = parse_arguments(
+        "aten::add", shapes=[[1 << 40, 2]], types=["float"], strides=[[0, 1]], concrete=[""]
+    )
+    assert call.defect is None
+    assert distinct_bytes(call.tensors[0]) == 8
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "elements"),
+    [
+        ((4, 3), (3, 1), 12),
+        ((4, 3), (0, 0), 1),
+        ((4, 3), None, 12),
+        ((4, 0), (1, 1), 0),
+        ((), (), 1),
+        ((10, 3), (1, 1), 12),  # windows of 3 over 12
+        ((5, 3), (2, 1), 11),
+        ((5, 3), (4, 2), 11),
+        ((2, 2, 2), (5, 3, 3), None),  # 0 3 6 5 8 11: no closed form
+    ],
+)
+def test_distinct_elements(
+    shape: tuple[int, ...], strides: tuple[int, ...] | None, elements: int | None
+) -> None:
+    assert distinct_elements(TensorArgument(shape, "float", strides)) == elements
+
+
+def test_numbers_look_like_tensors_of_the_widest_types() -> None:
+    assert is_number(TensorArgument((), "double", ()))
+    assert is_number(TensorArgument((), "long int", ()))
+    assert not is_number(TensorArgument((), "float", ()))
+    assert not is_number(TensorArgument((1,), "double", (1,)))
+
+
+def test_element_types() -> None:
+    half, double = element_type("c10::Half"), element_type("double")
+    assert half is not None
+    assert double is not None
+    assert (half.size_bytes, half.operand_type, half.compute_type) == (2, DataType.FP16, DataType.FP32)
+    assert (double.size_bytes, double.compute_type) == (8, DataType.FP64)
+    integer = element_type("long int")
+    assert integer is not None
+    assert (integer.kind, integer.compute_type, integer.is_float) == (ElementKind.INTEGER, None, False)
+    assert element_type_of_code(15) == element_type("bfloat16")
+    assert element_type_of_code(999) is None
+    assert element_type(None) is None
+
+
+def test_recorded_arguments_may_be_parsed_already() -> None:
+    columns = {"shapes": [[2]], "types": ["float"], "strides": [[1]], "concrete": [""]}
+    as_text = {name: json.dumps(value) for name, value in columns.items()}
+    assert parse_arguments("aten::exp", **columns) == parse_arguments("aten::exp", **as_text)

@@ -1,0 +1,93 @@
+"""Collectives: bytes of one rank's memory, its share of the additions, and rates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from opscope.hardware.devices import DataType
+from opscope.model.session import Session
+from opscope.operators.call_cost import CostEvidence, FlopSource
+from opscope.operators.collective_costs import collective_rates, cost_of_collective
+from opscope.operators.distinct_calls import Collective
+from opscope.testing import TraceBuilder
+
+
+@pytest.mark.parametrize(
+    ("collective", "read_bytes", "written_bytes", "flop_count"),
+    [
+        (Collective("allreduce", "BFloat16", 100, 100, 4), 200, 200, 75),
+        (Collective("_allgather_base", "Float", 25, 100, 4), 100, 400, 0),
+        (Collective("reduce_scatter_tensor_coalesced", "Float", 100, 25, 4), 400, 100, 75),
+        (Collective("all_to_allv", "Half", 60, 40, 8), 120, 80, 0),
+        (Collective("send", "Double", 10, 10, 2), 80, 0, 0),
+        (Collective("recv", "Double", 10, 10, 2), 0, 80, 0),
+        (Collective("allreduce", "Long", 10, 10, 2), 80, 80, 0),
+    ],
+)
+def test_costs(collective: Collective, read_bytes: int, written_bytes: int, flop_count: int) -> None:
+    cost = cost_of_collective(collective)
+    assert (cost.read_bytes, cost.written_bytes, cost.flop_count) == (read_bytes, written_bytes, flop_count)
+    assert cost.evidence is CostEvidence.RECORDED
+    assert cost.flop_source is (FlopSource.DEFINITION if flop_count else FlopSource.NONE)
+    assert (cost.data_type is None) == (flop_count == 0)
+
+
+def test_sums_of_half_precision_are_computed_in_fp32() -> None:
+    assert cost_of_collective(Collective("allreduce", "Half", 8, 8, 2)).data_type is DataType.FP32
+
+
+@pytest.mark.parametrize(
+    "collective",
+    [
+        Collective("allreduce", "Float", None, 100, 4),
+        Collective("allreduce", "Float", 100, -1, 4),
+        Collective("allreduce", "Quaternion", 100, 100, 4),
+        Collective("allreduce", None, 100, 100, 4),
+    ],
+)
+def test_what_is_not_recorded_is_unknown(collective: Collective) -> None:
+    cost = cost_of_collective(collective)
+    assert (cost.min_bytes, cost.flop_count) == (None, None)
+    assert cost.reason is not None
+
+
+def test_a_broadcast_does_not_tell_its_side() -> None:
+    cost = cost_of_collective(Collective("broadcast", "Float", 100, 100, 4))
+    assert (cost.min_bytes, cost.flop_count) == (None, 0)
+    assert cost.reason is not None
+
+
+def test_additions_need_the_number_of_ranks() -> None:
+    cost = cost_of_collective(Collective("allreduce", "Float", 100, 100, None))
+    assert (cost.min_bytes, cost.flop_count) == (800, None)
+
+
+def test_rates_are_those_of_the_fastest_kernel(load: Callable[..., Session]) -> None:
+    built = TraceBuilder()
+    record: dict[str, Any] = {
+        "Collective name": "allreduce", "dtype": "Float", "In msg nelems": 1000, "Out msg nelems": 1000,
+        "Group size": 4,
+    }  # fmt: skip
+    for start, duration in ((0, 8), (20, 2)):
+        built.operator("record_param_comms", start, 5).launch(start + 1)
+        built.kernel("ncclDevKernel_AllReduce", start + 6, duration, **record)
+    (rate,) = collective_rates(load(built))
+    assert (rate.name, rate.size_bytes, rate.calls, rate.device_ns, rate.shortest_ns) == (
+        "allreduce",
+        4000,
+        2,
+        10_000,
+        2_000,
+    )
+    assert rate.algorithm_bytes_per_s == pytest.approx(2e9)
+    assert rate.bus_bytes_per_s == pytest.approx(2e9 * 2 * 3 / 4)
+
+
+def test_rates_of_unknown_patterns_have_no_link_rate(load: Callable[..., Session]) -> None:
+    record = {"Collective name": "barrier", "dtype": "Byte", "In msg nelems": 0, "Out msg nelems": 0}
+    built = TraceBuilder().operator("record_param_comms", 0, 5).launch(1).kernel("nccl", 6, 2, **record)
+    (rate,) = collective_rates(load(built))
+    assert rate.bus_bytes_per_s is None

@@ -1,0 +1,141 @@
+"""Distinct calls: each activity in exactly one, alike calls as one, unlike ones apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from opscope.model.session import Session
+from opscope.operators.distinct_calls import DistinctCall, collect_calls, collect_launches
+from opscope.testing import TraceBuilder
+
+Load = Callable[..., Session]
+
+COPY = "Memcpy DtoD (Device -> Device)"
+
+
+def collect(session: Session) -> list[DistinctCall]:
+    session.replace_rows("activity_costs", [])
+    calls = [*collect_calls(session)]
+    calls += collect_launches(session, before_window=False, first_id=len(calls))
+    calls += collect_launches(session, before_window=True, first_id=len(calls))
+    return calls
+
+
+def arguments(*shapes: list[int], types: list[str] | None = None) -> dict[str, Any]:
+    return {"Input Dims": list(shapes), "Input type": types or ["float"] * len(shapes)}
+
+
+def call(built: TraceBuilder, name: str, start: float, *, kernels: int = 1, **args: Any) -> TraceBuilder:
+    built.operator(name, start, 5, **args)
+    for number in range(kernels):
+        built.launch(start + number).kernel("k", start + 10 + 2 * number, 1)
+    return built
+
+
+def transfer(
+    built: TraceBuilder, start: float, activity: str, size: int | None, *, name: str = "aten::copy_"
+) -> TraceBuilder:
+    category = "gpu_memset" if "Memset" in activity else "gpu_memcpy"
+    size_bytes = {} if size is None else {"bytes": size}
+    return (
+        built.operator(name, start, 5)
+        .launch(start + 1, name="cudaMemcpyAsync")
+        .kernel(activity, start + 2, 1, category=category, **size_bytes)
+    )
+
+
+def test_calls_with_the_same_arguments_are_one(load: Load) -> None:
+    built = TraceBuilder()
+    for start, shape in ((0, [2, 3]), (100, [2, 3]), (200, [3, 2])):
+        call(built, "aten::relu", start, kernels=2, **arguments(shape))
+    wide, tall = collect(load(built))
+    assert (wide.shapes, wide.calls, wide.self_device_ns) == ("[[2,3]]", 2, 4_000)
+    assert (tall.shapes, tall.calls, tall.self_device_ns) == ("[[3,2]]", 1, 2_000)
+    assert (wide.call_id, tall.call_id) == (0, 1)  # most device time first
+
+
+def test_every_activity_is_in_one_call(load: Load) -> None:
+    built = call(TraceBuilder(), "aten::relu", 0, kernels=3, **arguments([4]))
+    built.launch(50, thread=2).kernel("outside", 60, 2)
+    transfer(built, 70, COPY, 64)
+    session = load(built)
+    calls = collect(session)
+    rows = session.query("SELECT activity_id, call_id FROM activity_costs")
+    assert len(rows) == len({activity for activity, _ in rows}) == 5
+    assert {call_id for _, call_id in rows} == {one.call_id for one in calls}
+    assert sum(one.self_device_ns for one in calls) == 6_000
+
+
+def test_copies_and_sets_alone_are_told_by_their_sizes(load: Load) -> None:
+    built = TraceBuilder()
+    recorded = (
+        (COPY, 64),
+        (COPY, 32),
+        ("Memcpy HtoD (Pageable -> Device)", 64),
+        ("Memcpy DtoH (Device -> Pinned)", 64),
+        ("Memset (Device)", 16),
+        ("Memcpy HtoD (Pageable -> Device)", None),
+    )
+    for number, (activity, size) in enumerate(recorded):
+        transfer(built, 10 * number, activity, size)
+    moved = {(one.read_bytes, one.written_bytes) for one in collect(load(built))}
+    assert moved == {(64, 64), (32, 32), (0, 64), (64, 0), (0, 16), (None, None)}
+
+
+def test_a_call_that_also_launches_a_kernel_is_told_by_its_arguments(load: Load) -> None:
+    built = transfer(TraceBuilder(), 0, "Memset (Device)", 16, name="aten::mm")
+    built.launch(3).kernel("gemm", 10, 2)
+    (one,) = collect(load(built))
+    assert (one.name, one.calls, one.self_device_ns, one.written_bytes) == ("aten::mm", 1, 3_000, None)
+
+
+def test_lists_of_tensors_tell_calls_apart_by_kernel_and_blocks(load: Load) -> None:
+    built = TraceBuilder()
+    for start, (kernel, blocks) in enumerate((("a", 4), ("a", 4), ("a", 8), ("b", 4))):
+        built.operator("aten::cat", 20 * start, 5, **arguments([], types=["TensorList"]))
+        built.launch(20 * start + 1).kernel(kernel, 20 * start + 6, 1, grid=[blocks, 1, 1])
+    found = {(one.kernel, one.block_count): one.calls for one in collect(load(built))}
+    assert found == {("a", 4): 2, ("a", 8): 1, ("b", 4): 1}
+
+
+def test_launches_of_no_operator_are_grouped_by_what_is_known_of_them(load: Load) -> None:
+    built = TraceBuilder()
+    for start in (0, 10, 20):
+        built.launch(start, thread=2).kernel("mine", start + 1, 1)
+    built.launch(30, thread=2).kernel(COPY, 31, 1, category="gpu_memcpy", bytes=8)
+    kernel, copy = collect(load(built))
+    assert (kernel.name, kernel.attribution, kernel.calls) == ("mine", "outside_operator", 3)
+    assert (copy.name, copy.read_bytes, copy.written_bytes) == (COPY, 8, 8)
+
+
+def test_kernels_of_a_graph_are_not_their_operators(load: Load) -> None:
+    built = TraceBuilder().operator("Torch-Compiled Region: 0/0", 0, 50)
+    built.launch(1, name="cudaGraphLaunch")
+    built.kernel("a", 10, 2, **{"graph id": 1, "graph node id": 1})
+    built.kernel("b", 20, 3, **{"graph id": 1, "graph node id": 2})
+    assert {(one.name, one.attribution, one.self_device_ns) for one in collect(load(built))} == {
+        ("a", "graph", 2_000),
+        ("b", "graph", 3_000),
+    }
+
+
+def test_a_kernel_with_its_own_record_of_a_collective_goes_by_that(load: Load) -> None:
+    record = {
+        "Collective name": "allreduce", "dtype": "Float", "In msg nelems": 100, "Out msg nelems": 100,
+        "Group size": 4,
+    }  # fmt: skip
+    built = TraceBuilder().operator("record_param_comms", 0, 5).launch(1)
+    built.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 6, 9, **record)
+    (one,) = collect(load(built))
+    assert one.name == "record_param_comms"
+    assert one.collective is not None
+    assert (one.collective.name, one.collective.in_element_count, one.collective.group_size) == (
+        "allreduce",
+        100,
+        4,
+    )
+
+
+def test_a_trace_without_device_work_has_no_calls(load: Load) -> None:
+    assert collect(load(TraceBuilder().operator("aten::relu", 0, 5))) == []

@@ -1,0 +1,217 @@
+"""Rules against torch on whatever arguments: broadcasting, promotion, dimensions, windows, strides."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from opscope.operators.arguments import ScalarArgument, TensorArgument, distinct_elements
+from opscope.operators.effects import ContradictionError
+from opscope.operators.element_types import ELEMENT_TYPES, ElementType, element_type
+from opscope.operators.operator_table import cost_by_rules, effects_by_rules
+from opscope.operators.promotion import promote, promoted_type
+
+pytestmark = pytest.mark.torch
+
+TYPES = [
+    "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool",
+    "complex64", "complex128",
+]  # fmt: skip
+SIZES = st.sampled_from([0, 1, 1, 2, 3, 5])
+SHAPES = st.lists(SIZES, max_size=4).map(tuple)
+NUMBERS = st.sampled_from(["2", "2.5", "True", "-1", "0."])
+
+
+def test_types_promote_as_in_torch(recorder: Any) -> None:
+    torch = recorder.torch
+
+    def wanted(one: ElementType, other: ElementType) -> str | None:
+        try:
+            return str(torch.promote_types(getattr(torch, one.name), getattr(torch, other.name)))
+        except RuntimeError:
+            return None
+
+    for one, other in product(ELEMENT_TYPES, repeat=2):
+        got = promote(one, other)
+        if got is None:
+            # Releases differ in what they promote large unsigned integers to.
+            assert wanted(one, other) is None or {one.kind, other.kind} == {"integer"}
+        else:
+            assert f"torch.{got.name}" == wanted(one, other)
+
+
+def test_every_element_type_has_the_size_torch_gives_it(recorder: Any) -> None:
+    for element in ELEMENT_TYPES:
+        assert getattr(recorder.torch, element.name).itemsize == element.size_bytes
+
+
+@given(
+    shapes=st.tuples(SHAPES, SHAPES),
+    types=st.tuples(st.sampled_from(TYPES), st.sampled_from(TYPES)),
+    operator=st.sampled_from(["add.Tensor", "mul.Tensor", "div.Tensor", "eq.Tensor"]),
+)
+def test_operands_broadcast_and_promote(
+    recorder: Any, stated: Any, shapes: tuple[Any, Any], types: tuple[str, str], operator: str
+) -> None:
+    operands = [recorder.meta(*shape, dtype=name) for shape, name in zip(shapes, types, strict=True)]
+    numbers = [
+        not one.shape and str(one.dtype)[6:] in ("float64", "int64", "complex128", "bool") for one in operands
+    ]
+    assume(sum(numbers) != 1)  # tensors that are taken as Python numbers
+    call = recorder.record(operator, *operands)
+    try:
+        wanted = recorder.run(operator, *operands).stated_outputs
+    except RuntimeError:
+        with pytest.raises(ContradictionError):
+            effects_by_rules(call)
+        return
+    effects = effects_by_rules(call)
+    assert effects is not None
+    assert stated(effects.outputs) == wanted
+
+
+@given(shape=SHAPES, name=st.sampled_from(TYPES), number=NUMBERS)
+def test_numbers_widen_kinds_only(recorder: Any, shape: tuple[int, ...], name: str, number: str) -> None:
+    torch = recorder.torch
+    tensor = recorder.meta(*shape, dtype=name)
+    got = promoted_type([TensorArgument(shape, name), ScalarArgument(number)])
+    if shape or name not in ("float64", "int64", "complex128", "bool"):
+        assert got is not None
+        assert f"torch.{got.name}" == str(torch.result_type(tensor, ScalarArgument(number).value))
+
+
+REDUCTIONS = st.tuples(
+    st.sampled_from(["sum.dim_IntList", "mean.dim", "amax", "var.correction"]),
+    st.one_of(st.none(), st.lists(st.integers(-4, 3), max_size=3, unique=True)),
+)
+
+
+@given(shape=SHAPES, reduction=REDUCTIONS, keeps=st.booleans())
+def test_reductions_keep_what_torch_keeps(
+    recorder: Any, stated: Any, shape: tuple[int, ...], reduction: tuple[str, list[int] | None], keeps: bool
+) -> None:
+    operator, dimensions = reduction
+    data = recorder.meta(*shape)
+    if operator == "amax":
+        dimensions = dimensions or []
+    named: dict[str, Any] = {"keepdim": keeps}
+    if operator == "var.correction":
+        named["correction"] = 1
+    call = recorder.record(operator, data, dimensions, **named)
+    try:
+        wanted = recorder.run(operator, data, dimensions, **named).stated_outputs
+    except (RuntimeError, IndexError):
+        return  # repeated dimensions, or none such
+    effects = effects_by_rules(call)
+    assert effects is not None
+    assert stated(effects.outputs) == wanted
+    assert cost_by_rules(call) is not None
+
+
+@given(data=st.data())
+def test_convolutions_of_all_forms_agree(recorder: Any, stated: Any, data: st.DataObject) -> None:
+    """convolution has results on tensors without data; cuDNN's and others' forms have not, and must agree."""
+    dimensions, groups = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3))
+    draw = lambda low, high: [data.draw(st.integers(low, high)) for _ in range(dimensions)]  # noqa: E731
+    kernel, stride, padding, dilation = draw(1, 3), draw(1, 3), draw(0, 2), draw(1, 2)
+    sizes, transposes = draw(5, 9), data.draw(st.booleans())
+    extra = (
+        [min(one, step - 1) for one, step in zip(draw(0, 1), stride, strict=True)]
+        if transposes
+        else [0] * dimensions
+    )
+    x = recorder.meta(2, 2 * groups, *sizes)
+    weight = recorder.meta(*((2 * groups, 3) if transposes else (3 * groups, 2)), *kernel)
+    general = (x, weight, None, stride, padding, dilation, transposes, extra, groups)
+    try:
+        wanted = recorder.run("convolution", *general).stated_outputs
+    except RuntimeError:
+        return  # a kernel larger than the data
+    calls = [recorder.record("convolution", *general)]
+    if transposes:
+        calls.append(
+            recorder.record(
+                "cudnn_convolution_transpose",
+                x,
+                weight,
+                padding,
+                extra,
+                stride,
+                dilation,
+                groups,
+                True,
+                False,
+                True,
+            )
+        )
+    else:
+        calls.append(
+            recorder.record(
+                "cudnn_convolution", x, weight, padding, stride, dilation, groups, True, False, True
+            )
+        )
+    costs = [cost_by_rules(call) for call in calls]
+    for call in calls:
+        effects = effects_by_rules(call)
+        assert effects is not None
+        assert stated(effects.outputs) == wanted
+    assert len({(cost.flop_count, cost.min_bytes) for cost in costs if cost is not None}) == 1
+
+
+WINDOWS = st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(0, 2), st.integers(1, 2))
+
+
+@given(size=st.integers(1, 12), window=WINDOWS, rounds_up=st.booleans())
+def test_windows_are_as_many_as_in_torch(
+    recorder: Any, stated: Any, size: int, window: tuple[int, ...], rounds_up: bool
+) -> None:
+    kernel, _, padding, _ = window
+    assume(padding <= kernel // 2)
+    arguments = (
+        recorder.meta(1, 2, size, 9),
+        *([first, second] for first, second in zip(window, (2, 1, 0, 1), strict=True)),
+        rounds_up,
+    )
+    try:
+        wanted = recorder.run("max_pool2d_with_indices", *arguments).stated_outputs
+    except RuntimeError:
+        return  # a window larger than the data
+    effects = effects_by_rules(recorder.record("max_pool2d_with_indices", *arguments))
+    assert effects is not None
+    assert stated(effects.outputs) == wanted
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 7)), max_size=4))
+def test_distinct_elements_are_those_of_all_addresses(pairs: list[tuple[int, int]]) -> None:
+    offsets = {0}
+    for size, stride in pairs:
+        offsets = {offset + index * stride for offset in offsets for index in range(size)}
+    tensor = TensorArgument(tuple(size for size, _ in pairs), "float", tuple(stride for _, stride in pairs))
+    got = distinct_elements(tensor)
+    assert got is None or got == len(offsets)
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides"),
+    [
+        ((4, 3), (3, 1)),
+        ((4, 3), (1, 4)),
+        ((4, 3), (0, 1)),
+        ((5, 3), (1, 1)),
+        ((5, 3), (2, 1)),
+        ((2, 3), (8, 2)),
+        ((), ()),
+    ],
+)
+def test_usual_strides_have_a_count(shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+    assert distinct_elements(TensorArgument(shape, "float", strides)) is not None
+
+
+def test_names_of_torch_and_recorded_ones_mean_the_same() -> None:
+    assert element_type("c10::BFloat16") == element_type("bfloat16")
+    assert element_type("long") == element_type("long int") == element_type("int64")
+    assert element_type("c10::qint8") is None

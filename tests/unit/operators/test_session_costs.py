@@ -1,0 +1,229 @@
+"""The cost tables of whole Sessions: filled once, sharing all device time out, wherever they are read."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from opscope.hardware.devices import DataType
+from opscope.model.session import Session
+from opscope.operators.call_cost import CallCost, CostEvidence, FlopSource
+from opscope.operators.session_costs import (
+    COST_TABLES,
+    CostedCall,
+    fill_costs,
+    read_costs,
+)
+from opscope.testing import TraceBuilder
+
+Load = Callable[..., Session]
+
+# Trace: least share of device time with known bytes, and with known operations.
+EAGER = {
+    "bert_bs8_seq128_infer": (0.999, 0.999),
+    "bert_eager_attn": (0.999, 0.999),
+    "bert_train_bf16": (0.998, 0.998),
+    "gpt2_generate_fp16": (0.999, 0.999),
+    "misc_ops_fp32": (0.99, 0.99),
+    "ddp_w4/rank0": (0.99, 0.99),
+    "ddp_straggler_w4/rank1": (0.98, 0.98),
+}
+COMPILED = {"bert_compile_bf16": (0.92, 0.99)}
+# What nothing in the trace tells stays unknown: replays of CUDA graphs, kernels outside operators.
+OPAQUE = {"gpt2_compile_cudagraph_bf16": (0.005, 0.005), "own_kernels": (0.27, 0.27)}
+
+
+def product(built: TraceBuilder, start: float, rows: int, *, name: str = "aten::mm") -> TraceBuilder:
+    built.operator(
+        name,
+        start,
+        5,
+        **{
+            "Input Dims": [[rows, 4], [4, 8]],
+            "Input Strides": [[4, 1], [8, 1]],
+            "Input type": ["c10::Half", "c10::Half"],
+            "Concrete Inputs": ["", ""],
+        },
+    )
+    return built.launch(start + 1).kernel("gemm", start + 6, 2)
+
+
+def filled(session: Session) -> tuple[CostedCall, ...]:
+    fill_costs(session)
+    return read_costs(session)
+
+
+def known_shares(session: Session) -> tuple[float, float]:
+    rows = read_costs(session)
+    total = sum(row.self_device_ns for row in rows)
+    with_bytes = sum(row.self_device_ns for row in rows if row.cost.min_bytes is not None)
+    with_flops = sum(row.self_device_ns for row in rows if row.cost.flop_count is not None)
+    return with_bytes / total, with_flops / total
+
+
+def test_a_product(load: Load) -> None:
+    (row,) = filled(load(product(product(TraceBuilder(), 0, 16), 100, 16)))
+    assert (row.name, row.shapes, row.calls, row.self_device_ns) == ("aten::mm", "[[16,4],[4,8]]", 2, 4_000)
+    assert row.cost == CallCost(
+        2 * 16 * 4 * 8,
+        FlopSource.REGISTRY,
+        2 * (16 * 4 + 4 * 8),
+        2 * 16 * 8,
+        DataType.FP16,
+        CostEvidence.SHAPE_RULES,
+    )
+
+
+@pytest.mark.parametrize("keeps_mark", [True, False])
+def test_a_saved_session_without_cost_tables_gets_them(
+    load: Load, tmp_path: Path, *, keeps_mark: bool
+) -> None:
+    session = load(product(TraceBuilder(), 0, 16))
+    expected = filled(session)
+    file = session.save(tmp_path / "old.opscope")
+    with duckdb.connect(str(file)) as connection:
+        for table in (*COST_TABLES, "kernel_symbols"):
+            connection.execute(f"DROP TABLE {table}")
+        if not keeps_mark:
+            connection.execute("DELETE FROM metadata WHERE key = 'costs'")
+    with Session.open(file) as old:
+        assert filled(old) == expected
+
+
+def test_what_is_unknown_has_a_reason(load: Load) -> None:
+    built = product(TraceBuilder(), 0, 16, name="mylib::product")
+    built.operator("aten::mm", 50, 5).launch(51).kernel("gemm", 60, 1)
+    built.launch(80, thread=2).kernel("mine", 90, 1)
+    reasons = {row.name: row.cost.reason for row in filled(load(built))}
+    assert reasons == {
+        "mylib::product": "mylib::product is no operator of torch: only its own code could tell its results",
+        "aten::mm": "no argument shapes were recorded",
+        "mine": "launched by no operator whose arguments were recorded",
+    }
+
+
+def test_early_launches_have_the_cost_of_the_call_they_match(load: Load) -> None:
+    built = TraceBuilder().kernel("gemm", 0, 3, correlation=1)
+    early, recorded = sorted(
+        filled(load(product(built, 10, 16))), key=lambda row: row.attribution or "", reverse=True
+    )
+    assert (early.attribution, early.calls, early.self_device_ns) == ("before_window", 1, 3_000)
+    assert early.cost.evidence is CostEvidence.MATCHED
+    assert (early.cost.flop_count, early.cost.min_bytes) == (
+        recorded.cost.flop_count,
+        recorded.cost.min_bytes,
+    )
+
+
+def test_counts_that_no_column_holds_are_absurd(load: Load) -> None:
+    side = 1 << 22
+    built = TraceBuilder().operator(
+        "aten::bmm",
+        0,
+        5,
+        **{"Input Dims": [[1, side, side], [1, side, side]], "Input type": ["bool", "bool"]},
+    )
+    (row,) = filled(load(built.launch(1).kernel("k", 6, 1)))
+    assert (row.cost.flop_count, row.cost.min_bytes) == (None, None)
+    assert row.cost.reason == "its recorded sizes are absurd"
+
+
+def test_filling_again_changes_nothing(load: Load) -> None:
+    session = load(product(TraceBuilder(), 0, 16))
+    rows = filled(session)
+    session.connection.execute("UPDATE call_costs SET flop_count = 7")
+    assert filled(session)[0].cost.flop_count == 7
+    assert rows[0].cost.flop_count == 1024
+
+
+def test_a_session_without_device_work_is_filled_too(load: Load) -> None:
+    session = load(TraceBuilder().operator("aten::relu", 0, 5))
+    assert filled(session) == ()
+    assert session.metadata("costs") == "rules"
+
+
+class TestSavedSessions:
+    def test_costs_are_saved(self, load: Load, tmp_path: Path) -> None:
+        session = load(product(TraceBuilder(), 0, 16))
+        rows = filled(session)
+        with Session.open(session.save(tmp_path / "a.opscope")) as saved:
+            assert read_costs(saved) == rows
+            assert filled(saved) == rows
+
+    def test_a_saved_session_without_costs_is_filled_for_its_connection(
+        self, load: Load, tmp_path: Path
+    ) -> None:
+        session = load(product(TraceBuilder().kernel("gemm", 0, 3, correlation=1), 10, 16))
+        file = session.save(tmp_path / "a.opscope")
+        rows = filled(session)
+        with Session.open(file) as saved:
+            assert filled(saved) == rows
+        with Session.open(file) as saved:
+            assert read_costs(saved) == ()
+
+    def test_files_from_before_these_tables_open_and_are_filled(self, load: Load, tmp_path: Path) -> None:
+        session = load(product(TraceBuilder(), 0, 16))
+        file = session.save(tmp_path / "a.opscope")
+        with duckdb.connect(str(file)) as connection:
+            for table in COST_TABLES:
+                connection.execute(f"DROP TABLE {table}")
+        with Session.open(file) as saved:
+            assert read_costs(saved) == ()
+            assert filled(saved) == filled(session)
+
+
+def test_costs_do_not_import_torch(make_trace: Callable[..., Path]) -> None:
+    script = (
+        "import sys, opscope\n"
+        "from opscope.operators.session_costs import fill_costs, read_costs\n"
+        "session = opscope.load(sys.argv[1])\n"
+        "fill_costs(session)\n"
+        "assert read_costs(session)[0].cost.flop_count == 1024\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    trace = make_trace(product(TraceBuilder(), 0, 16))
+    subprocess.run([sys.executable, "-c", script, str(trace)], check=True)
+
+
+@pytest.mark.parametrize("name", [*EAGER, *COMPILED, *OPAQUE])
+def test_recorded_traces(shared: Path, load: Load, name: str) -> None:
+    session = load(shared / "traces/h200" / f"{name}.json.gz")
+    rows = filled(session)
+    assert_shares_all_time_out(session, rows)
+    least_bytes, least_flops = {**EAGER, **COMPILED, **OPAQUE}[name]
+    with_bytes, with_flops = known_shares(session)
+    assert with_bytes >= least_bytes
+    assert with_flops >= least_flops
+
+
+def test_public_traces(shared: Path, load: Load) -> None:
+    folder = shared / "traces/public/HTA/tests/data"
+    for name in ("trace_diff/test/test", "nccl_parser_config/nccl_data", "trace_filter/sampled_rank-0"):
+        session = load(folder / f"{name}.json.gz")
+        assert_shares_all_time_out(session, filled(session))
+
+
+def assert_shares_all_time_out(session: Session, rows: tuple[CostedCall, ...]) -> None:
+    """Every activity is in one call, whose time is that of its activities; what is unknown has a reason."""
+    counts = session.query(
+        "SELECT count(*), count(c.activity_id), count(DISTINCT a.activity_id) "
+        "FROM device_activities a LEFT JOIN activity_costs c USING (activity_id)"
+    )[0]
+    assert counts[0] == counts[1] == counts[2]
+    times = dict(
+        session.query(
+            "SELECT call_id, sum(duration_ns)::BIGINT FROM activity_costs "
+            "JOIN device_activities USING (activity_id) GROUP BY call_id"
+        )
+    )
+    assert {row.call_id: row.self_device_ns for row in rows} == times
+    for row in rows:
+        is_known = row.cost.min_bytes is not None and row.cost.flop_count is not None
+        assert is_known == (row.cost.reason is None), row
+        assert (row.cost.min_bytes is None) == (row.cost.evidence is None), row
+        assert (row.cost.flop_count is None) == (row.cost.flop_source is None), row

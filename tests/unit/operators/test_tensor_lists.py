@@ -1,0 +1,160 @@
+"""Lists of tensors: types from kernels, members from the gradients of the step, or nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from opscope.model.session import Session
+from opscope.operators.arguments import CallArguments, parse_arguments
+from opscope.operators.tensor_lists import (
+    CHUNK_ELEMENTS,
+    Gradients,
+    read_gradients,
+    with_list_members,
+    with_list_types,
+)
+from opscope.testing import TraceBuilder
+
+NATIVE = "at::native::(anonymous namespace)"
+
+
+def multi_tensor(metadata: str, functor: str, *rest: str) -> str:
+    arguments = ", ".join((f"{NATIVE}::{metadata}", f"{NATIVE}::{functor}", *rest))
+    return f"void {NATIVE}::multi_tensor_apply_kernel<{arguments}>({NATIVE}::{metadata})"
+
+
+MUL = multi_tensor("TensorListMetadata<1>", "BinaryOpScalarFunctor<c10::BFloat16, 1, 1, 0>", "float")
+ADDCDIV = multi_tensor(
+    "TensorListScalarListMetadata<float, 3>", "PointwiseOpScalarListFunctor<c10::BFloat16, 3, 3, 0>"
+)
+SQRT = multi_tensor("TensorListMetadata<2>", "UnaryOpFunctor<float, 2, 1, 1>", "at::native::Sqrt<float>")
+COPY = multi_tensor(
+    "TensorListMetadata<2>", "UnaryOpFunctor<float, 2, 1, 1>", "at::native::Copy<float, c10::Half>"
+)
+ADAMW = multi_tensor(
+    "FusedOptimizerTensorListMetadata<4>",
+    "FusedAdamMathFunctor<c10::BFloat16, 4, (at::native::ADAM_MODE)1, false>",
+    "float const*",
+)
+CAT = (
+    "void at::native::(anonymous namespace)::CatArrayBatchedCopy"
+    "<at::native::(anonymous namespace)::OpaqueType<2u>, unsigned int, 4, 64, 64>(int)"
+)
+OLD_CAT = "void at::native::(anonymous namespace)::CatArrayBatchedCopy<long, unsigned int, 2, 128, 1>(long*)"
+
+BIG, SMALL = (3 * CHUNK_ELEMENTS + 1,), (5, 2)
+GRADIENTS = Gradients(frozenset({(("c10::BFloat16", (SMALL, BIG)),)}))
+BLOCKS = 1 + 4
+
+
+def lists(name: str, *members: list[list[int]], values: tuple[str, ...] = ()) -> CallArguments:
+    count = len(members)
+    return parse_arguments(
+        f"aten::{name}",
+        shapes=[*members, *[[] for _ in values]],
+        types=["TensorList"] * count + ["Scalar"] * len(values),
+        concrete=[""] * count + list(values),
+    )
+
+
+def types_of(call: CallArguments) -> list[str | None]:
+    return [tensor.type_name for tensor in call.tensors]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "type_name"),
+    [(MUL, "c10::BFloat16"), (SQRT, "float"), (CAT, "short int"), (OLD_CAT, "long"), ("elementwise", None)],
+)
+def test_types_come_from_the_kernel(kernel: str, type_name: str | None) -> None:
+    assert types_of(with_list_types(lists("op", [[2, 3], [4]]), kernel)) == [type_name] * 2
+
+
+def test_a_copy_has_two_types() -> None:
+    assert types_of(with_list_types(lists("_foreach_copy_", [[2]], [[2]]), COPY)) == ["float", "c10::Half"]
+
+
+def test_steps_are_counted_in_fp32() -> None:
+    call = with_list_types(lists("_fused_adamw_", *[[[4]]] * 5, [[]]), ADAMW)
+    assert types_of(call) == ["c10::BFloat16"] * 5 + ["float"]
+
+
+def test_a_call_without_lists_stays_as_it_is() -> None:
+    call = parse_arguments("aten::relu", shapes=[[4]], types=["float"])
+    assert with_list_types(call, MUL) is call
+
+
+def test_members_are_the_gradients_whose_blocks_were_launched() -> None:
+    call = with_list_members(lists("_foreach_mul_", [], values=("0.9",)), MUL, BLOCKS, GRADIENTS)
+    assert call is not None
+    assert [tensor.shape for tensor in call.tensors] == [SMALL, BIG]
+    assert set(types_of(call)) == {"c10::BFloat16"}
+    assert call.value(1) == 0.9
+
+
+@pytest.mark.parametrize(
+    ("kernel", "blocks"),
+    [
+        (MUL, BLOCKS + 1),
+        (MUL, BLOCKS - 1),
+        (MUL, None),
+        ("elementwise", BLOCKS),
+        (None, BLOCKS),
+        (SQRT, BLOCKS),
+    ],
+)
+def test_members_that_are_not_certain_stay_unknown(kernel: str | None, blocks: int | None) -> None:
+    # SQRT's kernel takes two lists, and a call without results gives it one.
+    call = lists("_foreach_mul_", [], [], [])
+    assert with_list_members(call, kernel, blocks, GRADIENTS) is None
+
+
+def test_results_are_a_list_of_the_kernel_too() -> None:
+    call = with_list_members(lists("_foreach_sqrt", []), SQRT, BLOCKS, GRADIENTS)
+    assert call is not None
+    assert len(call.tensors) == 2
+    assert with_list_members(lists("_foreach_addcdiv_", [], [], []), ADDCDIV, BLOCKS, GRADIENTS) is not None
+
+
+def test_an_optimizer_takes_the_first_lists_and_its_steps() -> None:
+    call = with_list_members(lists("_fused_adamw_", *[[]] * 6), ADAMW, BLOCKS, GRADIENTS)
+    assert call is not None
+    assert [len(call.tensor_list(position) or ()) for position in range(6)] == [2, 2, 2, 2, 0, 2]
+    assert {tensor.shape for tensor in call.tensor_list(5) or ()} == {()}
+
+
+def test_sets_of_gradients_that_need_as_many_blocks_tell_nothing() -> None:
+    other = (("c10::BFloat16", ((7,), BIG)),)
+    both = Gradients(GRADIENTS.steps | {other})
+    assert with_list_members(lists("_foreach_mul_", []), MUL, BLOCKS, both) is None
+
+
+def test_gradients_of_the_type_alone_are_taken_where_types_are_mixed() -> None:
+    mixed = Gradients(frozenset({(("c10::BFloat16", (SMALL, BIG)), ("float", ((9,),)))}))
+    call = with_list_members(lists("_foreach_mul_", []), MUL, BLOCKS, mixed)
+    assert call is not None
+    assert [tensor.shape for tensor in call.tensors] == [SMALL, BIG]
+
+
+def test_gradients_are_read_by_step(load: Callable[..., Session]) -> None:
+    built = TraceBuilder()
+    for number in (1, 2):
+        built.step(number, 100 * number, 90)
+        for index, shape in enumerate(([4, 2], [3], [3])):
+            built.operator(
+                "torch::autograd::AccumulateGrad",
+                100 * number + 10 * index,
+                5,
+                **{"Input Dims": [shape], "Input type": ["float"]},
+            )
+    assert read_gradients(load(built)).steps == {(("float", ((3,), (3,), (4, 2))),)}
+
+
+@pytest.mark.parametrize("shapes", ["[[-1]]", '["x"]', "[]", "{}"])
+def test_absurd_gradients_are_left_out(load: Callable[..., Session], shapes: str) -> None:
+    arguments: dict[str, Any] = {"Input Dims": json.loads(shapes), "Input type": ["float"]}
+    built = TraceBuilder().operator("torch::autograd::AccumulateGrad", 0, 5, **arguments)
+    assert read_gradients(load(built)).steps in (frozenset(), frozenset({()}))
