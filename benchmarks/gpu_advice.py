@@ -385,7 +385,7 @@ def attention_calls(rates: Any) -> Iterator[tuple[str, float | None, Step]]:
     import torch
     from torch.nn.functional import scaled_dot_product_attention
 
-    from opscope.advice.kernel_times import AttentionSizes, attention_ns
+    from opscope.advice.kernel_times import AttentionWork, attention_ns
     from opscope.hardware.devices import DataType
 
     for data_type, dtype in ((DataType.FP32, torch.float32), (DataType.BF16, torch.bfloat16)):
@@ -399,10 +399,10 @@ def attention_calls(rates: Any) -> Iterator[tuple[str, float | None, Step]]:
             q, k, v = (torch.randn(shape, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3))
             out = scaled_dot_product_attention(q, k, v)
             grad = torch.randn_like(out)
-            sizes = AttentionSizes(batch * heads, length, length, size)
+            sizes = AttentionWork(batch * heads, length, length, size)
             title = f"{data_type} attention {batch}×{heads} heads of {length}×{size}"
             yield f"{title} forward", attention_ns(sizes, data_type, rates), forward_call(q, k, v)
-            backward = AttentionSizes(batch * heads, length, length, size, is_backward=True)
+            backward = AttentionWork(batch * heads, length, length, size, is_backward=True)
             yield (
                 f"{title} backward",
                 attention_ns(backward, data_type, rates),

@@ -30,7 +30,7 @@ from opscope.hardware.toolkit import find_cuda_tool
 from opscope.report.tables import stats_json
 from opscope.trace.events import first_moment_ns
 from opscope.trace.library import build_library, find_compiler, find_cupti
-from opscope.trace.recording import ChunkKind, Recording, read_recording
+from opscope.trace.recording import ChunkKind, CuptiRecording, read_recording
 from opscope.trace.running import trace_environment
 from opscope.trace.trace_file import write_trace
 
@@ -149,7 +149,7 @@ class Bench:
             **self.convert(recordings[-1]),
         }
 
-    def convert(self, recording: Recording) -> dict[str, Any]:
+    def convert(self, recording: CuptiRecording) -> dict[str, Any]:
         """How long records take to become a trace, and the trace a Session."""
         path, before = self.folder / "trace.json", time.monotonic()
         write_trace(path, read_recording(recording.path), first_moment_ns(recording))
@@ -200,7 +200,9 @@ class Bench:
         """What a program prints that is not recorded."""
         return self.words(program, arguments, dict(os.environ))
 
-    def run(self, program: Path, *arguments: object, unified: bool = True) -> tuple[list[str], Recording]:
+    def run(
+        self, program: Path, *arguments: object, unified: bool = True
+    ) -> tuple[list[str], CuptiRecording]:
         """What a recorded program prints, and what was recorded."""
         self.runs += 1
         records = self.folder / f"records{self.runs}"

@@ -45,7 +45,7 @@ from opscope.provenance.operators import TABLE_FILE as OPERATORS_FILE
 from opscope.provenance.operators.table import build_operator_table
 from opscope.provenance.operators.table import encode_table as encode_operators
 from opscope.provenance.releases.catalog import FUNCTIONS_FILE, TABLE_NAME, encode_functions
-from opscope.provenance.releases.table import ReleaseTable
+from opscope.provenance.releases.release_table import ReleaseTable
 from opscope.provenance.releases.table_file import Library, Unit, decode_table, encode_table
 from opscope.provenance.sources.at_hand import HEADERS_FILE
 from opscope.provenance.sources.index import FILE_NAME as SOURCES_FILE

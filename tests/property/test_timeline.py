@@ -21,7 +21,7 @@ import opscope
 from opscope.analysis.timeline.host import Host, Stall, ThreadEvents
 from opscope.analysis.timeline.idle import CAUSES, PAUSE_NS, account_for_idle
 from opscope.analysis.timeline.measure import measure_timeline
-from opscope.analysis.timeline.records import CallRole, Calls, DeviceRecords
+from opscope.analysis.timeline.records import CallRole, DeviceRecords, RuntimeCalls
 from opscope.analysis.timeline.spans import occupation
 from opscope.analysis.timeline.values import IdleCause, Timeline
 from opscope.model.session import Session
@@ -260,7 +260,7 @@ class Oracle:
             yield group
 
 
-def records(scene: Scene) -> tuple[DeviceRecords, Calls, Host]:
+def records(scene: Scene) -> tuple[DeviceRecords, RuntimeCalls, Host]:
     """The scene as the arrays that the library works on."""
     launched = {one.call for one in scene.activities if one.call is not None}
 
@@ -274,7 +274,7 @@ def records(scene: Scene) -> tuple[DeviceRecords, Calls, Host]:
         }
 
     count = len(scene.calls)
-    calls = Calls(
+    calls = RuntimeCalls(
         call_id=np.arange(count),
         thread_id=column([one.thread for one in scene.calls]),
         start_ns=column([one.start for one in scene.calls]) * TICK,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
-from opscope.advice.kernel_times import AttentionSizes, Product, recorded_product
+from opscope.advice.kernel_times import AttentionWork, Product, recorded_product
 from opscope.operators.arguments import CallArguments, parse_arguments
 
 __all__ = ["ComposedAttention", "composed_attention"]
@@ -73,7 +73,7 @@ class ComposedAttention:
         is_math_path: Whether scaled_dot_product_attention itself computed it so.
     """
 
-    sizes: AttentionSizes
+    sizes: AttentionWork
     type_name: str | None
     calls: int
     parts: tuple[Leaf, ...]
@@ -118,7 +118,7 @@ def _composed(rows: Sequence[Mapping[str, Any]]) -> ComposedAttention | None:
     end = after + _copies(leaves, after, 1, operands, _RESULT_COPIES)
     has_mask = any(_is_mask(leaf, scores) for leaf in _between(leaves, before, 0))
     return ComposedAttention(
-        AttentionSizes(first.batch, first.m, first.n, first.k, is_backward, has_mask),
+        AttentionWork(first.batch, first.m, first.n, first.k, is_backward, has_mask),
         type_name=leaves[before].type_name,
         calls=anchor.calls,
         parts=tuple(_between(leaves, start, end)),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opscope.advice import (  # noqa: F401 - each registers the functions of its rules
-    attention,
+    attention_rules,
     communication,
     copies,
     host,

@@ -19,7 +19,7 @@ from opscope.operators.arguments import parse_arguments
 
 __all__ = [
     "ITEM_BYTES",
-    "AttentionSizes",
+    "AttentionWork",
     "Product",
     "Rates",
     "attention_ns",
@@ -177,7 +177,7 @@ def _tiled_ns(product: Product, flop_per_s_of_sm: float, sm_count: int) -> Itera
 
 
 @dataclass(frozen=True)
-class AttentionSizes:
+class AttentionWork:
     """One attention call.
 
     Attributes:
@@ -213,7 +213,7 @@ def attention_type(type_name: str | None) -> DataType | None:
     return _ATTENTION_TYPES.get(type_name or "")
 
 
-def attention_ns(sizes: AttentionSizes, data_type: DataType, rates: Rates) -> float | None:
+def attention_ns(sizes: AttentionWork, data_type: DataType, rates: Rates) -> float | None:
     """Time of one fused kernel; None where the device's rates are unknown.
 
     16-bit types without a mask run as flash attention, else in the memory-efficient kernel.

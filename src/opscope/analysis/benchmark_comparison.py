@@ -11,7 +11,13 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from opscope.analysis.comparison import MedianResampler, Timing, environment_finding, presence_of, time_change
+from opscope.analysis.comparison_rules import (
+    MedianResampler,
+    Timing,
+    environment_finding,
+    presence_of,
+    time_change,
+)
 from opscope.benchmarking.statistics import median_interval
 from opscope.model.benchmark import BenchmarkResult, BenchmarkRow, Status, Verdict
 from opscope.model.comparison import (

@@ -19,7 +19,7 @@ from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.provenance.categories import OTHER, category_of
 
-__all__ = ["ComparedSession", "OperatorUse", "Recording", "Sums", "read_recording"]
+__all__ = ["ComparedRecording", "ComparedSession", "OperatorUse", "Sums", "read_recording"]
 
 Variant = tuple[str | None, str | None]  # overload and input shapes
 KernelKey = tuple[str, str]  # name and kind
@@ -36,7 +36,7 @@ SELECT trace_id, step, sum(duration_ns)::BIGINT FROM steps WHERE step IS NOT NUL
 
 
 @dataclass(frozen=True)
-class Recording:
+class ComparedRecording:
     """What is read of one Session, before anyone knows what it is compared with.
 
     Args:
@@ -61,10 +61,10 @@ class Recording:
         return bool(self.launches)
 
 
-def read_recording(session: Session) -> Recording:
+def read_recording(session: Session) -> ComparedRecording:
     """Everything a comparison reads of a Session."""
     provenance = read_provenance(session)
-    return Recording(
+    return ComparedRecording(
         sources=tuple(source for (source,) in session.query(_SOURCES_SQL)),
         environment=_environment(session, _certain_release(provenance)),
         calls=session.records(sql(__package__, "compared_operators")),
@@ -145,7 +145,7 @@ class ComparedSession:
         total: Everything in scope.
     """
 
-    def __init__(self, recording: Recording, metric: Metric, basis: Basis) -> None:
+    def __init__(self, recording: ComparedRecording, metric: Metric, basis: Basis) -> None:
         self.recording = recording
         self._metric = metric
         self._basis = basis

@@ -28,8 +28,8 @@ from opscope.toolchain.ncu_command import (
 from opscope.toolchain.ncu_report import TOPICS, Extent, NcuReport, metrics_to_collect
 
 __all__ = [
+    "CollectionPlan",
     "Launch",
-    "Plan",
     "Prefer",
     "Window",
     "best_window",
@@ -95,7 +95,7 @@ def suggest_command(
 
 
 @dataclass(frozen=True)
-class Plan:
+class CollectionPlan:
     """Launches to profile.
 
     Attributes:
@@ -113,7 +113,7 @@ class Plan:
     names: tuple[str, ...]
 
 
-def plan_by_recording(session: Session, *, kernels: int, limit: int) -> Plan:
+def plan_by_recording(session: Session, *, kernels: int, limit: int) -> CollectionPlan:
     """The longest-running kernels of a recording of the same program.
 
     A recording begins somewhere in the program, so launches are counted as if the program began with a step
@@ -143,7 +143,7 @@ def plan_by_recording(session: Session, *, kernels: int, limit: int) -> Plan:
     return _plan(matches, window, launches, names)
 
 
-def plan_by_profile(report: NcuReport, *, kernels: int, limit: int) -> Plan:
+def plan_by_profile(report: NcuReport, *, kernels: int, limit: int) -> CollectionPlan:
     """The longest-running kernels of a profile of the same program that holds every launch's time.
 
     Raises:
@@ -163,10 +163,12 @@ def plan_by_profile(report: NcuReport, *, kernels: int, limit: int) -> Plan:
     return replace(plan, names=tuple(shown[name] for name in names))
 
 
-def _plan(matches: KernelFilter, window: Window, launches: Sequence[Launch], names: tuple[str, ...]) -> Plan:
+def _plan(
+    matches: KernelFilter, window: Window, launches: Sequence[Launch], names: tuple[str, ...]
+) -> CollectionPlan:
     total_ns = sum(launch.duration_ns for launch in launches)
     covered = window.covered_ns / total_ns if total_ns else 0.0
-    return Plan(matches, window.start, window.end - window.start, covered, names)
+    return CollectionPlan(matches, window.start, window.end - window.start, covered, names)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from opscope.analysis.counters import (
     NO_STALL,
     CountedKernel,
     CounterAnalysis,
-    Limit,
+    CounterLimit,
     counter_book,
     join_counters,
     threshold,
@@ -196,7 +196,7 @@ def _unfilled(kernel: CountedKernel) -> Finding | None:
 def _low_occupancy(kernel: CountedKernel) -> Finding | None:
     """Few warps by registers, shared memory or block size, in a kernel that waits."""
     occupancy = kernel.counters.occupancy
-    if kernel.limit is not Limit.LATENCY or occupancy.theoretical is None:
+    if kernel.limit is not CounterLimit.LATENCY or occupancy.theoretical is None:
         return None
     has_waves = occupancy.waves is None or occupancy.waves >= 1
     if occupancy.theoretical > threshold("theoretical_occupancy") or not has_waves:
@@ -253,7 +253,11 @@ def _reads(kernel: CountedKernel) -> str:
 
 def _traffic_gain(kernel: CountedKernel, ratio: float) -> dict[str, Any]:
     """Time a step would save if the bytes were the least and memory as fast; only where memory limits."""
-    if kernel.limit is not Limit.DRAM or kernel.recorded_ns is None or kernel.launches_per_step is None:
+    if (
+        kernel.limit is not CounterLimit.DRAM
+        or kernel.recorded_ns is None
+        or kernel.launches_per_step is None
+    ):
         return {}
     return {
         "estimated_gain_ns_per_step": kernel.recorded_ns * kernel.launches_per_step * (1 - 1 / ratio),
@@ -266,7 +270,12 @@ def _cache_bound(kernel: CountedKernel) -> Finding | None:
     """Caches at their limit while device memory idles: many sectors for few bytes."""
     memory = kernel.counters.ratio(Quantity.MEMORY_FRACTION)
     dram = kernel.counters.ratio(Quantity.DRAM_FRACTION)
-    if memory is None or dram is None or kernel.limit is not Limit.CACHES or is_product(kernel.decoded):
+    if (
+        memory is None
+        or dram is None
+        or kernel.limit is not CounterLimit.CACHES
+        or is_product(kernel.decoded)
+    ):
         return None  # products reuse what they load: their caches are meant to be busy
     if memory < threshold("busy_fraction") or memory < threshold("cache_share") * dram:
         return None
@@ -283,7 +292,7 @@ def _cache_bound(kernel: CountedKernel) -> Finding | None:
 def _stalled(kernel: CountedKernel) -> Finding | None:
     """One reason outweighs all others, in a kernel that waits."""
     reasons = {key: value for key, value in kernel.counters.stall_fractions.items() if key not in NO_STALL}
-    if kernel.limit is not Limit.LATENCY or not reasons:
+    if kernel.limit is not CounterLimit.LATENCY or not reasons:
         return None
     reason, fraction = next(iter(reasons.items()))
     known = counter_book().stalls.get(reason)

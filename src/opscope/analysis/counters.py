@@ -28,13 +28,13 @@ from opscope.toolchain.ncu_report import Extent, KernelCounters, NcuReport, Quan
 
 __all__ = [
     "NO_STALL",
+    "CountedCall",
     "CountedKernel",
     "CounterAnalysis",
     "CounterBook",
-    "Limit",
+    "CounterLimit",
     "Match",
-    "RecordedCall",
-    "Stall",
+    "StallReason",
     "Threshold",
     "counter_book",
     "join_counters",
@@ -59,7 +59,7 @@ class Threshold:
 
 
 @dataclass(frozen=True)
-class Stall:
+class StallReason:
     """What a reason to stall means, and what helps."""
 
     meaning: str
@@ -75,7 +75,7 @@ class CounterBook:
     """What `counters.toml` holds: thresholds, stalls and what all findings of a code share, by name."""
 
     thresholds: Mapping[str, Threshold]
-    stalls: Mapping[str, Stall]
+    stalls: Mapping[str, StallReason]
     findings: Mapping[str, Mapping[str, str]]
 
 
@@ -113,7 +113,7 @@ _MATCH_MEANINGS = {
 }
 
 
-class Limit(TextEnum):
+class CounterLimit(TextEnum):
     """What a kernel comes nearest to, by its counters. A closed set."""
 
     COMPUTE = "compute"
@@ -128,30 +128,30 @@ class Limit(TextEnum):
 
 
 _LIMIT_MEANINGS = {
-    Limit.COMPUTE: "its instructions",
-    Limit.DRAM: "device memory",
-    Limit.CACHES: "the caches: more bytes pass them than reach memory",
-    Limit.LATENCY: "neither: it waits",
+    CounterLimit.COMPUTE: "its instructions",
+    CounterLimit.DRAM: "device memory",
+    CounterLimit.CACHES: "the caches: more bytes pass them than reach memory",
+    CounterLimit.LATENCY: "neither: it waits",
 }
 
 
-def limit_of(kernel: KernelCounters) -> Limit | None:
+def limit_of(kernel: KernelCounters) -> CounterLimit | None:
     """What limits a kernel; None where throughput was not collected."""
     compute, memory = kernel.ratio(Quantity.SM_FRACTION), kernel.ratio(Quantity.MEMORY_FRACTION)
     dram = kernel.ratio(Quantity.DRAM_FRACTION)
     if compute is None or memory is None:
         return None
     if max(compute, memory) < threshold("waiting_fraction"):
-        return Limit.LATENCY
+        return CounterLimit.LATENCY
     if compute >= memory:
-        return Limit.COMPUTE
+        return CounterLimit.COMPUTE
     if dram is None:
         return None
-    return Limit.DRAM if dram >= threshold("dram_share") * memory else Limit.CACHES
+    return CounterLimit.DRAM if dram >= threshold("dram_share") * memory else CounterLimit.CACHES
 
 
 @dataclass(frozen=True)
-class RecordedCall:
+class CountedCall:
     """Calls alike of the recording, and what each must do at least.
 
     Attributes:
@@ -197,7 +197,7 @@ class CountedKernel:
     name: str
     decoded: DecodedKernel
     match: Match | None = None
-    call: RecordedCall | None = None
+    call: CountedCall | None = None
     operators: tuple[str, ...] = ()
     launches: int = 0
     launches_per_step: float | None = None
@@ -213,7 +213,7 @@ class CountedKernel:
         return f"{function}<… {functor} …>" if functor else function
 
     @property
-    def limit(self) -> Limit | None:
+    def limit(self) -> CounterLimit | None:
         """What limits it."""
         return limit_of(self.counters)
 
@@ -285,7 +285,7 @@ class _Recording:
 
     launches: Sequence[_Launch]
     alike: Mapping[Kind, Sequence[_Launch]]
-    calls: Mapping[int, RecordedCall]
+    calls: Mapping[int, CountedCall]
     steps: int
 
 
@@ -336,10 +336,10 @@ def extent(sizes: Sequence[int | None]) -> Extent | None:
     return None if x is None or y is None or z is None else (x, y, z)
 
 
-def _calls(session: Session, call_ids: set[int]) -> dict[int, RecordedCall]:
+def _calls(session: Session, call_ids: set[int]) -> dict[int, CountedCall]:
     rows = session.records(sql(__package__, "counted_calls"), [sorted(call_ids)])
     return {
-        row["call_id"]: RecordedCall(
+        row["call_id"]: CountedCall(
             operator=row["operator"],
             overload=row["overload"],
             shapes=row["shapes"],

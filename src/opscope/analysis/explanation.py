@@ -35,8 +35,8 @@ from opscope.provenance.sources import nearest_index
 from opscope.text_enum import TextEnum
 
 __all__ = [
+    "ExplainedKernel",
     "Explanation",
-    "KernelUse",
     "Subject",
     "explain",
     "is_file",
@@ -60,7 +60,7 @@ class Subject(TextEnum):
     FILE = "file"
 
 
-class KernelUse(msgspec.Struct, frozen=True):
+class ExplainedKernel(msgspec.Struct, frozen=True):
     """One kernel, what is known of it, and its launches by operators of the trace (none without a trace)."""
 
     facts: KernelFacts
@@ -93,7 +93,7 @@ class Explanation(msgspec.Struct, frozen=True):
     overload: str | None = None
     functions: tuple[NativeFunctionUse, ...] = ()
     operators: tuple[OperatorTotal, ...] = ()
-    kernels: tuple[KernelUse, ...] = ()
+    kernels: tuple[ExplainedKernel, ...] = ()
     derivatives: tuple[NativeFunctionUse, ...] = ()
     summary: Summary | None = None
 
@@ -291,7 +291,7 @@ def _kernel(wanted: str, asked: _Asked) -> Explanation | None:
     is_known = bool(facts.library or facts.family or facts.units or facts.location)
     if not (is_known or _SIGNATURE.search(wanted)):
         return None
-    return replace(asked.explanation(name, Subject.KERNEL, known), kernels=(KernelUse(facts),))
+    return replace(asked.explanation(name, Subject.KERNEL, known), kernels=(ExplainedKernel(facts),))
 
 
 def _category(name: str, asked: _Asked) -> Explanation:
@@ -350,7 +350,7 @@ def _all_functions(asked: _Asked) -> Provenance:
     return asked.known([(entry.name, entry.overload) for entry in asked.table.functions])
 
 
-def _uses(kernels: Iterable[KernelTotal], summary: Summary) -> tuple[KernelUse, ...]:
+def _uses(kernels: Iterable[KernelTotal], summary: Summary) -> tuple[ExplainedKernel, ...]:
     uses = []
     for kernel in kernels:
         if kernel.facts is None:
@@ -363,7 +363,7 @@ def _uses(kernels: Iterable[KernelTotal], summary: Summary) -> tuple[KernelUse, 
             if (part.name, part.kind) == (kernel.name, kernel.kind)
         ]
         launched_by.sort(key=lambda pair: -pair[1].total_ns)
-        uses.append(KernelUse(kernel.facts, whole, tuple(launched_by)))
+        uses.append(ExplainedKernel(kernel.facts, whole, tuple(launched_by)))
     return tuple(uses)
 
 

@@ -13,14 +13,20 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from opscope.analysis.compared_session import (
+    ComparedRecording,
     ComparedSession,
     KernelKey,
     OperatorUse,
-    Recording,
     Sums,
     read_recording,
 )
-from opscope.analysis.comparison import MeanResampler, Timing, environment_finding, presence_of, time_change
+from opscope.analysis.comparison_rules import (
+    MeanResampler,
+    Timing,
+    environment_finding,
+    presence_of,
+    time_change,
+)
 from opscope.analysis.kernel_titles import kernel_title
 from opscope.analysis.provenance import KernelFacts
 from opscope.benchmarking.statistics import FEWEST_ROUNDS
@@ -363,7 +369,7 @@ def comparison_findings(
     return most_severe_first(found)
 
 
-def _metric_finding(recordings: Sequence[Recording], metric: Metric) -> Iterator[Finding]:
+def _metric_finding(recordings: Sequence[ComparedRecording], metric: Metric) -> Iterator[Finding]:
     if metric is Metric.DEVICE:
         return
     lacking = [
@@ -385,7 +391,7 @@ def _metric_finding(recordings: Sequence[Recording], metric: Metric) -> Iterator
     )
 
 
-def _rank_finding(recordings: Sequence[Recording]) -> Iterator[Finding]:
+def _rank_finding(recordings: Sequence[ComparedRecording]) -> Iterator[Finding]:
     ranks = [len(recording.sources) for recording in recordings]
     if ranks[0] != ranks[1]:
         yield Finding(
@@ -480,7 +486,7 @@ def _no_interval(what: str) -> Finding:
     )
 
 
-def _recording_finding(recordings: Sequence[Recording]) -> Iterator[Finding]:
+def _recording_finding(recordings: Sequence[ComparedRecording]) -> Iterator[Finding]:
     if recordings[0].has_stacks != recordings[1].has_stacks:
         which = "reference" if recordings[0].has_stacks else "candidate"
         yield Finding(
@@ -491,7 +497,7 @@ def _recording_finding(recordings: Sequence[Recording]) -> Iterator[Finding]:
         )
 
 
-def _own_findings(recordings: Sequence[Recording], metric: Metric) -> Iterator[Finding]:
+def _own_findings(recordings: Sequence[ComparedRecording], metric: Metric) -> Iterator[Finding]:
     """What makes one side's own data doubtful. Unattributed time has rows of its own."""
     said = {_NO_DEVICE_CODE} if metric is Metric.CPU else set()
     for name, recording in zip(("Reference", "Candidate"), recordings, strict=True):

@@ -10,7 +10,7 @@ import msgspec
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from opscope.analysis.comparison import gate_reasons
+from opscope.analysis.comparison_rules import gate_reasons
 from opscope.analysis.session_comparison import compare_sessions
 from opscope.cli.app import EXIT_REGRESSION
 from opscope.cli.console import All, Top, open_source, refuse_existing, say_wrote, show, status

@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
-from opscope.analysis.counter_commands import Plan, plan_by_profile, plan_by_recording
+from opscope.analysis.counter_commands import CollectionPlan, plan_by_profile, plan_by_recording
 from opscope.analysis.counter_findings import analyze_counters
 from opscope.analysis.counters import CounterAnalysis
 from opscope.cli.app import EXIT_INTERRUPTED
@@ -187,7 +187,7 @@ class _Runner:
         return run
 
 
-def _plan(runner: _Runner, session: Session | None, collecting: Collecting) -> Plan | None:
+def _plan(runner: _Runner, session: Session | None, collecting: Collecting) -> CollectionPlan | None:
     """What to profile; None where the options say it."""
     if collecting.kernel is not None:
         return None
@@ -202,7 +202,7 @@ def _plan(runner: _Runner, session: Session | None, collecting: Collecting) -> P
     return plan
 
 
-def _quick_plan(runner: _Runner, collecting: Collecting) -> Plan:
+def _quick_plan(runner: _Runner, collecting: Collecting) -> CollectionPlan:
     """By a first run of the program, whose output goes to standard error."""
     note(f"a first run takes the times of up to {_QUICK_LAUNCHES} launches; --trace or --kernel spare it")
     report = runner.scratch / "quick.ncu-rep"
@@ -216,7 +216,7 @@ def _quick_plan(runner: _Runner, collecting: Collecting) -> Plan:
     return plan_by_profile(read_report(report), kernels=collecting.kernels, limit=collecting.limit)
 
 
-def _collection(plan: Plan | None, collecting: Collecting) -> Collection:
+def _collection(plan: CollectionPlan | None, collecting: Collecting) -> Collection:
     metrics = metrics_to_collect(compute_capability(os.environ.get("PATH")))
     own = None if collecting.kernel is None else KernelFilter(collecting.kernel)
     planned_skip = 0 if plan is None else plan.launch_skip

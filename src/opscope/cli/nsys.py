@@ -23,7 +23,7 @@ from opscope.cli.stats import wanted_reports
 from opscope.errors import InputError
 from opscope.report.tables import stats_json, stats_tables_document
 from opscope.toolchain.nsys import (
-    Recording,
+    NsysOptions,
     check_run,
     export_report,
     find_nsys,
@@ -158,8 +158,8 @@ def _record(program: tuple[str, ...], reports: list[str], recording: NsysRecordi
     return EXIT_INTERRUPTED if run.was_interrupted else run.exit_code
 
 
-def _plan(recording: NsysRecording) -> Recording:
-    return Recording(
+def _plan(recording: NsysRecording) -> NsysOptions:
+    return NsysOptions(
         trace=tuple(name for name in recording.trace.split(",") if name),
         cuda_graph_trace=recording.cuda_graph_trace,
         capture_range=recording.capture_range,

@@ -41,8 +41,8 @@ from opscope.nvcc.command import (
     ALL,
     ALL_MAJOR,
     NATIVE,
+    BuildProduct,
     Nvcc,
-    Product,
     choose_targets,
     default_name,
     ptx_target,
@@ -54,14 +54,14 @@ from opscope.nvcc.compile import Compilation, Request, compile_source, request_c
 from opscope.provenance.demangle import demangle
 from opscope.report.nvcc import NvccCode, nvcc_document, nvcc_json
 
-__all__ = ["Occupancy", "Showing", "nvcc"]
+__all__ = ["OccupancyOptions", "Showing", "nvcc"]
 
 _FAMILY_RELEASE = "12.9"  # PTX ISA 8.8, CUDA 12.9: targets with the letter f
 _KEYWORDS = (NATIVE, ALL, ALL_MAJOR)
 
 
 @dataclass(frozen=True)
-class Occupancy:
+class OccupancyOptions:
     """What occupancy is given for.
 
     Args:
@@ -87,7 +87,7 @@ class Showing:
 
 
 _Options = Annotated[tuple[str, ...], Parameter(show_default=False, allow_leading_hyphen=True)]
-_Occupancy = Annotated[Occupancy, Parameter(name="*", group=Group("Occupancy"))]
+_Occupancy = Annotated[OccupancyOptions, Parameter(name="*", group=Group("Occupancy"))]
 _Showing = Annotated[Showing, Parameter(name="*", group=Group("Code"))]
 
 
@@ -98,12 +98,12 @@ def nvcc(
     arch: Words = (),
     ptx: bool = False,
     run: bool = False,
-    emit: Product | None = None,
+    emit: BuildProduct | None = None,
     output: Output = None,
     nvcc_option: _Options = (),
     force: bool = False,
     json: bool = False,
-    occupancy: _Occupancy = Occupancy(),
+    occupancy: _Occupancy = OccupancyOptions(),
     showing: _Showing = Showing(),
 ) -> int:
     """Compile a CUDA file: opscope nvcc FILE.cu [OPTIONS] [--run -- ARGS…].
@@ -128,7 +128,7 @@ def nvcc(
         occupancy: What occupancy is given for.
         showing: Code to print.
     """
-    product = emit or Product.PROGRAM
+    product = emit or BuildProduct.PROGRAM
     block_sizes = _block_sizes(occupancy.block_size)
     _check(source, arguments, product, nvcc_option, run=run)
     kept = _kept_output(source, output, product, run=run, force=force)
@@ -223,7 +223,7 @@ def _finish(shown: _Shown, arguments: Sequence[str], *, run: bool, json: bool) -
 
 
 def _check(
-    source: Path, arguments: Sequence[str], product: Product, options: Sequence[str], *, run: bool
+    source: Path, arguments: Sequence[str], product: BuildProduct, options: Sequence[str], *, run: bool
 ) -> None:
     if source.suffix != ".cu":
         raise InputError("not a .cu file", source=source, hint="nvcc takes CUDA C++ for what ends in .cu")
@@ -240,7 +240,7 @@ def _check(
             f"'{arguments[0]}' is for a program that is not run",
             hint="Add --run; or compile one file at a time",
         )
-    if run and product is not Product.PROGRAM:
+    if run and product is not BuildProduct.PROGRAM:
         raise InputError(f"--run needs a program, and --emit {product} makes none")
 
 
@@ -252,10 +252,10 @@ def _block_sizes(text: str) -> list[int]:
 
 
 def _kept_output(
-    source: Path, output: Path | None, product: Product, *, run: bool, force: bool
+    source: Path, output: Path | None, product: BuildProduct, *, run: bool, force: bool
 ) -> Path | None:
     """The file that stays; None where none does."""
-    if product is Product.NOTHING:
+    if product is BuildProduct.NOTHING:
         if output is not None:
             raise InputError("--emit nothing writes no file", hint="Leave -o out")
         return None
@@ -273,7 +273,7 @@ def _kept_output(
 
 
 def _targets(
-    machine: _Machine, arch: Sequence[str], product: Product, *, with_ptx: bool
+    machine: _Machine, arch: Sequence[str], product: BuildProduct, *, with_ptx: bool
 ) -> tuple[tuple[Target, ...], Target | None]:
     words = [word.strip() for text in arch or (NATIVE,) for word in text.split(",") if word.strip()]
     meant = [target for word in words for target in _named(word)]
@@ -284,7 +284,7 @@ def _targets(
         explain=lambda target: _explain(target, machine.nvcc.release),
     )
     has_ptx = with_ptx or any(word in (ALL, ALL_MAJOR) for word in words)
-    if product is Product.CUBIN and (len(targets) > 1 or has_ptx):
+    if product is BuildProduct.CUBIN and (len(targets) > 1 or has_ptx):
         raise InputError(
             "a cubin is machine code for one target", hint="Choose one with --arch, or --emit fatbin"
         )

@@ -42,7 +42,7 @@ from opscope.trace.library import (
     find_compiler,
     find_cupti,
 )
-from opscope.trace.recording import Recording, read_recording
+from opscope.trace.recording import CuptiRecording, read_recording
 from opscope.trace.running import (
     ProgramRun,
     check_program,
@@ -70,7 +70,7 @@ class _Output:
         """Where the processes leave their records."""
         return self.folder / f"{self.name}.records"
 
-    def trace(self, recording: Recording, *, is_first: bool) -> Path:
+    def trace(self, recording: CuptiRecording, *, is_first: bool) -> Path:
         # A program that executes another leaves two files with one process id: 4711.0 and 4711.1.
         process = recording.path.stem.removesuffix(".0").replace(".", "-")
         return self.folder / (f"{self.name}.json" if is_first else f"{self.name}_{process}.json")
@@ -221,7 +221,7 @@ def _written(output: _Output, records: Path, run: ProgramRun | None) -> list[Wri
         ) from error
 
 
-def _read_all(records: Path, *, is_given: bool) -> list[Recording]:
+def _read_all(records: Path, *, is_given: bool) -> list[CuptiRecording]:
     """The recordings of a folder; what is none is said."""
     paths = sorted(records.glob(_RECORD_FILES))
     if is_given and not paths:
@@ -235,7 +235,7 @@ def _read_all(records: Path, *, is_given: bool) -> list[Recording]:
     return recordings
 
 
-def _refused(recording: Recording) -> CaptureError:
+def _refused(recording: CuptiRecording) -> CaptureError:
     """The error of a CUPTI that did not start."""
     outcome = recording.outcome
     if outcome.failed_code == _SUBSCRIBED:
@@ -250,14 +250,14 @@ def _refused(recording: Recording) -> CaptureError:
     )
 
 
-def _nothing(run: ProgramRun | None, recordings: Sequence[Recording]) -> str:
+def _nothing(run: ProgramRun | None, recordings: Sequence[CuptiRecording]) -> str:
     if recordings or run is None:
         return "the program started CUDA, but made no call, kernel or copy that was recorded"
     ending = "" if run.exit_code == 0 else f" before it ended with exit code {run.exit_code}"
     return f"the program never started CUDA{ending}: there is nothing to record"
 
 
-def _write(path: Path, recording: Recording, base_ns: int) -> WrittenTrace:
+def _write(path: Path, recording: CuptiRecording, base_ns: int) -> WrittenTrace:
     """One process's trace and its sidecar."""
     written = write_trace(path, recording, base_ns)
     kernels, gaps = _origins(written)

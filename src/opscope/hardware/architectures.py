@@ -18,8 +18,8 @@ from opscope.text_enum import TextEnum
 __all__ = [
     "DEVICE_PROPERTIES",
     "Architecture",
-    "Evidence",
     "Source",
+    "SpecEvidence",
     "Target",
     "architecture",
     "architectures",
@@ -38,7 +38,7 @@ else:
     import tomli as tomllib
 
 
-class Evidence(TextEnum):
+class SpecEvidence(TextEnum):
     """How a number is known. A closed set."""
 
     PUBLISHED = "published"
@@ -52,9 +52,9 @@ class Evidence(TextEnum):
 
 
 _MEANINGS = {
-    Evidence.PUBLISHED: "published for this product",
-    Evidence.DERIVED: "operations per SM and clock × SMs × boost clock",
-    Evidence.DEVICE_PROPERTIES: "as the driver reported it",
+    SpecEvidence.PUBLISHED: "published for this product",
+    SpecEvidence.DERIVED: "operations per SM and clock × SMs × boost clock",
+    SpecEvidence.DEVICE_PROPERTIES: "as the driver reported it",
 }
 
 

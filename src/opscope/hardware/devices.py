@@ -19,8 +19,8 @@ from opscope.errors import InputError
 from opscope.hardware.architectures import (
     DEVICE_PROPERTIES,
     Architecture,
-    Evidence,
     Source,
+    SpecEvidence,
     architecture,
     architectures,
     capability_of_target,
@@ -83,7 +83,7 @@ class Peak:
 
     data_type: DataType
     flop_per_s: float
-    evidence: Evidence
+    evidence: SpecEvidence
     source: Source
 
 
@@ -107,7 +107,7 @@ class DeviceSpec:
     compute_capability: str | None
     architecture: Architecture | None
     source: Source
-    evidence: Evidence = Evidence.PUBLISHED
+    evidence: SpecEvidence = SpecEvidence.PUBLISHED
     sm_count: int | None = None
     boost_clock_hz: float | None = None
     tensor_clock_hz: float | None = None
@@ -166,10 +166,10 @@ def _peaks(
     """Published peaks, and derived ones where a rate is all there is, in the order of the types."""
     for data_type in DataType:
         if data_type.value in published:
-            yield Peak(data_type, published[data_type.value], Evidence.PUBLISHED, device["source"])
+            yield Peak(data_type, published[data_type.value], SpecEvidence.PUBLISHED, device["source"])
         elif data_type.value in rate:
             flop_per_s = rate[data_type.value] * device["sm_count"] * _clock_hz(data_type, device)
-            yield Peak(data_type, flop_per_s, Evidence.DERIVED, sources[rate["source"]])
+            yield Peak(data_type, flop_per_s, SpecEvidence.DERIVED, sources[rate["source"]])
 
 
 def _clock_hz(data_type: DataType, device: dict[str, Any]) -> float:
@@ -348,7 +348,7 @@ def _as_reported(reported: _Reported, named: Sequence[DeviceSpec]) -> DeviceMatc
         compute_capability=capability,
         architecture=architecture(capability),
         source=DEVICE_PROPERTIES,
-        evidence=Evidence.DEVICE_PROPERTIES,
+        evidence=SpecEvidence.DEVICE_PROPERTIES,
         sm_count=reported.sm_count,
         memory_bytes=reported.memory_bytes,
         partition=reported.partition,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from opscope.hardware.architectures import DEVICE_PROPERTIES, Evidence
+from opscope.hardware.architectures import DEVICE_PROPERTIES, SpecEvidence
 from opscope.hardware.devices import DataType, DeviceSpec, Peak, match_device
 from opscope.hardware.measured import MeasuredLimits, MeasuredRate
 from opscope.text_enum import TextEnum
@@ -193,6 +193,6 @@ def _bandwidth(spec: DeviceSpec) -> Limit | None:
 
 
 def _origin(peak: Peak) -> str:
-    if peak.evidence is Evidence.DERIVED:
-        return f"{Evidence.DERIVED.meaning}, {peak.source}"
+    if peak.evidence is SpecEvidence.DERIVED:
+        return f"{SpecEvidence.DERIVED.meaning}, {peak.source}"
     return str(peak.source)

@@ -31,7 +31,7 @@ from opscope.workloads.runtime import require_torch
 __all__ = [
     "CodeKind",
     "CodeText",
-    "Launches",
+    "ObservedLaunches",
     "TritonKernel",
     "generated_code",
     "observe",
@@ -62,7 +62,7 @@ class TritonKernel:
 
 
 @dataclass(frozen=True)
-class Launches:
+class ObservedLaunches:
     """What one call launched.
 
     Args:
@@ -74,7 +74,7 @@ class Launches:
     kernels: tuple[str, ...]
 
 
-def observe(fn: Callable[..., object], inputs: Sequence[Any]) -> Launches:
+def observe(fn: Callable[..., object], inputs: Sequence[Any]) -> ObservedLaunches:
     """What a call launches that is not the first: compiled and autotuned before."""
     fn(*inputs)
     kernels: tuple[str, ...] = ()
@@ -85,7 +85,7 @@ def observe(fn: Callable[..., object], inputs: Sequence[Any]) -> Launches:
             fn(*inputs)
     written = {id(kernel): _written(function, kernel) for function, kernel in jit if hasattr(kernel, "asm")}
     generated = {id(tuner): _generated(tuner) for tuner, _ in inductor}
-    return Launches((*written.values(), *filter(None, generated.values())), kernels)
+    return ObservedLaunches((*written.values(), *filter(None, generated.values())), kernels)
 
 
 def observe_compilation(fn: Callable[..., object], inputs: Sequence[Any]) -> list[str]:
@@ -254,7 +254,7 @@ def _triton_texts(kernel: TritonKernel) -> list[CodeText]:
     return texts
 
 
-def _kernel_code(kind: CodeKind, launches: Launches) -> list[CodeText]:
+def _kernel_code(kind: CodeKind, launches: ObservedLaunches) -> list[CodeText]:
     texts = [text for kernel in launches.triton if (text := _compiled_text(kind, kernel)) is not None]
     from_triton = {kernel.name for kernel in launches.triton}
     others = [name for name in launches.kernels if name not in from_triton]

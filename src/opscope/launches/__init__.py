@@ -6,14 +6,14 @@ rules work out the numbers and the launches that documented configurations would
 
 from __future__ import annotations
 
-from opscope.launches.explanation import (
+from opscope.launches.facts import DeviceFacts, LaunchFacts, parse_compile_arguments
+from opscope.launches.launch_explanation import (
     Heading,
     LaunchCheck,
     LaunchExplanation,
     Statement,
     explain,
 )
-from opscope.launches.facts import DeviceFacts, LaunchFacts, parse_compile_arguments
 from opscope.launches.prediction import Expected
 
 __all__ = [

@@ -20,8 +20,8 @@ __all__ = [
     "ALL",
     "ALL_MAJOR",
     "NATIVE",
+    "BuildProduct",
     "Nvcc",
-    "Product",
     "choose_targets",
     "code_options",
     "command_text",
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 
-class Product(TextEnum):
+class BuildProduct(TextEnum):
     """What a compilation makes."""
 
     PROGRAM = "program"
@@ -46,13 +46,13 @@ class Product(TextEnum):
 
 
 # The options that make it, and the suffix of its name.
-_PRODUCTS: dict[Product, tuple[tuple[str, ...], str]] = {
-    Product.PROGRAM: ((), ""),
-    Product.OBJECT: (("-c",), ".o"),
-    Product.SHARED: (("-shared", "-Xcompiler=-fPIC"), ".so"),
-    Product.FATBIN: (("-fatbin",), ".fatbin"),
-    Product.CUBIN: (("-cubin",), ".cubin"),
-    Product.NOTHING: (("-fatbin",), ".fatbin"),
+_PRODUCTS: dict[BuildProduct, tuple[tuple[str, ...], str]] = {
+    BuildProduct.PROGRAM: ((), ""),
+    BuildProduct.OBJECT: (("-c",), ".o"),
+    BuildProduct.SHARED: (("-shared", "-Xcompiler=-fPIC"), ".so"),
+    BuildProduct.FATBIN: (("-fatbin",), ".fatbin"),
+    BuildProduct.CUBIN: (("-cubin",), ".cubin"),
+    BuildProduct.NOTHING: (("-fatbin",), ".fatbin"),
 }
 _EMIT = "--emit program, object, shared, fatbin, cubin or nothing says what is made"
 # Options of nvcc that would contradict what is done here, and what is meant for them.
@@ -71,7 +71,7 @@ def nvcc_command(
     source: Path,
     output: Path,
     *,
-    product: Product,
+    product: BuildProduct,
     code: Sequence[str],
     options: Sequence[str] = (),
 ) -> list[str]:
@@ -88,7 +88,7 @@ def nvcc_command(
     return [executable, *_PRODUCTS[product][0], *code, *options, "-o", str(output), str(source)]
 
 
-def default_name(source: Path, product: Product) -> str:
+def default_name(source: Path, product: BuildProduct) -> str:
     """The name of what is made of a file."""
     return source.stem + _PRODUCTS[product][1]
 

@@ -18,11 +18,11 @@ from pathlib import Path
 from opscope.errors import DependencyError, InputError, OpscopeError
 from opscope.hardware.architectures import Target
 from opscope.kernels.ptx import FunctionUse, PtxFunction, parse_ptxas, ptx_functions
-from opscope.nvcc.command import Nvcc, Product, code_options, nvcc_command
+from opscope.nvcc.command import BuildProduct, Nvcc, code_options, nvcc_command
 from opscope.nvcc.messages import Level, Message, error_text, parse_messages
 from opscope.provenance.binaries.elf import ElfFile
 from opscope.provenance.demangle import demangle
-from opscope.toolchain.programs import ProgramEnd, run_attached, run_program
+from opscope.toolchain.programs import ProgramExit, run_attached, run_program
 
 __all__ = [
     "Compilation",
@@ -54,7 +54,7 @@ class Request:
 
     source: Path
     output: Path
-    product: Product
+    product: BuildProduct
     targets: tuple[Target, ...]
     ptx: Target | None = None
     options: tuple[str, ...] = ()
@@ -222,7 +222,7 @@ def compile_error(request: Request, messages: Sequence[Message], output: str) ->
             f"{_HOST_CHOICE}"
         )
         return DependencyError(_told("nvcc finds no host compiler", said, remedy))
-    if request.product is Product.PROGRAM and _NO_MAIN.search(output):
+    if request.product is BuildProduct.PROGRAM and _NO_MAIN.search(output):
         return InputError(
             f"{source} has no main, so no program can be made of it",
             hint="--emit object makes an object to link, --emit shared a library, --emit nothing looks at "
@@ -353,7 +353,7 @@ class _Workplace:
             raise self._failure(text or f"nvcc {done.failure or f'ended with exit code {done.exit_code}'}")
         return text
 
-    def _run(self, command: Sequence[str]) -> ProgramEnd:
+    def _run(self, command: Sequence[str]) -> ProgramExit:
         return run_program(command, timeout_s=_LONGEST_S, environment=self.environment)
 
     def _failure(self, text: str) -> OpscopeError:
@@ -383,7 +383,7 @@ class _Workplace:
         return kept_ptx(self.folder, self._stem, target)
 
     def _cubin(self, target: Target) -> bytes:
-        if self.request.product is Product.CUBIN:
+        if self.request.product is BuildProduct.CUBIN:
             return self.request.output.read_bytes()
         return kept_cubin(self.folder, self._stem, target) or b""
 

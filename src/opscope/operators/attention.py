@@ -19,7 +19,7 @@ from opscope.operators.arguments import CallArguments, TensorArgument
 from opscope.operators.effects import (
     CallEffects,
     ContradictionError,
-    Definition,
+    FlopDefinition,
     Formula,
     Rule,
     Shape,
@@ -134,7 +134,7 @@ def _backward(stem: str) -> Formula:
 
 
 _LIBRARIES = ("flash", "efficient", "cudnn")
-DEFINITIONS: Mapping[str, Definition] = {
+DEFINITIONS: Mapping[str, FlopDefinition] = {
     **{
         stem: registered(_forward(stem))
         for stem in (f"_scaled_dot_product_{library}_attention" for library in _LIBRARIES)

@@ -19,7 +19,7 @@ from opscope.operators.arguments import CallArguments, TensorArgument
 from opscope.operators.effects import (
     CallEffects,
     ContradictionError,
-    Definition,
+    FlopDefinition,
     Formula,
     Rule,
     Shape,
@@ -101,11 +101,11 @@ def _legacy_weight_gradient(effects: CallEffects) -> int | None:
     return _pass(effects.call.tensor(1), effects.output)
 
 
-def _by_name(formula: Formula, *stems: str) -> dict[str, Definition]:
+def _by_name(formula: Formula, *stems: str) -> dict[str, FlopDefinition]:
     return {stem: defined(formula) for stem in stems}
 
 
-DEFINITIONS: Mapping[str, Definition] = {
+DEFINITIONS: Mapping[str, FlopDefinition] = {
     "convolution": registered(_convolution),
     "_convolution": registered(_convolution),
     "convolution_overrideable": registered(_convolution),

@@ -18,8 +18,8 @@ __all__ = [
     "UNKNOWN_FLOPS",
     "CallEffects",
     "ContradictionError",
-    "Definition",
     "FlopCount",
+    "FlopDefinition",
     "Formula",
     "Rule",
     "Shape",
@@ -117,7 +117,7 @@ UNKNOWN_FLOPS = FlopCount(reason="no formula for its operations")
 
 
 @dataclass(frozen=True)
-class Definition:
+class FlopDefinition:
     """A formula and what it stands on.
 
     Attributes:
@@ -133,22 +133,22 @@ class Definition:
     needs_floats: bool = True
 
 
-def nothing() -> Definition:
+def nothing() -> FlopDefinition:
     """No operations."""
-    return Definition(None, FlopSource.NONE)
+    return FlopDefinition(None, FlopSource.NONE)
 
 
-def registered(formula: Formula) -> Definition:
+def registered(formula: Formula) -> FlopDefinition:
     """A formula that torch has too: for any element type, complex ones as real ones."""
-    return Definition(formula, FlopSource.REGISTRY, needs_floats=False)
+    return FlopDefinition(formula, FlopSource.REGISTRY, needs_floats=False)
 
 
-def defined(formula: Formula, *, complex_factor: int | None = None) -> Definition:
+def defined(formula: Formula, *, complex_factor: int | None = None) -> FlopDefinition:
     """A formula of our own."""
-    return Definition(formula, complex_factor=complex_factor)
+    return FlopDefinition(formula, complex_factor=complex_factor)
 
 
-def per_element(operations: int, *, complex_factor: int | None = None) -> Definition:
+def per_element(operations: int, *, complex_factor: int | None = None) -> FlopDefinition:
     """So many operations for each element of the first result."""
     return defined(lambda effects: operations * effects.output_elements, complex_factor=complex_factor)
 

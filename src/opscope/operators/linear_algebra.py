@@ -15,7 +15,7 @@ from opscope.operators.arguments import CallArguments, broadcast
 from opscope.operators.effects import (
     CallEffects,
     ContradictionError,
-    Definition,
+    FlopDefinition,
     Rule,
     defined,
     dimension_of,
@@ -76,7 +76,7 @@ def _lu_solve(effects: CallEffects) -> int | None:
     return (2 * matrix.shape[-1] - 1) * result.element_count
 
 
-DEFINITIONS: Mapping[str, Definition] = {
+DEFINITIONS: Mapping[str, FlopDefinition] = {
     "linalg_lu_factor_ex": defined(_lu),
     "linalg_lu_factor": defined(_lu),
     "linalg_cholesky_ex": defined(_cholesky),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from opscope.operators.arguments import CallArguments, TensorArgument
-from opscope.operators.effects import CallEffects, Definition, Formula, Rule, defined, effects_of
+from opscope.operators.effects import CallEffects, FlopDefinition, Formula, Rule, defined, effects_of
 
 __all__ = ["DEFINITIONS", "RULES"]
 
@@ -65,7 +65,7 @@ def _are_numbers(*values: object) -> bool:
 
 
 # Source of positions: PyTorch 2.11.0, native_functions.yaml.
-DEFINITIONS: Mapping[str, Definition] = {
+DEFINITIONS: Mapping[str, FlopDefinition] = {
     "_fused_adam": defined(_adam(is_decoupled=False)),
     "_fused_adamw": defined(_adam(is_decoupled=True)),
     "_fused_sgd": defined(_sgd),

@@ -11,7 +11,7 @@ from opscope.operators.arguments import CallArguments
 from opscope.operators.effects import (
     CallEffects,
     ContradictionError,
-    Definition,
+    FlopDefinition,
     Formula,
     Rule,
     defined,
@@ -78,7 +78,7 @@ def _negative_log_likelihood_backward(effects: CallEffects) -> int | None:
     return (is_weighted + (kind == _MEAN)) * target.element_count
 
 
-DEFINITIONS: Mapping[str, Definition] = {
+DEFINITIONS: Mapping[str, FlopDefinition] = {
     "nll_loss_forward": defined(_negative_log_likelihood),
     "nll_loss2d_forward": defined(_negative_log_likelihood),
     "nll_loss_backward": defined(_negative_log_likelihood_backward),

@@ -10,7 +10,7 @@ from opscope.operators.arguments import CallArguments, TensorArgument, type_of, 
 from opscope.operators.effects import (
     CallEffects,
     ContradictionError,
-    Definition,
+    FlopDefinition,
     Rule,
     Shape,
     dimension_of,
@@ -370,7 +370,7 @@ _ROUNDING_AND_BITS = """
 _RANDOM = "random randint randint_like randperm bernoulli"
 
 
-DEFINITIONS: Mapping[str, Definition] = {
+DEFINITIONS: Mapping[str, FlopDefinition] = {
     stem: nothing()
     for group in (
         _COPIES,

@@ -16,7 +16,7 @@ from opscope.operators.arguments import CallArguments, TensorArgument
 from opscope.operators.effects import (
     CallEffects,
     ContradictionError,
-    Definition,
+    FlopDefinition,
     Formula,
     Rule,
     Shape,
@@ -122,7 +122,7 @@ def _batch_backward(data_position: int, training: int | None, mask_position: int
     return formula
 
 
-def _channels(per_element: int, per_channel: int) -> Definition:
+def _channels(per_element: int, per_channel: int) -> FlopDefinition:
     def formula(effects: CallEffects) -> int | None:
         data = effects.call.tensor(0)
         if data is None or len(data.shape) < 2:
@@ -136,7 +136,7 @@ def _given(effects: CallEffects, *positions: int) -> int:
     return sum(effects.call.tensor(position) is not None for position in positions)
 
 
-DEFINITIONS: Mapping[str, Definition] = {
+DEFINITIONS: Mapping[str, FlopDefinition] = {
     "native_layer_norm": defined(_forward(2, 3)),
     "native_layer_norm_backward": defined(_backward(5, 7)),
     "native_group_norm": defined(_forward(1, 2)),

@@ -29,8 +29,8 @@ from opscope.operators.effects import (
     UNKNOWN_FLOPS,
     CallEffects,
     ContradictionError,
-    Definition,
     FlopCount,
+    FlopDefinition,
     Rule,
 )
 from opscope.operators.element_types import ElementKind
@@ -62,7 +62,7 @@ FAMILIES = (
     attention,
 )
 RULES: Mapping[str, Rule] = {name: rule for family in FAMILIES for name, rule in family.RULES.items()}
-DEFINITIONS: Mapping[str, Definition] = {
+DEFINITIONS: Mapping[str, FlopDefinition] = {
     stem: definition for family in FAMILIES for stem, definition in family.DEFINITIONS.items()
 }
 _OPERAND_POSITIONS = (
@@ -163,7 +163,7 @@ def product_operand(stem: str | None) -> int | None:
     return next((position for position in found if position is not None), None)
 
 
-def _factor(effects: CallEffects, definition: Definition) -> int | None:
+def _factor(effects: CallEffects, definition: FlopDefinition) -> int | None:
     """Real operations of one operation on the result's elements: 0 for integers."""
     if not definition.needs_floats:
         return 1

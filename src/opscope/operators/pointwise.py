@@ -14,7 +14,7 @@ from opscope.operators.call_cost import FlopSource
 from opscope.operators.effects import (
     CallEffects,
     ContradictionError,
-    Definition,
+    FlopDefinition,
     Formula,
     Rule,
     Shape,
@@ -42,7 +42,7 @@ _SINGLE = """
     special_erfcx special_ndtri special_zeta pow reciprocal square fmod remainder floor_divide true_divide
     frac
 """
-_ARITHMETIC: Mapping[str, Definition] = {
+_ARITHMETIC: Mapping[str, FlopDefinition] = {
     # Complex numbers: (a + bi)·(c + di) is 4 multiplications and 2 additions.
     "mul": per_element(1, complex_factor=6),
     "div": per_element(1),
@@ -54,7 +54,7 @@ _ARITHMETIC: Mapping[str, Definition] = {
     "hypot": per_element(4),  # √(x² + y²)
 }
 # Activations and their gradients. σ(x) = 1 / (1 + exp(−x)); Φ and φ are the normal distribution and density.
-_ACTIVATIONS: Mapping[str, Definition] = {
+_ACTIVATIONS: Mapping[str, FlopDefinition] = {
     "sigmoid": per_element(3),  # exp, add, divide
     "logit": per_element(3),  # log(x / (1 − x))
     "silu": per_element(3),  # x / (1 + exp(−x))
@@ -90,7 +90,7 @@ _ACTIVATIONS: Mapping[str, Definition] = {
     "glu_backward": per_element(4),
     "softplus_backward": per_element(5),  # g · σ(β·x)
 }
-_DISTRIBUTIONS: Mapping[str, Definition] = {
+_DISTRIBUTIONS: Mapping[str, FlopDefinition] = {
     # What is drawn (uniform in 0–1, standard normal) is not counted, what is done to it is.
     "uniform": per_element(2),  # low + (high − low)·u
     "normal": per_element(2),  # mean + deviation·z
@@ -137,10 +137,10 @@ def _softplus(effects: CallEffects) -> int | None:
 
 
 # x + k·y; t + v·a·b; t + v·a/b. Of complex numbers an addition is 2.
-_SCALED: Mapping[str, Definition] = {
-    "add": Definition(_scaled(1, 2), complex_factor=2),
-    "sub": Definition(_scaled(1, 2), complex_factor=2),
-    "rsub": Definition(_scaled(1, 2), complex_factor=2),
+_SCALED: Mapping[str, FlopDefinition] = {
+    "add": FlopDefinition(_scaled(1, 2), complex_factor=2),
+    "sub": FlopDefinition(_scaled(1, 2), complex_factor=2),
+    "rsub": FlopDefinition(_scaled(1, 2), complex_factor=2),
     "addcmul": defined(_scaled(2, 3)),
     "addcdiv": defined(_scaled(2, 3)),
     "softplus": defined(_softplus),
@@ -191,20 +191,20 @@ def _each_scaled(operations: int, factor_position: int) -> Formula:
     return formula
 
 
-_LISTS: Mapping[str, Definition] = {
+_LISTS: Mapping[str, FlopDefinition] = {
     **{f"_foreach_{stem}": defined(_each(operations)) for stem, operations in _LIST_OPERATIONS.items()},
     **{f"_foreach_{stem}": defined(_each_scaled(*entry)) for stem, entry in _LIST_FACTORS.items()},
     # Multiplies each gradient by the inverse scale, and looks for what is not finite.
     "_amp_foreach_non_finite_check_and_unscale": defined(_each(1)),
 }
 
-DEFINITIONS: Mapping[str, Definition] = {
+DEFINITIONS: Mapping[str, FlopDefinition] = {
     **_ARITHMETIC,
     **_ACTIVATIONS,
     **_DISTRIBUTIONS,
     **_SCALED,
     **_LISTS,
-    "_amp_update_scale": Definition(None, FlopSource.NONE),
+    "_amp_update_scale": FlopDefinition(None, FlopSource.NONE),
 }
 
 

@@ -16,7 +16,7 @@ from opscope.operators.call_cost import FlopSource
 from opscope.operators.effects import (
     CallEffects,
     ContradictionError,
-    Definition,
+    FlopDefinition,
     Rule,
     Shape,
     effects_of,
@@ -119,10 +119,10 @@ _LEFT_OPERANDS = {
 _REGISTERED = ("mm", "bmm", "addmm", "baddbmm", "_scaled_mm")
 
 
-DEFINITIONS: Mapping[str, Definition] = {
+DEFINITIONS: Mapping[str, FlopDefinition] = {
     stem: registered(_product_flops)
     if stem in _REGISTERED
-    else Definition(_product_flops, FlopSource.DEFINITION, needs_floats=False)
+    else FlopDefinition(_product_flops, FlopSource.DEFINITION, needs_floats=False)
     for stem in _LEFT_OPERANDS
     if stem != "matmul"  # composed of others, which it calls
 }

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from opscope.operators.arguments import CallArguments, ScalarArgument, type_of
 from opscope.operators.effects import (
     CallEffects,
-    Definition,
+    FlopDefinition,
     Formula,
     Rule,
     Shape,
@@ -91,7 +91,7 @@ def _rows(effects: CallEffects, position: int, dimension_position: int) -> int |
 
 def _row_function(
     per_element: int, per_row: int, *, position: int = 0, dimension_position: int = 1
-) -> Definition:
+) -> FlopDefinition:
     def formula(effects: CallEffects) -> int | None:
         rows, data = _rows(effects, position, dimension_position), effects.call.tensor(position)
         return None if rows is None or data is None else per_element * data.element_count + per_row * rows
@@ -116,7 +116,7 @@ def _replaced(effects: CallEffects) -> int | None:
     return 0 if len(effects.call) < 5 or effects.call.tensor(4) is not None else None
 
 
-def _scattered(position: int) -> Definition:
+def _scattered(position: int) -> FlopDefinition:
     """One addition for each element that is added where it belongs."""
 
     def formula(effects: CallEffects) -> int | None:
@@ -126,8 +126,8 @@ def _scattered(position: int) -> Definition:
     return defined(formula)
 
 
-DEFINITIONS: Mapping[str, Definition] = {
-    "sum": Definition(_reduced(1, -1), complex_factor=2),
+DEFINITIONS: Mapping[str, FlopDefinition] = {
+    "sum": FlopDefinition(_reduced(1, -1), complex_factor=2),
     "nansum": defined(_reduced(1, -1)),
     "prod": defined(_reduced(1, -1)),
     "trace": defined(lambda effects: max(0, min(_matrix_shape(effects)) - 1)),

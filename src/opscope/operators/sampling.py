@@ -13,7 +13,7 @@ from opscope.operators.arguments import CallArguments, TensorArgument
 from opscope.operators.effects import (
     CallEffects,
     ContradictionError,
-    Definition,
+    FlopDefinition,
     Formula,
     Rule,
     Shape,
@@ -84,7 +84,7 @@ def _average_backward(dimensions: int) -> Formula:
     return formula
 
 
-DEFINITIONS: Mapping[str, Definition] = {
+DEFINITIONS: Mapping[str, FlopDefinition] = {
     "avg_pool1d": defined(_average(1)),
     "avg_pool2d": defined(_average(2)),
     "avg_pool3d": defined(_average(3)),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from opscope.hardware.architectures import Architecture, Evidence
+from opscope.hardware.architectures import Architecture, SpecEvidence
 from opscope.hardware.devices import DataType, DeviceSpec, Peak, is_partition
 from opscope.hardware.limits import measured_type, published_rate
 from opscope.hardware.measured import MeasuredLimits, MeasuredRate
@@ -287,17 +287,19 @@ def _peak_table(device: DeviceSpec) -> Table:
 
 
 def _origin(peak: Peak, device: DeviceSpec) -> str:
-    if peak.evidence is Evidence.DERIVED or peak.source == device.source:
+    if peak.evidence is SpecEvidence.DERIVED or peak.source == device.source:
         return peak.evidence.value
     return str(peak.source)
 
 
 def _derivation(device: DeviceSpec) -> tuple[Paragraph, ...]:
     """What derived peaks were derived from, once."""
-    sources = dict.fromkeys(str(one.source) for one in device.peaks if one.evidence is Evidence.DERIVED)
+    sources = dict.fromkeys(str(one.source) for one in device.peaks if one.evidence is SpecEvidence.DERIVED)
     if not sources:
         return ()
-    return (Paragraph(f"Derived: {Evidence.DERIVED.meaning}; the rates are those of {', '.join(sources)}."),)
+    return (
+        Paragraph(f"Derived: {SpecEvidence.DERIVED.meaning}; the rates are those of {', '.join(sources)}."),
+    )
 
 
 def _architecture_section(one: Architecture) -> Section:

@@ -21,8 +21,8 @@ from opscope.report.document import (
 )
 from opscope.report.json_encoding import Keys
 from opscope.toolchain.doctor.diagnosis import CheckResult, Diagnosis
-from opscope.toolchain.doctor.facts import DeviceFacts, Facts, ProgramFacts
-from opscope.toolchain.doctor.outcome import Verdict, device_count
+from opscope.toolchain.doctor.facts import Facts, GpuFacts, ProgramFacts
+from opscope.toolchain.doctor.outcome import CheckVerdict, device_count
 from opscope.units import UNKNOWN, format_binary, format_fraction
 
 __all__ = ["DOCTOR_SCHEMA_VERSION", "doctor_document", "doctor_json"]
@@ -31,8 +31,8 @@ __all__ = ["DOCTOR_SCHEMA_VERSION", "doctor_document", "doctor_json"]
 _gib = partial(format_binary, unit="GiB")
 _SHOWN_GIT = 10
 _SHOWN_DEVICES = 8
-_MOST_SEVERE_FIRST = (Verdict.PROBLEM, Verdict.WARNING, Verdict.UNKNOWN)
-_COUNTED = (Verdict.OK, Verdict.NOT_APPLICABLE)
+_MOST_SEVERE_FIRST = (CheckVerdict.PROBLEM, CheckVerdict.WARNING, CheckVerdict.UNKNOWN)
+_COUNTED = (CheckVerdict.OK, CheckVerdict.NOT_APPLICABLE)
 
 
 def doctor_document(diagnosis: Diagnosis) -> Document:
@@ -54,7 +54,7 @@ def _title(diagnosis: Diagnosis) -> str:
     return f"Ready: programs can be profiled on {where}"
 
 
-def _of(diagnosis: Diagnosis, verdict: Verdict) -> list[CheckResult]:
+def _of(diagnosis: Diagnosis, verdict: CheckVerdict) -> list[CheckResult]:
     return [one for one in diagnosis.results if one.verdict is verdict]
 
 
@@ -155,14 +155,14 @@ def _profiler(facts: Facts) -> Iterator[str | None]:
         yield "hardware counters not tried" if readable is None else words[readable]
 
 
-def _device_lines(devices: Sequence[DeviceFacts]) -> Iterator[tuple[str, Text]]:
+def _device_lines(devices: Sequence[GpuFacts]) -> Iterator[tuple[str, Text]]:
     for one in devices[:_SHOWN_DEVICES]:
         yield f"GPU {one.index}", _joined((one.name, *_size_of(one), *_state_of(one)))
     if len(devices) > _SHOWN_DEVICES:
         yield "", f"and {len(devices) - _SHOWN_DEVICES} more"
 
 
-def _size_of(device: DeviceFacts) -> Iterator[str | None]:
+def _size_of(device: GpuFacts) -> Iterator[str | None]:
     capability = device.compute_capability
     yield f"compute capability {capability}" if capability else None
     yield f"{device.sm_count} SMs" if device.sm_count else None
@@ -171,7 +171,7 @@ def _size_of(device: DeviceFacts) -> Iterator[str | None]:
     yield f"{_gib(device.memory_bytes)}{in_use}" if device.memory_bytes else None
 
 
-def _state_of(device: DeviceFacts) -> Iterator[str | None]:
+def _state_of(device: GpuFacts) -> Iterator[str | None]:
     clock, highest = device.sm_clock_mhz, device.max_sm_clock_mhz
     yield f"{clock} of {highest} MHz" if clock is not None and highest is not None else None
     yield f"{device.temperature_c} °C" if device.temperature_c is not None else None

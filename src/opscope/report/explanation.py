@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from opscope.analysis.explanation import Explanation, KernelUse, Subject, is_file
+from opscope.analysis.explanation import ExplainedKernel, Explanation, Subject, is_file
 from opscope.analysis.kernel_titles import kernel_title
 from opscope.analysis.provenance import KernelFacts, NativeFunctionUse
 from opscope.launches.facts import LaunchGeometry
@@ -233,7 +233,7 @@ def _what_file(explanation: Explanation) -> Text:
     return f"{len(places)} source files of that name, with {count}" if places else "source file"
 
 
-def _what_kernel(uses: Sequence[KernelUse]) -> str:
+def _what_kernel(uses: Sequence[ExplainedKernel]) -> str:
     meanings = {meaning for use in uses if (meaning := kernel_meaning(use.facts)) is not None}
     described = "kernel" if len(uses) == 1 else f"{len(uses)} kernels of one function"
     return f"{described}: {meanings.pop()}" if len(meanings) == 1 else described
@@ -324,7 +324,7 @@ def _kernel_sections(explanation: Explanation) -> list[Section]:
     return [Section("On the GPU", blocks, sections)]
 
 
-def _kernel_blocks(use: KernelUse, explanation: Explanation) -> tuple[Block, ...]:
+def _kernel_blocks(use: ExplainedKernel, explanation: Explanation) -> tuple[Block, ...]:
     title = None if explanation.subject is Subject.KERNEL else kernel_title(use.facts)
     blocks: list[Block] = [FactList((*_use_facts(use), *kernel_facts(use.facts, title=title)))]
     if use.total is not None and use.total.geometries:
@@ -334,7 +334,7 @@ def _kernel_blocks(use: KernelUse, explanation: Explanation) -> tuple[Block, ...
     return tuple(blocks)
 
 
-def _use_facts(use: KernelUse) -> list[tuple[str, Text]]:
+def _use_facts(use: ExplainedKernel) -> list[tuple[str, Text]]:
     total = use.total
     if total is None:
         return []
@@ -390,7 +390,7 @@ def distinct_titles(kernels: Sequence[KernelFacts]) -> list[Code]:
     ]
 
 
-def _places(use: KernelUse) -> Text:
+def _places(use: ExplainedKernel) -> Text:
     units = use.facts.units
     if not units:
         return use.facts.library or UNKNOWN

@@ -12,10 +12,10 @@ from typing import Any
 from opscope._version import __version__
 from opscope.analysis.counters import (
     NO_STALL,
+    CountedCall,
     CountedKernel,
     CounterAnalysis,
     Match,
-    RecordedCall,
     counter_book,
 )
 from opscope.model.schema import Attribution
@@ -199,7 +199,7 @@ def _call(kernel: CountedKernel) -> Text:
     return (operator, f" on {shapes}" if shapes else "", meaning)
 
 
-def _no_operator(call: RecordedCall) -> str:
+def _no_operator(call: CountedCall) -> str:
     return "no operator" if call.attribution is None else f"none: {Attribution(call.attribution).meaning}"
 
 
@@ -389,7 +389,7 @@ _KEYS: dict[type, Keys] = {
         "theoretical achieved limited_by=limiters blocks_per_sm_by waves",
         blocks_per_sm_by=lambda occupancy: occupancy.block_limits or None,
     ),
-    RecordedCall: Keys(
+    CountedCall: Keys(
         "operator overload attribution shapes types concrete calls activities_per_call "
         "flop_count=cost.flop_count read_bytes=cost.read_bytes written_bytes=cost.written_bytes "
         "min_bytes=cost.min_bytes evidence=cost.evidence reason=cost.reason",

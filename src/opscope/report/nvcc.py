@@ -12,7 +12,7 @@ from opscope.analysis.compiled_file import CompiledFile, KernelOutlook
 from opscope.hardware.architectures import Target, architecture
 from opscope.hardware.occupancy import BlockOccupancy
 from opscope.kernels.ptx import FunctionUse
-from opscope.nvcc.command import Nvcc, Product, command_text
+from opscope.nvcc.command import BuildProduct, Nvcc, command_text
 from opscope.provenance.demangle import demangle
 from opscope.report.document import (
     Block,
@@ -69,7 +69,7 @@ def nvcc_document(compiled: CompiledFile, command: Sequence[str], codes: Sequenc
 def _opening(compiled: CompiledFile, command: Sequence[str]) -> FactList:
     compilation = compiled.compilation
     request = compilation.request
-    is_looked_at = request.product is Product.NOTHING
+    is_looked_at = request.product is BuildProduct.NOTHING
     return facts(
         ("Command", Code(command_text(command), is_whole=True)),
         ("Compiler", f"nvcc {compilation.nvcc.version or compilation.nvcc.release}"),

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from opscope._version import __version__
 from opscope.analysis.efficiency import CallEfficiency, CostCoverage, Roofline
-from opscope.analysis.explanation import Explanation, KernelUse
+from opscope.analysis.explanation import ExplainedKernel, Explanation
 from opscope.analysis.program.values import LineTotal, ProgramTotals
 from opscope.analysis.provenance import KernelFacts, NativeFunctionUse
 from opscope.analysis.summary import DeviceTime, Summary
@@ -253,7 +253,7 @@ def explanation_json(explanation: Explanation, read_source: SourceReader | None 
     return _document(EXPLANATION_SCHEMA_VERSION, parts)
 
 
-def _explained_kernel(use: KernelUse, explanation: Explanation) -> dict[str, Any]:
+def _explained_kernel(use: ExplainedKernel, explanation: Explanation) -> dict[str, Any]:
     facts, summary = use.facts, explanation.summary
     record = {"name": facts.name, "decoded": _decoded(facts), "source": _kernel_source(facts)}
     return {

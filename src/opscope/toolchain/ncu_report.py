@@ -34,8 +34,8 @@ __all__ = [
     "Extent",
     "GlobalAccess",
     "KernelCounters",
-    "Metric",
     "NcuDevice",
+    "NcuMetric",
     "NcuReport",
     "Occupancy",
     "Process",
@@ -93,7 +93,7 @@ class Quantity(TextEnum):
 
 
 @dataclass(frozen=True)
-class Metric:
+class NcuMetric:
     """Where a quantity is found.
 
     Attributes:
@@ -114,8 +114,8 @@ def _document() -> dict[str, Any]:
 
 
 _DOCUMENT = _document()
-QUANTITIES: Mapping[Quantity, Metric] = {
-    Quantity(name): Metric(tuple(row["names"]), Dimension(row["counts"]), row["section"])
+QUANTITIES: Mapping[Quantity, NcuMetric] = {
+    Quantity(name): NcuMetric(tuple(row["names"]), Dimension(row["counts"]), row["section"])
     for name, row in _DOCUMENT["quantities"].items()
 }
 # What launch data cannot tell of a kernel, and the quantities that tell it.
@@ -374,7 +374,7 @@ class KernelCounters:
         return {reason: cycles / total for reason, cycles in self.stalls.items()} if total else {}
 
     @property
-    def not_collected(self) -> dict[Quantity, Metric]:
+    def not_collected(self) -> dict[Quantity, NcuMetric]:
         """Quantities wanted that the report does not hold, with what collects them."""
         return {quantity: QUANTITIES[quantity] for quantity in WANTED if quantity not in self.values}
 

@@ -20,8 +20,8 @@ from opscope.errors import CaptureError, DependencyError
 from opscope.toolchain.programs import find_program, run_attached, run_program
 
 __all__ = [
+    "NsysOptions",
     "NsysRun",
-    "Recording",
     "check_run",
     "export_command",
     "export_report",
@@ -38,7 +38,7 @@ _REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 
 
 @dataclass(frozen=True)
-class Recording:
+class NsysOptions:
     """What nsys records of a program.
 
     Args:
@@ -59,7 +59,7 @@ class Recording:
 
 
 def profile_command(
-    recording: Recording, program: Sequence[str], *, output: Path, executable: str
+    recording: NsysOptions, program: Sequence[str], *, output: Path, executable: str
 ) -> list[str]:
     """The command that runs a program and writes the report `output`.
 

@@ -17,13 +17,13 @@ from pathlib import Path
 
 from opscope.errors import CaptureError
 
-__all__ = ["ProgramEnd", "find_program", "run_attached", "run_program", "signal_name"]
+__all__ = ["ProgramExit", "find_program", "run_attached", "run_program", "signal_name"]
 
 _AFTER_KILL_S = 2.0
 
 
 @dataclass(frozen=True)
-class ProgramEnd:
+class ProgramExit:
     """How a program ended.
 
     Attributes:
@@ -69,7 +69,7 @@ def run_program(
     timeout_s: float,
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
-) -> ProgramEnd:
+) -> ProgramExit:
     """Run a command without input and collect what it writes.
 
     Args:
@@ -89,17 +89,17 @@ def run_program(
             start_new_session=True,
         )
     except OSError as error:
-        return ProgramEnd(None, "", "", f"cannot be started: {error.strerror or error}")
+        return ProgramExit(None, "", "", f"cannot be started: {error.strerror or error}")
     try:
         out, err = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired as expired:
         partly_out, partly_err = _end(process, expired)
         failure = f"did not end within {timeout_s:g} s"
-        return ProgramEnd(None, _text(partly_out), _text(partly_err), failure)
+        return ProgramExit(None, _text(partly_out), _text(partly_err), failure)
     except BaseException:
         _kill(process)
         raise
-    return ProgramEnd(process.returncode, _text(out), _text(err))
+    return ProgramExit(process.returncode, _text(out), _text(err))
 
 
 def run_attached(

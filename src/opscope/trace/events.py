@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from opscope.trace.recording import ABSENT, ChunkKind, Recording, Records, TextTable
+from opscope.trace.recording import ABSENT, ChunkKind, CuptiRecording, Records, TextTable
 
 __all__ = [
     "ProcessEvents",
@@ -175,13 +175,13 @@ class ProcessEvents:
     uses_managed_memory: bool
 
 
-def first_moment_ns(recording: Recording) -> int:
+def first_moment_ns(recording: CuptiRecording) -> int:
     """When the recording began, or its first event if that was earlier, on CUPTI's clock."""
     starts = [int(found["start_ns"].min()) for kind in _TIMED if len(found := _ended(recording.of(kind)))]
     return min([recording.start_ns, *starts])
 
 
-def process_events(recording: Recording, kernel_names: Mapping[int, str], base_ns: int) -> ProcessEvents:
+def process_events(recording: CuptiRecording, kernel_names: Mapping[int, str], base_ns: int) -> ProcessEvents:
     """The events of one process.
 
     Args:
@@ -211,7 +211,7 @@ def _is_nested(inner: Records, outer: Records) -> npt.NDArray[np.bool_]:
 
 
 class _Writer:
-    def __init__(self, recording: Recording, kernel_names: Mapping[int, str], base_ns: int) -> None:
+    def __init__(self, recording: CuptiRecording, kernel_names: Mapping[int, str], base_ns: int) -> None:
         self._recording = recording
         self._kernel_names = kernel_names
         self._base_ns = base_ns

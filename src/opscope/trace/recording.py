@@ -25,9 +25,9 @@ __all__ = [
     "RECORDS",
     "TEXT_HEAD",
     "ChunkKind",
+    "CuptiRecording",
     "FileState",
     "Outcome",
-    "Recording",
     "TextTable",
     "UnifiedState",
     "read_recording",
@@ -177,7 +177,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Recording:
+class CuptiRecording:
     """What was recorded of one process. Times are nanoseconds on CUPTI's clock.
 
     Args:
@@ -231,7 +231,7 @@ class Recording:
         return self.start_realtime_ns - self.start_ns
 
 
-def read_recording(path: Path) -> Recording:
+def read_recording(path: Path) -> CuptiRecording:
     """The recording in a file.
 
     Raises:
@@ -254,7 +254,7 @@ def read_recording(path: Path) -> Recording:
     chunks = _Chunks(content)
     records = chunks.records()
     texts = chunks.texts()
-    return Recording(
+    return CuptiRecording(
         path=path,
         process=int(header["process"]),
         parent_process=int(header["parent_process"]),

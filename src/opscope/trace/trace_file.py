@@ -25,7 +25,7 @@ from opscope.model.sidecar import RecordedSchedule, RecordedSettings, Sidecar
 from opscope.provenance.demangle import demangle_all
 from opscope.toolchain.programs import signal_name
 from opscope.trace.events import ProcessEvents, process_events
-from opscope.trace.recording import ChunkKind, FileState, Recording, TextTable, UnifiedState
+from opscope.trace.recording import ChunkKind, CuptiRecording, FileState, TextTable, UnifiedState
 
 __all__ = [
     "WrittenTrace",
@@ -38,7 +38,7 @@ __all__ = [
 _FLUSH_PERIOD = "0.2 s"  # FLUSH_PERIOD_MS in native/recorder.c
 
 
-def recording_findings(recording: Recording, events: ProcessEvents) -> tuple[Finding, ...]:
+def recording_findings(recording: CuptiRecording, events: ProcessEvents) -> tuple[Finding, ...]:
     """Findings on one process's recording, whatever is missing first."""
     return (
         *_missing(recording),
@@ -51,7 +51,7 @@ def _count(number: int, one: str, many: str | None = None) -> str:
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
-def _missing(recording: Recording) -> Iterator[Finding]:
+def _missing(recording: CuptiRecording) -> Iterator[Finding]:
     outcome = recording.outcome
     if outcome.dropped_count:
         yield Finding(
@@ -81,7 +81,7 @@ def _missing(recording: Recording) -> Iterator[Finding]:
         )
 
 
-def _cut_off(recording: Recording, events: ProcessEvents) -> Iterator[Finding]:
+def _cut_off(recording: CuptiRecording, events: ProcessEvents) -> Iterator[Finding]:
     outcome = recording.outcome
     if outcome.state is not FileState.ENDED:
         yield Finding(
@@ -109,7 +109,7 @@ def _cut_off(recording: Recording, events: ProcessEvents) -> Iterator[Finding]:
         )
 
 
-def _unified(recording: Recording, events: ProcessEvents) -> Iterator[Finding]:
+def _unified(recording: CuptiRecording, events: ProcessEvents) -> Iterator[Finding]:
     outcome = recording.outcome
     if outcome.unified is UnifiedState.RECORDED:
         return
@@ -142,14 +142,14 @@ class WrittenTrace:
     """
 
     path: Path
-    recording: Recording
+    recording: CuptiRecording
     counts: Mapping[str, int]
     findings: tuple[Finding, ...]
     kernel_names: frozenset[str]
     is_clean: bool
 
 
-def write_trace(path: Path, recording: Recording, base_ns: int) -> WrittenTrace:
+def write_trace(path: Path, recording: CuptiRecording, base_ns: int) -> WrittenTrace:
     """Write one process's trace.
 
     Args:
@@ -178,7 +178,7 @@ def write_trace(path: Path, recording: Recording, base_ns: int) -> WrittenTrace:
     return WrittenTrace(path, recording, events.counts, findings, frozenset(shown.values()), is_clean)
 
 
-def _properties(recording: Recording, base_ns: int) -> dict[str, Any]:
+def _properties(recording: CuptiRecording, base_ns: int) -> dict[str, Any]:
     """What Kineto writes in front of the events, as far as it is known."""
     devices = [_device(record) for record in recording.of(ChunkKind.DEVICES)]
     versions = {"cupti_version": recording.cupti_version, "cuda_driver_version": recording.driver_version}
@@ -279,7 +279,7 @@ def recording_sidecar(
     )
 
 
-def _environment(recording: Recording) -> Environment:
+def _environment(recording: CuptiRecording) -> Environment:
     return Environment(
         python=platform.python_version(),
         platform=f"{platform.system()} {platform.machine()}".strip(),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from opscope.analysis.benchmark_comparison import compare_benchmarks
-from opscope.analysis.comparison import gate_reasons
+from opscope.analysis.comparison_rules import gate_reasons
 from opscope.model.benchmark import (
     BenchmarkOptions,
     BenchmarkResult,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from opscope.analysis.counter_findings import analyze_counters, counter_findings
-from opscope.analysis.counters import CountedKernel, Match, RecordedCall, counter_book
+from opscope.analysis.counters import CountedCall, CountedKernel, Match, counter_book
 from opscope.model.finding import Finding, Severity
 from opscope.model.session import Session
 from opscope.operators.call_cost import CallCost
@@ -173,7 +173,7 @@ def recorded(
     values: dict[Quantity, float] = {**LIMITED_BY_DRAM, Quantity.DURATION: 1000, Quantity.DRAM_BYTES: moved}
     if read is not None:
         values[Quantity.DRAM_READ_BYTES] = read
-    call = RecordedCall(
+    call = CountedCall(
         "aten::x",
         None,
         None,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from opscope.analysis.counters import Limit, Match, join_counters, recorded_name
+from opscope.analysis.counters import CounterLimit, Match, join_counters, recorded_name
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
 from opscope.toolchain.ncu_report import KernelCounters, NcuReport
@@ -143,7 +143,13 @@ def test_bytes_of_streaming_kernels_are_near_the_least_and_layer_norms_are_not(
 
 def test_what_limits_each_kernel(real_report: NcuReport) -> None:
     limits = [one.limit for one in join_counters(real_report)]
-    assert limits == [Limit.LATENCY, Limit.DRAM, Limit.CACHES, Limit.COMPUTE, Limit.DRAM]
+    assert limits == [
+        CounterLimit.LATENCY,
+        CounterLimit.DRAM,
+        CounterLimit.CACHES,
+        CounterLimit.COMPUTE,
+        CounterLimit.DRAM,
+    ]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import opscope
-from opscope.analysis.comparison import differences, gate_reasons
+from opscope.analysis.comparison_rules import differences, gate_reasons
 from opscope.analysis.provenance import KernelFacts
 from opscope.analysis.session_comparison import compare_sessions, describe_replacement, pair_kernels
 from opscope.model.benchmark import Verdict

@@ -16,7 +16,7 @@ import pytest
 from opscope import hardware
 from opscope.data import example_trace
 from opscope.errors import InputError
-from opscope.hardware.architectures import DEVICE_PROPERTIES, Evidence, read_facts
+from opscope.hardware.architectures import DEVICE_PROPERTIES, SpecEvidence, read_facts
 from opscope.hardware.devices import DataType, DeviceSpec, devices, match_device, search_devices
 
 ALL = devices()
@@ -72,7 +72,7 @@ def test_every_device_has_what_the_table_of_gpus_needs(device: DeviceSpec) -> No
     assert device.architecture.compute_capability == device.compute_capability
     assert device.memory_bytes
     assert device.names
-    assert device.evidence is Evidence.PUBLISHED
+    assert device.evidence is SpecEvidence.PUBLISHED
 
 
 @each_device
@@ -186,7 +186,7 @@ def test_geforce_halves_the_rate_of_sums_in_fp32() -> None:
 def test_a_peak_published_only_per_multiprocessor_is_derived_and_says_so() -> None:
     peak = named("RTX 4070").peak("bf16")
     assert peak is not None
-    assert peak.evidence is Evidence.DERIVED
+    assert peak.evidence is SpecEvidence.DERIVED
     assert peak.flop_per_s == 512 * 46 * 2.475e9
     assert "whitepaper" in peak.source.title
 
@@ -331,7 +331,7 @@ def test_an_ambiguous_name_is_none_with_the_reason() -> None:
 def test_facts_that_contradict_the_table_win_over_the_name() -> None:
     match = match_device("NVIDIA A100-SXM4-80GB", compute_capability="8.0", sm_count=124)
     assert match.spec is not None
-    assert match.spec.evidence is Evidence.DEVICE_PROPERTIES
+    assert match.spec.evidence is SpecEvidence.DEVICE_PROPERTIES
     assert (match.spec.sm_count, match.spec.peaks) == (124, ())
     assert match.reason == "what was reported of 'NVIDIA A100-SXM4-80GB' fits none of A100 SXM 80 GB"
 
@@ -343,7 +343,7 @@ def test_an_unknown_device_is_what_was_reported_of_it() -> None:
     assert (found.name, found.sm_count, found.memory_bytes) == ("NVIDIA H20", 78, 96 * GIB)
     assert found.architecture is not None
     assert found.architecture.name == "Hopper"
-    assert found.evidence is Evidence.DEVICE_PROPERTIES
+    assert found.evidence is SpecEvidence.DEVICE_PROPERTIES
     assert found.source_of("sm_count") == DEVICE_PROPERTIES
     assert found.memory_bandwidth_bytes_per_s is None
 

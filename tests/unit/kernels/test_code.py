@@ -11,7 +11,7 @@ import pytest
 from opscope.errors import InputError, MeasurementError
 from opscope.kernels import code
 from opscope.kernels import code as launches
-from opscope.kernels.code import CodeText, Launches, generated_code, observe
+from opscope.kernels.code import CodeText, ObservedLaunches, generated_code, observe
 
 torch = pytest.importorskip("torch")
 # Before parts of Triton are replaced: the first recording with a compiler imports what needs them whole.
@@ -62,7 +62,7 @@ def profiled(monkeypatch):
     """As if there were a GPU on which the given kernels ran."""
 
     def names(*kernels: str, triton=()) -> None:
-        monkeypatch.setattr(code, "observe", lambda fn, inputs: Launches(tuple(triton), kernels))
+        monkeypatch.setattr(code, "observe", lambda fn, inputs: ObservedLaunches(tuple(triton), kernels))
 
     return names
 

@@ -12,7 +12,7 @@ from opscope.errors import DependencyError, InputError
 from opscope.hardware.architectures import Target, parse_target
 from opscope.hardware.toolkit import find_cuda_tool
 from opscope.nvcc.command import (
-    Product,
+    BuildProduct,
     choose_targets,
     code_options,
     command_text,
@@ -25,7 +25,7 @@ from opscope.nvcc.command import (
 )
 
 
-def command(product: Product, *options: str) -> str:
+def command(product: BuildProduct, *options: str) -> str:
     return command_text(
         nvcc_command(
             "/usr/local/cuda/bin/nvcc",
@@ -40,16 +40,16 @@ def command(product: Product, *options: str) -> str:
 
 def test_a_command_is_written_as_in_a_shell():
     expected = "nvcc -gencode arch=compute_90,code=sm_90 -O3 -o add 'my add.cu'"
-    assert command(Product.PROGRAM, "-O3") == expected
+    assert command(BuildProduct.PROGRAM, "-O3") == expected
 
 
 def test_products_have_their_option_and_suffix():
-    assert command(Product.OBJECT).startswith("nvcc -c -gencode")
-    assert "-shared -Xcompiler=-fPIC" in command(Product.SHARED)
-    names = {product: default_name(Path("folder/add.cu"), product) for product in Product}
-    assert names[Product.PROGRAM] == "add"
-    assert names[Product.SHARED] == "add.so"
-    assert names[Product.CUBIN] == "add.cubin"
+    assert command(BuildProduct.OBJECT).startswith("nvcc -c -gencode")
+    assert "-shared -Xcompiler=-fPIC" in command(BuildProduct.SHARED)
+    names = {product: default_name(Path("folder/add.cu"), product) for product in BuildProduct}
+    assert names[BuildProduct.PROGRAM] == "add"
+    assert names[BuildProduct.SHARED] == "add.so"
+    assert names[BuildProduct.CUBIN] == "add.cubin"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from opscope.errors import CaptureError, DependencyError, InputError, OpscopeError
 from opscope.hardware.architectures import Target
 from opscope.hardware.toolkit import find_cuda_tool
-from opscope.nvcc.command import Product, read_nvcc
+from opscope.nvcc.command import BuildProduct, read_nvcc
 from opscope.nvcc.compile import (
     Compilation,
     DoubleUse,
@@ -58,7 +58,9 @@ def compile_text(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Comp
     """Compiles a text in a folder of its own."""
     compiler = read_nvcc(find_cuda_tool("nvcc") or "")
 
-    def run(text: str, *, name: str = "a.cu", product: Product = Product.OBJECT, **facts: Any) -> Compilation:
+    def run(
+        text: str, *, name: str = "a.cu", product: BuildProduct = BuildProduct.OBJECT, **facts: Any
+    ) -> Compilation:
         folder = tmp_path_factory.mktemp("nvcc")
         source = folder / name
         source.write_text(text)
@@ -117,7 +119,7 @@ def test_ptx_is_there_by_target(compiled):
 
 def test_a_cubin_tells_as_much(compile_text):
     compiled = compile_text(
-        "__global__ void k(int* x) { *x = 1; }", product=Product.CUBIN, targets=(Target(9, 0, "a"),)
+        "__global__ void k(int* x) { *x = 1; }", product=BuildProduct.CUBIN, targets=(Target(9, 0, "a"),)
     )
     (kernel,) = compiled.kernels
     assert (kernel.target.name, kernel.constant_bytes) == ("sm_90a", 528 + 8)
@@ -129,7 +131,7 @@ def test_an_error_leaves_what_was_there(compile_text, tmp_path):
     output.write_text("before")
     compiler = read_nvcc(find_cuda_tool("nvcc") or "")
     with pytest.raises(InputError, match=r'bad.cu\(1\): error: identifier "wrong" is undefined'):
-        compile_source(compiler, Request(source, output, Product.OBJECT, (HOPPER,)), os.environ)
+        compile_source(compiler, Request(source, output, BuildProduct.OBJECT, (HOPPER,)), os.environ)
     assert output.read_text() == "before"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["bad", "bad.cu"]
 
@@ -165,7 +167,7 @@ EXTERN = "ptxas fatal   : Unresolved extern function '_Z1fi'\n"
 TORCH = "add.cu:1:10: fatal error: torch/extension.h: No such file or directory\n"
 
 
-def error(output: str, product: Product = Product.PROGRAM) -> OpscopeError:
+def error(output: str, product: BuildProduct = BuildProduct.PROGRAM) -> OpscopeError:
     request = Request(Path("folder/add.cu"), Path("add"), product, (Target(8, 0), Target(9, 0)))
     return compile_error(request, parse_messages(output), output)
 
@@ -196,7 +198,7 @@ def test_a_compile_error_names_the_file_and_the_targets_first():
 
 def test_without_main_the_other_products_are_named():
     assert "--emit object" in str(error(NO_MAIN))
-    assert "undefined reference" in str(error(NO_MAIN, Product.SHARED))
+    assert "undefined reference" in str(error(NO_MAIN, BuildProduct.SHARED))
 
 
 # nvcc 13.0 -lineinfo, of: x[0] = x[0] * 2.0 + 1.0; (rounded) and: *total += x[0]; (a sum in double)

@@ -10,7 +10,7 @@ import pytest
 from opscope.hardware.architectures import Target
 from opscope.kernels.ptx import FunctionUse
 from opscope.model.finding import Finding, Severity
-from opscope.nvcc.command import Nvcc, Product
+from opscope.nvcc.command import BuildProduct, Nvcc
 from opscope.nvcc.compile import Compilation, CompiledKernel, DoubleUse, Request
 from opscope.nvcc.findings import WrittenLaunch, findings_of, small_launches
 from opscope.nvcc.messages import parse_messages
@@ -19,7 +19,7 @@ HOPPER = Target(9, 0)
 
 
 def compilation(**facts: Any) -> Compilation:
-    request = Request(Path("folder/add.cu"), Path("add"), Product.PROGRAM, (HOPPER,))
+    request = Request(Path("folder/add.cu"), Path("add"), BuildProduct.PROGRAM, (HOPPER,))
     return Compilation(request, Nvcc("nvcc", "13.0", None, (HOPPER,)), **{"kernels": (), **facts})
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from opscope.analysis.counter_findings import analyze_counters
-from opscope.analysis.counters import CountedKernel, CounterAnalysis, Match, RecordedCall
+from opscope.analysis.counters import CountedCall, CountedKernel, CounterAnalysis, Match
 from opscope.operators.call_cost import CallCost
 from opscope.provenance.kernel_names import decode
 from opscope.report.document import Document
@@ -36,7 +36,7 @@ def made(*, command: str | None = None, **values: float) -> CounterAnalysis:
         {"barrier": 3.0, "selected": 1.0},
         Occupancy(0.5, 0.25, 2.0, {"registers": 2, "threads": 4}),
     )  # fmt: skip
-    call = RecordedCall(
+    call = CountedCall(
         "aten::x",
         None,
         "[[8, 2], [], [[1], [2]]]",

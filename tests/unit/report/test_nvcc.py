@@ -8,7 +8,7 @@ from pathlib import Path
 from opscope.analysis.compiled_file import CompiledFile, examine_compilation
 from opscope.hardware.architectures import Target
 from opscope.kernels.ptx import FunctionUse
-from opscope.nvcc.command import Nvcc, Product
+from opscope.nvcc.command import BuildProduct, Nvcc
 from opscope.nvcc.compile import Compilation, CompiledKernel, Request
 from opscope.report.json_encoding import to_json
 from opscope.report.markdown import render_markdown
@@ -25,7 +25,7 @@ def kernel(target: Target, registers: int, constant_bytes: int | None) -> Compil
 
 def compiled(*kernels: CompiledKernel, ptx: Target | None = None, source: str = "") -> CompiledFile:
     targets = tuple(dict.fromkeys(one.target for one in kernels)) or (Target(9, 0),)
-    request = Request(Path("add.cu"), Path("add"), Product.PROGRAM, targets, ptx)
+    request = Request(Path("add.cu"), Path("add"), BuildProduct.PROGRAM, targets, ptx)
     compilation = Compilation(request, Nvcc("nvcc", "13.0", "13.0.88", targets), kernels)
     return examine_compilation(compilation, source)
 

@@ -13,8 +13,8 @@ from opscope.errors import CaptureError, DependencyError
 from opscope.toolchain import nsys as running
 from opscope.toolchain import programs
 from opscope.toolchain.nsys import (
+    NsysOptions,
     NsysRun,
-    Recording,
     check_run,
     export_command,
     export_report,
@@ -46,7 +46,7 @@ EXPORTS = "open(next(w[9:] for w in sys.argv if w.startswith('--output=')), 'w')
 class TestCommands:
     def test_the_defaults_are_those_of_the_guide(self) -> None:
         command = profile_command(
-            Recording(), ["./add", "--n", "4"], output=Path("r.nsys-rep"), executable="nsys"
+            NsysOptions(), ["./add", "--n", "4"], output=Path("r.nsys-rep"), executable="nsys"
         )
         assert command == [
             "nsys", "profile", "--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none",
@@ -54,7 +54,7 @@ class TestCommands:
         ]  # fmt: skip
 
     def test_every_choice_becomes_an_option(self) -> None:
-        recording = Recording(
+        recording = NsysOptions(
             trace=("cuda", "cublas"), cuda_graph_trace="node", capture_range="cudaProfilerApi",
             delay_s=1.5, duration_s=10, options=("--cuda-memory-usage=true",),
         )  # fmt: skip

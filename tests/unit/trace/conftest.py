@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opscope.trace.recording import RECORDS, ChunkKind, FileState, Outcome, Recording, TextTable
+from opscope.trace.recording import RECORDS, ChunkKind, CuptiRecording, FileState, Outcome, TextTable
 
 START_NS = 1_790_857_026_000_000_000
 
@@ -23,7 +23,7 @@ def fake_cuda(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture
-def make_recording() -> Callable[..., Recording]:
+def make_recording() -> Callable[..., CuptiRecording]:
     """A recording of records given as dicts by kind, and texts by table."""
 
     def make(
@@ -31,7 +31,7 @@ def make_recording() -> Callable[..., Recording]:
         names: Mapping[TextTable, dict[int, str]] | None = None,
         outcome: Outcome | None = None,
         **more: Any,
-    ) -> Recording:
+    ) -> CuptiRecording:
         arrays = {
             kind: np.zeros(len((records or {}).get(kind, [])), dtype) for kind, dtype in RECORDS.items()
         }
@@ -39,7 +39,7 @@ def make_recording() -> Callable[..., Recording]:
             for index, row in enumerate(rows):
                 for field, value in row.items():
                     arrays[kind][field][index] = value
-        recording = Recording(
+        recording = CuptiRecording(
             path=Path("4711.0.cuda"),
             process=4711,
             parent_process=1,

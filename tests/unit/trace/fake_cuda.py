@@ -22,7 +22,7 @@ from opscope.trace.library import (
     installed_cupti,
     native_folder,
 )
-from opscope.trace.recording import Recording, read_recording
+from opscope.trace.recording import CuptiRecording, read_recording
 
 NATIVE = Path(__file__).parent / "native"
 
@@ -60,7 +60,7 @@ class FakeCuda:
             text=True,
         )
 
-    def run(self, records: Path, *arguments: object, **more: Any) -> tuple[int, list[Recording]]:
+    def run(self, records: Path, *arguments: object, **more: Any) -> tuple[int, list[CuptiRecording]]:
         """Its exit code, negative for a signal, and the recordings by process id."""
         records.mkdir(exist_ok=True)
         process = self.start(records, *arguments, **more)
@@ -69,7 +69,7 @@ class FakeCuda:
         return process.returncode, read_all(records)
 
 
-def read_all(records: Path) -> list[Recording]:
+def read_all(records: Path) -> list[CuptiRecording]:
     return [read_recording(path) for path in sorted(records.iterdir())]
 
 

@@ -20,9 +20,9 @@ from opscope.trace.events import (
     process_events,
     set_name,
 )
-from opscope.trace.recording import ABSENT, ChunkKind, Recording, TextTable
+from opscope.trace.recording import ABSENT, ChunkKind, CuptiRecording, TextTable
 
-Make = Callable[..., Recording]
+Make = Callable[..., CuptiRecording]
 BASE_NS = 1_790_857_026_000_000_000
 
 
@@ -42,7 +42,7 @@ NAMES = {
 }
 
 
-def events_of(recording: Recording, category: str | None = None) -> list[dict[str, Any]]:
+def events_of(recording: CuptiRecording, category: str | None = None) -> list[dict[str, Any]]:
     lines = process_events(recording, {3: "add(int, float*)"}, BASE_NS).lines
     return [one for one in map(json.loads, lines) if category in (None, one.get("cat"))]
 

@@ -16,9 +16,9 @@ from opscope.toolchain.programs import signal_name
 from opscope.trace.events import first_moment_ns
 from opscope.trace.recording import (
     ChunkKind,
+    CuptiRecording,
     FileState,
     Outcome,
-    Recording,
     TextTable,
     UnifiedState,
 )
@@ -29,7 +29,7 @@ from opscope.trace.trace_file import (
     write_trace,
 )
 
-Make = Callable[..., Recording]
+Make = Callable[..., CuptiRecording]
 START_NS = 1_790_857_026_000_000_000
 
 
@@ -38,7 +38,7 @@ def kernel(start: int, end: int, **fields: int) -> dict[str, int]:
 
 
 @pytest.fixture
-def recording(make_recording: Make) -> Recording:
+def recording(make_recording: Make) -> CuptiRecording:
     return make_recording(
         {
             ChunkKind.KERNELS: [
@@ -63,11 +63,11 @@ def recording(make_recording: Make) -> Recording:
     )  # fmt: skip
 
 
-def written(path: Path, recording: Recording) -> WrittenTrace:
+def written(path: Path, recording: CuptiRecording) -> WrittenTrace:
     return write_trace(path, recording, first_moment_ns(recording))
 
 
-def test_its_keys_are_kinetos(tmp_path: Path, recording: Recording) -> None:
+def test_its_keys_are_kinetos(tmp_path: Path, recording: CuptiRecording) -> None:
     path = tmp_path / "new" / "trace.json"
     result = written(path, recording)
     document = json.loads(path.read_text())
@@ -88,7 +88,7 @@ def test_its_keys_are_kinetos(tmp_path: Path, recording: Recording) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_it_loads_with_every_nanosecond(tmp_path: Path, recording: Recording, load: Any) -> None:
+def test_it_loads_with_every_nanosecond(tmp_path: Path, recording: CuptiRecording, load: Any) -> None:
     path = tmp_path / "trace.json"
     written(path, recording)
     session = load(str(path))
@@ -123,7 +123,7 @@ def test_its_findings_come_back_when_it_is_loaded(tmp_path: Path, make_recording
     assert found["recorder.dropped"].trace_id == 0
 
 
-def test_a_trace_that_cannot_be_written_leaves_nothing(tmp_path: Path, recording: Recording) -> None:
+def test_a_trace_that_cannot_be_written_leaves_nothing(tmp_path: Path, recording: CuptiRecording) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CaptureError, match="cannot be written"):
         written(tmp_path / "file" / "trace.json", recording)
@@ -134,7 +134,7 @@ def test_a_trace_that_cannot_be_written_leaves_nothing(tmp_path: Path, recording
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "trace.json"]
 
 
-def test_the_sidecar_says_which_devices(tmp_path: Path, recording: Recording) -> None:
+def test_the_sidecar_says_which_devices(tmp_path: Path, recording: CuptiRecording) -> None:
     path = tmp_path / "trace.json"
     sidecar = recording_sidecar(written(path, recording), (), (), created="2026-11-21T00:00:00+00:00")
     write_sidecar(sidecar_path(path), sidecar)

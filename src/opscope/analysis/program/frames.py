@@ -16,7 +16,15 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from opscope.analysis.program.recorded import NONE, Activities, Bools, call_forest, columns, inherit, sum_by
+from opscope.analysis.program.recorded import (
+    NONE,
+    Bools,
+    ProgramActivities,
+    call_forest,
+    columns,
+    inherit,
+    sum_by,
+)
 from opscope.analysis.program.values import LineKind, LineTotal
 from opscope.ingest.nesting import Forest, Int64
 from opscope.model.location import FrameName, is_program_file, parse_frame
@@ -247,7 +255,7 @@ def innermost_line(call_stack: str) -> Line | None:
 
 
 def line_totals(
-    lines: list[Line], charged: Int64, activities: Activities, backward: Bools
+    lines: list[Line], charged: Int64, activities: ProgramActivities, backward: Bools
 ) -> tuple[LineTotal, ...]:
     """Totals of the lines under which something was launched, most device time first.
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
-from opscope.analysis.program.recorded import NONE, Activities, Bools, sum_by
+from opscope.analysis.program.recorded import NONE, Bools, ProgramActivities, sum_by
 from opscope.analysis.program.values import ModuleTotal
 from opscope.ingest.linking import gather
 from opscope.ingest.nesting import Forest, Int64
@@ -101,7 +101,11 @@ def _around(places: list[ModulePlace], place: int, name: str) -> int:
 
 
 def module_totals(
-    places: list[ModulePlace], place_of_call: Int64, charged: Int64, activities: Activities, backward: Bools
+    places: list[ModulePlace],
+    place_of_call: Int64,
+    charged: Int64,
+    activities: ProgramActivities,
+    backward: Bools,
 ) -> tuple[ModuleTotal, ...]:
     """Totals of all places, in tree order.
 

@@ -19,11 +19,11 @@ from opscope.model.session import Session
 
 __all__ = [
     "NONE",
-    "Activities",
     "BackwardCalls",
     "Bools",
     "Charge",
     "Operators",
+    "ProgramActivities",
     "call_forest",
     "charge",
     "columns",
@@ -69,7 +69,7 @@ class Operators(msgspec.Struct, frozen=True):
         return len(self.thread)
 
 
-class Activities(msgspec.Struct, frozen=True):
+class ProgramActivities(msgspec.Struct, frozen=True):
     """All device activities of a Session in the order of their ids.
 
     Attributes:
@@ -120,11 +120,11 @@ def read_operators(session: Session) -> Operators:
     )
 
 
-def read_activities(session: Session, first_operator_id: int) -> Activities:
+def read_activities(session: Session, first_operator_id: int) -> ProgramActivities:
     """The activities, with the point each was launched at."""
     rows = columns(session, sql(__package__, "program:activities"), order_by="activity_id")
     operator = np.where(rows["operator_id"] >= 0, rows["operator_id"] - first_operator_id, NONE)
-    return Activities(
+    return ProgramActivities(
         rows["trace_id"],
         operator,
         rows["call_thread"],
@@ -186,7 +186,7 @@ class BackwardCalls(msgspec.Struct, frozen=True):
     place: Int64
 
 
-def is_backward(operators: Operators, activities: Activities) -> Bools:
+def is_backward(operators: Operators, activities: ProgramActivities) -> Bools:
     """Whether each activity was launched by autograd's engine."""
     backward: Bools = gather(operators.engine, activities.operator) >= 0
     return backward
@@ -203,7 +203,7 @@ def within(forest: Forest, operators: Operators) -> Int64:
 
 def charge(
     operators: Operators,
-    activities: Activities,
+    activities: ProgramActivities,
     at_operator: Int64,
     forest: Forest | None,
     backward_calls: BackwardCalls | None = None,

@@ -19,9 +19,9 @@ from opscope.analysis.program.frames import read_structure
 from opscope.analysis.program.modules import module_places, read_modules
 from opscope.analysis.program.recorded import (
     NONE,
-    Activities,
     Bools,
     Operators,
+    ProgramActivities,
     call_forest,
     columns,
     inherit,
@@ -38,9 +38,9 @@ from opscope.text_enum import TextEnum
 __all__ = [
     "BackwardPlace",
     "CallPaths",
-    "Intervals",
     "PathTree",
     "StackBasis",
+    "StackIntervals",
     "StackProfile",
     "StackWeight",
     "frame_intervals",
@@ -170,7 +170,7 @@ _OBJECT_ADDRESS = re.compile(r" object at 0x[0-9a-fA-F]+>")
 _AFTER_FRAMES = 1 << 61
 
 
-class Intervals(msgspec.Struct, frozen=True):
+class StackIntervals(msgspec.Struct, frozen=True):
     """Frames and operators as columns; `operator` is a position, -1 for a frame."""
 
     trace: Int64
@@ -181,17 +181,17 @@ class Intervals(msgspec.Struct, frozen=True):
     name_id: Int64
     operator: Int64
 
-    def chosen(self, at: Int64) -> Intervals:
+    def chosen(self, at: Int64) -> StackIntervals:
         """Those at some positions."""
-        return Intervals(*(getattr(self, name)[at] for name in self.__struct_fields__))
+        return StackIntervals(*(getattr(self, name)[at] for name in self.__struct_fields__))
 
-    def joined(self, other: Intervals) -> Intervals:
+    def joined(self, other: StackIntervals) -> StackIntervals:
         """These and others."""
-        return Intervals(
+        return StackIntervals(
             *(np.concatenate((getattr(self, name), getattr(other, name))) for name in self.__struct_fields__)
         )
 
-    def within(self, windows: dict[int, tuple[int, int]]) -> Intervals:
+    def within(self, windows: dict[int, tuple[int, int]]) -> StackIntervals:
         """What of them lies in a window of their trace; without a window, nothing does."""
         low, high = np.ones(len(self.trace), np.int64), np.zeros(len(self.trace), np.int64)
         for trace, (start_ns, end_ns) in windows.items():
@@ -200,13 +200,13 @@ class Intervals(msgspec.Struct, frozen=True):
         return cut.chosen(np.flatnonzero(cut.end_ns > cut.start_ns))
 
 
-def operator_intervals(session: Session, operators: Operators, tree: PathTree) -> Intervals:
+def operator_intervals(session: Session, operators: Operators, tree: PathTree) -> StackIntervals:
     """All operators, named as recorded."""
     query = "SELECT operator_id, hash(coalesce(name, '')) AS name_hash FROM operators"
     name_hash = columns(session, query, order_by="operator_id")["name_hash"]
     names = dict(session.query("SELECT DISTINCT hash(coalesce(name, '')), coalesce(name, '') FROM operators"))
     at = np.arange(len(operators))
-    return Intervals(
+    return StackIntervals(
         operators.trace,
         operators.thread,
         operators.start_ns,
@@ -217,7 +217,7 @@ def operator_intervals(session: Session, operators: Operators, tree: PathTree) -
     )
 
 
-def frame_intervals(session: Session, tree: PathTree, *, only_modules: bool) -> Intervals:
+def frame_intervals(session: Session, tree: PathTree, *, only_modules: bool) -> StackIntervals:
     """Python frames, or calls of modules alone; modules by their attribute names where these are known."""
     condition = "module_id IS NOT NULL" if only_modules else "true"
     rows = columns(
@@ -229,7 +229,7 @@ def frame_intervals(session: Session, tree: PathTree, *, only_modules: bool) -> 
             "SELECT DISTINCT hash(coalesce(name, '')), coalesce(name, '') FROM frames"
         )
     }
-    frames = Intervals(
+    frames = StackIntervals(
         rows["trace_id"],
         rows["thread"],
         rows["start_ns"],
@@ -241,7 +241,9 @@ def frame_intervals(session: Session, tree: PathTree, *, only_modules: bool) -> 
     return _with_attribute_names(session, tree, frames, rows["module_id"])
 
 
-def _with_attribute_names(session: Session, tree: PathTree, frames: Intervals, module_id: Int64) -> Intervals:
+def _with_attribute_names(
+    session: Session, tree: PathTree, frames: StackIntervals, module_id: Int64
+) -> StackIntervals:
     structure = read_structure(session)
     at = np.flatnonzero(module_id >= 0)
     if not structure.by_trace or not len(at):
@@ -477,7 +479,7 @@ class _Stacks:
             node = self.tree.node(node, self.tree.name_id(name))
         return node
 
-    def _callers(self, activities: Activities) -> Int64:
+    def _callers(self, activities: ProgramActivities) -> Int64:
         """The interval each activity was launched in; -1 for none."""
         intervals, forest = self._intervals, self._forest
         caller = gather(self._interval_of(), activities.operator)

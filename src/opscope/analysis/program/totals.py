@@ -21,10 +21,10 @@ from opscope.analysis.program.frames import (
 from opscope.analysis.program.modules import module_places, module_totals, read_modules
 from opscope.analysis.program.recorded import (
     NONE,
-    Activities,
     BackwardCalls,
     Bools,
     Operators,
+    ProgramActivities,
     charge,
     columns,
     inherit,
@@ -75,7 +75,7 @@ class _Recorded:
 
     def __init__(self, session: Session) -> None:
         self.operators: Operators = read_operators(session)
-        self.activities: Activities = read_activities(session, self.operators.first_id)
+        self.activities: ProgramActivities = read_activities(session, self.operators.first_id)
         self.backward: Bools = is_backward(self.operators, self.activities)
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from opscope.analysis.timeline.records import Calls, Columns, Flags, TraceRecords, by_thread, columns
+from opscope.analysis.timeline.records import Columns, Flags, RuntimeCalls, TraceRecords, by_thread, columns
 from opscope.analysis.timeline.spans import Spans, merge
 from opscope.ingest.nesting import Forest, Int64, enclosing, nest
 from opscope.model.location import is_program_file, parse_frame
@@ -206,7 +206,7 @@ _NONE: Columns = {
 }
 
 
-def _calls_of(calls: Calls, thread: int) -> Columns:
+def _calls_of(calls: RuntimeCalls, thread: int) -> Columns:
     own = np.flatnonzero(calls.thread_id == thread)
     return {"id": own, "start_ns": calls.start_ns[own], "end_ns": calls.end_ns[own]}
 

@@ -22,7 +22,14 @@ import msgspec
 import numpy as np
 
 from opscope.analysis.timeline.host import Host, NamedRanges
-from opscope.analysis.timeline.records import CallRole, Calls, DeviceRecords, Flags, TraceRecords, distinct
+from opscope.analysis.timeline.records import (
+    CallRole,
+    DeviceRecords,
+    Flags,
+    RuntimeCalls,
+    TraceRecords,
+    distinct,
+)
 from opscope.analysis.timeline.spans import NOTHING, Spans, between, covering, cut, merge, overlap
 from opscope.analysis.timeline.values import IdleCause, IdleGap
 from opscope.ingest.nesting import Int64
@@ -68,7 +75,7 @@ class IdleAccount:
         row = self.by_cause[CAUSES.index(cause)]
         row += _summed(gap, ns, len(row))
 
-    def blame(self, gap: Int64, call: Int64, ns: Int64, calls: Calls) -> None:
+    def blame(self, gap: Int64, call: Int64, ns: Int64, calls: RuntimeCalls) -> None:
         """Add time to gaps, and say which calls it is blamed on."""
         waits = calls.role[call] == CallRole.WAITS
         for cause, chosen in ((IdleCause.SYNCHRONIZATION, waits), (IdleCause.MEMORY_ALLOCATION, ~waits)):
@@ -106,7 +113,7 @@ class _Pieces(msgspec.Struct, frozen=True):
     host_ns: Int64
 
 
-def account_for_idle(device: DeviceRecords, gaps: Spans, calls: Calls, host: Host) -> IdleAccount:
+def account_for_idle(device: DeviceRecords, gaps: Spans, calls: RuntimeCalls, host: Host) -> IdleAccount:
     """The causes of every gap of a device."""
     ended_by = np.searchsorted(device.start_ns, gaps.end_ns, side="left")
     call = device.call[ended_by]
@@ -140,7 +147,9 @@ def _charge_behind_launch(account: IdleAccount, device: DeviceRecords, host: Hos
         account.charge(np.flatnonzero(chosen), cause, behind_ns[chosen])
 
 
-def _charge_thread(account: IdleAccount, gaps: Int64, thread: int, calls: Calls, host: Host) -> _Pieces:
+def _charge_thread(
+    account: IdleAccount, gaps: Int64, thread: int, calls: RuntimeCalls, host: Host
+) -> _Pieces:
     """Charge gaps up to the launches that end them, all by one thread; what is the host's own is returned."""
     holds = np.isin(calls.thread_id, list(host.threads)) & (calls.role != CallRole.OTHER)
     own, others = holds & (calls.thread_id == thread), holds & (calls.thread_id != thread)
@@ -194,7 +203,7 @@ def _shares(layers: list[Spans], start_ns: Int64, end_ns: Int64) -> Int64:
     return np.diff(np.array([*measured, end_ns - start_ns]), axis=0, prepend=0)
 
 
-def _open_call(calls: Calls, chosen: Flags, time_ns: Int64) -> Int64:
+def _open_call(calls: RuntimeCalls, chosen: Flags, time_ns: Int64) -> Int64:
     """Of the chosen calls the outermost open at each moment; -1 for none."""
     found = np.flatnonzero(chosen)
     found = found[np.argsort(calls.start_ns[found], kind="stable")]
@@ -206,7 +215,7 @@ def _open_call(calls: Calls, chosen: Flags, time_ns: Int64) -> Int64:
     return np.where(slot >= 0, found[slot], -1) if len(found) else slot
 
 
-def _charge_calls(account: IdleAccount, gap: Int64, call: Int64, shares: Int64, calls: Calls) -> None:
+def _charge_calls(account: IdleAccount, gap: Int64, call: Int64, shares: Int64, calls: RuntimeCalls) -> None:
     """Charge to calls what shares are left of the pieces in them, and leave none."""
     pieces = np.flatnonzero(call >= 0)
     taken = shares[:, pieces].sum(axis=0)
@@ -214,7 +223,7 @@ def _charge_calls(account: IdleAccount, gap: Int64, call: Int64, shares: Int64, 
     account.blame(gap[pieces], call[pieces], taken, calls)
 
 
-def _charge_host(account: IdleAccount, pieces: list[_Pieces], calls: Calls, host: Host) -> None:
+def _charge_host(account: IdleAccount, pieces: list[_Pieces], calls: RuntimeCalls, host: Host) -> None:
     """Charge the host's own time: to the wait before it as far as that lost so much, else to HOST_LAUNCH."""
     gap, start_ns, host_ns = (np.concatenate(parts) for parts in zip(*map(_columns, pieces), strict=True))
     order = np.argsort(start_ns, kind="stable")
@@ -234,7 +243,7 @@ def _charge_host(account: IdleAccount, pieces: list[_Pieces], calls: Calls, host
     account.charge(gap, IdleCause.HOST_LAUNCH, host_ns - late_ns)
 
 
-def _waits_for_the_same(waits: Int64, lost_ns: Int64, calls: Calls) -> tuple[Int64, Int64, Int64]:
+def _waits_for_the_same(waits: Int64, lost_ns: Int64, calls: RuntimeCalls) -> tuple[Int64, Int64, Int64]:
     """Waits with no launch between them: group of each, the longest wait of each group, and its time lost.
 
     `.item()` is a copy and a wait for its stream; without the one, the other would take as long.

@@ -15,7 +15,13 @@ import numpy as np
 
 from opscope.analysis.timeline.host import Host, named_ranges, program_functions, read_frame_names, read_hosts
 from opscope.analysis.timeline.idle import CAUSES, DeviceIdle, account_for_idle, longest_gaps
-from opscope.analysis.timeline.records import CallRole, Calls, DeviceRecords, TraceRecords, read_records
+from opscope.analysis.timeline.records import (
+    CallRole,
+    DeviceRecords,
+    RuntimeCalls,
+    TraceRecords,
+    read_records,
+)
 from opscope.analysis.timeline.skew import rank_skews
 from opscope.analysis.timeline.spans import (
     NOTHING,
@@ -243,7 +249,7 @@ def _waits_for_queue(trace: TraceRecords) -> dict[int, Spans]:
     }
 
 
-def launch_latency(device: DeviceRecords, calls: Calls) -> LaunchLatency | None:
+def launch_latency(device: DeviceRecords, calls: RuntimeCalls) -> LaunchLatency | None:
     """How long kernels wait to begin; None where no launch of a kernel was recorded."""
     _, latency = _latencies(device, calls)
     if not len(latency):
@@ -259,7 +265,7 @@ def launch_latency(device: DeviceRecords, calls: Calls) -> LaunchLatency | None:
     )
 
 
-def _latencies(device: DeviceRecords, calls: Calls) -> tuple[Int64, Int64]:
+def _latencies(device: DeviceRecords, calls: RuntimeCalls) -> tuple[Int64, Int64]:
     """Starts of launched kernels, and how long each had waited; of a graph replay its first kernel's."""
     launched = device.is_kernel & (device.call >= 0)
     # Activities come by start, so the first of each call is the first kernel of a graph replay.
@@ -273,7 +279,7 @@ def _quantile(ascending: Int64, percent: int) -> int:
     return int(ascending[-(-len(ascending) * percent // 100) - 1])
 
 
-def queue_depth(device: DeviceRecords, calls: Calls) -> QueueDepth | None:
+def queue_depth(device: DeviceRecords, calls: RuntimeCalls) -> QueueDepth | None:
     """How many activities are queued or running; None where no launch was recorded or the span is empty."""
     moments, depth = _depths(device, calls)
     if not len(moments) or not np.any(device.call >= 0):
@@ -289,7 +295,7 @@ def queue_depth(device: DeviceRecords, calls: Calls) -> QueueDepth | None:
     )
 
 
-def queue_over_time(device: DeviceRecords, calls: Calls, points: int) -> QueueSeries:
+def queue_over_time(device: DeviceRecords, calls: RuntimeCalls, points: int) -> QueueSeries:
     """Depth and launch latency in each of `points` equal intervals; none of an empty span."""
     moments, depth = _depths(device, calls)
     if not len(moments):
@@ -315,7 +321,7 @@ def queue_over_time(device: DeviceRecords, calls: Calls, points: int) -> QueueSe
     )
 
 
-def _depths(device: DeviceRecords, calls: Calls) -> tuple[Int64, Int64]:
+def _depths(device: DeviceRecords, calls: RuntimeCalls) -> tuple[Int64, Int64]:
     """Moments from the start of the span to its end, and the depth from each to the next."""
     first, last = int(device.start_ns[0]), int(device.end_ns.max())
     if last == first:

@@ -25,12 +25,12 @@ from opscope.provenance.kernel_names import decode
 
 __all__ = [
     "CallRole",
-    "Calls",
     "Columns",
     "DeviceRecords",
     "Flags",
+    "RuntimeCalls",
     "TraceRecords",
-    "Work",
+    "WorkKind",
     "by_thread",
     "columns",
     "distinct",
@@ -113,7 +113,7 @@ Flags = npt.NDArray[np.bool_]
 _NEVER = np.iinfo(np.int64).max
 
 
-class Work(IntEnum):
+class WorkKind(IntEnum):
     """What an activity does, for the partition of time."""
 
     COMPUTE = 0
@@ -121,7 +121,7 @@ class Work(IntEnum):
     COPY = 2
 
 
-class Calls(msgspec.Struct, frozen=True):
+class RuntimeCalls(msgspec.Struct, frozen=True):
     """Runtime calls of one trace, by id.
 
     Attributes:
@@ -175,7 +175,7 @@ class TraceRecords(msgspec.Struct, frozen=True):
 
     trace_id: int
     rank: int | None
-    calls: Calls
+    calls: RuntimeCalls
     devices: tuple[DeviceRecords, ...]
     launch_threads: tuple[int, ...]
     call_names: tuple[str, ...]
@@ -217,7 +217,7 @@ def _positions(ids: Int64, wanted: Int64) -> Int64:
 
 def _calls(
     found: Columns, launcher: Int64, name_id: Int64, names: tuple[str, ...], copies: tuple[Int64, Int64]
-) -> Calls:
+) -> RuntimeCalls:
     """Calls with their roles; `copies` are name ids of pageable copies and of copies within a device."""
     count = len(found["call_id"])
     by_name = np.array([role_of(name) for name in names] or [CallRole.OTHER], dtype=np.int64)
@@ -233,7 +233,7 @@ def _calls(
     is_launch = np.zeros(count, dtype=bool)
     is_launch[launcher[linked]] = True
     graphs = np.array([is_graph_launch(name) for name in names] or [False])
-    return Calls(
+    return RuntimeCalls(
         call_id=found["call_id"],
         thread_id=found["thread_id"].astype(np.int64),
         start_ns=found["start_ns"],
@@ -247,11 +247,13 @@ def _calls(
     )
 
 
-def _part(calls: Calls, part: slice) -> Calls:
-    return Calls(*(getattr(calls, name)[part] for name in Calls.__struct_fields__))
+def _part(calls: RuntimeCalls, part: slice) -> RuntimeCalls:
+    return RuntimeCalls(*(getattr(calls, name)[part] for name in RuntimeCalls.__struct_fields__))
 
 
-def _devices(activities: Columns, trace_id: int, calls: Calls, first_call: int) -> Iterator[DeviceRecords]:
+def _devices(
+    activities: Columns, trace_id: int, calls: RuntimeCalls, first_call: int
+) -> Iterator[DeviceRecords]:
     """The trace's devices; within one, activities that start together come in the order of their launches."""
     low, high = np.searchsorted(activities["trace_id"], [trace_id, trace_id + 1])
     for device in distinct(activities["device"][low:high]).tolist():
@@ -279,11 +281,11 @@ def _devices(activities: Columns, trace_id: int, calls: Calls, first_call: int) 
 def _work_of_names(session: Session) -> Int64:
     """`Work` by name id."""
     rows = session.query("SELECT name_id, name, kind FROM kernel_names")
-    work = np.full(max((name_id for name_id, _, _ in rows), default=-1) + 1, Work.COPY, dtype=np.int64)
+    work = np.full(max((name_id for name_id, _, _ in rows), default=-1) + 1, WorkKind.COPY, dtype=np.int64)
     for name_id, name, kind in rows:
         if kind == "kernel":
             is_communication = kernel_category(decode(name)) == "communication"
-            work[name_id] = Work.COMMUNICATION if is_communication else Work.COMPUTE
+            work[name_id] = WorkKind.COMMUNICATION if is_communication else WorkKind.COMPUTE
     return work
 
 

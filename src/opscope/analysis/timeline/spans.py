@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from opscope.analysis.timeline.records import DeviceRecords, Work, distinct
+from opscope.analysis.timeline.records import DeviceRecords, WorkKind, distinct
 from opscope.analysis.timeline.values import DeviceStep
 from opscope.ingest.nesting import Int64
 
@@ -154,18 +154,18 @@ class Occupation(msgspec.Struct, frozen=True):
 
 def occupation(device: DeviceRecords) -> Occupation:
     """The parts of a device's span."""
-    by_work = {work: _of(device, device.work == work) for work in Work}
-    computing = by_work[Work.COMPUTE]
-    in_kernels = merge(computing, by_work[Work.COMMUNICATION])
-    busy = merge(in_kernels, by_work[Work.COPY])
+    by_work = {work: _of(device, device.work == work) for work in WorkKind}
+    computing = by_work[WorkKind.COMPUTE]
+    in_kernels = merge(computing, by_work[WorkKind.COMMUNICATION])
+    busy = merge(in_kernels, by_work[WorkKind.COPY])
     compute_ns, kernels_ns, busy_ns = total(computing), total(in_kernels), total(busy)
     return Occupation(
         span_ns=int(device.end_ns.max() - device.start_ns[0]),
         compute_ns=compute_ns,
         exposed_communication_ns=kernels_ns - compute_ns,
         exposed_copy_ns=busy_ns - kernels_ns,
-        communication_ns=total(by_work[Work.COMMUNICATION]),
-        copy_ns=total(by_work[Work.COPY]),
+        communication_ns=total(by_work[WorkKind.COMMUNICATION]),
+        copy_ns=total(by_work[WorkKind.COPY]),
         gaps=_gaps(device, busy),
     )
 
@@ -202,7 +202,7 @@ def device_steps(device: DeviceRecords) -> tuple[DeviceStep, ...]:
     )
     bounds = np.arange(len(steps) + 1) * reach
 
-    def union_ns(*kinds: Work) -> Int64:
+    def union_ns(*kinds: WorkKind) -> Int64:
         chosen = np.isin(work, kinds)
         spans = merge((start_ns[chosen], end_ns[chosen]))
         owner = np.searchsorted(bounds, spans.start_ns, side="right") - 1
@@ -210,8 +210,8 @@ def device_steps(device: DeviceRecords) -> tuple[DeviceStep, ...]:
         lengths = np.bincount(owner, weights=spans.end_ns - spans.start_ns, minlength=len(steps))
         return lengths.astype(np.int64)
 
-    compute = union_ns(Work.COMPUTE)
-    kernels = union_ns(Work.COMPUTE, Work.COMMUNICATION)
-    busy = union_ns(*Work)
+    compute = union_ns(WorkKind.COMPUTE)
+    kernels = union_ns(WorkKind.COMPUTE, WorkKind.COMMUNICATION)
+    busy = union_ns(*WorkKind)
     rows = zip(steps, compute, busy - kernels, kernels - compute, strict=True)
     return tuple(DeviceStep(device.trace_id, device.device, *map(int, row)) for row in rows)

@@ -84,7 +84,7 @@ class SymbolKind:
 
 
 @dataclass(frozen=True)
-class Section:
+class ElfSection:
     """One section header. `size_bytes` lie at `offset` in the file and are loaded at `address`."""
 
     name: str
@@ -204,7 +204,7 @@ class ElfFile:
         return np.frombuffer(self.read(offset, count * _SECTIONS.itemsize, "the section table"), _SECTIONS)
 
     @cached_property
-    def sections(self) -> dict[str, Section]:
+    def sections(self) -> dict[str, ElfSection]:
         """Sections by name; of several with one name, the first."""
         rows = self.section_table
         # Too large an index for the header: it is in the first row.
@@ -212,18 +212,18 @@ class ElfFile:
         if index >= len(rows):
             return {}
         names = self.content(self.section(index))
-        sections: dict[str, Section] = {}
+        sections: dict[str, ElfSection] = {}
         for position in range(len(rows)):
             name = self.string_in(names, int(rows["name"][position])).decode("utf-8", "replace")
             sections.setdefault(name, self.section(position, name))
         return sections
 
-    def section(self, index: int, name: str = "") -> Section:
+    def section(self, index: int, name: str = "") -> ElfSection:
         """One row of the section table."""
         if index >= len(self.section_table):
             self.fail(f"refers to section {index} of {len(self.section_table)}", self._section_table_offset)
         row = self.section_table[index]
-        return Section(
+        return ElfSection(
             name,
             int(row["kind"]),
             int(row["address"]),
@@ -232,14 +232,14 @@ class ElfFile:
             int(row["link"]),
         )
 
-    def content(self, section: Section) -> bytes:
+    def content(self, section: ElfSection) -> bytes:
         """All bytes of a section."""
         if section.kind == SectionKind.NO_CONTENT:
             return b""
         what = f"section {section.name}" if section.name else "a table"
         return self.read(section.offset, section.size_bytes, what)
 
-    def loaded(self, section: Section) -> LoadedBytes:
+    def loaded(self, section: ElfSection) -> LoadedBytes:
         """A section's bytes with the address they are loaded at."""
         return LoadedBytes(section.address, self.content(section))
 
@@ -249,15 +249,15 @@ class ElfFile:
         section = self.sections.get(".rodata")
         return LoadedBytes(0, b"") if section is None else self.loaded(section)
 
-    def symbols(self, section: Section) -> Table:
+    def symbols(self, section: ElfSection) -> Table:
         """Rows of a symbol table: name, info, other, section, value, size."""
         return self._rows(section, _SYMBOLS)
 
-    def relocations(self, section: Section) -> Table:
+    def relocations(self, section: ElfSection) -> Table:
         """Rows of a relocation table: offset, kind, symbol, addend."""
         return self._rows(section, _RELOCATIONS)
 
-    def _rows(self, section: Section, row: np.dtype[Any]) -> Table:
+    def _rows(self, section: ElfSection, row: np.dtype[Any]) -> Table:
         content = self.content(section)
         return np.frombuffer(content, row, count=len(content) // row.itemsize)
 
@@ -274,7 +274,7 @@ class ElfFile:
             )
         return string
 
-    def string_at(self, table: Section, offset: int) -> bytes:
+    def string_at(self, table: ElfSection, offset: int) -> bytes:
         """The string at an offset of a string table that is not in memory, its first 4,096 bytes at most."""
         size = min(4096, table.size_bytes - offset)
         if size <= 0:
@@ -318,7 +318,7 @@ class ElfFile:
         file._names_left = self._names_left
         return file
 
-    def names_containing(self, table: Section, words: Sequence[bytes]) -> list[list[tuple[int, int]]]:
+    def names_containing(self, table: ElfSection, words: Sequence[bytes]) -> list[list[tuple[int, int]]]:
         """Where words occur in a string table that may be too large to keep in memory.
 
         Returns:

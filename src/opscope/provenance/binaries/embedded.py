@@ -25,7 +25,7 @@ import lz4.block
 import numpy as np
 import zstandard
 
-from opscope.provenance.binaries.elf import ElfFile, Section, SectionKind, SymbolKind
+from opscope.provenance.binaries.elf import ElfFile, ElfSection, SectionKind, SymbolKind
 from opscope.provenance.binaries.translation_unit import (
     InternalName,
     TranslationUnit,
@@ -125,7 +125,7 @@ class DeviceCode:
     code_bytes: int
 
 
-def containers(elf: ElfFile, section: Section) -> Iterator[list[DeviceCode]]:
+def containers(elf: ElfFile, section: ElfSection) -> Iterator[list[DeviceCode]]:
     """The entries of each container of a section, in file order.
 
     Raises:
@@ -200,7 +200,7 @@ def _kind_to_read(entries: Sequence[DeviceCode]) -> int | None:
 class DeviceCodeReader:
     """Uncompresses entries of one file, up to a total that follows from the size of their sections."""
 
-    def __init__(self, elf: ElfFile, sections: Iterable[Section]) -> None:
+    def __init__(self, elf: ElfFile, sections: Iterable[ElfSection]) -> None:
         self._elf = elf
         self._zstandard = zstandard.ZstdDecompressor()
         stored_bytes = sum(section.size_bytes for section in sections)
@@ -266,7 +266,7 @@ def embedded_kernels(elf: ElfFile) -> list[UnitKernels]:
     return [UnitKernels(unit, frozenset(names), is_name_exact=False) for unit, names in kernels.items()]
 
 
-def _section(elf: ElfFile, name: str) -> Section | None:
+def _section(elf: ElfFile, name: str) -> ElfSection | None:
     section = elf.sections.get(name)
     return None if section is None or section.kind == SectionKind.NO_CONTENT else section
 

@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 
 from opscope.provenance.binaries.elf import (
     ElfFile,
+    ElfSection,
     LoadedBytes,
     Machine,
-    Section,
     SectionKind,
     SymbolKind,
     Table,
@@ -121,7 +121,7 @@ def read_code(elf: ElfFile, functions: Iterable[tuple[int, int]]) -> HostCode:
     return HostCode(content, np.array(starts, np.int64), np.array(addresses, np.int64))
 
 
-def _is_loaded(section: Section) -> bool:
+def _is_loaded(section: ElfSection) -> bool:
     is_sound = 0 < section.address <= _HIGHEST_ADDRESS and section.size_bytes <= _HIGHEST_ADDRESS
     return is_sound and section.kind != SectionKind.NO_CONTENT
 
@@ -204,7 +204,7 @@ def _named(symbols: Table, places: list[tuple[int, int]]) -> NDArray[np.bool_]:
 class _RuntimeCalls:
     """Tells what an address that is called does: registers a kernel, registers something else, or neither."""
 
-    def __init__(self, elf: ElfFile, own: Table, names: Section) -> None:
+    def __init__(self, elf: ElfFile, own: Table, names: ElfSection) -> None:
         """Looks the runtime's functions up.
 
         Args:
@@ -235,7 +235,7 @@ class _RuntimeCalls:
         return self._slots.get(address, _Call.OTHER)
 
 
-def _calls(elf: ElfFile, functions: Table, names: Section) -> list[_Call]:
+def _calls(elf: ElfFile, functions: Table, names: ElfSection) -> list[_Call]:
     """What each function registers."""
     return [
         _Call.KERNEL if elf.string_at(names, name) == _REGISTERS_KERNEL else _Call.VARIABLE

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from opscope.provenance.binaries.elf import ElfFile, Section, SymbolBinding, SymbolKind, Table, open_elf
+from opscope.provenance.binaries.elf import ElfFile, ElfSection, SymbolBinding, SymbolKind, Table, open_elf
 from opscope.provenance.binaries.translation_unit import host_stem, repository_paths
 from opscope.provenance.demangle import demangle_all
 from opscope.provenance.packaged import lazy_pattern
@@ -71,7 +71,7 @@ def _certain(paths: frozenset[str | None]) -> tuple[str, ...]:
     return () if None in paths else tuple(sorted(path for path in paths if path is not None))
 
 
-def _functions(elf: ElfFile, symbols: Table, names: Section) -> Iterator[tuple[str, frozenset[int]]]:
+def _functions(elf: ElfFile, symbols: Table, names: ElfSection) -> Iterator[tuple[str, frozenset[int]]]:
     """Mangled names of global functions of at::native, with the rows of the file symbols around them."""
     kind, binding = symbols["info"] & 15, symbols["info"] >> 4
     files = np.flatnonzero(kind == SymbolKind.FILE)

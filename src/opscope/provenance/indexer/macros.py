@@ -41,7 +41,7 @@ class Macro:
 
 
 @dataclass(frozen=True)
-class Use:
+class MacroUse:
     """`NAME(arguments)` in a text, from `start` to `end`."""
 
     name: str
@@ -59,7 +59,7 @@ def macros_of(file: str, source: LexedSource) -> Iterator[Macro]:
             yield Macro(match.group(1), parameters, directive.text[match.end() :], file)
 
 
-def uses(text: str) -> list[Use]:
+def uses(text: str) -> list[MacroUse]:
     """Calls in a text whose brackets close, in order; those inside another one are left out."""
     open_calls: list[tuple[str, int, int]] = []
     closed: list[tuple[str, int, int, int]] = []
@@ -72,7 +72,7 @@ def uses(text: str) -> list[Use]:
                 closed.pop()
             closed.append((name, start, inside, match.end()))
     return [
-        Use(name, tuple(split_arguments(text[inside : end - 1])), start, end)
+        MacroUse(name, tuple(split_arguments(text[inside : end - 1])), start, end)
         for name, start, inside, end in closed
         if name
     ]
@@ -98,17 +98,17 @@ class MacroTable:
             name: every[name] for name in every if name not in names and _forwards(every[name])
         }
 
-    def defines(self, use: Use) -> bool:
+    def defines(self, use: MacroUse) -> bool:
         """Whether a use of a macro may define something."""
         if use.name in self._macros:
             return True
         return use.name in self._forwarding and any(argument in self._macros for argument in use.arguments)
 
-    def expand(self, use: Use, file: str) -> str:
+    def expand(self, use: MacroUse, file: str) -> str:
         """What the use in a file stands for, fully expanded; "" if that cannot be told."""
         return self._expanded(use, file, 0, [_MOST_USES])
 
-    def _expanded(self, use: Use, file: str, depth: int, remaining: list[int]) -> str:
+    def _expanded(self, use: MacroUse, file: str, depth: int, remaining: list[int]) -> str:
         """`remaining` counts down over the whole expansion, so that none takes exponential time."""
         macro = self._choose(use.name, file)
         if macro is None or depth > _MAXIMAL_DEPTH:

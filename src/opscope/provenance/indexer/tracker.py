@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from opscope.provenance.indexer.heads import Head, read_head
 from opscope.provenance.indexer.lexer import LexedSource
-from opscope.provenance.indexer.macros import MacroTable, Use, uses
+from opscope.provenance.indexer.macros import MacroTable, MacroUse, uses
 from opscope.provenance.packaged import lazy_pattern
 from opscope.provenance.sources.table import Definition, Registration
 
@@ -84,7 +84,7 @@ class Collector:
         self._rows.append(row)
         return row
 
-    def add_dispatch(self, use: Use, scope: tuple[str, ...], line: int) -> None:
+    def add_dispatch(self, use: MacroUse, scope: tuple[str, ...], line: int) -> None:
         """DEFINE_DISPATCH, DECLARE_DISPATCH or one of the REGISTER_DISPATCH family."""
         if not use.arguments:
             return
@@ -101,11 +101,11 @@ class Collector:
             )
             self._registrations[entry] = None
 
-    def defines(self, use: Use) -> bool:
+    def defines(self, use: MacroUse) -> bool:
         """Whether a macro use may define something."""
         return self._macros.defines(use)
 
-    def expand(self, use: Use) -> str:
+    def expand(self, use: MacroUse) -> str:
         """What a macro use stands for; "" once the file has used up what expansions may take."""
         if self._expanded_length > _LONGEST_EXPANSIONS:
             return ""
@@ -292,7 +292,7 @@ class _Tracker:
         for use in self._defining_uses(text):
             self._add_expansion(self._collector.expand(use), self._head_start + use.start)
 
-    def _defining_uses(self, text: str) -> list[Use]:
+    def _defining_uses(self, text: str) -> list[MacroUse]:
         """Uses of defining macros in the statement so far; dispatch macros are taken at once."""
         found = []
         for use in uses(text):

@@ -16,7 +16,7 @@ from opscope.provenance.binaries.library import read_library
 from opscope.provenance.binaries.translation_unit import TranslationUnit
 from opscope.provenance.cache import store
 from opscope.provenance.releases.catalog import added_table, forget_tables, overlaid
-from opscope.provenance.releases.table import loose_keys
+from opscope.provenance.releases.release_table import loose_keys
 from opscope.provenance.releases.table_file import (
     LARGEST_VALUE,
     SEVERAL_UNITS,

@@ -17,7 +17,7 @@ from opscope.errors import InputError
 from opscope.provenance.cache import cache_folder
 from opscope.provenance.installation import label_order, parse_version
 from opscope.provenance.packaged import added_releases, packaged_table, release_files
-from opscope.provenance.releases.table import ReleaseTable
+from opscope.provenance.releases.release_table import ReleaseTable
 from opscope.provenance.releases.table_file import (
     SEVERAL_UNITS,
     HashMap,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from opscope.toolchain.doctor.facts import Facts
 from opscope.toolchain.doctor.gpu_checks import GPU_CHECKS
-from opscope.toolchain.doctor.outcome import Check, Outcome, Verdict, unknown
+from opscope.toolchain.doctor.outcome import CheckVerdict, DoctorOutcome, EnvironmentCheck, unknown
 from opscope.toolchain.doctor.software_checks import SOFTWARE_CHECKS
 
 __all__ = ["CHECKS", "CheckResult", "Diagnosis", "diagnose"]
@@ -18,11 +18,11 @@ CHECKS = (*GPU_CHECKS, *SOFTWARE_CHECKS)
 class CheckResult:
     """One check with its outcome."""
 
-    check: Check
-    outcome: Outcome
+    check: EnvironmentCheck
+    outcome: DoctorOutcome
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> CheckVerdict:
         """Of the outcome."""
         return self.outcome.verdict
 
@@ -42,15 +42,17 @@ class Diagnosis:
     @property
     def can_profile(self) -> bool:
         """Whether programs can be profiled here: no required check found a problem."""
-        return not any(one.check.is_required and one.verdict is Verdict.PROBLEM for one in self.results)
+        return not any(one.check.is_required and one.verdict is CheckVerdict.PROBLEM for one in self.results)
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> CheckVerdict:
         """PROBLEM if programs cannot be profiled, WARNING if anything else stands badly, OK otherwise."""
         if not self.can_profile:
-            return Verdict.PROBLEM
-        stands_badly = any(one.verdict in (Verdict.PROBLEM, Verdict.WARNING) for one in self.results)
-        return Verdict.WARNING if stands_badly else Verdict.OK
+            return CheckVerdict.PROBLEM
+        stands_badly = any(
+            one.verdict in (CheckVerdict.PROBLEM, CheckVerdict.WARNING) for one in self.results
+        )
+        return CheckVerdict.WARNING if stands_badly else CheckVerdict.OK
 
 
 def diagnose(facts: Facts) -> Diagnosis:
@@ -58,7 +60,7 @@ def diagnose(facts: Facts) -> Diagnosis:
     return Diagnosis(facts, tuple(CheckResult(one, _answer(one, facts)) for one in CHECKS))
 
 
-def _answer(check: Check, facts: Facts) -> Outcome:
+def _answer(check: EnvironmentCheck, facts: Facts) -> DoctorOutcome:
     try:
         return check.answer(facts)
     except Exception as error:  # noqa: BLE001 - a check's own defect must not hide the others

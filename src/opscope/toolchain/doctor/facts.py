@@ -15,11 +15,11 @@ __all__ = [
     "CaptureFacts",
     "CounterFacts",
     "DeviceCalculation",
-    "DeviceFacts",
     "DeviceProcess",
     "DriverFacts",
     "Facts",
     "FolderFacts",
+    "GpuFacts",
     "MachineFacts",
     "PackageFacts",
     "Pin",
@@ -199,7 +199,7 @@ class DeviceProcess:
 
 
 @dataclass(frozen=True)
-class DeviceFacts:
+class GpuFacts:
     """One GPU of the machine before anything of opscope ran on it.
 
     Attributes:
@@ -368,7 +368,7 @@ class Facts:
     packages: PackageFacts = PackageFacts()
     build: BuildFacts = BuildFacts()
     driver: DriverFacts = DriverFacts()
-    devices: tuple[DeviceFacts, ...] = ()
+    devices: tuple[GpuFacts, ...] = ()
     torch: TorchFacts | None = None
     counters: CounterFacts = CounterFacts()
     nsys: ProgramFacts = ProgramFacts("nsys")

@@ -8,15 +8,15 @@ from opscope.hardware.architectures import Target, parse_target, runs_binary, ru
 from opscope.hardware.driver import CudaDevice
 from opscope.toolchain.doctor.facts import (
     CaptureFacts,
-    DeviceFacts,
     Facts,
+    GpuFacts,
     TorchFacts,
 )
 from opscope.toolchain.doctor.outcome import (
     ALLOW_COUNTERS,
-    Check,
+    DoctorOutcome,
+    EnvironmentCheck,
     GpuPresence,
-    Outcome,
     check,
     device_count,
     gpu_presence,
@@ -37,7 +37,7 @@ from opscope.toolchain.doctor.outcome import (
 
 __all__ = ["GPU_CHECKS"]
 
-GPU_CHECKS: list[Check] = []
+GPU_CHECKS: list[EnvironmentCheck] = []
 _USED_BYTES = 1024**3
 _BUSY_FRACTION = 0.05
 _ASK_KERNEL = "nvidia-smi; dmesg | grep -i -e xid -e nvrm"
@@ -66,7 +66,7 @@ _OFF = ("", "0")
 
 
 @check(GPU_CHECKS, "python.version", "Python new enough", is_required=True)
-def _python_version(facts: Facts) -> Outcome:
+def _python_version(facts: Facts) -> DoctorOutcome:
     version = facts.python.version
     if not numbers(version):
         return unknown("the version of Python is not known")
@@ -76,7 +76,7 @@ def _python_version(facts: Facts) -> Outcome:
 
 
 @check(GPU_CHECKS, "torch.installed", "torch installed", is_required=True)
-def _torch_installed(facts: Facts) -> Outcome:
+def _torch_installed(facts: Facts) -> DoctorOutcome:
     version = facts.packages.versions.get("torch")
     if version is None and facts.torch is None:
         return problem(
@@ -87,7 +87,7 @@ def _torch_installed(facts: Facts) -> Outcome:
 
 
 @check(GPU_CHECKS, "torch.import", "torch can be imported", is_required=True)
-def _torch_import(facts: Facts) -> Outcome:
+def _torch_import(facts: Facts) -> DoctorOutcome:
     torch = facts.torch
     if torch is None:
         return _without_torch(facts)
@@ -98,14 +98,14 @@ def _torch_import(facts: Facts) -> Outcome:
     return ok(f"imported in {torch.import_s:.1f} s" if torch.import_s is not None else "imported")
 
 
-def _without_torch(facts: Facts) -> Outcome:
+def _without_torch(facts: Facts) -> DoctorOutcome:
     if facts.packages.versions.get("torch") is None:
         return not_applicable("torch is not installed")
     return unknown(f"torch was not tried: {facts.failed_probes.get('torch', 'no reason is known')}")
 
 
 @check(GPU_CHECKS, "torch.version", "torch new enough")
-def _torch_version(facts: Facts) -> Outcome:
+def _torch_version(facts: Facts) -> DoctorOutcome:
     version = _version(facts)
     if not numbers(version):
         return not_applicable("torch is not installed")
@@ -122,7 +122,7 @@ def _version(facts: Facts) -> str | None:
 
 
 @check(GPU_CHECKS, "torch.build", "torch is a release build")
-def _torch_build(facts: Facts) -> Outcome:
+def _torch_build(facts: Facts) -> DoctorOutcome:
     torch = facts.torch
     if torch is None or torch.version is None:
         return not_applicable("torch was not imported")
@@ -134,7 +134,7 @@ def _torch_build(facts: Facts) -> Outcome:
 
 
 @check(GPU_CHECKS, "gpu.reachable", "GPU usable by programs", is_required=True)
-def _gpu_reachable(facts: Facts) -> Outcome:
+def _gpu_reachable(facts: Facts) -> DoctorOutcome:
     presence = gpu_presence(facts)
     if presence is GpuPresence.PRESENT:
         return ok(_names(facts))
@@ -148,7 +148,7 @@ def _gpu_reachable(facts: Facts) -> Outcome:
     return _unreachable(facts, signs)
 
 
-def _unreachable(facts: Facts, signs: str) -> Outcome:
+def _unreachable(facts: Facts, signs: str) -> DoctorOutcome:
     driver, container = facts.driver, facts.machine.container
     if any(one.mig_mode and one.mig_instance_count == 0 for one in facts.devices):
         return problem(
@@ -189,7 +189,7 @@ def _names(facts: Facts) -> str:
 
 
 @check(GPU_CHECKS, "gpu.visible", "GPU not hidden")
-def _gpu_visible(facts: Facts) -> Outcome:
+def _gpu_visible(facts: Facts) -> DoctorOutcome:
     value = facts.machine.variables.get("CUDA_VISIBLE_DEVICES")
     if gpu_presence(facts) is GpuPresence.HIDDEN:
         return warning(f"CUDA_VISIBLE_DEVICES='{value}' hides every GPU", "unset CUDA_VISIBLE_DEVICES")
@@ -204,7 +204,7 @@ def _gpu_visible(facts: Facts) -> Outcome:
 
 
 @check(GPU_CHECKS, "driver.launch", "kernel launch by the driver alone")
-def _driver_launch(facts: Facts) -> Outcome:
+def _driver_launch(facts: Facts) -> DoctorOutcome:
     driver = facts.driver
     if not driver.devices:
         return not_applicable("there is no GPU that CUDA shows")
@@ -217,7 +217,7 @@ def _driver_launch(facts: Facts) -> Outcome:
 
 
 @check(GPU_CHECKS, "driver.runtime", "driver new enough for torch's CUDA")
-def _driver_runtime(facts: Facts) -> Outcome:
+def _driver_runtime(facts: Facts) -> DoctorOutcome:
     torch, driver = facts.torch, facts.driver
     runtime = major_minor(torch.cuda) if torch is not None else None
     if torch is None or torch.cuda is None or runtime is None:
@@ -241,7 +241,7 @@ def _driver_runtime(facts: Facts) -> Outcome:
 
 
 @check(GPU_CHECKS, "torch.gpu", "torch uses the GPU", is_required=True)
-def _torch_gpu(facts: Facts) -> Outcome:
+def _torch_gpu(facts: Facts) -> DoctorOutcome:
     torch = facts.torch
     if torch is None or torch.version is None:
         return not_applicable("torch was not imported")
@@ -259,7 +259,7 @@ def _torch_gpu(facts: Facts) -> Outcome:
     return ok(f"torch built for {kind} sees {count} GPU{'' if count == 1 else 's'}")
 
 
-def _not_started(facts: Facts, torch: TorchFacts) -> Outcome:
+def _not_started(facts: Facts, torch: TorchFacts) -> DoctorOutcome:
     if torch.stopped is not None:
         return problem(f"torch does not start CUDA: it {torch.stopped}", _ASK_KERNEL_LOG)
     too_old = _driver_runtime(facts).remedy
@@ -270,7 +270,7 @@ def _not_started(facts: Facts, torch: TorchFacts) -> Outcome:
 
 
 @check(GPU_CHECKS, "torch.architectures", "torch built for this GPU")
-def _torch_architectures(facts: Facts) -> Outcome:
+def _torch_architectures(facts: Facts) -> DoctorOutcome:
     torch = facts.torch
     if torch is None or not torch.architectures or torch.hip is not None:
         return not_applicable("no torch with kernels for CUDA")
@@ -312,7 +312,7 @@ def _runs_on(
 
 
 @check(GPU_CHECKS, "torch.libraries", "torch uses its own CUDA libraries")
-def _library_shadowing(facts: Facts) -> Outcome:
+def _library_shadowing(facts: Facts) -> DoctorOutcome:
     torch = facts.torch
     if torch is None or torch.version is None:
         return not_applicable("torch was not imported")
@@ -330,7 +330,7 @@ def _library_shadowing(facts: Facts) -> Outcome:
 
 
 @check(GPU_CHECKS, "gpu.calculation", "calculation on every GPU", is_required=True)
-def _gpu_calculation(facts: Facts) -> Outcome:
+def _gpu_calculation(facts: Facts) -> DoctorOutcome:
     torch = facts.torch
     if torch is None or not torch.devices:
         return not_applicable("torch sees no GPU")
@@ -360,7 +360,7 @@ def _calculation_remedy(facts: Facts, error: str | None) -> str:
 
 
 @check(GPU_CHECKS, "profiler.records", "profiler records", is_required=True)
-def _profiler_records(facts: Facts) -> Outcome:
+def _profiler_records(facts: Facts) -> DoctorOutcome:
     torch = facts.torch
     if torch is None or torch.version is None:
         return not_applicable("torch was not imported")
@@ -376,7 +376,7 @@ def _profiler_records(facts: Facts) -> Outcome:
     return _kernels_arrive(facts, capture)
 
 
-def _kernels_arrive(facts: Facts, capture: CaptureFacts) -> Outcome:
+def _kernels_arrive(facts: Facts, capture: CaptureFacts) -> DoctorOutcome:
     count = f"{capture.kernels_recorded} of {capture.kernels_launched} kernels"
     said = f" ({capture.messages})" if capture.messages else ""
     if capture.kernels_recorded == 0:
@@ -400,7 +400,7 @@ def _capture_remedy(facts: Facts, capture: CaptureFacts) -> str:
 
 
 @check(GPU_CHECKS, "profiler.taken", "no other tool holds CUPTI")
-def _profiler_taken(facts: Facts) -> Outcome:
+def _profiler_taken(facts: Facts) -> DoctorOutcome:
     variables = [name for name in _INJECTIONS if facts.machine.variables.get(name)]
     if variables:
         first = variables[0]
@@ -418,7 +418,7 @@ def _profiler_taken(facts: Facts) -> Outcome:
 
 
 @check(GPU_CHECKS, "profiler.settings", "no setting distorts times")
-def _profiler_settings(facts: Facts) -> Outcome:
+def _profiler_settings(facts: Facts) -> DoctorOutcome:
     active = [name for name in _DISTORTING if facts.machine.variables.get(name, "") not in _OFF]
     if not active:
         return ok("no setting that distorts times")
@@ -427,7 +427,7 @@ def _profiler_settings(facts: Facts) -> Outcome:
 
 
 @check(GPU_CHECKS, "gpu.mig", "GPU not partitioned")
-def _gpu_mig(facts: Facts) -> Outcome:
+def _gpu_mig(facts: Facts) -> DoctorOutcome:
     devices = visible_devices(facts)
     if not devices:
         return not_applicable("there is no GPU")
@@ -443,12 +443,12 @@ def _gpu_mig(facts: Facts) -> Outcome:
     )
 
 
-def _title(device: DeviceFacts) -> str:
+def _title(device: GpuFacts) -> str:
     return f"GPU {device.index} ({device.name})"
 
 
 @check(GPU_CHECKS, "gpu.processes", "GPU idle")
-def _gpu_processes(facts: Facts) -> Outcome:
+def _gpu_processes(facts: Facts) -> DoctorOutcome:
     devices = visible_devices(facts)
     if not devices:
         return not_applicable("there is no GPU")
@@ -465,7 +465,7 @@ def _gpu_processes(facts: Facts) -> Outcome:
     return ok("no other process, and little memory in use")
 
 
-def _other_work(device: DeviceFacts) -> Iterator[str]:
+def _other_work(device: GpuFacts) -> Iterator[str]:
     for process in device.processes or ():
         yield f"{process.name or 'process'} (pid {process.pid}) on {_title(device)}"
     used = device.memory_used_bytes
@@ -477,7 +477,7 @@ def _other_work(device: DeviceFacts) -> Iterator[str]:
 
 
 @check(GPU_CHECKS, "gpu.compute_mode", "GPU takes several processes")
-def _gpu_compute_mode(facts: Facts) -> Outcome:
+def _gpu_compute_mode(facts: Facts) -> DoctorOutcome:
     devices = [one for one in visible_devices(facts) if one.compute_mode is not None]
     if not devices:
         return not_applicable("no GPU tells its compute mode")
@@ -493,7 +493,7 @@ def _gpu_compute_mode(facts: Facts) -> Outcome:
 
 
 @check(GPU_CHECKS, "gpu.persistence", "driver stays loaded")
-def _gpu_persistence(facts: Facts) -> Outcome:
+def _gpu_persistence(facts: Facts) -> DoctorOutcome:
     devices = [one for one in visible_devices(facts) if one.persistence_mode is not None]
     if not devices:
         return not_applicable("no GPU tells whether the driver stays loaded")
@@ -507,7 +507,7 @@ def _gpu_persistence(facts: Facts) -> Outcome:
 
 
 @check(GPU_CHECKS, "gpu.clocks", "clocks not held down")
-def _gpu_clocks(facts: Facts) -> Outcome:
+def _gpu_clocks(facts: Facts) -> DoctorOutcome:
     devices = visible_devices(facts)
     if not devices:
         return not_applicable("there is no GPU")
@@ -524,7 +524,7 @@ def _gpu_clocks(facts: Facts) -> Outcome:
     return ok("nothing holds the clocks down")
 
 
-def _clock_remedy(device: DeviceFacts) -> str:
+def _clock_remedy(device: GpuFacts) -> str:
     words = " ".join(device.clock_reasons)
     if "setting" in words:
         return f"sudo nvidia-smi -i {device.index} -rac -rgc"

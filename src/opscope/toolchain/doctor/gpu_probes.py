@@ -18,9 +18,9 @@ import msgspec
 from opscope.hardware.driver import CudaDevice
 from opscope.toolchain.doctor.facts import (
     CounterFacts,
-    DeviceFacts,
     DeviceProcess,
     DriverFacts,
+    GpuFacts,
     ProgramFacts,
     TorchFacts,
 )
@@ -31,7 +31,7 @@ from opscope.toolchain.doctor.surroundings import (
     last_lines,
     run_child,
 )
-from opscope.toolchain.programs import ProgramEnd
+from opscope.toolchain.programs import ProgramExit
 
 __all__ = [
     "TORCH_TIMEOUT_S",
@@ -138,7 +138,7 @@ class DeviceInventory:
         smi: nvidia-smi, with what it answered if it was asked in vain.
     """
 
-    devices: tuple[DeviceFacts, ...]
+    devices: tuple[GpuFacts, ...]
     driver_version: str | None
     smi: ProgramFacts
 
@@ -158,9 +158,9 @@ def probe_devices(surroundings: Surroundings, smi: ProgramFacts) -> DeviceInvent
     return read_smi(end.out, smi)
 
 
-def _converted(devices: list[object], source: str) -> tuple[DeviceFacts, ...]:
+def _converted(devices: list[object], source: str) -> tuple[GpuFacts, ...]:
     return tuple(
-        msgspec.convert({**one, "source": source}, DeviceFacts) for one in devices if isinstance(one, dict)
+        msgspec.convert({**one, "source": source}, GpuFacts) for one in devices if isinstance(one, dict)
     )
 
 
@@ -175,7 +175,7 @@ def read_smi(text: str, smi: ProgramFacts) -> DeviceInventory:
     return DeviceInventory(devices, _word(log, "driver_version"), replace(smi, failure=failure))
 
 
-def _smi_device(index: int, gpu: ElementTree.Element) -> DeviceFacts:
+def _smi_device(index: int, gpu: ElementTree.Element) -> GpuFacts:
     power = next(
         (one for one in map(gpu.find, ("gpu_power_readings", "power_readings")) if one is not None), None
     )
@@ -183,7 +183,7 @@ def _smi_device(index: int, gpu: ElementTree.Element) -> DeviceFacts:
     mig = _word(gpu, "mig_mode/current_mig")
     persistence = _word(gpu, "persistence_mode")
     mode = _word(gpu, "compute_mode")
-    return DeviceFacts(
+    return GpuFacts(
         index=index,
         name=_word(gpu, "product_name") or "",
         source="nvidia-smi",
@@ -252,11 +252,11 @@ def _bytes(parent: ElementTree.Element, path: str) -> int | None:
 
 
 def complete_devices(
-    found: tuple[DeviceFacts, ...],
+    found: tuple[GpuFacts, ...],
     driver: DriverFacts,
     of_torch: tuple[CudaDevice, ...],
     cuda_versions: CudaVersions,
-) -> tuple[DeviceFacts, ...]:
+) -> tuple[GpuFacts, ...]:
     """Devices with what CUDA knows of them; those that CUDA alone knows, where no tool told of any.
 
     Args:
@@ -271,11 +271,11 @@ def complete_devices(
     return tuple(_with_versions(_with_cuda(one, shown, len(devices)), cuda_versions) for one in devices)
 
 
-def _of_cuda(device: CudaDevice, source: str) -> DeviceFacts:
-    return DeviceFacts(device.index, device.name, source, uuid=device.uuid)
+def _of_cuda(device: CudaDevice, source: str) -> GpuFacts:
+    return GpuFacts(device.index, device.name, source, uuid=device.uuid)
 
 
-def _with_cuda(device: DeviceFacts, shown: tuple[CudaDevice, ...] | None, count: int) -> DeviceFacts:
+def _with_cuda(device: GpuFacts, shown: tuple[CudaDevice, ...] | None, count: int) -> GpuFacts:
     """The device with the facts of the same one as CUDA shows it."""
     if shown is None:
         return device
@@ -294,7 +294,7 @@ def _with_cuda(device: DeviceFacts, shown: tuple[CudaDevice, ...] | None, count:
     )
 
 
-def _with_versions(device: DeviceFacts, cuda_versions: CudaVersions) -> DeviceFacts:
+def _with_versions(device: GpuFacts, cuda_versions: CudaVersions) -> GpuFacts:
     if device.compute_capability is None:
         return device
     least, last = cuda_versions(device.compute_capability)
@@ -352,7 +352,7 @@ def probe_counters(surroundings: Surroundings, ncu: ProgramFacts) -> CounterFact
     return read_counters(end)
 
 
-def read_counters(end: ProgramEnd) -> CounterFacts:
+def read_counters(end: ProgramExit) -> CounterFacts:
     """What a run of ncu showed."""
     said = f"{end.out}\n{end.err}"
     value = _value(end.out)

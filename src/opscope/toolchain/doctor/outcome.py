@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from functools import partial
 
 from opscope.text_enum import TextEnum
-from opscope.toolchain.doctor.facts import DeviceFacts, Facts
+from opscope.toolchain.doctor.facts import Facts, GpuFacts
 
 __all__ = [
     "ALLOW_COUNTERS",
     "LEAST_DRIVERS",
     "Answer",
-    "Check",
+    "CheckVerdict",
+    "DoctorOutcome",
+    "EnvironmentCheck",
     "GpuPresence",
-    "Outcome",
-    "Verdict",
     "check",
     "device_count",
     "gpu_presence",
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 
-class Verdict(TextEnum):
+class CheckVerdict(TextEnum):
     """How something stands.
 
     PROBLEM: what is there does not work. WARNING: it works, but something optional is missing or results may
@@ -53,23 +53,23 @@ class Verdict(TextEnum):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DoctorOutcome:
     """A verdict with its reason.
 
     Attributes:
         remedy: The command that mends it, or what to do where there is no command; None if nothing is to do.
     """
 
-    verdict: Verdict
+    verdict: CheckVerdict
     reason: str
     remedy: str | None = None
 
 
-Answer = Callable[[Facts], Outcome]
+Answer = Callable[[Facts], DoctorOutcome]
 
 
 @dataclass(frozen=True)
-class Check:
+class EnvironmentCheck:
     """One question about a machine.
 
     Attributes:
@@ -85,20 +85,20 @@ class Check:
     is_required: bool = False
 
 
-ok = partial(Outcome, Verdict.OK)
-warning = partial(Outcome, Verdict.WARNING)
-problem = partial(Outcome, Verdict.PROBLEM)
-unknown = partial(Outcome, Verdict.UNKNOWN)
-not_applicable = partial(Outcome, Verdict.NOT_APPLICABLE)
+ok = partial(DoctorOutcome, CheckVerdict.OK)
+warning = partial(DoctorOutcome, CheckVerdict.WARNING)
+problem = partial(DoctorOutcome, CheckVerdict.PROBLEM)
+unknown = partial(DoctorOutcome, CheckVerdict.UNKNOWN)
+not_applicable = partial(DoctorOutcome, CheckVerdict.NOT_APPLICABLE)
 
 
 def check(
-    checks: list[Check], code: str, question: str, *, is_required: bool = False
+    checks: list[EnvironmentCheck], code: str, question: str, *, is_required: bool = False
 ) -> Callable[[Answer], Answer]:
     """Makes a function the next check of a list."""
 
     def add(answer: Answer) -> Answer:
-        checks.append(Check(code, question, answer, is_required))
+        checks.append(EnvironmentCheck(code, question, answer, is_required))
         return answer
 
     return add
@@ -154,7 +154,7 @@ def is_amd(facts: Facts) -> bool:
     return facts.torch is not None and facts.torch.hip is not None and not facts.driver.devices
 
 
-def visible_devices(facts: Facts) -> tuple[DeviceFacts, ...]:
+def visible_devices(facts: Facts) -> tuple[GpuFacts, ...]:
     """The GPUs with their state, but those CUDA hides from this process."""
     return tuple(one for one in facts.devices if one.is_visible is not False)
 
@@ -244,7 +244,7 @@ def _cuda_for(facts: Facts) -> str | None:
     return fitting[-1] if fitting else None
 
 
-def _runs(version: str, device: DeviceFacts) -> bool:
+def _runs(version: str, device: GpuFacts) -> bool:
     asked = major_minor(version) or (0, 0)
     least = major_minor(device.least_cuda_version) or (0, 0)
     is_old = (major_minor(device.compute_capability) or _LEAST_CAPABILITY) < _LEAST_CAPABILITY

@@ -13,9 +13,9 @@ from opscope.toolchain.doctor.facts import (
 )
 from opscope.toolchain.doctor.outcome import (
     ALLOW_COUNTERS,
-    Check,
+    DoctorOutcome,
+    EnvironmentCheck,
     GpuPresence,
-    Outcome,
     check,
     gpu_presence,
     is_amd,
@@ -31,7 +31,7 @@ from opscope.toolchain.doctor.software_probes import SHARED_MEMORY
 
 __all__ = ["SOFTWARE_CHECKS"]
 
-SOFTWARE_CHECKS: list[Check] = []
+SOFTWARE_CHECKS: list[EnvironmentCheck] = []
 _MONITORS = ("nv-hostengine", "dcgm-exporter", "dcgmproftester")
 _LAST_GCC = re.compile(r"gcc versions later than (\d+)")
 _LESS_CLANG = re.compile(r"clang version must be less than (\d+)")
@@ -51,7 +51,7 @@ _VARIABLES = {
 
 
 @check(SOFTWARE_CHECKS, "triton.version", "Triton is the one torch pins")
-def _triton_version(facts: Facts) -> Outcome:
+def _triton_version(facts: Facts) -> DoctorOutcome:
     if facts.packages.failure is not None:
         return unknown(facts.packages.failure, "pip install packaging")
     if facts.packages.versions.get("torch") is None:
@@ -86,7 +86,7 @@ def _install(pins: Sequence[Pin]) -> str:
 
 
 @check(SOFTWARE_CHECKS, "triton.single", "one package provides Triton")
-def _triton_single(facts: Facts) -> Outcome:
+def _triton_single(facts: Facts) -> DoctorOutcome:
     packages = facts.packages.triton_packages
     if not packages:
         return not_applicable("Triton is not installed")
@@ -99,7 +99,7 @@ def _triton_single(facts: Facts) -> Outcome:
 
 
 @check(SOFTWARE_CHECKS, "packages.companions", "torch's companions fit it")
-def _companion_versions(facts: Facts) -> Outcome:
+def _companion_versions(facts: Facts) -> DoctorOutcome:
     return _fits(facts, "torch's companions", exclude="vllm", mends_companion=True)
 
 
@@ -110,7 +110,7 @@ def _fits(
     only: str | None = None,
     exclude: str | None = None,
     mends_companion: bool = False,
-) -> Outcome:
+) -> DoctorOutcome:
     """Whether packages compiled against torch meet the torch that is there."""
     if facts.packages.failure is not None:
         return unknown(facts.packages.failure, "pip install packaging")
@@ -130,14 +130,14 @@ def _fits(
 
 
 @check(SOFTWARE_CHECKS, "vllm.torch", "torch is the one vLLM pins")
-def _vllm_torch(facts: Facts) -> Outcome:
+def _vllm_torch(facts: Facts) -> DoctorOutcome:
     if facts.packages.versions.get("vllm") is None:
         return not_applicable("vLLM is not installed")
     return _fits(facts, "vLLM", only="vllm")
 
 
 @check(SOFTWARE_CHECKS, "tools.ncu", "ncu installed")
-def _ncu_tool(facts: Facts) -> Outcome:
+def _ncu_tool(facts: Facts) -> DoctorOutcome:
     return _tool(
         facts,
         facts.ncu,
@@ -146,7 +146,7 @@ def _ncu_tool(facts: Facts) -> Outcome:
     )
 
 
-def _tool(facts: Facts, found: ProgramFacts, without: str, remedy: str) -> Outcome:
+def _tool(facts: Facts, found: ProgramFacts, without: str, remedy: str) -> DoctorOutcome:
     if found.path is not None:
         return _found(found)
     without_gpu = (GpuPresence.NONE, GpuPresence.HIDDEN, GpuPresence.ON_HOST)
@@ -155,14 +155,14 @@ def _tool(facts: Facts, found: ProgramFacts, without: str, remedy: str) -> Outco
     return warning(without, remedy)
 
 
-def _found(found: ProgramFacts) -> Outcome:
+def _found(found: ProgramFacts) -> DoctorOutcome:
     if found.failure is not None:
         return warning(f"{found.path} does not answer: {found.failure}", f"{found.path} --version")
     return ok(f"{found.name} {found.version}")
 
 
 @check(SOFTWARE_CHECKS, "counters.access", "hardware counters can be read")
-def _counter_access(facts: Facts) -> Outcome:
+def _counter_access(facts: Facts) -> DoctorOutcome:
     counters = facts.counters
     if gpu_presence(facts) is not GpuPresence.PRESENT or is_amd(facts):
         return not_applicable("there is no GPU of NVIDIA that CUDA shows")
@@ -189,7 +189,7 @@ def _setting(facts: Facts) -> str:
 
 
 @check(SOFTWARE_CHECKS, "counters.monitor", "no monitor holds the counters")
-def _counter_monitor(facts: Facts) -> Outcome:
+def _counter_monitor(facts: Facts) -> DoctorOutcome:
     running = [name for name in facts.machine.tools_running if name in _MONITORS]
     if not running:
         return ok("no monitor of counters in sight")
@@ -199,7 +199,7 @@ def _counter_monitor(facts: Facts) -> Outcome:
 
 
 @check(SOFTWARE_CHECKS, "tools.nsys", "nsys installed")
-def _nsys_tool(facts: Facts) -> Outcome:
+def _nsys_tool(facts: Facts) -> DoctorOutcome:
     return _tool(
         facts,
         facts.nsys,
@@ -209,7 +209,7 @@ def _nsys_tool(facts: Facts) -> Outcome:
 
 
 @check(SOFTWARE_CHECKS, "tools.cuobjdump", "cuobjdump installed")
-def _cuobjdump_tool(facts: Facts) -> Outcome:
+def _cuobjdump_tool(facts: Facts) -> DoctorOutcome:
     found = facts.cuobjdump
     if found.path is None:
         return warning("cuobjdump is missing: machine code of kernels cannot be shown", "pip install triton")
@@ -217,7 +217,7 @@ def _cuobjdump_tool(facts: Facts) -> Outcome:
 
 
 @check(SOFTWARE_CHECKS, "build.compiler", "C++ compiler for extensions")
-def _compiler(facts: Facts) -> Outcome:
+def _compiler(facts: Facts) -> DoctorOutcome:
     build = facts.build
     if build.compiler.path is None:
         return warning(
@@ -235,7 +235,7 @@ def _compiler(facts: Facts) -> Outcome:
 
 
 @check(SOFTWARE_CHECKS, "build.python_headers", "Python's headers")
-def _python_headers(facts: Facts) -> Outcome:
+def _python_headers(facts: Facts) -> DoctorOutcome:
     if facts.python.headers is not None:
         return ok(f"Python.h is in {facts.python.headers}")
     short = ".".join(map(str, numbers(facts.python.version)[:2])) or "3"
@@ -246,7 +246,7 @@ def _python_headers(facts: Facts) -> Outcome:
 
 
 @check(SOFTWARE_CHECKS, "build.ninja", "ninja for extensions")
-def _ninja(facts: Facts) -> Outcome:
+def _ninja(facts: Facts) -> DoctorOutcome:
     found, beside = facts.build.ninja, facts.build.ninja_beside_python
     if found.path is not None and found.failure is None:
         return ok(f"ninja {found.version}")
@@ -261,7 +261,7 @@ def _ninja(facts: Facts) -> Outcome:
 
 
 @check(SOFTWARE_CHECKS, "build.nvcc", "nvcc installed")
-def _nvcc(facts: Facts) -> Outcome:
+def _nvcc(facts: Facts) -> DoctorOutcome:
     found = facts.build.nvcc
     if found.path is None:
         wanted = _torch_cuda(facts)
@@ -285,7 +285,7 @@ def _install_nvcc(cuda: str) -> str:
 
 
 @check(SOFTWARE_CHECKS, "build.nvcc_version", "nvcc fits torch's CUDA")
-def _nvcc_version(facts: Facts) -> Outcome:
+def _nvcc_version(facts: Facts) -> DoctorOutcome:
     """An nvcc of another CUDA than torch's.
 
     Source: torch/utils/cpp_extension.py, _check_cuda_version: another major version is an error, another
@@ -309,7 +309,7 @@ def _nvcc_version(facts: Facts) -> Outcome:
 
 
 @check(SOFTWARE_CHECKS, "build.nvcc_host", "nvcc takes the compiler")
-def _nvcc_host_compiler(facts: Facts) -> Outcome:
+def _nvcc_host_compiler(facts: Facts) -> DoctorOutcome:
     build = facts.build
     if build.nvcc.path is None:
         return not_applicable("there is no nvcc")
@@ -334,7 +334,7 @@ def _host_remedy(facts: Facts) -> str:
 
 
 @check(SOFTWARE_CHECKS, "build.cuda_home", "torch finds the CUDA toolkit")
-def _cuda_home(facts: Facts) -> Outcome:
+def _cuda_home(facts: Facts) -> DoctorOutcome:
     build = facts.build
     if _torch_cuda(facts) is None:
         return not_applicable("torch is not built for CUDA")
@@ -352,11 +352,11 @@ def _cuda_home(facts: Facts) -> Outcome:
 
 
 @check(SOFTWARE_CHECKS, "folders.output", "working folder writable")
-def _output_folder(facts: Facts) -> Outcome:
+def _output_folder(facts: Facts) -> DoctorOutcome:
     return _writable(facts, "output", "choose another: cd FOLDER, or --output FOLDER")
 
 
-def _writable(facts: Facts, purpose: str, remedy: str) -> Outcome:
+def _writable(facts: Facts, purpose: str, remedy: str) -> DoctorOutcome:
     found = next((one for one in facts.folders if one.purpose == purpose), None)
     if found is None or found.is_writable is None:
         return unknown("the folder was not looked at")
@@ -366,12 +366,12 @@ def _writable(facts: Facts, purpose: str, remedy: str) -> Outcome:
 
 
 @check(SOFTWARE_CHECKS, "folders.temporary", "temporary folder writable", is_required=True)
-def _temporary_folder(facts: Facts) -> Outcome:
+def _temporary_folder(facts: Facts) -> DoctorOutcome:
     return _writable(facts, "temporary", "export TMPDIR=FOLDER")
 
 
 @check(SOFTWARE_CHECKS, "folders.caches", "caches writable")
-def _cache_folders(facts: Facts) -> Outcome:
+def _cache_folders(facts: Facts) -> DoctorOutcome:
     caches = [one for one in facts.folders if one.purpose in _VARIABLES]
     if not caches:
         return unknown("the folders were not looked at")
@@ -386,7 +386,7 @@ def _cache_folders(facts: Facts) -> Outcome:
 
 
 @check(SOFTWARE_CHECKS, "folders.space", "room on the disks")
-def _free_space(facts: Facts) -> Outcome:
+def _free_space(facts: Facts) -> DoctorOutcome:
     known = [one for one in facts.folders if one.free_bytes is not None and one.purpose != SHARED_MEMORY]
     if not known:
         return unknown("the free space is not known")
@@ -417,7 +417,7 @@ def _size(size_bytes: int | None) -> str:
 
 
 @check(SOFTWARE_CHECKS, "folders.shared_memory", "room in shared memory")
-def _shared_memory(facts: Facts) -> Outcome:
+def _shared_memory(facts: Facts) -> DoctorOutcome:
     found = next((one for one in facts.folders if one.purpose == SHARED_MEMORY), None)
     if found is None or found.total_bytes is None:
         return not_applicable("there is no /dev/shm")
@@ -430,7 +430,7 @@ def _shared_memory(facts: Facts) -> Outcome:
 
 
 @check(SOFTWARE_CHECKS, "doctor.probes", "all found out")
-def _probes_answered(facts: Facts) -> Outcome:
+def _probes_answered(facts: Facts) -> DoctorOutcome:
     if not facts.failed_probes:
         return ok("every probe answered")
     reasons = "; ".join(f"{name}: {reason}" for name, reason in facts.failed_probes.items())

@@ -32,7 +32,7 @@ from opscope.toolchain.doctor.facts import (
 from opscope.toolchain.doctor.surroundings import Surroundings, last_lines
 from opscope.toolchain.ncu_command import find_ncu
 from opscope.toolchain.nsys import find_nsys
-from opscope.toolchain.programs import ProgramEnd
+from opscope.toolchain.programs import ProgramExit
 
 __all__ = [
     "SHARED_MEMORY",
@@ -326,7 +326,7 @@ def describe_program(
     return ProgramFacts(name, path, versions[-1] if versions else None, _failure(end, bool(versions)))
 
 
-def _failure(end: ProgramEnd, has_version: bool) -> str | None:
+def _failure(end: ProgramExit, has_version: bool) -> str | None:
     if end.succeeded:
         return None if has_version else "prints no version that is known"
     return end.failure or last_lines(end.err or end.out) or f"ended with exit code {end.exit_code}"
@@ -443,7 +443,7 @@ def _cxx_standard(torch_folder: str | None) -> int:
 
 def _try_compiler(
     surroundings: Surroundings, path: str | None, standard: int, folder: Path
-) -> ProgramEnd | None:
+) -> ProgramExit | None:
     if path is None:
         return None
     source = folder / "doctor.cpp"
@@ -453,7 +453,7 @@ def _try_compiler(
     )
 
 
-def _try_nvcc(surroundings: Surroundings, path: str | None, folder: Path) -> ProgramEnd | None:
+def _try_nvcc(surroundings: Surroundings, path: str | None, folder: Path) -> ProgramExit | None:
     """Preprocess a file: nvcc calls the host compiler, and its headers refuse one that is unknown to them."""
     if path is None:
         return None
@@ -465,7 +465,7 @@ def _try_nvcc(surroundings: Surroundings, path: str | None, folder: Path) -> Pro
     return surroundings.run(path, *chosen, "-E", str(source), "-o", target, timeout_s=_TRY_TIMEOUT_S)
 
 
-def _message(end: ProgramEnd) -> str:
+def _message(end: ProgramExit) -> str:
     """Its first line about an error, else its last words."""
     if end.succeeded:
         return ""

@@ -14,7 +14,7 @@ from typing import Any
 
 from opscope.hardware.toolkit import find_cuda_tool
 from opscope.toolchain.doctor import child
-from opscope.toolchain.programs import ProgramEnd, find_program, run_program, signal_name
+from opscope.toolchain.programs import ProgramExit, find_program, run_program, signal_name
 
 __all__ = [
     "VERSION_TIMEOUT_S",
@@ -70,7 +70,7 @@ class Surroundings:
         packages = self.package_path if in_packages else ()
         return find_cuda_tool(name, environment=self.environment, root=self.root, packages=packages)
 
-    def run(self, *command: str, timeout_s: float = VERSION_TIMEOUT_S) -> ProgramEnd:
+    def run(self, *command: str, timeout_s: float = VERSION_TIMEOUT_S) -> ProgramExit:
         """Run a command in this environment."""
         return run_program(command, timeout_s=timeout_s, environment=self.environment)
 
@@ -105,7 +105,7 @@ def run_child(surroundings: Surroundings, task: str, *, timeout_s: float) -> Chi
     return read_answer(surroundings.run(*child_command(surroundings, task), timeout_s=timeout_s))
 
 
-def read_answer(end: ProgramEnd) -> ChildAnswer:
+def read_answer(end: ProgramExit) -> ChildAnswer:
     """What a program said, whatever else was printed around it."""
     facts: dict[str, Any] = {}
     for line in end.out.splitlines():
@@ -123,7 +123,7 @@ def _parsed(content: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _stopped(end: ProgramEnd) -> str | None:
+def _stopped(end: ProgramExit) -> str | None:
     """Programs end with 0 or 1; anything else was not their own doing."""
     if end.exit_code is None:
         return end.failure

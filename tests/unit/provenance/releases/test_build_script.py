@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from opscope.provenance.releases.catalog import encode_functions
-from opscope.provenance.releases.table import ReleaseTable
+from opscope.provenance.releases.release_table import ReleaseTable
 from opscope.provenance.releases.table_file import decode_table
 from opscope.provenance.sources.table import DefinitionTable
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from opscope.provenance.releases.table import LooseKeys, loose_keys
+from opscope.provenance.releases.release_table import LooseKeys, loose_keys
 
 IN_GELU = (
     "at::native::GeluCUDAKernelImpl(at::TensorIteratorBase&, at::native::GeluType)::{lambda()#2}::operator()"

@@ -19,7 +19,7 @@ from opscope.provenance.indexer.units import (
 )
 from opscope.provenance.releases import release, release_versions
 from opscope.provenance.releases.catalog import added_table
-from opscope.provenance.releases.table import LooseKeys, ReleaseTable
+from opscope.provenance.releases.release_table import LooseKeys, ReleaseTable
 from opscope.provenance.releases.table_file import Origin, Unit
 
 OWNED = "void at::launch<at::{}(at::Iterator&)::{{lambda()#1}}, {}>(int)"

@@ -16,10 +16,10 @@ from opscope.toolchain.doctor.facts import (
     CaptureFacts,
     CounterFacts,
     DeviceCalculation,
-    DeviceFacts,
     DriverFacts,
     Facts,
     FolderFacts,
+    GpuFacts,
     MachineFacts,
     PackageFacts,
     Pin,
@@ -97,7 +97,7 @@ def gpu_machine(cpu_machine: Facts) -> Facts:
             launched=True,
         ),
         devices=(
-            DeviceFacts(
+            GpuFacts(
                 0,
                 H200.name,
                 "nvml",

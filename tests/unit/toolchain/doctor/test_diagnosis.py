@@ -17,30 +17,30 @@ from opscope.toolchain.doctor.diagnosis import CHECKS, CheckResult, Diagnosis, d
 from opscope.toolchain.doctor.facts import (
     BuildFacts,
     CounterFacts,
-    DeviceFacts,
     DriverFacts,
     Facts,
     FolderFacts,
+    GpuFacts,
     MachineFacts,
     PackageFacts,
     TorchFacts,
 )
-from opscope.toolchain.doctor.outcome import Check, Outcome, Verdict
+from opscope.toolchain.doctor.outcome import CheckVerdict, DoctorOutcome, EnvironmentCheck
 
 DOCS = Path(__file__).resolve().parents[4] / "docs" / "doctor.md"
-GOOD = (Verdict.OK, Verdict.NOT_APPLICABLE)
+GOOD = (CheckVerdict.OK, CheckVerdict.NOT_APPLICABLE)
 
 
 def test_a_healthy_machine_has_no_findings(gpu_machine: Facts, cpu_machine: Facts) -> None:
     for facts in (gpu_machine, cpu_machine):
         diagnosis = diagnose(facts)
         assert [one for one in diagnosis.results if one.verdict not in GOOD] == []
-        assert (diagnosis.verdict, diagnosis.can_profile) == (Verdict.OK, True)
+        assert (diagnosis.verdict, diagnosis.can_profile) == (CheckVerdict.OK, True)
 
 
 def test_on_a_gpu_nearly_everything_is_judged(gpu_machine: Facts) -> None:
     skipped = [
-        one.check.code for one in diagnose(gpu_machine).results if one.verdict is Verdict.NOT_APPLICABLE
+        one.check.code for one in diagnose(gpu_machine).results if one.verdict is CheckVerdict.NOT_APPLICABLE
     ]
     assert skipped == []
 
@@ -58,38 +58,38 @@ def test_the_documentation_lists_every_check() -> None:
     ]
 
 
-def _result(verdict: Verdict, *, is_required: bool) -> CheckResult:
-    check = Check("a.b", "something", lambda facts: Outcome(verdict, ""), is_required)
-    return CheckResult(check, Outcome(verdict, "reason"))
+def _result(verdict: CheckVerdict, *, is_required: bool) -> CheckResult:
+    check = EnvironmentCheck("a.b", "something", lambda facts: DoctorOutcome(verdict, ""), is_required)
+    return CheckResult(check, DoctorOutcome(verdict, "reason"))
 
 
 @pytest.mark.parametrize(
     ("verdict", "is_required", "expected"),
     [
-        (Verdict.PROBLEM, True, Verdict.PROBLEM),
-        (Verdict.PROBLEM, False, Verdict.WARNING),
-        (Verdict.WARNING, True, Verdict.WARNING),
-        (Verdict.UNKNOWN, True, Verdict.OK),
-        (Verdict.NOT_APPLICABLE, True, Verdict.OK),
+        (CheckVerdict.PROBLEM, True, CheckVerdict.PROBLEM),
+        (CheckVerdict.PROBLEM, False, CheckVerdict.WARNING),
+        (CheckVerdict.WARNING, True, CheckVerdict.WARNING),
+        (CheckVerdict.UNKNOWN, True, CheckVerdict.OK),
+        (CheckVerdict.NOT_APPLICABLE, True, CheckVerdict.OK),
     ],
 )
 def test_only_a_required_problem_stops_profiling(
-    cpu_machine: Facts, verdict: Verdict, is_required: bool, expected: Verdict
+    cpu_machine: Facts, verdict: CheckVerdict, is_required: bool, expected: CheckVerdict
 ) -> None:
-    good = _result(Verdict.OK, is_required=True)
+    good = _result(CheckVerdict.OK, is_required=True)
     diagnosis = Diagnosis(cpu_machine, (good, _result(verdict, is_required=is_required)))
     assert diagnosis.verdict is expected
-    assert diagnosis.can_profile == (expected is not Verdict.PROBLEM)
+    assert diagnosis.can_profile == (expected is not CheckVerdict.PROBLEM)
 
 
 def test_a_defect_of_a_check_hides_no_other(cpu_machine: Facts, monkeypatch: pytest.MonkeyPatch) -> None:
-    def defect(facts: Facts) -> Outcome:
+    def defect(facts: Facts) -> DoctorOutcome:
         raise KeyError("x")
 
-    table = (Check("a.b", "something", defect), *CHECKS)
+    table = (EnvironmentCheck("a.b", "something", defect), *CHECKS)
     monkeypatch.setattr("opscope.toolchain.doctor.diagnosis.CHECKS", table)
     first, *others = diagnose(cpu_machine).results
-    assert first.verdict is Verdict.UNKNOWN
+    assert first.verdict is CheckVerdict.UNKNOWN
     assert "KeyError" in first.outcome.reason
     assert len(others) == len(CHECKS)
 
@@ -104,7 +104,7 @@ ANY_FACTS = st.builds(
     ),
     driver=st.from_type(DriverFacts),
     build=st.from_type(BuildFacts),
-    devices=st.from_type(tuple[DeviceFacts, ...]),
+    devices=st.from_type(tuple[GpuFacts, ...]),
     torch=st.from_type(TorchFacts | None),
     counters=st.from_type(CounterFacts),
     folders=st.from_type(tuple[FolderFacts, ...]),
@@ -129,5 +129,5 @@ def test_facts_of_nothing_at_all(cpu_machine: Facts) -> None:
     bare = Facts(replace(cpu_machine.machine, pci_gpu_count=None), replace(cpu_machine.python, headers=None))
     diagnosis = diagnose(bare)
     assert not diagnosis.can_profile
-    problems = [one.check.code for one in diagnosis.results if one.verdict is Verdict.PROBLEM]
+    problems = [one.check.code for one in diagnosis.results if one.verdict is CheckVerdict.PROBLEM]
     assert problems == ["torch.installed"]

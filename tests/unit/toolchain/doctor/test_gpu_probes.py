@@ -15,7 +15,7 @@ import pytest
 
 from opscope.hardware.driver import CudaDevice
 from opscope.toolchain.doctor import child
-from opscope.toolchain.doctor.facts import DeviceFacts, DriverFacts, ProgramFacts, TorchFacts
+from opscope.toolchain.doctor.facts import DriverFacts, GpuFacts, ProgramFacts, TorchFacts
 from opscope.toolchain.doctor.gpu_probes import (
     ask_driver,
     complete_devices,
@@ -24,7 +24,7 @@ from opscope.toolchain.doctor.gpu_probes import (
     read_smi,
 )
 from opscope.toolchain.doctor.surroundings import Surroundings, read_answer
-from opscope.toolchain.programs import ProgramEnd
+from opscope.toolchain.programs import ProgramExit
 
 Make = Callable[..., Surroundings]
 
@@ -38,19 +38,19 @@ NO_SMI = ProgramFacts("nvidia-smi")
     ("end", "facts", "stopped"),
     [
         (
-            ProgramEnd(0, 'opscope-doctor {"a": 1}\nopscope-doctor {"a": 2, "b": 3}\n', ""),
+            ProgramExit(0, 'opscope-doctor {"a": 1}\nopscope-doctor {"a": 2, "b": 3}\n', ""),
             {"a": 2, "b": 3},
             None,
         ),
-        (ProgramEnd(1, 'noise opscope-doctor {"a": 1}\n', ""), {"a": 1}, None),
-        (ProgramEnd(-11, 'opscope-doctor {"a": 1}\nopscope-doctor {"b', ""), {"a": 1}, "died of SIGSEGV"),
-        (ProgramEnd(-99, "opscope-doctor 5\n", ""), {}, "died of signal 99"),
-        (ProgramEnd(7, "", ""), {}, "ended with exit code 7"),
-        (ProgramEnd(None, "", "", "did not end within 3 s"), {}, "did not end within 3 s"),
+        (ProgramExit(1, 'noise opscope-doctor {"a": 1}\n', ""), {"a": 1}, None),
+        (ProgramExit(-11, 'opscope-doctor {"a": 1}\nopscope-doctor {"b', ""), {"a": 1}, "died of SIGSEGV"),
+        (ProgramExit(-99, "opscope-doctor 5\n", ""), {}, "died of signal 99"),
+        (ProgramExit(7, "", ""), {}, "ended with exit code 7"),
+        (ProgramExit(None, "", "", "did not end within 3 s"), {}, "did not end within 3 s"),
     ],
 )
 def test_what_was_said_before_an_end_counts(
-    end: ProgramEnd, facts: dict[str, Any], stopped: str | None
+    end: ProgramExit, facts: dict[str, Any], stopped: str | None
 ) -> None:
     answer = read_answer(end)
     assert (answer.facts, answer.stopped) == (facts, stopped)
@@ -327,7 +327,7 @@ def test_devices_that_only_cuda_or_torch_tells_of() -> None:
 
 
 def test_a_slice_of_the_only_gpu_is_that_gpu() -> None:
-    device = DeviceFacts(0, "NVIDIA H200", "nvml", uuid=FIRST, mig_mode=True)
+    device = GpuFacts(0, "NVIDIA H200", "nvml", uuid=FIRST, mig_mode=True)
     shown = (CudaDevice(0, "NVIDIA H200 MIG 1g.18gb", "9.0", 16, 5, SECOND),)
     (one,) = complete_devices((device,), DriverFacts(devices=shown), (), _versions)
     assert (one.sm_count, one.is_visible) == (16, True)
@@ -336,7 +336,7 @@ def test_a_slice_of_the_only_gpu_is_that_gpu() -> None:
 
 
 def test_devices_whose_driver_was_not_asked_keep_what_is_known() -> None:
-    device = DeviceFacts(0, "NVIDIA H200", "nvml", uuid=FIRST, compute_capability="9.0")
+    device = GpuFacts(0, "NVIDIA H200", "nvml", uuid=FIRST, compute_capability="9.0")
     (one,) = complete_devices((device,), DriverFacts(), (), _versions)
     assert one == replace(device, least_cuda_version="11.8")
 

@@ -26,7 +26,7 @@ from opscope.toolchain.doctor.software_probes import (
     probe_python,
 )
 from opscope.toolchain.doctor.surroundings import Surroundings
-from opscope.toolchain.programs import ProgramEnd
+from opscope.toolchain.programs import ProgramExit
 
 Make = Callable[..., Surroundings]
 
@@ -371,7 +371,7 @@ def test_ninja_beside_python_is_told(surroundings: Make, tmp_path: Path) -> None
 
 
 def test_a_counter_that_was_read() -> None:
-    facts = read_counters(ProgramEnd(0, RAW_PAGE, ""))
+    facts = read_counters(ProgramExit(0, RAW_PAGE, ""))
     assert (facts.is_readable, facts.value, facts.failure) == (True, 2816.0, None)
 
 
@@ -391,7 +391,7 @@ def test_a_counter_that_was_read() -> None:
     ],
 )
 def test_a_counter_that_was_not_read(out: str, is_denied: bool, is_taken: bool, words: str) -> None:
-    facts = read_counters(ProgramEnd(1, out, ""))
+    facts = read_counters(ProgramExit(1, out, ""))
     assert facts.is_readable is False
     assert (facts.is_denied, facts.is_taken) == (is_denied, is_taken)
     assert words in (facts.failure or "")

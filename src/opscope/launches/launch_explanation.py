@@ -46,10 +46,10 @@ else:
     import tomli as tomllib
 
 __all__ = [
-    "Family",
     "Heading",
     "LaunchCheck",
     "LaunchExplanation",
+    "LaunchFamily",
     "Sentence",
     "Statement",
     "all_families",
@@ -139,7 +139,7 @@ class Sentence:
 
 
 @dataclass(frozen=True)
-class Family:
+class LaunchFamily:
     """Kernels that are parallel alike: which they are, the rule that knows their numbers, what is said."""
 
     name: str
@@ -190,13 +190,13 @@ def explain(launch: LaunchFacts) -> LaunchExplanation | None:
     return LaunchExplanation(name, tuple(statements), check, launch.waves)
 
 
-def all_families() -> tuple[Family, ...]:
+def all_families() -> tuple[LaunchFamily, ...]:
     """What the file of sentences holds: families by function name, then those that names are decoded to."""
     by_function, by_decoded = _families()
     return (*by_function, *by_decoded.values())
 
 
-def _family_of(launch: LaunchFacts) -> Family | None:
+def _family_of(launch: LaunchFacts) -> LaunchFamily | None:
     """By function name where the source is known, else by the family the name was decoded to."""
     by_function, by_decoded = _families()
     found = next((family for family in by_function if family.covers(launch)), None)
@@ -204,7 +204,7 @@ def _family_of(launch: LaunchFacts) -> Family | None:
 
 
 @cache
-def _families() -> tuple[tuple[Family, ...], dict[str, Family]]:
+def _families() -> tuple[tuple[LaunchFamily, ...], dict[str, LaunchFamily]]:
     file = resources.files(__package__).joinpath("launch_explanations.toml")
     document = tomllib.loads(file.read_text(encoding="utf-8"))
     entries = [(entry, _family(entry, document["shared"])) for entry in document["kernels"]]
@@ -212,7 +212,7 @@ def _families() -> tuple[tuple[Family, ...], dict[str, Family]]:
     return by_function, {entry["decoded"]: family for entry, family in entries if "decoded" in entry}
 
 
-def _family(entry: Mapping[str, Any], shared: Mapping[str, str]) -> Family:
+def _family(entry: Mapping[str, Any], shared: Mapping[str, str]) -> LaunchFamily:
     grade = entry.get("grade", Grade.NAME_PATTERN.value)
     rule = None
     if "rule" in entry:
@@ -227,7 +227,7 @@ def _family(entry: Mapping[str, Any], shared: Mapping[str, str]) -> Family:
             sentences.append(
                 Sentence(heading, text, given.get("grade", grade), conditions, given.get("each"))
             )
-    return Family(
+    return LaunchFamily(
         entry["family"],
         re.compile(entry.get("functions", ".*")),
         entry.get("within", ""),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from opscope.advice.attention_pattern import composed_attention
-from opscope.advice.kernel_times import AttentionSizes, Rates, attention_ns, attention_type
+from opscope.advice.kernel_times import AttentionWork, Rates, attention_ns, attention_type
 from opscope.analysis.efficiency import TensorCoreUse
 from opscope.hardware.devices import DataType
 from opscope.model.queries import sql
@@ -100,7 +100,7 @@ def test_eager_attention_is_advised_against_with_its_gain(advise_on: Program) ->
     assert "96 heads of 128×128 scores" in finding.message
     assert "scaled_dot_product_attention" in (finding.change or "")
     removed_ns = 10 * 42_000
-    sizes = AttentionSizes(96, 128, 128, 64)
+    sizes = AttentionWork(96, 128, 128, 64)
     fused_ns = attention_ns(sizes, DataType.FP32, Rates(limits(), 132))
     gaps_ns = 70 * 1000  # of the launches that go: 7 of each 8
     assert finding.estimated_gain_ns_per_step == pytest.approx(
@@ -172,25 +172,25 @@ def test_heads_beyond_flash_are_left_alone(advise_on: Program) -> None:
 @pytest.mark.parametrize(
     ("sizes", "data_type", "measured_ns"),
     [
-        (AttentionSizes(96, 128, 128, 64), DataType.FP32, 22_208),
-        (AttentionSizes(128, 512, 512, 64), DataType.BF16, 25_376),
-        (AttentionSizes(128, 512, 512, 64, is_backward=True), DataType.BF16, 94_400),
-        (AttentionSizes(12, 16, 16, 64), DataType.FP16, 4_512),
+        (AttentionWork(96, 128, 128, 64), DataType.FP32, 22_208),
+        (AttentionWork(128, 512, 512, 64), DataType.BF16, 25_376),
+        (AttentionWork(128, 512, 512, 64, is_backward=True), DataType.BF16, 94_400),
+        (AttentionWork(12, 16, 16, 64), DataType.FP16, 4_512),
     ],
     ids=str,
 )
 def test_attention_kernels_of_an_h200_are_met_within_a_quarter(
-    sizes: AttentionSizes, data_type: DataType, measured_ns: int
+    sizes: AttentionWork, data_type: DataType, measured_ns: int
 ) -> None:
     assert attention_ns(sizes, data_type, Rates(limits(), 132)) == pytest.approx(measured_ns, rel=0.25)
 
 
 def test_a_mask_makes_attention_slower() -> None:
     rates = Rates(limits(), 132)
-    plain = attention_ns(AttentionSizes(128, 2048, 2048, 64), DataType.BF16, rates)
-    masked = attention_ns(AttentionSizes(128, 2048, 2048, 64, has_mask=True), DataType.BF16, rates)
+    plain = attention_ns(AttentionWork(128, 2048, 2048, 64), DataType.BF16, rates)
+    masked = attention_ns(AttentionWork(128, 2048, 2048, 64, has_mask=True), DataType.BF16, rates)
     assert plain is not None
     assert masked is not None
     assert masked > 1.5 * plain
-    assert attention_ns(AttentionSizes(1, 1, 1, 1), DataType.BF16, Rates()) is None
+    assert attention_ns(AttentionWork(1, 1, 1, 1), DataType.BF16, Rates()) is None
     assert attention_type("long int") is None

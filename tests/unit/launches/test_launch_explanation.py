@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from opscope.launches import Heading, LaunchExplanation, LaunchFacts, explain
-from opscope.launches.explanation import Sentence, all_families
+from opscope.launches.launch_explanation import Sentence, all_families
 
 Record = dict[str, Any]
 FactsFrom = Callable[..., LaunchFacts]

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from opscope.advice.attention_pattern import ComposedAttention
-from opscope.advice.kernel_times import AttentionSizes, attention_ns, attention_type
+from opscope.advice.kernel_times import AttentionWork, attention_ns, attention_type
 from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed, time_of
 from opscope.advice.rules import Rule
 from opscope.advice.step_time import Saving
@@ -91,7 +91,7 @@ def _efficient(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     """Memory-efficient attention where flash attention could be, by what keeps it from that."""
     if run.capability is None or run.capability < _FLASH_CAPABILITY:
         return
-    by_reason: dict[str, list[tuple[CallEfficiency, AttentionSizes]]] = defaultdict(list)
+    by_reason: dict[str, list[tuple[CallEfficiency, AttentionWork]]] = defaultdict(list)
     for call in run.calls:
         reading = _reading(call)
         if reading is not None and reading[0].head_size <= _FLASH_HEAD_SIZE:
@@ -110,7 +110,7 @@ def _efficient(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         )
 
 
-def _reading(call: CallEfficiency) -> tuple[AttentionSizes, str] | None:
+def _reading(call: CallEfficiency) -> tuple[AttentionWork, str] | None:
     """Sizes of a memory-efficient call, and what keeps it from flash attention; None of any other."""
     positions = _EFFICIENT.get(call.operator)
     if positions is None:
@@ -120,7 +120,7 @@ def _reading(call: CallEfficiency) -> tuple[AttentionSizes, str] | None:
     if query is None or key is None or len(query.shape) != 4 or len(key.shape) != 4:
         return None
     batch, length, heads, size = query.shape
-    sizes = AttentionSizes(batch * heads, length, key.shape[1], size, positions[0] == 1)
+    sizes = AttentionWork(batch * heads, length, key.shape[1], size, positions[0] == 1)
     if attention_type(query.type_name) not in _HALF:
         return sizes, "type"
     if mask is not None:
@@ -129,7 +129,7 @@ def _reading(call: CallEfficiency) -> tuple[AttentionSizes, str] | None:
 
 
 def _flash_saving(
-    run: ProfiledRun, found: Sequence[tuple[CallEfficiency, AttentionSizes]]
+    run: ProfiledRun, found: Sequence[tuple[CallEfficiency, AttentionWork]]
 ) -> tuple[Saving | None, str]:
     half = run.rates.half_type
     if half is None:

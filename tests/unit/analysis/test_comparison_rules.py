@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from opscope.analysis.comparison import MeanResampler, MedianResampler, Timing, presence_of, time_change
+from opscope.analysis.comparison_rules import MeanResampler, MedianResampler, Timing, presence_of, time_change
 from opscope.model.benchmark import Verdict
 from opscope.model.comparison import Presence, TimeChange
 
