@@ -106,12 +106,6 @@ class Roofline(msgspec.Struct, frozen=True):
     excess_ns: int = 0
 
     @property
-    def is_cache_resident(self) -> bool:
-        """Whether most of what is held against the limits may be served by the level-2 cache."""
-        held_ns = self.costed_ns if self.held_ns is None else self.held_ns
-        return self.cache_resident_ns * 2 > held_ns
-
-    @property
     def arithmetic_intensity(self) -> float | None:
         """Operations per least byte."""
         return None if self.flop_count is None or not self.min_bytes else self.flop_count / self.min_bytes
@@ -145,8 +139,7 @@ class CallEfficiency(msgspec.Struct, frozen=True):
 
     `operator` is the activity's name for launches of no operator (`attribution` then says why they have
     none). `kernels` are the distinct names it launched, most time first; `gap_ns` is what reaching the limit
-    would save, device time minus attainable time; None if unknown. `underfilled_ns` is device time of
-    launches with fewer blocks than the device holds at once.
+    would save, device time minus attainable time; None if unknown.
     """
 
     call_id: int
@@ -160,7 +153,6 @@ class CallEfficiency(msgspec.Struct, frozen=True):
     cost: CallCost
     roofline: Roofline
     attribution: str | None = None
-    underfilled_ns: int = 0
 
     @property
     def gap_ns(self) -> float | None:

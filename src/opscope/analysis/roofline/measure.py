@@ -78,7 +78,6 @@ def _call(call: CostedCall, work: Work, roof: Roof) -> CallEfficiency:
         cost=call.cost,
         roofline=roofline_of(work, roof),
         attribution=call.attribution,
-        underfilled_ns=work.time_where(lambda one: one.is_underfilled),
     )
 
 

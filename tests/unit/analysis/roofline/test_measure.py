@@ -103,12 +103,6 @@ def test_launches_of_no_operator_belong_to_kernels_alone(limits: DeviceLimits) -
     assert ("k", "k") not in found.kernels
 
 
-def test_underfilled_time_is_that_of_launches_below_a_wave(limits: DeviceLimits) -> None:
-    parts = (launches("a", 30), launches("b", 20, blocks=5), launches("c", 10, blocks=5))
-    found = efficiency_of([costed(0)], {0: parts}, Roof(limits, "9.0"))
-    assert found.calls[0].underfilled_ns == 30
-
-
 # Measured on the H200 of the recordings: a copy, and products of 8,192 x 8,192 matrices.
 MEASURED = {
     DataType.FP32: 51e12, DataType.TF32: 409e12, DataType.BF16: 810e12, DataType.FP16: 780e12,

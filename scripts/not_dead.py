@@ -1,0 +1,76 @@
+"""What vulture cannot see used, with the reason: an allow-list for `scripts/check`, never run."""
+
+_ = object()
+
+# Written into JSON by name (`report/json_encoding.py`), or part of a saved result that is read back.
+_.aten_operator_ns
+_.backward_ns
+_.barriers
+_.candidate_interval_ns
+_.clean_window
+_.decorator_line
+_.input_sets
+_.is_free_threaded
+_.largest_threads
+_.measured_at
+_.memory_clock_mhz
+_.operator_entry_fraction
+_.operator_grade
+_.opscope_version
+_.outside_steps_launches
+_.overrides
+_.post_grad_nodes
+_.power_limit_w
+_.reader_version
+_.reference_interval_ns
+_.relative_error
+_.source_file
+_.source_indexes
+_.source_mapped_fraction
+_.state_after
+_.state_before
+_.torch_kernel_ns
+_.window_ns
+
+# Facts of a decoded kernel name: columns of `kernel_provenance`, filled by field.
+_.epilogue
+_.head_dimension
+_.output_type
+_.output_vector_width
+_.vector_width
+
+# Attributes and methods that a library reads or calls.
+_.__index__
+_._torchdynamo_disable
+_.acc_events
+_.block_shape
+_.cachable
+_.modified
+_.named_args
+_.on_broken_pipe
+_.seekable
+_.text_factory
+
+# Members of closed sets and fields of formats, listed whole.
+_.AARCH64
+_.DYNAMIC_SYMBOLS
+_.MEMCPY
+_.MEMSET
+_.RATIO
+_.RECORDING
+_.RELOCATIONS
+_.WARP_LATENCY
+_.accumulates_in
+_.memory_pin_bits_per_s
+_.nested_call_count
+_.parent_process
+_.process_id
+_.python_module
+_.replay_passes
+
+# Public fakes for tests of others (`opscope.testing`).
+_.differentiates
+_.memset
+
+# Rates of collectives: costs are computed from the same values; reports of many ranks show them.
+_.bus_bytes_per_s
