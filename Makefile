@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test golden check format docs clean
+.PHONY: help setup demo test exhaustive check format docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,8 +19,8 @@ demo: setup ## Profile BERT here and analyze a trace recorded on an H200
 test: setup ## Run the whole test suite; PYTEST_ARGS="-k name -x" is passed on
 	@$(BIN)/python -m pytest -n auto --dist loadfile $(PYTEST_ARGS)
 
-golden: setup ## Compare what every verb prints of every trace with what it always printed
-	@$(BIN)/python -m pytest -n auto tests/golden/test_outputs.py --every-source $(PYTEST_ARGS)
+exhaustive: setup ## Every trace and example: what verbs print of it as before, laws that hold for it
+	@$(BIN)/python -m pytest -n auto -m exhaustive --every-source $(PYTEST_ARGS)
 
 check: setup ## Run every check that is not a test: format, lint, types, layers, docs, fragments, links
 	@VENV=$(VENV) scripts/check

@@ -38,15 +38,30 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--update-golden", action="store_true", help="write what golden tests find as the new expectation"
     )
     parser.addoption(
-        "--every-source", action="store_true", help="hold the output of verbs for every trace, not for a few"
+        "--every-source", action="store_true", help="run what is exhaustive too: every trace, example"
     )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+# Of what is held for every trace, `make test` takes these: one of each kind.
+FEW = (
+    "misc_ops_fp32", "bert_compile_bf16", "amd_trace", "call_stack", "triton_example", "cuda_event_sync/",
+    "vllm_decode_execution", "rank_non_gpu",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--every-source"):
+        wanted = [one for one in items if not one.get_closest_marker("exhaustive") or _is_of_few(one)]
+        config.hook.pytest_deselected(items=[one for one in items if one not in set(wanted)])
+        items[:] = wanted
     gpu = [item for item in items if item.get_closest_marker("gpu")]
     if gpu and not _has_cuda():
         for item in gpu:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+def _is_of_few(item: pytest.Item) -> bool:
+    return any(word in item.name for word in FEW)
 
 
 @pytest.hookimpl(optionalhook=True)

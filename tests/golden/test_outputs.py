@@ -1,7 +1,7 @@
 """What every verb prints of every trace, frozen; `--update-golden` writes the expectation.
 
 One compressed file per source in `outputs/`: each command and what it printed or wrote, as JSON, text and
-Markdown. `make test` holds a few sources, `make golden` (`--every-source`) all of them.
+Markdown. `make test` holds a few sources, `make exhaustive` all of them.
 `python tests/golden/test_outputs.py NAME` prints what is expected of one, without a name all names.
 """
 
@@ -18,7 +18,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -181,12 +181,16 @@ def outputs(source: Source) -> str:
     return "\n".join(re.sub(r"─{3,}", "───", line) for line in lines) + "\n"
 
 
-@pytest.mark.parametrize("source", sources(), ids=lambda source: source.name)
+def cases() -> list[Any]:
+    """Every source; `make exhaustive` runs those that are not quick."""
+    marks = {True: (), False: (pytest.mark.exhaustive,)}
+    return [pytest.param(one, id=one.name, marks=marks[one.name in QUICK]) for one in sources()]
+
+
+@pytest.mark.parametrize("source", cases())
 def test_verbs_say_what_they_always_said(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
 ) -> None:
-    if source.name not in QUICK and not pytestconfig.getoption("--every-source"):
-        pytest.skip("run by make golden")
     for name, value in {"COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

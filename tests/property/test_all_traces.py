@@ -114,6 +114,7 @@ Case = tuple[Session, Raw]
 
 
 @needs_traces
+@pytest.mark.exhaustive
 class TestEveryTrace:
     def test_the_laws_hold(self, case: Case) -> None:
         session, _ = case

@@ -389,6 +389,7 @@ def occupied_ns(session: Session, trace_id: int, device: int) -> dict[str, int]:
 
 
 @needs_traces
+@pytest.mark.exhaustive
 class TestEveryTrace:
     def test_the_parts_are_those_of_a_sweep_and_sum_to_the_span(self, case: Case) -> None:
         session, found = case

@@ -98,7 +98,7 @@ def call(
         operator,
         None,
         None if shapes is None else json.dumps(shapes),
-        None if types is None else json.dumps(types),
+        None if shapes is None else json.dumps(types or ["float" if shape else "Scalar" for shape in shapes]),
         None,
         calls,
         tuple(kernels),
@@ -174,7 +174,7 @@ def partition(
 
 def quick_summary(session: Session, **given: Any) -> Summary:
     """Its Summary without what advice does not read, and with what the test gives itself."""
-    return Summary(session, accounts={}, improvements={}, **given)
+    return Summary(session, accounts={}, improvements={}, **given).complete()
 
 
 @pytest.fixture(scope="session")

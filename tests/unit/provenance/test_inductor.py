@@ -90,8 +90,8 @@ def test_missing_files_are_named(tmp_path: Path):
 
 PROGRAM = """
 import torch, torch.nn.functional as F
-from opscope.capture.live_objects import live_objects
-from opscope.model.compiled_graph import parse_tracking
+from opscope.capture.process_sources import live_objects
+from opscope.model.generated_code import parse_tracking
 
 def forward(x, w):
     h = F.gelu(x @ w)
