@@ -1,4 +1,4 @@
-"""What does recording one host event cost? Fits the constants of `analysis/timeline/recorder_cost.py`.
+"""What does recording one host event cost? Fits the constants of `analysis/timeline/measure.py`.
 
     python benchmarks/gpu_recorder_cost.py --output FILE.json [--budget-s 40]   # needs a CUDA device
     python benchmarks/gpu_recorder_cost.py --output FILE.json --device cpu   # a rehearsal: no runtime calls
