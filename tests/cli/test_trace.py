@@ -19,7 +19,7 @@ from opscope.cli import main
 from opscope.cli import trace as module
 from opscope.model.sidecar import read_sidecar
 
-FAKES = Path(__file__).parent.parent / "unit" / "toolchain" / "injection" / "fake_cuda.py"
+FAKES = Path(__file__).parent.parent / "unit" / "trace" / "fake_cuda.py"
 
 
 class Captured(NamedTuple):
