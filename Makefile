@@ -8,7 +8,7 @@ PYTEST_ARGS ?=
 .PHONY: help setup demo test exhaustive check format docs clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Make or update the virtual environment (instant when nothing changed)
 	@$(PYTHON) scripts/bootstrap --venv $(VENV) --quiet
@@ -19,7 +19,7 @@ demo: setup ## Profile BERT here and analyze a trace recorded on an H200
 test: setup ## Run the whole test suite; PYTEST_ARGS="-k name -x" is passed on
 	@$(BIN)/python -m pytest -n auto --dist loadfile $(PYTEST_ARGS)
 
-exhaustive: setup ## Every trace and example: what verbs print of it as before, laws that hold for it
+exhaustive: setup ## Every trace: what verbs print of it as before, laws that hold for it
 	@$(BIN)/python -m pytest -n auto -m exhaustive --every-source $(PYTEST_ARGS)
 
 check: setup ## Run every check that is not a test: format, lint, types, layers, docs, fragments, links

@@ -37,9 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write what golden tests find as the new expectation"
     )
-    parser.addoption(
-        "--every-source", action="store_true", help="run what is exhaustive too: every trace, example"
-    )
+    parser.addoption("--every-source", action="store_true", help="run what is exhaustive too: every trace")
 
 
 # Of what is held for every trace, `make test` takes these: one of each kind.
