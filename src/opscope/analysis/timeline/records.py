@@ -153,10 +153,14 @@ class DeviceRecords(msgspec.Struct, frozen=True):
         work: `Work` of each.
         call: Position of the launch call among the trace's calls; -1 if it was not recorded.
         is_early: Launched before the recording window opened.
+        stream: Its stream; -1 if unknown.
+        step: Step in which it was launched; -1 for none.
     """
 
     trace_id: int
     device: int
+    activity_id: Int64
+    stream: Int64
     start_ns: Int64
     end_ns: Int64
     name_id: Int64
@@ -267,6 +271,8 @@ def _devices(
         yield DeviceRecords(
             trace_id=trace_id,
             device=device,
+            activity_id=mine["activity_id"],
+            stream=mine["stream"],
             start_ns=mine["start_ns"],
             end_ns=mine["end_ns"],
             name_id=mine["name_id"],

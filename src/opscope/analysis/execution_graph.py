@@ -1,0 +1,667 @@
+"""The execution graph of a recorded program: simulated, it says how long a step takes, and would take.
+
+Nodes are moments of the recording: a launch call begins, a waiting call returns, a step begins or ends on a host
+thread, an activity ends on a device. A node comes when the last of what it depends on has come, after the lag of
+that edge, and its own duration:
+
+- thread order: what the host runs from one node of a thread to the next, waits left out;
+- stream order: an activity begins when the one before it on its stream has ended;
+- launch: and not before it was launched;
+- event: after `cudaStreamWaitEvent`, not before the other stream got so far;
+- wait: a blocking call returns when the activity that it waits for has ended;
+- hand-over: where a thread pauses and another runs meanwhile (backward), each goes on when the other is done.
+
+A lag is what was recorded of the edge that explains the node best, and what is typical of its kind (latency of
+a launch, gap between kernels, return from a wait) of the others: so the recording simulates as itself, and a
+change finds what lies behind. A node that none of its edges explains is counted: there an edge is missing.
+
+The recorded steps are simulated several times in a row, as a program runs them; the last round is the step. All
+times are integer nanoseconds. For the idea see Daydream (Zhu et al., USENIX ATC 2020).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import IntEnum
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from opscope.analysis.timeline.host import Host, ThreadEvents
+from opscope.analysis.timeline.measure import CALL_NS, FRAME_NS, OPERATOR_NS, SHAPED_OPERATOR_NS
+from opscope.analysis.timeline.records import CallRole, Flags, RuntimeCalls, TraceRecords
+from opscope.analysis.timeline.spans import covering
+from opscope.ingest.nesting import Int64
+
+__all__ = [
+    "Edge",
+    "ExecutionGraph",
+    "NodeKind",
+    "PathPiece",
+    "Simulation",
+    "Sync",
+    "Window",
+    "build_graph",
+    "critical_path",
+    "simulate",
+]
+
+_NEVER_NS = -(1 << 60)
+# An activity that comes later than its edges let expect by more than this depends on something unknown.
+TOLERANCE_NS = 20_000
+# Lags where a recording has too few of a kind to tell, as on an H200.
+_LAUNCH_NS = 6_000
+_GAP_NS = 1_000
+_EVENT_NS = 3_000
+_RETURN_NS = 10_000
+# What a wait takes the host if nothing is left to wait for.
+_EMPTY_WAIT_NS = 5_000
+_FEWEST = 5  # samples of a typical lag
+# A driver accepts some 1024 launches ahead of the device and then lets the host wait in the launch call.
+_FULL_QUEUE = 1000
+_BLOCKED_LAUNCH_NS = 100_000
+# Shorter pauses of a thread are its own Python.
+_HAND_OVER_NS = 20_000
+# Steps simulated, so that what the first one finds empty counts for nothing.
+_STEPS_SIMULATED = 6
+
+
+class NodeKind(IntEnum):
+    """What comes to pass at a node."""
+
+    ORIGIN = 0
+    TAIL = 1  # of a stream: the end of what was launched on it before
+    MARK = 2  # a step begins or ends
+    LAUNCH = 3
+    RETURN = 4  # of a call that waits
+    ACTIVITY = 5
+
+
+class Edge(IntEnum):
+    """Why a node comes no earlier; each node has at most one of each slot: 0, 1 and 2."""
+
+    THREAD = 0
+    STREAM = 1
+    LAUNCH = 2
+    WAIT = 3
+    EVENT = 4
+    HAND_OVER = 5
+
+
+class ExecutionGraph(msgspec.Struct, frozen=True):
+    """One trace's steps as nodes in an order in which all that a node depends on comes before it.
+
+    Node 0 is what nothing waits for, node 1 the beginning of the first step, then the tails of the streams.
+
+    Attributes:
+        kind: `NodeKind`[n].
+        time_ns: int64[n], when it was recorded, from the beginning of the first step.
+        duration_ns: int64[n], of activities; 0 of others.
+        before: int64[3, n], the nodes it depends on; 0 for none.
+        lag_ns: int64[3, n], from each of them to the node's beginning.
+        edge: `Edge`[3, n].
+        excess_ns: int64[n], what the edges leave unexplained of the time recorded.
+        recorder_ns: int64[n], what recording is estimated to have added to the thread's lag (slot 0).
+        thread_id: int64[n], -1 on devices.
+        call: int64[n], position of the runtime call among the trace's; -1 for none.
+        device_row: int64[n], position of the device among the trace's; -1 on the host.
+        activity: int64[n], position of the activity among its device's; -1 for none.
+        tails: Nodes that end a round, by the TAIL node that they replace: the last activity of each stream.
+        end: Node at which the last step ends.
+        steps: How many steps it holds; 1 where none were recorded.
+        dropped_edges: Edges that would run backward in time.
+    """
+
+    trace_id: int
+    kind: Int64
+    time_ns: Int64
+    duration_ns: Int64
+    before: Int64
+    lag_ns: Int64
+    edge: Int64
+    excess_ns: Int64
+    recorder_ns: Int64
+    thread_id: Int64
+    call: Int64
+    device_row: Int64
+    activity: Int64
+    tails: dict[int, int]
+    end: int
+    steps: int
+    dropped_edges: int = 0
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    @property
+    def initial_count(self) -> int:
+        """Nodes whose times are given, not simulated."""
+        return 2 + len(self.tails)
+
+    @property
+    def missing_edges(self) -> int:
+        """Nodes that come later than what they are known to depend on explains."""
+        return int((self.excess_ns > TOLERANCE_NS).sum())
+
+    @property
+    def recorded_ns(self) -> int:
+        """From the beginning of the first step to the end of all its work, as recorded."""
+        return int(self.time_ns[[self.end, *self.tails.values()]].max())
+
+
+class Simulation(NamedTuple):
+    """Times of the nodes in the last of the rounds, and the mean step of that round."""
+
+    times: list[int]
+    step_ns: float
+
+
+def simulate(
+    graph: ExecutionGraph,
+    *,
+    lag_ns: Int64 | None = None,
+    duration_ns: Int64 | None = None,
+    rounds: int | None = None,
+) -> Simulation:
+    """The graph with other lags or durations than its own; as often in a row as makes the step steady.
+
+    Args:
+        graph: The graph.
+        lag_ns: int64[3, n].
+        duration_ns: int64[n].
+        rounds: How often; 1 begins with streams as occupied as they were recorded.
+    """
+    first = graph.initial_count
+    lags = (graph.lag_ns if lag_ns is None else lag_ns)[:, first:].tolist()
+    durations = (graph.duration_ns if duration_ns is None else duration_ns)[first:].tolist()
+    before = graph.before[:, first:].tolist()
+    initial = graph.time_ns[:first].tolist()
+    if rounds is None:
+        rounds = max(2, -(-_STEPS_SIMULATED // graph.steps))
+        initial = [_NEVER_NS, 0, *[_NEVER_NS] * len(graph.tails)]
+    reached_ns, began_ns = 0, 0
+    times: list[int] = []
+    for _ in range(rounds):
+        if times:
+            initial = [_NEVER_NS, times[graph.end], *(times[graph.tails[tail]] for tail in graph.tails)]
+            began_ns = reached_ns
+        times = list(initial)
+        append = times.append
+        for a, a_ns, b, b_ns, c, c_ns, own_ns in zip(
+            before[0], lags[0], before[1], lags[1], before[2], lags[2], durations, strict=True
+        ):
+            time_ns = times[a] + a_ns
+            other_ns = times[b] + b_ns
+            if other_ns > time_ns:
+                time_ns = other_ns
+            other_ns = times[c] + c_ns
+            if other_ns > time_ns:
+                time_ns = other_ns
+            append(time_ns + own_ns)
+        reached_ns = max(times[graph.end], *(times[tail] for tail in graph.tails.values()), _NEVER_NS)
+    return Simulation(times, (reached_ns - began_ns) / graph.steps)
+
+
+class PathPiece(NamedTuple):
+    """A stretch of the critical path: the edge into a node, or the node's own duration (`edge` None)."""
+
+    node: int
+    edge: Edge | None
+    ns: int
+
+
+def critical_path(graph: ExecutionGraph) -> list[PathPiece]:
+    """What the recorded steps could not have gone faster without, the last piece first.
+
+    The pieces sum to `graph.recorded_ns`, less what streams were still busy with at the beginning.
+    """
+    times = simulate(graph, rounds=1).times
+    node = max((graph.end, *graph.tails.values()), key=lambda one: (times[one], one == graph.end))
+    pieces = []
+    while node >= graph.initial_count:
+        own_ns = int(graph.duration_ns[node])
+        if own_ns:
+            pieces.append(PathPiece(node, None, own_ns))
+        began_ns = times[node] - own_ns
+        arrivals = [times[graph.before[slot, node]] + int(graph.lag_ns[slot, node]) for slot in range(3)]
+        slot = arrivals.index(began_ns)
+        came_from = int(graph.before[slot, node])
+        pieces.append(PathPiece(node, Edge(int(graph.edge[slot, node])), began_ns - times[came_from]))
+        node = came_from
+    return pieces
+
+
+class Window(NamedTuple):
+    """The steps of a trace: their thread (None if not recorded), when each began, and when the last ended."""
+
+    thread_id: int | None
+    began_ns: tuple[int, ...]
+    end_ns: int
+
+
+class Sync(NamedTuple):
+    """A synchronization whose streams were recorded.
+
+    Attributes:
+        stream: The stream that waits; where the host waits, the one it waits for.
+        source: The stream waited for by another one; None where the host waits.
+        source_call: Position of the call that recorded the event waited for; None if unknown.
+    """
+
+    stream: int
+    source: int | None = None
+    source_call: int | None = None
+
+
+def build_graph(
+    trace: TraceRecords, host: Host, window: Window, syncs: Mapping[int, Sync] | None = None
+) -> ExecutionGraph | None:
+    """The execution graph of one trace's steps; None where nothing was launched in them.
+
+    Args:
+        trace: The trace.
+        host: What its launching threads did.
+        window: Its steps.
+        syncs: Synchronizations whose streams were recorded, by position of the call.
+    """
+    work, tail_ns = _work(trace, window)
+    if not len(work) or not trace.launch_threads:
+        return None
+    builder = _Builder(trace, host, window, syncs or {}, work, tail_ns)
+    builder.tie_threads()
+    builder.tie_streams()
+    builder.tie_events()
+    builder.tie_waits()
+    builder.tie_pauses()
+    return builder.graph()
+
+
+class _Work(NamedTuple):
+    """Activities of all devices of a trace, by device, stream and start; `lane` numbers the streams."""
+
+    device_row: Int64
+    activity: Int64
+    lane: Int64
+    stream: Int64
+    start_ns: Int64
+    end_ns: Int64
+    call: Int64
+    launched_ns: Int64
+
+    def __len__(self) -> int:
+        return len(self.lane)
+
+
+def _work(trace: TraceRecords, window: Window) -> tuple[_Work, Int64]:
+    """What was launched in the window, and until when each stream was busy with what was launched before."""
+    parts = []
+    for row, device in enumerate(trace.devices):
+        launched_ns = device.start_ns.copy()
+        known = device.call >= 0
+        launched_ns[known] = trace.calls.start_ns[device.call[known]]
+        launched_ns[device.is_early] = _NEVER_NS
+        activity = np.arange(len(device))
+        device_row = np.full(len(device), row)
+        parts.append((device_row, activity, device.stream, device.start_ns, device.end_ns, device.call, launched_ns))
+    if not parts:
+        return _Work(*(np.empty(0, dtype=np.int64),) * 8), np.empty(0, dtype=np.int64)
+    device_row, activity, stream, start_ns, end_ns, call, launched_ns = map(np.concatenate, zip(*parts, strict=True))
+    order = np.lexsort((start_ns, stream, device_row))
+    is_new = (np.diff(stream[order], prepend=stream[order[0]]) != 0) | (np.diff(device_row[order], prepend=0) != 0)
+    lane = np.cumsum(is_new)
+    columns = (device_row[order], activity[order], lane, stream[order], start_ns[order], end_ns[order],
+               call[order], launched_ns[order])  # fmt: skip
+    everything = _Work(*columns)
+    is_before = everything.launched_ns < window.began_ns[0]
+    is_within = ~is_before & (everything.launched_ns < window.end_ns)
+    tail_ns = np.full(int(lane[-1]) + 1, _NEVER_NS, dtype=np.int64)
+    np.maximum.at(tail_ns, lane[is_before], end_ns[order][is_before] - window.began_ns[0])
+    return _Work(*(column[is_within] for column in everything)), tail_ns
+
+
+_HOLDING = (CallRole.WAITS, CallRole.FREES, CallRole.ALLOCATES)
+
+
+class _Builder:
+    """Nodes of a graph in their order, and the edges that are found for them one kind after the other."""
+
+    def __init__(
+        self, trace: TraceRecords, host: Host, window: Window, syncs: Mapping[int, Sync], work: _Work, tail_ns: Int64
+    ) -> None:
+        self.trace, self.calls, self.host, self.window = trace, trace.calls, host, window
+        self.syncs, self.work, self.tail_ns = syncs, work, tail_ns
+        self.origin_ns = window.began_ns[0]
+        calls = self.calls
+        within = np.isin(calls.thread_id, trace.launch_threads)
+        within &= (calls.start_ns >= self.origin_ns) & (calls.start_ns < window.end_ns)
+        launches = np.flatnonzero(within & calls.is_launch)
+        self.main = window.thread_id if window.thread_id in trace.launch_threads else _busiest(calls, launches)
+        holds = np.isin(calls.role, _HOLDING) | _blocked_launches(calls, work)
+        waits = np.flatnonzero(within & holds & ((calls.thread_id != self.main) | (calls.end_ns <= window.end_ns)))
+        marks = np.array([*window.began_ns[1:], window.end_ns], dtype=np.int64)
+        # Of what comes at once: ends of activities, returns from waits for them, then what the host does next.
+        kinds = (
+            _nodes(NodeKind.LAUNCH, 2, calls.start_ns[launches], thread=calls.thread_id[launches], call=launches),
+            _nodes(NodeKind.RETURN, 1, calls.end_ns[waits], thread=calls.thread_id[waits], call=waits),
+            _nodes(NodeKind.MARK, 3, marks, thread=np.full(len(marks), self.main)),
+            _nodes(NodeKind.ACTIVITY, np.where(work.end_ns > work.start_ns, 0, 4), work.end_ns,
+                   call=work.call, row=np.arange(len(work))),
+        )  # fmt: skip
+        rank, kind, time_ns, thread, call, row = map(np.concatenate, zip(*kinds, strict=True))
+        order = np.lexsort((rank, time_ns))
+        first = 2 + len(tail_ns)
+        none = np.full(first, -1, dtype=np.int64)
+        self.kind = np.concatenate((np.repeat([NodeKind.ORIGIN, NodeKind.TAIL], [2, len(tail_ns)]), kind[order]))
+        self.time_ns = np.concatenate(([_NEVER_NS, 0], tail_ns, time_ns[order] - self.origin_ns))
+        self.thread_id, self.call, self.row = (np.concatenate((none, one[order])) for one in (thread, call, row))
+        self.end = int(np.flatnonzero(self.kind == NodeKind.MARK)[-1])
+        self.launch_node = _positions(self.call, self.kind == NodeKind.LAUNCH, len(calls))
+        self.work_node = _positions(self.row, self.row >= 0, len(work))
+        self.duration_ns = np.zeros(len(self.kind), dtype=np.int64)
+        self.duration_ns[self.work_node] = work.end_ns - work.start_ns
+        self.before, self.edge, self.typical_ns = np.zeros((3, 3, len(self.kind)), dtype=np.int64)
+        self.recorder_ns = np.zeros(len(self.kind), dtype=np.int64)
+        self.unexplained_ns = np.zeros(len(self.kind), dtype=np.int64)
+
+    def tie_threads(self) -> None:
+        """Slot 0 of host nodes: the node before on the thread; the first ones follow the origin."""
+        for thread, events in self.host.threads.items():
+            nodes = np.flatnonzero(self.thread_id == thread)
+            if not len(nodes):
+                continue
+            before = np.concatenate(([1], nodes[:-1]))
+            lag_ns = self.time_ns[nodes] - self.time_ns[before]
+            self.before[0, nodes], self.edge[0, nodes], self.typical_ns[0, nodes] = before, Edge.THREAD, lag_ns
+            cost_ns = _recorder_cost(events, self.time_ns[nodes] + self.origin_ns)
+            began_ns = _recorder_cost(events, np.array([self.origin_ns], dtype=np.int64))
+            self.recorder_ns[nodes] = np.minimum(np.diff(cost_ns, prepend=began_ns), lag_ns)
+
+    def tie_streams(self) -> None:
+        """Slots 0 and 1 of activities: the one before on the stream, and the launch; of a replay's only the first."""
+        work, nodes = self.work, self.work_node
+        is_first = np.diff(work.lane, prepend=-1) != 0
+        before = np.where(is_first, 2 + work.lane, np.concatenate(([0], nodes[:-1])))
+        self.before[0, nodes], self.edge[0, nodes] = before, Edge.STREAM
+        launch = np.where(work.call >= 0, self.launch_node[work.call], 0)
+        by_start = np.lexsort((work.start_ns, work.call))
+        again = by_start[1:][(np.diff(work.call[by_start]) == 0) & (work.call[by_start[1:]] >= 0)]
+        launch[again] = 0
+        self.before[1, nodes], self.edge[1, nodes] = launch, Edge.LAUNCH
+        ended_ns = self.time_ns[before] + self.origin_ns
+        gap_ns, latency_ns = work.start_ns - ended_ns, work.start_ns - work.launched_ns
+        queued = (work.call >= 0) & (work.launched_ns + 2 * _LAUNCH_NS < ended_ns)
+        self.typical_ns[0, nodes] = _typical(gap_ns[queued & (gap_ns < TOLERANCE_NS)], _GAP_NS)
+        is_graph = (work.call >= 0) & self.calls.is_graph[work.call]
+        waited_for_launch = (launch > 0) & (ended_ns < work.launched_ns)
+        for chosen in (is_graph, ~is_graph):
+            typical_ns = _typical(latency_ns[waited_for_launch & chosen], _LAUNCH_NS)
+            self.typical_ns[1, nodes[chosen]] = typical_ns
+
+    def tie_events(self) -> None:
+        """Slot 2 of activities: what another stream had to finish, by `cudaStreamWaitEvent` or within a replay."""
+        work, calls, origin_ns = self.work, self.calls, self.origin_ns
+        if int(work.lane.max()) == int(work.lane.min()):
+            return
+        by_launch = np.argsort(work.launched_ns, kind="stable")
+        launched_ns = work.launched_ns[by_launch]
+        lanes = _Lanes(work)
+        names = [name for name in self.trace.call_names]
+        waits_for_event = np.array(["StreamWaitEvent" in name for name in names] or [False])
+        waits = np.flatnonzero(waits_for_event[calls.name_index] & (calls.start_ns >= origin_ns))
+        for wait in waits.tolist():
+            wait_ns = int(calls.start_ns[wait])
+            sync = self.syncs.get(wait)
+            if sync is not None:
+                target = lanes.first_launched_after(wait_ns, sync.stream)
+            else:
+                slot = int(np.searchsorted(launched_ns, wait_ns))
+                target = int(by_launch[slot]) if slot < len(by_launch) else -1
+            if target < 0:
+                continue
+            until_ns = wait_ns
+            if sync is not None and sync.source_call is not None:
+                until_ns = int(calls.start_ns[sync.source_call])
+            source = lanes.last_ended(
+                until_ns,
+                int(work.start_ns[target]),
+                stream=None if sync is None else sync.source,
+                other_than=int(work.lane[target]),
+            )
+            if source >= 0:
+                self._tie_event(target, source)
+        self._tie_replays()
+
+    def _tie_replays(self) -> None:
+        """Within one replay on several streams, the first on each follows the last that ended elsewhere."""
+        work = self.work
+        replays = np.flatnonzero((work.call >= 0) & self.calls.is_graph[work.call])
+        starts = replays[np.diff(work.call[replays] * (work.lane.max() + 1) + work.lane[replays], prepend=-1) != 0]
+        for one in starts.tolist():
+            mine = replays[(work.call[replays] == work.call[one]) & (work.end_ns[replays] <= work.start_ns[one])]
+            if len(mine):
+                self._tie_event(one, int(mine[work.end_ns[mine].argmax()]))
+
+    def _tie_event(self, target: int, source: int) -> None:
+        node, before = self.work_node[target], self.work_node[source]
+        if self.time_ns[before] >= self.time_ns[self.before[2, node]]:
+            self.before[2, node], self.edge[2, node], self.typical_ns[2, node] = before, Edge.EVENT, _EVENT_NS
+
+    def tie_waits(self) -> None:
+        """Slot 1 of returns: the activity that the call waited for; the thread's own lag without the wait."""
+        calls, lanes = self.calls, _Lanes(self.work)
+        nodes = np.flatnonzero(self.kind == NodeKind.RETURN)
+        own_copy = dict(zip(self.work.call.tolist(), range(len(self.work)), strict=True))
+        latest = {thread: _last_lane(self, thread) for thread in self.trace.launch_threads}
+        late_ns, found = [], []
+        for node in nodes.tolist():
+            call = int(self.call[node])
+            start_ns, end_ns = int(calls.start_ns[call]), int(calls.end_ns[call])
+            name = self.trace.call_name(call)
+            sync = self.syncs.get(call)
+            is_wait = int(calls.role[call]) == CallRole.WAITS
+            if is_wait and calls.is_launch[call]:
+                source = own_copy.get(call, -1)
+                source = source if self.work.end_ns[source] <= end_ns else -1
+            else:
+                stream = None if sync is None else sync.stream
+                source = lanes.last_ended(start_ns, end_ns, stream=stream)
+                is_inside = source >= 0 and self.work.end_ns[source] > start_ns
+                if not is_inside and (not is_wait or "EventSynchronize" in name):
+                    source = -1
+                elif not is_inside and stream is None and "StreamSynchronize" in name:
+                    source = lanes.last_ended(start_ns, end_ns, lane=latest[int(calls.thread_id[call])](start_ns))
+            inside_ns = min(end_ns - start_ns, int(self.time_ns[node] - self.time_ns[self.before[0, node]]))
+            waited_ns = max(0, inside_ns - _EMPTY_WAIT_NS)
+            if source < 0:
+                self.unexplained_ns[node] = waited_ns if is_wait else 0
+                continue
+            found.append((node, int(self.work_node[source])))
+            if self.work.end_ns[source] > start_ns:
+                late_ns.append(end_ns - int(self.work.end_ns[source]))
+                self.typical_ns[0, node] -= waited_ns
+                self.recorder_ns[node] = min(self.recorder_ns[node], self.typical_ns[0, node])
+        return_ns = _typical(np.array([one for one in late_ns if one < 10 * _RETURN_NS]), _RETURN_NS)
+        for node, before in found:
+            self.before[1, node], self.edge[1, node], self.typical_ns[1, node] = before, Edge.WAIT, return_ns
+
+    def tie_pauses(self) -> None:
+        """Slot 2 of host nodes: where a thread paused while another ran, the other's last node."""
+        threads = {thread: np.flatnonzero(self.thread_id == thread) for thread in self.host.threads}
+        for thread, nodes in threads.items():
+            ran = self.host.threads[thread].ran
+            others = [one for one in threads if one != thread and len(threads[one])]
+            if not others or not len(nodes) or not len(ran.start_ns):
+                continue
+            began_ns = np.concatenate(([self.origin_ns], ran.end_ns))
+            ended_ns = np.concatenate((ran.start_ns, [self.window.end_ns]))
+            for pause_ns, resume_ns in zip(began_ns.tolist(), ended_ns.tolist(), strict=True):
+                if resume_ns - pause_ns < _HAND_OVER_NS or pause_ns < self.origin_ns:
+                    continue
+                position = int(np.searchsorted(self.time_ns[nodes], resume_ns - self.origin_ns))
+                if position == len(nodes):
+                    continue
+                sources = [self._last_of_burst(one, threads[one], pause_ns, resume_ns) for one in others]
+                source, node = max(sources), int(nodes[position])
+                if source > self.before[2, node]:
+                    lag_ns = self.time_ns[node] - self.time_ns[source]
+                    self.before[2, node], self.edge[2, node], self.typical_ns[2, node] = source, Edge.HAND_OVER, lag_ns
+                    self.typical_ns[0, node] -= min(resume_ns - pause_ns, int(self.typical_ns[0, node]))
+                    self.recorder_ns[node] = min(self.recorder_ns[node], self.typical_ns[0, node])
+
+    def _last_of_burst(self, thread: int, nodes: Int64, pause_ns: int, resume_ns: int) -> int:
+        """Last node of a thread that ran within a pause of another and at neither of its ends; 0 if it did not."""
+        ran = self.host.threads[thread].ran
+        if (covering(ran, np.array([pause_ns, resume_ns])) >= 0).any():
+            return 0
+        position = int(np.searchsorted(self.time_ns[nodes], resume_ns - self.origin_ns)) - 1
+        is_within = position >= 0 and self.time_ns[nodes[position]] + self.origin_ns > pause_ns
+        return int(nodes[position]) if is_within else 0
+
+    def graph(self) -> ExecutionGraph:
+        """The graph, its lags as recorded where an edge explains its node, else typical ones."""
+        count = len(self.kind)
+        is_backward = self.before >= np.arange(count)
+        self.before[is_backward] = 0
+        began_ns = self.time_ns - self.duration_ns
+        is_there = self.before > 0
+        is_there[0] |= self.time_ns[self.before[0]] > _NEVER_NS // 2
+        is_there &= self.time_ns[self.before] > _NEVER_NS // 2
+        recorded_ns = began_ns - self.time_ns[self.before]
+        excess_ns = np.where(is_there, np.maximum(recorded_ns - self.typical_ns, 0), -_NEVER_NS)
+        best = excess_ns.argmin(axis=0)
+        lag_ns = np.where(is_there, np.minimum(recorded_ns, self.typical_ns), self.typical_ns)
+        everything = np.arange(count)
+        has_any = is_there.any(axis=0)
+        lag_ns[best[has_any], everything[has_any]] = recorded_ns[best[has_any], everything[has_any]]
+        first = 2 + len(self.tail_ns)
+        unexplained_ns = np.where(has_any, excess_ns[best, everything], 0)
+        unexplained_ns[self.thread_id >= 0] = 0
+        unexplained_ns = np.maximum(unexplained_ns, self.unexplained_ns)
+        unexplained_ns[:first] = 0
+        # What nothing is known of comes when it was recorded.
+        lost = np.flatnonzero(~has_any)
+        lost = lost[lost >= first]
+        self.before[0, lost], lag_ns[0, lost] = 1, began_ns[lost]
+        unexplained_ns[lost] = -_NEVER_NS
+        device_row, activity = np.full((2, count), -1, dtype=np.int64)
+        device_row[self.work_node], activity[self.work_node] = self.work.device_row, self.work.activity
+        is_last = np.diff(self.work.lane, append=-1) != 0
+        tails = {2 + lane: 2 + lane for lane in range(len(self.tail_ns))}
+        tails |= {2 + int(self.work.lane[one]): int(self.work_node[one]) for one in np.flatnonzero(is_last).tolist()}
+        return ExecutionGraph(
+            trace_id=self.trace.trace_id,
+            kind=self.kind,
+            time_ns=self.time_ns,
+            duration_ns=self.duration_ns,
+            before=self.before,
+            lag_ns=lag_ns,
+            edge=self.edge,
+            excess_ns=unexplained_ns,
+            recorder_ns=np.clip(self.recorder_ns, 0, None),
+            thread_id=self.thread_id,
+            call=self.call,
+            device_row=device_row,
+            activity=activity,
+            tails=tails,
+            end=self.end,
+            steps=len(self.window.began_ns),
+            dropped_edges=int(is_backward[:, first:].sum()),
+        )
+
+
+class _Lanes:
+    """The streams of a trace, to ask what was launched or ended on them by when; answers are rows of the work."""
+
+    def __init__(self, work: _Work) -> None:
+        self._bounds = np.flatnonzero(np.diff(work.lane, prepend=-1, append=-1) != 0).tolist()
+        self._lanes = [
+            (int(work.lane[low]), int(work.stream[low]), low,
+             np.maximum.accumulate(work.launched_ns[low:high]), np.maximum.accumulate(work.end_ns[low:high]))
+            for low, high in zip(self._bounds, self._bounds[1:], strict=False)
+        ]  # fmt: skip
+
+    def last_ended(
+        self, launched_ns: int, ended_ns: int, *, stream: int | None = None, lane: int | None = None, other_than: int = -1
+    ) -> int:
+        """Of what was launched before a moment and ended by another, the last to end; -1 for none."""
+        best, best_ns = -1, _NEVER_NS
+        for number, its_stream, low, launches, ends in self._lanes:
+            if number == other_than or (stream is not None and stream != its_stream) or lane not in (None, number):
+                continue
+            row = min(int(launches.searchsorted(launched_ns)), int(ends.searchsorted(ended_ns, "right"))) - 1
+            if row >= 0 and int(ends[row]) > best_ns:
+                best, best_ns = low + row, int(ends[row])
+        return best
+
+    def first_launched_after(self, time_ns: int, stream: int) -> int:
+        """The first launched on a stream from a moment on; -1 for none."""
+        for _, its_stream, low, launches, _ in self._lanes:
+            row = int(launches.searchsorted(time_ns))
+            if its_stream == stream and row < len(launches):
+                return low + row
+        return -1
+
+
+def _nodes(
+    kind: NodeKind, rank: int | Int64, time_ns: Int64, *,
+    thread: Int64 | None = None, call: Int64 | None = None, row: Int64 | None = None,
+) -> tuple[Int64, ...]:  # fmt: skip
+    """Columns of nodes of one kind: rank among what comes at once, kind, time, thread, call and row of the work."""
+    none = np.full(len(time_ns), -1, dtype=np.int64)
+    known = [none if column is None else column for column in (thread, call, row)]
+    return (none * 0 + rank, none * 0 + kind, time_ns, *known)
+
+
+def _positions(keys: Int64, chosen: Flags, count: int) -> Int64:
+    """Node of each key below `count`; 0 for none."""
+    found = np.zeros(count, dtype=np.int64)
+    found[keys[chosen]] = np.flatnonzero(chosen)
+    return found
+
+
+def _busiest(calls: RuntimeCalls, launches: Int64) -> int:
+    threads, counts = np.unique(calls.thread_id[launches], return_counts=True)
+    return int(threads[counts.argmax()])
+
+
+def _blocked_launches(calls: RuntimeCalls, work: _Work) -> Flags:
+    """Launch calls in which the host waited for a place in a full queue."""
+    blocked = calls.is_launch & ~calls.is_graph & (calls.end_ns - calls.start_ns > _BLOCKED_LAUNCH_NS)
+    queued = np.searchsorted(np.sort(work.launched_ns), calls.start_ns) - np.searchsorted(
+        np.sort(work.end_ns), calls.start_ns
+    )
+    return blocked & (queued >= _FULL_QUEUE)
+
+
+def _last_lane(builder: _Builder, thread: int) -> Callable[[int], int | None]:
+    """By moment, the stream on which a thread launched last."""
+    work, calls = builder.work, builder.calls
+    mine = np.flatnonzero(np.where(work.call >= 0, calls.thread_id[work.call], -1) == thread)
+    mine = mine[np.argsort(work.launched_ns[mine], kind="stable")]
+    launched_ns, lanes = work.launched_ns[mine], work.lane[mine]
+
+    def at(time_ns: int) -> int | None:
+        position = int(launched_ns.searchsorted(time_ns)) - 1
+        return int(lanes[position]) if position >= 0 else None
+
+    return at
+
+
+def _recorder_cost(events: ThreadEvents, time_ns: Int64) -> Int64:
+    """What recording the events of a thread that began before each moment cost it, in all."""
+    shaped = events.operators["has_shapes"]
+    kinds = (
+        (events.operators["start_ns"][shaped], SHAPED_OPERATOR_NS),
+        (events.operators["start_ns"][~shaped], OPERATOR_NS),
+        (events.calls["start_ns"], CALL_NS),
+        (events.frames["start_ns"], FRAME_NS),
+    )
+    cost_ns = np.zeros(len(time_ns), dtype=np.int64)
+    for started_ns, one_ns in kinds:
+        cost_ns += one_ns * np.searchsorted(np.sort(started_ns), time_ns)
+    return cost_ns
+
+
+def _typical(samples_ns: Int64, default_ns: int) -> int:
+    return int(np.median(samples_ns)) if len(samples_ns) >= _FEWEST else default_ns
