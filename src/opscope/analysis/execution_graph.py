@@ -272,6 +272,7 @@ def build_graph(
     builder.tie_threads()
     builder.tie_streams()
     builder.tie_events()
+    builder.tie_late()
     builder.tie_waits()
     builder.tie_pauses()
     return builder.graph()
@@ -473,17 +474,30 @@ class _Builder:
                     source = lanes.last_ended(start_ns, end_ns, lane=latest[int(calls.thread_id[call])](start_ns))
             inside_ns = min(end_ns - start_ns, int(self.time_ns[node] - self.time_ns[self.before[0, node]]))
             waited_ns = max(0, inside_ns - _EMPTY_WAIT_NS)
+            before, ended_ns = int(self.work_node[source]), int(self.work.end_ns[source])
             if source < 0:
+                # What was launched before the steps ends no later than this: in a row, what the step before left.
+                before, ended_ns = self._tail_within(start_ns, end_ns)
+            if before < 0:
                 self.unexplained_ns[node] = waited_ns if is_wait else 0
                 continue
-            found.append((node, int(self.work_node[source])))
-            if self.work.end_ns[source] > start_ns:
-                late_ns.append(end_ns - int(self.work.end_ns[source]))
+            found.append((node, before))
+            if ended_ns > start_ns:
+                late_ns.append(end_ns - ended_ns)
                 self.typical_ns[0, node] -= waited_ns
                 self.recorder_ns[node] = min(self.recorder_ns[node], self.typical_ns[0, node])
         return_ns = _typical(np.array([one for one in late_ns if one < 10 * _RETURN_NS]), _RETURN_NS)
         for node, before in found:
             self.before[1, node], self.edge[1, node], self.typical_ns[1, node] = before, Edge.WAIT, return_ns
+
+    def _tail_within(self, start_ns: int, end_ns: int) -> tuple[int, int]:
+        """Tail of a stream that ends in an interval, the last of them, and when; -1 for none."""
+        ended_ns = self.tail_ns + self.origin_ns
+        inside = np.flatnonzero((self.tail_ns > _NEVER_NS) & (ended_ns > start_ns) & (ended_ns <= end_ns))
+        if not len(inside):
+            return -1, 0
+        last = int(inside[ended_ns[inside].argmax()])
+        return 2 + last, int(ended_ns[last])
 
     def tie_pauses(self) -> None:
         """Slot 2 of host nodes: where a thread paused while another ran, the other's last node."""
@@ -517,6 +531,23 @@ class _Builder:
         position = int(np.searchsorted(self.time_ns[nodes], resume_ns - self.origin_ns)) - 1
         is_within = position >= 0 and self.time_ns[nodes[position]] + self.origin_ns > pause_ns
         return int(nodes[position]) if is_within else 0
+
+    def tie_late(self) -> None:
+        """Activities that nothing explains, behind one of another stream that ended just then.
+
+        Which stream an event wait holds up is not recorded as a rule, so the nearest one was tied first.
+        """
+        work = self.work
+        before = self.before[:, self.work_node]
+        is_there = (before > 0) & (self.time_ns[before] > _NEVER_NS // 2)
+        late_ns = work.start_ns - self.origin_ns - self.time_ns[before] - self.typical_ns[:, self.work_node]
+        excess_ns = np.where(is_there, late_ns, -_NEVER_NS).min(axis=0)
+        lanes = _Lanes(work)
+        for target in np.flatnonzero(excess_ns > TOLERANCE_NS).tolist():
+            start_ns, launched_ns = int(work.start_ns[target]), int(work.launched_ns[target])
+            source = lanes.last_ended(launched_ns, start_ns, other_than=int(work.lane[target]))
+            if source >= 0 and start_ns - work.end_ns[source] <= TOLERANCE_NS:
+                self._tie_event(target, source)
 
     def graph(self) -> ExecutionGraph:
         """The graph, its lags as recorded where an edge explains its node, else typical ones."""

@@ -90,3 +90,7 @@ SELECT trace_id, 'torch.profiler between steps', end_ns, next_start_ns FROM (
     FROM steps WINDOW by_start AS (PARTITION BY trace_id, thread_id ORDER BY start_ns)
 ) WHERE next_step = step + 1 AND next_start_ns > end_ns
 ORDER BY trace_id, start_ns
+
+-- :name activity_costs
+-- One row per device activity: the distinct call it belongs to. Reads activity_costs.
+SELECT activity_id, call_id::BIGINT AS call_id FROM activity_costs

@@ -1,0 +1,469 @@
+"""The steps of a Session as execution graphs: how long one takes without the recorder, and after a change.
+
+A gain is the difference of two simulations of the same steps, both without what the recorder added to the host.
+How much that was is known where steps were timed without it, else estimated from the events it wrote; both and
+the error of what the change makes of kernels give the gain its interval.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+import msgspec
+import numpy as np
+
+from opscope.analysis.execution_graph import (
+    TOLERANCE_NS,
+    Edge,
+    ExecutionGraph,
+    NodeKind,
+    Sync,
+    Window,
+    build_graph,
+    critical_path,
+    simulate,
+)
+from opscope.analysis.timeline.host import Host, read_frame_names, read_hosts
+from opscope.analysis.timeline.measure import read_steps
+from opscope.analysis.timeline.records import TraceRecords, WorkKind, columns, read_records
+from opscope.analysis.timeline.spans import Spans, merge, overlap
+from opscope.ingest.nesting import Int64
+from opscope.model.session import Session
+
+__all__ = ["Change", "Gain", "PathTotal", "StepModel", "step_models"]
+
+Float64 = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+_NEVER_NS = -(1 << 60)
+# The estimate of what the recorder took is within a third on the host it was measured on.
+_RECORDER_ERROR = 0.34
+# What is left to chance where steps were timed without it.
+_FITTED_ERROR = 0.1
+_MOST_RECORDER = 4.0  # times the estimate
+_FIT_ROUNDS = 12
+
+
+class Gain(msgspec.Struct, frozen=True):
+    """What a step gets shorter by a change, and the interval in which that lies."""
+
+    ns: float
+    low_ns: float
+    high_ns: float
+
+
+class PathTotal(msgspec.Struct, frozen=True):
+    """What a mean step's critical path holds of one kind and name.
+
+    Attributes:
+        kind: `kernel`, `communication`, `copy`, `host`, `launch latency`, `kernel gap`, `wait`, `stream event`
+            or `hand-over`.
+        name: Kernel; of host time, the operator that is launched at its end.
+    """
+
+    kind: str
+    name: str | None
+    ns: float
+    fraction: float
+
+
+class Change:
+    """What a change makes of one trace's steps, told by operators, distinct calls, kernels or calls.
+
+    Methods return the change itself. Ids of other traces are passed over.
+    """
+
+    def __init__(self, model: StepModel) -> None:
+        count = len(model.graph)
+        self.model = model
+        self.duration_scale: Float64 = np.ones(count)
+        self.host_scale: Float64 = np.ones(count)
+        self.host_added_ns: Float64 = np.zeros(count)
+        self.is_dropped = np.zeros(count, dtype=np.bool_)
+        self.is_free = np.zeros(count, dtype=np.bool_)
+
+    def __and__(self, other: Change) -> Change:
+        """Both at once."""
+        both = Change(self.model)
+        both.duration_scale = self.duration_scale * other.duration_scale
+        both.host_scale = self.host_scale * other.host_scale
+        both.host_added_ns = self.host_added_ns + other.host_added_ns
+        both.is_dropped = self.is_dropped | other.is_dropped
+        both.is_free = self.is_free | other.is_free
+        return both
+
+    def scale_calls(self, factors: dict[int, float]) -> Change:
+        """Device time of distinct calls, by call id, times a factor."""
+        for call_id, factor in factors.items():
+            self.duration_scale[self.model.call_of_node == call_id] *= factor
+        return self
+
+    def scale_operators(self, operator_ids: Iterable[int], factor: float) -> Change:
+        """Device time that operators launched themselves, times a factor."""
+        self.duration_scale[np.isin(self.model.operator_of_node, list(operator_ids))] *= factor
+        return self
+
+    def scale_kernels(self, names: Iterable[str], factor: float) -> Change:
+        """Device time of activities by name, times a factor."""
+        self.duration_scale[self.model.is_named(names)] *= factor
+        return self
+
+    def drop_operators(self, operator_ids: Sequence[int], *, with_host: bool = True) -> Change:
+        """Operators that are no longer called: neither their launches nor, `with_host`, their time on the host."""
+        self.is_dropped |= np.isin(self.model.operator_of_node, operator_ids)
+        return self.drop_host(self.model.extents(operator_ids)) if with_host else self
+
+    def drop_kernels(self, names: Iterable[str]) -> Change:
+        """Activities by name that no longer run; the host goes on as it did."""
+        self.duration_scale[self.model.is_named(names)] = 0.0
+        return self
+
+    def drop_host(self, extents: dict[int, Spans], share: float = 1.0) -> Change:
+        """A share of the host's own time in intervals, by thread."""
+        graph = self.model.graph
+        for thread, spans in extents.items():
+            nodes = np.flatnonzero(graph.thread_id == thread)
+            if not len(nodes) or not len(spans.start_ns):
+                continue
+            until_ns = graph.time_ns[nodes] + self.model.origin_ns
+            since_ns = np.concatenate(([self.model.origin_ns], until_ns[:-1]))
+            common = overlap(spans, since_ns, until_ns) / np.maximum(until_ns - since_ns, 1)
+            self.host_scale[nodes] *= np.clip(1.0 - share * common, 0.0, 1.0)
+        return self
+
+    def add_host(self, ns_per_step: float) -> Change:
+        """Time that the host needs more, spread over its launches."""
+        launches = self.model.graph.kind == NodeKind.LAUNCH
+        if launches.any():
+            self.host_added_ns[launches] += ns_per_step * self.model.graph.steps / launches.sum()
+        return self
+
+    def free_waits(self, call_ids: Iterable[int]) -> Change:
+        """Runtime calls that no longer wait for the device, by id."""
+        is_one = np.isin(self.model.call_id_of_node, list(call_ids))
+        self.is_free |= is_one & (self.model.graph.kind == NodeKind.RETURN)
+        return self
+
+    def drop_calls(self, call_ids: Iterable[int]) -> Change:
+        """Runtime calls that are no longer made, by id."""
+        calls = self.model.trace.calls
+        found = np.flatnonzero(np.isin(calls.call_id, list(call_ids)))
+        self.free_waits(calls.call_id[found].tolist())
+        threads = np.unique(calls.thread_id[found]).tolist()
+        return self.drop_host(
+            {
+                thread: merge((calls.start_ns[mine], calls.end_ns[mine]))
+                for thread in threads
+                if len(mine := found[calls.thread_id[found] == thread])
+            }
+        )
+
+    def replay(self, host_ns: float) -> Change:
+        """All launches of a step as one CUDA graph: the host needs so long per step, and waits as before."""
+        graph = self.model.graph
+        on_host = graph.thread_id >= 0
+        self.host_scale[on_host] = 0.0
+        marks = graph.kind == NodeKind.MARK
+        self.host_added_ns[marks] += host_ns
+        self.is_free |= (graph.kind == NodeKind.RETURN) & ~self.model.is_last_wait
+        return self
+
+    @property
+    def device_saved_ns(self) -> float:
+        """Device time that a step loses."""
+        kept = np.where(self.is_dropped, 0.0, self.duration_scale)
+        return float((self.model.graph.duration_ns * (1.0 - kept)).sum()) / self.model.graph.steps
+
+    def apply(self, recorder: float, strength: float = 1.0) -> float:
+        """A mean step with the change.
+
+        Args:
+            recorder: How much of what recording is estimated to add to the host is taken away.
+            strength: How much of the change comes true on the device.
+        """
+        graph = self.model.graph
+        lag_ns = self.model.unrecorded_lags(recorder)
+        lag_ns[0] = np.where(
+            graph.thread_id >= 0, lag_ns[0] * self.host_scale + self.host_added_ns, lag_ns[0]
+        ).astype(np.int64)
+        scale = np.maximum(0.0, 1.0 - (1.0 - self.duration_scale) * strength)
+        duration_ns = (graph.duration_ns * np.where(self.is_dropped, 0.0, scale)).astype(np.int64)
+        lag_ns[0, self.is_dropped] = np.minimum(lag_ns[0, self.is_dropped], 0)
+        lag_ns[1, self.is_dropped | self.is_free] = _NEVER_NS
+        return simulate(graph, lag_ns=lag_ns, duration_ns=duration_ns).step_ns
+
+
+class StepModel:
+    """The mean step of one trace.
+
+    Attributes:
+        graph: Its execution graph.
+        unrecorded_ns: A step as timed without the recorder; None if it was not.
+        recorder: How much of the estimated cost of recording is taken from the host.
+        recorder_error: How far that may be off, as a fraction of it.
+    """
+
+    def __init__(
+        self, session: Session, trace: TraceRecords, graph: ExecutionGraph, origin_ns: int, unrecorded_ns: float | None
+    ) -> None:
+        self.session, self.trace, self.graph, self.origin_ns = session, trace, graph, origin_ns
+        self.unrecorded_ns = unrecorded_ns
+        self.host_share = 1.0
+        self.recorder, self.recorder_error = (0.0, 0.0) if trace.is_nsys else (1.0, _RECORDER_ERROR)
+        if unrecorded_ns is not None:
+            self._fit(unrecorded_ns)
+
+    def _fit(self, unrecorded_ns: float) -> None:
+        """Find how much to take from the host for the step that was timed; leave it where the device decides."""
+        self.recorder_error = _FITTED_ERROR
+        if self._step_ns(0.0) <= unrecorded_ns or self._step_ns(_MOST_RECORDER) > 1.05 * self._step_ns(0.0):
+            return
+        low, high = 0.0, _MOST_RECORDER
+        if self._step_ns(high) > unrecorded_ns:
+            self.recorder, self.host_share = 1.0, self._bisect_share(unrecorded_ns)
+            return
+        for _ in range(_FIT_ROUNDS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self._step_ns(middle) > unrecorded_ns else (low, middle)
+        self.recorder = (low + high) / 2
+
+    def _bisect_share(self, unrecorded_ns: float) -> float:
+        low, high = 0.0, 1.0
+        for _ in range(_FIT_ROUNDS):
+            self.host_share = (low + high) / 2
+            low, high = (low, self.host_share) if self._step_ns(1.0) > unrecorded_ns else (self.host_share, high)
+        return (low + high) / 2
+
+    def unrecorded_lags(self, recorder: float) -> Int64:
+        """Lags of the graph without the recorder's part, to be changed."""
+        lag_ns = self.graph.lag_ns.copy()
+        on_host = self.graph.thread_id >= 0
+        own_ns = np.maximum(lag_ns[0] - recorder * self.graph.recorder_ns, 0) * self.host_share
+        lag_ns[0] = np.where(on_host, np.minimum(own_ns, lag_ns[0]), lag_ns[0]).astype(np.int64)
+        return lag_ns
+
+    def _step_ns(self, recorder: float) -> float:
+        return simulate(self.graph, lag_ns=self.unrecorded_lags(recorder)).step_ns
+
+    @property
+    def fractions(self) -> tuple[float, float, float]:
+        """Less, as much and more of the recorder's part than is likely."""
+        error = self.recorder_error
+        return self.recorder * (1 - error), self.recorder, self.recorder * (1 + error)
+
+    @cached_property
+    def step_range_ns(self) -> tuple[float, float, float]:
+        """A step without the recorder, by `fractions`."""
+        low, middle, high = map(self._step_ns, self.fractions)
+        return low, middle, high
+
+    @property
+    def step_ns(self) -> float:
+        """A step without the recorder."""
+        return self.step_range_ns[1]
+
+    @cached_property
+    def recorded_ns(self) -> float:
+        """A step as recorded, in a row with others."""
+        return simulate(self.graph).step_ns
+
+    @cached_property
+    def host_ns(self) -> float:
+        """What the host needs for a step if no device ever kept it waiting, without the recorder."""
+        lag_ns = self.unrecorded_lags(self.recorder)
+        return simulate(self.graph, lag_ns=lag_ns, duration_ns=np.zeros_like(self.graph.duration_ns)).step_ns
+
+    @cached_property
+    def device_ns(self) -> float:
+        """What the device needs for a step if everything were launched at once."""
+        lag_ns = self.graph.lag_ns.copy()
+        lag_ns[0, self.graph.thread_id >= 0] = 0
+        return simulate(self.graph, lag_ns=lag_ns).step_ns
+
+    @cached_property
+    def recorded_error(self) -> float:
+        """Share of the recorded step that no known edge explains."""
+        lag_ns = self.graph.lag_ns.copy()
+        excess_ns = np.where(self.graph.excess_ns < -_NEVER_NS // 2, self.graph.excess_ns, 0)
+        slots = (self.graph.lag_ns + self.graph.time_ns[self.graph.before]).argmax(axis=0)
+        nodes = np.flatnonzero(excess_ns > TOLERANCE_NS)
+        lag_ns[slots[nodes], nodes] -= excess_ns[nodes]
+        explained_ns = simulate(self.graph, lag_ns=lag_ns, rounds=1).step_ns
+        recorded_ns = self.graph.recorded_ns / self.graph.steps
+        return (recorded_ns - explained_ns) / recorded_ns if recorded_ns else 0.0
+
+    @property
+    def unrecorded_error(self) -> float | None:
+        """How far the simulated step is off the one timed without the recorder; None if none was."""
+        return None if self.unrecorded_ns is None else self.step_ns / self.unrecorded_ns - 1.0
+
+    def gain(self, change: Change, error: float = 0.0) -> Gain:
+        """What a step gets shorter by a change.
+
+        Args:
+            change: The change.
+            error: How far the device time it saves may be off, as a fraction of it.
+        """
+        gains = []
+        for fraction, step_ns in zip(self.fractions, self.step_range_ns, strict=True):
+            strengths = (1.0,) if not error else (1.0 - error, 1.0, 1.0 + error)
+            gains += [(fraction, strength, step_ns - change.apply(fraction, strength)) for strength in strengths]
+        middle = next(ns for fraction, strength, ns in gains if (fraction, strength) == (self.recorder, 1.0))
+        return Gain(middle, min(ns for *_, ns in gains), max(ns for *_, ns in gains))
+
+    @cached_property
+    def _ids(self) -> dict[str, Int64]:
+        """What each node is of: operator, activity and name id; -1 for none."""
+        graph, count = self.graph, len(self.graph)
+        activity, name = np.full((2, count), -1, dtype=np.int64)
+        for row, device in enumerate(self.trace.devices):
+            mine = graph.device_row == row
+            activity[mine] = device.activity_id[graph.activity[mine]]
+            name[mine] = device.name_id[graph.activity[mine]]
+        operator = np.full(count, -1, dtype=np.int64)
+        call_id = operator.copy()
+        known = graph.call >= 0
+        operator[known] = self.trace.calls.operator_id[graph.call[known]]
+        call_id[known] = self.trace.calls.call_id[graph.call[known]]
+        return {"activity": activity, "name": name, "operator": operator, "call": call_id}
+
+    @cached_property
+    def operator_of_node(self) -> Int64:
+        """Operator that launched each activity; -1 of others."""
+        return np.where(self.graph.activity >= 0, self._ids["operator"], -1)
+
+    @cached_property
+    def call_id_of_node(self) -> Int64:
+        """Runtime call of each node of the host; -1 of others."""
+        return np.where(self.graph.activity < 0, self._ids["call"], -1)
+
+    @cached_property
+    def call_of_node(self) -> Int64:
+        """Distinct call (`call_costs.call_id`) of each activity; -1 of others."""
+        found = columns(self.session, "activity_costs")
+        distinct = np.full(int(found["activity_id"].max(initial=-1)) + 2, -1, dtype=np.int64)
+        distinct[found["activity_id"]] = found["call_id"]
+        return distinct[self._ids["activity"]]
+
+    @cached_property
+    def is_last_wait(self) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+        """Of each step, the last call that waits for the device: it delivers the step's result."""
+        graph = self.graph
+        waits = np.flatnonzero((graph.kind == NodeKind.RETURN) & (graph.before[1] > 0))
+        step = np.searchsorted(np.flatnonzero(graph.kind == NodeKind.MARK), waits)
+        is_last = np.zeros(len(graph), dtype=np.bool_)
+        is_last[waits[np.diff(step, append=-1) != 0]] = True
+        return is_last
+
+    def is_named(self, names: Iterable[str]) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+        """Activities of these names."""
+        wanted = self.session.query(
+            "SELECT name_id FROM kernel_names WHERE list_contains(?::VARCHAR[], name)", [list(names)]
+        )
+        return np.isin(self._ids["name"], [name_id for (name_id,) in wanted]) & (self.graph.activity >= 0)
+
+    def extents(self, operator_ids: Sequence[int]) -> dict[int, Spans]:
+        """When operators ran on the host, by thread."""
+        rows = self.session.query(
+            "SELECT thread_id, start_ns, start_ns + duration_ns FROM operators "
+            "WHERE trace_id = ? AND list_contains(?::BIGINT[], operator_id)",
+            [self.trace.trace_id, list(operator_ids)],
+        )
+        by_thread: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for thread, start_ns, end_ns in rows:
+            by_thread[thread].append((start_ns, end_ns))
+        return {
+            thread: merge(tuple(np.array(found, dtype=np.int64).T))  # type: ignore[arg-type]
+            for thread, found in by_thread.items()
+        }
+
+    def change(self) -> Change:
+        """Nothing changed yet."""
+        return Change(self)
+
+    @cached_property
+    def path(self) -> tuple[PathTotal, ...]:
+        """The critical path of the recorded steps by kind and name, the largest first; fractions sum to 1."""
+        graph = self.graph
+        names = dict(self.session.query("SELECT name_id, name FROM kernel_names"))
+        pieces = critical_path(graph)
+        launched = {int(self._ids["operator"][piece.node]) for piece in pieces if graph.thread_id[piece.node] >= 0}
+        operators = dict(
+            self.session.query(
+                "SELECT operator_id, name FROM operators WHERE list_contains(?::BIGINT[], operator_id)",
+                [sorted(launched)],
+            )
+        )
+        total_ns: dict[tuple[str, str | None], int] = defaultdict(int)
+        for piece in pieces:
+            name = names.get(int(self._ids["name"][piece.node]))
+            if piece.edge is None:
+                row = graph.device_row[piece.node]
+                work = WorkKind(int(self.trace.devices[row].work[graph.activity[piece.node]]))
+                key = {WorkKind.COMPUTE: "kernel", WorkKind.COPY: "copy"}.get(work, "communication"), name
+            elif piece.edge is Edge.THREAD:
+                key = "host", operators.get(int(self._ids["operator"][piece.node]))
+            else:
+                key = _KINDS[piece.edge], None
+            total_ns[key] += piece.ns
+        whole_ns = sum(total_ns.values()) or 1
+        ranked = sorted(total_ns.items(), key=lambda item: (-item[1], item[0][0], item[0][1] or ""))
+        return tuple(
+            PathTotal(kind, name, ns / graph.steps, ns / whole_ns) for (kind, name), ns in ranked if ns
+        )
+
+
+_KINDS = {
+    Edge.STREAM: "kernel gap",
+    Edge.LAUNCH: "launch latency",
+    Edge.WAIT: "wait",
+    Edge.EVENT: "stream event",
+    Edge.HAND_OVER: "hand-over",
+}
+
+
+def step_models(session: Session) -> tuple[StepModel, ...]:
+    """The step of each trace that launched something in its steps, by trace id."""
+    traces = read_records(session)
+    hosts = read_hosts(session, traces, read_frame_names(session))
+    steps = read_steps(session)
+    threads = dict(session.query("SELECT trace_id, min(thread_id) FROM steps GROUP BY trace_id"))
+    syncs = _syncs(session, traces)
+    found = []
+    for trace in traces:
+        window = _window(trace, hosts[trace.trace_id], steps.get(trace.trace_id, ()), threads.get(trace.trace_id))
+        graph = None if window is None else build_graph(trace, hosts[trace.trace_id], window, syncs[trace.trace_id])
+        if graph is not None and window is not None:
+            found.append(StepModel(session, trace, graph, window.began_ns[0], None))
+    return tuple(found)
+
+
+def _window(
+    trace: TraceRecords, host: Host, steps: Sequence[tuple[int, int, int]], thread: int | None
+) -> Window | None:
+    if steps:
+        return Window(thread, tuple(start_ns for _, start_ns, _ in steps), max(end_ns for *_, end_ns in steps))
+    if not len(trace.calls) or host.first_ns is None:
+        return None
+    return Window(None, (host.first_ns,), max(int(host.ran.end_ns[-1]), host.first_ns + 1))
+
+
+def _syncs(session: Session, traces: Sequence[TraceRecords]) -> dict[int, dict[int, Sync]]:
+    """Synchronizations whose stream was recorded, by trace and position of the call."""
+    found: dict[int, dict[int, Sync]] = {trace.trace_id: {} for trace in traces}
+    positions = {
+        trace.trace_id: {call_id: place for place, call_id in enumerate(trace.calls.call_id.tolist())}
+        for trace in traces
+    }
+    rows = session.query(
+        "SELECT s.trace_id, r.runtime_call_id, s.stream, s.wait_on_stream, e.runtime_call_id FROM syncs s "
+        "JOIN runtime_calls r ON r.trace_id = s.trace_id AND r.correlation_id = s.correlation_id "
+        "LEFT JOIN runtime_calls e ON e.trace_id = s.trace_id AND e.correlation_id = s.wait_on_event_correlation_id "
+        "WHERE s.kind IN ('Stream Sync', 'Stream Wait Event') AND s.stream IS NOT NULL"
+    )
+    for trace_id, call_id, stream, source, source_call in rows:
+        place = positions[trace_id]
+        sync = Sync(stream, source if source is not None and source >= 0 else None, place.get(source_call))
+        found[trace_id][place[call_id]] = sync
+    return found
