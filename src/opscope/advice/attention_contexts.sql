@@ -1,7 +1,7 @@
 -- One row per place in one kind of surroundings of a softmax: the operators with device time just before and after it
 -- on its thread. `context` numbers the kinds, `place` counts from the softmax (0); calls, device time in ns, sums of the
 -- starts and ends on the host in ns relative to the softmax, whether scaled_dot_product_attention itself computed it
--- (its math path). Reads operators.
+-- (its math path), their ids in the order of the softmaxes. Reads operators.
 WITH leaves AS (
         SELECT operator_id, parent_id, thread_id, name, input_shapes, input_types, self_device_ns, start_ns, duration_ns,
             row_number() OVER (PARTITION BY thread_id ORDER BY operator_id) AS position
@@ -14,7 +14,7 @@ WITH leaves AS (
         WHERE a.name IN ('aten::_softmax', 'aten::_softmax_backward_data')
             OR (starts_with(a.name, 'triton_') AND contains(a.name, '_softmax') AND NOT contains(a.name, 'backward'))),
     neighbors AS (
-        SELECT a.operator_id AS anchor, a.is_math, (l.position - a.position)::INTEGER AS place,
+        SELECT a.operator_id AS anchor, l.operator_id, a.is_math, (l.position - a.position)::INTEGER AS place,
             l.name, l.input_shapes, l.input_types, l.self_device_ns, l.start_ns - a.start_ns AS begins_ns,
             l.start_ns + l.duration_ns - a.start_ns AS ends_ns
         FROM (SELECT *, unnest(range(position - 12, position + 13)) AS neighbor FROM anchors) a
@@ -25,7 +25,7 @@ WITH leaves AS (
 SELECT dense_rank() OVER (ORDER BY context) AS context, place, any_value(name) AS name,
     any_value(input_shapes) AS shapes, any_value(input_types) AS types, any_value(is_math) AS is_math,
     count(*) AS calls, sum(self_device_ns)::BIGINT AS device_ns, sum(begins_ns)::BIGINT AS begins_ns,
-    sum(ends_ns)::BIGINT AS ends_ns
+    sum(ends_ns)::BIGINT AS ends_ns, list(operator_id ORDER BY anchor) AS operator_ids
 FROM neighbors JOIN contexts USING (anchor)
 GROUP BY contexts.context, place
 ORDER BY context, place

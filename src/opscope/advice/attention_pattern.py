@@ -30,7 +30,8 @@ _RESULT_COPIES = 1
 class Leaf:
     """One operator with device time near a softmax; numbers are sums over all alike surroundings.
 
-    `begins_ns` and `ends_ns` are its start and end on the host, from the start of the softmax.
+    `begins_ns` and `ends_ns` are its start and end on the host, from the start of the softmax. `operator_ids` are
+    in the order of the softmaxes.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Leaf:
     device_ns: int
     begins_ns: int
     ends_ns: int
+    operator_ids: Sequence[int] = ()
 
     @cached_property
     def product(self) -> Product | None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from opscope.advice.attention_pattern import ComposedAttention
 from opscope.advice.kernel_times import AttentionWork, attention_ns, attention_type
 from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed, time_of
 from opscope.advice.rules import Rule
-from opscope.advice.step_time import Saving
 from opscope.analysis.efficiency import CallEfficiency
+from opscope.analysis.step_model import Change
 from opscope.hardware.devices import DataType
 from opscope.operators.arguments import parse_arguments
 
@@ -53,14 +53,12 @@ def _fusing(run: ProfiledRun, rule: Rule, found: Sequence[ComposedAttention], wh
     if not found or run.is_minor(total_ns, rule):
         return
     host_ns = sum(one.host_ns - one.calls * run.book.number("attention_host_ns") for one in found)
-    saving, basis = None, "not estimated: the device's rate for these types is unknown"
+    effect, basis = None, "not estimated: the device's rate for these types is unknown"
     times_ns = [_fused_ns(run, one) for one in found]
     known_ns = [one_ns for one_ns in times_ns if one_ns is not None]
     if len(known_ns) == len(times_ns):
         after_ns = sum(known_ns)
-        saving = run.saving(
-            total_ns - after_ns, sum(one.calls * (len(one.parts) - 1) for one in found), host_ns
-        )
+        effect = _one_kernel(list(zip(found, known_ns, strict=True)), run.book.number("attention_host_ns"))
         basis = (
             f"these operators take {run.time(total_ns)} on the device, one attention kernel in their place "
             f"would take {run.time(after_ns)}; the host needs {run.time(host_ns * run.unrecorded_share)} less"
@@ -76,9 +74,26 @@ def _fusing(run: ProfiledRun, rule: Rule, found: Sequence[ComposedAttention], wh
             directions=sorted({"backward" if one.sizes.is_backward else "forward" for one in found}),
             has_mask=any(one.sizes.has_mask for one in found),
         ),
-        saving,
+        effect,
         basis,
     )
+
+
+def _one_kernel(
+    found: Sequence[tuple[ComposedAttention, float]], host_ns: float
+) -> Callable[[Change], object]:
+    """The first of the parts takes the time of the one kernel, the others go; so does the host's time for them."""
+
+    def effect(change: Change) -> object:
+        for one, after_ns in found:
+            first, *others = one.parts
+            change.scale_operators(first.operator_ids, after_ns / max(1, first.device_ns))
+            change.drop_operators([each for part in others for each in part.operator_ids], with_host=False)
+            spans = change.model.between(first.operator_ids, one.parts[-1].operator_ids)
+            change.drop_host(spans, max(0.0, 1.0 - one.calls * host_ns / max(1, one.host_ns)))
+        return change
+
+    return effect
 
 
 def _fused_ns(run: ProfiledRun, one: ComposedAttention) -> float | None:
@@ -101,11 +116,11 @@ def _efficient(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         total_ns = time_of(calls)
         if run.is_minor(total_ns, rule):
             continue
-        saving, basis = _flash_saving(run, found)
+        effect, basis = _flash(run, found)
         yield Advice(
             f"Attention takes its memory-efficient path, {run.device_time(total_ns)}: {_REASONS[reason]}.",
             run.call_evidence(calls, reason=reason),
-            saving,
+            effect,
             basis,
         )
 
@@ -128,18 +143,22 @@ def _reading(call: CallEfficiency) -> tuple[AttentionWork, str] | None:
     return sizes, "head_size" if size % _FLASH_HEAD_MULTIPLE else "choice"
 
 
-def _flash_saving(
+def _flash(
     run: ProfiledRun, found: Sequence[tuple[CallEfficiency, AttentionWork]]
-) -> tuple[Saving | None, str]:
+) -> tuple[Callable[[Change], object] | None, str]:
     half = run.rates.half_type
     if half is None:
         return None, "not estimated: the device's rate for 16-bit types is unknown"
-    after_ns = 0.0
-    for call, sizes in found:
-        flash_ns = call.calls * (attention_ns(sizes, half, run.rates) or float("inf"))
-        after_ns += min(call.roofline.device_ns, flash_ns)
-    total_ns = time_of(call for call, _ in found)
+    before_ns = {call.call_id: float(call.roofline.device_ns) for call, _ in found}
+    after_ns = {
+        call.call_id: min(
+            before_ns[call.call_id], call.calls * (attention_ns(sizes, half, run.rates) or float("inf"))
+        )
+        for call, sizes in found
+    }
+    factors = {call_id: ns / before_ns[call_id] for call_id, ns in after_ns.items()}
     return (
-        Saving(device_ns=run.per_step(total_ns - after_ns)),
-        f"these calls take {run.time(total_ns)}, as flash attention {run.time(after_ns)}",
+        lambda change: change.scale_calls(factors),
+        f"these calls take {run.time(sum(before_ns.values()))}, as flash attention "
+        f"{run.time(sum(after_ns.values()))}",
     )

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 from opscope.advice.profiled_run import Advice, ProfiledRun, finds
 from opscope.advice.rules import Rule
-from opscope.advice.step_time import Saving, slowest
 from opscope.analysis.timeline.values import RankSkew
 from opscope.units import format_duration, format_fraction
 
@@ -39,7 +38,7 @@ def exposed_communication(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             "communication_ns": sum(partition.communication_ns for partition in partitions),
             "waiting_ns": sum(waiting_ns.values()) if is_known else None,
         },
-        Saving(device_ns=per_step_ns) if is_known else None,
+        (lambda change: change.scale_communication(waiting_ns)) if is_known else None,
         "at most: all of it hidden behind computation"
         if is_known
         else "not estimated: with the other ranks unrecorded, transfer and waiting cannot be told apart",
@@ -98,8 +97,12 @@ def _mean_step_ns(run: ProfiledRun) -> float | None:
 
 def _as_fast_as_others(run: ProfiledRun, trace_id: int) -> float | None:
     """What a step gets shorter if a rank is no slower than the slowest of the others."""
-    others = slowest(step for other, step in run.steps.items() if other != trace_id)
-    late = run.steps.get(trace_id)
-    if late is None or others is None or late.host_ns is None or others.host_ns is None:
-        return None
-    return max(0.0, late.limit_ns - others.limit_ns)
+    waiting_ns = {skew.trace_id: skew.waiting_ns for skew in _skews(run)}
+    alone_ns = {
+        model.trace.trace_id: model.change()
+        .scale_communication(waiting_ns, keep_waiting=False)
+        .apply(model.recorder)
+        for model in run.models
+    }
+    late_ns = alone_ns.pop(trace_id, None)
+    return None if late_ns is None or not alone_ns else max(0.0, late_ns - max(alone_ns.values()))

@@ -7,7 +7,7 @@ from typing import Any
 
 from opscope.advice.profiled_run import Advice, ProfiledRun, counted, finds, listed
 from opscope.advice.rules import Rule
-from opscope.advice.step_time import Saving
+from opscope.analysis.step_model import Change
 from opscope.analysis.totals import KernelTotal
 from opscope.operators.arguments import parse_arguments
 from opscope.units import format_byte_rate, format_bytes
@@ -27,10 +27,14 @@ def pageable_copy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         return
     size_bytes = sum(kernel.size_bytes or 0 for kernel in copies)
     rate, whose = _pinned_rate(run, rule)
-    saving = None
-    if size_bytes:
-        saved_ns = run.per_step(total_ns - min(float(total_ns), size_bytes / rate * 1e9))
-        saving = Saving(device_ns=saved_ns, host_ns=saved_ns)
+    uploads = [kernel.name for kernel in copies if _is_upload(kernel)]
+    factor = min(1.0, size_bytes / rate * 1e9 / total_ns) if total_ns else 1.0
+
+    def effect(change: Change) -> object:
+        # What comes back to the host is waited for, pinned or not.
+        change.scale_kernels([kernel.name for kernel in copies], factor)
+        return change.free_copies(uploads)
+
     calls = sum(kernel.calls for kernel in copies)
     yield Advice(
         f"{counted(calls, 'copy', 'copies')} of {format_bytes(size_bytes)} in all to or from pageable host "
@@ -38,9 +42,8 @@ def pageable_copy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         run.evidence(
             total_ns, calls=calls, copied_bytes=size_bytes, kernels=[kernel.name for kernel in copies]
         ),
-        saving,
-        f"the same bytes at {format_byte_rate(rate)}, {whose}; the host waits for such copies, so that both "
-        "sides gain",
+        effect if size_bytes else None,
+        f"the same bytes at {format_byte_rate(rate)}, {whose}; the host no longer waits for those to the device",
     )
 
 
@@ -60,7 +63,7 @@ def layout_conversion(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         run.evidence(
             total_ns, calls=calls, operators=operators, kernels=[kernel.name for kernel in kernels[:5]]
         ),
-        Saving(device_ns=run.per_step(total_ns)),
+        lambda change: change.drop_kernels([kernel.name for kernel in kernels]),
     )
 
 
@@ -99,10 +102,16 @@ def _copies(
             operators=askers,
             shapes=[row["shapes"] for row in rows[:3] if row["shapes"]],
         ),
-        run.saving(total_ns, calls, host_ns),
+        lambda change: _without(change, rows),
         f"at most: {run.time(total_ns)} of copies on the device and "
         f"{run.time(host_ns * run.unrecorded_share)} on the host, if every one goes{shared}",
     )
+
+
+def _without(change: Change, rows: Sequence[Mapping[str, Any]]) -> Change:
+    """No copy, and none of the operators that only pass it on."""
+    change.drop_operators([one for row in rows for one in row["operator_ids"]], with_host=False)
+    return change.drop_host(change.model.extents([one for row in rows for one in row["outer_ids"]]))
 
 
 def _askers(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -124,6 +133,10 @@ def _is_cast(row: Mapping[str, Any]) -> bool:
 
 def _host_memory(kernel: KernelTotal) -> str | None:
     return None if kernel.facts is None else kernel.facts.fields.get("host_memory")
+
+
+def _is_upload(kernel: KernelTotal) -> bool:
+    return kernel.facts is not None and kernel.facts.fields.get("copy_direction") == "host_to_device"
 
 
 def _pinned_rate(run: ProfiledRun, rule: Rule) -> tuple[float, str]:

@@ -1,5 +1,6 @@
 -- One row per kind of copy kernel within a device: the operator that copied, its ancestors, what it copied.
--- `is_strided`: the kernel reorders memory. Calls, device time, and time on the host of the operators that only pass the
+-- `is_strided`: the kernel reorders memory. Ids of the copies, and of the outermost operators that only pass them on;
+-- calls, device time, and time on the host of the operators that only pass the
 -- copy on, in ns. Reads operators, device_activities,
 -- kernel_provenance.
 WITH passing AS (
@@ -12,7 +13,10 @@ WITH passing AS (
         FROM device_activities a JOIN copy_names USING (name_id)
         WHERE operator_id IS NOT NULL GROUP BY a.operator_id)
 SELECT o.name, p.name AS parent, g.name AS grandparent, h.name AS ancestor, o.input_shapes AS shapes,
-    o.input_types AS types, is_strided, count(*) AS calls, sum(device_ns)::BIGINT AS device_ns,
+    o.input_types AS types, is_strided, list(o.operator_id) AS operator_ids,
+    list(CASE WHEN p.name NOT IN (FROM passing) OR p.name IS NULL THEN o.operator_id
+        WHEN g.name NOT IN (FROM passing) OR g.name IS NULL THEN p.operator_id
+        ELSE g.operator_id END) AS outer_ids, count(*) AS calls, sum(device_ns)::BIGINT AS device_ns,
     sum(CASE WHEN p.name NOT IN (FROM passing) OR p.name IS NULL THEN o.duration_ns
         WHEN g.name NOT IN (FROM passing) OR g.name IS NULL THEN p.duration_ns
         ELSE g.duration_ns END)::BIGINT AS host_ns

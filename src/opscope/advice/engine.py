@@ -1,12 +1,13 @@
-"""`advise`: asks every rule, estimates what each change is worth, and ranks by that.
+"""`advise`: asks every rule, simulates what each change is worth, and ranks by that.
 
-Each gain is what its change alone would bring. Changes that touch the same time do not add up, so nothing
-here adds them. A change that brings less than can be told from noise is left out; one that the slower host
+Each gain is what its change alone would bring. Changes that touch the same time do not add up: what several
+bring together is simulated too (`best_set`). A change that brings less than can be told from noise is left out; one that the slower host
 hides today is kept if it is a large part of the device's work, with a gain of none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,8 +22,8 @@ from opscope.advice import (  # noqa: F401 - each registers the functions of its
 )
 from opscope.advice.profiled_run import FINDERS, Advice, ProfiledRun
 from opscope.advice.rules import Rule
-from opscope.advice.step_time import StepTime
-from opscope.analysis.summary import Summary, summarize
+from opscope.analysis.step_model import Change, StepModel, step_models
+from opscope.analysis.summary import BestSet, Summary
 from opscope.model.finding import Finding, Severity
 from opscope.model.session import Session
 from opscope.units import format_duration
@@ -37,49 +38,79 @@ def assess(
     session: Session, *, measured_dir: Path | None = None, ceilings_file: Path | None = None
 ) -> Summary:
     """The Summary with advice; arguments and errors are those of `summarize`."""
+    models = step_models(session)
     # Complete first: some rules read tables that the sections fill.
-    summary = summarize(session, measured_dir=measured_dir, ceilings_file=ceilings_file)
-    return summary.having(advice=advise(session, summary))
+    summary = Summary(
+        session, measured_dir=measured_dir, ceilings_file=ceilings_file, _models=models
+    ).complete()
+    return advise(session, summary, models)
 
 
-def advise(session: Session, summary: Summary) -> tuple[Finding, ...]:
-    """What to change, the largest estimated gain first, those without an estimate last; empty if all is well.
+def advise(session: Session, summary: Summary, models: tuple[StepModel, ...] | None = None) -> Summary:
+    """The Summary with what to change, the largest estimated gain first, those without an estimate last.
 
     Args:
         session: The Session.
         summary: Its Summary, with efficiency, timeline and program filled.
+        models: The steps of its traces; made if not given.
     """
     if not summary.has_device:
-        return ()
-    run = ProfiledRun(session, summary)
+        return summary.having(advice=())
+    run = ProfiledRun(session, summary, step_models(session) if models is None else models)
     rules = run.book.rules
     found = [one for code, rule in rules.items() if code != _AT_LIMIT for one in _findings(run, rule)]
-    if any(finding.estimated_gain_ns_per_step for finding in found):
+    if any(finding.estimated_gain_ns_per_step for finding, _ in found):
         found += _findings(run, rules[_AT_LIMIT])
-    return tuple(sorted(found, key=_rank))
+    found.sort(key=lambda one: _rank(one[0]))
+    return summary.having(advice=tuple(finding for finding, _ in found), best_set=_best_set(run, found))
 
 
-def _findings(run: ProfiledRun, rule: Rule) -> list[Finding]:
-    """What a rule finds, without what is not worth a word."""
-    found = []
+_Found = tuple[Finding, Change | None]
+
+
+def _best_set(run: ProfiledRun, found: Sequence[_Found]) -> BestSet | None:
+    """The changes that together bring most: one by one, each time the one that adds most, while it adds enough."""
+    step = run.step
+    left = [
+        (finding, change)
+        for finding, change in found
+        if change is not None and finding.estimated_gain_ns_per_step
+    ]
+    if step is None or not left:
+        return None
+    whole, best_ns, codes = step.change(), 0.0, []
+    while left:
+        gains = [step.gain_ns(whole & change) for _, change in left]
+        best = max(range(len(left)), key=gains.__getitem__)
+        if gains[best] - best_ns < run.book.number("least_gain_fraction") * step.step_ns:
+            break
+        finding, change = left.pop(best)
+        whole, best_ns = whole & change, gains[best]
+        codes.append(finding.code)
+    return BestSet(tuple(dict.fromkeys(codes)), best_ns)
+
+
+def _findings(run: ProfiledRun, rule: Rule) -> list[_Found]:
+    """What a rule finds and what it does to a step, without what is not worth a word."""
+    found: list[_Found] = []
     for advice in FINDERS[rule.code](run, rule):
-        worth = _worth(run, advice)
+        worth = _worth(run, rule, advice)
         if worth is None:
             continue
         basis = "; ".join(part for part in (advice.basis or rule.basis, worth.words) if part)
-        found.append(
-            Finding(
-                code=rule.code,
-                severity=Severity.INFO if worth.is_deferred else rule.severity,
-                message=advice.message,
-                suggestion=advice.suggestion or rule.suggestion,
-                trace_id=advice.trace_id,
-                evidence=dict(advice.evidence),
-                estimated_gain_ns_per_step=worth.gain_ns,
-                gain_basis=basis or None,
-                change=advice.change or rule.change,
-            )
+        finding = Finding(
+            code=rule.code,
+            severity=Severity.INFO if worth.is_deferred else rule.severity,
+            message=advice.message,
+            suggestion=advice.suggestion or rule.suggestion,
+            trace_id=advice.trace_id,
+            evidence=dict(advice.evidence),
+            estimated_gain_ns_per_step=worth.gain_ns,
+            gain_interval_ns_per_step=worth.interval_ns,
+            gain_basis=basis or None,
+            change=advice.change or rule.change,
         )
+        found.append((finding, worth.change))
     return found
 
 
@@ -88,37 +119,39 @@ class _Worth:
     """What an advice is worth; `is_deferred` where the slower host hides it today."""
 
     gain_ns: float | None = None
+    interval_ns: tuple[float, float] | None = None
     words: str | None = None
     is_deferred: bool = False
+    change: Change | None = None
 
 
-def _worth(run: ProfiledRun, advice: Advice) -> _Worth | None:
+def _worth(run: ProfiledRun, rule: Rule, advice: Advice) -> _Worth | None:
     """The gain of an advice, and whether to give it; None if it is not worth a word."""
-    saving, step = advice.saving, run.step
-    if saving is None and advice.gain_ns is None:
+    step = run.step
+    if advice.effect is None and advice.gain_ns is None:
         return _Worth()
-    gain_ns = advice.gain_ns
-    if gain_ns is None and saving is not None and step is not None:
-        gain_ns = step.gain_ns(saving)
-    if gain_ns is None or step is None:
-        is_saving = saving is not None and max(saving.device_ns, saving.host_ns, saving.waiting_ns) > 0
-        words = "not turned into a gain: the host's side of a step is unknown"
-        return _Worth(words=words) if is_saving else None
-    if gain_ns >= run.book.number("least_gain_fraction") * step.total_ns:
-        return _Worth(gain_ns, _sides(step) if saving is not None else None)
-    least_ns = run.book.number("deferred_fraction") * step.device_ns
-    if saving is None or not step.is_host_bound or saving.device_ns < least_ns:
+    if step is None:
+        return _Worth(words="not turned into a gain: nothing is known of the host's side of a step")
+    least_ns = run.book.number("least_gain_fraction") * step.step_ns
+    if advice.effect is None:
+        return _Worth(advice.gain_ns) if (advice.gain_ns or 0.0) >= least_ns else None
+    change = step.change()
+    advice.effect(change)
+    gain = step.gain(change, rule.gain_error)
+    if gain.ns >= least_ns:
+        return _Worth(gain.ns, (gain.low_ns, gain.high_ns), _simulated(step), change=change)
+    deferred_ns = run.book.number("deferred_fraction") * step.device_ns
+    if not step.is_host_bound or change.device_saved_ns < deferred_ns:
         return None
-    return _Worth(0.0, f"nothing now, for the host is the slower side: {_sides(step)}", is_deferred=True)
+    words = f"nothing now, for the host is the slower side: {_simulated(step)}"
+    return _Worth(0.0, (min(0.0, gain.low_ns), max(0.0, gain.high_ns)), words, is_deferred=True)
 
 
-def _sides(step: StepTime) -> str:
-    """The two sides of a step that a gain is taken from."""
-    host_side = "unknown" if step.host_ns is None else format_duration(step.host_ns)
-    error = f" ± {format_duration(step.host_error_ns)}" if step.host_error_ns else ""
+def _simulated(step: StepModel) -> str:
+    """The step that a gain is taken from."""
     return (
-        f"a step takes the longer of {format_duration(step.device_ns)} on the device and {host_side}{error} "
-        "on the host without the recorder"
+        f"simulated in a step of {format_duration(step.step_ns)} without the recorder, for which the device alone "
+        f"needs {format_duration(step.device_ns)} and the host alone {format_duration(step.host_ns)}"
     )
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from opscope.advice.profiled_run import Advice, ProfiledRun, counted, finds, listed
 from opscope.advice.rules import Rule
-from opscope.advice.step_time import Saving, StepTime
+from opscope.analysis.step_model import Change, StepModel
 from opscope.analysis.timeline.values import IdleCause, WaitingCall
 from opscope.units import format_duration, format_fraction
 
@@ -19,11 +20,11 @@ _OF_LIBRARIES = frozenset({("DistributedDataParallel.forward", "cudaEventSynchro
 def launch_bound(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     """A host slower than the device."""
     step = run.step
-    if step is None or step.host_ns is None or step.launches < 1 or step.busy_ns <= 0:
+    if step is None or step.launches < 1 or step.busy_ns <= 0:
         return
     idle_fraction = run.idle_fraction(IdleCause.HOST_LAUNCH)
     if (
-        (step.most_host_ns or 0.0) < rule.threshold("host_over_device") * step.device_ns
+        step.most_host_ns < rule.threshold("host_over_device") * step.device_ns
         or idle_fraction < rule.threshold("least_idle_fraction")
         or step.host_ns > rule.threshold("most_launch_ns") * step.launches
     ):
@@ -43,26 +44,27 @@ def launch_bound(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             "launches_per_step": step.launches,
             "idle_fraction": idle_fraction,
         },
-        Saving(host_ns=step.host_ns - graph_ns),
+        lambda change: change.replay(graph_ns),
         f"one CUDA graph {'per step' if run.has_steps else 'of it all'} leaves the host "
         f"{format_duration(graph_ns)}",
     )
 
 
-def _rank(run: ProfiledRun, step: StepTime) -> str:
+def _rank(run: ProfiledRun, step: StepModel) -> str:
     """Which rank it is, where there are several."""
     ranks = {device.trace_id: device.rank for device in run.summary.devices}
-    rank = None if step.trace_id is None or len(ranks) < 2 else ranks.get(step.trace_id)
+    rank = None if len(ranks) < 2 else ranks.get(step.trace.trace_id)
     return "" if rank is None else f" of rank {rank}"
 
 
-def _recorded(step: StepTime) -> str:
+def _recorded(step: StepModel) -> str:
     """What the recorder has to do with the host's time."""
-    if not step.recorder_ns or step.recorded_host_ns is None:
-        return " as recorded" if step.recorder_ns is None else ""
+    if not step.recorder_ns:
+        return " as recorded"
+    error_ns = step.recorder_ns * step.recorder_error
     return (
         f" ({format_duration(step.recorded_host_ns)} as recorded, of which the recording itself is estimated "
-        f"to take {format_duration(step.recorder_ns)} ± {format_duration(step.host_error_ns)})"
+        f"to take {format_duration(step.recorder_ns)} ± {format_duration(error_ns)})"
     )
 
 
@@ -70,7 +72,7 @@ def _recorded(step: StepTime) -> str:
 def recording_inflates_host(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     """A recorder that takes much of the host's time."""
     step = run.step
-    if step is None or not step.recorder_ns or not step.recorded_host_ns:
+    if step is None or not step.recorder_ns:
         return
     fraction = step.recorder_ns / step.recorded_host_ns
     if fraction < rule.threshold("least_recorder_fraction"):
@@ -88,7 +90,7 @@ def recording_inflates_host(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             "recorder_ns": step.recorder_ns,
             "recorder_fraction": fraction,
             "device_busy_ns": step.busy_ns,
-            "how_estimated": step.recorder_basis,
+            "how_estimated": run.recorder_basis,
         },
     )
 
@@ -120,9 +122,8 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
                 "host_wait_ns": wait.host_ns,
                 "idle_ns": wait.idle_ns,
             },
-            Saving(waiting_ns=wait.idle_ns / run.step_count * run.unrecorded_share),
-            f"the {run.time(wait.idle_ns)} in which the device stood still because of it, less the "
-            "recorder's part, as far as a step is longer than its longer side",
+            partial(Change.free_waits, call_ids=wait.call_ids),
+            "the step simulated with these calls returning at once",
             suggestion=pinned.suggestion if is_upload else None,
             change=pinned.change if is_upload else None,
         )
@@ -151,7 +152,7 @@ def data_loading(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             "idle_fraction": fraction,
             "waits_in": list(dict.fromkeys(hosts)),
         },
-        Saving(host_ns=idle_ns),
+        lambda change: change.drop_host(change.model.loading),
     )
 
 
@@ -169,7 +170,7 @@ def cuda_malloc(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         f"{listed(names)} run {counted(calls / run.step_count, 'time')} {run.period} and take the host "
         f"{format_duration(host_ns)}: memory comes from the driver, not from the cache.",
         {"calls": calls, "steps_with_calls": steps, "functions": names, "host_ns_per_step": host_ns},
-        Saving(host_ns=host_ns),
+        lambda change: change.drop_calls([one for row in rows for one in row["call_ids"]]),
     )
 
 
@@ -198,7 +199,7 @@ def dropout_in_eval(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             operators=list(operators),
             kernels=list(dict.fromkeys(kernel.name for _, kernel in found))[:5],
         ),
-        run.saving(total_ns, calls, sum(operator.total_cpu_ns for operator in operators.values())),
+        lambda change: change.drop_operators(change.model.launching([kernel.name for _, kernel in found])),
     )
 
 
@@ -221,5 +222,5 @@ def recompilation(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
                 "host_ns": row["duration_ns"],
                 "compile_ids": ids,
             },
-            Saving(host_ns=per_step_ns),
+            lambda change, row=row: change.drop_host(change.model.extents(row["operator_ids"])),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import ceil, prod
@@ -11,9 +11,9 @@ from typing import Any
 
 from opscope.advice.profiled_run import Advice, ProfiledRun, counted, finds, listed
 from opscope.advice.rules import Rule
-from opscope.advice.step_time import Saving
 from opscope.analysis.efficiency import Bound
 from opscope.analysis.launch_quality import LaunchQuality
+from opscope.analysis.step_model import Change
 from opscope.analysis.tensor_cores import is_product
 from opscope.analysis.totals import KernelTotal
 from opscope.launches.facts import LaunchGeometry
@@ -27,7 +27,8 @@ class _Chain:
     """Pointwise operators on tensors of one size, one after the other.
 
     `passes` counts the tensors of that size that its operators read and write. `host_ns` runs on the host
-    from the start of the first to that of the last, as recorded: what all but one of them take.
+    from the start of the first to that of the last, as recorded: what all but one of them take. `operator_ids`
+    are those of each of its operators, in one order; `first_ns` is the device time of the first.
     """
 
     names: tuple[str, ...]
@@ -36,6 +37,8 @@ class _Chain:
     device_ns: int
     passes: int
     host_ns: int
+    operator_ids: tuple[Sequence[int], ...]
+    first_ns: int
 
     def fused_ns(self, floor_ns: float) -> float:
         """Device time with results between operators kept on the chip, in proportion to the passes left."""
@@ -62,11 +65,21 @@ def unfused_pointwise(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         f"{run.device_time(total_ns)}; the longest in time is "
         f"{listed(longest.names, 8)} on {longest.elements:,} elements.",
         run.evidence(total_ns, calls=count, chains=[" → ".join(chain.names) for chain in chains[:5]]),
-        run.saving(total_ns - after_ns, launches, host_ns),
+        lambda change: _fused(change, chains, run.book.number("kernel_floor_ns")),
         f"fused, the chains would take {run.time(after_ns)} on the device, in proportion to the "
         f"tensors read and written; {run.times(launches, 'launch', 'launches')} go, with "
         f"{run.time(host_ns * run.unrecorded_share)} of the host",
     )
+
+
+def _fused(change: Change, chains: Iterable[_Chain], floor_ns: float) -> Change:
+    """The first operator of each chain takes the time of the fused kernel, the others go with their host's time."""
+    for chain in chains:
+        change.scale_operators(chain.operator_ids[0], chain.fused_ns(floor_ns) / max(1, chain.first_ns))
+        others = [one for ids in chain.operator_ids[1:] for one in ids]
+        change.drop_operators(others, with_host=False)
+        change.drop_host(change.model.between(chain.operator_ids[0], chain.operator_ids[-1], until="start"))
+    return change
 
 
 def _chains(run: ProfiledRun, shortest: int) -> list[_Chain]:
@@ -97,6 +110,8 @@ def _split(rows: Iterable[Mapping[str, Any]]) -> Iterator[_Chain]:
             device_ns=sum(row["device_ns"] for _, row in chain),
             passes=sum(1 + max(1, count) for count in read),
             host_ns=last["begins_ns"] - first["begins_ns"],
+            operator_ids=tuple(row["operator_ids"] for _, row in chain),
+            first_ns=first["device_ns"],
         )
 
 
@@ -140,9 +155,19 @@ def tail_wave(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             rounds=round(worst.rounds, 3),
             blocks=worst.blocks,
         ),
-        Saving(device_ns=run.per_step(lost_ns)),
+        lambda change: [change.scale_kernels([name], 1.0 - lost) for name, lost in _losses(run, found)],
         f"the empty places of their rounds: {run.time(lost_ns)} of {run.time(total_ns)}",
     )
+
+
+def _losses(run: ProfiledRun, tails: Iterable[_Tail]) -> Iterator[tuple[str, float]]:
+    """Share of each kernel's time that its empty places are."""
+    lost_ns: dict[str, float] = defaultdict(float)
+    for tail in tails:
+        lost_ns[tail.kernel] += tail.geometry.total_ns * tail.loss
+    for kernel in run.summary.kernels:
+        if kernel.name in lost_ns:
+            yield kernel.name, lost_ns[kernel.name] / kernel.total_ns
 
 
 def _tails(kernel: KernelTotal, sm_count: int | None, rule: Rule) -> Iterator[_Tail]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from opscope.advice.profiled_run import Advice, ProfiledRun, counted, finds, listed
 from opscope.advice.rules import Rule
-from opscope.advice.step_time import Saving
+from opscope.analysis.step_model import Change, as_extents
 
 _FUSED = ("aten::_fused_",)
 _FOREACH = ("aten::_foreach_",)
@@ -27,7 +27,7 @@ def per_tensor_optimizer(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         f"{_optimizer(rows)} launches {run.times(_sum(rows, 'launches'), 'kernel')}, tensor by tensor: "
         f"{run.device_time(device_ns)}.",
         _evidence(run, rows),
-        _saving(run, rows, device_ns * (1 - fused), rule),
+        _effect(run, rows, fused, rule),
         f"a fused optimizer needs about {counted(rule.threshold('fused_launches'), 'launch', 'launches')} "
         "and passes over its state once: a third of the device time, as of Adam",
         change=_change(rows, rule),
@@ -46,7 +46,7 @@ def foreach_optimizer(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         f"{_optimizer(rows)} passes over parameters and states in {len(rows)} foreach operators, "
         f"{run.times(_sum(rows, 'launches'), 'launch', 'launches')}: {run.device_time(device_ns)}.",
         _evidence(run, rows),
-        _saving(run, rows, device_ns - fused_ns, rule),
+        _effect(run, rows, rule.threshold("fused_share"), rule),
         f"fused, each state is read and written once: about {run.time(fused_ns)}",
         change=_change(rows, rule),
     )
@@ -63,7 +63,7 @@ def zero_grad_fill(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         f"zero_grad fills gradients by {run.times(launches, 'launch', 'launches')}: "
         f"{run.device_time(device_ns)}.",
         _evidence(run, rows),
-        run.saving(device_ns, launches, _sum(rows, "host_ns")),
+        lambda change: change.drop_operators(_ids(rows)),
     )
 
 
@@ -75,14 +75,22 @@ def _sum(rows: Rows, column: str) -> int:
     return sum(row[column] for row in rows)
 
 
-def _saving(run: ProfiledRun, rows: Rows, device_ns: float, rule: Rule) -> Saving:
+def _ids(rows: Rows) -> list[int]:
+    return [one for row in rows for one in row["operator_ids"]]
+
+
+def _effect(run: ProfiledRun, rows: Rows, share: float, rule: Rule) -> Callable[[Change], object]:
     """With all but a few of their launches the same share of the optimizer's time on the host goes."""
     launches = run.per_step(_sum(rows, "launches"))
     gone = max(0.0, launches - rule.threshold("fused_launches"))
-    ranges_ns = sum({row["optimizer"]: row["range_ns"] for row in rows}.values())
-    all_launches = _sum(_phase(run, "step"), "launches")
-    host_ns = run.per_step(ranges_ns) * gone / run.per_step(all_launches) * run.unrecorded_share
-    return Saving(run.per_step(device_ns), gone, host_ns)
+    all_launches = run.per_step(_sum(_phase(run, "step"), "launches"))
+    ranges = {row["optimizer"]: row["ranges"] for row in rows}
+
+    def effect(change: Change) -> object:
+        extents = as_extents([tuple(one.values()) for found in ranges.values() for one in found])
+        return change.merge_operators(_ids(rows), share).drop_host(extents, gone / all_launches)
+
+    return effect
 
 
 def _optimizer(rows: Rows) -> str:

@@ -1,6 +1,6 @@
 -- One row per place in one kind of run: pointwise operators that follow each other on a thread, optimizer steps left
 -- out. `run` numbers the kinds; calls and device time in ns of the operator at that place, and the sum of its starts on
--- the host in ns, from the start of the run.
+-- the host in ns, from the start of the run; ids of the operators in the order of the runs.
 -- Reads operators, device_activities, kernel_provenance, annotations.
 WITH pointwise_names AS (
         SELECT name_id FROM kernel_provenance
@@ -36,7 +36,7 @@ WITH pointwise_names AS (
         FROM members WHERE length > 1 GROUP BY thread_id, island)
 SELECT dense_rank() OVER (ORDER BY run) AS run, place, any_value(name) AS name, any_value(input_shapes) AS shapes,
     any_value(input_types) AS types, count(*) AS calls, sum(self_device_ns)::BIGINT AS device_ns,
-    sum(begins_ns)::BIGINT AS begins_ns
+    sum(begins_ns)::BIGINT AS begins_ns, list(operator_id ORDER BY thread_id, island) AS operator_ids
 FROM members JOIN runs USING (thread_id, island)
 GROUP BY runs.run, place
 ORDER BY run, place

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from opscope.advice.kernel_times import ITEM_BYTES, Product, padded, product_ns
 from opscope.advice.profiled_run import (
@@ -15,8 +15,8 @@ from opscope.advice.profiled_run import (
     time_of,
 )
 from opscope.advice.rules import Rule
-from opscope.advice.step_time import Saving
 from opscope.analysis.efficiency import Bound, CallEfficiency, TensorCoreUse
+from opscope.analysis.step_model import Change
 from opscope.analysis.tensor_cores import has_tensor_cores_for
 from opscope.hardware.devices import DataType
 from opscope.provenance.categories import category_of
@@ -37,7 +37,7 @@ def tf32_off(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     total_ns = time_of(calls)
     if not _takes(run, DataType.TF32) or run.is_minor(total_ns, rule):
         return
-    saved_ns = _saved_ns(run, calls, DataType.TF32)
+    after_ns = _times_ns(run, calls, DataType.TF32)
     kinds = {category_of(call.operator) for call in calls}
     # One line of the change for each kind; those found are given.
     lines = zip((rule.change or "").splitlines(), _KINDS, strict=True)
@@ -45,8 +45,8 @@ def tf32_off(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         f"{_subject(calls)} of float32 operands without tensor cores take {run.device_time(total_ns)}: TF32 "
         "is off.",
         run.call_evidence(calls),
-        None if saved_ns is None else Saving(device_ns=run.per_step(saved_ns)),
-        _basis(run, DataType.TF32, total_ns, saved_ns),
+        None if after_ns is None else _effect(calls, after_ns),
+        _basis(run, DataType.TF32, calls, after_ns),
         change="\n".join(line for line, kind in lines if kind in kinds),
     )
 
@@ -59,22 +59,23 @@ def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     total_ns = time_of(calls)
     if half is None or run.is_minor(total_ns, rule):
         return
-    saved_ns = _saved_ns(run, calls, half)
-    if saved_ns is None and run.step is not None and run.step.is_host_bound:
+    after_ns = _times_ns(run, calls, half)
+    if after_ns is None and run.step is not None and run.step.is_host_bound:
         return
-    saving, basis = None, _basis(run, half, total_ns, saved_ns)
-    if saved_ns is not None and run.has_backward:
-        saving, words = _with_casts(run, calls, saved_ns)
+    effect, basis = None, _basis(run, half, calls, after_ns)
+    if after_ns is not None and run.has_backward:
+        effect, words = _with_casts(run, calls, after_ns)
         basis += words
-    elif saved_ns is not None:
-        others_ns = sum(_halved_ns(run, call) for call in run.calls)
-        saving = Saving(device_ns=run.per_step(saved_ns + others_ns))
-        basis += f"; kernels bound by memory, with half the bytes, save {run.time(others_ns)}"
+    elif after_ns is not None:
+        others_ns = {call.call_id: _halved_ns(run, call) for call in run.calls}
+        effect = _effect(run.calls, after_ns | {call_id: ns for call_id, ns in others_ns.items() if ns})
+        saved_ns = sum(call.roofline.device_ns - ns for call in run.calls if (ns := others_ns[call.call_id]))
+        basis += f"; kernels bound by memory, with half the bytes, save {run.time(saved_ns)}"
     yield Advice(
         f"{_subject(calls)} of float32 operands take {run.device_time(total_ns)}; in {_NAMES[half]} tensor "
         "cores do them several times as fast.",
         run.call_evidence(calls),
-        saving,
+        effect,
         basis,
         change=(rule.change or "").replace("bfloat16", _NAMES[half]),
     )
@@ -92,17 +93,18 @@ def unaligned_products(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     total_ns = time_of(calls)
     if run.is_minor(total_ns, rule):
         return
-    saved_ns = 0.0
+    after_ns = {}
     for call, product in found:
         data_type = call.cost.data_type or DataType.BF16
         better_ns = product_ns(padded(product, _multiple(data_type)), data_type, run.rates)
-        saved_ns += max(0.0, call.roofline.device_ns - call.calls * (better_ns or float("inf")))
+        if better_ns is not None:
+            after_ns[call.call_id] = min(float(call.roofline.device_ns), call.calls * better_ns)
     sizes = listed([str(product) for _, product in found], 2)
     yield Advice(
         f"{_subject(calls)} with sizes that are no multiple of {_LOAD_BYTES} bytes ({sizes}) take "
         f"{run.device_time(total_ns)}, in kernels for unaligned operands.",
         run.call_evidence(calls),
-        Saving(device_ns=run.per_step(saved_ns)),
+        _effect(calls, after_ns),
     )
 
 
@@ -156,15 +158,25 @@ def _subject(calls: Sequence[CallEfficiency]) -> str:
     return f"{' and '.join(kinds)} ({listed(operators_of(calls), 3)})"
 
 
-def _saved_ns(run: ProfiledRun, calls: Sequence[CallEfficiency], data_type: DataType) -> float | None:
-    """Device time that the calls would lose in a type; None where the rate is unknown."""
+def _times_ns(
+    run: ProfiledRun, calls: Sequence[CallEfficiency], data_type: DataType
+) -> dict[int, float] | None:
+    """Device time of the calls in a type, where shorter, by call id; None where the rate is unknown."""
     if run.rates.flop_per_s(data_type) is None:
         return None
-    return sum(
-        max(0.0, call.roofline.device_ns - call.calls * one_ns)
+    return {
+        call.call_id: call.calls * one_ns
         for call in calls
         if (one_ns := _call_ns(run, call, data_type)) is not None
-    )
+        and call.calls * one_ns < call.roofline.device_ns
+    }
+
+
+def _effect(calls: Sequence[CallEfficiency], after_ns: Mapping[int, float]) -> Callable[[Change], object]:
+    """Calls that take other device times, by call id."""
+    before_ns = {call.call_id: call.roofline.device_ns for call in calls}
+    factors = {call_id: ns / before_ns[call_id] for call_id, ns in after_ns.items()}
+    return lambda change: change.scale_calls(factors)
 
 
 def _call_ns(run: ProfiledRun, call: CallEfficiency, data_type: DataType) -> float | None:
@@ -181,38 +193,58 @@ def _call_ns(run: ProfiledRun, call: CallEfficiency, data_type: DataType) -> flo
     return max(compute_ns + run.book.number("product_fill_ns"), memory_ns or 0.0)
 
 
-def _basis(run: ProfiledRun, data_type: DataType, total_ns: float, saved_ns: float | None) -> str:
+def _basis(
+    run: ProfiledRun,
+    data_type: DataType,
+    calls: Sequence[CallEfficiency],
+    after_ns: Mapping[int, float] | None,
+) -> str:
     name = _NAMES[data_type]
-    if saved_ns is None:
+    if after_ns is None:
         return f"not estimated: the device's {name} rate is unknown"
+    then_ns = sum(after_ns.get(call.call_id, call.roofline.device_ns) for call in calls)
     return (
-        f"these calls take {run.time(total_ns)} and would take {run.time(total_ns - saved_ns)} in {name}, by "
+        f"these calls take {run.time(time_of(calls))} and would take {run.time(then_ns)} in {name}, by "
         "whole rounds of tiles and by bytes"
     )
 
 
-def _with_casts(run: ProfiledRun, calls: Sequence[CallEfficiency], saved_ns: float) -> tuple[Saving, str]:
+def _with_casts(
+    run: ProfiledRun, calls: Sequence[CallEfficiency], after_ns: Mapping[int, float]
+) -> tuple[Callable[[Change], object], str]:
     """Autocast casts both operands of each product before it."""
     launches = sum(2 * call.calls for call in calls)
-    cast_ns = 0.0
-    for call in calls:
-        cast_ns += call.calls * (run.rates.memory_ns((call.cost.read_bytes or 0) * 1.5) or 0.0)
+    cast_ns = {
+        call.call_id: call.calls * (run.rates.memory_ns((call.cost.read_bytes or 0) * 1.5) or 0.0)
+        for call in calls
+    }
     limits = run.summary.efficiency.limits
     measured_ns = None if limits is None else limits.operator_call_ns
     host_ns = launches * (measured_ns or run.book.number("operator_host_ns"))
+    then_ns = {
+        call.call_id: after_ns.get(call.call_id, float(call.roofline.device_ns)) + cast_ns[call.call_id]
+        for call in calls
+    }
+    scale = _effect(calls, then_ns)
+
+    def effect(change: Change) -> object:
+        scale(change)
+        return change.add_host(run.per_step(host_ns))
+
     return (
-        Saving(device_ns=run.per_step(saved_ns - cast_ns), host_ns=-run.per_step(host_ns)),
-        f"; casting the operands costs {run.time(cast_ns)} on the device and {run.time(host_ns)} on the host",
+        effect,
+        f"; casting the operands costs {run.time(sum(cast_ns.values()))} on the device and {run.time(host_ns)} on "
+        "the host",
     )
 
 
 def _halved_ns(run: ProfiledRun, call: CallEfficiency) -> float:
-    """What a float32 call that memory bounds loses with half the bytes."""
+    """What a float32 call that memory bounds takes with half the bytes; 0 of others."""
     is_product = call.roofline.tensor_cores in _ON_TENSOR_CORES
     if is_product or call.roofline.bound is not Bound.MEMORY or call.cost.data_type is not DataType.FP32:
         return 0.0
     floor_ns = call.calls * run.book.number("kernel_floor_ns")
-    return max(0.0, call.roofline.device_ns - max(call.roofline.device_ns / 2, floor_ns))
+    return min(float(call.roofline.device_ns), max(call.roofline.device_ns / 2, floor_ns))
 
 
 def _multiple(data_type: DataType) -> int:

@@ -15,9 +15,9 @@ from typing import Any
 from opscope.advice.attention_pattern import ComposedAttention, composed_attention
 from opscope.advice.kernel_times import Product, Rates, recorded_product
 from opscope.advice.rules import Rule, RuleBook, rule_book
-from opscope.advice.step_time import Saving, StepTime, step_times, typical
 from opscope.analysis.efficiency import CallEfficiency
 from opscope.analysis.provenance import KernelFacts
+from opscope.analysis.step_model import Change, StepModel
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import IdleCause
 from opscope.model.queries import sql
@@ -49,14 +49,14 @@ class Advice:
     Attributes:
         message: One sentence, with the numbers.
         evidence: What it rests on; keys carry their unit.
-        saving: What the change takes out of a step; None where that cannot be told.
-        basis: How the saving, or the gain, was estimated.
-        gain_ns: What a step gets shorter, where that does not follow from a saving.
+        effect: What the change does to the recorded steps; None where that cannot be told.
+        basis: How its effect, or the gain, was estimated.
+        gain_ns: What a step gets shorter, where that does not follow from an effect.
     """
 
     message: str
     evidence: Mapping[str, Any] = field(default_factory=dict)
-    saving: Saving | None = None
+    effect: Callable[[Change], object] | None = None
     basis: str | None = None
     suggestion: str | None = None
     change: str | None = None
@@ -70,6 +70,7 @@ class ProfiledRun:
 
     session: Session
     summary: Summary
+    models: tuple[StepModel, ...] = ()
     book: RuleBook = field(default_factory=rule_book, repr=False)
     _records: dict[str, list[dict[str, Any]]] = field(default_factory=dict, init=False, repr=False)
 
@@ -108,33 +109,24 @@ class ProfiledRun:
         return min(found, default=None)
 
     @cached_property
-    def steps(self) -> Mapping[int, StepTime]:
-        """The mean step of each trace, by its id."""
-        timeline = self.summary.timeline
-        waiting_ns = {skew.trace_id: skew.waiting_ns for skew in timeline.skews}
-        exposed_ns = {one.trace_id: one.exposed_communication_ns for one in timeline.partitions}
-        return step_times(
-            timeline.host,
-            {
-                host.trace_id: min(waiting_ns.get(host.trace_id, 0), exposed_ns.get(host.trace_id, 0))
-                / max(1, host.steps)
-                for host in timeline.host
-            },
-            self.book,
-        )
+    def step(self) -> StepModel | None:
+        """The step of the middle rank, by its time; the slower of two. None if no trace tells."""
+        ordered = sorted(self.models, key=lambda model: model.step_ns)
+        return ordered[len(ordered) // 2] if ordered else None
 
     @cached_property
-    def step(self) -> StepTime | None:
-        """The mean step of the middle rank; None if no trace tells."""
-        return typical(self.steps.values())
+    def recorder_basis(self) -> str | None:
+        """How the recorder's part of a step is known."""
+        step = self.step
+        if step is None or step.unrecorded_ns is not None:
+            return None if step is None else "steps of the same run, timed without the recorder"
+        hosts = self.summary.timeline.host
+        return next((host.recorder_basis for host in hosts if host.trace_id == step.trace.trace_id), None)
 
     @cached_property
     def unrecorded_share(self) -> float:
         """Host time without the recorder over that with it; 1 if unknown."""
-        step = self.step
-        if step is None or not step.recorded_host_ns or step.host_ns is None:
-            return 1.0
-        return step.host_ns / step.recorded_host_ns
+        return 1.0 if self.step is None else self.step.unrecorded_share
 
     @cached_property
     def step_count(self) -> int:
@@ -186,11 +178,6 @@ class ProfiledRun:
     def is_minor(self, total_ns: float, rule: Rule) -> bool:
         """Whether a device time is too small a share of all for a rule to speak."""
         return self.share(total_ns) < rule.threshold("least_fraction")
-
-    def saving(self, device_ns: float, launches: float, host_ns: float) -> Saving:
-        """The saving of sums over the whole recording, the host's as recorded."""
-        host_ns = self.per_step(host_ns * self.unrecorded_share)
-        return Saving(self.per_step(device_ns), self.per_step(launches), host_ns)
 
     def idle_fraction(self, cause: IdleCause) -> float:
         """Idle time of one cause as a share of the devices' spans."""

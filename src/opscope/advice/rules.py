@@ -42,6 +42,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         suggestion: What to do.
         change: The change to try, as code.
         basis: How a finding's gain was estimated, where every finding says the same.
+        gain_error: How far the device time that it saves may be off, as a fraction of it.
         thresholds: Its numbers by name.
     """
 
@@ -54,6 +55,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     suggestion: str
     change: str | None = None
     basis: str | None = None
+    gain_error: float = 0.0
     thresholds: dict[str, Number] = {}
 
     def threshold(self, name: str) -> float:

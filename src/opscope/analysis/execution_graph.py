@@ -193,11 +193,9 @@ def simulate(
         ):
             time_ns = times[a] + a_ns
             other_ns = times[b] + b_ns
-            if other_ns > time_ns:
-                time_ns = other_ns
+            time_ns = max(time_ns, other_ns)
             other_ns = times[c] + c_ns
-            if other_ns > time_ns:
-                time_ns = other_ns
+            time_ns = max(time_ns, other_ns)
             append(time_ns + own_ns)
         reached_ns = max(times[graph.end], *(times[tail] for tail in graph.tails.values()), _NEVER_NS)
     return Simulation(times, (reached_ns - began_ns) / graph.steps)
@@ -304,12 +302,18 @@ def _work(trace: TraceRecords, window: Window) -> tuple[_Work, Int64]:
         launched_ns[device.is_early] = _NEVER_NS
         activity = np.arange(len(device))
         device_row = np.full(len(device), row)
-        parts.append((device_row, activity, device.stream, device.start_ns, device.end_ns, device.call, launched_ns))
+        parts.append(
+            (device_row, activity, device.stream, device.start_ns, device.end_ns, device.call, launched_ns)
+        )
     if not parts:
         return _Work(*(np.empty(0, dtype=np.int64),) * 8), np.empty(0, dtype=np.int64)
-    device_row, activity, stream, start_ns, end_ns, call, launched_ns = map(np.concatenate, zip(*parts, strict=True))
+    device_row, activity, stream, start_ns, end_ns, call, launched_ns = map(
+        np.concatenate, zip(*parts, strict=True)
+    )
     order = np.lexsort((start_ns, stream, device_row))
-    is_new = (np.diff(stream[order], prepend=stream[order[0]]) != 0) | (np.diff(device_row[order], prepend=0) != 0)
+    is_new = (np.diff(stream[order], prepend=stream[order[0]]) != 0) | (
+        np.diff(device_row[order], prepend=0) != 0
+    )
     lane = np.cumsum(is_new)
     columns = (device_row[order], activity[order], lane, stream[order], start_ns[order], end_ns[order],
                call[order], launched_ns[order])  # fmt: skip
@@ -328,7 +332,13 @@ class _Builder:
     """Nodes of a graph in their order, and the edges that are found for them one kind after the other."""
 
     def __init__(
-        self, trace: TraceRecords, host: Host, window: Window, syncs: Mapping[int, Sync], work: _Work, tail_ns: Int64
+        self,
+        trace: TraceRecords,
+        host: Host,
+        window: Window,
+        syncs: Mapping[int, Sync],
+        work: _Work,
+        tail_ns: Int64,
     ) -> None:
         self.trace, self.calls, self.host, self.window = trace, trace.calls, host, window
         self.syncs, self.work, self.tail_ns = syncs, work, tail_ns
@@ -337,9 +347,13 @@ class _Builder:
         within = np.isin(calls.thread_id, trace.launch_threads)
         within &= (calls.start_ns >= self.origin_ns) & (calls.start_ns < window.end_ns)
         launches = np.flatnonzero(within & calls.is_launch)
-        self.main = window.thread_id if window.thread_id in trace.launch_threads else _busiest(calls, launches)
+        self.main = (
+            window.thread_id if window.thread_id in trace.launch_threads else _busiest(calls, launches)
+        )
         holds = np.isin(calls.role, _HOLDING) | _blocked_launches(calls, work)
-        waits = np.flatnonzero(within & holds & ((calls.thread_id != self.main) | (calls.end_ns <= window.end_ns)))
+        waits = np.flatnonzero(
+            within & holds & ((calls.thread_id != self.main) | (calls.end_ns <= window.end_ns))
+        )
         marks = np.array([*window.began_ns[1:], window.end_ns], dtype=np.int64)
         # Of what comes at once: ends of activities, returns from waits for them, then what the host does next.
         kinds = (
@@ -353,9 +367,13 @@ class _Builder:
         order = np.lexsort((rank, time_ns))
         first = 2 + len(tail_ns)
         none = np.full(first, -1, dtype=np.int64)
-        self.kind = np.concatenate((np.repeat([NodeKind.ORIGIN, NodeKind.TAIL], [2, len(tail_ns)]), kind[order]))
+        self.kind = np.concatenate(
+            (np.repeat([NodeKind.ORIGIN, NodeKind.TAIL], [2, len(tail_ns)]), kind[order])
+        )
         self.time_ns = np.concatenate(([_NEVER_NS, 0], tail_ns, time_ns[order] - self.origin_ns))
-        self.thread_id, self.call, self.row = (np.concatenate((none, one[order])) for one in (thread, call, row))
+        self.thread_id, self.call, self.row = (
+            np.concatenate((none, one[order])) for one in (thread, call, row)
+        )
         self.end = int(np.flatnonzero(self.kind == NodeKind.MARK)[-1])
         self.launch_node = _positions(self.call, self.kind == NodeKind.LAUNCH, len(calls))
         self.work_node = _positions(self.row, self.row >= 0, len(work))
@@ -373,7 +391,11 @@ class _Builder:
                 continue
             before = np.concatenate(([1], nodes[:-1]))
             lag_ns = self.time_ns[nodes] - self.time_ns[before]
-            self.before[0, nodes], self.edge[0, nodes], self.typical_ns[0, nodes] = before, Edge.THREAD, lag_ns
+            self.before[0, nodes], self.edge[0, nodes], self.typical_ns[0, nodes] = (
+                before,
+                Edge.THREAD,
+                lag_ns,
+            )
             cost_ns = _recorder_cost(events, self.time_ns[nodes] + self.origin_ns)
             began_ns = _recorder_cost(events, np.array([self.origin_ns], dtype=np.int64))
             self.recorder_ns[nodes] = np.minimum(np.diff(cost_ns, prepend=began_ns), lag_ns)
@@ -437,9 +459,13 @@ class _Builder:
         """Within one replay on several streams, the first on each follows the last that ended elsewhere."""
         work = self.work
         replays = np.flatnonzero((work.call >= 0) & self.calls.is_graph[work.call])
-        starts = replays[np.diff(work.call[replays] * (work.lane.max() + 1) + work.lane[replays], prepend=-1) != 0]
+        starts = replays[
+            np.diff(work.call[replays] * (work.lane.max() + 1) + work.lane[replays], prepend=-1) != 0
+        ]
         for one in starts.tolist():
-            mine = replays[(work.call[replays] == work.call[one]) & (work.end_ns[replays] <= work.start_ns[one])]
+            mine = replays[
+                (work.call[replays] == work.call[one]) & (work.end_ns[replays] <= work.start_ns[one])
+            ]
             if len(mine):
                 self._tie_event(one, int(mine[work.end_ns[mine].argmax()]))
 
@@ -471,7 +497,9 @@ class _Builder:
                 if not is_inside and (not is_wait or "EventSynchronize" in name):
                     source = -1
                 elif not is_inside and stream is None and "StreamSynchronize" in name:
-                    source = lanes.last_ended(start_ns, end_ns, lane=latest[int(calls.thread_id[call])](start_ns))
+                    source = lanes.last_ended(
+                        start_ns, end_ns, lane=latest[int(calls.thread_id[call])](start_ns)
+                    )
             inside_ns = min(end_ns - start_ns, int(self.time_ns[node] - self.time_ns[self.before[0, node]]))
             waited_ns = max(0, inside_ns - _EMPTY_WAIT_NS)
             before, ended_ns = int(self.work_node[source]), int(self.work.end_ns[source])
@@ -519,7 +547,11 @@ class _Builder:
                 source, node = max(sources), int(nodes[position])
                 if source > self.before[2, node]:
                     lag_ns = self.time_ns[node] - self.time_ns[source]
-                    self.before[2, node], self.edge[2, node], self.typical_ns[2, node] = source, Edge.HAND_OVER, lag_ns
+                    self.before[2, node], self.edge[2, node], self.typical_ns[2, node] = (
+                        source,
+                        Edge.HAND_OVER,
+                        lag_ns,
+                    )
                     self.typical_ns[0, node] -= min(resume_ns - pause_ns, int(self.typical_ns[0, node]))
                     self.recorder_ns[node] = min(self.recorder_ns[node], self.typical_ns[0, node])
 
@@ -579,7 +611,9 @@ class _Builder:
         device_row[self.work_node], activity[self.work_node] = self.work.device_row, self.work.activity
         is_last = np.diff(self.work.lane, append=-1) != 0
         tails = {2 + lane: 2 + lane for lane in range(len(self.tail_ns))}
-        tails |= {2 + int(self.work.lane[one]): int(self.work_node[one]) for one in np.flatnonzero(is_last).tolist()}
+        tails |= {
+            2 + int(self.work.lane[one]): int(self.work_node[one]) for one in np.flatnonzero(is_last).tolist()
+        }
         return ExecutionGraph(
             trace_id=self.trace.trace_id,
             kind=self.kind,
@@ -613,12 +647,22 @@ class _Lanes:
         ]  # fmt: skip
 
     def last_ended(
-        self, launched_ns: int, ended_ns: int, *, stream: int | None = None, lane: int | None = None, other_than: int = -1
+        self,
+        launched_ns: int,
+        ended_ns: int,
+        *,
+        stream: int | None = None,
+        lane: int | None = None,
+        other_than: int = -1,
     ) -> int:
         """Of what was launched before a moment and ended by another, the last to end; -1 for none."""
         best, best_ns = -1, _NEVER_NS
         for number, its_stream, low, launches, ends in self._lanes:
-            if number == other_than or (stream is not None and stream != its_stream) or lane not in (None, number):
+            if (
+                number == other_than
+                or (stream is not None and stream != its_stream)
+                or lane not in (None, number)
+            ):
                 continue
             row = min(int(launches.searchsorted(launched_ns)), int(ends.searchsorted(ended_ns, "right"))) - 1
             if row >= 0 and int(ends[row]) > best_ns:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -32,7 +33,7 @@ from opscope.analysis.timeline.spans import Spans, merge, overlap
 from opscope.ingest.nesting import Int64
 from opscope.model.session import Session
 
-__all__ = ["Change", "Gain", "PathTotal", "StepModel", "step_models"]
+__all__ = ["Change", "Gain", "PathTotal", "StepExecution", "StepModel", "as_extents", "step_models"]
 
 Float64 = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
@@ -68,6 +69,32 @@ class PathTotal(msgspec.Struct, frozen=True):
     fraction: float
 
 
+class StepExecution(msgspec.Struct, frozen=True):
+    """The simulated step of one trace; times are of a mean step, in nanoseconds.
+
+    Attributes:
+        recorded_ns: As recorded, in a row with others.
+        unrecorded_ns: Without what the recorder added to the host.
+        host_ns: What the host alone needs for that.
+        device_ns: What the device alone needs.
+        recorded_error: Share of the recorded step that no known edge of the graph explains.
+        unrecorded_error: How far the simulated step is off steps that were timed without the recorder; None if
+            none were.
+        missing_edges: Nodes that come later than what they are known to depend on explains.
+        critical_path: What the recorded step could not have gone faster without, the largest first.
+    """
+
+    trace_id: int
+    recorded_ns: float
+    unrecorded_ns: float
+    host_ns: float
+    device_ns: float
+    recorded_error: float
+    unrecorded_error: float | None
+    missing_edges: int
+    critical_path: tuple[PathTotal, ...]
+
+
 class Change:
     """What a change makes of one trace's steps, told by operators, distinct calls, kernels or calls.
 
@@ -86,8 +113,9 @@ class Change:
     def __and__(self, other: Change) -> Change:
         """Both at once."""
         both = Change(self.model)
-        both.duration_scale = self.duration_scale * other.duration_scale
-        both.host_scale = self.host_scale * other.host_scale
+        # What both make shorter is as short as the stronger of them makes it.
+        both.duration_scale = np.minimum(self.duration_scale, other.duration_scale)
+        both.host_scale = np.minimum(self.host_scale, other.host_scale)
         both.host_added_ns = self.host_added_ns + other.host_added_ns
         both.is_dropped = self.is_dropped | other.is_dropped
         both.is_free = self.is_free | other.is_free
@@ -113,6 +141,34 @@ class Change:
         """Operators that are no longer called: neither their launches nor, `with_host`, their time on the host."""
         self.is_dropped |= np.isin(self.model.operator_of_node, operator_ids)
         return self.drop_host(self.model.extents(operator_ids)) if with_host else self
+
+    def merge_operators(self, operator_ids: Iterable[int], factor: float) -> Change:
+        """What operators launch themselves becomes one activity per step, of their device time times a factor."""
+        graph = self.model.graph
+        mine = np.flatnonzero(
+            np.isin(self.model.operator_of_node, list(operator_ids)) & (graph.activity >= 0)
+        )
+        step = np.searchsorted(np.flatnonzero(graph.kind == NodeKind.MARK), mine)
+        is_first = np.diff(step, prepend=-1) != 0
+        total_ns = np.bincount(step, weights=graph.duration_ns[mine])[step[is_first]]
+        first = mine[is_first]
+        self.duration_scale[first] = factor * total_ns / np.maximum(graph.duration_ns[first], 1)
+        self.is_dropped[mine[~is_first]] = True
+        return self
+
+    def scale_communication(self, waiting_ns: dict[int, int], *, keep_waiting: bool = True) -> Change:
+        """Of communication either only the waiting for other ranks is left, or all but that; by trace id."""
+        model = self.model
+        mine = model.is_communication
+        total_ns = int(model.graph.duration_ns[mine].sum())
+        share = min(1.0, waiting_ns.get(model.trace.trace_id, 0) / total_ns) if total_ns else 0.0
+        self.duration_scale[mine] *= share if keep_waiting else 1.0 - share
+        return self
+
+    def free_copies(self, names: Iterable[str]) -> Change:
+        """Copies by name that the host no longer waits for."""
+        launched = np.flatnonzero(self.model.is_named(names))
+        return self.free_waits(self.model.call_id_of_activity[launched].tolist())
 
     def drop_kernels(self, names: Iterable[str]) -> Change:
         """Activities by name that no longer run; the host goes on as it did."""
@@ -199,15 +255,25 @@ class StepModel:
 
     Attributes:
         graph: Its execution graph.
+        origin_ns: When its first step began.
+        loading: When its threads waited for data, by thread.
         unrecorded_ns: A step as timed without the recorder; None if it was not.
         recorder: How much of the estimated cost of recording is taken from the host.
         recorder_error: How far that may be off, as a fraction of it.
     """
 
     def __init__(
-        self, session: Session, trace: TraceRecords, graph: ExecutionGraph, origin_ns: int, unrecorded_ns: float | None
+        self,
+        session: Session,
+        trace: TraceRecords,
+        graph: ExecutionGraph,
+        *,
+        origin_ns: int,
+        loading: dict[int, Spans],
+        unrecorded_ns: float | None,
     ) -> None:
-        self.session, self.trace, self.graph, self.origin_ns = session, trace, graph, origin_ns
+        self.session, self.trace, self.graph = session, trace, graph
+        self.origin_ns, self.loading = origin_ns, loading
         self.unrecorded_ns = unrecorded_ns
         self.host_share = 1.0
         self.recorder, self.recorder_error = (0.0, 0.0) if trace.is_nsys else (1.0, _RECORDER_ERROR)
@@ -232,7 +298,9 @@ class StepModel:
         low, high = 0.0, 1.0
         for _ in range(_FIT_ROUNDS):
             self.host_share = (low + high) / 2
-            low, high = (low, self.host_share) if self._step_ns(1.0) > unrecorded_ns else (self.host_share, high)
+            low, high = (
+                (low, self.host_share) if self._step_ns(1.0) > unrecorded_ns else (self.host_share, high)
+            )
         return (low + high) / 2
 
     def unrecorded_lags(self, recorder: float) -> Int64:
@@ -294,9 +362,63 @@ class StepModel:
         return (recorded_ns - explained_ns) / recorded_ns if recorded_ns else 0.0
 
     @property
+    def launches(self) -> float:
+        """Launches of a step; a replay of a graph is one."""
+        return int((self.graph.kind == NodeKind.LAUNCH).sum()) / self.graph.steps
+
+    @property
+    def busy_ns(self) -> float:
+        """Durations of a step's activities, summed."""
+        return int(self.graph.duration_ns.sum()) / self.graph.steps
+
+    @cached_property
+    def recorded_host_ns(self) -> float:
+        """What the host alone needs for a step, as recorded."""
+        return simulate(self.graph, duration_ns=np.zeros_like(self.graph.duration_ns)).step_ns
+
+    @property
+    def recorder_ns(self) -> float:
+        """What recording added to that."""
+        return max(0.0, self.recorded_host_ns - self.host_ns)
+
+    @property
+    def most_host_ns(self) -> float:
+        """What the host alone needs if the recorder took less than is likely."""
+        return self.host_ns + self.recorder_error * self.recorder_ns
+
+    @property
+    def is_host_bound(self) -> bool:
+        """Whether the host alone needs longer than the device alone."""
+        return self.host_ns > self.device_ns
+
+    @property
+    def unrecorded_share(self) -> float:
+        """Host time without the recorder over that with it."""
+        return self.host_ns / self.recorded_host_ns if self.recorded_host_ns else 1.0
+
+    @property
+    def execution(self) -> StepExecution:
+        """What there is to say of it."""
+        return StepExecution(
+            trace_id=self.trace.trace_id,
+            recorded_ns=self.recorded_ns,
+            unrecorded_ns=self.step_ns,
+            host_ns=self.host_ns,
+            device_ns=self.device_ns,
+            recorded_error=self.recorded_error,
+            unrecorded_error=self.unrecorded_error,
+            missing_edges=self.graph.missing_edges,
+            critical_path=self.path,
+        )
+
+    @property
     def unrecorded_error(self) -> float | None:
         """How far the simulated step is off the one timed without the recorder; None if none was."""
         return None if self.unrecorded_ns is None else self.step_ns / self.unrecorded_ns - 1.0
+
+    def gain_ns(self, change: Change) -> float:
+        """What a step gets shorter by a change, as far as is known."""
+        return self.step_ns - change.apply(self.recorder)
 
     def gain(self, change: Change, error: float = 0.0) -> Gain:
         """What a step gets shorter by a change.
@@ -308,7 +430,9 @@ class StepModel:
         gains = []
         for fraction, step_ns in zip(self.fractions, self.step_range_ns, strict=True):
             strengths = (1.0,) if not error else (1.0 - error, 1.0, 1.0 + error)
-            gains += [(fraction, strength, step_ns - change.apply(fraction, strength)) for strength in strengths]
+            gains += [
+                (fraction, strength, step_ns - change.apply(fraction, strength)) for strength in strengths
+            ]
         middle = next(ns for fraction, strength, ns in gains if (fraction, strength) == (self.recorder, 1.0))
         return Gain(middle, min(ns for *_, ns in gains), max(ns for *_, ns in gains))
 
@@ -325,7 +449,7 @@ class StepModel:
         call_id = operator.copy()
         known = graph.call >= 0
         operator[known] = self.trace.calls.operator_id[graph.call[known]]
-        call_id[known] = self.trace.calls.call_id[graph.call[known]]
+        call_id[known] = self.trace.calls.call_id[graph.call[known]]  # of an activity its launch
         return {"activity": activity, "name": name, "operator": operator, "call": call_id}
 
     @cached_property
@@ -337,6 +461,25 @@ class StepModel:
     def call_id_of_node(self) -> Int64:
         """Runtime call of each node of the host; -1 of others."""
         return np.where(self.graph.activity < 0, self._ids["call"], -1)
+
+    @property
+    def call_id_of_activity(self) -> Int64:
+        """Runtime call that launched each activity; -1 of others."""
+        return np.where(self.graph.activity >= 0, self._ids["call"], -1)
+
+    @cached_property
+    def is_communication(self) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+        """Activities that communicate with other ranks."""
+        graph, found = self.graph, np.zeros(len(self.graph), dtype=np.bool_)
+        for row, device in enumerate(self.trace.devices):
+            mine = np.flatnonzero(graph.device_row == row)
+            found[mine] = device.work[graph.activity[mine]] == WorkKind.COMMUNICATION
+        return found
+
+    def launching(self, names: Iterable[str]) -> list[int]:
+        """Operators that launched activities of these names."""
+        found = np.unique(self.operator_of_node[self.is_named(names)])
+        return found[found >= 0].tolist()
 
     @cached_property
     def call_of_node(self) -> Int64:
@@ -365,18 +508,19 @@ class StepModel:
 
     def extents(self, operator_ids: Sequence[int]) -> dict[int, Spans]:
         """When operators ran on the host, by thread."""
-        rows = self.session.query(
-            "SELECT thread_id, start_ns, start_ns + duration_ns FROM operators "
-            "WHERE trace_id = ? AND list_contains(?::BIGINT[], operator_id)",
-            [self.trace.trace_id, list(operator_ids)],
-        )
-        by_thread: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        for thread, start_ns, end_ns in rows:
-            by_thread[thread].append((start_ns, end_ns))
-        return {
-            thread: merge(tuple(np.array(found, dtype=np.int64).T))  # type: ignore[arg-type]
-            for thread, found in by_thread.items()
-        }
+        return as_extents(self.session.query(_EXTENTS_SQL, [self.trace.trace_id, list(operator_ids)]))
+
+    def between(
+        self, first_ids: Sequence[int], last_ids: Sequence[int], until: Literal["start", "end"] = "end"
+    ) -> dict[int, Spans]:
+        """From the start of operators to the start or end of others on their threads, pair by pair, by thread."""
+        ids = [*first_ids, *last_ids]
+        found = {one: rest for one, *rest in self.session.query(_PLACES_SQL, [self.trace.trace_id, ids])}
+        edge = 1 if until == "start" else 2
+        pairs = [
+            (found[one], found[other]) for one, other in zip(first_ids, last_ids, strict=True) if one in found
+        ]
+        return as_extents([(one[0], one[1], other[edge]) for one, other in pairs if one[0] == other[0]])
 
     def change(self) -> Change:
         """Nothing changed yet."""
@@ -388,7 +532,9 @@ class StepModel:
         graph = self.graph
         names = dict(self.session.query("SELECT name_id, name FROM kernel_names"))
         pieces = critical_path(graph)
-        launched = {int(self._ids["operator"][piece.node]) for piece in pieces if graph.thread_id[piece.node] >= 0}
+        launched = {
+            int(self._ids["operator"][piece.node]) for piece in pieces if graph.thread_id[piece.node] >= 0
+        }
         operators = dict(
             self.session.query(
                 "SELECT operator_id, name FROM operators WHERE list_contains(?::BIGINT[], operator_id)",
@@ -423,6 +569,20 @@ _KINDS = {
 }
 
 
+_PLACES_SQL = """SELECT operator_id, thread_id, start_ns, start_ns + duration_ns FROM operators
+WHERE trace_id = ? AND list_contains(?::BIGINT[], operator_id)"""
+_EXTENTS_SQL = _PLACES_SQL.replace("operator_id, thread_id", "thread_id", 1)
+
+
+def as_extents(rows: Iterable[tuple[int, int, int]]) -> dict[int, Spans]:
+    """Intervals of thread, start and end as sets of moments, by thread."""
+    by_thread: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for thread, start_ns, end_ns in rows:
+        by_thread[thread].append((start_ns, end_ns))
+    found = {thread: np.array(extents, dtype=np.int64).T for thread, extents in by_thread.items()}
+    return {thread: merge((starts, ends)) for thread, (starts, ends) in found.items()}
+
+
 def step_models(session: Session) -> tuple[StepModel, ...]:
     """The step of each trace that launched something in its steps, by trace id."""
     traces = read_records(session)
@@ -432,10 +592,21 @@ def step_models(session: Session) -> tuple[StepModel, ...]:
     syncs = _syncs(session, traces)
     found = []
     for trace in traces:
-        window = _window(trace, hosts[trace.trace_id], steps.get(trace.trace_id, ()), threads.get(trace.trace_id))
-        graph = None if window is None else build_graph(trace, hosts[trace.trace_id], window, syncs[trace.trace_id])
+        window = _window(
+            trace, hosts[trace.trace_id], steps.get(trace.trace_id, ()), threads.get(trace.trace_id)
+        )
+        graph = (
+            None
+            if window is None
+            else build_graph(trace, hosts[trace.trace_id], window, syncs[trace.trace_id])
+        )
         if graph is not None and window is not None:
-            found.append(StepModel(session, trace, graph, window.began_ns[0], None))
+            loading = {thread: events.loading for thread, events in hosts[trace.trace_id].threads.items()}
+            found.append(
+                StepModel(
+                    session, trace, graph, origin_ns=window.began_ns[0], loading=loading, unrecorded_ns=None
+                )
+            )
     return tuple(found)
 
 
@@ -443,7 +614,9 @@ def _window(
     trace: TraceRecords, host: Host, steps: Sequence[tuple[int, int, int]], thread: int | None
 ) -> Window | None:
     if steps:
-        return Window(thread, tuple(start_ns for _, start_ns, _ in steps), max(end_ns for *_, end_ns in steps))
+        return Window(
+            thread, tuple(start_ns for _, start_ns, _ in steps), max(end_ns for *_, end_ns in steps)
+        )
     if not len(trace.calls) or host.first_ns is None:
         return None
     return Window(None, (host.first_ns,), max(int(host.ran.end_ns[-1]), host.first_ns + 1))

@@ -43,10 +43,12 @@ from opscope.model.session import Session
 
 if TYPE_CHECKING:
     from opscope.analysis.program.values import ProgramTotals
+    from opscope.analysis.step_model import StepExecution, StepModel
     from opscope.analysis.timeline.values import Timeline
     from opscope.hardware.limits import DeviceLimits
 
 __all__ = [
+    "BestSet",
     "DeviceTime",
     "StepTotal",
     "Summary",
@@ -78,6 +80,13 @@ class StepTotal(msgspec.Struct, frozen=True):
     duration_ns: int
     device_ns: int
     kernel_count: int
+
+
+class BestSet(msgspec.Struct, frozen=True):
+    """Changes that together shorten a step most, by code, and by how much."""
+
+    codes: tuple[str, ...]
+    estimated_gain_ns_per_step: float
 
 
 class Summary:
@@ -149,7 +158,7 @@ class Summary:
         """
         for name in _SECTIONS:
             getattr(self, name)
-        for name in ("_session", "_launches", "_provenance", "_limits"):
+        for name in ("_session", "_launches", "_provenance", "_limits", "_models"):
             vars(self).pop(name, None)
         self._session = None
         return self
@@ -278,6 +287,16 @@ class Summary:
         """What to change, the largest gain first; None unless `advice.assess` made the Summary."""
         return None
 
+    @cached_property
+    def best_set(self) -> BestSet | None:
+        """The changes worth making together; None without any, or unless `advice.assess` made the Summary."""
+        return None
+
+    @cached_property
+    def execution(self) -> tuple[StepExecution, ...]:
+        """The simulated step of each trace that launched something."""
+        return tuple(model.execution for model in self._models)
+
     @property
     def attributed_fraction(self) -> float | None:
         """Share of device time that belongs to an operator; None without device time."""
@@ -294,6 +313,12 @@ class Summary:
         """Busy time over span, summed over devices; None without a device."""
         span_ns = sum(device.span_ns for device in self.devices)
         return sum(device.busy_ns for device in self.devices) / span_ns if span_ns else None
+
+    @cached_property
+    def _models(self) -> tuple[StepModel, ...]:
+        from opscope.analysis.step_model import step_models  # noqa: PLC0415 - not every report has it
+
+        return step_models(self.session)
 
     @cached_property
     def _provenance(self) -> Provenance:

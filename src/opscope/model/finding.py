@@ -49,6 +49,7 @@ class Finding:
         trace_id: Trace it concerns (joins `traces`), or None for all.
         evidence: The numbers it rests on; keys carry their unit.
         estimated_gain_ns_per_step: Wall time a step would save; None where no gain is estimated.
+        gain_interval_ns_per_step: Between what it lies, by what is not known for sure; None if not estimated.
         gain_basis: How that was estimated, in one sentence.
         change: The change to try, as code.
     """
@@ -60,6 +61,7 @@ class Finding:
     trace_id: int | None = None
     evidence: dict[str, Any] = field(default_factory=dict)
     estimated_gain_ns_per_step: float | None = None
+    gain_interval_ns_per_step: tuple[float, float] | None = None
     gain_basis: str | None = None
     change: str | None = None
 

@@ -20,7 +20,7 @@ from opscope.analysis.explanation import ExplainedKernel, Explanation
 from opscope.analysis.program.values import LineTotal, ProgramTotals
 from opscope.analysis.provenance import KernelFacts, NativeFunctionUse
 from opscope.analysis.summary import DeviceTime, Summary
-from opscope.analysis.timeline.values import IdleGap, QueueSeries, Timeline, TimePartition
+from opscope.analysis.timeline.values import IdleGap, QueueSeries, Timeline, TimePartition, WaitingCall
 from opscope.analysis.totals import CategoryTotal, KernelTotal, OperatorTotal
 from opscope.hardware.limits import DeviceLimits, Limit
 from opscope.launches.facts import LaunchGeometry
@@ -90,6 +90,7 @@ SUMMARY_KEYS: dict[type, Keys] = {
         steps=lambda summary: len(summary.steps),
     ),
     Timeline: Keys("waits launch_latency=latencies queue_depth=queues over_time=series steps host"),
+    WaitingCall: Keys("... -call_ids"),
     TimePartition: Keys("... idle_by_cause copy_ns communication_ns longest_gaps"),
 }
 

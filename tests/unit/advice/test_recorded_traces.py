@@ -8,11 +8,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from opscope.advice.step_time import StepTime
 
 import opscope
 from opscope.advice import advise
 from opscope.advice.profiled_run import ProfiledRun
-from opscope.advice.step_time import StepTime
 from opscope.model.finding import Finding
 
 from .conftest import codes, only, quick_summary

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from opscope.advice.step_time import Saving, StepTime, slowest, step_times, typical
 
 from opscope.advice.rules import rule_book
-from opscope.advice.step_time import Saving, StepTime, slowest, step_times, typical
 from opscope.analysis.timeline.values import HostTime
 
 DURATIONS = st.floats(min_value=0, max_value=1e9)

@@ -125,6 +125,7 @@ class WaitingCall(msgspec.Struct, frozen=True):
             host had lost that time in them.
         copy: Name of the copy by which it waits, e.g. `Memcpy HtoD (Pageable -> Device)`.
         size_bytes: What those copies moved.
+        call_ids: The runtime calls.
     """
 
     name: str
@@ -135,6 +136,7 @@ class WaitingCall(msgspec.Struct, frozen=True):
     idle_ns: int
     copy: str | None = None
     size_bytes: int | None = None
+    call_ids: tuple[int, ...] = ()
 
 
 class LaunchLatency(msgspec.Struct, frozen=True):

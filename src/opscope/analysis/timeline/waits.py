@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
@@ -33,6 +33,7 @@ class _Total:
     host_ns: int = 0
     idle_ns: int = 0
     size_bytes: int | None = None
+    call_ids: list[int] = field(default_factory=list)
 
 
 def waiting_calls(
@@ -69,13 +70,24 @@ def waiting_calls(
             operator = operators.get(int(calls.operator_id[index]), annotation)
             total = totals[name, operator, line, copy]
             total.calls += 1
+            total.call_ids.append(int(calls.call_id[index]))
             total.host_ns += host
             total.idle_ns += idle
             size = sizes.get(int(calls.call_id[index]))
             if size is not None:
                 total.size_bytes = (total.size_bytes or 0) + size
     merged = [
-        WaitingCall(name, operator, line, total.calls, total.host_ns, total.idle_ns, copy, total.size_bytes)
+        WaitingCall(
+            name,
+            operator,
+            line,
+            total.calls,
+            total.host_ns,
+            total.idle_ns,
+            copy,
+            total.size_bytes,
+            tuple(total.call_ids),
+        )
         for (name, operator, line, copy), total in totals.items()
     ]
     return tuple(sorted(merged, key=lambda row: (-row.idle_ns, -row.host_ns, row.name, row.operator or "")))
