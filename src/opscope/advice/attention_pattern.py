@@ -30,8 +30,8 @@ _RESULT_COPIES = 1
 class Leaf:
     """One operator with device time near a softmax; numbers are sums over all alike surroundings.
 
-    `begins_ns` and `ends_ns` are its start and end on the host, from the start of the softmax. `operator_ids` are
-    in the order of the softmaxes.
+    `begins_ns` and `ends_ns` are its start and end on the host, from the start of the softmax. `operator_ids`
+    are in the order of the softmaxes.
     """
 
     name: str

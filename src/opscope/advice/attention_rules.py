@@ -82,7 +82,7 @@ def _fusing(run: ProfiledRun, rule: Rule, found: Sequence[ComposedAttention], wh
 def _one_kernel(
     found: Sequence[tuple[ComposedAttention, float]], host_ns: float
 ) -> Callable[[Change], object]:
-    """The first of the parts takes the time of the one kernel, the others go; so does the host's time for them."""
+    """The first part takes the time of the one kernel; the others go, and the host's time for them."""
 
     def effect(change: Change) -> object:
         for one, after_ns in found:

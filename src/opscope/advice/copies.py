@@ -43,7 +43,7 @@ def pageable_copy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             total_ns, calls=calls, copied_bytes=size_bytes, kernels=[kernel.name for kernel in copies]
         ),
         effect if size_bytes else None,
-        f"the same bytes at {format_byte_rate(rate)}, {whose}; the host no longer waits for those to the device",
+        f"the same bytes at {format_byte_rate(rate)}, {whose}; the host waits for none to the device",
     )
 
 

@@ -1,8 +1,9 @@
 """`advise`: asks every rule, simulates what each change is worth, and ranks by that.
 
 Each gain is what its change alone would bring. Changes that touch the same time do not add up: what several
-bring together is simulated too (`best_set`). A change that brings less than can be told from noise is left out; one that the slower host
-hides today is kept if it is a large part of the device's work, with a gain of none.
+bring together is simulated too (`best_set`). A change that brings less than can be told from noise is left
+out; one that the slower host hides today is kept if it is a large part of the device's work, with a gain of
+none.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ _Found = tuple[Finding, Change | None]
 
 
 def _best_set(run: ProfiledRun, found: Sequence[_Found]) -> BestSet | None:
-    """The changes that together bring most: one by one, each time the one that adds most, while it adds enough."""
+    """The changes that together bring most: one by one the change that adds most, while it adds enough."""
     step = run.step
     left = [
         (finding, change)
@@ -150,8 +151,8 @@ def _worth(run: ProfiledRun, rule: Rule, advice: Advice) -> _Worth | None:
 def _simulated(step: StepModel) -> str:
     """The step that a gain is taken from."""
     return (
-        f"simulated in a step of {format_duration(step.step_ns)} without the recorder, for which the device alone "
-        f"needs {format_duration(step.device_ns)} and the host alone {format_duration(step.host_ns)}"
+        f"simulated in a step of {format_duration(step.step_ns)} without the recorder, for which the device "
+        f"alone needs {format_duration(step.device_ns)} and the host alone {format_duration(step.host_ns)}"
     )
 
 

@@ -24,7 +24,7 @@ def launch_bound(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         return
     idle_fraction = run.idle_fraction(IdleCause.HOST_LAUNCH)
     if (
-        step.most_host_ns < rule.threshold("host_over_device") * step.device_ns
+        step.host_range_ns[1] < rule.threshold("host_over_device") * step.device_ns
         or idle_fraction < rule.threshold("least_idle_fraction")
         or step.host_ns > rule.threshold("most_launch_ns") * step.launches
     ):
@@ -61,11 +61,9 @@ def _recorded(step: StepModel) -> str:
     """What the recorder has to do with the host's time."""
     if not step.recorder_ns:
         return " as recorded"
-    error_ns = step.recorder_ns * step.recorder_error
-    return (
-        f" ({format_duration(step.recorded_host_ns)} as recorded, of which the recording itself is estimated "
-        f"to take {format_duration(step.recorder_ns)} ± {format_duration(error_ns)})"
-    )
+    least_ns, most_ns = step.host_range_ns
+    between = "" if least_ns == most_ns else f", {format_duration(least_ns)} to {format_duration(most_ns)}"
+    return f" ({format_duration(step.recorded_host_ns)} as recorded{between} without the recorder)"
 
 
 @finds
@@ -222,5 +220,5 @@ def recompilation(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
                 "host_ns": row["duration_ns"],
                 "compile_ids": ids,
             },
-            lambda change, row=row: change.drop_host(change.model.extents(row["operator_ids"])),
+            partial(Change.drop_host_of, operator_ids=row["operator_ids"]),
         )

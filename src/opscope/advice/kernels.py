@@ -27,8 +27,9 @@ class _Chain:
     """Pointwise operators on tensors of one size, one after the other.
 
     `passes` counts the tensors of that size that its operators read and write. `host_ns` runs on the host
-    from the start of the first to that of the last, as recorded: what all but one of them take. `operator_ids`
-    are those of each of its operators, in one order; `first_ns` is the device time of the first.
+    from the start of the first to that of the last, as recorded: what all but one of them take.
+    `operator_ids` are those of each of its operators, in one order; `first_ns` is the device time of the
+    first.
     """
 
     names: tuple[str, ...]
@@ -73,7 +74,7 @@ def unfused_pointwise(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 
 def _fused(change: Change, chains: Iterable[_Chain], floor_ns: float) -> Change:
-    """The first operator of each chain takes the time of the fused kernel, the others go with their host's time."""
+    """The first operator of a chain takes the time of the fused kernel; the others go, on the host too."""
     for chain in chains:
         change.scale_operators(chain.operator_ids[0], chain.fused_ns(floor_ns) / max(1, chain.first_ns))
         others = [one for ids in chain.operator_ids[1:] for one in ids]

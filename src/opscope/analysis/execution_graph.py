@@ -1,8 +1,8 @@
 """The execution graph of a recorded program: simulated, it says how long a step takes, and would take.
 
-Nodes are moments of the recording: a launch call begins, a waiting call returns, a step begins or ends on a host
-thread, an activity ends on a device. A node comes when the last of what it depends on has come, after the lag of
-that edge, and its own duration:
+Nodes are moments of the recording: a launch call begins, a waiting call returns, a step begins or ends on a
+host thread, an activity ends on a device. A node comes when the last of what it depends on has come, after
+the lag of that edge, and its own duration:
 
 - thread order: what the host runs from one node of a thread to the next, waits left out;
 - stream order: an activity begins when the one before it on its stream has ended;
@@ -11,12 +11,12 @@ that edge, and its own duration:
 - wait: a blocking call returns when the activity that it waits for has ended;
 - hand-over: where a thread pauses and another runs meanwhile (backward), each goes on when the other is done.
 
-A lag is what was recorded of the edge that explains the node best, and what is typical of its kind (latency of
-a launch, gap between kernels, return from a wait) of the others: so the recording simulates as itself, and a
-change finds what lies behind. A node that none of its edges explains is counted: there an edge is missing.
+A lag is what was recorded of the edge that explains the node best, and what is typical of its kind (latency
+of a launch, gap between kernels, return from a wait) of the others: so the recording simulates as itself, and
+a change finds what lies behind. A node that none of its edges explains is counted: there an edge is missing.
 
-The recorded steps are simulated several times in a row, as a program runs them; the last round is the step. All
-times are integer nanoseconds. For the idea see Daydream (Zhu et al., USENIX ATC 2020).
+The recorded steps are simulated several times in a row, as a program runs them; the last round is the step.
+All times are integer nanoseconds. For the idea see Daydream (Zhu et al., USENIX ATC 2020).
 """
 
 from __future__ import annotations
@@ -331,7 +331,7 @@ _HOLDING = (CallRole.WAITS, CallRole.FREES, CallRole.ALLOCATES)
 class _Builder:
     """Nodes of a graph in their order, and the edges that are found for them one kind after the other."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - all of them make the graph
         self,
         trace: TraceRecords,
         host: Host,
@@ -355,11 +355,12 @@ class _Builder:
             within & holds & ((calls.thread_id != self.main) | (calls.end_ns <= window.end_ns))
         )
         marks = np.array([*window.began_ns[1:], window.end_ns], dtype=np.int64)
-        # Of what comes at once: ends of activities, returns from waits for them, then what the host does next.
+        # Of what comes at once: ends of activities, returns from waits for them, then what the host does
+        # next.
         kinds = (
-            _nodes(NodeKind.LAUNCH, 2, calls.start_ns[launches], thread=calls.thread_id[launches], call=launches),
-            _nodes(NodeKind.RETURN, 1, calls.end_ns[waits], thread=calls.thread_id[waits], call=waits),
-            _nodes(NodeKind.MARK, 3, marks, thread=np.full(len(marks), self.main)),
+            _nodes(NodeKind.LAUNCH, 2, calls.start_ns[launches], thread=calls.thread_id[launches],
+            call=launches), _nodes(NodeKind.RETURN, 1, calls.end_ns[waits], thread=calls.thread_id[waits],
+            call=waits), _nodes(NodeKind.MARK, 3, marks, thread=np.full(len(marks), self.main)),
             _nodes(NodeKind.ACTIVITY, np.where(work.end_ns > work.start_ns, 0, 4), work.end_ns,
                    call=work.call, row=np.arange(len(work))),
         )  # fmt: skip
@@ -401,7 +402,7 @@ class _Builder:
             self.recorder_ns[nodes] = np.minimum(np.diff(cost_ns, prepend=began_ns), lag_ns)
 
     def tie_streams(self) -> None:
-        """Slots 0 and 1 of activities: the one before on the stream, and the launch; of a replay's only the first."""
+        """Slots 0 and 1 of activities: the one before on the stream, and the launch (of a replay: once)."""
         work, nodes = self.work, self.work_node
         is_first = np.diff(work.lane, prepend=-1) != 0
         before = np.where(is_first, 2 + work.lane, np.concatenate(([0], nodes[:-1])))
@@ -422,14 +423,14 @@ class _Builder:
             self.typical_ns[1, nodes[chosen]] = typical_ns
 
     def tie_events(self) -> None:
-        """Slot 2 of activities: what another stream had to finish, by `cudaStreamWaitEvent` or within a replay."""
+        """Slot 2 of activities: what another stream had to finish, by an event wait or within a replay."""
         work, calls, origin_ns = self.work, self.calls, self.origin_ns
         if int(work.lane.max()) == int(work.lane.min()):
             return
         by_launch = np.argsort(work.launched_ns, kind="stable")
         launched_ns = work.launched_ns[by_launch]
         lanes = _Lanes(work)
-        names = [name for name in self.trace.call_names]
+        names = self.trace.call_names
         waits_for_event = np.array(["StreamWaitEvent" in name for name in names] or [False])
         waits = np.flatnonzero(waits_for_event[calls.name_index] & (calls.start_ns >= origin_ns))
         for wait in waits.tolist():
@@ -504,7 +505,8 @@ class _Builder:
             waited_ns = max(0, inside_ns - _EMPTY_WAIT_NS)
             before, ended_ns = int(self.work_node[source]), int(self.work.end_ns[source])
             if source < 0:
-                # What was launched before the steps ends no later than this: in a row, what the step before left.
+                # What was launched before the steps ends no later than this: in a row, what the step before
+                # left.
                 before, ended_ns = self._tail_within(start_ns, end_ns)
             if before < 0:
                 self.unexplained_ns[node] = waited_ns if is_wait else 0
@@ -556,7 +558,7 @@ class _Builder:
                     self.recorder_ns[node] = min(self.recorder_ns[node], self.typical_ns[0, node])
 
     def _last_of_burst(self, thread: int, nodes: Int64, pause_ns: int, resume_ns: int) -> int:
-        """Last node of a thread that ran within a pause of another and at neither of its ends; 0 if it did not."""
+        """Last node of a thread that ran within a pause of another and at neither of its ends; 0 if none."""
         ran = self.host.threads[thread].ran
         if (covering(ran, np.array([pause_ns, resume_ns])) >= 0).any():
             return 0
@@ -636,7 +638,7 @@ class _Builder:
 
 
 class _Lanes:
-    """The streams of a trace, to ask what was launched or ended on them by when; answers are rows of the work."""
+    """The streams of a trace: what was launched or ended on them by when, as rows of the work."""
 
     def __init__(self, work: _Work) -> None:
         self._bounds = np.flatnonzero(np.diff(work.lane, prepend=-1, append=-1) != 0).tolist()
@@ -658,11 +660,8 @@ class _Lanes:
         """Of what was launched before a moment and ended by another, the last to end; -1 for none."""
         best, best_ns = -1, _NEVER_NS
         for number, its_stream, low, launches, ends in self._lanes:
-            if (
-                number == other_than
-                or (stream is not None and stream != its_stream)
-                or lane not in (None, number)
-            ):
+            is_asked = stream in (None, its_stream) and lane in (None, number)
+            if not is_asked or number == other_than:
                 continue
             row = min(int(launches.searchsorted(launched_ns)), int(ends.searchsorted(ended_ns, "right"))) - 1
             if row >= 0 and int(ends[row]) > best_ns:
@@ -674,7 +673,7 @@ class _Lanes:
         for _, its_stream, low, launches, _ in self._lanes:
             row = int(launches.searchsorted(time_ns))
             if its_stream == stream and row < len(launches):
-                return low + row
+                return int(low + row)
         return -1
 
 
@@ -682,7 +681,7 @@ def _nodes(
     kind: NodeKind, rank: int | Int64, time_ns: Int64, *,
     thread: Int64 | None = None, call: Int64 | None = None, row: Int64 | None = None,
 ) -> tuple[Int64, ...]:  # fmt: skip
-    """Columns of nodes of one kind: rank among what comes at once, kind, time, thread, call and row of the work."""
+    """Columns of nodes: rank among what comes at once, kind, time, thread, call, row of the work."""
     none = np.full(len(time_ns), -1, dtype=np.int64)
     known = [none if column is None else column for column in (thread, call, row)]
     return (none * 0 + rank, none * 0 + kind, time_ns, *known)

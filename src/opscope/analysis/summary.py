@@ -298,6 +298,12 @@ class Summary:
         return tuple(model.execution for model in self._models)
 
     @property
+    def typical_step(self) -> StepExecution | None:
+        """The simulated step of the middle rank, the slower of two; None where nothing was launched."""
+        ordered = sorted(self.execution, key=lambda step: step.unrecorded_ns)
+        return ordered[len(ordered) // 2] if ordered else None
+
+    @property
     def attributed_fraction(self) -> float | None:
         """Share of device time that belongs to an operator; None without device time."""
         return self.attributed_ns / self.device_time_ns if self.device_time_ns else None

@@ -38,7 +38,7 @@ def advice_blocks(summary: Summary) -> tuple[Block, ...]:
     rest = len(advice) - _SHOWN
     if rest > 0:
         points.append(f"{rest} more: opscope analyze … --output-dir DIR writes them all.")
-    return (BulletList(tuple(points)), *_apart(advice))
+    return (BulletList(tuple(points)), *_apart(summary))
 
 
 def advice_sections(summary: Summary) -> tuple[Section, ...]:
@@ -48,12 +48,22 @@ def advice_sections(summary: Summary) -> tuple[Section, ...]:
 
 def advice_notes(summary: Summary) -> tuple[Block, ...]:
     """What stands before the sections: how to read several gains, or that there is no advice."""
-    return _apart(summary.advice) if summary.advice else (Paragraph(_NOTHING),)
+    return _apart(summary) if summary.advice else (Paragraph(_NOTHING),)
 
 
-def _apart(advice: tuple[Finding, ...]) -> tuple[Block, ...]:
-    gains = sum(bool(finding.estimated_gain_ns_per_step) for finding in advice)
-    return (Paragraph(_ALONE),) if gains > 1 else ()
+def _apart(summary: Summary) -> tuple[Block, ...]:
+    """How several gains go together."""
+    gains = sum(bool(finding.estimated_gain_ns_per_step) for finding in summary.advice or ())
+    best = summary.best_set
+    if gains < 2 or best is None:
+        return ()
+    codes = " + ".join(code.removeprefix("advice.") for code in best.codes)
+    return (
+        Paragraph(
+            f"{_ALONE} Simulated together, the best set is {codes}: "
+            f"−{_time(best.estimated_gain_ns_per_step, summary)}."
+        ),
+    )
 
 
 def _point(finding: Finding, summary: Summary) -> Text:
@@ -67,9 +77,18 @@ def _point(finding: Finding, summary: Summary) -> Text:
 
 
 def _gain(finding: Finding, summary: Summary) -> str:
+    """The gain, and between what it lies."""
+    text = _time(finding.estimated_gain_ns_per_step, summary)
+    if finding.gain_interval_ns_per_step is None:
+        return text
+    low, high = map(format_duration, finding.gain_interval_ns_per_step)
+    return text if low == high else f"{text} ({low} to {high})"
+
+
+def _time(gain_ns: float | None, summary: Summary) -> str:
     """A recording without steps counts as one."""
     whole = "of the recording" if len(summary.traces) < 2 else "per trace"
-    return f"{format_duration(finding.estimated_gain_ns_per_step)} {'per step' if summary.steps else whole}"
+    return f"{format_duration(gain_ns)} {'per step' if summary.steps else whole}"
 
 
 def _section(finding: Finding, summary: Summary) -> Section:

@@ -69,7 +69,12 @@ class Keys:
 
 
 _ALL = Keys()
-_EVERYWHERE = {Finding: Keys("... estimated_gain_ms_per_step=estimated_gain_ns_per_step gain_basis change")}
+_EVERYWHERE = {
+    Finding: Keys(
+        "... estimated_gain_ms_per_step=estimated_gain_ns_per_step gain_interval_ns_per_step "
+        "gain_basis change"
+    )
+}
 _PLAIN = frozenset((str, type(None)))
 
 

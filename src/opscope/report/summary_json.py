@@ -19,6 +19,7 @@ from opscope.analysis.efficiency import CallEfficiency, CostCoverage, Roofline
 from opscope.analysis.explanation import ExplainedKernel, Explanation
 from opscope.analysis.program.values import LineTotal, ProgramTotals
 from opscope.analysis.provenance import KernelFacts, NativeFunctionUse
+from opscope.analysis.step_model import StepExecution
 from opscope.analysis.summary import DeviceTime, Summary
 from opscope.analysis.timeline.values import IdleGap, QueueSeries, Timeline, TimePartition, WaitingCall
 from opscope.analysis.totals import CategoryTotal, KernelTotal, OperatorTotal
@@ -84,6 +85,7 @@ SUMMARY_KEYS: dict[type, Keys] = {
         "tensor_cores"
     ),
     SourceLocation: Keys("file line end_line url grade file_grade line_grade"),
+    StepExecution: Keys("... -critical_path"),
     Summary: Keys(
         "device_time_ns attributed_ns attributed_fraction busy_fraction cpu_time_ns window_ns "
         "kernel_launches activities=activity_count operators=operator_calls operator_names steps devices",
@@ -107,7 +109,7 @@ _STATS_KEYS: dict[type, Keys] = {
 def analysis_document(summary: Summary, *, top: int | None = 10) -> dict[str, Any]:
     """The Summary as JSON values: the `top` operators (every one for None), everything else complete."""
     operators = summary.operators if top is None else ranked_operators(summary)[:top]
-    efficiency, program = summary.efficiency, summary.program
+    efficiency, program, step = summary.efficiency, summary.program, summary.typical_step
     parts = {
         "trace": summary.traces[0] if summary.traces else None,
         "traces": summary.traces,
@@ -129,6 +131,9 @@ def analysis_document(summary: Summary, *, top: int | None = 10) -> dict[str, An
         "calls": efficiency.calls[:top],
         "time_partition": summary.timeline.partitions,
         "timeline": summary.timeline,
+        "critical_path": [] if step is None else step.critical_path[:top],
+        "simulation": step,
+        "best_set": summary.best_set,
         "program": replace(program, lines=program.lines[:top]),
         "accuracy": summary.accuracy,
         "findings": ranked_findings(summary),

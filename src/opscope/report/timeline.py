@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from opscope.analysis.step_model import StepExecution
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import (
     HostTime,
@@ -45,6 +46,7 @@ __all__ = ["time_blocks"]
 
 
 _GAP_ROWS = 5
+_PATH_ROWS = 6
 _WAIT_ROWS = 5
 
 
@@ -65,6 +67,7 @@ def time_blocks(summary: Summary) -> tuple[Block, ...]:
     )
     if gaps:
         blocks.append(_gap_table(gaps[:_GAP_ROWS]))
+    blocks += _path_table(summary)
     blocks += _launch_tables(summary) if len(timeline.partitions) > 1 else []
     facts = _facts(summary)
     return (*blocks, FactList(tuple(facts))) if facts else tuple(blocks)
@@ -85,6 +88,22 @@ def _partition_table(partitions: tuple[TimePartition, ...]) -> Table:
         part("Exposed communication", "exposed_communication_ns"),
         part("Idle", "idle_ns"),
     )
+
+
+def _path_table(summary: Summary) -> list[Block]:
+    """What a step could not have gone faster without, in the step of the middle rank."""
+    step = summary.typical_step
+    if step is None or not step.critical_path:
+        return []
+    return [
+        table(
+            step.critical_path[:_PATH_ROWS],
+            words("On the critical path", lambda one: one.kind),
+            words("Of", lambda one: Code(one.name) if one.name else "–"),
+            number("Per step", lambda one: format_duration(one.ns)),
+            number("Share", lambda one: format_fraction(one.fraction)),
+        )
+    ]
 
 
 def _with_share(part_ns: int, whole_ns: int) -> str:
@@ -198,7 +217,20 @@ def _facts(summary: Summary) -> list[tuple[str, Text]]:
     if len(timeline.partitions) == 1:
         facts += [("Steps", _steps_text(one)) for one in timeline.steps]
         facts += [("Host", _host_text(one, has_steps=bool(timeline.steps))) for one in timeline.host]
+    step = summary.typical_step
+    if step is not None:
+        facts.append(("Simulated", _simulated_text(step)))
     return facts
+
+
+def _simulated_text(step: StepExecution) -> str:
+    missing = counted(step.missing_edges, "moment", "moments")
+    unexplained = f"; {missing} come later than known dependencies explain" if step.missing_edges else ""
+    return (
+        f"{format_duration(step.unrecorded_ns)} a step without the recorder, "
+        f"{format_duration(step.recorded_ns)} with it; the device alone needs {format_duration(step.device_ns)}, "
+        f"the host alone {format_duration(step.host_ns)}{unexplained}"
+    )
 
 
 def _device_facts(timeline: Timeline) -> list[tuple[str, Text]]:
