@@ -239,7 +239,8 @@ def _with_casts(
     return (
         effect,
         f"; casting the operands costs {run.time(sum(cast_ns.values()))} on the device and "
-        f"{run.time(host_ns)} on the host; what works on their results, with half the bytes, saves {run.time(saved_ns)}",
+        f"{run.time(host_ns)} on the host; what works on their results, with half the bytes, saves "
+        f"{run.time(saved_ns)}",
     )
 
 

@@ -228,8 +228,8 @@ def _simulated_text(step: StepExecution) -> str:
     unexplained = f"; {missing} come later than known dependencies explain" if step.missing_edges else ""
     return (
         f"{format_duration(step.unrecorded_ns)} a step without the recorder, "
-        f"{format_duration(step.recorded_ns)} with it; the device alone needs {format_duration(step.device_ns)}, "
-        f"the host alone {format_duration(step.host_ns)}{unexplained}"
+        f"{format_duration(step.recorded_ns)} with it; the device alone needs "
+        f"{format_duration(step.device_ns)}, the host alone {format_duration(step.host_ns)}{unexplained}"
     )
 
 
