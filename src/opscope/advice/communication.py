@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from opscope.advice.profiled_run import Advice, ProfiledRun, finds
 from opscope.advice.rules import Rule
+from opscope.analysis.step_model import Gain
 from opscope.analysis.timeline.values import RankSkew
 from opscope.units import format_duration, format_fraction
 
@@ -73,7 +74,7 @@ def straggler_rank(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             "share_of_waiting_fraction": late.awaited_ns / caused_ns,
             "waiting_ns_by_rank": [f"{skew.rank}: {skew.waiting_ns}" for skew in skews],
         },
-        gain_ns=_as_fast_as_others(run, late.trace_id),
+        gain=_as_fast_as_others(run, late.trace_id),
         trace_id=late.trace_id,
         change=(rule.change or "").replace("RANK_LATE", f"rank{late.rank}"),
     )
@@ -95,14 +96,19 @@ def _mean_step_ns(run: ProfiledRun) -> float | None:
     return sum(step.duration_ns for step in steps) / len(steps) if steps else None
 
 
-def _as_fast_as_others(run: ProfiledRun, trace_id: int) -> float | None:
+def _as_fast_as_others(run: ProfiledRun, trace_id: int) -> Gain | None:
     """What a step gets shorter if a rank is no slower than the slowest of the others."""
     waiting_ns = {skew.trace_id: skew.waiting_ns for skew in _skews(run)}
-    alone_ns = {
-        model.trace.trace_id: model.change()
-        .scale_communication(waiting_ns, keep_waiting=False)
-        .apply(model.recorder)
+    changes = {
+        model.trace.trace_id: model.change().scale_communication(waiting_ns, keep_waiting=False)
         for model in run.models
     }
-    late_ns = alone_ns.pop(trace_id, None)
-    return None if late_ns is None or not alone_ns else max(0.0, late_ns - max(alone_ns.values()))
+    late = changes.pop(trace_id, None)
+    if late is None or not changes:
+        return None
+    gains = [
+        max(0.0, late.apply(late.model.fractions[place]) - slowest_ns)
+        for place in range(3)
+        for slowest_ns in [max(one.apply(one.model.fractions[place]) for one in changes.values())]
+    ]
+    return Gain(gains[1], min(gains), max(gains))

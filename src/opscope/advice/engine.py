@@ -129,20 +129,20 @@ class _Worth:
 def _worth(run: ProfiledRun, rule: Rule, advice: Advice) -> _Worth | None:
     """The gain of an advice, and whether to give it; None if it is not worth a word."""
     step = run.step
-    if advice.effect is None and advice.gain_ns is None:
+    if advice.effect is None and advice.gain is None:
         return _Worth()
     if step is None:
         return _Worth(words="not turned into a gain: nothing is known of the host's side of a step")
     least_ns = run.book.number("least_gain_fraction") * step.step_ns
-    if advice.effect is None:
-        return _Worth(advice.gain_ns) if (advice.gain_ns or 0.0) >= least_ns else None
-    change = step.change()
-    advice.effect(change)
-    gain = step.gain(change, rule.gain_error)
-    if gain.ns >= least_ns:
+    change, gain = None, advice.gain
+    if advice.effect is not None:
+        change = step.change()
+        advice.effect(change)
+        gain = step.gain(change, rule.gain_error)
+    if gain is not None and gain.ns >= least_ns:
         return _Worth(gain.ns, (gain.low_ns, gain.high_ns), _simulated(step), change=change)
     deferred_ns = run.book.number("deferred_fraction") * step.device_ns
-    if not step.is_host_bound or change.device_saved_ns < deferred_ns:
+    if change is None or gain is None or not step.is_host_bound or change.device_saved_ns < deferred_ns:
         return None
     words = f"nothing now, for the host is the slower side: {_simulated(step)}"
     return _Worth(0.0, (min(0.0, gain.low_ns), max(0.0, gain.high_ns)), words, is_deferred=True)

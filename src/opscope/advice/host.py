@@ -98,30 +98,41 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     """Waits that leave the device idle, by place."""
     pinned = run.book.rules["advice.pageable_copy"]
     span_ns = sum(partition.span_ns for partition in run.summary.timeline.partitions)
-    waits = [
-        wait
-        for wait in run.summary.timeline.waits
-        if (wait.operator, wait.name) not in _OF_LIBRARIES
-        and span_ns
-        and wait.idle_ns >= rule.threshold("least_idle_fraction") * span_ns
-    ]
-    waits.sort(key=lambda wait: (-wait.idle_ns, wait.name, wait.line or ""))
-    for wait in waits[: int(rule.threshold("places"))]:
+    # Of one place all calls go together: `.item()` is a copy and a wait for its stream.
+    places: dict[tuple[str | None, str | None], list[WaitingCall]] = {}
+    for wait in run.summary.timeline.waits:
+        if (wait.operator, wait.name) not in _OF_LIBRARIES:
+            places.setdefault((wait.operator, wait.line), []).append(wait)
+    # What comes behind a wait may be late beyond the recording, so the host's time counts as well.
+    cost_ns = {place: sum(max(one.idle_ns, one.host_ns) for one in waits) for place, waits in places.items()}
+    ranked = sorted(
+        (
+            place
+            for place in places
+            if cost_ns[place] >= rule.threshold("least_idle_fraction") * max(1, span_ns)
+        ),
+        key=lambda place: (-cost_ns[place], place[0] or "", place[1] or ""),
+    )
+    for place in ranked[: int(rule.threshold("places"))]:
+        waits = sorted(places[place], key=lambda one: (-max(one.idle_ns, one.host_ns), one.name))
+        longest = waits[0]
+        idle_ns, host_ns = sum(one.idle_ns for one in waits), sum(one.host_ns for one in waits)
         # It waits because it copies from host memory that is not pinned.
-        is_upload = wait.copy is not None and "(Pageable -> Device)" in wait.copy
+        is_upload = longest.copy is not None and "(Pageable -> Device)" in longest.copy
         yield Advice(
-            f"{_place(wait)} waits for the device {counted(wait.calls / run.step_count, 'time')} "
-            f"{run.period} and leaves it idle for {run.time(wait.idle_ns)}.",
+            f"{_place(longest)} waits for the device {counted(longest.calls / run.step_count, 'time')} "
+            f"{run.period}: the host loses {format_duration(host_ns / run.step_count)} in it, the device "
+            f"stands idle for {run.time(idle_ns)}.",
             {
-                "call": wait.name,
-                "operator": wait.operator,
-                "line": wait.line,
-                "calls": wait.calls,
-                "host_wait_ns": wait.host_ns,
-                "idle_ns": wait.idle_ns,
+                "calls": list(dict.fromkeys(one.name for one in waits)),
+                "operator": longest.operator,
+                "line": longest.line,
+                "call_count": sum(one.calls for one in waits),
+                "host_wait_ns": host_ns,
+                "idle_ns": idle_ns,
             },
-            partial(Change.free_waits, call_ids=wait.call_ids),
-            "the step simulated with these calls returning at once",
+            partial(Change.free_waits, call_ids=[call_id for one in waits for call_id in one.call_ids]),
+            "the step with these calls returning at once",
             suggestion=pinned.suggestion if is_upload else None,
             change=pinned.change if is_upload else None,
         )

@@ -17,7 +17,7 @@ from opscope.advice.kernel_times import Product, Rates, recorded_product
 from opscope.advice.rules import Rule, RuleBook, rule_book
 from opscope.analysis.efficiency import CallEfficiency
 from opscope.analysis.provenance import KernelFacts
-from opscope.analysis.step_model import Change, StepModel
+from opscope.analysis.step_model import Change, Gain, StepModel
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import IdleCause
 from opscope.model.queries import sql
@@ -51,7 +51,7 @@ class Advice:
         evidence: What it rests on; keys carry their unit.
         effect: What the change does to the recorded steps; None where that cannot be told.
         basis: How its effect, or the gain, was estimated.
-        gain_ns: What a step gets shorter, where that does not follow from an effect.
+        gain: What a step gets shorter, where that does not follow from an effect.
     """
 
     message: str
@@ -61,7 +61,7 @@ class Advice:
     suggestion: str | None = None
     change: str | None = None
     trace_id: int | None = None
-    gain_ns: float | None = None
+    gain: Gain | None = None
 
 
 @dataclass(frozen=True)
