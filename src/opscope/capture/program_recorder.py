@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Protocol
 
+from opscope.capture.attached import attached_profilers
 from opscope.capture.cycle import Cycle
 from opscope.capture.profiler import Profiler
 from opscope.capture.program import Program, ProgramEnd, after_import, run_program
@@ -218,12 +219,15 @@ class FunctionSteps:
 def _untraced(on_step: _OnStep) -> None:
     """Call it so that torch's compiler, if it is at work in the caller, compiles nothing of it."""
     if "torch._dynamo" in sys.modules:
-        on_step = require_torch().compiler.disable(on_step)
+        on_step = _disabled(on_step)
     on_step()
 
 
-# Through these every profiler of torch starts.
-_TORCH_STARTS = ("_prepare_profiler", "_enable_profiler")
+@functools.lru_cache(maxsize=1)
+def _disabled(on_step: _OnStep) -> _OnStep:
+    # Made once: making it takes longer than all else that is done in a step.
+    disabled: _OnStep = require_torch().compiler.disable(on_step)
+    return disabled
 
 
 class ProgramRecorder:
@@ -248,7 +252,6 @@ class ProgramRecorder:
         self._is_over = False
         self._is_own = False
         self._has_torch = False
-        self._originals: dict[str, Any] = {}
         profiler.give_way = self._give_way
 
     @property
@@ -301,29 +304,23 @@ class ProgramRecorder:
 
     def _torch_imported(self, torch: ModuleType) -> None:
         self._has_torch = True
-        starts = importlib.import_module("torch.autograd.profiler")
-        for name in _TORCH_STARTS:
-            if hasattr(starts, name):
-                self._originals[name] = getattr(starts, name)
-                setattr(starts, name, self._giving_way(self._originals[name]))
+        attached_profilers.watch(self._starting)
         if self._source is not None:
             self._source.watch(self._step)
 
-    def _giving_way(self, start: Callable[..., Any]) -> Callable[..., Any]:
-        def start_foreign(*args: Any, **kwargs: Any) -> Any:
-            if not self._is_own:
-                self._give_way()
-            return start(*args, **kwargs)
-
-        return start_foreign
+    def _starting(self) -> None:
+        if not self._is_own:
+            self._give_way()
 
     def _give_way(self) -> None:
         """End the recording because the program starts one of its own."""
         if self.is_child or self._is_over:
             return
-        self.notes.append(
-            "the program started a profiler of its own, so recording ended there; analyze the trace it writes"
-        )
+        if len(self.cycles) < self._profiler.schedule.repeat:
+            self.notes.append(
+                "the program started a profiler of its own, so recording ended there; analyze the trace it "
+                "writes"
+            )
         self._finish(None)
 
     def _step(self) -> None:
@@ -335,8 +332,8 @@ class ProgramRecorder:
                 self._enter()
                 return
             self._profiler.step()
-        # Leave at once: the program may want a profiler of its own, and needs to be watched no longer.
-        if not self._is_over and self.step_count > self._profiler.total_steps:
+        # Leave as soon as enough steps are timed: the program needs to be watched no longer.
+        if not self._is_over and self._profiler.needs_no_steps:
             self._finish(None)
 
     def _start(self) -> None:
@@ -369,9 +366,7 @@ class ProgramRecorder:
         """Leave torch as it was."""
         if self._source is not None and self._has_torch:
             self._source.stop()
-        originals, self._originals = self._originals, {}
-        for name, original in originals.items():
-            setattr(importlib.import_module("torch.autograd.profiler"), name, original)
+        attached_profilers.unwatch(self._starting)
 
     def _leave(self, error: BaseException | None) -> None:
         if error is None and not self.cycles and not self._profiler.is_recording:
