@@ -6,16 +6,17 @@ depends on the other is None.
 
 Which samples count, by stretch of steps that followed each other:
 
-1. The first sample of a stretch is warm-up: the program's first step, or the first after a pause for writing.
-2. Of the rest, the later half tells what is usual: its median, and the median distance from it. In the earlier
-   half, everything up to the last sample that is more than 10 % and more than 5 standard deviations slower than
-   usual is warm-up. (Compilation and tuning come in bursts, with quick steps in between.)
+1. The first sample of a stretch is warm-up: the program's first step, or the first after a pause for
+   writing.
+2. Of the rest, the later half tells what is usual: its median, and the median distance from it. In the
+   earlier half, everything up to the last sample that is slower than usual by more than 10 % and by more than
+   5 standard deviations is warm-up. (Compilation and tuning come in bursts, with quick steps in between.)
 3. Steps before a profiler was attached for the first time count alone if there are enough of them for an
    interval, for what a profiler leaves behind may slow later ones.
 
-A step's time is the longer of two: host's clock and device's events. A loop that does not wait runs ahead of the
-device until the launch queue is full, and then only the device's period is true; a device that works off its queue
-is quicker than the loop, and then only the host's is.
+A step's time is the longer of two: by the host's clock, and between the device's events. A loop that does not
+wait runs ahead of the device until the launch queue is full, and then only the device's period is true; a
+device that works off its queue is quicker than the loop, and then only the host's is.
 """
 
 from __future__ import annotations
@@ -32,7 +33,14 @@ from opscope.model.session import Session
 from opscope.model.sidecar import StepKind, StepPlace, UnrecordedStep
 from opscope.text_enum import TextEnum
 
-__all__ = ["MeasuredStep", "StepClockKind", "UnrecordedTime", "measured_steps", "unrecorded_time", "warmup_count"]
+__all__ = [
+    "MeasuredStep",
+    "StepClockKind",
+    "UnrecordedTime",
+    "measured_steps",
+    "unrecorded_time",
+    "warmup_count",
+]
 
 _SLOWER = 0.10
 _DEVIATIONS = 5.0
@@ -131,7 +139,9 @@ def measured_steps(session: Session, hosts: Iterable[HostTime]) -> tuple[Measure
     samples = _samples(session)
     busy_ns = {host.trace_id: host.device_busy_ns for host in hosts}
     partly = {trace_id for (trace_id,) in session.query(_PARTLY_RECORDED_SQL)}
-    with_device = {trace_id for (trace_id,) in session.query("SELECT DISTINCT trace_id FROM device_activities")}
+    with_device = {
+        trace_id for (trace_id,) in session.query("SELECT DISTINCT trace_id FROM device_activities")
+    }
     return tuple(
         MeasuredStep(
             trace_id,

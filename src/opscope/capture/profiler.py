@@ -411,7 +411,7 @@ class Profiler:
                 self._finish_early()
             elif self._keep_on_error:
                 self._finish_failed(error)
-            self._keep_late_steps()
+            self.keep_late_steps()
         finally:
             self._abandon()
             self._is_open = False
@@ -424,6 +424,16 @@ class Profiler:
                 f"recording starts after {self.schedule.wait + self.schedule.warmup}",
                 hint="Run more steps, or use wait=0 and warmup=0",
             )
+
+    def keep_late_steps(self) -> None:
+        """Write the steps that were timed, or added, after a cycle had been written into its sidecar.
+
+        Raises:
+            CaptureError: It cannot be written.
+        """
+        self.unrecorded_steps += self._clock.read()
+        steps = tuple(self.unrecorded_steps)
+        self.cycles[:] = [with_unrecorded(cycle, steps) for cycle in self.cycles]
 
     def _region(self, wanted: frozenset[str]) -> AbstractContextManager[None]:
         if self._engine == AUTOGRAD:
@@ -494,12 +504,6 @@ class Profiler:
         self.cycles.append(cycle)
         for handler in self._handlers:
             handler(cycle)
-
-    def _keep_late_steps(self) -> None:
-        """Add the steps that ended after a cycle had been written."""
-        self.unrecorded_steps += self._clock.read()
-        steps = tuple(self.unrecorded_steps)
-        self.cycles[:] = [with_unrecorded(cycle, steps) for cycle in self.cycles]
 
     def _abandon(self) -> None:
         self._clock.stop()

@@ -14,8 +14,9 @@ import importlib
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -24,9 +25,18 @@ from opscope.capture.cycle import Cycle
 from opscope.capture.profiler import Profiler
 from opscope.capture.program import Program, ProgramEnd, after_import, run_program
 from opscope.errors import CaptureError, InputError
+from opscope.model.sidecar import UnrecordedStep
 from opscope.workloads.runtime import require_torch
 
-__all__ = ["ForwardSteps", "FunctionSteps", "OptimizerSteps", "ProgramRecorder", "StepSource", "step_source"]
+__all__ = [
+    "ForwardSteps",
+    "FunctionSteps",
+    "OptimizerSteps",
+    "ProgramRecorder",
+    "StepSource",
+    "program_of",
+    "step_source",
+]
 
 
 _OnStep = Callable[[], object]
@@ -74,6 +84,20 @@ def step_source(name: str) -> StepSource | None:
             f"'{name}' tells no steps", hint="Use optimizer, forward, none, FUNCTION or MODULE:FUNCTION"
         )
     return FunctionSteps(module or "__main__", function)
+
+
+def program_of(
+    script: str, arguments: tuple[str, ...], source: StepSource | None, *, is_module: bool
+) -> tuple[Program, StepSource | None]:
+    """The program, with the function wrapped whose calls are its steps, and the source.
+
+    The script's own name stands for `__main__`, which is what it runs as.
+    """
+    own = script if is_module else Path(script).stem
+    if isinstance(source, FunctionSteps) and source.module in {own, "__main__"}:
+        source = FunctionSteps("__main__", source.function)
+        return Program(script, arguments, is_module, source.function, source.wrapped), source
+    return Program(script, arguments, is_module), source
 
 
 class OptimizerSteps:
@@ -258,6 +282,20 @@ class ProgramRecorder:
     def cycles(self) -> list[Cycle]:
         """The cycles recorded."""
         return self._profiler.cycles
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether steps are told apart at all."""
+        return self._source is not None
+
+    def add_unrecorded(self, steps: Iterable[UnrecordedStep]) -> None:
+        """Add steps that were timed elsewhere to the cycles recorded.
+
+        Raises:
+            CaptureError: Their sidecars cannot be written.
+        """
+        self._profiler.unrecorded_steps += steps
+        self._profiler.keep_late_steps()
 
     @property
     def is_child(self) -> bool:

@@ -3,9 +3,9 @@
 A profiler stretches the host, so the step of a recording is not the step of the program. Between two steps
 the host's clock is read and a CUDA event recorded on the current stream. Nothing waits for the device: events
 are read when the program has waited for it anyway, or at its end. A loop may run ahead of the device, so both
-clocks are kept, and whoever reads the samples takes the slower one. Reading clock and event costs microseconds;
-where that is more than a few thousandths of a step, one sample covers several steps. Importing this module
-does not import torch.
+clocks are kept, and whoever reads the samples takes the slower one. Taking both costs microseconds; where
+that is more than a few thousandths of a step, one sample covers several steps. Importing this module does not
+import torch.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ MOST_SAMPLES = 100
 # A sample covers so many steps that taking it costs no more of them.
 MOST_COST = 0.003
 _MOST_STEPS = 16
+_MOST_COST_NS = 1_000_000
 _LEAD_IN = 3  # calls of a loop of our own that warm up
 
 
@@ -104,7 +105,8 @@ class StepClock:
         self._changes = -1
         self._first_changes = 0
         self._last: _Mark | None = None
-        self._cost_ns = 0
+        self._cost_ns = _MOST_COST_NS
+        self._period_ns = 0
         self._stride = 1
         self._stretch = -1
         self._samples: list[_Sample] = []
@@ -145,11 +147,13 @@ class StepClock:
         self._last = mark = self._take(step)
         if last is None:
             self._stretch += 1
-            self._stride = 1
+            self._stride, self._period_ns = 1, 0
             return
         self._add(StepKind.PERIOD, last, mark)
-        period_ns = max(1, (mark.time_ns - last.time_ns) // (step - last.step))
-        self._stride = min(_MOST_STEPS, max(1, math.ceil(self._cost_ns / (MOST_COST * period_ns))))
+        before_ns, self._period_ns = self._period_ns, (mark.time_ns - last.time_ns) // (step - last.step)
+        # The longer of two, for a single quick step says little.
+        affordable_ns = max(1.0, MOST_COST * max(before_ns, self._period_ns))
+        self._stride = min(_MOST_STEPS, math.ceil(self._cost_ns / affordable_ns))
 
     def call(self, number: int, fn: Callable[[], R]) -> R:
         """The result of a call; its time becomes a sample unless it raises, or a profiler is attached."""
@@ -165,8 +169,9 @@ class StepClock:
 
     def is_ready(self) -> bool:
         """Whether the device has passed all events, so that reading them waits for nothing."""
+        event = self._last_event
         try:
-            return all(one.end.event is None or one.end.event.query() for one in self._samples)
+            return event is None or event.query()
         except RuntimeError:
             return True  # They will never be read.
 
@@ -175,13 +180,18 @@ class StepClock:
 
         Waits for the last event. The devices should be idle, or the program over.
         """
+        event = self._last_event
         samples, self._samples = self._samples, []
         try:
-            if samples and samples[-1].end.event is not None:
-                samples[-1].end.event.synchronize()
+            if event is not None:
+                event.synchronize()
             return tuple(map(_step_of, samples))
         except RuntimeError:
             return ()
+
+    @property
+    def _last_event(self) -> DeviceMark | None:
+        return self._samples[-1].end.event if self._samples else None
 
     def _has_changed(self) -> bool:
         """Whether a profiler started or ended since this was last asked."""
@@ -195,7 +205,8 @@ class StepClock:
     def _take(self, step: int) -> _Mark:
         time_ns = self._now_ns()
         mark = _Mark(step, time_ns, self._record())
-        self._cost_ns = self._now_ns() - time_ns
+        # The least so far: at times the host does something else in between.
+        self._cost_ns = min(self._cost_ns, self._now_ns() - time_ns)
         return mark
 
     def _add(self, kind: StepKind, begin: _Mark, end: _Mark) -> None:

@@ -105,8 +105,7 @@ _STATS_KEYS: dict[type, Keys] = {
     DeviceTime: Keys("device name span_ms=span_ns busy_ms=busy_ns idle_ms=idle_ns"),
     LaunchGeometry: Keys(f"{_STATS_GEOMETRY} calls cuda_time_ms=total_ns"),
     MeasuredStep: Keys(
-        "recorded_ms=recorded_ns unrecorded_ms host_stretch busy_fraction "
-        "recorder_idle_ms=recorder_idle_ns",
+        "recorded_ms=recorded_ns unrecorded_ms host_stretch busy_fraction recorder_idle_ms=recorder_idle_ns",
         unrecorded_ms=attrgetter("unrecorded_ns"),
     ),
     UnrecordedTime: Keys(
