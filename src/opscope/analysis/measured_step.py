@@ -69,6 +69,7 @@ class UnrecordedTime(msgspec.Struct, frozen=True):
         warmup_samples: Left out as warm-up.
         clock: The slower one.
         kind: What was timed.
+        place: When; None if some ran before the recording and some after it.
     """
 
     median: float
@@ -79,6 +80,7 @@ class UnrecordedTime(msgspec.Struct, frozen=True):
     warmup_samples: int
     clock: StepClockKind
     kind: StepKind
+    place: StepPlace | None = None
 
     @property
     def has_interval(self) -> bool:
@@ -195,6 +197,7 @@ def unrecorded_time(samples: Sequence[UnrecordedStep], *, has_device: bool) -> U
         warmup_samples=warmup,
         clock=clock,
         kind=chosen[0].kind,
+        place=chosen[0].place if len({one.place for one in chosen}) == 1 else None,
     )
 
 

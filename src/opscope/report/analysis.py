@@ -16,6 +16,7 @@ from opscope.analysis.summary import Summary
 from opscope.model.environment import Environment
 from opscope.model.measurement import Latency
 from opscope.model.schema import Attribution
+from opscope.model.sidecar import StepPlace
 from opscope.provenance.categories import category_title
 from opscope.report.advice import advice_blocks, advice_notes, advice_sections
 from opscope.report.document import (
@@ -192,9 +193,11 @@ def _samples_text(time: UnrecordedTime) -> str:
         return " without the recorder, by a single sample"
     interval = f"{format_duration(time.low)} to {format_duration(time.high)}"
     count = counted(time.samples, "sample")
-    if time.has_interval:
-        return f" without the recorder: median of {count}, 95 % interval {interval}"
-    return f" without the recorder: median of {count} from {interval}, too few for an interval"
+    if not time.has_interval:
+        return f" without the recorder: median of {count} from {interval}, too few for an interval"
+    text = f" without the recorder: median of {count}, 95 % interval {interval}"
+    # A profiler may leave something behind that slows the host.
+    return f"{text}; all after the recording" if time.place is StepPlace.AFTER else text
 
 
 def _stretch_text(step: MeasuredStep) -> str:

@@ -1,6 +1,6 @@
 """The stats file of one configuration, `profiling_stats_bs{N}_seq{M}.json`: a published contract.
 
-Its field names are fixed (`schema_version` 1, times in milliseconds as floats) and every key is present in
+Its field names are fixed (`schema_version` 2, times in milliseconds as floats) and every key is present in
 every file; what is not known is null. Times cover all recorded steps. Without a device `cuda_*` are 0.0 and
 CPU time ranks the operators.
 """

@@ -82,7 +82,15 @@ def test_the_slower_clock_is_the_steps(case):
 def test_the_median_has_an_interval_from_six_samples_on():
     time = unrecorded_time(samples([90, *range(10, 20)]), has_device=False)
     assert time == UnrecordedTime(
-        14.5, 11, 18, 10, pytest.approx(0.9785, abs=1e-4), 1, StepClockKind.HOST, StepKind.PERIOD
+        14.5,
+        11,
+        18,
+        10,
+        pytest.approx(0.9785, abs=1e-4),
+        1,
+        StepClockKind.HOST,
+        StepKind.PERIOD,
+        StepPlace.BEFORE,
     )
     few = unrecorded_time(samples([90, 10, 12, 14]), has_device=False)
     assert (few.low, few.high, few.has_interval) == (10, 14, False)
@@ -99,7 +107,8 @@ def test_every_stretch_warms_up_and_places_are_not_mixed_without_need():
     assert unrecorded_time([*before, *after], has_device=False).median == 10
     assert unrecorded_time([*before, *after, *again], has_device=False).median == 11
     few = unrecorded_time([*before[:3], *after], has_device=False)
-    assert (few.median, few.samples, few.warmup_samples) == (14, 22, 2)
+    assert (few.median, few.samples, few.warmup_samples, few.place) == (14, 22, 2, None)
+    assert unrecorded_time(after, has_device=False).place is StepPlace.AFTER
 
 
 def time_of(median, low, high):

@@ -47,7 +47,7 @@ from opscope.model.environment import Environment
 from opscope.model.finding import Finding, Severity
 from opscope.model.measurement import Latency
 from opscope.model.session import Session
-from opscope.model.sidecar import StepKind
+from opscope.model.sidecar import StepKind, StepPlace
 from opscope.operators.call_cost import CallCost, CostEvidence, FlopSource
 from opscope.report.analysis import analysis_report, configuration_report, overview_document
 from opscope.report.json_encoding import to_json
@@ -214,6 +214,7 @@ OF_THE_FULL: dict[str, Callable[[Summary], Summary]] = {
     "a call of no recorded operator": call(attribution="before_window"),
     "no steps": lambda summary: timeline(summary, replace(TIMELINE, steps=()), steps=()),
     "few unrecorded steps": lambda summary: stepping(summary, samples=3, coverage=0.75),
+    "steps after the recording only": lambda summary: stepping(summary, place=StepPlace.AFTER),
     "one unrecorded step": lambda summary: stepping(summary, samples=1, coverage=0.0),
     "a device busier than the step is long": lambda summary: stepping(summary, high=4_900_000.0),
     "several gains": lambda summary: full(summary).having(advice=(ADVICE[0], *ADVICE)),
