@@ -26,7 +26,7 @@ from opscope.capture.program import Program, check_program
 from opscope.capture.program_recorder import ProgramRecorder, program_of, step_source
 from opscope.capture.second_run import time_second_run
 from opscope.cli.console import Top, note, print_document, refuse_existing, say_wrote
-from opscope.errors import DependencyError, InputError, OpscopeError
+from opscope.errors import CaptureError, DependencyError, InputError, OpscopeError
 from opscope.model.files import write_text
 from opscope.model.sidecar import sidecar_path
 from opscope.provenance.origins import recorded_origins
@@ -169,9 +169,7 @@ def run(
     try:
         recorder.require_cycles()
         if second_run and end.exit_code == 0:
-            recorder.add_unrecorded(
-                time_second_run(script, arguments, steps=recording.steps, is_module=module)
-            )
+            _add_second_run(recorder, script, arguments, recording.steps, is_module=module)
         _report(recorder, outputs, top=None if quiet else top)
     except OpscopeError as error:
         if end.exit_code == 0:
@@ -179,6 +177,16 @@ def run(
         # The script's own failure comes first.
         sys.stderr.write(f"error: {error}\n")
     return end.exit_code
+
+
+def _add_second_run(
+    recorder: ProgramRecorder, script: str, arguments: tuple[str, ...], steps: str, *, is_module: bool
+) -> None:
+    """Time the steps once more; if that fails, the recording is reported without them."""
+    try:
+        recorder.add_unrecorded(time_second_run(script, arguments, steps=steps, is_module=is_module))
+    except CaptureError as error:
+        recorder.notes.append(str(error))
 
 
 def _check(program: Program) -> None:

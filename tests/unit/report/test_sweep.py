@@ -51,6 +51,17 @@ def test_the_report_shows_the_figures_and_the_failures(
     assert "- `bs16_seq128`: out of memory" in markdown
 
 
+def test_a_stats_file_of_version_1_is_kept(
+    summary: Summary, config: dict[str, object], latency: Latency
+) -> None:
+    (entry, _) = entries(summary, config, latency)
+    old = {key: value for key, value in (entry.stats or {}).items() if key != "step"}
+    (record,) = sweep_document([SweepEntry("bs8_seq128", old)])["configurations"]
+    assert (record["status"], record["step"]) == ("complete", None)
+    markdown = render_markdown(sweep_report([SweepEntry("bs8_seq128", old)]))
+    assert "| bs8_seq128 | – | – | 9.50 ms | – |" in markdown
+
+
 def test_without_a_device_cpu_time_stands_in(cpu_summary: Summary, config: dict[str, object]) -> None:
     document = sweep_report([SweepEntry("bs1_seq8", stats_document(cpu_summary, config, None, None))])
     markdown = render_markdown(document)
