@@ -104,9 +104,13 @@ def profile_call(
     wait: int = 0,
     warmup: int = 1,
     active: int = 1,
+    unrecorded: int = 10,
     **options: Unpack[CaptureOptions],
 ) -> tuple[R, Session]:
-    """Call a function `wait + warmup + active` times and record the last `active` calls, one step each.
+    """Time calls of a function, then call it `wait + warmup + active` times and record the last `active`.
+
+    Before a profiler is attached `unrecorded` samples of the time of a call are taken, back to back; 0 takes
+    none. See `opscope.capture.calls.profile_call`.
 
     Returns:
         The result of the last call, and the Session of the recording.
@@ -117,7 +121,15 @@ def profile_call(
     """
     options.setdefault("find_origins", recorded_origins)
     result, cycle = _profile_call(
-        fn, *args, output_dir=output_dir, name=name, wait=wait, warmup=warmup, active=active, **options
+        fn,
+        *args,
+        output_dir=output_dir,
+        name=name,
+        wait=wait,
+        warmup=warmup,
+        active=active,
+        unrecorded=unrecorded,
+        **options,
     )
     return result, load(cycle.trace_path)
 

@@ -71,6 +71,9 @@ def test_three_files_a_configuration_and_a_summary(opscope, out: Path) -> None:
     assert stats["summary"]["total_cuda_time_ms"] == 0.0
     assert stats["summary"]["total_cpu_time_ms"] > 0
     assert stats["summary"]["wall_time_ms_per_step"] > 0
+    assert stats["step"]["unrecorded_ms"]["samples"] >= 6
+    assert stats["step"]["recorded_ms"] > 0
+    assert "Step, median (95 %)" in outcome.out
     assert stats["top_aten_operators"][0]["self_cpu_time_ms"] > 0
     assert "trace.no_device_activity" in {finding["code"] for finding in stats["findings"]}
     report = (out / "kernel_analysis_report_bs2_seq8.md").read_text("utf-8")

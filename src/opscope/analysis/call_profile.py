@@ -55,6 +55,7 @@ def _recorded(fn: Callable[[], object], calls: int, folder: Path) -> CallProfile
             output_dir=folder,
             warmup=_WARMUP,
             active=calls,
+            unrecorded=0,
             record_shapes=False,
             find_origins=recorded_origins,
         )

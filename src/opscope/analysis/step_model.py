@@ -26,6 +26,7 @@ from opscope.analysis.execution_graph import (
     critical_path,
     simulate,
 )
+from opscope.analysis.measured_step import measured_steps
 from opscope.analysis.timeline.host import Host, read_frame_names, read_hosts
 from opscope.analysis.timeline.measure import read_steps
 from opscope.analysis.timeline.records import TraceRecords, WorkKind, columns, read_records
@@ -605,6 +606,12 @@ def step_models(session: Session) -> tuple[StepModel, ...]:
     steps = read_steps(session)
     threads = dict(session.query("SELECT trace_id, min(thread_id) FROM steps GROUP BY trace_id"))
     syncs = _syncs(session, traces)
+    # Where no steps were recorded, a timed step and what was recorded are different things.
+    unrecorded_ns = {
+        one.trace_id: one.unrecorded_ns.median
+        for one in measured_steps(session, ())
+        if one.unrecorded_ns is not None and one.recorded_ns is not None
+    }
     found = []
     for trace in traces:
         window = _window(
@@ -619,7 +626,12 @@ def step_models(session: Session) -> tuple[StepModel, ...]:
             loading = {thread: events.loading for thread, events in hosts[trace.trace_id].threads.items()}
             found.append(
                 StepModel(
-                    session, trace, graph, origin_ns=window.began_ns[0], loading=loading, unrecorded_ns=None
+                    session,
+                    trace,
+                    graph,
+                    origin_ns=window.began_ns[0],
+                    loading=loading,
+                    unrecorded_ns=unrecorded_ns.get(trace.trace_id),
                 )
             )
     return tuple(found)

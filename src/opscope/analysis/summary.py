@@ -42,6 +42,7 @@ from opscope.model.queries import sql
 from opscope.model.session import Session
 
 if TYPE_CHECKING:
+    from opscope.analysis.measured_step import MeasuredStep
     from opscope.analysis.program.values import ProgramTotals
     from opscope.analysis.step_model import StepExecution, StepModel
     from opscope.analysis.timeline.values import Timeline
@@ -274,6 +275,20 @@ class Summary:
         from opscope.analysis.timeline.measure import measure_timeline  # noqa: PLC0415 - not every report has it
 
         return measure_timeline(self.session)
+
+    @cached_property
+    def measured_steps(self) -> tuple[MeasuredStep, ...]:
+        """A step of each trace with the recorder and without it, by trace."""
+        from opscope.analysis.measured_step import measured_steps  # noqa: PLC0415 - imports numpy
+
+        return measured_steps(self.session, self.timeline.host)
+
+    @property
+    def measured_step(self) -> MeasuredStep:
+        """That of the slowest trace, as recorded; one of which nothing is known where no trace has steps."""
+        from opscope.analysis.measured_step import MeasuredStep  # noqa: PLC0415 - imports numpy
+
+        return max(self.measured_steps, key=lambda one: one.recorded_ns or 0.0, default=MeasuredStep())
 
     @cached_property
     def program(self) -> ProgramTotals:

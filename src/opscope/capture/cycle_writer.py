@@ -11,7 +11,7 @@ import datetime
 import os
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -38,12 +38,21 @@ from opscope.model.sidecar import (
     RecordedSchedule,
     RecordedSettings,
     Sidecar,
+    UnrecordedStep,
     kernels_folder,
     sidecar_path,
     write_sidecar,
 )
 
-__all__ = ["CycleEnd", "CycleWriter", "Enrichment", "OriginFinder", "collect", "trace_file_names"]
+__all__ = [
+    "CycleEnd",
+    "CycleWriter",
+    "Enrichment",
+    "OriginFinder",
+    "collect",
+    "trace_file_names",
+    "with_unrecorded",
+]
 
 
 T = TypeVar("T")
@@ -172,11 +181,13 @@ class CycleEnd:
         wall_times_ns: Of each whole step.
         partial: Before its last step did.
         ended_by: Class of the exception that ended it, or None.
+        unrecorded_steps: Steps timed before it.
     """
 
     wall_times_ns: tuple[int, ...]
     partial: bool = False
     ended_by: str | None = None
+    unrecorded_steps: tuple[UnrecordedStep, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -230,6 +241,7 @@ class CycleWriter:
             regions=recording.regions,
             ended_by=end.ended_by,
             structure=structure,
+            unrecorded_steps=end.unrecorded_steps,
         )
         write_sidecar(sidecar_path(trace_path), sidecar)
         return Cycle(index, trace_path, sidecar_path(trace_path), sidecar)
@@ -237,6 +249,19 @@ class CycleWriter:
     @cached_property
     def _environment(self) -> Environment:
         return collect_environment()
+
+
+def with_unrecorded(cycle: Cycle, steps: tuple[UnrecordedStep, ...]) -> Cycle:
+    """The cycle with these unrecorded steps, in its file too; as it is where the file is gone.
+
+    Raises:
+        CaptureError: It cannot be written.
+    """
+    if steps == cycle.sidecar.unrecorded_steps or not cycle.sidecar_path.exists():
+        return cycle
+    sidecar = msgspec.structs.replace(cycle.sidecar, unrecorded_steps=steps)
+    write_sidecar(cycle.sidecar_path, sidecar)
+    return replace(cycle, sidecar=sidecar)
 
 
 def trace_file_names(name: str, repeat: int) -> tuple[str, ...]:

@@ -22,7 +22,13 @@ from types import TracebackType
 from typing import Any, TypedDict
 
 from opscope.capture.cycle import Cycle, CycleHandler, Phase, Position, Schedule
-from opscope.capture.cycle_writer import CycleEnd, CycleWriter, OriginFinder, trace_file_names
+from opscope.capture.cycle_writer import (
+    CycleEnd,
+    CycleWriter,
+    OriginFinder,
+    trace_file_names,
+    with_unrecorded,
+)
 from opscope.capture.recording import (
     AUTOGRAD,
     PROFILER,
@@ -31,11 +37,20 @@ from opscope.capture.recording import (
     check_engine,
     require_no_profiler,
 )
+from opscope.capture.step_clock import StepClock
 from opscope.errors import CaptureError, DependencyError, InputError
-from opscope.model.sidecar import RecordedSettings, kernels_folder, sidecar_path
+from opscope.model.sidecar import RecordedSettings, UnrecordedStep, kernels_folder, sidecar_path
 from opscope.workloads.runtime import is_out_of_memory, require_torch
 
-__all__ = ["KNOWN_ACTIVITIES", "CaptureOptions", "CompileTracking", "Profiler", "Regions", "check_activities"]
+__all__ = [
+    "KNOWN_ACTIVITIES",
+    "OUT_OF_MEMORY_HINT",
+    "CaptureOptions",
+    "CompileTracking",
+    "Profiler",
+    "Regions",
+    "check_activities",
+]
 
 
 _LEVEL = "provenance_tracking_level"
@@ -73,6 +88,7 @@ class CompileTracking:
             setattr(config, _LEVEL, self._previous)
 
 
+OUT_OF_MEMORY_HINT = "Use a smaller batch, a shorter sequence or a smaller dtype"
 KNOWN_ACTIVITIES = ("cpu", "cuda")
 
 
@@ -165,8 +181,11 @@ class Profiler:
 
     Recorded windows are clean: all devices are idle when one opens and when it closes, so no warm-up kernel
     is in it and none of its own is missing. Between recorded steps nothing is synchronized. After the last
-    cycle `step()` costs nothing. A block that calls `step()` never, with `wait=0, warmup=0`, is recorded as
-    one step.
+    cycle, and some steps more, `step()` costs nothing. A block that calls `step()` never, with `wait=0,
+    warmup=0`, is recorded as one step.
+
+    Steps without a profiler attached, those of `wait` and those after the last cycle, are timed for the
+    sidecar, which is written once more when the block is left: that waits for the last event of them.
 
     A block left normally in the middle of a window leaves what was recorded, with `partial` in its sidecar. A
     block left by an exception drops the open window and keeps the finished cycles, unless `keep_on_error`.
@@ -212,6 +231,7 @@ class Profiler:
     Attributes:
         cycles: The cycles recorded so far.
         workload: As given; what it is when a cycle ends goes into that cycle's sidecar.
+        unrecorded_steps: Steps timed without a profiler; who has timed some before the block may add them.
         lost: Why the window that an exception left open could not be kept, with `keep_on_error`; else None.
         give_way: Called when another Profiler is entered while this one runs; has to end this one. None, the
             default, refuses the other.
@@ -256,6 +276,8 @@ class Profiler:
         self._overwrite = overwrite
         self._find_origins = find_origins
         self._tracking = CompileTracking() if track_compile else None
+        self.unrecorded_steps: list[UnrecordedStep] = []
+        self._clock = StepClock()
         self._writer: CycleWriter | None = None
         self._recording: Recording | None = None
         self._is_open = False
@@ -271,6 +293,11 @@ class Profiler:
     def is_recording(self) -> bool:
         """Whether work done now is recorded, regions aside."""
         return self._recording is not None and self._recording.is_started
+
+    @property
+    def needs_no_steps(self) -> bool:
+        """Whether nothing more is recorded or timed."""
+        return self._position.phase is Phase.DONE and self._clock.is_full
 
     def check_output(self) -> None:
         """Return if no file is in the way; entering the block asks this too.
@@ -304,7 +331,9 @@ class Profiler:
             self._writer = self._make_writer()
             if self._tracking is not None:
                 self._tracking.start()
+            self._clock.start()
             self._begin(self._position)
+            self._clock.mark(0)
         except BaseException:
             self._abandon()
             _release_session()
@@ -322,11 +351,13 @@ class Profiler:
             raise CaptureError("step() was called outside the Profiler's with-block")
         previous = self._position
         self._step_index += 1
+        self._clock.mark(self._step_index)
         current = self._position = self.schedule.position(self._step_index)
         if current != previous:
             if previous.phase is Phase.ACTIVE:
                 self._finish_cycle(previous.cycle)
             self._begin(current)
+            self._clock.mark(self._step_index)
         elif self._recording is not None and self._recording.is_started:
             self._recording.next_step(self._step_index)
 
@@ -380,6 +411,7 @@ class Profiler:
                 self._finish_early()
             elif self._keep_on_error:
                 self._finish_failed(error)
+            self.keep_late_steps()
         finally:
             self._abandon()
             self._is_open = False
@@ -392,6 +424,16 @@ class Profiler:
                 f"recording starts after {self.schedule.wait + self.schedule.warmup}",
                 hint="Run more steps, or use wait=0 and warmup=0",
             )
+
+    def keep_late_steps(self) -> None:
+        """Write the steps that were timed, or added, after a cycle had been written into its sidecar.
+
+        Raises:
+            CaptureError: It cannot be written.
+        """
+        self.unrecorded_steps += self._clock.read()
+        steps = tuple(self.unrecorded_steps)
+        self.cycles[:] = [with_unrecorded(cycle, steps) for cycle in self.cycles]
 
     def _region(self, wanted: frozenset[str]) -> AbstractContextManager[None]:
         if self._engine == AUTOGRAD:
@@ -455,13 +497,16 @@ class Profiler:
         assert self._writer is not None
         wall_times_ns = self._recording.stop(last_step_is_whole=not partial)
         recording, self._recording = self._recording, None
-        end = CycleEnd(wall_times_ns, partial, ended_by)
+        # Stopping has waited for the devices, so nothing waits here.
+        self.unrecorded_steps += self._clock.read()
+        end = CycleEnd(wall_times_ns, partial, ended_by, tuple(self.unrecorded_steps))
         cycle = self._writer.write(index, recording, end, self.workload)
         self.cycles.append(cycle)
         for handler in self._handlers:
             handler(cycle)
 
     def _abandon(self) -> None:
+        self._clock.stop()
         recording, self._recording = self._recording, None
         if self._tracking is not None:
             self._tracking.stop()
@@ -474,7 +519,7 @@ class Profiler:
         return CaptureError(
             f"out of memory in step {self._step_index} ({phase}); {kept} finished "
             f"{'cycle is' if kept == 1 else 'cycles are'} kept",
-            hint="Use a smaller batch, a shorter sequence or a smaller dtype",
+            hint=OUT_OF_MEMORY_HINT,
         )
 
 

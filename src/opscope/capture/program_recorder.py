@@ -14,18 +14,29 @@ import importlib
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
+from opscope.capture.attached import attached_profilers
 from opscope.capture.cycle import Cycle
 from opscope.capture.profiler import Profiler
 from opscope.capture.program import Program, ProgramEnd, after_import, run_program
 from opscope.errors import CaptureError, InputError
+from opscope.model.sidecar import UnrecordedStep
 from opscope.workloads.runtime import require_torch
 
-__all__ = ["ForwardSteps", "FunctionSteps", "OptimizerSteps", "ProgramRecorder", "StepSource", "step_source"]
+__all__ = [
+    "ForwardSteps",
+    "FunctionSteps",
+    "OptimizerSteps",
+    "ProgramRecorder",
+    "StepSource",
+    "program_of",
+    "step_source",
+]
 
 
 _OnStep = Callable[[], object]
@@ -73,6 +84,20 @@ def step_source(name: str) -> StepSource | None:
             f"'{name}' tells no steps", hint="Use optimizer, forward, none, FUNCTION or MODULE:FUNCTION"
         )
     return FunctionSteps(module or "__main__", function)
+
+
+def program_of(
+    script: str, arguments: tuple[str, ...], source: StepSource | None, *, is_module: bool
+) -> tuple[Program, StepSource | None]:
+    """The program, with the function wrapped whose calls are its steps, and the source.
+
+    The script's own name stands for `__main__`, which is what it runs as.
+    """
+    own = script if is_module else Path(script).stem
+    if isinstance(source, FunctionSteps) and source.module in {own, "__main__"}:
+        source = FunctionSteps("__main__", source.function)
+        return Program(script, arguments, is_module, source.function, source.wrapped), source
+    return Program(script, arguments, is_module), source
 
 
 class OptimizerSteps:
@@ -218,12 +243,15 @@ class FunctionSteps:
 def _untraced(on_step: _OnStep) -> None:
     """Call it so that torch's compiler, if it is at work in the caller, compiles nothing of it."""
     if "torch._dynamo" in sys.modules:
-        on_step = require_torch().compiler.disable(on_step)
+        on_step = _disabled(on_step)
     on_step()
 
 
-# Through these every profiler of torch starts.
-_TORCH_STARTS = ("_prepare_profiler", "_enable_profiler")
+@functools.lru_cache(maxsize=1)
+def _disabled(on_step: _OnStep) -> _OnStep:
+    # Made once: making it takes longer than all else that is done in a step.
+    disabled: _OnStep = require_torch().compiler.disable(on_step)
+    return disabled
 
 
 class ProgramRecorder:
@@ -248,13 +276,26 @@ class ProgramRecorder:
         self._is_over = False
         self._is_own = False
         self._has_torch = False
-        self._originals: dict[str, Any] = {}
         profiler.give_way = self._give_way
 
     @property
     def cycles(self) -> list[Cycle]:
         """The cycles recorded."""
         return self._profiler.cycles
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether steps are told apart at all."""
+        return self._source is not None
+
+    def add_unrecorded(self, steps: Iterable[UnrecordedStep]) -> None:
+        """Add steps that were timed elsewhere to the cycles recorded.
+
+        Raises:
+            CaptureError: Their sidecars cannot be written.
+        """
+        self._profiler.unrecorded_steps += steps
+        self._profiler.keep_late_steps()
 
     @property
     def is_child(self) -> bool:
@@ -301,29 +342,23 @@ class ProgramRecorder:
 
     def _torch_imported(self, torch: ModuleType) -> None:
         self._has_torch = True
-        starts = importlib.import_module("torch.autograd.profiler")
-        for name in _TORCH_STARTS:
-            if hasattr(starts, name):
-                self._originals[name] = getattr(starts, name)
-                setattr(starts, name, self._giving_way(self._originals[name]))
+        attached_profilers.watch(self._starting)
         if self._source is not None:
             self._source.watch(self._step)
 
-    def _giving_way(self, start: Callable[..., Any]) -> Callable[..., Any]:
-        def start_foreign(*args: Any, **kwargs: Any) -> Any:
-            if not self._is_own:
-                self._give_way()
-            return start(*args, **kwargs)
-
-        return start_foreign
+    def _starting(self) -> None:
+        if not self._is_own:
+            self._give_way()
 
     def _give_way(self) -> None:
         """End the recording because the program starts one of its own."""
         if self.is_child or self._is_over:
             return
-        self.notes.append(
-            "the program started a profiler of its own, so recording ended there; analyze the trace it writes"
-        )
+        if len(self.cycles) < self._profiler.schedule.repeat:
+            self.notes.append(
+                "the program started a profiler of its own, so recording ended there; analyze the trace it "
+                "writes"
+            )
         self._finish(None)
 
     def _step(self) -> None:
@@ -335,8 +370,8 @@ class ProgramRecorder:
                 self._enter()
                 return
             self._profiler.step()
-        # Leave at once: the program may want a profiler of its own, and needs to be watched no longer.
-        if not self._is_over and self.step_count > self._profiler.total_steps:
+        # Leave as soon as enough steps are timed: the program needs to be watched no longer.
+        if not self._is_over and self._profiler.needs_no_steps:
             self._finish(None)
 
     def _start(self) -> None:
@@ -369,9 +404,7 @@ class ProgramRecorder:
         """Leave torch as it was."""
         if self._source is not None and self._has_torch:
             self._source.stop()
-        originals, self._originals = self._originals, {}
-        for name, original in originals.items():
-            setattr(importlib.import_module("torch.autograd.profiler"), name, original)
+        attached_profilers.unwatch(self._starting)
 
     def _leave(self, error: BaseException | None) -> None:
         if error is None and not self.cycles and not self._profiler.is_recording:

@@ -26,6 +26,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from opscope.capture.attached import is_profiler_recording
 from opscope.capture.python_structure import read_structure
 from opscope.capture.trace_file import TraceNames, export_trace, read_trace_names
 from opscope.errors import CaptureError, InputError
@@ -220,9 +221,7 @@ def require_no_profiler() -> None:
     Raises:
         CaptureError: One is recording.
     """
-    torch = require_torch()
-    # The first is this thread's state; the second, a flag of torch.autograd.profiler, is the process's.
-    if torch.autograd._profiler_enabled() or getattr(torch.autograd.profiler, "_is_profiler_enabled", False):
+    if is_profiler_recording():
         raise CaptureError(
             "a torch profiler is already recording in this process",
             hint="End it first: only one profiler can record at a time",

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from opscope.capture.profiler import CaptureOptions, Profiler
+from opscope.capture.step_clock import time_calls
 from opscope.errors import CaptureError
 from opscope.model.environment import Environment
 from opscope.model.measurement import Latency, LatencyMeasure
@@ -93,6 +94,7 @@ def run_configuration(
     warmup: int = 2,
     active: int = 3,
     measure: LatencyMeasure | None = None,
+    unrecorded: int = 10,
     **options: Unpack[CaptureOptions],
 ) -> ConfigurationRun:
     """Build, time and record one configuration; its memory is free again afterwards.
@@ -108,6 +110,7 @@ def run_configuration(
         warmup: As in `Profiler`.
         active: As in `Profiler`.
         measure: Times the step without the profiler; no latency if None.
+        unrecorded: Samples to take of the step's period without the profiler, after its warm-up.
         **options: As in `Profiler`.
 
     Raises:
@@ -117,14 +120,19 @@ def run_configuration(
     profiler = Profiler(output_dir, name=trace_name, wait=wait, warmup=warmup, active=active, **options)
     profiler.check_output()
     with _memory_returned(configuration):
-        return _run(spec, configuration, measure, profiler)
+        return _run(spec, configuration, measure, profiler, unrecorded)
 
 
 def _run(
-    spec: WorkloadSpec, configuration: Configuration, measure: LatencyMeasure | None, profiler: Profiler
+    spec: WorkloadSpec,
+    configuration: Configuration,
+    measure: LatencyMeasure | None,
+    profiler: Profiler,
+    unrecorded: int,
 ) -> ConfigurationRun:
     workload = spec.build(configuration.batch_size, configuration.seq_len)
     latency = None if measure is None else measure(workload.step, workload.device)
+    profiler.unrecorded_steps += time_calls(workload.step, unrecorded)
     profiler.workload = {**asdict(configuration), **workload.description}
     with profiler:
         for _ in range(profiler.total_steps):

@@ -34,7 +34,7 @@ __all__ = [
 # Options of `run` that take no value; all others take one.
 FLAGS = frozenset({
     "-h", "--help", "--version", "--debug", "-m", "--module", "--with-stack", "--with-modules",
-    "--profile-memory", "--track-compile", "--force", "--quiet",
+    "--profile-memory", "--track-compile", "--second-run", "--force", "--quiet",
 })  # fmt: skip
 
 

@@ -294,7 +294,7 @@ def profile(
         seq_lens: Sequence lengths, e.g. --seq-lens 128 256.
         preset: Sizes not given: quick is 1 8 × 128, full is 1 4 8 16 × 128 256 512.
         output_dir: Where the files go.
-        skip_benchmark: Do not time the workload without the profiler.
+        skip_benchmark: Do not measure the latency of single steps; their period is timed all the same.
         model: How the workload is built.
         recording: What is recorded.
         resume: Keep the configurations an earlier sweep completed.

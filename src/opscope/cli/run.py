@@ -18,13 +18,15 @@ from typing import Annotated
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
+from opscope.analysis.measured_step import unrecorded_time
 from opscope.capture.cycle import Cycle
 from opscope.capture.cycle_writer import trace_file_names
 from opscope.capture.profiler import Profiler
 from opscope.capture.program import Program, check_program
-from opscope.capture.program_recorder import FunctionSteps, ProgramRecorder, StepSource, step_source
+from opscope.capture.program_recorder import ProgramRecorder, program_of, step_source
+from opscope.capture.second_run import time_second_run
 from opscope.cli.console import Top, note, print_document, refuse_existing, say_wrote
-from opscope.errors import DependencyError, InputError, OpscopeError
+from opscope.errors import CaptureError, DependencyError, InputError, OpscopeError
 from opscope.model.files import write_text
 from opscope.model.sidecar import sidecar_path
 from opscope.provenance.origins import recorded_origins
@@ -123,6 +125,7 @@ def run(
     module: Annotated[bool, Parameter(name=["-m", "--module"])] = False,
     recording: _Recording = _DEFAULT_RECORDING,
     output_dir: Path = Path("opscope_run"),
+    second_run: bool = False,
     force: bool = False,
     quiet: bool = False,
     top: Top = 10,
@@ -140,12 +143,17 @@ def run(
         module: SCRIPT is the name of a module, run as python -m does.
         recording: What is recorded.
         output_dir: Where the files go.
+        second_run: Run the script a second time, without the profiler, to time its steps; its output is
+            dropped then.
         force: Overwrite existing files.
         quiet: Do not print the top operators.
         top: Operators to list.
     """
-    source = _of_script(step_source(recording.steps), script, is_module=module)
-    program = _program(script, arguments, source, is_module=module)
+    program, source = program_of(script, arguments, step_source(recording.steps), is_module=module)
+    if second_run and source is None:
+        raise InputError(
+            "--steps none has no steps to time: --second-run does not apply", hint="Leave it out"
+        )
     schedule = recording.schedule()
     outputs = _Outputs(output_dir, _rank())
     traces = trace_file_names(outputs.trace_name, schedule["repeat"])
@@ -159,6 +167,9 @@ def run(
         # fork, an ordinary exit of the child hangs.
         os._exit(end.exit_code)
     try:
+        recorder.require_cycles()
+        if second_run and end.exit_code == 0:
+            _add_second_run(recorder, script, arguments, recording.steps, is_module=module)
         _report(recorder, outputs, top=None if quiet else top)
     except OpscopeError as error:
         if end.exit_code == 0:
@@ -168,20 +179,14 @@ def run(
     return end.exit_code
 
 
-def _of_script(source: StepSource | None, script: str, *, is_module: bool) -> StepSource | None:
-    """The source; the script's own name stands for `__main__`, which is what it runs as."""
-    own = script if is_module else Path(script).stem
-    if isinstance(source, FunctionSteps) and source.module == own:
-        return FunctionSteps("__main__", source.function)
-    return source
-
-
-def _program(
-    script: str, arguments: tuple[str, ...], source: StepSource | None, *, is_module: bool
-) -> Program:
-    if isinstance(source, FunctionSteps) and source.module == "__main__":
-        return Program(script, arguments, is_module, source.function, source.wrapped)
-    return Program(script, arguments, is_module)
+def _add_second_run(
+    recorder: ProgramRecorder, script: str, arguments: tuple[str, ...], steps: str, *, is_module: bool
+) -> None:
+    """Time the steps once more; if that fails, the recording is reported without them."""
+    try:
+        recorder.add_unrecorded(time_second_run(script, arguments, steps=steps, is_module=is_module))
+    except CaptureError as error:
+        recorder.notes.append(str(error))
 
 
 def _check(program: Program) -> None:
@@ -241,8 +246,7 @@ def _profiler(
 
 def _report(recorder: ProgramRecorder, outputs: _Outputs, *, top: int | None) -> None:
     """Write what the recording says, and print the last cycle's top operators unless `top` is None."""
-    recorder.require_cycles()
-    for text in [*recorder.notes, *filter(None, map(_shortfall, recorder.cycles))]:
+    for text in [*recorder.notes, *filter(None, map(_shortfall, recorder.cycles)), *_untimed(recorder)]:
         note(text)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # The script may have turned warnings into errors; ours are not its.
@@ -259,6 +263,18 @@ def _shortfall(cycle: Cycle) -> str | None:
     active = sidecar.schedule.active
     rest = "what followed the last of them is in the trace too"
     return f"{cycle.trace_path.name}: {sidecar.steps} of {active} steps were recorded; {rest}"
+
+
+def _untimed(recorder: ProgramRecorder) -> Iterator[str]:
+    """What to do where the program had no steps left to time without the profiler."""
+    if not recorder.has_steps:
+        return
+    steps = recorder.cycles[-1].sidecar.unrecorded_steps
+    if unrecorded_time(steps, has_device=False) is None:
+        yield (
+            "the program is too short to have steps without the profiler, so how long they take is unknown: "
+            "--second-run runs it again to time them"
+        )
 
 
 def _report_cycle(cycle: Cycle, outputs: _Outputs, *, top: int | None) -> None:

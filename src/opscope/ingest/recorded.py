@@ -47,7 +47,13 @@ def keep_sidecars(session: Session, sidecars: Mapping[int, Sidecar]) -> None:
     origins = (row for one in kept for kernel in one.kernels for row in _origin_rows(kernel, ids))
     sources = (row for one in kept for source in one.kernel_sources for row in _source_rows(source, ids))
     registrations = (msgspec.structs.asdict(row) for one in kept for row in one.registrations)
+    steps = (
+        {"trace_id": trace_id, **msgspec.structs.asdict(step), "sample": number}
+        for trace_id, sidecar in sidecars.items()
+        for number, step in enumerate(sidecar.unrecorded_steps)
+    )
     for table, rows in (
+        ("unrecorded_steps", steps),
         ("kernel_origins", origins),
         ("kernel_sources", sources),
         ("operator_registrations", registrations),

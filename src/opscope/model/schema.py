@@ -467,6 +467,21 @@ TABLES: tuple[Table, ...] = (
         ),
     ),
     Table(
+        "unrecorded_steps",
+        "One sample of the program's steps without a profiler, by the sidecar; its warm-up is among them.",
+        (
+            _TRACE_ID,
+            Column("sample", "INTEGER", "Number in the trace's sidecar, from 0"),
+            Column("kind", "VARCHAR", "`period`: from step start to step start; `call`: from call to return"),
+            Column("place", "VARCHAR", "`before` a profiler was attached, `after`, or in a `second_run`"),
+            Column("stretch", "INTEGER", "Samples that followed each other without a break share it"),
+            Column("step", "INTEGER", "N of the first step or call in it"),
+            Column("step_count", "INTEGER", "Steps that it covers"),
+            Column("host_ns", "BIGINT", "Of all of them, by the host's clock", unit="ns"),
+            Column("device_ns", "BIGINT", "Of all of them, between events on the stream", unit="ns"),
+        ),
+    ),
+    Table(
         "frames",
         "One call of a Python function (recorded with stacks).",
         (

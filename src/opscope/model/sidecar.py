@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from opscope.errors import CaptureError, InputError
 from opscope.model.environment import Environment
 from opscope.model.origin import Gap, OperatorRegistration, RecordedKernel, RecordedSource
+from opscope.text_enum import TextEnum
 
 __all__ = [
     "SIDECAR_SCHEMA_VERSION",
@@ -26,6 +27,9 @@ __all__ = [
     "RecordedSettings",
     "RecordedStructure",
     "Sidecar",
+    "StepKind",
+    "StepPlace",
+    "UnrecordedStep",
     "kernels_folder",
     "read_sidecar",
     "sidecar_path",
@@ -108,6 +112,46 @@ class RecordedStructure(msgspec.Struct, frozen=True):
     call_lines: tuple[int, ...] = ()
 
 
+class StepKind(TextEnum):
+    """What the time of an unrecorded step runs from and to."""
+
+    PERIOD = "period"  # from one step's start to the next one's
+    CALL = "call"  # from a call's start to its return; the time between calls is not in it
+
+
+class StepPlace(TextEnum):
+    """When an unrecorded step ran."""
+
+    BEFORE = "before"  # before a profiler was attached for the first time
+    AFTER = "after"  # when one had been attached, and was detached again
+    SECOND_RUN = "second_run"  # in a run of the program of its own, without a recorder
+
+
+_Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class UnrecordedStep(msgspec.Struct, frozen=True):
+    """One sample of the program's steps while no profiler was attached, not even one that only warmed up.
+
+    Args:
+        kind: What was timed.
+        place: When it ran.
+        stretch: Samples that followed each other without a break have the same number, from 0.
+        step: Number of its first step, as `ProfilerStep` counts; in a loop of opscope's own, of the call.
+        step_count: Steps that it covers: several where timing each would have cost too much.
+        host_ns: Of all of them, by the host's clock.
+        device_ns: Of all of them, between two events on the current stream; None without a GPU.
+    """
+
+    kind: StepKind
+    place: StepPlace
+    stretch: Annotated[int, msgspec.Meta(ge=0)]
+    step: Annotated[int, msgspec.Meta(ge=0)]
+    step_count: _Positive
+    host_ns: Annotated[int, msgspec.Meta(ge=0)]
+    device_ns: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
 class Sidecar(msgspec.Struct, frozen=True):
     """How one trace was made.
 
@@ -132,6 +176,7 @@ class Sidecar(msgspec.Struct, frozen=True):
         regions: Where less than `settings.activities` was recorded, in order of time.
         ended_by: Class of the exception that ended the program inside the window, or None.
         structure: The program behind the recorded Python frames; None without stacks.
+        unrecorded_steps: Steps of the same program without a profiler, in order; its warm-up is among them.
     """
 
     trace: str
@@ -152,6 +197,7 @@ class Sidecar(msgspec.Struct, frozen=True):
     regions: tuple[RecordedRegion, ...] = ()
     ended_by: str | None = None
     structure: RecordedStructure | None = None
+    unrecorded_steps: tuple[UnrecordedStep, ...] = ()
 
 
 class _Version(msgspec.Struct):

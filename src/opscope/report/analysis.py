@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from opscope.analysis.measured_step import MeasuredStep, UnrecordedTime
 from opscope.analysis.summary import Summary
 from opscope.model.environment import Environment
 from opscope.model.measurement import Latency
 from opscope.model.schema import Attribution
+from opscope.model.sidecar import StepPlace
 from opscope.provenance.categories import category_title
 from opscope.report.advice import advice_blocks, advice_notes, advice_sections
 from opscope.report.document import (
@@ -50,10 +52,12 @@ from opscope.report.provenance import accuracy_blocks, accuracy_overview
 from opscope.report.timeline import time_blocks
 from opscope.units import (
     NS_PER_S,
+    counted,
     format_bytes,
     format_count,
     format_duration,
     format_fraction,
+    format_ratio,
     format_share,
 )
 
@@ -158,22 +162,64 @@ def _overview_facts(
                 f"{format_duration(summary.device_time_ns)} in {summary.activity_count:,} activities",
             ),
             ("Attributed to operators", f"{format_duration(summary.attributed_ns)} ({attributed})"),
-            ("Device busy", f"{format_fraction(summary.busy_fraction)} of the span of its activities"),
+            ("Device busy", _busy_text(summary)),
             ("Kernel launches", format_count(summary.kernel_launches)),
         ]
     return facts(
+        *_step_facts(summary),
         *device,
         ("CPU time in operators", format_duration(summary.cpu_time_ns)),
         ("Operator calls", f"{summary.operator_calls:,}, of {summary.operator_names:,} operators"),
-        ("Steps", _steps_text(summary) if summary.steps else None),
         *([] if benchmark is None else _benchmark_facts(benchmark, batch_size)),
     )
 
 
+def _step_facts(summary: Summary) -> list[tuple[str, Text]]:
+    """A step without the recorder first, then as recorded; nothing where no step is known."""
+    step = summary.measured_step
+    known: list[tuple[str, Text]] = []
+    if step.unrecorded_ns is not None:
+        known = [
+            ("Step", (Strong(format_duration(step.unrecorded_ns.median)), _samples_text(step.unrecorded_ns)))
+        ]
+    if summary.steps:
+        known.append(("Recorded steps", f"{_steps_text(summary)}; {_stretch_text(step)}"))
+    return known
+
+
+def _samples_text(time: UnrecordedTime) -> str:
+    """How sure an unrecorded step is."""
+    if time.samples == 1:
+        return " without the recorder, by a single sample"
+    interval = f"{format_duration(time.low)} to {format_duration(time.high)}"
+    count = counted(time.samples, "sample")
+    if not time.has_interval:
+        return f" without the recorder: median of {count} from {interval}, too few for an interval"
+    text = f" without the recorder: median of {count}, 95 % interval {interval}"
+    # A profiler may leave something behind that slows the host.
+    return f"{text}; all after the recording" if time.place is StepPlace.AFTER else text
+
+
+def _stretch_text(step: MeasuredStep) -> str:
+    """What the recorder did to a step."""
+    if step.host_stretch is None or step.recorder_idle_ns is None:
+        return "how long a step takes without the recorder is unknown"
+    text = f"{format_ratio(step.host_stretch)} the step without the recorder"
+    if step.recorder_idle_ns and step.busy_ns is not None:
+        text += f", which leaves the device idle for {format_duration(step.recorder_idle_ns)} of each"
+    return text
+
+
+def _busy_text(summary: Summary) -> str:
+    """Of the program's step where that is known, and of what was recorded."""
+    recorded = f"{format_fraction(summary.busy_fraction)} of the span of its activities as recorded"
+    fraction = summary.measured_step.busy_fraction
+    return recorded if fraction is None else f"{format_fraction(fraction)} of the step; {recorded}"
+
+
 def _steps_text(summary: Summary) -> str:
     durations = [step.duration_ns for step in summary.steps]
-    mean = format_duration(sum(durations) / len(durations))
-    text = f"{len(durations)}, {mean} each on average while recorded"
+    text = f"{len(durations)}, {format_duration(sum(durations) / len(durations))} each on average"
     if summary.has_device:
         device_ns = sum(step.device_ns for step in summary.steps) / len(durations)
         text += f", {format_duration(device_ns)} of device time each"

@@ -548,7 +548,7 @@ def _unmatched(comparison: BenchmarkComparison) -> BulletList:
     )
 
 
-COMPARISON_SCHEMA_VERSION = 1
+COMPARISON_SCHEMA_VERSION = 2
 
 
 def comparison_document(
@@ -603,7 +603,7 @@ _KEYS: dict[type, Keys] = {
         "reference_kernels_launched=reference_launches candidate_kernels_launched=candidate_launches ..."
     ),
     CategoryChange: Keys("... difference_ns"),
-    Finding: Keys("... -trace_id estimated_gain_ms_per_step=estimated_gain_ns_per_step gain_basis change"),
+    Finding: Keys("... -trace_id"),
     KernelChange: Keys("kind presence ... -operator change reference candidate *time"),
     OperatorChange: Keys("name category ... *time variants kernels"),
     PointChange: Keys(

@@ -17,7 +17,6 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from opscope.model.files import finite, write_text
-from opscope.model.finding import Finding
 from opscope.units import ns_to_ms
 
 __all__ = ["Keys", "encode", "from_json_text", "parsed", "to_json", "to_json_line", "write_json"]
@@ -69,12 +68,6 @@ class Keys:
 
 
 _ALL = Keys()
-_EVERYWHERE = {
-    Finding: Keys(
-        "... estimated_gain_ms_per_step=estimated_gain_ns_per_step gain_interval_ns_per_step "
-        "gain_basis change"
-    )
-}
 _PLAIN = frozenset((str, type(None)))
 
 
@@ -84,7 +77,7 @@ def encode(value: Any, keys: Mapping[type, Keys] | None = None) -> Any:
     if kind in _PLAIN or isinstance(value, int | float):
         return value
     keys = keys or {}
-    own = keys.get(kind) or _EVERYWHERE.get(kind)
+    own = keys.get(kind)
     if own is None and _field_names(kind):  # type: ignore[arg-type]  # mypy takes no class for hashable
         own = _ALL
     if own is not None:

@@ -343,7 +343,7 @@ def _missing(analysis: CounterAnalysis) -> tuple[Block, ...]:
     return Paragraph(told), CodeBlock(" ".join(options))
 
 
-NCU_SCHEMA_VERSION = 1
+NCU_SCHEMA_VERSION = 2
 
 
 def ncu_json(analysis: CounterAnalysis) -> dict[str, Any]:

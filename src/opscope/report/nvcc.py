@@ -172,7 +172,7 @@ def _note(compiled: CompiledFile) -> str:
     )
 
 
-NVCC_SCHEMA_VERSION = 1
+NVCC_SCHEMA_VERSION = 2
 
 
 def nvcc_json(

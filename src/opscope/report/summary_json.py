@@ -3,13 +3,15 @@
 All are made of one Summary: `SUMMARY_KEYS` says how its values read, in integer nanoseconds and with full
 names; the stats file (`profiling_stats_bs{N}_seq{M}.json`, a published contract) has field names of its own
 and times in milliseconds, and without a device ranks operators by CPU time. Their keys are contracts
-(`schema_version` 1); keys may be added, none changes its meaning. Every key is present in every document;
-what is not known is null, and every fact of provenance has a grade beside it.
+(`schema_version`); keys may be added, none changes its meaning within one version. Every key is present in
+every document; what is not known is null, and every fact of provenance has a grade beside it. From version 1
+to 2 findings' `estimated_gain_ms_per_step` became `estimated_gain_ns_per_step`, and `step` came.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import Any
 
 from msgspec.structs import replace
@@ -17,6 +19,7 @@ from msgspec.structs import replace
 from opscope._version import __version__
 from opscope.analysis.efficiency import CallEfficiency, CostCoverage, Roofline
 from opscope.analysis.explanation import ExplainedKernel, Explanation
+from opscope.analysis.measured_step import MeasuredStep, UnrecordedTime
 from opscope.analysis.program.values import LineTotal, ProgramTotals
 from opscope.analysis.provenance import KernelFacts, NativeFunctionUse
 from opscope.analysis.step_model import StepExecution
@@ -43,9 +46,9 @@ __all__ = [
     "stats_document",
 ]
 
-ANALYSIS_SCHEMA_VERSION = 1
+ANALYSIS_SCHEMA_VERSION = 2
 EXPLANATION_SCHEMA_VERSION = 1
-STATS_SCHEMA_VERSION = 1
+STATS_SCHEMA_VERSION = 2
 
 _NO_LOCATION = dict.fromkeys(("file", "line", "end_line", "url", "grade", "file_grade", "line_grade"))
 _NO_ROOFLINE = Roofline(0, 0, held_ns=0)
@@ -77,6 +80,7 @@ SUMMARY_KEYS: dict[type, Keys] = {
         "self_device_ns",
         place=lambda function: function.location or _NO_LOCATION,
     ),
+    MeasuredStep: Keys("recorded_ns unrecorded_ns host_stretch busy_fraction recorder_idle_ns"),
     ProgramTotals: Keys("module_ns line_ns modules lines"),
     QueueSeries: Keys("trace_id device start_ns interval_ns queue_depth=mean launch_latency_ns=latency_ns"),
     Roofline: Keys(
@@ -103,6 +107,16 @@ _STATS_KEYS: dict[type, Keys] = {
     CategoryTotal: Keys("cuda_time_ms=device_ns cpu_time_ms=cpu_ns fraction calls"),
     DeviceTime: Keys("device name span_ms=span_ns busy_ms=busy_ns idle_ms=idle_ns"),
     LaunchGeometry: Keys(f"{_STATS_GEOMETRY} calls cuda_time_ms=total_ns"),
+    MeasuredStep: Keys(
+        "recorded_ms=recorded_ns unrecorded_ms host_stretch busy_fraction recorder_idle_ms=recorder_idle_ns",
+        unrecorded_ms=attrgetter("unrecorded_ns"),
+    ),
+    UnrecordedTime: Keys(
+        "median low high ...",
+        median=lambda time: ns_to_ms(time.median),
+        low=lambda time: ns_to_ms(time.low),
+        high=lambda time: ns_to_ms(time.high),
+    ),
 }
 
 
@@ -117,6 +131,7 @@ def analysis_document(summary: Summary, *, top: int | None = 10) -> dict[str, An
         "torch_version": summary.torch_version,
         "torch_version_grade": summary.torch_version_grade,
         "torch_version_reason": summary.torch_version_reason,
+        "step": summary.measured_step,
         "summary": summary,
         "unattributed": summary.unattributed_ns,
         "ranked_by": "self_device_ns" if summary.has_device else "self_cpu_ns",
@@ -293,6 +308,7 @@ def stats_document(
     parts = {
         "config": config,
         "environment": environment,
+        "step": summary.measured_step,
         "summary": _stats_totals(summary, wall_time_ns_per_step),
         "top_aten_operators": _stats_operators(summary, operators),
         "operator_categories": {category.category: category for category in summary.categories},

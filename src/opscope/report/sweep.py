@@ -1,6 +1,6 @@
 """The stats file of one configuration, `profiling_stats_bs{N}_seq{M}.json`: a published contract.
 
-Its field names are fixed (`schema_version` 1, times in milliseconds as floats) and every key is present in
+Its field names are fixed (`schema_version` 2, times in milliseconds as floats) and every key is present in
 every file; what is not known is null. Times cover all recorded steps. Without a device `cuda_*` are 0.0 and
 CPU time ranks the operators.
 """
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from opscope._version import __version__
+from opscope.benchmarking.statistics import CONFIDENCE
 from opscope.report.document import (
     BulletList,
     Code,
@@ -25,7 +26,15 @@ from opscope.report.document import (
     table,
     words,
 )
-from opscope.units import NS_PER_MS, UNKNOWN, format_count, format_duration, format_fraction, significant
+from opscope.units import (
+    NS_PER_MS,
+    UNKNOWN,
+    format_count,
+    format_duration,
+    format_fraction,
+    format_ratio,
+    significant,
+)
 
 __all__ = [
     "SWEEP_SCHEMA_VERSION",
@@ -88,9 +97,11 @@ def sweep_report(entries: Sequence[SweepEntry], *, title: str = "Profiling summa
     configurations = table(
         records,
         words("Config", lambda record: record["label"]),
+        number("Step, median (95 %)", lambda record: record["step"], _unrecorded),
+        number("Busy", lambda record: (record["step"] or {}).get("busy_fraction"), format_fraction),
+        number("Recorded step", of_summary("wall_time_ms_per_step", _milliseconds)),
+        number("Stretch", lambda record: (record["step"] or {}).get("host_stretch"), format_ratio),
         number("Device per step" if on_device else "CPU per step", of_summary(key, _milliseconds)),
-        number("Wall per step", of_summary("wall_time_ms_per_step", _milliseconds)),
-        number("Busy", of_summary("gpu_busy_fraction", format_fraction)),
         number("Kernel launches", of_summary("kernel_launches", format_count)),
         words("Latency ms, median (5–95 %)", lambda record: record["latency_ms"], _latency),
         number("Seq. per s", lambda record: record["throughput_sequences_per_s"], "{:,.1f}".format),
@@ -117,6 +128,7 @@ def _record(entry: SweepEntry) -> dict[str, Any]:
         "error": entry.error,
         "config": stats.get("config"),
         "summary": {key: totals.get(key) for key in _SUMMARY_KEYS},
+        "step": stats.get("step"),
         "latency_ms": None if latency is None else {key: latency.get(key) for key in ("median", "p5", "p95")},
         "throughput_sequences_per_s": benchmark.get("throughput_sequences_per_s"),
         "top_operator": _top_operator(stats),
@@ -144,6 +156,15 @@ def _title(title: str, records: Sequence[Mapping[str, Any]]) -> str:
         return title
     what = [str(config[key]) for key in ("workload", "dtype", "device") if config.get(key)]
     return f"{title}: {', '.join(what)}" + (", training" if config.get("train") else "")
+
+
+def _unrecorded(step: Mapping[str, Any]) -> str:
+    """A step without the recorder, by the clock of the program's own loop."""
+    time = step.get("unrecorded_ms")
+    if time is None:
+        return UNKNOWN
+    median, low, high = (significant(time[key], below_one=3) for key in ("median", "low", "high"))
+    return f"{median} ms ({low}–{high})" if time["coverage"] >= CONFIDENCE else f"{median} ms"
 
 
 def _latency(latency_ms: Mapping[str, float]) -> str:

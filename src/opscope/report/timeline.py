@@ -190,7 +190,7 @@ def _launch_tables(summary: Summary) -> list[Block]:
         number("Queue mean", of(queues, "mean", "{:.1f}".format)),
         number("Most", of(queues, "maximum")),
         number("None queued", of(queues, "empty_fraction")),
-        number("Median step", of(steps, "median_ns")),
+        number("Median recorded step", of(steps, "median_ns")),
         number("Host work", of(host, "launch_path_ns")),
         number("Launches", of(host, "launches", "{:,.0f}".format)),
         number("Recorder's part", of(host, "recorder_ns")),
@@ -215,7 +215,7 @@ def _facts(summary: Summary) -> list[tuple[str, Text]]:
     timeline = summary.timeline
     facts = _device_facts(timeline) if len(timeline.partitions) == 1 else _exceptions(summary)
     if len(timeline.partitions) == 1:
-        facts += [("Steps", _steps_text(one)) for one in timeline.steps]
+        facts += [("Recorded steps", _steps_text(one)) for one in timeline.steps]
         facts += [("Host", _host_text(one, has_steps=bool(timeline.steps))) for one in timeline.host]
     step = summary.typical_step
     if step is not None:
@@ -303,12 +303,13 @@ def _steps_text(steps: StepStatistics) -> str:
 def _host_text(host: HostTime, *, has_steps: bool) -> str:
     """A recording without steps counts as one."""
     text = (
-        f"{format_duration(host.launch_path_ns)} of host work {'a step' if has_steps else 'in all'} for "
+        f"{format_duration(host.launch_path_ns)} of host work "
+        f"{'a recorded step' if has_steps else 'in all'} for "
         f"{host.launches:,.0f} {'launch' if host.launches == 1 else 'launches'}, "
         f"while the device is busy for {format_duration(host.device_busy_ns)}"
     )
     if host.recorder_ns is not None:
-        text += f"; about {format_duration(host.recorder_ns)} of it is the recorder's"
+        text += f"; an estimated {format_duration(host.recorder_ns)} of it is the recorder's"
     return text
 
 

@@ -20,7 +20,7 @@ def test_profile_call_returns_the_last_result_and_the_cycle(tmp_path):
         return len(calls)
 
     result, cycle = profile_call(
-        fn, torch.ones(2, 2), torch.ones(2, 2), output_dir=tmp_path, wait=1, active=2
+        fn, torch.ones(2, 2), torch.ones(2, 2), output_dir=tmp_path, wait=1, active=2, unrecorded=0
     )
     assert result == 4
     assert cycle.sidecar.steps == 2

@@ -12,6 +12,9 @@ from opscope.model.sidecar import (
     RecordedSchedule,
     RecordedSettings,
     Sidecar,
+    StepKind,
+    StepPlace,
+    UnrecordedStep,
     read_sidecar,
     sidecar_path,
     write_sidecar,
@@ -52,6 +55,18 @@ def test_what_is_written_is_read_and_nothing_else_is_left(tmp_path):
     assert read_sidecar(tmp_path / "a.opscope.json") == SIDECAR
     assert [file.name for file in tmp_path.iterdir()] == ["a.opscope.json"]
     assert json.loads((tmp_path / "a.opscope.json").read_text())["schema_version"] == 1
+
+
+@pytest.mark.parametrize("wrong", [{"kind": "epoch"}, {"step_count": 0}, {"host_ns": -1}, {"device_ns": 1.5}])
+def test_samples_of_steps_are_checked(tmp_path, wrong):
+    sample = UnrecordedStep(StepKind.PERIOD, StepPlace.BEFORE, 0, 1, 2, 30, 40)
+    write_sidecar(tmp_path / "a.json", msgspec.structs.replace(SIDECAR, unrecorded_steps=(sample,)))
+    assert read_sidecar(tmp_path / "a.json").unrecorded_steps == (sample,)
+    document = json.loads((tmp_path / "a.json").read_text())
+    document["unrecorded_steps"][0] |= wrong
+    (tmp_path / "a.json").write_text(json.dumps(document))
+    with pytest.raises(InputError, match="not a sidecar of opscope"):
+        read_sidecar(tmp_path / "a.json")
 
 
 def test_a_newer_version_is_refused_whatever_else_it_holds(tmp_path):

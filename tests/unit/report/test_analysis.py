@@ -26,6 +26,7 @@ from opscope.analysis.efficiency import (
     TensorCoreUse,
 )
 from opscope.analysis.improvement import Improvement, OperatorImprovement, Topic
+from opscope.analysis.measured_step import MeasuredStep, StepClockKind, UnrecordedTime
 from opscope.analysis.program.values import ProgramTotals
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import (
@@ -46,6 +47,7 @@ from opscope.model.environment import Environment
 from opscope.model.finding import Finding, Severity
 from opscope.model.measurement import Latency
 from opscope.model.session import Session
+from opscope.model.sidecar import StepKind, StepPlace
 from opscope.operators.call_cost import CallCost, CostEvidence, FlopSource
 from opscope.report.analysis import analysis_report, configuration_report, overview_document
 from opscope.report.json_encoding import to_json
@@ -77,6 +79,10 @@ EFFICIENCY = Efficiency(
 )
 GAP = IdleGap(5, 900_000, IdleCause.SYNCHRONIZATION, 3, "aten::item", "train.py:7 step")
 WAIT = WaitingCall("cudaStreamSynchronize", "aten::item", "train.py:7 step", 2, 1_800_000, 1_500_000)
+UNRECORDED = UnrecordedTime(
+    5_500_000.0, 5_400_000.0, 5_700_000.0, 12, 0.96, 2, StepClockKind.DEVICE, StepKind.PERIOD
+)
+STEP = MeasuredStep(0, 9_500_000.0, 5_000_000.0, UNRECORDED)
 PARTITION = TimePartition(
     0, None, 0, 12_000_000, 8_500_000, 1_000_000, 0, 2_500_000,
     {IdleCause.SYNCHRONIZATION: 1_500_000, IdleCause.HOST_LAUNCH: 1_000_000}, (GAP,),
@@ -126,6 +132,7 @@ def full(summary: Summary) -> Summary:
     return summary.having(
         efficiency=EFFICIENCY,
         timeline=TIMELINE,
+        measured_steps=(STEP,),
         advice=ADVICE,
         improvements={"aten::addmm": improvement},
     )
@@ -141,6 +148,11 @@ def call(**fields: Any) -> Callable[[Summary], Summary]:
 
 def timeline(summary: Summary, timeline: Timeline, **fields: Any) -> Summary:
     return full(summary).having(timeline=timeline, **fields)
+
+
+def stepping(summary: Summary, **fields: Any) -> Summary:
+    step = replace(STEP, unrecorded_ns=replace(UNRECORDED, **fields))
+    return full(summary).having(measured_steps=(step,))
 
 
 def findings(*messages: str, **fields: Any) -> Callable[[Summary], Summary]:
@@ -201,6 +213,10 @@ OF_THE_FULL: dict[str, Callable[[Summary], Summary]] = {
     "no shapes": call(shapes=None),
     "a call of no recorded operator": call(attribution="before_window"),
     "no steps": lambda summary: timeline(summary, replace(TIMELINE, steps=()), steps=()),
+    "few unrecorded steps": lambda summary: stepping(summary, samples=3, coverage=0.75),
+    "steps after the recording only": lambda summary: stepping(summary, place=StepPlace.AFTER),
+    "one unrecorded step": lambda summary: stepping(summary, samples=1, coverage=0.0),
+    "a device busier than the step is long": lambda summary: stepping(summary, high=4_900_000.0),
     "several gains": lambda summary: full(summary).having(advice=(ADVICE[0], *ADVICE)),
     "two devices": lambda summary: timeline(summary, TWO_DEVICES, **TWO_TRACES),
     "lines and steps are not known": lambda summary: timeline(

@@ -132,7 +132,7 @@ def test_a_report_on_cpu_time_counts_calls(load: Callable[..., Any]) -> None:
 
 def test_the_session_document_accounts_for_every_nanosecond(sessions: SessionComparison) -> None:
     document = comparison_document(sessions, fail_on=FailOn.SLOWER, failures=["the total is slower"])
-    assert (document["schema_version"], document["kind"], document["verdict"]) == (1, "session", "slower")
+    assert (document["schema_version"], document["kind"], document["verdict"]) == (2, "session", "slower")
     assert (document["metric"], document["basis"]) == ("self_device_ns", "step")
     for side in ("reference", "candidate"):
         rows = [row[side] for row in (*document["operators"], *document["unattributed"]) if row[side]]

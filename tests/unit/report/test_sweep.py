@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+from opscope.analysis.measured_step import MeasuredStep, StepClockKind, UnrecordedTime
 from opscope.analysis.summary import Summary
 from opscope.model.measurement import Latency
+from opscope.model.sidecar import StepKind
 from opscope.report.markdown import render_markdown
 from opscope.report.summary_json import stats_document
 from opscope.report.sweep import SweepEntry, sweep_document, sweep_report
@@ -38,12 +40,26 @@ def test_the_document_keeps_every_configuration(
 def test_the_report_shows_the_figures_and_the_failures(
     summary: Summary, config: dict[str, object], latency: Latency
 ) -> None:
-    markdown = render_markdown(sweep_report(entries(summary, config, latency)))
+    time = UnrecordedTime(4e6, 3.9e6, 4.2e6, 12, 0.96, 1, StepClockKind.DEVICE, StepKind.PERIOD)
+    stepping = summary.having(measured_steps=(MeasuredStep(0, 9.5e6, 3.6e6, time),))
+    markdown = render_markdown(sweep_report(entries(stepping, config, latency)))
     assert "# Profiling summary: bert, float32, cuda" in markdown
     assert "| bs8\\_seq128" not in markdown
-    assert "| bs8_seq128 | 5.00 ms | 9.50 ms | 79.2 % | 9 | 5.00 (4.10–5.90) | 1,600.0 |" in markdown
+    figures = "4.00 ms (3.90–4.20) | 90.0 % | 9.50 ms | 2.38× | 5.00 ms | 9 | 5.00 (4.10–5.90) | 1,600.0"
+    assert f"| bs8_seq128 | {figures} |" in markdown
     assert "**failed**" in markdown
     assert "- `bs16_seq128`: out of memory" in markdown
+
+
+def test_a_stats_file_of_version_1_is_kept(
+    summary: Summary, config: dict[str, object], latency: Latency
+) -> None:
+    (entry, _) = entries(summary, config, latency)
+    old = {key: value for key, value in (entry.stats or {}).items() if key != "step"}
+    (record,) = sweep_document([SweepEntry("bs8_seq128", old)])["configurations"]
+    assert (record["status"], record["step"]) == ("complete", None)
+    markdown = render_markdown(sweep_report([SweepEntry("bs8_seq128", old)]))
+    assert "| bs8_seq128 | – | – | 9.50 ms | – |" in markdown
 
 
 def test_without_a_device_cpu_time_stands_in(cpu_summary: Summary, config: dict[str, object]) -> None:

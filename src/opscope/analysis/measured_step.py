@@ -1,0 +1,240 @@
+"""How long a step takes without the recorder, beside how long it took recorded.
+
+A recorder stretches the host, so a recorded step is not the program's. Recordings of opscope also time steps
+while nothing is attached (`capture.step_clock`); of other traces only the recorded step is known, and what
+depends on the other is None.
+
+Which samples count, by stretch of steps that followed each other:
+
+1. The first sample of a stretch is warm-up: the program's first step, or the first after a pause for
+   writing.
+2. Of the rest, the later half tells what is usual: its median, and the median distance from it. In the
+   earlier half, everything up to the last sample that is slower than usual by more than 10 % and by more than
+   5 standard deviations is warm-up. (Compilation and tuning come in bursts, with quick steps in between.)
+3. Steps before a profiler was attached for the first time count alone if there are enough of them for an
+   interval, for what a profiler leaves behind may slow later ones.
+
+A step's time is the longer of two: by the host's clock, and between the device's events. A loop that does not
+wait runs ahead of the device until the launch queue is full, and then only the device's period is true; a
+device that works off its queue is quicker than the loop, and then only the host's is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+
+import msgspec
+import numpy as np
+
+from opscope.analysis.timeline.values import HostTime
+from opscope.benchmarking.statistics import CONFIDENCE, FEWEST_ROUNDS, median_interval
+from opscope.model.session import Session
+from opscope.model.sidecar import StepKind, StepPlace, UnrecordedStep
+from opscope.text_enum import TextEnum
+
+__all__ = [
+    "MeasuredStep",
+    "StepClockKind",
+    "UnrecordedTime",
+    "measured_steps",
+    "unrecorded_time",
+    "warmup_count",
+]
+
+_SLOWER = 0.10
+_DEVIATIONS = 5.0
+# The median absolute deviation of a normal distribution times this is its standard deviation.
+_PER_DEVIATION = 1.4826
+_FEWEST = FEWEST_ROUNDS
+
+
+class StepClockKind(TextEnum):
+    """Which of the two clocks was the slower one."""
+
+    HOST = "host"
+    DEVICE = "device"
+
+
+class UnrecordedTime(msgspec.Struct, frozen=True):
+    """A step of the program without a recorder.
+
+    Attributes:
+        median: Nanoseconds.
+        low: Lower end of the distribution-free 95 % interval of the median; with fewer than six samples the
+            least of them.
+        high: Upper end; the largest.
+        samples: How many there are, the warm-up left out.
+        coverage: Probability that the interval holds the median of the program's steps.
+        warmup_samples: Left out as warm-up.
+        clock: The slower one.
+        kind: What was timed.
+        place: When; None if some ran before the recording and some after it.
+    """
+
+    median: float
+    low: float
+    high: float
+    samples: int
+    coverage: float
+    warmup_samples: int
+    clock: StepClockKind
+    kind: StepKind
+    place: StepPlace | None = None
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether there are enough samples for a 95 % interval."""
+        return self.coverage >= CONFIDENCE
+
+
+class MeasuredStep(msgspec.Struct, frozen=True):
+    """A step of one trace, recorded and not.
+
+    Attributes:
+        trace_id: The trace.
+        recorded_ns: Mean of the recorded steps; None if no steps were recorded.
+        busy_ns: Busy time of the busiest device in a recorded step; None if unknown.
+        unrecorded_ns: A step without the recorder; None if unknown.
+    """
+
+    trace_id: int | None = None
+    recorded_ns: float | None = None
+    busy_ns: float | None = None
+    unrecorded_ns: UnrecordedTime | None = None
+
+    @property
+    def host_stretch(self) -> float | None:
+        """The recorded step over the unrecorded one."""
+        if self.recorded_ns is None or self.unrecorded_ns is None or not self.unrecorded_ns.median:
+            return None
+        return self.recorded_ns / self.unrecorded_ns.median
+
+    @property
+    def busy_fraction(self) -> float | None:
+        """Device busy time over the unrecorded step; None too where it is longer than the step can be.
+
+        Device times hardly change while they are recorded, so the recorded busy time is the program's.
+        """
+        if self.busy_ns is None or self.unrecorded_ns is None or not self.unrecorded_ns.median:
+            return None
+        if self.busy_ns > self.unrecorded_ns.high:
+            return None
+        return min(1.0, self.busy_ns / self.unrecorded_ns.median)
+
+    @property
+    def recorder_idle_ns(self) -> float | None:
+        """What a recorded step waited only because it was recorded."""
+        if self.recorded_ns is None or self.unrecorded_ns is None:
+            return None
+        return max(0.0, self.recorded_ns - self.unrecorded_ns.median)
+
+
+def measured_steps(session: Session, hosts: Iterable[HostTime]) -> tuple[MeasuredStep, ...]:
+    """The step of each trace that tells one, by trace.
+
+    Args:
+        session: The Session.
+        hosts: What the timeline says of each trace, for the busy time.
+    """
+    recorded_ns = dict(session.query("SELECT trace_id, avg(duration_ns) FROM steps GROUP BY ALL"))
+    samples = _samples(session)
+    busy_ns = {host.trace_id: host.device_busy_ns for host in hosts}
+    partly = {trace_id for (trace_id,) in session.query(_PARTLY_RECORDED_SQL)}
+    with_device = {
+        trace_id for (trace_id,) in session.query("SELECT DISTINCT trace_id FROM device_activities")
+    }
+    return tuple(
+        MeasuredStep(
+            trace_id,
+            recorded_ns.get(trace_id),
+            None if trace_id in partly else busy_ns.get(trace_id),
+            unrecorded_time(samples.get(trace_id, ()), has_device=trace_id in with_device),
+        )
+        for trace_id in sorted({*recorded_ns, *samples})
+    )
+
+
+_PARTLY_RECORDED_SQL = "SELECT trace_id FROM findings WHERE code = 'capture.partial_collection'"
+
+_SAMPLES_SQL = """
+SELECT trace_id, kind, place, stretch, step, step_count, host_ns, device_ns
+FROM unrecorded_steps ORDER BY trace_id, sample"""
+
+
+def _samples(session: Session) -> Mapping[int, list[UnrecordedStep]]:
+    rows: dict[int, list[UnrecordedStep]] = {}
+    for trace_id, kind, place, *numbers in session.query(_SAMPLES_SQL):
+        rows.setdefault(trace_id, []).append(UnrecordedStep(StepKind(kind), StepPlace(place), *numbers))
+    return rows
+
+
+def unrecorded_time(samples: Sequence[UnrecordedStep], *, has_device: bool) -> UnrecordedTime | None:
+    """A step's time by these samples; None if none is left after the warm-up.
+
+    Args:
+        samples: In the order taken, all of one kind.
+        has_device: The program uses a device: then the host's clock alone tells nothing.
+    """
+    settled, warmup = _settled(samples)
+    chosen = _chosen(settled)
+    if not chosen:
+        return None
+    times = {StepClockKind.HOST: [one.host_ns / one.step_count for one in chosen]}
+    on_device = [one.device_ns / one.step_count for one in chosen if one.device_ns is not None]
+    if 2 * len(on_device) >= len(chosen):
+        times[StepClockKind.DEVICE] = on_device
+    elif has_device:
+        return None
+    clock = max(times, key=lambda one: float(np.median(times[one])))
+    interval = median_interval(times[clock])
+    return UnrecordedTime(
+        median=interval.median_ns,
+        low=interval.low_ns,
+        high=interval.high_ns,
+        samples=len(times[clock]),
+        coverage=interval.coverage,
+        warmup_samples=warmup,
+        clock=clock,
+        kind=chosen[0].kind,
+        place=chosen[0].place if len({one.place for one in chosen}) == 1 else None,
+    )
+
+
+def _settled(samples: Sequence[UnrecordedStep]) -> tuple[list[UnrecordedStep], int]:
+    """The samples without warm-up, and how many those were."""
+    kept: list[UnrecordedStep] = []
+    for _, stretch in groupby(samples, key=lambda one: (one.place, one.stretch)):
+        of_one = list(stretch)
+        kept += of_one[max(map(warmup_count, _clocks(of_one))) :]
+    return kept, len(samples) - len(kept)
+
+
+def _clocks(samples: Sequence[UnrecordedStep]) -> Iterator[list[float]]:
+    """The samples' times per step by each clock."""
+    yield [one.host_ns / one.step_count for one in samples]
+    device = [one.device_ns / one.step_count for one in samples if one.device_ns is not None]
+    if len(device) == len(samples):
+        yield device
+
+
+def warmup_count(times_ns: Sequence[float]) -> int:
+    """How many of the samples of one stretch, from the first on, are warm-up."""
+    rest = np.asarray(times_ns[1:], dtype=np.float64)
+    if not len(rest):
+        return len(times_ns)
+    later = rest[len(rest) // 2 :]
+    usual = float(np.median(later))
+    deviation = _PER_DEVIATION * float(np.median(np.abs(later - usual)))
+    limit = usual + max(_DEVIATIONS * deviation, _SLOWER * usual)
+    slow = np.flatnonzero(rest[: len(rest) // 2] > limit)
+    return 1 + (int(slow[-1]) + 1 if len(slow) else 0)
+
+
+def _chosen(settled: Sequence[UnrecordedStep]) -> Sequence[UnrecordedStep]:
+    """Those of the second run, where there was one; else those before a profiler, if they are enough."""
+    for place in (StepPlace.SECOND_RUN, StepPlace.BEFORE):
+        of_place = [one for one in settled if one.place is place]
+        if len(of_place) >= _FEWEST:
+            return of_place
+    return settled

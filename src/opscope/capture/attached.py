@@ -1,0 +1,90 @@
+"""Which torch profiler is attached to this process: ours or anybody's, recording or only warming up.
+
+torch itself tells of one that records, not of one in its warm-up, which stretches the host already. So the
+functions of torch.autograd.profiler through which every profiler of torch starts and ends are replaced while
+somebody watches, and put back afterwards. One that was in its warm-up before is not seen. Importing this
+module does not import torch.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["AttachedProfilers", "attached_profilers", "is_profiler_recording"]
+
+_STARTS = ("_prepare_profiler", "_enable_profiler")
+_END = "_disable_profiler"
+
+
+class AttachedProfilers:
+    """What is attached, for those who watch.
+
+    Attributes:
+        is_attached: A profiler is prepared or records.
+        changes: Starts and ends so far; if it is what it was, nothing was attached in between either.
+    """
+
+    def __init__(self) -> None:
+        self.is_attached = False
+        self.changes = 0
+        self._watchers: list[Callable[[], object]] = []
+        self._originals: dict[str, Any] = {}
+
+    def watch(self, before_start: Callable[[], object]) -> None:
+        """Call a function before every start from now on; torch is imported."""
+        if not self._watchers:
+            self._replace()
+        self._watchers.append(before_start)
+
+    def unwatch(self, before_start: Callable[[], object]) -> None:
+        """Call it no longer; the last one to go leaves torch as it was. Nothing if it does not watch."""
+        if before_start in self._watchers:
+            self._watchers.remove(before_start)
+            if not self._watchers:
+                originals, self._originals = self._originals, {}
+                for name, original in originals.items():
+                    setattr(_torch_module(), name, original)
+
+    def _replace(self) -> None:
+        self.is_attached = is_profiler_recording()
+        module = _torch_module()
+        for name in (*_STARTS, _END):
+            if hasattr(module, name):
+                original = self._originals[name] = getattr(module, name)
+                setattr(module, name, self._noting(original, is_start=name != _END))
+
+    def _noting(self, original: Callable[..., Any], *, is_start: bool) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if is_start:
+                for before_start in tuple(self._watchers):
+                    before_start()
+                self._note(is_attached=True)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                if not is_start:
+                    self._note(is_attached=False)
+
+        return call
+
+    def _note(self, *, is_attached: bool) -> None:
+        self.is_attached = is_attached
+        self.changes += 1
+
+
+attached_profilers = AttachedProfilers()
+
+
+def is_profiler_recording() -> bool:
+    """Whether a torch profiler records: on this thread, or by a flag of torch.autograd.profiler anywhere."""
+    module = _torch_module()
+    torch_autograd = importlib.import_module("torch.autograd")
+    return bool(torch_autograd._profiler_enabled() or getattr(module, "_is_profiler_enabled", False))
+
+
+def _torch_module() -> Any:
+    return importlib.import_module("torch.autograd.profiler")

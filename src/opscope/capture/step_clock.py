@@ -1,0 +1,268 @@
+"""Timing a program's steps while no profiler is attached.
+
+A profiler stretches the host, so the step of a recording is not the step of the program. Between two steps
+the host's clock is read and a CUDA event recorded on the current stream. Nothing waits for the device: events
+are read when the program has waited for it anyway, or at its end. A loop may run ahead of the device, so both
+clocks are kept, and whoever reads the samples takes the slower one. Taking both costs microseconds; where
+that is more than a few thousandths of a step, one sample covers several steps. Importing this module does not
+import torch.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from opscope.capture.attached import AttachedProfilers, attached_profilers
+from opscope.model.sidecar import StepKind, StepPlace, UnrecordedStep
+
+__all__ = ["MOST_SAMPLES", "DeviceMark", "StepClock", "time_calls"]
+
+R = TypeVar("R")
+
+# Of each place; before the recording the latest are kept, after it the first.
+MOST_SAMPLES = 100
+# A sample covers so many steps that taking it costs no more of them.
+MOST_COST = 0.003
+_MOST_STEPS = 16
+_MOST_COST_NS = 1_000_000
+_LEAD_IN = 3  # calls of a loop of our own that warm up
+
+
+class DeviceMark(Protocol):
+    """A moment of a device's stream, as `torch.cuda.Event` is."""
+
+    def query(self) -> bool:
+        """Whether the device has passed it."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until it has."""
+        ...
+
+    def elapsed_time(self, end: Any, /) -> float:
+        """Milliseconds from this to a later one; both have passed."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Mark:
+    step: int
+    time_ns: int
+    event: DeviceMark | None
+
+
+@dataclass(frozen=True)
+class _Sample:
+    kind: StepKind
+    place: StepPlace
+    stretch: int
+    begin: _Mark
+    end: _Mark
+
+
+def record_event() -> DeviceMark | None:
+    """An event on the current stream; None without CUDA, or where it would become part of a CUDA graph."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    try:
+        if torch.cuda.is_current_stream_capturing():
+            return None
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+    except RuntimeError:  # the device is broken, which is the program's to find out
+        return None
+    return event  # type: ignore[no-any-return]
+
+
+class StepClock:
+    """Takes samples of steps, and none while a profiler is attached.
+
+    Args:
+        place: Where all its samples belong; if None, to before or after the first profiler.
+        record: Records a moment of the device.
+        now_ns: The host's clock.
+        profilers: Who knows what is attached.
+    """
+
+    def __init__(
+        self,
+        place: StepPlace | None = None,
+        *,
+        record: Callable[[], DeviceMark | None] = record_event,
+        now_ns: Callable[[], int] = time.perf_counter_ns,
+        profilers: AttachedProfilers = attached_profilers,
+    ) -> None:
+        self._place = place
+        self._record = record
+        self._now_ns = now_ns
+        self._profilers = profilers
+        self._changes = -1
+        self._first_changes = 0
+        self._last: _Mark | None = None
+        self._cost_ns = _MOST_COST_NS
+        self._period_ns = 0
+        self._stride = 1
+        self._stretch = -1
+        self._samples: list[_Sample] = []
+        self._taken = dict.fromkeys(StepPlace, 0)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it takes no more samples."""
+        return self._taken[self._place or StepPlace.AFTER] >= MOST_SAMPLES
+
+    @property
+    def sample_count(self) -> int:
+        """Samples taken and not read."""
+        return len(self._samples)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether no profiler is attached."""
+        return not self._profilers.is_attached
+
+    def start(self) -> None:
+        """Look out for profilers."""
+        self._profilers.watch(self._break)
+        self._first_changes = self._profilers.changes
+
+    def stop(self) -> None:
+        """Look out no longer; what was taken can still be read."""
+        self._profilers.unwatch(self._break)
+        self._last = None
+
+    def mark(self, step: int) -> None:
+        """A step begins, and the one before it has ended."""
+        if self._has_changed() or not self.is_free or self.is_full:
+            self._last = None
+        last = self._last
+        if not self.is_free or self.is_full or (last is not None and step - last.step < self._stride):
+            return
+        self._last = mark = self._take(step)
+        if last is None:
+            self._stretch += 1
+            self._stride, self._period_ns = 1, 0
+            return
+        self._add(StepKind.PERIOD, last, mark)
+        before_ns, self._period_ns = self._period_ns, (mark.time_ns - last.time_ns) // (step - last.step)
+        # The longer of two, for a single quick step says little.
+        affordable_ns = max(1.0, MOST_COST * max(before_ns, self._period_ns))
+        self._stride = min(_MOST_STEPS, math.ceil(self._cost_ns / affordable_ns))
+
+    def call(self, number: int, fn: Callable[[], R]) -> R:
+        """The result of a call; its time becomes a sample unless it raises, or a profiler is attached."""
+        if self._has_changed():
+            self._stretch += 1
+        if not self.is_free or self.is_full:
+            return fn()
+        begin = self._take(number)
+        result = fn()
+        if self._profilers.changes == self._changes:
+            self._add(StepKind.CALL, begin, self._take(number + 1))
+        return result
+
+    def is_ready(self) -> bool:
+        """Whether the device has passed all events, so that reading them waits for nothing."""
+        event = self._last_event
+        try:
+            return event is None or event.query()
+        except RuntimeError:
+            return True  # They will never be read.
+
+    def read(self) -> tuple[UnrecordedStep, ...]:
+        """The samples taken since it was last asked; those of a broken device are dropped.
+
+        Waits for the last event. The devices should be idle, or the program over.
+        """
+        event = self._last_event
+        samples, self._samples = self._samples, []
+        try:
+            if event is not None:
+                event.synchronize()
+            return tuple(map(_step_of, samples))
+        except RuntimeError:
+            return ()
+
+    @property
+    def _last_event(self) -> DeviceMark | None:
+        return self._samples[-1].end.event if self._samples else None
+
+    def _has_changed(self) -> bool:
+        """Whether a profiler started or ended since this was last asked."""
+        before, self._changes = self._changes, self._profilers.changes
+        return before != self._changes
+
+    def _break(self) -> None:
+        """A profiler starts: the open step will be recorded in part."""
+        self._last = None
+
+    def _take(self, step: int) -> _Mark:
+        time_ns = self._now_ns()
+        mark = _Mark(step, time_ns, self._record())
+        # The least so far: at times the host does something else in between.
+        self._cost_ns = min(self._cost_ns, self._now_ns() - time_ns)
+        return mark
+
+    def _add(self, kind: StepKind, begin: _Mark, end: _Mark) -> None:
+        place = self._place
+        if place is None:
+            is_before = self._profilers.changes == self._first_changes
+            place = StepPlace.BEFORE if is_before else StepPlace.AFTER
+        self._taken[place] += 1
+        self._samples.append(_Sample(kind, place, self._stretch, begin, end))
+        if self._taken[place] > MOST_SAMPLES:
+            del self._samples[0]
+
+
+def _step_of(sample: _Sample) -> UnrecordedStep:
+    begin, end = sample.begin, sample.end
+    return UnrecordedStep(
+        sample.kind,
+        sample.place,
+        sample.stretch,
+        begin.step,
+        end.step - begin.step,
+        end.time_ns - begin.time_ns,
+        _device_ns(begin.event, end.event),
+    )
+
+
+def _device_ns(begin: DeviceMark | None, end: DeviceMark | None) -> int | None:
+    if begin is None or end is None:
+        return None
+    try:
+        return max(0, round(begin.elapsed_time(end) * 1e6))
+    except (RuntimeError, ValueError):  # of two devices
+        return None
+
+
+def time_calls(fn: Callable[[], object], count: int) -> tuple[UnrecordedStep, ...]:
+    """Call a function back to back, without a profiler, until there are `count` samples after the warm-up.
+
+    Args:
+        fn: What a step calls.
+        count: Samples; 0 calls it never.
+
+    Returns:
+        The samples, those of the warm-up too; the device has finished. None if a profiler is attached.
+    """
+    if count < 1:
+        return ()
+    clock = StepClock(StepPlace.BEFORE)
+    clock.start()
+    step = 0
+    try:
+        clock.mark(step)
+        while clock.is_free and clock.sample_count < min(count + _LEAD_IN, MOST_SAMPLES):
+            fn()
+            step += 1
+            clock.mark(step)
+    finally:
+        clock.stop()
+    return clock.read()

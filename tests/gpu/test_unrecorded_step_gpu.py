@@ -1,0 +1,117 @@
+"""What only a device can show of unrecorded steps: whose clock is true, and that nothing waits for it."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from opscope.analysis.measured_step import StepClockKind  # noqa: E402
+from opscope.analysis.summary import Summary  # noqa: E402
+from opscope.api import profile, profile_call  # noqa: E402
+from opscope.capture.step_clock import StepClock, time_calls  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+
+MATRIX = 4096
+
+
+def device_work():
+    a = torch.randn(MATRIX, MATRIX, device="cuda")
+
+    def step():
+        for _ in range(4):
+            torch.mm(a, a)
+
+    return step
+
+
+def host_work():
+    a = torch.randn(64, 64, device="cuda")
+
+    def step():
+        for _ in range(200):
+            torch.add(a, a)
+
+    return step
+
+
+def waiting_work():
+    run = device_work()
+
+    def step():
+        run()
+        torch.ones((), device="cuda").item()
+
+    return step
+
+
+def alone_ns(step, count=40):
+    for _ in range(10):
+        step()
+    torch.cuda.synchronize()
+    start_ns = time.perf_counter_ns()
+    for _ in range(count):
+        step()
+    torch.cuda.synchronize()
+    return (time.perf_counter_ns() - start_ns) / count
+
+
+@pytest.mark.parametrize("work", [device_work, host_work, waiting_work])
+def test_the_unrecorded_step_is_the_one_alone(tmp_path, work):
+    step = work()
+    expected_ns = alone_ns(step)
+    with profile(tmp_path, wait=20, warmup=1, active=3) as profiler:
+        for _ in range(profiler.total_steps + 20):
+            step()
+            profiler.step()
+    measured = Summary(profiler.session).measured_step
+    assert measured.unrecorded_ns.has_interval
+    assert measured.unrecorded_ns.median == pytest.approx(expected_ns, rel=0.15)
+    assert all(one.device_ns is not None for one in profiler.unrecorded_steps)
+    if work is not host_work:
+        assert measured.busy_fraction > 0.8
+    if work is device_work:
+        assert measured.unrecorded_ns.clock is StepClockKind.DEVICE
+
+
+def test_timing_does_not_wait_for_the_device():
+    torch.cuda.synchronize()
+    clock = StepClock()
+    clock.start()
+    start_ns = time.perf_counter_ns()
+    for step in range(5):
+        torch.cuda._sleep(200_000_000)  # cycles: some 0.1 s
+        clock.mark(step)
+    host_ns = time.perf_counter_ns() - start_ns
+    clock.stop()
+    assert not clock.is_ready()
+    taken = clock.read()
+    assert host_ns < 50_000_000 < min(one.device_ns for one in taken)
+
+
+def test_calls_run_back_to_back():
+    step = device_work()
+    expected_ns = alone_ns(step)
+    taken = time_calls(step, 10)
+    later = sorted(one.device_ns / one.step_count for one in taken[3:])
+    assert later[len(later) // 2] == pytest.approx(expected_ns, rel=0.15)
+    _, session = profile_call(step)
+    assert Summary(session).measured_step.busy_fraction > 0.8
+
+
+def test_nothing_is_recorded_into_a_graph_that_is_being_captured():
+    a = torch.randn(64, 64, device="cuda")
+    torch.mm(a, a)
+    clock = StepClock()
+    clock.start()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        clock.mark(0)
+        torch.mm(a, a)
+        clock.mark(1)
+    clock.stop()
+    graph.replay()
+    assert [one.device_ns for one in clock.read()] == [None]

@@ -1,0 +1,165 @@
+"""Steps without the recorder: which samples are warm-up, which clock is true, what follows from them."""
+
+from __future__ import annotations
+
+import pytest
+
+from opscope.analysis.measured_step import (
+    MeasuredStep,
+    StepClockKind,
+    UnrecordedTime,
+    measured_steps,
+    unrecorded_time,
+    warmup_count,
+)
+from opscope.analysis.timeline.values import HostTime
+from opscope.ingest.recorded import keep_sidecars
+from opscope.model.environment import Environment
+from opscope.model.finding import Finding, Severity
+from opscope.model.session import Session
+from opscope.model.sidecar import (
+    RecordedSchedule,
+    RecordedSettings,
+    Sidecar,
+    StepKind,
+    StepPlace,
+    UnrecordedStep,
+)
+
+NOISE = [10.0, 10.2, 9.9, 10.1, 10.0, 9.8, 10.1, 10.0, 10.3, 9.9]
+
+
+@pytest.mark.parametrize(
+    ("times", "warmup"),
+    [
+        ([10.0, *NOISE], 1),  # the first always
+        ([900.0, *NOISE], 1),
+        ([900.0, 300.0, 40.0, *NOISE], 3),
+        ([900.0, 10.0, 10.0, 700.0, *NOISE], 4),  # compiled twice, with quick steps in between
+        ([900.0, *NOISE, 40.0], 1),  # a late outlier is the program's
+        ([900.0, *NOISE[:5], 10.6, *NOISE], 1),  # 6 % is noise
+        ([900.0, *[10.0, 20.0] * 8], 1),  # two kinds of step are no warm-up
+        (
+            [900.0, *[5.0] * 3, *NOISE],
+            1,
+        ),  # the queue fills: the device's clock decides
+        ([900.0], 1),
+        ([900.0, 10.0], 1),
+        ([], 0),
+    ],
+)
+def test_warm_up_is_recognized(times, warmup):
+    assert warmup_count(times) == warmup
+
+
+def samples(host, device=None, place=StepPlace.BEFORE, stretch=0, count=1):
+    device = device or [None] * len(host)
+    return [
+        UnrecordedStep(StepKind.PERIOD, place, stretch, step, count, *clocks)
+        for step, clocks in enumerate(zip(host, device, strict=True))
+    ]
+
+
+# The host's and the device's clock, whether the program uses a device; what is said.
+CASES = {
+    "waits for the device in every step": ([90, *[12] * 9], [90, *[11] * 9], True, (12, "host")),
+    "runs ahead of the device": ([90, *[3] * 9], [90, *[11] * 9], True, (11, "device")),
+    "lets the device work off its queue": ([90, *[12] * 9], [90, *[7] * 9], True, (12, "host")),
+    "is blocked by a full queue now and then": ([90, *[1, 1, 40] * 3], [90, *[14] * 9], True, (14, "device")),
+    "has no device": ([90, *[12] * 9], None, False, (12, "host")),
+    "has a device no event was taken of": ([90, *[12] * 9], None, True, None),
+    "has a first step only": ([90], [90], True, None),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_the_slower_clock_is_the_steps(case):
+    host, device, has_device, expected = case
+    time = unrecorded_time(samples(host, device), has_device=has_device)
+    assert (None if time is None else (time.median, str(time.clock))) == expected
+
+
+def test_the_median_has_an_interval_from_six_samples_on():
+    time = unrecorded_time(samples([90, *range(10, 20)]), has_device=False)
+    assert time == UnrecordedTime(
+        14.5,
+        11,
+        18,
+        10,
+        pytest.approx(0.9785, abs=1e-4),
+        1,
+        StepClockKind.HOST,
+        StepKind.PERIOD,
+        StepPlace.BEFORE,
+    )
+    few = unrecorded_time(samples([90, 10, 12, 14]), has_device=False)
+    assert (few.low, few.high, few.has_interval) == (10, 14, False)
+
+
+def test_samples_of_several_steps_are_divided():
+    assert unrecorded_time(samples([90, *[40] * 8], count=4), has_device=False).median == 10
+
+
+def test_every_stretch_warms_up_and_places_are_not_mixed_without_need():
+    before = samples([90, *[10] * 6])
+    after = samples([90, *[14] * 20], place=StepPlace.AFTER, stretch=1)
+    again = samples([80, *[11] * 6], place=StepPlace.SECOND_RUN)
+    assert unrecorded_time([*before, *after], has_device=False).median == 10
+    assert unrecorded_time([*before, *after, *again], has_device=False).median == 11
+    few = unrecorded_time([*before[:3], *after], has_device=False)
+    assert (few.median, few.samples, few.warmup_samples, few.place) == (14, 22, 2, None)
+    assert unrecorded_time(after, has_device=False).place is StepPlace.AFTER
+
+
+def time_of(median, low, high):
+    return UnrecordedTime(median, low, high, 10, 0.97, 1, StepClockKind.DEVICE, StepKind.PERIOD)
+
+
+@pytest.mark.parametrize(
+    ("busy_ns", "fraction"), [(5.0, 0.5), (10.2, 1.0), (10.6, None), (None, None), (0.0, 0.0)]
+)
+def test_the_busy_share_of_the_unrecorded_step(busy_ns, fraction):
+    step = MeasuredStep(0, 25.0, busy_ns, time_of(10.0, 9.5, 10.5))
+    assert step.busy_fraction == fraction
+    assert (step.host_stretch, step.recorder_idle_ns) == (2.5, 15.0)
+
+
+def test_nothing_follows_from_a_recorded_step_alone():
+    step = MeasuredStep(0, 25.0, 5.0)
+    assert (step.host_stretch, step.busy_fraction, step.recorder_idle_ns) == (None, None, None)
+    assert MeasuredStep(0, 25.0, 5.0, time_of(26.0, 25.5, 26.5)).recorder_idle_ns == 0.0
+
+
+def session_of(steps, *, partly=False):
+    session = Session()
+    session.replace_rows("steps", [{"trace_id": 0, "step": one, "duration_ns": 20 + one} for one in range(3)])
+    if partly:
+        session.add_findings([Finding("capture.partial_collection", Severity.INFO, "…", trace_id=0)])
+    sidecar = Sidecar(
+        "t.json",
+        "2026-01-02T03:04:05+00:00",
+        Environment("3.12.1", "Linux x86_64", "0.1.0"),
+        RecordedSchedule(0, 1, 3, 1, cycle=0),
+        RecordedSettings(True, False, False, False, ("cpu",)),
+        3,
+        False,
+        True,
+        (20, 21, 22),
+        unrecorded_steps=tuple(steps),
+    )
+    keep_sidecars(session, {0: sidecar})
+    return session
+
+
+@pytest.mark.parametrize(("partly", "busy_ns"), [(False, 4.0), (True, None)])
+def test_a_sessions_steps(partly, busy_ns):
+    hosts = [HostTime(0, 3, 21.0, 4.0, 18.0, 2.0)]
+    (step,) = measured_steps(session_of(samples([90, *[7] * 8]), partly=partly), hosts)
+    assert (step.trace_id, step.recorded_ns, step.busy_ns, step.unrecorded_ns.median) == (0, 21.0, busy_ns, 7)
+    assert step.host_stretch == 3.0
+
+
+def test_a_trace_of_others_has_a_recorded_step_alone():
+    (step,) = measured_steps(session_of([]), [])
+    assert step == MeasuredStep(0, 21.0)
+    assert measured_steps(Session(), []) == ()

@@ -1,0 +1,246 @@
+"""Timing steps without a profiler: what is a sample and what is none; with fakes of both clocks."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from opscope.capture.attached import AttachedProfilers, attached_profilers  # noqa: E402
+from opscope.capture.calls import profile_call, profiled  # noqa: E402
+from opscope.capture.profiler import Profiler  # noqa: E402
+from opscope.capture.step_clock import MOST_SAMPLES, StepClock, time_calls  # noqa: E402
+from opscope.model.sidecar import StepKind, StepPlace, read_sidecar  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+class FakeWorld:
+    """A host's clock and a device's, in nanoseconds; taking a mark takes `cost_ns` of the host."""
+
+    def __init__(self, cost_ns=0):
+        self.host_ns = 0
+        self.device_ns = 0
+        self.cost_ns = cost_ns
+        self.waits = 0
+        self.profilers = AttachedProfilers()
+
+    def clock(self, **options):
+        clock = StepClock(
+            record=self.record, now_ns=lambda: self.host_ns, profilers=self.profilers, **options
+        )
+        clock.start()
+        return clock
+
+    def record(self):
+        self.host_ns += self.cost_ns
+        return FakeEvent(self, self.device_ns)
+
+    def step(self, host_ns, device_ns):
+        self.host_ns += host_ns
+        self.device_ns = max(self.device_ns, self.host_ns) + device_ns
+
+
+class FakeEvent:
+    def __init__(self, world, time_ns):
+        self.world, self.time_ns = world, time_ns
+
+    def query(self):
+        return self.world.host_ns >= self.time_ns
+
+    def synchronize(self):
+        self.world.waits += 1
+
+    def elapsed_time(self, end):
+        return (end.time_ns - self.time_ns) / 1e6
+
+
+@pytest.fixture
+def world():
+    return FakeWorld()
+
+
+@pytest.fixture(autouse=True)
+def torch_is_as_before():
+    names = ("_prepare_profiler", "_enable_profiler", "_disable_profiler")
+    before = [getattr(torch.autograd.profiler, name) for name in names]
+    yield
+    assert [getattr(torch.autograd.profiler, name) for name in names] == before
+
+
+def run(world, clock, steps, first=0, times_ns=(1_000_000, 3_000_000)):
+    for step in range(first, first + steps):
+        clock.mark(step)
+        world.step(*times_ns)
+    clock.mark(first + steps)
+
+
+def test_a_sample_runs_from_step_start_to_step_start_on_both_clocks(world):
+    clock = world.clock()
+    run(world, clock, 4)
+    clock.stop()
+    assert world.waits == 0
+    taken = clock.read()
+    assert [(one.step, one.step_count, one.host_ns, one.device_ns) for one in taken[1:]] == [
+        (step, 1, 1_000_000, 3_000_000) for step in (1, 2, 3)
+    ]
+    assert {(one.kind, one.place, one.stretch) for one in taken} == {(StepKind.PERIOD, StepPlace.BEFORE, 0)}
+    assert world.waits == 1
+    assert clock.read() == ()
+
+
+def test_nothing_is_timed_while_any_profiler_is_attached(world):
+    clock = world.clock()
+    run(world, clock, 2)
+    world.profilers._note(is_attached=True)
+    run(world, clock, 5, first=2)
+    world.profilers._note(is_attached=False)
+    run(world, clock, 2, first=7)
+    clock.stop()
+    steps = [(one.place, one.stretch, one.step) for one in clock.read()]
+    before, after = StepPlace.BEFORE, StepPlace.AFTER
+    assert steps == [(before, 0, 0), (before, 0, 1), (after, 1, 7), (after, 1, 8)]
+
+
+def test_a_profiler_that_comes_and_goes_within_a_step_breaks_it(world):
+    clock = world.clock()
+    clock.mark(0)
+    world.profilers._note(is_attached=True)
+    world.profilers._note(is_attached=False)
+    world.step(1, 1)
+    clock.mark(1)
+    clock.stop()
+    assert clock.read() == ()
+
+
+@pytest.mark.parametrize(("step_ns", "count"), [(10_000_000, 1), (1_000_000, 2), (100_000, 14), (1_000, 16)])
+def test_short_steps_share_a_sample(step_ns, count):
+    world = FakeWorld(cost_ns=4_000)
+    clock = world.clock()
+    run(world, clock, 200, times_ns=(step_ns, 0))
+    clock.stop()
+    assert clock.read()[-1].step_count == count
+
+
+def test_the_latest_are_kept_before_a_recording_and_the_first_after_it(world):
+    clock = world.clock()
+    run(world, clock, MOST_SAMPLES + 5)
+    world.profilers._note(is_attached=True)
+    world.profilers._note(is_attached=False)
+    assert not clock.is_full
+    run(world, clock, MOST_SAMPLES + 5, first=200)
+    assert clock.is_full
+    clock.stop()
+    steps = [one.step for one in clock.read()]
+    assert (steps[0], steps[MOST_SAMPLES], len(steps)) == (5, 200, 2 * MOST_SAMPLES)
+
+
+def test_a_call_is_timed_without_what_is_between_calls(world):
+    clock = world.clock()
+    for number in range(3):
+        clock.call(number, lambda: world.step(2_000, 0))
+        world.step(90_000, 0)
+    with pytest.raises(ZeroDivisionError):
+        clock.call(3, lambda: 1 / 0)
+    clock.stop()
+    assert [(one.kind, one.step, one.host_ns) for one in clock.read()] == [
+        (StepKind.CALL, number, 2_000) for number in range(3)
+    ]
+
+
+def test_samples_of_a_broken_device_are_dropped(world):
+    clock = world.clock()
+    run(world, clock, 2)
+    clock.stop()
+
+    def fail(self):
+        raise RuntimeError("an illegal memory access was encountered")
+
+    broken = type("Broken", (FakeEvent,), {"synchronize": fail, "query": fail})
+    clock._samples[-1].end.event.__class__ = broken
+    assert clock.is_ready()
+    assert clock.read() == ()
+
+
+@pytest.mark.parametrize("is_warming_up", [True, False])
+def test_profilers_of_torch_are_seen_in_their_warmup_too(is_warming_up):
+    clock = StepClock()
+    clock.start()
+    profiler = torch.profiler.profile(schedule=lambda step: torch.profiler.ProfilerAction.WARMUP)
+    if not is_warming_up:
+        profiler = torch.profiler.profile()
+    for step in range(3):
+        clock.mark(step)
+    with profiler:
+        assert attached_profilers.is_attached
+        for step in range(3, 9):
+            clock.mark(step)
+    assert not attached_profilers.is_attached
+    for step in range(9, 12):
+        clock.mark(step)
+    clock.stop()
+    covered = [range(one.step, one.step + one.step_count) for one in clock.read()]
+    assert all(steps.stop <= 2 or steps.start >= 9 for steps in covered)
+    assert covered
+
+
+def work():
+    torch.ones(64, 64) @ torch.ones(64, 64)
+
+
+def test_a_function_is_called_until_there_are_enough_samples():
+    assert time_calls(work, 0) == ()
+    taken = time_calls(work, 4)
+    assert len(taken) == 7
+    assert {(one.place, one.device_ns) for one in taken} == {(StepPlace.BEFORE, None)}
+
+
+def test_nothing_is_called_while_a_profiler_records():
+    with torch.profiler.profile():
+        assert time_calls(lambda: 1 / 0, 4) == ()
+
+
+def test_steps_around_the_window_are_in_the_sidecar(tmp_path):
+    with Profiler(tmp_path, wait=4, warmup=2, active=2) as profiler:
+        for _ in range(profiler.total_steps):
+            work()
+            profiler.step()
+        assert {one.place for one in profiler.cycles[0].sidecar.unrecorded_steps} == {StepPlace.BEFORE}
+        for _ in range(40):
+            work()
+            profiler.step()
+    (cycle,) = profiler.cycles
+    steps = cycle.sidecar.unrecorded_steps
+    assert read_sidecar(cycle.sidecar_path) == cycle.sidecar
+    assert all(one.step + one.step_count <= 4 or one.step >= 8 for one in steps)
+    assert {one.place for one in steps} == set(StepPlace) - {StepPlace.SECOND_RUN}
+
+
+def test_a_sidecar_that_was_taken_away_stays_away(tmp_path):
+    with Profiler(tmp_path, warmup=0, active=1) as profiler:
+        for _ in range(20):
+            work()
+            profiler.step()
+            for sidecar in tmp_path.glob("*.opscope.json"):
+                sidecar.unlink()
+    assert not list(tmp_path.glob("*.opscope.json"))
+
+
+def test_profile_call_times_calls_before_the_profiler_is_there(tmp_path):
+    _, cycle = profile_call(work, output_dir=tmp_path)
+    steps = cycle.sidecar.unrecorded_steps
+    assert len(steps) == 13
+    assert {one.kind for one in steps} == {StepKind.PERIOD}
+
+
+def test_calls_of_a_decorated_function_are_timed_around_the_recorded_ones(tmp_path):
+    fn = profiled(tmp_path, warmup=3, active=1)(work)
+    for _ in range(6):
+        fn()
+    (cycle,) = fn.cycles
+    steps = read_sidecar(cycle.sidecar_path).unrecorded_steps
+    assert [(one.kind, one.step) for one in steps] == [(StepKind.CALL, step) for step in (0, 1, 2, 4, 5)]
+    assert [one.place for one in steps] == [*[StepPlace.BEFORE] * 3, *[StepPlace.AFTER] * 2]
+    for _ in range(MOST_SAMPLES):
+        fn()
+    assert len(fn.cycles[0].sidecar.unrecorded_steps) == 3 + MOST_SAMPLES
