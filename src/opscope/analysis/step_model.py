@@ -78,7 +78,8 @@ class StepExecution(msgspec.Struct, frozen=True):
 
     Attributes:
         recorded_ns: As recorded, in a row with others.
-        unrecorded_ns: Without what the recorder added to the host.
+        step_ns: Without what the recorder added to the host.
+        step_interval_ns: The same at least and at most, by how much that may have been.
         host_ns: What the host alone needs for that.
         device_ns: What the device alone needs.
         recorded_error: Share of the recorded step that no known edge of the graph explains.
@@ -90,7 +91,8 @@ class StepExecution(msgspec.Struct, frozen=True):
 
     trace_id: int
     recorded_ns: float
-    unrecorded_ns: float
+    step_ns: float
+    step_interval_ns: tuple[float, float]
     host_ns: float
     device_ns: float
     recorded_error: float
@@ -418,7 +420,8 @@ class StepModel:
         return StepExecution(
             trace_id=self.trace.trace_id,
             recorded_ns=self.recorded_ns,
-            unrecorded_ns=self.step_ns,
+            step_ns=self.step_ns,
+            step_interval_ns=(min(self.step_range_ns), max(self.step_range_ns)),
             host_ns=self.host_ns,
             device_ns=self.device_ns,
             recorded_error=self.recorded_error,

@@ -315,7 +315,7 @@ class Summary:
     @property
     def typical_step(self) -> StepExecution | None:
         """The simulated step of the middle rank, the slower of two; None where nothing was launched."""
-        ordered = sorted(self.execution, key=lambda step: step.unrecorded_ns)
+        ordered = sorted(self.execution, key=lambda step: step.step_ns)
         return ordered[len(ordered) // 2] if ordered else None
 
     @property

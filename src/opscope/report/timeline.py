@@ -226,8 +226,10 @@ def _facts(summary: Summary) -> list[tuple[str, Text]]:
 def _simulated_text(step: StepExecution) -> str:
     missing = counted(step.missing_edges, "moment", "moments")
     unexplained = f"; {missing} come later than known dependencies explain" if step.missing_edges else ""
+    low, high = map(format_duration, step.step_interval_ns)
+    between = low if low == high else f"{low} to {high}"
     return (
-        f"{format_duration(step.unrecorded_ns)} a step without the recorder, "
+        f"{between} a step without the recorder, "
         f"{format_duration(step.recorded_ns)} with it; the device alone needs "
         f"{format_duration(step.device_ns)}, the host alone {format_duration(step.host_ns)}{unexplained}"
     )
