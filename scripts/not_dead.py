@@ -74,3 +74,6 @@ _.memset
 
 # Rates of collectives: costs are computed from the same values; reports of many ranks show them.
 _.bus_bytes_per_s
+
+# Samples left out of an unrecorded step's time: documents have every field of it.
+_.warmup_samples
