@@ -212,10 +212,10 @@ def _basis(
 def _with_casts(
     run: ProfiledRun, calls: Sequence[CallEfficiency], after_ns: Mapping[int, float]
 ) -> tuple[Callable[[Change], object], str]:
-    """Autocast casts one operand of each product, the other is a result already; what follows is half."""
-    launches = sum(call.calls for call in calls)
+    """Autocast casts the operands of each product; what works on the results alone has half the bytes."""
+    launches = sum(2 * call.calls for call in calls)
     cast_ns = {
-        call.call_id: call.calls * (run.rates.memory_ns((call.cost.read_bytes or 0) * 0.75) or 0.0)
+        call.call_id: call.calls * (run.rates.memory_ns((call.cost.read_bytes or 0) * 1.5) or 0.0)
         for call in calls
     }
     limits = run.summary.efficiency.limits
@@ -252,7 +252,8 @@ def _follows_operands(operator: str) -> bool:
     category = category_of(operator)
     if category in ("activation", "normalization"):
         return "softmax" not in operator and "layer_norm" not in operator and "group_norm" not in operator
-    return category in ("elementwise", "random", "memory", "pooling")
+    # Sums, products and copies often meet a float32 operand (a residual after a layer norm), which decides.
+    return category in ("random", "pooling")
 
 
 def _halved_ns(run: ProfiledRun, call: CallEfficiency) -> float:

@@ -102,6 +102,7 @@ class ExecutionGraph(msgspec.Struct, frozen=True):
         lag_ns: int64[3, n], from each of them to the node's beginning.
         edge: `Edge`[3, n].
         excess_ns: int64[n], what the edges leave unexplained of the time recorded.
+        own_ns: int64[n], the thread's lag (slot 0) without what a call waited, explained or not.
         recorder_ns: int64[n], what recording is estimated to have added to the thread's lag (slot 0).
         thread_id: int64[n], -1 on devices.
         call: int64[n], position of the runtime call among the trace's; -1 for none.
@@ -121,6 +122,7 @@ class ExecutionGraph(msgspec.Struct, frozen=True):
     lag_ns: Int64
     edge: Int64
     excess_ns: Int64
+    own_ns: Int64
     recorder_ns: Int64
     thread_id: Int64
     call: Int64
@@ -382,6 +384,7 @@ class _Builder:
         self.duration_ns[self.work_node] = work.end_ns - work.start_ns
         self.before, self.edge, self.typical_ns = np.zeros((3, 3, len(self.kind)), dtype=np.int64)
         self.recorder_ns = np.zeros(len(self.kind), dtype=np.int64)
+        self.held_ns = np.zeros(len(self.kind), dtype=np.int64)
         self.unexplained_ns = np.zeros(len(self.kind), dtype=np.int64)
 
     def tie_threads(self) -> None:
@@ -503,6 +506,7 @@ class _Builder:
                     )
             inside_ns = min(end_ns - start_ns, int(self.time_ns[node] - self.time_ns[self.before[0, node]]))
             waited_ns = max(0, inside_ns - _EMPTY_WAIT_NS)
+            self.held_ns[node] = waited_ns
             before, ended_ns = int(self.work_node[source]), int(self.work.end_ns[source])
             if source < 0:
                 # What was launched before the steps ends no later than this: in a row, what the step before
@@ -625,6 +629,7 @@ class _Builder:
             lag_ns=lag_ns,
             edge=self.edge,
             excess_ns=unexplained_ns,
+            own_ns=np.minimum(lag_ns[0], self.time_ns - self.time_ns[self.before[0]] - self.held_ns),
             recorder_ns=np.clip(self.recorder_ns, 0, None),
             thread_id=self.thread_id,
             call=self.call,

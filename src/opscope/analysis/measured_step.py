@@ -70,6 +70,7 @@ class UnrecordedTime(msgspec.Struct, frozen=True):
         clock: The slower one.
         kind: What was timed.
         place: When; None if some ran before the recording and some after it.
+        least_host_ns: The shortest step by the host's clock alone, warm-up included: the host was no slower.
     """
 
     median: float
@@ -81,6 +82,7 @@ class UnrecordedTime(msgspec.Struct, frozen=True):
     clock: StepClockKind
     kind: StepKind
     place: StepPlace | None = None
+    least_host_ns: float | None = None
 
     @property
     def has_interval(self) -> bool:
@@ -198,6 +200,7 @@ def unrecorded_time(samples: Sequence[UnrecordedStep], *, has_device: bool) -> U
         clock=clock,
         kind=chosen[0].kind,
         place=chosen[0].place if len({one.place for one in chosen}) == 1 else None,
+        least_host_ns=min(one.host_ns / one.step_count for one in samples),
     )
 
 

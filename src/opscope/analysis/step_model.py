@@ -46,7 +46,8 @@ _RECORDER = (0.7, 1.3, 2.5)
 # The same where steps timed without it tell: what is left to chance.
 _FITTED_ERROR = 0.1
 _MOST_RECORDER = 4.0  # times the estimate
-_DEVICE_DECIDES = 0.95  # of the recorded step is left without any recorder
+_DEVICE_DECIDES = 0.97  # of a step is what the device alone needs
+_RAN_AHEAD = 0.8  # of the device's time: a host that quick was not held up by it
 _FIT_ROUNDS = 12
 
 
@@ -250,8 +251,9 @@ class Change:
         """
         graph = self.model.graph
         lag_ns = self.model.unrecorded_lags(recorder)
+        own_ns = np.where(self.is_free, np.minimum(lag_ns[0], graph.own_ns), lag_ns[0])
         lag_ns[0] = np.where(
-            graph.thread_id >= 0, lag_ns[0] * self.host_scale + self.host_added_ns, lag_ns[0]
+            graph.thread_id >= 0, own_ns * self.host_scale + self.host_added_ns, lag_ns[0]
         ).astype(np.int64)
         scale = np.maximum(0.0, 1.0 - (1.0 - self.duration_scale) * strength)
         duration_ns = (graph.duration_ns * np.where(self.is_dropped, 0.0, scale)).astype(np.int64)
@@ -281,7 +283,8 @@ class StepModel:
         *,
         origin_ns: int,
         loading: dict[int, Spans],
-        unrecorded_ns: float | None,
+        unrecorded_ns: float | None = None,
+        unrecorded_host_ns: float | None = None,
     ) -> None:
         self.session, self.trace, self.graph = session, trace, graph
         self.origin_ns, self.loading = origin_ns, loading
@@ -289,21 +292,38 @@ class StepModel:
         self.host_share = 1.0
         self.fractions = (0.0, 0.0, 0.0) if trace.is_nsys else _RECORDER
         if unrecorded_ns is not None:
-            self._fit(unrecorded_ns)
+            self._fit(unrecorded_ns, unrecorded_host_ns)
 
-    def _fit(self, unrecorded_ns: float) -> None:
-        """Find how much to take from the host for the step that was timed, unless the device decides."""
-        recorded_ns, least_ns = self._step_ns(0.0), self._step_ns(_MOST_RECORDER)
-        if recorded_ns <= unrecorded_ns or least_ns > _DEVICE_DECIDES * recorded_ns:
-            return
-        low, high = 0.0, _MOST_RECORDER
-        if least_ns > unrecorded_ns:
+    def _fit(self, unrecorded_ns: float, host_ns: float | None) -> None:
+        """Find how much to take from the host for the step that was timed.
+
+        Where the device decides, that step tells only that the host is no slower; how fast it is shows where it
+        ran ahead, before the launch queue was full.
+        """
+        if self.device_ns <= _DEVICE_DECIDES * unrecorded_ns:
+            if self._step_ns(0.0) > unrecorded_ns:
+                self._fit_to(unrecorded_ns, self._step_ns)
+        elif host_ns is not None and host_ns < _RAN_AHEAD * self.device_ns:
+            self._fit_to(host_ns, self._host_ns)
+        else:
+            least, likely, most = self.fractions
+            self._fit_to(self.device_ns / _DEVICE_DECIDES, self._step_ns)
+            self.fractions = max(least, self.recorder), max(likely, self.recorder), max(most, self.recorder)
+
+    def _fit_to(self, goal_ns: float, time_of: Callable[[float], float]) -> None:
+        """Take so much of the recorder's part from the host that a time of the step is what it should be."""
+        if time_of(_MOST_RECORDER) > goal_ns:
             # The recorder slows what runs between its events too.
             self.fractions = (1.0, 1.0, 1.0)
-            self.host_share = self._bisect(unrecorded_ns, 0.0, 1.0, self._share_ns)
-        else:
-            fraction = self._bisect(-unrecorded_ns, low, high, lambda one: -self._step_ns(one))
-            self.fractions = (fraction * (1 - _FITTED_ERROR), fraction, fraction * (1 + _FITTED_ERROR))
+
+            def with_share(share: float) -> float:
+                self.host_share = share
+                return time_of(1.0)
+
+            self.host_share = self._bisect(goal_ns, 0.0, 1.0, with_share)
+            return
+        fraction = self._bisect(-goal_ns, 0.0, _MOST_RECORDER, lambda one: -time_of(one))
+        self.fractions = (fraction * (1 - _FITTED_ERROR), fraction, fraction * (1 + _FITTED_ERROR))
 
     @staticmethod
     def _bisect(goal: float, low: float, high: float, function: Callable[[float], float]) -> float:
@@ -313,9 +333,10 @@ class StepModel:
             low, high = (middle, high) if function(middle) < goal else (low, middle)
         return (low + high) / 2
 
-    def _share_ns(self, share: float) -> float:
-        self.host_share = share
-        return self._step_ns(1.0)
+    def _host_ns(self, recorder: float) -> float:
+        """What the host needs for a step if no device ever kept it waiting."""
+        nothing = np.zeros_like(self.graph.duration_ns)
+        return simulate(self.graph, lag_ns=self.unrecorded_lags(recorder), duration_ns=nothing).step_ns
 
     @property
     def recorder(self) -> float:
@@ -352,8 +373,7 @@ class StepModel:
     @cached_property
     def host_ns(self) -> float:
         """What the host needs for a step if no device ever kept it waiting, without the recorder."""
-        lag_ns = self.unrecorded_lags(self.recorder)
-        return simulate(self.graph, lag_ns=lag_ns, duration_ns=np.zeros_like(self.graph.duration_ns)).step_ns
+        return self._host_ns(self.recorder)
 
     @cached_property
     def device_ns(self) -> float:
@@ -397,12 +417,7 @@ class StepModel:
     @cached_property
     def host_range_ns(self) -> tuple[float, float]:
         """What the host alone needs at least and at most, by how much the recorder may have taken."""
-        nothing = np.zeros_like(self.graph.duration_ns)
-        least, most = (
-            simulate(self.graph, lag_ns=self.unrecorded_lags(fraction), duration_ns=nothing).step_ns
-            for fraction in (self.fractions[2], self.fractions[0])
-        )
-        return least, most
+        return self._host_ns(self.fractions[2]), self._host_ns(self.fractions[0])
 
     @property
     def is_host_bound(self) -> bool:
@@ -610,8 +625,8 @@ def step_models(session: Session) -> tuple[StepModel, ...]:
     threads = dict(session.query("SELECT trace_id, min(thread_id) FROM steps GROUP BY trace_id"))
     syncs = _syncs(session, traces)
     # Where no steps were recorded, a timed step and what was recorded are different things.
-    unrecorded_ns = {
-        one.trace_id: one.unrecorded_ns.median
+    timed = {
+        one.trace_id: one.unrecorded_ns
         for one in measured_steps(session, ())
         if one.unrecorded_ns is not None and one.recorded_ns is not None
     }
@@ -627,6 +642,7 @@ def step_models(session: Session) -> tuple[StepModel, ...]:
         )
         if graph is not None and window is not None:
             loading = {thread: events.loading for thread, events in hosts[trace.trace_id].threads.items()}
+            one = timed.get(trace.trace_id)
             found.append(
                 StepModel(
                     session,
@@ -634,7 +650,8 @@ def step_models(session: Session) -> tuple[StepModel, ...]:
                     graph,
                     origin_ns=window.began_ns[0],
                     loading=loading,
-                    unrecorded_ns=unrecorded_ns.get(trace.trace_id),
+                    unrecorded_ns=None if one is None else one.median,
+                    unrecorded_host_ns=None if one is None else one.least_host_ns,
                 )
             )
     return tuple(found)
