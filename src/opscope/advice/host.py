@@ -97,21 +97,22 @@ def recording_inflates_host(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     """Waits that leave the device idle, by place."""
     pinned = run.book.rules["advice.pageable_copy"]
-    span_ns = sum(partition.span_ns for partition in run.summary.timeline.partitions)
     waits = [
         wait
         for wait in run.summary.timeline.waits
         if (wait.operator, wait.name) not in _OF_LIBRARIES
-        and span_ns
-        and wait.idle_ns >= rule.threshold("least_idle_fraction") * span_ns
+        and run.window_ns
+        and wait.idle_ns >= rule.threshold("least_idle_fraction") * run.window_ns
     ]
     waits.sort(key=lambda wait: (-wait.idle_ns, wait.name, wait.line or ""))
     for wait in waits[: int(rule.threshold("places"))]:
+        idle_ns = wait.idle_ns / run.step_count
+        idle = f"{format_duration(idle_ns)} {run.period}"
         # It waits because it copies from host memory that is not pinned.
         is_upload = wait.copy is not None and "(Pageable -> Device)" in wait.copy
         yield Advice(
             f"{_place(wait)} waits for the device {counted(wait.calls / run.step_count, 'time')} "
-            f"{run.period} and leaves it idle for {run.time(wait.idle_ns)}.",
+            f"{run.period} and leaves it idle for {idle}.",
             {
                 "call": wait.name,
                 "operator": wait.operator,
@@ -120,8 +121,8 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
                 "host_wait_ns": wait.host_ns,
                 "idle_ns": wait.idle_ns,
             },
-            Saving(waiting_ns=wait.idle_ns / run.step_count * run.unrecorded_share),
-            f"the {run.time(wait.idle_ns)} in which the device stood still because of it, less the "
+            Saving(waiting_ns=idle_ns * run.unrecorded_share),
+            f"the {idle} in which the device stood still because of it, less the "
             "recorder's part, as far as a step is longer than its longer side",
             suggestion=pinned.suggestion if is_upload else None,
             change=pinned.change if is_upload else None,

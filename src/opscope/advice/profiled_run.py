@@ -7,6 +7,7 @@ counts as one. A rule's function is registered by `finds` and yields `Advice`, n
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,7 +20,7 @@ from opscope.advice.step_time import Saving, StepTime, step_times, typical
 from opscope.analysis.efficiency import CallEfficiency
 from opscope.analysis.provenance import KernelFacts
 from opscope.analysis.summary import Summary
-from opscope.analysis.timeline.values import IdleCause
+from opscope.analysis.timeline.values import IdleCause, WindowKind
 from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.units import format_duration, format_fraction
@@ -112,7 +113,7 @@ class ProfiledRun:
         """The mean step of each trace, by its id."""
         timeline = self.summary.timeline
         waiting_ns = {skew.trace_id: skew.waiting_ns for skew in timeline.skews}
-        exposed_ns = {one.trace_id: one.exposed_communication_ns for one in timeline.partitions}
+        exposed_ns = self.exposed_communication_ns
         return step_times(
             timeline.host,
             {
@@ -122,6 +123,16 @@ class ProfiledRun:
             },
             self.book,
         )
+
+    @cached_property
+    def exposed_communication_ns(self) -> Mapping[int, int]:
+        """Communication that no other kernel hid, by trace; where there are steps, what they launched."""
+        timeline = self.summary.timeline
+        spans = [one for one in timeline.partitions if one.window is WindowKind.SPAN]
+        exposed_ns: Counter[int] = Counter()
+        for one in (*spans, *timeline.device_steps):
+            exposed_ns[one.trace_id] += one.exposed_communication_ns
+        return exposed_ns
 
     @cached_property
     def step(self) -> StepTime | None:
@@ -193,16 +204,20 @@ class ProfiledRun:
         return Saving(self.per_step(device_ns), self.per_step(launches), host_ns)
 
     def idle_fraction(self, cause: IdleCause) -> float:
-        """Idle time of one cause as a share of the devices' spans."""
-        span_ns = sum(partition.span_ns for partition in self.summary.timeline.partitions)
-        return self._idle_ns(cause) / span_ns if span_ns else 0.0
+        """Idle time of one cause as a share of the devices' windows."""
+        return self._idle_ns(cause) / self.window_ns if self.window_ns else 0.0
+
+    @cached_property
+    def window_ns(self) -> int:
+        """The windows of all devices that did anything in theirs."""
+        return sum(partition.span_ns for partition in self.summary.timeline.in_use)
 
     def idle_per_step(self, cause: IdleCause) -> float:
         """Idle time of one cause, per step and trace."""
         return self._idle_ns(cause) / self.step_count
 
     def _idle_ns(self, cause: IdleCause) -> int:
-        return sum(one.idle_by_cause.get(cause, 0) for one in self.summary.timeline.partitions)
+        return sum(one.idle_by_cause.get(cause, 0) for one in self.summary.timeline.in_use)
 
     @property
     def period(self) -> str:

@@ -158,7 +158,7 @@ def _overview_facts(
                 f"{format_duration(summary.device_time_ns)} in {summary.activity_count:,} activities",
             ),
             ("Attributed to operators", f"{format_duration(summary.attributed_ns)} ({attributed})"),
-            ("Device busy", f"{format_fraction(summary.busy_fraction)} of the span of its activities"),
+            ("Device busy", f"{format_fraction(summary.busy_fraction)} of {_window_text(summary)}"),
             ("Kernel launches", format_count(summary.kernel_launches)),
         ]
     return facts(
@@ -168,6 +168,12 @@ def _overview_facts(
         ("Steps", _steps_text(summary) if summary.steps else None),
         *([] if benchmark is None else _benchmark_facts(benchmark, batch_size)),
     )
+
+
+def _window_text(summary: Summary) -> str:
+    if len(summary.steps) == 1:
+        return "the step"
+    return "the steps" if summary.steps else "the recording"
 
 
 def _steps_text(summary: Summary) -> str:
@@ -195,7 +201,7 @@ def _benchmark_facts(benchmark: Latency, batch_size: int | None) -> list[tuple[s
 
 
 def _device_table(summary: Summary) -> Table:
-    """Span, busy and idle time of each device."""
+    """Window, busy and idle time of each device."""
     with_rank = any(device.rank is not None for device in summary.devices)
     return table(
         summary.devices,
@@ -203,7 +209,7 @@ def _device_table(summary: Summary) -> Table:
         number("Device", "device", str),
         words("Name", lambda device: device.name or "unknown"),
         number("Activities", "activity_count"),
-        number("Span", "span_ns"),
+        number("Window", "span_ns"),
         number("Busy", "busy_ns"),
         number("Idle", "idle_ns"),
         number("Busy share", lambda device: format_share(device.busy_ns, device.span_ns)),

@@ -17,6 +17,7 @@ import numpy as np
 
 from opscope.analysis.timeline.records import Columns, Flags, RuntimeCalls, TraceRecords, by_thread, columns
 from opscope.analysis.timeline.spans import Spans, merge
+from opscope.analysis.timeline.windows import TraceWindow
 from opscope.ingest.nesting import Forest, Int64, enclosing, nest
 from opscope.model.location import is_program_file, parse_frame
 from opscope.model.queries import sql
@@ -172,7 +173,9 @@ class Host:
         return int(self.ran.start_ns[0]) if len(self.ran.start_ns) else None
 
 
-def read_hosts(session: Session, traces: Sequence[TraceRecords], names: FrameNames) -> dict[int, Host]:
+def read_hosts(
+    session: Session, traces: Sequence[TraceRecords], windows: Mapping[int, TraceWindow], names: FrameNames
+) -> dict[int, Host]:
     """The host of each trace, by trace id."""
     threads = [thread for trace in traces for thread in trace.launch_threads]
     operators, frames, annotations = (
@@ -195,6 +198,8 @@ def read_hosts(session: Session, traces: Sequence[TraceRecords], names: FrameNam
             for thread in trace.launch_threads
         }
         candidates = [Stall(*row) for trace_id, *row in overheads if trace_id == trace.trace_id]
+        if trace.trace_id in windows:
+            candidates += _between_steps(windows[trace.trace_id])
         hosts[trace.trace_id] = Host(events, _stalls(candidates, events.values()))
     return hosts
 
@@ -217,6 +222,15 @@ def _extents(events: Columns, chosen: Flags | None = None) -> tuple[Int64, Int64
     return events["start_ns"][chosen], events["end_ns"][chosen]
 
 
+def _between_steps(window: TraceWindow) -> list[Stall]:
+    """What the recorder does itself between one step and the next."""
+    return [
+        Stall("torch.profiler between steps", step.end_ns, step.until_ns)
+        for step in window.steps
+        if step.until_ns > step.end_ns
+    ]
+
+
 def _stalls(overheads: list[Stall], threads: Iterable[ThreadEvents]) -> tuple[Stall, ...]:
     """The intervals in which nothing began or ended on any launching thread."""
     if not overheads:
@@ -225,7 +239,8 @@ def _stalls(overheads: list[Stall], threads: Iterable[ThreadEvents]) -> tuple[St
     moved = np.zeros(len(overheads), dtype=np.bool_)
     for thread in threads:
         moved |= thread.has_edge_in(start_ns, end_ns)
-    return tuple(one for one, is_moved in zip(overheads, moved.tolist(), strict=True) if not is_moved)
+    held = [one for one, is_moved in zip(overheads, moved.tolist(), strict=True) if not is_moved]
+    return tuple(sorted(held, key=lambda one: (one.start_ns, one.end_ns, one.name)))
 
 
 class NamedRanges(msgspec.Struct, frozen=True):
