@@ -6,10 +6,11 @@ The oracle is written from the rules in docs/timeline.md and shares no code with
 from __future__ import annotations
 
 import tarfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +22,10 @@ import opscope
 from opscope.analysis.timeline.host import Host, Stall, ThreadEvents
 from opscope.analysis.timeline.idle import CAUSES, PAUSE_NS, account_for_idle
 from opscope.analysis.timeline.measure import measure_timeline
-from opscope.analysis.timeline.records import CallRole, DeviceRecords, RuntimeCalls
-from opscope.analysis.timeline.spans import occupation
+from opscope.analysis.timeline.records import CallRole, DeviceRecords, RuntimeCalls, WorkKind
+from opscope.analysis.timeline.spans import total
 from opscope.analysis.timeline.values import IdleCause, Timeline
+from opscope.analysis.timeline.windows import Step, TraceWindow, occupation
 from opscope.model.session import Session
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "traces"
@@ -50,6 +52,7 @@ class Activity:
     end: int
     call: int | None
     is_early: bool
+    work: WorkKind
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,31 @@ class Scene:
     activities: tuple[Activity, ...]
     ranges: dict[tuple[str, int], tuple[tuple[int, int], ...]]
     stalls: tuple[tuple[int, int], ...]
+    steps: tuple[Step, ...] = ()
     threads: tuple[int, ...] = (1, 2)
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """First and last moment of anything."""
+        events = [*self.calls, *self.activities]
+        pairs = [pair for found in self.ranges.values() for pair in found]
+        pairs += [(one.start, one.end) for one in events] + [step[1:3] for step in self.steps]
+        return min(start for start, _ in pairs), max(end for _, end in pairs)
+
+    def step_of(self, one: Activity) -> int:
+        """Number of the step that launched it, -1 for none."""
+        at = None if one.call is None else self.calls[one.call].start
+        return next((s.number for s in self.steps if at is not None and s.start_ns <= at < s.end_ns), -1)
+
+    def in_window(self, tick: int) -> bool:
+        """Whether the window of the device holds a tick."""
+        if not self.steps:
+            return True
+        for step in self.steps:
+            done = [one.end for one in self.activities if self.step_of(one) == step.number]
+            if step.start_ns <= tick < max([step.until_ns, *done]):
+                return True
+        return False
 
 
 KINDS = ("operators", "loading", "named", "asleep")
@@ -85,11 +112,25 @@ def scenes(draw: st.DrawFn) -> Scene:
     for _ in range(draw(st.integers(1, 7))):
         start = draw(st.integers(0, 100))
         call = draw(st.one_of(st.none(), st.integers(0, len(calls) - 1))) if calls else None
-        activities.append(
-            Activity(start, start + draw(st.integers(0, 12)), call, call is None and draw(st.booleans()))
-        )
+        is_early = call is None and draw(st.booleans())
+        work = draw(st.sampled_from(WorkKind))
+        activities.append(Activity(start, start + draw(st.integers(0, 12)), call, is_early, work))
     ranges = {(kind, thread): draw(spans(25)) for kind in KINDS for thread in (1, 2)}
-    return Scene(tuple(calls), tuple(activities), ranges, draw(spans(10)))
+    return Scene(tuple(calls), tuple(activities), ranges, draw(spans(10)), draw(steps()))
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> tuple[Step, ...]:
+    """Steps one after the other, some of them not recorded. Their times are ticks."""
+    found: list[Step] = []
+    now = draw(st.integers(0, 40))
+    for number in sorted(draw(st.sets(st.integers(1, 4)))):
+        start, end = now, now + draw(st.integers(1, 30))
+        now = end + draw(st.integers(0, 15))
+        if found and found[-1].number == number - 1:
+            found[-1] = found[-1]._replace(until_ns=start)
+        found.append(Step(number, start, end, end))
+    return tuple(found)
 
 
 def covers(ranges: tuple[tuple[int, int], ...], tick: int) -> bool:
@@ -103,6 +144,10 @@ class Oracle:
         self.scene = scene
         self.ticks: dict[IdleCause, int] = defaultdict(int)
         self.blamed: dict[int, int] = defaultdict(int)
+        self.blamed_anywhere: dict[int, int] = defaultdict(int)
+        first, last = scene.span
+        inside = [scene.in_window(tick) for tick in range(first - 1, last + 1)]
+        self.bounds = [first + n for n, (a, b) in enumerate(pairwise(inside)) if a != b]
         self.launches = sorted(
             scene.calls[one.call].start for one in scene.activities if one.call is not None
         )
@@ -118,66 +163,72 @@ class Oracle:
 
     def idle_ticks(self) -> Iterator[int]:
         activities = self.scene.activities
-        first = min(one.start for one in activities)
-        last = max(one.end for one in activities)
-        for tick in range(first, last):
+        for tick in range(*self.scene.span):
             if not any(one.start <= tick < one.end for one in activities):
                 yield tick
 
-    def gap_of(self, tick: int) -> tuple[int, Activity]:
-        """Start of the gap, and the activity that ends it."""
-        activities = self.scene.activities
+    def gap_of(self, tick: int) -> tuple[int, Activity | None]:
+        """Start of the gap, or of the part of it in the window, and the activity that comes next."""
         idle = set(self.idle_ticks())
         start = tick
-        while start - 1 in idle:
+        while start - 1 in idle and start not in self.bounds:
             start -= 1
-        end = tick
-        while end in idle:
+        end = tick + 1
+        while end in idle and end not in self.bounds:
             end += 1
-        candidates = [one for one in activities if one.start == end]
 
-        def launched(one: Activity) -> float:
-            return float("inf") if one.call is None else self.scene.calls[one.call].start
-
-        return start, min(candidates, key=launched)
+        following = [one for one in self.scene.activities if one.start >= end]
+        return start, min(following, key=lambda one: order_of(self.scene, one), default=None)
 
     def charge(self, tick: int) -> None:
-        gap_start, ended_by = self.gap_of(tick)
-        if ended_by.call is None:
-            is_queued = ended_by.is_early and self.first is not None and gap_start >= self.first
-            self.ticks[IdleCause.DEPENDENCY if is_queued else IdleCause.UNKNOWN] += 1
-            return
-        launch = self.scene.calls[ended_by.call]
-        if tick >= launch.end:
-            self.ticks[IdleCause.DEPENDENCY] += 1
-            return
-        self.charge_to_host(tick, launch.thread)
+        gap_start, next_one = self.gap_of(tick)
+        if next_one is None:
+            self.charge_after_the_last(tick)
+        elif next_one.call is None:
+            is_queued = next_one.is_early and self.first is not None and gap_start >= self.first
+            self.count(tick, IdleCause.DEPENDENCY if is_queued else IdleCause.UNKNOWN)
+        elif tick >= self.scene.calls[next_one.call].end:
+            self.count(tick, IdleCause.DEPENDENCY)
+        else:
+            self.charge_to_host(tick, self.scene.calls[next_one.call].thread)
+
+    def charge_after_the_last(self, tick: int) -> None:
+        in_order = sorted(self.scene.activities, key=lambda one: order_of(self.scene, one))
+        calls = [self.scene.calls[one.call] for one in in_order if one.call is not None]
+        if calls:
+            self.charge_to_host(tick, max(calls, key=lambda call: call.start).thread)
+        else:
+            self.count(tick, IdleCause.UNKNOWN)
+
+    def count(self, tick: int, cause: IdleCause) -> None:
+        if self.scene.in_window(tick):
+            self.ticks[cause] += 1
 
     def charge_to_host(self, tick: int, thread: int) -> None:
         scene = self.scene
         others = [one for one in scene.threads if one != thread]
         if covers(scene.stalls, tick):
-            self.ticks[IdleCause.PROFILER_OVERHEAD] += 1
+            self.count(tick, IdleCause.PROFILER_OVERHEAD)
         elif (call := self.held(tick, [thread])) is not None:
-            self.blame(call)
+            self.blame(tick, call)
         elif covers(scene.ranges["loading", thread], tick):
-            self.ticks[IdleCause.DATA_LOADING] += 1
+            self.count(tick, IdleCause.DATA_LOADING)
         elif self.ran(tick, [thread]):
             self.host_ticks.append(tick)
         elif (call := self.held(tick, others)) is not None:
-            self.blame(call)
+            self.blame(tick, call)
         elif any(covers(scene.ranges["loading", one], tick) for one in others):
-            self.ticks[IdleCause.DATA_LOADING] += 1
+            self.count(tick, IdleCause.DATA_LOADING)
         elif self.ran(tick, others):
             self.host_ticks.append(tick)
         elif covers(scene.ranges["asleep", thread], tick):
-            self.ticks[IdleCause.NOTHING_SCHEDULED] += 1
+            self.count(tick, IdleCause.NOTHING_SCHEDULED)
         elif any(covers(scene.ranges["named", one], tick) for one in scene.threads) or self.is_pause(
             tick, thread
         ):
             self.host_ticks.append(tick)
         else:
-            self.ticks[IdleCause.NOTHING_SCHEDULED] += 1
+            self.count(tick, IdleCause.NOTHING_SCHEDULED)
 
     def ran(self, tick: int, threads: list[int]) -> bool:
         calls = any(one.thread in threads and one.start <= tick < one.end for one in self.scene.calls)
@@ -208,21 +259,27 @@ class Oracle:
                 )
             )
 
-        before = next((back for back in range(tick, -1, -1) if recorded(back)), None)
-        after = next((ahead for ahead in range(tick, 200) if recorded(ahead)), None)
-        return before is not None and after is not None and (after - before - 1) * TICK <= PAUSE_NS
+        edges = [edge for step in self.scene.steps for edge in (step.start_ns, step.end_ns)]
+        before = [back + 1 for back in range(tick) if recorded(back)] + [one for one in edges if one <= tick]
+        after = [ahead for ahead in range(tick, 200) if recorded(ahead)] + [
+            one for one in edges if one > tick
+        ]
+        return bool(before and after) and (min(after) - max(before)) * TICK <= PAUSE_NS
 
-    def blame(self, call: int, cause_of: int | None = None) -> None:
-        waits = self.scene.calls[call if cause_of is None else cause_of].role == CallRole.WAITS
-        self.ticks[IdleCause.SYNCHRONIZATION if waits else IdleCause.MEMORY_ALLOCATION] += 1
-        self.blamed[call] += 1
+    def blame(self, tick: int, call: int) -> None:
+        waits = self.scene.calls[call].role == CallRole.WAITS
+        self.count(tick, IdleCause.SYNCHRONIZATION if waits else IdleCause.MEMORY_ALLOCATION)
+        self.blamed_anywhere[call] += 1
+        self.blamed[call] += self.scene.in_window(tick)
 
     def charge_host(self) -> None:
         """Host-bound ticks, in order: to the last wait as far as it lost time, else to launching."""
         left = {}
         for members in self.groups():
             lost = {
-                one: max(self.scene.calls[one].end - self.scene.calls[one].start - self.blamed[one], 0)
+                one: max(
+                    self.scene.calls[one].end - self.scene.calls[one].start - self.blamed_anywhere[one], 0
+                )
                 for one in members
             }
             passed = self.scene.calls[members[-1]].end - min(self.scene.calls[one].start for one in members)
@@ -239,9 +296,9 @@ class Oracle:
             group = max(ended)[1] if ended else None
             if group is not None and left[group][0] > 0:
                 left[group][0] -= 1
-                self.blame(left[group][1])
+                self.blame(tick, left[group][1])
             else:
-                self.ticks[IdleCause.HOST_LAUNCH] += 1
+                self.count(tick, IdleCause.HOST_LAUNCH)
 
     def groups(self) -> Iterator[list[int]]:
         """Waits with no launch between them, in the order of their ends."""
@@ -260,7 +317,12 @@ class Oracle:
             yield group
 
 
-def records(scene: Scene) -> tuple[DeviceRecords, RuntimeCalls, Host]:
+def order_of(scene: Scene, one: Activity) -> tuple[int, float]:
+    """Activities come by start, those that start together by launch."""
+    return one.start, float("inf") if one.call is None else scene.calls[one.call].start
+
+
+def records(scene: Scene) -> tuple[DeviceRecords, RuntimeCalls, Host, TraceWindow]:
     """The scene as the arrays that the library works on."""
     launched = {one.call for one in scene.activities if one.call is not None}
 
@@ -287,10 +349,7 @@ def records(scene: Scene) -> tuple[DeviceRecords, RuntimeCalls, Host]:
         copy_name=np.full(count, -1),
     )
 
-    def key(one: Activity) -> tuple[int, float]:
-        return one.start, float("inf") if one.call is None else scene.calls[one.call].start
-
-    ordered = sorted(scene.activities, key=key)
+    ordered = sorted(scene.activities, key=lambda one: order_of(scene, one))
     activities = len(ordered)
     device = DeviceRecords(
         trace_id=0,
@@ -298,11 +357,11 @@ def records(scene: Scene) -> tuple[DeviceRecords, RuntimeCalls, Host]:
         start_ns=column([one.start for one in ordered]) * TICK,
         end_ns=column([one.end for one in ordered]) * TICK,
         name_id=np.zeros(activities, dtype=np.int64),
-        work=np.zeros(activities, dtype=np.int64),
+        work=column([int(one.work) for one in ordered]),
         call=column([-1 if one.call is None else one.call for one in ordered]),
         is_early=np.array([one.is_early for one in ordered], dtype=bool),
         is_kernel=np.ones(activities, dtype=bool),
-        step=np.full(activities, -1),
+        step=column([scene.step_of(one) for one in ordered]),
     )
     threads = {}
     for thread in scene.threads:
@@ -319,17 +378,54 @@ def records(scene: Scene) -> tuple[DeviceRecords, RuntimeCalls, Host]:
             ranges={**pauses, "is_loading": is_loading},
         )
     stalls = tuple(Stall("Buffer Flush", start * TICK, end * TICK) for start, end in scene.stalls)
-    return device, calls, Host(threads, stalls)
+    in_ns = [Step(one.number, *(TICK * tick for tick in one[1:])) for one in scene.steps]
+    first, last = scene.span
+    edges = tuple(edge for one in in_ns for edge in (one.start_ns, one.end_ns))
+    return device, calls, Host(threads, stalls, edges), TraceWindow(first * TICK, last * TICK, tuple(in_ns))
+
+
+@settings(max_examples=100)
+@given(scenes())
+def test_parts_of_the_window_are_those_of_its_ticks(scene: Scene) -> None:
+    device, _, _, window = records(scene)
+    found = occupation(device, window)
+    expected: Counter[str] = Counter()
+    for tick in range(*scene.span):
+        running = [one for one in scene.activities if one.start <= tick < one.end]
+        if not scene.in_window(tick):
+            expected["outside"] += bool(running)
+            continue
+        kinds = {one.work for one in running}
+        expected["window"] += 1
+        expected[str(min(kinds).name) if kinds else "idle"] += 1
+        expected["communication"] += WorkKind.COMMUNICATION in kinds
+        expected["copies"] += WorkKind.COPY in kinds
+        is_outside = [one.is_early or (one.call is not None and scene.step_of(one) < 0) for one in running]
+        expected["launched_outside"] += bool(scene.steps and running) and all(is_outside)
+    idle_ns = (found.idle.end_ns - found.idle.start_ns)[found.is_inside].sum()
+    assert Counter({name: ticks for name, ticks in expected.items() if ticks}) == +Counter(
+        {
+            "window": total(found.window) // TICK,
+            "COMPUTE": found.compute_ns // TICK,
+            "COMMUNICATION": found.exposed_communication_ns // TICK,
+            "COPY": found.exposed_copy_ns // TICK,
+            "idle": int(idle_ns) // TICK,
+            "communication": found.communication_ns // TICK,
+            "copies": found.copy_ns // TICK,
+            "outside": found.outside_ns // TICK,
+            "launched_outside": found.launched_outside_ns // TICK,
+        }
+    )
 
 
 @settings(max_examples=150)
 @given(scenes())
 def test_causes_are_those_of_the_oracle(scene: Scene) -> None:
-    device, calls, host = records(scene)
-    gaps = occupation(device).gaps
-    account = account_for_idle(device, gaps, calls, host)
+    device, calls, host, window = records(scene)
+    occupied = occupation(device, window)
+    account = account_for_idle(device, occupied.idle, calls, host).part(occupied.is_inside)
     assert (account.by_cause >= 0).all()
-    assert account.by_cause.sum(axis=0).tolist() == (gaps.end_ns - gaps.start_ns).tolist()
+    assert account.by_cause.sum(axis=0).tolist() == (account.gaps.end_ns - account.gaps.start_ns).tolist()
     oracle = Oracle(scene)
     found = {
         cause: ns // TICK for cause, ns in zip(CAUSES, account.by_cause.sum(axis=1).tolist(), strict=True)

@@ -17,7 +17,7 @@ import numpy as np
 
 from opscope.analysis.timeline.records import Columns, Flags, RuntimeCalls, TraceRecords, by_thread, columns
 from opscope.analysis.timeline.spans import Spans, merge
-from opscope.analysis.timeline.windows import TraceWindow
+from opscope.analysis.timeline.windows import Step, TraceWindow
 from opscope.ingest.nesting import Forest, Int64, enclosing, nest
 from opscope.model.location import is_program_file, parse_frame
 from opscope.model.queries import sql
@@ -141,10 +141,12 @@ class Host:
 
     Attributes:
         stalls: What the recorder held them up with, by start.
+        step_edges_ns: When steps begin and end: moments at which it is known that the program ran.
     """
 
     threads: Mapping[int, ThreadEvents] = field(default_factory=dict)
     stalls: tuple[Stall, ...] = ()
+    step_edges_ns: tuple[int, ...] = ()
 
     @cached_property
     def recorder(self) -> Spans:
@@ -198,9 +200,10 @@ def read_hosts(
             for thread in trace.launch_threads
         }
         candidates = [Stall(*row) for trace_id, *row in overheads if trace_id == trace.trace_id]
-        if trace.trace_id in windows:
-            candidates += _between_steps(windows[trace.trace_id])
-        hosts[trace.trace_id] = Host(events, _stalls(candidates, events.values()))
+        steps = windows[trace.trace_id].steps if trace.trace_id in windows else ()
+        candidates += _between(steps)
+        edges_ns = tuple(edge_ns for step in steps for edge_ns in (step.start_ns, step.end_ns))
+        hosts[trace.trace_id] = Host(events, _stalls(candidates, events.values()), edges_ns)
     return hosts
 
 
@@ -222,11 +225,11 @@ def _extents(events: Columns, chosen: Flags | None = None) -> tuple[Int64, Int64
     return events["start_ns"][chosen], events["end_ns"][chosen]
 
 
-def _between_steps(window: TraceWindow) -> list[Stall]:
+def _between(steps: Sequence[Step]) -> list[Stall]:
     """What the recorder does itself between one step and the next."""
     return [
         Stall("torch.profiler between steps", step.end_ns, step.until_ns)
-        for step in window.steps
+        for step in steps
         if step.until_ns > step.end_ns
     ]
 

@@ -4,7 +4,7 @@ The activity that follows a gap is what the device waited for; the thread that l
 for. From the return of that launch call on, the work was queued (DEPENDENCY). Before, the gap belongs to what
 that thread was in, the most telling first: the recorder itself, a blocking or allocating call, a DataLoader,
 an operator or call; where the thread had nothing open, the same of the other launching threads; then Python
-frames, short pauses between two recorded events, and last NOTHING_SCHEDULED. After the last activity nothing
+frames, short pauses between two recorded moments, and last NOTHING_SCHEDULED. After the last activity nothing
 is queued: the device waits for the thread that launched last.
 
 A wait costs more than the idle time inside it: the host comes back to an empty queue, and what it would have
@@ -226,7 +226,10 @@ def _layers(thread: int, host: Host) -> list[tuple[IdleCause, Spans]]:
         (IdleCause.NOTHING_SCHEDULED, own.asleep),
         (IdleCause.HOST_LAUNCH, host.named),
     ]
-    pauses = between(merge(*(spans for _, spans in layers)))
+    recorded = merge(*(spans for _, spans in layers))
+    edges_ns = np.array(host.step_edges_ns, dtype=np.int64)
+    edges_ns = edges_ns[covering(recorded, edges_ns) < 0]
+    pauses = between(Spans(*(np.sort(np.concatenate((bounds, edges_ns))) for bounds in recorded)))
     is_short = pauses.end_ns - pauses.start_ns <= PAUSE_NS
     return [*layers, (IdleCause.HOST_LAUNCH, Spans(pauses.start_ns[is_short], pauses.end_ns[is_short]))]
 
