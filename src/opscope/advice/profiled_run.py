@@ -128,10 +128,12 @@ class ProfiledRun:
     def exposed_communication_ns(self) -> Mapping[int, int]:
         """Communication that no other kernel hid, by trace; where there are steps, what they launched."""
         timeline = self.summary.timeline
-        spans = [one for one in timeline.partitions if one.window is WindowKind.SPAN]
         exposed_ns: Counter[int] = Counter()
-        for one in (*spans, *timeline.device_steps):
-            exposed_ns[one.trace_id] += one.exposed_communication_ns
+        for step in timeline.device_steps:
+            exposed_ns[step.trace_id] += step.exposed_communication_ns
+        for one in timeline.partitions:
+            if one.window is WindowKind.SPAN:
+                exposed_ns[one.trace_id] += one.exposed_communication_ns
         return exposed_ns
 
     @cached_property

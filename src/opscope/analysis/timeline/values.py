@@ -52,7 +52,7 @@ class IdleCause(TextEnum):
 
 
 _MEANINGS = {
-    IdleCause.HOST_LAUNCH: "nothing was queued while the host ran operators: it launches too slowly",
+    IdleCause.HOST_LAUNCH: "nothing was queued while the host ran operators or Python: it launches too late",
     IdleCause.SYNCHRONIZATION: "the host waited for the device before it launched on",
     IdleCause.DATA_LOADING: "the host waited for the next batch",
     IdleCause.MEMORY_ALLOCATION: "the host was allocating or freeing device memory",
