@@ -101,6 +101,7 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         wait
         for wait in run.summary.timeline.waits
         if (wait.operator, wait.name) not in _OF_LIBRARIES
+        and not _is_the_recorders(run, wait)
         and run.window_ns
         and wait.idle_ns >= rule.threshold("least_idle_fraction") * run.window_ns
     ]
@@ -127,6 +128,13 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             suggestion=pinned.suggestion if is_upload else None,
             change=pinned.change if is_upload else None,
         )
+
+
+def _is_the_recorders(run: ProfiledRun, wait: WaitingCall) -> bool:
+    """Whether it may be the one wait with which each recorder ends the last of several steps."""
+    recordings = len(run.summary.traces)
+    is_of_device = wait.operator is None and wait.name.endswith("DeviceSynchronize")
+    return is_of_device and wait.calls <= recordings < run.step_count
 
 
 def _place(wait: WaitingCall) -> str:
