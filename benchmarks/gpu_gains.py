@@ -186,7 +186,8 @@ def language(kind: str, size: Size, *, batch: int, length: int, train: bool, att
         "bert": lambda: transformers.BertConfig(num_hidden_layers=layers, hidden_size=hidden,
                                                 num_attention_heads=hidden // 64, intermediate_size=4 *
                                                 hidden),
-        "roberta": lambda: transformers.RobertaConfig(max_position_embeddings=514, num_hidden_layers=layers, hidden_size=hidden,
+        "roberta": lambda: transformers.RobertaConfig(max_position_embeddings=514, num_hidden_layers=layers,
+                                                      hidden_size=hidden,
                                                       num_attention_heads=hidden // 64, intermediate_size=4 *
                                                       hidden),
         "opt": lambda: transformers.OPTConfig(num_hidden_layers=layers, hidden_size=hidden,
@@ -474,7 +475,8 @@ def measure(name: str, program: Program, size: Size, folder: Path) -> dict[str, 
         for one in summary.advice or ()
     ]
     timed_ns = result.get("timed_ns") or 0
-    print(f"{name}: step {alone_ns / 1e6:.3f} ms, timed {timed_ns / 1e6:.3f}, simulated {result.get('unrecorded_ns', 0) / 1e6:.3f}, recorded "
+    print(f"{name}: step {alone_ns / 1e6:.3f} ms, timed {timed_ns / 1e6:.3f}, "
+          f"simulated {result.get('unrecorded_ns', 0) / 1e6:.3f}, recorded "
           f"{result.get('recorded_ns', 0) / 1e6:.3f}")  # fmt: skip
     for remedy in program.remedies:
         entry: dict[str, Any] = {"code": remedy.code}

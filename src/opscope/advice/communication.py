@@ -18,25 +18,22 @@ from opscope.units import format_duration, format_fraction
 @finds
 def exposed_communication(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     """Communication that no other kernel hides, waiting left out where it is known."""
-    partitions = run.summary.timeline.partitions
     waiting_ns = {skew.trace_id: skew.waiting_ns for skew in _skews(run)}
     exposed_ns = sum(
-        max(0, partition.exposed_communication_ns - waiting_ns.get(partition.trace_id, 0))
-        for partition in partitions
+        max(0, ns - waiting_ns.get(trace_id, 0)) for trace_id, ns in run.exposed_communication_ns.items()
     )
-    span_ns = sum(partition.span_ns for partition in partitions)
-    if not span_ns or exposed_ns < rule.threshold("least_fraction") * span_ns:
+    if not run.window_ns or exposed_ns < rule.threshold("least_fraction") * run.window_ns:
         return
     per_step_ns = exposed_ns / run.step_count
     is_known = bool(waiting_ns)
     note = "waiting for other ranks left out" if is_known else "which may be waiting for other ranks"
     yield Advice(
         f"Communication runs beside no other kernel for {format_duration(per_step_ns)} {run.period} "
-        f"({format_fraction(exposed_ns / span_ns)} of the time), {note}.",
+        f"({format_fraction(exposed_ns / run.window_ns)} of the time), {note}.",
         {
             "exposed_ns_per_step": per_step_ns,
-            "exposed_fraction": exposed_ns / span_ns,
-            "communication_ns": sum(partition.communication_ns for partition in partitions),
+            "exposed_fraction": exposed_ns / run.window_ns,
+            "communication_ns": sum(partition.communication_ns for partition in run.summary.timeline.in_use),
             "waiting_ns": sum(waiting_ns.values()) if is_known else None,
         },
         (lambda change: change.scale_communication(waiting_ns)) if is_known else None,

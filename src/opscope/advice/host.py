@@ -97,11 +97,10 @@ def recording_inflates_host(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     """Waits that leave the device idle, by place."""
     pinned = run.book.rules["advice.pageable_copy"]
-    span_ns = sum(partition.span_ns for partition in run.summary.timeline.partitions)
     # Of one place all calls go together: `.item()` is a copy and a wait for its stream.
     places: dict[tuple[str | None, str | None], list[WaitingCall]] = {}
     for wait in run.summary.timeline.waits:
-        if (wait.operator, wait.name) not in _OF_LIBRARIES:
+        if (wait.operator, wait.name) not in _OF_LIBRARIES and not _is_the_recorders(run, wait):
             places.setdefault((wait.operator, wait.line), []).append(wait)
     # What comes behind a wait may be late beyond the recording, so the host's time counts as well.
     cost_ns = {place: sum(max(one.idle_ns, one.host_ns) for one in waits) for place, waits in places.items()}
@@ -109,7 +108,7 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         (
             place
             for place in places
-            if cost_ns[place] >= rule.threshold("least_idle_fraction") * max(1, span_ns)
+            if cost_ns[place] >= rule.threshold("least_idle_fraction") * max(1, run.window_ns)
         ),
         key=lambda place: (-cost_ns[place], place[0] or "", place[1] or ""),
     )
@@ -122,7 +121,7 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         yield Advice(
             f"{_place(longest)} waits for the device {counted(longest.calls / run.step_count, 'time')} "
             f"{run.period}: the host loses {format_duration(host_ns / run.step_count)} in it, the device "
-            f"stands idle for {run.time(idle_ns)}.",
+            f"stands idle for {format_duration(idle_ns / run.step_count)} {run.period}.",
             {
                 "calls": list(dict.fromkeys(one.name for one in waits)),
                 "operator": longest.operator,
@@ -136,6 +135,13 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             suggestion=pinned.suggestion if is_upload else None,
             change=pinned.change if is_upload else None,
         )
+
+
+def _is_the_recorders(run: ProfiledRun, wait: WaitingCall) -> bool:
+    """Whether it may be the one wait with which each recorder ends the last of several steps."""
+    recordings = len(run.summary.traces)
+    is_of_device = wait.operator is None and wait.name.endswith("DeviceSynchronize")
+    return is_of_device and wait.calls <= recordings < run.step_count
 
 
 def _place(wait: WaitingCall) -> str:

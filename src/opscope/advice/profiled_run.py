@@ -7,6 +7,7 @@ counts as one. A rule's function is registered by `finds` and yields `Advice`, n
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,7 +20,7 @@ from opscope.analysis.efficiency import CallEfficiency
 from opscope.analysis.provenance import KernelFacts
 from opscope.analysis.step_model import Change, Gain, StepModel
 from opscope.analysis.summary import Summary
-from opscope.analysis.timeline.values import IdleCause
+from opscope.analysis.timeline.values import IdleCause, WindowKind
 from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.units import format_duration, format_fraction
@@ -124,6 +125,18 @@ class ProfiledRun:
         return next((host.recorder_basis for host in hosts if host.trace_id == step.trace.trace_id), None)
 
     @cached_property
+    def exposed_communication_ns(self) -> Mapping[int, int]:
+        """Communication that no other kernel hid, by trace; where there are steps, what they launched."""
+        timeline = self.summary.timeline
+        exposed_ns: Counter[int] = Counter()
+        for step in timeline.device_steps:
+            exposed_ns[step.trace_id] += step.exposed_communication_ns
+        for one in timeline.partitions:
+            if one.window is WindowKind.SPAN:
+                exposed_ns[one.trace_id] += one.exposed_communication_ns
+        return exposed_ns
+
+    @cached_property
     def unrecorded_share(self) -> float:
         """Host time without the recorder over that with it; 1 if unknown."""
         return 1.0 if self.step is None else self.step.unrecorded_share
@@ -180,16 +193,20 @@ class ProfiledRun:
         return self.share(total_ns) < rule.threshold("least_fraction")
 
     def idle_fraction(self, cause: IdleCause) -> float:
-        """Idle time of one cause as a share of the devices' spans."""
-        span_ns = sum(partition.span_ns for partition in self.summary.timeline.partitions)
-        return self._idle_ns(cause) / span_ns if span_ns else 0.0
+        """Idle time of one cause as a share of the devices' windows."""
+        return self._idle_ns(cause) / self.window_ns if self.window_ns else 0.0
+
+    @cached_property
+    def window_ns(self) -> int:
+        """The windows of all devices that did anything in theirs."""
+        return sum(partition.span_ns for partition in self.summary.timeline.in_use)
 
     def idle_per_step(self, cause: IdleCause) -> float:
         """Idle time of one cause, per step and trace."""
         return self._idle_ns(cause) / self.step_count
 
     def _idle_ns(self, cause: IdleCause) -> int:
-        return sum(one.idle_by_cause.get(cause, 0) for one in self.summary.timeline.partitions)
+        return sum(one.idle_by_cause.get(cause, 0) for one in self.summary.timeline.in_use)
 
     @property
     def period(self) -> str:

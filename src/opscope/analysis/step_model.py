@@ -27,10 +27,10 @@ from opscope.analysis.execution_graph import (
     simulate,
 )
 from opscope.analysis.measured_step import measured_steps
-from opscope.analysis.timeline.host import Host, read_frame_names, read_hosts
-from opscope.analysis.timeline.measure import read_steps
+from opscope.analysis.timeline.host import read_frame_names, read_hosts
 from opscope.analysis.timeline.records import TraceRecords, WorkKind, columns, read_records
 from opscope.analysis.timeline.spans import Spans, merge, overlap
+from opscope.analysis.timeline.windows import read_windows
 from opscope.ingest.nesting import Int64
 from opscope.model.session import Session
 
@@ -297,8 +297,8 @@ class StepModel:
     def _fit(self, unrecorded_ns: float, host_ns: float | None) -> None:
         """Find how much to take from the host for the step that was timed.
 
-        Where the device decides, that step tells only that the host is no slower; how fast it is shows where it
-        ran ahead, before the launch queue was full.
+        Where the device decides, that step tells only that the host is no slower; how fast it is shows where
+        it ran ahead, before the launch queue was full.
         """
         if self.device_ns <= _DEVICE_DECIDES * unrecorded_ns:
             if self._step_ns(0.0) > unrecorded_ns:
@@ -620,8 +620,8 @@ def as_extents(rows: Iterable[tuple[int, int, int]]) -> dict[int, Spans]:
 def step_models(session: Session) -> tuple[StepModel, ...]:
     """The step of each trace that launched something in its steps, by trace id."""
     traces = read_records(session)
-    hosts = read_hosts(session, traces, read_frame_names(session))
-    steps = read_steps(session)
+    windows = read_windows(session)
+    hosts = read_hosts(session, traces, windows, read_frame_names(session))
     threads = dict(session.query("SELECT trace_id, min(thread_id) FROM steps GROUP BY trace_id"))
     syncs = _syncs(session, traces)
     # Where no steps were recorded, a timed step and what was recorded are different things.
@@ -632,41 +632,27 @@ def step_models(session: Session) -> tuple[StepModel, ...]:
     }
     found = []
     for trace in traces:
-        window = _window(
-            trace, hosts[trace.trace_id], steps.get(trace.trace_id, ()), threads.get(trace.trace_id)
-        )
-        graph = (
-            None
-            if window is None
-            else build_graph(trace, hosts[trace.trace_id], window, syncs[trace.trace_id])
-        )
-        if graph is not None and window is not None:
-            loading = {thread: events.loading for thread, events in hosts[trace.trace_id].threads.items()}
-            one = timed.get(trace.trace_id)
+        host, window = hosts[trace.trace_id], windows.get(trace.trace_id)
+        if window is None:
+            continue
+        began_ns = tuple(step.start_ns for step in window.steps) or (window.start_ns,)
+        end_ns = max((step.end_ns for step in window.steps), default=window.end_ns)
+        place = Window(threads.get(trace.trace_id), began_ns, end_ns)
+        graph = build_graph(trace, host, place, syncs[trace.trace_id])
+        one = timed.get(trace.trace_id)
+        if graph is not None:
             found.append(
                 StepModel(
                     session,
                     trace,
                     graph,
-                    origin_ns=window.began_ns[0],
-                    loading=loading,
+                    origin_ns=began_ns[0],
+                    loading={thread: events.loading for thread, events in host.threads.items()},
                     unrecorded_ns=None if one is None else one.median,
                     unrecorded_host_ns=None if one is None else one.least_host_ns,
                 )
             )
     return tuple(found)
-
-
-def _window(
-    trace: TraceRecords, host: Host, steps: Sequence[tuple[int, int, int]], thread: int | None
-) -> Window | None:
-    if steps:
-        return Window(
-            thread, tuple(start_ns for _, start_ns, _ in steps), max(end_ns for *_, end_ns in steps)
-        )
-    if not len(trace.calls) or host.first_ns is None:
-        return None
-    return Window(None, (host.first_ns,), max(int(host.ran.end_ns[-1]), host.first_ns + 1))
 
 
 def _syncs(session: Session, traces: Sequence[TraceRecords]) -> dict[int, dict[int, Sync]]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from opscope.analysis.accuracy import Accuracy, measure_accuracy
 from opscope.analysis.common_device import common_device
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from opscope.analysis.measured_step import MeasuredStep
     from opscope.analysis.program.values import ProgramTotals
     from opscope.analysis.step_model import StepExecution, StepModel
-    from opscope.analysis.timeline.values import Timeline
+    from opscope.analysis.timeline.values import Timeline, TimePartition
     from opscope.hardware.limits import DeviceLimits
 
 __all__ = [
@@ -58,7 +59,7 @@ __all__ = [
 
 
 class DeviceTime(msgspec.Struct, frozen=True):
-    """Use of one device of one trace; `span_ns` runs from first activity start to last activity end."""
+    """Use of one device of one trace; `span_ns` is the length of its window: see `TimePartition`."""
 
     trace_id: int
     rank: int | None
@@ -74,13 +75,14 @@ class DeviceTime(msgspec.Struct, frozen=True):
 
 
 class StepTotal(msgspec.Struct, frozen=True):
-    """One profiler step of one trace."""
+    """One profiler step of one trace, with what it launched and the CPU time of its operators."""
 
     trace_id: int
     step: int
     duration_ns: int
     device_ns: int
     kernel_count: int
+    cpu_ns: int
 
 
 class BestSet(msgspec.Struct, frozen=True):
@@ -179,7 +181,9 @@ class Summary:
     @cached_property
     def devices(self) -> tuple[DeviceTime, ...]:
         """Devices in use, by trace."""
-        return tuple(DeviceTime(**row) for row in self.session.records(_DEVICES_SQL))
+        partitions = {(one.trace_id, one.device): one for one in self.timeline.partitions}
+        devices = (DeviceTime(**row) for row in self.session.records(_DEVICES_SQL))
+        return tuple(_in_window(one, partitions.get((one.trace_id, one.device))) for one in devices)
 
     @cached_property
     def steps(self) -> tuple[StepTotal, ...]:
@@ -331,9 +335,10 @@ class Summary:
 
     @property
     def busy_fraction(self) -> float | None:
-        """Busy time over span, summed over devices; None without a device."""
-        span_ns = sum(device.span_ns for device in self.devices)
-        return sum(device.busy_ns for device in self.devices) / span_ns if span_ns else None
+        """Busy time over the window, summed over devices that did anything in it; None without a device."""
+        in_use = [device for device in self.devices if device.busy_ns] or self.devices
+        span_ns = sum(device.span_ns for device in in_use)
+        return sum(device.busy_ns for device in in_use) / span_ns if span_ns else None
 
     @cached_property
     def _models(self) -> tuple[StepModel, ...]:
@@ -352,6 +357,12 @@ class Summary:
     @cached_property
     def _limits(self) -> tuple[DeviceLimits | None, str | None]:
         return limits_of_session(self.session, *self._measured)
+
+
+def _in_window(device: DeviceTime, partition: TimePartition | None) -> DeviceTime:
+    if partition is None:
+        return device
+    return replace(device, span_ns=partition.span_ns, busy_ns=partition.busy_ns, idle_ns=partition.idle_ns)
 
 
 # What is told, in the order in which it is worth computing it.
@@ -380,7 +391,11 @@ SELECT attribution, sum(duration_ns)::BIGINT FROM device_activities
 WHERE operator_id IS NULL GROUP BY attribution ORDER BY 2 DESC, 1"""
 
 _STEPS_SQL = """
-SELECT trace_id, step, duration_ns, device_ns, kernel_count FROM steps ORDER BY trace_id, start_ns"""
+SELECT trace_id, step, duration_ns, device_ns, kernel_count, coalesce(cpu_ns, 0)
+FROM steps LEFT JOIN (
+    SELECT trace_id, step, sum(self_cpu_ns)::BIGINT AS cpu_ns FROM operators GROUP BY trace_id, step
+) USING (trace_id, step)
+ORDER BY trace_id, start_ns"""
 
 
 def summarize(

@@ -212,9 +212,15 @@ def _stretch_text(step: MeasuredStep) -> str:
 
 def _busy_text(summary: Summary) -> str:
     """Of the program's step where that is known, and of what was recorded."""
-    recorded = f"{format_fraction(summary.busy_fraction)} of the span of its activities as recorded"
+    recorded = f"{format_fraction(summary.busy_fraction)} of {_window_text(summary)} as recorded"
     fraction = summary.measured_step.busy_fraction
     return recorded if fraction is None else f"{format_fraction(fraction)} of the step; {recorded}"
+
+
+def _window_text(summary: Summary) -> str:
+    if len(summary.steps) == 1:
+        return "the step"
+    return "the steps" if summary.steps else "the recording"
 
 
 def _steps_text(summary: Summary) -> str:
@@ -241,7 +247,7 @@ def _benchmark_facts(benchmark: Latency, batch_size: int | None) -> list[tuple[s
 
 
 def _device_table(summary: Summary) -> Table:
-    """Span, busy and idle time of each device."""
+    """Window, busy and idle time of each device."""
     with_rank = any(device.rank is not None for device in summary.devices)
     return table(
         summary.devices,
@@ -249,7 +255,7 @@ def _device_table(summary: Summary) -> Table:
         number("Device", "device", str),
         words("Name", lambda device: device.name or "unknown"),
         number("Activities", "activity_count"),
-        number("Span", "span_ns"),
+        number("Window", "span_ns"),
         number("Busy", "busy_ns"),
         number("Idle", "idle_ns"),
         number("Busy share", lambda device: format_share(device.busy_ns, device.span_ns)),

@@ -24,7 +24,7 @@ from opscope.analysis.program.values import LineTotal, ProgramTotals
 from opscope.analysis.provenance import KernelFacts, NativeFunctionUse
 from opscope.analysis.step_model import StepExecution
 from opscope.analysis.summary import DeviceTime, Summary
-from opscope.analysis.timeline.values import IdleGap, QueueSeries, Timeline, TimePartition, WaitingCall
+from opscope.analysis.timeline.values import QueueSeries, Timeline, TimePartition, WaitingCall
 from opscope.analysis.totals import CategoryTotal, KernelTotal, OperatorTotal
 from opscope.hardware.limits import DeviceLimits, Limit
 from opscope.launches.facts import LaunchGeometry
@@ -70,7 +70,6 @@ SUMMARY_KEYS: dict[type, Keys] = {
         "device=name memory_bytes_per_s=memory l2_bytes_per_s=l2 peaks_flop_per_s=peaks launch_ns"
     ),
     DeviceTime: Keys("... activities=activity_count"),
-    IdleGap: Keys("... -ended_by"),
     LaunchGeometry: Keys("... -example_operator_id"),
     Limit: Keys("value=per_s ..."),
     LineTotal: Keys("file line kind ..."),
@@ -95,9 +94,11 @@ SUMMARY_KEYS: dict[type, Keys] = {
         "kernel_launches activities=activity_count operators=operator_calls operator_names steps devices",
         steps=lambda summary: len(summary.steps),
     ),
-    Timeline: Keys("waits launch_latency=latencies queue_depth=queues over_time=series steps host"),
     WaitingCall: Keys("... -call_ids"),
-    TimePartition: Keys("... idle_by_cause copy_ns communication_ns longest_gaps"),
+    Timeline: Keys("waits launch_latency=latencies queue_depth=queues over_time=series steps host skews"),
+    TimePartition: Keys(
+        "trace_id rank device window ... idle_by_cause copy_ns communication_ns longest_gaps"
+    ),
 }
 
 _STATS_GEOMETRY = "grid block registers_per_thread shared_memory_bytes occupancy=occupancy_estimate"
@@ -351,13 +352,18 @@ def _stats_totals(summary: Summary, wall_ns_per_step: float | None) -> dict[str,
     step_count = len(summary.steps)
     if wall_ns_per_step is None and step_count:
         wall_ns_per_step = sum(step.duration_ns for step in summary.steps) / step_count
+
+    def mean_ms(attribute: str) -> float | None:
+        whole_ns = sum(getattr(step, attribute) for step in summary.steps)
+        return ns_to_ms(whole_ns) / step_count if step_count else None
+
     keys = Keys(
         "total_cuda_time_ms=device_time_ns total_cpu_time_ms=cpu_time_ns cuda_time_ms_per_step "
         "cpu_time_ms_per_step wall_time_ms_per_step gpu_busy_fraction=busy_fraction kernel_launches "
         "device_activities=activity_count operator_calls steps attributed_cuda_time_ms=attributed_ns "
         "attributed_fraction source_mapped_fraction devices",
-        cuda_time_ms_per_step=lambda _: ns_to_ms(summary.device_time_ns) / step_count if step_count else None,
-        cpu_time_ms_per_step=lambda _: ns_to_ms(summary.cpu_time_ns) / step_count if step_count else None,
+        cuda_time_ms_per_step=lambda _: mean_ms("device_ns"),
+        cpu_time_ms_per_step=lambda _: mean_ms("cpu_ns"),
         wall_time_ms_per_step=lambda _: None if wall_ns_per_step is None else ns_to_ms(wall_ns_per_step),
         steps=lambda _: step_count,
     )

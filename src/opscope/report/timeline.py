@@ -1,6 +1,6 @@
-"""Where the GPU waits: each device's span by what it did, idle time by cause, and the host calls behind it.
+"""Where the GPU waits: each device's window by what it did, idle time by cause, and the host calls behind it.
 
-The parts of a span sum to it exactly; a cause that the trace does not tell is shown as unknown.
+The parts of a window sum to it exactly; a cause that the trace does not tell is shown as unknown.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from opscope.analysis.timeline.values import (
     StepStatistics,
     Timeline,
     TimePartition,
+    WindowKind,
 )
 from opscope.report.document import (
     Block,
@@ -51,7 +52,7 @@ _WAIT_ROWS = 5
 
 
 def time_blocks(summary: Summary) -> tuple[Block, ...]:
-    """Partitions, causes, waits, gaps, queue and steps; nothing where no device's span is known."""
+    """Partitions, causes, waits, gaps, queue and steps; nothing where no device was recorded."""
     timeline = summary.timeline
     if not timeline.partitions:
         return ()
@@ -77,16 +78,22 @@ def _partition_table(partitions: tuple[TimePartition, ...]) -> Table:
     def part(title: str, attribute: str) -> Field:
         return number(title, lambda one: _with_share(getattr(one, attribute), one.span_ns))
 
+    def beside(title: str, attribute: str) -> Field | None:
+        return number(title, attribute) if any(getattr(one, attribute) for one in partitions) else None
+
     with_rank = any(one.rank is not None for one in partitions)
     return table(
         partitions,
         number("Rank", "rank", str) if with_rank else None,
         number("Device", "device", str),
-        number("Span", "span_ns"),
+        number("Window", "span_ns"),
         part("Compute", "compute_ns"),
         part("Exposed copy", "exposed_copy_ns"),
         part("Exposed communication", "exposed_communication_ns"),
         part("Idle", "idle_ns"),
+        beside("Busy with earlier work", "launched_outside_ns"),
+        beside("Busy outside steps", "outside_steps_ns"),
+        caption=_window_caption(partitions),
     )
 
 
@@ -104,6 +111,15 @@ def _path_table(summary: Summary) -> list[Block]:
             number("Share", lambda one: format_fraction(one.fraction)),
         )
     ]
+
+
+def _window_caption(partitions: tuple[TimePartition, ...]) -> str:
+    kinds = {one.window for one in partitions}
+    of_steps = "of the steps, until the work that they launched is done"
+    of_all = "from the first event of host or device to the last"
+    if kinds == {WindowKind.STEPS}:
+        return f"The time {of_steps}."
+    return f"The time {of_all}{'' if kinds == {WindowKind.SPAN} else f'; where there are steps, {of_steps}'}."
 
 
 def _with_share(part_ns: int, whole_ns: int) -> str:
@@ -243,7 +259,7 @@ def _device_facts(timeline: Timeline) -> list[tuple[str, Text]]:
     for queue in timeline.queues:
         text = (
             f"{queue.mean:.1f} launched and unfinished on average, {queue.maximum:,} at most, "
-            f"none for {format_fraction(queue.empty_fraction)} of the span"
+            f"none for {format_fraction(queue.empty_fraction)} of the time"
         )
         facts.append(("Queue", text))
     for series in timeline.series:

@@ -92,6 +92,15 @@ def test_a_wait_within_a_step_is_told_with_its_line(advise_on: Program) -> None:
     told(found, "host_sync", place, gain_ns=MS)
 
 
+def test_the_wait_with_which_a_recorder_ends_the_last_step_is_none_of_the_programs(
+    advise_on: Program,
+) -> None:
+    once = WaitingCall("cudaDeviceSynchronize", None, None, 1, 2 * MS, 2 * MS)
+    facts = waiting(hosts=[host(8 * MS, 2 * MS, step_ns=10 * MS)], waits=(once,))
+    assert "host_sync" in codes(advise_on(step_of(10), **facts))
+    assert "host_sync" not in codes(advise_on(step_of(10).step(2, 10_000, 10_000), **facts))
+
+
 def test_a_wait_in_a_host_bound_step_gains_only_what_the_step_waits(advise_on: Program) -> None:
     hosts, waits = [host(2 * MS, 9.5 * MS, step_ns=10 * MS)], (wait(4 * MS),)
     found = advise_on(step_of(10), **waiting(IdleCause.SYNCHRONIZATION, 4 * MS, hosts=hosts, waits=waits))

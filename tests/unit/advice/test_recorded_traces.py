@@ -133,6 +133,8 @@ def test_where_nothing_is_known_to_be_wrong_nothing_is_said(advised: Advised, na
 
 
 LOUD = (
+    "field/h100_timesformer.json.gz",
+    "field/mi300_resnet_act_checkpoint.json.gz",
     "h200/own_kernels.json.gz",
     "h200/ddp_w4",
     "h200/ddp_straggler_w4",
@@ -156,6 +158,9 @@ def test_no_gain_exceeds_what_a_step_takes(advised: Advised, name: str) -> None:
             assert step is not None
             assert 0 <= gain_ns < step.total_ns
             assert finding.gain_basis
+        for key, value in finding.evidence.items():
+            if key.endswith("_ns_per_step") and step is not None:
+                assert 0 <= value <= step.total_ns + (step.recorder_ns or 0.0), key
 
 
 def test_of_a_few_ranks_of_many_none_is_blamed(advised: Advised) -> None:

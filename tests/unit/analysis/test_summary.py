@@ -67,15 +67,15 @@ class TestTotals:
         assert summary.ranks == (0,)
         assert summary.traces[0].endswith("trace.json")
         assert summary.window_ns is None
-        assert summary.steps == (StepTotal(0, 1, 200_000, 90_000, 2),)
+        assert summary.steps == (StepTotal(0, 1, 200_000, 90_000, 2, 140_000),)
         assert [finding.code for finding in summary.findings] == ["attribution.before_window"]
 
     def test_of_devices(self, summary: opscope.Summary) -> None:
         (device,) = summary.devices
         assert (device.name, device.compute_capability, device.sm_count) == ("NVIDIA H200", "9.0", 132)
         assert (device.rank, device.memory_bytes, device.activity_count) == (0, 1 << 30, 4)
-        assert (device.span_ns, device.busy_ns, device.idle_ns) == (435_000, 90_000, 345_000)
-        assert summary.busy_fraction == 90 / 435
+        assert (device.span_ns, device.busy_ns, device.idle_ns) == (440_000, 90_000, 350_000)
+        assert summary.busy_fraction == 90 / 440
 
     def test_of_operators(self, summary: opscope.Summary) -> None:
         gemm = KernelTotal(
@@ -133,8 +133,8 @@ def test_kernels_that_overlap_are_busy_once_and_work_twice(load: Load) -> None:
     built = TraceBuilder().operator("a", 0, 50).launch(1).kernel("k", 10, 10).launch(2).kernel("k", 15, 10)
     summary = opscope.summarize(load(built))
     assert (summary.device_time_ns, summary.attributed_ns) == (20_000, 20_000)
-    assert (summary.devices[0].busy_ns, summary.devices[0].idle_ns) == (15_000, 0)
-    assert summary.busy_fraction == 1.0
+    assert (summary.devices[0].busy_ns, summary.devices[0].idle_ns) == (15_000, 35_000)
+    assert summary.busy_fraction == 15 / 50
 
 
 def test_several_ranks_add_up(load: Load, make_trace: Callable[..., Path]) -> None:

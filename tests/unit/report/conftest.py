@@ -61,7 +61,10 @@ def summary() -> Summary:
                 0, None, 0, "NVIDIA H200", "9.0", 132, 150_109_880_320, 12_000_000, 9_500_000, 2_500_000, 10
             ),
         ),
-        steps=(StepTotal(0, 3, 10_000_000, 5_000_000, 5), StepTotal(0, 4, 9_000_000, 5_000_000, 4)),
+        steps=(
+            StepTotal(0, 3, 10_000_000, 5_000_000, 5, 10_000_000),
+            StepTotal(0, 4, 9_000_000, 5_000_000, 4, 10_000_000),
+        ),
         unattributed_ns={"before_window": 999_999},
         operators=(
             OperatorTotal(

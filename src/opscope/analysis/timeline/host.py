@@ -17,6 +17,7 @@ import numpy as np
 
 from opscope.analysis.timeline.records import Columns, Flags, RuntimeCalls, TraceRecords, by_thread, columns
 from opscope.analysis.timeline.spans import Spans, merge
+from opscope.analysis.timeline.windows import Step, TraceWindow
 from opscope.ingest.nesting import Forest, Int64, enclosing, nest
 from opscope.model.location import is_program_file, parse_frame
 from opscope.model.queries import sql
@@ -140,10 +141,12 @@ class Host:
 
     Attributes:
         stalls: What the recorder held them up with, by start.
+        step_edges_ns: When steps begin and end: moments at which it is known that the program ran.
     """
 
     threads: Mapping[int, ThreadEvents] = field(default_factory=dict)
     stalls: tuple[Stall, ...] = ()
+    step_edges_ns: tuple[int, ...] = ()
 
     @cached_property
     def recorder(self) -> Spans:
@@ -172,7 +175,9 @@ class Host:
         return int(self.ran.start_ns[0]) if len(self.ran.start_ns) else None
 
 
-def read_hosts(session: Session, traces: Sequence[TraceRecords], names: FrameNames) -> dict[int, Host]:
+def read_hosts(
+    session: Session, traces: Sequence[TraceRecords], windows: Mapping[int, TraceWindow], names: FrameNames
+) -> dict[int, Host]:
     """The host of each trace, by trace id."""
     threads = [thread for trace in traces for thread in trace.launch_threads]
     operators, frames, annotations = (
@@ -195,7 +200,10 @@ def read_hosts(session: Session, traces: Sequence[TraceRecords], names: FrameNam
             for thread in trace.launch_threads
         }
         candidates = [Stall(*row) for trace_id, *row in overheads if trace_id == trace.trace_id]
-        hosts[trace.trace_id] = Host(events, _stalls(candidates, events.values()))
+        steps = windows[trace.trace_id].steps if trace.trace_id in windows else ()
+        candidates += _between(steps)
+        edges_ns = tuple(edge_ns for step in steps for edge_ns in (step.start_ns, step.end_ns))
+        hosts[trace.trace_id] = Host(events, _stalls(candidates, events.values()), edges_ns)
     return hosts
 
 
@@ -217,6 +225,15 @@ def _extents(events: Columns, chosen: Flags | None = None) -> tuple[Int64, Int64
     return events["start_ns"][chosen], events["end_ns"][chosen]
 
 
+def _between(steps: Sequence[Step]) -> list[Stall]:
+    """What the recorder does itself between one step and the next."""
+    return [
+        Stall("torch.profiler between steps", step.end_ns, step.until_ns)
+        for step in steps
+        if step.until_ns > step.end_ns
+    ]
+
+
 def _stalls(overheads: list[Stall], threads: Iterable[ThreadEvents]) -> tuple[Stall, ...]:
     """The intervals in which nothing began or ended on any launching thread."""
     if not overheads:
@@ -225,7 +242,8 @@ def _stalls(overheads: list[Stall], threads: Iterable[ThreadEvents]) -> tuple[St
     moved = np.zeros(len(overheads), dtype=np.bool_)
     for thread in threads:
         moved |= thread.has_edge_in(start_ns, end_ns)
-    return tuple(one for one, is_moved in zip(overheads, moved.tolist(), strict=True) if not is_moved)
+    held = [one for one, is_moved in zip(overheads, moved.tolist(), strict=True) if not is_moved]
+    return tuple(sorted(held, key=lambda one: (one.start_ns, one.end_ns, one.name)))
 
 
 class NamedRanges(msgspec.Struct, frozen=True):

@@ -1,10 +1,11 @@
 """Why a device was idle: every nanosecond of every gap has one cause, and maybe a call that it is blamed on.
 
-The activity that ends a gap is what the device waited for; the thread that launched it is whom it waited for.
-From the return of that launch call on, the work was queued (DEPENDENCY). Before, the gap belongs to what that
-thread was in, the most telling first: the recorder itself, a blocking or allocating call, a DataLoader, an
-operator or call; where the thread had nothing open, the same of the other launching threads; then Python
-frames, short pauses between two recorded events, and last NOTHING_SCHEDULED.
+The activity that follows a gap is what the device waited for; the thread that launched it is whom it waited
+for. From the return of that launch call on, the work was queued (DEPENDENCY). Before, the gap belongs to what
+that thread was in, the most telling first: the recorder itself, a blocking or allocating call, a DataLoader,
+an operator or call; where the thread had nothing open, the same of the other launching threads; then Python
+frames, short pauses between two recorded moments, and last NOTHING_SCHEDULED. After the last activity nothing
+is queued: the device waits for the thread that launched last.
 
 A wait costs more than the idle time inside it: the host comes back to an empty queue, and what it would have
 launched meanwhile is late. So host-bound idle time after a wait is blamed on the wait, up to the time that
@@ -32,6 +33,7 @@ from opscope.analysis.timeline.records import (
 )
 from opscope.analysis.timeline.spans import NOTHING, Spans, between, covering, cut, merge, overlap
 from opscope.analysis.timeline.values import IdleCause, IdleGap
+from opscope.analysis.timeline.windows import TraceWindow
 from opscope.ingest.nesting import Int64
 from opscope.model.session import Session
 
@@ -52,23 +54,48 @@ class IdleAccount:
     """Idle time of one device by gap and cause, filled entry by entry.
 
     Attributes:
-        gaps: The gaps.
-        ended_by: Position of the activity that ends each, among the device's activities.
-        call: Position of that activity's launch call among the trace's calls; -1 if it was not recorded.
-        handed_ns: When that call returned, as far as it lies in the gap.
+        gaps: The gaps, ascending; where the window begins or ends in one, two touch.
+        followed_by: Position of the activity that comes next, among the device's activities; -1 for none.
+        thread: The thread that the device waits for; -1 if unknown.
+        handed_ns: When that had launched the activity, as far as it lies in the gap; its end if it never did.
         by_cause: int64[len(CAUSES), n_gaps]; columns sum to the gaps.
         blames: Idle time blamed on single calls: gap, call and nanoseconds of each entry.
     """
 
     gaps: Spans
-    ended_by: Int64
-    call: Int64
+    followed_by: Int64
+    thread: Int64
     handed_ns: Int64
     by_cause: Int64 = field(init=False)
     blames: list[tuple[Int64, Int64, Int64]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.by_cause = np.zeros((len(CAUSES), len(self.call)), dtype=np.int64)
+        self.by_cause = np.zeros((len(CAUSES), len(self.thread)), dtype=np.int64)
+
+    def part(self, chosen: Flags) -> IdleAccount:
+        """The account of the chosen gaps alone."""
+        number = np.where(chosen, np.cumsum(chosen) - 1, -1)
+        part = IdleAccount(
+            Spans(self.gaps.start_ns[chosen], self.gaps.end_ns[chosen]),
+            self.followed_by[chosen],
+            self.thread[chosen],
+            self.handed_ns[chosen],
+        )
+        part.by_cause = self.by_cause[:, chosen]
+        part.blames = [
+            (number[gap[of_it]], call[of_it], ns[of_it])
+            for gap, call, ns in self.blames
+            for of_it in (chosen[gap],)
+        ]
+        return part
+
+    def unused(self) -> IdleAccount:
+        """The account of a device that did nothing at all in the gaps' time: no work was meant for it."""
+        empty = IdleAccount(self.gaps, self.followed_by, self.thread, self.handed_ns)
+        empty.charge(
+            np.arange(len(self.thread)), IdleCause.NOTHING_SCHEDULED, self.gaps.end_ns - self.gaps.start_ns
+        )
+        return empty
 
     def charge(self, gap: Int64, cause: IdleCause, ns: Int64) -> None:
         """Add time to gaps; one may occur several times."""
@@ -114,15 +141,27 @@ class _Pieces(msgspec.Struct, frozen=True):
 
 
 def account_for_idle(device: DeviceRecords, gaps: Spans, calls: RuntimeCalls, host: Host) -> IdleAccount:
-    """The causes of every gap of a device."""
-    ended_by = np.searchsorted(device.start_ns, gaps.end_ns, side="left")
-    call = device.call[ended_by]
-    known = call >= 0
+    """The causes of every gap of a device.
+
+    Args:
+        device: The device.
+        gaps: Its idle time: all of the recording, since what a wait costs is spent from the first gap on.
+        calls: The trace's calls.
+        host: What its launching threads did.
+    """
+    following = np.searchsorted(device.start_ns, gaps.end_ns, side="left")
+    followed_by = np.where(following < len(device), following, -1)
+    call = np.where(followed_by >= 0, device.call[followed_by], -1)
+    launched = device.call[device.call >= 0]
+    last = launched[calls.start_ns[launched].argmax()] if len(launched) else -1
+    thread = np.full(len(call), -1, dtype=np.int64)
     handed_ns = gaps.start_ns.copy()
+    known, nothing = call >= 0, (followed_by < 0) & (last >= 0)
+    thread[known], thread[nothing] = calls.thread_id[call[known]], calls.thread_id[last] if last >= 0 else -1
     handed_ns[known] = np.clip(calls.end_ns[call[known]], gaps.start_ns[known], gaps.end_ns[known])
-    account = IdleAccount(gaps, ended_by, call, handed_ns)
+    handed_ns[nothing] = gaps.end_ns[nothing]
+    account = IdleAccount(gaps, followed_by, thread, handed_ns)
     _charge_behind_launch(account, device, host)
-    thread = np.where(known, calls.thread_id[call], -1) if len(calls) else call
     waited = handed_ns > gaps.start_ns
     pieces = [
         _charge_thread(account, np.flatnonzero(waited & (thread == one)), one, calls, host)
@@ -134,14 +173,15 @@ def account_for_idle(device: DeviceRecords, gaps: Spans, calls: RuntimeCalls, ho
 
 
 def _charge_behind_launch(account: IdleAccount, device: DeviceRecords, host: Host) -> None:
-    """Charge what lies behind the launch of each gap's end.
+    """Charge what lies behind the launch of what follows each gap.
 
-    What was launched before the window opened was queued in every gap that begins after it opened.
+    What was launched before the recording began was queued in every gap that begins later.
     """
-    was_open = np.zeros(len(account.call), dtype=np.bool_)
+    was_open = np.zeros(len(account.thread), dtype=np.bool_)
     if host.first_ns is not None:
         was_open = account.gaps.start_ns >= host.first_ns
-    is_queued = (account.call >= 0) | (device.is_early[account.ended_by] & was_open)
+    is_early = (account.followed_by >= 0) & device.is_early[account.followed_by]
+    is_queued = (account.thread >= 0) | (is_early & was_open)
     behind_ns = account.gaps.end_ns - account.handed_ns
     for cause, chosen in ((IdleCause.DEPENDENCY, is_queued), (IdleCause.UNKNOWN, ~is_queued)):
         account.charge(np.flatnonzero(chosen), cause, behind_ns[chosen])
@@ -186,7 +226,10 @@ def _layers(thread: int, host: Host) -> list[tuple[IdleCause, Spans]]:
         (IdleCause.NOTHING_SCHEDULED, own.asleep),
         (IdleCause.HOST_LAUNCH, host.named),
     ]
-    pauses = between(merge(*(spans for _, spans in layers)))
+    recorded = merge(*(spans for _, spans in layers))
+    edges_ns = np.array(host.step_edges_ns, dtype=np.int64)
+    edges_ns = edges_ns[covering(recorded, edges_ns) < 0]
+    pauses = between(Spans(*(np.sort(np.concatenate((bounds, edges_ns))) for bounds in recorded)))
     is_short = pauses.end_ns - pauses.start_ns <= PAUSE_NS
     return [*layers, (IdleCause.HOST_LAUNCH, Spans(pauses.start_ns[is_short], pauses.end_ns[is_short]))]
 
@@ -282,9 +325,10 @@ _LONGEST = 10
 
 
 class DeviceIdle(msgspec.Struct, frozen=True):
-    """The idle time of one device of a trace."""
+    """The idle time of one device in its window."""
 
     trace: TraceRecords
+    window: TraceWindow
     host: Host
     device: DeviceRecords
     account: IdleAccount
@@ -333,29 +377,29 @@ def longest_gaps(
     activities = dict(session.query("SELECT name_id, name FROM kernel_names"))
     found: dict[int, list[IdleGap]] = {id(idle): [] for idle in devices}
     for (idle, gap), telling in zip(gaps, ranges, strict=True):
-        ended_by = int(idle.account.ended_by[gap.index])
-        step = int(idle.device.step[ended_by])
+        device, ended_by = idle.device, int(idle.account.followed_by[gap.index])
+        is_ended = ended_by >= 0 and int(device.start_ns[ended_by]) == gap.end_ns
+        step = int(device.step[ended_by]) if is_ended else -1
         found[id(idle)].append(
             IdleGap(
                 start_ns=gap.start_ns,
                 duration_ns=gap.end_ns - gap.start_ns,
                 cause=gap.cause,
-                step=step if step >= 0 else None,
+                step=step if step >= 0 else idle.window.step_at(gap.start_ns),
                 host=_blamed(idle, gap) if telling is None else telling.name or names.get(telling[:2]),
                 line=_line(idle.trace, gap, functions),
-                ended_by=activities.get(int(idle.device.name_id[ended_by])),
+                ended_by=activities.get(int(device.name_id[ended_by])) if is_ended else None,
             )
         )
     return [tuple(found[id(idle)]) for idle in devices]
 
 
 def _longest(idle: DeviceIdle) -> list[_Gap]:
-    account, calls = idle.account, idle.trace.calls
+    account = idle.account
     durations = account.gaps.end_ns - account.gaps.start_ns
     gaps = []
     for index in np.lexsort((account.gaps.start_ns, -durations))[:_LONGEST].tolist():
-        call = int(account.call[index])
-        own = int(calls.thread_id[call]) if call >= 0 else None
+        own = int(account.thread[index])
         others = tuple(one for one in idle.trace.launch_threads if one != own)
         gaps.append(
             _Gap(
@@ -365,7 +409,7 @@ def _longest(idle: DeviceIdle) -> list[_Gap]:
                 handed_ns=int(account.handed_ns[index]),
                 cause=CAUSES[int(account.by_cause[:, index].argmax())],
                 blamed_call=account.blamed_call(index),
-                threads=() if own is None else (own, *others),
+                threads=() if own < 0 else (own, *others),
             )
         )
     return gaps

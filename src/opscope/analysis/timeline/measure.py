@@ -1,13 +1,12 @@
-"""The timeline of a Session: what its devices did at every nanosecond of their spans, and why they waited.
+"""The timeline of a Session: what its devices did at every nanosecond of their windows, and why they waited.
 
-For each device the parts of its span and the causes of its idle time are exact sums. Everything is computed
+For each device the parts of its window and the causes of its idle time are exact sums. Everything is computed
 from the tables; the Session is not changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
 from typing import TypeVar
 
 import msgspec
@@ -23,16 +22,7 @@ from opscope.analysis.timeline.records import (
     read_records,
 )
 from opscope.analysis.timeline.skew import rank_skews
-from opscope.analysis.timeline.spans import (
-    NOTHING,
-    Occupation,
-    Spans,
-    device_steps,
-    merge,
-    occupation,
-    overlap,
-    subtract,
-)
+from opscope.analysis.timeline.spans import NOTHING, Spans, covering, merge, overlap, subtract, total
 from opscope.analysis.timeline.values import (
     DeviceStep,
     HostTime,
@@ -45,6 +35,14 @@ from opscope.analysis.timeline.values import (
     TimePartition,
 )
 from opscope.analysis.timeline.waits import Places, waiting_calls
+from opscope.analysis.timeline.windows import (
+    Occupation,
+    Step,
+    TraceWindow,
+    device_steps,
+    occupation,
+    read_windows,
+)
 from opscope.ingest.nesting import Int64
 from opscope.model.session import Session
 
@@ -55,7 +53,6 @@ __all__ = [
     "SHAPED_OPERATOR_NS",
     "HostEvents",
     "RecorderEstimate",
-    "Step",
     "count_host_events",
     "estimate_recorder",
     "host_time",
@@ -63,7 +60,6 @@ __all__ = [
     "measure_timeline",
     "queue_depth",
     "queue_over_time",
-    "read_steps",
     "step_statistics",
 ]
 
@@ -84,7 +80,7 @@ _UNCERTAINTY = "within a third on that host, a factor of two on others"
 
 
 class HostEvents(msgspec.Struct, frozen=True):
-    """Host events recorded on the launching threads of a trace, in all of its steps together."""
+    """Host events recorded on the launching threads of a trace, in its window."""
 
     shaped_operators: int = 0
     operators: int = 0
@@ -125,16 +121,15 @@ def estimate_recorder(events: HostEvents, steps: int, *, most_ns: float) -> Reco
     )
 
 
-def count_host_events(host: Host, start_ns: int, end_ns: int) -> HostEvents:
-    """Events of the launching threads that began in `[start_ns, end_ns)`."""
+def count_host_events(host: Host, window: Spans) -> HostEvents:
+    """Events of the launching threads that began in a window."""
     counts = np.zeros(4, dtype=np.int64)
     for thread in host.threads.values():
-        began = thread.operators["start_ns"]
-        inside = (began >= start_ns) & (began < end_ns)
+        inside = covering(window, thread.operators["start_ns"]) >= 0
         shaped = int(thread.operators["has_shapes"][inside].sum())
         counts += (shaped, int(inside.sum()) - shaped, 0, 0)
         for column, events in ((2, thread.calls), (3, thread.frames)):
-            counts[column] += ((events["start_ns"] >= start_ns) & (events["start_ns"] < end_ns)).sum()
+            counts[column] += (covering(window, events["start_ns"]) >= 0).sum()
     return HostEvents(*counts.tolist())
 
 
@@ -147,7 +142,7 @@ _FULL_QUEUE = 1000
 def host_time(
     trace: TraceRecords,
     host: Host,
-    steps: Sequence[Step],
+    window: TraceWindow,
     device_steps: Sequence[DeviceStep],
     busy_ns: Mapping[int, int],
 ) -> HostTime | None:
@@ -156,20 +151,18 @@ def host_time(
     Args:
         trace: The trace.
         host: What its launching threads did.
-        steps: Its steps; where there are none, all that was recorded counts as one.
+        window: Its steps; where there are none, all that was recorded counts as one.
         device_steps: What they launched.
         busy_ns: Busy time by device.
     """
     if not trace.launch_threads:
         return None
-    window = _window(trace, steps)
-    bounds = [(start_ns, end_ns) for _, start_ns, end_ns in steps] or [window]
+    bounds = [(step.start_ns, step.end_ns) for step in window.steps] or [(window.start_ns, window.end_ns)]
     start_ns, end_ns = (np.array(edge, dtype=np.int64) for edge in zip(*bounds, strict=True))
     wall_ns = int((end_ns - start_ns).sum())
     waited_ns = _waited(trace, host, start_ns, end_ns)
     launched = trace.calls.start_ns[trace.calls.is_launch]
-    slot = np.searchsorted(start_ns, launched, side="right") - 1
-    launches = int(((slot >= 0) & (launched < end_ns[slot])).sum())
+    launches = int((covering(merge((start_ns, end_ns)), launched) >= 0).sum())
     count = len(bounds)
     in_calls = merge(
         *((thread.calls["start_ns"], thread.calls["end_ns"]) for thread in host.threads.values())
@@ -178,27 +171,18 @@ def host_time(
     recorder = None
     if not trace.is_nsys:  # what an event costs was measured of torch's profiler
         recorder = estimate_recorder(
-            count_host_events(host, *window), count, most_ns=outside_calls_ns / count
+            count_host_events(host, window.host), count, most_ns=outside_calls_ns / count
         )
     return HostTime(
         trace_id=trace.trace_id,
         steps=count,
         step_ns=wall_ns / count,
-        device_busy_ns=_busiest(device_steps, busy_ns, has_steps=bool(steps)) / count,
+        device_busy_ns=_busiest(device_steps, busy_ns, has_steps=bool(window.steps)) / count,
         launch_path_ns=(wall_ns - waited_ns) / count,
         launches=launches / count,
         recorder_ns=None if recorder is None else recorder.ns,
         recorder_basis=None if recorder is None else recorder.basis,
     )
-
-
-def _window(trace: TraceRecords, steps: Sequence[Step]) -> tuple[int, int]:
-    """From the first step's start to the last one's end; all that was recorded, if there are no steps."""
-    if steps:
-        return steps[0][1], max(end_ns for _, _, end_ns in steps)
-    starts = [int(trace.calls.start_ns.min()), *(int(device.start_ns[0]) for device in trace.devices)]
-    ends = [int(trace.calls.end_ns.max()), *(int(device.end_ns.max()) for device in trace.devices)]
-    return min(starts), max(ends)
 
 
 def _busiest(device_steps: Sequence[DeviceStep], busy_ns: Mapping[int, int], *, has_steps: bool) -> int:
@@ -279,53 +263,49 @@ def _quantile(ascending: Int64, percent: int) -> int:
     return int(ascending[-(-len(ascending) * percent // 100) - 1])
 
 
-def queue_depth(device: DeviceRecords, calls: RuntimeCalls) -> QueueDepth | None:
-    """How many activities are queued or running; None where no launch was recorded or the span is empty."""
-    moments, depth = _depths(device, calls)
-    if not len(moments) or not np.any(device.call >= 0):
+def queue_depth(device: DeviceRecords, calls: RuntimeCalls, window: Spans) -> QueueDepth | None:
+    """How many activities are queued or running; None where no launch was recorded or the window is empty."""
+    moments, depth = _depths(device, calls, window)
+    duration_ns = overlap(window, moments[:-1], moments[1:])
+    window_ns = int(duration_ns.sum())
+    if not window_ns or not np.any(device.call >= 0):
         return None
-    durations = np.diff(moments)
-    span_ns = int(moments[-1] - moments[0])
     return QueueDepth(
         trace_id=device.trace_id,
         device=device.device,
-        mean=float((depth * durations).sum()) / span_ns,
-        maximum=int(depth[durations > 0].max()),
-        empty_fraction=int(durations[depth == 0].sum()) / span_ns,
+        mean=float((depth * duration_ns).sum()) / window_ns,
+        maximum=int(depth[duration_ns > 0].max()),
+        empty_fraction=int(duration_ns[depth == 0].sum()) / window_ns,
     )
 
 
-def queue_over_time(device: DeviceRecords, calls: RuntimeCalls, points: int) -> QueueSeries:
-    """Depth and launch latency in each of `points` equal intervals; none of an empty span."""
-    moments, depth = _depths(device, calls)
-    if not len(moments):
+def queue_over_time(device: DeviceRecords, calls: RuntimeCalls, window: Spans, points: int) -> QueueSeries:
+    """Depth and launch latency in each of `points` equal intervals; none of an empty window."""
+    if not total(window):
         return QueueSeries(device.trace_id, device.device, int(device.start_ns[0]), 0.0, ())
+    moments, depth = _depths(device, calls, window)
+    first_ns, last_ns = int(window.start_ns[0]), int(window.end_ns[-1])
     area = np.concatenate(([0], np.cumsum(depth * np.diff(moments))))
-    span_ns = int(moments[-1] - moments[0])
     # Relative to the start, times are exact in float64.
-    edges = np.linspace(0, span_ns, points + 1)
-    mean = np.diff(np.interp(edges, moments - moments[0], area)) / (span_ns / points)
+    edges = np.linspace(0, last_ns - first_ns, points + 1)
+    interval_ns = (last_ns - first_ns) / points
+    mean = np.diff(np.interp(edges, moments - first_ns, area)) / interval_ns
     starts, latency = _latencies(device, calls)
-    interval = np.minimum((starts - moments[0]) / span_ns * points, points - 1).astype(np.int64)
+    interval = np.floor((starts - first_ns) / interval_ns).astype(np.int64)
+    interval[starts == last_ns] = points - 1
     medians = [
         float(np.median(of_one)) if len(of_one := latency[interval == number]) else None
         for number in range(points)
     ]
     return QueueSeries(
-        device.trace_id,
-        device.device,
-        int(moments[0]),
-        span_ns / points,
-        tuple(mean.tolist()),
-        tuple(medians),
+        device.trace_id, device.device, first_ns, interval_ns, tuple(mean.tolist()), tuple(medians)
     )
 
 
-def _depths(device: DeviceRecords, calls: RuntimeCalls) -> tuple[Int64, Int64]:
-    """Moments from the start of the span to its end, and the depth from each to the next."""
-    first, last = int(device.start_ns[0]), int(device.end_ns.max())
-    if last == first:
-        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+def _depths(device: DeviceRecords, calls: RuntimeCalls, window: Spans) -> tuple[Int64, Int64]:
+    """Moments that reach over the window and all activities, and the depth from each to the next."""
+    edges = np.concatenate((device.start_ns, device.end_ns, *window))
+    first, last = int(edges.min()), int(edges.max())
     queued = device.start_ns.copy()
     known = device.call >= 0
     queued[known] = np.minimum(queued[known], calls.start_ns[device.call[known]])
@@ -341,30 +321,16 @@ def _depths(device: DeviceRecords, calls: RuntimeCalls) -> tuple[Int64, Int64]:
     return times[is_last], depth[is_last][:-1]
 
 
-Step = tuple[int, int, int]  # number, start, end
-
-_STEPS_SQL = (
-    "SELECT trace_id, step, start_ns, start_ns + duration_ns FROM steps ORDER BY trace_id, start_ns, step"
-)
 # Below this number the quartiles are the values themselves, and none can lie beyond them.
 _LEAST_STEPS = 4
 _FENCE = 1.5  # Source: J. W. Tukey, Exploratory Data Analysis, 1977
-
-
-def read_steps(session: Session) -> dict[int, tuple[Step, ...]]:
-    """The steps of each trace, by start."""
-    rows = session.query(_STEPS_SQL)
-    return {
-        trace_id: tuple((step, start_ns, end_ns) for _, step, start_ns, end_ns in group)
-        for trace_id, group in groupby(rows, key=lambda row: row[0])
-    }
 
 
 def step_statistics(trace_id: int, steps: tuple[Step, ...]) -> StepStatistics | None:
     """Statistics of a trace's steps; None if there are none."""
     if not steps:
         return None
-    durations = np.array([end_ns - start_ns for _, start_ns, end_ns in steps], dtype=np.int64)
+    durations = np.array([step.end_ns - step.start_ns for step in steps], dtype=np.int64)
     return StepStatistics(
         trace_id=trace_id,
         count=len(steps),
@@ -384,7 +350,7 @@ def _outliers(
     low, high = np.quantile(durations, (0.25, 0.75))
     reach = _FENCE * (high - low)
     beyond = (durations < low - reach) | (durations > high + reach)
-    return tuple(step for (step, _, _), is_beyond in zip(steps, beyond.tolist(), strict=True) if is_beyond)
+    return tuple(step.number for step, is_beyond in zip(steps, beyond.tolist(), strict=True) if is_beyond)
 
 
 T = TypeVar("T")
@@ -404,12 +370,12 @@ def measure_timeline(session: Session) -> Timeline:
     """The timeline of every device and host of a Session; empty where no activity was recorded."""
     traces = read_records(session)
     names = read_frame_names(session)
-    hosts = read_hosts(session, traces, names)
-    steps = read_steps(session)
+    windows = read_windows(session)
+    hosts = read_hosts(session, traces, windows, names)
     devices = [
-        _measure(trace, number, hosts[trace.trace_id])
+        _measure(trace, device, windows[trace.trace_id], hosts[trace.trace_id])
         for trace in traces
-        for number in range(len(trace.devices))
+        for device in trace.devices
     ]
     functions = program_functions(session, hosts.values(), names.program)
     places = Places(functions, named_ranges(hosts.values()))
@@ -419,16 +385,17 @@ def measure_timeline(session: Session) -> Timeline:
         trace = one.idle.trace
         blamed[trace.trace_id] += one.idle.account.blamed_ns(len(trace.calls))
     stepped = tuple(step for one in devices for step in device_steps(one.idle.device))
-    by_device = [(one.idle.device, one.idle.trace.calls) for one in devices]
+    by_device = [(one.idle.device, one.idle.trace.calls, one.occupation.window) for one in devices]
     return Timeline(
         partitions=tuple(_partition(one, longest) for one, longest in zip(devices, gaps, strict=True)),
-        waits=waiting_calls(session, traces, blamed, places),
-        latencies=_known(launch_latency(*args) for args in by_device),
+        waits=waiting_calls(session, traces, windows, blamed, places),
+        latencies=_known(launch_latency(device, calls) for device, calls, _ in by_device),
         queues=_known(queue_depth(*args) for args in by_device),
-        steps=_known(step_statistics(trace.trace_id, steps.get(trace.trace_id, ())) for trace in traces),
-        host=_hosts(steps, devices, stepped),
+        steps=_known(step_statistics(trace_id, window.steps) for trace_id, window in windows.items()),
+        host=_hosts(devices, stepped),
         series=tuple(queue_over_time(*args, _SERIES_POINTS) for args in by_device),
         skews=rank_skews(session, {trace.trace_id: trace.rank for trace in traces}),
+        device_steps=stepped,
     )
 
 
@@ -436,11 +403,12 @@ def _known(found: Iterable[T | None]) -> tuple[T, ...]:
     return tuple(one for one in found if one is not None)
 
 
-def _measure(trace: TraceRecords, number: int, host: Host) -> _DeviceTime:
-    device = trace.devices[number]
-    occupied = occupation(device)
-    account = account_for_idle(device, occupied.gaps, trace.calls, host)
-    return _DeviceTime(DeviceIdle(trace, host, device, account), occupied)
+def _measure(trace: TraceRecords, device: DeviceRecords, window: TraceWindow, host: Host) -> _DeviceTime:
+    occupied = occupation(device, window)
+    account = account_for_idle(device, occupied.idle, trace.calls, host).part(occupied.is_inside)
+    if not occupied.busy_ns:
+        account = account.unused()
+    return _DeviceTime(DeviceIdle(trace, window, host, device, account), occupied)
 
 
 def _partition(one: _DeviceTime, longest: tuple[IdleGap, ...]) -> TimePartition:
@@ -450,7 +418,7 @@ def _partition(one: _DeviceTime, longest: tuple[IdleGap, ...]) -> TimePartition:
         trace_id=one.idle.trace.trace_id,
         rank=one.idle.trace.rank,
         device=one.idle.device.device,
-        span_ns=parts.span_ns,
+        span_ns=total(parts.window),
         compute_ns=parts.compute_ns,
         exposed_copy_ns=parts.exposed_copy_ns,
         exposed_communication_ns=parts.exposed_communication_ns,
@@ -459,12 +427,13 @@ def _partition(one: _DeviceTime, longest: tuple[IdleGap, ...]) -> TimePartition:
         longest_gaps=longest,
         copy_ns=parts.copy_ns,
         communication_ns=parts.communication_ns,
+        window=one.idle.window.kind,
+        outside_steps_ns=parts.outside_ns,
+        launched_outside_ns=parts.launched_outside_ns,
     )
 
 
-def _hosts(
-    steps: Mapping[int, tuple[Step, ...]], devices: Sequence[_DeviceTime], device_steps: Sequence[DeviceStep]
-) -> tuple[HostTime, ...]:
+def _hosts(devices: Sequence[_DeviceTime], device_steps: Sequence[DeviceStep]) -> tuple[HostTime, ...]:
     by_trace: dict[int, list[_DeviceTime]] = {}
     for one in devices:
         by_trace.setdefault(one.idle.trace.trace_id, []).append(one)
@@ -472,7 +441,7 @@ def _hosts(
         host_time(
             mine[0].idle.trace,
             mine[0].idle.host,
-            steps.get(trace_id, ()),
+            mine[0].idle.window,
             [step for step in device_steps if step.trace_id == trace_id],
             {one.idle.device.device: one.occupation.busy_ns for one in mine},
         )

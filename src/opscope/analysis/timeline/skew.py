@@ -55,7 +55,8 @@ def rank_skews(session: Session, ranks: Mapping[int, int | None]) -> tuple[RankS
     """
     if len(ranks) < 2 or None in ranks.values() or len(set(ranks.values())) < len(ranks):
         return ()
-    kernels = _kernels(session)
+    stepped = {trace_id for (trace_id,) in session.query("SELECT DISTINCT trace_id FROM steps")}
+    kernels = [one for one in _kernels(session) if one.step is not None or one.trace_id not in stepped]
     by_sequence = [one for one in kernels if one.sequence is not None]
     if by_sequence:
         matched = _matched((one, (one.members, one.title, one.sequence)) for one in by_sequence)

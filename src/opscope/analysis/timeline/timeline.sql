@@ -79,17 +79,32 @@ FROM frames
 WHERE (list_contains($loading, name) OR list_contains($asleep, name)) AND list_contains($threads, thread_id)
 
 -- :name overheads
--- One row per interval in which the recorder may have held the host up: what CUPTI did for it (parameter: the names of
--- such), and its own work between one step and the next. Reads overheads, steps.
+-- One row per interval of what CUPTI did for the recorder, by trace and start. Parameter: the names of such.
+-- Reads overheads.
 SELECT trace_id, name, start_ns, start_ns + duration_ns AS end_ns FROM overheads
-WHERE list_contains(?::VARCHAR[], name)
-UNION ALL
-SELECT trace_id, 'torch.profiler between steps', end_ns, next_start_ns FROM (
-    SELECT trace_id, step, start_ns + duration_ns AS end_ns,
+WHERE list_contains(?::VARCHAR[], name) ORDER BY trace_id, start_ns
+
+-- :name spans
+-- One row per trace: its first start and last end of an event of host or device. Reads operators, runtime_calls,
+-- frames, annotations, device_activities.
+SELECT trace_id, min(start_ns) AS start_ns, max(start_ns + duration_ns) AS end_ns FROM (
+    SELECT trace_id, start_ns, duration_ns FROM operators
+    UNION ALL SELECT trace_id, start_ns, duration_ns FROM runtime_calls
+    UNION ALL SELECT trace_id, start_ns, duration_ns FROM frames
+    UNION ALL SELECT trace_id, start_ns, duration_ns FROM annotations WHERE side = 'host'
+    UNION ALL SELECT trace_id, start_ns, duration_ns FROM device_activities)
+GROUP BY trace_id ORDER BY trace_id
+
+-- :name steps
+-- One row per step, by trace and start: number, start, end, and until when its turn lasts: to the start of the next, where
+-- that is the next by number as well, since between two such only the recorder works. Reads steps.
+SELECT trace_id, step, start_ns, end_ns,
+    CASE WHEN next_step = step + 1 THEN greatest(end_ns, next_start_ns) ELSE end_ns END AS until_ns
+FROM (
+    SELECT trace_id, step, start_ns, start_ns + duration_ns AS end_ns,
         lead(step) OVER by_start AS next_step, lead(start_ns) OVER by_start AS next_start_ns
-    FROM steps WINDOW by_start AS (PARTITION BY trace_id, thread_id ORDER BY start_ns)
-) WHERE next_step = step + 1 AND next_start_ns > end_ns
-ORDER BY trace_id, start_ns
+    FROM steps WINDOW by_start AS (PARTITION BY trace_id, thread_id ORDER BY start_ns))
+ORDER BY trace_id, start_ns, step
 
 -- :name activity_costs
 -- One row per device activity: the distinct call it belongs to. Reads activity_costs.

@@ -22,7 +22,15 @@ __all__ = [
     "TimePartition",
     "Timeline",
     "WaitingCall",
+    "WindowKind",
 ]
+
+
+class WindowKind(TextEnum):
+    """The time that figures are of: the recorded steps, or where there are none everything recorded."""
+
+    STEPS = "steps"
+    SPAN = "span"
 
 
 class IdleCause(TextEnum):
@@ -44,13 +52,13 @@ class IdleCause(TextEnum):
 
 
 _MEANINGS = {
-    IdleCause.HOST_LAUNCH: "nothing was queued while the host ran operators: it launches too slowly",
+    IdleCause.HOST_LAUNCH: "nothing was queued while the host ran operators or Python: it launches too late",
     IdleCause.SYNCHRONIZATION: "the host waited for the device before it launched on",
     IdleCause.DATA_LOADING: "the host waited for the next batch",
     IdleCause.MEMORY_ALLOCATION: "the host was allocating or freeing device memory",
     IdleCause.PROFILER_OVERHEAD: "the recorder was busy with itself",
     IdleCause.DEPENDENCY: "work was queued, and waited for an event, another stream or the launch itself",
-    IdleCause.NOTHING_SCHEDULED: "the host ran nothing that was recorded",
+    IdleCause.NOTHING_SCHEDULED: "the host ran nothing that was recorded, or had no work for this device",
     IdleCause.UNKNOWN: "the trace does not tell",
 }
 
@@ -59,10 +67,11 @@ class IdleGap(msgspec.Struct, frozen=True):
     """One gap in which a device did nothing, by the cause of most of it.
 
     Attributes:
+        step: The step that launched what ended it; else the one it begins in.
         host: Operator, call or frame that the launching thread was in for most of the gap.
         line: The program's own Python function around it, `file:line function` (the line it begins at), where
             stacks were recorded.
-        ended_by: Name of the activity that ended it.
+        ended_by: Name of the activity that ended it; None if the window did.
     """
 
     start_ns: int
@@ -75,10 +84,17 @@ class IdleGap(msgspec.Struct, frozen=True):
 
 
 class TimePartition(msgspec.Struct, frozen=True):
-    """The span of one device of one trace, each nanosecond in exactly one part.
+    """The window of one device of one trace, each nanosecond in exactly one part.
 
     compute + exposed copy + exposed communication + idle = span; Σ idle_by_cause = idle. Compute is time in
     which a kernel that does not communicate ran; a copy is exposed where neither runs beside it.
+
+    Attributes:
+        span_ns: Length of the window.
+        window: What it is. The steps' window ends with the work that steps launched, where that ends later.
+        outside_steps_ns: Busy time outside of the steps' window; with the three parts, all of the device's.
+        launched_outside_ns: Part of the busy time in the steps' window: what ran was all launched outside of
+            steps, most often before the first. What has no recorded launch is not counted.
     """
 
     trace_id: int
@@ -93,6 +109,14 @@ class TimePartition(msgspec.Struct, frozen=True):
     longest_gaps: tuple[IdleGap, ...] = ()
     copy_ns: int = 0
     communication_ns: int = 0
+    window: WindowKind = WindowKind.SPAN
+    outside_steps_ns: int = 0
+    launched_outside_ns: int = 0
+
+    @property
+    def busy_ns(self) -> int:
+        """Time in which anything ran."""
+        return self.span_ns - self.idle_ns
 
 
 class DeviceStep(msgspec.Struct, frozen=True):
@@ -112,7 +136,9 @@ class DeviceStep(msgspec.Struct, frozen=True):
 
 
 class WaitingCall(msgspec.Struct, frozen=True):
-    """Calls by which the host waited for the device, of one name and one place.
+    """Calls in the steps by which the host waited for the device, of one name and one place.
+
+    Without steps, all calls. A call outside of steps is there too if idle time of their window is its fault.
 
     Attributes:
         name: Runtime call, e.g. `cudaStreamSynchronize`.
@@ -155,10 +181,10 @@ class LaunchLatency(msgspec.Struct, frozen=True):
 
 
 class QueueDepth(msgspec.Struct, frozen=True):
-    """Launched and not yet finished activities: time-weighted mean, most, and share of the span with none.
+    """Launched and not yet finished activities: time-weighted mean, most, and share of the window with none.
 
     From the start of the launch call; where that was not recorded, from the start of the activity, or of the
-    span if it was launched before the recording window.
+    window if it was launched before the recording began.
     """
 
     trace_id: int
@@ -169,7 +195,7 @@ class QueueDepth(msgspec.Struct, frozen=True):
 
 
 class QueueSeries(msgspec.Struct, frozen=True):
-    """A queue over time, in equal intervals from the start of the device's span to its end.
+    """A queue over time, in equal intervals from the start of the device's window to its end.
 
     `mean` is its depth in each; `latency_ns` the median launch latency of the kernels that begin in it, None
     where none does.
@@ -203,7 +229,7 @@ class HostTime(msgspec.Struct, frozen=True):
     """What the host needs per step to launch what a step launches.
 
     Attributes:
-        steps: Steps it was averaged over; the whole window counts as one where none were recorded.
+        steps: Steps it was averaged over; everything recorded counts as one where there are none.
         step_ns: Mean wall time of a step.
         device_busy_ns: Mean busy time of the device in a step.
         launch_path_ns: Mean time in which the host ran, waits for the device left out: as recorded.
@@ -237,7 +263,7 @@ class RankSkew(msgspec.Struct, frozen=True):
     wait is what a kernel takes longer than the shortest of the same collective; no clocks are compared.
 
     Attributes:
-        collectives: Collectives matched across ranks.
+        collectives: Collectives matched across ranks; of traces with steps, those launched in steps.
         last_count: Of those, how often it was the last to arrive.
         waiting_ns: Time its kernels waited for others.
         awaited_ns: Time the kernels of the others waited for it, summed over the other ranks.
@@ -268,3 +294,12 @@ class Timeline(msgspec.Struct, frozen=True):
     host: tuple[HostTime, ...] = ()
     series: tuple[QueueSeries, ...] = ()
     skews: tuple[RankSkew, ...] = ()
+    device_steps: tuple[DeviceStep, ...] = ()
+
+    @property
+    def in_use(self) -> tuple[TimePartition, ...]:
+        """The devices that did anything in their windows; all of them if none did.
+
+        A device that a program only touches, outside of its steps, is not one that its steps leave idle.
+        """
+        return tuple(one for one in self.partitions if one.busy_ns) or self.partitions

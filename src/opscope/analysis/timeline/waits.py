@@ -11,7 +11,9 @@ import numpy as np
 
 from opscope.analysis.timeline.host import NamedRanges, called_operators
 from opscope.analysis.timeline.records import CallRole, TraceRecords
+from opscope.analysis.timeline.spans import covering
 from opscope.analysis.timeline.values import WaitingCall
+from opscope.analysis.timeline.windows import TraceWindow
 from opscope.ingest.nesting import Int64
 from opscope.model.session import Session
 
@@ -39,6 +41,7 @@ class _Total:
 def waiting_calls(
     session: Session,
     traces: Sequence[TraceRecords],
+    windows: Mapping[int, TraceWindow],
     blamed_ns: Mapping[int, Int64],
     places: Places,
 ) -> tuple[WaitingCall, ...]:
@@ -47,10 +50,15 @@ def waiting_calls(
     Args:
         session: The Session.
         traces: Its traces.
+        windows: Their windows, by trace id.
         blamed_ns: Idle time blamed on each call, by trace id.
         places: The program's functions and ranges.
     """
-    chosen = [(trace, _chosen(trace)) for trace in traces]
+    chosen = [
+        (trace, _chosen(trace, windows[trace.trace_id], blamed_ns[trace.trace_id]))
+        for trace in traces
+        if len(trace.calls)
+    ]
     operators = called_operators(
         session, (int(one) for trace, found in chosen for one in trace.calls.operator_id[found] if one >= 0)
     )
@@ -93,9 +101,10 @@ def waiting_calls(
     return tuple(sorted(merged, key=lambda row: (-row.idle_ns, -row.host_ns, row.name, row.operator or "")))
 
 
-def _chosen(trace: TraceRecords) -> Int64:
+def _chosen(trace: TraceRecords, window: TraceWindow, blamed_ns: Int64) -> Int64:
     calls = trace.calls
-    return np.flatnonzero((calls.role == CallRole.WAITS) & np.isin(calls.thread_id, trace.launch_threads))
+    waits = (calls.role == CallRole.WAITS) & np.isin(calls.thread_id, trace.launch_threads)
+    return np.flatnonzero(waits & ((covering(window.host, calls.start_ns) >= 0) | (blamed_ns > 0)))
 
 
 def _copy_sizes(session: Session, chosen: list[tuple[TraceRecords, Int64]]) -> dict[int, int]:

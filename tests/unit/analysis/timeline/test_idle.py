@@ -13,6 +13,7 @@ from opscope.testing import TraceBuilder
 Measure = Callable[[TraceBuilder], Timeline]
 SYNC, HOST, QUEUED = IdleCause.SYNCHRONIZATION, IdleCause.HOST_LAUNCH, IdleCause.DEPENDENCY
 PAGEABLE = "Memcpy HtoD (Pageable -> Device)"
+DEVICE_SIDE = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
 def causes(found: Timeline, device: int = 0) -> dict[IdleCause, float]:
@@ -20,9 +21,21 @@ def causes(found: Timeline, device: int = 0) -> dict[IdleCause, float]:
     return {cause: ns / 1000 for cause, ns in found.partitions[device].idle_by_cause.items()}
 
 
+@pytest.fixture
+def timeline(timeline: Measure) -> Measure:
+    """Devices that, after their last kernel, are busy to the end of the recording."""
+
+    def measure(trace: TraceBuilder) -> Timeline:
+        end = max(event["ts"] + event["dur"] for event in trace.events)
+        done = max(event["ts"] + event["dur"] for event in trace.events if event["cat"] in DEVICE_SIDE)
+        return timeline(trace.kernel("after", done, end - done, correlation=9999))
+
+    return measure
+
+
 def busy_from(start: float, duration: float) -> TraceBuilder:
-    """A kernel launched long before it runs."""
-    return TraceBuilder().launch(0).kernel("first", start, duration)
+    """A device at work from the start of the recording, last with a kernel launched long before it runs."""
+    return TraceBuilder().launch(0).kernel("before", 0, start).kernel("first", start, duration)
 
 
 def call(trace: TraceBuilder, name: str, start: float, duration: float, thread: int = 1) -> TraceBuilder:
@@ -72,7 +85,7 @@ class TestTheLaunchThatEndsAGap:
 
     def test_inside_a_replayed_graph_the_device_waits_for_itself(self, timeline: Measure) -> None:
         trace = TraceBuilder().launch(0, 2, name="cudaGraphLaunch")
-        trace.kernel("node", 10, 5).kernel("node", 18, 5).kernel("node", 30, 5)
+        trace.kernel("node", 0, 15).kernel("node", 18, 5).kernel("node", 30, 5)
         assert causes(timeline(trace)) == {QUEUED: 10}
 
 
@@ -161,11 +174,9 @@ class TestTheRecorder:
 
     def test_works_between_one_step_and_the_next(self, timeline: Measure) -> None:
         trace = TraceBuilder().step(1, 0, 30).step(2, 70, 50).step(4, 180, 50)
-        trace.launch(1).kernel("a", 10, 10).launch(80, 2).kernel("b", 82, 8).launch(190, 2).kernel(
-            "c", 192, 8
-        )
-        idle = causes(timeline(trace))
-        assert idle == {IdleCause.PROFILER_OVERHEAD: 40, HOST: 22 + 102}
+        trace.launch(0).kernel("a", 0, 20).launch(80, 2).kernel("b", 82, 8).launch(190, 2).kernel("c", 192, 8)
+        # Between 2 and 4 lies a step that no one recorded: it is not in the window.
+        assert causes(timeline(trace)) == {IdleCause.PROFILER_OVERHEAD: 40, HOST: 22 + 30 + 12}
 
 
 class TestWaits:

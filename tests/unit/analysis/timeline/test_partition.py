@@ -1,12 +1,12 @@
-"""What a device did with its span."""
+"""What a device did with its window."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from opscope.analysis.timeline.records import read_records
-from opscope.analysis.timeline.spans import device_steps
 from opscope.analysis.timeline.values import DeviceStep, Timeline, TimePartition
+from opscope.analysis.timeline.windows import device_steps
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
 
@@ -15,7 +15,7 @@ NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul
 
 
 def parts(partition: TimePartition) -> tuple[int, ...]:
-    """Compute, exposed communication, exposed copy, idle and span, in microseconds."""
+    """Compute, exposed communication, exposed copy, idle and window, in microseconds."""
     assert (
         partition.compute_ns
         + partition.exposed_communication_ns
@@ -41,7 +41,7 @@ def copy(trace: TraceBuilder, start: float, duration: float, *, stream: int = 8)
 
 def test_kernels_that_overlap_on_one_stream_count_once(timeline: Measure) -> None:
     trace = TraceBuilder().launch(0).kernel("gemm", 10, 10).launch(1).kernel("gemm", 18, 12)
-    assert parts(timeline(trace).partitions[0]) == (20, 0, 0, 0, 20)
+    assert parts(timeline(trace).partitions[0]) == (20, 0, 0, 10, 30)
 
 
 def test_compute_comes_before_communication_and_communication_before_copies(timeline: Measure) -> None:
@@ -71,7 +71,7 @@ def test_each_device_of_each_trace_has_its_own(timeline: Measure) -> None:
     trace.launch(20).kernel("gemm", 30, 10, device=0)
     first, second = timeline(trace).partitions
     assert (first.device, parts(first)) == (0, (20, 0, 0, 20, 40))
-    assert (second.device, parts(second)) == (1, (10, 0, 0, 0, 10))
+    assert (second.device, parts(second)) == (1, (10, 0, 0, 30, 40))
 
 
 def test_no_device_no_partition(timeline: Measure) -> None:

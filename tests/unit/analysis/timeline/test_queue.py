@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import opscope
 from opscope.analysis.timeline.measure import queue_over_time
 from opscope.analysis.timeline.records import read_records
+from opscope.analysis.timeline.spans import Spans
 from opscope.analysis.timeline.values import LaunchLatency, QueueDepth, Timeline
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
@@ -49,8 +51,8 @@ def test_depth_is_weighted_by_time(timeline: Measure) -> None:
         .launch(38)
         .kernel("c", 40, 10)
     )
-    # From 10 on: one until 12, two until 20, one until 30, none until 38, one until 50.
-    assert timeline(trace).queues == (QueueDepth(0, 0, (2 + 16 + 10 + 12) / 40, 2, 8 / 40),)
+    # One until 12, two until 20, one until 30, none until 38, one until 50.
+    assert timeline(trace).queues == (QueueDepth(0, 0, (12 + 16 + 10 + 12) / 50, 2, 8 / 50),)
 
 
 def test_what_was_launched_before_the_window_is_queued_from_the_start(timeline: Measure) -> None:
@@ -84,6 +86,7 @@ def test_the_series_has_the_mean_of_every_interval(load: Callable[..., Session])
         .kernel("c", 40, 10)
     )
     (records,) = read_records(load(trace))
-    series = queue_over_time(records.devices[0], records.calls, 4)
+    window = Spans(np.array([10_000]), np.array([50_000]))
+    series = queue_over_time(records.devices[0], records.calls, window, 4)
     assert (series.start_ns, series.interval_ns) == (10_000, 10_000.0)
     assert series.mean == pytest.approx((1.8, 1.0, 0.2, 1.0))

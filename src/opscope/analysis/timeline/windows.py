@@ -1,0 +1,191 @@
+"""The time that a device's figures are of, its window, and what the device did in it.
+
+Where steps were recorded, the window is theirs: from the start of each to its end, with the recorder's own
+work between one and the next. A host runs ahead of its device, so the window of a device goes on until the
+work that a step launched is done. Where there are no steps, it is the span from the first event of host or
+device to the last. The parts of a window sum to it exactly, and with the work outside of it to all work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from opscope.analysis.timeline.records import DeviceRecords, Flags, WorkKind, distinct
+from opscope.analysis.timeline.spans import Spans, between, covering, cut, merge, overlap, total
+from opscope.analysis.timeline.values import DeviceStep, WindowKind
+from opscope.ingest.nesting import Int64
+from opscope.model.queries import sql
+from opscope.model.session import Session
+
+__all__ = ["Occupation", "Step", "TraceWindow", "device_steps", "occupation", "read_windows"]
+
+
+class Step(NamedTuple):
+    """One step; its turn lasts `until_ns`, which includes what the recorder does before the next begins."""
+
+    number: int
+    start_ns: int
+    end_ns: int
+    until_ns: int
+
+
+@dataclass(frozen=True)
+class TraceWindow:
+    """The window of one trace. `steps` come by start; the span holds every event."""
+
+    start_ns: int
+    end_ns: int
+    steps: tuple[Step, ...] = ()
+
+    @property
+    def kind(self) -> WindowKind:
+        """What the window is."""
+        return WindowKind.STEPS if self.steps else WindowKind.SPAN
+
+    @cached_property
+    def host(self) -> Spans:
+        """The window of the host."""
+        return self._until([step.until_ns for step in self.steps])
+
+    def of(self, device: DeviceRecords) -> Spans:
+        """The window of a device: the host's, and what steps launched until it is done."""
+        launched = device.step >= 0
+        numbers = distinct(device.step[launched])
+        done_ns = np.zeros(len(numbers), dtype=np.int64)
+        np.maximum.at(done_ns, np.searchsorted(numbers, device.step[launched]), device.end_ns[launched])
+        done = dict(zip(numbers.tolist(), done_ns.tolist(), strict=True))
+        return self._until([max(step.until_ns, done.get(step.number, 0)) for step in self.steps])
+
+    def _until(self, ends: Sequence[int]) -> Spans:
+        bounds = [(step.start_ns, end_ns) for step, end_ns in zip(self.steps, ends, strict=True)]
+        starts, until = zip(*bounds or [(self.start_ns, self.end_ns)], strict=True)
+        return merge((np.array(starts, dtype=np.int64), np.array(until, dtype=np.int64)))
+
+    def step_at(self, time_ns: int) -> int | None:
+        """Number of the step whose turn it is; None outside of steps."""
+        turns = (step.number for step in reversed(self.steps) if step.start_ns <= time_ns < step.until_ns)
+        return next(turns, None)
+
+
+def read_windows(session: Session) -> dict[int, TraceWindow]:
+    """The window of each trace that holds any event, by trace id."""
+    rows = session.query(sql(__package__, "timeline:steps"))
+    steps = {
+        trace_id: tuple(Step(*row[1:]) for row in group)
+        for trace_id, group in groupby(rows, key=lambda row: row[0])
+    }
+    return {
+        trace_id: TraceWindow(start_ns, end_ns, steps.get(trace_id, ()))
+        for trace_id, start_ns, end_ns in session.query(sql(__package__, "timeline:spans"))
+    }
+
+
+class Occupation(msgspec.Struct, frozen=True):
+    """What one device did in its window, and outside of it.
+
+    Attributes:
+        outside_ns: Busy time outside of the window.
+        launched_outside_ns: Busy time in the window in which all that ran was launched outside of steps.
+        idle: Idle moments of the whole recording, cut where the window begins and ends.
+        is_inside: Whether each of them is in the window.
+    """
+
+    window: Spans
+    compute_ns: int
+    exposed_communication_ns: int
+    exposed_copy_ns: int
+    communication_ns: int
+    copy_ns: int
+    outside_ns: int
+    launched_outside_ns: int
+    idle: Spans
+    is_inside: Flags
+
+    @property
+    def busy_ns(self) -> int:
+        """Time of the window in which anything ran."""
+        return self.compute_ns + self.exposed_communication_ns + self.exposed_copy_ns
+
+
+def occupation(device: DeviceRecords, trace: TraceWindow) -> Occupation:
+    """The parts of a device's window."""
+    window = trace.of(device)
+
+    def measure(spans: Spans) -> int:
+        return int(overlap(spans, *window).sum())
+
+    by_work = {work: _of(device, device.work == work) for work in WorkKind}
+    computing = by_work[WorkKind.COMPUTE]
+    in_kernels = merge(computing, by_work[WorkKind.COMMUNICATION])
+    busy = merge(in_kernels, by_work[WorkKind.COPY])
+    compute_ns, kernels_ns, busy_ns = measure(computing), measure(in_kernels), measure(busy)
+    is_unknown = (device.call < 0) & ~device.is_early
+    of_steps = _of(device, (device.step >= 0) | is_unknown) if trace.steps else busy
+    idle = _idle(busy, trace, window)
+    return Occupation(
+        window=window,
+        compute_ns=compute_ns,
+        exposed_communication_ns=kernels_ns - compute_ns,
+        exposed_copy_ns=busy_ns - kernels_ns,
+        communication_ns=measure(by_work[WorkKind.COMMUNICATION]),
+        copy_ns=measure(by_work[WorkKind.COPY]),
+        outside_ns=total(busy) - busy_ns,
+        launched_outside_ns=busy_ns - measure(of_steps),
+        idle=idle,
+        is_inside=covering(window, idle.start_ns) >= 0,
+    )
+
+
+def _idle(busy: Spans, trace: TraceWindow, window: Spans) -> Spans:
+    """Idle moments of the recording; pieces touch where the window begins or ends in one."""
+    first, last = np.array([trace.start_ns]), np.array([trace.end_ns])
+    idle = between(
+        Spans(np.concatenate((first, busy.start_ns, last)), np.concatenate((first, busy.end_ns, last)))
+    )
+    keep = idle.end_ns > idle.start_ns
+    _, start_ns, end_ns = cut(idle.start_ns[keep], idle.end_ns[keep], np.concatenate(window))
+    return Spans(start_ns, end_ns)
+
+
+def _of(device: DeviceRecords, chosen: Flags) -> Spans:
+    return merge((device.start_ns[chosen], device.end_ns[chosen]))
+
+
+def device_steps(device: DeviceRecords) -> tuple[DeviceStep, ...]:
+    """The busy parts of what was launched in each step, whenever it ran."""
+    launched = device.step >= 0
+    steps = distinct(device.step[launched])
+    rank = np.searchsorted(steps, device.step[launched])
+    if not len(steps):
+        return ()
+    origin = device.start_ns[0]
+    reach = int(device.end_ns.max() - origin) + 1
+    # Steps are laid one after the other, so that work of different steps never counts as beside each other.
+    shift = rank * reach - origin
+    start_ns, end_ns, work = (
+        device.start_ns[launched] + shift,
+        device.end_ns[launched] + shift,
+        device.work[launched],
+    )
+    bounds = np.arange(len(steps) + 1) * reach
+
+    def union_ns(*kinds: WorkKind) -> Int64:
+        chosen = np.isin(work, kinds)
+        spans = merge((start_ns[chosen], end_ns[chosen]))
+        owner = np.searchsorted(bounds, spans.start_ns, side="right") - 1
+        # Sums of integers below 2**53 are exact in the float64 that bincount adds in.
+        lengths = np.bincount(owner, weights=spans.end_ns - spans.start_ns, minlength=len(steps))
+        return lengths.astype(np.int64)
+
+    compute = union_ns(WorkKind.COMPUTE)
+    kernels = union_ns(WorkKind.COMPUTE, WorkKind.COMMUNICATION)
+    busy = union_ns(*WorkKind)
+    rows = zip(steps, compute, busy - kernels, kernels - compute, strict=True)
+    return tuple(DeviceStep(device.trace_id, device.device, *map(int, row)) for row in rows)

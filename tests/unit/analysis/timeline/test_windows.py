@@ -1,0 +1,174 @@
+"""What the window of a device is, and that work is counted once, in it or outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import opscope
+from opscope.analysis.timeline.measure import measure_timeline
+from opscope.analysis.timeline.values import IdleCause, IdleGap, Timeline, TimePartition, WindowKind
+from opscope.model.session import Session
+from opscope.testing import TraceBuilder
+
+Measure = Callable[[TraceBuilder], Timeline]
+SYNC, HOST, QUEUED = IdleCause.SYNCHRONIZATION, IdleCause.HOST_LAUNCH, IdleCause.DEPENDENCY
+NOTHING, RECORDER = IdleCause.NOTHING_SCHEDULED, IdleCause.PROFILER_OVERHEAD
+
+
+def told(one: TimePartition) -> tuple[int, int, int, int]:
+    """Window, busy, busy outside of steps and busy with work launched outside, in microseconds."""
+    assert sum(one.idle_by_cause.values()) == one.idle_ns
+    times = (one.span_ns, one.busy_ns, one.outside_steps_ns, one.launched_outside_ns)
+    return tuple(ns // 1000 for ns in times)  # type: ignore[return-value]
+
+
+def causes(one: TimePartition) -> dict[IdleCause, int]:
+    return {cause: ns // 1000 for cause, ns in one.idle_by_cause.items()}
+
+
+class TestTheStepsWindow:
+    def test_preprocessing_before_the_first_kernel_is_idle(self, timeline: Measure) -> None:
+        trace = TraceBuilder().step(1, 0, 400).frame("train.py(7): preprocess", 5, 295)
+        trace.operator("aten::mm", 305, 20).launch(310, 2).kernel("gemm", 315, 85)
+        (one,) = timeline(trace).partitions
+        assert one.window is WindowKind.STEPS
+        assert told(one) == (400, 85, 0, 0)
+        assert causes(one) == {HOST: 312, QUEUED: 3}
+        assert one.longest_gaps == (
+            IdleGap(0, 315_000, HOST, 1, "train.py(7): preprocess", "train.py:7 preprocess", "gemm"),
+        )
+
+    def test_a_blocking_copy_after_the_last_kernel_is_idle_until_it_returns(self, timeline: Measure) -> None:
+        trace = TraceBuilder().step(1, 0, 200).frame("train.py(9): evaluate", 0, 200)
+        trace.launch(0).kernel("gemm", 0, 50).operator("aten::item", 20, 150)
+        trace.launch(30, 130, name="cudaMemcpyAsync")
+        trace.kernel("Memcpy DtoH (Device -> Pageable)", 50, 10, category="gpu_memcpy", bytes=4)
+        found = timeline(trace)
+        (one,) = found.partitions
+        assert told(one) == (200, 60, 0, 0)
+        # 100 in the copy; it lost 130, of which 30 are left for the 40 of Python behind it.
+        assert causes(one) == {SYNC: 130, HOST: 10}
+        (gap,) = one.longest_gaps
+        assert (gap.step, gap.host, gap.line, gap.ended_by) == (
+            1, "cudaMemcpyAsync", "train.py:9 evaluate", None,
+        )  # fmt: skip
+        assert [(wait.calls, wait.idle_ns) for wait in found.waits] == [(1, 130_000)]
+
+    def test_data_loading_after_the_last_kernel(self, timeline: Measure) -> None:
+        trace = TraceBuilder().step(1, 0, 200).launch(0).kernel("gemm", 0, 50)
+        trace.event("user_annotation", "enumerate(DataLoader)#Iter.__next__", 60, 140, 1, {})
+        assert causes(timeline(trace).partitions[0]) == {HOST: 10, IdleCause.DATA_LOADING: 140}
+
+    def test_between_steps_in_a_row_only_the_recorder_works(self, timeline: Measure) -> None:
+        trace = TraceBuilder().step(1, 0, 50).step(2, 80, 50)
+        trace.launch(0).kernel("a", 0, 40).launch(80).kernel("b", 80, 50)
+        (one,) = timeline(trace).partitions
+        assert told(one) == (130, 90, 0, 0)
+        assert causes(one) == {HOST: 10, RECORDER: 30}
+
+    def test_what_lies_between_steps_that_are_not_in_a_row_is_outside(self, timeline: Measure) -> None:
+        trace = TraceBuilder().step(1, 0, 50).step(5, 200, 50)
+        trace.launch(0).kernel("a", 0, 40).launch(45).kernel("tail", 60, 10).launch(100).kernel("b", 110, 30)
+        trace.launch(150).kernel("into", 190, 30).launch(205).kernel("c", 220, 30)
+        (one,) = timeline(trace).partitions
+        assert told(one) == (70 + 50, 40 + 10 + 50, 30 + 10, 20)
+        assert causes(one) == {HOST: 6, QUEUED: 14}
+
+    def test_the_device_may_be_done_later_than_the_host(self, timeline: Measure) -> None:
+        trace = TraceBuilder().step(1, 0, 20).launch(5).kernel("a", 10, 200).launch(8).kernel("b", 230, 20)
+        trace.launch(30).kernel("evaluation", 240, 60, stream=9).launch(15, 400, name="cudaDeviceSynchronize")
+        found = timeline(trace)
+        (one,) = found.partitions
+        assert told(one) == (250, 220, 50, 0)
+        assert causes(one) == {HOST: 6, QUEUED: 24}
+
+    def test_what_was_launched_before_the_steps_occupies_them(self, timeline: Measure) -> None:
+        trace = TraceBuilder().launch(0).kernel("warm-up", 5, 145).step(1, 100, 100)
+        trace.launch(110).kernel("a", 140, 60, stream=9).kernel("unknown", 200, 5, correlation=9999)
+        (one,) = timeline(trace).partitions
+        assert told(one) == (100, 100, 95 + 5, 40)
+
+    def test_steps_that_overlap_count_once(self, timeline: Measure) -> None:
+        trace = TraceBuilder().step(1, 0, 60).step(1, 20, 80, thread=2)
+        trace.launch(0).kernel("a", 0, 30).launch(30, thread=2).kernel("b", 30, 50)
+        found = timeline(trace)
+        assert told(found.partitions[0]) == (100, 80, 0, 0)
+        assert found.host[0].launches == 1
+
+    def test_each_rank_has_its_own(self, load: Callable[..., Session], tmp_path: Path) -> None:
+        def rank(number: int) -> Path:
+            trace = TraceBuilder(distributedInfo={"rank": number}).launch(0)
+            trace.kernel("early", 0, 10, device=number).step(1, 50 * number + 5, 100)
+            trace.launch(50 * number + 10).kernel("a", 100, 60, device=number)
+            return trace.write(tmp_path / f"rank{number}.json")
+
+        found = measure_timeline(load([rank(0), rank(1)]))
+        assert [told(one) for one in found.partitions] == [(155, 65, 5, 5), (105, 60, 10, 0)]
+
+    def test_a_device_that_no_step_uses_is_not_left_idle_by_the_steps(
+        self, load: Callable[..., Session]
+    ) -> None:
+        trace = TraceBuilder().launch(0).kernel("touch", 2, 8, device=1)
+        trace.step(1, 50, 100).operator("aten::mm", 50, 90).launch(55).kernel("gemm", 60, 90, device=0)
+        with load(trace) as session:
+            summary = opscope.summarize(session)
+        used, unused = summary.timeline.partitions
+        assert (told(used), told(unused)) == ((100, 90, 0, 0), (100, 0, 8, 0))
+        assert causes(unused) == {NOTHING: 100}
+        assert summary.timeline.in_use == (used,)
+        assert [device.busy_ns for device in summary.devices] == [90_000, 0]
+        assert summary.busy_fraction == 0.9
+
+    def test_a_step_of_the_host_alone(self, timeline: Measure) -> None:
+        found = timeline(
+            TraceBuilder().launch(0).kernel("a", 0, 10).step(1, 50, 100).operator("aten::mm", 60, 50)
+        )
+        assert told(found.partitions[0]) == (100, 0, 10, 0)
+        assert found.in_use == found.partitions
+
+    def test_waits_are_those_in_steps(self, timeline: Measure) -> None:
+        trace = TraceBuilder().step(1, 0, 100).launch(0).kernel("a", 0, 100)
+        trace.launch(20, 70, name="cudaStreamSynchronize")
+        trace.launch(100, 300, name="cudaDeviceSynchronize")
+        assert [(one.name, one.calls) for one in timeline(trace).waits] == [("cudaStreamSynchronize", 1)]
+
+    def test_a_wait_before_the_steps_spends_what_it_cost_there_first(self, timeline: Measure) -> None:
+        trace = TraceBuilder().launch(0).kernel("early", 0, 50).launch(10, 40, name="cudaDeviceSynchronize")
+        trace.operator("aten::mm", 50, 100).step(1, 70, 80).launch(140, 2).kernel("gemm", 142, 8)
+        (one,) = timeline(trace).partitions
+        # It lost 40, of which the 20 of idle time before the step take their part.
+        assert causes(one) == {SYNC: 20, HOST: 52}
+
+
+class TestTheSpan:
+    def test_runs_from_the_first_event_to_the_last(self, timeline: Measure) -> None:
+        trace = TraceBuilder().operator("aten::empty", 0, 20).launch(25, 5).kernel("a", 40, 10)
+        trace.launch(45, 55, name="cudaStreamSynchronize")
+        (one,) = timeline(trace).partitions
+        assert one.window is WindowKind.SPAN
+        assert told(one) == (100, 10, 0, 0)
+        assert causes(one) == {HOST: 30, QUEUED: 10, SYNC: 50}
+
+    def test_after_the_last_activity_of_unknown_launch_nobody_knows(self, timeline: Measure) -> None:
+        trace = TraceBuilder().operator("aten::empty", 0, 100).kernel("a", 0, 10, correlation=7)
+        assert causes(timeline(trace).partitions[0]) == {IdleCause.UNKNOWN: 90}
+
+
+@pytest.mark.parametrize(
+    ("name", "busy", "longest_ms", "host"),
+    [
+        ("field/h100_timesformer.json.gz", 0.414, 218.1, "image_processing_videomae.py(235): preprocess"),
+        ("h200/misc_ops_fp32.json.gz", 0.916, 2.8, "cudaMemcpyAsync"),
+    ],
+)
+def test_programs_known_to_leave_the_device_idle(
+    shared: Path, name: str, busy: float, longest_ms: float, host: str
+) -> None:
+    with opscope.load(shared / "traces" / name) as session:
+        (one,) = measure_timeline(session).partitions
+    assert one.busy_ns / one.span_ns == pytest.approx(busy, abs=0.001)
+    assert one.longest_gaps[0].duration_ns / 1e6 == pytest.approx(longest_ms, abs=0.1)
+    assert (one.longest_gaps[0].host or "").endswith(host)
