@@ -99,8 +99,10 @@ def count_modules(checkout: Path) -> dict[str, int]:
     return {"imported": int(count), "opscope": int(own)}
 
 
-def environment_of(checkout: Path) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(checkout / "src")}
+def environment_of(checkout: Path, bytecode: Path) -> dict[str, str]:
+    """That of a process that imports the checkout, compiled as an installed package is."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "PYTHONPATH": str(checkout / "src"), "PYTHONPYCACHEPREFIX": str(bytecode)}
 
 
 def commit_of(checkout: Path) -> str:

@@ -5,7 +5,6 @@ A fact that neither holds is None, and a comparison that cannot be made says why
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from statistics import median_low
 
 import msgspec
 import numpy as np
+import tomli
 
 from opscope.model.finding import Finding
 from opscope.model.queries import sql
@@ -42,12 +42,6 @@ __all__ = [
     "recorded_name",
     "threshold",
 ]
-
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 @dataclass(frozen=True)
@@ -83,7 +77,7 @@ class CounterBook:
 def counter_book() -> CounterBook:
     """The packaged numbers and words."""
     text = resources.files(__package__).joinpath("counters.toml").read_text(encoding="utf-8")
-    return msgspec.convert(tomllib.loads(text), CounterBook)
+    return msgspec.convert(tomli.loads(text), CounterBook)
 
 
 def threshold(name: str) -> float:

@@ -7,11 +7,12 @@ its neighbor.
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
+
+import tomli
 
 from opscope.text_enum import TextEnum
 
@@ -30,12 +31,6 @@ __all__ = [
     "runs_ptx",
     "sources_of",
 ]
-
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 class SpecEvidence(TextEnum):
@@ -76,7 +71,7 @@ DEVICE_PROPERTIES = Source("CUDA device properties of the recorded device", "")
 def read_facts(name: str) -> dict[str, Any]:
     """One packaged TOML file; not to be changed by callers."""
     text = resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-    document: dict[str, Any] = tomllib.loads(text)
+    document: dict[str, Any] = tomli.loads(text)
     return document
 
 

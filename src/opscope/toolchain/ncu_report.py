@@ -6,19 +6,15 @@ of a peak fractions of 1.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from opscope.text_enum import TextEnum
+import tomli
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from opscope.text_enum import TextEnum
 
 __all__ = [
     "OCCUPANCY_LIMITS",
@@ -109,7 +105,7 @@ class NcuMetric:
 
 def _document() -> dict[str, Any]:
     text = resources.files(__package__).joinpath("ncu_metrics.toml").read_text(encoding="utf-8")
-    document: dict[str, Any] = tomllib.loads(text)
+    document: dict[str, Any] = tomli.loads(text)
     return document
 
 
