@@ -8,7 +8,6 @@ from typing import Any
 
 from opscope.model.evidence import Grade, weakest
 from opscope.model.location import SourceLocation
-from opscope.provenance.binaries.process import vendor_of_file
 from opscope.provenance.categories import category_of, kernel_category
 from opscope.provenance.kernel_names import DecodedKernel, decode
 from opscope.provenance.operators import (
@@ -64,6 +63,8 @@ def _with_library(decoded: DecodedKernel, binary: str | None, evidence: Evidence
     if decoded.name in evidence.triton_kernels:
         library = "triton"
     elif binary is not None and not binary.startswith(_TORCH_BINARIES):
+        from opscope.provenance.binaries.process import vendor_of_file  # noqa: PLC0415 - seldom known
+
         library = vendor_of_file(binary) or binary.partition(".so")[0]
     if library is None:
         return decoded

@@ -10,7 +10,7 @@ import pytest
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.model.origin import OperatorRegistration, RegistrationKind
-from opscope.provenance.binaries import TranslationUnit
+from opscope.provenance.binaries.translation_unit import TranslationUnit
 from opscope.provenance.resolution import evidence as evidence_module
 from opscope.provenance.resolution.evidence import Evidence, RecordedUnits
 
