@@ -7,8 +7,9 @@ hides today is kept if it is a large part of the device's work, with a gain of n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from opscope.advice import (  # noqa: F401 - each registers the functions of its rules
     attention_rules,
@@ -83,8 +84,7 @@ def _findings(run: ProfiledRun, rule: Rule) -> list[Finding]:
     return found
 
 
-@dataclass(frozen=True)
-class _Worth:
+class _Worth(msgspec.Struct, frozen=True):
     """What an advice is worth; `is_deferred` where the slower host hides it today."""
 
     gain_ns: float | None = None

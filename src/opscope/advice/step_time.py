@@ -9,7 +9,8 @@ added to it. That part is an estimate, so a gain is the mean of three: with it a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from opscope.advice.rules import RuleBook
 from opscope.analysis.timeline.values import HostTime
@@ -17,8 +18,7 @@ from opscope.analysis.timeline.values import HostTime
 __all__ = ["Saving", "StepTime", "slowest", "step_times", "typical"]
 
 
-@dataclass(frozen=True)
-class Saving:
+class Saving(msgspec.Struct, frozen=True):
     """What a change takes out of one step; negative where it adds.
 
     Attributes:
@@ -34,8 +34,7 @@ class Saving:
     waiting_ns: float = 0.0
 
 
-@dataclass(frozen=True)
-class StepTime:
+class StepTime(msgspec.Struct, frozen=True):
     """A mean step of one trace.
 
     Attributes:

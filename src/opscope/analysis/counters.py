@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from statistics import median_low
@@ -44,16 +43,14 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class Threshold:
+class Threshold(msgspec.Struct, frozen=True):
     """A number that counters are held against, and why it is what it is."""
 
     value: float
     reason: str
 
 
-@dataclass(frozen=True)
-class StallReason:
+class StallReason(msgspec.Struct, frozen=True):
     """What a reason to stall means, and what helps."""
 
     meaning: str
@@ -64,8 +61,7 @@ class StallReason:
 NO_STALL = frozenset({"selected", "not_selected"})
 
 
-@dataclass(frozen=True)
-class CounterBook:
+class CounterBook(msgspec.Struct, frozen=True):
     """What `counters.toml` holds: thresholds, stalls and what all findings of a code share, by name."""
 
     thresholds: Mapping[str, Threshold]
@@ -144,8 +140,7 @@ def limit_of(kernel: KernelCounters) -> CounterLimit | None:
     return CounterLimit.DRAM if dram >= threshold("dram_share") * memory else CounterLimit.CACHES
 
 
-@dataclass(frozen=True)
-class CountedCall:
+class CountedCall(msgspec.Struct, frozen=True):
     """Calls alike of the recording, and what each must do at least.
 
     Attributes:
@@ -171,8 +166,7 @@ class CountedCall:
     cost: CallCost = UNKNOWN_COST
 
 
-@dataclass(frozen=True)
-class CountedKernel:
+class CountedKernel(msgspec.Struct, frozen=True):
     """One profiled launch.
 
     Attributes:
@@ -243,8 +237,7 @@ class CountedKernel:
         return "the report holds no bytes of device memory"
 
 
-@dataclass(frozen=True)
-class CounterAnalysis:
+class CounterAnalysis(msgspec.Struct, frozen=True):
     """A report, its kernels and what follows.
 
     Attributes:
@@ -264,8 +257,7 @@ Kind = tuple[str, Extent | None, Extent | None]
 _UNKNOWN = -1
 
 
-@dataclass(frozen=True)
-class _Launch:
+class _Launch(msgspec.Struct, frozen=True):
     kind: Kind
     duration_ns: int
     step: int | None
@@ -273,8 +265,7 @@ class _Launch:
     is_launch_recorded: bool
 
 
-@dataclass(frozen=True)
-class _Recording:
+class _Recording(msgspec.Struct, frozen=True):
     """Launches of the kernels asked for, those alike together, and their calls by id."""
 
     launches: Sequence[_Launch]

@@ -6,7 +6,6 @@ needed.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -189,9 +188,7 @@ def _limited_location(location: SourceLocation | None, grade: Grade) -> SourceLo
     if location is None:
         return None
     file_grade = weakest((location.file_grade, grade)) or grade
-    return dataclasses.replace(
-        location, file_grade=file_grade, line_grade=_weaker(location.line_grade, grade)
-    )
+    return replace(location, file_grade=file_grade, line_grade=_weaker(location.line_grade, grade))
 
 
 def _weaker(known: Grade | None, grade: Grade) -> Grade | None:

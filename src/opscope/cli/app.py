@@ -167,10 +167,11 @@ def _app() -> App:
         version=__version__,
         version_flags=["--version"],
         default_parameter=Parameter(negative=()),
+        help_format="plaintext",  # Markdown takes half of the time that `opscope --help` takes
     )
     for verb, summary in _VERBS.items():
         # An import string: the module is loaded when its verb runs.
-        app.command(f"opscope.cli.{verb}:{verb}", name=verb, help=summary)
+        app.command(f"opscope.cli.{verb}:{verb}", name=verb, help=summary, help_format="markdown")
     return app
 
 

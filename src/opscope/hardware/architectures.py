@@ -7,11 +7,11 @@ its neighbor.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
 
+import msgspec
 import tomli
 
 from opscope.text_enum import TextEnum
@@ -53,8 +53,7 @@ _MEANINGS = {
 }
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(msgspec.Struct, frozen=True):
     """A document, with the year of the edition that the numbers are of."""
 
     title: str
@@ -88,8 +87,7 @@ _ANY = re.compile(rf"(?:-arch=)?(?:sm|compute|cc)?[_ ]?{_NUMBER}", re.IGNORECASE
 _INTEGRATED = frozenset({(5, 3), (6, 2), (7, 2), (8, 7), (10, 1)})
 
 
-@dataclass(frozen=True, order=True)
-class Target:
+class Target(msgspec.Struct, frozen=True, order=True):
     """One real architecture; they sort by capability, general ones first."""
 
     major: int
@@ -122,8 +120,7 @@ class Target:
         return not self.suffix
 
 
-@dataclass(frozen=True)
-class Architecture:
+class Architecture(msgspec.Struct, frozen=True):
     """One compute capability. Sizes are in bytes, limits per multiprocessor (SM) or per thread block.
 
     Attributes:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from opscope.model.evidence import Grade, weakest
 from opscope.model.location import SourceLocation
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from opscope.provenance.binaries.process import LocalLibraries
 
 
-@dataclass(frozen=True)
-class KernelProvenance:
+class KernelProvenance(msgspec.Struct, frozen=True):
     """What is known of one kernel name.
 
     Args:
@@ -58,8 +57,7 @@ class KernelProvenance:
     template: SourceLocation | None = None
 
 
-@dataclass(frozen=True)
-class NativeFunctionFacts:
+class NativeFunctionFacts(msgspec.Struct, frozen=True):
     """One native function (an overload) as the trace's device reaches it. None is unknown.
 
     `kind` is `native`, `composite`, `generated`, `backward`, `custom` or `triton`. `location` is the
@@ -79,13 +77,12 @@ class NativeFunctionFacts:
     stub: str | None = None
     tags: tuple[str, ...] = ()
     yaml_line: int | None = None
-    details: dict[str, Any] = field(default_factory=dict)
+    details: dict[str, Any] = msgspec.field(default_factory=dict)
     location: SourceLocation | None = None
     stub_location: SourceLocation | None = None
 
 
-@dataclass(frozen=True)
-class RecordedUnits:
+class RecordedUnits(msgspec.Struct, frozen=True):
     """What a recording says of one kernel.
 
     Args:
@@ -99,8 +96,7 @@ class RecordedUnits:
     paths: tuple[str | None, ...]
 
 
-@dataclass(frozen=True)
-class IndexedSource:
+class IndexedSource(msgspec.Struct, frozen=True):
     """One source index and what its answers are worth for this Session."""
 
     index: SourceIndex
@@ -118,8 +114,7 @@ class IndexedSource:
         )
 
 
-@dataclass(frozen=True)
-class Evidence:
+class Evidence(msgspec.Struct, frozen=True):
     """The evidence for one Session.
 
     Args:
@@ -138,9 +133,9 @@ class Evidence:
     recognition: Recognition
     operators: OperatorTable
     sources: tuple[IndexedSource, ...]
-    recorded: Mapping[str, RecordedUnits] = field(default_factory=dict)
-    user_sources: Mapping[str, SourceLocation] = field(default_factory=dict)
-    registrations: Mapping[str, OperatorRegistration] = field(default_factory=dict)
+    recorded: Mapping[str, RecordedUnits] = msgspec.field(default_factory=dict)
+    user_sources: Mapping[str, SourceLocation] = msgspec.field(default_factory=dict)
+    registrations: Mapping[str, OperatorRegistration] = msgspec.field(default_factory=dict)
     libraries: LocalLibraries | None = None
     triton_kernels: frozenset[str] = frozenset()
     backend: str = "CUDA"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from opscope.model.evidence import Grade, weakest
 from opscope.model.location import SourceLocation
@@ -68,7 +71,7 @@ def _with_library(decoded: DecodedKernel, binary: str | None, evidence: Evidence
         library = vendor_of_file(binary) or binary.partition(".so")[0]
     if library is None:
         return decoded
-    return replace(decoded, library=library, grades={**decoded.grades, "library": Grade.EXACT})
+    return dataclasses.replace(decoded, library=library, grades={**decoded.grades, "library": Grade.EXACT})
 
 
 def _template(
@@ -134,8 +137,7 @@ _BACKWARD_NODE = lazy_pattern(r"(?:Backward\d*|AccumulateGrad|CopySlices|CopyBac
 _NAMESPACED = lazy_pattern(r"[A-Za-z_]\w*::\w+$")
 
 
-@dataclass(frozen=True)
-class RecordedCall:
+class RecordedCall(msgspec.Struct, frozen=True):
     """One kind of recorded call: what distinguishes overloads, and the kernels such calls launched."""
 
     name: str
