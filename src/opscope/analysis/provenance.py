@@ -126,6 +126,9 @@ SELECT c.name AS operator, f.*, c.calls, c.self_device_ns FROM native_functions 
 ORDER BY c.self_device_ns DESC, c.calls DESC, f.native_function_id"""
 
 
+_HAS_TRITON_SQL = "SELECT EXISTS (FROM triton_launches) OR EXISTS (FROM kernel_sources)"
+
+
 def read_provenance(session: Session) -> Provenance:
     """The provenance of a Session."""
     annotate(session)
@@ -135,7 +138,8 @@ def read_provenance(session: Session) -> Provenance:
     generated: dict[str, list[GeneratedCode]] = defaultdict(list)
     for row in session.records(_GENERATED_SQL):
         generated[row["kernel"]].append(_generated(row))
-    triton = {row["name"]: _triton(row) for row in session.records(sql(__package__, "triton_kernels"))}
+    rows = session.records(sql(__package__, "triton_kernels")) if session.scalar(_HAS_TRITON_SQL) else ()
+    triton = {row["name"]: _triton(row) for row in rows}
     recognition = session.records("SELECT * FROM recognition")[0]
     return Provenance(
         kernels={
