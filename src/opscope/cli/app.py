@@ -99,9 +99,7 @@ def entry_point() -> None:
             reconfigure(errors="backslashreplace")
     if _RUN_PROGRAMS.isdisjoint(sys.argv):
         gc.disable()  # modules and reports live until the end: looking for garbage is a tenth of the time
-    code = main()
-    gc.freeze()  # nor is there any to find at the end
-    sys.exit(code)
+    sys.exit(main())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
