@@ -4,8 +4,9 @@
 
 The commands take turns: a bare interpreter, `opscope --help`, and `opscope analyze` of the packaged trace,
 from this checkout and from the other (say a `git worktree` of an older commit; it needs the same packages).
-Times are of whole processes, from outside; CPU time is user and system. Modules are those that `analyze`
-leaves imported beyond the standard library. Results go to `results/start.json` with every sample.
+Times are of whole processes, from outside, their modules compiled; CPU time is user and system. Modules are
+those that `analyze` leaves imported beyond the standard library. Results go to `results/start.json` with
+every sample.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -48,7 +50,8 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results/start.json")
     options = parser.parse_args()
     checkouts = {"this": ROOT} | ({"reference": options.against.resolve()} if options.against else {})
-    samples = take_samples(checkouts, options.repetitions)
+    with tempfile.TemporaryDirectory() as folder:
+        samples = take_samples(checkouts, options.repetitions, Path(folder))
     found = {
         "environment": {"python": platform.python_version(), "cpus": os.cpu_count()},
         "commit": {name: commit_of(checkout) for name, checkout in checkouts.items()},
@@ -61,13 +64,15 @@ def main() -> int:
     return 0
 
 
-def take_samples(checkouts: dict[str, Path], repetitions: int) -> dict[str, dict[str, list[float]]]:
-    """Wall and CPU seconds by checkout and command; the first round is not counted."""
+def take_samples(
+    checkouts: dict[str, Path], repetitions: int, bytecode: Path
+) -> dict[str, dict[str, list[float]]]:
+    """Wall and CPU seconds by checkout and command; the first round, which compiles, is not counted."""
     samples: dict[str, dict[str, list[float]]] = {}
     for repetition in range(repetitions + 1):
         for name, checkout in checkouts.items():
             for command, arguments in COMMANDS.items():
-                wall_s, cpu_s = run(checkout, arguments)
+                wall_s, cpu_s = run(checkout, arguments, bytecode)
                 if repetition:
                     kept = samples.setdefault(f"{name} {command}", {"wall": [], "cpu": []})
                     kept["wall"].append(wall_s)
@@ -75,11 +80,14 @@ def take_samples(checkouts: dict[str, Path], repetitions: int) -> dict[str, dict
     return samples
 
 
-def run(checkout: Path, arguments: list[str]) -> tuple[float, float]:
+def run(checkout: Path, arguments: list[str], bytecode: Path) -> tuple[float, float]:
     """Wall and CPU seconds of one process."""
     start = time.perf_counter()
     child = subprocess.Popen(
-        [sys.executable, *arguments], env=environment_of(checkout), stdout=subprocess.DEVNULL, cwd=checkout
+        [sys.executable, *arguments],
+        env=environment_of(checkout, bytecode),
+        stdout=subprocess.DEVNULL,
+        cwd=checkout,
     )
     _, status, usage = os.wait4(child.pid, 0)
     seconds = time.perf_counter() - start
@@ -92,15 +100,18 @@ def run(checkout: Path, arguments: list[str]) -> tuple[float, float]:
 def count_modules(checkout: Path) -> dict[str, int]:
     """Modules beyond the standard library, and those of opscope among them, after `analyze`."""
     command = [sys.executable, "-c", _COUNT, str(TRACE)]
+    environment = {**os.environ, "PYTHONPATH": str(checkout / "src")}
     printed = subprocess.run(
-        command, env=environment_of(checkout), cwd=checkout, check=True, stdout=subprocess.PIPE, text=True
+        command, env=environment, cwd=checkout, check=True, stdout=subprocess.PIPE, text=True
     ).stdout
     count, own = printed.split()
     return {"imported": int(count), "opscope": int(own)}
 
 
-def environment_of(checkout: Path) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(checkout / "src")}
+def environment_of(checkout: Path, bytecode: Path) -> dict[str, str]:
+    """That of a process that imports the checkout, compiled as an installed package is."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "PYTHONPATH": str(checkout / "src"), "PYTHONPYCACHEPREFIX": str(bytecode)}
 
 
 def commit_of(checkout: Path) -> str:
@@ -109,7 +120,7 @@ def commit_of(checkout: Path) -> str:
 
 
 def show(found: dict[str, Any]) -> None:
-    """A row per command: medians, and the ratio to the reference."""
+    """A row per command: medians, and the ratios to the reference, of medians and of the least."""
     for key, kept in found["samples_s"].items():
         name, _, command = key.partition(" ")
         wall_s, cpu_s = statistics.median(kept["wall"]), statistics.median(kept["cpu"])
@@ -118,7 +129,10 @@ def show(found: dict[str, Any]) -> None:
         if name == "this" and reference is not None:
             wall = wall_s / statistics.median(reference["wall"])
             cpu = cpu_s / statistics.median(reference["cpu"])
-            text += f"; {wall:.2f} × (CPU {cpu:.2f} ×) the reference's"
+            least = [min(kept[kind]) / min(reference[kind]) for kind in ("wall", "cpu")]
+            text += (
+                f"; {wall:.2f} × (CPU {cpu:.2f} ×) the reference's; least {least[0]:.2f} ({least[1]:.2f}) ×"
+            )
         print(text)
     for name, modules in found["modules"].items():
         print(f"modules  {name:10} {modules['imported']}, {modules['opscope']} of them opscope's")

@@ -33,7 +33,7 @@ def releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The empty folder of added tables; no torch is installed."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(lookup, "installed_table", lambda: None)
-    monkeypatch.setattr(gather, "installed_headers", lambda: None)
+    monkeypatch.setattr(gather, "include_folder", lambda: None)
     packaged_table.cache_clear()
     yield tmp_path / "cache" / "opscope" / "releases"
     packaged_table.cache_clear()

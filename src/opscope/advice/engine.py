@@ -9,8 +9,9 @@ none.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from opscope.advice import (  # noqa: F401 - each registers the functions of its rules
     attention_rules,
@@ -115,8 +116,7 @@ def _findings(run: ProfiledRun, rule: Rule) -> list[_Found]:
     return found
 
 
-@dataclass(frozen=True)
-class _Worth:
+class _Worth(msgspec.Struct, frozen=True):
     """What an advice is worth; `is_deferred` where the slower host hides it today."""
 
     gain_ns: float | None = None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from math import ceil, prod
 from typing import Any
+
+import msgspec
 
 from opscope.advice.profiled_run import Advice, ProfiledRun, counted, finds, listed
 from opscope.advice.rules import Rule
@@ -22,8 +23,7 @@ from opscope.provenance.kernel_names import decode
 from opscope.units import format_fraction
 
 
-@dataclass(frozen=True)
-class _Chain:
+class _Chain(msgspec.Struct, frozen=True):
     """Pointwise operators on tensors of one size, one after the other.
 
     `passes` counts the tensors of that size that its operators read and write. `host_ns` runs on the host
@@ -121,8 +121,7 @@ def _sizes(row: Mapping[str, Any]) -> list[int]:
     return [tensor.element_count for tensor in call.tensors]
 
 
-@dataclass(frozen=True)
-class _Tail:
+class _Tail(msgspec.Struct, frozen=True):
     """Launches of one kernel and geometry; `rounds` are blocks over multiprocessors."""
 
     kernel: str

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import msgspec
+
 from opscope.advice.attention_pattern import ComposedAttention, composed_attention
 from opscope.advice.kernel_times import Product, Rates, recorded_product
 from opscope.advice.rules import Rule, RuleBook, rule_book
@@ -43,8 +45,7 @@ _OTHER_VENDOR = re.compile(r"\b(?:AMD|Radeon|Instinct|gfx\d)", re.IGNORECASE)
 _SHOWN = 5
 
 
-@dataclass(frozen=True)
-class Advice:
+class Advice(msgspec.Struct, frozen=True):
     """What one rule found. What is None is as the rule has it.
 
     Attributes:
@@ -56,7 +57,7 @@ class Advice:
     """
 
     message: str
-    evidence: Mapping[str, Any] = field(default_factory=dict)
+    evidence: Mapping[str, Any] = msgspec.field(default_factory=dict)
     effect: Callable[[Change], object] | None = None
     basis: str | None = None
     suggestion: str | None = None

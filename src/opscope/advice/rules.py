@@ -6,18 +6,13 @@ only look for the evidence. Every number has a reason. Imports nothing of the an
 
 from __future__ import annotations
 
-import sys
 from functools import cache
 from importlib import resources
 
 import msgspec
+import tomli
 
 from opscope.model.finding import Severity
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 __all__ = ["Number", "Rule", "RuleBook", "rule_book"]
 
@@ -86,7 +81,7 @@ class RuleBook(msgspec.Struct, frozen=True):
 def rule_book() -> RuleBook:
     """The packaged rules."""
     text = resources.files(__package__).joinpath("rules.toml").read_text(encoding="utf-8")
-    document = tomllib.loads(text)
+    document = tomli.loads(text)
     rules = msgspec.convert(document["rule"], list[Rule])
     numbers = msgspec.convert(document["numbers"], dict[str, Number])
     return RuleBook({rule.code: rule for rule in rules}, numbers)

@@ -10,7 +10,9 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from opscope.analysis.counters import Kind, extent, recorded_name
 from opscope.errors import CaptureError, InputError
@@ -94,8 +96,7 @@ def suggest_command(
     return shlex.join(["ncu", "--clock-control", "none", *what, "--export", "counters", *program])
 
 
-@dataclass(frozen=True)
-class CollectionPlan:
+class CollectionPlan(msgspec.Struct, frozen=True):
     """Launches to profile.
 
     Attributes:
@@ -171,8 +172,7 @@ def _plan(
     return CollectionPlan(matches, window.start, window.end - window.start, covered, names)
 
 
-@dataclass(frozen=True)
-class Launch:
+class Launch(msgspec.Struct, frozen=True):
     """One launch of a sequence: how it is named, its geometry, its time."""
 
     name: str
@@ -193,8 +193,7 @@ class Prefer(TextEnum):
     LAST = "last"
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(msgspec.Struct, frozen=True):
     """Launches `start` up to `end` of a sequence; `covered_ns` is the time of all launches of their kinds."""
 
     start: int

@@ -5,16 +5,15 @@ A fact that neither holds is None, and a comparison that cannot be made says why
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from statistics import median_low
 
 import msgspec
 import numpy as np
+import tomli
 
 from opscope.model.finding import Finding
 from opscope.model.queries import sql
@@ -44,22 +43,14 @@ __all__ = [
 ]
 
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-
-@dataclass(frozen=True)
-class Threshold:
+class Threshold(msgspec.Struct, frozen=True):
     """A number that counters are held against, and why it is what it is."""
 
     value: float
     reason: str
 
 
-@dataclass(frozen=True)
-class StallReason:
+class StallReason(msgspec.Struct, frozen=True):
     """What a reason to stall means, and what helps."""
 
     meaning: str
@@ -70,8 +61,7 @@ class StallReason:
 NO_STALL = frozenset({"selected", "not_selected"})
 
 
-@dataclass(frozen=True)
-class CounterBook:
+class CounterBook(msgspec.Struct, frozen=True):
     """What `counters.toml` holds: thresholds, stalls and what all findings of a code share, by name."""
 
     thresholds: Mapping[str, Threshold]
@@ -83,7 +73,7 @@ class CounterBook:
 def counter_book() -> CounterBook:
     """The packaged numbers and words."""
     text = resources.files(__package__).joinpath("counters.toml").read_text(encoding="utf-8")
-    return msgspec.convert(tomllib.loads(text), CounterBook)
+    return msgspec.convert(tomli.loads(text), CounterBook)
 
 
 def threshold(name: str) -> float:
@@ -150,8 +140,7 @@ def limit_of(kernel: KernelCounters) -> CounterLimit | None:
     return CounterLimit.DRAM if dram >= threshold("dram_share") * memory else CounterLimit.CACHES
 
 
-@dataclass(frozen=True)
-class CountedCall:
+class CountedCall(msgspec.Struct, frozen=True):
     """Calls alike of the recording, and what each must do at least.
 
     Attributes:
@@ -177,8 +166,7 @@ class CountedCall:
     cost: CallCost = UNKNOWN_COST
 
 
-@dataclass(frozen=True)
-class CountedKernel:
+class CountedKernel(msgspec.Struct, frozen=True):
     """One profiled launch.
 
     Attributes:
@@ -249,8 +237,7 @@ class CountedKernel:
         return "the report holds no bytes of device memory"
 
 
-@dataclass(frozen=True)
-class CounterAnalysis:
+class CounterAnalysis(msgspec.Struct, frozen=True):
     """A report, its kernels and what follows.
 
     Attributes:
@@ -270,8 +257,7 @@ Kind = tuple[str, Extent | None, Extent | None]
 _UNKNOWN = -1
 
 
-@dataclass(frozen=True)
-class _Launch:
+class _Launch(msgspec.Struct, frozen=True):
     kind: Kind
     duration_ns: int
     step: int | None
@@ -279,8 +265,7 @@ class _Launch:
     is_launch_recorded: bool
 
 
-@dataclass(frozen=True)
-class _Recording:
+class _Recording(msgspec.Struct, frozen=True):
     """Launches of the kernels asked for, those alike together, and their calls by id."""
 
     launches: Sequence[_Launch]

@@ -7,7 +7,8 @@ everything else is left to hardware counters, with the command that reads them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from opscope.analysis.counter_commands import kernel_filter, suggest_command
 from opscope.analysis.efficiency import Bound, Efficiency, Roofline
@@ -41,8 +42,7 @@ class Topic(TextEnum):
     FUSION = "fusion"
 
 
-@dataclass(frozen=True)
-class Improvement:
+class Improvement(msgspec.Struct, frozen=True):
     """One topic: what is known of it, or None; `needs_counters` where only they can tell the rest."""
 
     topic: Topic
@@ -50,8 +50,7 @@ class Improvement:
     needs_counters: bool
 
 
-@dataclass(frozen=True)
-class OperatorImprovement:
+class OperatorImprovement(msgspec.Struct, frozen=True):
     """All topics for the kernel an operator spends most time in, and the ncu command for the open ones.
 
     The command counts launches from the start of the recording; launches before it come on top.

@@ -7,8 +7,9 @@ does with its blocks.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from opscope.analysis.common_device import common_device
 from opscope.analysis.totals import KernelTotal, OperatorTotal, geometry_of
@@ -30,8 +31,7 @@ __all__ = ["ExplainedLaunch", "LaunchQuality", "launch_explanations", "launch_qu
 _GEOMETRIES = 2  # configurations of one kernel that are explained, the longest first
 
 
-@dataclass(frozen=True)
-class LaunchQuality:
+class LaunchQuality(msgspec.Struct, frozen=True):
     """One launch configuration of a kernel under one operator; None is unknown, no operator too."""
 
     launch: LaunchFacts
@@ -110,8 +110,7 @@ class LaunchQuality:
         return unused / (self.threads + unused)
 
 
-@dataclass(frozen=True)
-class ExplainedLaunch:
+class ExplainedLaunch(msgspec.Struct, frozen=True):
     """One launch configuration and its explanation; `shapes` are the arguments of its call, as JSON."""
 
     kernel: str

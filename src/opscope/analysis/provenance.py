@@ -6,7 +6,6 @@ needed.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -127,6 +126,9 @@ SELECT c.name AS operator, f.*, c.calls, c.self_device_ns FROM native_functions 
 ORDER BY c.self_device_ns DESC, c.calls DESC, f.native_function_id"""
 
 
+_HAS_TRITON_SQL = "SELECT EXISTS (FROM triton_launches) OR EXISTS (FROM kernel_sources)"
+
+
 def read_provenance(session: Session) -> Provenance:
     """The provenance of a Session."""
     annotate(session)
@@ -136,7 +138,8 @@ def read_provenance(session: Session) -> Provenance:
     generated: dict[str, list[GeneratedCode]] = defaultdict(list)
     for row in session.records(_GENERATED_SQL):
         generated[row["kernel"]].append(_generated(row))
-    triton = {row["name"]: _triton(row) for row in session.records(sql(__package__, "triton_kernels"))}
+    rows = session.records(sql(__package__, "triton_kernels")) if session.scalar(_HAS_TRITON_SQL) else ()
+    triton = {row["name"]: _triton(row) for row in rows}
     recognition = session.records("SELECT * FROM recognition")[0]
     return Provenance(
         kernels={
@@ -189,9 +192,7 @@ def _limited_location(location: SourceLocation | None, grade: Grade) -> SourceLo
     if location is None:
         return None
     file_grade = weakest((location.file_grade, grade)) or grade
-    return dataclasses.replace(
-        location, file_grade=file_grade, line_grade=_weaker(location.line_grade, grade)
-    )
+    return replace(location, file_grade=file_grade, line_grade=_weaker(location.line_grade, grade))
 
 
 def _weaker(known: Grade | None, grade: Grade) -> Grade | None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from opscope.analysis.efficiency import TensorCoreUse
 from opscope.hardware.devices import DataType
@@ -74,8 +75,7 @@ _DOT_TYPES = frozenset((DataType.FP16, DataType.BF16, DataType.FP8, DataType.INT
 _SPLIT_PASSES = 3
 
 
-@dataclass(frozen=True)
-class TensorCoreEvidence:
+class TensorCoreEvidence(msgspec.Struct, frozen=True):
     """What a kernel used. `passes` is how often matrix instructions multiply each pair of numbers.
 
     `use` is None where the name or the device does not tell; `grade` is that of reading the name; `reason`

@@ -7,11 +7,12 @@ its neighbor.
 from __future__ import annotations
 
 import re
-import sys
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
+
+import msgspec
+import tomli
 
 from opscope.text_enum import TextEnum
 
@@ -30,12 +31,6 @@ __all__ = [
     "runs_ptx",
     "sources_of",
 ]
-
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 class SpecEvidence(TextEnum):
@@ -58,8 +53,7 @@ _MEANINGS = {
 }
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(msgspec.Struct, frozen=True):
     """A document, with the year of the edition that the numbers are of."""
 
     title: str
@@ -76,7 +70,7 @@ DEVICE_PROPERTIES = Source("CUDA device properties of the recorded device", "")
 def read_facts(name: str) -> dict[str, Any]:
     """One packaged TOML file; not to be changed by callers."""
     text = resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-    document: dict[str, Any] = tomllib.loads(text)
+    document: dict[str, Any] = tomli.loads(text)
     return document
 
 
@@ -93,8 +87,7 @@ _ANY = re.compile(rf"(?:-arch=)?(?:sm|compute|cc)?[_ ]?{_NUMBER}", re.IGNORECASE
 _INTEGRATED = frozenset({(5, 3), (6, 2), (7, 2), (8, 7), (10, 1)})
 
 
-@dataclass(frozen=True, order=True)
-class Target:
+class Target(msgspec.Struct, frozen=True, order=True):
     """One real architecture; they sort by capability, general ones first."""
 
     major: int
@@ -127,8 +120,7 @@ class Target:
         return not self.suffix
 
 
-@dataclass(frozen=True)
-class Architecture:
+class Architecture(msgspec.Struct, frozen=True):
     """One compute capability. Sizes are in bytes, limits per multiprocessor (SM) or per thread block.
 
     Attributes:

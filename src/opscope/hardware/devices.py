@@ -11,9 +11,11 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from opscope.errors import InputError
 from opscope.hardware.architectures import (
@@ -77,8 +79,7 @@ class DataType(TextEnum):
         return "int32" if self is DataType.INT8 else "fp32"
 
 
-@dataclass(frozen=True)
-class Peak:
+class Peak(msgspec.Struct, frozen=True):
     """The most operations of one type a second: FLOP/s, for int8 operations/s; dense, at the boost clock."""
 
     data_type: DataType
@@ -87,8 +88,7 @@ class Peak:
     source: Source
 
 
-@dataclass(frozen=True)
-class DeviceSpec:
+class DeviceSpec(msgspec.Struct, frozen=True):
     """One GPU. What is not known for certain is None.
 
     Attributes:
@@ -196,24 +196,21 @@ _SIMILAR = 5
 _ALIKE = 0.5  # share of characters in common, of names called similar
 
 
-@dataclass(frozen=True)
-class DeviceMatch:
+class DeviceMatch(msgspec.Struct, frozen=True):
     """The device a name means, or None; `reason` says why it is none, or only what the driver reported."""
 
     spec: DeviceSpec | None
     reason: str | None = None
 
 
-@dataclass(frozen=True)
-class SearchResult:
+class SearchResult(msgspec.Struct, frozen=True):
     """What a person's words mean: devices, and the compute capabilities they have or were asked for."""
 
     devices: tuple[DeviceSpec, ...]
     architectures: tuple[Architecture, ...]
 
 
-@dataclass(frozen=True)
-class _Reported:
+class _Reported(msgspec.Struct, frozen=True):
     """What a driver says of a device; None where it was not asked."""
 
     name: str

@@ -8,7 +8,8 @@ percent. Of a MIG slice nothing is published, so only measured rates count.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from opscope.hardware.architectures import DEVICE_PROPERTIES, SpecEvidence
 from opscope.hardware.devices import DataType, DeviceSpec, Peak, match_device
@@ -39,8 +40,7 @@ class LimitEvidence(TextEnum):
     DATASHEET = "datasheet"
 
 
-@dataclass(frozen=True)
-class Limit:
+class Limit(msgspec.Struct, frozen=True):
     """One rate, per second, with its evidence and one sentence on how it was measured or where it stands."""
 
     per_s: float
@@ -48,8 +48,7 @@ class Limit:
     how: str
 
 
-@dataclass(frozen=True)
-class DeviceLimits:
+class DeviceLimits(msgspec.Struct, frozen=True):
     """Limits of one device.
 
     Attributes:
@@ -72,7 +71,7 @@ class DeviceLimits:
     name: str
     memory: Limit | None = None
     l2: Limit | None = None
-    peaks: Mapping[DataType, Limit] = field(default_factory=dict)
+    peaks: Mapping[DataType, Limit] = msgspec.field(default_factory=dict)
     launch_ns: float | None = None
     l2_bytes: int | None = None
     sm_count: int | None = None
@@ -85,8 +84,7 @@ class DeviceLimits:
     measured_at: str | None = None
 
 
-@dataclass(frozen=True)
-class LimitsMatch:
+class LimitsMatch(msgspec.Struct, frozen=True):
     """The limits of a device; None, with the reason, where no rate of it is known."""
 
     limits: DeviceLimits | None

@@ -13,7 +13,6 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -50,22 +49,20 @@ _SAME_MEMORY = 0.01  # devices of one name differ in memory by more, one device'
 _LARGEST_FILE_BYTES = 1 << 20  # ours have a few kilobytes
 
 
-@dataclass(frozen=True)
-class MeasuredLookup:
+class MeasuredLookup(msgspec.Struct, frozen=True):
     """The newest measurement of a GPU in a folder, or None; `ignored` names files that could not be used."""
 
     measured: MeasuredLimits | None = None
     ignored: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class MeasuredDevices:
+class MeasuredDevices(msgspec.Struct, frozen=True):
     """The newest measurement of each device in a folder, and which files could not be used.
 
     Devices go by the names that `match_device` gives: those of the table; for a MIG slice with its profile.
     """
 
-    newest: Mapping[str, MeasuredLimits] = field(default_factory=dict)
+    newest: Mapping[str, MeasuredLimits] = msgspec.field(default_factory=dict)
     ignored: tuple[str, ...] = ()
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from opscope.hardware.architectures import Architecture, architecture
 from opscope.text_enum import TextEnum
@@ -44,8 +45,7 @@ class Limiter(TextEnum):
     SHARED_MEMORY = "shared_memory"
 
 
-@dataclass(frozen=True)
-class ActiveBlocks:
+class ActiveBlocks(msgspec.Struct, frozen=True):
     """Blocks of one launch that one multiprocessor holds, with every resource that allows no more."""
 
     blocks_per_sm: int
@@ -59,8 +59,7 @@ class ActiveBlocks:
         return self.warps_per_sm / self.max_warps_per_sm
 
 
-@dataclass(frozen=True)
-class Waves:
+class Waves(msgspec.Struct, frozen=True):
     """How a grid fills the device: `count` passes over all slots, the last one filled to `tail_fraction`."""
 
     blocks: int
@@ -75,8 +74,7 @@ class Waves:
         return 1 - self.count / math.ceil(self.count)
 
 
-@dataclass(frozen=True)
-class KernelNeed:
+class KernelNeed(msgspec.Struct, frozen=True):
     """What a launch of a compiled kernel takes.
 
     Attributes:
@@ -90,8 +88,7 @@ class KernelNeed:
     max_threads: int | None = None
 
 
-@dataclass(frozen=True)
-class BlockOccupancy:
+class BlockOccupancy(msgspec.Struct, frozen=True):
     """Blocks of one size on a multiprocessor; `active` is None where such a block cannot start."""
 
     threads: int
@@ -103,8 +100,7 @@ class BlockOccupancy:
         return 0.0 if self.active is None else self.active.occupancy
 
 
-@dataclass(frozen=True)
-class StaticOccupancy:
+class StaticOccupancy(msgspec.Struct, frozen=True):
     """Occupancy that a compiled kernel can reach on one compute capability, before anything runs.
 
     Attributes:

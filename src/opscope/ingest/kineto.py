@@ -64,6 +64,8 @@ class Statements:
 
     def next_id(self, table: str, id_column: str) -> int:
         """The first id that no row of a table has."""
+        if self._trace_id == 0:
+            return 0
         rows = self._connection.execute(f"SELECT coalesce(max({id_column}) + 1, 0) FROM {table}").fetchall()
         return int(rows[0][0])
 

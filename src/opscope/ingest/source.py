@@ -13,7 +13,6 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -57,8 +56,7 @@ class TraceFile(msgspec.Struct, frozen=True):
     address: str | None = None
 
 
-@dataclass
-class LocalText:
+class LocalText(msgspec.Struct):
     """A local uncompressed file with a trace's text.
 
     `damage` says what is wrong with the compressed stream it came from; what could be decompressed is there.

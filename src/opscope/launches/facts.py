@@ -6,12 +6,13 @@ Whatever is missing or not understood is None; nothing that needs it is said.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from opscope.hardware.architectures import Architecture, architecture
 from opscope.hardware.occupancy import ActiveBlocks, Waves, active_blocks, waves_of

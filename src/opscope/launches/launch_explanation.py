@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import re
 import string
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from typing import Any
+
+import tomli
 
 from opscope.hardware.occupancy import Limiter, Waves
 from opscope.launches import (
@@ -39,11 +40,6 @@ from opscope.launches.prediction import (
 from opscope.model.evidence import Grade
 from opscope.text_enum import TextEnum
 from opscope.units import format_fraction
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 __all__ = [
     "Heading",
@@ -206,7 +202,7 @@ def _family_of(launch: LaunchFacts) -> LaunchFamily | None:
 @cache
 def _families() -> tuple[tuple[LaunchFamily, ...], dict[str, LaunchFamily]]:
     file = resources.files(__package__).joinpath("launch_explanations.toml")
-    document = tomllib.loads(file.read_text(encoding="utf-8"))
+    document = tomli.loads(file.read_text(encoding="utf-8"))
     entries = [(entry, _family(entry, document["shared"])) for entry in document["kernels"]]
     by_function = tuple(family for entry, family in entries if "decoded" not in entry)
     return by_function, {entry["decoded"]: family for entry, family in entries if "decoded" in entry}

@@ -6,8 +6,9 @@ The sentences are data (`launch_explanations.toml`); a sentence whose values are
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from opscope.launches.facts import Extent, LaunchFacts
 
@@ -26,8 +27,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class Expected:
+class Expected(msgspec.Struct, frozen=True):
     """The launch one documented configuration gives for the recorded arguments; None: left open."""
 
     formula: str
@@ -44,11 +44,10 @@ class Expected:
         )
 
 
-@dataclass(frozen=True)
-class Prediction:
+class Prediction(msgspec.Struct, frozen=True):
     """Values for the sentences (None: unknown) and the launches expected, the likeliest first."""
 
-    values: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Any] = msgspec.field(default_factory=dict)
     expected: Sequence[Expected] = ()
 
 

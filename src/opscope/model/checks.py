@@ -5,8 +5,9 @@ Each check is one query that returns rows only where its law is broken.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 if TYPE_CHECKING:
     from opscope.model.session import Session
@@ -65,8 +66,7 @@ _LAWS: tuple[tuple[str, str, str], ...] = (
 )
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(msgspec.Struct, frozen=True):
     """Outcome of one law. `violations` holds at most ten offending rows, by column name."""
 
     name: str

@@ -7,7 +7,6 @@ stable.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -37,8 +36,7 @@ class Severity(TextEnum):
         return (Severity.ERROR, Severity.WARNING, Severity.INFO).index(self)
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """One fact with a stable code.
 
     Args:
@@ -59,7 +57,7 @@ class Finding:
     message: str
     suggestion: str | None = None
     trace_id: int | None = None
-    evidence: dict[str, Any] = field(default_factory=dict)
+    evidence: dict[str, Any] = msgspec.field(default_factory=dict)
     estimated_gain_ns_per_step: float | None = None
     gain_interval_ns_per_step: tuple[float, float] | None = None
     gain_basis: str | None = None

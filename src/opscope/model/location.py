@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 from typing import NamedTuple
+
+import msgspec
 
 from opscope.model.evidence import Grade, weakest
 
 __all__ = ["FrameName", "SourceLocation", "is_program_file", "parse_frame"]
 
 
-@dataclass(frozen=True)
-class SourceLocation:
+class SourceLocation(msgspec.Struct, frozen=True):
     """Where something is defined.
 
     Args:

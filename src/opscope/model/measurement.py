@@ -6,7 +6,6 @@ Samples are integer nanoseconds of one call each, in the order taken. Outliers a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -26,8 +25,7 @@ class Clock(TextEnum):
     WALL = "wall"  # host clock, the device synchronized before and after
 
 
-@dataclass(frozen=True)
-class Latency:
+class Latency(msgspec.Struct, frozen=True):
     """Samples of one callable on one clock.
 
     Args:

@@ -49,7 +49,12 @@ class Session:
         memory_limit: What the process should stay under, e.g. `"1GB"`; unbounded if None.
         threads: Worker threads; all cores if None.
         is_temporary_file: Keep the tables in a temporary file instead of memory; removed on close.
+
+    Attributes:
+        is_read_only: The stored tables cannot be written; `replace_rows` hides them with temporary ones.
     """
+
+    is_read_only = False
 
     def __init__(
         self,
@@ -122,6 +127,7 @@ class Session:
         session = cls.__new__(cls)
         session.path = file
         session.is_file_backed = True
+        session.is_read_only = True
         session._scratch = None
         try:
             session.connection = duckdb.connect(str(file), read_only=True)
@@ -217,13 +223,6 @@ class Session:
         """Set a key of table `metadata`."""
         self.connection.execute("DELETE FROM metadata WHERE key = ?", [key])
         self.connection.execute("INSERT INTO metadata VALUES (?, ?)", [key, value])
-
-    @property
-    def is_read_only(self) -> bool:
-        """Whether the stored tables cannot be written; `replace_rows` then hides them with temporary ones."""
-        return bool(
-            self.scalar("SELECT readonly FROM duckdb_databases() WHERE database_name = current_database()")
-        )
 
     def replace_rows(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Make these the rows of a declared table; on a read-only Session for this connection only.

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -27,8 +27,7 @@ _Int64 = npt.NDArray[np.int64]
 _LONGEST_CONTEXT = 64
 
 
-@dataclass(frozen=True)
-class MatchedCall:
+class MatchedCall(msgspec.Struct, frozen=True):
     """Launches from before the window that are whole calls like a recorded one.
 
     Attributes:
@@ -63,8 +62,7 @@ def match_before_window(session: Session) -> tuple[MatchedCall, ...]:
     )
 
 
-@dataclass(frozen=True)
-class _Span:
+class _Span(msgspec.Struct, frozen=True):
     """Launches that are those of one recorded call, or of a part of it; `member` is its operator."""
 
     call_id: int

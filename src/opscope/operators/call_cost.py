@@ -5,7 +5,7 @@ Zero is a fact (a copy computes nothing); unknown is None and has a reason.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from opscope.hardware.devices import DataType
 from opscope.text_enum import TextEnum
@@ -67,8 +67,7 @@ _FLOP_MEANINGS = {
 }
 
 
-@dataclass(frozen=True)
-class CallCost:
+class CallCost(msgspec.Struct, frozen=True):
     """What one call of an operator must do by itself, children left out.
 
     Attributes:

@@ -8,7 +8,8 @@ way the library goes. Sizes are the recorder's counts of elements.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from opscope.hardware.devices import DataType
 from opscope.model.session import Session
@@ -42,8 +43,7 @@ _BUS_FACTORS: Mapping[str, Callable[[int], float]] = {
 }
 
 
-@dataclass(frozen=True)
-class CollectiveRate:
+class CollectiveRate(msgspec.Struct, frozen=True):
     """One kind of collective on one group size: the same message, all its kernels.
 
     Attributes:

@@ -7,8 +7,9 @@ Python object, only a distinct one. Activities of one call stay together, so its
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from opscope.model.queries import sql
 from opscope.model.session import Session
@@ -17,8 +18,7 @@ from opscope.provenance.kernel_names import decode
 __all__ = ["Collective", "DistinctCall", "TritonLaunch", "collect_calls", "collect_launches"]
 
 
-@dataclass(frozen=True)
-class TritonLaunch:
+class TritonLaunch(msgspec.Struct, frozen=True):
     """What torch.compile wrote on a launch; `num_gb` counts 1e9 bytes."""
 
     kernel: str
@@ -27,8 +27,7 @@ class TritonLaunch:
     flop: float | None
 
 
-@dataclass(frozen=True)
-class Collective:
+class Collective(msgspec.Struct, frozen=True):
     """The record of a collective operation."""
 
     name: str
@@ -38,8 +37,7 @@ class Collective:
     group_size: int | None
 
 
-@dataclass(frozen=True)
-class DistinctCall:
+class DistinctCall(msgspec.Struct, frozen=True):
     """Calls that are alike. Arguments are JSON text as recorded.
 
     Attributes:

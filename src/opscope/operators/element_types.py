@@ -6,7 +6,7 @@ Imports no torch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from opscope.hardware.devices import DataType
 from opscope.text_enum import TextEnum
@@ -53,8 +53,7 @@ class ElementKind(TextEnum):
 _KIND_ORDER = (ElementKind.BOOLEAN, ElementKind.INTEGER, ElementKind.FLOAT, ElementKind.COMPLEX)
 
 
-@dataclass(frozen=True)
-class ElementType:
+class ElementType(msgspec.Struct, frozen=True):
     """One element type.
 
     Attributes:

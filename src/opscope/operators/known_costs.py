@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from opscope.model.session import Session
 from opscope.operators.arguments import CallArguments, parse_arguments
@@ -39,8 +41,7 @@ SELECT n.name, s.hash, s.meta::VARCHAR FROM kernel_sources s JOIN kernel_names n
 WHERE s.meta IS NOT NULL"""
 
 
-@dataclass(frozen=True)
-class _Described:
+class _Described(msgspec.Struct, frozen=True):
     """A distinct call that its arguments must tell; `is_recovered` if lists among them were inferred."""
 
     call: DistinctCall

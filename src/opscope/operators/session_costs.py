@@ -7,10 +7,10 @@ read-only Session the tables are filled for its connection only.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from opscope.hardware.devices import DataType
 from opscope.model.schema import Attribution
@@ -26,8 +26,7 @@ COST_TABLES = ("call_costs", "activity_costs")
 _DONE = "costs"
 
 
-@dataclass(frozen=True)
-class CostedCall:
+class CostedCall(msgspec.Struct, frozen=True):
     """One row of `call_costs`. Arguments are JSON text as recorded.
 
     Attributes:

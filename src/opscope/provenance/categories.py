@@ -7,9 +7,10 @@ Kernels come decoded: this module reads no kernel names and imports nothing that
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from opscope.provenance.packaged import packaged_toml
 
@@ -28,8 +29,7 @@ _FUSED_PRECEDENCE = ("normalization", "loss", "activation", "pooling", "sort_sca
 _NEVER_FUSED = frozenset(("matrix", "attention", "convolution", "communication"))
 
 
-@dataclass(frozen=True)
-class Category:
+class Category(msgspec.Struct, frozen=True):
     """One kind of work; `pattern` matches the core names of its operators."""
 
     name: str

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
+
+import msgspec
 
 from opscope.provenance.packaged import lazy_pattern
 
@@ -56,8 +57,7 @@ _OFFICIAL_LOCAL = lazy_pattern(r"cu\d+", re.IGNORECASE)
 _RELEASE = lazy_pattern(r"(\d+)\.(\d+)(?:\.(\d+))?")
 
 
-@dataclass(frozen=True)
-class TorchVersion:
+class TorchVersion(msgspec.Struct, frozen=True):
     """A version label.
 
     Args:

@@ -6,19 +6,15 @@ Tables of a release lie under `<version>/<file name>`; what the user added count
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, AnyStr, cast
 
-from opscope.provenance.cache import cache_folder
+import tomli
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from opscope.provenance.cache import cache_folder
 
 
 def packaged_path(*parts: str) -> Path:
@@ -44,7 +40,7 @@ class _LazyPattern:
 @cache
 def packaged_toml(*parts: str) -> Mapping[str, Any]:
     """The content of a packaged TOML file."""
-    document: dict[str, Any] = tomllib.loads(packaged_path(*parts).read_text(encoding="utf-8"))
+    document: dict[str, Any] = tomli.loads(packaged_path(*parts).read_text(encoding="utf-8"))
     return document
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
+
+from msgspec.structs import replace
 
 from opscope.analysis.benchmark_comparison import growth_exponent
 from opscope.benchmarking.implementation_code import ImplementationCode

@@ -378,7 +378,7 @@ def devices_json(
             for one in _measured_of(device, measured or {})
         ]
 
-    keys = {
+    keys: dict[type, Keys] = {
         Architecture: Keys("... max_warps_per_sm target arch_flag"),
         DeviceSpec: Keys(
             "... -number_sources architecture arch_flag least_cuda_version peaks measured source sources",

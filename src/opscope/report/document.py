@@ -9,10 +9,11 @@ column: its heading and the attribute it shows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from operator import attrgetter
 from typing import Any
+
+import msgspec
 
 from opscope.model.finding import Finding
 from opscope.units import UNKNOWN, format_quantity
@@ -50,8 +51,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class Code:
+class Code(msgspec.Struct, frozen=True):
     """A name as machines write it: an operator, a kernel, a file.
 
     Renderers may shorten it for display, unless it stands where the full name is given (`is_whole`).
@@ -61,15 +61,13 @@ class Code:
     is_whole: bool = False
 
 
-@dataclass(frozen=True)
-class Strong:
+class Strong(msgspec.Struct, frozen=True):
     """Words that must not be missed."""
 
     text: str
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(msgspec.Struct, frozen=True):
     """A file or page as machines write it, with the address it opens."""
 
     text: str
@@ -87,8 +85,7 @@ class Align(str, Enum):
     RIGHT = "right"
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(msgspec.Struct, frozen=True):
     """Heading and alignment of one table column."""
 
     title: str
@@ -100,15 +97,13 @@ def numeric(title: str) -> Column:
     return Column(title, Align.RIGHT)
 
 
-@dataclass(frozen=True)
-class Paragraph:
+class Paragraph(msgspec.Struct, frozen=True):
     """Running text."""
 
     text: Text
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(msgspec.Struct, frozen=True):
     """Rows of cells, one per column."""
 
     columns: tuple[Column, ...]
@@ -121,38 +116,33 @@ class Table:
                 raise ValueError(f"a row of {len(row)} cells in a table of {len(self.columns)} columns")
 
 
-@dataclass(frozen=True)
-class FactList:
+class FactList(msgspec.Struct, frozen=True):
     """Label and value pairs, in order."""
 
     facts: tuple[tuple[str, Text], ...]
 
 
-@dataclass(frozen=True)
-class BarList:
+class BarList(msgspec.Struct, frozen=True):
     """A table whose rows are shares of one whole, with their fractions; renderers may draw bars beside it."""
 
     table: Table
     fractions: tuple[float, ...]
 
 
-@dataclass(frozen=True)
-class CodeBlock:
+class CodeBlock(msgspec.Struct, frozen=True):
     """Preformatted text in a language."""
 
     text: str
     language: str = ""
 
 
-@dataclass(frozen=True)
-class BulletList:
+class BulletList(msgspec.Struct, frozen=True):
     """Unordered points."""
 
     items: tuple[Text, ...]
 
 
-@dataclass(frozen=True)
-class FindingList:
+class FindingList(msgspec.Struct, frozen=True):
     """Findings, the most severe first."""
 
     findings: tuple[Finding, ...]
@@ -161,8 +151,7 @@ class FindingList:
 Block = Paragraph | Table | FactList | BarList | CodeBlock | BulletList | FindingList
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(msgspec.Struct, frozen=True):
     """A heading with what belongs under it. `number` is part of what is said: reports are searched by it."""
 
     title: str
@@ -171,8 +160,7 @@ class Section:
     number: str | None = None
 
 
-@dataclass(frozen=True)
-class Document:
+class Document(msgspec.Struct, frozen=True):
     """A titled report."""
 
     title: str
@@ -225,8 +213,7 @@ def facts(*pairs: tuple[str, Text | None]) -> FactList:
 Value = str | Callable[[Any], Any]
 
 
-@dataclass(frozen=True)
-class Field:
+class Field(msgspec.Struct, frozen=True):
     """One column of a table over rows of one kind: its heading, and what a row says in it."""
 
     column: Column

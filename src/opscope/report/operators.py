@@ -6,8 +6,9 @@ A fact no one has found is said to be unknown, never left out: the reader must s
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from itertools import islice
+
+from msgspec.structs import replace
 
 from opscope.analysis.summary import Summary
 from opscope.analysis.totals import OperatorTotal

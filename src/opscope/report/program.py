@@ -7,8 +7,8 @@ in the JSON. What was not recorded is no section; `recording_hint` says once how
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+import msgspec
 from msgspec.structs import replace
 
 from opscope.analysis.program.values import LineKind, ModuleTotal
@@ -39,8 +39,7 @@ _KIND_NOTES = {
 _KIND_MARKS = {LineKind.EXECUTED: "", LineKind.FUNCTION: " def", LineKind.RUNNING: " running"}
 
 
-@dataclass(frozen=True)
-class _Part:
+class _Part(msgspec.Struct, frozen=True):
     """Modules that play one part: `total` sums them; `key` is their path with classes and `*` for indices."""
 
     key: tuple[str, ...]

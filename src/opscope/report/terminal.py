@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import singledispatch
 
+import msgspec
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, JustifyMethod, RenderableType, RenderResult
 from rich.measure import Measurement
@@ -60,8 +60,7 @@ _SHORTEST_NAME = 16
 _NARROWEST = 4
 
 
-@dataclass(frozen=True)
-class ColumnNeed:
+class ColumnNeed(msgspec.Struct, frozen=True):
     """Characters a column takes.
 
     Args:

@@ -16,8 +16,9 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from opscope.errors import CaptureError, DependencyError
 from opscope.text_enum import TextEnum
@@ -51,8 +52,7 @@ class NameBase(TextEnum):
     MANGLED = "mangled"
 
 
-@dataclass(frozen=True)
-class KernelFilter:
+class KernelFilter(msgspec.Struct, frozen=True):
     """Launches whose name matches an expression somewhere."""
 
     pattern: str
@@ -67,8 +67,7 @@ class KernelFilter:
         return re.search(self.pattern, name) is not None
 
 
-@dataclass(frozen=True)
-class Collection:
+class Collection(msgspec.Struct, frozen=True):
     """What ncu records.
 
     Attributes:
@@ -195,8 +194,7 @@ _PROBLEMS: tuple[tuple[str, str, str], ...] = (
 )
 
 
-@dataclass(frozen=True)
-class NcuRun:
+class NcuRun(msgspec.Struct, frozen=True):
     """How a run ended.
 
     Attributes:

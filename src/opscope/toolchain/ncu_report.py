@@ -6,19 +6,15 @@ of a peak fractions of 1.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from opscope.text_enum import TextEnum
+import msgspec
+import tomli
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from opscope.text_enum import TextEnum
 
 __all__ = [
     "OCCUPANCY_LIMITS",
@@ -92,8 +88,7 @@ class Quantity(TextEnum):
     WARP_LATENCY = "warp_latency_cycles"
 
 
-@dataclass(frozen=True)
-class NcuMetric:
+class NcuMetric(msgspec.Struct, frozen=True):
     """Where a quantity is found.
 
     Attributes:
@@ -109,7 +104,7 @@ class NcuMetric:
 
 def _document() -> dict[str, Any]:
     text = resources.files(__package__).joinpath("ncu_metrics.toml").read_text(encoding="utf-8")
-    document: dict[str, Any] = tomllib.loads(text)
+    document: dict[str, Any] = tomli.loads(text)
     return document
 
 
@@ -185,16 +180,14 @@ WIDEST_REQUEST_SECTORS = 16 * WARP_SIZE // SECTOR_BYTES
 Extent = tuple[int, int, int]
 
 
-@dataclass(frozen=True)
-class Process:
+class Process(msgspec.Struct, frozen=True):
     """A process that launched kernels; what the file does not say is None."""
 
     process_id: int | None = None
     executable: str | None = None
 
 
-@dataclass(frozen=True)
-class NcuDevice:
+class NcuDevice(msgspec.Struct, frozen=True):
     """The device as the report describes it."""
 
     ordinal: int | None = None
@@ -205,8 +198,7 @@ class NcuDevice:
     l2_bytes: int | None = None
 
 
-@dataclass(frozen=True)
-class GlobalAccess:
+class GlobalAccess(msgspec.Struct, frozen=True):
     """Loads from, or stores to, global memory.
 
     Attributes:
@@ -233,8 +225,7 @@ class GlobalAccess:
         return sectors * min(1.0, self.bytes_per_sector / SECTOR_BYTES)
 
 
-@dataclass(frozen=True)
-class SharedAccess:
+class SharedAccess(msgspec.Struct, frozen=True):
     """Passes through the banks of shared memory.
 
     Attributes:
@@ -258,8 +249,7 @@ class SharedAccess:
         return None if self.excess is None or not self.wavefronts else self.excess / self.wavefronts
 
 
-@dataclass(frozen=True)
-class Occupancy:
+class Occupancy(msgspec.Struct, frozen=True):
     """Resident warps over the most there can be.
 
     Attributes:
@@ -272,7 +262,7 @@ class Occupancy:
     theoretical: float | None = None
     achieved: float | None = None
     waves: float | None = None
-    block_limits: Mapping[str, int] = field(default_factory=dict)
+    block_limits: Mapping[str, int] = msgspec.field(default_factory=dict)
 
     @property
     def limiters(self) -> tuple[str, ...]:
@@ -281,8 +271,7 @@ class Occupancy:
         return tuple(name for name, blocks in self.block_limits.items() if blocks == least)
 
 
-@dataclass(frozen=True)
-class KernelCounters:
+class KernelCounters(msgspec.Struct, frozen=True):
     """One profiled launch.
 
     Attributes:
@@ -313,8 +302,8 @@ class KernelCounters:
     block: Extent | None = None
     registers_per_thread: int | None = None
     shared_memory_bytes: int | None = None
-    values: Mapping[Quantity, int | float] = field(default_factory=dict)
-    stalls: Mapping[str, float] = field(default_factory=dict)
+    values: Mapping[Quantity, int | float] = msgspec.field(default_factory=dict)
+    stalls: Mapping[str, float] = msgspec.field(default_factory=dict)
     occupancy: Occupancy = Occupancy()
     sections: tuple[str, ...] | None = None
     replay_passes: int | None = None
@@ -379,8 +368,7 @@ class KernelCounters:
         return {quantity: QUANTITIES[quantity] for quantity in WANTED if quantity not in self.values}
 
 
-@dataclass(frozen=True)
-class NcuReport:
+class NcuReport(msgspec.Struct, frozen=True):
     """A report.
 
     Attributes:

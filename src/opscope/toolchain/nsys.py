@@ -13,8 +13,9 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from opscope.errors import CaptureError, DependencyError
 from opscope.toolchain.programs import find_program, run_attached, run_program
@@ -37,8 +38,7 @@ __all__ = [
 _REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 
 
-@dataclass(frozen=True)
-class NsysOptions:
+class NsysOptions(msgspec.Struct, frozen=True):
     """What nsys records of a program.
 
     Args:
@@ -122,8 +122,7 @@ _GRACE_S = 120  # it writes its report when it is interrupted
 _EXPORT_LIMIT_S = 3600.0
 
 
-@dataclass(frozen=True)
-class NsysRun:
+class NsysRun(msgspec.Struct, frozen=True):
     """How a run ended.
 
     Attributes:

@@ -12,8 +12,9 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from opscope.errors import CaptureError
 
@@ -22,8 +23,7 @@ __all__ = ["ProgramExit", "find_program", "run_attached", "run_program", "signal
 _AFTER_KILL_S = 2.0
 
 
-@dataclass(frozen=True)
-class ProgramExit:
+class ProgramExit(msgspec.Struct, frozen=True):
     """How a program ended.
 
     Attributes:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import opscope
 from opscope.analysis.counters import recorded_name
@@ -152,7 +153,7 @@ def report_of() -> Callable[..., NcuReport]:
 
     def make(*kernels: str | KernelCounters) -> NcuReport:
         made = [make_kernel(one) if isinstance(one, str) else one for one in kernels]
-        numbered = [make_kernel(**{**vars(one), "index": index}) for index, one in enumerate(made)]
+        numbered = [replace(one, index=index) for index, one in enumerate(made)]
         return NcuReport(Path("made.ncu-rep"), tuple(numbered))
 
     return make

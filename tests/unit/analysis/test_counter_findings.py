@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from opscope.analysis.counter_findings import analyze_counters, counter_findings
 from opscope.analysis.counters import CountedCall, CountedKernel, Match, counter_book

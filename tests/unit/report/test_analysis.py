@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import json
 import re
@@ -170,9 +169,7 @@ def of_one_trace(summary: Summary) -> Summary:
 
 
 TWO_TRACES: dict[str, Any] = {"traces": ("a.json", "b.json"), "ranks": (0, 1)}
-OF_A_DATASHEET = dataclasses.replace(
-    EFFICIENCY.limits, memory=Limit(4.8e12, LimitEvidence.DATASHEET, "data sheet")
-)
+OF_A_DATASHEET = replace(EFFICIENCY.limits, memory=Limit(4.8e12, LimitEvidence.DATASHEET, "data sheet"))
 NOTHING = Summary(
     Session(),
     accuracy=None, torch_version=None, torch_version_grade=None, torch_version_reason=None, accounts={},

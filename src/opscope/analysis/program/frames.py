@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -51,8 +50,7 @@ class _Sidecar(msgspec.Struct):
     structure: RecordedStructure | None = None
 
 
-@dataclass(frozen=True)
-class ProgramStructure:
+class ProgramStructure(msgspec.Struct, frozen=True, dict=True):
     """What the recording programs noted of themselves, by trace, and each trace's time zero."""
 
     by_trace: dict[int, RecordedStructure]

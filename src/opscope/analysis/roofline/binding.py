@@ -6,7 +6,7 @@ is the nearer roof, from afar.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from opscope.analysis.efficiency import Bound
 from opscope.analysis.roofline.work import Launches, Work
@@ -23,8 +23,7 @@ _SHORTEST_KERNEL_NS = 2_000.0
 _FEW_MULTIPROCESSORS = 1 / 16
 
 
-@dataclass(frozen=True)
-class AttainableTime:
+class AttainableTime(msgspec.Struct, frozen=True):
     """Device time that work needs at the device's limits, by resource; overlapped, the longer counts."""
 
     memory_ns: float

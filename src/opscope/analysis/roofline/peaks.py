@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from opscope.analysis.efficiency import TensorCoreUse
 from opscope.analysis.roofline.work import Launches
@@ -27,8 +28,7 @@ _DOUBLE = (DataType.FP64, DataType.FP64_TENSOR)
 _ONE_WAY = 0.9
 
 
-@dataclass(frozen=True)
-class ComputeLimit:
+class ComputeLimit(msgspec.Struct, frozen=True):
     """The peak of a call. `flop_per_s` is None where the device's rate of the type is unknown."""
 
     data_type: DataType | None

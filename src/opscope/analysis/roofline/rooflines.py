@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TypeVar
+
+import msgspec
 
 from opscope.analysis.efficiency import Bound, Roofline, TensorCoreUse
 from opscope.analysis.roofline.binding import AttainableTime, bound_ns_of
@@ -29,8 +30,7 @@ _ELSEWHERE_FAMILIES = frozenset(("collective", "device_communication"))
 _ELSEWHERE_COPIES = frozenset(("host_to_device", "device_to_host", "host_to_host", "peer_to_peer"))
 
 
-@dataclass(frozen=True)
-class Roof:
+class Roof(msgspec.Struct, frozen=True):
     """The device that work is held against; None is unknown."""
 
     limits: DeviceLimits | None

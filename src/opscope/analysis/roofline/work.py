@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+
+import msgspec
 
 from opscope.analysis.launch_quality import LaunchQuality
 from opscope.launches.facts import DeviceFacts, LaunchFacts, LaunchGeometry
@@ -32,8 +33,7 @@ _HELPERS = frozenset(
 _AT_ONCE_NS = 10_000
 
 
-@dataclass(frozen=True)
-class Launches:
+class Launches(msgspec.Struct, frozen=True):
     """Activities of one name and geometry under one distinct call.
 
     Attributes:
@@ -72,8 +72,7 @@ class Launches:
         return None if self.quality is None else self.quality.is_underfilled
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(msgspec.Struct, frozen=True, dict=True):
     """Launches that together did `repeats` times the work of `cost`.
 
     Attributes:

@@ -9,7 +9,8 @@ raises, and every cost is linear in the length of the text.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from opscope.provenance.kernel_names.vocabulary import words
 from opscope.provenance.packaged import lazy_pattern
@@ -158,8 +159,7 @@ _MODULE_NAMESPACE = lazy_pattern(
 )
 
 
-@dataclass(frozen=True)
-class CxxName:
+class CxxName(msgspec.Struct, frozen=True):
     """One function name taken apart.
 
     Attributes:
@@ -369,8 +369,7 @@ _OPENING_OF = {")": "(", "}": "{"}
 _QUALIFIERS = frozenset(("const", "volatile"))
 
 
-@dataclass
-class Entity:
+class Entity(msgspec.Struct):
     """A name inside template arguments: a type, or a function whose lambda is meant.
 
     Attributes:

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from opscope.model.evidence import Grade
 from opscope.provenance.kernel_names.cxx_name import CxxName
 from opscope.provenance.kernel_names.families import CATEGORY_OF_FAMILY
@@ -63,8 +65,7 @@ class DecodedKernel:
         return None if self.family is None else CATEGORY_OF_FAMILY[self.family]
 
 
-@dataclass
-class Reading:
+class Reading(msgspec.Struct):
     """What one grammar reads from a name: fields of DecodedKernel by grade. None values are dropped.
 
     Attributes:
@@ -72,8 +73,8 @@ class Reading:
         inferred: Fields of an undocumented, observed pattern, graded INFERRED.
     """
 
-    stated: dict[str, Any] = field(default_factory=dict)
-    inferred: dict[str, Any] = field(default_factory=dict)
+    stated: dict[str, Any] = msgspec.field(default_factory=dict)
+    inferred: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 _NUMBERS = frozenset(("stages", "alignment"))

@@ -6,14 +6,14 @@ Answers are kept, since a program has far fewer functions than instances of them
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache, lru_cache
+
+import msgspec
 
 from opscope.provenance.packaged import lazy_pattern, packaged_toml
 
 
-@dataclass(frozen=True)
-class Family:
+class Family(msgspec.Struct, frozen=True):
     """One kind of kernel; `category` is a name of `categories.toml`."""
 
     name: str

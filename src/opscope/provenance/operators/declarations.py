@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import string
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from opscope.errors import InputError
 from opscope.provenance.operators.schema import (

@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from opscope.errors import InputError
 from opscope.provenance.operators.declarations import LINE, read_mappings, text_of, words
@@ -62,8 +63,7 @@ _FOREACH = "_foreach_"
 _SHORTER_FOREACH = lazy_pattern(r"_foreach_(?:add|sub)_?\.Scalar(?:List)?")
 
 
-@dataclass(frozen=True)
-class _Definition:
+class _Definition(msgspec.Struct, frozen=True):
     """One item of derivatives.yaml. `nodes` is by dispatch key; no node where nothing is differentiable."""
 
     entry: NativeFunction
@@ -252,8 +252,7 @@ def _of_reference(entry: NativeFunction, reference: _Definition) -> _Definition:
     return _Definition(entry, reference.line, formulas, {_DEFAULT: node}, name)
 
 
-@dataclass(frozen=True)
-class _CxxNames:
+class _CxxNames(msgspec.Struct, frozen=True):
     """C++ name → operator name, of functions that reach the dispatcher; and all C++ names."""
 
     operators: Mapping[str, str]

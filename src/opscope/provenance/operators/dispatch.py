@@ -6,8 +6,9 @@ c10/core/DispatchKeySet.cpp; torchgen/dest/register_dispatch_key.py (what it wri
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from opscope.provenance.operators.declarations import COMPOSITE_IMPLICIT, UFUNC_KEYS
 from opscope.provenance.operators.derivatives import view_copy_of
@@ -29,8 +30,7 @@ _STRUCTURED_KEYS = frozenset(("CPU", "CUDA", "MPS", "XPU", "MTIA"))
 _SPARSE = frozenset(("SparseCPU", "SparseCUDA", "SparseMPS", "SparseXPU", "SparseMeta"))
 
 
-@dataclass(frozen=True)
-class Dispatch:
+class Dispatch(msgspec.Struct, frozen=True):
     """The function that serves an entry on a backend.
 
     Args:

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
+
+import msgspec
 
 from opscope.model.evidence import Grade, weakest
 from opscope.provenance.operators.schema import NativeFunction, schema_of
@@ -65,8 +66,7 @@ class InputRecord(str, Enum):
     STACK = "stack"
 
 
-@dataclass(frozen=True)
-class Resolved:
+class Resolved(msgspec.Struct, frozen=True):
     """The native function a recorded call reached.
 
     Args:

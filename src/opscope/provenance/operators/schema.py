@@ -10,11 +10,11 @@ torchgen/api/native.py (C++ types).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property, lru_cache
 
 import msgspec
+from msgspec.structs import replace
 
 from opscope.provenance.packaged import lazy_pattern
 
@@ -44,8 +44,7 @@ class Kind(str, Enum):
     SCRATCH = "scratch"
 
 
-@dataclass(frozen=True)
-class OperatorName:
+class OperatorName(msgspec.Struct, frozen=True):
     """`add_.Tensor`: a name without namespace, and an overload, empty for the default one."""
 
     name: str
@@ -83,8 +82,7 @@ class OperatorName:
         return f"{self.name}_{self.overload}" if self.overload else self.name
 
 
-@dataclass(frozen=True)
-class Return:
+class Return(msgspec.Struct, frozen=True):
     """One result: its type without annotation, its alias annotation (`a!`), its name."""
 
     type: str
@@ -101,8 +99,7 @@ class Return:
         return f"{text} {self.name}" if self.name else text
 
 
-@dataclass(frozen=True)
-class Argument(Return):
+class Argument(Return, frozen=True):
     """One parameter; its name is never None."""
 
     name: str = ""
@@ -112,8 +109,7 @@ class Argument(Return):
         return super().__str__() + ("" if self.default is None else f"={self.default}")
 
 
-@dataclass(frozen=True)
-class Schema:
+class Schema(msgspec.Struct, frozen=True, dict=True):
     """One function: `keyword_only` are arguments behind `*` that are not written, `out` those that are."""
 
     name: OperatorName

@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import defaultdict
-from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from opscope.errors import InputError
 from opscope.model.evidence import Grade
@@ -50,8 +50,7 @@ DERIVATIVES_YAML = "autograd/derivatives.yaml"
 _EVALUATE = "autograd::engine::evaluate_function: "
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class OperatorTable:
+class OperatorTable(msgspec.Struct, frozen=True, eq=False, dict=True):
     """Native functions and backward nodes of one build.
 
     Args:

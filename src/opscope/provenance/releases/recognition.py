@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from opscope.model.evidence import Grade
 from opscope.provenance.installation import TorchVersion, parse_version
@@ -35,8 +36,7 @@ _MAY_BE_TORCH = lazy_pattern(
 )
 
 
-@dataclass(frozen=True)
-class Recognition:
+class Recognition(msgspec.Struct, frozen=True):
     """What is known of the release that made a trace.
 
     Args:
@@ -57,8 +57,7 @@ class Recognition:
     compared: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Evidence:
+class _Evidence(msgspec.Struct, frozen=True):
     """Hits of every table on the candidates of one trace, versions from oldest to newest."""
 
     hit_counts: dict[str, int]
@@ -186,8 +185,7 @@ def _listed(versions: Sequence[str]) -> str:
     return f"{', '.join(versions[:-1])} and {versions[-1]}"
 
 
-@dataclass(frozen=True)
-class UnitAnswer:
+class UnitAnswer(msgspec.Struct, frozen=True):
     """The units that register a kernel.
 
     Args:

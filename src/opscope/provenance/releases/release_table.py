@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -63,8 +63,7 @@ _ARGUMENT_TYPE = lazy_pattern(
 )
 
 
-@dataclass(frozen=True)
-class LooseKeys:
+class LooseKeys(msgspec.Struct, frozen=True):
     """The keys of one kernel name; None where the name has no such part."""
 
     owner: str | None
@@ -91,11 +90,10 @@ def loose_keys(kernel_name: str) -> LooseKeys:
     return LooseKeys(owner, "|".join(dict.fromkeys((scan.function, *scan.functors))))
 
 
-@dataclass
-class _Path:
+class _Path(msgspec.Struct):
     """A qualified name while it is read; inside a lambda, the name of the function that owns it."""
 
-    parts: list[str] = field(default_factory=list)
+    parts: list[str] = msgspec.field(default_factory=list)
     owns_lambda: bool = False
 
 

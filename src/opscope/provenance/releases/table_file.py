@@ -7,7 +7,6 @@ whoever holds a `UnitTableFile` may index without fear.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from hashlib import blake2b
 
 import msgspec
@@ -42,8 +41,7 @@ class PackedMap(msgspec.Struct, frozen=True):
     values: bytes
 
 
-@dataclass(frozen=True, eq=False)
-class HashMap:
+class HashMap(msgspec.Struct, frozen=True, eq=False):
     """The map; `hashes: uint64[n]` sorted and without duplicates, `values: uint16[n]`."""
 
     hashes: NDArray[np.uint64]

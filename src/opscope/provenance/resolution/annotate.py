@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from opscope.model.evidence import weakest
 from opscope.model.location import SourceLocation

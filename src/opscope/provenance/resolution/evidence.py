@@ -8,32 +8,31 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from opscope.model.evidence import Grade, weakest
 from opscope.model.location import SourceLocation
 from opscope.model.origin import OperatorRegistration
 from opscope.model.session import Session
-from opscope.provenance.binaries.process import LocalLibraries, installed_libraries
-from opscope.provenance.binaries.translation_unit import internal_names, named_unit
-from opscope.provenance.indexer.build import installed_headers
 from opscope.provenance.inductor import complete_sources, source_locations
-from opscope.provenance.installation import parse_version
+from opscope.provenance.installation import parse_version, torch_build
 from opscope.provenance.kernel_names import DecodedKernel
 from opscope.provenance.operators import OperatorTable, table_for
 from opscope.provenance.releases import Recognition, UnitAnswer, git_version, kernel_units, recognize, release
 from opscope.provenance.releases.catalog import function_files
 from opscope.provenance.sources import Definition, SourceIndex, permalink, source_index
-from opscope.provenance.sources.at_hand import nearest_index, release_headers
+from opscope.provenance.sources.at_hand import include_folder, nearest_index, release_headers
 from opscope.provenance.sources.index import is_compiled
 
+if TYPE_CHECKING:
+    from opscope.provenance.binaries.process import LocalLibraries
 
-@dataclass(frozen=True)
-class KernelProvenance:
+
+class KernelProvenance(msgspec.Struct, frozen=True):
     """What is known of one kernel name.
 
     Args:
@@ -58,8 +57,7 @@ class KernelProvenance:
     template: SourceLocation | None = None
 
 
-@dataclass(frozen=True)
-class NativeFunctionFacts:
+class NativeFunctionFacts(msgspec.Struct, frozen=True):
     """One native function (an overload) as the trace's device reaches it. None is unknown.
 
     `kind` is `native`, `composite`, `generated`, `backward`, `custom` or `triton`. `location` is the
@@ -79,13 +77,12 @@ class NativeFunctionFacts:
     stub: str | None = None
     tags: tuple[str, ...] = ()
     yaml_line: int | None = None
-    details: dict[str, Any] = field(default_factory=dict)
+    details: dict[str, Any] = msgspec.field(default_factory=dict)
     location: SourceLocation | None = None
     stub_location: SourceLocation | None = None
 
 
-@dataclass(frozen=True)
-class RecordedUnits:
+class RecordedUnits(msgspec.Struct, frozen=True):
     """What a recording says of one kernel.
 
     Args:
@@ -99,8 +96,7 @@ class RecordedUnits:
     paths: tuple[str | None, ...]
 
 
-@dataclass(frozen=True)
-class IndexedSource:
+class IndexedSource(msgspec.Struct, frozen=True):
     """One source index and what its answers are worth for this Session."""
 
     index: SourceIndex
@@ -118,8 +114,7 @@ class IndexedSource:
         )
 
 
-@dataclass(frozen=True)
-class Evidence:
+class Evidence(msgspec.Struct, frozen=True):
     """The evidence for one Session.
 
     Args:
@@ -138,9 +133,9 @@ class Evidence:
     recognition: Recognition
     operators: OperatorTable
     sources: tuple[IndexedSource, ...]
-    recorded: Mapping[str, RecordedUnits] = field(default_factory=dict)
-    user_sources: Mapping[str, SourceLocation] = field(default_factory=dict)
-    registrations: Mapping[str, OperatorRegistration] = field(default_factory=dict)
+    recorded: Mapping[str, RecordedUnits] = msgspec.field(default_factory=dict)
+    user_sources: Mapping[str, SourceLocation] = msgspec.field(default_factory=dict)
+    registrations: Mapping[str, OperatorRegistration] = msgspec.field(default_factory=dict)
     libraries: LocalLibraries | None = None
     triton_kernels: frozenset[str] = frozenset()
     backend: str = "CUDA"
@@ -237,14 +232,15 @@ def gather_evidence(session: Session, kernel_names: Sequence[str]) -> Evidence:
     operators = table_for(version or recognition.version, commit)
     if version is None and recognition.grade is Grade.NEIGHBOR_VERSION:
         operators = operators.graded(Grade.NEIGHBOR_VERSION)
+    headers = installed_headers(commit)
     return Evidence(
         recognition=recognition,
         operators=operators,
-        sources=tuple(_sources(recognition, operators, commit)),
+        sources=tuple(_sources(recognition, operators, commit, headers)),
         recorded={**_symbol_units(session, recognition), **_recorded_units(session)},
         user_sources=source_locations(session),
         registrations=_registrations(session),
-        libraries=installed_libraries() if _is_installed(commit) else None,
+        libraries=None if headers is None else _installed_libraries(),
         triton_kernels=_triton_kernels(session),
         backend="CUDA" if _has_device(session) else "CPU",
     )
@@ -256,9 +252,21 @@ def _recorded_torch(session: Session) -> tuple[str | None, str | None]:
     return recorded[0] if len(recorded) == 1 else (None, None)
 
 
-def _is_installed(commit: str | None) -> bool:
-    headers = installed_headers()
-    return headers is not None and commit is not None and headers.git_version == commit
+def installed_headers(commit: str | None) -> SourceIndex | None:
+    """Headers of the torch that is installed here, if it is of this commit."""
+    folder = include_folder()
+    build = None if folder is None else torch_build(folder.parent)
+    if build is None or commit is None or build.git_version != commit:
+        return None
+    from opscope.provenance.indexer.build import installed_headers as read  # noqa: PLC0415 - seldom that build
+
+    return read()
+
+
+def _installed_libraries() -> LocalLibraries:
+    from opscope.provenance.binaries.process import installed_libraries  # noqa: PLC0415 - seldom that build
+
+    return installed_libraries()
 
 
 def _triton_kernels(session: Session) -> frozenset[str]:
@@ -275,11 +283,10 @@ def _cuda_major(session: Session) -> int | None:
 
 
 def _sources(
-    recognition: Recognition, operators: OperatorTable, commit: str | None
+    recognition: Recognition, operators: OperatorTable, commit: str | None, headers: SourceIndex | None
 ) -> Iterator[IndexedSource]:
     """The recording build's own headers, its release's index or headers, then the nearest release's index."""
-    headers = installed_headers()
-    if headers is not None and _is_installed(commit):
+    if headers is not None:
         yield IndexedSource(headers, Grade.EXACT)
     version = recognition.version or operators.version
     grade = recognition.grade if recognition.version else Grade.NEIGHBOR_VERSION
@@ -332,8 +339,13 @@ def _symbol_units(session: Session, recognition: Recognition) -> dict[str, Recor
     What cannot be in an identifier stands there as `_`, so that a name with it counts only if the release has
     a unit of that name.
     """
+    rows = session.query(_SYMBOLS_SQL)
+    if not rows:
+        return {}
+    from opscope.provenance.binaries.translation_unit import internal_names, named_unit  # noqa: PLC0415
+
     found: dict[str, set[str]] = defaultdict(set)
-    for name, mangled in session.query(_SYMBOLS_SQL):
+    for name, mangled in rows:
         found[name] |= {named_unit(one).name for one in internal_names(mangled.encode())}
     units: dict[str, RecordedUnits] = {}
     for name, names in found.items():

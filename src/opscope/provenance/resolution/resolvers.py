@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from opscope.model.evidence import Grade, weakest
 from opscope.model.location import SourceLocation
-from opscope.provenance.binaries.process import vendor_of_file
 from opscope.provenance.categories import category_of, kernel_category
 from opscope.provenance.kernel_names import DecodedKernel, decode
 from opscope.provenance.operators import (
@@ -64,10 +66,12 @@ def _with_library(decoded: DecodedKernel, binary: str | None, evidence: Evidence
     if decoded.name in evidence.triton_kernels:
         library = "triton"
     elif binary is not None and not binary.startswith(_TORCH_BINARIES):
+        from opscope.provenance.binaries.process import vendor_of_file  # noqa: PLC0415 - seldom known
+
         library = vendor_of_file(binary) or binary.partition(".so")[0]
     if library is None:
         return decoded
-    return replace(decoded, library=library, grades={**decoded.grades, "library": Grade.EXACT})
+    return dataclasses.replace(decoded, library=library, grades={**decoded.grades, "library": Grade.EXACT})
 
 
 def _template(
@@ -133,8 +137,7 @@ _BACKWARD_NODE = lazy_pattern(r"(?:Backward\d*|AccumulateGrad|CopySlices|CopyBac
 _NAMESPACED = lazy_pattern(r"[A-Za-z_]\w*::\w+$")
 
 
-@dataclass(frozen=True)
-class RecordedCall:
+class RecordedCall(msgspec.Struct, frozen=True):
     """One kind of recorded call: what distinguishes overloads, and the kernels such calls launched."""
 
     name: str

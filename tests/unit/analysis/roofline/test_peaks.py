@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from opscope.analysis.efficiency import TensorCoreUse
 from opscope.analysis.roofline.peaks import compute_limit, memory_limit

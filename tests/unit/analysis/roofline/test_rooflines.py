@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from opscope.analysis.efficiency import Bound, Roofline, TensorCoreUse
 from opscope.analysis.roofline.rooflines import Roof, combine, roofline_of

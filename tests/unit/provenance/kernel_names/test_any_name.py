@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
+import tomli
 from hypothesis import given
 from hypothesis import strategies as st
 
 from opscope.provenance.kernel_names import FAMILIES, decode, function_of, owners, template_arguments
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 FAMILY_NAMES = {declared.name for declared in FAMILIES}
 REAL = [
     case["name"]
     for file in sorted((Path(__file__).parent / "cases").glob("*.toml"))
-    for case in tomllib.loads(file.read_text(encoding="utf-8"))["case"]
+    for case in tomli.loads(file.read_text(encoding="utf-8"))["case"]
 ]
 # Kineto demangles no name longer than 8192 characters.
 LENGTHS = (8192, 1500)

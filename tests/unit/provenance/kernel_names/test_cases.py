@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli
 
 from opscope.model.evidence import Grade
 from opscope.provenance.kernel_names import decode
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 CASES = [
     pytest.param(case, id=f"{file.stem}: {case['name'][:60]}")
     for file in sorted((Path(__file__).parent / "cases").glob("*.toml"))
-    for case in tomllib.loads(file.read_text(encoding="utf-8"))["case"]
+    for case in tomli.loads(file.read_text(encoding="utf-8"))["case"]
 ]
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
+import tomli
 
 import opscope.provenance.kernel_names as room
 from opscope.provenance.categories import categories, category_title
@@ -14,14 +14,9 @@ from opscope.provenance.kernel_names import FAMILIES
 from opscope.provenance.kernel_names.families import direction_of, family_by_rules
 from opscope.provenance.kernel_names.libraries import _TRITON_KINDS, read_plain_words
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 NAMES = {declared.name for declared in FAMILIES}
 FOLDER = Path(room.__file__).parent
-RULES = tomllib.loads((FOLDER / "family_rules.toml").read_text(encoding="utf-8"))
+RULES = tomli.loads((FOLDER / "family_rules.toml").read_text(encoding="utf-8"))
 
 
 def test_families_are_declared_once_in_snake_case_with_a_meaning() -> None:

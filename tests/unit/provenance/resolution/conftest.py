@@ -31,7 +31,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The empty cache folder; what is known comes from recordings and packaged tables."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(lookup, "installed_table", lambda: None)
-    monkeypatch.setattr(gather, "installed_headers", lambda: None)
+    monkeypatch.setattr(gather, "include_folder", lambda: None)
     packaged_table.cache_clear()
     yield tmp_path / "cache" / "opscope"
     packaged_table.cache_clear()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
+from msgspec.structs import replace
 
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.model.origin import OperatorRegistration, RegistrationKind
-from opscope.provenance.binaries import TranslationUnit
+from opscope.provenance.binaries.translation_unit import TranslationUnit
 from opscope.provenance.resolution import evidence as evidence_module
 from opscope.provenance.resolution.evidence import Evidence, RecordedUnits
 

@@ -19,6 +19,7 @@ from opscope.model.origin import (
     SourceKind,
 )
 from opscope.model.session import Session
+from opscope.provenance.indexer import build
 from opscope.provenance.operators import packaged_table
 from opscope.provenance.operators import table as lookup
 from opscope.provenance.releases import Recognition
@@ -82,14 +83,18 @@ class TestLabels:
 
 class TestInstalledTorch:
     @pytest.fixture(autouse=True)
-    def installed(self, monkeypatch: pytest.MonkeyPatch, index_of: MakeIndex) -> None:
+    def installed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index_of: MakeIndex) -> None:
         """A torch of release 2.6.0, whose headers define one kernel."""
         table = packaged_table("2.6.0")
         assert table is not None
         header = "namespace at::native {\n__global__ void k(int n) {}\n}\n"
         index = index_of({"aten/src/ATen/native/cuda/A.cuh": header}, "2.6.0+cu124", COMMIT_OF_2_6)
         monkeypatch.setattr(lookup, "installed_table", lambda: table.graded(Grade.EXACT))
-        monkeypatch.setattr(gather, "installed_headers", lambda: index)
+        folder = tmp_path / "torch" / "include"
+        folder.mkdir(parents=True)
+        folder.with_name("version.py").write_text(f"git_version = '{COMMIT_OF_2_6}'")
+        monkeypatch.setattr(gather, "include_folder", lambda: folder)
+        monkeypatch.setattr(build, "installed_headers", lambda: index)
 
     @pytest.mark.parametrize("commit", [COMMIT_OF_2_6, None])
     def test_the_build_that_recorded_is_exact(self, load: Load, record: Record, commit: str | None) -> None:
