@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import opscope
@@ -322,7 +322,6 @@ def records(scene: Scene) -> tuple[DeviceRecords, RuntimeCalls, Host]:
     return device, calls, Host(threads, stalls)
 
 
-@settings(max_examples=150)
 @given(scenes())
 def test_causes_are_those_of_the_oracle(scene: Scene) -> None:
     device, calls, host = records(scene)
