@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -28,8 +29,13 @@ for _number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
 
-# A busy machine is no failure.
-settings.register_profile("opscope", deadline=None)
+# Compiled once: without a cache every process of the tests, and each program that one starts, does it anew.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# A busy machine is no failure. `make exhaustive` looks further.
+settings.register_profile("opscope", deadline=None, max_examples=40)
+settings.register_profile("exhaustive", deadline=None, max_examples=400)
 settings.load_profile("opscope")
 
 
@@ -47,11 +53,16 @@ FEW = (
 )  # fmt: skip
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--every-source"):
+        settings.load_profile("exhaustive")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--every-source"):
-        wanted = [one for one in items if not one.get_closest_marker("exhaustive") or _is_of_few(one)]
-        config.hook.pytest_deselected(items=[one for one in items if one not in set(wanted)])
-        items[:] = wanted
+        is_wanted = {one: not one.get_closest_marker("exhaustive") or _is_of_few(one) for one in items}
+        config.hook.pytest_deselected(items=[one for one in items if not is_wanted[one]])
+        items[:] = [one for one in items if is_wanted[one]]
     gpu = [item for item in items if item.get_closest_marker("gpu")]
     if gpu and not _has_cuda():
         for item in gpu:
@@ -140,7 +151,9 @@ def load(make_trace: Callable[..., Path]) -> Iterator[Callable[..., Session]]:
         is_content = isinstance(content, TraceBuilder | bytes) or (
             isinstance(content, str) and content.lstrip().startswith(("{", "["))
         )
-        sessions.append(load_source(make_trace(content) if is_content else content, **options))
+        source = make_trace(content) if is_content else content
+        # One thread a process of the tests; where several matter is told in tests of ingest.windows.
+        sessions.append(load_source(source, **{"threads": 1, **options}))
         return sessions[-1]
 
     yield open_session

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import getpass
+import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ EXPECTED = {
     "01_profile_bert.py": [
         r"Wrote .*profiling_stats_bs2_seq32\.json",
         r"Total cpu time: \d",
-        r"1\. aten::\w+: [\d.]+ ms\n   file: aten/src/ATen/native/\S+\n   native function: \w+\(Tensor",
+        r"1\. aten::\w+: [\d.]+ ms\n   file: aten/src/ATen/native/\S+\n   native function: [\w.]+\(Tensor",
         r"\w+: \d+\.\d%",
     ],
     "02_trace_to_source.py": [
@@ -119,8 +120,33 @@ EXPECTED = {
 WITH_FOLDER = {name for name in NAMES if "sys.argv[1]" in (EXAMPLES / name).read_text("utf-8")}
 
 
-def environment(temporary: Path) -> dict[str, str]:
-    """This process's, with a temporary folder of its own, but torch.compile's usual cache.
+# What most of an example's time would go to, imported once; each example is a process forked from there.
+SERVER = """
+import json, os, runpy, sys, tempfile
+import torch._inductor.compile_fx
+import opscope
+
+for line in sys.stdin:
+    job = json.loads(line)
+    if (child := os.fork()) == 0:
+        os.chdir(job["work"])
+        os.environ["TMPDIR"] = job["temporary"]
+        tempfile.tempdir = None
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        for number in (1, 2):
+            os.dup2(os.open(job["outputs"][number - 1], os.O_WRONLY | os.O_CREAT), number)
+        sys.argv = job["argv"]
+        sys.path[0] = os.path.dirname(sys.argv[0])
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        break
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+# It sets an environment variable that is read where Triton is imported.
+FRESH = "07_triton_kernel.py"
+
+
+def environment() -> dict[str, str]:
+    """This process's, without a GPU, with torch.compile's usual cache.
 
     One thread: threads that wait for each other take a multiple of the time on a busy machine.
     """
@@ -130,57 +156,74 @@ def environment(temporary: Path) -> dict[str, str]:
         **os.environ,
         "CUDA_VISIBLE_DEVICES": "",
         "OMP_NUM_THREADS": "1",
-        "TMPDIR": str(temporary),
         "PYTHONIOENCODING": "utf-8",
         "COLUMNS": "120",
     }
 
 
-def run_example(name: str, folder: Path) -> str:
-    """Standard output of an example that ran in a folder of its own and left no files elsewhere."""
-    work, temporary, given = (folder / part for part in ("work", "temporary", "given"))
-    for made in (work, temporary, given):
-        made.mkdir()
-    before = set(EXAMPLES.rglob("*"))
-    ended = subprocess.run(
-        [sys.executable, str(EXAMPLES / name), *([str(given)] if name in WITH_FOLDER else [])],
-        cwd=work,
-        env=environment(temporary),
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=LIMIT_S,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "Warning" not in ended.stderr, ended.stderr
-    assert list(work.iterdir()) == []
-    assert {path for path in set(EXAMPLES.rglob("*")) - before if "__pycache__" not in path.parts} == set()
-    if name in WITH_FOLDER:
-        assert list(given.iterdir())
-        assert not list(temporary.glob("opscope-example-*"))
-    return ended.stdout
+Run = Callable[[list[str], dict[str, Path]], int]
 
 
 @pytest.fixture(scope="module")
-def runs(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, Future[str]]]:
-    """The examples that were asked for, two at a time: most of what each takes is importing torch."""
-    items = (item for item in request.session.items if "runs" in getattr(item, "fixturenames", ()))
-    names = [item.callspec.params["name"] for item in items if isinstance(item, pytest.Function)]
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        yield {name: pool.submit(run_example, name, tmp_path_factory.mktemp("example")) for name in names}
-        pool.shutdown(cancel_futures=True)
+def forked() -> Iterator[Run]:
+    """Runs a program with arguments in a process that has torch; returns its exit code."""
+    pytest.importorskip("torch")
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER],
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        assert server.stdin
+        assert server.stdout
+
+        def run(argv: list[str], places: dict[str, Path]) -> int:
+            outputs = [str(places["out"]), str(places["err"])]
+            folders = {name: str(places[name]) for name in ("work", "temporary")}
+            limit = threading.Timer(LIMIT_S, server.kill)
+            limit.start()
+            print(json.dumps({"argv": argv, "outputs": outputs, **folders}), file=server.stdin, flush=True)
+            code = server.stdout.readline()
+            limit.cancel()
+            return int(code)
+
+        yield run
+        server.stdin.close()
+
+
+def fresh(argv: list[str], places: dict[str, Path]) -> int:
+    with places["out"].open("w") as out, places["err"].open("w") as err:
+        return subprocess.run(
+            [sys.executable, *argv],
+            cwd=places["work"],
+            env={**environment(), "TMPDIR": str(places["temporary"])},
+            stdout=out,
+            stderr=err,
+            timeout=LIMIT_S,
+            check=False,
+        ).returncode
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("name", NAMES)
-def test_an_example_says_what_it_promises(name: str, runs: dict[str, Future[str]]) -> None:
-    pytest.importorskip("torch")
-    if name.startswith("07"):
+def test_an_example_says_what_it_promises(name: str, forked: Run, tmp_path: Path) -> None:
+    if name == FRESH:
         pytest.importorskip("triton")
-    output = runs[name].result()
+    places = {part: tmp_path / part for part in ("work", "temporary", "given", "out", "err")}
+    for made in ("work", "temporary", "given"):
+        places[made].mkdir()
+    before = set(EXAMPLES.rglob("*"))
+    argv = [str(EXAMPLES / name), *([str(places["given"])] if name in WITH_FOLDER else [])]
+    code = (fresh if name == FRESH else forked)(argv, places)
+    output, errors = (places[part].read_text(encoding="utf-8") for part in ("out", "err"))
+    assert code == 0, output + errors
+    assert "Warning" not in errors, errors
+    assert list(places["work"].iterdir()) == []
+    assert {path for path in set(EXAMPLES.rglob("*")) - before if "__pycache__" not in path.parts} == set()
+    if name in WITH_FOLDER:
+        assert list(places["given"].iterdir())
+        assert not list(places["temporary"].glob("opscope-example-*"))
     position = 0
     for pattern in EXPECTED[name]:
         found = re.compile(pattern).search(output, position)

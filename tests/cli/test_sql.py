@@ -10,15 +10,18 @@ import pytest
 
 from opscope import example_trace, load
 
-SESSION_OR_TRACE = pytest.mark.parametrize("saved", [False, True], ids=["trace", "session"])
+SESSION_OR_TRACE = pytest.mark.parametrize("is_saved", [False, True], ids=["trace", "session"])
 
 
 @pytest.fixture
-def source(opscope, trace: Path, tmp_path: Path, saved: bool) -> Path:
-    if not saved:
-        return trace
-    assert opscope("analyze", trace, "--json", "--save", tmp_path / "s.opscope").code == 0
-    return tmp_path / "s.opscope"
+def saved(trace: Path, tmp_path: Path) -> Path:
+    with load(trace) as session:
+        return session.save(tmp_path / "s.opscope")
+
+
+@pytest.fixture
+def source(request: pytest.FixtureRequest, trace: Path, is_saved: bool) -> Path:
+    return request.getfixturevalue("saved") if is_saved else trace
 
 
 def test_a_table_shows_null_as_a_dash(opscope, trace: Path) -> None:
@@ -30,13 +33,13 @@ def test_a_table_shows_null_as_a_dash(opscope, trace: Path) -> None:
     assert lines[-1] == "3 rows"
 
 
-def test_json_is_a_list_of_objects_with_exact_integers(opscope, trace: Path) -> None:
+def test_json_is_a_list_of_objects_with_exact_integers(opscope, saved: Path) -> None:
     query = (
         "SELECT 9223372036854775807 AS big, sum(duration_ns) AS total, NULL AS nothing, 1.5 AS x,"
         " 'nan'::DOUBLE AS n, [1, 2] AS list, {'a': 1.25} AS s, DATE '2020-01-02' AS d,"
         " '{\"k\": [1]}'::JSON AS j FROM device_activities"
     )
-    assert opscope("sql", trace, query, "--json").json == [
+    assert opscope("sql", saved, query, "--json").json == [
         {
             "big": 9223372036854775807, "total": 452125, "nothing": None, "x": 1.5, "n": None, "list": [1, 2],
             "s": {"a": 1.25}, "d": "2020-01-02", "j": {"k": [1]},
@@ -44,52 +47,52 @@ def test_json_is_a_list_of_objects_with_exact_integers(opscope, trace: Path) -> 
     ]  # fmt: skip
 
 
-def test_an_empty_result_is_an_empty_list(opscope, trace: Path) -> None:
-    assert opscope("sql", trace, "SELECT name FROM operators WHERE false", "--json").json == []
-    assert opscope("sql", trace, "SELECT name FROM operators WHERE false").out.splitlines()[-1] == "0 rows"
+def test_an_empty_result_is_an_empty_list(opscope, saved: Path) -> None:
+    assert opscope("sql", saved, "SELECT name FROM operators WHERE false", "--json").json == []
+    assert opscope("sql", saved, "SELECT name FROM operators WHERE false").out.splitlines()[-1] == "0 rows"
 
 
-def test_repeated_names_are_numbered(opscope, trace: Path) -> None:
-    rows = opscope("sql", trace, "SELECT 1 AS a, 2 AS a, 3 AS a_1", "--json").json
+def test_repeated_names_are_numbered(opscope, saved: Path) -> None:
+    rows = opscope("sql", saved, "SELECT 1 AS a, 2 AS a, 3 AS a_1", "--json").json
     assert rows == [{"a": 1, "a_1": 2, "a_1_1": 3}]
 
 
-def test_a_timestamp_with_a_zone_is_text(opscope, trace: Path) -> None:
-    outcome = opscope("sql", trace, "SELECT 7 AS n, to_timestamp(0) AS t -- comment", "--json")
+def test_a_timestamp_with_a_zone_is_text(opscope, saved: Path) -> None:
+    outcome = opscope("sql", saved, "SELECT 7 AS n, to_timestamp(0) AS t -- comment", "--json")
     assert outcome.json[0]["n"] == 7
     assert outcome.json[0]["t"].startswith("19")
 
 
-def test_csv(opscope, trace: Path) -> None:
-    outcome = opscope("sql", trace, "SELECT name, overload FROM operators ORDER BY start_ns", "--csv")
+def test_csv(opscope, saved: Path) -> None:
+    outcome = opscope("sql", saved, "SELECT name, overload FROM operators ORDER BY start_ns", "--csv")
     rows = list(csv.reader(io.StringIO(outcome.out)))
     assert rows == [["name", "overload"], ["aten::linear", ""], ["aten::addmm", ""], ["aten::gelu", ""]]
 
 
-def test_formats_exclude_each_other(opscope, trace: Path) -> None:
-    assert opscope("sql", trace, "SELECT 1", "--json", "--csv").code == 2
+def test_formats_exclude_each_other(opscope, saved: Path) -> None:
+    assert opscope("sql", saved, "SELECT 1", "--json", "--csv").code == 2
 
 
-def test_the_limit_says_what_it_hides(opscope, trace: Path) -> None:
-    outcome = opscope("sql", trace, "SELECT * FROM range(250)", "--limit", 10)
+def test_the_limit_says_what_it_hides(opscope, saved: Path) -> None:
+    outcome = opscope("sql", saved, "SELECT * FROM range(250)", "--limit", 10)
     assert outcome.out.splitlines()[-1] == "250 rows, the first 10 shown (--limit)"
-    assert len(opscope("sql", trace, "SELECT * FROM range(250)", "--json").json) == 250
+    assert len(opscope("sql", saved, "SELECT * FROM range(250)", "--json").json) == 250
 
 
-def test_order_is_kept(opscope, trace: Path, tmp_path: Path) -> None:
-    query = "SELECT range AS n FROM range(300000) ORDER BY n DESC"
-    numbers = [row["n"] for row in opscope("sql", trace, query, "--json").json]
-    assert numbers == list(range(299_999, -1, -1))
+def test_order_is_kept(opscope, saved: Path, tmp_path: Path) -> None:
+    query = "SELECT range AS n FROM range(130000) ORDER BY n DESC"
+    numbers = [row["n"] for row in opscope("sql", saved, query, "--json").json]
+    assert numbers == list(range(129_999, -1, -1))
     file = tmp_path / "x.parquet"
-    opscope("sql", trace, query, "--parquet", file)
-    assert duckdb.sql(f"SELECT n FROM '{file}' LIMIT 2").fetchall() == [(299_999,), (299_998,)]
+    opscope("sql", saved, query, "--parquet", file)
+    assert duckdb.sql(f"SELECT n FROM '{file}' LIMIT 2").fetchall() == [(129_999,), (129_998,)]
 
 
 @pytest.mark.parametrize(
     "statement", ["DESCRIBE operators", "FROM traces", "SHOW TABLES", "EXPLAIN SELECT 1", "VALUES (1)"]
 )
-def test_other_ways_to_ask_work(opscope, trace: Path, statement: str) -> None:
-    assert opscope("sql", trace, statement).code == 0
+def test_other_ways_to_ask_work(opscope, saved: Path, statement: str) -> None:
+    assert opscope("sql", saved, statement).code == 0
 
 
 @SESSION_OR_TRACE
@@ -163,8 +166,8 @@ class TestProvenanceTables:
         ]
 
 
-def test_an_export_alone_needs_no_query(opscope, trace: Path, tmp_path: Path) -> None:
-    assert opscope("sql", trace, "--export-parquet", f"steps={tmp_path / 's.parquet'}").code == 0
+def test_an_export_alone_needs_no_query(opscope, saved: Path, tmp_path: Path) -> None:
+    assert opscope("sql", saved, "--export-parquet", f"steps={tmp_path / 's.parquet'}").code == 0
 
 
 @pytest.mark.parametrize(
@@ -180,8 +183,8 @@ def test_an_export_alone_needs_no_query(opscope, trace: Path, tmp_path: Path) ->
         (("/* nothing */",), "0 statements"),
     ],
 )
-def test_mistakes_are_one_line(opscope, trace: Path, arguments: tuple[str, ...], message: str) -> None:
-    outcome = opscope("sql", trace, *arguments)
+def test_mistakes_are_one_line(opscope, saved: Path, arguments: tuple[str, ...], message: str) -> None:
+    outcome = opscope("sql", saved, *arguments)
     assert outcome.code == 1
     assert message in outcome.err
     assert outcome.err.count("\n") == 1
@@ -232,36 +235,39 @@ ATTACKS = [
     "VACUUM",
 ]
 
+ON_A_TRACE = [
+    one for one in ATTACKS if one.startswith(("SELECT * FROM '", "COPY (", "DELETE", "CREATE MACRO"))
+]
+
 # Some versions of the engine answer these; they still touch no file.
 ANSWERED_BY_SOME = ("PRAGMA database_list", "SELECT * FROM enable_logging(")
 
 
-@pytest.mark.parametrize(("saved", "output"), [(False, "table"), (True, "parquet")], ids=["trace", "session"])
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_a_query_reads_and_writes_no_file(
-    opscope, source: Path, tmp_path: Path, attack: str, output: str
-) -> None:
+@pytest.mark.parametrize(
+    ("is_saved", "attack"), [*((True, one) for one in ATTACKS), *((False, one) for one in ON_A_TRACE)]
+)
+def test_a_query_reads_and_writes_no_file(opscope, source: Path, tmp_path: Path, attack: str) -> None:
     folder = tmp_path / "victim"
     folder.mkdir()
     secret = folder / "secret.csv"
     secret.write_text("a\nSECRET\n")
     before = source.read_bytes()
-    arguments = [] if output == "table" else ["--parquet", tmp_path / "mine.parquet"]
-    outcome = opscope("sql", source, attack.format(secret=secret, folder=folder), *arguments)
-    if not attack.startswith(ANSWERED_BY_SOME):
-        assert outcome.code == 1, outcome.out
-        assert outcome.err.startswith("error: ")
-        assert not (tmp_path / "mine.parquet").exists()
-    assert "Traceback" not in outcome.err
-    assert "internal error" not in outcome.err
-    assert "SECRET" not in outcome.out + outcome.err
-    assert [path.name for path in folder.iterdir()] == ["secret.csv"]
-    assert not list(tmp_path.glob(".*"))
-    assert source.read_bytes() == before
+    for output in ([], ["--parquet", tmp_path / "mine.parquet"]):
+        outcome = opscope("sql", source, attack.format(secret=secret, folder=folder), *output)
+        if not attack.startswith(ANSWERED_BY_SOME):
+            assert outcome.code == 1, outcome.out
+            assert outcome.err.startswith("error: ")
+            assert not (tmp_path / "mine.parquet").exists()
+        assert "Traceback" not in outcome.err
+        assert "internal error" not in outcome.err
+        assert "SECRET" not in outcome.out + outcome.err
+        assert [path.name for path in folder.iterdir()] == ["secret.csv"]
+        assert not list(tmp_path.glob(".*"))
+        assert source.read_bytes() == before
 
 
-def test_many_columns_become_records(opscope, trace: Path) -> None:
-    outcome = opscope("sql", trace, "SELECT * FROM operators")
+def test_many_columns_become_records(opscope, saved: Path) -> None:
+    outcome = opscope("sql", saved, "SELECT * FROM operators")
     assert outcome.code == 0
     assert "Row 3" in outcome.out
-    assert json.loads(opscope("sql", trace, "SELECT * FROM operators", "--json").out)[0]["name"]
+    assert json.loads(opscope("sql", saved, "SELECT * FROM operators", "--json").out)[0]["name"]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import opscope
@@ -418,7 +418,6 @@ def test_parts_of_the_window_are_those_of_its_ticks(scene: Scene) -> None:
     )
 
 
-@settings(max_examples=150)
 @given(scenes())
 def test_causes_are_those_of_the_oracle(scene: Scene) -> None:
     device, calls, host, window = records(scene)

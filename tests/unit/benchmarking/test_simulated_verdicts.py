@@ -12,7 +12,7 @@ from opscope.benchmarking.sampling import SampleSeries, Sampling, with_ratio, wi
 from opscope.model.benchmark import BenchmarkOptions, BenchmarkRow, Status, Verdict
 from opscope.testing import FakeTimer
 
-RUNS = 40
+RUNS = 20
 CALL_NS = 100_000
 OPTIONS = BenchmarkOptions(time_budget_s=60.0, min_samples=20, max_samples=300, precision=0.002)
 

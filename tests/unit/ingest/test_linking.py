@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from opscope.ingest.linking import ATTRIBUTIONS, CLOCK_SLACK_NS, Activities, Calls, Links, gather, link
@@ -284,7 +284,6 @@ def disjoint_operators(draw: st.DrawFn) -> list[Operator]:
     return found
 
 
-@settings(max_examples=400)
 @given(
     disjoint_operators(),
     st.lists(st.builds(Call, TIMES, IDS, IDS, st.integers(1, 3), st.booleans()), max_size=8),

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from opscope.ingest.nesting import (
@@ -241,13 +241,11 @@ def test_scopes_nest_as_they_were_opened(intervals: list[Interval], tolerance: i
     assert forest.irregular_count == 0
 
 
-@settings(max_examples=400)
 @given(ANY, st.integers(0, 3))
 def test_any_intervals_nest_as_the_naive_construction_says(intervals: list[Interval], tolerance: int) -> None:
     compare_with_naive(intervals, tolerance)
 
 
-@settings(max_examples=200)
 @given(ANY, st.integers(0, 2), st.lists(st.tuples(st.integers(-1, 3), st.integers(-2, 34)), max_size=20))
 def test_enclosing_is_the_last_opened_that_is_open(
     intervals: list[Interval], tolerance: int, moments: list[tuple[int, int]]
@@ -263,7 +261,6 @@ def test_enclosing_is_the_last_opened_that_is_open(
         assert index == max(open_now, default=-1)
 
 
-@settings(max_examples=200)
 @given(ANY, st.integers(0, 2), st.data())
 def test_sums_and_names_by_walking_the_tree(
     intervals: list[Interval], tolerance: int, data: st.DataObject

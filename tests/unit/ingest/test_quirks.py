@@ -49,11 +49,15 @@ def ns(text: str) -> int:
 
 class TestExactTimes:
     @pytest.mark.parametrize(
-        ("low", "high"),
-        [(0, 10**6), (4_400_000_000_000, 4_510_000_000_000), (2**43 - 10**9, 2**43 - 1)],
-        ids=["small", "since-boot", "largest"],
+        ("digits", "low", "high"),
+        [
+            (0, 4_400_000_000_000, 4_510_000_000_000),
+            (1, 0, 10**6),
+            (2, 2**43 - 10**9, 2**43 - 1),
+            (3, 4_400_000_000_000, 4_510_000_000_000),
+            (3, 2**43 - 10**9, 2**43 - 1),
+        ],
     )
-    @pytest.mark.parametrize("digits", [0, 1, 2, 3])
     def test_every_nanosecond_a_double_can_tell(self, load: Load, low: int, high: int, digits: int) -> None:
         chance = random.Random(digits)
         times = [f"{chance.randint(low, high)}" for _ in range(3_000)]
@@ -329,7 +333,7 @@ class TestTruncation:
         for index in range(30):
             trace.operator(f"op{index}", 10 * index, 5)
         text = trace.text().encode()
-        for cut in range(len(text) - 2, 400, -613):
+        for cut in range(len(text) - 2, 400, -1013):
             complete = text[:cut].count(b"}}")
             lost = cut - text[:cut].rindex(b"}}") - 2
             session = load(text[:cut])
@@ -348,18 +352,20 @@ class TestTruncation:
 
 class TestErrors:
     @pytest.mark.parametrize(
-        ("old", "new", "message"),
+        ("old", "new", "message", "flaw"),
         [
-            ('"dur": 1', '"dur": 1x', "not valid JSON inside the traceEvents array"),
-            ('"dur": 1', '"dur": "x"', "an event cannot be read"),
-            ('"ts": 5', '"ts": [5]', "an event cannot be read"),
-            ('"name": "a"', '"name" "a"', "not valid JSON inside the traceEvents array"),
-            ('"name": "a"', '"name": "\\ud800"', "not valid JSON inside the traceEvents array"),
-            ('"name": "a"', '"name": "\\x"', "not valid JSON inside the traceEvents array"),
-            (',\n{"ph"', ',\n7, {"ph"', "an event cannot be read"),
+            ('"dur": 1', '"dur": 1x', "not valid JSON inside the traceEvents array", ""),
+            ('"dur": 1', '"dur": "x"', "an event cannot be read", ""),
+            ('"ts": 5', '"ts": [5]', "an event cannot be read", ""),
+            ('"name": "a"', '"name" "a"', "not valid JSON inside the traceEvents array", ""),
+            ('"name": "a"', '"name": "\\ud800"', "not valid JSON inside the traceEvents array", ""),
+            ('"name": "a"', '"name": "\\x"', "not valid JSON inside the traceEvents array", ""),
+            (',\n{"ph"', ',\n7, {"ph"', "an event cannot be read", ""),
+            # After mending a flaw elsewhere.
+            ('"dur": 1', '"dur": 1x', "not valid JSON inside the traceEvents array", "\x03"),
+            ('"dur": 1', '"dur": "x"', "an event cannot be read", "\x03"),
         ],
     )
-    @pytest.mark.parametrize("flaw", ["", "\x03"], ids=["else-sound", "after-mending"])
     def test_an_array_that_cannot_be_read(
         self, make_trace: Make, old: str, new: str, message: str, flaw: str
     ) -> None:

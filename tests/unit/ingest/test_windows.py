@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from opscope.ingest import staging
@@ -30,7 +30,6 @@ def events(count: int) -> list[dict[str, Any]]:
     return [{"ph": "X", "name": f"e{i}", "args": {"x": "},{" * (i % 3)}} for i in range(count)]
 
 
-@settings(max_examples=60)
 @given(st.integers(1, 40), st.integers(1, 12), st.sampled_from([",", ", ", " ,\n  "]))
 def test_windows_hold_every_event_once(count: int, windows: int, separator: str) -> None:
     text = separator.join(json.dumps(event) for event in events(count)).encode()

@@ -18,7 +18,8 @@ from opscope.hardware.toolkit import find_cuda_tool
 from opscope.kernels.build import cuda_sources
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+# Compiling takes longer than any other test.
+pytestmark = [pytest.mark.torch, pytest.mark.exhaustive]
 
 # The one variable of libc10_cuda that the headers refer to. Functions are looked up when they are called.
 STUB = "namespace c10::cuda::CUDACachingAllocator { void* allocator = nullptr; }\n"

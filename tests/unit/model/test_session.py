@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -49,10 +50,8 @@ def content(session: Session) -> dict[str, list[tuple[Any, ...]]]:
     }
 
 
-@pytest.fixture
-def session(load: Load) -> Session:
-    """Something in every table: those that a sidecar or a later step fills get a made-up row."""
-    session = load(full_trace())
+def filled(session: Session) -> Session:
+    """The Session with something in every table: what a sidecar or a later step fills gets a made-up row."""
     for table in schema.TABLES:
         if not session.scalar(f'SELECT count(*) FROM "{table.name}"'):
             session.replace_rows(
@@ -62,8 +61,24 @@ def session(load: Load) -> Session:
 
 
 @pytest.fixture
-def saved(session: Session, tmp_path: Path) -> Path:
-    return session.save(tmp_path / "s.opscope")
+def session(load: Load) -> Session:
+    return filled(load(full_trace()))
+
+
+@pytest.fixture(scope="module")
+def saved_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("saved")
+    with opscope.load(full_trace().write(folder / "trace.json"), threads=1) as session:
+        return filled(session).save(folder / "s.opscope")
+
+
+@pytest.fixture
+def saved(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """What the test's own Session became; without one, a copy of a Session like it."""
+    target = tmp_path / "s.opscope"
+    if "session" in request.fixturenames:
+        return request.getfixturevalue("session").save(target)
+    return Path(shutil.copy(request.getfixturevalue("saved_once"), target))
 
 
 @pytest.fixture

@@ -107,6 +107,7 @@ for graph in live_objects().graphs:
 
 
 @pytest.mark.torch
+@pytest.mark.exhaustive  # compiled anew: 19 s of processor time
 def test_a_real_log_says_what_the_process_says(tmp_path: Path):
     pytest.importorskip("torch")
     if not any(map(shutil.which, ("g++", "clang++", "c++"))):

@@ -116,11 +116,15 @@ static void note_devices(void)
     uint32_t driver_version = 0;
     if (atomic_load(&has_devices)) return;
     int count = devices_read(records, MOST_DEVICES, &driver_version);
-    if (count < 0 || atomic_exchange(&has_devices, 1)) return;
+    if (count < 0) return;
     pthread_mutex_lock(&writing);
-    record_file_header()->driver_version = driver_version;
-    for (int i = 0; i < count; i++) record_file_put(CHUNK_DEVICES, &records[i], sizeof records[i]);
-    record_file_flush();
+    if (!atomic_load(&has_devices)) {
+        record_file_header()->driver_version = driver_version;
+        for (int i = 0; i < count; i++) record_file_put(CHUNK_DEVICES, &records[i], sizeof records[i]);
+        record_file_flush();
+        /* Only now: who ends the program waits for nothing that is said to be there. */
+        atomic_store(&has_devices, 1);
+    }
     pthread_mutex_unlock(&writing);
 }
 

@@ -11,7 +11,7 @@ from opscope.errors import InputError
 from opscope.provenance.binaries.library import read_library
 
 MEMORY_BYTES = 64 << 20
-quickly = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quickly = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module")

@@ -74,16 +74,18 @@ def unit_facts(library):
 
 
 OPTIONS = [
+    ("-Xcompiler", "-O2,-fno-plt", "-cudart", "shared"),
+    ("-gencode=arch=compute_80,code=sm_80", "-gencode=arch=compute_90,code=sm_90", "--compress-mode=size"),
+]
+MORE_OPTIONS = [
     (),
     ("-O2", "-cudart", "shared"),
-    ("-Xcompiler", "-O2,-fno-plt", "-cudart", "shared"),
     ("-Xcompiler", "-fcf-protection=full", "-cudart", "shared"),
     ("-Xlinker", "-z,now", "-cudart", "shared"),
-    ("-gencode=arch=compute_80,code=sm_80", "-gencode=arch=compute_90,code=sm_90"),
     ("-gencode=arch=compute_90,code=compute_90",),
     ("--compress-mode=none",),
-    ("--compress-mode=size",),
 ]
+OPTIONS += [pytest.param(options, marks=pytest.mark.exhaustive) for options in MORE_OPTIONS]
 
 
 @needs_nvcc

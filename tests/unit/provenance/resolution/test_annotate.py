@@ -253,33 +253,32 @@ LOCATIONS = (
 
 
 @pytest.mark.parametrize("trace", GOLDEN, ids=lambda path: path.name.partition(".")[0])
-class TestEveryTrace:
-    def test_nothing_is_lost(self, annotated: Load, trace: Path) -> None:
-        session = annotated(trace)
-        figures = "count(*), coalesce(sum(self_device_ns), 0)"
-        calls = "sum(calls), coalesce(sum(self_device_ns), 0)"
-        assert session.query(f"SELECT {figures} FROM operators") == session.query(
-            f"SELECT {calls} FROM operator_functions"
+def test_laws_of_every_trace(annotated: Load, trace: Path) -> None:
+    session = annotated(trace)
+    # Nothing is lost.
+    figures = "count(*), coalesce(sum(self_device_ns), 0)"
+    calls = "sum(calls), coalesce(sum(self_device_ns), 0)"
+    assert session.query(f"SELECT {figures} FROM operators") == session.query(
+        f"SELECT {calls} FROM operator_functions"
+    )
+    ids = "SELECT name_id FROM {} ORDER BY 1"
+    assert session.query(ids.format("kernel_names")) == session.query(ids.format("kernel_provenance"))
+
+    # Every place has its grades.
+    for table, prefix in LOCATIONS:
+        columns = ", ".join(
+            f"{prefix}{name} AS {name}"
+            for name in ("file", "line", "end_line", "url", "file_grade", "line_grade")
         )
-        ids = "SELECT name_id FROM {} ORDER BY 1"
-        assert session.query(ids.format("kernel_names")) == session.query(ids.format("kernel_provenance"))
+        wrong = f"""SELECT * FROM (SELECT {columns} FROM {table})
+            WHERE (file IS NULL) <> (file_grade IS NULL) OR (line IS NULL) <> (line_grade IS NULL)
+            OR (file IS NULL AND line IS NOT NULL) OR end_line < line
+            OR (contains(url, '#L') <> (line IS NOT NULL))"""
+        assert session.query(wrong) == []
 
-    def test_every_place_has_its_grades(self, annotated: Load, trace: Path) -> None:
-        session = annotated(trace)
-        for table, prefix in LOCATIONS:
-            columns = ", ".join(
-                f"{prefix}{name} AS {name}"
-                for name in ("file", "line", "end_line", "url", "file_grade", "line_grade")
-            )
-            wrong = f"""SELECT * FROM (SELECT {columns} FROM {table})
-                WHERE (file IS NULL) <> (file_grade IS NULL) OR (line IS NULL) <> (line_grade IS NULL)
-                OR (file IS NULL AND line IS NOT NULL) OR end_line < line
-                OR (contains(url, '#L') <> (line IS NOT NULL))"""
-            assert session.query(wrong) == []
-
-    def test_units_have_a_grade_exactly_if_there_are_any(self, annotated: Load, trace: Path) -> None:
-        query = "SELECT len(units) > 0, unit_grade IS NOT NULL FROM kernel_provenance"
-        assert all(has_units is has_grade for has_units, has_grade in annotated(trace).query(query))
+    # Units have a grade exactly if there are any.
+    query = "SELECT len(units) > 0, unit_grade IS NOT NULL FROM kernel_provenance"
+    assert all(has_units is has_grade for has_units, has_grade in session.query(query))
 
 
 @pytest.mark.parametrize("table", ["units", "operators", "sources"])

@@ -112,7 +112,7 @@ ANY_FACTS = st.builds(
 )
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=settings.default.max_examples // 2, suppress_health_check=[HealthCheck.too_slow])
 @given(ANY_FACTS)
 def test_whatever_is_missing_every_check_answers_and_is_shown(facts: Facts) -> None:
     for check in CHECKS:
