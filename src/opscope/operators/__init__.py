@@ -1,2 +1,1 @@
-"""What a recorded call must do at least: floating-point operations and bytes, from its recorded arguments.
-"""
+"""What a recorded call must do at least: floating-point operations and bytes, from its recorded arguments."""

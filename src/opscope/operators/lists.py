@@ -131,12 +131,10 @@ def _stepped(call: CallArguments) -> CallEffects | None:
 
 def _step_traffic(effects: CallEffects) -> tuple[int, int]:
     """Gradients are written only if they are unscaled, the largest second moments only if there are any."""
-    call, written = effects.call, _written_lists(effects.call)
-    if call.tensor("grad_scale") is None:
-        written.remove("grads")
-    elif call.tensor_list("grads") is None:
+    call, is_scaled = effects.call, effects.call.tensor("grad_scale") is not None
+    if is_scaled and call.tensor_list("grads") is None:
         raise UncountableError("the members of its lists of tensors were not recorded")
-    members = (call.members(name) for name in written)
+    members = (call.members(name) for name in _written_lists(call) if is_scaled or name != "grads")
     return bytes_of(effects.device_inputs), bytes_of(tensor for one in members for tensor in one)
 
 

@@ -34,8 +34,6 @@ from opscope.operators.traffic import bytes_of, without
 
 __all__ = ["OPERATORS", "normalized_rows"]
 
-_BATCH_NORM_RESULTS = 3
-
 
 def normalized_rows(call: CallArguments) -> Rows | None:
     """The rows that layer and root-mean-square norm work on, or their gradients.
@@ -50,7 +48,7 @@ def normalized_rows(call: CallArguments) -> Rows | None:
         return None
     if data.shape[-len(sizes) :] != sizes:
         raise ContradictionError(f"{shape_text(data.shape)} normalized over {shape_text(sizes)}")
-    return Rows(data.shape, prod(data.shape[: -len(sizes)]), prod(sizes), 1)
+    return Rows(data.shape, prod(data.shape[: -len(sizes)]), prod(sizes), 1, len(sizes))
 
 
 def _forward(effects: CallEffects) -> int | None:
@@ -157,8 +155,7 @@ def _rows(statistics: int) -> Rule:
         data, rows = call.tensor("input"), normalized_rows(call)
         if data is None or rows is None:
             return None
-        sizes = call.integers("normalized_shape") or getattr(call.tensor("weight"), "shape", ())
-        shape = (*data.shape[: -len(sizes)], *(1 for _ in sizes))
+        shape = (*data.shape[: -rows.dimensions], *(1,) * rows.dimensions)
         of_rows = [(shape, _statistics_type(type_of(data)))] * statistics
         return results(call, (data.shape, type_of(data)), *of_rows)
 
@@ -175,21 +172,17 @@ def _groups(call: CallArguments) -> CallEffects | None:
     return results(call, (data.shape, type_of(data)), *[((batch, groups), type_of(data))] * 2)
 
 
-def _normalized_channels(*, is_cudnn: bool = False) -> Rule:
-    """Batch norm: statistics of channels; of cuDNN only where it trains, and a reserve of its own."""
-
-    def rule(call: CallArguments) -> CallEffects | None:
-        data, trains = call.tensor("input"), call.boolean("training")
-        if data is None or trains is None or len(data.shape) < 2 or type_of(data) is None:
-            return None
-        has_statistics = trains or not is_cudnn
-        shape: Shape = data.shape[1:2] if has_statistics else (0,)
-        found = results(call, (data.shape, type_of(data)), *[(shape, _statistics_type(type_of(data)))] * 2)
-        if found is None or not is_cudnn:
-            return found
-        return effects_of(call, (*found.outputs, TensorArgument((0,), "uint8")))
-
-    return rule
+def _normalized_channels(call: CallArguments) -> CallEffects | None:
+    """Batch norm: statistics of channels; of libraries only where it trains, and of cuDNN a reserve."""
+    data, trains, stem = call.tensor("input"), call.boolean("training"), call.stem or ""
+    if data is None or trains is None or len(data.shape) < 2 or type_of(data) is None:
+        return None
+    has_statistics = trains or not stem.startswith(("cudnn", "miopen"))
+    shape: Shape = data.shape[1:2] if has_statistics else (0,)
+    found = results(call, (data.shape, type_of(data)), *[(shape, _statistics_type(type_of(data)))] * 2)
+    if found is None or not stem.startswith("cudnn"):
+        return found
+    return effects_of(call, (*found.outputs, TensorArgument((0,), "uint8")))
 
 
 def _gradients(count: int) -> Rule:
@@ -222,7 +215,7 @@ def _running_statistics(effects: CallEffects) -> tuple[int, int]:
     return bytes_of(effects.device_inputs), written
 
 
-_BATCH_NORM = Operator(_normalized_channels(), defined(_batch), _running_statistics)
+_BATCH_NORM = Operator(_normalized_channels, defined(_batch), _running_statistics)
 OPERATORS: Mapping[str, Operator] = {
     "native_layer_norm": Operator(_rows(2), defined(_forward)),
     # The bias has no part in any gradient.
@@ -234,7 +227,7 @@ OPERATORS: Mapping[str, Operator] = {
     "native_batch_norm": _BATCH_NORM,
     "_native_batch_norm_legit": _BATCH_NORM,
     "miopen_batch_norm": _BATCH_NORM,
-    "cudnn_batch_norm": Operator(_normalized_channels(is_cudnn=True), defined(_batch), _running_statistics),
+    "cudnn_batch_norm": _BATCH_NORM,
     "_batch_norm_with_update": Operator(None, defined(_batch)),
     "native_batch_norm_backward": Operator(_gradients(3), defined(_batch_backward)),
     "batch_norm_backward": Operator(None, defined(_batch_backward)),

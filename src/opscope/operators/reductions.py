@@ -38,12 +38,13 @@ _Typed: TypeAlias = Callable[["ElementType | None"], "ElementType | None"]
 
 @dataclass(frozen=True)
 class Rows:
-    """A tensor as outer × length × inner: rows of a length, each worked on by itself."""
+    """A tensor as outer × length × inner: rows over so many dimensions, each worked on by itself."""
 
     shape: Shape
     outer: int
     length: int
     inner: int
+    dimensions: int = 1
 
     @property
     def count(self) -> int:
