@@ -122,7 +122,8 @@ def _softplus(effects: CallEffects) -> int | None:
     return None if scaling is None else (3 + 2 * scaling) * effects.output_elements
 
 
-_PROMOTED, _FLOAT, _REAL, _BOOL, _FIRST = ResultType
+_PROMOTED, _FLOAT, _REAL = ResultType.PROMOTED, ResultType.FLOAT, ResultType.REAL
+_BOOL, _FIRST = ResultType.BOOL, ResultType.FIRST
 # σ(x) = 1 / (1 + exp(−x)); Φ and φ are the normal distribution and density. Comparisons, choices, changes of
 # sign and rounding are no arithmetic.
 _OF_ONE = {
