@@ -384,7 +384,6 @@ def records(scene: Scene) -> tuple[DeviceRecords, RuntimeCalls, Host, TraceWindo
     return device, calls, Host(threads, stalls, edges), TraceWindow(first * TICK, last * TICK, tuple(in_ns))
 
 
-@settings(max_examples=100)
 @given(scenes())
 def test_parts_of_the_window_are_those_of_its_ticks(scene: Scene) -> None:
     device, _, _, window = records(scene)

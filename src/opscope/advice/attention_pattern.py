@@ -13,8 +13,10 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
-from opscope.advice.kernel_times import AttentionWork, Product, recorded_product
+from opscope.advice.kernel_times import AttentionWork
 from opscope.operators.arguments import CallArguments, parse_arguments
+from opscope.operators.attention import AttentionSizes
+from opscope.operators.products import MatrixProduct, matrix_product
 
 __all__ = ["ComposedAttention", "composed_attention"]
 
@@ -44,9 +46,9 @@ class Leaf:
     operator_ids: Sequence[int] = ()
 
     @cached_property
-    def product(self) -> Product | None:
+    def product(self) -> MatrixProduct | None:
         """Its sizes, if it is a matrix product."""
-        return recorded_product(self.name, self.shapes, self.types)
+        return matrix_product(self._call)
 
     @cached_property
     def _call(self) -> CallArguments:
@@ -68,14 +70,14 @@ class ComposedAttention:
     """One kind of attention call made of single operators.
 
     Attributes:
-        sizes: Of one call.
+        work: Of one call.
         type_name: Element type of the scores' operands, as recorded.
         calls: How often it ran.
         parts: The operators that one kernel would replace.
         is_math_path: Whether scaled_dot_product_attention itself computed it so.
     """
 
-    sizes: AttentionWork
+    work: AttentionWork
     type_name: str | None
     calls: int
     parts: tuple[Leaf, ...]
@@ -98,7 +100,9 @@ def composed_attention(rows: Iterable[Mapping[str, Any]]) -> tuple[ComposedAtten
     for row in rows:
         contexts[row["context"]].append(row)
     found = [one for context in contexts.values() if (one := _composed(context)) is not None]
-    return tuple(sorted(found, key=lambda one: (-one.device_ns, one.sizes.heads, one.sizes.query_length)))
+    return tuple(
+        sorted(found, key=lambda one: (-one.device_ns, one.work.sizes.all_heads, one.work.sizes.queries))
+    )
 
 
 def _composed(rows: Sequence[Mapping[str, Any]]) -> ComposedAttention | None:
@@ -120,7 +124,9 @@ def _composed(rows: Sequence[Mapping[str, Any]]) -> ComposedAttention | None:
     end = after + _copies(leaves, after, 1, operands, _RESULT_COPIES)
     has_mask = any(_is_mask(leaf, scores) for leaf in _between(leaves, before, 0))
     return ComposedAttention(
-        AttentionWork(first.batch, first.m, first.n, first.k, is_backward, has_mask),
+        AttentionWork(
+            AttentionSizes(first.batch, 1, first.m, first.n, first.k, first.k), is_backward, has_mask
+        ),
         type_name=leaves[before].type_name,
         calls=anchor.calls,
         parts=tuple(_between(leaves, start, end)),
@@ -145,7 +151,7 @@ def _reached(leaves: Mapping[int, Leaf], direction: int, scores: int, products: 
     return None
 
 
-def _holds_scores(product: Product, scores: int) -> bool:
+def _holds_scores(product: MatrixProduct, scores: int) -> bool:
     """Whether the result or an operand of a product is the matrix of scores."""
     if product.batch < 1 or scores % product.batch:
         return False

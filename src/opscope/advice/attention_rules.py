@@ -13,15 +13,12 @@ from opscope.analysis.efficiency import CallEfficiency
 from opscope.analysis.step_model import Change
 from opscope.hardware.devices import DataType
 from opscope.operators.arguments import parse_arguments
+from opscope.operators.attention import attention_sizes
 
 _FLASH_CAPABILITY = (8, 0)  # Source: Dao-AILab/flash-attention, README: Ampere and later
 _FLASH_HEAD_SIZE = 256
 _FLASH_HEAD_MULTIPLE = 8  # Source: pytorch, aten/src/ATen/native/transformers/cuda/sdp_utils.cpp
-# Position of the query, and of the mask, among the arguments. Source: pytorch, native_functions.yaml.
-_EFFICIENT = {
-    "aten::_efficient_attention_forward": (0, 3),
-    "aten::_efficient_attention_backward": (1, 4),
-}
+_EFFICIENT = "aten::_efficient_attention_"
 _HALF = (DataType.FP16, DataType.BF16)
 # What keeps a memory-efficient call from flash attention.
 _REASONS = {
@@ -65,14 +62,14 @@ def _fusing(run: ProfiledRun, rule: Rule, found: Sequence[ComposedAttention], wh
         )
     names = list(dict.fromkeys(part.name for one in found for part in one.parts))
     yield Advice(
-        f"{what} {listed(names)}: {run.device_time(total_ns)}, for {found[0].sizes}.",
+        f"{what} {listed(names)}: {run.device_time(total_ns)}, for {found[0].work}.",
         run.evidence(
             total_ns,
             calls=sum(one.calls for one in found),
             operators=names,
-            sizes=list(dict.fromkeys(str(one.sizes) for one in found)),
-            directions=sorted({"backward" if one.sizes.is_backward else "forward" for one in found}),
-            has_mask=any(one.sizes.has_mask for one in found),
+            sizes=list(dict.fromkeys(str(one.work) for one in found)),
+            directions=sorted({"backward" if one.work.is_backward else "forward" for one in found}),
+            has_mask=any(one.work.has_mask for one in found),
         ),
         effect,
         basis,
@@ -98,7 +95,7 @@ def _one_kernel(
 
 def _fused_ns(run: ProfiledRun, one: ComposedAttention) -> float | None:
     data_type = attention_type(one.type_name)
-    each_ns = None if data_type is None else attention_ns(one.sizes, data_type, run.rates)
+    each_ns = None if data_type is None else attention_ns(one.work, data_type, run.rates)
     return None if each_ns is None else one.calls * each_ns
 
 
@@ -109,7 +106,7 @@ def _efficient(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     by_reason: dict[str, list[tuple[CallEfficiency, AttentionWork]]] = defaultdict(list)
     for call in run.calls:
         reading = _reading(call)
-        if reading is not None and reading[0].head_size <= _FLASH_HEAD_SIZE:
+        if reading is not None and reading[0].sizes.head_size <= _FLASH_HEAD_SIZE:
             by_reason[reading[1]].append((call, reading[0]))
     for reason, found in by_reason.items():
         calls = [call for call, _ in found]
@@ -127,20 +124,18 @@ def _efficient(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 def _reading(call: CallEfficiency) -> tuple[AttentionWork, str] | None:
     """Sizes of a memory-efficient call, and what keeps it from flash attention; None of any other."""
-    positions = _EFFICIENT.get(call.operator)
-    if positions is None:
+    if not call.operator.startswith(_EFFICIENT):
         return None
-    recorded = parse_arguments(call.operator, shapes=call.shapes, types=call.types)
-    query, key, mask = (recorded.tensor(place) for place in (positions[0], positions[0] + 1, positions[1]))
-    if query is None or key is None or len(query.shape) != 4 or len(key.shape) != 4:
+    recorded = parse_arguments(call.operator, overload=call.overload, shapes=call.shapes, types=call.types)
+    sizes, query = attention_sizes(recorded), recorded.tensor("query")
+    if sizes is None or query is None:
         return None
-    batch, length, heads, size = query.shape
-    sizes = AttentionWork(batch * heads, length, key.shape[1], size, positions[0] == 1)
+    work = AttentionWork(sizes, is_backward=call.operator.endswith("_backward"))
     if attention_type(query.type_name) not in _HALF:
-        return sizes, "type"
-    if mask is not None:
-        return sizes, "mask"
-    return sizes, "head_size" if size % _FLASH_HEAD_MULTIPLE else "choice"
+        return work, "type"
+    if recorded.tensor("bias") is not None:
+        return work, "mask"
+    return work, "head_size" if sizes.head_size % _FLASH_HEAD_MULTIPLE else "choice"
 
 
 def _flash(

@@ -127,7 +127,7 @@ def _askers(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _is_cast(row: Mapping[str, Any]) -> bool:
     call = parse_arguments(row["name"], shapes=row["shapes"], types=row["types"])
-    types = [tensor.type_name if tensor else None for tensor in (call.tensor(0), call.tensor(1))]
+    types = [tensor.type_name if tensor else None for tensor in (call.tensor("self"), call.tensor("src"))]
     return None not in types and types[0] != types[1]
 
 

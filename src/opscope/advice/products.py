@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from opscope.advice.kernel_times import ITEM_BYTES, Product, padded, product_ns
+from opscope.advice.kernel_times import ITEM_BYTES, padded, product_ns
 from opscope.advice.profiled_run import (
     Advice,
     ProfiledRun,
@@ -19,6 +19,7 @@ from opscope.analysis.efficiency import Bound, CallEfficiency, TensorCoreUse
 from opscope.analysis.step_model import Change
 from opscope.analysis.tensor_cores import has_tensor_cores_for
 from opscope.hardware.devices import DataType
+from opscope.operators.products import MatrixProduct
 from opscope.provenance.categories import category_of
 from opscope.units import format_fraction
 
@@ -269,7 +270,7 @@ def _multiple(data_type: DataType) -> int:
     return _LOAD_BYTES // ITEM_BYTES.get(data_type, 2)
 
 
-def _is_unaligned(run: ProfiledRun, call: CallEfficiency, product: Product, rule: Rule) -> bool:
+def _is_unaligned(run: ProfiledRun, call: CallEfficiency, product: MatrixProduct, rule: Rule) -> bool:
     """Odd sizes, and a kernel that shows it: unaligned operands, or no tensor cores."""
     multiple = _multiple(call.cost.data_type or DataType.BF16)
     sizes = (product.m, product.n, product.k)

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from opscope.advice.attention_pattern import ComposedAttention, composed_attention
-from opscope.advice.kernel_times import Product, Rates, recorded_product
+from opscope.advice.kernel_times import Rates
 from opscope.advice.rules import Rule, RuleBook, rule_book
 from opscope.analysis.efficiency import CallEfficiency
 from opscope.analysis.provenance import KernelFacts
@@ -25,6 +25,8 @@ from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import IdleCause, WindowKind
 from opscope.model.queries import sql
 from opscope.model.session import Session
+from opscope.operators.arguments import parse_arguments
+from opscope.operators.products import MatrixProduct, matrix_product
 from opscope.units import format_duration, format_fraction
 
 __all__ = [
@@ -286,6 +288,6 @@ def operators_of(calls: Iterable[CallEfficiency]) -> list[str]:
     return sorted(time_ns, key=lambda name: (-time_ns[name], name))
 
 
-def product_of(call: CallEfficiency) -> Product | None:
+def product_of(call: CallEfficiency) -> MatrixProduct | None:
     """The sizes of a call that is a matrix product."""
-    return recorded_product(call.operator, call.shapes, call.types)
+    return matrix_product(parse_arguments(call.operator, shapes=call.shapes, types=call.types))

@@ -19,7 +19,7 @@ from opscope.model.finding import Finding
 from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.operators.call_cost import UNKNOWN_COST, CallCost
-from opscope.operators.session_costs import cost_of_row, fill_costs
+from opscope.operators.session_costs import fill_costs, read_costs
 from opscope.provenance.demangle import demangle
 from opscope.provenance.kernel_names import DecodedKernel, decode
 from opscope.text_enum import TextEnum
@@ -322,20 +322,21 @@ def extent(sizes: Sequence[int | None]) -> Extent | None:
 
 
 def _calls(session: Session, call_ids: set[int]) -> dict[int, CountedCall]:
-    rows = session.records(sql(__package__, "counted_calls"), [sorted(call_ids)])
+    activities = dict(session.query("SELECT call_id, count(*) FROM activity_costs GROUP BY call_id"))
     return {
-        row["call_id"]: CountedCall(
-            operator=row["operator"],
-            overload=row["overload"],
-            shapes=row["shapes"],
-            types=row["types"],
-            concrete=row["concrete"],
-            calls=row["calls"],
-            attribution=row["attribution"],
-            activities_per_call=row["activities"] / row["calls"],
-            cost=cost_of_row(row),
+        call.call_id: CountedCall(
+            operator=call.name if call.attribution is None else None,
+            overload=call.overload,
+            shapes=call.shapes,
+            types=call.types,
+            concrete=call.concrete,
+            calls=call.calls,
+            attribution=call.attribution,
+            activities_per_call=activities[call.call_id] / call.calls,
+            cost=call.cost,
         )
-        for row in rows
+        for call in read_costs(session)
+        if call.call_id in call_ids
     }
 
 

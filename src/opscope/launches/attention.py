@@ -7,7 +7,6 @@ documented.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -21,6 +20,7 @@ from opscope.launches.prediction import (
     extents,
     plural,
 )
+from opscope.operators.attention import AttentionSizes, attention_sizes
 from opscope.provenance.kernel_names import template_arguments
 
 __all__ = [
@@ -39,37 +39,6 @@ _WARP = 32
 _CUDNN_TILE_ROWS = 128
 _DOT_ELEMENTS = 1024
 _CONVERTED_ELEMENTS = 2048
-# Position of the query, and whether heads come before the sequence.
-_QUERY_AT = {
-    "aten::_efficient_attention_forward": (0, False),
-    "aten::_flash_attention_forward": (0, False),
-    "aten::_cudnn_attention_forward": (0, True),
-    "aten::_scaled_dot_product_efficient_attention": (0, True),
-    "aten::_scaled_dot_product_flash_attention": (0, True),
-    "aten::_scaled_dot_product_cudnn_attention": (0, True),
-    "aten::_efficient_attention_backward": (1, False),
-    "aten::_flash_attention_backward": (1, False),
-    "aten::_cudnn_attention_backward": (1, True),
-    "aten::_scaled_dot_product_efficient_attention_backward": (1, True),
-    "aten::_scaled_dot_product_flash_attention_backward": (1, True),
-    "aten::_scaled_dot_product_cudnn_attention_backward": (1, True),
-}
-
-
-@dataclass(frozen=True)
-class _Attention:
-    """Sizes of one call."""
-
-    batch: int
-    heads: int
-    queries: int
-    keys: int
-    head_size: int
-
-    @property
-    def rows(self) -> int:
-        """Queries of all heads."""
-        return self.batch * self.heads * self.queries
 
 
 def flash_forward(launch: LaunchFacts) -> Prediction:
@@ -84,7 +53,7 @@ def flash_forward(launch: LaunchFacts) -> Prediction:
     if sizes is None:
         return Prediction(values)
     values["steps"] = ceil_div(sizes.keys, key_tile)
-    tiles, heads = ceil_div(sizes.queries, rows), sizes.batch * sizes.heads
+    tiles, heads = ceil_div(sizes.queries, rows), sizes.all_heads
     formula = f"{ceiling(sizes.queries, rows)} query tiles × {sizes.batch} batch × {sizes.heads} heads"
     expected = [Expected(formula, (tiles, sizes.batch, sizes.heads), (threads, 1, 1))]
     if is_split and launch.grid is not None:
@@ -162,7 +131,7 @@ def cudnn_attention(launch: LaunchFacts) -> Prediction:
     if not launch.sm_count:
         return Prediction(values)
     count, kind = (sizes.keys, "keys") if is_backward else (sizes.queries, "queries")
-    heads = sizes.batch * sizes.heads
+    heads = sizes.all_heads
     tiles = heads * ceil_div(count, _CUDNN_TILE_ROWS)
     blocks = min(tiles, launch.sm_count)
     formula = f"{heads:,} heads of the batch × {ceiling(count, _CUDNN_TILE_ROWS)} tiles of {kind}"
@@ -184,22 +153,12 @@ def cudnn_rows(launch: LaunchFacts) -> Prediction:
     return Prediction({**values, "rows": rows}, [Expected(formula, grid)])
 
 
-def _sizes(launch: LaunchFacts) -> _Attention | None:
-    call = launch.call
-    if call is None or call.name not in _QUERY_AT:
-        return None
-    at, heads_first = _QUERY_AT[call.name]
-    query, key = call.tensor(at), call.tensor(at + 1)
-    if query is None or key is None or len(query.shape) != 4 or len(key.shape) != 4:
-        return None
-    if not query.element_count or not key.element_count:
-        return None
-    sequence, heads = (2, 1) if heads_first else (1, 2)
-    shape = query.shape
-    return _Attention(shape[0], shape[heads], shape[sequence], key.shape[sequence], shape[3])
+def _sizes(launch: LaunchFacts) -> AttentionSizes | None:
+    sizes = None if launch.call is None else attention_sizes(launch.call)
+    return sizes if sizes is not None and sizes.forward_flops else None
 
 
-def _values(sizes: _Attention | None, side: str) -> dict[str, Any]:
+def _values(sizes: AttentionSizes | None, side: str) -> dict[str, Any]:
     return {"side": side} if sizes is None else {**vars(sizes), "count": sizes.rows, "side": side}
 
 

@@ -1,11 +1,9 @@
-"""Elementwise kernels of ATen: vectorized, unrolled, strided, with index; random numbers element by element.
+"""Elementwise kernels of ATen: vectorized, unrolled, strided.
 
 Operands broadcast to one shape; what 32-bit offsets cannot reach is launched in halves. Work sizes differ
 between releases: each documented one is tried and the one that gives the recorded grid is named. Sources:
 aten/src/ATen/TensorIterator.cpp (can_use_32bit_indexing, with_32bit_indexing) of PyTorch 2.6.0;
-ATen/native/cuda/CUDALoops.cuh and thread_constants.h of 2.6.0, 2.11.0, 2.13.0 and 2.14.1;
-aten/src/ATen/native/cuda/RangeFactories.cu and Dropout.cu of 2.6.0; DistributionTemplates.h of 2.6.0 and
-2.11.0.
+ATen/native/cuda/CUDALoops.cuh and thread_constants.h of 2.6.0, 2.11.0, 2.13.0 and 2.14.1.
 """
 
 from __future__ import annotations
@@ -13,14 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from math import ceil, prod
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from opscope.launches.facts import LaunchFacts, Shape
 from opscope.launches.prediction import (
     Expected,
     Prediction,
-    blocks_over,
     ceil_div,
     ceiling,
     plural,
@@ -33,7 +30,7 @@ from opscope.provenance.categories import category_of
 if TYPE_CHECKING:
     from opscope.operators.arguments import CallArguments
 
-__all__ = ["distribution", "dropout", "indexed", "several_outputs", "strided", "unrolled", "vectorized"]
+__all__ = ["several_outputs", "strided", "unrolled", "vectorized"]
 
 INT32_MAX = 2**31 - 1
 _MOST_HALVINGS = 6
@@ -52,9 +49,6 @@ _OLD_WORK_SIZES = (4, 8, 16)
 _SMALL_OPERANDS_BYTES = 4
 _WIDEST_VECTOR = 8  # Source: CUDALoops.cuh 2.11.0: vectors of 8 came with the work size of 8
 _UNROLLED_WORK_SIZE = 4
-_INDEXED_THREADS = 64  # Source: RangeFactories.cu, num_threads() = 2 warps, one element each
-_RANDOM_THREADS = 256  # Source: Dropout.cu, block_size; DistributionTemplates.h, block_size_bound
-_DROPOUT_UNROLL = 4  # Source: Dropout.cu, UNROLL
 _OPERAND_COUNT = re.compile(r"char\s*\*\s*,\s*\(?(?:int\))?(\d+)")
 
 
@@ -122,29 +116,6 @@ def several_outputs(launch: LaunchFacts) -> Prediction:
     """`unrolled_elementwise_kernel_for_multi_outputs<outputs, ...>`."""
     values, expected = _fixed_work(launch, _UNROLLED_WORK_SIZE, _THREADS, None)
     return Prediction({**values, "outputs": launch.template_integer(0) or None}, expected)
-
-
-def indexed(launch: LaunchFacts) -> Prediction:
-    """`elementwise_kernel_with_index<index_t, func_t>`: arange, linspace and relatives."""
-    count = None if launch.call is None else _range_length(launch.call)
-    expected = [] if count is None else [blocks_over(count, _INDEXED_THREADS, _INDEXED_THREADS)]
-    return Prediction({"count": count, "threads": _INDEXED_THREADS}, expected)
-
-
-def dropout(launch: LaunchFacts) -> Prediction:
-    """`fused_dropout_kernel_vec<scalar, acc, index, dims, VEC, mask>` and `fused_dropout_kernel<...>`."""
-    is_vectorized = launch.function_name.endswith("_vec")
-    width = (launch.template_integer(4) or 1) if is_vectorized else None
-    tensor = launch.tensor(0)
-    mask = None if tensor is None else tensor.element_count or None
-    values = {"width": width, "unroll": None if is_vectorized else _DROPOUT_UNROLL, "mask": mask}
-    return _grid_stride(launch, width or _DROPOUT_UNROLL, values)
-
-
-def distribution(launch: LaunchFacts) -> Prediction:
-    """`distribution_elementwise_grid_stride_kernel<acc, unroll_factor, ...>`."""
-    unroll = launch.template_integer(1) or 1
-    return _grid_stride(launch, unroll, {"unroll": unroll})
 
 
 def _tensors(call: CallArguments | None) -> list[TensorArgument]:
@@ -292,7 +263,7 @@ def _vector_bytes(launch: LaunchFacts, width: int) -> str | None:
 
 def _copy_strides(launch: LaunchFacts) -> dict[str, Any]:
     """How far apart neighboring threads of a strided copy read and write, from the recorded strides."""
-    destination, source = launch.tensor(0), launch.tensor(1)
+    destination, source = launch.tensor("self"), launch.tensor("src")
     if launch.call is None or launch.call.name != "aten::copy_" or destination is None or source is None:
         return {}
     missing = len(destination.shape) - len(source.shape)
@@ -324,40 +295,3 @@ def _copy_strides(launch: LaunchFacts) -> dict[str, Any]:
         "copies_expanded": is_expanded,
         "copies_apart": not is_even and not is_expanded,
     }
-
-
-def _range_length(call: CallArguments) -> int | None:
-    """Elements of `aten::arange(start, end, step, out)`."""
-    given = [call.value(position) for position in range(3)]
-    if call.name != "aten::arange" or not all(isinstance(one, (int, float)) for one in given) or not given[2]:
-        return None
-    start, end, step = given
-    return max(ceil((end - start) / step), 0) or None
-
-
-def _grid_stride(launch: LaunchFacts, per_step: int, values: dict[str, Any]) -> Prediction:
-    """As many threads as the device holds, or one per element if that is fewer; then a loop."""
-    tensor = launch.tensor(0)
-    if tensor is None or not tensor.element_count or tensor.type_name is None:
-        return Prediction(values)
-    # A complex element is two real ones to the generator.
-    is_complex = "complex" in tensor.type_name
-    count = tensor.element_count * (2 if is_complex else 1)
-    values.update(count=count, shape=shape_text(tensor.shape) + (", two parts each" if is_complex else ""))
-    most = (launch.sm_count or 0) * ((launch.max_threads_per_sm or 0) // _RANDOM_THREADS)
-    if not most:
-        return Prediction(values)
-    needed = ceil_div(count, _RANDOM_THREADS)
-    blocks = min(needed, most)
-    formula = f"{ceiling(count, _RANDOM_THREADS)} blocks"
-    if needed > most:
-        formula = (
-            f"{most:,} blocks of {_RANDOM_THREADS} threads, as many as the device holds, fewer than {formula}"
-        )
-    values.update(
-        threads=_RANDOM_THREADS,
-        per_block=_RANDOM_THREADS * per_step,
-        per_step=per_step,
-        steps=ceil_div(count, blocks * _RANDOM_THREADS * per_step),
-    )
-    return Prediction(values, [Expected(formula, (blocks, 1, 1), (_RANDOM_THREADS, 1, 1))])

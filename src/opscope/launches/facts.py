@@ -177,9 +177,9 @@ class LaunchFacts:
             return int(text == "true")
         return int(text) if text.lstrip("-").isdecimal() else None
 
-    def tensor(self, position: int) -> TensorArgument | None:
-        """The operator call's tensor at a position."""
-        return None if self.call is None else self.call.tensor(position)
+    def tensor(self, *names: str) -> TensorArgument | None:
+        """The operator call's tensor of a name."""
+        return None if self.call is None else self.call.tensor(*names)
 
 
 def _possible(extent: Extent | None) -> Extent | None:

@@ -21,13 +21,11 @@ import tomli
 from opscope.hardware.occupancy import Limiter, Waves
 from opscope.launches import (
     attention,
-    data_movement,
     elementwise,
-    images,
     matrix_product,
     normalization,
     reduction,
-    sequences,
+    triton,
 )
 from opscope.launches.facts import LaunchFacts
 from opscope.launches.prediction import (
@@ -39,7 +37,7 @@ from opscope.launches.prediction import (
 )
 from opscope.model.evidence import Grade
 from opscope.text_enum import TextEnum
-from opscope.units import format_fraction
+from opscope.units import format_bytes, format_fraction
 
 __all__ = [
     "Heading",
@@ -54,13 +52,11 @@ __all__ = [
 
 _RULES = {
     "attention": attention,
-    "data_movement": data_movement,
     "elementwise": elementwise,
-    "images": images,
     "matrix_product": matrix_product,
     "normalization": normalization,
     "reduction": reduction,
-    "sequences": sequences,
+    "triton": triton,
 }
 
 
@@ -76,6 +72,13 @@ class Heading(TextEnum):
     ALGORITHM = "algorithm"
 
 
+_COPY_SIDES = {
+    "host_to_device": "from host to device",
+    "device_to_host": "from device to host",
+    "device_to_device": "within the device",
+    "peer_to_peer": "between devices",
+    "host_to_host": "within the host",
+}
 _ORDER = {heading: rank for rank, heading in enumerate(Heading)}
 
 
@@ -169,6 +172,8 @@ def explain(launch: LaunchFacts) -> LaunchExplanation | None:
             "blocks": launch.block_count,
             "sm_count": launch.sm_count,
             "functor": launch.kernel.functor,
+            "moved": format_bytes(launch.size_bytes) if launch.size_bytes else None,
+            "sides": _COPY_SIDES.get(launch.kernel.copy_direction or ""),
             "explained": check is not None and check.is_explained,
             **family.values_of.get(launch.function_name, {}),
             **predicted.values,

@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from opscope.launches.facts import Extent, LaunchFacts, Shape
-from opscope.launches.images import window_sizes
+from opscope.launches.facts import Extent, LaunchFacts
 from opscope.launches.prediction import (
     Expected,
     Prediction,
@@ -28,14 +27,15 @@ from opscope.launches.prediction import (
     shape_text,
 )
 from opscope.model.evidence import Grade
+from opscope.operators.convolutions import ConvolutionShapes, convolution_shapes
 from opscope.operators.element_types import item_size_bytes
+from opscope.operators.products import MatrixProduct, matrix_product
 from opscope.units import format_fraction
 
 if TYPE_CHECKING:
     from opscope.operators.arguments import CallArguments
 
 __all__ = [
-    "MatrixProblem",
     "Tiling",
     "convolution",
     "dot_product",
@@ -49,56 +49,12 @@ __all__ = [
 _SWIZZLES = (2, 4, 8)
 _MOST_SPLITS = 1024
 _MOST_COUNTED_SPLITS = 64
-# Positions of the two factors in the operators' arguments.
-_FACTORS_AT = {
-    "aten::mm": (0, 1),
-    "aten::bmm": (0, 1),
-    "aten::matmul": (0, 1),
-    "aten::mv": (0, 1),
-    "aten::_scaled_mm": (0, 1),
-    "aten::_int_mm": (0, 1),
-    "aten::addmm": (1, 2),
-    "aten::addmm_": (1, 2),
-    "aten::_addmm_activation": (1, 2),
-    "aten::addmv": (1, 2),
-    "aten::addmv_": (1, 2),
-    "aten::baddbmm": (1, 2),
-    "aten::baddbmm_": (1, 2),
-}
 _LOADING_WARPS = re.compile(r"nvjet|sm(?:9|1[0-2])\d")
-_TRANSPOSED_AT, _GROUPS_AT = 7, 9  # in the arguments of convolution_backward
-# Positions of padding, stride, dilation and groups.
-_CONVOLUTION_ARGUMENTS_AT = {
-    "aten::cudnn_convolution": (2, 3, 4, 5),
-    "aten::cudnn_convolution_relu": (4, 3, 5, 6),
-}
 _CONVOLVED = {
     "fprop": "output places × output channels",
     "dgrad": "input places × input channels",
     "wgrad": "output channels × filter weights",
 }
-
-
-@dataclass(frozen=True)
-class MatrixProblem:
-    """`batch` products of an m×k with a k×n matrix."""
-
-    batch: int
-    m: int
-    n: int
-    k: int
-    operand_type: str | None = None
-
-    @property
-    def values(self) -> dict[str, Any]:
-        """What sentences say of it."""
-        return {
-            "batch": self.batch if self.batch > 1 else None,
-            "m": self.m,
-            "n": self.n,
-            "k": self.k,
-            "count": self.batch * self.m * self.n,
-        }
 
 
 @dataclass(frozen=True)
@@ -128,20 +84,10 @@ class Tiling:
         return self.across * self.along * self.batch * self.splits
 
 
-@dataclass(frozen=True)
-class _Convolution:
-    """Shapes of one convolution, whichever of its three products is computed."""
-
-    data: Shape
-    weight: Shape
-    output: Shape
-    groups: int
-
-
 def tiled_product(launch: LaunchFacts) -> Prediction:
     """Output tiles in parallel, K in sequence."""
     problem, tile, kernel = _problem(launch.call), extents(launch.kernel.tile), launch.kernel
-    values: dict[str, Any] = {} if problem is None else problem.values
+    values: dict[str, Any] = {} if problem is None else _values(problem)
     if len(tile) < 2:
         return Prediction(values)
     cluster, cut, threads = _cluster(launch), None, launch.thread_count
@@ -192,12 +138,12 @@ def few_columns(launch: LaunchFacts) -> Prediction:
     if problem is None:
         return Prediction()
     if len(numbers) < 2 or not numbers[1] or numbers[0] % numbers[1]:
-        return Prediction(problem.values)
+        return Prediction(_values(problem))
     threads, sharing = numbers[:2]
     per_block, outputs = threads // sharing, max(problem.m, problem.n)
     formula = f"ceil({outputs:,} outputs of the long side / {per_block} per block) blocks"
     expected = Expected(formula, (ceil_div(outputs, per_block), 1, problem.batch), (threads, 1, 1))
-    values = {**problem.values, "threads": threads, "sharing": sharing, "per_block": per_block}
+    values = {**_values(problem), "threads": threads, "sharing": sharing, "per_block": per_block}
     return Prediction(values, [expected])
 
 
@@ -207,7 +153,7 @@ def split_k_reduction(launch: LaunchFacts) -> Prediction:
     width, height = launch.template_integer(0), launch.template_integer(1)
     if problem is None:
         return Prediction()
-    values = {**problem.values, "width": width, "height": height}
+    values = {**_values(problem), "width": width, "height": height}
     expected = []
     if width and height:  # over the output in either orientation, counted along one or two sides of the grid
         for first, second in ((problem.n, problem.m), (problem.m, problem.n)):
@@ -220,7 +166,7 @@ def split_k_reduction(launch: LaunchFacts) -> Prediction:
 
 def dot_product(launch: LaunchFacts) -> Prediction:
     """The `dot_kernel<type, threads, ...>` and the `reduce_1Block_kernel` after it."""
-    tensor, threads = launch.tensor(0), launch.template_integer(1)
+    tensor, threads = launch.tensor("self"), launch.template_integer(1)
     if launch.call is None or launch.call.name != "aten::dot" or tensor is None or not threads:
         return Prediction()
     count, is_last = tensor.element_count, launch.function_name == "reduce_1Block_kernel"
@@ -233,7 +179,7 @@ def dot_product(launch: LaunchFacts) -> Prediction:
 
 def convolution(launch: LaunchFacts) -> Prediction:
     """Any convolution kernel: parallel over what its direction computes, tiled where a tile is named."""
-    name, shapes = launch.kernel.name, None if launch.call is None else _convolution(launch.call)
+    name, shapes = launch.kernel.name, None if launch.call is None else convolution_shapes(launch.call)
     product = next((product for product in _CONVOLVED if product in name), None)
     is_winograd = "winograd" in name.lower()
     values: dict[str, Any] = {
@@ -244,7 +190,7 @@ def convolution(launch: LaunchFacts) -> Prediction:
         return Prediction(values)
     whole = _convolution_problem(shapes, product)
     values.update(
-        whole.values,
+        _values(whole),
         groups=shapes.groups if shapes.groups > 1 else None,
         what=_CONVOLVED[product],
         input=shape_text(shapes.data),
@@ -259,7 +205,7 @@ def convolution(launch: LaunchFacts) -> Prediction:
 
 def implicit_sgemm(launch: LaunchFacts) -> Prediction:
     """The `implicit_convolve_sgemm<float, float, 1024, log2 tile, log2 tile, ...>` of cuDNN."""
-    shapes = None if launch.call is None else _convolution(launch.call)
+    shapes = None if launch.call is None else convolution_shapes(launch.call)
     places_log2, channels_log2 = launch.template_integer(3) or 0, launch.template_integer(4) or 0
     if shapes is None or not 0 < places_log2 < 16 > channels_log2 > 0:
         return Prediction()
@@ -267,12 +213,12 @@ def implicit_sgemm(launch: LaunchFacts) -> Prediction:
     places, channels = 1 << places_log2, 1 << channels_log2
     grid = (ceil_div(problem.m, places), ceil_div(problem.n, channels), shapes.groups)
     formula = f"{ceiling(problem.m, places)} × {ceiling(problem.n, channels)} tiles"
-    values = {**problem.values, "places": places, "channels": channels}
+    values = {**_values(problem), "places": places, "channels": channels}
     return Prediction(values, [Expected(formula, grid)])
 
 
 def tilings(
-    problem: MatrixProblem, tile: tuple[int, int], cluster: tuple[int, int] = (1, 1)
+    problem: MatrixProduct, tile: tuple[int, int], cluster: tuple[int, int] = (1, 1)
 ) -> tuple[Tiling, Tiling]:
     """The problem cut with the tile's first extent along n, as column-major libraries see it, and along m."""
     found = []
@@ -284,7 +230,7 @@ def tilings(
 
 
 def find_tiling(
-    problem: MatrixProblem,
+    problem: MatrixProduct,
     tile: tuple[int, int],
     grid: Extent,
     *,
@@ -315,42 +261,20 @@ def find_tiling(
     return None
 
 
-def _problem(call: CallArguments | None) -> MatrixProblem | None:
+def _problem(call: CallArguments | None) -> MatrixProduct | None:
     """The product an operator computes; None if it is none, or its shapes are unknown or do not fit."""
-    if call is None:
-        return None
-    if call.name == "aten::linear":
-        return _linear(call)
-    positions = _FACTORS_AT.get(call.name)
-    if positions is None:
-        return None
-    left, right = (call.tensor(position) for position in positions)
-    if left is None or right is None:
-        return None
-    return _product(left.shape, right.shape, left.type_name)
+    return None if call is None else matrix_product(call)
 
 
-def _linear(call: CallArguments) -> MatrixProblem | None:
-    data, weight = call.tensor(0), call.tensor(1)
-    if data is None or weight is None or len(weight.shape) != 2 or not data.shape:
-        return None
-    n, k = weight.shape
-    if data.shape[-1] != k:
-        return None
-    return _checked(MatrixProblem(1, prod(data.shape[:-1]), n, k, data.type_name))
-
-
-def _product(left: tuple[int, ...], right: tuple[int, ...], operand_type: str | None) -> MatrixProblem | None:
-    if len(left) < 2 or len(right) not in (1, len(left)) or left[-1] != right[-2 if len(right) > 1 else -1]:
-        return None
-    n = right[-1] if len(right) > 1 else 1
-    if len(right) > 1 and left[:-2] != right[:-2]:
-        return None
-    return _checked(MatrixProblem(prod(left[:-2]), left[-2], n, left[-1], operand_type))
-
-
-def _checked(problem: MatrixProblem) -> MatrixProblem | None:
-    return problem if min(problem.batch, problem.m, problem.n, problem.k) > 0 else None
+def _values(problem: MatrixProduct) -> dict[str, Any]:
+    """What sentences say of a product."""
+    return {
+        "batch": problem.batch if problem.batch > 1 else None,
+        "m": problem.m,
+        "n": problem.n,
+        "k": problem.k,
+        "count": problem.elements[0],
+    }
 
 
 def _padded(count: int, unit: int) -> int:
@@ -406,7 +330,7 @@ def _cluster(launch: LaunchFacts) -> tuple[int, int]:
     return (found[0], found[1]) if len(found) >= 2 else (1, 1)
 
 
-def _cut_values(cut: Tiling, problem: MatrixProblem, tile: tuple[int, ...], blocks: int) -> dict[str, Any]:
+def _cut_values(cut: Tiling, problem: MatrixProduct, tile: tuple[int, ...], blocks: int) -> dict[str, Any]:
     covered = cut.across * cut.along * tile[0] * tile[1]
     outputs = problem.m * problem.n
     return {
@@ -421,7 +345,7 @@ def _cut_values(cut: Tiling, problem: MatrixProblem, tile: tuple[int, ...], bloc
     }
 
 
-def _tile_formula(problem: MatrixProblem, tile: tuple[int, ...], cut: Tiling) -> str:
+def _tile_formula(problem: MatrixProduct, tile: tuple[int, ...], cut: Tiling) -> str:
     first, second = (problem.n, problem.m) if cut.rows == "n" else (problem.m, problem.n)
     formula = f"{ceiling(first, tile[0])} × {ceiling(second, tile[1])}"
     if (cut.across, cut.along) != (ceil_div(first, tile[0]), ceil_div(second, tile[1])):
@@ -434,7 +358,7 @@ def _tile_formula(problem: MatrixProblem, tile: tuple[int, ...], cut: Tiling) ->
     return formula
 
 
-def _slices(launch: LaunchFacts, problem: MatrixProblem | None, tile: tuple[int, ...]) -> dict[str, Any]:
+def _slices(launch: LaunchFacts, problem: MatrixProduct | None, tile: tuple[int, ...]) -> dict[str, Any]:
     """The slices of A and B that pass through shared memory."""
     if len(tile) < 3:
         return {}
@@ -451,7 +375,7 @@ def _slices(launch: LaunchFacts, problem: MatrixProblem | None, tile: tuple[int,
 
 
 def _tiled_convolution(
-    launch: LaunchFacts, grid: Extent, whole: MatrixProblem, tile: tuple[int, int], values: dict[str, Any]
+    launch: LaunchFacts, grid: Extent, whole: MatrixProduct, tile: tuple[int, int], values: dict[str, Any]
 ) -> Prediction:
     """The first reading of groups whose tiles give the grid: side by side, one group, or in one matrix."""
     # The gradient of the filter sums over all places: few tiles, so cuDNN splits the sum.
@@ -478,44 +402,14 @@ def _tiled_convolution(
     return Prediction(values, tried)
 
 
-def _convolution_problem(shapes: _Convolution, product: str) -> MatrixProblem:
+def _convolution_problem(shapes: ConvolutionShapes, product: str) -> MatrixProduct:
     """The product of one group that a direction computes, and how many groups there are."""
     groups = shapes.groups
     outputs, inputs, window = shapes.weight[0] // groups, shapes.weight[1], prod(shapes.weight[2:])
     output_places = shapes.output[0] * prod(shapes.output[2:])
     input_places = shapes.data[0] * prod(shapes.data[2:])
     if product == "dgrad":
-        return MatrixProblem(groups, input_places, inputs, outputs * window)
+        return MatrixProduct(groups, input_places, inputs, outputs * window)
     if product == "wgrad":
-        return MatrixProblem(groups, outputs, inputs * window, output_places)
-    return MatrixProblem(groups, output_places, outputs, inputs * window)
-
-
-def _convolution(call: CallArguments) -> _Convolution | None:
-    """Of `cudnn_convolution(self, weight, padding, stride, dilation, groups)` or `convolution_backward`."""
-    if call.name == "aten::convolution_backward":
-        output, data, weight = (call.tensor(position) for position in range(3))
-        if output is None or data is None or weight is None:
-            return None
-        if call.boolean(_TRANSPOSED_AT):  # its backward is an ordinary forward convolution of the gradient
-            output, data = data, output
-        return _whole(data.shape, weight.shape, output.shape, call.integer(_GROUPS_AT))
-    positions = _CONVOLUTION_ARGUMENTS_AT.get(call.name)
-    data, weight = call.tensor(0), call.tensor(1)
-    if positions is None or data is None or weight is None:
-        return None
-    padding, stride, dilation = (call.integers(position) for position in positions[:3])
-    sides = window_sizes(data.shape[2:], weight.shape[2:], stride, padding, dilation)
-    if sides is None:
-        return None
-    return _whole(
-        data.shape, weight.shape, (data.shape[0], weight.shape[0], *sides), call.integer(positions[3])
-    )
-
-
-def _whole(data: Shape, weight: Shape, output: Shape, groups: int | None) -> _Convolution | None:
-    """None where a shape is no batch of images, or empty."""
-    if not groups or min(len(data), len(weight), len(output)) < 3 or weight[0] % groups:
-        return None
-    is_filled = prod(data) and prod(weight) and prod(output)
-    return _Convolution(data, weight, output, groups) if is_filled else None
+        return MatrixProduct(groups, outputs, inputs * window, output_places)
+    return MatrixProduct(groups, output_places, outputs, inputs * window)

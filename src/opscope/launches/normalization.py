@@ -24,7 +24,10 @@ from opscope.launches.prediction import (
     plural,
     shape_text,
 )
+from opscope.operators.effects import ContradictionError
 from opscope.operators.element_types import item_size_bytes
+from opscope.operators.normalization import normalized_rows
+from opscope.operators.reductions import Rows, rows_along
 from opscope.units import format_fraction
 
 __all__ = [
@@ -43,14 +46,8 @@ __all__ = [
 
 _WARP = 32
 _WARP_SOFTMAX_THREADS = 128  # Source: PersistentSoftmax.cuh, threads_per_block
+_SOFTMAX = ("_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data")
 _MAX_THREADS = 1024  # Source: SoftMax.cu, max_threads
-# Position of the dimension in the operators' arguments.
-_DIMENSION_AT = {
-    "aten::_softmax": 1,
-    "aten::_log_softmax": 1,
-    "aten::_softmax_backward_data": 2,
-    "aten::_log_softmax_backward_data": 2,
-}
 # Source: layer_norm_kernel.cu: vec_size; blocks of num_threads() (thread_constants.h), of kCUDANumThreads and
 # of kCUDABlockReduceNumThreads (block_reduce.cuh); LaunchGammaBetaBackwardCUDAKernel.
 _VECTOR = 4
@@ -70,13 +67,6 @@ _OLD_COLUMN_BLOCKS = {
     "GammaBetaBackwardCUDAKernel_32x32": (32, 32),
     "GammaBetaBackwardCUDAKernel": (16, 32),
 }
-# Position of (input, normalized_shape, weight) in the operators' arguments.
-_LAYER_NORM_ARGUMENTS_AT = {
-    "aten::native_layer_norm": (0, 1, 2),
-    "aten::_fused_rms_norm": (0, 1, 2),
-    "aten::native_layer_norm_backward": (1, 2, 5),
-    "aten::_fused_rms_norm_backward": (1, 2, 4),
-}
 # Source: Normalization.cuh: MAX_BLOCK_SIZE, getNumThreads, flexible_launch_configs.
 _CHANNEL_MAX_THREADS = 512
 _THREAD_SIZES = (32, 64, 128, 256, 512)
@@ -88,24 +78,6 @@ _FEWEST_BLOCKS_DOWN = 8
 _MAX_GRID = 65535
 _GROUP_THREADS = 512  # Source: block_reduce.cuh, kCUDABlockReduceNumThreads
 _PARAMETER_THREADS = 256  # Source: group_norm_kernel.cu, kCUDANumThreads
-
-
-@dataclass(frozen=True)
-class _Softmax:
-    """The tensor as outer × length × inner, softmax running over the length."""
-
-    shape: Shape
-    outer: int
-    length: int
-    inner: int
-
-    @property
-    def values(self) -> dict[str, Any]:
-        return {
-            "rows": self.outer * self.inner,
-            "length": self.length,
-            "shape": shape_text(self.shape),
-        }
 
 
 @dataclass(frozen=True)
@@ -138,7 +110,7 @@ def warp_softmax(launch: LaunchFacts) -> Prediction:
         "is_backward": is_backward,
         "is_log": is_log,
         "combined": "one sum" if is_backward else "maximum, then sum",
-        **({} if rows is None else rows.values),
+        **_row_values(rows),
     }
     if log2_elements is None:
         return Prediction(values)
@@ -170,7 +142,7 @@ def block_softmax(launch: LaunchFacts) -> Prediction:
     """`cunn_SoftMaxForward[Reg|Smem]` and `cunn_SoftMaxBackward`: one block per row."""
     rows, name, threads = _softmax(launch), launch.function_name, launch.thread_count
     is_backward = "Backward" in name
-    values: dict[str, Any] = {"is_backward": is_backward, **({} if rows is None else rows.values)}
+    values: dict[str, Any] = {"is_backward": is_backward, **_row_values(rows)}
     if name.endswith("Reg"):
         values["held"] = launch.template_integer(-1) or None
     elif width := launch.template_integer(0):
@@ -192,7 +164,7 @@ def block_softmax(launch: LaunchFacts) -> Prediction:
 def spatial_softmax(launch: LaunchFacts) -> Prediction:
     """`cunn_SpatialSoftMaxForward/Backward`: the softmax dimension is not the last."""
     rows, block = _softmax(launch), launch.block
-    values: dict[str, Any] = {} if rows is None else rows.values
+    values: dict[str, Any] = _row_values(rows)
     if block is not None:
         values.update(sharing=block[0], is_shared=block[0] > 1, is_alone=block[0] == 1)
     if block is None or rows is None or rows.inner == 1:
@@ -222,13 +194,13 @@ def layer_norm_rows(launch: LaunchFacts) -> Prediction:
     }
     if rows is None:
         return Prediction(values)
-    shape, count, length = rows
+    count, length = rows.count, rows.length
     threads, unit, vectors = prod(block), "vector" if vector > 1 else "element", length // vector
     values.update(
         rows=count,
         length=length,
         count=count * length,
-        shape=shape_text(shape),
+        shape=shape_text(rows.shape),
         threads=threads,
         each=plural(ceil_div(vectors, threads), unit) + (f" of {vector} elements" if vector > 1 else ""),
         units=plural(vectors, unit) if vectors < threads else None,
@@ -248,7 +220,7 @@ def column_sums(launch: LaunchFacts) -> Prediction:
         is_partial = launch.template_integer(5) == 1
     values: dict[str, Any] = {}
     if rows is not None:
-        values.update(columns=rows[2], rows=rows[1], shape=shape_text(rows[0]))
+        values.update(columns=rows.length, rows=rows.count, shape=shape_text(rows.shape))
     if not width or not height or tall == 0:
         return Prediction(values)
     values.update(
@@ -263,7 +235,7 @@ def column_sums(launch: LaunchFacts) -> Prediction:
     )
     if rows is None:
         return Prediction(values)
-    _, count, length = rows
+    count, length = rows.count, rows.length
     columns, block = ceil_div(length, width), (width, height, 1)
     formula = f"{ceiling(length, width)} blocks over the columns"
     expected = [Expected(formula, (columns, 1, 1), block)]
@@ -368,18 +340,18 @@ def group_parameters(launch: LaunchFacts) -> Prediction:
     )
 
 
-def _softmax(launch: LaunchFacts) -> _Softmax | None:
+def _softmax(launch: LaunchFacts) -> Rows | None:
     call = launch.call
-    if call is None or call.name not in _DIMENSION_AT:
+    if call is None or call.stem not in _SOFTMAX:
         return None
-    tensor, given = call.tensor(0), call.integer(_DIMENSION_AT[call.name])
-    if tensor is None or given is None or not tensor.element_count:
-        return None
-    shape = tensor.shape or (1,)
-    if not -len(shape) <= given < len(shape):
-        return None
-    at = given % len(shape)
-    return _Softmax(shape, prod(shape[:at]), shape[at], prod(shape[at + 1 :]))
+    data = call.tensor("self", "output")
+    return rows_along(data, call.integer("dim")) if data is not None and data.element_count else None
+
+
+def _row_values(rows: Rows | None) -> dict[str, Any]:
+    if rows is None:
+        return {}
+    return {"rows": rows.count, "length": rows.length, "shape": shape_text(rows.shape)}
 
 
 def _backward_threads(length: int, vector: int) -> int:
@@ -388,22 +360,16 @@ def _backward_threads(length: int, vector: int) -> int:
     return max(1 << (most - 1).bit_length() if most > 1 else 1, _WARP)
 
 
-def _layer_norm(launch: LaunchFacts) -> tuple[Shape, int, int] | None:
-    """Shape of the input, its rows, and the length of one."""
-    call = launch.call
-    if call is None or call.name not in _LAYER_NORM_ARGUMENTS_AT:
+def _layer_norm(launch: LaunchFacts) -> Rows | None:
+    try:
+        rows = None if launch.call is None else normalized_rows(launch.call)
+    except ContradictionError:
         return None
-    tensor_at, shape_at, weight_at = _LAYER_NORM_ARGUMENTS_AT[call.name]
-    tensor, normalized, weight = call.tensor(tensor_at), call.integers(shape_at), call.tensor(weight_at)
-    if normalized is None and weight is not None:
-        normalized = weight.shape  # recorders before 2.0 leave lists of integers out
-    if tensor is None or not normalized or not tensor.element_count or prod(normalized) <= 0:
-        return None
-    return tensor.shape, tensor.element_count // prod(normalized), prod(normalized)
+    return rows if rows is not None and rows.count and rows.length else None
 
 
 def _image(launch: LaunchFacts) -> _Image | None:
-    tensor = launch.tensor(0)
+    tensor = launch.tensor("input", "grad_out")
     if launch.call is None or "batch_norm" not in launch.call.name or tensor is None:
         return None
     shape = tensor.shape
@@ -416,7 +382,7 @@ def _group_norm(launch: LaunchFacts) -> tuple[int, int, int, int] | None:
     """Batch, channels, image size and groups of `aten::native_group_norm`."""
     if launch.call is None or launch.call.name != "aten::native_group_norm":
         return None
-    batch, channels, rest, groups = (launch.call.integer(position) for position in (3, 4, 5, 6))
+    batch, channels, rest, groups = (launch.call.integer(name) for name in ("N", "C", "HxW", "group"))
     if not batch or not channels or not rest or not groups:
         return None
     return batch, channels, rest, groups

@@ -1,9 +1,8 @@
-"""Reductions of ATen: the general one, worked out from shape and strides; losses, distances and histograms.
+"""Reductions of ATen, worked out from shape and strides.
 
-The general one's dimensions are ordered and merged as TensorIterator does, then divided over lanes, warps,
+Dimensions are ordered and merged as TensorIterator does, then divided over lanes, warps,
 blocks and outputs as setReduceConfig does. Sources: ATen/native/cuda/Reduce.cuh of PyTorch 2.6.0, 2.11.0 and
-2.14.1; aten/src/ATen/TensorIterator.cpp (reorder_dimensions, coalesce_dimensions) and
-aten/src/ATen/native/cuda/Loss.cu, NLLLoss2d.cu, DistanceKernel.cu and SummaryOps.cu of 2.6.0.
+2.14.1; aten/src/ATen/TensorIterator.cpp (reorder_dimensions, coalesce_dimensions) of 2.6.0.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from opscope.launches.facts import LaunchFacts, Shape
 from opscope.launches.prediction import (
     Expected,
     Prediction,
-    blocks_over,
     ceil_div,
     extent_text,
     last_power_of_two,
@@ -26,7 +24,10 @@ from opscope.launches.prediction import (
     shape_text,
 )
 from opscope.operators.arguments import TensorArgument
+from opscope.operators.effects import ContradictionError
 from opscope.operators.element_types import item_size_bytes
+from opscope.operators.reductions import OPERATORS
+from opscope.operators.reductions import reduced_dimensions as dimensions_of_reduction
 from opscope.provenance.kernel_names import template_arguments
 
 if TYPE_CHECKING:
@@ -36,11 +37,6 @@ __all__ = [
     "ReduceConfig",
     "ReduceTraits",
     "ReducedDimension",
-    "distances",
-    "histogram",
-    "nll_loss_each",
-    "nll_loss_image",
-    "nll_loss_sum",
     "reduce_config",
     "reduced_dimensions",
     "reduction",
@@ -51,20 +47,6 @@ _MAX_THREADS = 512  # mnt_wrapper<T>; 256 for complex double, whose name says so
 _MIN_VALUES_PER_THREAD = 16
 _MAX_VALUES_PER_THREAD = 256
 _VECTORIZE_FROM = 128
-# Position of the reduced dimensions in the arguments of the overloads that take them.
-_DIMENSIONS_AT = {
-    **dict.fromkeys(
-        ("sum", "nansum", "mean", "prod", "amax", "amin", "max", "min", "all", "any", "argmax", "argmin",
-         "std", "var", "std_mean", "var_mean"), 1
-    ),
-    "norm": 2,
-    "linalg_vector_norm": 2,
-}  # fmt: skip
-# Overloads with fewer arguments reduce everything; their second argument is a type or a flag, not dimensions.
-_LEAST_ARGUMENTS_WITH_DIMENSIONS = 3
-_LOSS_THREADS = 1024  # Source: KernelUtils.h, CUDA_NUM_THREADS
-_DISTANCE_THREADS = 256  # Source: DistanceKernel.cu, kCUDANumThreads
-_HISTOGRAM_GUARD_BYTES = 8  # Source: SummaryOps.cu, CUDA_tensor_histogram
 
 
 @dataclass(frozen=True)
@@ -142,84 +124,6 @@ def reduction(launch: LaunchFacts) -> Prediction:
     if expected.matches(launch.grid, launch.block):
         values.update(_division(config, traits))
     return Prediction(values, [expected])
-
-
-def nll_loss_sum(launch: LaunchFacts) -> Prediction:
-    """`nll_loss_forward|backward_reduce_cuda_kernel_1d/2d`: one block takes all rows."""
-    is_backward = "backward" in launch.function_name
-    tensor, threads = launch.tensor(2 if is_backward else 0), launch.thread_count
-    if tensor is None or not threads or not (tensor.element_count if is_backward else len(tensor.shape) == 2):
-        return Prediction()
-    rows = tensor.element_count if is_backward else tensor.shape[0]
-    values = {"rows": rows, "shape": shape_text(tensor.shape), "each": ceil_div(rows, threads)}
-    return Prediction(values, [Expected("one block, whatever the number of rows", (1, 1, 1))])
-
-
-def nll_loss_each(launch: LaunchFacts) -> Prediction:
-    """`nll_loss_forward_no_reduce_cuda_kernel` and its backward: one thread per row."""
-    target = _target(launch)
-    rows = target.element_count if target is not None else 0
-    return Prediction(
-        {"threads": _LOSS_THREADS, "rows": rows or None},
-        [blocks_over(rows, _LOSS_THREADS, _LOSS_THREADS)] if rows else [],
-    )
-
-
-def nll_loss_image(launch: LaunchFacts) -> Prediction:
-    """`nll_loss2d_forward_kernel`, `nll_loss2d_backward_kernel`: blocks over the places of each image."""
-    target, is_backward = _target(launch), "backward" in launch.function_name
-    values: dict[str, Any] = {"is_forward": "forward" in launch.function_name}
-    if target is None or len(target.shape) != 3 or not target.element_count:
-        return Prediction(values)
-    batch, places = target.shape[0], prod(target.shape[1:])
-    per_image = max(ceil_div(places, _LOSS_THREADS) // 128, 1)
-    values.update(
-        count=batch * places,
-        shape=shape_text(target.shape),
-        sums="" if is_backward else "; their sum is associative",
-        threads=_LOSS_THREADS,
-        per_image=per_image,
-    )
-    formula = f"{batch} images × {plural(per_image, 'block')}"
-    return Prediction(values, [Expected(formula, (per_image * batch, 1, 1), (_LOSS_THREADS, 1, 1))])
-
-
-def distances(launch: LaunchFacts) -> Prediction:
-    """`cdist_kernel_cuda_impl`, `pdist_kernel_cuda_impl`: one block per pair of vectors."""
-    first, second = launch.tensor(0), launch.tensor(1)
-    if launch.call is None or first is None or len(first.shape) < 2:
-        return Prediction()
-    if launch.call.name == "aten::_pdist_forward":
-        pairs, described = first.shape[0] * (first.shape[0] - 1) // 2, f"all of {first.shape[0]:,}"
-    elif launch.call.name == "aten::_cdist_forward" and second is not None and len(second.shape) >= 2:
-        sizes = (prod(first.shape[:-2]), first.shape[-2], second.shape[-2])
-        pairs, described = prod(sizes), " × ".join(f"{size:,}" for size in sizes)
-    else:
-        return Prediction()
-    if not pairs:
-        return Prediction()
-    values = {
-        "pairs": pairs,
-        "described": described,
-        "threads": _DISTANCE_THREADS,
-        "coordinates": first.shape[-1],
-        "each": ceil_div(first.shape[-1], _DISTANCE_THREADS),
-    }
-    return Prediction(values, [Expected("one block per pair", (pairs, 1, 1), (_DISTANCE_THREADS, 1, 1))])
-
-
-def histogram(launch: LaunchFacts) -> Prediction:
-    """`kernelHistogram1D<out, in, index, 1, 2, -1, memory type, ...>`."""
-    tensor, threads, blocks = launch.tensor(0), launch.thread_count, launch.block_count
-    values: dict[str, Any] = {"is_shared": launch.template_integer(6) == 0}
-    if tensor is not None and tensor.element_count:
-        values["count"] = tensor.element_count
-        values["each"] = ceil_div(tensor.element_count, threads * blocks) if threads and blocks else None
-    bins = launch.call.integer(1) if launch.call is not None and launch.call.name == "aten::histc" else None
-    counters = (launch.geometry.shared_memory_bytes or 0) - _HISTOGRAM_GUARD_BYTES
-    if bins and launch.geometry.shared_memory_bytes and counters % bins == 0:
-        values.update(bins=bins, bin_bytes=counters // bins, guard_bytes=_HISTOGRAM_GUARD_BYTES)
-    return Prediction(values)
 
 
 def reduced_dimensions(shape: Shape, strides: Shape, reduced: Sequence[int]) -> tuple[ReducedDimension, ...]:
@@ -368,18 +272,14 @@ def _merged(left: tuple[int, int, int], right: tuple[int, int, int]) -> tuple[in
 
 def _reduced(call: CallArguments) -> tuple[TensorArgument, tuple[int, ...]] | None:
     """The tensor that a call reduces, and the dimensions."""
-    name = call.name.removeprefix("aten::")
-    tensor = call.tensor(0)
-    if name not in _DIMENSIONS_AT or tensor is None or not tensor.element_count:
+    tensor, keeps_dimensions = call.tensor("self"), call.has("dim") and not call.has("keepdim")
+    if tensor is None or not tensor.element_count or call.stem not in OPERATORS or keeps_dimensions:
         return None
-    rank, given = len(tensor.shape), None
-    if len(call) >= _LEAST_ARGUMENTS_WITH_DIMENSIONS:
-        if not call.values_recorded:
-            return None  # which dimensions was not recorded
-        given = call.integers(_DIMENSIONS_AT[name])
-    if not given:  # no dimensions, or an empty list of them, mean all
-        return tensor, tuple(range(rank))
-    return tensor, tuple(sorted({at % rank for at in given})) if rank else ()
+    try:
+        dimensions = dimensions_of_reduction(call)
+    except ContradictionError:
+        return None
+    return None if dimensions is None else (tensor, tuple(sorted(dimensions)))
 
 
 def _traits(launch: LaunchFacts) -> ReduceTraits | None:
@@ -442,10 +342,3 @@ def _division(config: ReduceConfig, traits: ReduceTraits | None) -> dict[str, An
         "block_rows": config.block_height if config.warps_reduce else None,
         "is_alone": not is_shared and lanes == 1 and not config.warps_reduce,
     }
-
-
-def _target(launch: LaunchFacts) -> TensorArgument | None:
-    """The target classes of a negative log likelihood."""
-    if launch.call is None:
-        return None
-    return launch.call.tensor(2 if "backward" in launch.call.name else 1)

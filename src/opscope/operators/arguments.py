@@ -1,7 +1,8 @@
 """The recorded arguments of one operator call, checked: what costs are computed from.
 
-The recorder writes shapes, types, strides and scalars as JSON, by position. Nothing is guessed here: a call
-whose recording is missing, contradictory or absurd carries its defect instead of arguments. Imports no torch.
+The recorder writes shapes, types, strides and scalars as JSON, by position; the packaged schemas say what
+stands where. Nothing is guessed here: a call whose recording is missing, contradictory or absurd carries its
+defect instead of arguments, and one that no schema fits has arguments without names. Imports no torch.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import ast
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import gcd, prod
 from typing import Any, TypeAlias
 
 from opscope.operators.element_types import ElementType, element_type
+from opscope.provenance.operators.schema import OperatorName, Schema
+from opscope.provenance.operators.signatures import signature
 
 __all__ = [
     "Argument",
@@ -26,6 +29,7 @@ __all__ = [
     "distinct_bytes",
     "distinct_elements",
     "is_number",
+    "operator_stem",
     "parse_arguments",
     "type_of",
     "with_list_type",
@@ -85,6 +89,7 @@ class ScalarArgument:
     """A number, truth value, or list of them, as text; None where its value was not recorded."""
 
     text: str | None
+    recorded_type: str = "Scalar"
 
     @cached_property
     def value(self) -> Any:
@@ -106,10 +111,11 @@ class CallArguments:
     Attributes:
         name: With namespace: `"aten::mm"`.
         overload: None where the trace does not record it.
-        arguments: By position of the schema, keyword-only ones after the others; empty if there is a defect.
+        arguments: In the order of the schema, keyword-only ones after the others; empty if there is a defect.
         values_recorded: Whether scalars have values; if not, an argument that seems absent may be a list of
             numbers.
         defect: Why the recording cannot be used, in one phrase.
+        given_names: What the arguments are called where no schema says it.
     """
 
     name: str
@@ -117,50 +123,94 @@ class CallArguments:
     arguments: tuple[Argument, ...] = ()
     values_recorded: bool = True
     defect: str | None = None
+    given_names: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.arguments)
 
-    def at(self, position: int) -> Argument:
-        """The argument at a position; None beyond the last."""
-        return self.arguments[position] if 0 <= position < len(self.arguments) else None
+    @cached_property
+    def stem(self) -> str | None:
+        """The operator without namespace and the mark of in-place variants; None outside aten."""
+        return operator_stem(self.name)
 
-    def tensor(self, position: int) -> TensorArgument | None:
-        """The tensor at a position; None if another kind of argument, or nothing, is there."""
-        argument = self.at(position)
+    @cached_property
+    def schema(self) -> Schema | None:
+        """What the call's arguments fit of what packaged releases declare; None if nothing."""
+        if self.defect is not None or self.stem is None:
+            return None
+        return signature(self.name, self.overload, tuple(map(_kind, self.arguments)))
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """What the arguments are called, in order; empty if unknown."""
+        if self.given_names is not None:
+            return self.given_names
+        return () if self.schema is None else tuple(one.name for one in self.schema.arguments)
+
+    @cached_property
+    def _by_name(self) -> dict[str, Argument]:
+        return dict(zip(self.names, self.arguments, strict=False))  # older releases have fewer arguments
+
+    def has(self, name: str) -> bool:
+        """Whether the overload has an argument of this name, given or not."""
+        return name in self._by_name
+
+    def at(self, *names: str) -> Argument:
+        """The first argument that has one of these names; None if there is none."""
+        return next((self._by_name[name] for name in names if name in self._by_name), None)
+
+    def tensor(self, *names: str) -> TensorArgument | None:
+        """The tensor of a name; None if another kind of argument, or nothing, is there."""
+        argument = self.at(*names)
         return argument if isinstance(argument, TensorArgument) else None
 
-    def tensor_list(self, position: int) -> tuple[TensorArgument, ...] | None:
-        """Members of the list at a position; None if there is no list, or its members were not recorded."""
-        argument = self.at(position)
+    def tensor_list(self, *names: str) -> tuple[TensorArgument, ...] | None:
+        """Members of the list of a name; None if there is no list, or its members were not recorded."""
+        argument = self.at(*names)
         return argument.tensors if isinstance(argument, TensorListArgument) else None
 
-    def value(self, position: int) -> Any:
-        """The scalar, or list of scalars, at a position; None if absent or not recorded."""
-        argument = self.at(position)
+    def members(self, name: str) -> tuple[TensorArgument, ...]:
+        """The tensor of a name, or those of its list, as far as recorded."""
+        tensor = self.tensor(name)
+        return (self.tensor_list(name) or ()) if tensor is None else (tensor,)
+
+    def value(self, *names: str) -> Any:
+        """The scalar, or list of scalars, of a name; None if absent or not recorded."""
+        argument = self.at(*names)
         return argument.value if isinstance(argument, ScalarArgument) else None
 
-    def integer(self, position: int) -> int | None:
-        """The integer at a position."""
-        value = self.value(position)
+    def number(self, *names: str) -> float | None:
+        """The number of a name."""
+        value = self.value(*names)
+        return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+    def integer(self, *names: str) -> int | None:
+        """The integer of a name."""
+        value = self.value(*names)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
-    def boolean(self, position: int) -> bool | None:
-        """The truth value at a position."""
-        value = self.value(position)
+    def boolean(self, *names: str) -> bool | None:
+        """The truth value of a name."""
+        value = self.value(*names)
         return value if isinstance(value, bool) else None
 
-    def integers(self, position: int) -> tuple[int, ...] | None:
-        """The integer list (or one integer) at a position."""
-        value = self.value(position)
+    def integers(self, *names: str) -> tuple[int, ...] | None:
+        """The integer list (or one integer) of a name."""
+        value = self.value(*names)
         items = value if isinstance(value, list) else [value]
         if not all(isinstance(item, int) and not isinstance(item, bool) for item in items):
             return None
         return tuple(items)
 
-    def is_absent(self, position: int) -> bool:
-        """Whether nothing was given at a position: no tensor, no scalar."""
-        return self.at(position) is None
+    def switches(self, name: str, count: int) -> tuple[bool, ...] | None:
+        """So many truth values; None if they were not recorded, or are others."""
+        value = self.value(name)
+        is_known = isinstance(value, list) and len(value) == count
+        return tuple(map(bool, value)) if is_known else None
+
+    def is_omitted(self, name: str) -> bool:
+        """Whether nothing was given for a name, so that its default holds."""
+        return self.at(name) is None and (self.values_recorded or not self.has(name))
 
     @cached_property
     def tensors(self) -> tuple[TensorArgument, ...]:
@@ -174,6 +224,22 @@ class CallArguments:
             isinstance(argument, TensorListArgument) and argument.tensors is None
             for argument in self.arguments
         )
+
+
+@lru_cache(maxsize=4096)
+def operator_stem(name: str) -> str | None:
+    """`"add"` of `"aten::add"` and of `"aten::add_"`; None of an operator of another library."""
+    namespace, separator, operator = name.partition("::")
+    return OperatorName(operator).out_of_place if namespace == "aten" and separator and operator else None
+
+
+def _kind(argument: Argument) -> str:
+    """The recorded type of an argument."""
+    if isinstance(argument, ScalarArgument):
+        return argument.recorded_type
+    if isinstance(argument, TensorListArgument):
+        return "TensorList"
+    return "" if argument is None else argument.type_name or "float"
 
 
 def parse_arguments(
@@ -298,7 +364,7 @@ def _argument(shape: Any, type_name: Any, strides: Any, text: Any) -> Argument:
     if type_name == "TensorList":
         return _list_argument(shape, strides)
     if type_name in _SCALAR_TYPES:
-        return ScalarArgument(text if isinstance(text, str) and text else None)
+        return ScalarArgument(text if isinstance(text, str) and text else None, type_name)
     if element_type(type_name) is None:
         if shape:
             raise _DefectError(f"element type {type_name or 'not recorded'} is unknown")

@@ -1,4 +1,4 @@
-"""Operations of fused attention: its matrix products; softmax, scaling, masks and dropout do not count.
+"""Fused attention: its matrix products; softmax, scaling, masks and dropout do not count.
 
 Forward two products (scores, and their product with the values), backward five (the scores again, and two for
 each of the two products). A causal mask does not halve them: torch counts full squares, and so do we.
@@ -15,28 +15,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from opscope.operators.arguments import CallArguments, TensorArgument
+from opscope.operators.arguments import CallArguments, TensorArgument, type_of
 from opscope.operators.effects import (
     CallEffects,
     ContradictionError,
-    FlopDefinition,
-    Formula,
+    Operator,
     Rule,
     Shape,
     defined,
     effects_of,
-    element_of,
-    made,
-    operator_stem,
     registered,
+    results,
 )
 from opscope.operators.products import MatrixProduct
 from opscope.operators.promotion import FLOAT32
 
-__all__ = ["DEFINITIONS", "RULES", "AttentionSizes", "attention_sizes", "operand_position"]
-
+__all__ = ["OPERATORS", "AttentionSizes", "attention_sizes"]
 
 _DIMENSIONS = 4
+_OPERANDS = ("query", "key", "value")
+# Where a call gives the borders of packed sequences.
+_BORDERS = ("cum_seq_q", "cum_seq_k", "cu_seqlens_q", "cu_seqlens_k")
+_BIASES = ("bias", "attn_bias")
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,20 @@ class AttentionSizes:
     head_size: int
     value_size: int
 
+    def __str__(self) -> str:
+        """`96 heads of 128×128 scores and 64 elements`."""
+        return f"{self.all_heads} heads of {self.queries}×{self.keys} scores and {self.head_size} elements"
+
+    @property
+    def all_heads(self) -> int:
+        """Heads of all sequences of the batch."""
+        return self.batch * self.heads
+
+    @property
+    def rows(self) -> int:
+        """Queries of all heads."""
+        return self.all_heads * self.queries
+
     @property
     def forward_flops(self) -> int:
         """Scores = Q·Kᵀ, result = scores·V."""
@@ -61,37 +75,15 @@ class AttentionSizes:
         return 3 * self._product(self.head_size) + 2 * self._product(self.value_size)
 
     def _product(self, size: int) -> int:
-        return MatrixProduct(self.batch * self.heads, self.queries, self.keys, size).flop_count
+        return MatrixProduct(self.all_heads, self.queries, self.keys, size).flop_count
 
 
-def operand_position(stem: str) -> int | None:
-    """Position of the query, whose type decides the peak; None of anything but attention."""
-    if stem not in DEFINITIONS:
-        return None
-    return 1 if stem.endswith("_backward") else 0
-
-
-def attention_sizes(call: CallArguments, stem: str) -> AttentionSizes | None:
+def attention_sizes(call: CallArguments) -> AttentionSizes | None:
     """Sizes of a call; None if its sequences are packed (their lengths are data) or its shapes contradict."""
-    first = operand_position(stem) or 0
-    tensors = [call.tensor(first + index) for index in range(3)]
-    shapes = [
-        tensor.shape
-        for tensor in tensors
-        if isinstance(tensor, TensorArgument) and len(tensor.shape) == _DIMENSIONS
-    ]
-    if len(shapes) != len(tensors) or any(call.tensor(at) is not None for at in _packing_positions(stem)):
+    shapes = _shapes(call)
+    if call.stem not in OPERATORS or shapes is None or any(map(call.tensor, _BORDERS)):
         return None
-    if stem.startswith(("_flash", "_efficient")):
-        shapes = [(batch, heads, sequence, size) for batch, sequence, heads, size in shapes]
-    return _consistent(*shapes)
-
-
-def _consistent(
-    query: tuple[int, ...], key: tuple[int, ...], value: tuple[int, ...]
-) -> AttentionSizes | None:
-    batch, heads, queries, head_size = query
-    key_batch, key_heads, keys, key_size = key
+    (batch, heads, queries, head_size), (key_batch, key_heads, keys, key_size), value = shapes
     if value[:3] != (key_batch, key_heads, keys) or key_batch != batch or key_size != head_size:
         return None
     if not key_heads or heads % key_heads:
@@ -99,56 +91,29 @@ def _consistent(
     return AttentionSizes(batch, heads, queries, keys, head_size, value[3])
 
 
-def _packing_positions(stem: str) -> tuple[int, ...]:
-    """Where a call gives the borders of packed sequences."""
-    return _PACKING_POSITIONS.get(stem, ())
+def _shapes(call: CallArguments) -> list[Shape] | None:
+    """Of query, key and value, as batch, heads, sequence, size."""
+    tensors = (call.tensor(name) for name in _OPERANDS)
+    shapes = [one.shape for one in tensors if one is not None and len(one.shape) == _DIMENSIONS]
+    if len(shapes) != len(_OPERANDS):
+        return None
+    if _has_heads_first(call):
+        return shapes
+    return [(batch, heads, sequence, size) for batch, sequence, heads, size in shapes]
 
 
-# Source: PyTorch 2.11.0, native_functions.yaml: cum_seq_q and cum_seq_k, cu_seqlens_q and cu_seqlens_k.
-_PACKING_POSITIONS: Mapping[str, tuple[int, ...]] = {
-    "_flash_attention_forward": (3, 4),
-    "_flash_attention_backward": (6, 7),
-    "_efficient_attention_forward": (4, 5),
-    "_efficient_attention_backward": (6, 7),
-    "_cudnn_attention_forward": (4, 5),
-    "_cudnn_attention_backward": (9, 10),
-    "_scaled_dot_product_flash_attention_backward": (6, 7),
-    "_scaled_dot_product_cudnn_attention_backward": (9, 10),
-}
+def _has_heads_first(call: CallArguments) -> bool:
+    return not (call.stem or "").startswith(("_flash", "_efficient"))
 
 
-def _forward(stem: str) -> Formula:
-    def formula(effects: CallEffects) -> int | None:
-        sizes = attention_sizes(effects.call, stem)
-        return None if sizes is None else sizes.forward_flops
-
-    return formula
+def _forward_flops(effects: CallEffects) -> int | None:
+    sizes = attention_sizes(effects.call)
+    return None if sizes is None else sizes.forward_flops
 
 
-def _backward(stem: str) -> Formula:
-    def formula(effects: CallEffects) -> int | None:
-        sizes = attention_sizes(effects.call, stem)
-        return None if sizes is None else sizes.backward_flops
-
-    return formula
-
-
-_LIBRARIES = ("flash", "efficient", "cudnn")
-DEFINITIONS: Mapping[str, FlopDefinition] = {
-    **{
-        stem: registered(_forward(stem))
-        for stem in (f"_scaled_dot_product_{library}_attention" for library in _LIBRARIES)
-    },
-    **{
-        stem: registered(_backward(stem))
-        for stem in (f"_scaled_dot_product_{library}_attention_backward" for library in _LIBRARIES)
-    },
-    **{stem: defined(_forward(stem)) for stem in (f"_{library}_attention_forward" for library in _LIBRARIES)},
-    **{
-        stem: defined(_backward(stem))
-        for stem in (f"_{library}_attention_backward" for library in _LIBRARIES)
-    },
-}
+def _backward_flops(effects: CallEffects) -> int | None:
+    sizes = attention_sizes(effects.call)
+    return None if sizes is None else sizes.backward_flops
 
 
 _SumShape: TypeAlias = Callable[[CallArguments, AttentionSizes], "Shape | None"]
@@ -156,36 +121,22 @@ _SumShape: TypeAlias = Callable[[CallArguments, AttentionSizes], "Shape | None"]
 _EFFICIENT_ALIGNMENT = 32
 
 
-def _forward_result(sums: _SumShape, *, heads_first: bool) -> Rule:
+def _forward(sums: _SumShape) -> Rule:
+    """The result, and what the backward pass needs of each row of scores."""
+
     def rule(call: CallArguments) -> CallEffects | None:
-        sizes, query = _sizes(call), call.tensor(0)
-        element = element_of(query)
-        if sizes is None or element is None:
-            return None
-        sum_shape = sums(call, sizes)
-        if sum_shape is None:
+        sizes, query = attention_sizes(call), call.tensor("query")
+        if sizes is None and _shapes(call) is not None and not any(map(call.tensor, _BORDERS)):
+            raise ContradictionError("the shapes of query, key and value")
+        sum_shape = None if sizes is None else sums(call, sizes)
+        if query is None or sizes is None or sum_shape is None:
             return None
         shape = (sizes.batch, sizes.heads, sizes.queries, sizes.value_size)
-        if not heads_first:
+        if not _has_heads_first(call):
             shape = (shape[0], shape[2], shape[1], shape[3])
-        return effects_of(call, (made(shape, element), made(sum_shape, FLOAT32)))
+        return results(call, (shape, type_of(query)), (sum_shape, FLOAT32))
 
     return rule
-
-
-def _sizes(call: CallArguments) -> AttentionSizes | None:
-    stem = operator_stem(call.name)
-    given = [call.tensor(position) for position in range(3)]
-    if stem is None or any(tensor is None for tensor in given):
-        return None
-    sizes = attention_sizes(call, stem)
-    if sizes is None and stem.endswith(("_forward", "_attention")) and _are_plain(given):
-        raise ContradictionError("the shapes of query, key and value")
-    return sizes
-
-
-def _are_plain(given: list[TensorArgument | None]) -> bool:
-    return all(tensor is not None and len(tensor.shape) == 4 for tensor in given)
 
 
 def _row_sums(call: CallArguments, sizes: AttentionSizes) -> Shape:
@@ -194,73 +145,65 @@ def _row_sums(call: CallArguments, sizes: AttentionSizes) -> Shape:
     return (sizes.batch, sizes.heads, sizes.queries)
 
 
-def _aligned_sums(flag_position: int) -> _SumShape:
+def _aligned_sums(call: CallArguments, sizes: AttentionSizes) -> Shape | None:
     """Of efficient attention, rows filled up; without rows if nobody asked for them."""
-
-    def shape(call: CallArguments, sizes: AttentionSizes) -> Shape | None:
-        is_wanted = _flag(call, flag_position)
-        if is_wanted is None:
-            return None
-        rows = -(-sizes.queries // _EFFICIENT_ALIGNMENT) * _EFFICIENT_ALIGNMENT
-        return (sizes.batch, sizes.heads, rows if is_wanted else 0)
-
-    return shape
+    is_wanted = call.boolean("compute_log_sumexp")
+    if is_wanted is None:
+        return None
+    rows = -(-sizes.queries // _EFFICIENT_ALIGNMENT) * _EFFICIENT_ALIGNMENT
+    return (sizes.batch, sizes.heads, rows if is_wanted else 0)
 
 
-def _column_sums(flag_position: int) -> _SumShape:
+def _column_sums(call: CallArguments, sizes: AttentionSizes) -> Shape | None:
     """Of cuDNN's attention."""
-
-    def shape(call: CallArguments, sizes: AttentionSizes) -> Shape | None:
-        is_wanted = _flag(call, flag_position)
-        if is_wanted is None:
-            return None
-        return (sizes.batch, sizes.heads, sizes.queries, 1) if is_wanted else (0,)
-
-    return shape
+    is_wanted = call.boolean("compute_log_sumexp")
+    if is_wanted is None:
+        return None
+    return (sizes.batch, sizes.heads, sizes.queries, 1) if is_wanted else (0,)
 
 
-def _flag(call: CallArguments, position: int) -> bool | None:
-    """A truth value that may be left out at the end."""
-    return False if position >= len(call) else call.boolean(position)
-
-
-def _backward_result(mask_position: int | None = None, bias_flag_position: int | None = None) -> Rule:
+def _backward(call: CallArguments) -> CallEffects | None:
     """Gradients of query, key and value, and of the bias where it is wanted."""
-
-    def rule(call: CallArguments) -> CallEffects | None:
-        operands = [call.tensor(position) for position in range(1, 5)]
-        sizes = _sizes(call)
-        if sizes is None:
-            return None
-        wanted = [True, True, True, False]
-        if mask_position is not None:
-            wanted = call.value(mask_position)
-        elif bias_flag_position is not None:
-            needs_bias = call.boolean(bias_flag_position)
-            if needs_bias is None:
-                return None
-            wanted[3] = needs_bias
-        if not isinstance(wanted, list) or len(wanted) != len(operands):
-            return None
-        gradients = [
-            tensor for tensor, is_wanted in zip(operands, wanted, strict=True) if is_wanted and tensor
-        ]
-        return effects_of(call, [TensorArgument(one.shape, one.type_name) for one in gradients])
-
-    return rule
+    wanted: tuple[bool, ...] | None = (True, True, True, False)
+    if call.has("grad_input_mask"):
+        wanted = call.switches("grad_input_mask", 4)
+    elif call.has("bias_requires_grad"):
+        needs_bias = call.boolean("bias_requires_grad")
+        wanted = None if needs_bias is None else (True, True, True, needs_bias)
+    if attention_sizes(call) is None or wanted is None:
+        return None
+    operands = (*(call.tensor(name) for name in _OPERANDS), call.tensor(*_BIASES))
+    return effects_of(
+        call,
+        [
+            TensorArgument(one.shape, one.type_name)
+            for one, is_wanted in zip(operands, wanted, strict=True)
+            if one is not None and is_wanted
+        ],
+    )
 
 
-RULES: Mapping[str, Rule] = {
-    "_flash_attention_forward": _forward_result(_row_sums, heads_first=False),
-    "_efficient_attention_forward": _forward_result(_aligned_sums(10), heads_first=False),
-    "_cudnn_attention_forward": _forward_result(_column_sums(8), heads_first=True),
-    "_scaled_dot_product_flash_attention": _forward_result(_row_sums, heads_first=True),
-    "_scaled_dot_product_efficient_attention": _forward_result(_aligned_sums(4), heads_first=True),
-    "_scaled_dot_product_cudnn_attention": _forward_result(_column_sums(4), heads_first=True),
-    "_flash_attention_backward": _backward_result(),
-    "_cudnn_attention_backward": _backward_result(),
-    "_efficient_attention_backward": _backward_result(bias_flag_position=15),
-    "_scaled_dot_product_flash_attention_backward": _backward_result(),
-    "_scaled_dot_product_cudnn_attention_backward": _backward_result(),
-    "_scaled_dot_product_efficient_attention_backward": _backward_result(mask_position=10),
+_SUMS = {"flash": _row_sums, "efficient": _aligned_sums, "cudnn": _column_sums}
+_QUERY = ("query",)
+OPERATORS: Mapping[str, Operator] = {
+    **{
+        f"_scaled_dot_product_{library}_attention": Operator(
+            _forward(sums), registered(_forward_flops), None, _QUERY
+        )
+        for library, sums in _SUMS.items()
+    },
+    **{
+        f"_{library}_attention_forward": Operator(_forward(sums), defined(_forward_flops), None, _QUERY)
+        for library, sums in _SUMS.items()
+    },
+    **{
+        f"_scaled_dot_product_{library}_attention_backward": Operator(
+            _backward, registered(_backward_flops), None, _QUERY
+        )
+        for library in _SUMS
+    },
+    **{
+        f"_{library}_attention_backward": Operator(_backward, defined(_backward_flops), None, _QUERY)
+        for library in _SUMS
+    },
 }

@@ -1,11 +1,12 @@
-"""What one call takes and gives: its tensors without data, from a replay or from shape rules.
+"""What one call takes and gives, and the row of its operator: results, operations, least bytes.
 
-Operations and bytes are worked out from this alone, so that both ways of knowing the results count alike.
+A family's table has one row per operator. Its in-place and `out=` variants need none of their own: the schema
+of a call says what it writes. Operations and bytes are worked out from a call's effects alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -13,6 +14,7 @@ from typing import TypeAlias
 from opscope.operators.arguments import CallArguments, TensorArgument, is_number, type_of
 from opscope.operators.call_cost import FlopSource
 from opscope.operators.element_types import ElementKind, ElementType
+from opscope.provenance.operators.schema import Kind
 
 __all__ = [
     "UNKNOWN_FLOPS",
@@ -21,21 +23,24 @@ __all__ = [
     "FlopCount",
     "FlopDefinition",
     "Formula",
+    "Operator",
     "Rule",
     "Shape",
+    "TrafficRule",
+    "alike",
+    "counting",
     "defined",
     "dimension_of",
     "dimensions_of",
     "effects_of",
     "element_of",
-    "made",
+    "like",
     "nothing",
-    "operator_stem",
     "per_element",
     "registered",
     "result",
+    "results",
     "shape_text",
-    "written_out",
 ]
 
 
@@ -53,16 +58,6 @@ class CallEffects:
     call: CallArguments
     inputs: tuple[TensorArgument, ...]
     outputs: tuple[TensorArgument, ...]
-
-    @cached_property
-    def stem(self) -> str | None:
-        """The operator without namespace and without the mark of in-place variants; None outside aten."""
-        return operator_stem(self.call.name)
-
-    @cached_property
-    def is_in_place(self) -> bool:
-        """Whether the name says that the first argument is overwritten."""
-        return self.stem is not None and not self.call.name.endswith(self.stem)
 
     @cached_property
     def device_inputs(self) -> tuple[TensorArgument, ...]:
@@ -85,15 +80,6 @@ class CallEffects:
     def output_elements(self) -> int:
         """Elements of the first result."""
         return self.outputs[0].element_count if self.outputs else 0
-
-
-def operator_stem(name: str) -> str | None:
-    """`"add"` of `"aten::add"` and of `"aten::add_"`; None of an operator of another library."""
-    namespace, separator, operator = name.partition("::")
-    if namespace != "aten" or not separator:
-        return None
-    is_in_place = operator.endswith("_") and not operator.endswith("__")
-    return operator[:-1] if is_in_place else operator
 
 
 def _kind(tensors: Sequence[TensorArgument]) -> ElementKind | None:
@@ -143,9 +129,11 @@ def registered(formula: Formula) -> FlopDefinition:
     return FlopDefinition(formula, FlopSource.REGISTRY, needs_floats=False)
 
 
-def defined(formula: Formula, *, complex_factor: int | None = None) -> FlopDefinition:
+def defined(
+    formula: Formula, *, complex_factor: int | None = None, needs_floats: bool = True
+) -> FlopDefinition:
     """A formula of our own."""
-    return FlopDefinition(formula, complex_factor=complex_factor)
+    return FlopDefinition(formula, complex_factor=complex_factor, needs_floats=needs_floats)
 
 
 def per_element(operations: int, *, complex_factor: int | None = None) -> FlopDefinition:
@@ -155,15 +143,42 @@ def per_element(operations: int, *, complex_factor: int | None = None) -> FlopDe
 
 Shape: TypeAlias = tuple[int, ...]
 Rule: TypeAlias = Callable[[CallArguments], "CallEffects | None"]
+TrafficRule: TypeAlias = Callable[[CallEffects], "tuple[int, int]"]
+Operand: TypeAlias = "tuple[str, ...]"
+
+
+@dataclass(frozen=True)
+class Operator:
+    """What is known of one operator, all its variants alike.
+
+    Attributes:
+        results: What a call gives; None: unknown, or nothing but its arguments' own children give.
+        flops: None: no formula is known.
+        traffic: Bytes read and written where that is not all inputs and all results, each once.
+        operand: Names of the argument whose type decides the peak; empty where the widest type does.
+    """
+
+    results: Rule | None = None
+    flops: FlopDefinition | None = None
+    traffic: TrafficRule | None = None
+    operand: Operand = ()
+
+
+def counting(counts: Mapping[str, int | FlopDefinition], results: Rule | None = None) -> dict[str, Operator]:
+    """Operators by name, each with its operations for each element of the first result."""
+    return {
+        name: Operator(results, count if isinstance(count, FlopDefinition) else per_element(count))
+        for name, count in counts.items()
+    }
+
+
+def alike(count: int | FlopDefinition, names: str) -> dict[str, int | FlopDefinition]:
+    """The same operations for operators named in one text."""
+    return dict.fromkeys(names.split(), count)
 
 
 class ContradictionError(Exception):
     """Arguments that no operator takes together; the text names the contradiction."""
-
-
-def made(shape: Sequence[int], element: ElementType) -> TensorArgument:
-    """A new dense tensor."""
-    return TensorArgument(tuple(shape), element.recorded_name)
 
 
 def element_of(tensor: TensorArgument | None) -> ElementType | None:
@@ -171,21 +186,8 @@ def element_of(tensor: TensorArgument | None) -> ElementType | None:
     return None if tensor is None else type_of(tensor)
 
 
-def written_out(shape: Shape, element: ElementType, out: TensorArgument | None) -> TensorArgument:
-    """A result: new, or in the tensor given for it, which is resized to fit."""
-    if out is None:
-        return made(shape, element)
-    if out.shape == shape:
-        return out
-    return TensorArgument(shape, out.type_name)
-
-
-def effects_of(
-    call: CallArguments,
-    outputs: Sequence[TensorArgument],
-    out_positions: Sequence[int] = (),
-) -> CallEffects:
-    """Effects of a call that reads all its tensors but those at some positions.
+def effects_of(call: CallArguments, outputs: Sequence[TensorArgument]) -> CallEffects:
+    """Effects of a call that reads all its tensors but those only given to write into.
 
     Raises:
         ContradictionError: A result would have a negative size.
@@ -193,28 +195,67 @@ def effects_of(
     for output in outputs:
         if any(size < 0 for size in output.shape):
             raise ContradictionError(f"a result of {shape_text(output.shape)}")
-    unread = {position for position in out_positions if call.tensor(position) is not None}
-    inputs: list[TensorArgument] = []
-    for position in range(len(call)):
-        if position in unread:
-            continue
-        tensor = call.tensor(position)
-        inputs.extend((call.tensor_list(position) or ()) if tensor is None else (tensor,))
+    outs = () if call.schema is None else tuple(one.name for one in call.schema.out)
+    inputs = [tensor for name in call.names if name not in outs for tensor in call.members(name)]
     return CallEffects(call, tuple(inputs), tuple(outputs))
 
 
-def result(
-    call: CallArguments, shape: Shape, element: ElementType | None, out_position: int | None = None
-) -> CallEffects | None:
-    """Effects of a call with one result, new or at the position of its `out`."""
-    out = None if out_position is None else call.tensor(out_position)
-    if element is None or (out is not None and type_of(out) is None):
+def results(call: CallArguments, *found: tuple[Shape, ElementType | None]) -> CallEffects | None:
+    """Effects of a call with results of these shapes and types: in place, in those given for it, or new.
+
+    None if a type that matters is unknown, or a tensor given for a result cannot hold it.
+
+    Raises:
+        ContradictionError: A result in place has another shape than what it takes the place of.
+    """
+    schema = call.schema
+    if schema is not None and schema.kind is Kind.INPLACE:
+        return _in_place(call, found[0][0])
+    known = [(shape, element) for shape, element in found if element is not None]
+    if len(known) < len(found):
         return None
-    return effects_of(
-        call,
-        (written_out(shape, element, out),),
-        () if out_position is None else (out_position,),
-    )
+    if schema is None or not schema.out:
+        return effects_of(call, [TensorArgument(shape, element.recorded_name) for shape, element in known])
+    outs = [call.tensor(one.name) for one in schema.out]
+    if len(outs) != len(known):
+        return None
+    written = [_written(shape, element, out) for (shape, element), out in zip(known, outs, strict=True)]
+    given = [one for one in written if one is not None]
+    return effects_of(call, given) if len(given) == len(written) else None
+
+
+def result(call: CallArguments, shape: Shape | None, element: ElementType | None) -> CallEffects | None:
+    """Effects of a call with one result; None if its shape is unknown."""
+    return None if shape is None else results(call, (shape, element))
+
+
+def like(*names: str) -> Rule:
+    """One result of the shape and type of an argument."""
+
+    def rule(call: CallArguments) -> CallEffects | None:
+        data = call.tensor(*names)
+        return None if data is None else result(call, data.shape, type_of(data))
+
+    return rule
+
+
+def _in_place(call: CallArguments, shape: Shape) -> CallEffects | None:
+    own = call.tensor("self")
+    if own is None or type_of(own) is None:
+        return None
+    if own.shape != shape:
+        raise ContradictionError(f"a result of {shape_text(shape)} in place of {shape_text(own.shape)}")
+    return effects_of(call, (own,))
+
+
+def _written(shape: Shape, element: ElementType, out: TensorArgument | None) -> TensorArgument | None:
+    """The tensor given for a result, resized to fit; None if it cannot hold one of such a type."""
+    known = element_of(out)
+    if out is None or known is None:
+        return None
+    if element.kind.rank > known.kind.rank and element.kind is not ElementKind.INTEGER:
+        return None
+    return out if out.shape == shape else TensorArgument(shape, out.type_name)
 
 
 def dimension_of(shape: Shape, dimension: int) -> int:

@@ -28,7 +28,7 @@ from opscope.operators.arguments import (
 from opscope.operators.call_cost import CallCost, CostEvidence, FlopSource
 from opscope.operators.distinct_calls import TritonLaunch
 from opscope.operators.effects import CallEffects
-from opscope.operators.operator_table import DEFINITIONS
+from opscope.operators.operator_table import OPERATORS
 from opscope.provenance.kernel_names import DecodedKernel, decode
 
 __all__ = ["cost_of_generated"]
@@ -305,29 +305,31 @@ def _operator_flops(operator: str, generated: _Generated) -> int | None:
     """Operations of an operator on all elements the kernel runs over; None without a definition."""
     if operator in _CREATIONS | _MOVEMENTS | _CHOOSING | _PLACING | _UNTOLD:
         return 0
-    definition = DEFINITIONS.get(operator)
+    row = OPERATORS.get(operator)
+    definition = None if row is None else row.flops
     if definition is None:
         return None
     if definition.formula is None:
         return 0
     data, rows = generated.data, generated.rows
-    named = CallArguments(f"aten::{operator}", None, _stand_ins(operator, generated))
+    arguments = _stand_ins(operator, generated)
+    named = CallArguments(
+        f"aten::{operator}", arguments=tuple(arguments.values()), given_names=tuple(arguments)
+    )
     results = (rows, rows) if operator in _REDUCING else (data, rows)
     return definition.formula(CallEffects(named, (data,), results))
 
 
-def _stand_ins(operator: str, generated: _Generated) -> tuple[Argument, ...]:
+def _stand_ins(operator: str, generated: _Generated) -> dict[str, Argument]:
     """Arguments as the definition of an operator expects them."""
     data = generated.data
-    if operator in ("add", "sub", "rsub"):
-        return data, data, ScalarArgument("1")
     if operator in _SOFTMAX:
-        return data, ScalarArgument("-1"), ScalarArgument("False")
+        return {"self": data, "dim": ScalarArgument("-1")}
     if operator == "native_layer_norm":
         size = data.shape[-1]
         given = [tensor for tensor in generated.tensors if tensor.element_count == size][:2]
-        return data, None, *given, *[None] * (2 - len(given))
-    return data, data
+        return {"input": data, **dict(zip(("weight", "bias"), given, strict=False))}
+    return {"self": data, "other": data}
 
 
 def _extents(call: CallArguments) -> tuple[int, ...]:

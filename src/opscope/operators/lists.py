@@ -1,6 +1,7 @@
-"""Operations of fused optimizer steps for each element of the parameters, by the update rules torch states.
+"""Functions of lists of tensors, which count as the function of one tensor does, and fused optimizer steps.
 
-Factors that are the same for all elements (step sizes, bias corrections) are computed once and do not count.
+Operations of a step are those of the update rules torch states, for each element of the parameters. Factors
+that are the same for all elements (step sizes, bias corrections) are computed once and do not count.
 """
 
 from __future__ import annotations
@@ -8,74 +9,84 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from opscope.operators.arguments import CallArguments, TensorArgument
-from opscope.operators.effects import CallEffects, FlopDefinition, Formula, Rule, defined, effects_of
+from opscope.operators.effects import (
+    CallEffects,
+    FlopDefinition,
+    Operator,
+    defined,
+    effects_of,
+    nothing,
+)
+from opscope.operators.pointwise import scale_operations
+from opscope.operators.reductions import norm_operations, norm_order
+from opscope.operators.traffic import UncountableError, bytes_of, without
 
-__all__ = ["DEFINITIONS", "RULES"]
+__all__ = ["OPERATORS"]
 
 
-def _adam(*, is_decoupled: bool) -> Formula:
+def _each(operations: int, factor: str | None = None, factors: str = "") -> FlopDefinition:
+    """So many operations an element, and the multiplication by a factor unless it is 1.
+
+    Of a list or tensor of factors the values are not recorded: then none is 1.
+    """
+
+    def formula(effects: CallEffects) -> int | None:
+        call, elements = effects.call, _elements(effects.call)
+        scaling: int | None = 0
+        if factor is not None:
+            scaling = 1 if call.has(factors) else scale_operations(call, factor)
+        return None if elements is None or scaling is None else (operations + scaling) * elements
+
+    return defined(formula)
+
+
+def _adam(*, is_decoupled: bool) -> FlopDefinition:
     """Moments m = β₁·m + (1 − β₁)·g 3, v = β₂·v + (1 − β₂)·g² 4; √v/c + ε 3; p − η·m/that 3.
 
     Weight decay: of AdamW p·(1 − η·λ) 1, of Adam g + λ·p 2. Unscaling a gradient 1.
     """
 
     def formula(effects: CallEffects) -> int | None:
-        call = effects.call
-        elements, decay = _elements(call), call.value(9)
-        if elements is None or not isinstance(decay, (int, float)):
+        elements, decay = _elements(effects.call), effects.call.number("weight_decay")
+        if elements is None or decay is None:
             return None
         decaying = (1 if is_decoupled else 2) if decay else 0
-        return (13 + decaying + _unscaling(call, 13)) * elements
+        return (13 + decaying + _unscaling(effects.call)) * elements
 
-    return formula
+    return defined(formula)
 
 
 def _sgd(effects: CallEffects) -> int | None:
     """Buffer b = μ·b + (1 − τ)·g 3, first b = g; Nesterov g + μ·b 2; p − η·d 2; decay g + λ·p 2."""
     call = effects.call
-    elements, decay, momentum = _elements(call), call.value(3), call.value(4)
-    is_nesterov, is_first = call.boolean(7), call.boolean(9)
-    if elements is None or not _are_numbers(decay, momentum) or is_nesterov is None or is_first is None:
+    elements, decay, momentum = _elements(call), call.number("weight_decay"), call.number("momentum")
+    is_nesterov, is_first = call.boolean("nesterov"), call.boolean("is_first_step")
+    if elements is None or decay is None or momentum is None or is_nesterov is None or is_first is None:
         return None
     buffering = (0 if is_first else 3) + (2 if is_nesterov else 0) if momentum else 0
-    operations = 2 + (2 if decay else 0) + buffering
-    return (operations + _unscaling(call, 10)) * elements
+    return (2 + (2 if decay else 0) + buffering + _unscaling(call)) * elements
 
 
 def _adagrad(effects: CallEffects) -> int | None:
     """Sums s + g² 2; p − η·g/(√s + ε) 5; weight decay g + λ·p 2."""
-    call = effects.call
-    elements, decay = _elements(call), call.value(6)
-    if elements is None or not _are_numbers(decay):
+    elements, decay = _elements(effects.call), effects.call.number("weight_decay")
+    if elements is None or decay is None:
         return None
-    return (7 + (2 if decay else 0) + _unscaling(call, 9)) * elements
+    return (7 + (2 if decay else 0) + _unscaling(effects.call)) * elements
 
 
 def _elements(call: CallArguments) -> int | None:
-    parameters = call.tensor_list(0)
-    return None if parameters is None else sum(tensor.element_count for tensor in parameters)
+    members = call.tensor_list("self")
+    return None if members is None else sum(tensor.element_count for tensor in members)
 
 
-def _unscaling(call: CallArguments, position: int) -> int:
-    return int(call.tensor(position) is not None)
+def _unscaling(call: CallArguments) -> int:
+    return int(call.tensor("grad_scale") is not None)
 
 
-def _are_numbers(*values: object) -> bool:
-    return all(isinstance(value, (int, float)) for value in values)
-
-
-# Source of positions: PyTorch 2.11.0, native_functions.yaml.
-DEFINITIONS: Mapping[str, FlopDefinition] = {
-    "_fused_adam": defined(_adam(is_decoupled=False)),
-    "_fused_adamw": defined(_adam(is_decoupled=True)),
-    "_fused_sgd": defined(_sgd),
-    "_fused_adagrad": defined(_adagrad),
-}
-
-
-def _list_function(call: CallArguments) -> CallEffects | None:
-    """_foreach_add(self, …): like the first list; in place the list itself."""
-    members = call.tensor_list(0)
+def _mapped(call: CallArguments) -> CallEffects | None:
+    """Like the first list; in place the list itself."""
+    members = call.tensor_list("self")
     if members is None or call.has_unrecorded_list:
         return None
     if call.name.endswith("_"):
@@ -83,54 +94,85 @@ def _list_function(call: CallArguments) -> CallEffects | None:
     return effects_of(call, [TensorArgument(member.shape, member.type_name) for member in members])
 
 
-def _list_norm(call: CallArguments) -> CallEffects | None:
-    """_foreach_norm(self, ord, dtype): a number for each tensor."""
-    members = call.tensor_list(0)
-    if members is None or (len(call) > 2 and not (call.is_absent(2) and call.values_recorded)):
+def _norms(call: CallArguments) -> CallEffects | None:
+    """A number for each tensor."""
+    members = call.tensor_list("self")
+    if members is None or not call.is_omitted("dtype"):
         return None
     return effects_of(call, [TensorArgument((), member.type_name) for member in members])
 
 
 def _unscaled(call: CallArguments) -> CallEffects | None:
-    """_amp_foreach_non_finite_check_and_unscale_(self, found_inf, inv_scale)."""
-    members, found = call.tensor_list(0), call.tensor(1)
+    members, found = call.tensor_list("self"), call.tensor("found_inf")
     return None if members is None or found is None else effects_of(call, (*members, found))
 
 
-def _step(lists: int) -> Rule:
-    """_fused_adam_(self, grads, exp_avgs, …): what it may write.
+def _norm_flops(effects: CallEffects) -> int | None:
+    """Of each tensor, which has one result."""
+    tensors, order = effects.call.tensor_list("self"), norm_order(effects.call)
+    if tensors is None or order is None:
+        return None
+    filled = [tensor.element_count for tensor in tensors if tensor.element_count]
+    return norm_operations(order, sum(filled), len(filled))
+
+
+def _stepped(call: CallArguments) -> CallEffects | None:
+    """What a fused step may write.
 
     Empty lists are recorded like those of more than 30 tensors, without members. Lists of one call have as
     many members as there are parameters, or none.
     """
-
-    def rule(call: CallArguments) -> CallEffects | None:
-        written: list[TensorArgument] = []
-        parameters = call.tensor_list(0)
-        if parameters is None or any(
-            len(call.tensor_list(position) or parameters) != len(parameters) for position in range(lists)
-        ):
-            return None
-        for position in range(lists):
-            written += call.tensor_list(position) or ()
-        return effects_of(call, written)
-
-    return rule
+    parameters = call.tensor_list("self")
+    lists = [call.tensor_list(name) for name in _written_lists(call)]
+    if parameters is None or any(len(one or parameters) != len(parameters) for one in lists):
+        return None
+    return effects_of(call, [tensor for one in lists for tensor in one or ()])
 
 
-_FUNCTIONS = """
-    abs acos add addcdiv addcmul asin atan ceil clamp_max clamp_min cos cosh div erf erfc exp expm1 floor frac
-    lerp lgamma log log10 log1p log2 maximum minimum mul neg pow reciprocal round rsqrt sigmoid sign sin sinh
-    sqrt sub tan tanh trunc
+def _step_traffic(effects: CallEffects) -> tuple[int, int]:
+    """Gradients are written only if they are unscaled, the largest second moments only if there are any."""
+    call, is_scaled = effects.call, effects.call.tensor("grad_scale") is not None
+    if is_scaled and call.tensor_list("grads") is None:
+        raise UncountableError("the members of its lists of tensors were not recorded")
+    members = (call.members(name) for name in _written_lists(call) if is_scaled or name != "grads")
+    return bytes_of(effects.device_inputs), bytes_of(tensor for one in members for tensor in one)
+
+
+def _written_lists(call: CallArguments) -> list[str]:
+    """Names of the lists that a step writes; its numbers of steps were counted before."""
+    arguments = () if call.schema is None else call.schema.arguments
+    return [one.name for one in arguments if one.is_written and one.name != "state_steps"]
+
+
+_ARITHMETIC = """
+    acos asin atan cos cosh div erf erfc exp expm1 frac lgamma log log10 log1p log2 mul pow reciprocal rsqrt
+    sin sinh sqrt tan tanh
 """
-RULES: Mapping[str, Rule] = {
-    **{f"_foreach_{name}{mark}": _list_function for name in _FUNCTIONS.split() for mark in ("", "_")},
-    "_foreach_copy_": _list_function,
-    "_foreach_zero_": _list_function,
-    "_foreach_norm": _list_norm,
-    "_amp_foreach_non_finite_check_and_unscale_": _unscaled,
-    "_fused_adam_": _step(5),
-    "_fused_adamw_": _step(5),
-    "_fused_sgd_": _step(3),
-    "_fused_adagrad_": _step(3),
+_CHOICES = """
+    abs ceil clamp_max clamp_min floor maximum minimum neg round sign trunc
+"""
+_OPERATIONS: Mapping[str, FlopDefinition] = {
+    **dict.fromkeys(_ARITHMETIC.split(), _each(1)),
+    **dict.fromkeys(_CHOICES.split(), nothing()),
+    "sigmoid": _each(3),
+    "lerp": _each(3),
+    "add": _each(1, "alpha"),
+    "sub": _each(1, "alpha"),
+    "addcmul": _each(2, "value", "scalars"),
+    "addcdiv": _each(2, "value", "scalars"),
+}
+_STEPS = {
+    "adam": _adam(is_decoupled=False),
+    "adamw": _adam(is_decoupled=True),
+    "sgd": defined(_sgd),
+    "adagrad": defined(_adagrad),
+}
+OPERATORS: Mapping[str, Operator] = {
+    **{f"_foreach_{name}": Operator(_mapped, flops) for name, flops in _OPERATIONS.items()},
+    **{f"_foreach_{name}": Operator(_mapped, nothing(), without("self")) for name in ("copy", "zero")},
+    "_foreach_norm": Operator(_norms, defined(_norm_flops)),
+    # Multiplies each gradient by the inverse scale, and looks for what is not finite.
+    "_amp_foreach_non_finite_check_and_unscale": Operator(_unscaled, _each(1)),
+    "_amp_update_scale": Operator(None, nothing()),
+    **{f"_fused_{name}": Operator(_stepped, flops, _step_traffic) for name, flops in _STEPS.items()},
 }

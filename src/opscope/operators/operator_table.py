@@ -1,8 +1,9 @@
 """What each operator gives and computes: one table over all families, and the cost of a call by it.
 
-A family is a module that states for its operators the results (shapes, element types, what is written in
-place) and the operations. A rule speaks only where the recorded arguments decide the results. A cost is put
-together here alone: operations, least bytes, and the type whose peak limits them. Imports no torch.
+A family is a module with one row for each of its operators: the results (shapes and element types; what is
+written in place the schema says), the operations, the least bytes where they are not all bytes. A rule speaks
+only where the recorded arguments decide the results. A cost is put together here alone: operations, least
+bytes, and the type whose peak limits them. Imports no torch.
 """
 
 from __future__ import annotations
@@ -31,21 +32,20 @@ from opscope.operators.effects import (
     ContradictionError,
     FlopCount,
     FlopDefinition,
-    Rule,
+    Operator,
+    element_of,
 )
 from opscope.operators.element_types import ElementKind
 from opscope.operators.traffic import least_traffic
 
 __all__ = [
-    "DEFINITIONS",
     "FAMILIES",
-    "RULES",
+    "OPERATORS",
     "assemble_cost",
     "cost_by_rules",
     "count_flops",
     "effects_by_rules",
     "limiting_type",
-    "product_operand",
 ]
 
 FAMILIES = (
@@ -61,15 +61,9 @@ FAMILIES = (
     convolutions,
     attention,
 )
-RULES: Mapping[str, Rule] = {name: rule for family in FAMILIES for name, rule in family.RULES.items()}
-DEFINITIONS: Mapping[str, FlopDefinition] = {
-    stem: definition for family in FAMILIES for stem, definition in family.DEFINITIONS.items()
+OPERATORS: Mapping[str, Operator] = {
+    name: operator for family in FAMILIES for name, operator in family.OPERATORS.items()
 }
-_OPERAND_POSITIONS = (
-    products.operand_position,
-    convolutions.operand_position,
-    attention.operand_position,
-)
 
 
 def cost_by_rules(call: CallArguments) -> CallCost | None:
@@ -83,7 +77,8 @@ def cost_by_rules(call: CallArguments) -> CallCost | None:
         effects = effects_by_rules(call)
     except ContradictionError as error:
         return CallCost(reason=f"its recorded arguments contradict: {error}")
-    if effects is None and not call.values_recorded and call.name.partition("::")[2] in RULES:
+    row = _row(call)
+    if effects is None and not call.values_recorded and row is not None and row.results is not None:
         return CallCost(reason="its numbers (dimensions, strides, switches) were not recorded")
     return None if effects is None else assemble_cost(effects, CostEvidence.SHAPE_RULES)
 
@@ -94,14 +89,18 @@ def effects_by_rules(call: CallArguments) -> CallEffects | None:
     Raises:
         ContradictionError: Its arguments are none that the operator takes together.
     """
-    namespace, _, operator = call.name.partition("::")
-    rule = RULES.get(operator) if namespace == "aten" else None
-    return None if rule is None or call.defect is not None else rule(call)
+    row = _row(call)
+    return None if row is None or row.results is None or call.schema is None else row.results(call)
+
+
+def _row(call: CallArguments) -> Operator | None:
+    return OPERATORS.get(call.stem or "")
 
 
 def assemble_cost(effects: CallEffects, evidence: CostEvidence) -> CallCost:
     """What is known of a call; `evidence` says how its effects are known."""
-    flops, traffic = count_flops(effects), least_traffic(effects)
+    row = _row(effects.call)
+    flops, traffic = count_flops(effects), least_traffic(effects, None if row is None else row.traffic)
     return CallCost(
         flop_count=flops.count,
         flop_source=flops.source,
@@ -118,10 +117,9 @@ def limiting_type(effects: CallEffects) -> DataType | None:
 
     Elements of 16 and 8 bits are computed with in fp32. None where there are no floating-point numbers.
     """
-    position = product_operand(effects.stem)
-    if position is not None:
-        operand = effects.call.tensor(position)
-        known = None if operand is None else type_of(operand)
+    row = _row(effects.call)
+    if row is not None and row.operand:
+        known = element_of(effects.call.tensor(*row.operand))
         return None if known is None else known.operand_type
     types = {
         known.compute_type
@@ -133,7 +131,8 @@ def limiting_type(effects: CallEffects) -> DataType | None:
 
 def count_flops(effects: CallEffects) -> FlopCount:
     """Operations of a call; a reason where no formula is known, or what it needs is not recorded."""
-    definition = DEFINITIONS.get(effects.stem or "")
+    row = _row(effects.call)
+    definition = None if row is None else row.flops
     if definition is None:
         return UNKNOWN_FLOPS
     if definition.formula is None:
@@ -153,14 +152,6 @@ def _uncounted(effects: CallEffects) -> str:
     if effects.output_kind is ElementKind.COMPLEX:
         return "no formula for its operations on complex numbers"
     return "the element type of its result decides its operations, and is not known"
-
-
-def product_operand(stem: str | None) -> int | None:
-    """Position of the argument whose type decides the peak of a product; None of anything else."""
-    if stem is None:
-        return None
-    found = (find(stem) for find in _OPERAND_POSITIONS)
-    return next((position for position in found if position is not None), None)
 
 
 def _factor(effects: CallEffects, definition: FlopDefinition) -> int | None:

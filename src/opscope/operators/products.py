@@ -11,24 +11,22 @@ from dataclasses import dataclass
 from math import prod
 from typing import TypeAlias
 
-from opscope.operators.arguments import CallArguments, TensorArgument
-from opscope.operators.call_cost import FlopSource
+from opscope.operators.arguments import CallArguments, TensorArgument, type_of
 from opscope.operators.effects import (
     CallEffects,
     ContradictionError,
-    FlopDefinition,
+    Operator,
     Rule,
     Shape,
-    effects_of,
-    element_of,
-    operator_stem,
+    defined,
     registered,
     result,
     shape_text,
 )
 from opscope.operators.element_types import ElementType, element_type, element_type_of_code
+from opscope.operators.traffic import bytes_of, inputs_without
 
-__all__ = ["DEFINITIONS", "RULES", "MatrixProduct", "matrix_product", "operand_position"]
+__all__ = ["OPERATORS", "MatrixProduct", "matrix_product"]
 
 
 @dataclass(frozen=True)
@@ -41,34 +39,44 @@ class MatrixProduct:
     k: int
     operand_type: str | None = None
 
+    def __str__(self) -> str:
+        """`1024×768 by 768×3072`."""
+        return f"{self.m}×{self.k} by {self.k}×{self.n}"
+
     @property
     def flop_count(self) -> int:
         """A multiplication and an addition for each pair of elements that meet."""
         return 2 * self.batch * self.m * self.n * self.k
 
+    @property
+    def elements(self) -> tuple[int, int, int]:
+        """Elements of the result and of the two operands."""
+        return self.batch * self.m * self.n, self.batch * self.m * self.k, self.batch * self.k * self.n
+
+    def bytes(self, item_bytes: int) -> int:
+        """Operands and result, each once."""
+        return item_bytes * sum(self.elements)
+
 
 def matrix_product(call: CallArguments) -> MatrixProduct | None:
-    """The product a call computes, sizes of 0 included; None if it is none, or its shapes do not fit.
+    """The product a call computes; None if it is none, is empty, or its shapes do not fit.
 
     The one place that knows which arguments of an operator are the operands of its product.
     """
-    stem = operator_stem(call.name)
-    left = None if stem is None or not call.name.startswith("aten::") else operand_position(stem)
-    if left is None:
+    found = _sizes(call)
+    return found if found is not None and found.flop_count > 0 else None
+
+
+def _sizes(call: CallArguments) -> MatrixProduct | None:
+    """Sizes of 0 included."""
+    names = _OPERANDS.get(call.stem or "")
+    if names is None:
         return None
-    a, b = call.tensor(left), call.tensor(left + 1)
+    a, b = (call.tensor(name) for name in names)
     if a is None or b is None:
         return None
-    sizes = _SIZES.get(stem or "", _matrix_sizes)(a.shape, b.shape)
+    sizes = _SIZES.get(call.stem or "", _matrix_sizes)(a.shape, b.shape)
     return None if sizes is None else MatrixProduct(*sizes, a.type_name)
-
-
-def operand_position(stem: str) -> int | None:
-    """Position of the left operand of a product, whose type decides its peak; None of anything else.
-
-    The right operand comes next.
-    """
-    return _LEFT_OPERANDS.get(stem)
 
 
 def _matrix_sizes(a: Shape, b: Shape) -> _Sizes | None:
@@ -97,11 +105,6 @@ def _outer_sizes(a: Shape, b: Shape) -> _Sizes | None:
     return (1, a[0], b[0], 1) if len(a) == len(b) == 1 else None
 
 
-def _product_flops(effects: CallEffects) -> int | None:
-    found = matrix_product(effects.call)
-    return None if found is None else found.flop_count
-
-
 _Sizes: TypeAlias = tuple[int, int, int, int]
 _SIZES: Mapping[str, Callable[[Shape, Shape], _Sizes | None]] = {
     "mv": _vector_sizes,
@@ -111,170 +114,146 @@ _SIZES: Mapping[str, Callable[[Shape, Shape], _Sizes | None]] = {
     "linear": _linear_sizes,
     "addr": _outer_sizes,
 }
-_LEFT_OPERANDS = {
-    "mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "_scaled_mm": 0, "_addmm_activation": 1, "addbmm": 1,
-    "mv": 0, "dot": 0, "vdot": 0, "addmv": 1, "linear": 0, "addr": 1, "_int_mm": 0,
-    "matmul": 0,
-}  # fmt: skip
+# The left operand, whose type decides the peak, and the right one.
+_OPERANDS = {
+    "mm": ("self", "mat2"),
+    "bmm": ("self", "mat2"),
+    "matmul": ("self", "other"),
+    "mv": ("self", "vec"),
+    "dot": ("self", "tensor"),
+    "vdot": ("self", "other"),
+    "linear": ("input", "weight"),
+    "addmm": ("mat1", "mat2"),
+    "_addmm_activation": ("mat1", "mat2"),
+    "baddbmm": ("batch1", "batch2"),
+    "addbmm": ("batch1", "batch2"),
+    "addmv": ("mat", "vec"),
+    "addr": ("vec1", "vec2"),
+    "_scaled_mm": ("self", "mat2"),
+    "_int_mm": ("self", "mat2"),
+}
 _REGISTERED = ("mm", "bmm", "addmm", "baddbmm", "_scaled_mm")
 
 
-DEFINITIONS: Mapping[str, FlopDefinition] = {
-    stem: registered(_product_flops)
-    if stem in _REGISTERED
-    else FlopDefinition(_product_flops, FlopSource.DEFINITION, needs_floats=False)
-    for stem in _LEFT_OPERANDS
-    if stem != "matmul"  # composed of others, which it calls
-}
+def _flops(effects: CallEffects) -> int | None:
+    found = _sizes(effects.call)
+    return None if found is None else found.flop_count
 
 
-def _product_shape(a: TensorArgument, b: TensorArgument, dimensions: int) -> Shape:
+def _addend_traffic(effects: CallEffects) -> tuple[int, int]:
+    """β·C + A·B: of β = 0 C is not read."""
+    skipped = ("self",) if effects.call.value("beta") == 0 else ()
+    return bytes_of(inputs_without(effects, *skipped)), bytes_of(effects.outputs)
+
+
+def _product_shape(dimensions: int) -> Callable[[TensorArgument, TensorArgument], Shape]:
     """The shape of a product of two matrices (2 dimensions) or of batches of them (3)."""
-    left, right = a.shape, b.shape
-    fits = len(left) == len(right) == dimensions and left[-1] == right[-2] and left[:-2] == right[:-2]
-    if not fits:
-        raise ContradictionError(f"the product of {shape_text(left)} and {shape_text(right)}")
-    return (*left[:-1], right[-1])
+
+    def shape(a: TensorArgument, b: TensorArgument) -> Shape:
+        left, right = a.shape, b.shape
+        fits = len(left) == len(right) == dimensions and left[-1] == right[-2] and left[:-2] == right[:-2]
+        if not fits:
+            raise ContradictionError(f"the product of {shape_text(left)} and {shape_text(right)}")
+        return (*left[:-1], right[-1])
+
+    return shape
 
 
-def _check_type(a: TensorArgument, b: TensorArgument) -> ElementType | None:
+def _vector_shape(dimensions: int) -> Callable[[TensorArgument, TensorArgument], Shape]:
+    def shape(a: TensorArgument, b: TensorArgument) -> Shape:
+        if len(a.shape) != dimensions or len(b.shape) != 1 or a.shape[-1:] != b.shape:
+            raise ContradictionError(f"the product of {shape_text(a.shape)} and {shape_text(b.shape)}")
+        return a.shape[:-1]
+
+    return shape
+
+
+def _layer_shape(a: TensorArgument, b: TensorArgument) -> Shape:
+    if not a.shape or len(b.shape) not in (1, 2) or a.shape[-1] != b.shape[-1]:
+        raise ContradictionError(f"a layer of {shape_text(b.shape)} for {shape_text(a.shape)}")
+    return (*a.shape[:-1], *b.shape[:-1])
+
+
+def _outer_shape(a: TensorArgument, b: TensorArgument) -> Shape:
+    if len(a.shape) != 1 or len(b.shape) != 1:
+        raise ContradictionError(f"the outer product of {shape_text(a.shape)} and {shape_text(b.shape)}")
+    return (*a.shape, *b.shape)
+
+
+def _summed_batches(a: TensorArgument, b: TensorArgument) -> Shape:
+    return _product_shape(3)(a, b)[1:]
+
+
+def _own_type(call: CallArguments, a: TensorArgument, b: TensorArgument) -> ElementType | None:
     """The common type of two operands."""
-    left, right = element_of(a), element_of(b)
+    del call
+    left, right = type_of(a), type_of(b)
     if left is not None and right is not None and left != right:
         raise ContradictionError(f"operands of {left.name} and {right.name}")
     return left
 
 
-def _product(dimensions: int) -> Rule:
-    """mm(self, mat2), bmm(self, mat2)."""
+def _scaled_type(call: CallArguments, a: TensorArgument, b: TensorArgument) -> ElementType | None:
+    del b
+    if call.is_omitted("out_dtype"):
+        return type_of(a)
+    code = call.integer("out_dtype")
+    return None if code is None else element_type_of_code(code)
 
+
+def _wide_type(call: CallArguments, a: TensorArgument, b: TensorArgument) -> ElementType | None:
+    """8-bit integers are summed in 32-bit ones."""
+    del call, a, b
+    return element_type("int32")
+
+
+def _product(
+    stem: str,
+    shape_of: Callable[[TensorArgument, TensorArgument], Shape],
+    type_of_result: Callable[[CallArguments, TensorArgument, TensorArgument], ElementType | None] = _own_type,
+) -> Rule:
     def rule(call: CallArguments) -> CallEffects | None:
-        a, b = call.tensor(0), call.tensor(1)
-        if a is None or b is None or len(call) > 3 or (len(call) == 3 and call.tensor(2) is None):
+        a, b = (call.tensor(name) for name in _OPERANDS[stem])
+        if a is None or b is None:
             return None
-        return result(call, _product_shape(a, b, dimensions), _check_type(a, b), 2)
+        shape = shape_of(a, b)
+        if call.has("beta") and stem != "_addmm_activation":
+            _check_addend(call.tensor("self"), shape)
+        return result(call, shape, type_of_result(call, a, b))
 
     return rule
 
 
-def _product_and_sum(dimensions: int, *, sums_batches: bool = False) -> Rule:
-    """addmm(self, mat1, mat2, beta, alpha), baddbmm(self, batch1, batch2, …), addbmm: into self, or new."""
-
-    def rule(call: CallArguments) -> CallEffects | None:
-        addend, a, b = call.tensor(0), call.tensor(1), call.tensor(2)
-        if addend is None or a is None or b is None or not 3 <= len(call) <= 6:
-            return None
-        shape = _product_shape(a, b, dimensions)
-        return _added(call, addend, shape[1:] if sums_batches else shape, _check_type(a, b), 5)
-
-    return rule
-
-
-def _added(
-    call: CallArguments, addend: TensorArgument, shape: Shape, element: ElementType | None, out_position: int
-) -> CallEffects | None:
-    stem = operator_stem(call.name)
-    if len(addend.shape) > len(shape) or any(
-        size not in (1, wanted) for size, wanted in zip(addend.shape[::-1], shape[::-1], strict=False)
+def _check_addend(addend: TensorArgument | None, shape: Shape) -> None:
+    given = () if addend is None else addend.shape
+    if len(given) > len(shape) or any(
+        size not in (1, wanted) for size, wanted in zip(given[::-1], shape[::-1], strict=False)
     ):
-        raise ContradictionError(f"{shape_text(addend.shape)} added to a product of {shape_text(shape)}")
-    if stem is not None and not call.name.endswith(stem):
-        return None if element is None else effects_of(call, (addend,))
-    return result(call, shape, element, out_position)
+        raise ContradictionError(f"{shape_text(given)} added to a product of {shape_text(shape)}")
 
 
-def _activated(call: CallArguments) -> CallEffects | None:
-    """_addmm_activation(self, mat1, mat2, *, beta, alpha, use_gelu)."""
-    a, b = call.tensor(1), call.tensor(2)
-    if a is None or b is None or len(call) > 7:
-        return None
-    return result(call, _product_shape(a, b, 2), _check_type(a, b), 6)
-
-
-def _vector_shape(matrix: TensorArgument, vector: TensorArgument, dimensions: int) -> Shape:
-    is_possible = len(matrix.shape) == dimensions and len(vector.shape) == 1
-    if not is_possible or matrix.shape[-1:] != vector.shape:
-        raise ContradictionError(f"the product of {shape_text(matrix.shape)} and {shape_text(vector.shape)}")
-    return matrix.shape[:-1]
-
-
-def _vector_product(dimensions: int) -> Rule:
-    """mv(self, vec), dot(self, tensor)."""
-
-    def rule(call: CallArguments) -> CallEffects | None:
-        a, b = call.tensor(0), call.tensor(1)
-        if a is None or b is None or len(call) > 3:
-            return None
-        return result(call, _vector_shape(a, b, dimensions), _check_type(a, b), 2)
-
-    return rule
-
-
-def _vector_product_and_sum(call: CallArguments) -> CallEffects | None:
-    """addmv(self, mat, vec, *, beta, alpha)."""
-    addend, a, b = call.tensor(0), call.tensor(1), call.tensor(2)
-    if addend is None or a is None or b is None or not 3 <= len(call) <= 6:
-        return None
-    return _added(call, addend, _vector_shape(a, b, 2), _check_type(a, b), 5)
-
-
-def _outer_result(call: CallArguments) -> CallEffects | None:
-    """addr(self, vec1, vec2, *, beta, alpha)."""
-    addend, a, b = call.tensor(0), call.tensor(1), call.tensor(2)
-    if addend is None or a is None or b is None or len(a.shape) != 1 or len(b.shape) != 1 or len(call) > 6:
-        return None
-    return _added(call, addend, (*a.shape, *b.shape), _check_type(a, b), 5)
-
-
-def _linear_result(call: CallArguments) -> CallEffects | None:
-    """linear(input, weight, bias)."""
-    x, weight = call.tensor(0), call.tensor(1)
-    if x is None or weight is None or not x.shape or len(weight.shape) not in (1, 2) or len(call) > 4:
-        return None
-    if x.shape[-1] != weight.shape[-1]:
-        raise ContradictionError(f"a layer of {shape_text(weight.shape)} for {shape_text(x.shape)}")
-    return result(call, (*x.shape[:-1], *weight.shape[:-1]), _check_type(x, weight), 3)
-
-
-def _scaled(call: CallArguments) -> CallEffects | None:
-    """_scaled_mm(self, mat2, scale_a, scale_b, bias, scale_result, out_dtype, use_fast_accum)."""
-    a, b = call.tensor(0), call.tensor(1)
-    if a is None or b is None or not 7 <= len(call) <= 9:
-        return None
-    element = element_of(a)
-    if not call.is_absent(6):
-        code = call.integer(6)
-        element = None if code is None else element_type_of_code(code)
-    elif not call.values_recorded:
-        return None
-    return result(call, _product_shape(a, b, 2), element, 8)
-
-
-def _integer(call: CallArguments) -> CallEffects | None:
-    """_int_mm(self, mat2): 8-bit integers into 32-bit ones."""
-    a, b = call.tensor(0), call.tensor(1)
-    if a is None or b is None or len(call) > 3:
-        return None
-    return result(call, _product_shape(a, b, 2), element_type("int32"), 2)
-
-
-_NEW: Mapping[str, Rule] = {
-    "mm": _product(2),
-    "bmm": _product(3),
-    "addmm": _product_and_sum(2),
-    "baddbmm": _product_and_sum(3),
-    "addbmm": _product_and_sum(3, sums_batches=True),
-    "_addmm_activation": _activated,
-    "mv": _vector_product(2),
-    "dot": _vector_product(1),
-    "vdot": _vector_product(1),
-    "addmv": _vector_product_and_sum,
-    "addr": _outer_result,
-    "linear": _linear_result,
-    "_scaled_mm": _scaled,
-    "_int_mm": _integer,
+_RULES = {
+    "mm": _product("mm", _product_shape(2)),
+    "bmm": _product("bmm", _product_shape(3)),
+    "addmm": _product("addmm", _product_shape(2)),
+    "baddbmm": _product("baddbmm", _product_shape(3)),
+    "addbmm": _product("addbmm", _summed_batches),
+    "_addmm_activation": _product("_addmm_activation", _product_shape(2)),
+    "mv": _product("mv", _vector_shape(2)),
+    "dot": _product("dot", _vector_shape(1)),
+    "vdot": _product("vdot", _vector_shape(1)),
+    "addmv": _product("addmv", _vector_shape(2)),
+    "addr": _product("addr", _outer_shape),
+    "linear": _product("linear", _layer_shape),
+    "_scaled_mm": _product("_scaled_mm", _product_shape(2), _scaled_type),
+    "_int_mm": _product("_int_mm", _product_shape(2), _wide_type),
 }
-RULES: Mapping[str, Rule] = {
-    **_NEW,
-    **{f"{stem}_": _NEW[stem] for stem in ("addmm", "baddbmm", "addbmm", "addmv", "addr")},
+OPERATORS: Mapping[str, Operator] = {
+    stem: Operator(
+        rule,
+        registered(_flops) if stem in _REGISTERED else defined(_flops, needs_floats=False),
+        _addend_traffic,
+        _OPERANDS[stem][:1],
+    )
+    for stem, rule in _RULES.items()
 }

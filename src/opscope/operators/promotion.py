@@ -15,7 +15,17 @@ from functools import cache
 from opscope.operators.arguments import ScalarArgument, TensorArgument, is_number, type_of
 from opscope.operators.element_types import ElementKind, ElementType, element_type
 
-__all__ = ["BOOL", "FLOAT32", "INT64", "promote", "promoted_type", "summed_type", "to_float"]
+__all__ = [
+    "BOOL",
+    "FLOAT32",
+    "INT64",
+    "complex_of",
+    "promote",
+    "promoted_type",
+    "real_part",
+    "summed_type",
+    "to_float",
+]
 
 
 def _known(name: str) -> ElementType:
@@ -77,6 +87,18 @@ def to_float(element: ElementType | None) -> ElementType | None:
     if element is None or element.kind.rank >= ElementKind.FLOAT.rank:
         return element
     return FLOAT32
+
+
+def complex_of(element: ElementType) -> ElementType | None:
+    """The complex type with parts of a type."""
+    return element_type(_COMPLEX_OF.get(element.name))
+
+
+def real_part(element: ElementType | None) -> ElementType | None:
+    """The type of absolute values and norms: of complex numbers that of their parts."""
+    if element is None or element.kind is not ElementKind.COMPLEX:
+        return element
+    return _known(_COMPLEX_PARTS[element.name])
 
 
 def summed_type(element: ElementType | None) -> ElementType | None:

@@ -20,7 +20,7 @@ from opscope.operators.call_cost import CallCost, CostEvidence, FlopSource
 from opscope.operators.distinct_calls import DistinctCall, collect_calls, collect_launches
 from opscope.operators.known_costs import known_costs
 
-__all__ = ["COST_TABLES", "CostedCall", "cost_of_row", "fill_costs", "read_costs"]
+__all__ = ["COST_TABLES", "CostedCall", "fill_costs", "read_costs"]
 
 COST_TABLES = ("call_costs", "activity_costs")
 _DONE = "costs"
@@ -149,19 +149,6 @@ def _raw(text: str | None) -> msgspec.Raw | None:
     return None if text is None else msgspec.Raw(text.encode())
 
 
-def cost_of_row(row: dict[str, Any]) -> CallCost:
-    """The cost in a row of `call_costs`."""
-    return CallCost(
-        flop_count=row["flop_count"],
-        flop_source=None if row["flop_source"] is None else FlopSource(row["flop_source"]),
-        read_bytes=row["read_bytes"],
-        written_bytes=row["written_bytes"],
-        data_type=None if row["data_type"] is None else DataType(row["data_type"]),
-        evidence=None if row["evidence"] is None else CostEvidence(row["evidence"]),
-        reason=row["reason"],
-    )
-
-
 def _costed(row: dict[str, Any]) -> CostedCall:
     return CostedCall(
         call_id=row["call_id"],
@@ -174,5 +161,13 @@ def _costed(row: dict[str, Any]) -> CostedCall:
         attribution=row["attribution"],
         calls=row["calls"],
         self_device_ns=row["self_device_ns"],
-        cost=cost_of_row(row),
+        cost=CallCost(
+            flop_count=row["flop_count"],
+            flop_source=None if row["flop_source"] is None else FlopSource(row["flop_source"]),
+            read_bytes=row["read_bytes"],
+            written_bytes=row["written_bytes"],
+            data_type=None if row["data_type"] is None else DataType(row["data_type"]),
+            evidence=None if row["evidence"] is None else CostEvidence(row["evidence"]),
+            reason=row["reason"],
+        ),
     )

@@ -29,8 +29,7 @@ __all__ = ["Gradients", "read_gradients", "with_list_members", "with_list_types"
 CHUNK_ELEMENTS = 65536
 _MULTI_TENSOR = "multi_tensor_apply_kernel"
 # Steps are counted in fp32, whatever the type of the parameters (torch/optim/adam.py, adagrad.py).
-_STEP_LISTS = {"_fused_adam_": 5, "_fused_adamw_": 5, "_fused_adagrad_": 3}
-_STEP_TYPE = "float"
+_STEPS, _STEP_TYPE = "state_steps", "float"
 _FUNCTOR_TYPE = re.compile(r"Functor<\s*((?:[\w:]|\s(?=\w))+(?:<[\w:\s]+>)?)\s*[,>]")
 _COPIED_TYPES = re.compile(r"::Copy<\s*([^,]+?)\s*,\s*([^,]+?)\s*>$")
 _OPAQUE_TYPE = re.compile(r"OpaqueType<(\d+)u?>$")
@@ -67,9 +66,9 @@ def read_gradients(session: Session) -> Gradients:
         lambda: defaultdict(Counter)
     )
     for trace_id, step, shapes, types, count in session.query(_GRADIENTS_SQL):
-        gradient = parse_arguments("", shapes=shapes, types=types).tensor(0)
-        if gradient is not None and gradient.type_name is not None:
-            steps[trace_id, step][gradient.type_name][gradient.shape] += count
+        for gradient in parse_arguments("", shapes=shapes, types=types).tensors[:1]:
+            if gradient.type_name is not None:
+                steps[trace_id, step][gradient.type_name][gradient.shape] += count
     return Gradients(frozenset(_ordered(by_type) for by_type in steps.values()))
 
 
@@ -78,15 +77,16 @@ def with_list_types(call: CallArguments, kernel: str | None) -> CallArguments:
     lists = _list_positions(call)
     if kernel is None or not lists:
         return call
-    types = _list_types(call.name, kernel, lists)
+    types = _list_types(call, kernel, lists)
     return _with_arguments(
         call,
         {
             position: TensorListArgument(
-                tuple(replace(tensor, type_name=types[position]) for tensor in members)
+                tuple(replace(tensor, type_name=types[position]) for tensor in argument.tensors)
             )
             for position in types
-            if (members := call.tensor_list(position)) is not None
+            if isinstance(argument := call.arguments[position], TensorListArgument)
+            and argument.tensors is not None
         },
     )
 
@@ -101,7 +101,7 @@ def with_list_members(
     if not (decoded.function or "").endswith(_MULTI_TENSOR) or not decoded.template_arguments:
         return None
     lists = _list_positions(call)
-    types = _list_types(call.name, kernel, lists)
+    types = _list_types(call, kernel, lists)
     depth = _METADATA_DEPTH.search(decoded.template_arguments[0])
     filled = None if depth is None else _filled_lists(call, lists, int(depth[1]))
     if filled is None or not filled <= types.keys():
@@ -113,10 +113,9 @@ def with_list_members(
         position: TensorListArgument(tuple(TensorArgument(shape, types[position]) for shape in shapes))
         for position in filled
     }
-    operator = call.name.rpartition("::")[2]
-    if operator in _STEP_LISTS:
+    if call.has(_STEPS):
         step = TensorArgument((), _STEP_TYPE, ())
-        members[_STEP_LISTS[operator]] = TensorListArgument((step,) * len(shapes))
+        members[call.names.index(_STEPS)] = TensorListArgument((step,) * len(shapes))
     empty = {position: TensorListArgument(()) for position in lists if position not in members}
     return _with_arguments(call, {**members, **empty})
 
@@ -131,7 +130,7 @@ def _filled_lists(call: CallArguments, lists: list[int], depth: int) -> set[int]
     return set(lists) if len(lists) in (depth, depth - 1) else None
 
 
-def _list_types(name: str, kernel: str, lists: list[int]) -> dict[int, str]:
+def _list_types(call: CallArguments, kernel: str, lists: list[int]) -> dict[int, str]:
     """Element type of each list of tensors, by position; without those that are not known."""
     arguments = decode(kernel).template_arguments
     copied = next((found for text in arguments if (found := _COPIED_TYPES.search(text))), None)
@@ -140,9 +139,8 @@ def _list_types(name: str, kernel: str, lists: list[int]) -> dict[int, str]:
     else:
         names = [_common_type(arguments) or ""] * len(lists)
     types = dict(zip(lists, names, strict=True))
-    steps = _STEP_LISTS.get(name.rpartition("::")[2])
-    if steps in types:
-        types[steps] = _STEP_TYPE
+    if call.has(_STEPS):
+        types[call.names.index(_STEPS)] = _STEP_TYPE
     return {position: type_name for position, type_name in types.items() if element_type(type_name)}
 
 

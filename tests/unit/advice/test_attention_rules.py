@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import astuple
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from opscope.analysis.efficiency import TensorCoreUse
 from opscope.hardware.devices import DataType
 from opscope.model.queries import sql
 from opscope.model.session import Session
+from opscope.operators.attention import AttentionSizes
 from opscope.testing import TraceBuilder
 
 from .conftest import Program, call, codes, host, limits, only, trace
@@ -51,7 +51,12 @@ def run(operators: list[Operator], type_name: str = "float", times: int = 10) ->
 def found_in(session: Session) -> list[tuple[Any, ...]]:
     """Sizes, direction, mask and number of operators of each."""
     patterns = composed_attention(session.records(sql("opscope.advice", "attention_contexts")))
-    return [(*astuple(one.sizes), len(one.parts)) for one in patterns]
+    return [(*_numbers(one.work), len(one.parts)) for one in patterns]
+
+
+def _numbers(work: AttentionWork) -> tuple[Any, ...]:
+    sizes = work.sizes
+    return sizes.all_heads, sizes.queries, sizes.keys, sizes.head_size, work.is_backward, work.has_mask
 
 
 def test_forward_is_found_with_its_copies(load: Callable[..., Session]) -> None:
@@ -100,7 +105,7 @@ def test_eager_attention_is_advised_against_with_its_gain(advise_on: Program) ->
     assert "96 heads of 128×128 scores" in finding.message
     assert "scaled_dot_product_attention" in (finding.change or "")
     removed_ns = 10 * 42_000
-    sizes = AttentionWork(96, 128, 128, 64)
+    sizes = AttentionWork(AttentionSizes(96, 1, 128, 128, 64, 64))
     fused_ns = attention_ns(sizes, DataType.FP32, Rates(limits(), 132))
     gaps_ns = 70 * 1000  # of the launches that go: 7 of each 8
     assert finding.estimated_gain_ns_per_step == pytest.approx(
@@ -130,8 +135,8 @@ def test_math_path_of_sdpa_is_named_as_such(advise_on: Program) -> None:
 
 
 def efficient(type_name: str, mask: list[int] | None = None, size: int = 64) -> dict[str, Any]:
-    shapes = [[8, 512, 12, size]] * 3 + [mask or [], [], [], [], [], [], [], [], [], []]
-    types = [type_name] * 3 + [type_name if mask else "", *[""] * 9]
+    shapes = [[8, 512, 12, size]] * 3 + [mask or [], *[[]] * 10]
+    types = [type_name] * 3 + [type_name if mask else "", *[""] * 4, *["Scalar"] * 3, *[""] * 3]
     one = call(
         "aten::_efficient_attention_forward",
         2_000_000,
@@ -172,10 +177,10 @@ def test_heads_beyond_flash_are_left_alone(advise_on: Program) -> None:
 @pytest.mark.parametrize(
     ("sizes", "data_type", "measured_ns"),
     [
-        (AttentionWork(96, 128, 128, 64), DataType.FP32, 22_208),
-        (AttentionWork(128, 512, 512, 64), DataType.BF16, 25_376),
-        (AttentionWork(128, 512, 512, 64, is_backward=True), DataType.BF16, 94_400),
-        (AttentionWork(12, 16, 16, 64), DataType.FP16, 4_512),
+        (AttentionWork(AttentionSizes(96, 1, 128, 128, 64, 64)), DataType.FP32, 22_208),
+        (AttentionWork(AttentionSizes(128, 1, 512, 512, 64, 64)), DataType.BF16, 25_376),
+        (AttentionWork(AttentionSizes(128, 1, 512, 512, 64, 64), is_backward=True), DataType.BF16, 94_400),
+        (AttentionWork(AttentionSizes(12, 1, 16, 16, 64, 64)), DataType.FP16, 4_512),
     ],
     ids=str,
 )
@@ -187,10 +192,12 @@ def test_attention_kernels_of_an_h200_are_met_within_a_quarter(
 
 def test_a_mask_makes_attention_slower() -> None:
     rates = Rates(limits(), 132)
-    plain = attention_ns(AttentionWork(128, 2048, 2048, 64), DataType.BF16, rates)
-    masked = attention_ns(AttentionWork(128, 2048, 2048, 64, has_mask=True), DataType.BF16, rates)
+    plain = attention_ns(AttentionWork(AttentionSizes(128, 1, 2048, 2048, 64, 64)), DataType.BF16, rates)
+    masked = attention_ns(
+        AttentionWork(AttentionSizes(128, 1, 2048, 2048, 64, 64), has_mask=True), DataType.BF16, rates
+    )
     assert plain is not None
     assert masked is not None
     assert masked > 1.5 * plain
-    assert attention_ns(AttentionWork(1, 1, 1, 1), DataType.BF16, Rates()) is None
+    assert attention_ns(AttentionWork(AttentionSizes(1, 1, 1, 1, 1, 1)), DataType.BF16, Rates()) is None
     assert attention_type("long int") is None

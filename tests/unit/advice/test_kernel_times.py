@@ -6,53 +6,55 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opscope.advice.kernel_times import Product, Rates, padded, product_ns, recorded_product
+from opscope.advice.kernel_times import Rates, padded, product_ns
 from opscope.advice.profiled_run import product_of
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import LimitEvidence
+from opscope.operators.arguments import parse_arguments
+from opscope.operators.products import MatrixProduct, matrix_product
 
 from .conftest import call, limits
 
 RATES = Rates(limits(), 132)
 SIZES = st.integers(min_value=1, max_value=8192)
-PRODUCTS = st.builds(Product, st.integers(min_value=1, max_value=64), SIZES, SIZES, SIZES)
+PRODUCTS = st.builds(MatrixProduct, st.integers(min_value=1, max_value=64), SIZES, SIZES, SIZES)
 
 # Median device time of bf16 products in recordings of an H200 (BERT and a transformer layer in training).
 MEASURED_NS = {
-    Product(1, 4096, 768, 768): 9_760,
-    Product(1, 4096, 3072, 768): 29_820,
-    Product(1, 4096, 768, 3072): 27_330,
-    Product(1, 768, 768, 4096): 11_620,
-    Product(1, 768, 3072, 4096): 28_910,
-    Product(1, 4096, 1024, 1024): 14_370,
-    Product(1, 4096, 4096, 1024): 46_780,
-    Product(1, 4096, 1024, 4096): 42_690,
-    Product(1, 4096, 3072, 1024): 36_220,
-    Product(192, 256, 256, 64): 10_400,
-    Product(192, 256, 64, 256): 9_660,
+    MatrixProduct(1, 4096, 768, 768): 9_760,
+    MatrixProduct(1, 4096, 3072, 768): 29_820,
+    MatrixProduct(1, 4096, 768, 3072): 27_330,
+    MatrixProduct(1, 768, 768, 4096): 11_620,
+    MatrixProduct(1, 768, 3072, 4096): 28_910,
+    MatrixProduct(1, 4096, 1024, 1024): 14_370,
+    MatrixProduct(1, 4096, 4096, 1024): 46_780,
+    MatrixProduct(1, 4096, 1024, 4096): 42_690,
+    MatrixProduct(1, 4096, 3072, 1024): 36_220,
+    MatrixProduct(192, 256, 256, 64): 10_400,
+    MatrixProduct(192, 256, 64, 256): 9_660,
 }
 
 
 @pytest.mark.parametrize(("product", "measured_ns"), MEASURED_NS.items(), ids=str)
-def test_bf16_products_of_an_h200_are_met_within_a_sixth(product: Product, measured_ns: int) -> None:
+def test_bf16_products_of_an_h200_are_met_within_a_sixth(product: MatrixProduct, measured_ns: int) -> None:
     assert product_ns(product, DataType.BF16, RATES) == pytest.approx(measured_ns, rel=0.17)
 
 
 def test_a_large_product_reaches_the_ceiling() -> None:
-    product = Product(1, 8192, 8192, 8192)
+    product = MatrixProduct(1, 8192, 8192, 8192)
     time_ns = product_ns(product, DataType.TF32, RATES)
     assert time_ns == pytest.approx(product.flop_count / 409e12 * 1e9, rel=0.05)
 
 
 def test_a_small_product_does_not() -> None:
     """The ratio of peaks would promise an eighth; a launch of few tiles takes more."""
-    time_ns = product_ns(Product(1, 64, 64, 256), DataType.TF32, RATES)
+    time_ns = product_ns(MatrixProduct(1, 64, 64, 256), DataType.TF32, RATES)
     assert time_ns is not None
     assert time_ns > 3_500
 
 
 def test_a_product_bound_by_memory_takes_its_bytes() -> None:
-    product = Product(1, 1, 50257, 768)
+    product = MatrixProduct(1, 1, 50257, 768)
     assert product_ns(product, DataType.FP16, RATES) == pytest.approx(
         product.bytes(2) / 4.28e12 * 1e9, rel=0.01
     )
@@ -67,12 +69,12 @@ def test_a_data_sheet_is_not_taken_at_its_word() -> None:
 
 
 def test_nothing_is_said_without_a_rate() -> None:
-    assert product_ns(Product(1, 64, 64, 64), DataType.TF32, Rates(None, 132)) is None
-    assert product_ns(Product(1, 64, 64, 64), DataType.TF32, Rates(limits(), None)) is None
+    assert product_ns(MatrixProduct(1, 64, 64, 64), DataType.TF32, Rates(None, 132)) is None
+    assert product_ns(MatrixProduct(1, 64, 64, 64), DataType.TF32, Rates(limits(), None)) is None
 
 
 @given(PRODUCTS)
-def test_no_product_beats_the_rate_or_the_memory(product: Product) -> None:
+def test_no_product_beats_the_rate_or_the_memory(product: MatrixProduct) -> None:
     time_ns = product_ns(product, DataType.BF16, RATES)
     assert time_ns is not None
     assert time_ns >= product.flop_count / 810e12 * 1e9
@@ -80,14 +82,14 @@ def test_no_product_beats_the_rate_or_the_memory(product: Product) -> None:
 
 
 @given(PRODUCTS)
-def test_a_faster_type_is_never_slower(product: Product) -> None:
+def test_a_faster_type_is_never_slower(product: MatrixProduct) -> None:
     times = [product_ns(product, one, RATES) for one in (DataType.FP32, DataType.TF32, DataType.BF16)]
     known = [one for one in times if one is not None]
     assert known == sorted(known, reverse=True)
 
 
 @given(PRODUCTS, st.sampled_from([4, 8, 64]))
-def test_padding_rounds_up_and_is_idempotent(product: Product, multiple: int) -> None:
+def test_padding_rounds_up_and_is_idempotent(product: MatrixProduct, multiple: int) -> None:
     larger = padded(product, multiple)
     assert all(size % multiple == 0 for size in (larger.m, larger.n, larger.k))
     assert 0 <= larger.m - product.m < multiple
@@ -96,9 +98,9 @@ def test_padding_rounds_up_and_is_idempotent(product: Product, multiple: int) ->
 
 def test_sizes_come_from_the_recorded_shapes() -> None:
     linear = call("aten::addmm", 1, shapes=[[768], [1024, 3072], [3072, 768], [], []])
-    assert product_of(linear) == Product(1, 1024, 768, 3072)
+    assert product_of(linear) == MatrixProduct(1, 1024, 768, 3072, "float")
     batched = call("aten::bmm", 1, shapes=[[96, 128, 64], [96, 64, 128]])
-    assert product_of(batched) == Product(96, 128, 128, 64)
+    assert product_of(batched) == MatrixProduct(96, 128, 128, 64, "float")
 
 
 @pytest.mark.parametrize(
@@ -115,4 +117,5 @@ def test_sizes_come_from_the_recorded_shapes() -> None:
     ],
 )
 def test_contradicting_or_missing_shapes_give_nothing(operator: str, shapes: str | None) -> None:
-    assert recorded_product(operator, shapes, '["float","float"]') is None
+    recorded = parse_arguments(operator, shapes=shapes, types='["float","float"]')
+    assert matrix_product(recorded) is None

@@ -19,9 +19,10 @@ from opscope.launches import (
     explain,
 )
 from opscope.launches.facts import LaunchGeometry
-from opscope.launches.matrix_product import MatrixProblem, find_tiling
+from opscope.launches.matrix_product import find_tiling
 from opscope.launches.reduction import ReduceTraits, reduce_config, reduced_dimensions
 from opscope.operators.arguments import parse_arguments
+from opscope.operators.products import MatrixProduct
 from opscope.provenance.kernel_names import decode
 
 FactsFrom = Callable[..., LaunchFacts]
@@ -176,7 +177,7 @@ def test_a_reduction_is_covered_by_its_grid(
 )
 def test_one_block_per_tile_is_always_found(m: int, n: int, batch: int, tile: tuple[int, int]) -> None:
     across, along = -(-m // tile[0]), -(-n // tile[1])
-    found = find_tiling(MatrixProblem(batch, m, n, 64), tile, (across, along, batch))
+    found = find_tiling(MatrixProduct(batch, m, n, 64), tile, (across, along, batch))
     assert found is not None
     assert found.across * found.along * found.batch * found.splits == found.tiles
     assert found.tiles >= -(-m * n * batch // (tile[0] * tile[1]))

@@ -25,8 +25,8 @@ TRACES = {
     "bert_compile_bf16": (10, 1.0),
     "bert_eager_attn": (12, 1.0),
     "bert_train_bf16": (40, 0.99),
-    "gpt2_generate_fp16": (60, 1.0),
-    "misc_ops_fp32": (50, 0.85),
+    "gpt2_generate_fp16": (50, 1.0),
+    "misc_ops_fp32": (30, 0.85),
     "own_kernels": (1, 0.3),
 }
 _LAUNCHES = """

@@ -11,12 +11,18 @@ import numpy as np
 import pytest
 
 from opscope.operators.arguments import (
+    Argument,
     CallArguments,
+    ScalarArgument,
     TensorArgument,
+    TensorListArgument,
+    is_number,
     parse_arguments,
     with_list_type,
 )
-from opscope.operators.element_types import ELEMENT_TYPES, element_type
+from opscope.operators.element_types import ELEMENT_TYPES, element_type, element_type_of_code
+
+from .notation import tensor_text
 
 RECORDED_NAMES = {known.name: known.recorded_name for known in ELEMENT_TYPES}
 CODES = {
@@ -36,6 +42,16 @@ class Performed:
     @property
     def stated_outputs(self) -> list[tuple[tuple[int, ...], str]]:
         return [(tuple(tensor.shape), _type_name(tensor)) for tensor in self.outputs]
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What torch took and gave: results as `calls.jsonl` writes them, operations if it counts them."""
+
+    results: list[str]
+    flop_count: int | None
+    read: list[Any]
+    written: list[Any]
 
 
 class Recorder:
@@ -66,6 +82,69 @@ class Recorder:
         inputs = [one for one in _tensors([*arguments, *named.values()]) if id(one) not in outs]
         results = tuple(_tensors(operator(*arguments, **named)))
         return Performed(call, tuple(inputs), results or tuple(_tensors(list(written.values()))))
+
+    def replay(self, call: CallArguments) -> Replayed | None:
+        """What torch says of a recorded call; None where it has no results without data."""
+        schema, counter = call.schema, self._counter()
+        if schema is None:
+            return None
+        overload = getattr(
+            getattr(self.torch.ops.aten, schema.name.name), schema.name.overload or "default", None
+        )
+        declared = schema.arguments
+        numbers = [is_number(one) for one in call.tensors]
+        values = [
+            self._value(one, to.type, is_plain=all(numbers) or to.is_written)
+            for one, to in zip(call.arguments, declared, strict=False)
+        ]
+        behind = len(schema.positional)
+        named = dict(zip((one.name for one in declared[behind:]), values[behind:], strict=False))
+        try:
+            with counter:
+                results = overload(
+                    *values[:behind], **{name: value for name, value in named.items() if value is not None}
+                )
+        except (RuntimeError, TypeError, NotImplementedError, ValueError, AssertionError, LookupError):
+            return None
+        outs = {id(named.get(one.name)) for one in schema.out}
+        read = [one for one in _tensors(values) if id(one) not in outs]
+        on_device = [one for one in read if not _is_number(one)] or read
+        if results is None:  # what it wrote in place
+            results = [one for one, to in zip(values, declared, strict=False) if to.is_written]
+        operators = {packet.__name__.rpartition(".")[2] for packet in self._registry()}
+        return Replayed(
+            [tensor_text(TensorArgument(tuple(one.shape), _type_name(one))) for one in _tensors(results)],
+            counter.get_total_flops() if schema.name.name in operators else None,
+            on_device,
+            list(_tensors(results)),
+        )
+
+    def _value(self, argument: Argument, declared: str, *, is_plain: bool) -> Any:
+        if isinstance(argument, TensorArgument):
+            if is_number(argument) and declared == "Tensor" and not is_plain:
+                return {"float64": 0.5, "int64": 2}.get(_name(argument), self._tensor(argument))
+            return self._tensor(argument)
+        if isinstance(argument, TensorListArgument):
+            return [self._tensor(tensor) for tensor in argument.tensors or ()]
+        if not isinstance(argument, ScalarArgument):
+            return None
+        if "ScalarType" in declared and isinstance(argument.value, int):
+            known = element_type_of_code(argument.value)
+            return None if known is None else getattr(self.torch, known.name)
+        return float(argument.text or "nan") if argument.value is None else argument.value
+
+    def _tensor(self, argument: TensorArgument) -> Any:
+        return self.meta(*argument.shape, dtype=_name(argument), strides=argument.strides)
+
+    def _counter(self) -> Any:
+        from torch.utils.flop_counter import FlopCounterMode
+
+        return FlopCounterMode(display=False)
+
+    def _registry(self) -> Any:
+        from torch.utils.flop_counter import flop_registry
+
+        return flop_registry
 
     def record(self, name: str, *arguments: Any, **named: Any) -> CallArguments:
         """The call as the recorder writes it: every argument of the schema in order, defaults too."""
@@ -126,6 +205,8 @@ def addressed_bytes() -> Any:
     """Distinct bytes of a tensor of torch, by listing every address."""
 
     def count(tensor: Any) -> int:
+        if tensor.is_contiguous():
+            return tensor.numel() * tensor.element_size()
         offsets = np.zeros(1, dtype=np.int64)
         for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
             offsets = (offsets[:, None] + np.arange(size, dtype=np.int64) * stride).reshape(-1)
@@ -149,3 +230,13 @@ def _tensors(value: Any) -> Iterator[Any]:
 
 def _type_name(tensor: Any) -> str:
     return str(tensor.dtype).removeprefix("torch.")
+
+
+def _is_number(tensor: Any) -> bool:
+    return not tensor.shape and str(tensor.dtype) in ("torch.float64", "torch.int64", "torch.bool")
+
+
+def _name(argument: TensorArgument) -> str:
+    known = element_type(argument.type_name)
+    assert known is not None
+    return known.name

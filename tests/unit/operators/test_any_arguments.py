@@ -14,7 +14,7 @@ from opscope.operators.arguments import (
 )
 from opscope.operators.call_cost import CallCost, CostEvidence
 from opscope.operators.effects import CallEffects
-from opscope.operators.operator_table import DEFINITIONS, RULES, assemble_cost, cost_by_rules
+from opscope.operators.operator_table import OPERATORS, assemble_cost, cost_by_rules
 
 SIZES = st.one_of(st.integers(0, 5), st.sampled_from([0, 1, 2**20, 2**40]))
 TYPES = st.sampled_from(
@@ -48,7 +48,9 @@ ARGUMENTS: st.SearchStrategy[Argument] = st.one_of(
 
 @settings(max_examples=500)
 @given(
-    operator=st.sampled_from(sorted(RULES)), arguments=st.lists(ARGUMENTS, max_size=16), values=st.booleans()
+    operator=st.sampled_from(sorted(OPERATORS)),
+    arguments=st.lists(ARGUMENTS, max_size=16),
+    values=st.booleans(),
 )
 def test_rules_answer_any_arguments(operator: str, arguments: list[Argument], values: bool) -> None:
     cost = cost_by_rules(
@@ -60,7 +62,7 @@ def test_rules_answer_any_arguments(operator: str, arguments: list[Argument], va
 
 @settings(max_examples=500)
 @given(
-    operator=st.sampled_from(sorted(DEFINITIONS)),
+    operator=st.sampled_from(sorted(OPERATORS)),
     arguments=st.lists(ARGUMENTS, max_size=16),
     outputs=st.lists(tensors(), max_size=3).map(tuple),
 )

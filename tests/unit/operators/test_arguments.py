@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -22,31 +23,59 @@ from opscope.operators.operator_table import cost_by_rules
 
 
 def test_every_kind_of_argument_is_told_apart() -> None:
-    call = parse_arguments(
-        "aten::some",
-        overload="out",
-        shapes="[[2, 3], [], [], [[4], [5]], [], [], []]",
-        types='["float", "double", "", "TensorList", "Scalar", "ScalarList", "Scalar"]',
-        strides="[[3, 1], [], [], [[1], [1]], [], [], []]",
-        concrete='["", "", "", "", "0.5", "[1, -1]", "True"]',
+    call = replace(
+        parse_arguments(
+            "mylib::some",
+            overload="out",
+            shapes="[[2, 3], [], [], [[4], [5]], [], [], []]",
+            types='["float", "double", "", "TensorList", "Scalar", "ScalarList", "Scalar"]',
+            strides="[[3, 1], [], [], [[1], [1]], [], [], []]",
+            concrete='["", "", "", "", "0.5", "[1, -1]", "True"]',
+        ),
+        given_names=tuple("abcdefg"),
     )
-    assert call.defect is None
-    assert call.overload == "out"
-    assert call.tensor(0) == TensorArgument((2, 3), "float", (3, 1))
-    assert call.at(1) == TensorArgument((), "double", ())
-    assert call.is_absent(2)
-    assert call.tensor_list(3) == (TensorArgument((4,), None, (1,)), TensorArgument((5,), None, (1,)))
-    assert call.value(4) == 0.5
-    assert (call.integer(4), call.integers(5), call.boolean(6)) == (None, (1, -1), True)
-    assert call.at(99) is None
+    assert (call.defect, call.overload) == (None, "out")
+    assert call.tensor("a") == TensorArgument((2, 3), "float", (3, 1))
+    assert call.at("b") == TensorArgument((), "double", ())
+    assert call.is_omitted("c")
+    assert call.tensor_list("d") == (TensorArgument((4,), None, (1,)), TensorArgument((5,), None, (1,)))
+    assert (call.value("e"), call.number("e"), call.integer("e")) == (0.5, 0.5, None)
+    assert (call.integers("f"), call.boolean("g"), call.integer("g")) == ((1, -1), True, None)
+    assert call.at("x") is None
+    assert call.tensor("x", "a") == call.tensor("a")
     assert len(call.tensors) == 4
+
+
+@pytest.mark.parametrize(
+    ("operator", "types", "names"),
+    [
+        ("add", ["float", "float", "Scalar"], "self other alpha"),
+        ("add", ["float", "float", "Scalar", "float"], "self other alpha out"),
+        ("sum", ["float", ""], "self dtype"),
+        ("sum", ["float", "ScalarList", "Scalar", ""], "self dim keepdim dtype"),
+        ("gelu", ["float"], "self approximate"),  # of a release before it had the second argument
+        ("gelu", ["float", "float", "float"], ""),
+        ("no_such_operator", ["float"], ""),
+    ],
+)
+def test_arguments_are_named_by_the_schema_that_fits(operator: str, types: list[str], names: str) -> None:
+    call = parse_arguments(f"aten::{operator}", shapes=[[] for _ in types], types=types)
+    assert " ".join(call.names) == names
+    assert (call.schema is None) == (not names)
+
+
+def test_a_recorded_overload_decides() -> None:
+    types = ["float", "Scalar", "Scalar"]
+    call = parse_arguments("aten::max", overload="dim", shapes=[[3], [], []], types=types)
+    assert call.names == ("self", "dim", "keepdim")
+    assert parse_arguments("aten::max", overload="names_dim", shapes=[[3]], types=["float"]).names == ()
 
 
 def test_lists_without_members_are_told_from_absent_ones() -> None:
     call = parse_arguments("aten::cat", shapes=[[], []], types=["TensorList", ""], concrete=["", ""])
-    assert call.at(0) == TensorListArgument(None)
+    assert call.at("tensors") == TensorListArgument(None)
     assert call.has_unrecorded_list
-    assert call.at(1) is None
+    assert call.at("dim") is None
 
 
 def test_a_kernel_may_name_the_type_of_a_list() -> None:
@@ -62,7 +91,7 @@ def test_scalars_of_old_recorders_have_no_values() -> None:
         "aten::mean", shapes=[[4], [], [], []], types=["float", "GenericList", "Bool", ""], strides=None
     )
     assert not call.values_recorded
-    assert call.at(1) == ScalarArgument(None)
+    assert call.at("dim") == ScalarArgument(None, "GenericList")
     cost = cost_by_rules(call)
     assert cost is not None
     assert cost.min_bytes is None

@@ -1,4 +1,4 @@
-"""The tables of rules and definitions: each operator once, none that torch does not have."""
+"""The operator table: each operator once, none that torch does not have."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from opscope.operators.effects import operator_stem
-from opscope.operators.operator_table import DEFINITIONS, FAMILIES, RULES
+from opscope.operators.arguments import operator_stem
+from opscope.operators.operator_table import FAMILIES, OPERATORS
 
 # How many operations a Fourier transform takes depends on the algorithm; of some gradients nothing is stated.
 UNCOUNTED = """
@@ -16,29 +16,17 @@ UNCOUNTED = """
 """
 
 
-@pytest.mark.parametrize("table", ["RULES", "DEFINITIONS"])
-def test_an_operator_is_in_one_family(table: str) -> None:
-    counts = Counter(name for family in FAMILIES for name in getattr(family, table))
+def test_an_operator_is_in_one_family() -> None:
+    counts = Counter(name for family in FAMILIES for name in family.OPERATORS)
     assert not [name for name, count in counts.items() if count > 1]
 
 
-def test_what_has_a_rule_has_a_definition() -> None:
-    stems = {operator_stem(f"aten::{name}") for name in RULES}
-    assert stems - set(DEFINITIONS) == set(UNCOUNTED.split())
+def test_what_has_results_has_operations() -> None:
+    uncounted = {name for name, one in OPERATORS.items() if one.flops is None}
+    assert uncounted == set(UNCOUNTED.split())
 
 
 @pytest.mark.torch
-def test_rules_are_of_operators_that_torch_has(recorder: Any) -> None:
-    names = recorder.torch._C._dispatch_get_all_op_names()
-    known = {name.partition("::")[2].partition(".")[0] for name in names}
-    assert {operator_stem(f"aten::{name}") for name in RULES} <= known | {
-        stem for name in known if (stem := operator_stem(f"aten::{name}"))
-    }
-
-
-@pytest.mark.torch
-def test_definitions_are_of_operators_that_torch_has_or_had(recorder: Any) -> None:
-    former = {"cudnn_convolution_backward_input", "cudnn_convolution_backward_weight"}
-    names = recorder.torch._C._dispatch_get_all_op_names()
-    known = {name.partition("::")[2].partition(".")[0] for name in names}
-    assert {stem for stem in DEFINITIONS if not {stem, f"{stem}_"} & known} == former
+def test_operators_are_those_that_torch_has(recorder: Any) -> None:
+    names = (name.partition(".")[0] for name in recorder.torch._C._dispatch_get_all_op_names())
+    assert set(OPERATORS) <= {operator_stem(name) for name in names}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -61,6 +62,12 @@ def lists(name: str, *members: list[list[int]], values: tuple[str, ...] = ()) ->
     )
 
 
+def step(*members: list[list[int]]) -> CallArguments:
+    """A fused step of AdamW: lr, both betas, decay, eps, amsgrad, maximize; no scale of gradients."""
+    call = lists("_fused_adamw_", *members, values=("0.1", "0.9", "0.9", "0", "1e-8", "False", "False"))
+    return replace(call, arguments=(*call.arguments, None, None))
+
+
 def types_of(call: CallArguments) -> list[str | None]:
     return [tensor.type_name for tensor in call.tensors]
 
@@ -78,7 +85,7 @@ def test_a_copy_has_two_types() -> None:
 
 
 def test_steps_are_counted_in_fp32() -> None:
-    call = with_list_types(lists("_fused_adamw_", *[[[4]]] * 5, [[]]), ADAMW)
+    call = with_list_types(step(*[[[4]]] * 5, [[]]), ADAMW)
     assert types_of(call) == ["c10::BFloat16"] * 5 + ["float"]
 
 
@@ -92,7 +99,7 @@ def test_members_are_the_gradients_whose_blocks_were_launched() -> None:
     assert call is not None
     assert [tensor.shape for tensor in call.tensors] == [SMALL, BIG]
     assert set(types_of(call)) == {"c10::BFloat16"}
-    assert call.value(1) == 0.9
+    assert call.value("scalar") == 0.9
 
 
 @pytest.mark.parametrize(
@@ -120,10 +127,10 @@ def test_results_are_a_list_of_the_kernel_too() -> None:
 
 
 def test_an_optimizer_takes_the_first_lists_and_its_steps() -> None:
-    call = with_list_members(lists("_fused_adamw_", *[[]] * 6), ADAMW, BLOCKS, GRADIENTS)
+    call = with_list_members(step(*[[]] * 6), ADAMW, BLOCKS, GRADIENTS)
     assert call is not None
-    assert [len(call.tensor_list(position) or ()) for position in range(6)] == [2, 2, 2, 2, 0, 2]
-    assert {tensor.shape for tensor in call.tensor_list(5) or ()} == {()}
+    assert [len(call.members(name)) for name in call.names[:6]] == [2, 2, 2, 2, 0, 2]
+    assert {tensor.shape for tensor in call.members("state_steps")} == {()}
 
 
 def test_sets_of_gradients_that_need_as_many_blocks_tell_nothing() -> None:

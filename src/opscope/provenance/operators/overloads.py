@@ -20,7 +20,7 @@ from functools import lru_cache
 import msgspec
 
 from opscope.model.evidence import Grade, weakest
-from opscope.provenance.operators.schema import NativeFunction, schema_of
+from opscope.provenance.operators.schema import Argument, Declared, NativeFunction, schema_of
 from opscope.provenance.operators.table import OperatorTable
 from opscope.provenance.packaged import lazy_pattern
 
@@ -115,7 +115,7 @@ def input_record(table: OperatorTable, calls: Iterable[tuple[str, Sequence[str] 
 def _has_rest(table: OperatorTable, name: str, input_types: Sequence[str] | None) -> bool:
     known = table.overloads(name.partition(".")[0])
     items = tuple(input_types or ())
-    return not any(_leaves(entry, items, may=True) for entry in known) and any(
+    return not any(leaves(entry, items, may=True) for entry in known) and any(
         _leaves_end(entry, items) for entry in known
     )
 
@@ -153,18 +153,29 @@ def _narrowed(
         possible = tuple(entry for entry in known if _leaves_end(entry, input_types, may=True))
         likely = tuple(entry for entry in possible if _leaves_end(entry, input_types))
         return likely or possible, possible
-    possible = tuple(entry for entry in known if _leaves(entry, input_types, may=True))
-    likely = tuple(entry for entry in possible if _leaves(entry, input_types)) or possible
+    possible = tuple(entry for entry in known if leaves(entry, input_types, may=True))
+    likely = tuple(entry for entry in possible if leaves(entry, input_types)) or possible
     if record is InputRecord.ARGUMENTS:
         return likely, possible
     ends = tuple(entry for entry in known if entry not in likely and _leaves_end(entry, input_types))
     return (*likely, *ends), (*possible, *ends)
 
 
-def _leaves(entry: NativeFunction, items: tuple[str, ...], *, may: bool = False) -> bool:
+def leaves(entry: Declared, items: tuple[str, ...], *, may: bool = False) -> bool:
+    """A record is what the entry leaves in practice, or may leave at all."""
     arguments = schema_of(entry).arguments
-    if len(arguments) != len(items):
-        return False
+    return len(arguments) == len(items) and _are_left(arguments, items, may=may)
+
+
+def leaves_fewer(entry: Declared, items: tuple[str, ...]) -> bool:
+    """A record is what the entry left before it had its last arguments, which have defaults."""
+    arguments = schema_of(entry).arguments
+    added = arguments[len(items) :]
+    is_older = bool(items and added) and all(one.default is not None for one in added)
+    return is_older and _are_left(arguments[: len(items)], items, may=True)
+
+
+def _are_left(arguments: Sequence[Argument], items: tuple[str, ...], *, may: bool) -> bool:
     records_lists = not may and _SCALAR_LIST in items
     return all(
         _class(item) in _left_by(argument.type, may)
@@ -178,10 +189,10 @@ def _is_short(kind: str, item: str) -> bool:
     return item == _NOTHING and _SIZED_LIST.fullmatch(kind) is not None
 
 
-def _leaves_end(entry: NativeFunction, items: tuple[str, ...], *, may: bool = False) -> bool:
+def _leaves_end(entry: Declared, items: tuple[str, ...], *, may: bool = False) -> bool:
     """A record that ends in what the entry leaves."""
     count = len(schema_of(entry).arguments)
-    return 0 < count <= len(items) and _leaves(entry, items[len(items) - count :], may=may)
+    return 0 < count <= len(items) and leaves(entry, items[len(items) - count :], may=may)
 
 
 def _class(item: str) -> str:

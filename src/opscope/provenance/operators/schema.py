@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from enum import Enum
 from functools import cached_property, lru_cache
+from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -329,6 +330,14 @@ def _parsed(schema: str) -> Schema:
     return parse_schema(schema)
 
 
-def schema_of(entry: NativeFunction) -> Schema:
+class Declared(Protocol):
+    """Whatever a schema is declared for."""
+
+    @property
+    def schema(self) -> str:
+        """As the yaml writes it, without namespace."""
+
+
+def schema_of(entry: Declared) -> Schema:
     """The parsed schema of an entry."""
     return _parsed(entry.schema)

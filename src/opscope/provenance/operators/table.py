@@ -118,7 +118,7 @@ class _Stored(msgspec.Struct, frozen=True, array_like=True):
     derivatives: tuple[Derivative, ...]
 
 
-_FORMAT = TableFormat("an operator table", _Stored)
+TABLE_FORMAT = TableFormat("an operator table", _Stored)
 
 
 def build_operator_table(
@@ -143,8 +143,8 @@ def build_operator_table(
 
 def encode_table(table: OperatorTable) -> bytes:
     """A table as it is stored. Its grade is not part of it."""
-    return _FORMAT.encode(
-        _Stored(_FORMAT.number, table.version, table.git_version, table.functions, table.derivatives)
+    return TABLE_FORMAT.encode(
+        _Stored(TABLE_FORMAT.number, table.version, table.git_version, table.functions, table.derivatives)
     )
 
 
@@ -154,7 +154,7 @@ def decode_table(content: bytes, *, source: str | Path, grade: Grade) -> Operato
     Raises:
         InputError: It is none, or has another format.
     """
-    stored = _FORMAT.decode(content, source)
+    stored = TABLE_FORMAT.decode(content, source)
     return OperatorTable(stored.functions, stored.derivatives, stored.version, stored.git_version, grade)
 
 
@@ -201,7 +201,7 @@ def installed_table() -> OperatorTable | None:
     except OSError:
         return None
     digest = hashlib.sha256(
-        b"\0".join([*contents, f"{_FORMAT.number} {version} {git_version}".encode()])
+        b"\0".join([*contents, f"{TABLE_FORMAT.number} {version} {git_version}".encode()])
     ).hexdigest()
     return _cached_table(packaged, digest[:32], version, git_version)
 

@@ -1,0 +1,111 @@
+"""Windows that step over images: the numbers of convolutions and pooling, and the places they apply at.
+
+An empty list of numbers stands for the default, one number for all dimensions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from opscope.operators.arguments import CallArguments, TensorArgument
+from opscope.operators.effects import ContradictionError, Shape
+
+__all__ = ["Steps", "numbers_of", "steps_of"]
+
+_MOST_PLACES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Steps:
+    """How windows step, one number for each dimension."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    output_padding: tuple[int, ...] = ()
+    is_transposed: bool = False
+    rounds_up: bool = False
+
+    def places(self, sizes: Shape, window: Shape) -> Shape:
+        """Places where a window is applied; transposed, the sizes that have so many places.
+
+        Raises:
+            ContradictionError: There is none, or a step is none.
+
+        Source: aten/src/ATen/native/Pool.h, pooling_output_shape.
+        """
+        found = []
+        for at, (size, extent) in enumerate(zip(sizes, window, strict=True)):
+            stride, padding = self.stride[at], self.padding[at]
+            reach = self.dilation[at] * (extent - 1)
+            if stride < 1:
+                raise ContradictionError(f"a stride of {stride}")
+            if self.is_transposed:
+                count = (size - 1) * stride - 2 * padding + reach + self.output_padding[at] + 1
+            else:
+                rest = size + 2 * padding - reach - 1
+                count = (-(-rest // stride) if self.rounds_up else rest // stride) + 1
+                if self.rounds_up and (count - 1) * stride >= size + padding:
+                    count -= 1  # it would begin in the padding
+            if count < 0 or (count == 0 and size):
+                raise ContradictionError(
+                    f"a window that reaches over {reach + 1} of {size + 2 * padding} elements"
+                )
+            found.append(count)
+        return tuple(found)
+
+    def touched_elements(self, data: TensorArgument, weight: TensorArgument) -> int:
+        """Elements of the data that some weight meets: not all where strides leave gaps between windows."""
+        touched = prod(data.shape[:2])
+        for at, (size, extent) in enumerate(zip(data.shape[2:], weight.shape[2:], strict=True)):
+            stride, padding, dilation = self.stride[at], self.padding[at], self.dilation[at]
+            last = size + 2 * padding - dilation * (extent - 1)
+            has_gaps = not self.is_transposed and stride >= 1 and not stride <= dilation == 1
+            if not has_gaps or last * extent > _MOST_PLACES * stride:
+                touched *= size  # no gaps, or too many to look at
+                continue
+            met = {
+                start + dilation * offset - padding
+                for start in range(0, last, stride)
+                for offset in range(extent)
+            }
+            touched *= sum(0 <= element < size for element in met)
+        return touched
+
+
+def numbers_of(call: CallArguments, name: str, default: tuple[int, ...]) -> tuple[int, ...] | None:
+    """A list of one number for each dimension, the default where a call has none; None if not recorded.
+
+    Raises:
+        ContradictionError: It has another length.
+    """
+    if not call.has(name):
+        return default
+    numbers = call.integers(name)
+    if numbers is None:
+        return None
+    if len(numbers) not in (0, 1, len(default)):
+        raise ContradictionError(f"{len(numbers)} numbers for {len(default)} dimensions")
+    return (numbers * len(default) if len(numbers) == 1 else numbers) or default
+
+
+def steps_of(call: CallArguments, dimensions: int, window: Shape | None = None) -> Steps | None:
+    """The steps of a convolution or of pooling; None if one is not recorded.
+
+    Args:
+        call: With arguments `stride`, `padding` and others by the names of the schemas.
+        dimensions: Of the image.
+        window: Where the stride is left out, windows lie side by side.
+    """
+    ones, zeros = (1,) * dimensions, (0,) * dimensions
+    is_transposed = call.boolean("transposed") if call.has("transposed") else "transpose" in call.name
+    rounds_up = call.boolean("ceil_mode") if call.has("ceil_mode") else False
+    defaults = {"stride": window or ones, "padding": zeros, "dilation": ones, "output_padding": zeros}
+    if not is_transposed:
+        del defaults["output_padding"]
+    found = {name: numbers_of(call, name, default) for name, default in defaults.items()}
+    known = {name: numbers for name, numbers in found.items() if numbers is not None}
+    if is_transposed is None or rounds_up is None or len(known) < len(found):
+        return None
+    return Steps(**known, is_transposed=is_transposed, rounds_up=rounds_up)

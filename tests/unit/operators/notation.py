@@ -1,0 +1,101 @@
+"""Calls as a row of `calls.jsonl` writes them.
+
+A tensor is `"float32[2,3]"`, with its strides if it is not dense (`"float32[2,3]@[1,2]"`); a list of tensors
+is a list of these, `"list?"` where its members were not recorded. Numbers, truth values and lists of them are
+JSON's, `"=inf"` what JSON has none for, `"?"` one whose value was not recorded. null: nothing, or what is not
+recorded.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from math import prod
+from typing import Any
+
+from opscope.operators.arguments import (
+    Argument,
+    CallArguments,
+    ScalarArgument,
+    TensorArgument,
+    TensorListArgument,
+    parse_arguments,
+    with_list_type,
+)
+from opscope.operators.element_types import element_type
+
+_TENSOR = re.compile(r"(?P<type>\w+)\[(?P<shape>[\d,]*)\](?:@\[(?P<strides>[\d,]*)\])?")
+
+
+def call_of(row: dict[str, Any]) -> CallArguments:
+    """The recorded call of a row."""
+    columns = list(zip(*map(_recorded, row["arguments"]), strict=True)) or [(), (), (), ()]
+    shapes, types, strides, concrete = (json.dumps(column) for column in columns)
+    call = parse_arguments(
+        f"aten::{row['call']}",
+        overload=row.get("overload"),
+        shapes=shapes,
+        types=types,
+        strides=None if row.get("without") == "strides" else strides,
+        concrete=None if row.get("without") == "values" else concrete,
+    )
+    members = [one for value in row["arguments"] if isinstance(value, list) for one in value]
+    typed = next((one for one in members if isinstance(one, str)), None)
+    return call if typed is None else with_list_type(call, _recorded(typed)[1])
+
+
+def row_of(call: CallArguments) -> dict[str, Any]:
+    """The row that states a call."""
+    row: dict[str, Any] = {"call": call.name.removeprefix("aten::")}
+    if call.overload is not None:
+        row["overload"] = call.overload
+    if not call.values_recorded:
+        row["without"] = "values"
+    elif call.tensors and all(one.strides is None for one in call.tensors):
+        row["without"] = "strides"
+    return row | {"arguments": [_stated(one) for one in call.arguments]}
+
+
+def tensor_text(tensor: TensorArgument) -> str:
+    """`"float32[2,3]"`."""
+    known = element_type(tensor.type_name)
+    shape, strides = (",".join(map(str, sizes)) for sizes in (tensor.shape, tensor.strides or ()))
+    is_dense = tensor.strides is None or tensor.strides == _dense(tensor.shape)
+    return f"{'untyped' if known is None else known.name}[{shape}]" + ("" if is_dense else f"@[{strides}]")
+
+
+def _recorded(value: Any) -> tuple[Any, str, Any, str]:
+    """Shape, type, strides and value as a trace has them."""
+    tensor = _TENSOR.fullmatch(value) if isinstance(value, str) else None
+    if tensor is not None:
+        known, shape = element_type(tensor["type"]), _sizes(tensor["shape"])
+        strides = _dense(shape) if tensor["strides"] is None else _sizes(tensor["strides"])
+        return list(shape), "" if known is None else known.recorded_name, list(strides), ""
+    if value == "list?":
+        return [], "TensorList", [], ""
+    if isinstance(value, list) and value and isinstance(value[0], str):
+        members = [_recorded(one) for one in value]
+        return [one[0] for one in members], "TensorList", [one[2] for one in members], ""
+    if value is None:
+        return [], "", [], ""
+    text = "" if value == "?" else value[1:] if isinstance(value, str) else str(value)
+    return [], "ScalarList" if isinstance(value, list) else "Scalar", [], text
+
+
+def _stated(argument: Argument) -> Any:
+    if isinstance(argument, TensorArgument):
+        return tensor_text(argument)
+    if isinstance(argument, TensorListArgument):
+        return "list?" if argument.tensors is None else [tensor_text(one) for one in argument.tensors]
+    if isinstance(argument, ScalarArgument):
+        unreadable = "?" if argument.text is None else f"={argument.text}"
+        return unreadable if argument.value is None else argument.value
+    return None
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(","))) if text else ()
+
+
+def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(prod(shape[at + 1 :]) for at in range(len(shape)))

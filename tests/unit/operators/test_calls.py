@@ -1,0 +1,98 @@
+"""What calls give, compute and move: `calls.jsonl`, a row for each.
+
+Rows are calls of public traces and of an H200, and typed ones; those without results contradict themselves.
+With `--update-golden` torch is asked on tensors without data: what it knows of a row (results, its registry's
+operations, the addresses of all tensors) is written anew, and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opscope.operators.call_cost import FlopSource
+from opscope.operators.effects import ContradictionError
+from opscope.operators.operator_table import OPERATORS, cost_by_rules, effects_by_rules
+
+from .conftest import Recorder
+from .notation import call_of, tensor_text
+
+FILE = Path(__file__).with_name("calls.jsonl")
+ROWS = [json.loads(line) for line in FILE.read_text(encoding="utf-8").splitlines()]
+# Where torch's count is wrong: see operators.attention and operators.convolutions.
+MISCOUNTED = (
+    "_flash_attention_forward", "_efficient_attention_forward", "_flash_attention_backward",
+    "_efficient_attention_backward", "convolution_backward",
+)  # fmt: skip
+# Tensors without data are treated like those of a CPU, which alone have a buffer here.
+OTHER_ON_A_GPU = "log_sigmoid_forward"
+# More are not gone through one by one.
+MOST_ADDRESSES = 1 << 22
+
+
+def known(row: dict[str, Any]) -> dict[str, Any]:
+    """What the table says of a row's call."""
+    call = call_of(row)
+    cost = cost_by_rules(call)
+    try:
+        effects = effects_by_rules(call)
+    except ContradictionError:
+        effects = None
+    found: dict[str, Any] = {
+        "results": effects and [tensor_text(replace(one, strides=None)) for one in effects.outputs]
+    }
+    if cost is not None:
+        found |= {"flops": cost.flop_count, "read": cost.read_bytes, "written": cost.written_bytes}
+        found |= {"type": cost.data_type and cost.data_type.value}
+        if cost.reason is not None:
+            found["reason"] = cost.reason
+    return found
+
+
+def test_calls_cost_what_is_known_of_them() -> None:
+    found = [{**row, "is": known(row)} for row in ROWS]
+    assert [one for one, row in zip(found, ROWS, strict=True) if one != row] == []
+
+
+def test_what_torch_counts_is_said_to_be_its_count() -> None:
+    costs = [cost_by_rules(call_of(row)) for row in ROWS]
+    of_torch = {
+        row["call"].rstrip("_")
+        for row, cost in zip(ROWS, costs, strict=True)
+        if cost is not None and cost.flop_source is FlopSource.REGISTRY
+    }
+    assert {"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "convolution"} <= of_torch
+    assert not of_torch.intersection(MISCOUNTED)
+
+
+def test_every_rule_has_a_row() -> None:
+    stated = {call_of(row).stem for row in ROWS if row["is"]["results"] is not None}
+    assert {name for name, one in OPERATORS.items() if one.results is not None} - stated == set()
+
+
+@pytest.mark.torch
+def test_torch_says_the_same(recorder: Recorder, pytestconfig: pytest.Config, addressed_bytes: Any) -> None:
+    """Asked for `--update-golden` alone, for it takes a minute."""
+    if not pytestconfig.getoption("--update-golden"):
+        pytest.skip("torch is asked with --update-golden")
+    for row in ROWS:
+        row.setdefault("is", known(row))
+        of_torch = None if row["is"]["results"] is None else recorder.replay(call_of(row))
+        if of_torch is None or row["call"] == OTHER_ON_A_GPU:
+            continue
+        count = len(row["is"]["results"])  # states of random numbers and masks for debugging are left out
+        if call_of(row).has("output_mask") and count != len(of_torch.results):
+            continue  # without data some operators of torch give all gradients
+        row["is"]["results"] = of_torch.results[:count]
+        if of_torch.flop_count is not None and call_of(row).stem not in MISCOUNTED:
+            row["is"]["flops"] = of_torch.flop_count
+        operator = OPERATORS[call_of(row).stem or ""]
+        is_countable = all(one.numel() <= MOST_ADDRESSES for one in (*of_torch.read, *of_torch.written))
+        if operator.traffic is None and "reason" not in row["is"] and is_countable:
+            row["is"]["read"] = sum(map(addressed_bytes, of_torch.read))
+            row["is"]["written"] = sum(map(addressed_bytes, of_torch.written[:count]))
+    FILE.write_text("".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8")
