@@ -354,6 +354,8 @@ def records(scene: Scene) -> tuple[DeviceRecords, RuntimeCalls, Host, TraceWindo
     device = DeviceRecords(
         trace_id=0,
         device=0,
+        activity_id=np.arange(activities, dtype=np.int64),
+        stream=np.zeros(activities, dtype=np.int64),
         start_ns=column([one.start for one in ordered]) * TICK,
         end_ns=column([one.end for one in ordered]) * TICK,
         name_id=np.zeros(activities, dtype=np.int64),

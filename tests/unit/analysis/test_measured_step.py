@@ -91,6 +91,7 @@ def test_the_median_has_an_interval_from_six_samples_on():
         StepClockKind.HOST,
         StepKind.PERIOD,
         StepPlace.BEFORE,
+        least_host_ns=10,
     )
     few = unrecorded_time(samples([90, 10, 12, 14]), has_device=False)
     assert (few.low, few.high, few.has_interval) == (10, 14, False)
