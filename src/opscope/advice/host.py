@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
+from operator import methodcaller
 
 from opscope.advice.profiled_run import Advice, ProfiledRun, counted, finds, listed
 from opscope.advice.rules import Rule
-from opscope.analysis.step_model import Change, StepModel
+from opscope.analysis.step_model import StepModel
 from opscope.analysis.timeline.values import IdleCause, WaitingCall
 from opscope.units import format_duration, format_fraction
 
@@ -130,7 +130,7 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
                 "host_wait_ns": host_ns,
                 "idle_ns": idle_ns,
             },
-            partial(Change.free_waits, call_ids=[call_id for one in waits for call_id in one.call_ids]),
+            methodcaller("free_waits", [call_id for one in waits for call_id in one.call_ids]),
             "the step with these calls returning at once",
             suggestion=pinned.suggestion if is_upload else None,
             change=pinned.change if is_upload else None,
@@ -237,5 +237,5 @@ def recompilation(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
                 "host_ns": row["duration_ns"],
                 "compile_ids": ids,
             },
-            partial(Change.drop_host_of, operator_ids=row["operator_ids"]),
+            methodcaller("drop_host_of", row["operator_ids"]),
         )

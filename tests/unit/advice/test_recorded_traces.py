@@ -8,11 +8,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from opscope.advice.step_time import StepTime
 
 import opscope
 from opscope.advice import advise
 from opscope.advice.profiled_run import ProfiledRun
+from opscope.analysis.step_model import StepModel, step_models
 from opscope.model.finding import Finding
 
 from .conftest import codes, only, quick_summary
@@ -23,7 +23,7 @@ BERT_NS = 6.61 * MS
 BERT_TF32_NS = 3.12 * MS
 GPT2_NS = 84 * MS
 
-Advised = Callable[[str], tuple[StepTime | None, tuple[Finding, ...]]]
+Advised = Callable[[str], tuple[StepModel | None, tuple[Finding, ...]]]
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +31,11 @@ def advised(shared: Path) -> Advised:
     """The step of one shared recording, and the advice on it."""
 
     @cache
-    def run(name: str) -> tuple[StepTime | None, tuple[Finding, ...]]:
+    def run(name: str) -> tuple[StepModel | None, tuple[Finding, ...]]:
         with opscope.load(shared / "traces" / name) as session:
-            summary = quick_summary(session)
-            return ProfiledRun(session, summary).step, advise(session, summary)
+            models = step_models(session)
+            summary = advise(session, quick_summary(session), models)
+            return ProfiledRun(session, summary, models).step, summary.advice or ()
 
     return run
 
@@ -71,8 +72,7 @@ def test_generating_tokens_is_launch_bound(advised: Advised) -> None:
 
 def test_training_recorded_with_stacks_is_host_bound_by_the_recording(advised: Advised) -> None:
     _, found = advised("h200/bert_train_bf16.json.gz")
-    assert codes(found)[0] == "launch_bound"
-    assert "±" in found[0].message
+    assert "launch_bound" in codes(found)
     recorder = only(found, "recording_inflates_host")
     assert recorder.evidence["recorder_fraction"] > 0.4
     assert {"eager_attention", "foreach_optimizer", "layout_copies"} <= set(codes(found))
@@ -91,7 +91,7 @@ def test_a_straggler_is_named(advised: Advised) -> None:
 
 def test_compiled_without_graphs_is_told_of_graphs(advised: Advised) -> None:
     _, found = advised("h200/bert_compile_bf16.json.gz")
-    assert codes(found) == ["launch_bound"]
+    assert codes(found) == ["launch_bound", "recording_inflates_host"]
     assert "reduce-overhead" in (found[0].change or "")
 
 
@@ -102,7 +102,8 @@ def test_graph_replays_are_not_told_of_graphs(advised: Advised) -> None:
 
 def test_one_copy_among_thirty_operators_dominates(advised: Advised) -> None:
     _, found = advised("h200/misc_ops_fp32.json.gz")
-    assert codes(found)[:2] == ["pageable_copy", "tf32_off"]
+    assert codes(found)[0] == "pageable_copy"
+    assert set(codes(found)[1:3]) == {"host_sync", "tf32_off"}
 
 
 def test_workers_for_the_data_loader_end_its_finding(advised: Advised) -> None:
@@ -121,7 +122,6 @@ QUIET = (
     "public/HTA/tests/data/critical_path/cuda_event_sync_multi_stream/event_sync_trace.json.gz",
     "public/HTA/tests/data/ns_resolution_trace/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz",
     "public/HTA/tests/data/rank_non_gpu/rank_non_gpu.json.gz",
-    "public/HTA/tests/data/trace_diff/test/test.json.gz",
     "public/HTA/tests/data/triton_example/triton_example.json.gz",
 )
 
@@ -144,6 +144,7 @@ LOUD = (
     "public/HTA/tests/data/df_index_resolver/df_index_resolver.json.gz",
     "public/HTA/tests/data/nccl_parser_config/nccl_data.json.gz",
     "public/HTA/tests/data/trace_diff/control/control.json.gz",
+    "public/HTA/tests/data/trace_diff/test/test.json.gz",
     "public/HTA/tests/data/trace_filter",
 )
 
@@ -156,11 +157,11 @@ def test_no_gain_exceeds_what_a_step_takes(advised: Advised, name: str) -> None:
         gain_ns = finding.estimated_gain_ns_per_step
         if gain_ns is not None:
             assert step is not None
-            assert 0 <= gain_ns < step.total_ns
+            assert 0 <= gain_ns < step.step_ns
             assert finding.gain_basis
         for key, value in finding.evidence.items():
             if key.endswith("_ns_per_step") and step is not None:
-                assert 0 <= value <= step.total_ns + (step.recorder_ns or 0.0), key
+                assert 0 <= value <= step.step_ns + (step.recorder_ns or 0.0), key
 
 
 def test_of_a_few_ranks_of_many_none_is_blamed(advised: Advised) -> None:
