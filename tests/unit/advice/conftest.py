@@ -306,7 +306,7 @@ def only(findings: Iterable[Finding], code: str) -> Finding:
 
 
 def told(findings: Iterable[Finding], code: str, *words: str, has_gain: bool) -> Finding:
-    """The one finding of a code, after a look for these words in what it says; what it brings is simulated."""
+    """The one finding of a code, after a look for these words in what it says."""
     finding = only(findings, code)
     text = "\n".join((finding.message, finding.gain_basis or "", finding.change or ""))
     for word in words:

@@ -8,6 +8,7 @@ import pytest
 
 from opscope.analysis.timeline.values import HostTime
 from opscope.testing import TraceBuilder
+from opscope.units import format_byte_rate
 
 from .conftest import H200, MS, Program, codes, host, told, trace
 
@@ -56,8 +57,7 @@ def test_pageable_copies_are_held_against_the_bus(
     advise_on: Program, device: dict[str, Any], rate: float
 ) -> None:
     found = advise_on(copies_to("Pageable", device=device), hosts=[host(20 * MS, 12 * MS)])
-    gain_ns = 11 * MS - 67_108_864 / rate * 1e9
-    finding = told(found, "pageable_copy", "pin_memory=True", has_gain=True)
+    finding = told(found, "pageable_copy", "pin_memory=True", format_byte_rate(rate), has_gain=True)
     assert finding.evidence["copied_bytes"] == 67_108_864
 
 

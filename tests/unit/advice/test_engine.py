@@ -56,13 +56,6 @@ def test_findings_are_ranked_by_gain_with_those_of_none_last(advise_on: Program)
     assert codes(found)[-1] == "recording_inflates_host"
 
 
-def test_at_one_gain_what_is_wrong_comes_before_what_is_a_choice(advise_on: Program) -> None:
-    values = {**ill(), "hosts": [host(11 * MS, 9 * MS, launches=20)], "waits": ()}
-    found = advise_on(ill_program(), **values)
-    assert codes(found)[:2] == ["tf32_off", "reduced_precision"]
-    assert found[0].estimated_gain_ns_per_step == found[1].estimated_gain_ns_per_step
-
-
 def test_findings_carry_what_they_rest_on(advise_on: Program) -> None:
     for finding in advise_on(ill_program(), **ill()):
         assert finding.message.endswith(".")

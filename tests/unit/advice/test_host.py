@@ -192,7 +192,6 @@ LEFT_ALONE: dict[str, tuple[str, TraceBuilder, dict[str, Any]]] = {
         "recording_inflates_host", step_of(10),
         waiting(idle_ns=0, hosts=[host(10 * MS, 6 * MS, recorder_ns=3 * MS)]),
     ),
-    ),
     "data that is there in time": (
         "data_loading", step_of(10), waiting(IdleCause.DATA_LOADING, 100_000, hosts=[host(9.8 * MS, 3 * MS)]),
     ),
