@@ -199,7 +199,7 @@ def language(kind: str, size: Size, *, batch: int, length: int, train: bool, att
         ),
     }  # fmt: skip
     configuration = configurations[kind]()
-    configuration.use_cache = False
+    configuration.update({"use_cache": False})
     if not train:
         for name in list(configuration.to_dict()):
             if "drop" in name and isinstance(getattr(configuration, name, None), float):

@@ -10,7 +10,7 @@ from opscope.advice.kernel_times import AttentionWork, attention_ns, attention_t
 from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed, time_of
 from opscope.advice.rules import Rule
 from opscope.analysis.efficiency import CallEfficiency
-from opscope.analysis.step_model import Change
+from opscope.analysis.step_model import GraphChange
 from opscope.hardware.devices import DataType
 from opscope.operators.arguments import parse_arguments
 from opscope.operators.attention import attention_sizes
@@ -78,10 +78,10 @@ def _fusing(run: ProfiledRun, rule: Rule, found: Sequence[ComposedAttention], wh
 
 def _one_kernel(
     found: Sequence[tuple[ComposedAttention, float]], host_ns: float
-) -> Callable[[Change], object]:
+) -> Callable[[GraphChange], object]:
     """The first part takes the time of the one kernel; the others go, and the host's time for them."""
 
-    def effect(change: Change) -> object:
+    def effect(change: GraphChange) -> object:
         for one, after_ns in found:
             first, *others = one.parts
             change.scale_operators(first.operator_ids, after_ns / max(1, first.device_ns))
@@ -140,7 +140,7 @@ def _reading(call: CallEfficiency) -> tuple[AttentionWork, str] | None:
 
 def _flash(
     run: ProfiledRun, found: Sequence[tuple[CallEfficiency, AttentionWork]]
-) -> tuple[Callable[[Change], object] | None, str]:
+) -> tuple[Callable[[GraphChange], object] | None, str]:
     half = run.rates.half_type
     if half is None:
         return None, "not estimated: the device's rate for 16-bit types is unknown"

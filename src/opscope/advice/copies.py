@@ -7,7 +7,7 @@ from typing import Any
 
 from opscope.advice.profiled_run import Advice, ProfiledRun, counted, finds, listed
 from opscope.advice.rules import Rule
-from opscope.analysis.step_model import Change
+from opscope.analysis.step_model import GraphChange
 from opscope.analysis.totals import KernelTotal
 from opscope.operators.arguments import parse_arguments
 from opscope.units import format_byte_rate, format_bytes
@@ -30,7 +30,7 @@ def pageable_copy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     uploads = [kernel.name for kernel in copies if _is_upload(kernel)]
     factor = min(1.0, size_bytes / rate * 1e9 / total_ns) if total_ns else 1.0
 
-    def effect(change: Change) -> object:
+    def effect(change: GraphChange) -> object:
         # What comes back to the host is waited for, pinned or not.
         change.scale_kernels([kernel.name for kernel in copies], factor)
         return change.free_copies(uploads)
@@ -108,7 +108,7 @@ def _copies(
     )
 
 
-def _without(change: Change, rows: Sequence[Mapping[str, Any]]) -> Change:
+def _without(change: GraphChange, rows: Sequence[Mapping[str, Any]]) -> GraphChange:
     """No copy, and none of the operators that only pass it on."""
     change.drop_operators([one for row in rows for one in row["operator_ids"]], with_host=False)
     return change.drop_host(change.model.extents([one for row in rows for one in row["outer_ids"]]))

@@ -24,7 +24,7 @@ from opscope.advice import (  # noqa: F401 - each registers the functions of its
 )
 from opscope.advice.profiled_run import FINDERS, Advice, ProfiledRun
 from opscope.advice.rules import Rule
-from opscope.analysis.step_model import Change, StepModel, step_models
+from opscope.analysis.step_model import GraphChange, StepModel, step_models
 from opscope.analysis.summary import BestSet, Summary
 from opscope.model.finding import Finding, Severity
 from opscope.model.session import Session
@@ -67,7 +67,7 @@ def advise(session: Session, summary: Summary, models: tuple[StepModel, ...] | N
     return summary.having(advice=tuple(finding for finding, _ in found), best_set=_best_set(run, found))
 
 
-_Found = tuple[Finding, Change | None]
+_Found = tuple[Finding, GraphChange | None]
 
 
 def _best_set(run: ProfiledRun, found: Sequence[_Found]) -> BestSet | None:
@@ -123,7 +123,7 @@ class _Worth(msgspec.Struct, frozen=True):
     interval_ns: tuple[float, float] | None = None
     words: str | None = None
     is_deferred: bool = False
-    change: Change | None = None
+    change: GraphChange | None = None
 
 
 def _worth(run: ProfiledRun, rule: Rule, advice: Advice) -> _Worth | None:

@@ -14,7 +14,7 @@ from opscope.advice.profiled_run import Advice, ProfiledRun, counted, finds, lis
 from opscope.advice.rules import Rule
 from opscope.analysis.efficiency import Bound
 from opscope.analysis.launch_quality import LaunchQuality
-from opscope.analysis.step_model import Change
+from opscope.analysis.step_model import GraphChange
 from opscope.analysis.tensor_cores import is_product
 from opscope.analysis.totals import KernelTotal
 from opscope.launches.facts import LaunchGeometry
@@ -73,7 +73,7 @@ def unfused_pointwise(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     )
 
 
-def _fused(change: Change, chains: Iterable[_Chain], floor_ns: float) -> Change:
+def _fused(change: GraphChange, chains: Iterable[_Chain], floor_ns: float) -> GraphChange:
     """The first operator of a chain takes the time of the fused kernel; the others go, on the host too."""
     for chain in chains:
         change.scale_operators(chain.operator_ids[0], chain.fused_ns(floor_ns) / max(1, chain.first_ns))

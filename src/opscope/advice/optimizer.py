@@ -7,7 +7,7 @@ from typing import Any
 
 from opscope.advice.profiled_run import Advice, ProfiledRun, counted, finds, listed
 from opscope.advice.rules import Rule
-from opscope.analysis.step_model import Change, as_extents
+from opscope.analysis.step_model import GraphChange, as_extents
 
 _FUSED = ("aten::_fused_",)
 _FOREACH = ("aten::_foreach_",)
@@ -79,14 +79,14 @@ def _ids(rows: Rows) -> list[int]:
     return [one for row in rows for one in row["operator_ids"]]
 
 
-def _effect(run: ProfiledRun, rows: Rows, share: float, rule: Rule) -> Callable[[Change], object]:
+def _effect(run: ProfiledRun, rows: Rows, share: float, rule: Rule) -> Callable[[GraphChange], object]:
     """With all but a few of their launches the same share of the optimizer's time on the host goes."""
     launches = run.per_step(_sum(rows, "launches"))
     gone = max(0.0, launches - rule.threshold("fused_launches"))
     all_launches = run.per_step(_sum(_phase(run, "step"), "launches"))
     ranges = {row["optimizer"]: row["ranges"] for row in rows}
 
-    def effect(change: Change) -> object:
+    def effect(change: GraphChange) -> object:
         extents = as_extents([tuple(one.values()) for found in ranges.values() for one in found])
         return change.merge_operators(_ids(rows), share).drop_host(extents, gone / all_launches)
 

@@ -16,7 +16,7 @@ from opscope.advice.profiled_run import (
 )
 from opscope.advice.rules import Rule
 from opscope.analysis.efficiency import Bound, CallEfficiency, TensorCoreUse
-from opscope.analysis.step_model import Change
+from opscope.analysis.step_model import GraphChange
 from opscope.analysis.tensor_cores import has_tensor_cores_for
 from opscope.hardware.devices import DataType
 from opscope.operators.products import MatrixProduct
@@ -173,7 +173,9 @@ def _times_ns(
     }
 
 
-def _effect(calls: Sequence[CallEfficiency], after_ns: Mapping[int, float]) -> Callable[[Change], object]:
+def _effect(
+    calls: Sequence[CallEfficiency], after_ns: Mapping[int, float]
+) -> Callable[[GraphChange], object]:
     """Calls that take other device times, by call id."""
     before_ns = {call.call_id: call.roofline.device_ns for call in calls}
     factors = {call_id: ns / before_ns[call_id] for call_id, ns in after_ns.items()}
@@ -212,7 +214,7 @@ def _basis(
 
 def _with_casts(
     run: ProfiledRun, calls: Sequence[CallEfficiency], after_ns: Mapping[int, float]
-) -> tuple[Callable[[Change], object], str]:
+) -> tuple[Callable[[GraphChange], object], str]:
     """Autocast casts the operands of each product; what works on the results alone has half the bytes."""
     launches = sum(2 * call.calls for call in calls)
     cast_ns = {
@@ -233,7 +235,7 @@ def _with_casts(
     )
     scale = _effect(run.calls, others_ns | then_ns)
 
-    def effect(change: Change) -> object:
+    def effect(change: GraphChange) -> object:
         scale(change)
         return change.add_host(run.per_step(host_ns))
 

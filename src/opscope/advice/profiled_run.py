@@ -20,7 +20,7 @@ from opscope.advice.kernel_times import Rates
 from opscope.advice.rules import Rule, RuleBook, rule_book
 from opscope.analysis.efficiency import CallEfficiency
 from opscope.analysis.provenance import KernelFacts
-from opscope.analysis.step_model import Change, Gain, StepModel
+from opscope.analysis.step_model import Gain, GraphChange, StepModel
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import IdleCause, WindowKind
 from opscope.model.queries import sql
@@ -60,7 +60,7 @@ class Advice(msgspec.Struct, frozen=True):
 
     message: str
     evidence: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    effect: Callable[[Change], object] | None = None
+    effect: Callable[[GraphChange], object] | None = None
     basis: str | None = None
     suggestion: str | None = None
     change: str | None = None

@@ -40,8 +40,8 @@ __all__ = [
     "NodeKind",
     "PathPiece",
     "Simulation",
+    "StepsWindow",
     "Sync",
-    "Window",
     "build_graph",
     "critical_path",
     "simulate",
@@ -232,7 +232,7 @@ def critical_path(graph: ExecutionGraph) -> list[PathPiece]:
     return pieces
 
 
-class Window(NamedTuple):
+class StepsWindow(NamedTuple):
     """The steps of a trace: their thread (None if not recorded), when each began, and when the last ended."""
 
     thread_id: int | None
@@ -255,7 +255,7 @@ class Sync(NamedTuple):
 
 
 def build_graph(
-    trace: TraceRecords, host: Host, window: Window, syncs: Mapping[int, Sync] | None = None
+    trace: TraceRecords, host: Host, window: StepsWindow, syncs: Mapping[int, Sync] | None = None
 ) -> ExecutionGraph | None:
     """The execution graph of one trace's steps; None where nothing was launched in them.
 
@@ -294,7 +294,7 @@ class _Work(NamedTuple):
         return len(self.lane)
 
 
-def _work(trace: TraceRecords, window: Window) -> tuple[_Work, Int64]:
+def _work(trace: TraceRecords, window: StepsWindow) -> tuple[_Work, Int64]:
     """What was launched in the window, and until when each stream was busy with what was launched before."""
     parts = []
     for row, device in enumerate(trace.devices):
@@ -337,7 +337,7 @@ class _Builder:
         self,
         trace: TraceRecords,
         host: Host,
-        window: Window,
+        window: StepsWindow,
         syncs: Mapping[int, Sync],
         work: _Work,
         tail_ns: Int64,

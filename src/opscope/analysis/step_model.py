@@ -20,21 +20,21 @@ from opscope.analysis.execution_graph import (
     Edge,
     ExecutionGraph,
     NodeKind,
+    StepsWindow,
     Sync,
-    Window,
     build_graph,
     critical_path,
     simulate,
 )
 from opscope.analysis.measured_step import measured_steps
+from opscope.analysis.timeline.device_windows import read_windows
 from opscope.analysis.timeline.host import read_frame_names, read_hosts
 from opscope.analysis.timeline.records import TraceRecords, WorkKind, columns, read_records
 from opscope.analysis.timeline.spans import Spans, merge, overlap
-from opscope.analysis.timeline.windows import read_windows
 from opscope.ingest.nesting import Int64
 from opscope.model.session import Session
 
-__all__ = ["Change", "Gain", "PathTotal", "StepExecution", "StepModel", "as_extents", "step_models"]
+__all__ = ["Gain", "GraphChange", "PathTotal", "StepExecution", "StepModel", "as_extents", "step_models"]
 
 Float64 = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
@@ -86,7 +86,8 @@ class StepExecution(msgspec.Struct, frozen=True):
         recorded_error: Share of the recorded step that no known edge of the graph explains.
         unrecorded_error: How far the simulated step is off steps that were timed without the recorder; None
             if none were.
-        missing_edges: Nodes that come later than what they are known to depend on explains.
+        missing_edges: Nodes that come later than what they are known to depend on explains, and edges that
+            would run backward in time because clocks disagree.
         critical_path: What the recorded step could not have gone faster without, the largest first.
     """
 
@@ -102,7 +103,7 @@ class StepExecution(msgspec.Struct, frozen=True):
     critical_path: tuple[PathTotal, ...]
 
 
-class Change:
+class GraphChange:
     """What a change makes of one trace's steps, told by operators, distinct calls, kernels or calls.
 
     Methods return the change itself. Ids of other traces are passed over.
@@ -117,9 +118,9 @@ class Change:
         self.is_dropped = np.zeros(count, dtype=np.bool_)
         self.is_free = np.zeros(count, dtype=np.bool_)
 
-    def __and__(self, other: Change) -> Change:
+    def __and__(self, other: GraphChange) -> GraphChange:
         """Both at once."""
-        both = Change(self.model)
+        both = GraphChange(self.model)
         # What both make shorter is as short as the stronger of them makes it.
         both.duration_scale = np.minimum(self.duration_scale, other.duration_scale)
         both.host_scale = np.minimum(self.host_scale, other.host_scale)
@@ -128,28 +129,28 @@ class Change:
         both.is_free = self.is_free | other.is_free
         return both
 
-    def scale_calls(self, factors: dict[int, float]) -> Change:
+    def scale_calls(self, factors: dict[int, float]) -> GraphChange:
         """Device time of distinct calls, by call id, times a factor."""
         for call_id, factor in factors.items():
             self.duration_scale[self.model.call_of_node == call_id] *= factor
         return self
 
-    def scale_operators(self, operator_ids: Iterable[int], factor: float) -> Change:
+    def scale_operators(self, operator_ids: Iterable[int], factor: float) -> GraphChange:
         """Device time that operators launched themselves, times a factor."""
         self.duration_scale[np.isin(self.model.operator_of_node, list(operator_ids))] *= factor
         return self
 
-    def scale_kernels(self, names: Iterable[str], factor: float) -> Change:
+    def scale_kernels(self, names: Iterable[str], factor: float) -> GraphChange:
         """Device time of activities by name, times a factor."""
         self.duration_scale[self.model.is_named(names)] *= factor
         return self
 
-    def drop_operators(self, operator_ids: Sequence[int], *, with_host: bool = True) -> Change:
+    def drop_operators(self, operator_ids: Sequence[int], *, with_host: bool = True) -> GraphChange:
         """Operators that are no longer called; `with_host`, their time on the host goes too."""
         self.is_dropped |= np.isin(self.model.operator_of_node, operator_ids)
         return self.drop_host_of(operator_ids) if with_host else self
 
-    def merge_operators(self, operator_ids: Iterable[int], factor: float) -> Change:
+    def merge_operators(self, operator_ids: Iterable[int], factor: float) -> GraphChange:
         """What operators launch becomes one activity per step, of their device time times a factor."""
         graph = self.model.graph
         mine = np.flatnonzero(
@@ -163,7 +164,7 @@ class Change:
         self.is_dropped[mine[~is_first]] = True
         return self
 
-    def scale_communication(self, waiting_ns: dict[int, int], *, keep_waiting: bool = True) -> Change:
+    def scale_communication(self, waiting_ns: dict[int, int], *, keep_waiting: bool = True) -> GraphChange:
         """Of communication either only the waiting for other ranks is left, or all but that; by trace id."""
         model = self.model
         mine = model.is_communication
@@ -172,21 +173,21 @@ class Change:
         self.duration_scale[mine] *= share if keep_waiting else 1.0 - share
         return self
 
-    def free_copies(self, names: Iterable[str]) -> Change:
+    def free_copies(self, names: Iterable[str]) -> GraphChange:
         """Copies by name that the host no longer waits for."""
         launched = np.flatnonzero(self.model.is_named(names))
         return self.free_waits(self.model.call_id_of_activity[launched].tolist())
 
-    def drop_kernels(self, names: Iterable[str]) -> Change:
+    def drop_kernels(self, names: Iterable[str]) -> GraphChange:
         """Activities by name that no longer run; the host goes on as it did."""
         self.duration_scale[self.model.is_named(names)] = 0.0
         return self
 
-    def drop_host_of(self, operator_ids: Sequence[int]) -> Change:
+    def drop_host_of(self, operator_ids: Sequence[int]) -> GraphChange:
         """The host's time in operators."""
         return self.drop_host(self.model.extents(operator_ids))
 
-    def drop_host(self, extents: dict[int, Spans], share: float = 1.0) -> Change:
+    def drop_host(self, extents: dict[int, Spans], share: float = 1.0) -> GraphChange:
         """A share of the host's own time in intervals, by thread."""
         graph = self.model.graph
         for thread, spans in extents.items():
@@ -199,20 +200,20 @@ class Change:
             self.host_scale[nodes] *= np.clip(1.0 - share * common, 0.0, 1.0)
         return self
 
-    def add_host(self, ns_per_step: float) -> Change:
+    def add_host(self, ns_per_step: float) -> GraphChange:
         """Time that the host needs more, spread over its launches."""
         launches = self.model.graph.kind == NodeKind.LAUNCH
         if launches.any():
             self.host_added_ns[launches] += ns_per_step * self.model.graph.steps / launches.sum()
         return self
 
-    def free_waits(self, call_ids: Iterable[int]) -> Change:
+    def free_waits(self, call_ids: Iterable[int]) -> GraphChange:
         """Runtime calls that no longer wait for the device, by id."""
         is_one = np.isin(self.model.call_id_of_node, list(call_ids))
         self.is_free |= is_one & (self.model.graph.kind == NodeKind.RETURN)
         return self
 
-    def drop_calls(self, call_ids: Iterable[int]) -> Change:
+    def drop_calls(self, call_ids: Iterable[int]) -> GraphChange:
         """Runtime calls that are no longer made, by id."""
         calls = self.model.trace.calls
         found = np.flatnonzero(np.isin(calls.call_id, list(call_ids)))
@@ -226,7 +227,7 @@ class Change:
             }
         )
 
-    def replay(self, host_ns: float) -> Change:
+    def replay(self, host_ns: float) -> GraphChange:
         """All launches of a step as one CUDA graph: the host needs so long per step, and waits as before."""
         graph = self.model.graph
         on_host = graph.thread_id >= 0
@@ -441,7 +442,7 @@ class StepModel:
             device_ns=self.device_ns,
             recorded_error=self.recorded_error,
             unrecorded_error=self.unrecorded_error,
-            missing_edges=self.graph.missing_edges,
+            missing_edges=self.graph.missing_edges + self.graph.dropped_edges,
             critical_path=self.path,
         )
 
@@ -450,11 +451,11 @@ class StepModel:
         """How far the simulated step is off the one timed without the recorder; None if none was."""
         return None if self.unrecorded_ns is None else self.step_ns / self.unrecorded_ns - 1.0
 
-    def gain_ns(self, change: Change) -> float:
+    def gain_ns(self, change: GraphChange) -> float:
         """What a step gets shorter by a change, as far as is known."""
         return self.step_ns - change.apply(self.recorder)
 
-    def gain(self, change: Change, error: float = 0.0) -> Gain:
+    def gain(self, change: GraphChange, error: float = 0.0) -> Gain:
         """What a step gets shorter by a change.
 
         Args:
@@ -556,9 +557,9 @@ class StepModel:
         ]
         return as_extents([(one[0], one[1], other[edge]) for one, other in pairs if one[0] == other[0]])
 
-    def change(self) -> Change:
+    def change(self) -> GraphChange:
         """Nothing changed yet."""
-        return Change(self)
+        return GraphChange(self)
 
     @cached_property
     def path(self) -> tuple[PathTotal, ...]:
@@ -637,7 +638,7 @@ def step_models(session: Session) -> tuple[StepModel, ...]:
             continue
         began_ns = tuple(step.start_ns for step in window.steps) or (window.start_ns,)
         end_ns = max((step.end_ns for step in window.steps), default=window.end_ns)
-        place = Window(threads.get(trace.trace_id), began_ns, end_ns)
+        place = StepsWindow(threads.get(trace.trace_id), began_ns, end_ns)
         graph = build_graph(trace, host, place, syncs[trace.trace_id])
         one = timed.get(trace.trace_id)
         if graph is not None:

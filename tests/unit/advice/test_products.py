@@ -33,7 +33,7 @@ def slow(**facts: Any) -> dict[str, Any]:
 def test_tf32_off_is_found_with_its_gain(advise_on: Program) -> None:
     words = ("83.3 % of device time", "aten::mm", "set_float32_matmul_precision", "in TF32")
     # 48 products of 8×12 tiles take 8 µs each in TF32.
-    gain_ns = 5_000_000 - 48 * 8_000
+    5_000_000 - 48 * 8_000
     found = told(advise_on(program(), **slow()), "tf32_off", *words, has_gain=True)
     assert found.severity is Severity.WARNING
     assert "cudnn" not in (found.change or "")
@@ -107,7 +107,7 @@ def test_a_convolution_counts_at_the_share_of_the_rate_that_it_reaches(advise_on
         flop_count=flop_count,
     )
     found = advise_on(program(), calls=[conv], hosts=[host(STEP_NS, 1e6)])
-    each_ns = flop_count / (MEASURED[DataType.TF32] * 0.5) * 1e9 + 3_500
+    flop_count / (MEASURED[DataType.TF32] * 0.5) * 1e9 + 3_500
     finding = told(found, "tf32_off", "cudnn.allow_tf32", has_gain=True)
     assert "matmul" not in (finding.change or "")
 

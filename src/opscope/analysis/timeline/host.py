@@ -15,9 +15,9 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from opscope.analysis.timeline.device_windows import Step, TraceWindow
 from opscope.analysis.timeline.records import Columns, Flags, RuntimeCalls, TraceRecords, by_thread, columns
 from opscope.analysis.timeline.spans import Spans, merge
-from opscope.analysis.timeline.windows import Step, TraceWindow
 from opscope.ingest.nesting import Forest, Int64, enclosing, nest
 from opscope.model.location import is_program_file, parse_frame
 from opscope.model.queries import sql

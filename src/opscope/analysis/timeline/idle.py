@@ -22,6 +22,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from opscope.analysis.timeline.device_windows import TraceWindow
 from opscope.analysis.timeline.host import Host, NamedRanges
 from opscope.analysis.timeline.records import (
     CallRole,
@@ -33,7 +34,6 @@ from opscope.analysis.timeline.records import (
 )
 from opscope.analysis.timeline.spans import NOTHING, Spans, between, covering, cut, merge, overlap
 from opscope.analysis.timeline.values import IdleCause, IdleGap
-from opscope.analysis.timeline.windows import TraceWindow
 from opscope.ingest.nesting import Int64
 from opscope.model.session import Session
 

@@ -12,6 +12,14 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
+from opscope.analysis.timeline.device_windows import (
+    Occupation,
+    Step,
+    TraceWindow,
+    device_steps,
+    occupation,
+    read_windows,
+)
 from opscope.analysis.timeline.host import Host, named_ranges, program_functions, read_frame_names, read_hosts
 from opscope.analysis.timeline.idle import CAUSES, DeviceIdle, account_for_idle, longest_gaps
 from opscope.analysis.timeline.records import (
@@ -35,14 +43,6 @@ from opscope.analysis.timeline.values import (
     TimePartition,
 )
 from opscope.analysis.timeline.waits import Places, waiting_calls
-from opscope.analysis.timeline.windows import (
-    Occupation,
-    Step,
-    TraceWindow,
-    device_steps,
-    occupation,
-    read_windows,
-)
 from opscope.ingest.nesting import Int64
 from opscope.model.session import Session
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
+from opscope.analysis.timeline.device_windows import TraceWindow
 from opscope.analysis.timeline.host import NamedRanges, called_operators
 from opscope.analysis.timeline.records import CallRole, TraceRecords
 from opscope.analysis.timeline.spans import covering
 from opscope.analysis.timeline.values import WaitingCall
-from opscope.analysis.timeline.windows import TraceWindow
 from opscope.ingest.nesting import Int64
 from opscope.model.session import Session
 
