@@ -52,6 +52,7 @@ _NEVER_NS = -(1 << 60)
 TOLERANCE_NS = 20_000
 # Lags where a recording has too few of a kind to tell, as on an H200.
 _LAUNCH_NS = 6_000
+_GRAPH_LAUNCH_NS = 20_000
 _GAP_NS = 1_000
 _EVENT_NS = 3_000
 _RETURN_NS = 10_000
@@ -421,8 +422,8 @@ class _Builder:
         self.typical_ns[0, nodes] = _typical(gap_ns[queued & (gap_ns < TOLERANCE_NS)], _GAP_NS)
         is_graph = (work.call >= 0) & self.calls.is_graph[work.call]
         waited_for_launch = (launch > 0) & (ended_ns < work.launched_ns)
-        for chosen in (is_graph, ~is_graph):
-            typical_ns = _typical(latency_ns[waited_for_launch & chosen], _LAUNCH_NS)
+        for chosen, default_ns in ((is_graph, _GRAPH_LAUNCH_NS), (~is_graph, _LAUNCH_NS)):
+            typical_ns = _typical(latency_ns[waited_for_launch & chosen], default_ns)
             self.typical_ns[1, nodes[chosen]] = typical_ns
 
     def tie_events(self) -> None:
@@ -583,7 +584,8 @@ class _Builder:
         lanes = _Lanes(work)
         for target in np.flatnonzero(excess_ns > TOLERANCE_NS).tolist():
             start_ns, launched_ns = int(work.start_ns[target]), int(work.launched_ns[target])
-            source = lanes.last_ended(launched_ns, start_ns, other_than=int(work.lane[target]))
+            # What one replay launched counts too.
+            source = lanes.last_ended(launched_ns + 1, start_ns, other_than=int(work.lane[target]))
             if source >= 0 and start_ns - work.end_ns[source] <= TOLERANCE_NS:
                 self._tie_event(target, source)
 

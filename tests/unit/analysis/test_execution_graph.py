@@ -1,0 +1,269 @@
+"""The execution graph on small programs whose times are known by hand, and its laws on recorded ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import opscope
+from opscope.analysis.execution_graph import Edge, ExecutionGraph, critical_path, simulate
+from opscope.analysis.step_model import Gain, StepModel, step_models
+from opscope.model.session import Session
+from opscope.testing import TraceBuilder
+
+Load = Callable[..., Session]
+US = 1000
+
+
+def launch_bound() -> TraceBuilder:
+    """One step of 1000 µs: ten operators of 40 µs, 90 apart, each launching a kernel of 10."""
+    builder = TraceBuilder().step(1, 0, 1000)
+    for place in range(10):
+        at = 10 + 90 * place
+        builder.operator("aten::add", at, 40).launch(at + 10, 5).kernel("add", at + 16, 10)
+    return builder
+
+
+def device_bound(steps: int = 1) -> TraceBuilder:
+    """Steps of 200 µs on the host whose ten kernels of 100 µs run one after the other, 1 µs apart."""
+    builder = TraceBuilder()
+    for number in range(steps):
+        builder.step(number + 1, 200 * number, 200)
+        for place in range(10):
+            at = 200 * number + 10 + 15 * place
+            builder.operator("aten::mm", at, 10).launch(at + 2, 5)
+            builder.kernel("gemm", 18 + 1010 * number + 101 * place, 100)
+    return builder
+
+
+def two_streams() -> TraceBuilder:
+    """A kernel of 200 µs, and on another stream one of 50 that an event holds back until it is done."""
+    builder = TraceBuilder().step(1, 0, 400)
+    builder.operator("aten::mm", 10, 10).launch(12, 4).kernel("gemm", 20, 200)
+    builder.launch(30, 2, name="cudaEventRecord").launch(34, 2, name="cudaStreamWaitEvent")
+    return builder.operator("aten::copy_", 40, 10).launch(42, 4).kernel("copy", 223, 50, stream=20)
+
+
+def asks_for_a_number() -> TraceBuilder:
+    """Two kernels of 300 µs, and between them the host reads a number: a copy and a wait."""
+    builder = TraceBuilder().step(1, 0, 1000)
+    builder.operator("aten::mm", 10, 10).launch(12, 4).kernel("gemm", 20, 300)
+    builder.operator("aten::item", 30, 310).launch(32, 295, name="cudaMemcpyAsync")
+    builder.kernel("Memcpy DtoH (Device -> Pageable)", 321, 2, category="gpu_memcpy", bytes=4)
+    builder.launch(328, 4, name="cudaStreamSynchronize")
+    return builder.operator("aten::mm", 600, 10).launch(602, 4).kernel("gemm", 610, 300)
+
+
+def backward() -> TraceBuilder:
+    """Forward on one thread, backward on a second one while the first pauses, then the first again."""
+    builder = TraceBuilder().step(1, 0, 1000)
+    builder.operator("aten::mm", 10, 80).launch(50, 4).kernel("forward", 60, 10)
+    for at in (200, 300, 400):
+        builder.operator("MmBackward0", at, 90, thread=2).launch(at + 50, 4, thread=2)
+        builder.kernel("backward", at + 60, 10)
+    return builder.operator("aten::add_", 600, 80).launch(650, 4).kernel("update", 660, 10)
+
+
+def replays() -> TraceBuilder:
+    """A CUDA graph of three kernels on two streams."""
+    builder = TraceBuilder().step(1, 0, 300).launch(10, 20, name="cudaGraphLaunch", correlation=7)
+    builder.kernel("first", 40, 50, correlation=7).kernel("branch", 92, 80, stream=20, correlation=7)
+    return builder.kernel("second", 92, 50, correlation=7).kernel("join", 174, 10, correlation=7)
+
+
+def model_of(load: Load, builder: TraceBuilder) -> StepModel:
+    (model,) = step_models(load(builder))
+    return model
+
+
+def node(model: StepModel, kernel: str) -> int:
+    """The last activity of a name."""
+    return int(np.flatnonzero(model.is_named([kernel]))[-1])
+
+
+def without_recorder(model: StepModel) -> StepModel:
+    """As recorded: what these programs take is known by hand."""
+    model.fractions = (0.0, 0.0, 0.0)
+    return model
+
+
+ALL = (launch_bound, device_bound, two_streams, asks_for_a_number, backward, replays)
+
+
+@pytest.mark.parametrize("program", ALL)
+def test_a_recording_simulates_as_itself(load: Load, program: Callable[[], TraceBuilder]) -> None:
+    reproduces(model_of(load, program()).graph)
+
+
+def reproduces(graph: ExecutionGraph) -> None:
+    """Every node comes when it was recorded, and the critical path is what the recording took."""
+    times = simulate(graph, rounds=1).times
+    assert times[graph.initial_count :] == graph.time_ns[graph.initial_count :].tolist()
+    # It begins with the steps, or where a stream got free from work of before.
+    began_ns = graph.recorded_ns - sum(piece.ns for piece in critical_path(graph))
+    assert began_ns in graph.time_ns[1 : graph.initial_count]
+
+
+def test_a_host_too_slow_decides_the_step(load: Load) -> None:
+    model = without_recorder(model_of(load, launch_bound()))
+    assert model.step_ns == 1000 * US
+    assert model.host_ns == 1000 * US
+    assert model.device_ns < 200 * US
+    assert model.gain(model.change().scale_kernels(["add"], 0.5)) == Gain(0.0, 0.0, 0.0)
+    # One launch is left, and the kernels follow each other.
+    assert model.gain(model.change().replay(50 * US)).ns == pytest.approx(1000 * US - 110 * US, rel=0.02)
+
+
+def test_a_device_too_slow_decides_the_step_in_the_long_run(load: Load) -> None:
+    model = without_recorder(model_of(load, device_bound(3)))
+    assert model.step_ns == 1010 * US
+    assert model.host_ns == 200 * US
+    assert model.gain(model.change().scale_kernels(["gemm"], 0.5)).ns == 500 * US
+    assert model.gain(model.change().replay(1)).ns == 0
+
+
+def test_what_an_event_holds_back_comes_sooner(load: Load) -> None:
+    model = model_of(load, two_streams())
+    graph = model.graph
+    held = node(model, "copy")
+    assert graph.edge[2, held] == Edge.EVENT
+    assert graph.before[2, held] == node(model, "gemm")
+    durations = graph.duration_ns.copy()
+    durations[node(model, "gemm")] //= 2
+    times = simulate(graph, duration_ns=durations, rounds=1).times
+    assert times[held] == graph.time_ns[held] - 100 * US
+
+
+def test_a_wait_holds_up_the_host_and_what_it_launches(load: Load) -> None:
+    model = without_recorder(model_of(load, asks_for_a_number()))
+    waits = [call_id for call_id, in model.session.query(
+        "SELECT runtime_call_id FROM runtime_calls WHERE name IN ('cudaMemcpyAsync', 'cudaStreamSynchronize')"
+    )]  # fmt: skip
+    # The host no longer loses 290 µs in the copy, and the second kernel follows the first.
+    assert model.gain(model.change().free_waits(waits)).ns == pytest.approx(290 * US, rel=0.05)
+    assert model.gain(model.change().scale_kernels(["gemm"], 0.5)).ns == pytest.approx(150 * US, rel=0.05)
+
+
+def test_a_thread_waits_for_the_one_that_runs_backward(load: Load) -> None:
+    model = without_recorder(model_of(load, backward()))
+    update = node(model, "update")
+    launch = int(model.graph.before[1, update])
+    assert model.graph.edge[2, launch] == Edge.HAND_OVER
+    ids = [
+        one for (one,) in model.session.query("SELECT operator_id FROM operators WHERE name = 'MmBackward0'")
+    ]
+    # Between the launches of the second thread; what surrounds them belongs to the hand-overs.
+    assert model.gain(model.change().drop_host_of(ids)).ns == pytest.approx(180 * US, rel=0.01)
+
+
+def test_a_replay_is_one_launch_and_joins_its_streams(load: Load) -> None:
+    model = model_of(load, replays())
+    assert model.launches == 1
+    assert model.graph.before[2, node(model, "branch")] == node(model, "first")
+    assert model.graph.missing_edges == 0
+
+
+def test_work_of_before_occupies_the_stream(load: Load) -> None:
+    builder = TraceBuilder().kernel("earlier", -50, 150, correlation=1).step(1, 0, 400)
+    builder.operator("aten::mm", 10, 10).launch(12, 4).kernel("gemm", 101, 100)
+    model = without_recorder(model_of(load, builder))
+    assert simulate(model.graph, rounds=1).times[node(model, "gemm")] == 201 * US
+    # In a row with others there is nothing of before.
+    assert model.step_ns == 400 * US
+
+
+def test_what_nothing_explains_is_counted(load: Load) -> None:
+    builder = (
+        TraceBuilder().step(1, 0, 1000).operator("aten::mm", 10, 10).launch(12, 4).kernel("gemm", 20, 50)
+    )
+    builder.operator("aten::add", 90, 10).launch(92, 4).kernel("late", 600, 500)
+    model = model_of(load, builder)
+    assert model.graph.missing_edges == 1
+    assert model.recorded_error == pytest.approx(0.1 / 1.1)
+
+
+@pytest.mark.parametrize(
+    "builder",
+    [
+        TraceBuilder().step(1, 0, 100).operator("aten::mm", 10, 10).launch(30, 4).kernel("gemm", 20, 50),
+        TraceBuilder().step(1, 0, 9).operator("aten::mm", 1, 7).launch(2).kernel("gemm", 5, 9, correlation=9),
+        TraceBuilder().step(1, 0, 100).kernel("gemm", 20, 50),
+        TraceBuilder().step(1, 0, 99).step(2, 50, 99).operator("aten::mm", 60, 9).launch(62).kernel("mm", 70, 5),
+        TraceBuilder().operator("aten::mm", 10, 10).launch(12, 4).kernel("gemm", 20, 0),
+        TraceBuilder().step(1, 0, 100).operator("aten::mm", 10, 10),
+    ],
+    ids=["clocks disagree", "no launch", "no host", "steps overlap", "no steps", "no device"],
+)  # fmt: skip
+def test_gaps_in_a_recording_are_borne(load: Load, builder: TraceBuilder) -> None:
+    for model in step_models(load(builder)):
+        assert model.step_ns >= 0
+        assert model.gain(model.change().replay(0)).ns <= model.step_ns
+        assert 0 <= model.recorded_error <= 1
+
+
+@pytest.mark.parametrize("share", [0.95, 0.6, 0.3])
+def test_a_step_that_was_timed_is_met_where_the_host_decides(load: Load, share: float) -> None:
+    model = model_of(load, launch_bound())
+    timed = refit(model, share * model.recorded_ns)
+    assert timed.step_ns == pytest.approx(share * model.recorded_ns, rel=0.01)
+    assert timed.unrecorded_error == pytest.approx(0.0, abs=0.01)
+
+
+def test_where_the_device_decides_the_host_is_as_fast_as_when_it_ran_ahead(load: Load) -> None:
+    model = model_of(load, device_bound(3))
+    timed = refit(model, model.recorded_ns, host_ns=150 * US)
+    assert timed.host_ns == pytest.approx(150 * US, rel=0.01)
+    assert timed.step_ns == model.step_ns
+
+
+def refit(model: StepModel, unrecorded_ns: float, host_ns: float | None = None) -> StepModel:
+    return StepModel(
+        model.session, model.trace, model.graph, origin_ns=model.origin_ns, loading=model.loading,
+        unrecorded_ns=unrecorded_ns, unrecorded_host_ns=host_ns,
+    )  # fmt: skip
+
+
+def test_of_two_changes_the_stronger_counts(load: Load) -> None:
+    model = without_recorder(model_of(load, device_bound(3)))
+    half, third = (model.change().scale_kernels(["gemm"], factor) for factor in (0.5, 1 / 3))
+    assert model.gain_ns(half & third) == model.gain_ns(third)
+    error = model.gain(half, 0.3)
+    assert error.low_ns < error.ns < error.high_ns
+
+
+def test_a_merged_set_of_launches_is_one(load: Load) -> None:
+    model = without_recorder(model_of(load, device_bound(1)))
+    ids = [one for (one,) in model.session.query("SELECT operator_id FROM operators ORDER BY operator_id")]
+    merged = model.change().merge_operators(ids, 0.5)
+    assert merged.device_saved_ns == pytest.approx(500 * US, rel=0.001)
+    assert model.gain_ns(merged) == pytest.approx((500 + 9) * US, rel=0.02)
+
+
+TRACES = (
+    "h200/bert_bs8_seq128_infer.json.gz", "h200/bert_train_bf16.json.gz", "h200/ddp_straggler_w4",
+    "h200/gpt2_compile_cudagraph_bf16.json.gz", "h200/gpt2_generate_fp16.json.gz",
+    "h200/misc_ops_fp32.json.gz",
+    "field/h100_timesformer.json.gz", "public/HTA/tests/data/trace_diff/test/test.json.gz",
+    "nsys/mfu_2gpu_before.sqlite",
+)  # fmt: skip
+# What a step is short of where no edge is known to explain a moment; measured, not chosen.
+UNEXPLAINED = 0.03
+
+
+@pytest.mark.parametrize("name", TRACES, ids=lambda name: Path(name).name.partition(".")[0])
+def test_recorded_programs_obey_the_laws(shared: Path, name: str) -> None:
+    with opscope.load(shared / "traces" / name) as session:
+        models = step_models(session)
+        assert models
+        for model in models:
+            reproduces(model.graph)
+            assert model.recorded_error <= UNEXPLAINED
+            least, middle, most = model.step_range_ns
+            assert least >= middle >= most
+            everything = [name for (name,) in session.query("SELECT name FROM kernel_names")]
+            waits = model.trace.calls.call_id.tolist()
+            for change in (model.change().scale_kernels(everything, 0.7), model.change().free_waits(waits)):
+                assert change.apply(model.recorder) <= model.step_ns
