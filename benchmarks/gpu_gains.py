@@ -2,6 +2,8 @@
 
     python benchmarks/gpu_gains.py --output FILE.json [--programs NAME …] [--traces FOLDER]
     python benchmarks/gpu_gains.py --output FILE.json --device cpu      # a rehearsal: small, no advice
+    python benchmarks/gpu_gains.py --output FILE.json --again FOLDER    # today's advice on the traces of a
+    run
 
 Every program is recorded with `opscope.profile`, as a user would; then each change that this file knows how
 to make is made and both are timed without a recorder, in turns. A change that advice says nothing of counts
@@ -458,26 +460,8 @@ def measure(name: str, program: Program, size: Size, folder: Path) -> dict[str, 
     result: dict[str, Any] = {"program": name, "held_out": program.held_out, "changes": []}
     before = program.build()
     summary, result["trace"] = advised(before, folder)
-    execution = next(iter(summary.execution), None)
-    alone_ns = steady_ns(before)
-    result["step_ns"] = alone_ns
-    if execution is not None:
-        result["recorded_ns"] = execution.recorded_ns
-        result["timed_ns"] = (
-            summary.measured_step.unrecorded_ns and summary.measured_step.unrecorded_ns.median
-        )
-        result["unrecorded_error"] = execution.unrecorded_error
-        result["unrecorded_ns"] = execution.step_ns
-        result["unrecorded_over_true"] = (result["timed_ns"] or execution.step_ns) / alone_ns
-    result["best_set"] = None if summary.best_set is None else summary.best_set.estimated_gain_ns_per_step
-    result["ranked"] = [
-        [one.code, one.estimated_gain_ns_per_step, one.gain_interval_ns_per_step]
-        for one in summary.advice or ()
-    ]
-    timed_ns = result.get("timed_ns") or 0
-    print(f"{name}: step {alone_ns / 1e6:.3f} ms, timed {timed_ns / 1e6:.3f}, "
-          f"simulated {result.get('unrecorded_ns', 0) / 1e6:.3f}, recorded "
-          f"{result.get('recorded_ns', 0) / 1e6:.3f}")  # fmt: skip
+    result["step_ns"] = steady_ns(before)
+    described(result, summary)
     for remedy in program.remedies:
         entry: dict[str, Any] = {"code": remedy.code}
         result["changes"].append(entry)
@@ -488,33 +472,77 @@ def measure(name: str, program: Program, size: Size, folder: Path) -> dict[str, 
             entry["error"] = traceback.format_exc()[-3000:]
             print(f"  {remedy.code}: FAILED {type(error).__name__}: {str(error)[:200]}")
             continue
-        said = [one for one in summary.advice or () if one.code == remedy.code]
-        gain_ns = before_ns - after_ns
-        said_ns = max((one.estimated_gain_ns_per_step or 0.0 for one in said), default=0.0)
-        interval = next(
-            (one.gain_interval_ns_per_step for one in said if one.gain_interval_ns_per_step), None
-        )
-        entry |= {
-            "before_ns": before_ns, "after_ns": after_ns, "gain_ns": gain_ns, "said_ns": said_ns,
-            "interval_ns": interval, "within": is_within(said_ns, interval, gain_ns, before_ns),
-        }  # fmt: skip
-        shown = "–" if interval is None else f"{interval[0] / 1e6:.3f} to {interval[1] / 1e6:.3f}"
-        code = remedy.code.removeprefix("advice.")
-        print(f"  {code:22} true {gain_ns / 1e6:8.3f}, said {said_ns / 1e6:8.3f} "
-              f"({shown}) {'ok' if entry['within'] else 'OFF'}")  # fmt: skip
+        entry |= {"before_ns": before_ns, "after_ns": after_ns, "gain_ns": before_ns - after_ns}
+        compared(entry, summary)
         del after
         release()
     return result
 
 
-def is_within(said_ns: float, interval: Sequence[float] | None, gain_ns: float, before_ns: float) -> bool:
-    """Whether a gain is near what was said, in its interval, or as small as what nothing is said of."""
-    least_ns = LEAST_GAIN * before_ns
-    if gain_ns < least_ns:
-        return said_ns <= 2 * least_ns
-    return abs(said_ns / gain_ns - 1) <= TOLERANCE or (
-        interval is not None and interval[0] <= gain_ns <= interval[1]
+def compared(entry: dict[str, Any], summary: Any) -> None:
+    """What was said of a change beside what it brought.
+
+    A host's speed wanders by up to a half between minutes, so a gain is said of the step as it was beside the
+    change: the share of the simulated step that it takes away.
+    """
+    said = [one for one in summary.advice or () if one.code == entry["code"]]
+    step_ns = summary.typical_step.step_ns if summary.typical_step is not None else 0.0
+    scale = entry["before_ns"] / step_ns if step_ns else 1.0
+    gain_ns, least_ns = entry["gain_ns"], LEAST_GAIN * entry["before_ns"]
+    said_ns = scale * max((one.estimated_gain_ns_per_step or 0.0 for one in said), default=0.0)
+    found = next((one.gain_interval_ns_per_step for one in said if one.gain_interval_ns_per_step), None)
+    interval = None if found is None else [scale * edge for edge in found]
+    is_close = gain_ns > 0 and abs(said_ns / gain_ns - 1) <= TOLERANCE
+    is_inside = interval is not None and interval[0] <= gain_ns <= interval[1]
+    within = is_close or is_inside if gain_ns >= least_ns else said_ns <= 2 * least_ns or is_inside
+    entry |= {"said_ns": said_ns, "interval_ns": interval, "within": within}
+    shown = "–" if interval is None else f"{interval[0] / 1e6:.3f} to {interval[1] / 1e6:.3f}"
+    code = entry["code"].removeprefix("advice.")
+    print(
+        f"  {code:22} true {gain_ns / 1e6:8.3f}, said {said_ns / 1e6:8.3f} ({shown}) "
+        f"{'ok' if within else 'OFF'}"
     )
+
+
+def described(result: dict[str, Any], summary: Any) -> None:
+    """The step that the recording tells of, and all advice."""
+    step, timed = summary.typical_step, summary.measured_step.unrecorded_ns
+    result["timed_ns"] = None if timed is None else timed.median
+    if step is not None:
+        result["recorded_ns"], result["simulated_ns"] = step.recorded_ns, step.step_ns
+        result["unrecorded_error"] = step.unrecorded_error
+        result["timed_over_true"] = None if timed is None else timed.median / result["step_ns"]
+    result["best_set"] = None if summary.best_set is None else summary.best_set.estimated_gain_ns_per_step
+    result["ranked"] = [
+        [one.code, one.estimated_gain_ns_per_step, one.gain_interval_ns_per_step]
+        for one in summary.advice or ()
+    ]
+    print(
+        f"{result['program']}: "
+        f"{', '.join(f'{name} {(result.get(name) or 0) / 1e6:.3f} ms' for name in _SHOWN)}"
+    )
+
+
+_SHOWN = ("step_ns", "timed_ns", "simulated_ns", "recorded_ns")
+
+
+def again(folder: Path) -> list[dict[str, Any]]:
+    """The results of a run with today's advice on its traces; what was timed stays."""
+    import opscope
+    from opscope.advice import assess
+
+    results = []
+    for path in sorted(folder.glob("*/result.json")):
+        result = json.loads(path.read_text(encoding="utf-8"))
+        trace = next(one for one in sorted((path.parent / "recording").glob("trace.json*")) if one.is_file())
+        with opscope.load(str(trace)) as session:
+            summary = assess(session)
+        described(result, summary)
+        for entry in result["changes"]:
+            if "gain_ns" in entry:
+                compared(entry, summary)
+        results.append({key: value for key, value in result.items() if key != "trace"})
+    return results
 
 
 def advised(step: Step, folder: Path) -> tuple[Any, str]:
@@ -588,7 +616,7 @@ def summed_up(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     for title, chosen in (("held_out", [one for one in results if one.get("held_out")]), ("all", results)):
         known = [one for result in chosen for one in result.get("changes", ()) if "gain_ns" in one]
         told = [one for one in known if one["said_ns"] > 0 and one["gain_ns"] > LEAST_GAIN * one["before_ns"]]
-        errors = [abs(one["unrecorded_over_true"] - 1) for one in chosen if "unrecorded_over_true" in one]
+        errors = [abs(one["timed_over_true"] - 1) for one in chosen if one.get("timed_over_true")]
         summary[title] = {
             "programs": len(chosen),
             "gains": len(known),
@@ -597,7 +625,8 @@ def summed_up(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
             "wrong_sign": sum(
                 one["said_ns"] > 0 > one["gain_ns"] + LEAST_GAIN * one["before_ns"] for one in known
             ),
-            "most_unrecorded_error": max(errors, default=None),
+            "median_timed_error": statistics.median(errors) if errors else None,
+            "most_timed_error": max(errors, default=None),
         }
     return summary
 
@@ -640,8 +669,17 @@ def main() -> None:
     parser.add_argument("--programs", nargs="+")
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--traces", type=Path)
+    parser.add_argument("--again", type=Path, metavar="FOLDER")
     options = parser.parse_args()
     size = Size(options.device)
+    if options.again:
+        environment = json.loads((options.again / "environment.json").read_text(encoding="utf-8"))
+        results = again(options.again)
+        write(
+            options.output, {"environment": environment, "summary": summed_up(results), "programs": results}
+        )
+        print(summed_up(results))
+        return
     preload()
     with tempfile.TemporaryDirectory() as work:
         folder = options.traces or Path(work)
@@ -650,6 +688,7 @@ def main() -> None:
             for number, name in enumerate(programs(size))
             if not options.programs or name in options.programs
         ]
+        write(folder / "environment.json", environment_facts())
     document = {"environment": environment_facts(), "summary": summed_up(results), "programs": results}
     write(options.output, document)
     print(document["summary"])

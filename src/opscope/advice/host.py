@@ -16,6 +16,10 @@ from opscope.units import format_duration, format_fraction
 _OF_LIBRARIES = frozenset({("DistributedDataParallel.forward", "cudaEventSynchronize")})
 
 
+# What asks the device for a number: without it not even the copy is made.
+_QUESTIONS = ("aten::item", "aten::is_nonzero", "aten::_local_scalar_dense")
+
+
 @finds
 def launch_bound(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     """A host slower than the device."""
@@ -130,7 +134,10 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
                 "host_wait_ns": host_ns,
                 "idle_ns": idle_ns,
             },
-            methodcaller("free_waits", [call_id for one in waits for call_id in one.call_ids]),
+            methodcaller(
+                "drop_questions" if longest.operator in _QUESTIONS else "free_waits",
+                [call_id for one in waits for call_id in one.call_ids],
+            ),
             "the step with these calls returning at once",
             suggestion=pinned.suggestion if is_upload else None,
             change=pinned.change if is_upload else None,

@@ -227,6 +227,13 @@ class GraphChange:
             }
         )
 
+    def drop_questions(self, call_ids: Sequence[int]) -> GraphChange:
+        """Numbers that are no longer asked for: no waits (by id), no copies, none of their operators."""
+        self.drop_calls(call_ids)
+        self.is_dropped |= np.isin(self.model.call_id_of_activity, call_ids)
+        asked = self.model.session.query(_ASKED_SQL, [list(call_ids)])
+        return self.drop_host_of([operator_id for (operator_id,) in asked])
+
     def replay(self, host_ns: float) -> GraphChange:
         """All launches of a step as one CUDA graph: the host needs so long per step, and waits as before."""
         graph = self.model.graph
@@ -604,6 +611,8 @@ _KINDS = {
 }
 
 
+_ASKED_SQL = """SELECT DISTINCT coalesce(o.parent_id, o.operator_id) FROM runtime_calls r
+JOIN operators o USING (operator_id) WHERE list_contains(?::BIGINT[], r.runtime_call_id)"""
 _PLACES_SQL = """SELECT operator_id, thread_id, start_ns, start_ns + duration_ns FROM operators
 WHERE trace_id = ? AND list_contains(?::BIGINT[], operator_id)"""
 _EXTENTS_SQL = _PLACES_SQL.replace("operator_id, thread_id", "thread_id", 1)
