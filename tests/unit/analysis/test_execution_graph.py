@@ -191,7 +191,7 @@ def test_what_nothing_explains_is_counted(load: Load) -> None:
         TraceBuilder().step(1, 0, 100).operator("aten::mm", 10, 10).launch(30, 4).kernel("gemm", 20, 50),
         TraceBuilder().step(1, 0, 9).operator("aten::mm", 1, 7).launch(2).kernel("gemm", 5, 9, correlation=9),
         TraceBuilder().step(1, 0, 100).kernel("gemm", 20, 50),
-        TraceBuilder().step(1, 0, 99).step(2, 50, 99).operator("aten::mm", 60, 9).launch(62).kernel("k", 70, 5),
+        TraceBuilder().step(1, 0, 99).step(2, 50, 99).operator("mm", 60, 9).launch(62).kernel("k", 70, 5),
         TraceBuilder().operator("aten::mm", 10, 10).launch(12, 4).kernel("gemm", 20, 0),
         TraceBuilder().step(1, 0, 100).operator("aten::mm", 10, 10),
     ],
