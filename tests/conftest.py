@@ -33,6 +33,9 @@ for _number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Threads of processes side by side would wait for each other, which takes processor time.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # A busy machine is no failure. `make exhaustive` looks further.
 settings.register_profile("opscope", deadline=None, max_examples=40)
 settings.register_profile("exhaustive", deadline=None, max_examples=400)
