@@ -12,7 +12,10 @@ from opscope.advice.profiled_run import Advice, ProfiledRun, finds
 from opscope.advice.rules import Rule
 from opscope.analysis.step_model import Gain
 from opscope.analysis.timeline.values import RankSkew
-from opscope.units import format_duration, format_fraction
+from opscope.operators.collective_costs import collective_rates
+from opscope.units import format_byte_rate, format_bytes, format_duration, format_fraction
+
+_FAST = float("inf")
 
 
 @finds
@@ -27,6 +30,20 @@ def exposed_communication(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     per_step_ns = exposed_ns / run.step_count
     is_known = bool(waiting_ns)
     note = "waiting for other ranks left out" if is_known else "which may be waiting for other ranks"
+    slow = next(
+        (
+            rate
+            for rate in collective_rates(run.session)
+            if rate.size_bytes >= rule.threshold("telling_bytes")
+            and (rate.mean_bus_bytes_per_s or _FAST) < rule.threshold("least_bus_bytes_per_s")
+        ),
+        None,
+    )
+    if slow is not None:
+        note += (
+            f"; {slow.name} of {format_bytes(slow.size_bytes)} reaches "
+            f"{format_byte_rate(slow.mean_bus_bytes_per_s)} of bus bandwidth, so it is waiting more than bytes"
+        )
     yield Advice(
         f"Communication runs beside no other kernel for {format_duration(per_step_ns)} {run.period} "
         f"({format_fraction(exposed_ns / run.window_ns)} of the time), {note}.",
@@ -35,11 +52,15 @@ def exposed_communication(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             "exposed_fraction": exposed_ns / run.window_ns,
             "communication_ns": sum(partition.communication_ns for partition in run.summary.timeline.in_use),
             "waiting_ns": sum(waiting_ns.values()) if is_known else None,
+            "bus_bytes_per_s": None if slow is None else slow.mean_bus_bytes_per_s,
         },
         (lambda change: change.scale_communication(waiting_ns)) if is_known else None,
         "at most: all of it hidden behind computation"
         if is_known
         else "not estimated: with the other ranks unrecorded, transfer and waiting cannot be told apart",
+        suggestion=None
+        if slow is None
+        else "Find what makes ranks late: record the others too, and compare what they do before it.",
     )
 
 

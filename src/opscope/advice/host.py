@@ -8,7 +8,7 @@ from operator import methodcaller
 from opscope.advice.profiled_run import Advice, ProfiledRun, counted, finds, listed
 from opscope.advice.rules import Rule
 from opscope.analysis.step_model import StepModel
-from opscope.analysis.timeline.values import IdleCause, WaitingCall
+from opscope.analysis.timeline.values import IdleCause, IdleGap, WaitingCall
 from opscope.units import format_duration, format_fraction
 
 # DistributedDataParallel times its own first ten iterations and every hundredth with events.
@@ -155,6 +155,36 @@ def _place(wait: WaitingCall) -> str:
     calls = f"{wait.name}, {wait.copy}" if wait.copy else wait.name
     name = f"{wait.operator} ({calls})" if wait.operator else calls
     return f"{name} at {wait.line}" if wait.line else name
+
+
+@finds
+def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
+    """Long gaps in which the host ran something of its own."""
+    least_ns = rule.threshold("least_gap_fraction") * run.window_ns / run.step_count
+    # Operators that launch are slow to launch, which is another matter.
+    launching = {one.name for one in run.summary.operators if one.total_device_ns}
+    places: dict[tuple[str | None, str | None], list[tuple[int, IdleGap]]] = {}
+    for partition in run.summary.timeline.in_use:
+        for gap in partition.longest_gaps:
+            is_own = gap.cause in (IdleCause.HOST_LAUNCH, IdleCause.NOTHING_SCHEDULED)
+            if is_own and gap.duration_ns >= least_ns and gap.host not in launching:
+                places.setdefault((gap.host, gap.line), []).append((partition.trace_id, gap))
+    for (host, line), found in sorted(
+        places.items(), key=lambda item: -sum(gap.duration_ns for _, gap in item[1])
+    ):
+        idle_ns = sum(gap.duration_ns for _, gap in found)
+        if idle_ns < rule.threshold("least_idle_fraction") * run.window_ns:
+            continue
+        where = " at ".join(part for part in (host, line) if part) or "something that was not recorded"
+        yield Advice(
+            f"The device waits {format_duration(idle_ns / run.step_count)} {run.period}, "
+            f"{format_fraction(idle_ns / run.window_ns)} of the time, while the host is in {where}.",
+            {"idle_ns": idle_ns, "host": host, "line": line, "gaps": len(found)},
+            methodcaller(
+                "drop_host_between",
+                {(trace_id, gap.start_ns, gap.start_ns + gap.duration_ns) for trace_id, gap in found},
+            ),
+        )
 
 
 @finds

@@ -187,6 +187,12 @@ class GraphChange:
         """The host's time in operators."""
         return self.drop_host(self.model.extents(operator_ids))
 
+    def drop_host_between(self, gaps: Iterable[tuple[int, int, int]]) -> GraphChange:
+        """The host's time in gaps of devices, by trace id, start and end, on all threads."""
+        threads = self.model.trace.launch_threads
+        mine = [gap[1:] for gap in gaps if gap[0] == self.model.trace.trace_id]
+        return self.drop_host(as_extents([(thread, *gap) for thread in threads for gap in mine]))
+
     def drop_host(self, extents: dict[int, Spans], share: float = 1.0) -> GraphChange:
         """A share of the host's own time in intervals, by thread."""
         graph = self.model.graph

@@ -76,6 +76,13 @@ class CollectiveRate(msgspec.Struct, frozen=True):
             return None
         return rate * factor(self.group_size)
 
+    @property
+    def mean_bus_bytes_per_s(self) -> float | None:
+        """The same of all its kernels, waiting for other ranks included."""
+        if self.bus_bytes_per_s is None or not self.device_ns:
+            return None
+        return self.bus_bytes_per_s * self.shortest_ns * self.calls / self.device_ns
+
 
 def cost_of_collective(collective: Collective) -> CallCost:
     """What one rank must do at least."""
