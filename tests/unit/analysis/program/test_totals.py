@@ -248,3 +248,24 @@ def test_a_script_named_like_the_standard_library_is_the_program(load: Load, scr
     trace.frame(f"{script}(7): run", 10, 50, parent=1).frame("queue.py(1): get", 15, 30, parent=2)
     launch(trace, "aten::mm", 20, 5)
     assert [line.file for line in program_totals(load(trace)).lines] == [script]
+
+
+def test_of_two_forward_operators_the_first_counts_whatever_thread_the_file_begins_with(load: Load) -> None:
+    """The engine's range differentiates one operator, the node inside of it another, of another thread."""
+    trace = TraceBuilder()
+    trace.frame("train.py(1): early", 0, 100).frame("train.py(2): late", 0, 300, thread=3)
+    trace.operator("aten::mm", 10, 5, **{"Sequence number": 1})
+    trace.operator("aten::add", 200, 5, thread=3, **{"Sequence number": 2})
+    args = {"Fwd thread id": 1}
+    trace.operator(
+        "autograd::engine::evaluate_function: X", 400, 50, thread=2, **args, **{"Sequence number": 1}
+    )
+    trace.operator("XBackward0", 401, 20, thread=2, **args, **{"Sequence number": 2})
+    trace.differentiates(10, 400).differentiates(200, 401, thread=3)
+    trace.launch(440, thread=2).kernel("k", 900, 7)
+    totals = program_totals(load(trace))
+    assert [(line.function, line.self_device_ns) for line in totals.lines if line.self_device_ns] == [
+        ("early", 7_000)
+    ]
+    trace.events.reverse()
+    assert program_totals(load(trace)) == totals
