@@ -42,7 +42,8 @@ def exposed_communication(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     if slow is not None:
         note += (
             f"; {slow.name} of {format_bytes(slow.size_bytes)} reaches "
-            f"{format_byte_rate(slow.mean_bus_bytes_per_s)} of bus bandwidth, so it is waiting more than bytes"
+            f"{format_byte_rate(slow.mean_bus_bytes_per_s)} of bus bandwidth, so it is waiting more than "
+            "bytes"
         )
     yield Advice(
         f"Communication runs beside no other kernel for {format_duration(per_step_ns)} {run.period} "
