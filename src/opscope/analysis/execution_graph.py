@@ -212,12 +212,14 @@ class PathPiece(NamedTuple):
     ns: int
 
 
-def critical_path(graph: ExecutionGraph) -> list[PathPiece]:
-    """What the recorded steps could not have gone faster without, the last piece first.
+def critical_path(graph: ExecutionGraph, lag_ns: Int64 | None = None) -> list[PathPiece]:
+    """What the steps could not have gone faster without, as recorded or with other lags; the last first.
 
-    The pieces sum to `graph.recorded_ns`, less what streams were still busy with at the beginning.
+    The pieces sum to `graph.recorded_ns`, or to what the steps take with those lags, less what streams were
+    still busy with at the beginning.
     """
-    times = simulate(graph, rounds=1).times
+    lag_ns = graph.lag_ns if lag_ns is None else lag_ns
+    times = simulate(graph, lag_ns=lag_ns, rounds=1).times
     node = max((graph.end, *graph.tails.values()), key=lambda one: (times[one], one == graph.end))
     pieces = []
     while node >= graph.initial_count:
@@ -225,7 +227,7 @@ def critical_path(graph: ExecutionGraph) -> list[PathPiece]:
         if own_ns:
             pieces.append(PathPiece(node, None, own_ns))
         began_ns = times[node] - own_ns
-        arrivals = [times[graph.before[slot, node]] + int(graph.lag_ns[slot, node]) for slot in range(3)]
+        arrivals = [times[graph.before[slot, node]] + int(lag_ns[slot, node]) for slot in range(3)]
         slot = arrivals.index(began_ns)
         came_from = int(graph.before[slot, node])
         pieces.append(PathPiece(node, Edge(int(graph.edge[slot, node])), began_ns - times[came_from]))

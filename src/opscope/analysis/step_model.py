@@ -88,7 +88,8 @@ class StepExecution(msgspec.Struct, frozen=True):
             if none were.
         missing_edges: Nodes that come later than what they are known to depend on explains, and edges that
             would run backward in time because clocks disagree.
-        critical_path: What the recorded step could not have gone faster without, the largest first.
+        critical_path: What the step could not have gone faster without, the largest first: the step without
+            the recorder where such were timed, else the recorded one.
     """
 
     trace_id: int
@@ -576,10 +577,12 @@ class StepModel:
 
     @cached_property
     def path(self) -> tuple[PathTotal, ...]:
-        """The critical path of the recorded steps by kind and name, the largest first; fractions sum to 1."""
+        """The critical path of the steps by kind and name, the largest first; fractions sum to 1."""
         graph = self.graph
         names = dict(self.session.query("SELECT name_id, name FROM kernel_names"))
-        pieces = critical_path(graph)
+        # Of the step that was timed, else of the recorded one, which is known.
+        is_timed = self.unrecorded_ns is not None
+        pieces = critical_path(graph, self.unrecorded_lags(self.recorder) if is_timed else None)
         launched = {
             int(self._ids["operator"][piece.node]) for piece in pieces if graph.thread_id[piece.node] >= 0
         }
