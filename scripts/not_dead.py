@@ -72,8 +72,9 @@ _.replay_passes
 _.differentiates
 _.memset
 
-# Rates of collectives: costs are computed from the same values; reports of many ranks show them.
-_.bus_bytes_per_s
-
 # Samples left out of an unrecorded step's time: documents have every field of it.
 _.warmup_samples
+
+# Changes that rules ask for by name (`operator.methodcaller`).
+_.drop_host_between
+_.drop_questions

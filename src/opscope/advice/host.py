@@ -167,7 +167,8 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     for partition in run.summary.timeline.in_use:
         for gap in partition.longest_gaps:
             is_own = gap.cause in (IdleCause.HOST_LAUNCH, IdleCause.NOTHING_SCHEDULED)
-            if is_own and gap.duration_ns >= least_ns and gap.host not in launching:
+            is_recorder = gap.host is not None and "torch/profiler/" in gap.host
+            if is_own and gap.duration_ns >= least_ns and not is_recorder and gap.host not in launching:
                 places.setdefault((gap.host, gap.line), []).append((partition.trace_id, gap))
     for (host, line), found in sorted(
         places.items(), key=lambda item: -sum(gap.duration_ns for _, gap in item[1])
