@@ -122,8 +122,9 @@ class GraphChange:
     def __and__(self, other: GraphChange) -> GraphChange:
         """Both at once."""
         both = GraphChange(self.model)
-        # What both make shorter is as short as the stronger of them makes it.
-        both.duration_scale = np.minimum(self.duration_scale, other.duration_scale)
+        # What both make shorter is as short as the stronger makes it; what stands for others stays longer.
+        mine, others = self.duration_scale, other.duration_scale
+        both.duration_scale = np.where(np.maximum(mine, others) > 1, mine * others, np.minimum(mine, others))
         both.host_scale = np.minimum(self.host_scale, other.host_scale)
         both.host_added_ns = self.host_added_ns + other.host_added_ns
         both.is_dropped = self.is_dropped | other.is_dropped
@@ -401,7 +402,8 @@ class StepModel:
     def recorded_error(self) -> float:
         """Share of the recorded step that no known edge explains."""
         lag_ns = self.graph.lag_ns.copy()
-        excess_ns = np.where(self.graph.excess_ns < -_NEVER_NS // 2, self.graph.excess_ns, 0)
+        # What has no edge at all could come at once.
+        excess_ns = np.minimum(self.graph.excess_ns, self.graph.lag_ns.max(axis=0))
         slots = (self.graph.lag_ns + self.graph.time_ns[self.graph.before]).argmax(axis=0)
         nodes = np.flatnonzero(excess_ns > TOLERANCE_NS)
         lag_ns[slots[nodes], nodes] -= excess_ns[nodes]

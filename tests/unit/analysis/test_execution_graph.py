@@ -185,6 +185,14 @@ def test_what_nothing_explains_is_counted(load: Load) -> None:
     assert model.recorded_error == pytest.approx(0.1 / 1.1)
 
 
+def test_without_correlation_ids_what_could_have_come_at_once_is_unexplained(load: Load) -> None:
+    builder = TraceBuilder().step(1, 0, 1000).operator("aten::mm", 5, 9).launch(7).kernel("gemm", 12, 5)
+    builder.operator("aten::mm", 20, 9).launch(22).kernel("gemm", 500, 900, stream=9, correlation=999)
+    model = model_of(load, builder)
+    assert model.graph.missing_edges == 1
+    assert model.recorded_error == pytest.approx(400 / 1400)
+
+
 @pytest.mark.parametrize(
     "builder",
     [
@@ -239,6 +247,7 @@ def test_a_merged_set_of_launches_is_one(load: Load) -> None:
     ids = [one for (one,) in model.session.query("SELECT operator_id FROM operators ORDER BY operator_id")]
     merged = model.change().merge_operators(ids, 0.5)
     assert merged.device_saved_ns == pytest.approx(500 * US, rel=0.001)
+    assert model.gain_ns(model.change() & merged) == model.gain_ns(merged)
     assert model.gain_ns(merged) == pytest.approx((500 + 9) * US, rel=0.02)
 
 
