@@ -70,7 +70,8 @@ def test_calls_are_recorded_and_nothing_is_left_behind(
     assert len(seen) == 3
     if not torch.cuda.is_available():
         assert (profile.kernels_launched, profile.kernels) == (0, ())
-    assert list(tmp_path.iterdir()) == []
+    # The first import of inductor in a process makes its cache folder, which is torch's.
+    assert [one for one in tmp_path.iterdir() if not one.name.startswith("torchinductor_")] == []
 
 
 @pytest.mark.torch
