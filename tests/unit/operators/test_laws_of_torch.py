@@ -15,7 +15,10 @@ from opscope.operators.element_types import ELEMENT_TYPES, ElementType, element_
 from opscope.operators.operator_table import cost_by_rules, effects_by_rules
 from opscope.operators.promotion import promote, promoted_type
 
-pytestmark = pytest.mark.torch
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental"),  # said once per process
+]
 
 TYPES = [
     "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool",
