@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import IntEnum
+from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
@@ -39,6 +40,7 @@ __all__ = [
     "ExecutionGraph",
     "NodeKind",
     "PathPiece",
+    "Schedule",
     "Simulation",
     "StepsWindow",
     "Sync",
@@ -90,6 +92,27 @@ class Edge(IntEnum):
     HAND_OVER = 5
 
 
+class Schedule(NamedTuple):
+    """The order in which a graph is simulated: runs of nodes, each of which only follows the one before it.
+
+    A host between two waits is one run, and so is what it launched on a stream meanwhile. What else a run
+    depends on lies in runs before it, so that one pass of array operations simulates a whole run.
+
+    Attributes:
+        order: int64[n], the nodes by position; the given ones first.
+        place: int64[n], the positions by node.
+        before: int64[3, n], positions of what each depends on; slot 0 is 0 within a run.
+        follows: bool[n], whether a position follows the one before it in its run.
+        bounds: Where the runs begin, and where the last one ends.
+    """
+
+    order: Int64
+    place: Int64
+    before: Int64
+    follows: Flags
+    bounds: tuple[int, ...]
+
+
 class ExecutionGraph(msgspec.Struct, frozen=True):
     """One trace's steps as nodes in an order in which all that a node depends on comes before it.
 
@@ -109,6 +132,7 @@ class ExecutionGraph(msgspec.Struct, frozen=True):
         call: int64[n], position of the runtime call among the trace's; -1 for none.
         device_row: int64[n], position of the device among the trace's; -1 on the host.
         activity: int64[n], position of the activity among its device's; -1 for none.
+        schedule: The order in which it is simulated.
         tails: Nodes that end a round, by the TAIL node that they replace: the last activity of each stream.
         end: Node at which the last step ends.
         steps: How many steps it holds; 1 where none were recorded.
@@ -129,6 +153,7 @@ class ExecutionGraph(msgspec.Struct, frozen=True):
     call: Int64
     device_row: Int64
     activity: Int64
+    schedule: Schedule
     tails: dict[int, int]
     end: int
     steps: int
@@ -156,7 +181,7 @@ class ExecutionGraph(msgspec.Struct, frozen=True):
 class Simulation(NamedTuple):
     """Times of the nodes in the last of the rounds, and the mean step of that round."""
 
-    times: list[int]
+    times: Int64
     step_ns: float
 
 
@@ -169,39 +194,60 @@ def simulate(
 ) -> Simulation:
     """The graph with other lags or durations than its own; as often in a row as makes the step steady.
 
+    A node ends at `max(end[before] + lag over its edges) + duration`. Within a run, `total` is the sum
+    of lags and durations along it, so that `end - total` is what of it came last so far.
+
     Args:
         graph: The graph.
         lag_ns: int64[3, n].
         duration_ns: int64[n].
         rounds: How often; 1 begins with streams as occupied as they were recorded.
     """
-    first = graph.initial_count
-    lags = (graph.lag_ns if lag_ns is None else lag_ns)[:, first:].tolist()
-    durations = (graph.duration_ns if duration_ns is None else duration_ns)[first:].tolist()
-    before = graph.before[:, first:].tolist()
-    initial = graph.time_ns[:first].tolist()
+    order, place, before, follows, bounds = graph.schedule
+    lags = (graph.lag_ns if lag_ns is None else lag_ns)[:, order]
+    durations = (graph.duration_ns if duration_ns is None else duration_ns)[order]
+    total = np.cumsum(np.where(follows, lags[0], 0) + durations)
+    lags += durations - total
+    runs = [(slice(low, high), before[:, low:high]) for low, high in pairwise(bounds)]
+    tails, ends = list(graph.tails), place[[graph.end, *graph.tails.values()]]
+    times = graph.time_ns[order]
     if rounds is None:
         rounds = max(2, -(-_STEPS_SIMULATED // graph.steps))
-        initial = [_NEVER_NS, 0, *[_NEVER_NS] * len(graph.tails)]
+        times[1], times[tails] = 0, _NEVER_NS
     reached_ns, began_ns = 0, 0
-    times: list[int] = []
-    for _ in range(rounds):
-        if times:
-            initial = [_NEVER_NS, times[graph.end], *(times[graph.tails[tail]] for tail in graph.tails)]
+    for number in range(rounds):
+        if number:
+            times[[1, *tails]] = times[ends]
             began_ns = reached_ns
-        times = list(initial)
-        append = times.append
-        for a, a_ns, b, b_ns, c, c_ns, own_ns in zip(
-            before[0], lags[0], before[1], lags[1], before[2], lags[2], durations, strict=True
-        ):
-            time_ns = times[a] + a_ns
-            other_ns = times[b] + b_ns
-            time_ns = max(time_ns, other_ns)
-            other_ns = times[c] + c_ns
-            time_ns = max(time_ns, other_ns)
-            append(time_ns + own_ns)
-        reached_ns = max(times[graph.end], *(times[tail] for tail in graph.tails.values()), _NEVER_NS)
-    return Simulation(times, (reached_ns - began_ns) / graph.steps)
+        for run, its_before in runs:
+            came_ns = (times[its_before] + lags[:, run]).max(axis=0)
+            times[run] = np.maximum.accumulate(came_ns, out=came_ns) + total[run]
+        reached_ns = int(times[ends].max())
+    return Simulation(times[place], (reached_ns - began_ns) / graph.steps)
+
+
+def _schedule(before: Int64, given: int) -> Schedule:
+    """Runs of nodes, those that others depend on first."""
+    # A node goes on with the run of what it depends on by slot 0, unless it depends on what is in that run
+    # otherwise, or on a run that comes no earlier.
+    lane, rank = list(range(given)), [0] * given
+    for node, (first, *others) in enumerate(before[:, given:].T.tolist(), given):
+        mine, reached = (lane[first], rank[first]) if first >= given else (node, 1)
+        for other in others:
+            if other >= given and rank[other] >= reached:
+                reached = rank[other] + 1
+        lane.append(mine)
+        rank.append(reached)
+    order = np.lexsort((lane, rank))
+    place = np.argsort(order)
+    by_position = place[before[:, order]]
+    lanes, ranks = np.array(lane)[order], np.array(rank)[order]
+    follows = by_position[0] == np.arange(len(order)) - 1
+    follows[1:] &= (np.diff(lanes) == 0) & (np.diff(ranks) == 0)
+    follows[:given] = False
+    by_position[0, follows] = 0
+    begins = np.flatnonzero(~follows)
+    return Schedule(order, place, by_position, follows, (*begins[begins >= given].tolist(), len(order)))
 
 
 class PathPiece(NamedTuple):
@@ -220,18 +266,19 @@ def critical_path(graph: ExecutionGraph, lag_ns: Int64 | None = None) -> list[Pa
     """
     lag_ns = graph.lag_ns if lag_ns is None else lag_ns
     times = simulate(graph, lag_ns=lag_ns, rounds=1).times
+    came_by = (times[graph.before] + lag_ns).argmax(axis=0)
+    everything = np.arange(len(graph))
+    came_from = graph.before[came_by, everything]
+    lasted_ns = (times - graph.duration_ns - times[came_from]).tolist()
+    edges, sources = graph.edge[came_by, everything].tolist(), came_from.tolist()
+    durations = graph.duration_ns.tolist()
     node = max((graph.end, *graph.tails.values()), key=lambda one: (times[one], one == graph.end))
     pieces = []
     while node >= graph.initial_count:
-        own_ns = int(graph.duration_ns[node])
-        if own_ns:
-            pieces.append(PathPiece(node, None, own_ns))
-        began_ns = times[node] - own_ns
-        arrivals = [times[graph.before[slot, node]] + int(lag_ns[slot, node]) for slot in range(3)]
-        slot = arrivals.index(began_ns)
-        came_from = int(graph.before[slot, node])
-        pieces.append(PathPiece(node, Edge(int(graph.edge[slot, node])), began_ns - times[came_from]))
-        node = came_from
+        if durations[node]:
+            pieces.append(PathPiece(node, None, durations[node]))
+        pieces.append(PathPiece(node, Edge(edges[node]), lasted_ns[node]))
+        node = sources[node]
     return pieces
 
 
@@ -639,6 +686,7 @@ class _Builder:
             call=self.call,
             device_row=device_row,
             activity=activity,
+            schedule=_schedule(self.before, first),
             tails=tails,
             end=self.end,
             steps=len(self.window.began_ns),
