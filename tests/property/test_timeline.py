@@ -19,10 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import opscope
+from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.device_windows import Step, TraceWindow, occupation
 from opscope.analysis.timeline.host import Host, Stall, ThreadEvents
 from opscope.analysis.timeline.idle import CAUSES, PAUSE_NS, account_for_idle
-from opscope.analysis.timeline.measure import measure_timeline
 from opscope.analysis.timeline.records import CallRole, DeviceRecords, RuntimeCalls, WorkKind
 from opscope.analysis.timeline.spans import total
 from opscope.analysis.timeline.values import IdleCause, Timeline
@@ -455,7 +455,7 @@ def case(
 ) -> Iterator[tuple[Session, Timeline]]:
     path = SHARED / request.param if isinstance(request.param, str) else extracted()[request.param]
     with opscope.load(path) as session:
-        yield session, measure_timeline(session)
+        yield session, Summary(session).timeline
 
 
 Case = tuple[Session, Timeline]
@@ -588,7 +588,7 @@ class TestEveryTrace:
         session, found = case
         query = "SELECT table_name, estimated_size FROM duckdb_tables() ORDER BY ALL"
         before = session.query(query)
-        assert measure_timeline(session) == found
+        assert Summary(session).timeline == found
         assert session.query(query) == before
 
 
@@ -598,7 +598,7 @@ class TestKnownPrograms:
 
     def shares(self, name: str) -> dict[IdleCause, float]:
         with opscope.load(SHARED / name) as session:
-            (partition,) = measure_timeline(session).partitions
+            (partition,) = Summary(session).timeline.partitions
         return {cause: ns / partition.idle_ns for cause, ns in partition.idle_by_cause.items()}
 
     def test_a_launch_bound_token_loop(self) -> None:

@@ -26,6 +26,7 @@ from opscope.advice.profiled_run import FINDERS, Advice, ProfiledRun
 from opscope.advice.rules import Rule
 from opscope.analysis.step_model import GraphChange, StepModel, step_models
 from opscope.analysis.summary import BestSet, Summary
+from opscope.analysis.timeline.host import read_session
 from opscope.model.finding import Finding, Severity
 from opscope.model.session import Session
 from opscope.units import format_duration
@@ -40,12 +41,10 @@ def assess(
     session: Session, *, measured_dir: Path | None = None, ceilings_file: Path | None = None
 ) -> Summary:
     """The Summary with advice; arguments and errors are those of `summarize`."""
-    models = step_models(session)
+    summary = Summary(session, measured_dir=measured_dir, ceilings_file=ceilings_file)
+    models = summary.step_models
     # Complete first: some rules read tables that the sections fill.
-    summary = Summary(
-        session, measured_dir=measured_dir, ceilings_file=ceilings_file, _models=models
-    ).complete()
-    return advise(session, summary, models)
+    return advise(session, summary.complete(), models)
 
 
 def advise(session: Session, summary: Summary, models: tuple[StepModel, ...] | None = None) -> Summary:
@@ -58,7 +57,9 @@ def advise(session: Session, summary: Summary, models: tuple[StepModel, ...] | N
     """
     if not summary.has_device:
         return summary.having(advice=())
-    run = ProfiledRun(session, summary, step_models(session) if models is None else models)
+    if models is None:
+        models = step_models(session, read_session(session))
+    run = ProfiledRun(session, summary, models)
     rules = run.book.rules
     found = [one for code, rule in rules.items() if code != _AT_LIMIT for one in _findings(run, rule)]
     if any(finding.estimated_gain_ns_per_step for finding, _ in found):

@@ -27,9 +27,8 @@ from opscope.analysis.execution_graph import (
     simulate,
 )
 from opscope.analysis.measured_step import measured_steps
-from opscope.analysis.timeline.device_windows import read_windows
-from opscope.analysis.timeline.host import read_frame_names, read_hosts
-from opscope.analysis.timeline.records import TraceRecords, WorkKind, columns, read_records
+from opscope.analysis.timeline.host import SessionRecords
+from opscope.analysis.timeline.records import TraceRecords, WorkKind, columns
 from opscope.analysis.timeline.spans import Spans, merge, overlap
 from opscope.ingest.nesting import Int64
 from opscope.model.session import Session
@@ -638,11 +637,9 @@ def as_extents(rows: Iterable[tuple[int, int, int]]) -> dict[int, Spans]:
     return {thread: merge((starts, ends)) for thread, (starts, ends) in found.items()}
 
 
-def step_models(session: Session) -> tuple[StepModel, ...]:
+def step_models(session: Session, records: SessionRecords) -> tuple[StepModel, ...]:
     """The step of each trace that launched something in its steps, by trace id."""
-    traces = read_records(session)
-    windows = read_windows(session)
-    hosts = read_hosts(session, traces, windows, read_frame_names(session))
+    traces, windows, hosts, _ = records
     threads = dict(session.query("SELECT trace_id, min(thread_id) FROM steps GROUP BY trace_id"))
     syncs = _syncs(session, traces)
     # Where no steps were recorded, a timed step and what was recorded are different things.

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from opscope.analysis.measured_step import MeasuredStep
     from opscope.analysis.program.values import ProgramTotals
     from opscope.analysis.step_model import StepExecution, StepModel
+    from opscope.analysis.timeline.host import SessionRecords
     from opscope.analysis.timeline.values import Timeline, TimePartition
     from opscope.hardware.limits import DeviceLimits
 
@@ -161,7 +162,7 @@ class Summary:
         """
         for name in _SECTIONS:
             getattr(self, name)
-        for name in ("_session", "_launches", "_provenance", "_limits", "_models"):
+        for name in _UNTIL_COMPLETE:
             vars(self).pop(name, None)
         self._session = None
         return self
@@ -278,7 +279,7 @@ class Summary:
         """What devices did at every nanosecond, and why they waited."""
         from opscope.analysis.timeline.measure import measure_timeline  # noqa: PLC0415 - not every report has it
 
-        return measure_timeline(self.session)
+        return measure_timeline(self.session, self._records)
 
     @cached_property
     def measured_steps(self) -> tuple[MeasuredStep, ...]:
@@ -314,7 +315,7 @@ class Summary:
     @cached_property
     def execution(self) -> tuple[StepExecution, ...]:
         """The simulated step of each trace that launched something."""
-        return tuple(model.execution for model in self._models)
+        return tuple(model.execution for model in self.step_models)
 
     @property
     def typical_step(self) -> StepExecution | None:
@@ -341,10 +342,17 @@ class Summary:
         return sum(device.busy_ns for device in in_use) / span_ns if span_ns else None
 
     @cached_property
-    def _models(self) -> tuple[StepModel, ...]:
+    def step_models(self) -> tuple[StepModel, ...]:
+        """The step of each trace that launched something, to be simulated; until the Summary is complete."""
         from opscope.analysis.step_model import step_models  # noqa: PLC0415 - not every report has it
 
-        return step_models(self.session)
+        return step_models(self.session, self._records)
+
+    @cached_property
+    def _records(self) -> SessionRecords:
+        from opscope.analysis.timeline.host import read_session  # noqa: PLC0415 - not every report has it
+
+        return read_session(self.session)
 
     @cached_property
     def _provenance(self) -> Provenance:
@@ -366,10 +374,9 @@ def _in_window(device: DeviceTime, partition: TimePartition | None) -> DeviceTim
 
 
 # What is told, in the order in which it is worth computing it.
-_SECTIONS = (
-    *Summary.__annotations__,
-    *(name for name, value in vars(Summary).items() if isinstance(value, cached_property) and name[0] != "_"),
-)
+_UNTIL_COMPLETE = ("_session", "_launches", "_provenance", "_limits", "_records", "step_models")
+_COMPUTED = tuple(name for name, value in vars(Summary).items() if isinstance(value, cached_property))
+_SECTIONS = (*Summary.__annotations__, *(name for name in _COMPUTED if name not in _UNTIL_COMPLETE))
 
 _TOTALS_SQL = """
 SELECT (SELECT coalesce(sum(duration_ns), 0)::BIGINT FROM device_activities) AS device_time_ns,

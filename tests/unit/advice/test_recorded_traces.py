@@ -12,7 +12,8 @@ import pytest
 import opscope
 from opscope.advice import advise
 from opscope.advice.profiled_run import ProfiledRun
-from opscope.analysis.step_model import StepModel, step_models
+from opscope.analysis.step_model import StepModel
+from opscope.analysis.summary import Summary
 from opscope.model.finding import Finding
 
 from .conftest import codes, only, quick_summary
@@ -33,7 +34,7 @@ def advised(shared: Path) -> Advised:
     @cache
     def run(name: str) -> tuple[StepModel | None, tuple[Finding, ...]]:
         with opscope.load(shared / "traces" / name) as session:
-            models = step_models(session)
+            models = Summary(session).step_models
             summary = advise(session, quick_summary(session), models)
             return ProfiledRun(session, summary, models).step, summary.advice or ()
 

@@ -10,7 +10,8 @@ import pytest
 
 import opscope
 from opscope.analysis.execution_graph import Edge, ExecutionGraph, critical_path, simulate
-from opscope.analysis.step_model import Gain, StepModel, step_models
+from opscope.analysis.step_model import Gain, StepModel
+from opscope.analysis.summary import Summary
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
 
@@ -75,7 +76,7 @@ def replays() -> TraceBuilder:
 
 
 def model_of(load: Load, builder: TraceBuilder) -> StepModel:
-    (model,) = step_models(load(builder))
+    (model,) = Summary(load(builder)).step_models
     return model
 
 
@@ -206,7 +207,7 @@ def test_without_correlation_ids_what_could_have_come_at_once_is_unexplained(loa
     ids=["clocks disagree", "no launch", "no host", "steps overlap", "no steps", "no device"],
 )  # fmt: skip
 def test_gaps_in_a_recording_are_borne(load: Load, builder: TraceBuilder) -> None:
-    for model in step_models(load(builder)):
+    for model in Summary(load(builder)).step_models:
         assert model.step_ns >= 0
         assert model.gain(model.change().replay(0)).ns <= model.step_ns
         assert 0 <= model.recorded_error <= 1
@@ -265,7 +266,7 @@ UNEXPLAINED = 0.03
 @pytest.mark.parametrize("name", TRACES, ids=lambda name: Path(name).name.partition(".")[0])
 def test_recorded_programs_obey_the_laws(shared: Path, name: str) -> None:
     with opscope.load(shared / "traces" / name) as session:
-        models = step_models(session)
+        models = Summary(session).step_models
         assert models
         for model in models:
             reproduces(model.graph)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from opscope.analysis.timeline.measure import measure_timeline
+from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.records import columns
 from opscope.ingest.nsys_reading import Intervals, owning_ranges
 from opscope.model.session import Session
@@ -193,6 +193,6 @@ def test_the_host_is_busy_in_operators_and_not_in_the_ranges_around_them(load_ex
     assert found["start_ns"].tolist() == [100]
     assert found["is_outermost"].tolist() == [True]
     # What recording an event costs the host is known of torch's profiler, not of nsys.
-    (host,) = measure_timeline(session).host
+    (host,) = Summary(session).timeline.host
     assert host.launches == 2
     assert host.recorder_ns is None

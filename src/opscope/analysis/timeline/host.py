@@ -15,8 +15,16 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from opscope.analysis.timeline.device_windows import Step, TraceWindow
-from opscope.analysis.timeline.records import Columns, Flags, RuntimeCalls, TraceRecords, by_thread, columns
+from opscope.analysis.timeline.device_windows import Step, TraceWindow, read_windows
+from opscope.analysis.timeline.records import (
+    Columns,
+    Flags,
+    RuntimeCalls,
+    TraceRecords,
+    by_thread,
+    columns,
+    read_records,
+)
 from opscope.analysis.timeline.spans import Spans, merge
 from opscope.ingest.nesting import Forest, Int64, enclosing, nest
 from opscope.model.location import is_program_file, parse_frame
@@ -27,13 +35,13 @@ __all__ = [
     "FrameNames",
     "Host",
     "NamedRanges",
+    "SessionRecords",
     "Stall",
     "ThreadEvents",
     "called_operators",
     "named_ranges",
     "program_functions",
-    "read_frame_names",
-    "read_hosts",
+    "read_session",
 ]
 
 
@@ -58,7 +66,7 @@ class FrameNames(msgspec.Struct, frozen=True):
     program: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-def read_frame_names(session: Session) -> FrameNames:
+def _frame_names(session: Session) -> FrameNames:
     """The names of a Session's frames."""
     names = [name for (name,) in session.query("SELECT DISTINCT name FROM frames WHERE name IS NOT NULL")]
     program = {}
@@ -175,7 +183,29 @@ class Host:
         return int(self.ran.start_ns[0]) if len(self.ran.start_ns) else None
 
 
-def read_hosts(
+class SessionRecords(NamedTuple):
+    """All that was recorded of a Session's traces: what the timeline and the execution graphs are made of.
+
+    Attributes:
+        traces: Calls and device activities.
+        windows: By trace id, of traces that hold any event.
+        hosts: By trace id.
+        frame_names: Names of Python frames by what they are.
+    """
+
+    traces: tuple[TraceRecords, ...]
+    windows: dict[int, TraceWindow]
+    hosts: dict[int, Host]
+    frame_names: FrameNames
+
+
+def read_session(session: Session) -> SessionRecords:
+    """Read them, once for all that is derived."""
+    traces, windows, names = read_records(session), read_windows(session), _frame_names(session)
+    return SessionRecords(traces, windows, _hosts(session, traces, windows, names), names)
+
+
+def _hosts(
     session: Session, traces: Sequence[TraceRecords], windows: Mapping[int, TraceWindow], names: FrameNames
 ) -> dict[int, Host]:
     """The host of each trace, by trace id."""

@@ -18,16 +18,14 @@ from opscope.analysis.timeline.device_windows import (
     TraceWindow,
     device_steps,
     occupation,
-    read_windows,
 )
-from opscope.analysis.timeline.host import Host, named_ranges, program_functions, read_frame_names, read_hosts
+from opscope.analysis.timeline.host import Host, SessionRecords, named_ranges, program_functions
 from opscope.analysis.timeline.idle import CAUSES, DeviceIdle, account_for_idle, longest_gaps
 from opscope.analysis.timeline.records import (
     CallRole,
     DeviceRecords,
     RuntimeCalls,
     TraceRecords,
-    read_records,
 )
 from opscope.analysis.timeline.skew import rank_skews
 from opscope.analysis.timeline.spans import NOTHING, Spans, covering, merge, overlap, subtract, total
@@ -366,12 +364,9 @@ class _DeviceTime(msgspec.Struct, frozen=True):
 _SERIES_POINTS = 60  # intervals of what is shown over time
 
 
-def measure_timeline(session: Session) -> Timeline:
+def measure_timeline(session: Session, records: SessionRecords) -> Timeline:
     """The timeline of every device and host of a Session; empty where no activity was recorded."""
-    traces = read_records(session)
-    names = read_frame_names(session)
-    windows = read_windows(session)
-    hosts = read_hosts(session, traces, windows, names)
+    traces, windows, hosts, names = records
     devices = [
         _measure(trace, device, windows[trace.trace_id], hosts[trace.trace_id])
         for trace in traces

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from opscope.analysis.timeline.measure import measure_timeline
+from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import Timeline
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
@@ -15,6 +15,6 @@ from opscope.testing import TraceBuilder
 @pytest.fixture
 def timeline(load: Callable[..., Session]) -> Callable[[TraceBuilder], Timeline]:
     def measure(trace: TraceBuilder) -> Timeline:
-        return measure_timeline(load(trace))
+        return Summary(load(trace)).timeline
 
     return measure

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import opscope
-from opscope.analysis.timeline.measure import measure_timeline
+from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import IdleCause, IdleGap, Timeline, TimePartition, WindowKind
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
@@ -105,7 +105,7 @@ class TestTheStepsWindow:
             trace.launch(50 * number + 10).kernel("a", 100, 60, device=number)
             return trace.write(tmp_path / f"rank{number}.json")
 
-        found = measure_timeline(load([rank(0), rank(1)]))
+        found = Summary(load([rank(0), rank(1)])).timeline
         assert [told(one) for one in found.partitions] == [(155, 65, 5, 5), (105, 60, 10, 0)]
 
     def test_a_device_that_no_step_uses_is_not_left_idle_by_the_steps(
@@ -168,7 +168,7 @@ def test_programs_known_to_leave_the_device_idle(
     shared: Path, name: str, busy: float, longest_ms: float, host: str
 ) -> None:
     with opscope.load(shared / "traces" / name) as session:
-        (one,) = measure_timeline(session).partitions
+        (one,) = Summary(session).timeline.partitions
     assert one.busy_ns / one.span_ns == pytest.approx(busy, abs=0.001)
     assert one.longest_gaps[0].duration_ns / 1e6 == pytest.approx(longest_ms, abs=0.1)
     assert (one.longest_gaps[0].host or "").endswith(host)

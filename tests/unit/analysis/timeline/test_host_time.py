@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import opscope
+from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.measure import (
     CALL_NS,
     FRAME_NS,
@@ -16,7 +17,6 @@ from opscope.analysis.timeline.measure import (
     SHAPED_OPERATOR_NS,
     HostEvents,
     estimate_recorder,
-    measure_timeline,
 )
 from opscope.analysis.timeline.values import StepStatistics, Timeline
 from opscope.testing import TraceBuilder
@@ -118,7 +118,7 @@ class TestTheRecordersPart:
         self, shared: Path, name: str, bare_ms: float, recorded_ms: float
     ) -> None:
         with opscope.load(shared / f"traces/h200/{name}.json.gz") as session:
-            (host,) = measure_timeline(session).host
+            (host,) = Summary(session).timeline.host
         assert host.recorder_ns is not None
         assert host.launch_path_ns == pytest.approx(recorded_ms * 1e6, rel=0.02)
         assert host.launch_path_ns - host.recorder_ns == pytest.approx(bare_ms * 1e6, rel=0.25)

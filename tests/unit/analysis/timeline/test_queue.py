@@ -66,10 +66,10 @@ def test_without_any_launch_there_is_no_queue(timeline: Measure) -> None:
 
 
 def test_the_series_of_a_recording_has_its_mean_depth(shared: Path) -> None:
-    from opscope.analysis.timeline.measure import measure_timeline
+    from opscope.analysis.summary import Summary
 
     with opscope.load(shared / "traces/h200/bert_bs8_seq128_infer.json.gz") as session:
-        found = measure_timeline(session)
+        found = Summary(session).timeline
     (series,), (queue,) = found.series, found.queues
     assert sum(series.mean) / len(series.mean) == pytest.approx(queue.mean)
     assert max(series.mean) <= queue.maximum

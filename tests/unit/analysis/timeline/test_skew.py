@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import opscope
-from opscope.analysis.timeline.measure import measure_timeline
+from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import RankSkew, SkewEvidence
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
@@ -33,7 +33,7 @@ def rank(number: int | None, durations: Sequence[float], *, kernel: str = NCCL, 
 def skews(tmp_path: Path, load: Callable[..., Session]) -> Callable[..., tuple[RankSkew, ...]]:
     def measure(*ranks: TraceBuilder) -> tuple[RankSkew, ...]:
         paths = [trace.write(tmp_path / f"rank{number}.json") for number, trace in enumerate(ranks)]
-        return measure_timeline(load(paths)).skews
+        return Summary(load(paths)).timeline.skews
 
     return measure
 
@@ -89,7 +89,7 @@ def test_ranks_must_be_known_and_different(skews: Skews) -> None:
 
 def test_the_straggler_of_a_recorded_job_is_rank_1(shared: Path) -> None:
     with opscope.load(shared / "traces/h200/ddp_straggler_w4") as session:
-        found = measure_timeline(session)
+        found = Summary(session).timeline
     assert [(one.rank, one.last_count, one.collectives) for one in found.skews] == [
         (0, 0, 12),
         (1, 12, 12),
@@ -105,6 +105,6 @@ def test_the_straggler_of_a_recorded_job_is_rank_1(shared: Path) -> None:
 
 def test_without_a_straggler_no_rank_is_last_each_time(shared: Path) -> None:
     with opscope.load(shared / "traces/h200/ddp_w4") as session:
-        found = measure_timeline(session).skews
+        found = Summary(session).timeline.skews
     assert {one.collectives for one in found} == {12}
     assert max(one.last_count for one in found) < 12
