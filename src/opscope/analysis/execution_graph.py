@@ -36,10 +36,10 @@ from opscope.analysis.timeline.spans import covering
 from opscope.ingest.nesting import Int64
 
 __all__ = [
+    "CriticalPath",
     "Edge",
     "ExecutionGraph",
     "NodeKind",
-    "PathPiece",
     "Schedule",
     "Simulation",
     "StepsWindow",
@@ -208,7 +208,7 @@ def simulate(
     durations = (graph.duration_ns if duration_ns is None else duration_ns)[order]
     total = np.cumsum(np.where(follows, lags[0], 0) + durations)
     lags += durations - total
-    runs = [(slice(low, high), before[:, low:high]) for low, high in pairwise(bounds)]
+    runs = [(slice(low, high), *before[:, low:high], *lags[:, low:high]) for low, high in pairwise(bounds)]
     tails, ends = list(graph.tails), place[[graph.end, *graph.tails.values()]]
     times = graph.time_ns[order]
     if rounds is None:
@@ -219,8 +219,9 @@ def simulate(
         if number:
             times[[1, *tails]] = times[ends]
             began_ns = reached_ns
-        for run, its_before in runs:
-            came_ns = (times[its_before] + lags[:, run]).max(axis=0)
+        for run, a, b, c, a_ns, b_ns, c_ns in runs:
+            came_ns = np.maximum(times[a] + a_ns, times[b] + b_ns)
+            np.maximum(came_ns, times[c] + c_ns, out=came_ns)
             times[run] = np.maximum.accumulate(came_ns, out=came_ns) + total[run]
         reached_ns = int(times[ends].max())
     return Simulation(times[place], (reached_ns - began_ns) / graph.steps)
@@ -250,36 +251,42 @@ def _schedule(before: Int64, given: int) -> Schedule:
     return Schedule(order, place, by_position, follows, (*begins[begins >= given].tolist(), len(order)))
 
 
-class PathPiece(NamedTuple):
-    """A stretch of the critical path: the edge into a node, or the node's own duration (`edge` None)."""
+class CriticalPath(NamedTuple):
+    """What the steps could not have gone faster without; the last first.
 
-    node: int
-    edge: Edge | None
-    ns: int
+    Attributes:
+        node: int64[n], its nodes.
+        edge: int64[n], the `Edge` by which each came.
+        edge_ns: int64[n], how long that took.
+        own_ns: int64[n], how long each lasted itself.
+    """
+
+    node: Int64
+    edge: Int64
+    edge_ns: Int64
+    own_ns: Int64
 
 
-def critical_path(graph: ExecutionGraph, lag_ns: Int64 | None = None) -> list[PathPiece]:
-    """What the steps could not have gone faster without, as recorded or with other lags; the last first.
+def critical_path(graph: ExecutionGraph, lag_ns: Int64 | None = None) -> CriticalPath:
+    """The critical path as recorded, or with other lags.
 
-    The pieces sum to `graph.recorded_ns`, or to what the steps take with those lags, less what streams were
-    still busy with at the beginning.
+    It sums to `graph.recorded_ns`, or to what the steps take with those lags, less what streams were still
+    busy with at the beginning.
     """
     lag_ns = graph.lag_ns if lag_ns is None else lag_ns
     times = simulate(graph, lag_ns=lag_ns, rounds=1).times
-    came_by = (times[graph.before] + lag_ns).argmax(axis=0)
-    everything = np.arange(len(graph))
-    came_from = graph.before[came_by, everything]
-    lasted_ns = (times - graph.duration_ns - times[came_from]).tolist()
-    edges, sources = graph.edge[came_by, everything].tolist(), came_from.tolist()
-    durations = graph.duration_ns.tolist()
+    slot = (times[graph.before] + lag_ns).argmax(axis=0)
+    before = np.take_along_axis(graph.before, slot[None], axis=0)[0]
+    came_from = before.tolist()
     node = max((graph.end, *graph.tails.values()), key=lambda one: (times[one], one == graph.end))
-    pieces = []
+    passed = []
     while node >= graph.initial_count:
-        if durations[node]:
-            pieces.append(PathPiece(node, None, durations[node]))
-        pieces.append(PathPiece(node, Edge(edges[node]), lasted_ns[node]))
-        node = sources[node]
-    return pieces
+        passed.append(node)
+        node = came_from[node]
+    nodes = np.array(passed, dtype=np.int64)
+    own_ns = graph.duration_ns[nodes]
+    edge_ns = times[nodes] - own_ns - times[before[nodes]]
+    return CriticalPath(nodes, graph.edge[slot[nodes], nodes], edge_ns, own_ns)
 
 
 class StepsWindow(NamedTuple):

@@ -580,31 +580,33 @@ class StepModel:
     def path(self) -> tuple[PathTotal, ...]:
         """The critical path of the steps by kind and name, the largest first; fractions sum to 1."""
         graph = self.graph
-        names = dict(self.session.query("SELECT name_id, name FROM kernel_names"))
         # Of the step that was timed, else of the recorded one, which is known.
         is_timed = self.unrecorded_ns is not None
-        pieces = critical_path(graph, self.unrecorded_lags(self.recorder) if is_timed else None)
-        launched = {
-            int(self._ids["operator"][piece.node]) for piece in pieces if graph.thread_id[piece.node] >= 0
-        }
+        passed = critical_path(graph, self.unrecorded_lags(self.recorder) if is_timed else None)
+        total_ns: dict[tuple[str, str | None], int] = defaultdict(int)
+        for edge in Edge:
+            if edge is not Edge.THREAD:
+                total_ns[_KINDS[edge], None] = int(passed.edge_ns[passed.edge == edge].sum())
+        is_host = passed.edge == Edge.THREAD
+        launching, launching_ns = _sums(self._ids["operator"][passed.node[is_host]], passed.edge_ns[is_host])
         operators = dict(
             self.session.query(
-                "SELECT operator_id, name FROM operators WHERE list_contains(?::BIGINT[], operator_id)",
-                [sorted(launched)],
+                "SELECT operator_id, name FROM operators WHERE operator_id IN (SELECT unnest(?::BIGINT[]))",
+                [launching],
             )
         )
-        total_ns: dict[tuple[str, str | None], int] = defaultdict(int)
-        for piece in pieces:
-            name = names.get(int(self._ids["name"][piece.node]))
-            if piece.edge is None:
-                row = graph.device_row[piece.node]
-                work = WorkKind(int(self.trace.devices[row].work[graph.activity[piece.node]]))
-                key = {WorkKind.COMPUTE: "kernel", WorkKind.COPY: "copy"}.get(work, "communication"), name
-            elif piece.edge is Edge.THREAD:
-                key = "host", operators.get(int(self._ids["operator"][piece.node]))
-            else:
-                key = _KINDS[piece.edge], None
-            total_ns[key] += piece.ns
+        for operator_id, ns in zip(launching, launching_ns, strict=True):
+            total_ns["host", operators.get(operator_id)] += ns
+        names = dict(self.session.query("SELECT name_id, name FROM kernel_names"))
+        for row, device in enumerate(self.trace.devices):
+            mine = graph.device_row[passed.node] == row
+            work = device.work[graph.activity[passed.node[mine]]]
+            for kind, word in _WORDS.items():
+                chosen = passed.node[mine][work == kind]
+                for name_id, ns in zip(
+                    *_sums(self._ids["name"][chosen], graph.duration_ns[chosen]), strict=True
+                ):
+                    total_ns[word, names.get(name_id)] += ns
         whole_ns = sum(total_ns.values()) or 1
         ranked = sorted(total_ns.items(), key=lambda item: (-item[1], item[0][0], item[0][1] or ""))
         return tuple(
@@ -612,6 +614,15 @@ class StepModel:
         )
 
 
+def _sums(keys: Int64, ns: Int64) -> tuple[list[int], list[int]]:
+    """Distinct keys and what each has in all."""
+    found, place = np.unique(keys, return_inverse=True)
+    total_ns = np.zeros(len(found), dtype=np.int64)
+    np.add.at(total_ns, place, ns)
+    return found.tolist(), total_ns.tolist()
+
+
+_WORDS = {WorkKind.COMPUTE: "kernel", WorkKind.COPY: "copy", WorkKind.COMMUNICATION: "communication"}
 _KINDS = {
     Edge.STREAM: "kernel gap",
     Edge.LAUNCH: "launch latency",

@@ -16,6 +16,8 @@ from operator import attrgetter
 from pathlib import Path, PurePath
 from typing import Any
 
+import msgspec
+
 from opscope.model.files import finite, write_text
 from opscope.units import ns_to_ms
 
@@ -108,12 +110,18 @@ def parsed(attribute: str) -> Callable[[Any], Any]:
 
 def to_json(document: Any) -> str:
     """The document as indented JSON text ending in a newline; a float that is no number becomes null."""
-    return json.dumps(finite(document), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    # Indented by msgspec: the standard library's encoder does that in Python, ten times slower.
+    line = to_json_line(document).encode("utf-8", "surrogatepass")
+    return msgspec.json.format(line, indent=2).decode("utf-8", "surrogatepass") + "\n"
 
 
 def to_json_line(document: Any) -> str:
     """The document as JSON text on one line, without a newline."""
-    return json.dumps(finite(document), ensure_ascii=False, allow_nan=False)
+    encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+    try:
+        return encoder.encode(document)
+    except ValueError:  # a float that is no number
+        return encoder.encode(finite(document))
 
 
 def from_json_text(text: str) -> Any:

@@ -104,7 +104,8 @@ def reproduces(graph: ExecutionGraph) -> None:
     times = simulate(graph, rounds=1).times
     assert (times == graph.time_ns)[graph.initial_count :].all()
     # It begins with the steps, or where a stream got free from work of before.
-    began_ns = graph.recorded_ns - sum(piece.ns for piece in critical_path(graph))
+    path = critical_path(graph)
+    began_ns = graph.recorded_ns - int(path.edge_ns.sum() + path.own_ns.sum())
     assert began_ns in graph.time_ns[1 : graph.initial_count]
 
 
