@@ -644,7 +644,7 @@ def as_extents(rows: Iterable[tuple[int, int, int]]) -> dict[int, Spans]:
 
 def step_models(session: Session, records: SessionRecords) -> tuple[StepModel, ...]:
     """The step of each trace that launched something in its steps, by trace id."""
-    traces, windows, hosts, _ = records
+    traces, windows, hosts = records.traces, records.windows, records.hosts
     threads = dict(session.query("SELECT trace_id, min(thread_id) FROM steps GROUP BY trace_id"))
     syncs = _syncs(session, traces)
     # Where no steps were recorded, a timed step and what was recorded are different things.

@@ -320,13 +320,13 @@ _SERIES_POINTS = 60  # intervals of what is shown over time
 
 def measure_timeline(session: Session, records: SessionRecords) -> Timeline:
     """The timeline of every device and host of a Session; empty where no activity was recorded."""
-    traces, windows, hosts, names = records
+    traces, windows, hosts = records.traces, records.windows, records.hosts
     devices = [
         _measure(trace, device, windows[trace.trace_id], hosts[trace.trace_id])
         for trace in traces
         for device in trace.devices
     ]
-    functions = program_functions(session, hosts.values(), names.program)
+    functions = program_functions(session, hosts.values(), records.frame_names.program)
     places = Places(functions, named_ranges(hosts.values()))
     gaps = longest_gaps(session, [one.idle for one in devices], functions)
     blamed = {trace.trace_id: np.zeros(len(trace.calls), dtype=np.int64) for trace in traces}
