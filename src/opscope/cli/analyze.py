@@ -37,6 +37,7 @@ def analyze(
     json: bool = False,
     output_dir: Path | None = None,
     save: Path | None = None,
+    export_trace: Path | None = None,
     force: bool = False,
     top: Top = 10,
     all: All = False,  # noqa: A002 - the option's name
@@ -52,6 +53,7 @@ def analyze(
         json: Print one JSON document and nothing else.
         output_dir: Also write analysis.json and report.md there.
         save: Also write the session to this .opscope file.
+        export_trace: Also write the trace (one) there with its critical path as a track, for Perfetto.
         force: Overwrite existing files.
         top: Operators (and kernels) to list.
         all: List every operator and kernel instead.
@@ -61,7 +63,7 @@ def analyze(
         threads: Worker threads; all cores by default.
     """
     outputs = [] if output_dir is None else [output_dir / _JSON_NAME, output_dir / _REPORT_NAME]
-    refuse_existing([*outputs, *([save] if save else [])], force=force)
+    refuse_existing([*outputs, *(file for file in (save, export_trace) if file)], force=force)
 
     with open_source(traces, memory_limit=memory_limit, threads=threads) as session:
         with status("Summarizing"):
@@ -81,5 +83,9 @@ def analyze(
             ]
         if save is not None:
             written.append(session.save(save, overwrite=force))
+        if export_trace is not None:
+            from opscope.report.trace_export import export_trace as write_trace  # noqa: PLC0415 - seldom asked
+
+            written.append(write_trace(session, export_trace))
     say_wrote(written, on_stderr=json)
     return 0
