@@ -39,7 +39,7 @@ def _step(summary: Summary) -> Iterator[tuple[str, Text]]:
             if low.split()[1] == high.split()[1]:
                 low = low.split()[0]
             between = high if low in high.split() else f"{low} to {high}"
-            text += f", {between} unrecorded (simulated)"
+            text += f", simulated {between} unrecorded"
         yield "Step", (Strong(recorded), text)
     elif summary.window_ns is not None:
         yield "Recording", (Strong(format_duration(summary.window_ns)), "; no steps in it")
