@@ -88,7 +88,7 @@ SUMMARY_KEYS: dict[type, Keys] = {
         "tensor_cores"
     ),
     SourceLocation: Keys("file line end_line url grade file_grade line_grade"),
-    StepExecution: Keys("... -critical_path"),
+    StepExecution: Keys("... -critical_path -missing"),
     Summary: Keys(
         "device_time_ns attributed_ns attributed_fraction busy_fraction cpu_time_ns window_ns "
         "kernel_launches activities=activity_count operators=operator_calls operator_names steps devices",

@@ -242,6 +242,8 @@ def _facts(summary: Summary) -> list[tuple[str, Text]]:
 def _simulated_text(step: StepExecution) -> str:
     missing = counted(step.missing_edges, "moment", "moments")
     unexplained = f"; {missing} come later than known dependencies explain" if step.missing_edges else ""
+    if step.missing is not None:
+        unexplained += f"; no change is simulated, for {step.missing}"
     low, high = map(format_duration, step.step_interval_ns)
     between = low if low == high else f"{low} to {high}"
     return (
