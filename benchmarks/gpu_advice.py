@@ -28,9 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_setup import environment_facts, parser_of, write
+from gpu_setup import Step, as_it_is, captured, environment_facts, in_turns, parser_of, tf32, write
 
-Step = Callable[[], object]
 SECTIONS = ("changes", "graphs", "healthy", "rates")
 ACTIVE = 5
 ROUNDS = 7
@@ -94,9 +93,9 @@ def measure_changes(setup: Setup) -> list[dict[str, Any]]:
         with reported(results, {"configuration": configuration.title, "code": configuration.code}) as result:
             before = bert_step(setup, configuration)
             if configuration.code == "advice.tf32_off":
-                after, in_change = before, allow_tf32
+                after, in_change = before, tf32
             else:
-                after, in_change = bert_step(setup, configuration, attention="sdpa"), unchanged
+                after, in_change = bert_step(setup, configuration, attention="sdpa"), as_it_is
             result.update(follow(setup, configuration.code, before, after, in_change))
     return results
 
@@ -110,7 +109,7 @@ def measure_graphs(setup: Setup) -> list[dict[str, Any]]:
         configuration = Configuration("advice.launch_bound", batch, 128, dtype)
         with reported(results, {"configuration": configuration.title, "code": configuration.code}) as result:
             before = bert_step(setup, configuration)
-            result.update(follow(setup, configuration.code, before, captured(before), unchanged))
+            result.update(follow(setup, configuration.code, before, captured(before), as_it_is))
     return results
 
 
@@ -155,7 +154,8 @@ def follow(
     summary, findings = advised(setup, before)
     with in_change():
         after_summary, _ = advised(setup, after)
-    before_ns, after_ns = in_turns(before, after, in_change, setup)
+    rounds, least_s = (ROUNDS, LEAST_S) if setup.is_cuda else (3, 0.02)
+    before_ns, after_ns = in_turns(before, after, in_change, rounds=rounds, least_s=least_s)
     finding = next((one for one in findings if one.code == code), None)
     estimate_ns = None if finding is None else finding.estimated_gain_ns_per_step
     gain_ns = before_ns - after_ns
@@ -221,39 +221,6 @@ def sides(summary: Any) -> dict[str, Any]:
     }
 
 
-def in_turns(before: Step, after: Step, in_change: Callable[[], Any], setup: Setup) -> tuple[float, float]:
-    """Median times of both, without a profiler, measured in turns."""
-    samples: tuple[list[float], list[float]] = ([], [])
-    counts = [steps_of_a_sample(before, setup), 0]
-    with in_change():
-        counts[1] = steps_of_a_sample(after, setup)
-    for _ in range(ROUNDS if setup.is_cuda else 3):
-        samples[0].append(loop_ns(before, counts[0]))
-        with in_change():
-            samples[1].append(loop_ns(after, counts[1]))
-    return statistics.median(samples[0]), statistics.median(samples[1])
-
-
-def steps_of_a_sample(step: Step, setup: Setup) -> int:
-    """Steps that take long enough together, after a warm-up."""
-    for _ in range(3):
-        step()
-    once_ns = loop_ns(step, 2)
-    return max(3, min(500, round((LEAST_S if setup.is_cuda else 0.02) * 1e9 / once_ns)))
-
-
-def loop_ns(step: Step, count: int) -> float:
-    """Time per step of a loop that waits for the device at its ends only."""
-    from opscope.workloads.runtime import synchronize
-
-    synchronize()
-    began = time.perf_counter_ns()
-    for _ in range(count):
-        step()
-    synchronize()
-    return (time.perf_counter_ns() - began) / count
-
-
 def bert_step(setup: Setup, configuration: Configuration, *, attention: str | None = None) -> Step:
     """A step of BERT-base; of a small one on a CPU."""
     from opscope.workloads.spec import WorkloadOptions, resolve
@@ -267,40 +234,6 @@ def bert_step(setup: Setup, configuration: Configuration, *, attention: str | No
         **size,
     )
     return resolve("bert", options).build(configuration.batch, configuration.length).step
-
-
-@contextmanager
-def allow_tf32() -> Iterator[None]:
-    """TF32 for float32 products, as advice proposes."""
-    import torch
-
-    torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision("highest")
-
-
-@contextmanager
-def unchanged() -> Iterator[None]:
-    """No setting is changed: the step itself is another one."""
-    yield
-
-
-def captured(step: Step) -> Step:
-    """A replay of a step as one CUDA graph."""
-    import torch
-
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    return graph.replay
 
 
 def product_chain(setup: Setup) -> Step:
@@ -433,7 +366,7 @@ def tf32_call(call: Step) -> Step:
     """The call with TF32 allowed."""
 
     def run() -> object:
-        with allow_tf32():
+        with tf32():
             return call()
 
     return run

@@ -21,14 +21,24 @@ import statistics
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpu_setup import environment_facts, parser_of, write
+from gpu_setup import (
+    Step,
+    as_it_is,
+    captured,
+    environment_facts,
+    in_turns,
+    loop_ns,
+    parser_of,
+    steps_of_a_sample,
+    tf32,
+    write,
+)
 
-Step = Callable[[], object]
 Settings = Callable[[], contextlib.AbstractContextManager[None]]
 ACTIVE = 3
 ROUNDS = 5
@@ -36,25 +46,6 @@ LEAST_S = 0.15  # of steps in one sample
 MOST_S = 120  # for one program
 TOLERANCE = 0.3
 LEAST_GAIN = 0.02  # of a step: rules say nothing of less
-
-
-@contextlib.contextmanager
-def as_it_is() -> Iterator[None]:
-    """No setting is changed: the step itself is another one."""
-    yield
-
-
-@contextlib.contextmanager
-def tf32() -> Iterator[None]:
-    """TF32 for float32 products and convolutions."""
-    import torch
-
-    torch.set_float32_matmul_precision("high")
-    torch.backends.cudnn.allow_tf32 = True
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision("highest")
 
 
 @dataclass(frozen=True)
@@ -128,27 +119,6 @@ def inference(model: Any, *inputs: Any) -> Step:
             return model(*inputs)
 
     return step
-
-
-def captured(step: Step) -> Step:
-    """A replay of a step as one CUDA graph."""
-    import torch
-
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-
-    def replayed() -> object:
-        graph.replay()
-        return step  # its model's memory is what the graph computes on
-
-    return replayed
 
 
 def vision(name: str, size: Size, *, batch: int, train: bool, channels_last: bool = False, dtype: Any = None,
@@ -467,7 +437,7 @@ def measure(name: str, program: Program, size: Size, folder: Path) -> dict[str, 
         result["changes"].append(entry)
         try:
             after = before if remedy.build is None else remedy.build()
-            before_ns, after_ns = in_turns(before, after, remedy.settings)
+            before_ns, after_ns = in_turns(before, after, remedy.settings, rounds=ROUNDS, least_s=LEAST_S)
         except Exception as error:  # noqa: BLE001 - one change that fails must not cost the others
             entry["error"] = traceback.format_exc()[-3000:]
             print(f"  {remedy.code}: FAILED {type(error).__name__}: {str(error)[:200]}")
@@ -564,42 +534,10 @@ def advised(step: Step, folder: Path) -> tuple[Any, str]:
     return summary, summary.traces[0]
 
 
-def in_turns(before: Step, after: Step, settings: Settings) -> tuple[float, float]:
-    """Median times of both, without a profiler, measured in turns."""
-    counts = [steps_of_a_sample(before), 0]
-    with settings():
-        counts[1] = steps_of_a_sample(after)
-    samples: tuple[list[float], list[float]] = ([], [])
-    for _ in range(ROUNDS):
-        samples[0].append(loop_ns(before, counts[0]))
-        with settings():
-            samples[1].append(loop_ns(after, counts[1]))
-    return statistics.median(samples[0]), statistics.median(samples[1])
-
-
 def steady_ns(step: Step) -> float:
     """Median time of a step, without a profiler."""
-    count = steps_of_a_sample(step)
+    count = steps_of_a_sample(step, LEAST_S)
     return statistics.median(loop_ns(step, count) for _ in range(ROUNDS))
-
-
-def steps_of_a_sample(step: Step) -> int:
-    """Steps that take long enough together, after a warm-up."""
-    for _ in range(4):
-        step()
-    return max(3, min(500, round(LEAST_S * 1e9 / loop_ns(step, 2))))
-
-
-def loop_ns(step: Step, count: int) -> float:
-    """Time per step of a loop that waits for the device at its ends only."""
-    from opscope.workloads.runtime import synchronize
-
-    synchronize()
-    began = time.perf_counter_ns()
-    for _ in range(count):
-        step()
-    synchronize()
-    return (time.perf_counter_ns() - began) / count
 
 
 def release() -> None:

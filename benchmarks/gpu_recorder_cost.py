@@ -1,4 +1,4 @@
-"""What does recording one host event cost? Fits the constants of `analysis/timeline/measure.py`.
+"""What does recording one host event cost? Fits the constants of `analysis/timeline/host.py`.
 
     python benchmarks/gpu_recorder_cost.py --output FILE.json [--budget-s 40]   # needs a CUDA device
     python benchmarks/gpu_recorder_cost.py --output FILE.json --device cpu   # a rehearsal: no runtime calls
@@ -248,13 +248,13 @@ def explain(
     cases: list[Measured], bare_ns: dict[str, list[float]], cost_ns: dict[str, float | None]
 ) -> list[dict[str, Any]]:
     """Each case with what the costs predict."""
-    from opscope.analysis.timeline import measure as constants
+    from opscope.analysis.timeline.host import RECORDED_EVENT_NS
 
     packaged = {
-        "operator": constants.OPERATOR_NS,
-        "shaped_operator": constants.SHAPED_OPERATOR_NS,
-        "runtime_call": constants.CALL_NS,
-        "python_frame": constants.FRAME_NS,
+        "operator": RECORDED_EVENT_NS["operators"],
+        "shaped_operator": RECORDED_EVENT_NS["operators with shapes"],
+        "runtime_call": RECORDED_EVENT_NS["runtime calls"],
+        "python_frame": RECORDED_EVENT_NS["Python frames"],
     }
     return [
         {

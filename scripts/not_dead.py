@@ -42,6 +42,7 @@ _.vector_width
 # Attributes and methods that a library reads or calls.
 _.__index__
 _._torchdynamo_disable
+_.allow_tf32
 _.acc_events
 _.block_shape
 _.cachable

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from opscope.advice.attention_pattern import ComposedAttention
 from opscope.advice.kernel_times import AttentionWork, attention_ns, attention_type
-from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed, time_of
+from opscope.advice.profiled_run import Advice, ProfiledRun, calls_taking, finds, listed, time_of
 from opscope.advice.rules import Rule
 from opscope.analysis.efficiency import CallEfficiency
 from opscope.analysis.step_model import GraphChange
@@ -151,9 +151,8 @@ def _flash(
         )
         for call, sizes in found
     }
-    factors = {call_id: ns / before_ns[call_id] for call_id, ns in after_ns.items()}
     return (
-        lambda change: change.scale_calls(factors),
+        calls_taking([call for call, _ in found], after_ns),
         f"these calls take {run.time(sum(before_ns.values()))}, as flash attention "
         f"{run.time(sum(after_ns.values()))}",
     )

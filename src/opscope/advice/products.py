@@ -8,6 +8,7 @@ from opscope.advice.kernel_times import ITEM_BYTES, padded, product_ns
 from opscope.advice.profiled_run import (
     Advice,
     ProfiledRun,
+    calls_taking,
     finds,
     listed,
     operators_of,
@@ -46,7 +47,7 @@ def tf32_off(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         f"{_subject(calls)} of float32 operands without tensor cores take {run.device_time(total_ns)}: TF32 "
         "is off.",
         run.call_evidence(calls),
-        None if after_ns is None else _effect(calls, after_ns),
+        None if after_ns is None else calls_taking(calls, after_ns),
         _basis(run, DataType.TF32, calls, after_ns),
         change="\n".join(line for line, kind in lines if kind in kinds),
     )
@@ -69,7 +70,7 @@ def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         basis += words
     elif after_ns is not None:
         others_ns = {call.call_id: _halved_ns(run, call) for call in run.calls}
-        effect = _effect(run.calls, after_ns | {call_id: ns for call_id, ns in others_ns.items() if ns})
+        effect = calls_taking(run.calls, after_ns | {call_id: ns for call_id, ns in others_ns.items() if ns})
         saved_ns = sum(call.roofline.device_ns - ns for call in run.calls if (ns := others_ns[call.call_id]))
         basis += f"; kernels bound by memory, with half the bytes, save {run.time(saved_ns)}"
     yield Advice(
@@ -105,7 +106,7 @@ def unaligned_products(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         f"{_subject(calls)} with sizes that are no multiple of {_LOAD_BYTES} bytes ({sizes}) take "
         f"{run.device_time(total_ns)}, in kernels for unaligned operands.",
         run.call_evidence(calls),
-        _effect(calls, after_ns),
+        calls_taking(calls, after_ns),
     )
 
 
@@ -173,15 +174,6 @@ def _times_ns(
     }
 
 
-def _effect(
-    calls: Sequence[CallEfficiency], after_ns: Mapping[int, float]
-) -> Callable[[GraphChange], object]:
-    """Calls that take other device times, by call id."""
-    before_ns = {call.call_id: call.roofline.device_ns for call in calls}
-    factors = {call_id: ns / before_ns[call_id] for call_id, ns in after_ns.items()}
-    return lambda change: change.scale_calls(factors)
-
-
 def _call_ns(run: ProfiledRun, call: CallEfficiency, data_type: DataType) -> float | None:
     """Time of one call in a type: by its tiles, else at the share of the rate that it reaches today."""
     product = product_of(call)
@@ -233,7 +225,7 @@ def _with_casts(
     saved_ns = sum(
         call.roofline.device_ns - others_ns.get(call.call_id, call.roofline.device_ns) for call in followers
     )
-    scale = _effect(run.calls, others_ns | then_ns)
+    scale = calls_taking(run.calls, others_ns | then_ns)
 
     def effect(change: GraphChange) -> object:
         scale(change)

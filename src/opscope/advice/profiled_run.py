@@ -34,6 +34,7 @@ __all__ = [
     "Advice",
     "Finder",
     "ProfiledRun",
+    "calls_taking",
     "counted",
     "finds",
     "listed",
@@ -278,6 +279,15 @@ def listed(items: Sequence[str], shown: int = _SHOWN) -> str:
 def time_of(calls: Iterable[CallEfficiency]) -> int:
     """Device time of calls."""
     return sum(call.roofline.device_ns for call in calls)
+
+
+def calls_taking(
+    calls: Iterable[CallEfficiency], after_ns: Mapping[int, float]
+) -> Callable[[GraphChange], object]:
+    """The effect of distinct calls that take other device times, by call id."""
+    before_ns = {call.call_id: call.roofline.device_ns for call in calls}
+    factors = {call_id: ns / before_ns[call_id] for call_id, ns in after_ns.items()}
+    return lambda change: change.scale_calls(factors)
 
 
 def operators_of(calls: Iterable[CallEfficiency]) -> list[str]:

@@ -29,13 +29,13 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from opscope.analysis.timeline.host import Host, ThreadEvents
-from opscope.analysis.timeline.measure import CALL_NS, FRAME_NS, OPERATOR_NS, SHAPED_OPERATOR_NS
-from opscope.analysis.timeline.records import CallRole, Flags, RuntimeCalls, TraceRecords
+from opscope.analysis.timeline.host import RECORDED_EVENT_NS, Host, ThreadEvents
+from opscope.analysis.timeline.records import CallRole, Flags, RuntimeCalls, TraceRecords, blocked_launches
 from opscope.analysis.timeline.spans import covering
 from opscope.ingest.nesting import Int64
 
 __all__ = [
+    "NEVER_NS",
     "CriticalPath",
     "Edge",
     "ExecutionGraph",
@@ -49,7 +49,7 @@ __all__ = [
     "simulate",
 ]
 
-_NEVER_NS = -(1 << 60)
+NEVER_NS = -(1 << 60)
 # An activity that comes later than its edges let expect by more than this depends on something unknown.
 TOLERANCE_NS = 20_000
 # Lags where a recording has too few of a kind to tell, as on an H200.
@@ -61,9 +61,6 @@ _RETURN_NS = 10_000
 # What a wait takes the host if nothing is left to wait for.
 _EMPTY_WAIT_NS = 5_000
 _FEWEST = 5  # samples of a typical lag
-# A driver accepts some 1024 launches ahead of the device and then lets the host wait in the launch call.
-_FULL_QUEUE = 1000
-_BLOCKED_LAUNCH_NS = 100_000
 # Shorter pauses of a thread are its own Python.
 _HAND_OVER_NS = 20_000
 # Steps simulated, so that what the first one finds empty counts for nothing.
@@ -213,7 +210,7 @@ def simulate(
     times = graph.time_ns[order]
     if rounds is None:
         rounds = max(2, -(-_STEPS_SIMULATED // graph.steps))
-        times[1], times[tails] = 0, _NEVER_NS
+        times[1], times[tails] = 0, NEVER_NS
     reached_ns, began_ns = 0, 0
     for number in range(rounds):
         if number:
@@ -358,7 +355,7 @@ def _work(trace: TraceRecords, window: StepsWindow) -> tuple[_Work, Int64]:
         launched_ns = device.start_ns.copy()
         known = device.call >= 0
         launched_ns[known] = trace.calls.start_ns[device.call[known]]
-        launched_ns[device.is_early] = _NEVER_NS
+        launched_ns[device.is_early] = NEVER_NS
         activity = np.arange(len(device))
         device_row = np.full(len(device), row)
         parts.append(
@@ -379,7 +376,7 @@ def _work(trace: TraceRecords, window: StepsWindow) -> tuple[_Work, Int64]:
     everything = _Work(*columns)
     is_before = everything.launched_ns < window.began_ns[0]
     is_within = ~is_before & (everything.launched_ns < window.end_ns)
-    tail_ns = np.full(int(lane[-1]) + 1, _NEVER_NS, dtype=np.int64)
+    tail_ns = np.full(int(lane[-1]) + 1, NEVER_NS, dtype=np.int64)
     np.maximum.at(tail_ns, lane[is_before], end_ns[order][is_before] - window.began_ns[0])
     return _Work(*(column[is_within] for column in everything)), tail_ns
 
@@ -409,7 +406,8 @@ class _Builder:
         self.main = (
             window.thread_id if window.thread_id in trace.launch_threads else _busiest(calls, launches)
         )
-        holds = np.isin(calls.role, _HOLDING) | _blocked_launches(calls, work)
+        holds = np.isin(calls.role, _HOLDING)
+        holds[blocked_launches(trace)[0]] = True
         waits = np.flatnonzero(
             within & holds & ((calls.thread_id != self.main) | (calls.end_ns <= window.end_ns))
         )
@@ -430,7 +428,7 @@ class _Builder:
         self.kind = np.concatenate(
             (np.repeat([NodeKind.ORIGIN, NodeKind.TAIL], [2, len(tail_ns)]), kind[order])
         )
-        self.time_ns = np.concatenate(([_NEVER_NS, 0], tail_ns, time_ns[order] - self.origin_ns))
+        self.time_ns = np.concatenate(([NEVER_NS, 0], tail_ns, time_ns[order] - self.origin_ns))
         self.thread_id, self.call, self.row = (
             np.concatenate((none, one[order])) for one in (thread, call, row)
         )
@@ -584,7 +582,7 @@ class _Builder:
     def _tail_within(self, start_ns: int, end_ns: int) -> tuple[int, int]:
         """Tail of a stream that ends in an interval, the last of them, and when; -1 for none."""
         ended_ns = self.tail_ns + self.origin_ns
-        inside = np.flatnonzero((self.tail_ns > _NEVER_NS) & (ended_ns > start_ns) & (ended_ns <= end_ns))
+        inside = np.flatnonzero((self.tail_ns > NEVER_NS) & (ended_ns > start_ns) & (ended_ns <= end_ns))
         if not len(inside):
             return -1, 0
         last = int(inside[ended_ns[inside].argmax()])
@@ -634,9 +632,9 @@ class _Builder:
         """
         work = self.work
         before = self.before[:, self.work_node]
-        is_there = (before > 0) & (self.time_ns[before] > _NEVER_NS // 2)
+        is_there = (before > 0) & (self.time_ns[before] > NEVER_NS // 2)
         late_ns = work.start_ns - self.origin_ns - self.time_ns[before] - self.typical_ns[:, self.work_node]
-        excess_ns = np.where(is_there, late_ns, -_NEVER_NS).min(axis=0)
+        excess_ns = np.where(is_there, late_ns, -NEVER_NS).min(axis=0)
         lanes = _Lanes(work)
         for target in np.flatnonzero(excess_ns > TOLERANCE_NS).tolist():
             start_ns, launched_ns = int(work.start_ns[target]), int(work.launched_ns[target])
@@ -652,10 +650,10 @@ class _Builder:
         self.before[is_backward] = 0
         began_ns = self.time_ns - self.duration_ns
         is_there = self.before > 0
-        is_there[0] |= self.time_ns[self.before[0]] > _NEVER_NS // 2
-        is_there &= self.time_ns[self.before] > _NEVER_NS // 2
+        is_there[0] |= self.time_ns[self.before[0]] > NEVER_NS // 2
+        is_there &= self.time_ns[self.before] > NEVER_NS // 2
         recorded_ns = began_ns - self.time_ns[self.before]
-        excess_ns = np.where(is_there, np.maximum(recorded_ns - self.typical_ns, 0), -_NEVER_NS)
+        excess_ns = np.where(is_there, np.maximum(recorded_ns - self.typical_ns, 0), -NEVER_NS)
         best = excess_ns.argmin(axis=0)
         lag_ns = np.where(is_there, np.minimum(recorded_ns, self.typical_ns), self.typical_ns)
         everything = np.arange(count)
@@ -670,7 +668,7 @@ class _Builder:
         lost = np.flatnonzero(~has_any)
         lost = lost[lost >= first]
         self.before[0, lost], lag_ns[0, lost] = 1, began_ns[lost]
-        unexplained_ns[lost] = -_NEVER_NS
+        unexplained_ns[lost] = -NEVER_NS
         device_row, activity = np.full((2, count), -1, dtype=np.int64)
         device_row[self.work_node], activity[self.work_node] = self.work.device_row, self.work.activity
         is_last = np.diff(self.work.lane, append=-1) != 0
@@ -722,7 +720,7 @@ class _Lanes:
         other_than: int = -1,
     ) -> int:
         """Of what was launched before a moment and ended by another, the last to end; -1 for none."""
-        best, best_ns = -1, _NEVER_NS
+        best, best_ns = -1, NEVER_NS
         for number, its_stream, low, launches, ends in self._lanes:
             is_asked = stream in (None, its_stream) and lane in (None, number)
             if not is_asked or number == other_than:
@@ -763,15 +761,6 @@ def _busiest(calls: RuntimeCalls, launches: Int64) -> int:
     return int(threads[counts.argmax()])
 
 
-def _blocked_launches(calls: RuntimeCalls, work: _Work) -> Flags:
-    """Launch calls in which the host waited for a place in a full queue."""
-    blocked = calls.is_launch & ~calls.is_graph & (calls.end_ns - calls.start_ns > _BLOCKED_LAUNCH_NS)
-    queued = np.searchsorted(np.sort(work.launched_ns), calls.start_ns) - np.searchsorted(
-        np.sort(work.end_ns), calls.start_ns
-    )
-    return blocked & (queued >= _FULL_QUEUE)
-
-
 def _last_lane(builder: _Builder, thread: int) -> Callable[[int], int | None]:
     """By moment, the stream on which a thread launched last."""
     work, calls = builder.work, builder.calls
@@ -788,16 +777,9 @@ def _last_lane(builder: _Builder, thread: int) -> Callable[[int], int | None]:
 
 def _recorder_cost(events: ThreadEvents, time_ns: Int64) -> Int64:
     """What recording the events of a thread that began before each moment cost it, in all."""
-    shaped = events.operators["has_shapes"]
-    kinds = (
-        (events.operators["start_ns"][shaped], SHAPED_OPERATOR_NS),
-        (events.operators["start_ns"][~shaped], OPERATOR_NS),
-        (events.calls["start_ns"], CALL_NS),
-        (events.frames["start_ns"], FRAME_NS),
-    )
     cost_ns = np.zeros(len(time_ns), dtype=np.int64)
-    for started_ns, one_ns in kinds:
-        cost_ns += one_ns * np.searchsorted(np.sort(started_ns), time_ns)
+    for what, started_ns in events.recorded_ns.items():
+        cost_ns += RECORDED_EVENT_NS[what] * np.searchsorted(np.sort(started_ns), time_ns)
     return cost_ns
 
 

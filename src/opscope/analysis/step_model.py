@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from opscope.analysis.execution_graph import (
+    NEVER_NS,
     TOLERANCE_NS,
     Edge,
     ExecutionGraph,
@@ -38,7 +39,6 @@ __all__ = ["Gain", "GraphChange", "PathTotal", "StepExecution", "StepModel", "as
 
 Float64 = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
-_NEVER_NS = -(1 << 60)
 # What the recorder took, as parts of what its events are estimated to cost: less, as much and more than is
 # likely. The estimate was made on the host of an H200, where it is within a third; on the host of an H100,
 # five programs that the host held up lost 1.6 to 2.5 times as much, and one 0.9.
@@ -228,14 +228,8 @@ class GraphChange:
         calls = self.model.trace.calls
         found = np.flatnonzero(np.isin(calls.call_id, list(call_ids)))
         self.free_waits(calls.call_id[found].tolist())
-        threads = np.unique(calls.thread_id[found]).tolist()
-        return self.drop_host(
-            {
-                thread: merge((calls.start_ns[mine], calls.end_ns[mine]))
-                for thread in threads
-                if len(mine := found[calls.thread_id[found] == thread])
-            }
-        )
+        extents = (calls.thread_id[found], calls.start_ns[found], calls.end_ns[found])
+        return self.drop_host(as_extents(zip(*(column.tolist() for column in extents), strict=True)))
 
     def drop_questions(self, call_ids: Sequence[int]) -> GraphChange:
         """Numbers that are no longer asked for: no waits (by id), no copies, none of their operators."""
@@ -293,7 +287,7 @@ class GraphChange:
         scale = np.maximum(0.0, 1.0 - (1.0 - self.duration_scale) * strength)
         duration_ns = (graph.duration_ns * np.where(self.is_dropped, 0.0, scale)).astype(np.int64)
         lag_ns[0, self.is_dropped] = np.minimum(lag_ns[0, self.is_dropped], 0)
-        lag_ns[1, self.is_dropped | self.is_free] = _NEVER_NS
+        lag_ns[1, self.is_dropped | self.is_free] = NEVER_NS
         return lag_ns, duration_ns
 
 
@@ -689,7 +683,7 @@ def as_extents(rows: Iterable[tuple[int, int, int]]) -> dict[int, Spans]:
 
 def step_models(session: Session, records: SessionRecords) -> tuple[StepModel, ...]:
     """The step of each trace that launched something in its steps, by trace id."""
-    traces, windows, hosts, _ = records
+    traces, windows, hosts = records.traces, records.windows, records.hosts
     threads = dict(session.query("SELECT trace_id, min(thread_id) FROM steps GROUP BY trace_id"))
     syncs = _syncs(session, traces)
     # Where no steps were recorded, a timed step and what was recorded are different things.

@@ -19,13 +19,20 @@ from opscope.analysis.timeline.device_windows import (
     device_steps,
     occupation,
 )
-from opscope.analysis.timeline.host import Host, SessionRecords, named_ranges, program_functions
+from opscope.analysis.timeline.host import (
+    RECORDED_EVENT_NS,
+    Host,
+    SessionRecords,
+    named_ranges,
+    program_functions,
+)
 from opscope.analysis.timeline.idle import CAUSES, DeviceIdle, account_for_idle, longest_gaps
 from opscope.analysis.timeline.records import (
     CallRole,
     DeviceRecords,
     RuntimeCalls,
     TraceRecords,
+    blocked_launches,
 )
 from opscope.analysis.timeline.skew import rank_skews
 from opscope.analysis.timeline.spans import NOTHING, Spans, covering, merge, overlap, subtract, total
@@ -45,11 +52,6 @@ from opscope.ingest.nesting import Int64
 from opscope.model.session import Session
 
 __all__ = [
-    "CALL_NS",
-    "FRAME_NS",
-    "OPERATOR_NS",
-    "SHAPED_OPERATOR_NS",
-    "HostEvents",
     "RecorderEstimate",
     "count_host_events",
     "estimate_recorder",
@@ -62,28 +64,7 @@ __all__ = [
 ]
 
 
-# A kernel launch in a loop of 100,001, recorded by CUPTI: 324 ms for 250 ms without it.
-CALL_NS = 740
-# What is left per operator with shapes: GPT-2 generating, 120 ms for 84 ms with 16,260 operators and 4,970
-# calls, gives 1,990; BERT's forward, 6.2 ms of host time for 3.1 ms with 1,147 operators and 171 calls, gives
-# 2,600.
-SHAPED_OPERATOR_NS = 2100
-# With them, training steps of an encoder and of convolutions come out 12 to 15 % too high, an encoder's
-# forward 54 %, views that launch nothing 84 % (`benchmarks/results/h200_recorder_cost.json`): programs that
-# run much else between their operators pay more for each. Without shapes: 11 % too low to exact.
-OPERATOR_NS = 1200
-# Those steps took 0.49 to 0.52 µs more per frame with stacks; loops that do nothing but call, 0.23 to 0.26.
-FRAME_NS = 500
 _UNCERTAINTY = "within a third on that host, a factor of two on others"
-
-
-class HostEvents(msgspec.Struct, frozen=True):
-    """Host events recorded on the launching threads of a trace, in its window."""
-
-    shaped_operators: int = 0
-    operators: int = 0
-    calls: int = 0
-    frames: int = 0
 
 
 class RecorderEstimate(msgspec.Struct, frozen=True):
@@ -93,21 +74,15 @@ class RecorderEstimate(msgspec.Struct, frozen=True):
     basis: str
 
 
-def estimate_recorder(events: HostEvents, steps: int, *, most_ns: float) -> RecorderEstimate | None:
+def estimate_recorder(events: Mapping[str, int], steps: int, *, most_ns: float) -> RecorderEstimate | None:
     """What recording added to each of the steps; None if nothing was recorded.
 
     Args:
-        events: What was recorded in them.
+        events: How many were recorded in them, by kind of `RECORDED_EVENT_NS`.
         steps: How many there are.
         most_ns: What it cannot exceed.
     """
-    terms = (
-        (events.shaped_operators, "operators with shapes", SHAPED_OPERATOR_NS),
-        (events.operators, "operators", OPERATOR_NS),
-        (events.calls, "runtime calls", CALL_NS),
-        (events.frames, "Python frames", FRAME_NS),
-    )
-    parts = [term for term in terms if term[0]]
+    parts = [(events[what], what, cost_ns) for what, cost_ns in RECORDED_EVENT_NS.items() if events[what]]
     if not parts or steps < 1:
         return None
     estimate_ns = sum(count * cost_ns for count, _, cost_ns in parts) / steps
@@ -119,22 +94,13 @@ def estimate_recorder(events: HostEvents, steps: int, *, most_ns: float) -> Reco
     )
 
 
-def count_host_events(host: Host, window: Spans) -> HostEvents:
-    """Events of the launching threads that began in a window."""
-    counts = np.zeros(4, dtype=np.int64)
+def count_host_events(host: Host, window: Spans) -> dict[str, int]:
+    """Events of the launching threads that began in a window, by kind."""
+    counts = dict.fromkeys(RECORDED_EVENT_NS, 0)
     for thread in host.threads.values():
-        inside = covering(window, thread.operators["start_ns"]) >= 0
-        shaped = int(thread.operators["has_shapes"][inside].sum())
-        counts += (shaped, int(inside.sum()) - shaped, 0, 0)
-        for column, events in ((2, thread.calls), (3, thread.frames)):
-            counts[column] += (covering(window, events["start_ns"]) >= 0).sum()
-    return HostEvents(*counts.tolist())
-
-
-# A driver accepts some 1024 launches ahead of the device and then lets the host wait in the launch call: a
-# trace of a busy V100 has 1012 to 1022 unfinished ones at each of its 700 launches that took longer than 0.1
-# ms.
-_FULL_QUEUE = 1000
+        for what, start_ns in thread.recorded_ns.items():
+            counts[what] += int((covering(window, start_ns) >= 0).sum())
+    return counts
 
 
 def host_time(
@@ -211,23 +177,11 @@ def _waited(trace: TraceRecords, host: Host, start_ns: Int64, end_ns: Int64) -> 
 def _waits_for_queue(trace: TraceRecords) -> dict[int, Spans]:
     """Waits for a place in the launch queue, by thread: what a launch then takes beyond the usual."""
     calls = trace.calls
-    launches = np.flatnonzero(calls.is_launch & ~calls.is_graph)
-    if not len(launches):
-        return {}
-    finished = np.full(len(calls), -1, dtype=np.int64)
-    for device in trace.devices:
-        known = device.call >= 0
-        np.maximum.at(finished, device.call[known], device.end_ns[known])
-    start_ns, end_ns = calls.start_ns[launches], calls.end_ns[launches]
-    queued = np.searchsorted(np.sort(start_ns), start_ns) - np.searchsorted(
-        np.sort(finished[launches]), start_ns
-    )
-    usual_ns = int(np.median(end_ns - start_ns))
-    waits = (queued >= _FULL_QUEUE) & (end_ns - start_ns > 2 * usual_ns)
-    thread = calls.thread_id[launches]
+    waits, usual_ns = blocked_launches(trace)
     return {
-        one: merge((start_ns[waits & (thread == one)] + usual_ns, end_ns[waits & (thread == one)]))
+        one: merge((calls.start_ns[mine] + usual_ns, calls.end_ns[mine]))
         for one in trace.launch_threads
+        if len(mine := waits[calls.thread_id[waits] == one])
     }
 
 
@@ -366,13 +320,13 @@ _SERIES_POINTS = 60  # intervals of what is shown over time
 
 def measure_timeline(session: Session, records: SessionRecords) -> Timeline:
     """The timeline of every device and host of a Session; empty where no activity was recorded."""
-    traces, windows, hosts, names = records
+    traces, windows, hosts = records.traces, records.windows, records.hosts
     devices = [
         _measure(trace, device, windows[trace.trace_id], hosts[trace.trace_id])
         for trace in traces
         for device in trace.devices
     ]
-    functions = program_functions(session, hosts.values(), names.program)
+    functions = program_functions(session, hosts.values(), records.frame_names.program)
     places = Places(functions, named_ranges(hosts.values()))
     gaps = longest_gaps(session, [one.idle for one in devices], functions)
     blamed = {trace.trace_id: np.zeros(len(trace.calls), dtype=np.int64) for trace in traces}

@@ -10,17 +10,14 @@ import pytest
 
 import opscope
 from opscope.analysis.summary import Summary
+from opscope.analysis.timeline.host import RECORDED_EVENT_NS
 from opscope.analysis.timeline.measure import (
-    CALL_NS,
-    FRAME_NS,
-    OPERATOR_NS,
-    SHAPED_OPERATOR_NS,
-    HostEvents,
     estimate_recorder,
 )
 from opscope.analysis.timeline.values import StepStatistics, Timeline
 from opscope.testing import TraceBuilder
 
+NOTHING = dict.fromkeys(RECORDED_EVENT_NS, 0)
 Measure = Callable[[TraceBuilder], Timeline]
 
 
@@ -85,21 +82,22 @@ class TestHostTime:
 
 class TestTheRecordersPart:
     def test_is_events_times_their_costs(self) -> None:
-        found = estimate_recorder(HostEvents(100, 10, 40, 60), 2, most_ns=1e9)
+        counts = (100, 10, 40, 60)
+        found = estimate_recorder(dict(zip(RECORDED_EVENT_NS, counts, strict=True)), 2, most_ns=1e9)
         assert found is not None
-        assert found.ns == (100 * SHAPED_OPERATOR_NS + 10 * OPERATOR_NS + 40 * CALL_NS + 60 * FRAME_NS) / 2
+        assert found.ns == (100 * 2100 + 10 * 1200 + 40 * 740 + 60 * 500) / 2
         assert "50 operators with shapes" in found.basis
         assert "30 Python frames" in found.basis
         assert "bounded" not in found.basis
 
     def test_is_no_more_than_the_step_leaves(self) -> None:
-        found = estimate_recorder(HostEvents(100, 0, 0, 0), 1, most_ns=5_000.0)
+        found = estimate_recorder(NOTHING | {"operators": 100}, 1, most_ns=5_000.0)
         assert found is not None
         assert found.ns == 5_000
         assert "bounded" in found.basis
 
     def test_is_unknown_where_nothing_was_recorded(self) -> None:
-        assert estimate_recorder(HostEvents(), 3, most_ns=1e9) is None
+        assert estimate_recorder(NOTHING, 3, most_ns=1e9) is None
 
     def test_counts_the_launching_threads_within_the_steps(self, timeline: Measure) -> None:
         shapes: dict[str, Any] = {"Input Dims": [[4, 4]]}
@@ -108,7 +106,7 @@ class TestTheRecordersPart:
         trace.operator("aten::mm", 30, 10, thread=9, **shapes).operator("aten::view", 40, 2)
         trace.event("python_function", "train.py(3): step", 5, 50, 1, {"Python id": 1})
         (host,) = timeline(trace).host
-        assert host.recorder_ns == SHAPED_OPERATOR_NS + OPERATOR_NS + CALL_NS + FRAME_NS
+        assert host.recorder_ns == sum(RECORDED_EVENT_NS.values())
 
     @pytest.mark.parametrize(
         ("name", "bare_ms", "recorded_ms"),
