@@ -689,7 +689,7 @@ def step_models(session: Session, records: SessionRecords) -> tuple[StepModel, .
     # Where no steps were recorded, a timed step and what was recorded are different things.
     timed = {
         one.trace_id: one.unrecorded_ns
-        for one in measured_steps(session, ())
+        for one in measured_steps(session, windows, ())
         if one.unrecorded_ns is not None and one.recorded_ns is not None
     }
     found = []
@@ -697,8 +697,9 @@ def step_models(session: Session, records: SessionRecords) -> tuple[StepModel, .
         host, window = hosts[trace.trace_id], windows.get(trace.trace_id)
         if window is None:
             continue
-        began_ns = tuple(step.start_ns for step in window.steps) or (window.start_ns,)
-        end_ns = max((step.end_ns for step in window.steps), default=window.end_ns)
+        steps = window.counted.steps
+        began_ns = tuple(step.start_ns for step in steps) or (window.start_ns,)
+        end_ns = max((step.end_ns for step in steps), default=window.end_ns)
         place = StepsWindow(threads.get(trace.trace_id), began_ns, end_ns)
         graph = build_graph(trace, host, place, syncs[trace.trace_id])
         one = timed.get(trace.trace_id)

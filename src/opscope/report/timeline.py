@@ -309,15 +309,13 @@ def _bars(values: Sequence[float]) -> str:
 
 
 def _steps_text(steps: StepStatistics) -> str:
+    text = f"{steps.count}, median {format_duration(steps.median_ns)} "
+    text += f"({format_duration(steps.min_ns)} to {format_duration(steps.max_ns)})"
     if steps.count == 1:
-        return f"1, of {format_duration(steps.median_ns)}"
-    text = (
-        f"{steps.count}, median {format_duration(steps.median_ns)} "
-        f"({format_duration(steps.min_ns)} to {format_duration(steps.max_ns)})"
-    )
+        text = f"1, of {format_duration(steps.median_ns)}"
     if steps.outliers:
         text += f"; outliers: {', '.join(map(str, steps.outliers))}"
-    return text
+    return f"{text}; {steps.left_out} of start-up left out" if steps.left_out else text
 
 
 def _host_text(host: HostTime, *, has_steps: bool) -> str:
