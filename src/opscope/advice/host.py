@@ -286,7 +286,7 @@ def start_up(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     yield Advice(
         told,
         {
-            "steps": numbers,
+            "steps": numbers or None,
             "duration_ns": duration_ns,
             "usual_ns": usual_ns,
             "once_ns": once_ns,

@@ -1,10 +1,10 @@
 """Steps that begin the program: what happens once made them longer than the steps after them.
 
-Of the first steps each is one of start-up if it is slower than is usual of those after it, and at least half
-of that is time in calls and ranges that come once (`ONCE`), beyond what the later steps have of them. Such a
-step is left out of what is said of a mean step, and of no sum. The first step that is none ends the search,
-and the last one is never left out. Where a single step was recorded, or none, nothing tells what recurs: the
-time in such calls is told alone.
+Of the first steps each is one of start-up if it is slower than is usual of those after it that do the same
+work, and at least half of that is time in calls and ranges that come once (`ONCE`), beyond what they have of
+them. Such a step is left out of what is said of a mean step, and of no sum. The first step that is none ends
+the search, and the last one is never left out. Where a single step was recorded, or none, nothing tells what
+recurs: the time in such calls is told alone.
 """
 
 from __future__ import annotations
@@ -47,6 +47,9 @@ _SLOWER = 0.10
 _DEVIATIONS = 5.0
 _PER_DEVIATION = 1.4826  # of a normal distribution, standard over median absolute deviation
 _LEAST_ONCE = 0.5  # of what the step takes beyond the usual
+# A step that launches much less than the one before does not do the same work, and tells nothing of it.
+_SAME_WORK = 0.5
+_KERNELS_SQL = "SELECT step, coalesce(max(kernel_count), 0) FROM steps WHERE trace_id = ? GROUP BY step"
 _NAMES = 3
 _LEAST_OF_NAME = 0.05  # of the time in all such calls
 
@@ -71,13 +74,16 @@ def find_start_ups(
     found: list[StartUp] = []
     of_steps: list[_Once] = []
     durations = [end_ns - start_ns for start_ns, end_ns in bounds]
+    kernels = dict(session.query(_KERNELS_SQL, [trace_id]))
     for place, step in enumerate(steps[:-1]):
-        usual_ns, limit_ns = _usual(durations[place + 1 :])
-        if durations[place] <= limit_ns:
+        least = _SAME_WORK * kernels[step.number]
+        later = [other for other in range(place + 1, len(steps)) if kernels[steps[other].number] >= least]
+        usual_ns, limit_ns = _usual([durations[other] for other in later] or durations)
+        if not later or durations[place] <= limit_ns:
             break
         of_steps = of_steps or _once(session, trace_id, bounds, tuple(ONCE))
         one = StartUp(trace_id, step.number, durations[place], usual_ns, 0)
-        told = _told(of_steps[place], of_steps[place + 1 :], one)
+        told = _told(of_steps[place], [of_steps[other] for other in later], one)
         if not told or told[0].once_ns < _LEAST_ONCE * (durations[place] - usual_ns):
             break
         found += told

@@ -17,10 +17,20 @@ US = 1000
 LOADS = ("cuLibraryLoadData", 300.0), ("cudaFree", 80.0)
 
 
+Calls = Sequence[tuple[str, float]]
+
+
 def program(
-    firsts: Sequence[Sequence[tuple[str, float]]], *, later: int = 3, each: Sequence[tuple[str, float]] = ()
+    firsts: Sequence[Calls], *, later: int = 3, each: Calls = (), is_idle: bool = False
 ) -> TraceBuilder:
-    """First steps with calls of these durations in µs, and steps of 100 µs after them; one kernel in each."""
+    """First steps with calls of these durations in µs, and steps of 100 µs after them; one kernel in each.
+
+    Args:
+        firsts: What the first steps call.
+        later: Steps after them.
+        each: What every step calls.
+        is_idle: The steps after the first ones launch nothing.
+    """
     builder, at = TraceBuilder(), 0.0
     for number, calls in enumerate((*firsts, *[()] * later)):
         begins = at + 10
@@ -30,7 +40,8 @@ def program(
             else:
                 builder.operator(name, begins, duration)
             begins += duration
-        builder.operator("aten::mm", begins, 40).launch(begins + 5, 4).kernel("gemm", begins + 15, 50)
+        if number < len(firsts) or not is_idle:
+            builder.operator("aten::mm", begins, 40).launch(begins + 5, 4).kernel("gemm", begins + 15, 50)
         builder.step(number, at, begins + 90 - at)
         at = begins + 90
     return builder
@@ -62,6 +73,7 @@ FOUND = {
     "slow for another reason": (program([[("aten::sort", 300.0), ("cudaFree", 20.0)]]), []),
     "in the last step": (program([(), (), LOADS], later=0), []),
     "not at the beginning": (program([(), LOADS]), []),
+    "none that does the same work": (program([LOADS], later=2, is_idle=True), []),
     "a little": (program([[("cudaFree", 8.0)]]), []),
     "the same in all": (program([LOADS] * 3, later=0), []),
 }  # fmt: skip
