@@ -120,6 +120,7 @@ class GraphChange:
         self.host_added_ns: Float64 = np.zeros(count)
         self.is_dropped = np.zeros(count, dtype=np.bool_)
         self.is_free = np.zeros(count, dtype=np.bool_)
+        self.least_ns = 0.0
 
     def __and__(self, other: GraphChange) -> GraphChange:
         """Both at once."""
@@ -131,6 +132,7 @@ class GraphChange:
         both.host_added_ns = self.host_added_ns + other.host_added_ns
         both.is_dropped = self.is_dropped | other.is_dropped
         both.is_free = self.is_free | other.is_free
+        both.least_ns = max(self.least_ns, other.least_ns)
         return both
 
     def scale_calls(self, factors: dict[int, float]) -> GraphChange:
@@ -181,6 +183,13 @@ class GraphChange:
         """Copies by name that the host no longer waits for."""
         launched = np.flatnonzero(self.model.is_named(names))
         return self.free_waits(self.model.call_id_of_activity[launched].tolist())
+
+    def run_beside(self, names: Sequence[str]) -> GraphChange:
+        """Copies by name that run beside all else, and nobody waits for: a step lasts as long as they do."""
+        graph = self.model.graph
+        copied_ns = int(graph.duration_ns[self.model.is_named(names)].sum()) / graph.steps
+        self.least_ns = max(self.least_ns, copied_ns)
+        return self.drop_kernels(names).free_copies(names)
 
     def drop_kernels(self, names: Iterable[str]) -> GraphChange:
         """Activities by name that no longer run; the host goes on as it did."""
@@ -262,7 +271,7 @@ class GraphChange:
             strength: How much of the change comes true on the device.
         """
         lag_ns, duration_ns = self._edited(recorder, strength)
-        return simulate(self.model.graph, lag_ns=lag_ns, duration_ns=duration_ns).step_ns
+        return max(simulate(self.model.graph, lag_ns=lag_ns, duration_ns=duration_ns).step_ns, self.least_ns)
 
     @property
     def unexplained_share(self) -> float:

@@ -258,6 +258,7 @@ class AskedStep:
 
     loading: Mapping[int, Any] = {}
     unrecorded_ns = missing = None
+    path: Sequence[Any] = ()
     fractions = (0.0, 1.0, 2.0)
     recorder = 1.0
 
