@@ -148,6 +148,59 @@ def hta_breakdown(file: Path) -> float:
     return seconds
 
 
+def opscope_graph(file: Path) -> float:
+    """From a loaded Session to its simulated step and critical path."""
+    import opscope
+    from opscope.analysis.summary import Summary
+
+    with opscope.load(str(file)) as session:
+        summary = Summary(session)
+        start = time.perf_counter()
+        (model,) = summary.step_models
+        seconds = model.recorded_ns and model.path and time.perf_counter() - start
+    return float(seconds)
+
+
+def opscope_what_if(file: Path) -> float:
+    """One change of that step, simulated."""
+    import opscope
+    from opscope.analysis.summary import Summary
+
+    with opscope.load(str(file)) as session:
+        (model,) = Summary(session).step_models
+        start = time.perf_counter()
+        model.gain_ns(model.change().replay(1e5))
+        return time.perf_counter() - start
+
+
+def opscope_graph_mb(file: Path) -> float:
+    """Most memory that the graph, its making and simulation take beside the Session, in MB."""
+    import tracemalloc
+
+    import opscope
+    from opscope.analysis.summary import Summary
+
+    with opscope.load(str(file)) as session:
+        tracemalloc.start()
+        (model,) = Summary(session).step_models
+        if not (model.recorded_ns and model.path):
+            raise RuntimeError("no steps")
+        return tracemalloc.get_traced_memory()[1] / 1e6
+
+
+def hta_critical_path(file: Path) -> float:
+    """Of all steps, the trace being loaded."""
+    from hta.trace_analysis import TraceAnalysis
+
+    analysis = TraceAnalysis(trace_files={0: str(file)}, trace_dir="")
+    steps = sum("ProfilerStep" in name for name in analysis.t.symbol_table.get_sym_table())
+    start = time.perf_counter()
+    _, is_found = analysis.critical_path_analysis(0, "ProfilerStep", (0, steps - 1))
+    if not is_found:
+        raise RuntimeError("no critical path")
+    return time.perf_counter() - start
+
+
 def opscope_help(_: Path) -> float:
     """Start to end of the process, as a user waits for it."""
     start = time.perf_counter()
@@ -173,6 +226,10 @@ CASES: dict[str, Callable[[Path], float]] = {
         opscope_analyze,
         opscope_analyze_limited,
         hta_breakdown,
+        opscope_graph,
+        opscope_what_if,
+        opscope_graph_mb,
+        hta_critical_path,
         opscope_help,
         opscope_imports_torch,
     )
@@ -259,11 +316,15 @@ def planned_runs(files: dict[str, Path], hta_python: str | None) -> list[Run]:
         Run("orjson_large_without_gc", "orjson_without_gc", large),
         Run("load_large_limited", "opscope_load_limited", large),
         Run("analyze_large_limited", "opscope_analyze_limited", large),
+        Run("graph", "opscope_graph", small),
+        Run("what_if", "opscope_what_if", small),
+        Run("graph_mb", "opscope_graph_mb", small),
         Run("help", "opscope_help", small),
         Run("help_imports_torch", "opscope_imports_torch", small),
     ]
     if hta_python is not None:
         runs.append(Run("hta", "hta_breakdown", small, hta_python))
+        runs.append(Run("hta_critical_path", "hta_critical_path", small, hta_python))
     return runs
 
 
@@ -315,12 +376,22 @@ def claims(samples: dict[str, list[Sample]], files: dict[str, Path]) -> list[Cla
         peak("large: peak RSS of analyze, limited", "analyze_large_limited", 700.0),
         Claim(".json.gz, extra time per 180 MB", extra_s, extra_least_s, unit="s", at_most=0.4),
         ratio("time per byte, large / small", "load_large", "load", scale=large_to_small, at_most=1.2),
+        Claim(
+            "execution graph, simulated, with its path",
+            median["graph"],
+            least["graph"],
+            unit="s",
+            at_most=1.0,
+        ),
+        Claim("one what-if", median["what_if"], least["what_if"], unit="s", at_most=0.1),
+        Claim("peak memory of the graph", median["graph_mb"], least["graph_mb"], unit="MB", at_most=300.0),
         Claim("opscope --help", median["help"], least["help"], unit="s", at_most=0.3),
         Claim("opscope --help imports torch", median["help_imports_torch"], unit="", at_most=0.0),
     ]
     if "hta" in samples:
         found.append(ratio("HTA / opscope, load + kernel breakdown", "hta", "breakdown", at_least=22.0))
         found.append(ratio("HTA, the same / whole analyze", "hta", "analyze", at_least=13.0))
+        found.append(ratio("HTA's critical path / graph and path", "hta_critical_path", "graph"))
     return found
 
 

@@ -124,3 +124,29 @@ class TestAll:
 def test_a_memory_limit_is_passed_on(opscope, trace: Path) -> None:
     assert opscope("analyze", trace, "--json", "--memory-limit", "500MB", "--threads", 1).code == 0
     assert opscope("analyze", trace, "--memory-limit", "nonsense").code == 1
+
+
+def test_the_trace_with_its_critical_path(opscope, trace: Path, tmp_path: Path) -> None:
+    marked = tmp_path / "marked.json"
+    done = opscope("analyze", trace, "--export-trace", marked)
+    assert done.code == 0
+    assert done.out.splitlines()[-1].endswith("marked.json")
+    totals = [opscope("analyze", one, "--json").json["summary"] for one in (trace, marked)]
+    assert totals[0] == totals[1]
+    again = opscope("analyze", trace, "--export-trace", marked)
+    assert again.code == 1
+    assert "marked.json" in again.err
+
+
+def test_chosen_sections(opscope, trace: Path) -> None:
+    brief = opscope("analyze", trace, "--brief")
+    assert brief.code == 0
+    assert "GPU busy" in brief.out
+    assert "Top operators" not in brief.out
+    chosen = opscope("analyze", trace, "--section", "kernels", "top").out
+    assert "Kernels" in chosen
+    assert "Top operators" in chosen
+    assert "Categories" not in chosen
+    unknown = opscope("analyze", trace, "--section", "nonsense")
+    assert unknown.code == 1
+    assert "Where the GPU waits" in unknown.err

@@ -256,12 +256,14 @@ class CriticalPath(NamedTuple):
         edge: int64[n], the `Edge` by which each came.
         edge_ns: int64[n], how long that took.
         own_ns: int64[n], how long each lasted itself.
+        end_ns: When the last one came, from the beginning of the first step.
     """
 
     node: Int64
     edge: Int64
     edge_ns: Int64
     own_ns: Int64
+    end_ns: int
 
 
 def critical_path(graph: ExecutionGraph, lag_ns: Int64 | None = None) -> CriticalPath:
@@ -276,14 +278,14 @@ def critical_path(graph: ExecutionGraph, lag_ns: Int64 | None = None) -> Critica
     before = np.take_along_axis(graph.before, slot[None], axis=0)[0]
     came_from = before.tolist()
     node = max((graph.end, *graph.tails.values()), key=lambda one: (times[one], one == graph.end))
-    passed = []
+    end_ns, passed = int(times[node]), []
     while node >= graph.initial_count:
         passed.append(node)
         node = came_from[node]
     nodes = np.array(passed, dtype=np.int64)
     own_ns = graph.duration_ns[nodes]
     edge_ns = times[nodes] - own_ns - times[before[nodes]]
-    return CriticalPath(nodes, graph.edge[slot[nodes], nodes], edge_ns, own_ns)
+    return CriticalPath(nodes, graph.edge[slot[nodes], nodes], edge_ns, own_ns, end_ns)
 
 
 class StepsWindow(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -35,7 +35,16 @@ from opscope.analysis.timeline.spans import Spans, merge, overlap
 from opscope.ingest.nesting import Int64
 from opscope.model.session import Session
 
-__all__ = ["Gain", "GraphChange", "PathTotal", "StepExecution", "StepModel", "as_extents", "step_models"]
+__all__ = [
+    "Gain",
+    "GraphChange",
+    "PathPiece",
+    "PathTotal",
+    "StepExecution",
+    "StepModel",
+    "as_extents",
+    "step_models",
+]
 
 Float64 = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
@@ -72,6 +81,15 @@ class PathTotal(msgspec.Struct, frozen=True):
     name: str | None
     ns: float
     fraction: float
+
+
+class PathPiece(NamedTuple):
+    """A stretch of the critical path: kind and name as in `PathTotal`, when it began, how long it took."""
+
+    kind: str
+    name: str | None
+    start_ns: int
+    ns: int
 
 
 class StepExecution(msgspec.Struct, frozen=True):
@@ -620,58 +638,64 @@ class StepModel:
 
     @cached_property
     def path(self) -> tuple[PathTotal, ...]:
-        """The critical path of the steps by kind and name, the largest first; fractions sum to 1."""
-        graph = self.graph
-        # Of the step that was timed, else of the recorded one, which is known.
+        """The critical path of the steps by kind and name, the largest first; fractions sum to 1.
+
+        Of the step that was timed without the recorder, else of the recorded one, which is known.
+        """
         is_timed = self.unrecorded_ns is not None
-        passed = critical_path(graph, self.unrecorded_lags(self.recorder) if is_timed else None)
         total_ns: dict[tuple[str, str | None], int] = defaultdict(int)
-        for edge in Edge:
-            if edge is not Edge.THREAD:
-                total_ns[_KINDS[edge], None] = int(passed.edge_ns[passed.edge == edge].sum())
-        is_host = passed.edge == Edge.THREAD
-        launching, launching_ns = _sums(self._ids["operator"][passed.node[is_host]], passed.edge_ns[is_host])
-        operators = dict(
-            self.session.query(
-                "SELECT operator_id, name FROM operators WHERE operator_id IN (SELECT unnest(?::BIGINT[]))",
-                [launching],
-            )
-        )
-        for operator_id, ns in zip(launching, launching_ns, strict=True):
-            total_ns["host", operators.get(operator_id)] += ns
-        names = dict(self.session.query("SELECT name_id, name FROM kernel_names"))
-        for row, device in enumerate(self.trace.devices):
-            mine = graph.device_row[passed.node] == row
-            work = device.work[graph.activity[passed.node[mine]]]
-            for kind, word in _WORDS.items():
-                chosen = passed.node[mine][work == kind]
-                for name_id, ns in zip(
-                    *_sums(self._ids["name"][chosen], graph.duration_ns[chosen]), strict=True
-                ):
-                    total_ns[word, names.get(name_id)] += ns
+        for piece in self._path_pieces(self.unrecorded_lags(self.recorder) if is_timed else None):
+            total_ns[piece.kind, piece.name] += piece.ns
         whole_ns = sum(total_ns.values()) or 1
         ranked = sorted(total_ns.items(), key=lambda item: (-item[1], item[0][0], item[0][1] or ""))
         return tuple(
-            PathTotal(kind, name, ns / graph.steps, ns / whole_ns) for (kind, name), ns in ranked if ns
+            PathTotal(kind, name, ns / self.graph.steps, ns / whole_ns) for (kind, name), ns in ranked if ns
         )
 
+    @property
+    def recorded_path(self) -> list[PathPiece]:
+        """The critical path of the steps as recorded, piece by piece."""
+        return self._path_pieces(None)
 
-def _sums(keys: Int64, ns: Int64) -> tuple[list[int], list[int]]:
-    """Distinct keys and what each has in all."""
-    found, place = np.unique(keys, return_inverse=True)
-    total_ns = np.zeros(len(found), dtype=np.int64)
-    np.add.at(total_ns, place, ns)
-    return found.tolist(), total_ns.tolist()
+    def _path_pieces(self, lag_ns: Int64 | None) -> list[PathPiece]:
+        """The critical path with lags of the graph's edges, or with those recorded, in order of time."""
+        graph, ids = self.graph, self._ids
+        passed = critical_path(graph, lag_ns)
+        nodes, has_own = passed.node[::-1], passed.own_ns[::-1] > 0
+        edge, operator = passed.edge[::-1], ids["operator"][nodes]
+        # Each node's edge, then what it lasted itself.
+        works = np.zeros(len(nodes), dtype=np.int64)
+        for row, device in enumerate(self.trace.devices):
+            mine = graph.device_row[nodes] == row
+            works[mine] = device.work[graph.activity[nodes[mine]]]
+        kind = np.stack((edge, len(Edge) + works)).T.ravel()
+        named = np.stack((np.where(edge == Edge.THREAD, operator, -1), ids["name"][nodes])).T.ravel()
+        ns = np.stack((passed.edge_ns[::-1], passed.own_ns[::-1])).T.ravel()
+        until_ns = self.origin_ns + passed.end_ns + np.cumsum(ns) - ns.sum()
+        chosen = np.flatnonzero(np.stack((np.ones_like(has_own), has_own)).T.ravel())
+        asked = self.session.query(
+            "SELECT operator_id, name FROM operators WHERE operator_id IN (SELECT unnest(?::BIGINT[]))",
+            [np.unique(operator[edge == Edge.THREAD]).tolist()],
+        )
+        operators = dict(asked)
+        kernels = dict(self.session.query("SELECT name_id, name FROM kernel_names"))
+        columns_of = (column[chosen].tolist() for column in (kind, named, until_ns, ns))
+        return [
+            PathPiece(
+                _PATH_KINDS[of_kind],
+                (kernels if of_kind >= len(Edge) else operators).get(name_id),
+                end_ns - piece_ns,
+                piece_ns,
+            )
+            for of_kind, name_id, end_ns, piece_ns in zip(*columns_of, strict=True)
+        ]
 
 
-_WORDS = {WorkKind.COMPUTE: "kernel", WorkKind.COPY: "copy", WorkKind.COMMUNICATION: "communication"}
-_KINDS = {
-    Edge.STREAM: "kernel gap",
-    Edge.LAUNCH: "launch latency",
-    Edge.WAIT: "wait",
-    Edge.EVENT: "stream event",
-    Edge.HAND_OVER: "hand-over",
-}
+# By `Edge`, then by `WorkKind`.
+_PATH_KINDS = (
+    "host", "kernel gap", "launch latency", "wait", "stream event", "hand-over", "kernel", "communication",
+    "copy",
+)  # fmt: skip
 
 
 _ASKED_SQL = """SELECT DISTINCT coalesce(o.parent_id, o.operator_id) FROM runtime_calls r

@@ -8,13 +8,43 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from opscope.errors import InputError
+from opscope.errors import InputError, OpscopeError
 
-__all__ = ["finite", "write_text"]
+__all__ = ["finite", "replacing", "write_text"]
+
+
+@contextlib.contextmanager
+def replacing(
+    path: str | os.PathLike[str],
+    what: str = "the file",
+    *,
+    failures: tuple[type[Exception], ...] = (OSError,),
+    error: type[OpscopeError] = InputError,
+) -> Iterator[Path]:
+    """A file to write that becomes `path` in one step when the block ends, and is gone if it fails.
+
+    Args:
+        path: The file; folders above it are made.
+        what: What is written, for the message.
+        failures: What writing raises.
+        error: What is raised of those.
+    """
+    target = Path(path)
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        yield partial
+        partial.replace(target)
+    except failures as failure:
+        reason = getattr(failure, "strerror", None) or str(failure).partition("\n")[0]
+        raise error(f"{what} cannot be written ({reason})", source=target) from failure
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> Path:
@@ -23,19 +53,10 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
     Raises:
         InputError: The file cannot be written.
     """
-    target = Path(path)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as partial:
         # Names in damaged traces may hold lone surrogates, which UTF-8 cannot carry.
         partial.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
-        partial.replace(target)
-    except OSError as error:
-        raise InputError(f"the file cannot be written ({error.strerror or error})", source=target) from error
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
-    return target
+    return Path(path)
 
 
 def finite(value: Any) -> Any:

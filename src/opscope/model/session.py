@@ -12,7 +12,6 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,6 +23,7 @@ from opscope._version import __version__
 from opscope.errors import InputError
 from opscope.model import schema
 from opscope.model.checks import Check, run_checks
+from opscope.model.files import replacing
 from opscope.model.finding import Finding, Severity
 from opscope.units import parse_bytes
 
@@ -176,18 +176,8 @@ class Session:
             raise InputError(
                 "the file exists", source=target, hint="Choose another name or overwrite it with --force"
             )
-        partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(target, "the session", failures=(OSError, duckdb.Error)) as partial:
             self._copy_to(partial)
-            partial.replace(target)
-        except (OSError, duckdb.Error) as error:
-            raise InputError(
-                f"the session cannot be written ({_first_line(error)})", source=target
-            ) from error
-        finally:
-            with suppress(OSError):
-                partial.unlink()
         return target
 
     def _copy_to(self, file: Path) -> None:

@@ -16,6 +16,7 @@ import msgspec
 
 from opscope.errors import CaptureError, InputError
 from opscope.model.environment import Environment
+from opscope.model.files import replacing
 from opscope.model.origin import Gap, OperatorRegistration, RecordedKernel, RecordedSource
 from opscope.text_enum import TextEnum
 
@@ -228,15 +229,8 @@ def write_sidecar(path: str | os.PathLike[str], sidecar: Sidecar) -> None:
     Raises:
         CaptureError: It cannot be written.
     """
-    target = Path(path)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
+    with replacing(path, "the sidecar", error=CaptureError) as partial:
         partial.write_bytes(msgspec.json.format(msgspec.json.encode(sidecar), indent=2) + b"\n")
-        partial.replace(target)
-    except OSError as error:
-        raise CaptureError(f"the sidecar cannot be written ({error.strerror})", source=target) from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def read_sidecar(path: str | os.PathLike[str]) -> Sidecar:

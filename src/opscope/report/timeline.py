@@ -260,10 +260,10 @@ def _device_facts(timeline: Timeline) -> list[tuple[str, Text]]:
         facts.append(("Launch latency", f"{text}{_disagreement(latency)}"))
     for queue in timeline.queues:
         text = (
-            f"{queue.mean:.1f} launched and unfinished on average, {queue.maximum:,} at most, "
-            f"none for {format_fraction(queue.empty_fraction)} of the time"
+            f"mean {queue.mean:.1f}, max {queue.maximum:,}, "
+            f"empty {format_fraction(queue.empty_fraction)} of the time"
         )
-        facts.append(("Queue", text))
+        facts.append(("Queue depth", text))
     for series in timeline.series:
         if any(series.mean):
             facts.append(("Queue over time", f"{_bars(series.mean)} up to {max(series.mean):.1f}"))

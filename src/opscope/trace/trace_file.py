@@ -10,7 +10,6 @@ import json
 import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -19,6 +18,7 @@ from opscope._version import __version__
 from opscope.errors import CaptureError
 from opscope.hardware.driver import version_text
 from opscope.model.environment import Environment, GpuInfo
+from opscope.model.files import replacing
 from opscope.model.finding import RECORDER_KEY, Finding, Severity, findings_as_json
 from opscope.model.origin import Gap, RecordedKernel
 from opscope.model.sidecar import RecordedSchedule, RecordedSettings, Sidecar
@@ -219,17 +219,11 @@ def _device(record: Any) -> dict[str, Any]:
 def _write(
     path: Path, properties: Mapping[str, Any], recorder: Mapping[str, Any], events: ProcessEvents
 ) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("w", encoding="utf-8", newline="\n") as stream:
-            _write_document(stream, properties, recorder, events)
-        partial.replace(path)
-    except OSError as error:
-        raise CaptureError(f"the trace cannot be written ({error.strerror or error})", source=path) from error
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
+    with (
+        replacing(path, "the trace", error=CaptureError) as partial,
+        partial.open("w", encoding="utf-8", newline="\n") as stream,
+    ):
+        _write_document(stream, properties, recorder, events)
 
 
 def _write_document(

@@ -91,5 +91,6 @@ def test_other_files_are_refused(tmp_path, content):
 def test_missing_files_and_folders_are_named(tmp_path):
     with pytest.raises(InputError, match="cannot be read"):
         read_sidecar(tmp_path / "none.json")
-    with pytest.raises(CaptureError, match="cannot be written"):
-        write_sidecar(tmp_path / "none" / "a.json", SIDECAR)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CaptureError, match="the sidecar cannot be written"):
+        write_sidecar(tmp_path / "file" / "a.json", SIDECAR)

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opscope.errors import InputError
+from opscope.model.session import Session
+from opscope.report.trace_export import export_trace
+from opscope.testing import TraceBuilder
+
+Load = Callable[..., Session]
+
+
+def two_steps() -> TraceBuilder:
+    trace = TraceBuilder().step(1, 0, 500).step(2, 500, 500)
+    for start in (0, 500):
+        trace.operator("aten::mm", start + 10, 30).launch(start + 20, 5).kernel("gemm", start + 40, 300)
+        trace.launch(start + 60, 300, name="cudaDeviceSynchronize")
+    return trace
+
+
+def tracks(events: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Slices of ours, and all events that are not ours."""
+    process = next(one["pid"] for one in events if one.get("args") == {"name": "opscope"})
+    ours = [one for one in events if one["pid"] == process]
+    return [one for one in ours if one["ph"] == "X"], [one for one in events if one["pid"] != process]
+
+
+def test_the_recording_stays_and_the_path_is_a_track(load: Load, tmp_path: Path) -> None:
+    recorded = two_steps().text()
+    session = load(recorded)
+    written = json.loads(export_trace(session, tmp_path / "marked.json").read_text())
+    slices, rest = tracks(written["traceEvents"])
+    assert written | {"traceEvents": rest} == json.loads(recorded)
+    # One after the other, without a hole, to the end of the last step.
+    edges = [(one["ts"], one["ts"] + one["dur"]) for one in slices]
+    assert all(end == pytest.approx(start, abs=1e-6) for (_, end), (start, _) in pairwise(edges))
+    assert (edges[0][0], edges[-1][1]) == (0, 1000)
+    assert {one["name"] for one in slices} >= {"gemm", "host: aten::mm", "launch latency", "wait"}
+    again = load(str(tmp_path / "marked.json"))
+    assert again.query("SELECT * FROM device_activities") == session.query("SELECT * FROM device_activities")
+    assert all(check.holds for check in again.check())
+
+
+def test_compressed_bare_and_cut_off_traces(load: Load, tmp_path: Path) -> None:
+    recorded = json.loads(two_steps().text())
+    export_trace(load(json.dumps(recorded["traceEvents"])), tmp_path / "bare.json.gz")
+    events = json.loads(gzip.decompress((tmp_path / "bare.json.gz").read_bytes()))
+    assert tracks(events)[1] == recorded["traceEvents"]
+    export_trace(load(json.dumps(recorded)[:-25]), tmp_path / "cut.json")
+    events = json.loads((tmp_path / "cut.json").read_text())["traceEvents"]
+    assert tracks(events)[1] == recorded["traceEvents"][:-1]
+
+
+def test_times_keep_their_nanoseconds(load: Load, tmp_path: Path) -> None:
+    late = 4_388_993_824_190  # µs: a float of it has no digit left for nanoseconds
+    trace = TraceBuilder().step(1, late, 500)
+    trace.operator("aten::mm", late + 10, 30).launch(late + 20, 5).kernel("gemm", late + 40.001, 300.003)
+    trace.launch(late + 60, 300, name="cudaDeviceSynchronize")
+    text = export_trace(load(trace), tmp_path / "marked.json").read_text()
+    assert f'"name":"gemm","ts":{late + 40}.001,"dur":300.003' in text
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ([two_steps(), two_steps()], "2 traces were read"),
+        (TraceBuilder().operator("aten::mm", 0, 10), "nothing was launched"),
+    ],
+)
+def test_what_cannot_be_exported(
+    load: Load, make_trace: Callable[..., Path], tmp_path: Path, content: Any, words: str
+) -> None:
+    if isinstance(content, list):
+        content = [str(make_trace(one, name=f"rank{row}.json")) for row, one in enumerate(content)]
+    with pytest.raises(InputError, match=words):
+        export_trace(load(content), tmp_path / "marked.json")
+    assert not (tmp_path / "marked.json").exists()
+
+
+def test_a_trace_that_is_gone(load: Load, make_trace: Callable[..., Path], tmp_path: Path) -> None:
+    source = make_trace(two_steps())
+    session = load(str(source))
+    source.unlink()
+    with pytest.raises(InputError, match=source.name):
+        export_trace(session, tmp_path / "marked.json")
