@@ -84,11 +84,8 @@ def straggler_rank(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     if waits_ns < rule.threshold("least_wait_fraction") * step_ns:
         return
     more = _more_than_others(run, late.trace_id, [skew.trace_id for skew in others])
-    told = [
-        one
-        for one in more
-        if max(one.device_ns, one.host_ns) >= rule.threshold("least_difference_fraction") * waits_ns
-    ]
+    least_ns = rule.threshold("least_difference_fraction") * waits_ns
+    told = [one for one in more if max(one.device_ns, one.host_ns) >= least_ns]
     differs = listed([str(one) for one in told[: int(rule.threshold("differences"))]])
     yield Advice(
         f"Rank {late.rank} comes last in {late.last_count} of {late.collectives} collectives: every other "

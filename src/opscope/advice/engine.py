@@ -139,15 +139,15 @@ def _worth(run: ProfiledRun, rule: Rule, advice: Advice) -> _Worth | None:
         return _Worth(words="not turned into a gain: nothing is known of the host's side of a step")
     least_ns = run.book.number("least_gain_fraction") * step.step_ns
     change, gain = None, advice.gain
+    missing = next((model.missing for model in run.models if model.missing), None)
     if advice.effect is not None:
         change = step.change()
         advice.effect(change)
         missing = step.missing_for(change)
-        gain = step.gain(change, rule.gain_error)
-    else:
-        missing = next((model.missing for model in run.models if model.missing), None)
     if missing is not None:
         return _Worth(words=f"not simulated: {missing}")
+    if change is not None:
+        gain = step.gain(change, rule.gain_error)
     if gain is not None and gain.ns >= least_ns:
         return _Worth(gain.ns, (gain.low_ns, gain.high_ns), _simulated(step), change=change)
     deferred_ns = run.book.number("deferred_fraction") * step.device_ns

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
 from opscope.advice import assess
+from opscope.analysis.session_comparison import compare_sessions
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import StartUp
+from opscope.cli import main
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
 
@@ -99,6 +102,21 @@ def test_averages_are_without_them_and_sums_with(load: Load) -> None:
     assert partition.busy_ns + partition.idle_ns == partition.span_ns
     assert counted.span_ns == 300 * US
     assert whole.device_time_ns == 4 * 50 * US
+
+
+def test_reports_say_how_many_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", str(program([LOADS]).write(tmp_path / "trace.json"))]) == 0
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "3, 100 µs each on average, 50.0 µs of device time each, 1 of start-up left out" in text
+    assert "3, median 100 µs (100 µs to 100 µs); 1 of start-up left out" in text
+
+
+def test_a_comparison_is_of_the_other_steps(load: Load) -> None:
+    """What a step of start-up launched counts as outside of steps."""
+    comparison = compare_sessions(load(program([LOADS])), load(program([], later=4)))
+    one, other = comparison.reference, comparison.candidate
+    assert (one.steps, one.outside_steps_ns, one.whole_ns) == (3, 50 * US, 200 * US)
+    assert (other.steps, other.outside_steps_ns, other.whole_ns) == (4, 0, 200 * US)
 
 
 def test_advice_is_that_of_the_other_steps_and_its_name(load: Load) -> None:
