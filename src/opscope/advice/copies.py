@@ -53,14 +53,18 @@ def pageable_copy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 @finds
 def host_copies(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Copies between host and device that take much of a step, by direction."""
-    for direction, words in _DIRECTIONS.items():
-        copies = [one for one in run.summary.kernels if _field(one, "copy_direction") == direction]
+    """Copies between host and device that take much of a step, by direction and memory."""
+    groups: dict[tuple[str, str], list[KernelTotal]] = {}
+    for kernel in run.summary.kernels:
+        direction = _field(kernel, "copy_direction")
+        if direction in _DIRECTIONS:
+            groups.setdefault((direction, _host_memory(kernel) or "unknown"), []).append(kernel)
+    exposed_ns = sum(partition.exposed_copy_ns for partition in run.summary.timeline.in_use)
+    path = () if run.step is None else run.step.path
+    for (direction, memory), copies in groups.items():
         calls, total_ns = (sum(getattr(one, name) for one in copies) for name in ("calls", "total_ns"))
         names, size_bytes = [one.name for one in copies], sum(one.size_bytes or 0 for one in copies)
-        path = () if run.step is None else run.step.path
         on_path = sum(part.fraction for part in path if part.kind == "copy" and part.name in names)
-        exposed_ns = sum(partition.exposed_copy_ns for partition in run.summary.timeline.in_use)
         exposed = min(exposed_ns, total_ns) / run.window_ns if run.window_ns else 0.0
         if not total_ns or max(on_path, exposed) < rule.threshold("least_fraction"):
             continue
@@ -68,23 +72,22 @@ def host_copies(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         link = _link_rate(run)
         # What is faster than the link went over another one.
         share = None if rate is None or link is None or rate > link else rate / link
-        reached = (
-            "" if rate is None else f", {format_bytes(size_bytes / calls)} each at {format_byte_rate(rate)}"
-        )
+        reached = ""
+        if rate is not None:
+            reached = f", {format_bytes(size_bytes / calls)} each at {format_byte_rate(rate)}"
         if share is not None:
             reached += f", {format_fraction(share)} of what the bus of this GPU's generation gives"
-        memory = sorted({_host_memory(one) or "unknown" for one in copies})
         part = f"{format_fraction(on_path)} of the critical path"
         if on_path < exposed:
             part = f"{format_fraction(exposed)} of the time beside no kernel"
         yield Advice(
-            f"{run.times(calls, 'copy', 'copies')} {words} ({listed(memory)} memory) take "
+            f"{run.times(calls, 'copy', 'copies')} {_DIRECTIONS[direction]} ({memory} memory) take "
             f"{run.device_time(total_ns)}, {part}{reached}.",
             run.evidence(
                 total_ns,
                 calls=calls,
                 direction=direction,
-                host_memory=memory,
+                host_memory=None if memory == "unknown" else memory,
                 copied_bytes=size_bytes or None,
                 reached_bytes_per_s=rate,
                 link_bytes_per_s=None if share is None else link,

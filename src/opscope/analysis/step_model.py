@@ -452,7 +452,7 @@ class StepModel:
         excess_ns = np.minimum(graph.excess_ns, graph.lag_ns.max(axis=0))
         nodes = np.flatnonzero(excess_ns > TOLERANCE_NS)
         slots = (graph.lag_ns[:, nodes] + graph.time_ns[graph.before[:, nodes]]).argmax(axis=0)
-        explained_ns = lag_ns.copy()
+        explained_ns: Int64 = lag_ns.copy()
         explained_ns[slots, nodes] = np.minimum(
             lag_ns[slots, nodes], graph.lag_ns[slots, nodes] - excess_ns[nodes]
         )

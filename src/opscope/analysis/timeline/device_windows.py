@@ -94,9 +94,10 @@ def read_windows(session: Session) -> dict[int, TraceWindow]:
         for trace_id, group in groupby(rows, key=lambda row: row[0])
     }
     found = {}
-    for trace_id, *span_ns in session.query(sql(__package__, "timeline:spans")):
+    for trace_id, start_ns, end_ns in session.query(sql(__package__, "timeline:spans")):
         mine = steps.get(trace_id, ())
-        found[trace_id] = TraceWindow(*span_ns, mine, find_start_ups(session, trace_id, mine, tuple(span_ns)))
+        start_ups = find_start_ups(session, trace_id, mine, (start_ns, end_ns))
+        found[trace_id] = TraceWindow(start_ns, end_ns, mine, start_ups)
     return found
 
 
