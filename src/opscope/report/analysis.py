@@ -164,7 +164,8 @@ def _overview_facts(
         device = [
             (
                 "Device time",
-                f"{format_duration(summary.device_time_ns)} in {summary.activity_count:,} activities",
+                f"{format_duration(summary.device_time_ns)} in "
+                f"{counted(summary.activity_count, 'activity', 'activities')}",
             ),
             ("Attributed to operators", f"{format_duration(summary.attributed_ns)} ({attributed})"),
             ("Device busy", _busy_text(summary)),

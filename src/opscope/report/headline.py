@@ -57,6 +57,7 @@ def _bound(summary: Summary) -> Iterator[tuple[str, Text]]:
         return
     fraction = summary.measured_step.busy_fraction
     busy = format_fraction(summary.busy_fraction if fraction is None else fraction)
+    busy += " recorded" if fraction is None else ""
     step = summary.typical_step
     if step is not None:
         device, host = format_duration(step.device_ns), format_duration(step.host_ns)

@@ -240,8 +240,8 @@ def _facts(summary: Summary) -> list[tuple[str, Text]]:
 
 
 def _simulated_text(step: StepExecution) -> str:
-    missing = counted(step.missing_edges, "moment", "moments")
-    unexplained = f"; {missing} come later than known dependencies explain" if step.missing_edges else ""
+    late = "1 moment comes" if step.missing_edges == 1 else f"{step.missing_edges:,} moments come"
+    unexplained = f"; {late} later than known dependencies explain" if step.missing_edges else ""
     if step.missing is not None:
         unexplained += f"; no change is simulated, for {step.missing}"
     low, high = map(format_duration, step.step_interval_ns)
