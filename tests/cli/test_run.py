@@ -232,6 +232,7 @@ def test_without_torch_the_install_line_is_shown(run, script: str, monkeypatch: 
     assert "pip install" in outcome.err
 
 
+@pytest.mark.exhaustive  # a process that imports torch
 def test_an_interrupted_process_leaves_its_trace(script: str) -> None:
     then = "os.kill(os.getpid(), signal.SIGINT)"
     command = separate_script(["run", "--quiet", script, "--count", "4", "--then", then])

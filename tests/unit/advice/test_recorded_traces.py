@@ -107,6 +107,7 @@ def test_one_copy_among_thirty_operators_dominates(advised: Advised) -> None:
     assert set(codes(found)[1:3]) == {"host_sync", "tf32_off"}
 
 
+@pytest.mark.exhaustive
 def test_workers_for_the_data_loader_end_its_finding(advised: Advised) -> None:
     _, before = advised("public/kineto/worker0.1623143089861.pt.trace.json.gz")
     _, after = advised("public/kineto/worker0.1623212756351.pt.trace.json.gz")
@@ -122,7 +123,8 @@ QUIET = (
 )
 
 
-@pytest.mark.parametrize("name", QUIET, ids=lambda name: Path(name).name.partition(".")[0])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", QUIET)
 def test_where_nothing_is_known_to_be_wrong_nothing_is_said(advised: Advised, name: str) -> None:
     _, found = advised(name)
     assert codes(found) == []
@@ -150,7 +152,8 @@ LOUD = (
 )
 
 
-@pytest.mark.parametrize("name", LOUD, ids=lambda name: Path(name).name.partition(".")[0])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", LOUD)
 def test_no_gain_exceeds_what_a_step_takes(advised: Advised, name: str) -> None:
     step, found = advised(name)
     for finding in found:
@@ -176,6 +179,7 @@ def test_preprocessing_in_a_step_and_a_blocking_copy_are_told_with_their_lines(a
         assert finding.estimated_gain_ns_per_step == pytest.approx(step.step_ns - 180 * MS, rel=0.25)
 
 
+@pytest.mark.exhaustive
 def test_of_a_few_ranks_of_many_none_is_blamed(advised: Advised) -> None:
     _, found = advised("public/HTA/tests/data/trace_filter")
     assert "straggler_rank" not in codes(found)
