@@ -49,7 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--every-source", action="store_true", help="run what is exhaustive too: every trace")
 
 
-# Of what is held for every trace, `make test` takes these: one of each kind; none if the mark says `few=False`.
+# Of what is held for every trace, `make test` takes these: one of each kind, or none (`few=False`).
 FEW = (
     "misc_ops_fp32", "amd_trace", "call_stack", "cuda_event_sync/", "vllm_decode_execution", "rank_non_gpu",
 )  # fmt: skip
@@ -58,6 +58,32 @@ FEW = (
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--every-source"):
         settings.load_profile("exhaustive")
+
+
+class _Cases(list[Any]):
+    """All cases of a test that takes them one after the other."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """`@pytest.mark.each(name, cases)`: like `parametrize`, but one test, as each test has a price."""
+    for mark in metafunc.definition.iter_markers("each"):
+        name, cases = mark.args
+        assert cases
+        metafunc.parametrize(name, [pytest.param(_Cases(cases), id=f"{len(cases)} cases")])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    several = [name for name, value in given.items() if isinstance(value, _Cases)]
+    for name in several:
+        for case in given[name]:
+            try:
+                pyfuncitem.obj(**{**given, name: case})
+            except Exception:
+                print(f"{name} = {case!r}")  # shown with the failure
+                raise
+    return bool(several) or None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -148,17 +174,25 @@ def make_trace(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="session")
-def recordings() -> Iterator[dict[Path, Session]]:
-    """Sessions of shared recordings by their file, for all tests, which may have an analysis fill tables."""
+def recorded() -> Iterator[Callable[[Path], Session]]:
+    """The Session of a shared recording, one for all tests; an analysis may fill its tables."""
     opened: dict[Path, Session] = {}
-    yield opened
+
+    def once(path: Path) -> Session:
+        session = opened.pop(path, None) or load_source(path, threads=1)
+        opened[path] = session
+        if len(opened) > 16:  # memory; the one that was asked for longest ago
+            opened.pop(next(iter(opened))).close()
+        return session
+
+    yield once
     for session in opened.values():
         session.close()
 
 
 @pytest.fixture
 def load(
-    make_trace: Callable[..., Path], recordings: dict[Path, Session]
+    make_trace: Callable[..., Path], recorded: Callable[[Path], Session]
 ) -> Iterator[Callable[..., Session]]:
     """Loads a builder, a text, bytes or any source as a Session that is closed after the test.
 
@@ -168,9 +202,7 @@ def load(
 
     def open_session(content: Any, **options: Any) -> Session:
         if isinstance(content, Path) and REPOSITORY.parent / "shared" in content.parents and not options:
-            if content not in recordings:
-                recordings[content] = load_source(content, threads=1)
-            return recordings[content]
+            return recorded(content)
         is_content = isinstance(content, TraceBuilder | bytes) or (
             isinstance(content, str) and content.lstrip().startswith(("{", "["))
         )

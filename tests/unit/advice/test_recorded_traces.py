@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-import opscope
 from opscope.advice import advise
 from opscope.advice.profiled_run import ProfiledRun
 from opscope.analysis.step_model import StepModel
 from opscope.analysis.summary import Summary
 from opscope.model.finding import Finding
+from opscope.model.session import Session
 
 from .conftest import codes, only, quick_summary
 
@@ -28,15 +28,15 @@ Advised = Callable[[str], tuple[StepModel | None, tuple[Finding, ...]]]
 
 
 @pytest.fixture(scope="module")
-def advised(shared: Path) -> Advised:
+def advised(shared: Path, recorded: Callable[[Path], Session]) -> Advised:
     """The step of one shared recording, and the advice on it."""
 
     @cache
     def run(name: str) -> tuple[StepModel | None, tuple[Finding, ...]]:
-        with opscope.load(shared / "traces" / name) as session:
-            models = Summary(session).step_models
-            summary = advise(session, quick_summary(session), models)
-            return ProfiledRun(session, summary, models).step, summary.advice or ()
+        session = recorded(shared / "traces" / name)
+        models = Summary(session).step_models
+        summary = advise(session, quick_summary(session), models)
+        return ProfiledRun(session, summary, models).step, summary.advice or ()
 
     return run
 

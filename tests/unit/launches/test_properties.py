@@ -25,6 +25,8 @@ from opscope.operators.arguments import parse_arguments
 from opscope.operators.products import MatrixProduct
 from opscope.provenance.kernel_names import decode
 
+from .conftest import each_record
+
 FactsFrom = Callable[..., LaunchFacts]
 Record = dict[str, Any]
 
@@ -110,6 +112,7 @@ def test_arguments_that_are_no_json_are_unknown(text: str | None) -> None:
     assert all(isinstance(size, int) for tensor in call.tensors for size in tensor.shape)
 
 
+@each_record
 def test_no_statement_holds_a_figure_that_is_missing(record: Record, facts_from: FactsFrom) -> None:
     for missing in ("nothing", "grid", "block", "device", "shapes", "types", "concrete", "registers"):
         told = explain(facts_from(record, **{missing: None}))
