@@ -104,12 +104,16 @@ def test_a_second_run_times_the_steps_of_a_short_script(run, script: str) -> Non
     assert step["unrecorded_ns"]["median"] > 0
 
 
+@pytest.mark.exhaustive  # a process that imports torch
 def test_a_second_run_that_fails_is_told(run, script: str) -> None:
     then = "sys.exit(3) if os.path.exists('ran') else open('ran', 'w').close()"
     outcome = run("--second-run", "--quiet", script, "--then", then)
     assert outcome.code == 0
     assert "note: the second run of the program failed with exit code 1" in outcome.err
     assert Path("opscope_run/report.md").exists()
+
+
+def test_a_second_run_needs_steps(run, script: str) -> None:
     outcome = run("--second-run", "--steps", "none", "--force", script)
     assert (outcome.code, outcome.out) == (1, "")
     assert "--steps none has no steps to time" in outcome.err

@@ -351,7 +351,7 @@ NAMES = st.sampled_from(["aten::mm", "aten::gelu", "aten::add", "aten::copy_"])
 SIDES = st.tuples(st.dictionaries(NAMES, st.integers(1, 400), max_size=3), st.sampled_from([1, 5, 7]))
 
 
-@settings(max_examples=settings.default.max_examples // 8, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=settings.default.max_examples // 4, phases=[Phase.explicit, Phase.generate])
 @given(SIDES, SIDES)
 def test_the_laws_hold_whatever_the_sides(
     first: tuple[dict[str, float], int], second: tuple[dict[str, float], int]

@@ -61,7 +61,7 @@ DEVICES = st.sampled_from(
 HOLES = re.compile(r"(?<!^)(?<!\. )\bNone\b|\bnan\b|\binf\b|[{}]|(?<![\w.])-\d")
 
 
-@settings(max_examples=400)
+@settings(max_examples=settings.default.max_examples * 8)
 @given(
     which=st.integers(0, 9_999),
     drawn=st.fixed_dictionaries(
