@@ -136,3 +136,17 @@ def test_the_trace_with_its_critical_path(opscope, trace: Path, tmp_path: Path) 
     again = opscope("analyze", trace, "--export-trace", marked)
     assert again.code == 1
     assert "marked.json" in again.err
+
+
+def test_chosen_sections(opscope, trace: Path) -> None:
+    brief = opscope("analyze", trace, "--brief")
+    assert brief.code == 0
+    assert "GPU busy" in brief.out
+    assert "Top operators" not in brief.out
+    chosen = opscope("analyze", trace, "--section", "kernels", "top").out
+    assert "Kernels" in chosen
+    assert "Top operators" in chosen
+    assert "Categories" not in chosen
+    unknown = opscope("analyze", trace, "--section", "nonsense")
+    assert unknown.code == 1
+    assert "Where the GPU waits" in unknown.err

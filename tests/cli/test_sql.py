@@ -169,6 +169,17 @@ class TestProvenanceTables:
         ]
 
 
+def test_without_a_query_tables_are_listed(opscope, saved: Path) -> None:
+    tables = opscope("sql", saved, "--json").json
+    assert {one["table"] for one in tables} >= {"operators", "device_activities", "kernel_names"}
+    (operators,) = (one for one in tables if one["table"] == "operators")
+    assert (
+        operators["rows"]
+        == opscope("sql", saved, "SELECT count(*) AS n FROM operators", "--json").json[0]["n"]
+    )
+    assert "operator" in operators["a row is"]
+
+
 def test_an_export_alone_needs_no_query(opscope, saved: Path, tmp_path: Path) -> None:
     assert opscope("sql", saved, "--export-parquet", f"steps={tmp_path / 's.parquet'}").code == 0
 
@@ -176,7 +187,7 @@ def test_an_export_alone_needs_no_query(opscope, saved: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "no query was given"),
+        (("--parquet", "rows.parquet"), "no query was given"),
         (("--export-parquet", "operators"), "TABLE=FILE"),
         (("--export-parquet", "nonsense=x.parquet"), "no table 'nonsense'"),
         (("SELECT nonsense FROM operators",), "nonsense"),

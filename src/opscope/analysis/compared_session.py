@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from opscope.analysis.measured_step import unrecorded_samples
 from opscope.analysis.provenance import KernelFacts, Provenance, read_provenance
 from opscope.model.comparison import Basis, Metric, SessionSide, Use
 from opscope.model.evidence import Grade
@@ -43,6 +44,7 @@ class ComparedRecording:
         calls: Rows of `compared_operators.sql`.
         launches: Rows of `compared_launches.sql`.
         steps: Duration of each step in ns, by trace and number.
+        unrecorded_ns: Times of steps without the recorder; empty if unknown.
         has_stacks: Whether Python frames were recorded, which slows the host down.
     """
 
@@ -51,6 +53,7 @@ class ComparedRecording:
     calls: list[dict[str, Any]]
     launches: list[dict[str, Any]]
     steps: Mapping[tuple[int, int], int]
+    unrecorded_ns: tuple[float, ...]
     has_stacks: bool
     provenance: Provenance
     findings: tuple[Finding, ...]
@@ -70,6 +73,7 @@ def read_recording(session: Session) -> ComparedRecording:
         calls=session.records(sql(__package__, "compared_operators")),
         launches=session.records(sql(__package__, "compared_launches")),
         steps={(trace_id, step): ns for trace_id, step, ns in session.query(_STEPS_SQL)},
+        unrecorded_ns=unrecorded_samples(session),
         has_stacks=bool(session.scalar("SELECT count(*) FROM (SELECT 1 FROM frames LIMIT 1)")),
         provenance=provenance,
         findings=tuple(session.findings()),

@@ -520,15 +520,12 @@ class _Builder:
         """Within one replay on several streams, the first on each follows the last that ended elsewhere."""
         work = self.work
         replays = np.flatnonzero((work.call >= 0) & self.calls.is_graph[work.call])
-        starts = replays[
-            np.diff(work.call[replays] * (work.lane.max() + 1) + work.lane[replays], prepend=-1) != 0
-        ]
-        for one in starts.tolist():
-            mine = replays[
-                (work.call[replays] == work.call[one]) & (work.end_ns[replays] <= work.start_ns[one])
-            ]
-            if len(mine):
-                self._tie_event(one, int(mine[work.end_ns[mine].argmax()]))
+        replays = replays[np.argsort(work.call[replays], kind="stable")]
+        for mine in np.split(replays, np.flatnonzero(np.diff(work.call[replays])) + 1):
+            for first in mine[np.diff(work.lane[mine], prepend=-1) != 0].tolist():
+                before = mine[work.end_ns[mine] <= work.start_ns[first]]
+                if len(before):
+                    self._tie_event(first, int(before[work.end_ns[before].argmax()]))
 
     def _tie_event(self, target: int, source: int) -> None:
         node, before = self.work_node[target], self.work_node[source]

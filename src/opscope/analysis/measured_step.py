@@ -38,6 +38,7 @@ __all__ = [
     "StepClockKind",
     "UnrecordedTime",
     "measured_steps",
+    "unrecorded_samples",
     "unrecorded_time",
     "warmup_count",
 ]
@@ -178,6 +179,37 @@ def unrecorded_time(samples: Sequence[UnrecordedStep], *, has_device: bool) -> U
         samples: In the order taken, all of one kind.
         has_device: The program uses a device: then the host's clock alone tells nothing.
     """
+    found = _decisive(samples, has_device=has_device)
+    if found is None:
+        return None
+    chosen, warmup, clock, times_ns = found
+    interval = median_interval(times_ns)
+    return UnrecordedTime(
+        median=interval.median_ns,
+        low=interval.low_ns,
+        high=interval.high_ns,
+        samples=len(times_ns),
+        coverage=interval.coverage,
+        warmup_samples=warmup,
+        clock=clock,
+        kind=chosen[0].kind,
+        place=chosen[0].place if len({one.place for one in chosen}) == 1 else None,
+        least_host_ns=min(one.host_ns / one.step_count for one in samples),
+    )
+
+
+def unrecorded_samples(session: Session) -> tuple[float, ...]:
+    """Times in ns of steps without the recorder, of the trace with the longest steps; empty if unknown."""
+    has_device = bool(session.scalar("SELECT count(*) FROM device_activities"))
+    found = (_decisive(samples, has_device=has_device) for samples in _samples(session).values())
+    by_trace = [tuple(one[3]) for one in found if one is not None]
+    return max(by_trace, key=lambda times_ns: float(np.median(times_ns)), default=())
+
+
+def _decisive(
+    samples: Sequence[UnrecordedStep], *, has_device: bool
+) -> tuple[Sequence[UnrecordedStep], int, StepClockKind, list[float]] | None:
+    """The samples that count, how many were warm-up, and the slower clock with their times by it."""
     settled, warmup = _settled(samples)
     chosen = _chosen(settled)
     if not chosen:
@@ -189,19 +221,7 @@ def unrecorded_time(samples: Sequence[UnrecordedStep], *, has_device: bool) -> U
     elif has_device:
         return None
     clock = max(times, key=lambda one: float(np.median(times[one])))
-    interval = median_interval(times[clock])
-    return UnrecordedTime(
-        median=interval.median_ns,
-        low=interval.low_ns,
-        high=interval.high_ns,
-        samples=len(times[clock]),
-        coverage=interval.coverage,
-        warmup_samples=warmup,
-        clock=clock,
-        kind=chosen[0].kind,
-        place=chosen[0].place if len({one.place for one in chosen}) == 1 else None,
-        least_host_ns=min(one.host_ns / one.step_count for one in samples),
-    )
+    return chosen, warmup, clock, times[clock]
 
 
 def _settled(samples: Sequence[UnrecordedStep]) -> tuple[list[UnrecordedStep], int]:

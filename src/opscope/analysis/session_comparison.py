@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
+from statistics import median
 from typing import Any, TypeVar
 
 from opscope.analysis.compared_session import (
@@ -22,6 +23,7 @@ from opscope.analysis.compared_session import (
 )
 from opscope.analysis.comparison_rules import (
     MeanResampler,
+    MedianResampler,
     Timing,
     environment_finding,
     presence_of,
@@ -39,6 +41,7 @@ from opscope.model.comparison import (
     OperatorChange,
     Presence,
     SessionComparison,
+    TimeChange,
     UnattributedChange,
     Use,
     VariantChange,
@@ -111,11 +114,21 @@ class _Matcher:
             options=self._options,
             total=self._change(reference.total, candidate.total)["time"],
             wall=self._change(reference.wall(), candidate.wall())["time"] if has_steps else None,
+            unrecorded=self._unrecorded(),
             operators=operators,
             unattributed=unattributed,
             categories=self._categories(operators, metric),
             findings=comparison_findings(reference, candidate, metric, basis, operators),
         )
+
+    def _unrecorded(self) -> TimeChange | None:
+        """The step without the recorder, where both sides timed it."""
+        sides = (self.reference.recording.unrecorded_ns, self.candidate.recording.unrecorded_ns)
+        if not all(sides):
+            return None
+        first, second = (Timing(median(times_ns), times_ns) for times_ns in sides)
+        resampler = MedianResampler(self._options.seed)
+        return time_change(first, second, resampler, self._options.threshold)
 
     def _change(self, reference: Sums | None, candidate: Sums | None) -> dict[str, Any]:
         """The fields of a `Change`: both sides per step (in all, without steps), and the verdict."""

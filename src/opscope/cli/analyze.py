@@ -18,7 +18,9 @@ from opscope.cli.console import (
     status,
 )
 from opscope.model.files import write_text
-from opscope.report.analysis import analysis_report, overview_document
+from opscope.report.analysis import analysis_report, only_sections, overview_document
+from opscope.report.analysis import brief as first_screen
+from opscope.report.document import Document
 from opscope.report.json_encoding import write_json
 from opscope.report.markdown import render_markdown
 from opscope.report.summary_json import analysis_document
@@ -39,6 +41,8 @@ def analyze(
     save: Path | None = None,
     export_trace: Path | None = None,
     force: bool = False,
+    brief: bool = False,
+    section: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=())] = (),
     top: Top = 10,
     all: All = False,  # noqa: A002 - the option's name
     ceilings: Path | None = None,
@@ -55,6 +59,8 @@ def analyze(
         save: Also write the session to this .opscope file.
         export_trace: Also write the trace (one) there with its critical path as a track, for Perfetto.
         force: Overwrite existing files.
+        brief: Print the first screen alone: the step, what holds it up, what to change.
+        section: Print the first screen and these sections, by the beginning of their titles: change, kernels.
         top: Operators (and kernels) to list.
         all: List every operator and kernel instead.
         ceilings: Limits to hold calls against, of opscope devices --measure --save; else those cached on this
@@ -69,11 +75,14 @@ def analyze(
         with status("Summarizing"):
             summary = summarize(session, ceilings=ceilings)
         shown = None if all else top
-        show(
-            lambda: analysis_document(summary, top=shown),
-            lambda: overview_document(summary, top=shown),
-            json=json,
-        )
+
+        def document() -> Document:
+            whole = overview_document(summary, top=shown)
+            if brief:
+                return first_screen(whole)
+            return only_sections(whole, section) if section else whole
+
+        show(lambda: analysis_document(summary, top=shown), document, json=json)
         written = []
         if output_dir is not None:
             report = render_markdown(analysis_report(summary, top=shown))

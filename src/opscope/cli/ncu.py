@@ -38,6 +38,7 @@ from opscope.toolchain.ncu_command import (
 )
 from opscope.toolchain.ncu_reading import check_reader, is_report, read_report
 from opscope.toolchain.ncu_report import SECTIONS, metrics_to_collect
+from opscope.units import counted
 
 __all__ = ["Collecting", "ncu"]
 
@@ -198,7 +199,8 @@ def _plan(runner: _Runner, session: Session | None, collecting: Collecting) -> C
     else:
         plan = _quick_plan(runner, collecting)
     share = f"{plan.covered_fraction:.0%} of the kernel time"
-    note(f"{plan.launch_count} launches of {len(plan.names)} kernels stand for {share}")
+    launches = counted(plan.launch_count, "launch", "launches")
+    note(f"{launches} of {counted(len(plan.names), 'kernel')} stand for {share}")
     return plan
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import csv as csv_format
 import json
-import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import islice
@@ -20,6 +18,7 @@ from cyclopts.validators import Number, mutually_exclusive
 
 from opscope.cli.console import open_source, refuse_existing, say_wrote, stdout_console
 from opscope.errors import InputError
+from opscope.model.files import replacing
 from opscope.model.schema import TABLES
 from opscope.model.session import Session
 from opscope.provenance.resolution import PROVENANCE_TABLES, annotate
@@ -73,7 +72,7 @@ def export_query(session: Session, query: str, path: Path) -> Path:
         InputError: It is not a single SELECT, it fails, or the file cannot be written.
     """
     statement = _single_statement(session, query)
-    with _partial_file(path) as partial:
+    with replacing(path.absolute()) as partial:
         _lock(session, allowed=partial)
         # The newline ends a trailing comment; a query that closes the parenthesis does not parse alone.
         _copy(session, f"(\n{statement}\n)", partial)
@@ -89,7 +88,7 @@ def export_table(session: Session, name: str, path: Path) -> Path:
     names = [table.name for table in TABLES]
     if name not in names:
         raise InputError(f"no table '{name}'", hint=f"Tables: {', '.join(names)}")
-    with _partial_file(path) as partial:
+    with replacing(path.absolute()) as partial:
         _copy(session, f'"{name}"', partial)
     return path
 
@@ -152,20 +151,6 @@ def _copy(session: Session, what: str, path: Path) -> None:
         raise _query_error(error) from error
 
 
-@contextmanager
-def _partial_file(path: Path) -> Iterator[Path]:
-    target = path.absolute()
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        yield partial
-        partial.replace(target)
-    except OSError as error:
-        raise InputError(f"the file cannot be written ({error.strerror or error})", source=path) from error
-    finally:
-        partial.unlink(missing_ok=True)
-
-
 def _parsed(row: tuple[Any, ...], json_columns: list[int]) -> tuple[Any, ...]:
     cells = list(row)
     for index in json_columns:
@@ -223,7 +208,8 @@ def sql(
 
     Args:
         source: A trace, a folder of rank files, an address, or a saved session.
-        query: One SELECT statement, e.g. "SELECT name, self_device_ns FROM operators LIMIT 10".
+        query: One SELECT statement, e.g. "SELECT name, self_device_ns FROM operators LIMIT 10"; without
+            one, the tables are listed.
         json: Print the rows as a JSON array of objects and nothing else.
         csv: Print the rows as CSV.
         parquet: Write the query's result to this Parquet file.
@@ -232,10 +218,12 @@ def sql(
         force: Overwrite existing files.
     """
     exports = [_table_export(text) for text in export_parquet]
-    if query is None and (parquet is not None or not exports):
+    if query is None and parquet is not None:
         raise InputError(
             "no query was given", hint='Example: opscope sql TRACE "SELECT name FROM operators LIMIT 5"'
         )
+    if query is None and not exports:
+        query = _tables_query()
     refuse_existing([*(path for _, path in exports), *([parquet] if parquet else [])], force=force)
 
     with open_source([source]) as session:
@@ -258,6 +246,15 @@ def _table_export(text: str) -> tuple[str, Path]:
             f"'{text}' does not name a table and a file", hint="Write --export-parquet TABLE=FILE"
         )
     return name, Path(file)
+
+
+def _tables_query() -> str:
+    """Every table with its number of rows and what one row is."""
+    return " UNION ALL BY NAME ".join(
+        f'SELECT {_literal(table.name)} AS "table", count(*) AS "rows", {_literal(table.row.partition(". ")[0])} AS "a row is" '
+        f'FROM "{table.name}"'
+        for table in TABLES
+    )
 
 
 def _print(result: QueryResult, *, json: bool, csv: bool, limit: int) -> None:

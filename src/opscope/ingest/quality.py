@@ -13,6 +13,7 @@ import msgspec
 from opscope.model.finding import Finding, Severity
 from opscope.model.schema import Attribution
 from opscope.model.session import Session
+from opscope.units import counted
 
 __all__ = [
     "Census",
@@ -318,7 +319,8 @@ def _unattributed(session: Session, trace_id: int) -> Iterator[Finding]:
             yield Finding(
                 f"attribution.{name}",
                 Severity.WARNING if fraction >= 0.01 else Severity.INFO,
-                f"{100 * fraction:.1f} % of device time ({count} activities) is unattributed: "
+                f"{100 * fraction:.1f} % of device time "
+                f"({counted(count, 'activity', 'activities')}) is unattributed: "
                 f"{attribution.meaning}.",
                 suggestions[attribution],
                 trace_id,

@@ -234,6 +234,7 @@ class SessionComparison:
     Args:
         total: The compared time of everything in scope.
         wall: Duration of a step while it was recorded; None without steps.
+        unrecorded: Duration of a step without the recorder, medians; None unless both sides timed it.
     """
 
     reference: SessionSide
@@ -243,6 +244,7 @@ class SessionComparison:
     options: ComparisonOptions
     total: TimeChange
     wall: TimeChange | None
+    unrecorded: TimeChange | None
     operators: tuple[OperatorChange, ...]
     unattributed: tuple[UnattributedChange, ...]
     categories: tuple[CategoryChange, ...]

@@ -7,13 +7,14 @@ from the Summary; a value no one has found is said to be unknown, never left out
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
 from opscope.analysis.measured_step import MeasuredStep, UnrecordedTime
 from opscope.analysis.summary import Summary
+from opscope.errors import InputError
 from opscope.model.environment import Environment
 from opscope.model.measurement import Latency
 from opscope.model.schema import Attribution
@@ -40,6 +41,7 @@ from opscope.report.document import (
     words,
 )
 from opscope.report.efficiency import efficiency_blocks
+from opscope.report.headline import headline
 from opscope.report.operators import (
     merged_findings,
     operator_section,
@@ -64,7 +66,9 @@ from opscope.units import (
 
 __all__ = [
     "analysis_report",
+    "brief",
     "configuration_report",
+    "only_sections",
     "overview_document",
 ]
 
@@ -160,7 +164,8 @@ def _overview_facts(
         device = [
             (
                 "Device time",
-                f"{format_duration(summary.device_time_ns)} in {summary.activity_count:,} activities",
+                f"{format_duration(summary.device_time_ns)} in "
+                f"{counted(summary.activity_count, 'activity', 'activities')}",
             ),
             ("Attributed to operators", f"{format_duration(summary.attributed_ns)} ({attributed})"),
             ("Device busy", _busy_text(summary)),
@@ -279,7 +284,8 @@ def _step_table(summary: Summary) -> Table:
 def analysis_report(summary: Summary, *, top: int | None = 10, title: str = "Operator report") -> Document:
     """The full report on any trace, of its `top` operators and kernels (every one for None)."""
     configuration = Section("Configuration", (_trace_facts(summary),), number="1")
-    return Document(title, sections=(configuration, *_body(summary, top, benchmark=None, batch_size=None)))
+    body = _body(summary, top, benchmark=None, batch_size=None)
+    return Document(title, (headline(summary),), (configuration, *body))
 
 
 def configuration_report(
@@ -305,17 +311,20 @@ def configuration_report(
         blocks += [Paragraph(Strong("Environment")), _environment_facts(environment)]
     configuration = Section("Configuration", tuple(blocks), number="1")
     body = _body(summary, top, benchmark=benchmark, batch_size=config.get("batch_size"))
-    return Document(f"Kernel analysis: {config.get('workload')}, {sizes}", sections=(configuration, *body))
+    title = f"Kernel analysis: {config.get('workload')}, {sizes}"
+    return Document(title, (headline(summary),), (configuration, *body))
 
 
 def overview_document(summary: Summary, *, top: int | None = 10, title: str = "") -> Document:
-    """The short form for a terminal: totals and ranked tables, no details per operator; all rows for None."""
+    """The short form for a terminal: ranked tables without details per operator; all rows for None."""
     unattributed = (_unattributed_table(summary),) if summary.unattributed_ns else ()
     advice = advice_blocks(summary) if summary.advice is not None and summary.has_device else ()
     return Document(
         title or _source_title(summary),
-        (_overview_facts(summary),),
+        (headline(summary),),
         sections(
+            Section("What to change", advice),
+            Section("Overview", (_overview_facts(summary),)),
             Section("Devices", (_device_table(summary),)) if len(summary.devices) > 1 else None,
             Section("Top operators", (operator_table(summary, top_operators(summary, top)),)),
             Section("Categories", (_category_bars(summary),)),
@@ -326,7 +335,6 @@ def overview_document(summary: Summary, *, top: int | None = 10, title: str = ""
             Section("Unattributed time", unattributed),
             Section("How exact this is", accuracy_overview(summary) if summary.has_device else ()),
             Section("Findings", (FindingList(merged_findings(summary)),)),
-            Section("What to change", advice),
         ),
     )
 
@@ -358,6 +366,29 @@ def _body(
         Section("How exact this is", accuracy_blocks(summary) if summary.has_device else ()),
     )
     return tuple(_numbered(section, rank) for rank, section in enumerate(shown, 2))
+
+
+def brief(document: Document) -> Document:
+    """Its first screen."""
+    return replace(document, sections=())
+
+
+def only_sections(document: Document, titles: Sequence[str]) -> Document:
+    """Its first screen and the sections whose titles begin with one of these, whatever their case.
+
+    Raises:
+        InputError: No section does; names those there are.
+    """
+    chosen = []
+    for title in titles:
+        found = [one for one in document.sections if one.title.lower().startswith(title.lower())]
+        if not found:
+            raise InputError(
+                f"the report has no section '{title}'",
+                hint="It has: " + ", ".join(one.title for one in document.sections),
+            )
+        chosen += found
+    return replace(document, sections=tuple(one for one in document.sections if one in chosen))
 
 
 def _numbered(section: Section, rank: int) -> Section:

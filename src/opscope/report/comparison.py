@@ -161,14 +161,16 @@ def _facts(comparison: SessionComparison) -> FactList:
     per = " per step" if comparison.basis is Basis.STEP else ""
     is_device = comparison.metric is Metric.DEVICE
     what = "Device time" if is_device else "CPU time in operators"
+    step = comparison.unrecorded
     return facts(
         ("Reference", _source(comparison.reference)),
         ("Candidate", _source(comparison.candidate)),
         ("Recorded", _recorded(comparison)),
+        ("Step without the recorder", None if step is None else (_headline(step), f"; {_judged(step)}")),
         (f"{what}{per}", _headline(comparison.total)),
         (f"Kernel launches{per}", _all_launches(comparison) if is_device else None),
         ("Kernel set", _kernel_set(comparison) if is_device else None),
-        ("Wall time per step", None if comparison.wall is None else _headline(comparison.wall)),
+        ("Recorded step", None if comparison.wall is None else _headline(comparison.wall)),
         ("Verdict", _verdict(comparison)),
     )
 
@@ -222,12 +224,18 @@ def _all_launches(comparison: SessionComparison) -> str:
 
 
 def _verdict(comparison: SessionComparison) -> Text:
-    time = comparison.total
+    words = _judged(comparison.total)
+    verdict, colon, reason = words.partition(":")
+    return words if verdict.startswith("none") else (Strong(verdict), f"{colon}{reason}")
+
+
+def _judged(time: TimeChange) -> str:
+    """The verdict and what it rests on."""
     if time.verdict is None:
         return f"none: {time.reason}"
     if time.ratio_interval is None and time.reason and "equal" not in time.reason:
         return f"none by statistics: {time.reason}"
-    return (Strong(str(time.verdict)), f": {time.reason}")
+    return f"{time.verdict}: {time.reason}"
 
 
 def _operator_blocks(comparison: SessionComparison, top: int | None) -> tuple[Block, ...]:
@@ -612,7 +620,8 @@ _KEYS: dict[type, Keys] = {
         candidate_clock=lambda change: change.clocks[1],
     ),
     SessionComparison: Keys(
-        "reference candidate metric basis verdict verdict_reason=total.reason total wall_time=wall operators "
+        "reference candidate metric basis verdict verdict_reason=total.reason total wall_time=wall "
+        "unrecorded_step=unrecorded operators "
         "unattributed categories",
         reference=lambda comparison: _side_record(comparison, "reference"),
         candidate=lambda comparison: _side_record(comparison, "candidate"),

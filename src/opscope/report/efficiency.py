@@ -130,12 +130,12 @@ def _limits_text(summary: Summary) -> Text:
     shown += [(str(data_type), limit, format_flop_rate) for data_type, limit in _main_peaks(limits)]
     kinds = {limit.evidence for _, limit, _ in shown}
     if len(kinds) == 1:
-        whose = f"the {_EVIDENCE[kinds.pop()]} limits of {limits.name}"
+        whose = f"the {_EVIDENCE[kinds.pop()]} peaks of {limits.name}"
         parts = [f"{name} {form(limit.per_s)}" for name, limit, form in shown]
     else:
         whose = str(limits.name)
         parts = [f"{name} {_limit_text(limit, form)}" for name, limit, form in shown]
-    return f"Held against {whose}: {', '.join(parts) or 'no known limit'}{because}."
+    return f"Compared with {whose}: {', '.join(parts) or 'no known limit'}{because}."
 
 
 _SHOWN_PEAKS = (DataType.FP32, DataType.TF32, DataType.BF16, DataType.FP16)
@@ -161,7 +161,7 @@ def _coverage_text(efficiency: Efficiency) -> str:
 
 
 def _call_table(calls: list[CallEfficiency], device_time_ns: int) -> Table:
-    caption = "The calls that take most time beyond what the limits allow, by arguments."
+    caption = "Largest avoidable time, by call and shapes."
     reasons = list(dict.fromkeys(call.attribution for call in calls if call.attribution is not None))
     if reasons:
         caption += f" *: {', or '.join(Attribution(reason).meaning for reason in reasons)}."

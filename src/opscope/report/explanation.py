@@ -43,6 +43,7 @@ from opscope.report.provenance import (
 )
 from opscope.units import (
     UNKNOWN,
+    counted,
     format_bytes_exactly,
     format_count,
     format_duration,
@@ -339,7 +340,8 @@ def _use_facts(use: ExplainedKernel) -> list[tuple[str, Text]]:
     if total is None:
         return []
     share = format_fraction(total.fraction)
-    text = f"{format_duration(total.total_ns)} in {total.calls:,} launches ({share} of all device time)"
+    launches = counted(total.calls, "launch", "launches")
+    text = f"{format_duration(total.total_ns)} in {launches} ({share} of all device time)"
     by: list[Inline] = []
     for operator, part in use.operators:
         by += [", " if by else "", Code(operator) if operator else "no operator", f" ×{part.calls:,}"]

@@ -240,8 +240,8 @@ def _facts(summary: Summary) -> list[tuple[str, Text]]:
 
 
 def _simulated_text(step: StepExecution) -> str:
-    missing = counted(step.missing_edges, "moment", "moments")
-    unexplained = f"; {missing} come later than known dependencies explain" if step.missing_edges else ""
+    late = "1 moment comes" if step.missing_edges == 1 else f"{step.missing_edges:,} moments come"
+    unexplained = f"; {late} later than known dependencies explain" if step.missing_edges else ""
     low, high = map(format_duration, step.step_interval_ns)
     between = low if low == high else f"{low} to {high}"
     return (
@@ -258,10 +258,10 @@ def _device_facts(timeline: Timeline) -> list[tuple[str, Text]]:
         facts.append(("Launch latency", f"{text}{_disagreement(latency)}"))
     for queue in timeline.queues:
         text = (
-            f"{queue.mean:.1f} launched and unfinished on average, {queue.maximum:,} at most, "
-            f"none for {format_fraction(queue.empty_fraction)} of the time"
+            f"mean {queue.mean:.1f}, max {queue.maximum:,}, "
+            f"empty {format_fraction(queue.empty_fraction)} of the time"
         )
-        facts.append(("Queue", text))
+        facts.append(("Queue depth", text))
     for series in timeline.series:
         if any(series.mean):
             facts.append(("Queue over time", f"{_bars(series.mean)} up to {max(series.mean):.1f}"))

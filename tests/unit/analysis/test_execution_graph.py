@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from opscope.analysis.execution_graph import Edge, ExecutionGraph, critical_path, simulate
-from opscope.analysis.step_model import Gain, StepModel
+from opscope.analysis.step_model import Gain, GraphChange, StepModel
 from opscope.analysis.summary import Summary
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
@@ -250,6 +250,76 @@ def test_a_merged_set_of_launches_is_one(load: Load) -> None:
     assert merged.device_saved_ns == pytest.approx(500 * US, rel=0.001)
     assert model.gain_ns(model.change() & merged) == model.gain_ns(merged)
     assert model.gain_ns(merged) == pytest.approx((500 + 9) * US, rel=0.02)
+
+
+def communicating() -> TraceBuilder:
+    """A kernel of 100 µs, then an all-reduce of 300 on the same stream, within a step of 100 on the host."""
+    builder = (
+        TraceBuilder().step(1, 0, 100).operator("aten::mm", 10, 10).launch(12, 4).kernel("gemm", 20, 100)
+    )
+    builder.operator("nccl:all_reduce", 30, 10).launch(32, 4)
+    return builder.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)", 121, 300)
+
+
+def ids_of(model: StepModel, name: str, of: str = "operator") -> list[int]:
+    key = {"operator": "operator_id", "runtime_call": "runtime_call_id"}[of]
+    return [one for (one,) in model.session.query(f"SELECT {key} FROM {of}s WHERE name LIKE ?", [name])]
+
+
+def asking(model: StepModel) -> list[int]:
+    """Calls that read a number: the copy and the wait."""
+    return ids_of(model, "cuda%Memcpy%", CALLS) + ids_of(model, "%Synchronize", CALLS)
+
+
+CALLS = "runtime_call"
+CHANGES: dict[str, tuple[Callable[[], TraceBuilder], Callable[[StepModel], GraphChange], float]] = {
+    "operators gone, with their host": (
+        launch_bound, lambda m: m.change().drop_operators(ids_of(m, "aten::add")), 400),
+    "operators gone, the host as before": (
+        launch_bound, lambda m: m.change().drop_operators(ids_of(m, "aten::add"), with_host=False), 0),
+    "the host's time in a gap": (
+        launch_bound, lambda m: m.change().drop_host_between([(0, 110_000, 190_000), (7, 0, 900_000)]), 80),
+    "more for the host to do": (launch_bound, lambda m: m.change().add_host(100 * US), -100),
+    "half the time of operators": (
+        device_bound, lambda m: m.change().scale_operators(ids_of(m, "aten::mm"), 0.5), 500),
+    "kernels gone": (device_bound, lambda m: m.change().drop_kernels(["gemm"]), 810),
+    "communication without its transfer": (
+        communicating, lambda m: m.change().scale_communication({0: 120 * US}), 180),
+    "communication without waiting": (
+        communicating, lambda m: m.change().scale_communication({0: 120 * US}, keep_waiting=False), 120),
+    "a copy that the host waits for at the next synchronization": (
+        asks_for_a_number, lambda m: m.change().free_copies(["Memcpy DtoH (Device -> Pageable)"]), 0),
+    "calls no longer made": (
+        asks_for_a_number,
+        lambda m: m.change().drop_calls(asking(m)), 299),
+    "a number no longer asked for": (
+        asks_for_a_number,
+        lambda m: m.change().drop_questions(
+            asking(m)), 310),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_a_change_brings(load: Load, name: str) -> None:
+    program, change, gain_us = CHANGES[name]
+    model = without_recorder(model_of(load, program()))
+    assert model.gain_ns(change(model)) == pytest.approx(gain_us * US, abs=12 * US)
+
+
+def test_a_full_launch_queue_holds_the_host_up(load: Load) -> None:
+    builder = TraceBuilder().step(1, 0, 10_000)
+    for number in range(1010):
+        builder.launch(5 * number, 2 if number < 1009 else 500).kernel("k", 5_400 + 2 * number, 2)
+    model = without_recorder(model_of(load, builder))
+    assert int((model.graph.edge[1] == Edge.WAIT).sum()) == 1
+
+
+def test_a_synchronization_with_nothing_to_wait_for_costs_what_it_took(load: Load) -> None:
+    builder = TraceBuilder().step(1, 0, 500).operator("aten::mm", 10, 10).launch(12, 4).kernel("gemm", 20, 50)
+    builder.launch(200, 40, name="cudaDeviceSynchronize")
+    model = without_recorder(model_of(load, builder))
+    assert model.gain_ns(model.change().free_waits(ids_of(model, "%Synchronize", CALLS))) <= 40 * US
+    assert model.gain_ns(model.change().scale_kernels(["gemm"], 0.1)) == 0
 
 
 TRACES = (

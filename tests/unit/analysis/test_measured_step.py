@@ -12,8 +12,10 @@ from opscope.analysis.measured_step import (
     unrecorded_time,
     warmup_count,
 )
+from opscope.analysis.session_comparison import compare_sessions
 from opscope.analysis.timeline.values import HostTime
 from opscope.ingest.recorded import keep_sidecars
+from opscope.model.benchmark import Verdict
 from opscope.model.environment import Environment
 from opscope.model.finding import Finding, Severity
 from opscope.model.session import Session
@@ -164,3 +166,11 @@ def test_a_trace_of_others_has_a_recorded_step_alone():
     (step,) = measured_steps(session_of([]), [])
     assert step == MeasuredStep(0, 21.0)
     assert measured_steps(Session(), []) == ()
+
+
+def test_two_recordings_are_compared_by_it():
+    quick, slow, alone = (session_of(samples(one)) for one in ([90, *[7] * 8], [90, *[14] * 8], []))
+    change = compare_sessions(quick, slow).unrecorded
+    assert (change.reference_ns, change.candidate_ns, change.ratio) == (7, 14, 2.0)
+    assert change.verdict is Verdict.SLOWER
+    assert compare_sessions(quick, alone).unrecorded is None

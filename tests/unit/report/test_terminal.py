@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
 from opscope.analysis.summary import Summary
-from opscope.report.analysis import analysis_report, overview_document
+from opscope.report.analysis import analysis_report, brief, overview_document
 from opscope.report.document import (
     Align,
     BulletList,
@@ -29,6 +30,7 @@ from opscope.report.terminal import (
     shorten_distinctly,
     shorten_middle,
 )
+from opscope.results import load, summarize
 
 
 def rendered(document: Document, width: int) -> str:
@@ -44,6 +46,18 @@ def test_no_line_is_wider_than_the_console_and_no_number_is_cut(summary: Summary
     for number in ("6.00 ms", "60.0 %", "999,999 ns", "800 µs"):
         assert number in text
     assert "before_window" in text
+
+
+def test_the_first_screen_is_small(shared: Path) -> None:
+    for trace in ("bert_eager_attn", "gpt2_generate_fp16", "own_kernels"):
+        with load(shared / "traces/h200" / f"{trace}.json.gz") as session:
+            text = rendered(brief(overview_document(summarize(session))), 80)
+        assert len(text.splitlines()) <= 14
+        assert (
+            "torch.compile(" in text
+            or "torch.set_float32_matmul_precision" in text
+            or "loss.detach()" in text
+        )
 
 
 def test_a_long_name_loses_its_middle(summary: Summary) -> None:

@@ -52,12 +52,12 @@ class IdleCause(TextEnum):
 
 
 _MEANINGS = {
-    IdleCause.HOST_LAUNCH: "nothing was queued while the host ran operators or Python: it launches too late",
+    IdleCause.HOST_LAUNCH: "CPU-bound: the GPU ran out of queued kernels",
     IdleCause.SYNCHRONIZATION: "the host waited for the device before it launched on",
     IdleCause.DATA_LOADING: "the host waited for the next batch",
     IdleCause.MEMORY_ALLOCATION: "the host was allocating or freeing device memory",
     IdleCause.PROFILER_OVERHEAD: "the recorder was busy with itself",
-    IdleCause.DEPENDENCY: "work was queued, and waited for an event, another stream or the launch itself",
+    IdleCause.DEPENDENCY: "queued work waited for an event, another stream or its launch",
     IdleCause.NOTHING_SCHEDULED: "the host ran nothing that was recorded, or had no work for this device",
     IdleCause.UNKNOWN: "the trace does not tell",
 }

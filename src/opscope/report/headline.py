@@ -1,0 +1,121 @@
+"""The first screen of a report: the step, what holds it up, what to change, and what all that rests on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from opscope.advice.rules import rule_book
+from opscope.analysis.summary import Summary
+from opscope.analysis.timeline.values import IdleCause
+from opscope.model.finding import Finding, Severity
+from opscope.report.document import Code, FactList, Inline, Strong, Text, facts
+from opscope.units import counted, format_duration, format_fraction
+
+__all__ = ["headline"]
+
+_CHANGES = 3
+_LONGEST_CODE = 60
+
+
+def headline(summary: Summary) -> FactList:
+    """At most a dozen lines; what is unknown is left to the sections."""
+    return facts(*_step(summary), *_bound(summary), *_changes(summary), *_basis(summary))
+
+
+def _step(summary: Summary) -> Iterator[tuple[str, Text]]:
+    """The step: without the recorder where it was timed or can be simulated, and as recorded."""
+    measured, simulated = summary.measured_step, summary.typical_step
+    recorded = "" if measured.recorded_ns is None else format_duration(measured.recorded_ns)
+    if measured.unrecorded_ns is not None:
+        time = measured.unrecorded_ns
+        count = counted(time.samples, "sample")
+        text = f" unrecorded (median of {count})" + (f", {recorded} recorded" if recorded else "")
+        yield "Step", (Strong(format_duration(time.median)), text)
+    elif recorded:
+        text = f" recorded ({counted(len(summary.steps), 'step')})"
+        if simulated is not None:
+            low, high = map(format_duration, simulated.step_interval_ns)
+            if low.split()[1] == high.split()[1]:
+                low = low.split()[0]
+            between = high if low in high.split() else f"{low} to {high}"
+            text += f", simulated {between} unrecorded"
+        yield "Step", (Strong(recorded), text)
+    elif summary.window_ns is not None:
+        yield "Recording", (Strong(format_duration(summary.window_ns)), "; no steps in it")
+
+
+def _bound(summary: Summary) -> Iterator[tuple[str, Text]]:
+    """Which side decides the step, and for what the device waits most."""
+    if not summary.has_device:
+        used = summary.operators[:1]
+        most = "".join(f"; most in {one.name}" for one in used)
+        yield "CPU", f"{format_duration(summary.cpu_time_ns)} in operators, no device{most}"
+        return
+    fraction = summary.measured_step.busy_fraction
+    busy = format_fraction(summary.busy_fraction if fraction is None else fraction)
+    busy += " recorded" if fraction is None else ""
+    step = summary.typical_step
+    if step is not None:
+        device, host = format_duration(step.device_ns), format_duration(step.host_ns)
+        is_cpu = step.host_ns > step.device_ns
+        sides = f"GPU alone {device}, CPU alone {host}"
+        yield "GPU busy", (busy, "; ", Strong("CPU-bound" if is_cpu else "GPU-bound"), f": {sides}")
+    else:
+        yield "GPU busy", busy
+    causes: Counter[IdleCause] = Counter()
+    for partition in summary.timeline.in_use:
+        causes.update(partition.idle_by_cause)
+    if causes:
+        cause, ns = causes.most_common(1)[0]
+        meaning = cause.meaning.removeprefix("CPU-bound: ")
+        yield "GPU waits", f"{format_fraction(ns / causes.total())} of idle time: {meaning}"
+
+
+def _changes(summary: Summary) -> Iterator[tuple[str, Text]]:
+    """What gains most, each with the first line of its code."""
+    advice = [one for one in summary.advice or () if one.estimated_gain_ns_per_step]
+    period = "a step" if summary.steps else "in all"
+    for number, finding in enumerate(advice[:_CHANGES], 1):
+        gain, code = f"−{format_duration(finding.estimated_gain_ns_per_step)}", _first_line(finding)
+        written: tuple[Inline, ...] = (": ", Code(code, is_whole=True)) if code else ()
+        yield f"Change {number}", (Strong(gain), f" {period}: {_title(finding)}", *written)
+    best = summary.best_set
+    if best is not None and len(advice) > 1:
+        codes = " + ".join(code.removeprefix("advice.") for code in best.codes)
+        gain = f"−{format_duration(best.estimated_gain_ns_per_step)}"
+        yield "Best set", (Strong(gain), f" {period}: {codes}")
+    if not advice and summary.advice is not None and summary.has_device:
+        others = len(summary.advice)
+        yield "Changes", f"none with a gain; {counted(others, 'remark')} below" if others else "none found"
+
+
+def _title(finding: Finding) -> str:
+    rule = rule_book().rules.get(finding.code)
+    return finding.code if rule is None else rule.title
+
+
+def _first_line(finding: Finding) -> str | None:
+    """Of the code to write, without its comment; of a long call its name."""
+    lines = [line.partition("   #")[0].strip() for line in (finding.change or "").splitlines()]
+    first = next((line for line in lines if line and not line.startswith("#")), None)
+    if first is None or len(first) <= _LONGEST_CODE:
+        return first
+    name, bracket, _ = first.partition("(")
+    return f"{name}(…)" if bracket and len(name) < _LONGEST_CODE else f"{first[:_LONGEST_CODE]}…"
+
+
+def _basis(summary: Summary) -> Iterator[tuple[str, Text]]:
+    known = []
+    if summary.has_device:
+        names = Counter(device.name or "an unknown device" for device in summary.devices)
+        known += [name if count == 1 else f"{count} × {name}" for name, count in names.items()]
+    if summary.torch_version is not None:
+        known.append(f"PyTorch {summary.torch_version}")
+    if summary.attributed_fraction is not None:
+        known.append(f"{format_fraction(summary.attributed_fraction)} attributed")
+    warnings = sum(one.severity is not Severity.INFO for one in summary.findings)
+    if warnings:
+        known.append(counted(warnings, "warning"))
+    if known:
+        yield "Rests on", ", ".join(known)
