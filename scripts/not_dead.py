@@ -79,3 +79,4 @@ _.warmup_samples
 # Changes that rules ask for by name (`operator.methodcaller`).
 _.drop_host_between
 _.drop_questions
+_.run_beside

@@ -1,8 +1,8 @@
 -- One row: compilations by torch.compile within steps: how many, in how many steps, host time in ns, their operators, their ids.
--- Reads operators, annotations, steps.
+-- Parameter: steps to leave out, as trace and number. Reads operators, annotations, steps.
 WITH compiles AS (
         SELECT operator_id, name, step, duration_ns FROM operators
-        WHERE step IS NOT NULL AND is_outermost AND regexp_full_match(name,
+        WHERE step IS NOT NULL AND NOT list_contains($1::BIGINT[][], [trace_id, step]) AND is_outermost AND regexp_full_match(name,
             '(entire_frame_compile|entire_backward_compile|_compile\.(<locals>\.)?compile_inner)( \(dynamo_timed\))?')),
     by_name AS (
         SELECT name, count(*) AS calls, count(DISTINCT step) AS steps, sum(duration_ns)::BIGINT AS duration_ns,

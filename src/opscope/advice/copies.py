@@ -1,8 +1,9 @@
-"""Advice on copies: from pageable host memory, between layouts, between element types."""
+"""Advice on copies: between host and device, between layouts, between element types."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import methodcaller
 from typing import Any
 
 from opscope.advice.profiled_run import Advice, ProfiledRun, counted, finds, listed
@@ -10,10 +11,13 @@ from opscope.advice.rules import Rule
 from opscope.analysis.step_model import GraphChange
 from opscope.analysis.totals import KernelTotal
 from opscope.operators.arguments import parse_arguments
-from opscope.units import format_byte_rate, format_bytes
+from opscope.units import format_byte_rate, format_bytes, format_fraction
 
 # Operators that only pass a copy on; who asked for it stands above them.
 _PASSING = frozenset(("aten::clone", "aten::contiguous", "aten::_to_copy", "aten::to", "aten::copy_"))
+_DIRECTIONS = {"host_to_device": "from host to device", "device_to_host": "from device to host"}
+# Rates of the bus, by the major compute capability of the GPUs on it.
+_BUS = {7: "pinned_bytes_per_s", 8: "pinned_bytes_per_s_8", 9: "pinned_bytes_per_s_9"}
 # Smaller copies spend their time on starting.
 _TELLING_BYTES = 1 << 20
 
@@ -45,6 +49,55 @@ def pageable_copy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         effect if size_bytes else None,
         f"the same bytes at {format_byte_rate(rate)}, {whose}; the host waits for none to the device",
     )
+
+
+@finds
+def host_copies(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
+    """Copies between host and device that take much of a step, by direction and memory."""
+    groups: dict[tuple[str, str], list[KernelTotal]] = {}
+    for kernel in run.summary.kernels:
+        direction = _field(kernel, "copy_direction")
+        if direction in _DIRECTIONS:
+            groups.setdefault((direction, _host_memory(kernel) or "unknown"), []).append(kernel)
+    exposed_ns = sum(partition.exposed_copy_ns for partition in run.summary.timeline.in_use)
+    path = () if run.step is None else run.step.path
+    for (direction, memory), copies in groups.items():
+        calls, total_ns = (sum(getattr(one, name) for one in copies) for name in ("calls", "total_ns"))
+        names, size_bytes = [one.name for one in copies], sum(one.size_bytes or 0 for one in copies)
+        on_path = sum(part.fraction for part in path if part.kind == "copy" and part.name in names)
+        exposed = min(exposed_ns, total_ns) / run.window_ns if run.window_ns else 0.0
+        if not total_ns or max(on_path, exposed) < rule.threshold("least_fraction"):
+            continue
+        rate = size_bytes / total_ns * 1e9 if size_bytes else None
+        link = _link_rate(run)
+        # What is faster than the link went over another one.
+        share = None if rate is None or link is None or rate > link else rate / link
+        reached = ""
+        if rate is not None:
+            reached = f", {format_bytes(size_bytes / calls)} each at {format_byte_rate(rate)}"
+        if share is not None:
+            reached += f", {format_fraction(share)} of what the bus of this GPU's generation gives"
+        part = f"{format_fraction(on_path)} of the critical path"
+        if on_path < exposed:
+            part = f"{format_fraction(exposed)} of the time beside no kernel"
+        yield Advice(
+            f"{run.times(calls, 'copy', 'copies')} {_DIRECTIONS[direction]} ({memory} memory) take "
+            f"{run.device_time(total_ns)}, {part}{reached}.",
+            run.evidence(
+                total_ns,
+                calls=calls,
+                direction=direction,
+                host_memory=None if memory == "unknown" else memory,
+                copied_bytes=size_bytes or None,
+                reached_bytes_per_s=rate,
+                link_bytes_per_s=None if share is None else link,
+                link_fraction=share,
+                critical_path_fraction=on_path,
+                exposed_fraction=exposed,
+                kernels=names,
+            ),
+            methodcaller("run_beside", names),
+        )
 
 
 @finds
@@ -131,12 +184,24 @@ def _is_cast(row: Mapping[str, Any]) -> bool:
     return None not in types and types[0] != types[1]
 
 
+def _field(kernel: KernelTotal, name: str) -> str | None:
+    return None if kernel.facts is None else kernel.facts.fields.get(name)
+
+
 def _host_memory(kernel: KernelTotal) -> str | None:
-    return None if kernel.facts is None else kernel.facts.fields.get("host_memory")
+    return _field(kernel, "host_memory")
 
 
 def _is_upload(kernel: KernelTotal) -> bool:
-    return kernel.facts is not None and kernel.facts.fields.get("copy_direction") == "host_to_device"
+    return _field(kernel, "copy_direction") == "host_to_device"
+
+
+def _link_rate(run: ProfiledRun) -> float | None:
+    """What the bus between host and device gives, by the GPU's generation; None if that does not tell."""
+    key = _BUS.get((run.capability or (0, 0))[0])
+    # Its processor lies on NVLink.
+    is_other = any("GH200" in (device.name or "") for device in run.summary.devices)
+    return None if key is None or is_other else run.book.rules["advice.pageable_copy"].threshold(key)
 
 
 def _pinned_rate(run: ProfiledRun, rule: Rule) -> tuple[float, str]:
@@ -152,5 +217,6 @@ def _pinned_rate(run: ProfiledRun, rule: Rule) -> tuple[float, str]:
         rate = sum(size_bytes for size_bytes, _ in own) / sum(total_ns for _, total_ns in own) * 1e9
         return rate, "the rate of this run's pinned copies"
     generation = (run.capability or (0, 0))[0]
-    name = "pinned_bytes_per_s" + {8: "_8", 9: "_9"}.get(min(generation, 9), "")
-    return rule.threshold(name), "what pinned memory reaches on the bus of this GPU's generation"
+    return rule.threshold(
+        _BUS.get(min(generation, 9), "pinned_bytes_per_s")
+    ), "what pinned memory reaches on the bus of this GPU's generation"

@@ -59,7 +59,10 @@ def advise(session: Session, summary: Summary, models: tuple[StepModel, ...] | N
         return summary.having(advice=())
     if models is None:
         models = step_models(session, read_session(session))
-    run = ProfiledRun(session, summary, models)
+    # What happens once is no part of a step, and nothing that its rules could make shorter.
+    timeline = summary.counted_timeline if summary.timeline.left_out else summary.timeline
+    steps = summary.counted_steps
+    run = ProfiledRun(session, summary.having(timeline=timeline, steps=steps), models)
     rules = run.book.rules
     found = [one for code, rule in rules.items() if code != _AT_LIMIT for one in _findings(run, rule)]
     if any(finding.estimated_gain_ns_per_step for finding, _ in found):
@@ -136,9 +139,14 @@ def _worth(run: ProfiledRun, rule: Rule, advice: Advice) -> _Worth | None:
         return _Worth(words="not turned into a gain: nothing is known of the host's side of a step")
     least_ns = run.book.number("least_gain_fraction") * step.step_ns
     change, gain = None, advice.gain
+    missing = next((model.missing for model in run.models if model.missing), None)
     if advice.effect is not None:
         change = step.change()
         advice.effect(change)
+        missing = step.missing_for(change)
+    if missing is not None:
+        return _Worth(words=f"not simulated: {missing}")
+    if change is not None:
         gain = step.gain(change, rule.gain_error)
     if gain is not None and gain.ns >= least_ns:
         return _Worth(gain.ns, (gain.low_ns, gain.high_ns), _simulated(step), change=change)

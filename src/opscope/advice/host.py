@@ -8,7 +8,7 @@ from operator import methodcaller
 from opscope.advice.profiled_run import Advice, ProfiledRun, counted, finds, listed
 from opscope.advice.rules import Rule
 from opscope.analysis.step_model import StepModel
-from opscope.analysis.timeline.values import IdleCause, IdleGap, WaitingCall
+from opscope.analysis.timeline.values import IdleCause, IdleGap, StartUp, WaitingCall
 from opscope.units import format_duration, format_fraction
 
 # DistributedDataParallel times its own first ten iterations and every hundredth with events.
@@ -253,6 +253,48 @@ def dropout_in_eval(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             kernels=list(dict.fromkeys(kernel.name for _, kernel in found))[:5],
         ),
         lambda change: change.drop_operators(change.model.launching([kernel.name for _, kernel in found])),
+    )
+
+
+@finds
+def start_up(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
+    """First steps with what a program does once."""
+    by_trace: dict[int, list[StartUp]] = {}
+    for one in run.summary.timeline.start_ups:
+        by_trace.setdefault(one.trace_id, []).append(one)
+    if not by_trace:
+        return
+    # Of several ranks the one that it takes longest.
+    found = max(by_trace.values(), key=lambda steps: sum(one.once_ns for one in steps))
+    duration_ns, once_ns = (sum(getattr(one, name) for one in found) for name in ("duration_ns", "once_ns"))
+    usual_ns, is_one = found[-1].usual_ns, len(found) == 1
+    if usual_ns is None and once_ns < rule.threshold("least_fraction") * duration_ns:
+        return
+    numbers = [one.step for one in found if one.step is not None]
+    names = list(dict.fromkeys(name for one in found for name in one.names))
+    steps = f"Step{'' if is_one else 's'} {listed([str(number) for number in numbers])}"
+    once = f"{format_duration(once_ns)} of that in {listed(names)}, which a program does once"
+    if usual_ns is None:
+        told = f"{steps if numbers else 'What was recorded'} takes {format_duration(duration_ns)}, {once}."
+    else:
+        takes, them = ("takes", "it") if is_one else ("take", "them")
+        usual = f"later ones {format_duration(usual_ns)} each"
+        told = (
+            f"{steps} {takes} {format_duration(duration_ns)}, {usual}: {once}. "
+            f"Averages and gains are without {them}."
+        )
+    yield Advice(
+        told,
+        {
+            "steps": numbers or None,
+            "duration_ns": duration_ns,
+            "usual_ns": usual_ns,
+            "once_ns": once_ns,
+            "names": names,
+            "is_left_out": usual_ns is not None,
+            "traces": len(by_trace),
+        },
+        trace_id=found[0].trace_id,
     )
 
 

@@ -179,14 +179,27 @@ class ProfiledRun:
         return bool(self.program["compiled_operators"])
 
     def records(self, name: str) -> list[dict[str, Any]]:
-        """Rows of one of this package's queries, asked once; not to be changed."""
+        """Rows of one of this package's queries, asked once; not to be changed.
+
+        A query of what happens in steps has as parameter those that are no part of a mean step.
+        """
         if name not in self._records:
-            self._records[name] = self.session.records(sql(__package__, name))
+            text = sql(__package__, name)
+            left_out = [list(one) for one in sorted(self.summary.timeline.left_out)]
+            self._records[name] = self.session.records(text, [left_out] if "$1" in text else [])
         return self._records[name]
 
     def per_step(self, total_ns: float) -> float:
         """A sum over the whole recording, per step: what was launched outside of steps counts in none."""
-        return total_ns * float(self.program["stepped_fraction"] or 0.0) / self.step_count
+        return total_ns * self.stepped_fraction / self.step_count
+
+    @cached_property
+    def stepped_fraction(self) -> float:
+        """Of the device time of operators, the part launched within steps; 1 where there are no steps."""
+        launched_ns = self.program["launched_ns"]
+        if not self.has_steps or not launched_ns:
+            return 1.0
+        return float(sum(step.device_ns for step in self.summary.steps) / launched_ns)
 
     def share(self, total_ns: float) -> float:
         """A device time as a share of all device time."""

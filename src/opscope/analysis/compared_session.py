@@ -13,6 +13,7 @@ from typing import Any
 
 from opscope.analysis.measured_step import unrecorded_samples
 from opscope.analysis.provenance import KernelFacts, Provenance, read_provenance
+from opscope.analysis.timeline.device_windows import read_windows
 from opscope.model.comparison import Basis, Metric, SessionSide, Use
 from opscope.model.evidence import Grade
 from opscope.model.finding import Finding
@@ -32,8 +33,6 @@ _DEVICES_SQL = """
 SELECT coalesce(name, 'unnamed device'), count(*) FROM devices WHERE activity_count > 0
 GROUP BY ALL ORDER BY 1"""
 _SOURCES_SQL = "SELECT source FROM traces ORDER BY trace_id"
-_STEPS_SQL = """
-SELECT trace_id, step, sum(duration_ns)::BIGINT FROM steps WHERE step IS NOT NULL GROUP BY ALL ORDER BY ALL"""
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class ComparedRecording:
     Args:
         calls: Rows of `compared_operators.sql`.
         launches: Rows of `compared_launches.sql`.
-        steps: Duration of each step in ns, by trace and number.
+        steps: Duration of each step in ns, by trace and number, without those that begin the program.
         unrecorded_ns: Times of steps without the recorder; empty if unknown.
         has_stacks: Whether Python frames were recorded, which slows the host down.
     """
@@ -72,12 +71,20 @@ def read_recording(session: Session) -> ComparedRecording:
         environment=_environment(session, _certain_release(provenance)),
         calls=session.records(sql(__package__, "compared_operators")),
         launches=session.records(sql(__package__, "compared_launches")),
-        steps={(trace_id, step): ns for trace_id, step, ns in session.query(_STEPS_SQL)},
+        steps=_steps(session),
         unrecorded_ns=unrecorded_samples(session),
         has_stacks=bool(session.scalar("SELECT count(*) FROM (SELECT 1 FROM frames LIMIT 1)")),
         provenance=provenance,
         findings=tuple(session.findings()),
     )
+
+
+def _steps(session: Session) -> dict[tuple[int, int], int]:
+    durations: Counter[tuple[int, int]] = Counter()
+    for trace_id, window in read_windows(session).items():
+        for step in window.counted.steps:
+            durations[trace_id, step.number] += step.end_ns - step.start_ns
+    return dict(sorted(durations.items()))
 
 
 def _environment(session: Session, recognized_torch: str | None) -> dict[str, str]:

@@ -27,6 +27,7 @@ from itertools import groupby
 import msgspec
 import numpy as np
 
+from opscope.analysis.timeline.device_windows import TraceWindow
 from opscope.analysis.timeline.values import HostTime
 from opscope.benchmarking.statistics import CONFIDENCE, FEWEST_ROUNDS, median_interval
 from opscope.model.session import Session
@@ -133,14 +134,21 @@ class MeasuredStep(msgspec.Struct, frozen=True):
         return max(0.0, self.recorded_ns - self.unrecorded_ns.median)
 
 
-def measured_steps(session: Session, hosts: Iterable[HostTime]) -> tuple[MeasuredStep, ...]:
+def measured_steps(
+    session: Session, windows: Mapping[int, TraceWindow], hosts: Iterable[HostTime]
+) -> tuple[MeasuredStep, ...]:
     """The step of each trace that tells one, by trace.
 
     Args:
         session: The Session.
+        windows: The windows of its traces; steps that begin the program are left out.
         hosts: What the timeline says of each trace, for the busy time.
     """
-    recorded_ns = dict(session.query("SELECT trace_id, avg(duration_ns) FROM steps GROUP BY ALL"))
+    recorded_ns = {
+        trace_id: sum(step.end_ns - step.start_ns for step in steps) / len(steps)
+        for trace_id, window in windows.items()
+        if (steps := window.counted.steps)
+    }
     samples = _samples(session)
     busy_ns = {host.trace_id: host.device_busy_ns for host in hosts}
     partly = {trace_id for (trace_id,) in session.query(_PARTLY_RECORDED_SQL)}

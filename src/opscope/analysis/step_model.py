@@ -28,6 +28,7 @@ from opscope.analysis.execution_graph import (
     simulate,
 )
 from opscope.analysis.measured_step import measured_steps
+from opscope.analysis.missing_edges import missing_edges, unexplained
 from opscope.analysis.timeline.host import SessionRecords
 from opscope.analysis.timeline.records import TraceRecords, WorkKind, columns
 from opscope.analysis.timeline.spans import Spans, merge, overlap
@@ -107,6 +108,7 @@ class StepExecution(msgspec.Struct, frozen=True):
             would run backward in time because clocks disagree.
         critical_path: What the step could not have gone faster without, the largest first: the step without
             the recorder where such were timed, else the recorded one.
+        missing: Why no change is simulated, in words; None where enough is known of what ties the events.
     """
 
     trace_id: int
@@ -119,6 +121,7 @@ class StepExecution(msgspec.Struct, frozen=True):
     unrecorded_error: float | None
     missing_edges: int
     critical_path: tuple[PathTotal, ...]
+    missing: str | None = None
 
 
 class GraphChange:
@@ -135,6 +138,7 @@ class GraphChange:
         self.host_added_ns: Float64 = np.zeros(count)
         self.is_dropped = np.zeros(count, dtype=np.bool_)
         self.is_free = np.zeros(count, dtype=np.bool_)
+        self.least_ns = 0.0
 
     def __and__(self, other: GraphChange) -> GraphChange:
         """Both at once."""
@@ -146,6 +150,7 @@ class GraphChange:
         both.host_added_ns = self.host_added_ns + other.host_added_ns
         both.is_dropped = self.is_dropped | other.is_dropped
         both.is_free = self.is_free | other.is_free
+        both.least_ns = max(self.least_ns, other.least_ns)
         return both
 
     def scale_calls(self, factors: dict[int, float]) -> GraphChange:
@@ -196,6 +201,13 @@ class GraphChange:
         """Copies by name that the host no longer waits for."""
         launched = np.flatnonzero(self.model.is_named(names))
         return self.free_waits(self.model.call_id_of_activity[launched].tolist())
+
+    def run_beside(self, names: Sequence[str]) -> GraphChange:
+        """Copies by name that run beside all else, and nobody waits for: a step lasts as long as they do."""
+        graph = self.model.graph
+        copied_ns = int(graph.duration_ns[self.model.is_named(names)].sum()) / graph.steps
+        self.least_ns = max(self.least_ns, copied_ns)
+        return self.drop_kernels(names).free_copies(names)
 
     def drop_kernels(self, names: Iterable[str]) -> GraphChange:
         """Activities by name that no longer run; the host goes on as it did."""
@@ -276,6 +288,23 @@ class GraphChange:
             recorder: How much of what recording is estimated to add to the host is taken away.
             strength: How much of the change comes true on the device.
         """
+        lag_ns, duration_ns = self._edited(recorder, strength)
+        return max(simulate(self.model.graph, lag_ns=lag_ns, duration_ns=duration_ns).step_ns, self.least_ns)
+
+    @property
+    def unexplained_share(self) -> float:
+        """Of a step with the change, what no known edge explains."""
+        model = self.model
+        if not model.graph.missing_edges:
+            return 0.0
+        lag_ns, duration_ns = self._edited(model.recorder)
+        step_ns = simulate(model.graph, lag_ns=lag_ns, duration_ns=duration_ns).step_ns
+        lag_ns = model.explained_lags(lag_ns)
+        explained_ns = simulate(model.graph, lag_ns=lag_ns, duration_ns=duration_ns).step_ns
+        return 1.0 - explained_ns / step_ns if step_ns else 0.0
+
+    def _edited(self, recorder: float, strength: float = 1.0) -> tuple[Int64, Int64]:
+        """Lags and durations with the change."""
         graph = self.model.graph
         lag_ns = self.model.unrecorded_lags(recorder)
         own_ns = np.where(self.is_free, np.minimum(lag_ns[0], graph.own_ns), lag_ns[0])
@@ -286,7 +315,7 @@ class GraphChange:
         duration_ns = (graph.duration_ns * np.where(self.is_dropped, 0.0, scale)).astype(np.int64)
         lag_ns[0, self.is_dropped] = np.minimum(lag_ns[0, self.is_dropped], 0)
         lag_ns[1, self.is_dropped | self.is_free] = NEVER_NS
-        return simulate(graph, lag_ns=lag_ns, duration_ns=duration_ns).step_ns
+        return lag_ns, duration_ns
 
 
 class StepModel:
@@ -412,15 +441,33 @@ class StepModel:
     @cached_property
     def recorded_error(self) -> float:
         """Share of the recorded step that no known edge explains."""
-        lag_ns = self.graph.lag_ns.copy()
-        # What has no edge at all could come at once.
-        excess_ns = np.minimum(self.graph.excess_ns, self.graph.lag_ns.max(axis=0))
-        slots = (self.graph.lag_ns + self.graph.time_ns[self.graph.before]).argmax(axis=0)
-        nodes = np.flatnonzero(excess_ns > TOLERANCE_NS)
-        lag_ns[slots[nodes], nodes] -= excess_ns[nodes]
-        explained_ns = simulate(self.graph, lag_ns=lag_ns, rounds=1).step_ns
+        explained_ns = simulate(self.graph, lag_ns=self.explained_lags(self.graph.lag_ns), rounds=1).step_ns
         recorded_ns = self.graph.recorded_ns / self.graph.steps
         return (recorded_ns - explained_ns) / recorded_ns if recorded_ns else 0.0
+
+    def explained_lags(self, lag_ns: Int64) -> Int64:
+        """These lags, or those of a change, without what no known edge explains."""
+        graph = self.graph
+        # What has no edge at all could come at once.
+        excess_ns = np.minimum(graph.excess_ns, graph.lag_ns.max(axis=0))
+        nodes = np.flatnonzero(excess_ns > TOLERANCE_NS)
+        slots = (graph.lag_ns[:, nodes] + graph.time_ns[graph.before[:, nodes]]).argmax(axis=0)
+        explained_ns: Int64 = lag_ns.copy()
+        explained_ns[slots, nodes] = np.minimum(
+            lag_ns[slots, nodes], graph.lag_ns[slots, nodes] - excess_ns[nodes]
+        )
+        return explained_ns
+
+    @cached_property
+    def missing(self) -> str | None:
+        """Why no change can be simulated, in words; None where enough is known of what ties the events."""
+        return missing_edges(self.session, self.trace, self.graph, self.origin_ns) or unexplained(
+            self.recorded_error, "the recorded step"
+        )
+
+    def missing_for(self, change: GraphChange) -> str | None:
+        """Why this change cannot be simulated."""
+        return self.missing or unexplained(change.unexplained_share, "the step with the change")
 
     @property
     def launches(self) -> float:
@@ -471,6 +518,7 @@ class StepModel:
             unrecorded_error=self.unrecorded_error,
             missing_edges=self.graph.missing_edges + self.graph.dropped_edges,
             critical_path=self.path,
+            missing=self.missing,
         )
 
     @property
@@ -674,7 +722,7 @@ def step_models(session: Session, records: SessionRecords) -> tuple[StepModel, .
     # Where no steps were recorded, a timed step and what was recorded are different things.
     timed = {
         one.trace_id: one.unrecorded_ns
-        for one in measured_steps(session, ())
+        for one in measured_steps(session, windows, ())
         if one.unrecorded_ns is not None and one.recorded_ns is not None
     }
     found = []
@@ -682,8 +730,9 @@ def step_models(session: Session, records: SessionRecords) -> tuple[StepModel, .
         host, window = hosts[trace.trace_id], windows.get(trace.trace_id)
         if window is None:
             continue
-        began_ns = tuple(step.start_ns for step in window.steps) or (window.start_ns,)
-        end_ns = max((step.end_ns for step in window.steps), default=window.end_ns)
+        steps = window.counted.steps
+        began_ns = tuple(step.start_ns for step in steps) or (window.start_ns,)
+        end_ns = max((step.end_ns for step in steps), default=window.end_ns)
         place = StepsWindow(threads.get(trace.trace_id), began_ns, end_ns)
         graph = build_graph(trace, host, place, syncs[trace.trace_id])
         one = timed.get(trace.trace_id)

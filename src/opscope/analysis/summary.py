@@ -281,12 +281,29 @@ class Summary:
 
         return measure_timeline(self.session, self._records)
 
+    @property
+    def counted_steps(self) -> tuple[StepTotal, ...]:
+        """The steps that figures per step are of: without those that begin the program."""
+        left_out = self.timeline.left_out
+        return tuple(step for step in self.steps if (step.trace_id, step.step) not in left_out)
+
+    @cached_property
+    def counted_timeline(self) -> Timeline:
+        """The timeline of these steps alone."""
+        from opscope.analysis.timeline.measure import measure_timeline  # noqa: PLC0415 - not every report has it
+
+        if not self.timeline.left_out:
+            return self.timeline
+        windows = {trace_id: window.counted for trace_id, window in self._records.windows.items()}
+        timeline = measure_timeline(self.session, self._records._replace(windows=windows))
+        return replace(timeline, start_ups=self.timeline.start_ups)
+
     @cached_property
     def measured_steps(self) -> tuple[MeasuredStep, ...]:
         """A step of each trace with the recorder and without it, by trace."""
         from opscope.analysis.measured_step import measured_steps  # noqa: PLC0415 - imports numpy
 
-        return measured_steps(self.session, self.timeline.host)
+        return measured_steps(self.session, self._records.windows, self.timeline.host)
 
     @property
     def measured_step(self) -> MeasuredStep:

@@ -250,11 +250,12 @@ def _table_export(text: str) -> tuple[str, Path]:
 
 def _tables_query() -> str:
     """Every table with its number of rows and what one row is."""
-    return " UNION ALL BY NAME ".join(
-        f'SELECT {_literal(table.name)} AS "table", count(*) AS "rows", {_literal(table.row.partition(". ")[0])} AS "a row is" '
-        f'FROM "{table.name}"'
+    rows = [
+        f'SELECT {_literal(table.name)} AS "table", count(*) AS "rows", '
+        f'{_literal(table.row.partition(". ")[0])} AS "a row is" FROM "{table.name}"'
         for table in TABLES
-    )
+    ]
+    return " UNION ALL BY NAME ".join(rows)
 
 
 def _print(result: QueryResult, *, json: bool, csv: bool, limit: int) -> None:

@@ -230,12 +230,14 @@ def _window_text(summary: Summary) -> str:
 
 
 def _steps_text(summary: Summary) -> str:
-    durations = [step.duration_ns for step in summary.steps]
+    counted = summary.counted_steps
+    durations = [step.duration_ns for step in counted]
     text = f"{len(durations)}, {format_duration(sum(durations) / len(durations))} each on average"
     if summary.has_device:
-        device_ns = sum(step.device_ns for step in summary.steps) / len(durations)
+        device_ns = sum(step.device_ns for step in counted) / len(durations)
         text += f", {format_duration(device_ns)} of device time each"
-    return text
+    left_out = len(summary.steps) - len(counted)
+    return f"{text}, {left_out} of start-up left out" if left_out else text
 
 
 def _benchmark_facts(benchmark: Latency, batch_size: int | None) -> list[tuple[str, Text]]:

@@ -33,7 +33,10 @@ def _step(summary: Summary) -> Iterator[tuple[str, Text]]:
         text = f" unrecorded (median of {count})" + (f", {recorded} recorded" if recorded else "")
         yield "Step", (Strong(format_duration(time.median)), text)
     elif recorded:
-        text = f" recorded ({counted(len(summary.steps), 'step')})"
+        steps = summary.counted_steps
+        left_out = len(summary.steps) - len(steps)
+        without = f", {left_out} of start-up left out" if left_out else ""
+        text = f" recorded ({counted(len(steps), 'step')}{without})"
         if simulated is not None:
             low, high = map(format_duration, simulated.step_interval_ns)
             if low.split()[1] == high.split()[1]:

@@ -24,7 +24,7 @@ from opscope.analysis.program.values import LineTotal, ProgramTotals
 from opscope.analysis.provenance import KernelFacts, NativeFunctionUse
 from opscope.analysis.step_model import StepExecution
 from opscope.analysis.summary import DeviceTime, Summary
-from opscope.analysis.timeline.values import QueueSeries, Timeline, TimePartition, WaitingCall
+from opscope.analysis.timeline.values import QueueSeries, StepStatistics, Timeline, TimePartition, WaitingCall
 from opscope.analysis.totals import CategoryTotal, KernelTotal, OperatorTotal
 from opscope.hardware.limits import DeviceLimits, Limit
 from opscope.launches.facts import LaunchGeometry
@@ -88,7 +88,8 @@ SUMMARY_KEYS: dict[type, Keys] = {
         "tensor_cores"
     ),
     SourceLocation: Keys("file line end_line url grade file_grade line_grade"),
-    StepExecution: Keys("... -critical_path"),
+    StepExecution: Keys("... -critical_path -missing"),
+    StepStatistics: Keys("... -left_out"),
     Summary: Keys(
         "device_time_ns attributed_ns attributed_fraction busy_fraction cpu_time_ns window_ns "
         "kernel_launches activities=activity_count operators=operator_calls operator_names steps devices",
@@ -349,13 +350,13 @@ def _latency_record(benchmark: Latency, batch_size: int | None) -> dict[str, Any
 
 
 def _stats_totals(summary: Summary, wall_ns_per_step: float | None) -> dict[str, Any]:
-    step_count = len(summary.steps)
-    if wall_ns_per_step is None and step_count:
-        wall_ns_per_step = sum(step.duration_ns for step in summary.steps) / step_count
+    counted = summary.counted_steps
+    if wall_ns_per_step is None and counted:
+        wall_ns_per_step = sum(step.duration_ns for step in counted) / len(counted)
 
     def mean_ms(attribute: str) -> float | None:
-        whole_ns = sum(getattr(step, attribute) for step in summary.steps)
-        return ns_to_ms(whole_ns) / step_count if step_count else None
+        whole_ns = sum(getattr(step, attribute) for step in counted)
+        return ns_to_ms(whole_ns) / len(counted) if counted else None
 
     keys = Keys(
         "total_cuda_time_ms=device_time_ns total_cpu_time_ms=cpu_time_ns cuda_time_ms_per_step "
@@ -365,7 +366,7 @@ def _stats_totals(summary: Summary, wall_ns_per_step: float | None) -> dict[str,
         cuda_time_ms_per_step=lambda _: mean_ms("device_ns"),
         cpu_time_ms_per_step=lambda _: mean_ms("cpu_ns"),
         wall_time_ms_per_step=lambda _: None if wall_ns_per_step is None else ns_to_ms(wall_ns_per_step),
-        steps=lambda _: step_count,
+        steps=lambda _: len(summary.steps),
     )
     return keys.record(summary, _STATS_KEYS)
 

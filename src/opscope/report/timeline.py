@@ -242,6 +242,8 @@ def _facts(summary: Summary) -> list[tuple[str, Text]]:
 def _simulated_text(step: StepExecution) -> str:
     late = "1 moment comes" if step.missing_edges == 1 else f"{step.missing_edges:,} moments come"
     unexplained = f"; {late} later than known dependencies explain" if step.missing_edges else ""
+    if step.missing is not None:
+        unexplained += f"; no change is simulated, for {step.missing}"
     low, high = map(format_duration, step.step_interval_ns)
     between = low if low == high else f"{low} to {high}"
     return (
@@ -307,15 +309,13 @@ def _bars(values: Sequence[float]) -> str:
 
 
 def _steps_text(steps: StepStatistics) -> str:
+    text = f"{steps.count}, median {format_duration(steps.median_ns)} "
+    text += f"({format_duration(steps.min_ns)} to {format_duration(steps.max_ns)})"
     if steps.count == 1:
-        return f"1, of {format_duration(steps.median_ns)}"
-    text = (
-        f"{steps.count}, median {format_duration(steps.median_ns)} "
-        f"({format_duration(steps.min_ns)} to {format_duration(steps.max_ns)})"
-    )
+        text = f"1, of {format_duration(steps.median_ns)}"
     if steps.outliers:
         text += f"; outliers: {', '.join(map(str, steps.outliers))}"
-    return text
+    return f"{text}; {steps.left_out} of start-up left out" if steps.left_out else text
 
 
 def _host_text(host: HostTime, *, has_steps: bool) -> str:

@@ -257,7 +257,8 @@ class AskedStep:
     """A step of these two sides. Device time that goes is its gain, if the host is not the slower one."""
 
     loading: Mapping[int, Any] = {}
-    unrecorded_ns = None
+    unrecorded_ns = missing = None
+    path: Sequence[Any] = ()
     fractions = (0.0, 1.0, 2.0)
     recorder = 1.0
 
@@ -276,6 +277,9 @@ class AskedStep:
     def change(self) -> AskedChange:
         """Nothing asked yet."""
         return AskedChange(self)
+
+    def missing_for(self, _: AskedChange) -> None:
+        """Nothing."""
 
     def extents(self, *_: Any, **__: Any) -> dict[int, Any]:
         """Nowhere."""

@@ -56,6 +56,27 @@ def test_the_late_rank_is_named(advise_on: Program) -> None:
     assert (finding.trace_id, finding.evidence["rank"]) == (2, 2)
 
 
+def test_what_the_late_rank_does_more_is_named_by_operator(advise_on: Program) -> None:
+    """Twenty products more than the others, one of them slow on the host, and what launches nothing."""
+    builders = ranks(4)
+    for place in range(20):
+        at = 2000 + 100 * place if place else 40
+        builders[2].operator("aten::mm", at, 90 if place else 1900)
+        builders[2].launch(at + 5).kernel("gemm", 20_000 + 50 * place, 40)
+    builders[2].operator("aten::t", 5000, 300).operator("aten::view", 6000, 30)
+    builders[0].operator("aten::add", 4000, 3000)
+    found = advise_on(*builders, skews=tuple(late_one()), hosts=hosts(), partitions=exposed(range(4)))
+    product = "aten::mm (3.61 ms on the host, 800 µs on the device, 20 calls more)"
+    words = f"than the median of the others for {product} and aten::t (300 µs on the host, 1 call more)."
+    finding = told(found, "straggler_rank", words, has_gain=True)
+    assert len(finding.evidence["takes_longer_for"]) == 2
+
+
+def test_a_late_rank_that_does_what_the_others_do(advise_on: Program) -> None:
+    found = advise_on(*ranks(4), skews=tuple(late_one()), hosts=hosts(), partitions=exposed(range(4)))
+    told(found, "straggler_rank", "No operator takes it longer than the others.", has_gain=True)
+
+
 def test_of_a_job_half_recorded_no_rank_is_blamed(advise_on: Program) -> None:
     found = advise_on(*ranks(4, 128), skews=tuple(late_one()), hosts=hosts(), partitions=exposed(range(4)))
     assert "straggler_rank" not in codes(found)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from opscope.advice import assess
 from opscope.analysis.timeline.values import HostTime
+from opscope.model.session import Session
 from opscope.testing import TraceBuilder
 from opscope.units import format_byte_rate
 
-from .conftest import H200, MS, Program, codes, host, told, trace
+from .conftest import H200, MS, Program, codes, host, only, told, trace
 
+PINNED = "Memcpy HtoD (Pinned -> Device)"
 STRIDED = (
     "void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<at::native::direc"
     "t_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}::operator()() const::{lambda()#7}::ope"
@@ -109,6 +113,49 @@ def test_casts_are_told_apart_from_reordering(advise_on: Program) -> None:
     found = advise_on(builder, hosts=[host(10 * MS, 1 * MS)])
     assert codes(found) == ["repeated_casts"]
     assert "only change the element type" in found[0].message
+
+
+def copied_each_step(size: int = 16_000_000, *, copy_us: float = 400, **device: Any) -> TraceBuilder:
+    """Three steps: a copy of pinned memory, a product of 500 µs behind it, and a wait for that."""
+    builder = TraceBuilder(deviceProperties=[{**H200, **device}])
+    for number in range(3):
+        at = (540 + copy_us) * number
+        builder.step(number, at, 540 + copy_us).operator("aten::copy_", at + 10, 20)
+        builder.launch(at + 15, name="cudaMemcpyAsync")
+        builder.kernel(PINNED, at + 25, copy_us, category="gpu_memcpy", bytes=size)
+        builder.operator("aten::mm", at + 32, 8).launch(at + 34).kernel("gemm", at + 27 + copy_us, 500)
+        builder.launch(at + 45, 490 + copy_us, name="cudaDeviceSynchronize")
+    return builder
+
+
+@pytest.mark.parametrize(("copy_us", "left_us"), [(400, 550), (700, 700)])
+def test_copies_of_pinned_memory_gain_by_running_beside(
+    load: Callable[..., Session], copy_us: float, left_us: float
+) -> None:
+    summary = assess(load(copied_each_step(int(copy_us * 40_000), copy_us=copy_us)))
+    words = (
+        "1 copy per step from host to device (pinned memory)",
+        "MB each at 40.0 GB/s, 80.0 % of what the bus",
+    )
+    finding = told(summary.advice or (), "host_copies", *words, has_gain=True)
+    assert finding.evidence["link_bytes_per_s"] == 50e9
+    # It lasts no less than the copies, nor than the rest.
+    (step,) = summary.execution
+    assert step.step_ns - (finding.estimated_gain_ns_per_step or 0) == pytest.approx(left_us * 1000, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("facts", "size"),
+    [({}, 40_000_000), ({"name": "NVIDIA GH200 480GB"}, 16_000_000), ({"computeMajor": 10}, 16_000_000)],
+    ids=["faster than the bus", "another link", "newer"],
+)
+def test_a_link_that_is_not_known_has_no_rate(
+    load: Callable[..., Session], facts: dict[str, Any], size: int
+) -> None:
+    finding = only(assess(load(copied_each_step(size, **facts))).advice or (), "host_copies")
+    assert finding.evidence["link_bytes_per_s"] is None
+    assert finding.evidence["link_fraction"] is None
+    assert "of this GPU" not in finding.message
 
 
 LEFT_ALONE = {

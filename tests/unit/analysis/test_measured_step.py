@@ -13,6 +13,7 @@ from opscope.analysis.measured_step import (
     warmup_count,
 )
 from opscope.analysis.session_comparison import compare_sessions
+from opscope.analysis.timeline.device_windows import Step, TraceWindow
 from opscope.analysis.timeline.values import HostTime
 from opscope.ingest.recorded import keep_sidecars
 from opscope.model.benchmark import Verdict
@@ -154,18 +155,22 @@ def session_of(steps, *, partly=False):
     return session
 
 
+WINDOWS = {0: TraceWindow(0, 63, (Step(0, 0, 20, 20), Step(1, 20, 41, 41), Step(2, 41, 63, 63)))}
+
+
 @pytest.mark.parametrize(("partly", "busy_ns"), [(False, 4.0), (True, None)])
 def test_a_sessions_steps(partly, busy_ns):
     hosts = [HostTime(0, 3, 21.0, 4.0, 18.0, 2.0)]
-    (step,) = measured_steps(session_of(samples([90, *[7] * 8]), partly=partly), hosts)
+    session = session_of(samples([90, *[7] * 8]), partly=partly)
+    (step,) = measured_steps(session, WINDOWS, hosts)
     assert (step.trace_id, step.recorded_ns, step.busy_ns, step.unrecorded_ns.median) == (0, 21.0, busy_ns, 7)
     assert step.host_stretch == 3.0
 
 
 def test_a_trace_of_others_has_a_recorded_step_alone():
-    (step,) = measured_steps(session_of([]), [])
+    (step,) = measured_steps(session_of([]), WINDOWS, [])
     assert step == MeasuredStep(0, 21.0)
-    assert measured_steps(Session(), []) == ()
+    assert measured_steps(Session(), {}, []) == ()
 
 
 def test_two_recordings_are_compared_by_it():

@@ -9,7 +9,7 @@ device to the last. The parts of a window sum to it exactly, and with the work o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from typing import NamedTuple
@@ -19,7 +19,8 @@ import numpy as np
 
 from opscope.analysis.timeline.records import DeviceRecords, Flags, WorkKind, distinct
 from opscope.analysis.timeline.spans import Spans, between, covering, cut, merge, overlap, total
-from opscope.analysis.timeline.values import DeviceStep, WindowKind
+from opscope.analysis.timeline.start_up import find_start_ups
+from opscope.analysis.timeline.values import DeviceStep, StartUp, WindowKind
 from opscope.ingest.nesting import Int64
 from opscope.model.queries import sql
 from opscope.model.session import Session
@@ -38,16 +39,27 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class TraceWindow:
-    """The window of one trace. `steps` come by start; the span holds every event."""
+    """The window of one trace. `steps` come by start; the span holds every event; `start_ups` begin it."""
 
     start_ns: int
     end_ns: int
     steps: tuple[Step, ...] = ()
+    start_ups: tuple[StartUp, ...] = ()
 
     @property
     def kind(self) -> WindowKind:
         """What the window is."""
         return WindowKind.STEPS if self.steps else WindowKind.SPAN
+
+    @property
+    def counted(self) -> TraceWindow:
+        """The window of the steps that a mean step is of: without those that begin the program."""
+        return replace(self, steps=self.steps[sum(one.is_left_out for one in self.start_ups) :], start_ups=())
+
+    @cached_property
+    def numbers(self) -> frozenset[int]:
+        """Numbers of its steps."""
+        return frozenset(step.number for step in self.steps)
 
     @cached_property
     def host(self) -> Spans:
@@ -81,10 +93,12 @@ def read_windows(session: Session) -> dict[int, TraceWindow]:
         trace_id: tuple(Step(*row[1:]) for row in group)
         for trace_id, group in groupby(rows, key=lambda row: row[0])
     }
-    return {
-        trace_id: TraceWindow(start_ns, end_ns, steps.get(trace_id, ()))
-        for trace_id, start_ns, end_ns in session.query(sql(__package__, "timeline:spans"))
-    }
+    found = {}
+    for trace_id, start_ns, end_ns in session.query(sql(__package__, "timeline:spans")):
+        mine = steps.get(trace_id, ())
+        start_ups = find_start_ups(session, trace_id, mine, (start_ns, end_ns))
+        found[trace_id] = TraceWindow(start_ns, end_ns, mine, start_ups)
+    return found
 
 
 class Occupation(msgspec.Struct, frozen=True):

@@ -278,8 +278,9 @@ _LEAST_STEPS = 4
 _FENCE = 1.5  # Source: J. W. Tukey, Exploratory Data Analysis, 1977
 
 
-def step_statistics(trace_id: int, steps: tuple[Step, ...]) -> StepStatistics | None:
-    """Statistics of a trace's steps; None if there are none."""
+def step_statistics(trace_id: int, window: TraceWindow) -> StepStatistics | None:
+    """Statistics of a trace's steps, without those that begin the program; None if there are none."""
+    steps = window.counted.steps
     if not steps:
         return None
     durations = np.array([step.end_ns - step.start_ns for step in steps], dtype=np.int64)
@@ -291,6 +292,7 @@ def step_statistics(trace_id: int, steps: tuple[Step, ...]) -> StepStatistics | 
         min_ns=int(durations.min()),
         max_ns=int(durations.max()),
         outliers=_outliers(steps, durations.astype(np.float64)),
+        left_out=len(window.steps) - len(steps),
     )
 
 
@@ -333,18 +335,24 @@ def measure_timeline(session: Session, records: SessionRecords) -> Timeline:
     for one in devices:
         trace = one.idle.trace
         blamed[trace.trace_id] += one.idle.account.blamed_ns(len(trace.calls))
-    stepped = tuple(step for one in devices for step in device_steps(one.idle.device))
+    stepped = tuple(
+        step
+        for one in devices
+        for step in device_steps(one.idle.device)
+        if step.step in one.idle.window.numbers
+    )
     by_device = [(one.idle.device, one.idle.trace.calls, one.occupation.window) for one in devices]
     return Timeline(
         partitions=tuple(_partition(one, longest) for one, longest in zip(devices, gaps, strict=True)),
         waits=waiting_calls(session, traces, windows, blamed, places),
         latencies=_known(launch_latency(device, calls) for device, calls, _ in by_device),
         queues=_known(queue_depth(*args) for args in by_device),
-        steps=_known(step_statistics(trace_id, window.steps) for trace_id, window in windows.items()),
+        steps=_known(step_statistics(trace_id, window) for trace_id, window in windows.items()),
         host=_hosts(devices, stepped),
         series=tuple(queue_over_time(*args, _SERIES_POINTS) for args in by_device),
-        skews=rank_skews(session, {trace.trace_id: trace.rank for trace in traces}),
+        skews=rank_skews(session, {trace.trace_id: trace.rank for trace in traces}, windows),
         device_steps=stepped,
+        start_ups=tuple(one for window in windows.values() for one in window.start_ups),
     )
 
 
@@ -386,13 +394,10 @@ def _hosts(devices: Sequence[_DeviceTime], device_steps: Sequence[DeviceStep]) -
     by_trace: dict[int, list[_DeviceTime]] = {}
     for one in devices:
         by_trace.setdefault(one.idle.trace.trace_id, []).append(one)
-    return _known(
-        host_time(
-            mine[0].idle.trace,
-            mine[0].idle.host,
-            mine[0].idle.window,
-            [step for step in device_steps if step.trace_id == trace_id],
-            {one.idle.device.device: one.occupation.busy_ns for one in mine},
-        )
-        for trace_id, mine in by_trace.items()
-    )
+    found = []
+    for trace_id, mine in by_trace.items():
+        window = mine[0].idle.window.counted
+        launched = [one for one in device_steps if one.trace_id == trace_id and one.step in window.numbers]
+        busy_ns = {one.idle.device.device: one.occupation.busy_ns for one in mine}
+        found.append(host_time(mine[0].idle.trace, mine[0].idle.host, window, launched, busy_ns))
+    return _known(found)

@@ -12,6 +12,7 @@ from itertools import groupby
 
 import msgspec
 
+from opscope.analysis.timeline.device_windows import TraceWindow
 from opscope.analysis.timeline.values import RankSkew, SkewEvidence
 from opscope.model.queries import sql
 from opscope.model.session import Session
@@ -44,7 +45,9 @@ class _Kernel(msgspec.Struct, frozen=True):
         return self.collective or decode(self.kernel).collective
 
 
-def rank_skews(session: Session, ranks: Mapping[int, int | None]) -> tuple[RankSkew, ...]:
+def rank_skews(
+    session: Session, ranks: Mapping[int, int | None], windows: Mapping[int, TraceWindow]
+) -> tuple[RankSkew, ...]:
     """How each rank arrived, compared with the other ranks of the Session.
 
     Empty unless the traces are of different, known ranks and collectives of theirs could be matched.
@@ -52,11 +55,14 @@ def rank_skews(session: Session, ranks: Mapping[int, int | None]) -> tuple[RankS
     Args:
         session: The Session.
         ranks: Rank of each trace, by trace id.
+        windows: Their windows: of traces with steps, collectives of these count.
     """
     if len(ranks) < 2 or None in ranks.values() or len(set(ranks.values())) < len(ranks):
         return ()
-    stepped = {trace_id for (trace_id,) in session.query("SELECT DISTINCT trace_id FROM steps")}
-    kernels = [one for one in _kernels(session) if one.step is not None or one.trace_id not in stepped]
+    numbers = {trace_id: window.numbers for trace_id, window in windows.items() if window.steps}
+    kernels = [
+        one for one in _kernels(session) if one.trace_id not in numbers or one.step in numbers[one.trace_id]
+    ]
     by_sequence = [one for one in kernels if one.sequence is not None]
     if by_sequence:
         matched = _matched((one, (one.members, one.title, one.sequence)) for one in by_sequence)

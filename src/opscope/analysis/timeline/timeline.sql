@@ -109,3 +109,17 @@ ORDER BY trace_id, start_ns, step
 -- :name activity_costs
 -- One row per device activity: the distinct call it belongs to. Reads activity_costs.
 SELECT activity_id, call_id::BIGINT AS call_id FROM activity_costs
+
+-- :name once
+-- One row per call or range of a trace that comes once in a program, by the patterns of calls, of launches (the long ones)
+-- and of ranges that are parameters, and of what the recorder did for itself. Reads runtime_calls, operators, annotations,
+-- overheads.
+SELECT name, start_ns, start_ns + duration_ns AS end_ns FROM (
+    SELECT trace_id, name, start_ns, duration_ns FROM runtime_calls
+    WHERE regexp_full_match(name, $calls) OR (duration_ns >= $long AND regexp_full_match(name, $launches))
+    UNION ALL SELECT trace_id, name, start_ns, duration_ns FROM operators WHERE regexp_full_match(name, $ranges)
+    UNION ALL SELECT trace_id, name, start_ns, duration_ns FROM annotations
+        WHERE side = 'host' AND regexp_full_match(name, $ranges)
+    UNION ALL SELECT trace_id, name, start_ns, duration_ns FROM overheads WHERE $launches <> '')
+WHERE trace_id = $trace AND name IS NOT NULL AND duration_ns > 0
+ORDER BY start_ns, name

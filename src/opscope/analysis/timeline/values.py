@@ -18,6 +18,7 @@ __all__ = [
     "QueueSeries",
     "RankSkew",
     "SkewEvidence",
+    "StartUp",
     "StepStatistics",
     "TimePartition",
     "Timeline",
@@ -213,7 +214,8 @@ class StepStatistics(msgspec.Struct, frozen=True):
     """Durations of a trace's steps.
 
     `outliers` are the numbers of steps whose duration lies beyond the quartiles by more than 1.5 times the
-    distance between them (Tukey); of fewer than four steps none is told.
+    distance between them (Tukey); of fewer than four steps none is told. `left_out` is how many steps that
+    begin the program are in none of these figures.
     """
 
     trace_id: int
@@ -223,6 +225,30 @@ class StepStatistics(msgspec.Struct, frozen=True):
     min_ns: int
     max_ns: int
     outliers: tuple[int, ...] = ()
+    left_out: int = 0
+
+
+class StartUp(msgspec.Struct, frozen=True):
+    """A step that begins the program, for the calls and ranges in it that come once: see `start_up.py`.
+
+    Attributes:
+        step: Its number; None of a recording without steps.
+        usual_ns: Median of the steps after it; None where there are none, so that nothing tells what recurs.
+        once_ns: Its time in what comes once, beyond what the steps after it have of that.
+        names: What took most of it, the longest first.
+    """
+
+    trace_id: int
+    step: int | None
+    duration_ns: int
+    usual_ns: int | None
+    once_ns: int
+    names: tuple[str, ...] = ()
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether figures of a mean step are without it."""
+        return self.usual_ns is not None
 
 
 class HostTime(msgspec.Struct, frozen=True):
@@ -283,7 +309,8 @@ class Timeline(msgspec.Struct, frozen=True):
     """Everything the timeline of a Session says.
 
     `waits` are blamed for all idle time of cause SYNCHRONIZATION. `skews` are empty unless
-    several ranks are in the Session.
+    several ranks are in the Session. `steps` and `host` are of the steps that count for a mean one: those of
+    `start_ups` are left out; the other parts are of all.
     """
 
     partitions: tuple[TimePartition, ...] = ()
@@ -295,6 +322,12 @@ class Timeline(msgspec.Struct, frozen=True):
     series: tuple[QueueSeries, ...] = ()
     skews: tuple[RankSkew, ...] = ()
     device_steps: tuple[DeviceStep, ...] = ()
+    start_ups: tuple[StartUp, ...] = ()
+
+    @property
+    def left_out(self) -> frozenset[tuple[int, int | None]]:
+        """Trace and number of the steps that are no part of a mean step."""
+        return frozenset((one.trace_id, one.step) for one in self.start_ups if one.is_left_out)
 
     @property
     def in_use(self) -> tuple[TimePartition, ...]:

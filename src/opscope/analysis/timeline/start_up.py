@@ -1,0 +1,139 @@
+"""Steps that begin the program: what happens once made them longer than the steps after them.
+
+Of the first steps each is one of start-up if it is slower than is usual of those after it that do the same
+work, and at least half of that is time in calls and ranges that come once (`ONCE`), beyond what they have of
+them. Such a step is left out of what is said of a mean step, and of no sum. The first step that is none ends
+the search, and the last one is never left out. Where a single step was recorded, or none, nothing tells what
+recurs: the time in such calls is told alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from opscope.analysis.timeline.records import columns
+from opscope.analysis.timeline.spans import merge, overlap
+from opscope.analysis.timeline.values import StartUp
+from opscope.model.session import Session
+
+if TYPE_CHECKING:
+    from opscope.analysis.timeline.device_windows import Step
+
+__all__ = ["ONCE", "find_start_ups"]
+
+# What a program does once, as patterns of whole names; HIP's names are CUDA's with another prefix.
+ONCE = {
+    # The driver and a context begin, device memory and pinned memory are taken, handles made.
+    "calls": r"(?:cuda|hip|cu)(?:Init|InitDevice|SetDevice|DevicePrimaryCtxRetain|CtxCreate|GetDeviceCount"
+    r"|GetDeviceProperties|Malloc|Free|ExtMalloc|Host(?:Alloc|Malloc|Free|Register)|MallocHost|FreeHost"
+    r"|Mem(?:Alloc|Free|Create|Release|Map|Unmap|SetAccess|AddressReserve|AddressFree|HostAlloc)"
+    r"|(?:Stream|Event)Create|StreamBeginCapture|StreamEndCapture|GraphInstantiate|GraphUpload"
+    # Kernels are loaded: asked for by name, or by what is asked of them.
+    r"|Module(?:Load|Get|Unload)|Library(?:Load|Get)|Func(?:Get|Set)|Occupancy)\w*",
+    # The first launch of a kernel loads it.
+    "launches": r"(?:cuda|hip|cu)\w*Launch\w*",
+    # Code is made, and communicators.
+    "ranges": r"(?i)torch-compiled region.*|.*(?:dynamo|inductor|compile_inner|compile_fx|frame_compile"
+    r"|backward_compile|autotun|triton.*compil).*|(?:cublas|cudnn|nccl)\w*(?:Create|Init)\w*",
+}
+# Shorter launches load nothing: they take 3 to 10 µs.
+_LONG_LAUNCH_NS = 100_000
+# Slower than usual by both is no chance (as for unrecorded steps, in measured_step.py).
+_SLOWER = 0.10
+_DEVIATIONS = 5.0
+_PER_DEVIATION = 1.4826  # of a normal distribution, standard over median absolute deviation
+_LEAST_ONCE = 0.5  # of what the step takes beyond the usual
+# A step that launches much less than the one before does not do the same work, and tells nothing of it.
+_SAME_WORK = 0.5
+_KERNELS_SQL = "SELECT step, coalesce(max(kernel_count), 0) FROM steps WHERE trace_id = ? GROUP BY step"
+_NAMES = 3
+_LEAST_OF_NAME = 0.05  # of the time in all such calls
+
+
+def find_start_ups(
+    session: Session, trace_id: int, steps: Sequence[Step], span_ns: tuple[int, int]
+) -> tuple[StartUp, ...]:
+    """The steps of a trace that begin the program, by start.
+
+    Args:
+        session: The Session.
+        trace_id: The trace.
+        steps: Its steps, by start.
+        span_ns: From its first event to the end of the last.
+    """
+    bounds = [(step.start_ns, step.end_ns) for step in steps]
+    if len(steps) < 2:
+        start_ns, end_ns = (bounds or [span_ns])[0]
+        (once,) = _once(session, trace_id, [(start_ns, end_ns)], ("calls", "ranges"))
+        number = steps[0].number if steps else None
+        return _told(once, [], StartUp(trace_id, number, end_ns - start_ns, None, 0))
+    found: list[StartUp] = []
+    of_steps: list[_Once] = []
+    durations = [end_ns - start_ns for start_ns, end_ns in bounds]
+    kernels = dict(session.query(_KERNELS_SQL, [trace_id]))
+    for place, step in enumerate(steps[:-1]):
+        least = _SAME_WORK * kernels[step.number]
+        later = [other for other in range(place + 1, len(steps)) if kernels[steps[other].number] >= least]
+        usual_ns, limit_ns = _usual([durations[other] for other in later] or durations)
+        if not later or durations[place] <= limit_ns:
+            break
+        of_steps = of_steps or _once(session, trace_id, bounds, tuple(ONCE))
+        one = StartUp(trace_id, step.number, durations[place], usual_ns, 0)
+        told = _told(of_steps[place], [of_steps[other] for other in later], one)
+        if not told or told[0].once_ns < _LEAST_ONCE * (durations[place] - usual_ns):
+            break
+        found += told
+    return tuple(found)
+
+
+def _usual(durations: Sequence[int]) -> tuple[int, float]:
+    """What is usual of steps, and from where on one is slower than that."""
+    usual_ns = float(np.median(durations))
+    deviation_ns = _PER_DEVIATION * float(np.median(np.abs(np.array(durations) - usual_ns)))
+    return round(usual_ns), usual_ns + max(_DEVIATIONS * deviation_ns, _SLOWER * usual_ns)
+
+
+class _Once(NamedTuple):
+    """Time of one step in what comes once: in all, and by name, where one may lie in another."""
+
+    whole_ns: int
+    by_name_ns: dict[str, int]
+
+
+def _told(mine: _Once, others: Sequence[_Once], one: StartUp) -> tuple[StartUp, ...]:
+    """A step with its time in what comes once, beyond what is usual of others; nothing if that is none."""
+
+    def beyond(own_ns: int, others_ns: list[int]) -> int:
+        return max(0, own_ns - round(float(np.median(others_ns or [0]))))
+
+    once_ns = beyond(mine.whole_ns, [other.whole_ns for other in others])
+    named = [
+        (beyond(ns, [other.by_name_ns.get(name, 0) for other in others]), name)
+        for name, ns in mine.by_name_ns.items()
+    ]
+    longest = sorted((-ns, name) for ns, name in named if ns >= max(1, _LEAST_OF_NAME * once_ns))[:_NAMES]
+    return (replace(one, once_ns=once_ns, names=tuple(name for _, name in longest)),) if once_ns else ()
+
+
+def _once(
+    session: Session, trace_id: int, bounds: Sequence[tuple[int, int]], kinds: Sequence[str]
+) -> list[_Once]:
+    """What comes once, in each interval."""
+    chosen = {kind: ONCE[kind] if kind in kinds else "" for kind in ONCE}
+    found = columns(session, "once", {"trace": trace_id, "long": _LONG_LAUNCH_NS, **chosen})
+    starts, ends = (np.array(bound, dtype=np.int64) for bound in zip(*bounds, strict=True))
+    spans = {
+        str(name): merge((found["start_ns"][mine], found["end_ns"][mine]))
+        for name in sorted(set(found["name"]))
+        for mine in [found["name"] == name]
+    }
+    whole_ns = overlap(merge(*spans.values()), starts, ends).tolist()
+    named_ns = {name: overlap(span, starts, ends).tolist() for name, span in spans.items()}
+    return [
+        _Once(ns, {name: of_name[place] for name, of_name in named_ns.items()})
+        for place, ns in enumerate(whole_ns)
+    ]

@@ -1,0 +1,148 @@
+"""Recordings with defects: what is missing is named, and no gain is made up from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from opscope.advice import assess
+from opscope.analysis.missing_edges import MOST_UNEXPLAINED
+from opscope.analysis.summary import Summary
+from opscope.cli import main
+from opscope.model.session import Session
+from opscope.testing import TraceBuilder
+
+COPY = "Memcpy HtoD (Pageable -> Device)"
+
+
+def program(
+    *,
+    steps: int = 2,
+    step_us: float = 2000,
+    has_launches: bool = True,
+    is_tied: Callable[[int], bool] = lambda _: True,
+    device_clock_us: float = 0,
+    recorded: Callable[[int], bool] = lambda _: True,
+    starts_us: Callable[[int], float] = lambda _: 0,
+) -> TraceBuilder:
+    """Steps of 2 ms: a copy of pageable memory for which the host waits 500 µs, and nine kernels after it.
+
+    Args:
+        steps: How many.
+        step_us: How long one is said to last.
+        has_launches: The host was recorded.
+        is_tied: Whether an activity has the correlation id of its launch, by its number.
+        device_clock_us: What the device's clock is ahead.
+        recorded: Whether an activity was, by its number.
+        starts_us: What an activity of that number begins later than it should.
+    """
+    builder = TraceBuilder()
+    for number in range(steps):
+        began = 2000 * number
+        builder.step(number + 1, began, step_us)
+        for place in range(10):
+            at = began + (10 if not place else 450 + 100 * place)
+            is_copy = not place
+            if has_launches:
+                builder.operator("aten::copy_" if is_copy else "aten::add", at, 505 if is_copy else 20)
+                builder.launch(
+                    at + 2, 500 if is_copy else 4, name="cudaMemcpyAsync" if is_copy else "cudaLaunchKernel"
+                )
+            if recorded(10 * number + place):
+                builder.kernel(
+                    COPY if is_copy else "add",
+                    at + 8 + device_clock_us + starts_us(place),
+                    490 if is_copy else 60,
+                    category="gpu_memcpy" if is_copy else "kernel",
+                    correlation=None if is_tied(10 * number + place) else 10_000 + 10 * number + place,
+                    **({"bytes": 1 << 20} if is_copy else {}),
+                )  # fmt: skip
+    return builder
+
+
+DEFECTS = {
+    "no correlation ids": (
+        program(is_tied=lambda number: number % 2 == 0), "10 of 20 activities have no recorded launch",
+    ),
+    "no host": (program(has_launches=False), None),
+    "lost activities": (
+        program(recorded=lambda number: number in {0, 10}), "18 of 18 launches have no recorded activity",
+    ),
+    "clocks disagree": (
+        program(device_clock_us=-300),
+        "20 of 20 activities begin before their launch, so that clocks disagree",
+    ),
+    "edges run backward": (
+        program(device_clock_us=-1000), "20 of 20 activities begin before their launch",
+    ),
+    "steps overlap": (program(step_us=2500), "steps 1 and 2 overlap"),
+    "unknown waits": (
+        program(starts_us=lambda place: 30 * place),
+        "of 20 activities begin later than what they are known to wait for",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("builder", "reason"), DEFECTS.values(), ids=DEFECTS)
+def test_no_gain_rests_on_missing_edges(
+    load: Callable[..., Session], builder: TraceBuilder, reason: str | None
+) -> None:
+    summary = assess(load(builder))
+    (copies,) = [one for one in summary.advice or () if one.code == "advice.pageable_copy"]
+    assert copies.estimated_gain_ns_per_step is None
+    assert copies.gain_interval_ns_per_step is None
+    assert (reason or "nothing is known of the host") in copies.gain_basis
+    assert summary.best_set is None
+    assert [reason in (step.missing or "") for step in summary.execution] == [True] * (reason is not None)
+
+
+def test_a_whole_recording_keeps_its_gains(load: Callable[..., Session]) -> None:
+    summary = assess(load(program()))
+    assert [step.missing for step in summary.execution] == [None]
+    (copies,) = [one for one in summary.advice or () if one.code == "advice.pageable_copy"]
+    assert copies.estimated_gain_ns_per_step
+
+
+def test_a_few_flaws_cost_no_gain(load: Callable[..., Session]) -> None:
+    """One of twenty."""
+    (step,) = assess(load(program(recorded=lambda number: number != 15))).execution
+    assert step.missing is None
+
+
+def test_a_truncated_file_tells_no_gain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = program().write(tmp_path / "cut.json")
+    path.write_text(path.read_text(encoding="utf-8")[:-200], encoding="utf-8")
+    assert main(["analyze", str(path), "--json"]) == 0
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    advice = [one for one in findings if one["code"].startswith("advice.")]
+    assert advice
+    assert all(one["estimated_gain_ns_per_step"] is None for one in advice)
+    assert any("not simulated: events are lost (trace.truncated)" in one["gain_basis"] for one in advice)
+
+
+def test_a_change_that_leaves_only_what_is_unexplained_has_no_gain(load: Callable[..., Session]) -> None:
+    """One late kernel of twenty holds up nothing today; without the host it would be all that is left."""
+    builder = TraceBuilder().step(1, 0, 20_000)
+    for place in range(20):
+        at = 10 + 100 * place
+        builder.operator("aten::add", at, 90).launch(at + 80, 4)
+        builder.kernel("add", at + 90 + (500 if place == 19 else 0), 5)
+    builder.launch(2000, 510, name="cudaDeviceSynchronize")
+    (model,) = Summary(load(builder)).step_models
+    assert model.missing is None
+    assert model.missing_for(model.change()) is None
+    replayed = model.change().replay(1000)
+    assert replayed.unexplained_share > MOST_UNEXPLAINED
+    assert "of the step with the change" in model.missing_for(replayed)
+
+
+def test_launches_into_a_captured_graph_are_no_losses(load: Callable[..., Session]) -> None:
+    builder = program().launch(1600, 2, name="cudaStreamBeginCapture")
+    for place in range(100):
+        builder.launch(1610 + 2 * place, 1)
+    builder.launch(1900, 2, name="cudaStreamEndCapture")
+    (step,) = assess(load(builder)).execution
+    assert step.missing is None
