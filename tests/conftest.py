@@ -174,7 +174,7 @@ def make_trace(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="session")
-def recorded() -> Iterator[Callable[[Path], Session]]:
+def shared_session() -> Iterator[Callable[[Path], Session]]:
     """The Session of a shared recording, one for all tests; an analysis may fill its tables."""
     opened: dict[Path, Session] = {}
 
@@ -192,7 +192,7 @@ def recorded() -> Iterator[Callable[[Path], Session]]:
 
 @pytest.fixture
 def load(
-    make_trace: Callable[..., Path], recorded: Callable[[Path], Session]
+    make_trace: Callable[..., Path], shared_session: Callable[[Path], Session]
 ) -> Iterator[Callable[..., Session]]:
     """Loads a builder, a text, bytes or any source as a Session that is closed after the test.
 
@@ -202,7 +202,7 @@ def load(
 
     def open_session(content: Any, **options: Any) -> Session:
         if isinstance(content, Path) and REPOSITORY.parent / "shared" in content.parents and not options:
-            return recorded(content)
+            return shared_session(content)
         is_content = isinstance(content, TraceBuilder | bytes) or (
             isinstance(content, str) and content.lstrip().startswith(("{", "["))
         )

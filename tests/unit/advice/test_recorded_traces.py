@@ -28,12 +28,12 @@ Advised = Callable[[str], tuple[StepModel | None, tuple[Finding, ...]]]
 
 
 @pytest.fixture(scope="module")
-def advised(shared: Path, recorded: Callable[[Path], Session]) -> Advised:
+def advised(shared: Path, shared_session: Callable[[Path], Session]) -> Advised:
     """The step of one shared recording, and the advice on it."""
 
     @cache
     def run(name: str) -> tuple[StepModel | None, tuple[Finding, ...]]:
-        session = recorded(shared / "traces" / name)
+        session = shared_session(shared / "traces" / name)
         models = Summary(session).step_models
         summary = advise(session, quick_summary(session), models)
         return ProfiledRun(session, summary, models).step, summary.advice or ()
