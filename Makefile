@@ -19,7 +19,7 @@ demo: setup ## Profile BERT here and analyze a trace recorded on an H200
 test: setup ## Run the whole test suite; PYTEST_ARGS="-k name -x" is passed on
 	@$(BIN)/python -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
 
-exhaustive: setup ## Every trace: what verbs print of it as before, laws that hold for it; more random examples
+exhaustive: setup ## Every trace: what verbs print of it as before, laws that hold for it; what is slow
 	@$(BIN)/python -m pytest -n auto -m 'exhaustive or hypothesis' --every-source $(PYTEST_ARGS)
 
 check: setup ## Run every check that is not a test: format, lint, types, layers, docs, fragments, links

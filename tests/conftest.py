@@ -37,7 +37,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A busy machine is no failure. `make exhaustive` looks further.
-settings.register_profile("opscope", deadline=None, max_examples=40)
+settings.register_profile("opscope", deadline=None, max_examples=20)
 settings.register_profile("exhaustive", deadline=None, max_examples=400)
 settings.load_profile("opscope")
 
@@ -49,10 +49,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--every-source", action="store_true", help="run what is exhaustive too: every trace")
 
 
-# Of what is held for every trace, `make test` takes these: one of each kind.
+# Of what is held for every trace, `make test` takes these: one of each kind, or none (`few=False`).
 FEW = (
-    "misc_ops_fp32", "bert_compile_bf16", "amd_trace", "call_stack", "triton_example", "cuda_event_sync/",
-    "vllm_decode_execution", "rank_non_gpu",
+    "misc_ops_fp32", "amd_trace", "call_stack", "cuda_event_sync/", "vllm_decode_execution", "rank_non_gpu",
 )  # fmt: skip
 
 
@@ -61,9 +60,35 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.load_profile("exhaustive")
 
 
+class _Cases(list[Any]):
+    """All cases of a test that takes them one after the other."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """`@pytest.mark.each(name, cases)`: like `parametrize`, but one test, as each test has a price."""
+    for mark in metafunc.definition.iter_markers("each"):
+        name, cases = mark.args
+        assert cases
+        metafunc.parametrize(name, [pytest.param(_Cases(cases), id=f"{len(cases)} cases")])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    several = [name for name, value in given.items() if isinstance(value, _Cases)]
+    for name in several:
+        for case in given[name]:
+            try:
+                pyfuncitem.obj(**{**given, name: case})
+            except Exception:
+                print(f"{name} = {case!r}")  # shown with the failure
+                raise
+    return bool(several) or None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--every-source"):
-        is_wanted = {one: not one.get_closest_marker("exhaustive") or _is_of_few(one) for one in items}
+        is_wanted = {one: _is_quick(one) for one in items}
         config.hook.pytest_deselected(items=[one for one in items if not is_wanted[one]])
         items[:] = [one for one in items if is_wanted[one]]
     gpu = [item for item in items if item.get_closest_marker("gpu")]
@@ -72,8 +97,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
 
 
-def _is_of_few(item: pytest.Item) -> bool:
-    return any(word in item.name for word in FEW)
+def _is_quick(item: pytest.Item) -> bool:
+    mark = item.get_closest_marker("exhaustive")
+    if mark is None:
+        return True
+    return bool(mark.kwargs.get("few", True)) and any(word in item.name for word in FEW)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -145,12 +173,36 @@ def make_trace(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
+@pytest.fixture(scope="session")
+def shared_session() -> Iterator[Callable[[Path], Session]]:
+    """The Session of a shared recording, one for all tests; an analysis may fill its tables."""
+    opened: dict[Path, Session] = {}
+
+    def once(path: Path) -> Session:
+        session = opened.pop(path, None) or load_source(path, threads=1)
+        opened[path] = session
+        if len(opened) > 16:  # memory; the one that was asked for longest ago
+            opened.pop(next(iter(opened))).close()
+        return session
+
+    yield once
+    for session in opened.values():
+        session.close()
+
+
 @pytest.fixture
-def load(make_trace: Callable[..., Path]) -> Iterator[Callable[..., Session]]:
-    """Loads a builder, a text, bytes or any source as a Session that is closed after the test."""
+def load(
+    make_trace: Callable[..., Path], shared_session: Callable[[Path], Session]
+) -> Iterator[Callable[..., Session]]:
+    """Loads a builder, a text, bytes or any source as a Session that is closed after the test.
+
+    A file of the shared folder is loaded once for all tests: they read it.
+    """
     sessions: list[Session] = []
 
     def open_session(content: Any, **options: Any) -> Session:
+        if isinstance(content, Path) and REPOSITORY.parent / "shared" in content.parents and not options:
+            return shared_session(content)
         is_content = isinstance(content, TraceBuilder | bytes) or (
             isinstance(content, str) and content.lstrip().startswith(("{", "["))
         )

@@ -41,7 +41,10 @@ def opscope(capsys: pytest.CaptureFixture[str]) -> Run:
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
     """Two operators, three kernels, one of them launched before the window opened."""
-    path = tmp_path / "trace.json"
+    return write_trace(tmp_path / "trace.json")
+
+
+def write_trace(path: Path) -> Path:
     path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": _events()}), encoding="utf-8")
     return path
 

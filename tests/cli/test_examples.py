@@ -141,8 +141,10 @@ for line in sys.stdin:
         break
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
-# It sets an environment variable that is read where Triton is imported.
-FRESH = "07_triton_kernel.py"
+# One sets an environment variable that is read where Triton is imported, the others import little.
+FRESH = {"02_trace_to_source.py", "07_triton_kernel.py", "09_gemm_names.py"}
+QUICK = {"02_trace_to_source.py"}
+CASES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.exhaustive) for name in NAMES]
 
 
 def environment() -> dict[str, str]:
@@ -206,16 +208,16 @@ def fresh(argv: list[str], places: dict[str, Path]) -> int:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("name", NAMES)
-def test_an_example_says_what_it_promises(name: str, forked: Run, tmp_path: Path) -> None:
-    if name == FRESH:
+@pytest.mark.parametrize("name", CASES)
+def test_an_example_says_what_it_promises(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    if "triton" in name:
         pytest.importorskip("triton")
     places = {part: tmp_path / part for part in ("work", "temporary", "given", "out", "err")}
     for made in ("work", "temporary", "given"):
         places[made].mkdir()
     before = set(EXAMPLES.rglob("*"))
     argv = [str(EXAMPLES / name), *([str(places["given"])] if name in WITH_FOLDER else [])]
-    code = (fresh if name == FRESH else forked)(argv, places)
+    code = (fresh if name in FRESH else request.getfixturevalue("forked"))(argv, places)
     output, errors = (places[part].read_text(encoding="utf-8") for part in ("out", "err"))
     assert code == 0, output + errors
     assert "Warning" not in errors, errors

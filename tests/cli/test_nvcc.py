@@ -20,6 +20,7 @@ from opscope.hardware.toolkit import find_cuda_tool
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "add"
 needs_nvcc = pytest.mark.skipif(find_cuda_tool("nvcc") is None, reason="no nvcc")
+exhaustive = pytest.mark.exhaustive  # compilations, each of a second or more
 needs_cuobjdump = pytest.mark.skipif(find_cuda_tool("cuobjdump") is None, reason="no cuobjdump")
 MAIN = '#include <cstdio>\nint main(int n, char** a) { std::printf("%s\\n", a[n - 1]); return 7; }\n'
 
@@ -70,6 +71,7 @@ def test_the_guides_program_is_compiled_for_the_gpu_here(opscope, workplace, mon
 
 
 @needs_nvcc
+@exhaustive
 def test_the_grid_stride_version_has_no_finding(opscope, workplace):
     outcome = opscope(
         "nvcc", EXAMPLES / "add_grid_stride.cu", "--arch", "h200", "--emit", "nothing", "--json"
@@ -85,9 +87,9 @@ def test_the_grid_stride_version_has_no_finding(opscope, workplace):
 @pytest.mark.parametrize(
     ("arguments", "equal"),
     [
-        (["--arch", "sm_90"], ["-gencode=arch=compute_90,code=sm_90"]),
         (["--arch", "sm_90", "--ptx"], ["-arch=sm_90"]),
-        (["--arch", "all-major"], ["-arch=all-major"]),
+        pytest.param(["--arch", "sm_90"], ["-gencode=arch=compute_90,code=sm_90"], marks=exhaustive),
+        pytest.param(["--arch", "all-major"], ["-arch=all-major"], marks=exhaustive),
     ],
 )
 def test_the_images_are_those_of_nvccs_own_options(opscope, write, arguments, equal):
@@ -101,6 +103,7 @@ def test_the_images_are_those_of_nvccs_own_options(opscope, write, arguments, eq
 
 @needs_nvcc
 @needs_cuobjdump
+@exhaustive
 def test_ptx_and_machine_code_are_in_the_file_and_can_be_shown(opscope, write):
     source = write("__global__ void one(int* x) { *x = 1; }\n")
     shown = ["--show-sass", "--show-ptx"]
@@ -118,6 +121,7 @@ def test_ptx_and_machine_code_are_in_the_file_and_can_be_shown(opscope, write):
 
 
 @needs_nvcc
+@exhaustive
 def test_a_program_is_run_and_its_exit_code_passed_on(opscope, write, monkeypatch):
     hopper(monkeypatch)
     source = write(MAIN)
@@ -157,6 +161,7 @@ def test_a_compile_error_is_nvccs_message_without_a_file_or_a_traceback(opscope,
 
 
 @needs_nvcc
+@exhaustive
 def test_a_file_without_main_names_what_can_be_made_of_it(opscope, write):
     source = write("__global__ void one(int* x) { *x = 1; }\n")
     outcome = opscope("nvcc", source, "--arch", "sm_90")
@@ -201,10 +206,9 @@ def test_the_table_tells_which_toolkit_builds_for_a_target(release, target, word
     assert words in verb._explain(parse_target(target), release)
 
 
+@needs_nvcc
 def test_code_that_no_gpu_here_runs_is_not_run(opscope, write, monkeypatch):
     hopper(monkeypatch)
-    if find_cuda_tool("nvcc") is None:
-        pytest.skip("no nvcc")
     outcome = opscope("nvcc", write(MAIN), "--arch", "sm_80", "--run")
     assert outcome.code == 1
     assert "code for sm_80 does not run on NVIDIA H200 (9.0)" in outcome.err

@@ -104,12 +104,16 @@ def test_a_second_run_times_the_steps_of_a_short_script(run, script: str) -> Non
     assert step["unrecorded_ns"]["median"] > 0
 
 
+@pytest.mark.exhaustive  # a process that imports torch
 def test_a_second_run_that_fails_is_told(run, script: str) -> None:
     then = "sys.exit(3) if os.path.exists('ran') else open('ran', 'w').close()"
     outcome = run("--second-run", "--quiet", script, "--then", then)
     assert outcome.code == 0
     assert "note: the second run of the program failed with exit code 1" in outcome.err
     assert Path("opscope_run/report.md").exists()
+
+
+def test_a_second_run_needs_steps(run, script: str) -> None:
     outcome = run("--second-run", "--steps", "none", "--force", script)
     assert (outcome.code, outcome.out) == (1, "")
     assert "--steps none has no steps to time" in outcome.err
@@ -232,6 +236,7 @@ def test_without_torch_the_install_line_is_shown(run, script: str, monkeypatch: 
     assert "pip install" in outcome.err
 
 
+@pytest.mark.exhaustive  # a process that imports torch
 def test_an_interrupted_process_leaves_its_trace(script: str) -> None:
     then = "os.kill(os.getpid(), signal.SIGINT)"
     command = separate_script(["run", "--quiet", script, "--count", "4", "--then", then])

@@ -10,13 +10,16 @@ import pytest
 
 from opscope import example_trace, load
 
+from .conftest import write_trace
+
 SESSION_OR_TRACE = pytest.mark.parametrize("is_saved", [False, True], ids=["trace", "session"])
 
 
-@pytest.fixture
-def saved(trace: Path, tmp_path: Path) -> Path:
-    with load(trace) as session:
-        return session.save(tmp_path / "s.opscope")
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("saved")
+    with load(write_trace(folder / "trace.json")) as session:
+        return session.save(folder / "s.opscope")
 
 
 @pytest.fixture

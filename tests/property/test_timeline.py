@@ -609,6 +609,7 @@ class TestKnownPrograms:
     def test_training_recorded_with_stacks(self) -> None:
         assert self.shares("h200/bert_train_bf16.json.gz")[IdleCause.HOST_LAUNCH] > 0.9
 
+    @pytest.mark.exhaustive
     def test_a_slow_data_loader_and_the_same_program_with_workers(self) -> None:
         assert (
             self.shares("public/kineto/worker0.1623143089861.pt.trace.json.gz")[IdleCause.DATA_LOADING] > 0.7

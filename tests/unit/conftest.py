@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from opscope.analysis import explanation
 from opscope.model.generated_code import source_hash
 
 KERNEL = """
@@ -32,6 +33,22 @@ def {name}(in_ptr0, out_ptr0, xnumel, XBLOCK : tl.constexpr):
     xoffset = tl.program_id(0) * XBLOCK
     {body}
 """
+
+
+@pytest.fixture(scope="module")
+def releases_read_once() -> Iterator[None]:
+    """What is known of all functions of a release, which takes a second, is gathered once per module."""
+    gather, known = explanation._all_functions, {}
+
+    def once(asked: Any) -> Any:
+        about = (asked.session, asked.version)
+        if about not in known:
+            known[about] = gather(asked)
+        return known[about]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(explanation, "_all_functions", once)
+        yield
 
 
 @pytest.fixture

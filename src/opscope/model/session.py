@@ -71,7 +71,8 @@ class Session:
                 "the file exists", source=self.path, hint="Sessions are opened with Session.open"
             )
         self.connection = self._connect(memory_limit, threads, is_temporary_file)
-        self.connection.execute("; ".join(declared.create_statement() for declared in schema.TABLES))
+        tables = "; ".join(declared.create_statement() for declared in schema.TABLES)
+        self.connection.execute(f"BEGIN; {tables}; COMMIT")
         self.connection.execute(
             "INSERT INTO metadata VALUES ('schema_version', ?), ('opscope_version', ?)",
             [str(schema.SCHEMA_VERSION), __version__],

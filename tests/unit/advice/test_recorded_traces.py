@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-import opscope
 from opscope.advice import advise
 from opscope.advice.profiled_run import ProfiledRun
 from opscope.analysis.step_model import StepModel
 from opscope.analysis.summary import Summary
 from opscope.model.finding import Finding
+from opscope.model.session import Session
 
 from .conftest import codes, only, quick_summary
 
@@ -28,15 +28,15 @@ Advised = Callable[[str], tuple[StepModel | None, tuple[Finding, ...]]]
 
 
 @pytest.fixture(scope="module")
-def advised(shared: Path) -> Advised:
+def advised(shared: Path, shared_session: Callable[[Path], Session]) -> Advised:
     """The step of one shared recording, and the advice on it."""
 
     @cache
     def run(name: str) -> tuple[StepModel | None, tuple[Finding, ...]]:
-        with opscope.load(shared / "traces" / name) as session:
-            models = Summary(session).step_models
-            summary = advise(session, quick_summary(session), models)
-            return ProfiledRun(session, summary, models).step, summary.advice or ()
+        session = shared_session(shared / "traces" / name)
+        models = Summary(session).step_models
+        summary = advise(session, quick_summary(session), models)
+        return ProfiledRun(session, summary, models).step, summary.advice or ()
 
     return run
 
@@ -106,6 +106,7 @@ def test_one_copy_among_thirty_operators_dominates(advised: Advised) -> None:
     assert codes(found) == ["pageable_copy", "host_copies", "host_sync", "tf32_off"]
 
 
+@pytest.mark.exhaustive
 def test_workers_for_the_data_loader_end_its_finding(advised: Advised) -> None:
     _, before = advised("public/kineto/worker0.1623143089861.pt.trace.json.gz")
     _, after = advised("public/kineto/worker0.1623212756351.pt.trace.json.gz")
@@ -121,7 +122,8 @@ QUIET = (
 )
 
 
-@pytest.mark.parametrize("name", QUIET, ids=lambda name: Path(name).name.partition(".")[0])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", QUIET)
 def test_where_nothing_is_known_to_be_wrong_nothing_is_said(advised: Advised, name: str) -> None:
     _, found = advised(name)
     assert codes(found) == []
@@ -149,7 +151,8 @@ LOUD = (
 )
 
 
-@pytest.mark.parametrize("name", LOUD, ids=lambda name: Path(name).name.partition(".")[0])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", LOUD)
 def test_no_gain_exceeds_what_a_step_takes(advised: Advised, name: str) -> None:
     step, found = advised(name)
     for finding in found:
@@ -175,6 +178,7 @@ def test_preprocessing_in_a_step_and_a_blocking_copy_are_told_with_their_lines(a
         assert finding.estimated_gain_ns_per_step == pytest.approx(step.step_ns - 180 * MS, rel=0.25)
 
 
+@pytest.mark.exhaustive
 def test_of_a_few_ranks_of_many_none_is_blamed(advised: Advised) -> None:
     _, found = advised("public/HTA/tests/data/trace_filter")
     assert "straggler_rank" not in codes(found)

@@ -101,16 +101,17 @@ def test_of_a_recording(example_summary: Summary) -> None:
     assert accuracy.by_grade["kernel_unit"] == {"release_index": 1.0}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["bert_train_bf16", "bert_compile_bf16", "misc_ops_fp32", "own_kernels"])
 def test_of_real_traces(load: Callable[..., Session], shared: Any, name: str) -> None:
-    accuracy = opscope.summarize(load(shared / "traces" / "h200" / f"{name}.json.gz")).accuracy
+    accuracy = Summary(load(shared / "traces" / "h200" / f"{name}.json.gz")).accuracy
     assert accuracy is not None
     assert_consistent(accuracy)
     assert accuracy.family_fraction == 1.0
 
 
 def test_without_device_time_nothing_is_claimed(load: Callable[..., Session]) -> None:
-    accuracy = opscope.summarize(load(TraceBuilder().operator("aten::mm", 0, 5))).accuracy
+    accuracy = Summary(load(TraceBuilder().operator("aten::mm", 0, 5))).accuracy
     assert accuracy is not None
     assert set(fractions(accuracy).values()) == {None}
     assert set(map(len, accuracy.by_grade.values())) == {0}

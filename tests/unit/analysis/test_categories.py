@@ -51,9 +51,10 @@ EXPECTED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("category", "name"), [(c, name) for c, names in EXPECTED.items() for name in names])
-def test_the_category_of_an_operator(category: str, name: str) -> None:
-    assert category_of(name) == category
+@pytest.mark.each("names", EXPECTED.items())
+def test_the_categories_of_operators(names: tuple[str, list[str]]) -> None:
+    category, operators = names
+    assert {name: category_of(name) for name in operators} == dict.fromkeys(operators, category)
 
 
 def test_every_category_is_tested_and_titled() -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import opscope
 from opscope.analysis.execution_graph import Edge, ExecutionGraph, critical_path, simulate
 from opscope.analysis.step_model import Gain, GraphChange, StepModel
 from opscope.analysis.summary import Summary
@@ -334,17 +333,18 @@ TRACES = (
 UNEXPLAINED = 0.03
 
 
-@pytest.mark.parametrize("name", TRACES, ids=lambda name: Path(name).name.partition(".")[0])
-def test_recorded_programs_obey_the_laws(shared: Path, name: str) -> None:
-    with opscope.load(shared / "traces" / name) as session:
-        models = Summary(session).step_models
-        assert models
-        for model in models:
-            reproduces(model.graph)
-            assert model.recorded_error <= UNEXPLAINED
-            least, middle, most = model.step_range_ns
-            assert least >= middle >= most
-            everything = [name for (name,) in session.query("SELECT name FROM kernel_names")]
-            waits = model.trace.calls.call_id.tolist()
-            for change in (model.change().scale_kernels(everything, 0.7), model.change().free_waits(waits)):
-                assert change.apply(model.recorder) <= model.step_ns
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", TRACES)
+def test_recorded_programs_obey_the_laws(load: Load, shared: Path, name: str) -> None:
+    session = load(shared / "traces" / name)
+    models = Summary(session).step_models
+    assert models
+    for model in models:
+        reproduces(model.graph)
+        assert model.recorded_error <= UNEXPLAINED
+        least, middle, most = model.step_range_ns
+        assert least >= middle >= most
+        everything = [name for (name,) in session.query("SELECT name FROM kernel_names")]
+        waits = model.trace.calls.call_id.tolist()
+        for change in (model.change().scale_kernels(everything, 0.7), model.change().free_waits(waits)):
+            assert change.apply(model.recorder) <= model.step_ns

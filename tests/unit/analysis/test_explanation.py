@@ -14,6 +14,8 @@ from opscope.testing import TraceBuilder
 
 from .conftest import FILL_KERNEL, FILL_KERNEL_MANGLED, GELU_KERNEL
 
+pytestmark = pytest.mark.usefixtures("releases_read_once")
+
 NATIVE = "aten/src/ATen/native"
 Load = Callable[..., Session]
 

@@ -7,7 +7,7 @@ import pytest
 from opscope import load
 from opscope.analysis.improvement import Topic, find_improvements
 from opscope.analysis.launch_quality import launch_quality
-from opscope.analysis.summary import summarize
+from opscope.analysis.summary import Summary
 from opscope.testing import TraceBuilder
 
 H200 = {
@@ -24,7 +24,7 @@ VECTORIZED = (
 
 def improvement_of(tmp_path: Path, builder: TraceBuilder, operator: str):
     with load(builder.write(tmp_path / "trace.json")) as session:
-        return summarize(session).improvements[operator]
+        return Summary(session).improvements[operator]
 
 
 def builder() -> TraceBuilder:
@@ -104,7 +104,7 @@ def test_operators_without_kernels_have_none(tmp_path: Path) -> None:
         .kernel("Memset (Device)", 30, 1, category="gpu_memset")
     )
     with load(trace.write(tmp_path / "trace.json")) as session:
-        summary = summarize(session)
+        summary = Summary(session)
         assert summary.improvements == {}
         assert find_improvements(session, (), launch_quality(session), summary.efficiency, None) == {}
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-import opscope
 from opscope.analysis.launch_quality import ExplainedLaunch, LaunchQuality, launch_quality
 from opscope.analysis.summary import Summary
 from opscope.hardware.occupancy import Limiter
@@ -126,7 +125,7 @@ def gelu_of(built: TraceBuilder, start: int, rows: int, kernel_us: int, kernel: 
 
 
 def explained(load: Load, built: TraceBuilder) -> dict[tuple[str | None, str], tuple[ExplainedLaunch, ...]]:
-    return dict(opscope.summarize(load(built)).accounts)
+    return dict(Summary(load(built)).accounts)
 
 
 def test_explained_are_the_longest_launches_with_their_own_shapes(load: Load) -> None:

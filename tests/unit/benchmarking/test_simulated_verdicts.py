@@ -84,17 +84,10 @@ def autocorrelated(random):
     return np.ones(LENGTH), alone(random, draw)
 
 
-NOISES = [
-    quiet,
-    noisy,
-    drifting,
-    walking,
-    throttled,
-    two_states,
-    bimodal,
-    heavy_tailed,
-    autocorrelated,
-]
+NOISES = [quiet, drifting, throttled, bimodal, autocorrelated]
+# Sampled to the end, which takes a second.
+SLOW = (noisy, walking, two_states, heavy_tailed)
+NOISES += [pytest.param(one, marks=pytest.mark.exhaustive) for one in SLOW]
 
 
 class Silent:

@@ -262,6 +262,7 @@ def test_memory_and_shapes_are_recorded(tmp_path):
     assert matmul["args"]["Input Dims"] == [[4, 4], [4, 4]]
 
 
+@pytest.mark.exhaustive  # a process that imports torch
 def test_a_temporary_folder_lasts_until_the_interpreter_exits(tmp_path):
     program = (
         "import torch\n"

@@ -132,6 +132,7 @@ def test_a_replaced_operator_names_old_and_new_code(collect):
 
 
 @pytest.mark.torch
+@pytest.mark.exhaustive  # a C++ compiler takes 14 s for it
 def test_operators_written_in_cxx(torch, collect, tmp_path):
     compiler = shutil.which("g++")
     if compiler is None:

@@ -33,7 +33,7 @@ def find_device(name, **facts):
 
 
 def each(chosen: Sequence[DeviceSpec]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("device", chosen, ids=[one.name for one in chosen])
+    return pytest.mark.each("device", chosen)
 
 
 def knowing(*numbers: str) -> list[DeviceSpec]:
@@ -102,7 +102,7 @@ def test_tensor_peaks_are_a_power_of_two_per_multiprocessor_and_clock(device: De
             assert per_clock == pytest.approx(2 ** round(log2(per_clock)), rel=ROUNDING), peak
 
 
-@pytest.mark.parametrize("facts", RATED, ids=lambda facts: facts["name"])
+@pytest.mark.each("facts", RATED)
 def test_published_peaks_agree_with_the_rates_they_would_be_derived_from(facts: dict[str, Any]) -> None:
     rates = read_facts("devices.toml")["rates"][facts["rates"]]
     device = named(facts["name"])

@@ -65,7 +65,7 @@ def facts(path: Path, shift: int) -> list[Any]:
         ]
 
 
-@settings(max_examples=settings.default.max_examples // 10)
+@settings(max_examples=settings.default.max_examples // 5)
 @given(events=EVENTS, seed=st.integers(0, 1000))
 def test_conservation_order_and_shift(
     events: list[Any], seed: int, tmp_path_factory: pytest.TempPathFactory

@@ -198,14 +198,12 @@ class TestFlaws:
         }
         assert session.query("SELECT name, start_ns FROM operators") == [("a ?b", 1_712_345_678_901_234_567)]
 
-    @pytest.mark.parametrize(
-        ("start", "duration"),
-        [("NaN", "1"), ("Infinity", "1"), ("-Infinity", "1"), ("1e300", "1"), ("null", "1"), ("1", "NaN"),
-         ("1", "-0.001"), ("1", "null"), ("1", "1e300")],
-    )  # fmt: skip
-    def test_events_without_a_usable_time(self, load: Load, start: str, duration: str) -> None:
-        session = load(trace_of([operator(start, duration), operator("5", name="b")]))
-        assert findings(session) == {"trace.events_without_time": {"event_count": 1}}
+    def test_events_without_a_usable_time(self, load: Load) -> None:
+        times = (("NaN", "1"), ("Infinity", "1"), ("-Infinity", "1"), ("1e300", "1"), ("null", "1"),
+                 ("1", "NaN"), ("1", "-0.001"), ("1", "null"), ("1", "1e300"))  # fmt: skip
+        events = [operator(start, duration) for start, duration in times]
+        session = load(trace_of([*events, operator("5", name="b")]))
+        assert findings(session) == {"trace.events_without_time": {"event_count": len(times)}}
         assert session.query("SELECT name FROM operators") == [("b",)]
 
     @pytest.mark.parametrize("category", ["user_annotation", "python_function", "overhead"])

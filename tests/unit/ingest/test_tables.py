@@ -56,23 +56,18 @@ def test_operators(load: Load) -> None:
     assert recorded[1] == (None,) * 9
 
 
-@pytest.mark.parametrize(
-    ("recorded", "name", "overload"),
-    [
-        ("aten::add.Tensor", "aten::add", "Tensor"),
-        ("aten::add", "aten::add", None),
-        ("Optimizer.step#AdamW.step", "Optimizer.step#AdamW.step", None),
-        ("a.b::c", "a.b::c", None),
-        ("autograd::engine::evaluate_function: AddBackward0", None, None),
-        ("<built-in method run of Foo.bar at 0x1>", None, None),
-        ("", "", None),
-    ],
-)
-def test_overloads_are_taken_from_names(
-    load: Load, recorded: str, name: str | None, overload: str | None
-) -> None:
-    session = load(TraceBuilder().operator(recorded, 1, 2))
-    assert session.query("SELECT name, overload FROM operators") == [(name or recorded, overload)]
+def test_overloads_are_taken_from_names(load: Load) -> None:
+    whole = (
+        "aten::add", "Optimizer.step#AdamW.step", "a.b::c",
+        "autograd::engine::evaluate_function: AddBackward0", "<built-in method run of Foo.bar at 0x1>", "",
+    )  # fmt: skip
+    built = TraceBuilder()
+    for index, name in enumerate(("aten::add.Tensor", *whole)):
+        built.operator(name, 10 * index, 2)
+    assert load(built).query("SELECT name, overload FROM operators ORDER BY start_ns") == [
+        ("aten::add", "Tensor"),
+        *((name, None) for name in whole),
+    ]
 
 
 def test_runtime_calls(load: Load) -> None:

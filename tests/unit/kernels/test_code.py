@@ -14,9 +14,6 @@ from opscope.kernels import code as launches
 from opscope.kernels.code import CodeText, ObservedLaunches, generated_code, observe
 
 torch = pytest.importorskip("torch")
-# Before parts of Triton are replaced: the first recording with a compiler imports what needs them whole.
-pytest.importorskip("torch._inductor.compile_fx")
-pytest.importorskip("torch._inductor.select_algorithm")
 pytestmark = pytest.mark.torch
 
 ASM = {"ttir": "tt.func", "ttgir": "ttg.func", "ptx": ".version 8.7", "cubin": b"\x7fELF"}
@@ -52,6 +49,9 @@ def scale_kernel():
 
 @pytest.fixture
 def fakes(monkeypatch):
+    # Before parts of Triton are replaced: the first recording with a compiler imports what needs them whole.
+    pytest.importorskip("torch._inductor.compile_fx")
+    pytest.importorskip("torch._inductor.select_algorithm")
     monkeypatch.setitem(sys.modules, "triton.runtime.jit", SimpleNamespace(JITFunction=JITFunction))
     heuristics = SimpleNamespace(CachingAutotuner=CachingAutotuner)
     monkeypatch.setitem(sys.modules, "torch._inductor.runtime.triton_heuristics", heuristics)
@@ -164,6 +164,7 @@ def test_a_call_without_triton_and_torch_compile_says_so():
         generated_code("triton", torch.square, (torch.ones(2),))
 
 
+@pytest.mark.exhaustive  # seconds of a compiler
 @pytest.mark.filterwarnings("ignore")  # The compilers' own.
 def test_the_code_that_torch_compile_writes(fresh_compiler):
     compiled = torch.compile(lambda x: torch.nn.functional.gelu(x) * 2)

@@ -16,10 +16,10 @@ HALVES = [torch.float16, torch.bfloat16]
 ROUNDING = {torch.float32: 5e-6, torch.float16: 6e-4, torch.bfloat16: 8e-3}
 
 # Every size in float32, the types of 16 bits at one that does not fill its programs.
-SIZES = [(size, torch.float32) for size in (1, 127, 4096, 10001)] + [(10001, half) for half in HALVES]
+SIZES = [(size, torch.float32) for size in (1, 127, 4096, 10001)] + [(127, half) for half in HALVES]
 ROWS = [
-    (shape, torch.float32) for shape in ((1, 1), (3, 7), (33, 100), (2, 3, 1024), (2, 20000), (2, 33000))
-] + [((33, 100), half) for half in HALVES]
+    (shape, torch.float32) for shape in ((1, 1), (3, 7), (5, 100), (2, 3, 1024), (2, 20000), (2, 33000))
+] + [((5, 100), half) for half in HALVES]
 PRODUCTS = [(sizes, torch.float32) for sizes in ((1, 1, 1), (64, 64, 64), (130, 70, 50), (65, 300, 129))] + [
     ((130, 70, 50), torch.float16)
 ]

@@ -74,6 +74,4 @@ def launches() -> tuple[tuple[str, LaunchFacts], ...]:
     return tuple((title_of(record), facts_of(record)) for record in LAUNCHES)
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "record" in metafunc.fixturenames:
-        metafunc.parametrize("record", RECORDED, ids=[title_of(one).replace(" ", "-") for one in RECORDED])
+each_record = pytest.mark.each("record", RECORDED)

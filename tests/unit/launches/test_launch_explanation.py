@@ -12,6 +12,8 @@ import pytest
 from opscope.launches import Heading, LaunchExplanation, LaunchFacts, explain
 from opscope.launches.launch_explanation import Sentence, all_families
 
+from .conftest import each_record
+
 Record = dict[str, Any]
 FactsFrom = Callable[..., LaunchFacts]
 
@@ -54,6 +56,7 @@ def test_every_family_was_recorded(records: tuple[Record, ...]) -> None:
     assert {record["family"] for record in records} == {family.name for family in all_families()}
 
 
+@each_record
 def test_the_recorded_launch_is_explained(record: Record, facts_from: FactsFrom) -> None:
     told = explain(facts_from(record))
     assert told is not None
@@ -66,6 +69,7 @@ def test_the_recorded_launch_is_explained(record: Record, facts_from: FactsFrom)
     )
 
 
+@each_record
 def test_other_shapes_do_not_explain_it(record: Record, facts_from: FactsFrom) -> None:
     if not record["depends_on_shapes"]:
         return
@@ -74,6 +78,7 @@ def test_other_shapes_do_not_explain_it(record: Record, facts_from: FactsFrom) -
     assert told.launch_check is None or not told.launch_check.is_explained
 
 
+@each_record
 def test_without_the_call_no_launch_is_explained(record: Record, facts_from: FactsFrom) -> None:
     told = explain(facts_from(record, operator=None))
     if told is None or record["family"] in WITHOUT_A_CALL:
@@ -82,6 +87,7 @@ def test_without_the_call_no_launch_is_explained(record: Record, facts_from: Fac
     assert not told.under(Heading.LAUNCH)
 
 
+@each_record
 def test_without_geometry_and_device_neither_launch_nor_waves(record: Record, facts_from: FactsFrom) -> None:
     told = explain(facts_from(record, grid=None, block=None, registers=None, shared_bytes=None, device=None))
     if told is None:
@@ -93,6 +99,7 @@ def test_without_geometry_and_device_neither_launch_nor_waves(record: Record, fa
 
 
 @pytest.mark.parametrize("forgotten", ["strides", "concrete"])
+@each_record
 def test_less_recorded_says_less_and_nothing_else(
     record: Record, facts_from: FactsFrom, forgotten: str
 ) -> None:

@@ -25,6 +25,8 @@ from opscope.operators.arguments import parse_arguments
 from opscope.operators.products import MatrixProduct
 from opscope.provenance.kernel_names import decode
 
+from .conftest import each_record
+
 FactsFrom = Callable[..., LaunchFacts]
 Record = dict[str, Any]
 
@@ -59,7 +61,7 @@ DEVICES = st.sampled_from(
 HOLES = re.compile(r"(?<!^)(?<!\. )\bNone\b|\bnan\b|\binf\b|[{}]|(?<![\w.])-\d")
 
 
-@settings(max_examples=400)
+@settings(max_examples=settings.default.max_examples * 8)
 @given(
     which=st.integers(0, 9_999),
     drawn=st.fixed_dictionaries(
@@ -110,6 +112,7 @@ def test_arguments_that_are_no_json_are_unknown(text: str | None) -> None:
     assert all(isinstance(size, int) for tensor in call.tensors for size in tensor.shape)
 
 
+@each_record
 def test_no_statement_holds_a_figure_that_is_missing(record: Record, facts_from: FactsFrom) -> None:
     for missing in ("nothing", "grid", "block", "device", "shapes", "types", "concrete", "registers"):
         told = explain(facts_from(record, **{missing: None}))

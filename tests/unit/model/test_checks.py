@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from opscope.api import load as load_source
 from opscope.model.checks import run_checks
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
@@ -13,13 +14,22 @@ from opscope.testing import TraceBuilder
 Load = Callable[..., Session]
 
 
-@pytest.fixture
-def session(load: Load) -> Session:
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     built = TraceBuilder().operator("outer", 0, 100).operator("inner", 10, 50).operator("leaf", 20, 5)
     built.launch(21).kernel("a", 200, 10).launch(30).kernel("b", 205, 10).launch(80).kernel("c", 300, 1)
     built.operator("other", 5, 10, thread=2).launch(6, thread=2).kernel("d", 400, 2, device=1)
     built.launch(900).kernel("loose", 950, 3).kernel("early", 100, 4, correlation=3)
-    return load(built)
+    with load_source(built.write(tmp_path_factory.mktemp("sound") / "trace.json"), threads=1) as session:
+        yield session
+
+
+@pytest.fixture
+def session(sound: Session) -> Iterator[Session]:
+    """A sound Session; what a test changes is undone."""
+    sound.query("BEGIN")
+    yield sound
+    sound.query("ROLLBACK")
 
 
 def broken(session: Session) -> set[str]:

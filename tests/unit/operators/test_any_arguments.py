@@ -46,7 +46,7 @@ ARGUMENTS: st.SearchStrategy[Argument] = st.one_of(
 )
 
 
-@settings(max_examples=500)
+@settings(max_examples=settings.default.max_examples * 8)
 @given(
     operator=st.sampled_from(sorted(OPERATORS)),
     arguments=st.lists(ARGUMENTS, max_size=16),
@@ -60,7 +60,7 @@ def test_rules_answer_any_arguments(operator: str, arguments: list[Argument], va
         assert_consistent(cost)
 
 
-@settings(max_examples=500)
+@settings(max_examples=settings.default.max_examples * 8)
 @given(
     operator=st.sampled_from(sorted(OPERATORS)),
     arguments=st.lists(ARGUMENTS, max_size=16),

@@ -201,6 +201,7 @@ def test_recorded_traces(shared: Path, load: Load, name: str) -> None:
     assert with_flops >= least_flops
 
 
+@pytest.mark.exhaustive
 def test_public_traces(shared: Path, load: Load) -> None:
     folder = shared / "traces/public/HTA/tests/data"
     for name in ("trace_diff/test/test", "nccl_parser_config/nccl_data", "trace_filter/sampled_rank-0"):

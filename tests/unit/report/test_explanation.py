@@ -25,6 +25,8 @@ from opscope.report.markdown import render_markdown
 from opscope.report.summary_json import explanation_json
 from opscope.report.terminal import render_terminal
 
+pytestmark = pytest.mark.usefixtures("releases_read_once")
+
 
 @pytest.fixture(scope="module")
 def example() -> Iterator[Session]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-import opscope
 from opscope.analysis.efficiency import Bound, Efficiency, TensorCoreUse
 from opscope.analysis.roofline import measure_efficiency
 from opscope.analysis.roofline.measure import efficiency_of
@@ -126,20 +125,16 @@ def measured() -> DeviceLimits:
     return replace(published(), memory=limit(MEASURED_COPY), peaks={**published().peaks, **peaks})
 
 
-@pytest.fixture(scope="module")
-def recorded(shared: Path) -> Iterator[Callable[[str], Session]]:
+@pytest.fixture
+def recorded(shared: Path, load: Load) -> Callable[[str], Session]:
     """Recorded Sessions by name, their costs filled."""
-    sessions: dict[str, Session] = {}
 
     def open_session(name: str) -> Session:
-        if name not in sessions:
-            sessions[name] = opscope.load(shared / "traces" / "h200" / f"{name}.json.gz")
-            fill_costs(sessions[name])
-        return sessions[name]
+        session = load(shared / "traces" / "h200" / f"{name}.json.gz")
+        fill_costs(session)
+        return session
 
-    yield open_session
-    for session in sessions.values():
-        session.close()
+    return open_session
 
 
 @pytest.mark.parametrize("name", TRACES)

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-import opscope
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.host import RECORDED_EVENT_NS
 from opscope.analysis.timeline.measure import (
     estimate_recorder,
 )
 from opscope.analysis.timeline.values import StepStatistics, Timeline
+from opscope.model.session import Session
 from opscope.testing import TraceBuilder
 
 NOTHING = dict.fromkeys(RECORDED_EVENT_NS, 0)
@@ -113,10 +113,10 @@ class TestTheRecordersPart:
         [("gpt2_generate_fp16", 84, 120), ("bert_bs8_seq128_infer", 3.12, 6.2)],
     )
     def test_bare_times_measured_without_a_recorder_are_met(
-        self, shared: Path, name: str, bare_ms: float, recorded_ms: float
+        self, load: Callable[..., Session], shared: Path, name: str, bare_ms: float, recorded_ms: float
     ) -> None:
-        with opscope.load(shared / f"traces/h200/{name}.json.gz") as session:
-            (host,) = Summary(session).timeline.host
+        session = load(shared / f"traces/h200/{name}.json.gz")
+        (host,) = Summary(session).timeline.host
         assert host.recorder_ns is not None
         assert host.launch_path_ns == pytest.approx(recorded_ms * 1e6, rel=0.02)
         assert host.launch_path_ns - host.recorder_ns == pytest.approx(bare_ms * 1e6, rel=0.25)

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import opscope
 from opscope.analysis.timeline.measure import queue_over_time
 from opscope.analysis.timeline.records import read_records
 from opscope.analysis.timeline.spans import Spans
@@ -65,11 +64,11 @@ def test_without_any_launch_there_is_no_queue(timeline: Measure) -> None:
     assert timeline(TraceBuilder().kernel("a", 0, 5, correlation=1)).queues == ()
 
 
-def test_the_series_of_a_recording_has_its_mean_depth(shared: Path) -> None:
+def test_the_series_of_a_recording_has_its_mean_depth(shared: Path, load: Callable[..., Session]) -> None:
     from opscope.analysis.summary import Summary
 
-    with opscope.load(shared / "traces/h200/bert_bs8_seq128_infer.json.gz") as session:
-        found = Summary(session).timeline
+    session = load(shared / "traces/h200/bert_bs8_seq128_infer.json.gz")
+    found = Summary(session).timeline
     (series,), (queue,) = found.series, found.queues
     assert sum(series.mean) / len(series.mean) == pytest.approx(queue.mean)
     assert max(series.mean) <= queue.maximum

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-import opscope
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import RankSkew, SkewEvidence
 from opscope.model.session import Session
@@ -87,9 +86,9 @@ def test_ranks_must_be_known_and_different(skews: Skews) -> None:
     assert skews(rank(0, [100])) == ()
 
 
-def test_the_straggler_of_a_recorded_job_is_rank_1(shared: Path) -> None:
-    with opscope.load(shared / "traces/h200/ddp_straggler_w4") as session:
-        found = Summary(session).timeline
+def test_the_straggler_of_a_recorded_job_is_rank_1(shared: Path, load: Callable[..., Session]) -> None:
+    session = load(shared / "traces/h200/ddp_straggler_w4")
+    found = Summary(session).timeline
     assert [(one.rank, one.last_count, one.collectives) for one in found.skews] == [
         (0, 0, 12),
         (1, 12, 12),
@@ -103,8 +102,8 @@ def test_the_straggler_of_a_recorded_job_is_rank_1(shared: Path) -> None:
     assert all(late[1] > 1.5 * late[other] for other in (0, 2, 3))
 
 
-def test_without_a_straggler_no_rank_is_last_each_time(shared: Path) -> None:
-    with opscope.load(shared / "traces/h200/ddp_w4") as session:
-        found = Summary(session).timeline.skews
+def test_without_a_straggler_no_rank_is_last_each_time(shared: Path, load: Callable[..., Session]) -> None:
+    session = load(shared / "traces/h200/ddp_w4")
+    found = Summary(session).timeline.skews
     assert {one.collectives for one in found} == {12}
     assert max(one.last_count for one in found) < 12

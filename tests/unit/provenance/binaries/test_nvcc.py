@@ -74,11 +74,11 @@ def unit_facts(library):
 
 
 OPTIONS = [
-    ("-Xcompiler", "-O2,-fno-plt", "-cudart", "shared"),
     ("-gencode=arch=compute_80,code=sm_80", "-gencode=arch=compute_90,code=sm_90", "--compress-mode=size"),
 ]
 MORE_OPTIONS = [
     (),
+    ("-Xcompiler", "-O2,-fno-plt", "-cudart", "shared"),
     ("-O2", "-cudart", "shared"),
     ("-Xcompiler", "-fcf-protection=full", "-cudart", "shared"),
     ("-Xlinker", "-z,now", "-cudart", "shared"),
@@ -99,6 +99,7 @@ def test_kernels_and_their_source_are_read_back_exactly(build, options):
 
 
 @needs_nvcc
+@pytest.mark.exhaustive
 def test_a_linked_library_of_several_units(build, tmp_path):
     """Relocatable device code: the linked container holds the kernels of all units."""
     sources = []

@@ -12,13 +12,13 @@ from opscope.model.evidence import Grade
 from opscope.provenance.kernel_names import decode
 
 CASES = [
-    pytest.param(case, id=f"{file.stem}: {case['name'][:60]}")
+    case
     for file in sorted((Path(__file__).parent / "cases").glob("*.toml"))
     for case in tomli.loads(file.read_text(encoding="utf-8"))["case"]
 ]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.each("case", CASES)
 def test_what_a_name_says(case: dict[str, Any]) -> None:
     kernel = decode(case["name"])
     expected = {
@@ -29,7 +29,7 @@ def test_what_a_name_says(case: dict[str, Any]) -> None:
     assert [key for key in case.get("inferred", []) if kernel.grades[key] is not Grade.INFERRED] == []
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.each("case", CASES)
 def test_every_fact_has_a_grade_and_nothing_else_has(case: dict[str, Any]) -> None:
     kernel = decode(case["name"])
     known = {key for key, value in vars(kernel).items() if value is not None and value != ()}

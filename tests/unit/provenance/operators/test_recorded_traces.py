@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from opscope.api import load
 from opscope.provenance.operators import (
     InputRecord,
     dispatch,
@@ -30,13 +29,12 @@ def release():
 
 
 @pytest.mark.parametrize("trace", TRACES)
-def test_every_operator_reaches_a_function(shared, release, trace):
-    with load(shared / f"traces/h200/{trace}.json.gz") as session:
-        calls = [(*row[:2], row[2] and json.loads(row[2]), row[3]) for row in session.query(CALLS)]
-        nodes = {
-            row[0]
-            for row in session.query("SELECT DISTINCT name FROM operators WHERE name LIKE 'autograd::%'")
-        }
+def test_every_operator_reaches_a_function(shared, load, release, trace):
+    session = load(shared / f"traces/h200/{trace}.json.gz")
+    calls = [(*row[:2], row[2] and json.loads(row[2]), row[3]) for row in session.query(CALLS)]
+    nodes = {
+        row[0] for row in session.query("SELECT DISTINCT name FROM operators WHERE name LIKE 'autograd::%'")
+    }
     record = input_record(release, ((name, types) for name, _, types, _ in calls))
     assert record is InputRecord.ARGUMENTS
     misses = []
@@ -48,11 +46,10 @@ def test_every_operator_reaches_a_function(shared, release, trace):
     assert [node for node in nodes if release.derivative(node) is None] == []
 
 
-def test_scripts_are_recognized(shared, release):
+def test_scripts_are_recognized(shared, load, release):
     path = shared / "traces/public/HTA/tests/data/trace_filter/sampled_rank-0.json.gz"
-    with load(path) as session:
-        rows = session.query("SELECT DISTINCT name, input_types FROM operators WHERE name LIKE 'aten::%'")
-        calls = [(name, types and json.loads(types)) for name, types in rows]
+    rows = load(path).query("SELECT DISTINCT name, input_types FROM operators WHERE name LIKE 'aten::%'")
+    calls = [(name, types and json.loads(types)) for name, types in rows]
     record = input_record(release, calls)
     assert record is InputRecord.STACK
     linear = [resolve(release, name, None, types, record) for name, types in calls if name == "aten::linear"]

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from opscope.api import load
 from opscope.model.evidence import Grade
 from opscope.provenance.releases import kernel_units, recognize, release, release_versions
 from opscope.provenance.releases.catalog import forget_tables
@@ -43,15 +42,14 @@ def registered(shared):
 
 
 @pytest.fixture
-def kernels_of(shared):
+def kernels_of(shared, load):
     """Distinct kernel names of a recorded trace."""
 
     def names(trace: str) -> list[str]:
-        with load(shared / "traces" / "h200" / trace) as session:
-            rows = session.query(
-                "SELECT DISTINCT names.name FROM device_activities activities JOIN kernel_names names "
-                "USING (name_id) WHERE activities.kind = 'kernel'"
-            )
+        rows = load(shared / "traces" / "h200" / trace).query(
+            "SELECT DISTINCT names.name FROM device_activities activities JOIN kernel_names names "
+            "USING (name_id) WHERE activities.kind = 'kernel'"
+        )
         return [name for (name,) in rows]
 
     return names

@@ -222,26 +222,25 @@ class TestTraces:
             assert [len(rows) for rows in found.values()] == [0, 0, 0, 1]
             assert session.query("SELECT torch_version, grade FROM recognition") == [(None, None)]
 
-    @pytest.mark.parametrize(
-        "name",
-        [
-            "x" * 8192,
-            "void at::native::f<" * 430,
-            ">" * 300,
-            "(anonymous namespace)::" * 300,
-            "a'b\"c\\\0<",
-            "",
-        ],
-    )
-    def test_any_name_is_annotated(self, annotated: Load, name: str) -> None:
-        session = annotated(TraceBuilder().operator(name, 0, 10).launch(2).kernel(name, 20, 5))
-        assert session.query("SELECT count(*) FROM kernel_provenance") == [(1,)]
-        assert session.query("SELECT name FROM native_functions") == [(name,)]
+    def test_any_name_is_annotated(self, annotated: Load) -> None:
+        names = {
+            "x" * 8192, "void at::native::f<" * 430, ">" * 300, "(anonymous namespace)::" * 300,
+            "a'b\"c\\\0<", "",
+        }  # fmt: skip
+        built = TraceBuilder()
+        for index, name in enumerate(names):
+            built.operator(name, 100 * index, 10).launch(100 * index + 2).kernel(name, 100 * index + 20, 5)
+        session = annotated(built)
+        assert session.query("SELECT count(*) FROM kernel_provenance") == [(len(names),)]
+        assert {name for (name,) in session.query("SELECT name FROM native_functions")} == names
 
-    @pytest.mark.parametrize("types", [5, {"a": 1}, "float", [["float"], 3, None], None, []])
-    def test_recorded_types_that_are_none(self, annotated: Load, types: Any) -> None:
-        session = annotated(TraceBuilder().operator("aten::mm", 0, 10, **{"Input type": types}))
-        assert session.query("SELECT name, calls FROM operator_functions") == [("aten::mm", 1)]
+    def test_recorded_types_that_are_none(self, annotated: Load) -> None:
+        built = TraceBuilder()
+        none = {"add": 5, "bmm": {"a": 1}, "div": "float", "mm": [["float"], 3, None], "mul": None, "sum": []}
+        for index, (name, types) in enumerate(none.items()):
+            built.operator(f"aten::{name}", 100 * index, 10, **{"Input type": types})
+        calls = annotated(built).query("SELECT name, calls FROM operator_functions ORDER BY name")
+        assert calls == [(f"aten::{name}", 1) for name in none]
 
 
 LOCATIONS = (

@@ -34,7 +34,7 @@ def _changed(base: Any, changes: Any) -> Any:
     return {**base, **{name: _changed(base.get(name), value) for name, value in changes.items()}}
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['check']}: {row['case']}")
+@pytest.mark.each("row", ROWS)
 def test_a_check_answers(row: dict[str, Any], request: pytest.FixtureRequest) -> None:
     machine = request.getfixturevalue(f"{row['machine']}_machine")
     facts = msgspec.convert(_changed(msgspec.to_builtins(machine), row["facts"]), Facts)
