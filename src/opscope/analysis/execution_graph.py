@@ -40,7 +40,7 @@ __all__ = [
     "Edge",
     "ExecutionGraph",
     "NodeKind",
-    "Schedule",
+    "RunOrder",
     "Simulation",
     "StepsWindow",
     "Sync",
@@ -89,7 +89,7 @@ class Edge(IntEnum):
     HAND_OVER = 5
 
 
-class Schedule(NamedTuple):
+class RunOrder(NamedTuple):
     """The order in which a graph is simulated: runs of nodes, each of which only follows the one before it.
 
     A host between two waits is one run, and so is what it launched on a stream meanwhile. What else a run
@@ -129,7 +129,7 @@ class ExecutionGraph(msgspec.Struct, frozen=True):
         call: int64[n], position of the runtime call among the trace's; -1 for none.
         device_row: int64[n], position of the device among the trace's; -1 on the host.
         activity: int64[n], position of the activity among its device's; -1 for none.
-        schedule: The order in which it is simulated.
+        order: In which it is simulated.
         tails: Nodes that end a round, by the TAIL node that they replace: the last activity of each stream.
         end: Node at which the last step ends.
         steps: How many steps it holds; 1 where none were recorded.
@@ -150,7 +150,7 @@ class ExecutionGraph(msgspec.Struct, frozen=True):
     call: Int64
     device_row: Int64
     activity: Int64
-    schedule: Schedule
+    order: RunOrder
     tails: dict[int, int]
     end: int
     steps: int
@@ -200,7 +200,7 @@ def simulate(
         duration_ns: int64[n].
         rounds: How often; 1 begins with streams as occupied as they were recorded.
     """
-    order, place, before, follows, bounds = graph.schedule
+    order, place, before, follows, bounds = graph.order
     lags = (graph.lag_ns if lag_ns is None else lag_ns)[:, order]
     durations = (graph.duration_ns if duration_ns is None else duration_ns)[order]
     total = np.cumsum(np.where(follows, lags[0], 0) + durations)
@@ -224,7 +224,7 @@ def simulate(
     return Simulation(times[place], (reached_ns - began_ns) / graph.steps)
 
 
-def _schedule(before: Int64, given: int) -> Schedule:
+def _run_order(before: Int64, given: int) -> RunOrder:
     """Runs of nodes, those that others depend on first."""
     # A node goes on with the run of what it depends on by slot 0, unless it depends on what is in that run
     # otherwise, or on a run that comes no earlier.
@@ -245,7 +245,7 @@ def _schedule(before: Int64, given: int) -> Schedule:
     follows[:given] = False
     by_position[0, follows] = 0
     begins = np.flatnonzero(~follows)
-    return Schedule(order, place, by_position, follows, (*begins[begins >= given].tolist(), len(order)))
+    return RunOrder(order, place, by_position, follows, (*begins[begins >= given].tolist(), len(order)))
 
 
 class CriticalPath(NamedTuple):
@@ -690,7 +690,7 @@ class _Builder:
             call=self.call,
             device_row=device_row,
             activity=activity,
-            schedule=_schedule(self.before, first),
+            order=_run_order(self.before, first),
             tails=tails,
             end=self.end,
             steps=len(self.window.began_ns),
