@@ -595,16 +595,18 @@ class _Builder:
             others = [one for one in threads if one != thread and len(threads[one])]
             if not others or not len(nodes) or not len(ran.start_ns):
                 continue
-            began_ns = np.concatenate(([self.origin_ns], ran.end_ns))
-            ended_ns = np.concatenate((ran.start_ns, [self.window.end_ns]))
-            for pause_ns, resume_ns in zip(began_ns.tolist(), ended_ns.tolist(), strict=True):
-                if resume_ns - pause_ns < _HAND_OVER_NS or pause_ns < self.origin_ns:
-                    continue
-                position = int(np.searchsorted(self.time_ns[nodes], resume_ns - self.origin_ns))
-                if position == len(nodes):
-                    continue
-                sources = [self._last_of_burst(one, threads[one], pause_ns, resume_ns) for one in others]
-                source, node = max(sources), int(nodes[position])
+            pause_ns = np.concatenate(([self.origin_ns], ran.end_ns))
+            resume_ns = np.concatenate((ran.start_ns, [self.window.end_ns]))
+            chosen = (resume_ns - pause_ns >= _HAND_OVER_NS) & (pause_ns >= self.origin_ns)
+            place = np.searchsorted(self.time_ns[nodes], resume_ns - self.origin_ns)
+            chosen &= place < len(nodes)
+            pause_ns, resume_ns, place = pause_ns[chosen], resume_ns[chosen], place[chosen]
+            sources = np.max(
+                [self._last_of_burst(one, threads[one], pause_ns, resume_ns) for one in others], axis=0
+            )
+            paused_ns = resume_ns - pause_ns
+            for pause in np.flatnonzero(sources > 0).tolist():
+                source, node = int(sources[pause]), int(nodes[place[pause]])
                 if source > self.before[2, node]:
                     lag_ns = self.time_ns[node] - self.time_ns[source]
                     self.before[2, node], self.edge[2, node], self.typical_ns[2, node] = (
@@ -612,17 +614,17 @@ class _Builder:
                         Edge.HAND_OVER,
                         lag_ns,
                     )
-                    self.typical_ns[0, node] -= min(resume_ns - pause_ns, int(self.typical_ns[0, node]))
+                    self.typical_ns[0, node] -= min(int(paused_ns[pause]), int(self.typical_ns[0, node]))
                     self.recorder_ns[node] = min(self.recorder_ns[node], self.typical_ns[0, node])
 
-    def _last_of_burst(self, thread: int, nodes: Int64, pause_ns: int, resume_ns: int) -> int:
-        """Last node of a thread that ran within a pause of another and at neither of its ends; 0 if none."""
+    def _last_of_burst(self, thread: int, nodes: Int64, pause_ns: Int64, resume_ns: Int64) -> Int64:
+        """Last node of a thread that ran within pauses of another and at neither of their ends; 0 if none."""
         ran = self.host.threads[thread].ran
-        if (covering(ran, np.array([pause_ns, resume_ns])) >= 0).any():
-            return 0
-        position = int(np.searchsorted(self.time_ns[nodes], resume_ns - self.origin_ns)) - 1
-        is_within = position >= 0 and self.time_ns[nodes[position]] + self.origin_ns > pause_ns
-        return int(nodes[position]) if is_within else 0
+        runs_on = (covering(ran, pause_ns) >= 0) | (covering(ran, resume_ns) >= 0)
+        times_ns = self.time_ns[nodes] + self.origin_ns
+        place = np.searchsorted(times_ns, resume_ns) - 1
+        is_within = (place >= 0) & (times_ns[place] > pause_ns) & ~runs_on
+        return np.where(is_within, nodes[place], 0)
 
     def tie_late(self) -> None:
         """Activities that nothing explains, behind one of another stream that ended just then.
