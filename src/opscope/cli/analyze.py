@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -30,6 +31,7 @@ __all__ = ["analyze"]
 
 _JSON_NAME = "analysis.json"
 _REPORT_NAME = "report.md"
+_TOP = 10
 
 
 def analyze(
@@ -40,10 +42,11 @@ def analyze(
     output_dir: Path | None = None,
     save: Path | None = None,
     export_trace: Path | None = None,
+    html: Path | None = None,
     force: bool = False,
     brief: bool = False,
     section: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=())] = (),
-    top: Top = 10,
+    top: Top = _TOP,
     all: All = False,  # noqa: A002 - the option's name
     ceilings: Path | None = None,
     memory_limit: str | None = None,
@@ -58,6 +61,7 @@ def analyze(
         output_dir: Also write analysis.json and report.md there.
         save: Also write the session to this .opscope file.
         export_trace: Also write the trace (one) there with its critical path as a track, for Perfetto.
+        html: Also write the report with pictures to this HTML file, which needs no network.
         force: Overwrite existing files.
         brief: Print the first screen alone: the step, what holds it up, what to change.
         section: Print the first screen and these sections, by the beginning of their titles: change, kernels.
@@ -69,7 +73,7 @@ def analyze(
         threads: Worker threads; all cores by default.
     """
     outputs = [] if output_dir is None else [output_dir / _JSON_NAME, output_dir / _REPORT_NAME]
-    refuse_existing([*outputs, *(file for file in (save, export_trace) if file)], force=force)
+    refuse_existing([*outputs, *(file for file in (save, export_trace, html) if file)], force=force)
 
     with open_source(traces, memory_limit=memory_limit, threads=threads) as session:
         with status("Summarizing"):
@@ -96,5 +100,20 @@ def analyze(
             from opscope.report.trace_export import export_trace as write_trace  # noqa: PLC0415 - seldom asked
 
             written.append(write_trace(session, export_trace))
+        if html is not None:
+            from opscope.report.html.page import session_page  # noqa: PLC0415 - seldom asked
+
+            command = _command(traces, html, ceilings=ceilings, top=shown)
+            with status("Drawing"):
+                page = session_page(session, summary, top=shown, command=command)
+            written.append(write_text(html, page))
     say_wrote(written, on_stderr=json)
     return 0
+
+
+def _command(traces: list[str], html: Path, *, ceilings: Path | None, top: int | None) -> str:
+    """What to run for the same page."""
+    words = ["opscope", "analyze", *traces, "--html", str(html)]
+    words += [] if ceilings is None else ["--ceilings", str(ceilings)]
+    words += ["--all"] if top is None else ["--top", str(top)] if top != _TOP else []
+    return shlex.join([*words, "--force"])

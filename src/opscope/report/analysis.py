@@ -25,6 +25,7 @@ from opscope.report.document import (
     BarList,
     Block,
     Code,
+    CodeBlock,
     Document,
     FactList,
     FindingList,
@@ -70,10 +71,12 @@ __all__ = [
     "configuration_report",
     "only_sections",
     "overview_document",
+    "page_document",
 ]
 
 
 _STEP_ROWS = 12
+_PAGE_ROWS = 300
 
 
 def _config_facts(config: Mapping[str, Any]) -> FactList:
@@ -337,6 +340,44 @@ def overview_document(summary: Summary, *, top: int | None = 10, title: str = ""
             Section("Unattributed time", unattributed),
             Section("How exact this is", accuracy_overview(summary) if summary.has_device else ()),
             Section("Findings", (FindingList(merged_findings(summary)),)),
+        ),
+    )
+
+
+def page_document(summary: Summary, *, top: int | None = 10, command: str = "") -> Document:
+    """The report for a page: what to change first, tables long enough to be searched, what it rests on last.
+
+    Args:
+        summary: Of the recording.
+        top: Operators in detail; all if None.
+        command: That writes the page anew; empty if unknown.
+    """
+    rows = None if top is None else max(top, _PAGE_ROWS)
+    operators = top_operators(summary, rows)
+    detailed = [operator for operator in operators[:top] if rank_ns(summary, operator) > 0]
+    time = time_blocks(summary)
+    hint = recording_hint(summary) if time else None
+    advised = summary.advice is not None and summary.has_device
+    again = (CodeBlock(command, "bash"),) if command else ()
+    return Document(
+        _source_title(summary),
+        (headline(summary),),
+        sections(
+            Section("What to change", advice_notes(summary), advice_sections(summary)) if advised else None,
+            Section("Overview", _overview_blocks(summary, None, None)),
+            Section("Operators", (ranking_paragraph(summary), operator_table(summary, operators))),
+            Section("Kernels", _kernel_blocks(summary, rows)) if summary.kernels else None,
+            Section("Categories", (_category_bars(summary),)),
+            Section("How far from the limit", efficiency_blocks(summary, rows)),
+            *program_sections(summary, rows),
+            Section("Where the GPU waits", (*time, *([hint] if hint else []))),
+            Section(
+                "Operators in detail", sections=tuple(operator_section(summary, one) for one in detailed)
+            ),
+            Section("How exact this is", accuracy_blocks(summary) if summary.has_device else ()),
+            Section("Unattributed time", _unattributed_blocks(summary)),
+            Section("Findings", (FindingList(merged_findings(summary)),)),
+            Section("What was read", (_trace_facts(summary), *again)),
         ),
     )
 

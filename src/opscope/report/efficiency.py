@@ -49,6 +49,7 @@ from opscope.units import (
 )
 
 __all__ = [
+    "call_arguments",
     "efficiency_blocks",
     "has_efficiency",
     "limit_fields",
@@ -171,7 +172,7 @@ def _call_table(calls: list[CallEfficiency], device_time_ns: int) -> Table:
             "Operator",
             lambda call: call.operator if call.attribution is None else (Code(call.operator), " *"),
         ),
-        words("Shapes", _arguments),
+        words("Shapes", call_arguments),
         number("Calls", "calls"),
         number("Device time", "roofline.device_ns"),
         number("Bound", "roofline.bound", str),
@@ -187,7 +188,7 @@ def _call_table(calls: list[CallEfficiency], device_time_ns: int) -> Table:
     )
 
 
-def _arguments(call: CallEfficiency) -> str:
+def call_arguments(call: CallEfficiency) -> str:
     """`8×128×768, 2 of 768×768`: its shapes; else what one call moves.
 
     That tells copies of unrecorded tensors apart.

@@ -1,0 +1,262 @@
+"""What is drawn of time: every step of a device cut into its parts, and one step event by event.
+
+The steps of a device tile its window: a step lasts until the next begins, the last until its work is done.
+So their parts sum to those of the `TimePartition`; cutting a gap where a step begins may move a little of it
+from one cause to another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from opscope.analysis.step_model import PathPiece
+from opscope.analysis.timeline.device_windows import TraceWindow, occupation
+from opscope.analysis.timeline.host import Host, SessionRecords
+from opscope.analysis.timeline.idle import CAUSES, account_for_idle
+from opscope.analysis.timeline.records import DeviceRecords, TraceRecords, WorkKind
+from opscope.analysis.timeline.spans import Spans, covering, cut
+from opscope.analysis.timeline.values import IdleCause
+from opscope.ingest.nesting import Int64
+from opscope.model.session import Session
+from opscope.text_enum import TextEnum
+
+__all__ = ["Lane", "LaneKind", "StepTime", "StepView", "step_times", "step_view"]
+
+# Titles of the rows of a thread; its first has the thread's name.
+_NESTED = ("", "nested", "nested twice")
+_DEEPEST = len(_NESTED)  # operators within operators that are drawn
+
+
+class _Gaps(NamedTuple):
+    """Idle time of a device, gap by gap; `cause` is the position in `CAUSES` of the cause of most of it."""
+
+    start_ns: Int64
+    end_ns: Int64
+    cause: Int64
+
+
+class StepTime(msgspec.Struct, frozen=True):
+    """The time of one device from the start of a step to the next; the parts sum to `end_ns - start_ns`.
+
+    Attributes:
+        step: Its number; None where no steps were recorded, and this is the whole recording.
+    """
+
+    trace_id: int
+    rank: int | None
+    device: int
+    step: int | None
+    start_ns: int
+    end_ns: int
+    compute_ns: int
+    exposed_communication_ns: int
+    exposed_copy_ns: int
+    idle_by_cause: Mapping[IdleCause, int]
+    gaps: _Gaps
+
+
+class LaneKind(TextEnum):
+    """What a row of the picture holds."""
+
+    OPERATORS = "operators"
+    CALLS = "runtime calls"
+    STREAM = "stream"
+    IDLE = "idle"
+    PATH = "critical path"
+
+
+class Lane(msgspec.Struct, frozen=True):
+    """One row of events.
+
+    Attributes:
+        title: What the row is of; rows of one thread follow each other.
+        start_ns, end_ns: Of each event.
+        group: What each is, as a position in `groups`: its color.
+        groups: Names of these.
+        name: What each is called, as a position in `names`.
+        names: Those.
+    """
+
+    kind: LaneKind
+    title: str
+    start_ns: Int64
+    end_ns: Int64
+    group: Int64
+    groups: tuple[str, ...]
+    name: Int64
+    names: tuple[str, ...]
+
+
+class StepView(msgspec.Struct, frozen=True):
+    """One step of one trace, or all of a recording without steps; lanes from top to bottom."""
+
+    trace_id: int
+    step: int | None
+    start_ns: int
+    end_ns: int
+    lanes: tuple[Lane, ...]
+
+
+def step_times(records: SessionRecords, *, most: int) -> tuple[StepTime, ...]:
+    """The first steps of every device that did anything, `most` of them in all, by trace, device and start."""
+    found: list[StepTime] = []
+    devices = [(trace, device) for trace in records.traces for device in trace.devices]
+    each = max(1, most // max(1, len(devices)))
+    for trace, device in devices:
+        window, host = records.windows[trace.trace_id], records.hosts[trace.trace_id]
+        mine = list(_device_steps(trace, device, window, host, each))
+        found += mine if any(len(one.gaps.start_ns) != 1 or _is_busy(one) for one in mine) else []
+    return tuple(found[:most])
+
+
+def _is_busy(one: StepTime) -> bool:
+    return bool(one.compute_ns or one.exposed_communication_ns or one.exposed_copy_ns)
+
+
+def _device_steps(
+    trace: TraceRecords, device: DeviceRecords, window: TraceWindow, host: Host, most: int
+) -> Iterator[StepTime]:
+    whole = occupation(device, window)
+    begins = [step.start_ns for step in window.steps] or [window.start_ns]
+    _, starts_ns, ends_ns = cut(whole.idle.start_ns, whole.idle.end_ns, np.array(begins, dtype=np.int64))
+    account = account_for_idle(device, Spans(starts_ns, ends_ns), trace.calls, host)
+    account = account.part(covering(whole.window, starts_ns) >= 0)
+    gap_ns, causes = account.gaps, account.by_cause.argmax(axis=0)
+    numbers = [step.number for step in window.steps] or [None]
+    for number, start_ns, next_ns in zip(numbers[:most], begins, [*begins[1:], None], strict=False):
+        piece = int(covering(whole.window, np.array([start_ns]))[0])
+        end_ns = int(whole.window.end_ns[piece])
+        end_ns = end_ns if next_ns is None else min(end_ns, next_ns)
+        mine = (gap_ns.start_ns >= start_ns) & (gap_ns.end_ns <= end_ns)
+        by_cause = account.by_cause[:, mine].sum(axis=1).tolist()
+        parts = occupation(device, TraceWindow(start_ns, end_ns))
+        yield StepTime(
+            trace.trace_id,
+            trace.rank,
+            device.device,
+            number,
+            start_ns,
+            end_ns,
+            parts.compute_ns,
+            parts.exposed_communication_ns,
+            parts.exposed_copy_ns,
+            {cause: ns for cause, ns in zip(CAUSES, by_cause, strict=True) if ns},
+            _Gaps(gap_ns.start_ns[mine], gap_ns.end_ns[mine], causes[mine]),
+        )
+
+
+def step_view(
+    session: Session,
+    records: SessionRecords,
+    times: Sequence[StepTime],
+    path: Sequence[PathPiece],
+) -> StepView:
+    """One step, event by event.
+
+    Args:
+        session: The recording.
+        records: Of the Session.
+        times: The step on each device of its trace; at least one.
+        path: The trace's critical path; empty if unknown.
+    """
+    first = times[0]
+    start_ns, end_ns = first.start_ns, max(one.end_ns for one in times)
+    trace = next(one for one in records.traces if one.trace_id == first.trace_id)
+    place = (session, trace, start_ns, end_ns)
+    lanes = [*_host_lanes(*place), *_path_lane(path, start_ns, end_ns)]
+    for time in times:
+        device = next(one for one in trace.devices if one.device == time.device)
+        lanes += _device_lanes(session, device, time, has_several=len(times) > 1)
+    return StepView(first.trace_id, first.step, start_ns, end_ns, tuple(lanes))
+
+
+def _host_lanes(session: Session, trace: TraceRecords, start_ns: int, end_ns: int) -> Iterator[Lane]:
+    threads = {row[0]: row[1:] for row in session.query("SELECT thread_id, name, native_thread FROM threads")}
+    for thread in trace.launch_threads:
+        name, native = threads.get(thread, (None, None))
+        title = name or f"thread {native or thread}"
+        parameters = [trace.trace_id, thread, end_ns, start_ns]
+        operators = _events(session, _OPERATORS_SQL, [*parameters, _DEEPEST])
+        for depth in range(_DEEPEST):
+            mine = operators["depth"] == depth
+            if mine.any():
+                yield _lane(LaneKind.OPERATORS, _NESTED[depth] or title, operators, mine)
+        calls = _events(session, _CALLS_SQL, parameters)
+        if len(calls["start_ns"]):
+            yield _lane(LaneKind.CALLS, str(LaneKind.CALLS), calls, slice(None))
+
+
+def _path_lane(path: Sequence[PathPiece], start_ns: int, end_ns: int) -> Iterator[Lane]:
+    mine = [one for one in path if one.ns and one.start_ns < end_ns and one.start_ns + one.ns > start_ns]
+    if mine:
+        starts = np.array([one.start_ns for one in mine], dtype=np.int64)
+        lasted = np.array([one.ns for one in mine], dtype=np.int64)
+        found = {
+            "start_ns": starts,
+            "end_ns": starts + lasted,
+            "name": np.array([_said(one) for one in mine]),
+        }
+        yield _lane(LaneKind.PATH, "critical path", found, slice(None), np.array([one.kind for one in mine]))
+
+
+def _said(piece: PathPiece) -> str:
+    return piece.name or piece.kind
+
+
+def _device_lanes(
+    session: Session, device: DeviceRecords, time: StepTime, *, has_several: bool
+) -> Iterator[Lane]:
+    of = f"device {device.device}, " if has_several else ""
+    inside = np.flatnonzero((device.start_ns < time.end_ns) & (device.end_ns > time.start_ns))
+    names = dict(session.query("SELECT name_id, name FROM kernel_names"))
+    for stream in np.unique(device.stream[inside]).tolist():
+        mine = inside[device.stream[inside] == stream]
+        ids, index = np.unique(device.name_id[mine], return_inverse=True)
+        yield Lane(
+            LaneKind.STREAM,
+            f"{of}stream {stream}" if stream >= 0 else f"{of}unknown stream",
+            device.start_ns[mine],
+            device.end_ns[mine],
+            device.work[mine].astype(np.int64),
+            tuple(kind.name.lower() for kind in WorkKind),
+            index.astype(np.int64),
+            tuple(names[one] for one in ids.tolist()),
+        )
+    gaps, causes = time.gaps, tuple(str(cause) for cause in CAUSES)
+    meanings = tuple(cause.meaning for cause in CAUSES)
+    yield Lane(LaneKind.IDLE, f"{of}idle", *gaps[:2], gaps.cause, causes, gaps.cause, meanings)
+
+
+def _lane(
+    kind: LaneKind,
+    title: str,
+    found: Mapping[str, npt.NDArray[Any]],
+    chosen: Any,
+    groups: npt.NDArray[Any] | None = None,
+) -> Lane:
+    names, name = np.unique(found["name"][chosen].astype(str), return_inverse=True)
+    starts, ends = found["start_ns"][chosen], found["end_ns"][chosen]
+    group, of = (
+        ((str(kind),), np.zeros(len(starts), dtype=np.int64))
+        if groups is None
+        else (lambda pair: (tuple(pair[0].tolist()), pair[1]))(np.unique(groups, return_inverse=True))
+    )
+    return Lane(kind, title, starts, ends, of, group, name, tuple(names.tolist()))
+
+
+def _events(session: Session, query: str, parameters: list[Any]) -> dict[str, npt.NDArray[Any]]:
+    found = session.connection.execute(query, parameters).fetchnumpy()
+    return {column: np.asarray(values) for column, values in found.items()}
+
+
+_OPERATORS_SQL = """SELECT start_ns, start_ns + duration_ns AS end_ns, coalesce(name, '') AS name, depth
+FROM operators WHERE trace_id = ? AND thread_id = ? AND start_ns < ? AND start_ns + duration_ns > ?
+AND depth < ? ORDER BY start_ns, operator_id"""
+_CALLS_SQL = """SELECT start_ns, start_ns + duration_ns AS end_ns, coalesce(name, '') AS name
+FROM runtime_calls WHERE trace_id = ? AND thread_id = ? AND start_ns < ? AND start_ns + duration_ns > ?
+ORDER BY start_ns, runtime_call_id"""

@@ -1,0 +1,580 @@
+"""The pictures of a page, as plotly figures in plain dicts: every figure is of values that analysis holds.
+
+What plotly would read as markup is escaped; colors are told apart by the color-blind, in light and dark.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from html import escape
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from opscope.analysis.efficiency import CallEfficiency, Efficiency
+from opscope.analysis.program.stacks import StackBasis, stack_profiles
+from opscope.analysis.step_model import PathPiece, step_models
+from opscope.analysis.summary import Summary
+from opscope.analysis.timeline.host import read_session
+from opscope.analysis.timeline.step_view import Lane, LaneKind, StepTime, StepView, step_times, step_view
+from opscope.analysis.timeline.values import IdleCause, QueueSeries
+from opscope.hardware.limits import LimitEvidence
+from opscope.ingest.nesting import Int64
+from opscope.model.session import Session
+from opscope.report.efficiency import call_arguments
+from opscope.report.html.names import visible
+from opscope.units import (
+    UNKNOWN,
+    counted,
+    format_byte_rate,
+    format_duration,
+    format_flop_rate,
+    format_fraction,
+    format_share,
+)
+
+__all__ = ["Chart", "session_charts"]
+
+_STEP_BARS = 24
+_MOST_PIECES = 8_000  # of a timeline: what a browser draws in half a second
+_FINEST = 4_000  # parts of a step that are told apart
+_LEAST_SHARE = 0.0005  # of device time, for a node of the icicle
+_MOST_NODES = 1_000
+_NAME = 160  # characters of a name in a picture; the tables have it whole
+
+# Okabe and Ito's palette, its black left out, and grays: https://jfly.uni-koeln.de/color/
+_COLORS = {
+    "compute": "#0072b2",
+    "communication": "#cc79a7",
+    "copy": "#009e73",
+    "kernel": "#0072b2",
+    "operators": "#7d94ab",
+    "runtime calls": "#b0a58f",
+    "host": "#e69f00",
+    "wait": "#d55e00",
+    "launch latency": "#d8c500",
+    IdleCause.HOST_LAUNCH: "#e69f00",
+    IdleCause.SYNCHRONIZATION: "#d55e00",
+    IdleCause.DATA_LOADING: "#d8c500",
+    IdleCause.MEMORY_ALLOCATION: "#8c6d31",
+    IdleCause.PROFILER_OVERHEAD: "#8a8fa0",
+    IdleCause.DEPENDENCY: "#56b4e9",
+    IdleCause.NOTHING_SCHEDULED: "#b9bdc9",
+    IdleCause.UNKNOWN: "#5f6470",
+}
+_OTHER_COLOR = "#a5a9b5"
+_BOUND_COLORS = {"compute": "#0072b2", "memory": "#e69f00", "latency": "#cc79a7", "launch": "#d55e00"}
+
+
+class Chart(msgspec.Struct, frozen=True):
+    """One picture.
+
+    Attributes:
+        key: Its id in the page.
+        section: Beginning of the title of the section that it opens.
+        title: What is seen.
+        note: How to read it, and what is left out.
+        figure: `data` and `layout` as plotly takes them, without colors of the theme. A trace may have `names`
+            (positions in the figure's `names`), which become the first line of its hover texts.
+        height_px: Its height.
+        kind: What the page adds: `zoom` buttons, the `chain` of what is clicked.
+    """
+
+    key: str
+    section: str
+    title: str
+    note: str
+    figure: dict[str, Any]
+    height_px: int
+    kind: str = ""
+
+
+def session_charts(session: Session, summary: Summary) -> tuple[Chart, ...]:
+    """The pictures of a recording; those of which nothing is known are missing.
+
+    Args:
+        session: The recording, open.
+        summary: Of it.
+    """
+    if not summary.has_device:
+        return ()
+    records = read_session(session)
+    times = step_times(records, most=_STEP_BARS)
+    charts = [_steps_chart(times)] if times else []
+    charts += _roofline_chart(summary.efficiency)
+    charts += _icicle_chart(session, summary)
+    shown = _typical(summary, times)
+    if shown:
+        models = step_models(session, records)
+        paths = {model.trace.trace_id: model for model in models}
+        model = paths.get(shown[0].trace_id)
+        path: Sequence[PathPiece] = () if model is None else model.recorded_path
+        charts.append(_timeline_chart(step_view(session, records, shown, path), summary))
+    charts += _queue_chart(summary)
+    return tuple(charts)
+
+
+def _typical(summary: Summary, times: Sequence[StepTime]) -> list[StepTime]:
+    """The step nearest to the median duration on the trace of the simulated step, on each of its devices."""
+    typical = summary.typical_step
+    trace_id = times[0].trace_id if typical is None and times else getattr(typical, "trace_id", None)
+    mine = [one for one in times if one.trace_id == trace_id]
+    if not mine:
+        return []
+    counted = {(one.trace_id, one.step) for one in summary.counted_steps}
+    usual = [one for one in mine if (one.trace_id, one.step) in counted] or mine
+    lengths = sorted(one.end_ns - one.start_ns for one in usual)
+    middle_ns = lengths[len(lengths) // 2]
+    chosen = min(usual, key=lambda one: abs(one.end_ns - one.start_ns - middle_ns))
+    return [one for one in mine if one.step == chosen.step]
+
+
+def _text(name: str) -> str:
+    """A name as plotly's text: no markup, no line breaks."""
+    return escape(visible(name, _NAME).replace("\n", " "), quote=False)
+
+
+class _Unit(NamedTuple):
+    ns: float
+    name: str
+
+
+def _unit(ns: float) -> _Unit:
+    """The unit that durations up to this one read best in."""
+    name = format_duration(max(ns, 1)).split()[-1]
+    return _Unit({"s": 1e9, "ms": 1e6, "µs": 1e3}.get(name, 1.0), name)
+
+
+def _scaled(ns: Iterable[float], unit: _Unit, exact_ns: float = 1.0) -> list[float]:
+    digits = max(0, math.ceil(math.log10(unit.ns / exact_ns)))
+    return [round(one / unit.ns, digits) for one in ns]
+
+
+# -- step bars
+
+
+def _steps_chart(times: Sequence[StepTime]) -> Chart:
+    unit = _unit(max(one.end_ns - one.start_ns for one in times))
+    labels = [_label(one, times) for one in times]
+    parts: list[tuple[str, str, list[int], str]] = [
+        ("Compute", _COLORS["compute"], [one.compute_ns for one in times], "a kernel computed"),
+        (
+            "Exposed communication",
+            _COLORS["communication"],
+            [one.exposed_communication_ns for one in times],
+            "only communication ran",
+        ),
+        ("Exposed copy", _COLORS["copy"], [one.exposed_copy_ns for one in times], "only copies ran"),
+    ]
+    for cause in IdleCause:
+        idle_ns = [one.idle_by_cause.get(cause, 0) for one in times]
+        parts.append((f"Idle: {str(cause).replace('_', ' ')}", _COLORS[cause], idle_ns, cause.meaning))
+    data = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": name,
+            "y": labels,
+            "x": _scaled(ns, unit),
+            "marker": {"color": color, "pattern": {"shape": "/" if name.startswith("Idle") else ""}},
+            "hovertext": [
+                f"{label}<br>{name}: {format_duration(part)}, "
+                f"{format_share(part, one.end_ns - one.start_ns)}<br>{meaning}"
+                for label, part, one in zip(labels, ns, times, strict=True)
+            ],
+            "hoverinfo": "text",
+        }
+        for name, color, ns, meaning in parts
+        if any(ns)
+    ]
+    layout = {
+        "barmode": "stack",
+        "bargap": 0.25,
+        "xaxis": {"title": {"text": f"Time ({unit.name})"}, "rangemode": "tozero"},
+        "yaxis": {"autorange": "reversed", "type": "category", "automargin": True, "showgrid": False},
+    }
+    whole = "Each bar is one step of one device, from its start to the start of the next"
+    if times[0].step is None:
+        whole = "Each bar is all that was recorded of one device"
+    note = f"{whole}. Every nanosecond is in one part; hatched parts are idle time, by its cause."
+    return Chart(
+        "steps", "Overview", "Where the time of a step goes", note, {"data": data, "layout": layout},
+        160 + 30 * len(times),
+    )  # fmt: skip
+
+
+def _label(one: StepTime, times: Sequence[StepTime]) -> str:
+    parts = []
+    if len({(other.trace_id, other.rank) for other in times}) > 1:
+        parts.append(f"rank {one.rank}" if one.rank is not None else f"trace {one.trace_id}")
+    if len({other.device for other in times if other.trace_id == one.trace_id}) > 1:
+        parts.append(f"device {one.device}")
+    parts.append("recording" if one.step is None else f"step {one.step}")
+    return ", ".join(parts)
+
+
+# -- roofline
+
+
+def _roofline_chart(efficiency: Efficiency) -> list[Chart]:
+    limits = efficiency.limits
+    calls = [one for one in efficiency.calls if one.roofline.flop_count and one.roofline.arithmetic_intensity]
+    if limits is None or limits.memory is None or not calls:
+        return []
+    used = {one.roofline.data_type for one in calls}
+    peaks = {str(kind): limit for kind, limit in limits.peaks.items() if kind in used}
+    intensities = [one.roofline.arithmetic_intensity or 0.0 for one in calls]
+    bandwidth = limits.memory.per_s
+    top = max([limit.per_s for limit in peaks.values()], default=bandwidth * max(intensities))
+    left = min(intensities) / 3
+    right = max(max(intensities) * 3, top / bandwidth * 4)
+    evidence = {LimitEvidence.MEASURED: "measured", LimitEvidence.DATASHEET: "data sheet"}
+    lines = [
+        (
+            f"memory {format_byte_rate(bandwidth)} ({evidence[limits.memory.evidence]})",
+            [left, top / bandwidth], [left * bandwidth, top], "bottom right",
+        )
+    ] + [
+        (
+            f"{name} {format_flop_rate(limit.per_s)} ({evidence[limit.evidence]})",
+            [right, limit.per_s / bandwidth], [limit.per_s, limit.per_s], "top left",
+        )
+        for name, limit in sorted(peaks.items(), key=lambda item: -item[1].per_s)
+    ]  # fmt: skip
+    data: list[dict[str, Any]] = [
+        {
+            "type": "scatter", "mode": "lines+text", "x": xs, "y": ys, "text": [text, ""],
+            "textposition": place, "hoverinfo": "skip", "showlegend": False, "line": {"width": 1.5},
+            "cliponaxis": False, "themed": True,
+        }
+        for text, xs, ys, place in lines
+    ]  # fmt: skip
+    by_bound: dict[str, list[CallEfficiency]] = defaultdict(list)
+    for call in calls:
+        by_bound[str(call.roofline.bound or "unknown")].append(call)
+    largest_ns = max(one.roofline.device_ns for one in calls)
+    for bound, mine in sorted(by_bound.items()):
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": f"{bound}-bound" if bound != "unknown" else "bound unknown",
+                "x": [one.roofline.arithmetic_intensity for one in mine],
+                "y": [one.roofline.achieved_flop_per_s for one in mine],
+                "marker": {
+                    "color": _BOUND_COLORS.get(bound, _OTHER_COLOR),
+                    "size": [one.roofline.device_ns for one in mine],
+                    "sizemode": "area", "sizeref": 2 * largest_ns / 44**2, "sizemin": 3, "opacity": 0.75,
+                },
+                "hovertext": [_call_text(one) for one in mine],
+                "hoverinfo": "text",
+            }
+        )  # fmt: skip
+    rates = [one.roofline.achieved_flop_per_s or top for one in calls]
+    low, high = min(rates) / 3, max(*rates, top) * 3
+    layout = {
+        "xaxis": _log_axis("Arithmetic intensity (FLOP/byte)", left, right, "{:,.10g}".format),
+        "yaxis": _log_axis("Achieved rate", low, high, format_flop_rate),
+        "hovermode": "closest",
+    }
+    without = len(efficiency.calls) - len(calls)
+    note = (
+        f"Each circle is a call with its shapes ({limits.name}); its area is its device time, its distance below "
+        "the lines what could be gained."
+    )
+    if without:
+        note += f" {counted(without, 'kind')} of calls without floating-point operations, or of unknown cost, are not shown."
+    return [
+        Chart("roofline", "How far", "Roofline", note, {"data": data, "layout": layout}, 480),
+    ]
+
+
+def _log_axis(title: str, low: float, high: float, form: Callable[[float], str]) -> dict[str, Any]:
+    """An axis with a tick at each power of ten; plotly's own would be raised exponents."""
+    powers = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
+    return {
+        "type": "log",
+        "title": {"text": title},
+        "range": [math.log10(low), math.log10(high)],
+        "tickvals": [10.0**power for power in powers],
+        "ticktext": [form(10.0**power) for power in powers],
+        "automargin": True,
+    }
+
+
+def _call_text(call: CallEfficiency) -> str:
+    roofline = call.roofline
+    lines = [
+        _text(call.operator),
+        _text(call_arguments(call)),
+        f"{counted(call.calls, 'call')}, {format_duration(roofline.device_ns)}",
+        f"{format_flop_rate(roofline.achieved_flop_per_s)}, {format_byte_rate(roofline.achieved_bytes_per_s)}",
+    ]
+    if roofline.fraction is not None:
+        lines.append(f"{format_fraction(roofline.fraction)} of the attainable")
+    if call.gap_ns is not None:
+        lines.append(f"avoidable: {format_duration(call.gap_ns)}")
+    if call.kernels:
+        lines.append(f"kernel: {_text(call.kernels[0])}")
+    return "<br>".join(lines)
+
+
+# -- icicle
+
+
+class _Node(NamedTuple):
+    parent: int
+    name: str
+
+
+def _icicle_chart(session: Session, summary: Summary) -> list[Chart]:
+    has_modules = summary.program.has_modules and summary.program.module_ns > 0
+    profiles = stack_profiles(session, by=StackBasis.MODULE if has_modules else StackBasis.OPERATOR)
+    nodes: dict[_Node, int] = {}
+    weights: list[int] = []
+    leaves: set[int] = set()
+    whole = sum(profile.total for profile in profiles)
+    for profile in profiles:
+        for stack, weight in zip(profile.stacks, profile.weights, strict=True):
+            parent = -1
+            for label in stack:
+                node = _Node(parent, profile.names[label])
+                if node not in nodes:
+                    nodes[node] = len(weights)
+                    weights.append(0)
+                parent = nodes[node]
+                weights[parent] += weight
+            leaves.add(parent)
+    if not whole:
+        return []
+    least = max(whole * _LEAST_SHARE, sorted(weights, reverse=True)[:_MOST_NODES][-1])
+    kept = {index: node for node, index in nodes.items() if weights[index] >= least}
+    operators = {one.name for one in summary.operators}
+    unit = _unit(whole)
+    kinds = [_part_kind(node.name, index in leaves, operators) for index, node in kept.items()]
+    data = {
+        "type": "icicle",
+        "ids": ["all", *(str(index) for index in kept)],
+        "parents": ["", *("all" if node.parent < 0 else str(node.parent) for node in kept.values())],
+        "labels": ["all device time", *(_text(node.name.removeprefix(_MODULE)) for node in kept.values())],
+        "values": _scaled([whole, *(weights[index] for index in kept)], unit),
+        "hovertext": [
+            format_duration(whole),
+            *(
+                f"{kind}: {format_duration(weights[index])}, {format_share(weights[index], whole)}"
+                for kind, index in zip(kinds, kept, strict=True)
+            ),
+        ],
+        "hovertemplate": "%{label}<br>%{hovertext}<extra></extra>",
+        "branchvalues": "total",
+        "tiling": {"orientation": "v"},
+        "marker": {"colors": [_OTHER_COLOR, *(_PART_COLORS[kind] for kind in kinds)], "line": {"width": 0.5}},
+        "textposition": "middle left",
+        "leaf": {"opacity": 1},
+        "pathbar": {"visible": True},
+        "sort": True,
+        "maxdepth": _DEEPEST + 1,
+        "customdata": ["", *(kind for kind in kinds)],
+    }
+    above = "module → operator → kernel" if has_modules else "operator → kernel"
+    left_out = len(nodes) - len(kept)
+    note = f"Width is device time: {above}. Click a part to look into it, and to see its way to the source below."
+    if left_out:
+        note += f" {counted(left_out, 'part')} of less than {format_duration(least)} are left blank."
+    title = "Device time from the program down to the kernels"
+    layout = {"margin": {"l": 4, "r": 4, "t": 4, "b": 4}, "uniformtext": {"minsize": 9, "mode": "hide"}}
+    depth = max(_depth(index, kept) for index in kept)
+    figure = {"data": [data], "layout": layout}
+    section = "By module" if has_modules else "Kernels"
+    return [Chart("icicle", section, title, note, figure, 90 + 42 * min(depth, _DEEPEST), kind="chain")]
+
+
+_DEEPEST = 9  # levels of the icicle seen at once
+_PART_COLORS = {"kernel": "#0072b2", "operator": "#56b4e9", "module": "#009e73", "other": _OTHER_COLOR}
+_MODULE = "nn.Module: "
+
+
+def _part_kind(name: str, is_leaf: bool, operators: Set[str]) -> str:
+    if is_leaf:
+        return "kernel"
+    if name.startswith(_MODULE):
+        return "module"
+    return "operator" if name in operators else "other"
+
+
+def _depth(index: int, nodes: Mapping[int, _Node]) -> int:
+    depth = 1
+    while nodes[index].parent >= 0:
+        index, depth = nodes[index].parent, depth + 1
+    return depth
+
+
+# -- timeline
+
+
+def _timeline_chart(view: StepView, summary: Summary) -> Chart:
+    unit = _unit(view.end_ns - view.start_ns)
+    finest_ns = max(1, (view.end_ns - view.start_ns) // _FINEST)
+    while True:
+        pieces = [_merged(lane, view, finest_ns) for lane in view.lanes]
+        if sum(len(one.start_ns) for one in pieces) <= _MOST_PIECES:
+            break
+        finest_ns = finest_ns * 4 // 3 + 1
+    names: dict[str, int] = {}
+    data, seen = [], set()
+    for row, (lane, piece) in enumerate(zip(view.lanes, pieces, strict=True)):
+        for group in np.unique(piece.group).tolist():
+            mine = np.flatnonzero(piece.group == group)
+            word = lane.groups[group]
+            title, color = _spoken(lane.kind, word)
+            data.append(
+                {
+                    "type": "bar",
+                    "orientation": "h",
+                    "name": title,
+                    "legendgroup": title,
+                    "showlegend": title not in seen,
+                    "base": _scaled((piece.start_ns[mine] - view.start_ns).tolist(), unit, finest_ns / 20),
+                    "x": _scaled((piece.end_ns - piece.start_ns)[mine].tolist(), unit, finest_ns / 20),
+                    "y": [row] * len(mine),
+                    "width": 0.82,
+                    "marker": {"color": color, "line": {"width": 0}},
+                    "names": [
+                        names.setdefault(_text(lane.names[one]), len(names))
+                        for one in piece.name[mine].tolist()
+                    ],
+                    "hovertext": [
+                        _piece_text(*one)
+                        for one in zip(
+                            (piece.end_ns - piece.start_ns)[mine].tolist(),
+                            piece.count[mine].tolist(),
+                            piece.busy_ns[mine].tolist(),
+                            strict=True,
+                        )
+                    ],
+                    "hoverinfo": "text",
+                }
+            )
+            seen.add(title)
+    layout = {
+        "barmode": "overlay",
+        "xaxis": {"title": {"text": f"Time since the start ({unit.name})"},
+                  "range": [0, (view.end_ns - view.start_ns) / unit.ns]},
+        "yaxis": {
+            "tickvals": list(range(len(view.lanes))), "ticktext": [_text(one.title) for one in view.lanes],
+            "range": [len(view.lanes) - 0.4, -0.6], "fixedrange": True, "automargin": True,
+            "showgrid": False, "zeroline": False,
+        },
+        "hovermode": "closest",
+        "dragmode": "zoom",
+    }  # fmt: skip
+    of = "The recording" if view.step is None else f"Step {view.step}"
+    if len(summary.traces) > 1:
+        rank = summary.ranks[view.trace_id]
+        of += f" of rank {rank}" if rank is not None else f" of trace {view.trace_id}"
+    note = (
+        "Host threads above, the critical path between them and the streams, idle time by cause below. Drag to "
+        f"zoom, double-click for all; events shorter than {format_duration(finest_ns)} are joined with their neighbors."
+    )
+    figure = {"data": data, "layout": layout, "names": list(names)}
+    return Chart(
+        "timeline", "Where the GPU", f"{of}, event by event", note, figure,
+        170 + 30 * len(view.lanes), kind="zoom",
+    )  # fmt: skip
+
+
+def _spoken(kind: LaneKind, group: str) -> tuple[str, str]:
+    """What a color means, and which."""
+    if kind is LaneKind.IDLE:
+        return f"idle: {group.replace('_', ' ')}", _COLORS[IdleCause(group)]
+    if kind is LaneKind.PATH and group not in ("kernel", "communication", "copy"):
+        return f"path: {group}", _COLORS.get(group, _OTHER_COLOR)
+    return "compute" if group == "kernel" else group, _COLORS.get(group, _OTHER_COLOR)
+
+
+def _piece_text(ns: int, count: int, busy_ns: int) -> str:
+    if count == 1:
+        return format_duration(ns)
+    return f"and {count - 1:,} more: {format_duration(busy_ns)} in {format_duration(ns)}"
+
+
+class _Pieces(NamedTuple):
+    start_ns: Int64
+    end_ns: Int64
+    group: Int64
+    name: Int64
+    count: Int64
+    busy_ns: Int64
+
+
+def _merged(lane: Lane, view: StepView, finest_ns: int) -> _Pieces:
+    """The events of a lane, neighbors of one color that are both short joined within `finest_ns`."""
+    order = np.argsort(lane.start_ns, kind="stable")
+    start_ns = np.maximum(lane.start_ns[order], view.start_ns)
+    end_ns = np.minimum(lane.end_ns[order], view.end_ns)
+    group, name = lane.group[order], lane.name[order]
+    if not len(order):
+        return _Pieces(start_ns, end_ns, group, name, start_ns, start_ns)
+    is_short = end_ns - start_ns < finest_ns
+    part = (start_ns - view.start_ns) // finest_ns
+    is_first = np.ones(len(order), dtype=np.bool_)
+    same = (np.diff(part) == 0) & (np.diff(group) == 0) & is_short[1:] & is_short[:-1]
+    is_first[1:] = ~same
+    first = np.flatnonzero(is_first)
+    busy_ns = np.add.reduceat(end_ns - start_ns, first)
+    until_ns = np.maximum.reduceat(end_ns, first)
+    counts = np.diff(np.append(first, len(order)))
+    return _Pieces(start_ns[first], until_ns, group[first], name[first], counts, busy_ns)
+
+
+# -- launch queue
+
+
+def _queue_chart(summary: Summary) -> list[Chart]:
+    known = [one for one in summary.timeline.series if any(one.mean)]
+    if not known:
+        return []
+    unit = _unit(max(one.interval_ns * len(one.mean) for one in known))
+    data = [trace for index, one in enumerate(known) for trace in _queue_traces(one, index, summary, unit)]
+    layout = {
+        "xaxis": {"title": {"text": f"Time since the start of the window ({unit.name})"}, "anchor": "y2", "range": [0, max(one.interval_ns * len(one.mean) for one in known) / unit.ns]},
+        "yaxis": {"title": {"text": "Activities queued"}, "domain": [0.56, 1], "rangemode": "tozero", "automargin": True},
+        "yaxis2": {"title": {"text": "Launch latency (µs)"}, "domain": [0, 0.44], "rangemode": "tozero", "automargin": True},
+        "hovermode": "x unified",
+        "showlegend": len(known) > 1,
+    }  # fmt: skip
+    note = (
+        "Launched and not yet finished, mean of each interval: near zero, the device waits for the host. Below, from "
+        "the launch call to the start of the kernel, median of the kernels that begin in the interval."
+    )
+    return [
+        Chart("queue", "Where the GPU", "Launch queue over time", note, {"data": data, "layout": layout}, 440)
+    ]
+
+
+_LINE_COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6d31", "#8a8fa0")
+
+
+def _queue_traces(one: QueueSeries, index: int, summary: Summary, unit: _Unit) -> Iterator[dict[str, Any]]:
+    rank = summary.ranks[one.trace_id]
+    name = f"rank {rank}" if rank is not None else f"trace {one.trace_id}"
+    name += f", device {one.device}"
+    x = _scaled(((point + 0.5) * one.interval_ns for point in range(len(one.mean))), unit)
+    line: dict[str, Any] = {
+        "type": "scatter", "x": x, "name": name, "legendgroup": name,
+        "line": {"color": _LINE_COLORS[index % len(_LINE_COLORS)], "shape": "hvh", "width": 1.8},
+    }  # fmt: skip
+    yield {
+        **line, "mode": "lines", "y": [round(value, 3) for value in one.mean],
+        "hovertemplate": "%{y:.1f} queued<extra>" + name + "</extra>",
+    }  # fmt: skip
+    if any(one.latency_ns):
+        us = [None if ns is None else round(ns / 1e3, 3) for ns in one.latency_ns]
+        texts = [UNKNOWN if ns is None else format_duration(ns) for ns in one.latency_ns]
+        yield {
+            **line, "mode": "lines+markers", "marker": {"size": 4}, "y": us, "yaxis": "y2", "text": texts,
+            "showlegend": False, "hovertemplate": "%{text} latency<extra>" + name + "</extra>",
+        }  # fmt: skip

@@ -1,0 +1,208 @@
+"use strict";
+// Pictures, sorting, filters, copying and the theme of a page. It loads nothing and keeps nothing.
+(() => {
+  const root = document.documentElement;
+  const find = (id) => document.getElementById(id);
+  const say = (text) => { find("said").textContent = text; };
+  const figures = JSON.parse(find("data").textContent);
+  const chains = JSON.parse(find("chains").textContent);
+
+  // -- theme
+  const button = find("theme");
+  const setTheme = (dark) => {
+    root.dataset.theme = dark ? "dark" : "light";
+    button.textContent = dark ? "Light" : "Dark";
+    button.setAttribute("aria-label", `Use the ${dark ? "light" : "dark"} theme`);
+    for (const plot of document.querySelectorAll(".js-plotly-plot")) repaint(plot);
+  };
+  const preferred = matchMedia("(prefers-color-scheme: dark)");
+  button.addEventListener("click", () => setTheme(root.dataset.theme !== "dark"));
+  preferred.addEventListener("change", () => setTheme(preferred.matches));
+
+  // -- pictures
+  const color = (name) => getComputedStyle(root).getPropertyValue(name).trim();
+  const isNarrow = () => innerWidth < 700;
+  const themed = (layout) => {
+    const axis = { gridcolor: color("--line"), zerolinecolor: color("--line"), linecolor: color("--line") };
+    const whole = {
+      margin: { l: 60, r: 24, t: 12, b: 48 }, ...layout,
+      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+      font: { color: color("--text"), size: isNarrow() ? 10 : 12, family: getComputedStyle(document.body).fontFamily },
+      hoverlabel: { align: "left", bgcolor: color("--raised"), bordercolor: color("--line"), font: { color: color("--text") } },
+      showlegend: false,
+    };
+    for (const name of Object.keys(layout)) if (/^[xy]axis/.test(name)) whole[name] = { ...axis, ...layout[name] };
+    return whole;
+  };
+  const traces = (figure) => figure.data.map(({ names, themed: isThemed, ...trace }) => {
+    if (names) trace.hovertext = trace.hovertext.map((text, index) => `${figure.names[names[index]]}<br>${text}`);
+    if (isThemed) trace.line = { ...trace.line, color: color("--text") };
+    return trace;
+  });
+  const settings = { displayModeBar: false, responsive: true, displaylogo: false, showTips: false };
+  // Beside the picture, where it wraps and is read aloud; plotly's own would take the picture's room.
+  const legend = (place, { data, layout }) => {
+    if (layout.showlegend === false) return;
+    const seen = new Map(data.filter((one) => one.name).map((one) => [one.name, one]));
+    for (const [name, { line, marker: { color: swatch = line?.color, pattern } = { color: line?.color } }] of seen) {
+      const item = document.createElement("li");
+      const mark = item.appendChild(document.createElement("i"));
+      mark.style.background = pattern?.shape
+        ? `repeating-linear-gradient(135deg, ${swatch} 0 3px, transparent 3px 5px)` : swatch;
+      item.append(name);
+      find(`${place.id}-legend`).append(item);
+    }
+  };
+  // plotly is started when a picture comes near: the text is there before.
+  const start = () => {
+    if (window.Plotly) return;
+    const script = document.createElement("script");
+    script.textContent = find("plotly").textContent;
+    document.body.append(script);
+  };
+  const draw = (place) => {
+    if (place.dataset.drawn) return;
+    place.dataset.drawn = "yes";
+    start();
+    const figure = figures[place.id];
+    const height = Number(place.dataset.height);
+    legend(place, figure);
+    Plotly.newPlot(place, traces(figure), { ...themed(figure.layout), height }, settings);
+    if (figure.kind === "chain") place.on("plotly_icicleclick", (event) => showChain(event.points[0], figure.data[0]));
+  };
+  const repaint = (place) => {
+    const figure = figures[place.id];
+    const layout = { ...themed(figure.layout), height: Number(place.dataset.height) };
+    Plotly.react(place, traces(figure), layout, settings);
+  };
+
+  // The way of a part of the icicle from the program to the source of its operator.
+  const showChain = (point, trace) => {
+    const panel = find("chain");
+    const way = [];
+    for (let at = trace.ids.indexOf(point.id); at > 0; at = trace.ids.indexOf(trace.parents[at])) way.unshift(at);
+    const text = (at) => new DOMParser().parseFromString(trace.labels[at], "text/html").documentElement.textContent;
+    panel.replaceChildren();
+    if (!way.length) return;
+    const path = panel.appendChild(document.createElement("p"));
+    way.forEach((at, index) => {
+      if (index) path.append(" → ");
+      path.appendChild(document.createElement("code")).textContent = text(at);
+    });
+    path.append(`: ${trace.hovertext[way[way.length - 1]]}`);
+    const operator = way.reverse().find((at) => trace.customdata[at] === "operator" && chains[text(at)]);
+    if (operator !== undefined) panel.append(...find(chains[text(operator)]).cloneNode(true).children);
+  };
+
+  // Zoom by keyboard and touch.
+  for (const tools of document.querySelectorAll(".tools")) {
+    tools.addEventListener("click", (event) => {
+      const place = find(tools.dataset.for);
+      const { zoom, move } = event.target.dataset;
+      if (zoom === undefined && move === undefined) return;
+      draw(place);
+      const whole = figures[place.id].layout.xaxis.range;
+      const [low, high] = place.layout.xaxis.range;
+      const width = high - low;
+      const middle = (low + high) / 2 + width * Number(move ?? 0);
+      const half = (width * Number(zoom ?? 1)) / 2;
+      Plotly.relayout(place, { "xaxis.range": zoom === "0" ? [...whole] : [middle - half, middle + half] });
+    });
+  }
+
+  // -- tables
+  const UNITS = {
+    ns: 1, "µs": 1e3, ms: 1e6, s: 1e9, B: 1, kB: 1e3, MB: 1e6, GB: 1e9, TB: 1e12, FLOP: 1, kFLOP: 1e3, MFLOP: 1e6,
+    GFLOP: 1e9, TFLOP: 1e12, PFLOP: 1e15, KiB: 1024, MiB: 1048576, GiB: 1073741824,
+  };
+  const amount = (text) => {
+    const found = /^[<−-]?\s*([\d,]+(?:\.\d+)?)\s*([a-zA-Zµ]*)/.exec(text.trim());
+    if (!found) return null;
+    const sign = /^[−-]/.test(text.trim()) ? -1 : 1;
+    return sign * Number(found[1].replaceAll(",", "")) * (UNITS[found[2]] ?? 1);
+  };
+  const sort = (table, column, header) => {
+    const isNumber = header.classList.contains("number");
+    const was = header.getAttribute("aria-sort");
+    const ascending = was ? was === "descending" : !isNumber;
+    const keyed = [...table.tBodies[0].rows].map((row) => {
+      const text = row.cells[column].textContent;
+      return { row, key: isNumber ? amount(text) : text.toLowerCase() };
+    });
+    keyed.sort((one, other) => {
+      if (one.key === null || other.key === null) return (one.key === null) - (other.key === null);
+      const order = one.key < other.key ? -1 : Number(one.key > other.key);
+      return ascending ? order : -order;
+    });
+    table.tBodies[0].append(...keyed.map(({ row }) => row));
+    for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
+    header.setAttribute("aria-sort", ascending ? "ascending" : "descending");
+    say(`Sorted by ${header.textContent}, ${ascending ? "ascending" : "descending"}`);
+  };
+  for (const table of document.querySelectorAll("table.sortable")) {
+    [...table.tHead.rows[0].cells].forEach((header, column) => {
+      const title = document.createElement("button");
+      title.type = "button";
+      title.append(...header.childNodes);
+      header.append(title);
+      title.addEventListener("click", () => sort(table, column, header));
+    });
+    const rows = [...table.tBodies[0].rows];
+    if (rows.length < 9) continue;
+    const bar = document.createElement("label");
+    bar.className = "filter";
+    const input = document.createElement("input");
+    const count = document.createElement("span");
+    input.type = "search";
+    bar.append("Filter", input, count);
+    table.parentElement.before(bar);
+    const apply = () => {
+      const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+      let shown = 0;
+      for (const row of rows) {
+        const text = row.textContent.toLowerCase();
+        row.hidden = !words.every((word) => text.includes(word));
+        shown += Number(!row.hidden);
+      }
+      count.textContent = `${shown} of ${rows.length} rows`;
+      if (words.length) say(count.textContent);
+    };
+    input.addEventListener("input", apply);
+    apply();
+  }
+
+  // -- copying
+  const copied = async (text) => {
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {
+      const area = document.body.appendChild(document.createElement("textarea"));
+      area.value = text;
+      area.select();
+      document.execCommand("copy");
+      area.remove();
+    }
+  };
+  for (const copy of document.querySelectorAll(".copy")) {
+    copy.addEventListener("click", async () => {
+      await copied(copy.parentElement.querySelector("code").textContent);
+      copy.textContent = "Copied";
+      say("Copied");
+      setTimeout(() => { copy.textContent = "Copy"; }, 1500);
+    });
+  }
+
+  // -- start: pictures are drawn when they come near, and all of them for a printer
+  setTheme(preferred.matches);
+  const places = [...document.querySelectorAll(".chart")];
+  for (const place of places) place.style.height = `${place.dataset.height}px`;
+  const watcher = new IntersectionObserver((entries) => {
+    for (const entry of entries) if (entry.isIntersecting) draw(entry.target);
+  }, { rootMargin: "600px" });
+  requestAnimationFrame(() => setTimeout(() => places.forEach((place) => watcher.observe(place))));
+  addEventListener("beforeprint", () => {
+    setTheme(false);
+    for (const place of places) draw(place);
+    for (const part of document.querySelectorAll("details.part")) part.open = true;
+  });
+})();

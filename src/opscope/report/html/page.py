@@ -1,0 +1,160 @@
+"""A Document and its pictures → one HTML file that works offline.
+
+Every text passes through jinja2's escaping; scripts and styles run by their hashes alone, and the page may load
+nothing. The same Document gives the same bytes. jinja2 and plotly's script are reached when a page is made.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from functools import cache
+from importlib import resources
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from opscope._version import __version__
+from opscope.analysis.summary import Summary
+from opscope.errors import DependencyError
+from opscope.model.session import Session
+from opscope.report.analysis import page_document
+from opscope.report.document import (
+    Document,
+    FactList,
+    Section,
+    inlines,
+    plain,
+)
+from opscope.report.html.charts import Chart, session_charts
+from opscope.report.html.names import visible
+from opscope.report.provenance import operator_chain_facts
+
+__all__ = ["render_page", "session_page"]
+
+_CHAINS = 200  # operators whose way to the source is in the page
+
+
+def session_page(session: Session, summary: Summary, *, top: int | None = 10, command: str = "") -> str:
+    """The page on a recording.
+
+    Args:
+        session: The recording, open.
+        summary: Of it.
+        top: Operators in detail; all if None.
+        command: That makes the page anew.
+    """
+    chains = {
+        one.name: FactList(tuple(operator_chain_facts(one, has_device=summary.has_device)))
+        for one in summary.operators[:_CHAINS]
+    }
+    document = page_document(summary, top=top, command=command)
+    return render_page(document, session_charts(session, summary), chains)
+
+
+def render_page(
+    document: Document, charts: Sequence[Chart] = (), chains: dict[str, FactList] | None = None
+) -> str:
+    """The document as one HTML file.
+
+    Args:
+        document: What is said.
+        charts: Pictures, each opening the section its `section` names; those without their section are left out.
+        chains: The way from operators to their source, by name: what a click in a picture shows.
+
+    Raises:
+        DependencyError: jinja2 or plotly is missing.
+    """
+    try:
+        from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - only for pages
+    except ImportError as error:
+        raise DependencyError("jinja2 is not installed", hint="pip install 'jinja2>=3.1'") from error
+
+    environment = Environment(
+        loader=PackageLoader(__package__, ""),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters.update(
+        kind=lambda value: type(value).__name__,
+        inlines=inlines,
+        visible=visible,
+        plain=plain,
+        safe_url=_address,
+    )
+    style, script = _asset("page.css"), _asset("page.js")
+    plotly = _plotly() if charts else ""
+    scripts = [text for text in (plotly, script) if text]
+    return environment.get_template("page.html.j2").render(
+        document=document,
+        charts=[(section, _of(section, charts)) for section in document.sections],
+        chains=list((chains or {}).items()),
+        data=_json({one.key: {**one.figure, "kind": one.kind} for one in charts}),
+        chain_ids=_json({visible(name, 160): f"chain-{index}" for index, name in enumerate(chains or {})}),
+        policy="; ".join(
+            (
+                "default-src 'none'",
+                f"script-src {_hashes(scripts)}",
+                # plotly adds rules to the element of this id if there is one, and needs no other.
+                f"style-src {_hashes([style, _PLOTLY_STYLE])}",
+                "img-src data: blob:",
+                "base-uri 'none'",
+                "form-action 'none'",
+            )
+        ),
+        style=style,
+        plotly_style=_PLOTLY_STYLE,
+        # It leaves a style alone, too, whose element is there: that of maps, by an id which every build has anew.
+        plotly_ids=["plotly.js-style-global", *_STYLE_IDS.findall(plotly)],
+        plotly=plotly,
+        script=script,
+        version=__version__,
+    )
+
+
+_PLOTLY_STYLE = "/* plotly */"
+_STYLE_IDS = re.compile(r"""if\(!document\.getElementById\("([0-9a-f]{64})"\)\)""")
+
+
+def _of(section: Section, charts: Iterable[Chart]) -> list[Chart]:
+    return [one for one in charts if section.title.startswith(one.section)]
+
+
+def _address(url: str) -> str | None:
+    """Nothing but a page is linked: a saved session is a stranger's file too."""
+    return url if url.startswith("https://") else None
+
+
+def _json(value: Any) -> str:
+    """JSON that an HTML parser takes for text to the end: no `<`, and no line ends that are none in JSON."""
+    text = msgspec.json.encode(value, order="deterministic").decode()
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _hashes(texts: Iterable[str]) -> str:
+    digests = (hashlib.sha256(text.encode()).digest() for text in texts)
+    return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+
+
+def _asset(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text("utf-8")
+
+
+@cache
+def _plotly() -> str:
+    """Plotly's script, as its Python package brings it; the package itself is not imported, which takes long."""
+    found = find_spec("plotly")
+    for folder in (found and found.submodule_search_locations) or ():
+        script = Path(folder) / "package_data" / "plotly.min.js"
+        if script.is_file():
+            text = script.read_text("utf-8")
+            return text.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+    raise DependencyError("plotly's script is not installed", hint="pip install 'plotly>=6'")
