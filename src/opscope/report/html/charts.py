@@ -36,14 +36,15 @@ from opscope.units import (
     format_share,
 )
 
-__all__ = ["Chart", "session_charts"]
+__all__ = ["LABEL", "Chart", "session_charts"]
 
 _STEP_BARS = 24
 _MOST_PIECES = 8_000  # of a timeline: what a browser draws in half a second
 _FINEST = 4_000  # parts of a step that are told apart
 _LEAST_SHARE = 0.0005  # of device time, for a node of the icicle
 _MOST_NODES = 1_000
-_NAME = 160  # characters of a name in a picture; the tables have it whole
+LABEL = 90  # characters of a name in a picture; the tables have it whole
+_LINE = 64  # characters of a line beside the pointer
 
 # Okabe and Ito's palette, its black left out, and grays: https://jfly.uni-koeln.de/color/
 _COLORS = {
@@ -134,7 +135,14 @@ def _typical(summary: Summary, times: Sequence[StepTime]) -> list[StepTime]:
 
 def _text(name: str) -> str:
     """A name as plotly's text: no markup, no line breaks."""
-    return escape(visible(name, _NAME).replace("\n", " "), quote=False)
+    return escape(visible(name, LABEL).replace("\n", " "), quote=False)
+
+
+def _lines(name: str) -> str:
+    """A longer part of it, beside the pointer."""
+    whole = visible(name, 3 * _LINE).replace("\n", " ")
+    lines = (whole[start : start + _LINE] for start in range(0, len(whole), _LINE))
+    return "<br>".join(escape(line, quote=False) for line in lines)
 
 
 class _Unit(NamedTuple):
@@ -308,8 +316,8 @@ def _log_axis(title: str, low: float, high: float, form: Callable[[float], str])
 def _call_text(call: CallEfficiency) -> str:
     roofline = call.roofline
     lines = [
-        _text(call.operator),
-        _text(call_arguments(call)),
+        _lines(call.operator),
+        _lines(call_arguments(call)),
         f"{counted(call.calls, 'call')}, {format_duration(roofline.device_ns)}",
         f"{format_flop_rate(roofline.achieved_flop_per_s)}, {format_byte_rate(roofline.achieved_bytes_per_s)}",
     ]
@@ -318,7 +326,7 @@ def _call_text(call: CallEfficiency) -> str:
     if call.gap_ns is not None:
         lines.append(f"avoidable: {format_duration(call.gap_ns)}")
     if call.kernels:
-        lines.append(f"kernel: {_text(call.kernels[0])}")
+        lines.append(f"kernel: {_lines(call.kernels[0])}")
     return "<br>".join(lines)
 
 
@@ -385,7 +393,7 @@ def _icicle_chart(session: Session, summary: Summary) -> list[Chart]:
     if left_out:
         note += f" {counted(left_out, 'part')} of less than {format_duration(least)} are left blank."
     title = "Device time from the program down to the kernels"
-    layout = {"margin": {"l": 4, "r": 4, "t": 4, "b": 4}, "uniformtext": {"minsize": 9, "mode": "hide"}}
+    layout = {"margin": {"l": 4, "r": 4, "t": 26, "b": 4}, "uniformtext": {"minsize": 9, "mode": "hide"}}
     depth = max(_depth(index, kept) for index in kept)
     figure = {"data": [data], "layout": layout}
     section = "By module" if has_modules else "Kernels"
@@ -443,7 +451,7 @@ def _timeline_chart(view: StepView, summary: Summary) -> Chart:
                     "width": 0.82,
                     "marker": {"color": color, "line": {"width": 0}},
                     "names": [
-                        names.setdefault(_text(lane.names[one]), len(names))
+                        names.setdefault(_lines(lane.names[one]), len(names))
                         for one in piece.name[mine].tolist()
                     ],
                     "hovertext": [

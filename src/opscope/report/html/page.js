@@ -106,7 +106,8 @@
       const width = high - low;
       const middle = (low + high) / 2 + width * Number(move ?? 0);
       const half = (width * Number(zoom ?? 1)) / 2;
-      Plotly.relayout(place, { "xaxis.range": zoom === "0" ? [...whole] : [middle - half, middle + half] });
+      const range = [Math.max(whole[0], middle - half), Math.min(whole[1], middle + half)];
+      if (zoom === "0" || range[0] < range[1]) Plotly.relayout(place, { "xaxis.range": zoom === "0" ? [...whole] : range });
     });
   }
 
@@ -148,7 +149,7 @@
       title.addEventListener("click", () => sort(table, column, header));
     });
     const rows = [...table.tBodies[0].rows];
-    if (rows.length < 9) continue;
+    if (rows.length < 13) continue;
     const bar = document.createElement("label");
     bar.className = "filter";
     const input = document.createElement("input");

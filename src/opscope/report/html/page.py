@@ -30,7 +30,7 @@ from opscope.report.document import (
     inlines,
     plain,
 )
-from opscope.report.html.charts import Chart, session_charts
+from opscope.report.html.charts import LABEL, Chart, session_charts
 from opscope.report.html.names import visible
 from opscope.report.provenance import operator_chain_facts
 
@@ -96,7 +96,7 @@ def render_page(
         charts=[(section, _of(section, charts)) for section in document.sections],
         chains=list((chains or {}).items()),
         data=_json({one.key: {**one.figure, "kind": one.kind} for one in charts}),
-        chain_ids=_json({visible(name, 160): f"chain-{index}" for index, name in enumerate(chains or {})}),
+        chain_ids=_json({visible(name, LABEL): f"chain-{index}" for index, name in enumerate(chains or {})}),
         policy="; ".join(
             (
                 "default-src 'none'",
