@@ -3,9 +3,9 @@
 A profiler stretches the host, so the step of a recording is not the step of the program. Between two steps
 the host's clock is read and a CUDA event recorded on the current stream. Nothing waits for the device: events
 are read when the program has waited for it anyway, or at its end. A loop may run ahead of the device, so both
-clocks are kept, and whoever reads the samples takes the slower one. Taking both costs microseconds; where
-that is more than a few thousandths of a step, one sample covers several steps. Importing this module does not
-import torch.
+clocks are kept, and whoever reads the samples takes the slower one. Taking both costs microseconds of the
+host; where the host decides and that is more than a few thousandths of a step, one sample covers several
+steps. Importing this module does not import torch.
 """
 
 from __future__ import annotations
@@ -151,9 +151,12 @@ class StepClock:
             return
         self._add(StepKind.PERIOD, last, mark)
         before_ns, self._period_ns = self._period_ns, (mark.time_ns - last.time_ns) // (step - last.step)
-        # The longer of two, for a single quick step says little.
+        if _is_ahead_of(last.event):
+            self._stride = 1
+            return
+        # The longer of two, for a single quick step says little; what a mark costs is known after a few.
         affordable_ns = max(1.0, MOST_COST * max(before_ns, self._period_ns))
-        self._stride = min(_MOST_STEPS, math.ceil(self._cost_ns / affordable_ns))
+        self._stride = min(_MOST_STEPS, 2 * self._stride, math.ceil(self._cost_ns / affordable_ns))
 
     def call(self, number: int, fn: Callable[[], R]) -> R:
         """The result of a call; its time becomes a sample unless it raises, or a profiler is attached."""
@@ -218,6 +221,14 @@ class StepClock:
         self._samples.append(_Sample(kind, place, self._stretch, begin, end))
         if self._taken[place] > MOST_SAMPLES:
             del self._samples[0]
+
+
+def _is_ahead_of(event: DeviceMark | None) -> bool:
+    """Whether the device has yet to pass an earlier mark: then the host's time costs nothing."""
+    try:
+        return event is not None and not event.query()
+    except RuntimeError:
+        return False
 
 
 def _step_of(sample: _Sample) -> UnrecordedStep:
