@@ -171,12 +171,11 @@ def _as_fast_as_others(run: ProfiledRun, trace_id: int) -> Gain | None:
         model.trace.trace_id: model.change().scale_communication(waiting_ns, keep_waiting=False)
         for model in run.models
     }
-    late = changes.pop(trace_id, None)
-    if late is None or not changes:
+    late, others = changes.pop(trace_id, None), list(changes.values())
+    if late is None or not others:
         return None
     gains = [
-        max(0.0, late.apply(late.model.fractions[place]) - slowest_ns)
-        for place in range(3)
-        for slowest_ns in [max(one.apply(one.model.fractions[place]) for one in changes.values())]
+        max(0.0, late.apply(host) - max(one.apply(other) for one, other in zip(others, theirs, strict=True)))
+        for host, *theirs in zip(late.model.hosts, *(one.model.hosts for one in others), strict=False)
     ]
-    return Gain(gains[1], min(gains), max(gains))
+    return Gain(gains[0], min(gains), max(gains))

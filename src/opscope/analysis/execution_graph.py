@@ -124,7 +124,8 @@ class ExecutionGraph(msgspec.Struct, frozen=True):
         edge: `Edge`[3, n].
         excess_ns: int64[n], what the edges leave unexplained of the time recorded.
         own_ns: int64[n], the thread's lag (slot 0) without what a call waited, explained or not.
-        recorder_ns: int64[n], what recording is estimated to have added to the thread's lag (slot 0).
+        recorder_ns: int64[3, n], what recording is estimated to have added to the host's lags: to those of
+            the thread (slot 0) and of the hand-over from another (slot 2).
         thread_id: int64[n], -1 on devices.
         call: int64[n], position of the runtime call among the trace's; -1 for none.
         device_row: int64[n], position of the device among the trace's; -1 on the host.
@@ -440,7 +441,8 @@ class _Builder:
         self.duration_ns = np.zeros(len(self.kind), dtype=np.int64)
         self.duration_ns[self.work_node] = work.end_ns - work.start_ns
         self.before, self.edge, self.typical_ns = np.zeros((3, 3, len(self.kind)), dtype=np.int64)
-        self.recorder_ns = np.zeros(len(self.kind), dtype=np.int64)
+        self.recorder_ns = np.zeros((3, len(self.kind)), dtype=np.int64)
+        self.cost_ns: dict[int, Int64] = {}  # of recording a thread's events until each node
         self.held_ns = np.zeros(len(self.kind), dtype=np.int64)
         self.unexplained_ns = np.zeros(len(self.kind), dtype=np.int64)
 
@@ -457,9 +459,8 @@ class _Builder:
                 Edge.THREAD,
                 lag_ns,
             )
-            cost_ns = _recorder_cost(events, self.time_ns[nodes] + self.origin_ns)
-            began_ns = _recorder_cost(events, np.array([self.origin_ns], dtype=np.int64))
-            self.recorder_ns[nodes] = np.minimum(np.diff(cost_ns, prepend=began_ns), lag_ns)
+            self.cost_ns[thread] = cost_ns = _recorder_cost(events, self.time_ns + self.origin_ns)
+            self.recorder_ns[0, nodes] = np.diff(cost_ns[nodes], prepend=cost_ns[1])
 
     def tie_streams(self) -> None:
         """Slots 0 and 1 of activities: the one before on the stream, and the launch (of a replay: once)."""
@@ -573,7 +574,6 @@ class _Builder:
             if ended_ns > start_ns:
                 late_ns.append(end_ns - ended_ns)
                 self.typical_ns[0, node] -= waited_ns
-                self.recorder_ns[node] = min(self.recorder_ns[node], self.typical_ns[0, node])
         return_ns = _typical(np.array([one for one in late_ns if one < 10 * _RETURN_NS]), _RETURN_NS)
         for node, before in found:
             self.before[1, node], self.edge[1, node], self.typical_ns[1, node] = before, Edge.WAIT, return_ns
@@ -608,14 +608,13 @@ class _Builder:
             for pause in np.flatnonzero(sources > 0).tolist():
                 source, node = int(sources[pause]), int(nodes[place[pause]])
                 if source > self.before[2, node]:
-                    lag_ns = self.time_ns[node] - self.time_ns[source]
-                    self.before[2, node], self.edge[2, node], self.typical_ns[2, node] = (
-                        source,
-                        Edge.HAND_OVER,
-                        lag_ns,
-                    )
+                    self.before[2, node], self.edge[2, node] = source, Edge.HAND_OVER
+                    self.typical_ns[2, node] = self.time_ns[node] - self.time_ns[source]
                     self.typical_ns[0, node] -= min(int(paused_ns[pause]), int(self.typical_ns[0, node]))
-                    self.recorder_ns[node] = min(self.recorder_ns[node], self.typical_ns[0, node])
+                    self.recorder_ns[2, node] = sum(
+                        int(self.cost_ns[one][node] - self.cost_ns[one][source])
+                        for one in (thread, int(self.thread_id[source]))
+                    )
 
     def _last_of_burst(self, thread: int, nodes: Int64, pause_ns: Int64, resume_ns: Int64) -> Int64:
         """Last node of a thread that ran within pauses of another and at neither of their ends; 0 if none."""
@@ -687,7 +686,7 @@ class _Builder:
             edge=self.edge,
             excess_ns=unexplained_ns,
             own_ns=np.minimum(lag_ns[0], self.time_ns - self.time_ns[self.before[0]] - self.held_ns),
-            recorder_ns=np.clip(self.recorder_ns, 0, None),
+            recorder_ns=np.clip(self.recorder_ns, 0, np.maximum(self.typical_ns, 0)),
             thread_id=self.thread_id,
             call=self.call,
             device_row=device_row,

@@ -19,7 +19,7 @@ from opscope.analysis.efficiency import (
     Roofline,
     TensorCoreUse,
 )
-from opscope.analysis.step_model import Gain
+from opscope.analysis.step_model import Gain, HostSpeed
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import HostTime, IdleCause, Timeline, TimePartition
 from opscope.hardware.devices import DataType
@@ -248,9 +248,9 @@ class AskedChange:
         lost_ns = [self.model.calls_ns[one] * (1 - by) for found in factors for one, by in found.items()]
         return sum(lost_ns) if factors else 0.1 * self.model.step_ns
 
-    def apply(self, recorder: float) -> float:
+    def apply(self, host: HostSpeed) -> float:
         """A step that is the shorter, the more of the recorder is left out."""
-        return self.model.step_ns * (1 - recorder / 10)
+        return self.model.step_ns * (1 - host.recorder / 10)
 
 
 class AskedStep:
@@ -259,8 +259,8 @@ class AskedStep:
     loading: Mapping[int, Any] = {}
     unrecorded_ns = missing = None
     path: Sequence[Any] = ()
-    fractions = (0.0, 1.0, 2.0)
-    recorder = 1.0
+    hosts = (HostSpeed(1.0), HostSpeed(0.0), HostSpeed(2.0))
+    launch_ns = None
 
     def __init__(self, host: HostTime, calls: Iterable[CallEfficiency]) -> None:
         self.calls_ns = {call.call_id: call.roofline.device_ns for call in calls}
