@@ -148,6 +148,11 @@ def _worth(run: ProfiledRun, rule: Rule, advice: Advice) -> _Worth | None:
         return _Worth(words=f"not simulated: {missing}")
     if change is not None:
         gain = step.gain(change, rule.gain_error)
+        if advice.best is not None:
+            best = step.change()
+            advice.best(best)
+            high_ns = step.gain(best, rule.gain_error).high_ns
+            gain = msgspec.structs.replace(gain, high_ns=max(gain.high_ns, high_ns))
     if gain is not None and gain.ns >= least_ns:
         return _Worth(gain.ns, (gain.low_ns, gain.high_ns), _simulated(step), change=change)
     deferred_ns = run.book.number("deferred_fraction") * step.device_ns
