@@ -11,8 +11,8 @@ Which samples count, by stretch of steps that followed each other:
 2. Of the rest, the later half tells what is usual: its median, and the median distance from it. In the
    earlier half, everything up to the last sample that is slower than usual by more than 10 % and by more than
    5 standard deviations is warm-up. (Compilation and tuning come in bursts, with quick steps in between.)
-3. Steps before a profiler was attached for the first time count alone if there are enough of them for an
-   interval, for what a profiler leaves behind may slow later ones.
+3. Steps before a profiler was attached for the first time count alone if there are six of them in three
+   samples, for what a profiler leaves behind may slow later ones (by 1.3 where the host decides, on an H100).
 
 A step's time is the longer of two: by the host's clock, and between the device's events. A loop that does not
 wait runs ahead of the device until the launch queue is full, and then only the device's period is true; a
@@ -48,7 +48,8 @@ _SLOWER = 0.10
 _DEVIATIONS = 5.0
 # The median absolute deviation of a normal distribution times this is its standard deviation.
 _PER_DEVIATION = 1.4826
-_FEWEST = FEWEST_ROUNDS
+# Of steps before the recording, for an interval; one sample may cover several.
+_FEWEST_STEPS, _FEWEST_SAMPLES = FEWEST_ROUNDS, 3
 
 
 class StepClockKind(TextEnum):
@@ -266,6 +267,7 @@ def _chosen(settled: Sequence[UnrecordedStep]) -> Sequence[UnrecordedStep]:
     """Those of the second run, where there was one; else those before a profiler, if they are enough."""
     for place in (StepPlace.SECOND_RUN, StepPlace.BEFORE):
         of_place = [one for one in settled if one.place is place]
-        if len(of_place) >= _FEWEST:
+        steps = sum(one.step_count for one in of_place)
+        if steps >= _FEWEST_STEPS and len(of_place) >= _FEWEST_SAMPLES:
             return of_place
     return settled
