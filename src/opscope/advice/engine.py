@@ -60,9 +60,8 @@ def advise(session: Session, summary: Summary, models: tuple[StepModel, ...] | N
     if models is None:
         models = step_models(session, read_session(session))
     # What happens once is no part of a step, and nothing that its rules could make shorter.
-    timeline = summary.counted_timeline if summary.timeline.left_out else summary.timeline
-    steps = summary.counted_steps
-    run = ProfiledRun(session, summary.having(timeline=timeline, steps=steps), models)
+    counted = summary.having(timeline=summary.counted_timeline, steps=summary.counted_steps)
+    run = ProfiledRun(session, counted, models)
     rules = run.book.rules
     found = [one for code, rule in rules.items() if code != _AT_LIMIT for one in _findings(run, rule)]
     if any(finding.estimated_gain_ns_per_step for finding, _ in found):

@@ -8,9 +8,9 @@ Which samples count, by stretch of steps that followed each other:
 
 1. The first sample of a stretch is warm-up: the program's first step, or the first after a pause for
    writing.
-2. Of the rest, the later half tells what is usual: its median, and the median distance from it. In the
-   earlier half, everything up to the last sample that is slower than usual by more than 10 % and by more than
-   5 standard deviations is warm-up. (Compilation and tuning come in bursts, with quick steps in between.)
+2. Of the rest, the later half tells what is usual. In the earlier half, everything up to the last sample
+   that is slower than that (`usual_and_limit`) is warm-up. (Compilation and tuning come in bursts, with quick
+   steps in between.)
 3. Steps before a profiler was attached for the first time count alone if there are six of them in three
    samples, for what a profiler leaves behind may slow later ones (by 1.3 where the host decides, on an H100).
 
@@ -29,7 +29,7 @@ import numpy as np
 
 from opscope.analysis.timeline.device_windows import TraceWindow
 from opscope.analysis.timeline.values import HostTime
-from opscope.benchmarking.statistics import CONFIDENCE, FEWEST_ROUNDS, median_interval
+from opscope.benchmarking.statistics import CONFIDENCE, FEWEST_ROUNDS, median_interval, usual_and_limit
 from opscope.model.session import Session
 from opscope.model.sidecar import StepKind, StepPlace, UnrecordedStep
 from opscope.text_enum import TextEnum
@@ -44,10 +44,6 @@ __all__ = [
     "warmup_count",
 ]
 
-_SLOWER = 0.10
-_DEVIATIONS = 5.0
-# The median absolute deviation of a normal distribution times this is its standard deviation.
-_PER_DEVIATION = 1.4826
 # Of steps before the recording, for an interval; one sample may cover several.
 _FEWEST_STEPS, _FEWEST_SAMPLES = FEWEST_ROUNDS, 3
 
@@ -256,9 +252,7 @@ def warmup_count(times_ns: Sequence[float]) -> int:
     if not len(rest):
         return len(times_ns)
     later = rest[len(rest) // 2 :]
-    usual = float(np.median(later))
-    deviation = _PER_DEVIATION * float(np.median(np.abs(later - usual)))
-    limit = usual + max(_DEVIATIONS * deviation, _SLOWER * usual)
+    _, limit = usual_and_limit(later)
     slow = np.flatnonzero(rest[: len(rest) // 2] > limit)
     return 1 + (int(slow[-1]) + 1 if len(slow) else 0)
 

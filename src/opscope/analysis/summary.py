@@ -390,9 +390,9 @@ def _in_window(device: DeviceTime, partition: TimePartition | None) -> DeviceTim
     return replace(device, span_ns=partition.span_ns, busy_ns=partition.busy_ns, idle_ns=partition.idle_ns)
 
 
-# What is told, in the order in which it is worth computing it.
 _UNTIL_COMPLETE = ("_session", "_launches", "_provenance", "_limits", "_records", "step_models")
 _COMPUTED = tuple(name for name, value in vars(Summary).items() if isinstance(value, cached_property))
+# What is told, in the order in which it is worth computing it.
 _SECTIONS = (*Summary.__annotations__, *(name for name in _COMPUTED if name not in _UNTIL_COMPLETE))
 
 _TOTALS_SQL = """
