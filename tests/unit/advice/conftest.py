@@ -219,7 +219,8 @@ def advise_on(summarized: Callable[..., tuple[Session, Summary]]) -> Program:
         efficiency = Efficiency(rates, CostCoverage(), {}, kernels or {}, tuple(calls))
         values = Timeline(partitions=tuple(partitions), host=tuple(hosts), **timeline)
         models = tuple(AskedStep(one, efficiency.calls) for one in values.host)
-        summary = advise(session, summary.having(efficiency=efficiency, timeline=values), models)
+        given = {"efficiency": efficiency, "timeline": values, "counted_timeline": values}
+        summary = advise(session, summary.having(**given), models)
         return summary.advice or ()
 
     return run
