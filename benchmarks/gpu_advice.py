@@ -155,7 +155,8 @@ def follow(
     with in_change():
         after_summary, _ = advised(setup, after)
     rounds, least_s = (ROUNDS, LEAST_S) if setup.is_cuda else (3, 0.02)
-    before_ns, after_ns = in_turns(before, after, in_change, rounds=rounds, least_s=least_s)
+    samples = in_turns(before, after, in_change, rounds=rounds, least_s=least_s)
+    before_ns, after_ns = map(statistics.median, samples)
     finding = next((one for one in findings if one.code == code), None)
     estimate_ns = None if finding is None else finding.estimated_gain_ns_per_step
     gain_ns = before_ns - after_ns

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import functools
 import json
-import statistics
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -152,8 +151,8 @@ def captured(step: Step) -> Step:
 
 def in_turns(
     before: Step, after: Step, settings: Callable[[], Any], *, rounds: int, least_s: float
-) -> tuple[float, float]:
-    """Median times of both, without a profiler, measured in turns; the second one within settings."""
+) -> tuple[list[float], list[float]]:
+    """Times of both by round, without a profiler, measured in turns; the second one within settings."""
     counts = [steps_of_a_sample(before, least_s), 0]
     with settings():
         counts[1] = steps_of_a_sample(after, least_s)
@@ -162,7 +161,7 @@ def in_turns(
         samples[0].append(loop_ns(before, counts[0]))
         with settings():
             samples[1].append(loop_ns(after, counts[1]))
-    return statistics.median(samples[0]), statistics.median(samples[1])
+    return samples
 
 
 def steps_of_a_sample(step: Step, least_s: float) -> int:

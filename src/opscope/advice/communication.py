@@ -167,16 +167,16 @@ def _mean_step_ns(run: ProfiledRun) -> float | None:
 def _as_fast_as_others(run: ProfiledRun, trace_id: int) -> Gain | None:
     """What a step gets shorter if a rank is no slower than the slowest of the others."""
     waiting_ns = {skew.trace_id: skew.waiting_ns for skew in _skews(run)}
+    ranks = () if run.job is None else run.job.ranks
     changes = {
         model.trace.trace_id: model.change().scale_communication(waiting_ns, keep_waiting=False)
-        for model in run.models
+        for model in ranks
     }
-    late = changes.pop(trace_id, None)
-    if late is None or not changes:
+    late, others = changes.pop(trace_id, None), list(changes.values())
+    if late is None or not others:
         return None
     gains = [
-        max(0.0, late.apply(late.model.fractions[place]) - slowest_ns)
-        for place in range(3)
-        for slowest_ns in [max(one.apply(one.model.fractions[place]) for one in changes.values())]
+        max(0.0, late.apply(host) - max(one.apply(other) for one, other in zip(others, theirs, strict=True)))
+        for host, *theirs in zip(late.model.hosts, *(one.model.hosts for one in others), strict=False)
     ]
-    return Gain(gains[1], min(gains), max(gains))
+    return Gain(gains[0], min(gains), max(gains))

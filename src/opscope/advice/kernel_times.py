@@ -8,7 +8,6 @@ length of its sequences.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from math import ceil
 
@@ -35,6 +34,9 @@ _TILES = (
     (256, 128, 1.0), (192, 128, 1.0), (128, 128, 1.0), (128, 64, 1.0), (64, 128, 1.0), (96, 64, 1.0),
     (64, 64, 0.75),
 )  # fmt: skip
+# Parts into which libraries cut the inner dimension where tiles are too few for the device.
+_SPLITS = (1, 2, 4, 8, 16, 32)
+_SUM_BYTES = 4  # of a partial sum
 _ATTENTION_TYPES = {"float": DataType.FP32, "c10::Half": DataType.FP16, "c10::BFloat16": DataType.BF16}
 # Tensors of the operands' sizes, read or written: query, key, value and out; backward also their gradients.
 _ATTENTION_TENSORS = {False: 4, True: 8}
@@ -90,13 +92,18 @@ def product_ns(product: MatrixProduct, data_type: DataType, rates: Rates) -> flo
     """Time of a product in a type; None where the device's rate or its multiprocessors are unknown.
 
     The best of the tiles: rounds of one tile on each multiprocessor at its share of the device's rate, and
-    what filling and emptying the pipeline takes. Not less than its bytes need.
+    what filling and emptying the pipeline takes. Where few tiles are left idle multiprocessors, each is cut
+    along the inner dimension, and a second kernel adds the parts. Not less than its bytes need.
     """
     flop_per_s = rates.flop_per_s(data_type)
     if flop_per_s is None or rates.sm_count is None:
         return None
     per_sm = flop_per_s / rates.sm_count
-    compute_ns = min(_tiled_ns(product, per_sm, rates.sm_count))
+    compute_ns = min(
+        _tiled_ns(product, splits, per_sm, rates.sm_count) + _adding_ns(product, splits, rates)
+        for splits in _SPLITS
+        if splits <= product.k
+    )
     memory_ns = rates.memory_ns(product.bytes(ITEM_BYTES.get(data_type, 4)))
     return max(rates.number("product_fill_ns") + compute_ns, memory_ns or 0.0)
 
@@ -107,11 +114,22 @@ def padded(product: MatrixProduct, multiple: int) -> MatrixProduct:
     return replace(product, m=m, n=n, k=k)
 
 
-def _tiled_ns(product: MatrixProduct, flop_per_s_of_sm: float, sm_count: int) -> Iterator[float]:
-    for rows, columns, share in _TILES:
+def _tiled_ns(product: MatrixProduct, splits: int, flop_per_s_of_sm: float, sm_count: int) -> float:
+    """The quickest tiles."""
+
+    def rounds(rows: int, columns: int) -> int:
         tiles = product.batch * ceil(product.m / rows) * ceil(product.n / columns)
-        rounds = ceil(tiles / sm_count)
-        yield rounds * 2 * rows * columns * product.k / (share * flop_per_s_of_sm) * 1e9
+        return ceil(tiles * splits / sm_count)
+
+    inner = ceil(product.k / splits)
+    flops = (rounds(rows, columns) * 2 * rows * columns * inner / share for rows, columns, share in _TILES)
+    return min(flops) / flop_per_s_of_sm * 1e9
+
+
+def _adding_ns(product: MatrixProduct, splits: int, rates: Rates) -> float:
+    """Writing partial sums and reading them again; nothing for one part."""
+    size_bytes = 2 * _SUM_BYTES * splits * product.batch * product.m * product.n
+    return 0.0 if splits == 1 else rates.memory_ns(size_bytes) or 0.0
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,8 @@ def foreach_optimizer(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     """Optimizer steps that pass over all parameters once per operation."""
     rows = [row for row in _phase(run, "step") if row["name"].startswith(_FOREACH)]
     device_ns = _sum(rows, "device_ns")
-    if run.is_minor(device_ns, rule):
+    is_on_path = bool(rows) and run.step is not None and run.step.is_host_bound
+    if run.is_minor(device_ns, rule) and not is_on_path:
         return
     fused_ns = device_ns * rule.threshold("fused_share")
     yield Advice(

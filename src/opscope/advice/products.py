@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from opscope.advice.kernel_times import ITEM_BYTES, padded, product_ns
 from opscope.advice.profiled_run import (
     Advice,
+    Effect,
     ProfiledRun,
     calls_taking,
     finds,
@@ -27,8 +28,13 @@ from opscope.units import format_fraction
 _FULL = (DataType.FP32, DataType.TF32)
 _HALF = (DataType.BF16, DataType.FP16)
 _NAMES = {DataType.BF16: "bfloat16", DataType.FP16: "float16", DataType.TF32: "TF32"}
-_KINDS = {"matrix": "Matrix products", "convolution": "Convolutions"}
+_KINDS = {"matrix": "matrix products", "convolution": "convolutions"}
+_LIMITED = (Bound.COMPUTE, Bound.MEMORY)
 _ON_TENSOR_CORES = (TensorCoreUse.USED, TensorCoreUse.ELIGIBLE)
+_BATCHED = ("aten::bmm", "aten::baddbmm")
+_BATCHED_CAST_SHARE = 0.25  # attention's probabilities alone come from an operator that keeps float32
+# Kernels at a smaller share of their limit are not held back by it.
+_FAR_FROM_LIMIT = 0.1
 _LOAD_BYTES = 16  # of one tensor core operand row. Source: cuBLAS documentation, Tensor Core usage.
 
 
@@ -55,30 +61,37 @@ def tf32_off(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 @finds
 def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """float32 products where 16 bits would serve."""
+    """float32 products where 16 bits would serve; without a backward pass also what memory bounds."""
     calls = _products(run, _FULL)
     half = next((one for one in _HALF if _takes(run, one)), None)
+    halved = [] if run.has_backward else [call for call in run.calls if _is_halved(call)]
     total_ns = time_of(calls)
-    if half is None or run.is_minor(total_ns, rule):
+    if half is None or run.is_minor(total_ns + time_of(halved), rule):
         return
     after_ns = _times_ns(run, calls, half)
     if after_ns is None and run.step is not None and run.step.is_host_bound:
         return
-    effect, basis = None, _basis(run, half, calls, after_ns)
+    effect, best, basis = None, None, _basis(run, half, calls, after_ns)
     if after_ns is not None and run.has_backward:
-        effect, words = _with_casts(run, calls, after_ns)
+        effect, best, words = _with_casts(run, calls, after_ns)
         basis += words
     elif after_ns is not None:
-        others_ns = {call.call_id: _halved_ns(run, call) for call in run.calls}
-        effect = calls_taking(run.calls, after_ns | {call_id: ns for call_id, ns in others_ns.items() if ns})
-        saved_ns = sum(call.roofline.device_ns - ns for call in run.calls if (ns := others_ns[call.call_id]))
+        others_ns = {call.call_id: _halved_ns(run, call) for call in halved}
+        effect = calls_taking(run.calls, after_ns | others_ns)
+        best_ns = _best_ns(calls)
+        best = calls_taking(run.calls, after_ns | others_ns | best_ns) if best_ns else None
+        saved_ns = time_of(halved) - sum(others_ns.values())
         basis += f"; kernels bound by memory, with half the bytes, save {run.time(saved_ns)}"
+    subject, reason = _subject(calls), "tensor cores do them several times as fast"
+    if run.is_minor(total_ns, rule):
+        calls = [*calls, *halved]
+        subject, reason = f"Operators ({listed(operators_of(calls), 3)})", "they move half the bytes"
     yield Advice(
-        f"{_subject(calls)} of float32 operands take {run.device_time(total_ns)}; in {_NAMES[half]} tensor "
-        "cores do them several times as fast.",
+        f"{subject} of float32 operands take {run.device_time(time_of(calls))}; in {_NAMES[half]} {reason}.",
         run.call_evidence(calls),
         effect,
         basis,
+        best=best,
         change=(rule.change or "").replace("bfloat16", _NAMES[half]),
     )
 
@@ -155,9 +168,12 @@ def _takes(run: ProfiledRun, data_type: DataType) -> bool:
 
 
 def _subject(calls: Sequence[CallEfficiency]) -> str:
+    return f"{_kinds_of(calls).capitalize()} ({listed(operators_of(calls), 3)})"
+
+
+def _kinds_of(calls: Sequence[CallEfficiency]) -> str:
     categories = {category_of(call.operator) for call in calls}
-    kinds = [words for name, words in _KINDS.items() if name in categories]
-    return f"{' and '.join(kinds)} ({listed(operators_of(calls), 3)})"
+    return " and ".join(words for name, words in _KINDS.items() if name in categories)
 
 
 def _times_ns(
@@ -175,17 +191,23 @@ def _times_ns(
 
 
 def _call_ns(run: ProfiledRun, call: CallEfficiency, data_type: DataType) -> float | None:
-    """Time of one call in a type: by its tiles, else at the share of the rate that it reaches today."""
+    """Time of one call in a type: by its tiles, else at the share of its limit that it reaches today."""
     product = product_of(call)
     if product is not None:
         return product_ns(product, data_type, run.rates)
     rate, flop_count = run.rates.flop_per_s(data_type), call.cost.flop_count
     today = call.roofline.fraction
-    if rate is None or not flop_count or today is None or call.roofline.bound is not Bound.COMPUTE:
-        return None
-    compute_ns = flop_count / (rate * min(1.0, today)) * 1e9
     memory_ns = run.rates.memory_ns((call.cost.min_bytes or 0) * ITEM_BYTES[data_type] / 4)
-    return max(compute_ns + run.book.number("product_fill_ns"), memory_ns or 0.0)
+    if (
+        rate is None
+        or not flop_count
+        or not today
+        or memory_ns is None
+        or call.roofline.bound not in _LIMITED
+    ):
+        return None
+    compute_ns = flop_count / rate * 1e9
+    return run.book.number("product_fill_ns") + max(compute_ns, memory_ns) / min(1.0, today)
 
 
 def _basis(
@@ -194,49 +216,68 @@ def _basis(
     calls: Sequence[CallEfficiency],
     after_ns: Mapping[int, float] | None,
 ) -> str:
-    name = _NAMES[data_type]
+    name, kinds = _NAMES[data_type], _kinds_of(calls)
     if after_ns is None:
         return f"not estimated: the device's {name} rate is unknown"
     then_ns = sum(after_ns.get(call.call_id, call.roofline.device_ns) for call in calls)
     return (
-        f"these calls take {run.time(time_of(calls))} and would take {run.time(then_ns)} in {name}, by "
-        "whole rounds of tiles and by bytes"
+        f"{kinds} take {run.time(time_of(calls))} and would take {run.time(then_ns)} in {name}, by whole "
+        "rounds of tiles and by bytes"
     )
 
 
 def _with_casts(
     run: ProfiledRun, calls: Sequence[CallEfficiency], after_ns: Mapping[int, float]
-) -> tuple[Callable[[GraphChange], object], str]:
+) -> tuple[Effect, Effect | None, str]:
     """Autocast casts the operands of each product; what works on the results alone has half the bytes."""
-    launches = sum(2 * call.calls for call in calls)
+    launches = sum(2 * _cast_share(call) * call.calls for call in calls)
     cast_ns = {
-        call.call_id: call.calls * (run.rates.memory_ns((call.cost.read_bytes or 0) * 1.5) or 0.0)
+        call.call_id: call.calls
+        * _cast_share(call)
+        * (run.rates.memory_ns((call.cost.read_bytes or 0) * 1.5) or 0.0)
         for call in calls
     }
-    limits = run.summary.efficiency.limits
-    measured_ns = None if limits is None else limits.operator_call_ns
-    host_ns = launches * (measured_ns or run.book.number("operator_host_ns"))
-    then_ns = {
-        call.call_id: after_ns.get(call.call_id, float(call.roofline.device_ns)) + cast_ns[call.call_id]
-        for call in calls
-    }
-    followers = [call for call in run.calls if _follows_operands(call.operator)]
-    others_ns = {call.call_id: ns for call in followers if (ns := _halved_ns(run, call))}
-    saved_ns = sum(
-        call.roofline.device_ns - others_ns.get(call.call_id, call.roofline.device_ns) for call in followers
-    )
-    scale = calls_taking(run.calls, others_ns | then_ns)
+    host_ns = launches * run.launch_host_ns
+    followers = [call for call in run.calls if _follows_operands(call.operator) and _is_halved(call)]
+    others_ns = {call.call_id: _halved_ns(run, call) for call in followers}
+    saved_ns = time_of(followers) - sum(others_ns.values())
 
-    def effect(change: GraphChange) -> object:
-        scale(change)
-        return change.add_host(run.per_step(host_ns))
+    def effect_of(products_ns: Mapping[int, float]) -> Effect:
+        then_ns = {
+            call.call_id: products_ns.get(call.call_id, float(call.roofline.device_ns))
+            + cast_ns[call.call_id]
+            for call in calls
+        }
+        scale = calls_taking(run.calls, others_ns | then_ns)
 
+        def effect(change: GraphChange) -> object:
+            scale(change)
+            return change.add_host(run.per_step(host_ns))
+
+        return effect
+
+    best_ns = _best_ns(calls)
     return (
-        effect,
+        effect_of(after_ns),
+        effect_of({**after_ns, **best_ns}) if best_ns else None,
         f"; casting the operands costs {run.time(sum(cast_ns.values()))} on the device and "
         f"{run.time(host_ns)} on the host; what works on their results, with half the bytes, saves "
         f"{run.time(saved_ns)}",
     )
+
+
+def _cast_share(call: CallEfficiency) -> float:
+    """Of a call's operands, those that autocast has to cast: batched products take what products made."""
+    return _BATCHED_CAST_SHARE if call.operator in _BATCHED else 1.0
+
+
+def _best_ns(calls: Sequence[CallEfficiency]) -> dict[int, float]:
+    """Calls so far from their limit that another type may mean a better kernel: their time at the limit."""
+    return {
+        call.call_id: call.roofline.attainable_ns
+        for call in calls
+        if call.roofline.attainable_ns and (call.roofline.fraction or 1.0) < _FAR_FROM_LIMIT
+    }
 
 
 def _follows_operands(operator: str) -> bool:
@@ -251,11 +292,17 @@ def _follows_operands(operator: str) -> bool:
     return category in ("random", "pooling")
 
 
+def _is_halved(call: CallEfficiency) -> bool:
+    """Whether memory bounds a float32 call that is no product."""
+    return (
+        call.roofline.tensor_cores not in _ON_TENSOR_CORES
+        and call.roofline.bound is Bound.MEMORY
+        and call.cost.data_type is DataType.FP32
+    )
+
+
 def _halved_ns(run: ProfiledRun, call: CallEfficiency) -> float:
-    """What a float32 call that memory bounds takes with half the bytes; 0 of others."""
-    is_product = call.roofline.tensor_cores in _ON_TENSOR_CORES
-    if is_product or call.roofline.bound is not Bound.MEMORY or call.cost.data_type is not DataType.FP32:
-        return 0.0
+    """What a call takes with half the bytes."""
     floor_ns = call.calls * run.book.number("kernel_floor_ns")
     return min(float(call.roofline.device_ns), max(call.roofline.device_ns / 2, floor_ns))
 

@@ -19,6 +19,7 @@ from opscope.advice.attention_pattern import ComposedAttention, composed_attenti
 from opscope.advice.kernel_times import Rates
 from opscope.advice.rules import Rule, RuleBook, rule_book
 from opscope.analysis.efficiency import CallEfficiency
+from opscope.analysis.job_model import Job
 from opscope.analysis.provenance import KernelFacts
 from opscope.analysis.step_model import Gain, GraphChange, StepModel
 from opscope.analysis.summary import Summary
@@ -32,6 +33,7 @@ from opscope.units import format_duration, format_fraction
 __all__ = [
     "FINDERS",
     "Advice",
+    "Effect",
     "Finder",
     "ProfiledRun",
     "calls_taking",
@@ -48,21 +50,26 @@ _OTHER_VENDOR = re.compile(r"\b(?:AMD|Radeon|Instinct|gfx\d)", re.IGNORECASE)
 _SHOWN = 5
 
 
+Effect = Callable[[GraphChange], object]
+
+
 class Advice(msgspec.Struct, frozen=True):
-    """What one rule found. What is None is as the rule has it.
+    """What one rule found; fields that are None are as the rule has them.
 
     Attributes:
         message: One sentence, with the numbers.
         evidence: What it rests on; keys carry their unit.
         effect: What the change does to the recorded steps; None where that cannot be told.
+        best: The same at best, where kernels may be chosen that nothing is known of.
         basis: How its effect, or the gain, was estimated.
         gain: What a step gets shorter, where that does not follow from an effect.
     """
 
     message: str
     evidence: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    effect: Callable[[GraphChange], object] | None = None
+    effect: Effect | None = None
     basis: str | None = None
+    best: Effect | None = None
     suggestion: str | None = None
     change: str | None = None
     trace_id: int | None = None
@@ -75,7 +82,7 @@ class ProfiledRun:
 
     session: Session
     summary: Summary
-    models: tuple[StepModel, ...] = ()
+    job: Job | None = None
     book: RuleBook = field(default_factory=rule_book, repr=False)
     _records: dict[str, list[dict[str, Any]]] = field(default_factory=dict, init=False, repr=False)
 
@@ -113,11 +120,10 @@ class ProfiledRun:
             found.append((int(major), int(minor)))
         return min(found, default=None)
 
-    @cached_property
+    @property
     def step(self) -> StepModel | None:
         """The step of the middle rank, by its time; the slower of two. None if no trace tells."""
-        ordered = sorted(self.models, key=lambda model: model.step_ns)
-        return ordered[len(ordered) // 2] if ordered else None
+        return None if self.job is None else self.job.middle
 
     @cached_property
     def recorder_basis(self) -> str | None:
@@ -144,6 +150,15 @@ class ProfiledRun:
     def unrecorded_share(self) -> float:
         """Host time without the recorder over that with it; 1 if unknown."""
         return 1.0 if self.step is None else self.step.unrecorded_share
+
+    @cached_property
+    def launch_host_ns(self) -> float:
+        """Host time of one more operator that launches a kernel: as of most of this program's own."""
+        if self.step is not None and self.step.launch_ns is not None:
+            return self.step.launch_ns
+        limits = self.summary.efficiency.limits
+        measured_ns = None if limits is None else limits.operator_call_ns
+        return measured_ns or self.book.number("operator_host_ns")
 
     @cached_property
     def step_count(self) -> int:
@@ -294,9 +309,7 @@ def time_of(calls: Iterable[CallEfficiency]) -> int:
     return sum(call.roofline.device_ns for call in calls)
 
 
-def calls_taking(
-    calls: Iterable[CallEfficiency], after_ns: Mapping[int, float]
-) -> Callable[[GraphChange], object]:
+def calls_taking(calls: Iterable[CallEfficiency], after_ns: Mapping[int, float]) -> Effect:
     """The effect of distinct calls that take other device times, by call id."""
     before_ns = {call.call_id: call.roofline.device_ns for call in calls}
     factors = {call_id: ns / before_ns[call_id] for call_id, ns in after_ns.items()}

@@ -21,10 +21,10 @@ All times are integer nanoseconds. For the idea see Daydream (Zhu et al., USENIX
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -46,6 +46,7 @@ __all__ = [
     "Sync",
     "build_graph",
     "critical_path",
+    "run_order",
     "simulate",
 ]
 
@@ -124,7 +125,8 @@ class ExecutionGraph(msgspec.Struct, frozen=True):
         edge: `Edge`[3, n].
         excess_ns: int64[n], what the edges leave unexplained of the time recorded.
         own_ns: int64[n], the thread's lag (slot 0) without what a call waited, explained or not.
-        recorder_ns: int64[n], what recording is estimated to have added to the thread's lag (slot 0).
+        recorder_ns: int64[3, n], what recording is estimated to have added to the host's lags: to those of
+            the thread (slot 0) and of the hand-over from another (slot 2).
         thread_id: int64[n], -1 on devices.
         call: int64[n], position of the runtime call among the trace's; -1 for none.
         device_row: int64[n], position of the device among the trace's; -1 on the host.
@@ -165,6 +167,11 @@ class ExecutionGraph(msgspec.Struct, frozen=True):
         return 2 + len(self.tails)
 
     @property
+    def carried(self) -> dict[int, int]:
+        """Given nodes of a round, by what they are at the end of the one before."""
+        return {1: self.end, **self.tails}
+
+    @property
     def missing_edges(self) -> int:
         """Nodes that come later than what they are known to depend on explains."""
         return int((self.excess_ns > TOLERANCE_NS).sum())
@@ -172,7 +179,26 @@ class ExecutionGraph(msgspec.Struct, frozen=True):
     @property
     def recorded_ns(self) -> int:
         """From the beginning of the first step to the end of all its work, as recorded."""
-        return int(self.time_ns[[self.end, *self.tails.values()]].max())
+        return int(self.time_ns[list(self.carried.values())].max())
+
+
+class Simulated(Protocol):
+    """What can be simulated: the graph of a trace, or of several as one; attributes as `ExecutionGraph`'s."""
+
+    @property
+    def kind(self) -> Int64: ...
+    @property
+    def time_ns(self) -> Int64: ...
+    @property
+    def lag_ns(self) -> Int64: ...
+    @property
+    def duration_ns(self) -> Int64: ...
+    @property
+    def order(self) -> RunOrder: ...
+    @property
+    def carried(self) -> dict[int, int]: ...
+    @property
+    def steps(self) -> int: ...
 
 
 class Simulation(NamedTuple):
@@ -183,7 +209,7 @@ class Simulation(NamedTuple):
 
 
 def simulate(
-    graph: ExecutionGraph,
+    graph: Simulated,
     *,
     lag_ns: Int64 | None = None,
     duration_ns: Int64 | None = None,
@@ -206,15 +232,16 @@ def simulate(
     total = np.cumsum(np.where(follows, lags[0], 0) + durations)
     lags += durations - total
     runs = [(slice(low, high), *before[:, low:high], *lags[:, low:high]) for low, high in pairwise(bounds)]
-    tails, ends = list(graph.tails), place[[graph.end, *graph.tails.values()]]
+    nodes = list(graph.carried)
+    given, ends = place[nodes], place[list(graph.carried.values())]
     times = graph.time_ns[order]
     if rounds is None:
         rounds = max(2, -(-_STEPS_SIMULATED // graph.steps))
-        times[1], times[tails] = 0, NEVER_NS
+        times[given] = np.where(graph.kind[nodes] == NodeKind.TAIL, NEVER_NS, 0)
     reached_ns, began_ns = 0, 0
     for number in range(rounds):
         if number:
-            times[[1, *tails]] = times[ends]
+            times[given] = times[ends]
             began_ns = reached_ns
         for run, a, b, c, a_ns, b_ns, c_ns in runs:
             came_ns = np.maximum(times[a] + a_ns, times[b] + b_ns)
@@ -224,28 +251,36 @@ def simulate(
     return Simulation(times[place], (reached_ns - began_ns) / graph.steps)
 
 
-def _run_order(before: Int64, given: int) -> RunOrder:
-    """Runs of nodes, those that others depend on first."""
+def run_order(before: Int64, given: Int64, sequence: Iterable[int]) -> RunOrder:
+    """Runs of nodes, those that others depend on first.
+
+    Args:
+        before: int64[3, n], the nodes that each depends on.
+        given: Nodes that depend on none.
+        sequence: The others, each after all that it depends on.
+    """
     # A node goes on with the run of what it depends on by slot 0, unless it depends on what is in that run
     # otherwise, or on a run that comes no earlier.
-    lane, rank = list(range(given)), [0] * given
-    for node, (first, *others) in enumerate(before[:, given:].T.tolist(), given):
-        mine, reached = (lane[first], rank[first]) if first >= given else (node, 1)
+    count = before.shape[1]
+    lane, rank, number = list(range(count)), [0] * count, [0] * count
+    depends_on = before.T.tolist()
+    for turn, node in enumerate(sequence):
+        first, *others = depends_on[node]
+        mine, reached = (lane[first], rank[first]) if rank[first] else (node, 1)
         for other in others:
-            if other >= given and rank[other] >= reached:
+            if rank[other] >= reached:
                 reached = rank[other] + 1
-        lane.append(mine)
-        rank.append(reached)
-    order = np.lexsort((lane, rank))
+        lane[node], rank[node], number[node] = mine, reached, turn
+    order = np.lexsort((number, lane, rank))
     place = np.argsort(order)
     by_position = place[before[:, order]]
     lanes, ranks = np.array(lane)[order], np.array(rank)[order]
-    follows = by_position[0] == np.arange(len(order)) - 1
+    follows = by_position[0] == np.arange(count) - 1
     follows[1:] &= (np.diff(lanes) == 0) & (np.diff(ranks) == 0)
-    follows[:given] = False
+    follows[: len(given)] = False
     by_position[0, follows] = 0
     begins = np.flatnonzero(~follows)
-    return RunOrder(order, place, by_position, follows, (*begins[begins >= given].tolist(), len(order)))
+    return RunOrder(order, place, by_position, follows, (*begins[begins >= len(given)].tolist(), count))
 
 
 class CriticalPath(NamedTuple):
@@ -277,7 +312,7 @@ def critical_path(graph: ExecutionGraph, lag_ns: Int64 | None = None) -> Critica
     slot = (times[graph.before] + lag_ns).argmax(axis=0)
     before = np.take_along_axis(graph.before, slot[None], axis=0)[0]
     came_from = before.tolist()
-    node = max((graph.end, *graph.tails.values()), key=lambda one: (times[one], one == graph.end))
+    node = max(graph.carried.values(), key=lambda one: (times[one], one == graph.end))
     end_ns, passed = int(times[node]), []
     while node >= graph.initial_count:
         passed.append(node)
@@ -440,7 +475,8 @@ class _Builder:
         self.duration_ns = np.zeros(len(self.kind), dtype=np.int64)
         self.duration_ns[self.work_node] = work.end_ns - work.start_ns
         self.before, self.edge, self.typical_ns = np.zeros((3, 3, len(self.kind)), dtype=np.int64)
-        self.recorder_ns = np.zeros(len(self.kind), dtype=np.int64)
+        self.recorder_ns = np.zeros((3, len(self.kind)), dtype=np.int64)
+        self.cost_ns: dict[int, Int64] = {}  # of recording a thread's events until each node
         self.held_ns = np.zeros(len(self.kind), dtype=np.int64)
         self.unexplained_ns = np.zeros(len(self.kind), dtype=np.int64)
 
@@ -457,9 +493,8 @@ class _Builder:
                 Edge.THREAD,
                 lag_ns,
             )
-            cost_ns = _recorder_cost(events, self.time_ns[nodes] + self.origin_ns)
-            began_ns = _recorder_cost(events, np.array([self.origin_ns], dtype=np.int64))
-            self.recorder_ns[nodes] = np.minimum(np.diff(cost_ns, prepend=began_ns), lag_ns)
+            self.cost_ns[thread] = cost_ns = _recorder_cost(events, self.time_ns + self.origin_ns)
+            self.recorder_ns[0, nodes] = np.diff(cost_ns[nodes], prepend=cost_ns[1])
 
     def tie_streams(self) -> None:
         """Slots 0 and 1 of activities: the one before on the stream, and the launch (of a replay: once)."""
@@ -573,7 +608,6 @@ class _Builder:
             if ended_ns > start_ns:
                 late_ns.append(end_ns - ended_ns)
                 self.typical_ns[0, node] -= waited_ns
-                self.recorder_ns[node] = min(self.recorder_ns[node], self.typical_ns[0, node])
         return_ns = _typical(np.array([one for one in late_ns if one < 10 * _RETURN_NS]), _RETURN_NS)
         for node, before in found:
             self.before[1, node], self.edge[1, node], self.typical_ns[1, node] = before, Edge.WAIT, return_ns
@@ -608,14 +642,13 @@ class _Builder:
             for pause in np.flatnonzero(sources > 0).tolist():
                 source, node = int(sources[pause]), int(nodes[place[pause]])
                 if source > self.before[2, node]:
-                    lag_ns = self.time_ns[node] - self.time_ns[source]
-                    self.before[2, node], self.edge[2, node], self.typical_ns[2, node] = (
-                        source,
-                        Edge.HAND_OVER,
-                        lag_ns,
-                    )
+                    self.before[2, node], self.edge[2, node] = source, Edge.HAND_OVER
+                    self.typical_ns[2, node] = self.time_ns[node] - self.time_ns[source]
                     self.typical_ns[0, node] -= min(int(paused_ns[pause]), int(self.typical_ns[0, node]))
-                    self.recorder_ns[node] = min(self.recorder_ns[node], self.typical_ns[0, node])
+                    self.recorder_ns[2, node] = sum(
+                        int(self.cost_ns[one][node] - self.cost_ns[one][source])
+                        for one in (thread, int(self.thread_id[source]))
+                    )
 
     def _last_of_burst(self, thread: int, nodes: Int64, pause_ns: Int64, resume_ns: Int64) -> Int64:
         """Last node of a thread that ran within pauses of another and at neither of their ends; 0 if none."""
@@ -687,12 +720,12 @@ class _Builder:
             edge=self.edge,
             excess_ns=unexplained_ns,
             own_ns=np.minimum(lag_ns[0], self.time_ns - self.time_ns[self.before[0]] - self.held_ns),
-            recorder_ns=np.clip(self.recorder_ns, 0, None),
+            recorder_ns=np.clip(self.recorder_ns, 0, np.maximum(self.typical_ns, 0)),
             thread_id=self.thread_id,
             call=self.call,
             device_row=device_row,
             activity=activity,
-            order=_run_order(self.before, first),
+            order=run_order(self.before, np.arange(first), range(first, count)),
             tails=tails,
             end=self.end,
             steps=len(self.window.began_ns),

@@ -8,11 +8,11 @@ Which samples count, by stretch of steps that followed each other:
 
 1. The first sample of a stretch is warm-up: the program's first step, or the first after a pause for
    writing.
-2. Of the rest, the later half tells what is usual: its median, and the median distance from it. In the
-   earlier half, everything up to the last sample that is slower than usual by more than 10 % and by more than
-   5 standard deviations is warm-up. (Compilation and tuning come in bursts, with quick steps in between.)
-3. Steps before a profiler was attached for the first time count alone if there are enough of them for an
-   interval, for what a profiler leaves behind may slow later ones.
+2. Of the rest, the later half tells what is usual. In the earlier half, everything up to the last sample
+   that is slower than that (`usual_and_limit`) is warm-up. (Compilation and tuning come in bursts, with quick
+   steps in between.)
+3. Steps before a profiler was attached for the first time count alone if there are six of them in three
+   samples, for what a profiler leaves behind may slow later ones (by 1.3 where the host decides, on an H100).
 
 A step's time is the longer of two: by the host's clock, and between the device's events. A loop that does not
 wait runs ahead of the device until the launch queue is full, and then only the device's period is true; a
@@ -29,7 +29,7 @@ import numpy as np
 
 from opscope.analysis.timeline.device_windows import TraceWindow
 from opscope.analysis.timeline.values import HostTime
-from opscope.benchmarking.statistics import CONFIDENCE, FEWEST_ROUNDS, median_interval
+from opscope.benchmarking.statistics import CONFIDENCE, FEWEST_ROUNDS, median_interval, usual_and_limit
 from opscope.model.session import Session
 from opscope.model.sidecar import StepKind, StepPlace, UnrecordedStep
 from opscope.text_enum import TextEnum
@@ -44,11 +44,10 @@ __all__ = [
     "warmup_count",
 ]
 
-_SLOWER = 0.10
-_DEVIATIONS = 5.0
-# The median absolute deviation of a normal distribution times this is its standard deviation.
-_PER_DEVIATION = 1.4826
-_FEWEST = FEWEST_ROUNDS
+# Of steps before the recording, for an interval; one sample may cover several.
+_FEWEST_STEPS, _FEWEST_SAMPLES = FEWEST_ROUNDS, 3
+# Of device times between a recording and what surrounds it, at most.
+_WANDER = 1.05
 
 
 class StepClockKind(TextEnum):
@@ -116,13 +115,14 @@ class MeasuredStep(msgspec.Struct, frozen=True):
 
     @property
     def busy_fraction(self) -> float | None:
-        """Device busy time over the unrecorded step; None too where it is longer than the step can be.
+        """Device busy time over the unrecorded step; None too where it is clearly longer than that step.
 
-        Device times hardly change while they are recorded, so the recorded busy time is the program's.
+        Device times hardly change while they are recorded, so the recorded busy time is the program's; clocks
+        that wander by a few percent make it longer than a step without waits.
         """
         if self.busy_ns is None or self.unrecorded_ns is None or not self.unrecorded_ns.median:
             return None
-        if self.busy_ns > self.unrecorded_ns.high:
+        if self.busy_ns > _WANDER * self.unrecorded_ns.high:
             return None
         return min(1.0, self.busy_ns / self.unrecorded_ns.median)
 
@@ -255,9 +255,7 @@ def warmup_count(times_ns: Sequence[float]) -> int:
     if not len(rest):
         return len(times_ns)
     later = rest[len(rest) // 2 :]
-    usual = float(np.median(later))
-    deviation = _PER_DEVIATION * float(np.median(np.abs(later - usual)))
-    limit = usual + max(_DEVIATIONS * deviation, _SLOWER * usual)
+    _, limit = usual_and_limit(later)
     slow = np.flatnonzero(rest[: len(rest) // 2] > limit)
     return 1 + (int(slow[-1]) + 1 if len(slow) else 0)
 
@@ -266,6 +264,7 @@ def _chosen(settled: Sequence[UnrecordedStep]) -> Sequence[UnrecordedStep]:
     """Those of the second run, where there was one; else those before a profiler, if they are enough."""
     for place in (StepPlace.SECOND_RUN, StepPlace.BEFORE):
         of_place = [one for one in settled if one.place is place]
-        if len(of_place) >= _FEWEST:
+        steps = sum(one.step_count for one in of_place)
+        if steps >= _FEWEST_STEPS and len(of_place) >= _FEWEST_SAMPLES:
             return of_place
     return settled

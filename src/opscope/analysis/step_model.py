@@ -27,10 +27,10 @@ from opscope.analysis.execution_graph import (
     critical_path,
     simulate,
 )
-from opscope.analysis.measured_step import measured_steps
+from opscope.analysis.measured_step import UnrecordedTime, measured_steps
 from opscope.analysis.missing_edges import missing_edges, unexplained
 from opscope.analysis.timeline.host import SessionRecords
-from opscope.analysis.timeline.records import TraceRecords, WorkKind, columns
+from opscope.analysis.timeline.records import Flags, TraceRecords, WorkKind, columns
 from opscope.analysis.timeline.spans import Spans, merge, overlap
 from opscope.ingest.nesting import Int64
 from opscope.model.session import Session
@@ -38,25 +38,42 @@ from opscope.model.session import Session
 __all__ = [
     "Gain",
     "GraphChange",
+    "HostSpeed",
     "PathPiece",
     "PathTotal",
     "StepExecution",
     "StepModel",
     "as_extents",
+    "gain_of",
     "step_models",
 ]
 
 Float64 = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
-# What the recorder took, as parts of what its events are estimated to cost: less, as much and more than is
-# likely. The estimate was made on the host of an H200, where it is within a third; on the host of an H100,
-# five programs that the host held up lost 1.6 to 2.5 times as much, and one 0.9.
-_RECORDER = (0.7, 1.3, 2.5)
-# The same where steps timed without it tell: what is left to chance.
-_FITTED_ERROR = 0.1
+
+class HostSpeed(NamedTuple):
+    """One way the host may have run without the recorder.
+
+    Attributes:
+        recorder: How much of what recording is estimated to add is taken away.
+        share: What is left of the rest of the host's time.
+    """
+
+    recorder: float
+    share: float = 1.0
+
+
+_AS_RECORDED = HostSpeed(0.0)
+# Where steps were not timed: as likely as not, less and more of what recording is estimated to cost. The
+# estimate was made on the host of an H200, where it is within a third; on the host of an H100, five programs
+# that the host held up lost 1.6 to 2.5 times as much, and one 0.9.
+_UNTIMED = (HostSpeed(1.3), HostSpeed(0.7), HostSpeed(2.5))
 _MOST_RECORDER = 4.0  # times the estimate
 _DEVICE_DECIDES = 0.97  # of a step is what the device alone needs
 _RAN_AHEAD = 0.8  # of the device's time: a host that quick was not held up by it
+# Single steps of a host, on machines shared with others, against the median of many.
+_ONE_STEP_ERROR = 0.3
+_MOST_SHARE = 2.0
 _FIT_ROUNDS = 12
 
 
@@ -66,6 +83,19 @@ class Gain(msgspec.Struct, frozen=True):
     ns: float
     low_ns: float
     high_ns: float
+
+
+def gain_of(steps_ns: Sequence[float], changed: Callable[[int, float], float], error: float) -> Gain:
+    """The gain of a change, and its interval.
+
+    Args:
+        steps_ns: The step in each way in which hosts may have run, the likely one first.
+        changed: The step with the change, by the number of the way and how much of it comes true.
+        error: How far the device time it saves may be off, as a fraction of it.
+    """
+    strengths = (1.0, 1.0 - error, 1.0 + error) if error else (1.0,)
+    gains = [step_ns - changed(way, one) for way, step_ns in enumerate(steps_ns) for one in strengths]
+    return Gain(gains[0], min(gains), max(gains))
 
 
 class PathTotal(msgspec.Struct, frozen=True):
@@ -138,6 +168,7 @@ class GraphChange:
         self.host_added_ns: Float64 = np.zeros(count)
         self.is_dropped = np.zeros(count, dtype=np.bool_)
         self.is_free = np.zeros(count, dtype=np.bool_)
+        self.hand_over_scale = 1.0
         self.least_ns = 0.0
 
     def __and__(self, other: GraphChange) -> GraphChange:
@@ -150,6 +181,7 @@ class GraphChange:
         both.host_added_ns = self.host_added_ns + other.host_added_ns
         both.is_dropped = self.is_dropped | other.is_dropped
         both.is_free = self.is_free | other.is_free
+        both.hand_over_scale = min(self.hand_over_scale, other.hand_over_scale)
         both.least_ns = max(self.least_ns, other.least_ns)
         return both
 
@@ -270,6 +302,7 @@ class GraphChange:
         graph = self.model.graph
         on_host = graph.thread_id >= 0
         self.host_scale[on_host] = 0.0
+        self.hand_over_scale = 0.0
         marks = graph.kind == NodeKind.MARK
         self.host_added_ns[marks] += host_ns
         self.is_free |= (graph.kind == NodeKind.RETURN) & ~self.model.is_last_wait
@@ -281,14 +314,14 @@ class GraphChange:
         kept = np.where(self.is_dropped, 0.0, self.duration_scale)
         return float((self.model.graph.duration_ns * (1.0 - kept)).sum()) / self.model.graph.steps
 
-    def apply(self, recorder: float, strength: float = 1.0) -> float:
+    def apply(self, host: HostSpeed, strength: float = 1.0) -> float:
         """A mean step with the change.
 
         Args:
-            recorder: How much of what recording is estimated to add to the host is taken away.
+            host: How fast the host is.
             strength: How much of the change comes true on the device.
         """
-        lag_ns, duration_ns = self._edited(recorder, strength)
+        lag_ns, duration_ns = self.edited(host, strength)
         return max(simulate(self.model.graph, lag_ns=lag_ns, duration_ns=duration_ns).step_ns, self.least_ns)
 
     @property
@@ -297,16 +330,18 @@ class GraphChange:
         model = self.model
         if not model.graph.missing_edges:
             return 0.0
-        lag_ns, duration_ns = self._edited(model.recorder)
+        lag_ns, duration_ns = self.edited(model.host)
         step_ns = simulate(model.graph, lag_ns=lag_ns, duration_ns=duration_ns).step_ns
         lag_ns = model.explained_lags(lag_ns)
         explained_ns = simulate(model.graph, lag_ns=lag_ns, duration_ns=duration_ns).step_ns
         return 1.0 - explained_ns / step_ns if step_ns else 0.0
 
-    def _edited(self, recorder: float, strength: float = 1.0) -> tuple[Int64, Int64]:
+    def edited(self, host: HostSpeed, strength: float = 1.0) -> tuple[Int64, Int64]:
         """Lags and durations with the change."""
         graph = self.model.graph
-        lag_ns = self.model.unrecorded_lags(recorder)
+        lag_ns = self.model.unrecorded_lags(host)
+        handed = self.model.is_handed_over
+        lag_ns[2, handed] = (lag_ns[2, handed] * self.hand_over_scale).astype(np.int64)
         own_ns = np.where(self.is_free, np.minimum(lag_ns[0], graph.own_ns), lag_ns[0])
         lag_ns[0] = np.where(
             graph.thread_id >= 0, own_ns * self.host_scale + self.host_added_ns, lag_ns[0]
@@ -325,10 +360,8 @@ class StepModel:
         graph: Its execution graph.
         origin_ns: When its first step began.
         loading: When its threads waited for data, by thread.
-        unrecorded_ns: A step as timed without the recorder; None if it was not.
-        fractions: How much of the estimated cost of recording the host had: less, as much and more than is
-            likely.
-        host_share: What is left of the host's time besides.
+        timed: A step as timed without the recorder; None if it was not.
+        hosts: How fast the host may have been: the likely way first.
     """
 
     def __init__(
@@ -339,87 +372,98 @@ class StepModel:
         *,
         origin_ns: int,
         loading: dict[int, Spans],
-        unrecorded_ns: float | None = None,
-        unrecorded_host_ns: float | None = None,
+        timed: UnrecordedTime | None = None,
     ) -> None:
         self.session, self.trace, self.graph = session, trace, graph
-        self.origin_ns, self.loading = origin_ns, loading
-        self.unrecorded_ns = unrecorded_ns
-        self.host_share = 1.0
-        self.fractions = (0.0, 0.0, 0.0) if trace.is_nsys else _RECORDER
-        if unrecorded_ns is not None:
-            self._fit(unrecorded_ns, unrecorded_host_ns)
+        self.origin_ns, self.loading, self.timed = origin_ns, loading, timed
+        self.hosts: tuple[HostSpeed, ...] = (_AS_RECORDED,) if trace.is_nsys else _UNTIMED
+        if timed is not None:
+            self.hosts = self._fitted(timed)
 
-    def _fit(self, unrecorded_ns: float, host_ns: float | None) -> None:
-        """Find how much to take from the host for the step that was timed.
+    @property
+    def unrecorded_ns(self) -> float | None:
+        """A step as timed without the recorder; None if it was not."""
+        return None if self.timed is None else self.timed.median
+
+    @property
+    def host(self) -> HostSpeed:
+        """How fast the host likely was."""
+        return self.hosts[0]
+
+    def _fitted(self, timed: UnrecordedTime) -> tuple[HostSpeed, ...]:
+        """How fast the host was, by the step that was timed.
 
         Where the device decides, that step tells only that the host is no slower; how fast it is shows where
         it ran ahead, before the launch queue was full.
         """
-        if self.device_ns <= _DEVICE_DECIDES * unrecorded_ns:
-            if self._step_ns(0.0) > unrecorded_ns:
-                self._fit_to(unrecorded_ns, self._step_ns)
-        elif host_ns is not None and host_ns < _RAN_AHEAD * self.device_ns:
-            self._fit_to(host_ns, self._host_ns)
-        else:
-            least, likely, most = self.fractions
-            self._fit_to(self.device_ns / _DEVICE_DECIDES, self._step_ns)
-            self.fractions = max(least, self.recorder), max(likely, self.recorder), max(most, self.recorder)
+        device_ns, host_ns = self.device_ns, timed.least_host_ns
+        if device_ns <= _DEVICE_DECIDES * timed.median:
+            if self._step_ns(_AS_RECORDED) <= timed.median:
+                return self.hosts
+            return self._taking((timed.low, timed.median, timed.high), self._step_ns)
+        if host_ns is not None and host_ns < _RAN_AHEAD * device_ns:
+            either = (1 - _ONE_STEP_ERROR, 1.0, 1 + _ONE_STEP_ERROR)
+            return self._taking([host_ns * one for one in either], self._host_ns)
+        enough = self._recorder_of(device_ns / _DEVICE_DECIDES, self._step_ns)
+        return tuple(HostSpeed(max(enough, one.recorder)) for one in self.hosts)
 
-    def _fit_to(self, goal_ns: float, time_of: Callable[[float], float]) -> None:
-        """Take so much of the recorder's part from the host that a time of the step is what it should be."""
-        if time_of(_MOST_RECORDER) > goal_ns:
-            # The recorder slows what runs between its events too.
-            self.fractions = (1.0, 1.0, 1.0)
+    def _taking(
+        self, goals_ns: Sequence[float], time_of: Callable[[HostSpeed], float]
+    ) -> tuple[HostSpeed, ...]:
+        """The ways of the host that make a time of the step what it should be: least, likely, most.
 
-            def with_share(share: float) -> float:
-                self.host_share = share
-                return time_of(1.0)
+        What recording took may lie in its events alone, or in all that the host did; likely are both.
+        """
+        low_ns, goal_ns, high_ns = goals_ns
+        whole = self._recorder_of(goal_ns, time_of)
+        likely = min(1.0, whole)
+        wanted = ((likely, goal_ns), (0.0, goal_ns), (whole, goal_ns), (likely, low_ns), (likely, high_ns))
 
-            self.host_share = self._bisect(goal_ns, 0.0, 1.0, with_share)
-            return
-        fraction = self._bisect(-goal_ns, 0.0, _MOST_RECORDER, lambda one: -time_of(one))
-        self.fractions = (fraction * (1 - _FITTED_ERROR), fraction, fraction * (1 + _FITTED_ERROR))
+        def taking(recorder: float, time_ns: float) -> HostSpeed:
+            def time_at(share: float) -> float:
+                return time_of(HostSpeed(recorder, share))
+
+            return HostSpeed(recorder, _bisect(time_ns, 0.0, _MOST_SHARE, time_at))
+
+        return tuple(taking(*one) for one in dict.fromkeys(wanted))
 
     @staticmethod
-    def _bisect(goal: float, low: float, high: float, function: Callable[[float], float]) -> float:
-        """Where a function that grows reaches a value."""
-        for _ in range(_FIT_ROUNDS):
-            middle = (low + high) / 2
-            low, high = (middle, high) if function(middle) < goal else (low, middle)
-        return (low + high) / 2
+    def _recorder_of(goal_ns: float, time_of: Callable[[HostSpeed], float]) -> float:
+        """How much of the recorder to take so that a time of the step is what it should be."""
+        return _bisect(-goal_ns, 0.0, _MOST_RECORDER, lambda one: -time_of(HostSpeed(one)))
 
-    def _host_ns(self, recorder: float) -> float:
+    def _host_ns(self, host: HostSpeed) -> float:
         """What the host needs for a step if no device ever kept it waiting."""
         nothing = np.zeros_like(self.graph.duration_ns)
-        return simulate(self.graph, lag_ns=self.unrecorded_lags(recorder), duration_ns=nothing).step_ns
-
-    @property
-    def recorder(self) -> float:
-        """How much of the estimated cost of recording is taken from the host."""
-        return self.fractions[1]
-
-    def unrecorded_lags(self, recorder: float) -> Int64:
-        """Lags of the graph without the recorder's part, to be changed."""
-        lag_ns: Int64 = self.graph.lag_ns.copy()
-        on_host = self.graph.thread_id >= 0
-        own_ns = np.maximum(lag_ns[0] - recorder * self.graph.recorder_ns, 0) * self.host_share
-        lag_ns[0] = np.where(on_host, np.minimum(own_ns, lag_ns[0]), lag_ns[0]).astype(np.int64)
-        return lag_ns
-
-    def _step_ns(self, recorder: float) -> float:
-        return simulate(self.graph, lag_ns=self.unrecorded_lags(recorder)).step_ns
+        return simulate(self.graph, lag_ns=self.unrecorded_lags(host), duration_ns=nothing).step_ns
 
     @cached_property
-    def step_range_ns(self) -> tuple[float, float, float]:
-        """A step without the recorder, by `fractions`."""
-        low, middle, high = map(self._step_ns, self.fractions)
-        return low, middle, high
+    def is_handed_over(self) -> Flags:
+        """Nodes at which a thread goes on because another has handed over."""
+        is_one: Flags = (self.graph.edge[2] == Edge.HAND_OVER) & (self.graph.before[2] > 0)
+        return is_one
+
+    def unrecorded_lags(self, host: HostSpeed) -> Int64:
+        """Lags of the graph without the recorder's part, to be changed."""
+        lag_ns: Int64 = self.graph.lag_ns.copy()
+        for slot, on_host in ((0, self.graph.thread_id >= 0), (2, self.is_handed_over)):
+            chosen = on_host & (lag_ns[slot] > 0)
+            own_ns = np.maximum(lag_ns[slot] - host.recorder * self.graph.recorder_ns[slot], 0) * host.share
+            lag_ns[slot] = np.where(chosen, own_ns, lag_ns[slot]).astype(np.int64)
+        return lag_ns
+
+    def _step_ns(self, host: HostSpeed) -> float:
+        return simulate(self.graph, lag_ns=self.unrecorded_lags(host)).step_ns
+
+    @cached_property
+    def steps_ns(self) -> tuple[float, ...]:
+        """A step without the recorder, by `hosts`."""
+        return tuple(map(self._step_ns, self.hosts))
 
     @property
     def step_ns(self) -> float:
         """A step without the recorder."""
-        return self.step_range_ns[1]
+        return self.steps_ns[0]
 
     @cached_property
     def recorded_ns(self) -> float:
@@ -429,7 +473,7 @@ class StepModel:
     @cached_property
     def host_ns(self) -> float:
         """What the host needs for a step if no device ever kept it waiting, without the recorder."""
-        return self._host_ns(self.recorder)
+        return self._host_ns(self.host)
 
     @cached_property
     def device_ns(self) -> float:
@@ -474,6 +518,15 @@ class StepModel:
         """Launches of a step; a replay of a graph is one."""
         return int((self.graph.kind == NodeKind.LAUNCH).sum()) / self.graph.steps
 
+    @cached_property
+    def launch_ns(self) -> float | None:
+        """Host time from one launch of a thread to the next where no Python lies between; None for none.
+
+        The first quartile: operators that others call follow each other more quickly than those of Python.
+        """
+        lag_ns = self.unrecorded_lags(self.host)[0, self.graph.kind == NodeKind.LAUNCH]
+        return float(np.percentile(lag_ns, 25)) if len(lag_ns) else None
+
     @property
     def busy_ns(self) -> float:
         """Durations of a step's activities, summed."""
@@ -492,7 +545,8 @@ class StepModel:
     @cached_property
     def host_range_ns(self) -> tuple[float, float]:
         """What the host alone needs at least and at most, by how much the recorder may have taken."""
-        return self._host_ns(self.fractions[2]), self._host_ns(self.fractions[0])
+        found = [self._host_ns(host) for host in self.hosts]
+        return min(found), max(found)
 
     @property
     def is_host_bound(self) -> bool:
@@ -511,7 +565,7 @@ class StepModel:
             trace_id=self.trace.trace_id,
             recorded_ns=self.recorded_ns,
             step_ns=self.step_ns,
-            step_interval_ns=(min(self.step_range_ns), max(self.step_range_ns)),
+            step_interval_ns=(min(self.steps_ns), max(self.steps_ns)),
             host_ns=self.host_ns,
             device_ns=self.device_ns,
             recorded_error=self.recorded_error,
@@ -528,7 +582,7 @@ class StepModel:
 
     def gain_ns(self, change: GraphChange) -> float:
         """What a step gets shorter by a change, as far as is known."""
-        return self.step_ns - change.apply(self.recorder)
+        return self.step_ns - change.apply(self.host)
 
     def gain(self, change: GraphChange, error: float = 0.0) -> Gain:
         """What a step gets shorter by a change.
@@ -537,14 +591,7 @@ class StepModel:
             change: The change.
             error: How far the device time it saves may be off, as a fraction of it.
         """
-        gains = []
-        for fraction, step_ns in zip(self.fractions, self.step_range_ns, strict=True):
-            strengths = (1.0,) if not error else (1.0 - error, 1.0, 1.0 + error)
-            gains += [
-                (fraction, strength, step_ns - change.apply(fraction, strength)) for strength in strengths
-            ]
-        middle = next(ns for fraction, strength, ns in gains if (fraction, strength) == (self.recorder, 1.0))
-        return Gain(middle, min(ns for *_, ns in gains), max(ns for *_, ns in gains))
+        return gain_of(self.steps_ns, lambda way, strength: change.apply(self.hosts[way], strength), error)
 
     @cached_property
     def _ids(self) -> dict[str, Int64]:
@@ -563,6 +610,12 @@ class StepModel:
         return {"activity": activity, "name": name, "operator": operator, "call": call_id}
 
     @cached_property
+    def node_of_activity(self) -> dict[int, int]:
+        """Node of each activity, by id."""
+        nodes = np.flatnonzero(self.graph.activity >= 0)
+        return dict(zip(self._ids["activity"][nodes].tolist(), nodes.tolist(), strict=True))
+
+    @cached_property
     def operator_of_node(self) -> Int64:
         """Operator that launched each activity; -1 of others."""
         return np.where(self.graph.activity >= 0, self._ids["operator"], -1)
@@ -578,7 +631,7 @@ class StepModel:
         return np.where(self.graph.activity >= 0, self._ids["call"], -1)
 
     @cached_property
-    def is_communication(self) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    def is_communication(self) -> Flags:
         """Activities that communicate with other ranks."""
         graph, found = self.graph, np.zeros(len(self.graph), dtype=np.bool_)
         for row, device in enumerate(self.trace.devices):
@@ -600,7 +653,7 @@ class StepModel:
         return distinct[self._ids["activity"]]
 
     @cached_property
-    def is_last_wait(self) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    def is_last_wait(self) -> Flags:
         """Of each step, the last call that waits for the device: it delivers the step's result."""
         graph = self.graph
         waits = np.flatnonzero((graph.kind == NodeKind.RETURN) & (graph.before[1] > 0))
@@ -609,7 +662,7 @@ class StepModel:
         is_last[waits[np.diff(step, append=-1) != 0]] = True
         return is_last
 
-    def is_named(self, names: Iterable[str]) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    def is_named(self, names: Iterable[str]) -> Flags:
         """Activities of these names."""
         wanted = self.session.query(
             "SELECT name_id FROM kernel_names WHERE list_contains(?::VARCHAR[], name)", [list(names)]
@@ -644,7 +697,7 @@ class StepModel:
         """
         is_timed = self.unrecorded_ns is not None
         total_ns: dict[tuple[str, str | None], int] = defaultdict(int)
-        for piece in self._path_pieces(self.unrecorded_lags(self.recorder) if is_timed else None):
+        for piece in self._path_pieces(self.unrecorded_lags(self.host) if is_timed else None):
             total_ns[piece.kind, piece.name] += piece.ns
         whole_ns = sum(total_ns.values()) or 1
         ranked = sorted(total_ns.items(), key=lambda item: (-item[1], item[0][0], item[0][1] or ""))
@@ -698,6 +751,14 @@ _PATH_KINDS = (
 )  # fmt: skip
 
 
+def _bisect(goal: float, low: float, high: float, function: Callable[[float], float]) -> float:
+    """Where a function that grows reaches a value."""
+    for _ in range(_FIT_ROUNDS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if function(middle) < goal else (low, middle)
+    return (low + high) / 2
+
+
 _ASKED_SQL = """SELECT DISTINCT coalesce(o.parent_id, o.operator_id) FROM runtime_calls r
 JOIN operators o USING (operator_id) WHERE list_contains(?::BIGINT[], r.runtime_call_id)"""
 _PLACES_SQL = """SELECT operator_id, thread_id, start_ns, start_ns + duration_ns FROM operators
@@ -735,7 +796,6 @@ def step_models(session: Session, records: SessionRecords) -> tuple[StepModel, .
         end_ns = max((step.end_ns for step in steps), default=window.end_ns)
         place = StepsWindow(threads.get(trace.trace_id), began_ns, end_ns)
         graph = build_graph(trace, host, place, syncs[trace.trace_id])
-        one = timed.get(trace.trace_id)
         if graph is not None:
             found.append(
                 StepModel(
@@ -744,8 +804,7 @@ def step_models(session: Session, records: SessionRecords) -> tuple[StepModel, .
                     graph,
                     origin_ns=began_ns[0],
                     loading={thread: events.loading for thread, events in host.threads.items()},
-                    unrecorded_ns=None if one is None else one.median,
-                    unrecorded_host_ns=None if one is None else one.least_host_ns,
+                    timed=timed.get(trace.trace_id),
                 )
             )
     return tuple(found)

@@ -27,6 +27,7 @@ __all__ = [
     "outliers",
     "ratio_interval",
     "relative_half_width",
+    "usual_and_limit",
 ]
 
 CONFIDENCE = 0.95
@@ -37,6 +38,9 @@ FEWEST_ROUNDS = 6
 # |x - median| beyond so many median absolute deviations: 6.7 standard deviations of a normal distribution,
 # for latencies have heavier tails than one.
 _OUTLIER_DEVIATIONS = 10.0
+_SLOWER, _DEVIATIONS = 0.10, 5.0
+# The median absolute deviation of a normal distribution times this is its standard deviation.
+_PER_DEVIATION = 1.4826
 # Clocks with coarse steps give deviations of 0; then this part of the median takes their place.
 _LEAST_RELATIVE_DEVIATION = 0.001
 _LONGEST_BLOCK_PART = 5
@@ -175,6 +179,13 @@ def judge(ratio: RatioInterval, same_within: float) -> tuple[Verdict, str]:
     if second is Verdict.SAME or (first is Verdict.AMBIGUOUS and is_sharper):
         return second, reason
     return Verdict.AMBIGUOUS, reason
+
+
+def usual_and_limit(times_ns: Sequence[float] | Samples) -> tuple[float, float]:
+    """What is usual of times, and from where on one is slower than chance: by 10 % and by 5 deviations."""
+    usual_ns = float(np.median(times_ns))
+    deviation_ns = _PER_DEVIATION * float(np.median(np.abs(np.asarray(times_ns) - usual_ns)))
+    return usual_ns, usual_ns + max(_DEVIATIONS * deviation_ns, _SLOWER * usual_ns)
 
 
 def outliers(samples_ns: Sequence[float]) -> tuple[int, ...]:

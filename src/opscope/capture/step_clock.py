@@ -3,9 +3,9 @@
 A profiler stretches the host, so the step of a recording is not the step of the program. Between two steps
 the host's clock is read and a CUDA event recorded on the current stream. Nothing waits for the device: events
 are read when the program has waited for it anyway, or at its end. A loop may run ahead of the device, so both
-clocks are kept, and whoever reads the samples takes the slower one. Taking both costs microseconds; where
-that is more than a few thousandths of a step, one sample covers several steps. Importing this module does not
-import torch.
+clocks are kept, and whoever reads the samples takes the slower one. Taking both costs microseconds of the
+host; where the host decides and that is more than a few thousandths of a step, one sample covers several
+steps. Importing this module does not import torch.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from opscope.capture.attached import AttachedProfilers, attached_profilers
 from opscope.model.sidecar import StepKind, StepPlace, UnrecordedStep
@@ -49,15 +48,13 @@ class DeviceMark(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class _Mark:
+class _Mark(NamedTuple):
     step: int
     time_ns: int
     event: DeviceMark | None
 
 
-@dataclass(frozen=True)
-class _Sample:
+class _Sample(NamedTuple):
     kind: StepKind
     place: StepPlace
     stretch: int
@@ -139,10 +136,12 @@ class StepClock:
 
     def mark(self, step: int) -> None:
         """A step begins, and the one before it has ended."""
-        if self._has_changed() or not self.is_free or self.is_full:
-            self._last = None
-        last = self._last
-        if not self.is_free or self.is_full or (last is not None and step - last.step < self._stride):
+        last, has_changed = self._last, self._has_changed()
+        if last is not None and not has_changed and step - last.step < self._stride:
+            return
+        if has_changed or not self.is_free or self.is_full:
+            last = self._last = None
+        if not self.is_free or self.is_full:
             return
         self._last = mark = self._take(step)
         if last is None:
@@ -151,9 +150,13 @@ class StepClock:
             return
         self._add(StepKind.PERIOD, last, mark)
         before_ns, self._period_ns = self._period_ns, (mark.time_ns - last.time_ns) // (step - last.step)
-        # The longer of two, for a single quick step says little.
+        is_ahead = _is_ahead_of(last.event)
+        # Of two marks the cheaper, for at times the host does something else in between; of two steps the
+        # longer, for a single quick one says little.
+        earlier_ns, self._cost_ns = self._cost_ns, self._now_ns() - mark.time_ns
         affordable_ns = max(1.0, MOST_COST * max(before_ns, self._period_ns))
-        self._stride = min(_MOST_STEPS, math.ceil(self._cost_ns / affordable_ns))
+        wanted = 1 if is_ahead else math.ceil(min(earlier_ns, self._cost_ns) / affordable_ns)
+        self._stride = min(_MOST_STEPS, 2 * self._stride, wanted)
 
     def call(self, number: int, fn: Callable[[], R]) -> R:
         """The result of a call; its time becomes a sample unless it raises, or a profiler is attached."""
@@ -203,11 +206,7 @@ class StepClock:
         self._last = None
 
     def _take(self, step: int) -> _Mark:
-        time_ns = self._now_ns()
-        mark = _Mark(step, time_ns, self._record())
-        # The least so far: at times the host does something else in between.
-        self._cost_ns = min(self._cost_ns, self._now_ns() - time_ns)
-        return mark
+        return _Mark(step, self._now_ns(), self._record())
 
     def _add(self, kind: StepKind, begin: _Mark, end: _Mark) -> None:
         place = self._place
@@ -218,6 +217,14 @@ class StepClock:
         self._samples.append(_Sample(kind, place, self._stretch, begin, end))
         if self._taken[place] > MOST_SAMPLES:
             del self._samples[0]
+
+
+def _is_ahead_of(event: DeviceMark | None) -> bool:
+    """Whether the device has yet to pass an earlier mark: then the host's time costs nothing."""
+    try:
+        return event is not None and not event.query()
+    except RuntimeError:
+        return False
 
 
 def _step_of(sample: _Sample) -> UnrecordedStep:

@@ -34,7 +34,8 @@ def replacing(
         error: What is raised of those.
     """
     target = Path(path)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    # Programs that write it may go by the suffix.
+    partial = target.with_name(f".{target.stem}.{os.getpid()}.partial{target.suffix}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         yield partial

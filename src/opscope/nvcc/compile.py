@@ -7,7 +7,6 @@ and a file of that name as it was. Intermediate files stand in a folder of their
 from __future__ import annotations
 
 import io
-import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from pathlib import Path
 from opscope.errors import DependencyError, InputError, OpscopeError
 from opscope.hardware.architectures import Target
 from opscope.kernels.ptx import FunctionUse, PtxFunction, parse_ptxas, ptx_functions
+from opscope.model.files import replacing
 from opscope.nvcc.command import BuildProduct, Nvcc, code_options, nvcc_command
 from opscope.nvcc.messages import Level, Message, error_text, parse_messages
 from opscope.provenance.binaries.elf import ElfFile
@@ -331,18 +331,8 @@ class _Workplace:
         )
 
     def _compile_to(self, output: Path) -> str:
-        partial = output.with_name(f".{output.stem}.{os.getpid()}.partial{output.suffix}")
-        try:
-            text = self._compile(partial)
-            partial.replace(output)
-        except OSError as error:
-            raise InputError(
-                f"the file cannot be written ({error.strerror or error})", source=output
-            ) from error
-        finally:
-            with suppress(OSError):
-                partial.unlink(missing_ok=True)
-        return text
+        with replacing(output) as partial:
+            return self._compile(partial)
 
     def _compile(self, output: Path) -> str:
         """Run nvcc and return all it said."""

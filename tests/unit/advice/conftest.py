@@ -19,7 +19,8 @@ from opscope.analysis.efficiency import (
     Roofline,
     TensorCoreUse,
 )
-from opscope.analysis.step_model import Gain
+from opscope.analysis.job_model import Job
+from opscope.analysis.step_model import Gain, HostSpeed
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import HostTime, IdleCause, Timeline, TimePartition
 from opscope.hardware.devices import DataType
@@ -219,7 +220,8 @@ def advise_on(summarized: Callable[..., tuple[Session, Summary]]) -> Program:
         efficiency = Efficiency(rates, CostCoverage(), {}, kernels or {}, tuple(calls))
         values = Timeline(partitions=tuple(partitions), host=tuple(hosts), **timeline)
         models = tuple(AskedStep(one, efficiency.calls) for one in values.host)
-        summary = advise(session, summary.having(efficiency=efficiency, timeline=values), models)
+        given = {"efficiency": efficiency, "timeline": values, "counted_timeline": values}
+        summary = advise(session, summary.having(**given), Job(models) if models else None)
         return summary.advice or ()
 
     return run
@@ -248,9 +250,9 @@ class AskedChange:
         lost_ns = [self.model.calls_ns[one] * (1 - by) for found in factors for one, by in found.items()]
         return sum(lost_ns) if factors else 0.1 * self.model.step_ns
 
-    def apply(self, recorder: float) -> float:
+    def apply(self, host: HostSpeed) -> float:
         """A step that is the shorter, the more of the recorder is left out."""
-        return self.model.step_ns * (1 - recorder / 10)
+        return self.model.step_ns * (1 - host.recorder / 10)
 
 
 class AskedStep:
@@ -259,8 +261,8 @@ class AskedStep:
     loading: Mapping[int, Any] = {}
     unrecorded_ns = missing = None
     path: Sequence[Any] = ()
-    fractions = (0.0, 1.0, 2.0)
-    recorder = 1.0
+    hosts = (HostSpeed(1.0), HostSpeed(0.0), HostSpeed(2.0))
+    launch_ns = None
 
     def __init__(self, host: HostTime, calls: Iterable[CallEfficiency]) -> None:
         self.calls_ns = {call.call_id: call.roofline.device_ns for call in calls}
@@ -271,6 +273,7 @@ class AskedStep:
         self.host_ns = host.launch_path_ns - self.recorder_ns
         self.host_range_ns = self.host_ns - self.recorder_ns / 3, self.host_ns + self.recorder_ns / 3
         self.step_ns = max(self.device_ns, self.host_ns)
+        self.steps_ns = (self.step_ns,)
         self.is_host_bound = self.host_ns > self.device_ns
         self.unrecorded_share = self.host_ns / self.recorded_host_ns if self.recorded_host_ns else 1.0
 

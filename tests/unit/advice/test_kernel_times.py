@@ -46,6 +46,14 @@ def test_a_large_product_reaches_the_ceiling() -> None:
     assert time_ns == pytest.approx(product.flop_count / 409e12 * 1e9, rel=0.05)
 
 
+def test_few_tiles_of_a_long_product_are_cut_for_all_multiprocessors() -> None:
+    """One tile would take the whole product on one multiprocessor: 132 times as long."""
+    time_ns = product_ns(MatrixProduct(1, 128, 128, 200_000), DataType.BF16, RATES)
+    whole_ns = 2 * 128 * 128 * 200_000 / (RATES.flop_per_s(DataType.BF16) or 0) * 132 * 1e9
+    assert time_ns is not None
+    assert whole_ns / 60 < time_ns < whole_ns / 10
+
+
 def test_a_small_product_does_not() -> None:
     """The ratio of peaks would promise an eighth; a launch of few tiles takes more."""
     time_ns = product_ns(MatrixProduct(1, 64, 64, 256), DataType.TF32, RATES)

@@ -107,9 +107,26 @@ def test_a_convolution_counts_at_the_share_of_the_rate_that_it_reaches(advise_on
         flop_count=flop_count,
     )
     found = advise_on(program(), calls=[conv], hosts=[host(STEP_NS, 1e6)])
-    flop_count / (MEASURED[DataType.TF32] * 0.5) * 1e9 + 3_500
+    one_ns = flop_count / (MEASURED[DataType.TF32] * 0.5) * 1e9 + 3_500
     finding = told(found, "tf32_off", "cudnn.allow_tf32", has_gain=True)
+    assert finding.estimated_gain_ns_per_step == pytest.approx(4_000_000 - 40 * one_ns, rel=0.01)
     assert "matmul" not in (finding.change or "")
+
+
+def test_a_convolution_that_memory_bounds_moves_half_the_bytes(advise_on: Program) -> None:
+    """One far from any limit may as well get a better kernel: the interval says so."""
+    most_ns = []
+    for fraction in (0.5, 0.02):
+        conv = call(
+            "aten::convolution_backward", 4_000_000, calls=2, tensor_cores=TensorCoreUse.USED,
+            bound=Bound.MEMORY, fraction=fraction, flop_count=1000, written_bytes=0,
+            read_bytes=int(fraction * 2e-3 * 4.28e12),
+        )  # fmt: skip
+        finding = only(advise_on(program(), calls=[conv], hosts=[host(STEP_NS, 1e5)]), "reduced_precision")
+        assert finding.estimated_gain_ns_per_step == pytest.approx(2_000_000, rel=0.01)
+        assert finding.gain_interval_ns_per_step is not None
+        most_ns.append(finding.gain_interval_ns_per_step[1])
+    assert most_ns[1] == pytest.approx(most_ns[0] * 3.92 / 2, rel=0.01)
 
 
 HALF: dict[str, Any] = {

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from opscope.analysis.execution_graph import Edge, ExecutionGraph, critical_path, simulate
-from opscope.analysis.step_model import Gain, GraphChange, StepModel
+from opscope.analysis.measured_step import StepClockKind, UnrecordedTime
+from opscope.analysis.step_model import Gain, GraphChange, HostSpeed, StepModel
 from opscope.analysis.summary import Summary
 from opscope.model.session import Session
+from opscope.model.sidecar import StepKind
 from opscope.testing import TraceBuilder
 
 Load = Callable[..., Session]
@@ -86,7 +88,7 @@ def node(model: StepModel, kernel: str) -> int:
 
 def without_recorder(model: StepModel) -> StepModel:
     """As recorded: what these programs take is known by hand."""
-    model.fractions = (0.0, 0.0, 0.0)
+    model.hosts = (HostSpeed(0.0),)
     return model
 
 
@@ -228,11 +230,49 @@ def test_where_the_device_decides_the_host_is_as_fast_as_when_it_ran_ahead(load:
     assert timed.step_ns == model.step_ns
 
 
-def refit(model: StepModel, unrecorded_ns: float, host_ns: float | None = None) -> StepModel:
-    return StepModel(
-        model.session, model.trace, model.graph, origin_ns=model.origin_ns, loading=model.loading,
-        unrecorded_ns=unrecorded_ns, unrecorded_host_ns=host_ns,
+def refit(model: StepModel, *steps_ns: float, host_ns: float | None = None) -> StepModel:
+    """The model as if these steps had been timed: least, median, most."""
+    low_ns, median_ns, high_ns = steps_ns * (3 // len(steps_ns))
+    timed = UnrecordedTime(
+        median_ns, low_ns, high_ns, samples=6, coverage=0.97, warmup_samples=1, clock=StepClockKind.HOST,
+        kind=StepKind.PERIOD, least_host_ns=host_ns,
     )  # fmt: skip
+    return StepModel(
+        model.session, model.trace, model.graph, origin_ns=model.origin_ns, loading=model.loading, timed=timed
+    )
+
+
+def test_what_was_timed_leaves_open_where_the_recorder_slowed_the_host(load: Load) -> None:
+    model = model_of(load, launch_bound())
+    timed = refit(model, *(share * model.recorded_ns for share in (0.5, 0.6, 0.7)))
+    least, *_, most = sorted(timed.steps_ns)
+    assert timed.step_ns == pytest.approx(0.6 * model.recorded_ns, rel=0.01)
+    assert least == pytest.approx(0.5 * model.recorded_ns, rel=0.01)
+    assert most == pytest.approx(0.7 * model.recorded_ns, rel=0.01)
+    alike = [
+        host for host, ns in zip(timed.hosts, timed.steps_ns, strict=True) if abs(ns - timed.step_ns) < US
+    ]
+    assert len({host.recorder for host in alike}) == len(alike) > 1
+    gain = timed.gain(timed.change().replay(0))
+    assert gain.low_ns < gain.ns < gain.high_ns
+
+
+def test_a_host_that_slowed_down_is_met_too(load: Load) -> None:
+    """Steps are timed at another moment than recorded: at most twice as slow."""
+    model = model_of(load, launch_bound())
+    timed = refit(model, *(share * model.recorded_ns for share in (0.8, 0.9, 1.2)))
+    assert max(timed.steps_ns) == pytest.approx(1.2 * model.recorded_ns, rel=0.01)
+
+
+def test_the_recorder_slows_a_hand_over_too(load: Load) -> None:
+    model = model_of(load, backward())
+    handed = model.is_handed_over
+    assert handed.any()
+    lags = [model.unrecorded_lags(host)[2, handed].sum() for host in (HostSpeed(0), HostSpeed(0, 0.5))]
+    assert lags[1] == pytest.approx(lags[0] / 2, abs=len(model.graph))
+    assert (model.graph.recorder_ns[2, handed] > 0).any()
+    assert (model.unrecorded_lags(HostSpeed(1))[2, handed] < model.graph.lag_ns[2, handed]).any()
+    assert model.change().replay(0).apply(HostSpeed(0)) < model.device_ns + 100 * US
 
 
 def test_of_two_changes_the_stronger_counts(load: Load) -> None:
@@ -342,9 +382,11 @@ def test_recorded_programs_obey_the_laws(load: Load, shared: Path, name: str) ->
     for model in models:
         reproduces(model.graph)
         assert model.recorded_error <= UNEXPLAINED
-        least, middle, most = model.step_range_ns
-        assert least >= middle >= most
+        # The more of the recorder is taken away, the shorter the step.
+        by_recorder = [ns for _, ns in sorted(zip(model.hosts, model.steps_ns, strict=True))]
+        if model.timed is None:
+            assert by_recorder == sorted(by_recorder, reverse=True)
         everything = [name for (name,) in session.query("SELECT name FROM kernel_names")]
         waits = model.trace.calls.call_id.tolist()
         for change in (model.change().scale_kernels(everything, 0.7), model.change().free_waits(waits)):
-            assert change.apply(model.recorder) <= model.step_ns
+            assert change.apply(model.host) <= model.step_ns

@@ -122,6 +122,22 @@ def test_short_steps_share_a_sample(step_ns, count):
     assert clock.read()[-1].step_count == count
 
 
+def test_a_loop_ahead_of_the_device_pays_nothing_for_a_sample_of_each_step():
+    world = FakeWorld(cost_ns=4_000)
+    clock = world.clock()
+    run(world, clock, 20, times_ns=(100_000, 900_000))
+    clock.stop()
+    assert {one.step_count for one in clock.read()[2:]} == {1}
+
+
+def test_a_short_loop_has_some_samples_all_the_same():
+    world = FakeWorld(cost_ns=100_000)
+    clock = world.clock()
+    run(world, clock, 12, times_ns=(1_500_000, 0))
+    clock.stop()
+    assert [one.step_count for one in clock.read()] == [1, 2, 4]
+
+
 def test_the_latest_are_kept_before_a_recording_and_the_first_after_it(world):
     clock = world.clock()
     run(world, clock, MOST_SAMPLES + 5)

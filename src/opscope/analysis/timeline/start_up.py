@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from opscope.analysis.timeline.records import columns
 from opscope.analysis.timeline.spans import merge, overlap
 from opscope.analysis.timeline.values import StartUp
+from opscope.benchmarking.statistics import usual_and_limit
 from opscope.model.session import Session
 
 if TYPE_CHECKING:
@@ -42,10 +43,6 @@ ONCE = {
 }
 # Shorter launches load nothing: they take 3 to 10 µs.
 _LONG_LAUNCH_NS = 100_000
-# Slower than usual by both is no chance (as for unrecorded steps, in measured_step.py).
-_SLOWER = 0.10
-_DEVIATIONS = 5.0
-_PER_DEVIATION = 1.4826  # of a normal distribution, standard over median absolute deviation
 _LEAST_ONCE = 0.5  # of what the step takes beyond the usual
 # A step that launches much less than the one before does not do the same work, and tells nothing of it.
 _SAME_WORK = 0.5
@@ -78,23 +75,16 @@ def find_start_ups(
     for place, step in enumerate(steps[:-1]):
         least = _SAME_WORK * kernels[step.number]
         later = [other for other in range(place + 1, len(steps)) if kernels[steps[other].number] >= least]
-        usual_ns, limit_ns = _usual([durations[other] for other in later] or durations)
+        usual_ns, limit_ns = usual_and_limit([durations[other] for other in later] or durations)
         if not later or durations[place] <= limit_ns:
             break
         of_steps = of_steps or _once(session, trace_id, bounds, tuple(ONCE))
-        one = StartUp(trace_id, step.number, durations[place], usual_ns, 0)
+        one = StartUp(trace_id, step.number, durations[place], round(usual_ns), 0)
         told = _told(of_steps[place], [of_steps[other] for other in later], one)
         if not told or told[0].once_ns < _LEAST_ONCE * (durations[place] - usual_ns):
             break
         found += told
     return tuple(found)
-
-
-def _usual(durations: Sequence[int]) -> tuple[int, float]:
-    """What is usual of steps, and from where on one is slower than that."""
-    usual_ns = float(np.median(durations))
-    deviation_ns = _PER_DEVIATION * float(np.median(np.abs(np.array(durations) - usual_ns)))
-    return round(usual_ns), usual_ns + max(_DEVIATIONS * deviation_ns, _SLOWER * usual_ns)
 
 
 class _Once(NamedTuple):

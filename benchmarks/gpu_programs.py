@@ -1,0 +1,580 @@
+"""Programs to advise on, and the changes that advice names, each made by hand: what `gpu_gains.py` times."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpu_setup import Step, as_it_is, captured, tf32
+
+Settings = Callable[[], contextlib.AbstractContextManager[None]]
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """One change: the advice that suggests it, and the step with it (built when it is its turn)."""
+
+    code: str
+    build: Callable[[], Step] | None = None
+    settings: Settings = as_it_is
+
+
+@dataclass(frozen=True)
+class Program:
+    """A step to advise on, and the changes that can be made to it."""
+
+    build: Callable[[], Step]
+    remedies: tuple[Remedy, ...]
+    held_out: bool = False
+
+
+@dataclass(frozen=True)
+class Size:
+    """Where, and whether small."""
+
+    device: str
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether there is anything to advise on."""
+        return self.device.startswith("cuda")
+
+    def of(self, large: int, small: int) -> int:
+        """A size on the GPU, and in a rehearsal."""
+        return large if self.is_cuda else small
+
+
+def training(
+    model: Any, batch: Any, target: Any, size: Size, *, optimizer: dict[str, Any] | None = None,
+    autocast: bool = False, sgd: bool = False, item: bool = False, zeros: bool = False,
+    loss: Callable[[Any, Any], Any] | None = None,
+) -> Step:  # fmt: skip
+    """A training step; options as the changes need them."""
+    import torch
+    from torch import nn
+
+    model.train()
+    make = torch.optim.SGD if sgd else torch.optim.AdamW
+    update = make(model.parameters(), lr=1e-4, **(optimizer or {}))
+    criterion = loss or nn.functional.cross_entropy
+
+    def step() -> object:
+        update.zero_grad(set_to_none=not zeros)
+        with torch.autocast(size.device.split(":")[0], dtype=torch.bfloat16, enabled=autocast):
+            value = criterion(model(batch), target)
+        value.backward()
+        update.step()
+        return value.item() if item else value
+
+    return step
+
+
+def inference(model: Any, *inputs: Any) -> Step:
+    """A forward pass without gradients."""
+    import torch
+
+    model.eval()
+
+    def step() -> object:
+        with torch.inference_mode():
+            return model(*inputs)
+
+    return step
+
+
+def vision(name: str, size: Size, *, batch: int, train: bool, channels_last: bool = False, dtype: Any = None,
+           **options: Any) -> Step:  # fmt: skip
+    """A timm model on images."""
+    import timm
+    import torch
+
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    pixels = 224 if size.is_cuda else 64
+    arguments = {"img_size": pixels} if "vit" in name or "swin" in name else {}
+    model = timm.create_model(name, num_classes=1000, **arguments).to(size.device).to(memory_format=layout)
+    images = torch.randn(size.of(batch, 2), 3, pixels, pixels, device=size.device).to(memory_format=layout)
+    if dtype is not None:
+        model, images = model.to(dtype), images.to(dtype)
+    if not train:
+        return inference(model, images)
+    return training(
+        model, images, torch.randint(0, 1000, (len(images),), device=size.device), size, **options
+    )
+
+
+def language(kind: str, size: Size, *, batch: int, length: int, train: bool, attention: str = "sdpa",
+             dtype: Any = None, vocabulary: int | None = None, **options: Any) -> Step:  # fmt: skip
+    """A transformers model of random weights on random tokens."""
+    import torch
+    import transformers
+
+    layers, hidden = size.of(12, 2), size.of(768, 64)
+    configurations = {
+        "gpt2": lambda: transformers.GPT2Config(n_layer=layers, n_embd=hidden, n_head=hidden // 64),
+        "llama": lambda: transformers.LlamaConfig(
+            num_hidden_layers=layers, hidden_size=size.of(1024, 64), num_attention_heads=size.of(16, 1),
+            num_key_value_heads=size.of(16, 1), intermediate_size=size.of(2816, 128),
+            vocab_size=size.of(32000, 100),
+        ),
+        "bert": lambda: transformers.BertConfig(num_hidden_layers=layers, hidden_size=hidden,
+                                                num_attention_heads=hidden // 64, intermediate_size=4 *
+                                                hidden),
+        "roberta": lambda: transformers.RobertaConfig(max_position_embeddings=514, num_hidden_layers=layers,
+                                                      hidden_size=hidden,
+                                                      num_attention_heads=hidden // 64, intermediate_size=4 *
+                                                      hidden),
+        "electra": lambda: transformers.ElectraConfig(
+            num_hidden_layers=layers, hidden_size=hidden, embedding_size=hidden,
+            num_attention_heads=hidden // 64, intermediate_size=4 * hidden,
+        ),
+        "mistral": lambda: transformers.MistralConfig(
+            num_hidden_layers=layers, hidden_size=size.of(1024, 64), num_attention_heads=size.of(16, 1),
+            num_key_value_heads=size.of(4, 1), intermediate_size=size.of(3584, 128),
+            vocab_size=size.of(16000, 100), sliding_window=None,
+        ),
+        "gpt_neox": lambda: transformers.GPTNeoXConfig(
+            num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=hidden // 64,
+            intermediate_size=4 * hidden, vocab_size=size.of(50304, 100),
+        ),
+        "opt": lambda: transformers.OPTConfig(num_hidden_layers=layers, hidden_size=hidden,
+                                              word_embed_proj_dim=hidden,
+                                              num_attention_heads=hidden // 64, ffn_dim=4 * hidden),
+        "qwen2": lambda: transformers.Qwen2Config(
+            num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=hidden // 64,
+            num_key_value_heads=hidden // 64, intermediate_size=4 * hidden, vocab_size=size.of(32000, 100),
+        ),
+    }  # fmt: skip
+    configuration = configurations[kind]()
+    configuration.update({"use_cache": False} | ({} if vocabulary is None else {"vocab_size": vocabulary}))
+    if not train:
+        for name in list(configuration.to_dict()):
+            if "drop" in name and isinstance(getattr(configuration, name, None), float):
+                setattr(configuration, name, 0.0)
+    masked = kind in ("bert", "roberta", "electra")
+    maker = transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
+    model = maker.from_config(configuration, attn_implementation=attention).to(size.device)
+    if dtype is not None:
+        model = model.to(dtype)
+    tokens = torch.randint(
+        0, min(configuration.vocab_size, 1000), (size.of(batch, 2), size.of(length, 16)), device=size.device
+    )
+    if not train:
+        return inference(model, tokens)
+
+    def loss(output: Any, labels: Any) -> Any:
+        return torch.nn.functional.cross_entropy(output.logits.flatten(0, 1), labels.flatten())
+
+    return training(model, tokens, tokens, size, loss=loss, **options)
+
+
+def perceptron(size: Size, *, width: int, depth: int, batch: int, **options: Any) -> Step:
+    """A small dense network, trained."""
+    import torch
+    from torch import nn
+
+    layers: list[nn.Module] = []
+    for _ in range(depth):
+        layers += [nn.Linear(width, width), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.Linear(width, 10)).to(size.device)
+    x = torch.randn(batch, width, device=size.device)
+    return training(model, x, torch.randint(0, 10, (batch,), device=size.device), size, **options)
+
+
+def loading(size: Size, *, pinned: bool) -> Step:
+    """A step that copies its batch from host memory."""
+    import torch
+    from torch import nn
+
+    width = size.of(4096, 64)
+    model = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)).to(size.device)
+    batches = [torch.randn(size.of(4096, 16), width) for _ in range(4)]
+    if pinned and size.is_cuda:
+        batches = [batch.pin_memory() for batch in batches]
+    turn = iter(range(1 << 60))
+
+    def step() -> object:
+        batch = batches[next(turn) % len(batches)].to(size.device, non_blocking=pinned)
+        with torch.inference_mode():
+            return model(batch)
+
+    return step
+
+
+def translation(size: Size, **options: Any) -> Step:
+    """An encoder-decoder of random weights, trained."""
+    import torch
+    import transformers
+
+    configuration = transformers.T5Config(
+        d_model=size.of(512, 64), d_kv=size.of(64, 16), num_layers=size.of(6, 1), num_heads=size.of(8, 2),
+        d_ff=size.of(2048, 64), vocab_size=size.of(32128, 100),
+    )  # fmt: skip
+    model = transformers.T5ForConditionalGeneration(configuration).to(size.device)
+    tokens = torch.randint(0, 100, (size.of(16, 2), size.of(256, 8)), device=size.device)
+
+    class Model(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model
+
+        def forward(self, batch: Any) -> Any:
+            return self.inner(input_ids=batch, decoder_input_ids=batch, labels=batch).loss
+
+    return training(Model(), tokens, None, size, loss=lambda value, _: value, **options)
+
+
+def decoding(size: Size) -> Step:
+    """One more token of a sequence, with a cache of its keys and values."""
+    import torch
+    import transformers
+
+    configuration = transformers.LlamaConfig(
+        num_hidden_layers=size.of(12, 2), hidden_size=size.of(1024, 64), num_attention_heads=size.of(16, 1),
+        num_key_value_heads=size.of(16, 1), intermediate_size=size.of(2816, 128),
+        vocab_size=size.of(32000, 100),
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(configuration).to(size.device).to(torch.float16).eval()
+    cache = transformers.StaticCache(config=configuration, max_cache_len=size.of(8192, 1024))
+    token = torch.zeros(1, 1, dtype=torch.int64, device=size.device)
+    place = torch.tensor([100], device=size.device)
+
+    def step() -> object:
+        with torch.inference_mode():
+            return model(token, past_key_values=cache, cache_position=place, position_ids=place[None]).logits
+
+    step()
+    return step
+
+
+def counting(size: Size, *, item: bool) -> Step:
+    """Evaluation that asks for its hits after each batch, or at the end."""
+    import timm
+    import torch
+
+    model = timm.create_model("resnet18", num_classes=1000).to(size.device).eval()
+    pixels = size.of(224, 64)
+    images = torch.randn(size.of(4, 1), 3, pixels, pixels, device=size.device)
+    labels = torch.randint(0, 1000, (len(images),), device=size.device)
+    hits: list[Any] = [0]
+
+    def step() -> object:
+        with torch.inference_mode():
+            right = (model(images).argmax(-1) == labels).sum()
+        hits[0] = (0 if item else hits[0]) + (right.item() if item else right)
+        return hits[0]
+
+    return step
+
+
+def loaded_images(size: Size, *, pinned: bool) -> Step:
+    """Inference on images that come from host memory."""
+    import timm
+    import torch
+
+    model = timm.create_model("resnet34", num_classes=1000).to(size.device).eval()
+    pixels = size.of(224, 64)
+    batches = [torch.randn(size.of(192, 1), 3, pixels, pixels) for _ in range(2)]
+    if pinned and size.is_cuda:
+        batches = [batch.pin_memory() for batch in batches]
+    turn = iter(range(1 << 60))
+
+    def step() -> object:
+        batch = batches[next(turn) % len(batches)].to(size.device, non_blocking=pinned)
+        with torch.inference_mode():
+            return model(batch)
+
+    return step
+
+
+def gated(size: Size, *, compiled: bool) -> Step:
+    """The pointwise part of a gated layer with a residual, in 16 bits."""
+    import torch
+
+    shape = size.of(8192, 8), size.of(8192, 8)
+    a, b, residual = (torch.randn(*shape, device=size.device).bfloat16() for _ in range(3))
+
+    def layer(a: Any, b: Any, residual: Any) -> Any:
+        gate = torch.nn.functional.silu(a) * b
+        return torch.clamp(gate * 0.5 + residual, -8.0, 8.0)
+
+    function = torch.compile(layer) if compiled and size.is_cuda else layer
+
+    def step() -> object:
+        with torch.inference_mode():
+            return function(a, b, residual)
+
+    return step
+
+
+def unet(
+    size: Size, *, width: int = 128, batch: int = 8, channels_last: bool = False, autocast: bool = False
+) -> Step:
+    """A small U-Net of a diffusion model, one denoising step."""
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):  # type: ignore[misc]
+        def __init__(self, inner: int, outer: int) -> None:
+            super().__init__()
+            self.body = nn.Sequential(
+                nn.GroupNorm(8, inner), nn.SiLU(), nn.Conv2d(inner, outer, 3, padding=1),
+                nn.GroupNorm(8, outer), nn.SiLU(), nn.Conv2d(outer, outer, 3, padding=1),
+            )  # fmt: skip
+            self.skip = nn.Conv2d(inner, outer, 1)
+
+        def forward(self, x: Any) -> Any:
+            return self.body(x) + self.skip(x)
+
+    class UNet(nn.Module):  # type: ignore[misc]
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.first = nn.Conv2d(4, width, 3, padding=1)
+            self.down = nn.ModuleList(
+                [Block(width, width), Block(width, 2 * width), Block(2 * width, 4 * width)]
+            )
+            self.middle = Block(4 * width, 4 * width)
+            self.up = nn.ModuleList(
+                [Block(8 * width, 2 * width), Block(4 * width, width), Block(2 * width, width)]
+            )
+            self.last = nn.Conv2d(width, 4, 3, padding=1)
+
+        def forward(self, x: Any) -> Any:
+            x, kept = self.first(x), []
+            for block in self.down:
+                x = block(x)
+                kept.append(x)
+                x = nn.functional.avg_pool2d(x, 2)
+            x = self.middle(x)
+            for block in self.up:
+                x = nn.functional.interpolate(x, scale_factor=2.0)
+                x = block(torch.cat([x, kept.pop()], dim=1))
+            return self.last(x)
+
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    model = UNet(size.of(width, 8)).to(size.device).to(memory_format=layout).eval()
+    x = torch.randn(size.of(batch, 1), 4, size.of(64, 16), size.of(64, 16), device=size.device).to(
+        memory_format=layout
+    )
+
+    def step() -> object:
+        with (
+            torch.inference_mode(),
+            torch.autocast(size.device.split(":")[0], torch.bfloat16, enabled=autocast),
+        ):
+            return model(x)
+
+    return step
+
+
+def recurrent(size: Size, *, item: bool) -> Step:
+    """A loop of small products that asks the device for a number in each round, or does not."""
+    import torch
+
+    width = size.of(2048, 16)
+    weight = torch.randn(width, width, device=size.device) / width**0.5
+    x = torch.randn(64, width, device=size.device)
+
+    def step() -> object:
+        y, total = x, 0.0
+        with torch.inference_mode():
+            for _ in range(20):
+                y = torch.tanh(y @ weight)
+                total = total + (y.sum().item() if item else y.sum())
+        return total
+
+    return step
+
+
+def pointwise(size: Size, *, compiled: bool) -> Step:
+    """A chain of pointwise operators on a large tensor."""
+    import torch
+
+    x = torch.randn(size.of(1 << 25, 1 << 10), device=size.device)
+
+    def chain(x: Any) -> Any:
+        y = x * 2.0 + 1.0
+        y = torch.sigmoid(y) * torch.tanh(x)
+        return (y - 0.5).abs() * x
+
+    function = torch.compile(chain) if compiled and size.is_cuda else chain
+
+    def step() -> object:
+        with torch.inference_mode():
+            return function(x)
+
+    return step
+
+
+def programs(size: Size) -> dict[str, Program]:  # noqa: C901 - a table
+    """Every program by name."""
+    import torch
+
+    bf16 = torch.bfloat16
+
+    def of_vision(name: str, batch: int, *, train: bool) -> Program:
+        def build(**options: Any) -> Callable[[], Step]:
+            return lambda: vision(name, size, batch=batch, train=train, **options)
+
+        half = {"autocast": True} if train else {"dtype": bf16}
+        remedies = [Remedy("advice.reduced_precision", build(**half))]
+        if any(one in name for one in ("vit", "deit", "swin")):
+            remedies.append(Remedy("advice.tf32_off", settings=tf32))
+        else:
+            remedies.append(Remedy("advice.layout_conversion", build(channels_last=True)))
+        if train:
+            remedies.append(Remedy("advice.foreach_optimizer", build(optimizer={"fused": True})))
+        return Program(build(), tuple(remedies))
+
+    def of_language(
+        kind: str, batch: int, length: int, *, train: bool, attention: str = "eager",
+        dtype: Any = None, graph: bool = False,
+    ) -> Program:  # fmt: skip
+        base = {"attention": attention, "dtype": dtype}
+
+        def build(**options: Any) -> Callable[[], Step]:
+            return lambda: language(
+                kind, size, batch=batch, length=length, train=train, **{**base, **options}
+            )
+
+        remedies = []
+        if attention == "eager":
+            remedies.append(Remedy("advice.eager_attention", build(attention="sdpa")))
+        if dtype is None:
+            half = {"autocast": True} if train else {"dtype": bf16}
+            remedies += [
+                Remedy("advice.reduced_precision", build(**half)),
+                Remedy("advice.tf32_off", settings=tf32),
+            ]
+        if train:
+            remedies.append(Remedy("advice.foreach_optimizer", build(optimizer={"fused": True})))
+        if graph and size.is_cuda:
+            remedies.append(Remedy("advice.launch_bound", lambda: captured(build()())))
+        return Program(build(), tuple(remedies))
+
+    small = {"width": size.of(512, 16), "depth": 8, "batch": 64}
+    return {
+        "resnet50 train": of_vision("resnet50", 64, train=True),
+        "vit train": of_vision("vit_base_patch16_224", 64, train=True),
+        "llama train": of_language("llama", 8, 512, train=True),
+        "gpt2 forward bs1": of_language("gpt2", 1, 128, train=False, attention="sdpa", dtype=torch.float16,
+                                        graph=True),
+        "convnext train": of_vision("convnext_tiny", 64, train=True),
+        "efficientnet infer": of_vision("efficientnet_b0", 128, train=False),
+        "regnet train": of_vision("regnety_032", 64, train=True),
+        "deit train": of_vision("deit_small_patch16_224.fb_in1k", 64, train=True),
+        "bert train": of_language("bert", 16, 256, train=True),
+        "roberta infer": of_language("roberta", 16, 512, train=False),
+        "opt train": of_language("opt", 8, 512, train=True),
+        "qwen2 forward bs1": of_language("qwen2", 1, 64, train=False, attention="sdpa", dtype=bf16,
+                                         graph=True),
+        "gpt2 train": of_language("gpt2", 8, 512, train=True, attention="sdpa"),
+        "unet denoise": Program(
+            lambda: unet(size),
+            (
+                Remedy("advice.reduced_precision", lambda: unet(size, autocast=True)),
+                Remedy("advice.layout_conversion", lambda: unet(size, channels_last=True)),
+            ),
+        ),
+        "mlp train per-tensor": Program(
+            lambda: perceptron(size, optimizer={"foreach": False}, **small),
+            (
+                Remedy("advice.per_tensor_optimizer",
+                       lambda: perceptron(size, optimizer={"fused": True}, **small)),
+                *(
+                    [Remedy("advice.launch_bound", lambda: captured(
+                        perceptron(size, optimizer={"foreach": False, "capturable": True}, **small)))]
+                    if size.is_cuda else []
+                ),
+            ),
+        ),
+        "mlp train item": Program(
+            lambda: perceptron(size, sgd=True, item=True, width=size.of(4096, 16), depth=8, batch=size.of(512,
+                4)), ( Remedy("advice.host_sync", lambda: perceptron( size, sgd=True, width=size.of(4096, 16),
+                depth=8, batch=size.of(512, 4))), Remedy("advice.tf32_off", settings=tf32),
+            ),
+        ),
+        "item in loop": Program(
+            lambda: recurrent(size, item=True),
+            (Remedy("advice.host_sync", lambda: recurrent(size, item=False)),),
+        ),
+        "pageable loader": Program(
+            lambda: loading(size, pinned=False),
+            (Remedy("advice.pageable_copy", lambda: loading(size, pinned=True)),),
+        ),
+        "pointwise chain": Program(
+            lambda: pointwise(size, compiled=False),
+            (Remedy("advice.unfused_pointwise", lambda: pointwise(size, compiled=True)),),
+        ),
+    } | {
+        name: replace(program, held_out=True)
+        for name, program in _held_out(size, of_vision, of_language).items()
+    }  # fmt: skip
+
+
+def _held_out(
+    size: Size, of_vision: Callable[..., Program], of_language: Callable[..., Program]
+) -> dict[str, Program]:
+    """Programs that nothing was looked at of while cost models were made."""
+    import torch
+
+    wide = {"width": size.of(1024, 16), "depth": 16, "batch": 128}
+    half = {"batch": 8, "length": 512, "train": False, "dtype": torch.bfloat16}
+    graph = [Remedy("advice.launch_bound", lambda: captured(decoding(size)))] if size.is_cuda else []
+    diffusion = {"width": 256, "batch": 16}
+    return {
+        "mobilenet train": of_vision("mobilenetv3_large_100", 128, train=True),
+        "densenet infer": of_vision("densenet121", 64, train=False),
+        "swin train": of_vision("swin_tiny_patch4_window7_224", 64, train=True),
+        "vit-s infer": of_vision("vit_small_patch16_224", 128, train=False),
+        "electra train": of_language("electra", 16, 256, train=True),
+        "mistral train": of_language("mistral", 4, 512, train=True),
+        "neox forward bs1": of_language("gpt_neox", 1, 64, train=False, attention="sdpa",
+                                        dtype=torch.float16, graph=True),
+        "t5 train": Program(
+            lambda: translation(size),
+            (
+                Remedy("advice.tf32_off", settings=tf32),
+                Remedy("advice.reduced_precision", lambda: translation(size, autocast=True)),
+                Remedy("advice.foreach_optimizer", lambda: translation(size, optimizer={"fused": True})),
+            ),
+        ),
+        "llama decode": Program(lambda: decoding(size), tuple(graph)),
+        "gpt2 odd vocabulary": Program(
+            lambda: language("gpt2", size, **half, vocabulary=size.of(50257, 101)),
+            (Remedy("advice.unaligned_products",
+                    lambda: language("gpt2", size, **half, vocabulary=size.of(50304, 128))),),
+        ),
+        "unet large": Program(
+            lambda: unet(size, **diffusion),
+            (
+                Remedy("advice.reduced_precision", lambda: unet(size, **diffusion, autocast=True)),
+                Remedy("advice.layout_conversion", lambda: unet(size, **diffusion, channels_last=True)),
+            ),
+        ),
+        "wide mlp per-tensor": Program(
+            lambda: perceptron(size, optimizer={"foreach": False}, **wide),
+            (
+                Remedy("advice.per_tensor_optimizer",
+                       lambda: perceptron(size, optimizer={"fused": True}, **wide)),
+                Remedy("advice.tf32_off", settings=tf32),
+            ),
+        ),
+        "mlp zeros": Program(
+            lambda: perceptron(size, optimizer={"fused": True}, zeros=True, **wide),
+            (Remedy("advice.zero_grad_fill", lambda: perceptron(size, optimizer={"fused": True}, **wide)),),
+        ),
+        "hits per batch": Program(
+            lambda: counting(size, item=True),
+            (Remedy("advice.host_sync", lambda: counting(size, item=False)),),
+        ),
+        "pageable images": Program(
+            lambda: loaded_images(size, pinned=False),
+            (Remedy("advice.pageable_copy", lambda: loaded_images(size, pinned=True)),),
+        ),
+        "gated layer": Program(
+            lambda: gated(size, compiled=False),
+            (Remedy("advice.unfused_pointwise", lambda: gated(size, compiled=True)),),
+        ),
+    }  # fmt: skip
