@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from opscope.analysis.step_model import PathPiece
 from opscope.analysis.timeline.device_windows import TraceWindow, occupation
@@ -25,11 +26,12 @@ from opscope.ingest.nesting import Int64
 from opscope.model.session import Session
 from opscope.text_enum import TextEnum
 
-__all__ = ["Lane", "LaneKind", "StepTime", "StepView", "step_times", "step_view"]
+__all__ = ["Arrow", "Lane", "LaneKind", "StepTime", "StepView", "step_times", "step_view"]
 
 # Titles of the rows of a thread; its first has the thread's name.
 _NESTED = ("", "nested", "nested twice")
 _DEEPEST = len(_NESTED)  # operators within operators that are drawn
+_MOST_ARROWS = 250
 
 
 class _Gaps(NamedTuple):
@@ -80,6 +82,7 @@ class Lane(msgspec.Struct, frozen=True):
         groups: Names of these.
         name: What each is called, as a position in `names`.
         names: Those.
+        owner: Thread of calls; device and stream of a stream; else nothing.
     """
 
     kind: LaneKind
@@ -90,20 +93,34 @@ class Lane(msgspec.Struct, frozen=True):
     groups: tuple[str, ...]
     name: Int64
     names: tuple[str, ...]
+    owner: tuple[int, ...] = ()
+
+
+class Arrow(NamedTuple):
+    """From the start of a launch call to that of what it launched; rows are positions in `StepView.lanes`."""
+
+    call_row: int
+    call_ns: int
+    row: int
+    start_ns: int
 
 
 class StepView(msgspec.Struct, frozen=True):
-    """One step of one trace, or all of a recording without steps; lanes from top to bottom."""
+    """One step of one trace, or all of a recording without steps; lanes from top to bottom.
+
+    `arrows` are of the longest activities that were launched within it.
+    """
 
     trace_id: int
     step: int | None
     start_ns: int
     end_ns: int
     lanes: tuple[Lane, ...]
+    arrows: tuple[Arrow, ...]
 
 
 def step_times(records: SessionRecords, *, most: int) -> tuple[StepTime, ...]:
-    """The first steps of every device that did anything, `most` of them in all, by trace, device and start."""
+    """The first steps of every device that did anything, `most` of them in all, in order."""
     found: list[StepTime] = []
     devices = [(trace, device) for trace in records.traces for device in trace.devices]
     each = max(1, most // max(1, len(devices)))
@@ -127,7 +144,7 @@ def _device_steps(
     account = account_for_idle(device, Spans(starts_ns, ends_ns), trace.calls, host)
     account = account.part(covering(whole.window, starts_ns) >= 0)
     gap_ns, causes = account.gaps, account.by_cause.argmax(axis=0)
-    numbers = [step.number for step in window.steps] or [None]
+    numbers: list[int | None] = [*(step.number for step in window.steps)] or [None]
     for number, start_ns, next_ns in zip(numbers[:most], begins, [*begins[1:], None], strict=False):
         piece = int(covering(whole.window, np.array([start_ns]))[0])
         end_ns = int(whole.window.end_ns[piece])
@@ -172,7 +189,30 @@ def step_view(
     for time in times:
         device = next(one for one in trace.devices if one.device == time.device)
         lanes += _device_lanes(session, device, time, has_several=len(times) > 1)
-    return StepView(first.trace_id, first.step, start_ns, end_ns, tuple(lanes))
+    arrows = tuple(_arrows(trace, times, lanes, start_ns))
+    return StepView(first.trace_id, first.step, start_ns, end_ns, tuple(lanes), arrows)
+
+
+def _arrows(
+    trace: TraceRecords, times: Sequence[StepTime], lanes: Sequence[Lane], start_ns: int
+) -> Iterator[Arrow]:
+    rows = {lane.owner: row for row, lane in enumerate(lanes) if lane.owner}
+    found: list[tuple[int, Arrow]] = []
+    for time in times:
+        device = next(one for one in trace.devices if one.device == time.device)
+        launched = (device.start_ns >= start_ns) & (device.start_ns < time.end_ns) & (device.call >= 0)
+        inside = np.flatnonzero(launched)
+        inside = inside[trace.calls.start_ns[device.call[inside]] >= start_ns]
+        lasted_ns = device.end_ns[inside] - device.start_ns[inside]
+        for one in inside[np.argsort(-lasted_ns, kind="stable")[:_MOST_ARROWS]].tolist():
+            call = int(device.call[one])
+            call_row = rows.get((int(trace.calls.thread_id[call]),))
+            row = rows.get((device.device, int(device.stream[one])))
+            if call_row is not None and row is not None:
+                begin_ns, end_ns = int(device.start_ns[one]), int(device.end_ns[one])
+                arrow = Arrow(call_row, int(trace.calls.start_ns[call]), row, begin_ns)
+                found.append((begin_ns - end_ns, arrow))
+    return (arrow for _, arrow in sorted(found)[:_MOST_ARROWS])
 
 
 def _host_lanes(session: Session, trace: TraceRecords, start_ns: int, end_ns: int) -> Iterator[Lane]:
@@ -188,7 +228,8 @@ def _host_lanes(session: Session, trace: TraceRecords, start_ns: int, end_ns: in
                 yield _lane(LaneKind.OPERATORS, _NESTED[depth] or title, operators, mine)
         calls = _events(session, _CALLS_SQL, parameters)
         if len(calls["start_ns"]):
-            yield _lane(LaneKind.CALLS, str(LaneKind.CALLS), calls, slice(None))
+            lane = _lane(LaneKind.CALLS, str(LaneKind.CALLS), calls, slice(None))
+            yield replace(lane, owner=(thread,))
 
 
 def _path_lane(path: Sequence[PathPiece], start_ns: int, end_ns: int) -> Iterator[Lane]:
@@ -226,6 +267,7 @@ def _device_lanes(
             tuple(kind.name.lower() for kind in WorkKind),
             index.astype(np.int64),
             tuple(names[one] for one in ids.tolist()),
+            (device.device, stream),
         )
     gaps, causes = time.gaps, tuple(str(cause) for cause in CAUSES)
     meanings = tuple(cause.meaning for cause in CAUSES)
@@ -241,12 +283,10 @@ def _lane(
 ) -> Lane:
     names, name = np.unique(found["name"][chosen].astype(str), return_inverse=True)
     starts, ends = found["start_ns"][chosen], found["end_ns"][chosen]
-    group, of = (
-        ((str(kind),), np.zeros(len(starts), dtype=np.int64))
-        if groups is None
-        else (lambda pair: (tuple(pair[0].tolist()), pair[1]))(np.unique(groups, return_inverse=True))
-    )
-    return Lane(kind, title, starts, ends, of, group, name, tuple(names.tolist()))
+    if groups is None:
+        groups = np.full(len(starts), str(kind))
+    of, group = np.unique(groups, return_inverse=True)
+    return Lane(kind, title, starts, ends, group, tuple(of.tolist()), name, tuple(names.tolist()))
 
 
 def _events(session: Session, query: str, parameters: list[Any]) -> dict[str, npt.NDArray[Any]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from html import escape
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ from opscope.units import (
     UNKNOWN,
     counted,
     format_byte_rate,
+    format_bytes,
     format_duration,
     format_flop_rate,
     format_fraction,
@@ -39,6 +40,9 @@ from opscope.units import (
 __all__ = ["LABEL", "Chart", "session_charts"]
 
 _STEP_BARS = 24
+_CELLS = 1_024  # of the map of ranks and steps
+_READ_CELLS = 12  # side by side, that their text is read
+_POINTS = 600  # of memory over time
 _MOST_PIECES = 8_000  # of a timeline: what a browser draws in half a second
 _FINEST = 4_000  # parts of a step that are told apart
 _LEAST_SHARE = 0.0005  # of device time, for a node of the icicle
@@ -78,8 +82,8 @@ class Chart(msgspec.Struct, frozen=True):
         section: Beginning of the title of the section that it opens.
         title: What is seen.
         note: How to read it, and what is left out.
-        figure: `data` and `layout` as plotly takes them, without colors of the theme. A trace may have `names`
-            (positions in the figure's `names`), which become the first line of its hover texts.
+        figure: `data` and `layout` as plotly takes them, without colors of the theme. A trace may have
+            `names` (positions in the figure's `names`), which become the first line of its hover texts.
         height_px: Its height.
         kind: What the page adds: `zoom` buttons, the `chain` of what is clicked.
     """
@@ -92,6 +96,11 @@ class Chart(msgspec.Struct, frozen=True):
     height_px: int
     kind: str = ""
 
+    @property
+    def has_arrows(self) -> bool:
+        """Something in it is shown only when asked."""
+        return any(one.get("visible") is False for one in self.figure["data"])
+
 
 def session_charts(session: Session, summary: Summary) -> tuple[Chart, ...]:
     """The pictures of a recording; those of which nothing is known are missing.
@@ -103,8 +112,11 @@ def session_charts(session: Session, summary: Summary) -> tuple[Chart, ...]:
     if not summary.has_device:
         return ()
     records = read_session(session)
-    times = step_times(records, most=_STEP_BARS)
-    charts = [_steps_chart(times)] if times else []
+    has_ranks = len({one.trace_id for one in records.traces if one.devices}) > 1
+    times = step_times(records, most=_CELLS if has_ranks else _STEP_BARS)
+    charts = [_steps_chart(_first_steps(times))] if times else []
+    charts += _ranks_chart(times)
+    charts += _memory_chart(session, summary)
     charts += _roofline_chart(summary.efficiency)
     charts += _icicle_chart(session, summary)
     shown = _typical(summary, times)
@@ -164,6 +176,15 @@ def _scaled(ns: Iterable[float], unit: _Unit, exact_ns: float = 1.0) -> list[flo
 # -- step bars
 
 
+def _first_steps(times: Sequence[StepTime]) -> list[StepTime]:
+    """As many of each device as make no more bars than are read at once."""
+    of_device: dict[tuple[int, int], list[StepTime]] = defaultdict(list)
+    for one in times:
+        of_device[one.trace_id, one.device].append(one)
+    each = max(1, _STEP_BARS // max(1, len(of_device)))
+    return [one for mine in of_device.values() for one in mine[:each]][:_STEP_BARS]
+
+
 def _steps_chart(times: Sequence[StepTime]) -> Chart:
     unit = _unit(max(one.end_ns - one.start_ns for one in times))
     labels = [_label(one, times) for one in times]
@@ -209,19 +230,150 @@ def _steps_chart(times: Sequence[StepTime]) -> Chart:
         whole = "Each bar is all that was recorded of one device"
     note = f"{whole}. Every nanosecond is in one part; hatched parts are idle time, by its cause."
     return Chart(
-        "steps", "Overview", "Where the time of a step goes", note, {"data": data, "layout": layout},
+        "steps",
+        "Overview",
+        "Where the time of a step goes",
+        note,
+        {"data": data, "layout": layout},
         160 + 30 * len(times),
-    )  # fmt: skip
+    )
 
 
-def _label(one: StepTime, times: Sequence[StepTime]) -> str:
+def _label(one: StepTime, times: Sequence[StepTime], step: str | None = None) -> str:
     parts = []
     if len({(other.trace_id, other.rank) for other in times}) > 1:
         parts.append(f"rank {one.rank}" if one.rank is not None else f"trace {one.trace_id}")
     if len({other.device for other in times if other.trace_id == one.trace_id}) > 1:
         parts.append(f"device {one.device}")
-    parts.append("recording" if one.step is None else f"step {one.step}")
-    return ", ".join(parts)
+    if step is None:
+        step = "recording" if one.step is None else f"step {one.step}"
+    return ", ".join(part for part in (*parts, step) if part)
+
+
+# -- ranks and memory
+
+
+def _ranks_chart(times: Sequence[StepTime]) -> list[Chart]:
+    ranks = sorted({(one.trace_id, one.rank, one.device) for one in times}, key=str)
+    steps = sorted({one.step for one in times if one.step is not None})
+    if len({trace_id for trace_id, *_ in ranks}) < 2 or not steps:
+        return []
+    own_ns = {
+        (one.trace_id, one.rank, one.device, one.step): one.end_ns
+        - one.start_ns
+        - one.exposed_communication_ns
+        for one in times
+    }
+    longest_ns = max(own_ns.values())
+    labels = {(one.trace_id, one.rank, one.device): _label(one, times, "") for one in times}
+    places = {step: at for at, step in enumerate(steps)}
+    cells = [(key[:3], places[key[3]], ns) for key, ns in own_ns.items() if key[3] is not None]
+    texts = [format_duration(ns) for *_, ns in cells]
+    # Bars as cells: plotly's own heat maps need inline styles, which the page forbids.
+    data = {
+        "type": "bar",
+        "orientation": "h",
+        "y": [labels[rank] for rank, *_ in cells],
+        "base": [at - 0.48 for _, at, _ in cells],
+        "x": [0.96] * len(cells),
+        "width": 0.94,
+        "text": texts if len(steps) <= _READ_CELLS else [],
+        "textposition": "inside",
+        "insidetextanchor": "middle",
+        "textangle": 0,
+        "hovertext": [
+            f"{labels[rank]}, step {steps[at]}<br>{text}"
+            for (rank, at, _), text in zip(cells, texts, strict=True)
+        ],
+        "hoverinfo": "text",
+        "marker": {"color": [_shade(ns / max(1, longest_ns)) for *_, ns in cells]},
+    }
+    every = max(1, len(steps) // _READ_CELLS)
+    layout = {
+        "barmode": "overlay",
+        "xaxis": {
+            "tickvals": list(range(0, len(steps), every)),
+            "ticktext": [f"step {step}" for step in steps[::every]],
+            "range": [-0.5, len(steps) - 0.5],
+            "showgrid": False,
+            "zeroline": False,
+        },
+        "yaxis": {"type": "category", "autorange": "reversed", "automargin": True, "showgrid": False},
+    }
+    note = (
+        "Each step of each rank without its exposed communication, in which it waits or transfers: "
+        "the rank that stands out keeps the others waiting. "
+        f"The brightest is {format_duration(longest_ns)}."
+    )
+    figure = {"data": [data], "layout": layout}
+    return [Chart("ranks", "Overview", "Steps of the ranks", note, figure, 110 + 28 * len(ranks))]
+
+
+def _shade(share: float) -> str:
+    """From blue to yellow, lightness growing with the share: read without color too."""
+    dark, bright = (0, 34, 78), (254, 232, 56)
+    mixed = (round(low + (high - low) * share) for low, high in zip(dark, bright, strict=True))
+    return "#" + "".join(f"{one:02x}" for one in mixed)
+
+
+def _memory_chart(session: Session, summary: Summary) -> list[Chart]:
+    rows = session.query(_MEMORY_SQL, [_POINTS])
+    if not rows:
+        return []
+    first_ns = min(row[2] for row in rows)
+    unit = _unit(max(row[2] for row in rows) - first_ns)
+    lines: dict[tuple[int, int], list[tuple[int, int, int | None]]] = defaultdict(list)
+    for trace_id, device, *point in rows:
+        lines[trace_id, device].append(tuple(point))
+    data = []
+    for index, ((trace_id, device), points) in enumerate(lines.items()):
+        rank = summary.ranks[trace_id]
+        of = f"rank {rank}, " if rank is not None and len(summary.traces) > 1 else ""
+        for kind, (name, style) in enumerate((("allocated", "solid"), ("reserved", "dot"))):
+            values = [point[1 + kind] for point in points]
+            if any(values):
+                data.append(
+                    {
+                        "type": "scatter",
+                        "mode": "lines",
+                        "name": f"{of}device {device}: {name}",
+                        "x": _scaled((point[0] - first_ns for point in points), unit),
+                        "y": values,
+                        "line": {
+                            "shape": "hv",
+                            "width": 1.6,
+                            "dash": style,
+                            "color": _LINE_COLORS[index % len(_LINE_COLORS)],
+                        },
+                        "text": [UNKNOWN if value is None else format_bytes(value) for value in values],
+                        "hovertemplate": "%{text} " + name + f"<extra>{of}device {device}</extra>",
+                    }
+                )
+    most = max(max(row[3], row[4] or 0) for row in rows)
+    ticks = [most * part // 4 for part in range(5)]
+    layout = {
+        "xaxis": {"title": {"text": f"Time since the first event ({unit.name})"}},
+        "yaxis": {
+            "tickvals": ticks,
+            "ticktext": [format_bytes(one) for one in ticks],
+            "rangemode": "tozero",
+            "automargin": True,
+        },
+        "hovermode": "x unified",
+    }
+    note = "The most that tensors had, and that the allocator held, in each interval in which it changed."
+    figure = {"data": data, "layout": layout}
+    return [Chart("memory", "Overview", "Device memory over time", note, figure, 300)]
+
+
+_MEMORY_SQL = """WITH span AS (
+    SELECT min(time_ns) AS first_ns, greatest(1, (max(time_ns) - min(time_ns)) // ?) AS part_ns
+    FROM memory_events WHERE device_type = 1 AND total_allocated_bytes IS NOT NULL
+)
+SELECT trace_id, coalesce(device, 0) AS device, min(time_ns),
+    max(total_allocated_bytes), max(total_reserved_bytes)
+FROM memory_events, span WHERE device_type = 1 AND total_allocated_bytes IS NOT NULL
+GROUP BY trace_id, coalesce(device, 0), (time_ns - first_ns) // part_ns ORDER BY 1, 2, 3"""
 
 
 # -- roofline
@@ -243,23 +395,35 @@ def _roofline_chart(efficiency: Efficiency) -> list[Chart]:
     lines = [
         (
             f"memory {format_byte_rate(bandwidth)} ({evidence[limits.memory.evidence]})",
-            [left, top / bandwidth], [left * bandwidth, top], "bottom right",
+            [left, top / bandwidth],
+            [left * bandwidth, top],
+            "bottom right",
         )
     ] + [
         (
             f"{name} {format_flop_rate(limit.per_s)} ({evidence[limit.evidence]})",
-            [right, limit.per_s / bandwidth], [limit.per_s, limit.per_s], "top left",
+            [right, limit.per_s / bandwidth],
+            [limit.per_s, limit.per_s],
+            "top left",
         )
         for name, limit in sorted(peaks.items(), key=lambda item: -item[1].per_s)
-    ]  # fmt: skip
+    ]
     data: list[dict[str, Any]] = [
         {
-            "type": "scatter", "mode": "lines+text", "x": xs, "y": ys, "text": [text, ""],
-            "textposition": place, "hoverinfo": "skip", "showlegend": False, "line": {"width": 1.5},
-            "cliponaxis": False, "themed": True,
+            "type": "scatter",
+            "mode": "lines+text",
+            "x": xs,
+            "y": ys,
+            "text": [text, ""],
+            "textposition": place,
+            "hoverinfo": "skip",
+            "showlegend": False,
+            "line": {"width": 1.5},
+            "cliponaxis": False,
+            "themed": True,
         }
         for text, xs, ys, place in lines
-    ]  # fmt: skip
+    ]
     by_bound: dict[str, list[CallEfficiency]] = defaultdict(list)
     for call in calls:
         by_bound[str(call.roofline.bound or "unknown")].append(call)
@@ -275,12 +439,15 @@ def _roofline_chart(efficiency: Efficiency) -> list[Chart]:
                 "marker": {
                     "color": _BOUND_COLORS.get(bound, _OTHER_COLOR),
                     "size": [one.roofline.device_ns for one in mine],
-                    "sizemode": "area", "sizeref": 2 * largest_ns / 44**2, "sizemin": 3, "opacity": 0.75,
+                    "sizemode": "area",
+                    "sizeref": 2 * largest_ns / 44**2,
+                    "sizemin": 3,
+                    "opacity": 0.75,
                 },
                 "hovertext": [_call_text(one) for one in mine],
                 "hoverinfo": "text",
             }
-        )  # fmt: skip
+        )
     rates = [one.roofline.achieved_flop_per_s or top for one in calls]
     low, high = min(rates) / 3, max(*rates, top) * 3
     layout = {
@@ -290,11 +457,12 @@ def _roofline_chart(efficiency: Efficiency) -> list[Chart]:
     }
     without = len(efficiency.calls) - len(calls)
     note = (
-        f"Each circle is a call with its shapes ({limits.name}); its area is its device time, its distance below "
-        "the lines what could be gained."
+        f"Each circle is a call with its shapes ({limits.name}); its area is its device time, its distance "
+        "below the lines what could be gained."
     )
     if without:
-        note += f" {counted(without, 'kind')} of calls without floating-point operations, or of unknown cost, are not shown."
+        kinds = counted(without, "kind")
+        note += f" {kinds} of calls without floating-point operations, or of unknown cost, are not shown."
     return [
         Chart("roofline", "How far", "Roofline", note, {"data": data, "layout": layout}, 480),
     ]
@@ -305,7 +473,7 @@ def _log_axis(title: str, low: float, high: float, form: Callable[[float], str])
     powers = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
     return {
         "type": "log",
-        "title": {"text": title},
+        "title": {"text": title, "standoff": 10},
         "range": [math.log10(low), math.log10(high)],
         "tickvals": [10.0**power for power in powers],
         "ticktext": [form(10.0**power) for power in powers],
@@ -319,7 +487,9 @@ def _call_text(call: CallEfficiency) -> str:
         _lines(call.operator),
         _lines(call_arguments(call)),
         f"{counted(call.calls, 'call')}, {format_duration(roofline.device_ns)}",
-        f"{format_flop_rate(roofline.achieved_flop_per_s)}, {format_byte_rate(roofline.achieved_bytes_per_s)}",
+        format_flop_rate(roofline.achieved_flop_per_s)
+        + ", "
+        + format_byte_rate(roofline.achieved_bytes_per_s),
     ]
     if roofline.fraction is not None:
         lines.append(f"{format_fraction(roofline.fraction)} of the attainable")
@@ -389,7 +559,7 @@ def _icicle_chart(session: Session, summary: Summary) -> list[Chart]:
     }
     above = "module → operator → kernel" if has_modules else "operator → kernel"
     left_out = len(nodes) - len(kept)
-    note = f"Width is device time: {above}. Click a part to look into it, and to see its way to the source below."
+    note = f"Width is device time: {above}. Click a part for its way to the source."
     if left_out:
         note += f" {counted(left_out, 'part')} of less than {format_duration(least)} are left blank."
     title = "Device time from the program down to the kernels"
@@ -458,7 +628,7 @@ def _timeline_chart(view: StepView, summary: Summary) -> Chart:
                         _piece_text(*one)
                         for one in zip(
                             (piece.end_ns - piece.start_ns)[mine].tolist(),
-                            piece.count[mine].tolist(),
+                            piece.events[mine].tolist(),
                             piece.busy_ns[mine].tolist(),
                             strict=True,
                         )
@@ -467,31 +637,68 @@ def _timeline_chart(view: StepView, summary: Summary) -> Chart:
                 }
             )
             seen.add(title)
+    data += _arrows_trace(view, unit, finest_ns)
     layout = {
         "barmode": "overlay",
-        "xaxis": {"title": {"text": f"Time since the start ({unit.name})"},
-                  "range": [0, (view.end_ns - view.start_ns) / unit.ns]},
+        "xaxis": {
+            "title": {"text": f"Time since the start ({unit.name})"},
+            "range": [0, (view.end_ns - view.start_ns) / unit.ns],
+        },
         "yaxis": {
-            "tickvals": list(range(len(view.lanes))), "ticktext": [_text(one.title) for one in view.lanes],
-            "range": [len(view.lanes) - 0.4, -0.6], "fixedrange": True, "automargin": True,
-            "showgrid": False, "zeroline": False,
+            "tickvals": list(range(len(view.lanes))),
+            "ticktext": [_text(one.title) for one in view.lanes],
+            "range": [len(view.lanes) - 0.4, -0.6],
+            "fixedrange": True,
+            "automargin": True,
+            "showgrid": False,
+            "zeroline": False,
         },
         "hovermode": "closest",
         "dragmode": "zoom",
-    }  # fmt: skip
+    }
     of = "The recording" if view.step is None else f"Step {view.step}"
     if len(summary.traces) > 1:
         rank = summary.ranks[view.trace_id]
         of += f" of rank {rank}" if rank is not None else f" of trace {view.trace_id}"
     note = (
-        "Host threads above, the critical path between them and the streams, idle time by cause below. Drag to "
-        f"zoom, double-click for all; events shorter than {format_duration(finest_ns)} are joined with their neighbors."
+        "Host threads above, the critical path between them and the streams, idle time by cause below. Drag "
+        f"to zoom, double-click for all; events shorter than {format_duration(finest_ns)} are joined with "
+        "their neighbors and found by the name of the first."
     )
     figure = {"data": data, "layout": layout, "names": list(names)}
     return Chart(
-        "timeline", "Where the GPU", f"{of}, event by event", note, figure,
-        170 + 30 * len(view.lanes), kind="zoom",
-    )  # fmt: skip
+        "timeline",
+        "Where the GPU",
+        f"{of}, event by event",
+        note,
+        figure,
+        170 + 30 * len(view.lanes),
+        kind="zoom",
+    )
+
+
+def _arrows_trace(view: StepView, unit: _Unit, finest_ns: int) -> list[dict[str, Any]]:
+    """From launches to what they launched; the page shows it when asked."""
+    if not view.arrows:
+        return []
+    ends = [ns - view.start_ns for one in view.arrows for ns in (one.call_ns, one.start_ns)]
+    xs = _scaled(ends, unit, finest_ns / 20)
+    ys = [row for one in view.arrows for row in (one.call_row, one.row)]
+    gap: list[None] = [None]
+    return [
+        {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "name": f"launch → kernel ({len(view.arrows)} longest)",
+            "x": [x for at in range(0, len(xs), 2) for x in (*xs[at : at + 2], *gap)],
+            "y": [y for at in range(0, len(ys), 2) for y in (*ys[at : at + 2], *gap)],
+            "line": {"width": 0.8},
+            "marker": {"symbol": "arrow", "angleref": "previous", "size": [0, 8, 0] * len(view.arrows)},
+            "hoverinfo": "skip",
+            "visible": False,
+            "themed": True,
+        }
+    ]
 
 
 def _spoken(kind: LaneKind, group: str) -> tuple[str, str]:
@@ -514,7 +721,7 @@ class _Pieces(NamedTuple):
     end_ns: Int64
     group: Int64
     name: Int64
-    count: Int64
+    events: Int64
     busy_ns: Int64
 
 
@@ -548,15 +755,29 @@ def _queue_chart(summary: Summary) -> list[Chart]:
     unit = _unit(max(one.interval_ns * len(one.mean) for one in known))
     data = [trace for index, one in enumerate(known) for trace in _queue_traces(one, index, summary, unit)]
     layout = {
-        "xaxis": {"title": {"text": f"Time since the start of the window ({unit.name})"}, "anchor": "y2", "range": [0, max(one.interval_ns * len(one.mean) for one in known) / unit.ns]},
-        "yaxis": {"title": {"text": "Activities queued"}, "domain": [0.56, 1], "rangemode": "tozero", "automargin": True},
-        "yaxis2": {"title": {"text": "Launch latency (µs)"}, "domain": [0, 0.44], "rangemode": "tozero", "automargin": True},
+        "xaxis": {
+            "title": {"text": f"Time since the start of the window ({unit.name})"},
+            "anchor": "y2",
+            "range": [0, max(one.interval_ns * len(one.mean) for one in known) / unit.ns],
+        },
+        "yaxis": {
+            "title": {"text": "Activities queued"},
+            "domain": [0.56, 1],
+            "rangemode": "tozero",
+            "automargin": True,
+        },
+        "yaxis2": {
+            "title": {"text": "Launch latency (µs)"},
+            "domain": [0, 0.44],
+            "rangemode": "tozero",
+            "automargin": True,
+        },
         "hovermode": "x unified",
         "showlegend": len(known) > 1,
-    }  # fmt: skip
+    }
     note = (
-        "Launched and not yet finished, mean of each interval: near zero, the device waits for the host. Below, from "
-        "the launch call to the start of the kernel, median of the kernels that begin in the interval."
+        "Launched and not yet finished, mean of each interval: near zero, the device waits for the host. "
+        "Below, from the launch call to the start of the kernel, median of those that begin in the interval."
     )
     return [
         Chart("queue", "Where the GPU", "Launch queue over time", note, {"data": data, "layout": layout}, 440)
@@ -572,17 +793,28 @@ def _queue_traces(one: QueueSeries, index: int, summary: Summary, unit: _Unit) -
     name += f", device {one.device}"
     x = _scaled(((point + 0.5) * one.interval_ns for point in range(len(one.mean))), unit)
     line: dict[str, Any] = {
-        "type": "scatter", "x": x, "name": name, "legendgroup": name,
+        "type": "scatter",
+        "x": x,
+        "name": name,
+        "legendgroup": name,
         "line": {"color": _LINE_COLORS[index % len(_LINE_COLORS)], "shape": "hvh", "width": 1.8},
-    }  # fmt: skip
+    }
     yield {
-        **line, "mode": "lines", "y": [round(value, 3) for value in one.mean],
+        **line,
+        "mode": "lines",
+        "y": [round(value, 3) for value in one.mean],
         "hovertemplate": "%{y:.1f} queued<extra>" + name + "</extra>",
-    }  # fmt: skip
+    }
     if any(one.latency_ns):
         us = [None if ns is None else round(ns / 1e3, 3) for ns in one.latency_ns]
         texts = [UNKNOWN if ns is None else format_duration(ns) for ns in one.latency_ns]
         yield {
-            **line, "mode": "lines+markers", "marker": {"size": 4}, "y": us, "yaxis": "y2", "text": texts,
-            "showlegend": False, "hovertemplate": "%{text} latency<extra>" + name + "</extra>",
-        }  # fmt: skip
+            **line,
+            "mode": "lines+markers",
+            "marker": {"size": 4},
+            "y": us,
+            "yaxis": "y2",
+            "text": texts,
+            "showlegend": False,
+            "hovertemplate": "%{text} latency<extra>" + name + "</extra>",
+        }

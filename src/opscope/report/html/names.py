@@ -15,7 +15,7 @@ _UNSEEN = re.compile(
 
 
 def visible(text: str, most: int = _LONGEST) -> str:
-    """The text with what cannot be seen written as code points, and the middle of a very long one as a count."""
+    """The text with what cannot be seen as code points, and the middle of a very long one as a count."""
     if len(text) > most:
         end = min(_END, most // 4)
         left_out = len(text) - most

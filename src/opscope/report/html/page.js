@@ -37,13 +37,14 @@
   const traces = (figure) => figure.data.map(({ names, themed: isThemed, ...trace }) => {
     if (names) trace.hovertext = trace.hovertext.map((text, index) => `${figure.names[names[index]]}<br>${text}`);
     if (isThemed) trace.line = { ...trace.line, color: color("--text") };
+    if (isThemed && trace.marker) trace.marker = { ...trace.marker, color: color("--text") };
     return trace;
   });
   const settings = { displayModeBar: false, responsive: true, displaylogo: false, showTips: false };
   // Beside the picture, where it wraps and is read aloud; plotly's own would take the picture's room.
   const legend = (place, { data, layout }) => {
     if (layout.showlegend === false) return;
-    const seen = new Map(data.filter((one) => one.name).map((one) => [one.name, one]));
+    const seen = new Map(data.filter((one) => one.name && one.visible !== false).map((one) => [one.name, one]));
     for (const [name, { line, marker: { color: swatch = line?.color, pattern } = { color: line?.color } }] of seen) {
       const item = document.createElement("li");
       const mark = item.appendChild(document.createElement("i"));
@@ -73,7 +74,9 @@
   const repaint = (place) => {
     const figure = figures[place.id];
     const layout = { ...themed(figure.layout), height: Number(place.dataset.height) };
+    if (figure.kind === "zoom") layout.xaxis = { ...layout.xaxis, range: [...place.layout.xaxis.range] };
     Plotly.react(place, traces(figure), layout, settings);
+    place.dispatchEvent(new Event("repainted"));
   };
 
   // The way of a part of the icicle from the program to the source of its operator.
@@ -94,7 +97,56 @@
     if (operator !== undefined) panel.append(...find(chains[text(operator)]).cloneNode(true).children);
   };
 
+  // What is searched for stays bright, and Enter goes from one to the next.
+  const plain = (text) => new DOMParser().parseFromString(text.replaceAll("<br>", ""), "text/html").documentElement.textContent;
+  const searched = (place, input, count) => {
+    const { data, names } = figures[place.id];
+    const bars = data.flatMap((one, index) => (one.names ? [index] : []));
+    const readable = names.map((name) => plain(name).toLowerCase());
+    let matches = [];
+    let at = -1;
+    const apply = () => {
+      draw(place);
+      const words = input.value.trim().toLowerCase();
+      const is = readable.map((name) => !words || name.includes(words));
+      Plotly.restyle(place, { "marker.opacity": bars.map((index) => (words ? data[index].names.map((one) => (is[one] ? 1 : 0.12)) : 1)) }, bars);
+      matches = bars.flatMap((index) => data[index].names.flatMap((one, event) => (is[one] ? [[data[index].base[event], data[index].x[event]]] : [])));
+      matches.sort((one, other) => one[0] - other[0]);
+      at = -1;
+      count.textContent = words ? `${matches.length} found` : "";
+      if (words) say(count.textContent);
+    };
+    input.addEventListener("input", apply);
+    input.addEventListener("keydown", ({ key }) => {
+      if (key !== "Enter" || !matches.length || !input.value.trim()) return;
+      at = (at + 1) % matches.length;
+      const [start, lasted] = matches[at];
+      const [low, high] = figures[place.id].layout.xaxis.range;
+      const half = Math.max(10 * lasted, (high - low) / 100);
+      Plotly.relayout(place, { "xaxis.range": [Math.max(low, start + lasted / 2 - half), Math.min(high, start + lasted / 2 + half)] });
+      count.textContent = `${at + 1} of ${matches.length}`;
+      say(count.textContent);
+    });
+    place.addEventListener("repainted", () => { if (input.value.trim()) apply(); });
+  };
+  const withArrows = (place, button) => {
+    const hidden = figures[place.id].data.flatMap((one, index) => (one.visible === false ? [index] : []));
+    const show = () => Plotly.restyle(place, { visible: button.getAttribute("aria-pressed") === "true" }, hidden);
+    button.addEventListener("click", () => {
+      draw(place);
+      button.setAttribute("aria-pressed", button.getAttribute("aria-pressed") !== "true");
+      show();
+    });
+    place.addEventListener("repainted", show);
+  };
+
   // Zoom by keyboard and touch.
+  for (const tools of document.querySelectorAll(".tools")) {
+    const place = find(tools.dataset.for);
+    searched(place, tools.querySelector("input"), tools.querySelector(".found"));
+    const button = tools.querySelector("[data-arrows]");
+    if (button) withArrows(place, button);
+  }
   for (const tools of document.querySelectorAll(".tools")) {
     tools.addEventListener("click", (event) => {
       const place = find(tools.dataset.for);

@@ -1,7 +1,8 @@
 """A Document and its pictures → one HTML file that works offline.
 
-Every text passes through jinja2's escaping; scripts and styles run by their hashes alone, and the page may load
-nothing. The same Document gives the same bytes. jinja2 and plotly's script are reached when a page is made.
+Every text passes through jinja2's escaping; scripts and styles run by their hashes, and the page may
+load nothing. The same Document gives the same bytes. jinja2 and plotly's script are reached when a page is
+made.
 """
 
 from __future__ import annotations
@@ -63,16 +64,13 @@ def render_page(
 
     Args:
         document: What is said.
-        charts: Pictures, each opening the section its `section` names; those without their section are left out.
+        charts: Pictures, each opening the section its `section` names; left out without that section.
         chains: The way from operators to their source, by name: what a click in a picture shows.
 
     Raises:
-        DependencyError: jinja2 or plotly is missing.
+        DependencyError: plotly's script is missing.
     """
-    try:
-        from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - only for pages
-    except ImportError as error:
-        raise DependencyError("jinja2 is not installed", hint="pip install 'jinja2>=3.1'") from error
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - only for pages
 
     environment = Environment(
         loader=PackageLoader(__package__, ""),
@@ -110,7 +108,7 @@ def render_page(
         ),
         style=style,
         plotly_style=_PLOTLY_STYLE,
-        # It leaves a style alone, too, whose element is there: that of maps, by an id which every build has anew.
+        # It leaves a style alone, too, whose element is there: that of maps, by an id new in every build.
         plotly_ids=["plotly.js-style-global", *_STYLE_IDS.findall(plotly)],
         plotly=plotly,
         script=script,
@@ -150,7 +148,7 @@ def _asset(name: str) -> str:
 
 @cache
 def _plotly() -> str:
-    """Plotly's script, as its Python package brings it; the package itself is not imported, which takes long."""
+    """Plotly's script, as its Python package brings it; importing that package would take long."""
     found = find_spec("plotly")
     for folder in (found and found.submodule_search_locations) or ():
         script = Path(folder) / "package_data" / "plotly.min.js"

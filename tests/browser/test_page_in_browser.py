@@ -1,0 +1,167 @@
+"""The page in Chromium: it asks for nothing, complains of nothing, and its tools do what they say."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opscope.analysis.summary import summarize
+from opscope.model.session import Session
+from opscope.report.html.page import session_page
+
+pytestmark = pytest.mark.browser
+
+BERT = Path(__file__).parents[2] / "src/opscope/data/bert_h200.json.gz"
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+MOST_S = 4.0  # 2 s on a desk; tests share their machine
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on PATH")
+    with api.sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield running
+        running.close()
+
+
+@pytest.fixture(scope="module")
+def file(shared_session: Callable[[Path], Session], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    session = shared_session(BERT)
+    path = tmp_path_factory.mktemp("page") / "page.html"
+    path.write_text(session_page(session, summarize(session), command="opscope analyze x"), "utf-8")
+    return path
+
+
+@pytest.fixture
+def page(browser: Any, file: Path) -> Iterator[Any]:
+    """The page, opened; what it said on the console or asked of a network fails the test."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
+    opened = context.new_page()
+    said: list[str] = []
+    opened.on("console", lambda message: said.append(message.text))
+    opened.on("pageerror", lambda error: said.append(str(error)))
+    opened.on("request", lambda request: said.append(request.url) if request.url.startswith("http") else None)
+    started = time.perf_counter()
+    opened.goto(file.as_uri(), wait_until="load")
+    assert time.perf_counter() - started < MOST_S
+    yield opened
+    context.close()
+    assert not said
+
+
+def drawn(page: Any, key: str) -> Any:
+    place = page.locator(f"#{key}")
+    place.scroll_into_view_if_needed()
+    place.locator(".main-svg").first.wait_for()
+    return place
+
+
+def axis_range(page: Any) -> list[float]:
+    found: list[float] = page.evaluate("[...document.getElementById('timeline').layout.xaxis.range]")
+    return found
+
+
+def test_every_picture_is_drawn(page: Any) -> None:
+    keys = page.evaluate("[...document.querySelectorAll('.chart')].map((one) => one.id)")
+    assert {"steps", "timeline", "icicle", "roofline", "queue"} <= set(keys)
+    for key in keys:
+        assert drawn(page, key).bounding_box()["width"] > 300
+
+
+def test_the_timeline_zooms_moves_and_returns(page: Any) -> None:
+    drawn(page, "timeline")
+    whole = axis_range(page)
+    page.get_by_role("button", name="Zoom in").click()
+    near = axis_range(page)
+    assert near[1] - near[0] == pytest.approx((whole[1] - whole[0]) / 2)
+    page.get_by_role("button", name="Later").click()
+    assert axis_range(page)[0] > near[0]
+    page.get_by_role("button", name="All", exact=True).click()
+    assert axis_range(page) == whole
+
+
+def test_search_counts_and_enter_goes_to_the_first(page: Any) -> None:
+    drawn(page, "timeline")
+    whole = axis_range(page)
+    search = page.get_by_label("Find")
+    search.fill("softmax")
+    found = page.locator(".tools .found")
+    assert int(found.inner_text().split()[0]) > 0
+    search.press("Enter")
+    assert found.inner_text().startswith("1 of ")
+    low, high = axis_range(page)
+    assert high - low < (whole[1] - whole[0]) / 5
+    search.fill("no such kernel")
+    assert found.inner_text() == "0 found"
+
+
+def test_arrows_and_zoom_outlive_a_change_of_theme(page: Any) -> None:
+    drawn(page, "timeline")
+    shown = "document.getElementById('timeline').data.filter((one) => one.type === 'scatter').map((one) => one.visible)"
+    assert page.evaluate(shown) == [False]
+    page.get_by_role("button", name="Launches").click()
+    page.get_by_role("button", name="Zoom in").click()
+    near = axis_range(page)
+    page.locator("#theme").click()
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert page.evaluate(shown) == [True]
+    assert axis_range(page) == near
+
+
+def test_a_part_of_the_icicle_opens_its_way_to_the_source(page: Any) -> None:
+    place = drawn(page, "icicle")
+    place.locator("g.slice", has_text="aten::addmm").first.click()
+    chain = page.locator("#chain")
+    chain.locator("a").first.wait_for()
+    assert "aten::addmm" in chain.inner_text()
+    assert chain.locator("a").first.get_attribute("href").startswith("https://")
+
+
+def test_tables_sort_by_amount_and_filter(page: Any) -> None:
+    table = page.locator("table", has=page.get_by_role("button", name="Mean")).first
+    page.get_by_role("button", name="Mean").first.click()
+    means = table.locator("tbody tr td:last-child").all_inner_texts()
+    units = {"ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9}
+    amounts = [float(text.split()[0].replace(",", "")) * units[text.split()[1]] for text in means]
+    assert amounts == sorted(amounts, reverse=True)
+    page.get_by_label("Filter").first.fill("softmax")
+    count = table.locator("tbody tr:visible").count()
+    assert 0 < count < len(amounts)
+    assert all("softmax" in text for text in table.locator("tbody tr:visible").all_inner_texts())
+
+
+def test_a_narrow_screen_does_not_scroll_sideways(page: Any) -> None:
+    page.set_viewport_size({"width": 390, "height": 800})
+    drawn(page, "timeline")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing(page: Any, theme: str) -> None:
+    package = pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
+    if theme == "dark":
+        page.locator("#theme").click()
+    for key in ("steps", "timeline"):
+        drawn(page, key)
+    page.evaluate((Path(package.__file__).parent / "axe.min.js").read_text("utf-8"))
+    found = page.evaluate(
+        "axe.run(document, {exclude: ['.main-svg']}).then(({violations}) => violations.map("
+        "(one) => [one.id, one.nodes.slice(0, 3).map((node) => node.html.slice(0, 120))]))"
+    )
+    assert found == []
+
+
+def test_print_shows_everything_on_white(page: Any) -> None:
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate("document.documentElement.dataset.theme") == "light"
+    assert not page.locator("nav").is_visible()
+    assert page.locator("details.part:not([open])").count() == 0

@@ -1,0 +1,27 @@
+"""Names as they are seen in a page."""
+
+from __future__ import annotations
+
+import pytest
+
+from opscope.report.html.names import visible
+
+
+@pytest.mark.parametrize(
+    ("name", "seen"),
+    [
+        ("aten::add", "aten::add"),
+        ("a\u202eb", "a⟨U+202E⟩b"),
+        ("a\x1b[31mb", "a⟨U+001B⟩[31mb"),
+        ("zero\u200bwidth", "zero⟨U+200B⟩width"),
+        ("lone \ud800", "lone ⟨U+D800⟩"),
+        ("two\nlines", "two\nlines"),
+        ("名前 ä", "名前 ä"),
+    ],
+)
+def test_what_cannot_be_seen_is_written(name: str, seen: str) -> None:
+    assert visible(name) == seen
+
+
+def test_the_middle_of_a_long_name_is_counted() -> None:
+    assert visible("a" * 50 + "b" * 50, 40) == "a" * 30 + " … 60 characters … " + "b" * 10

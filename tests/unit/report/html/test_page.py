@@ -1,0 +1,206 @@
+"""The page: what is in it is what the tables hold, and no name gets out of its text."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opscope.analysis.summary import summarize
+from opscope.analysis.timeline.host import read_session
+from opscope.analysis.timeline.step_view import step_times
+from opscope.model.session import Session
+from opscope.report.analysis import page_document
+from opscope.report.document import Document, Link, Paragraph, Section, plain
+from opscope.report.html.page import render_page, session_page
+from opscope.testing import TraceBuilder
+
+BERT = Path(__file__).parents[4] / "src/opscope/data/bert_h200.json.gz"
+MOST_BYTES = 6_000_000
+
+HOSTILE = [
+    "</script><script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    '"><svg onload=alert(1)>',
+    "<!--",
+    "\x1b]8;;http://evil.example\x07x",
+    "a\u202egnp.exe",
+    "{{ 7*7 }}{% raw %}",
+    "&lt;b&gt;",
+]
+
+
+class _Page(HTMLParser):
+    """Elements with their attributes, texts of scripts and styles by themselves."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.raw: list[tuple[dict[str, str | None], str]] = []
+        self.text = ""
+        self._open = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self._open = tag if tag in {"script", "style"} else ""
+        if self._open:
+            self.raw.append((dict(attrs), ""))
+
+    def handle_endtag(self, tag: str) -> None:
+        self._open = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._open:
+            self.raw[-1] = (self.raw[-1][0], self.raw[-1][1] + data)
+        else:
+            self.text += data
+
+    def json(self, key: str) -> Any:
+        return next(json.loads(text) for attributes, text in self.raw if attributes.get("id") == key)
+
+
+def hostile_trace(name: str) -> TraceBuilder:
+    trace = TraceBuilder().step(1, 0, 100)
+    trace.operator(name, 1, 20).launch(5).kernel(name, 10, 30)
+    return trace.step(2, 100, 100).operator(f"aten::{name}", 101, 20).launch(105).kernel(name, 110, 30)
+
+
+@pytest.fixture(scope="module")
+def bert(shared_session: Callable[[Path], Session]) -> tuple[Session, _Page, str]:
+    session = shared_session(BERT)
+    text = session_page(session, summarize(session), command="opscope analyze x --html y")
+    return session, _Page(text), text
+
+
+def test_bars_of_steps_are_the_steps_to_the_nanosecond(bert: tuple[Session, _Page, str]) -> None:
+    session, page, _ = bert
+    figure = page.json("data")["steps"]
+    (span_ns,) = {one.span_ns for one in summarize(session).timeline.partitions}
+    unit_ns = 1e6 if "(ms)" in figure["layout"]["xaxis"]["title"]["text"] else 1e3
+    drawn_ns = sum(round(value * unit_ns) for trace in figure["data"] for value in trace["x"])
+    assert drawn_ns == span_ns
+
+
+def test_parts_of_the_icicle_sum_to_the_device_time(bert: tuple[Session, _Page, str]) -> None:
+    session, page, _ = bert
+    (device_ns,) = session.query("SELECT sum(duration_ns) FROM device_activities")[0]
+    icicle = page.json("data")["icicle"]["data"][0]
+    assert round(icicle["values"][0] * 1e6) == device_ns
+    for parent, whole in zip(icicle["ids"], icicle["values"], strict=True):
+        below = [ns for of, ns in zip(icicle["parents"], icicle["values"], strict=True) if of == parent]
+        assert sum(below) <= whole * (1 + 1e-9)
+
+
+def test_streams_of_the_timeline_hold_every_activity_of_the_step(bert: tuple[Session, _Page, str]) -> None:
+    session, page, _ = bert
+    figure = page.json("data")["timeline"]
+    rows = figure["layout"]["yaxis"]["ticktext"]
+    stream = next(at for at, title in enumerate(rows) if title.startswith("stream"))
+    mine = [one for one in figure["data"] if one["type"] == "bar" and one["y"][0] == stream]
+    joined = sum(
+        int(text.split()[1].replace(",", ""))
+        for one in mine
+        for text in one["hovertext"]
+        if text.startswith("and ")
+    )
+    drawn = sum(len(one["x"]) for one in mine) + joined
+    number = int(re.search(r"Step (\d+), event by event", page.text)[1])  # type: ignore[index]
+    (step,) = [one for one in step_times(read_session(session), most=24) if one.step == number]
+    (count,) = session.query(
+        "SELECT count(*) FROM device_activities WHERE start_ns < ? AND start_ns + duration_ns > ?",
+        [step.end_ns, step.start_ns],
+    )[0]
+    assert drawn == count > 200
+
+
+def test_tables_say_what_the_document_says(bert: tuple[Session, _Page, str]) -> None:
+    session, page, _ = bert
+    document = page_document(summarize(session), command="opscope analyze x --html y")
+    for section in document.sections:
+        assert section.title in page.text
+    table = next(section for section in document.sections if section.title == "Operators").blocks[1]
+    for row in table.rows:  # type: ignore[union-attr]
+        for cell in row:
+            assert plain(cell) in page.text
+    assert "opscope analyze x --html y" in page.text
+
+
+def test_scripts_run_by_hash_and_nothing_is_loaded(bert: tuple[Session, _Page, str]) -> None:
+    _, page, text = bert
+    (policy,) = [
+        a["content"]
+        for tag, a in page.elements
+        if tag == "meta" and a.get("http-equiv") == "Content-Security-Policy"
+    ]
+    assert policy is not None
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe" not in policy
+    for attributes, content in page.raw:
+        kind = attributes.get("type")
+        if kind != "application/json":
+            digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+            assert f"'sha256-{digest}'" in policy
+    assert not [tag for tag, a in page.elements if tag in {"link", "img", "iframe"} or "src" in a]
+    assert not [a for _, a in page.elements if any(name.startswith("on") or name == "style" for name in a)]
+    assert len(text.encode()) < MOST_BYTES
+
+
+def test_the_same_recording_gives_the_same_bytes(bert: tuple[Session, _Page, str]) -> None:
+    session, _, text = bert
+    assert session_page(session, summarize(session), command="opscope analyze x --html y") == text
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names_stay_text(name: str, load: Callable[..., Session]) -> None:
+    session = load(hostile_trace(name))
+    clean = load(hostile_trace("harmless"))
+    text = session_page(session, summarize(session), command=f"opscope analyze '{name}'")
+    page, other = _Page(text), _Page(session_page(clean, summarize(clean), command="opscope analyze x"))
+    is_markup = {"script", "img", "svg", "style", "b"}
+    assert [tag for tag, _ in page.elements if tag in is_markup] == [
+        tag for tag, _ in other.elements if tag in is_markup
+    ]
+    assert not [a for _, a in page.elements if any(key.startswith("on") for key in a)]
+    for unseen in "\x1b\x07\u202e":
+        assert unseen not in text
+    for figure in page.json("data").values():
+        for word in figure.get("names", []):
+            assert "<" not in word.replace("<br>", "")
+
+
+def test_a_name_of_a_megabyte_does_not_fill_the_page(load: Callable[..., Session]) -> None:
+    session = load(hostile_trace("x" * 1_000_000))
+    text = session_page(session, summarize(session))
+    assert len(text) < MOST_BYTES
+    assert "characters …" in text
+
+
+def test_only_https_is_linked() -> None:
+    links = (Link("good", "https://example.org/a"), Link("bad", "javascript:alert(1)"))
+    document = Document("t", (), (Section("s", (Paragraph(links),)),))
+    page = _Page(render_page(document))
+    assert [a["href"] for tag, a in page.elements if tag == "a" and "rel" in a] == ["https://example.org/a"]
+    assert "bad" in page.text
+
+
+def test_without_a_device_the_page_has_no_pictures(load: Callable[..., Session]) -> None:
+    session = load(TraceBuilder().operator("aten::add", 0, 10))
+    text = session_page(session, summarize(session))
+    assert _Page(text).json("data") == {}
+    assert len(text) < 200_000
+
+
+def test_pages_cost_other_verbs_nothing() -> None:
+    code = "import sys, opscope, opscope.cli.analyze; assert not {'plotly', 'jinja2'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
