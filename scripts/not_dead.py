@@ -80,3 +80,7 @@ _.warmup_samples
 _.drop_host_between
 _.drop_questions
 _.run_beside
+
+# Read by the template of pages.
+_.has_arrows
+_.height_px

@@ -204,3 +204,32 @@ def test_without_a_device_the_page_has_no_pictures(load: Callable[..., Session])
 def test_pages_cost_other_verbs_nothing() -> None:
     code = "import sys, opscope, opscope.cli.analyze; assert not {'plotly', 'jinja2'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def figures(load: Callable[..., Session], trace: TraceBuilder) -> Any:
+    session = load(trace)
+    return _Page(session_page(session, summarize(session))).json("data")
+
+
+def test_memory_is_drawn_in_bytes(load: Callable[..., Session]) -> None:
+    trace = hostile_trace("k")
+    for start, allocated, reserved in ((5, 512, 4096), (50, 2048, 4096), (60, 1024, 4096)):
+        args = {"Addr": 1, "Bytes": 512, "Device Type": 1, "Device Id": 0,
+                "Total Allocated": allocated, "Total Reserved": reserved}  # fmt: skip
+        trace.events.append(
+            {"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]",
+             "pid": 1, "tid": 1, "ts": start,
+             "args": args}
+        )  # fmt: skip
+    allocated_line, reserved_line = figures(load, trace)["memory"]["data"]
+    assert allocated_line["y"] == [512, 2048, 1024]
+    assert allocated_line["x"] == [0, 45, 55]
+    assert reserved_line["y"] == [4096] * 3
+
+
+def test_arrows_go_from_the_launch_to_its_kernel(load: Callable[..., Session]) -> None:
+    figure = figures(load, hostile_trace("k"))["timeline"]
+    (arrows,) = [one for one in figure["data"] if one["type"] == "scatter"]
+    titles = figure["layout"]["yaxis"]["ticktext"]
+    assert [titles[row] for row in arrows["y"][:2]] == ["runtime calls", "stream 7"]
+    assert arrows["x"] == [5, 10, None]

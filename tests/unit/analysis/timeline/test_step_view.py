@@ -1,0 +1,59 @@
+"""Steps cut into their parts, and one of them event by event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from opscope.analysis.timeline.host import read_session
+from opscope.analysis.timeline.measure import measure_timeline
+from opscope.analysis.timeline.step_view import LaneKind, step_times, step_view
+from opscope.model.session import Session
+from opscope.testing import TraceBuilder
+
+BERT = Path(__file__).parents[4] / "src/opscope/data/bert_h200.json.gz"
+
+
+@pytest.fixture
+def two_steps() -> TraceBuilder:
+    trace = TraceBuilder()
+    for number, start in ((1, 0), (2, 100)):
+        trace.step(number, start, 100).operator("outer", start + 1, 30).operator("inner", start + 2, 10)
+        trace.launch(start + 5).kernel("k", start + 10, 40).launch(start + 60)
+        trace.kernel("Memcpy DtoH (Device -> Pageable)", start + 70, 5, category="gpu_memcpy")
+    return trace
+
+
+def test_steps_tile_the_window_exactly(shared_session: Callable[[Path], Session]) -> None:
+    session = shared_session(BERT)
+    records = read_session(session)
+    times = step_times(records, most=24)
+    for one in times:
+        parts = one.compute_ns + one.exposed_communication_ns + one.exposed_copy_ns
+        assert parts + sum(one.idle_by_cause.values()) == one.end_ns - one.start_ns
+    (partition,) = measure_timeline(session, records).partitions
+    assert sum(one.end_ns - one.start_ns for one in times) == partition.span_ns
+    assert sum(one.compute_ns for one in times) == partition.compute_ns
+    assert sum(sum(one.idle_by_cause.values()) for one in times) == partition.idle_ns
+
+
+def test_parts_of_a_step(load: Callable[..., Session], two_steps: TraceBuilder) -> None:
+    first, second = step_times(read_session(load(two_steps)), most=24)
+    assert (first.step, first.start_ns, first.end_ns) == (1, 0, 100_000)
+    assert (second.compute_ns, second.exposed_copy_ns, second.exposed_communication_ns) == (40_000, 5_000, 0)
+    (only,) = step_times(read_session(load(two_steps)), most=1)
+    assert only.step == 1
+
+
+def test_lanes_and_arrows_of_a_step(load: Callable[..., Session], two_steps: TraceBuilder) -> None:
+    session = load(two_steps)
+    records = read_session(session)
+    view = step_view(session, records, step_times(records, most=24)[1:], ())
+    kinds = [lane.kind for lane in view.lanes]
+    assert kinds == [
+        LaneKind.OPERATORS, LaneKind.OPERATORS, LaneKind.CALLS, LaneKind.STREAM, LaneKind.IDLE,
+    ]  # fmt: skip
+    assert [lane.names for lane in view.lanes[:2]] == [("outer",), ("inner",)]
+    assert view.arrows == ((2, 105_000, 3, 110_000), (2, 160_000, 3, 170_000))

@@ -1,0 +1,33 @@
+"""Pictures of a job of several ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from opscope.analysis.summary import summarize
+from opscope.api import load as load_source
+from opscope.report.html.charts import session_charts
+from opscope.testing import TraceBuilder
+
+
+def rank(number: int, compute_us: float) -> TraceBuilder:
+    trace = TraceBuilder(distributedInfo={"rank": number, "world_size": 2, "backend": "nccl"})
+    for step, start in ((1, 0), (2, 100)):
+        trace.step(step, start, 100).operator("aten::mm", start + 1, 10).launch(start + 2)
+        trace.kernel("gemm", start + 5, compute_us)
+        trace.operator("c10d::allreduce_", start + 12, 8).launch(start + 13)
+        trace.kernel("ncclDevKernel_AllReduce_Sum_f32", start + 5 + compute_us, 80 - compute_us, stream=20)
+    return trace
+
+
+def test_the_rank_that_computes_longer_stands_out(make_trace: Callable[..., Path], tmp_path: Path) -> None:
+    for number, compute_us in ((0, 20), (1, 60)):
+        make_trace(rank(number, compute_us), f"rank{number}.json")
+    with load_source(str(tmp_path)) as session:
+        charts = {one.key: one for one in session_charts(session, summarize(session))}
+    (cells,) = charts["ranks"].figure["data"]
+    assert cells["y"] == ["rank 0"] * 2 + ["rank 1"] * 2
+    # The step without the time in which only the collective ran.
+    assert cells["text"] == ["40.0 µs", "40.0 µs", "80.0 µs", "80.0 µs"]
+    assert len(charts["steps"].figure["data"][0]["y"]) == 4
