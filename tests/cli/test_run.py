@@ -276,10 +276,14 @@ def test_every_flag_is_known() -> None:
     from dataclasses import fields
     from inspect import signature
 
+    from opscope.cli.profile import ModelOptions
     from opscope.cli.run import ProgramRecording, run
+    from opscope.cli.try_changes import try_changes
 
-    options = {field.name: field.type for field in fields(ProgramRecording)}
-    options |= {name: one.annotation for name, one in signature(run).parameters.items()}
+    of_both = (*fields(ProgramRecording), *fields(ModelOptions))
+    options = {field.name: field.type for field in of_both}
+    for verb in (run, try_changes):
+        options |= {name: one.annotation for name, one in signature(verb).parameters.items()}
     flags = {f"--{name.replace('_', '-')}" for name, type_ in options.items() if "bool" in str(type_)}
     assert flags <= FLAGS
     assert FLAGS - flags == {"-h", "--help", "--version", "--debug", "-m"}

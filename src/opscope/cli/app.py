@@ -32,21 +32,25 @@ __all__ = [
 ]
 
 
-# Options of `run` that take no value; all others take one.
+# Options of `run` and `try` that take no value; all others take one.
 FLAGS = frozenset({
     "-h", "--help", "--version", "--debug", "-m", "--module", "--with-stack", "--with-modules",
-    "--profile-memory", "--track-compile", "--second-run", "--force", "--quiet",
+    "--profile-memory", "--track-compile", "--second-run", "--force", "--quiet", "--allow-precision",
+    "--in-place", "--predict", "--json", "--train", "--use-real-bert",
 })  # fmt: skip
+# Verbs whose arguments end with a script and its own arguments.
+_WITH_SCRIPT = ("run", "try")
 
 
 def separate_script(tokens: Sequence[str]) -> list[str]:
-    """The tokens of a command line, with `--` before the script if the verb is `run`.
+    """The tokens of a command line, with `--` before the script if the verb is `run` or `try`.
 
     The script is the first token that is neither an option nor an option's value.
     """
-    if "run" not in tokens:
+    verb = next((token for token in tokens if token in _WITH_SCRIPT), None)
+    if verb is None:
         return list(tokens)
-    start = tokens.index("run") + 1
+    start = tokens.index(verb) + 1
     if any(token not in FLAGS for token in tokens[: start - 1]):
         return list(tokens)
     index = start
@@ -55,6 +59,9 @@ def separate_script(tokens: Sequence[str]) -> list[str]:
         if token == "--":
             break
         if not token.startswith("-"):
+            if verb == "try" and not token.endswith(".py") and "-m" not in tokens[start:index]:
+                index += 1  # one of several values, or a workload, whose options may follow
+                continue
             return [*tokens[:index], "--", *tokens[index:]]
         index += 1 if token in FLAGS or "=" in token else 2
     return list(tokens)
@@ -71,6 +78,7 @@ _VERBS = {
     "profile": "Profile a workload over batch sizes and sequence lengths",
     "analyze": "Report where the device time of recorded traces goes",
     "run": "Profile an unmodified script",
+    "try": "Apply changes to your own program and measure what each brings",
     "bench": "Compare implementations: a suite, or functions of your own",
     "compare": "Compare two benchmark results, or two recordings",
     "explain": "Explain an operator, a kernel, a category or a source file",
@@ -85,6 +93,9 @@ _VERBS = {
     "flamegraph": "Write stacks from Python down to the kernels for flame graph viewers",
     "sql": "Query the tables of a trace or a saved session",
 }
+
+# Verbs whose name is a word of Python.
+_MODULES = {"try": "try_changes"}
 
 # Verbs that run a program of the user's in this process, which finds the interpreter as it always is.
 _RUN_PROGRAMS = frozenset({"profile", "run", "bench"})
@@ -171,7 +182,8 @@ def _app() -> App:
     )
     for verb, summary in _VERBS.items():
         # An import string: the module is loaded when its verb runs.
-        app.command(f"opscope.cli.{verb}:{verb}", name=verb, help=summary, help_format="markdown")
+        module = _MODULES.get(verb, verb)
+        app.command(f"opscope.cli.{module}:{module}", name=verb, help=summary, help_format="markdown")
     return app
 
 
