@@ -14,7 +14,7 @@ from opscope.benchmarking.decorator import benchmark
 from opscope.capture.calls import ProfiledFunction
 from opscope.capture.calls import profile_call as _profile_call
 from opscope.capture.calls import profiled as _profiled
-from opscope.capture.cycle import Cycle, CycleHandler, export_chrome_trace, tensorboard_trace
+from opscope.capture.cycle import ACTIVE_STEPS, Cycle, CycleHandler, export_chrome_trace, tensorboard_trace
 from opscope.capture.profiler import CaptureOptions, Profiler
 from opscope.data import example_trace
 from opscope.errors import CaptureError, InputError, MeasurementError
@@ -80,7 +80,7 @@ def profile(
     name: str = "trace",
     wait: int = 0,
     warmup: int = 1,
-    active: int = 3,
+    active: int = ACTIVE_STEPS,
     repeat: int = 1,
     **options: Unpack[CaptureOptions],
 ) -> Profile:

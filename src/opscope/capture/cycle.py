@@ -19,6 +19,7 @@ from opscope.errors import CaptureError, InputError
 from opscope.model.sidecar import Sidecar
 
 __all__ = [
+    "ACTIVE_STEPS",
     "Cycle",
     "CycleHandler",
     "Phase",
@@ -27,6 +28,9 @@ __all__ = [
     "export_chrome_trace",
     "tensorboard_trace",
 ]
+
+# Recorded steps by default: the fewest that a comparison has an interval for.
+ACTIVE_STEPS = 6
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypedDict
 
-from opscope.capture.cycle import Cycle, CycleHandler, Phase, Position, Schedule
+from opscope.capture.cycle import ACTIVE_STEPS, Cycle, CycleHandler, Phase, Position, Schedule
 from opscope.capture.cycle_writer import (
     CycleEnd,
     CycleWriter,
@@ -247,7 +247,7 @@ class Profiler:
         name: str = "trace",
         wait: int = 0,
         warmup: int = 1,
-        active: int = 3,
+        active: int = ACTIVE_STEPS,
         repeat: int = 1,
         record_shapes: bool = True,
         with_stack: bool = False,

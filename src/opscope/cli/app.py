@@ -1,7 +1,7 @@
 """The `opscope` command: its verbs, and what every way to fail becomes.
 
-Exit codes: 0 fine, 1 an OpscopeError (or a failed configuration), 2 usage, 3 a regression was found, 130
-interrupted. A user's mistake is one line on stderr; the traceback comes with `--debug`. Imports no verb
+Exit codes: 0 fine, 1 an OpscopeError (or a failed configuration), 2 usage, 3 a regression was found, 4 a
+gate had too little to judge by, 130 interrupted. A user's mistake is one line on stderr; the traceback comes with `--debug`. Imports no verb
 before it is called.
 """
 
@@ -21,6 +21,7 @@ from opscope.errors import OpscopeError
 
 __all__ = [
     "EXIT_ERROR",
+    "EXIT_INCONCLUSIVE",
     "EXIT_INTERRUPTED",
     "EXIT_OK",
     "EXIT_REGRESSION",
@@ -64,6 +65,7 @@ EXIT_OK = 0
 EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_REGRESSION = 3
+EXIT_INCONCLUSIVE = 4
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 _EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 

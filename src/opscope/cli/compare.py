@@ -10,9 +10,9 @@ import msgspec
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from opscope.analysis.comparison_rules import gate_reasons
+from opscope.analysis.comparison_rules import gate_reasons, no_verdict
 from opscope.analysis.session_comparison import compare_sessions
-from opscope.cli.app import EXIT_REGRESSION
+from opscope.cli.app import EXIT_INCONCLUSIVE, EXIT_REGRESSION
 from opscope.cli.console import All, Top, open_source, refuse_existing, say_wrote, show, status
 from opscope.errors import InputError
 from opscope.model.comparison import BenchmarkComparison, ComparisonOptions, FailOn, SessionComparison
@@ -58,6 +58,7 @@ def compare(
             operator with at least 1 % of the reference's time (an interval takes 6 steps on both sides).
             faster: the other way round. different: either, or other launches, kernels, operators, statuses or
             rows, which are exact. What is ambiguous never fails; benchmarks without a common row always do.
+            Exit with 4 if nothing failed because there was too little to judge by: fewer than 6 steps.
         threshold: Times whose ratio lies within 1 ± this are the same.
         top: Operators (or rows of each benchmark) to list.
         all: List everything instead.
@@ -68,9 +69,10 @@ def compare(
     options = ComparisonOptions(threshold=threshold)
     comparison = _compare(reference, candidate, options)
     failures = gate_reasons(comparison, fail_on) if fail_on is not None else ()
+    inconclusive = no_verdict(comparison) if fail_on is not None and not failures else None
     document = _document(comparison, None if all else top)
     show(
-        lambda: comparison_document(comparison, fail_on=fail_on, failures=failures),
+        lambda: comparison_document(comparison, fail_on=fail_on, failures=failures, inconclusive=inconclusive),
         lambda: document,
         json=json,
     )
@@ -78,7 +80,9 @@ def compare(
         say_wrote([write_text(output, render_markdown(document))], on_stderr=json)
     for failure in failures:
         sys.stderr.write(f"fails --fail-on {fail_on}: {failure}\n")
-    return EXIT_REGRESSION if failures else 0
+    if inconclusive:
+        sys.stderr.write(f"no verdict: {inconclusive}\n")
+    return EXIT_REGRESSION if failures else EXIT_INCONCLUSIVE if inconclusive else 0
 
 
 def _compare(

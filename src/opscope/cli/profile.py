@@ -21,6 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from opscope.api import load
 from opscope.benchmarking.timer import latency_measure
+from opscope.capture.cycle import ACTIVE_STEPS
 from opscope.capture.sweep import ConfigurationRun, configuration_of, run_configuration
 from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED
 from opscope.cli.console import Top, print_document, print_json, refuse_existing, say_wrote, stderr_console
@@ -64,7 +65,7 @@ class RecordingOptions:
 
     wait: int = 0
     warmup: int = 2
-    active: int = 3
+    active: int = ACTIVE_STEPS
     with_stack: bool = False
     with_modules: bool = False
     profile_memory: bool = False

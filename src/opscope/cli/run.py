@@ -19,7 +19,7 @@ from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
 from opscope.analysis.measured_step import unrecorded_time
-from opscope.capture.cycle import Cycle
+from opscope.capture.cycle import ACTIVE_STEPS, Cycle
 from opscope.capture.cycle_writer import trace_file_names
 from opscope.capture.profiler import Profiler
 from opscope.capture.program import Program, check_program
@@ -42,7 +42,7 @@ __all__ = ["ProgramRecording", "run"]
 _REPORTED = 10
 # Read by torch/_inductor/config.py when it is imported.
 _TRACKING = "INDUCTOR_PROVENANCE"
-_STEPWISE = {"wait": 0, "warmup": 1, "active": 3, "repeat": 1}
+_STEPWISE = {"wait": 0, "warmup": 1, "active": ACTIVE_STEPS, "repeat": 1}
 _Count = Annotated[int | None, Parameter(validator=Number(gte=0))]
 
 
@@ -55,7 +55,7 @@ class ProgramRecording:
             script, or MODULE:FUNCTION; none records the whole run.
         wait: Steps to let pass after the first one, which is never recorded; 0 by default.
         warmup: Steps to run with the profiler attached but not recording; 1 by default.
-        active: Steps to record; 3 by default.
+        active: Steps to record; 6 by default.
         repeat: Cycles of these, a trace each; 1 by default.
         with_stack: Record Python stacks.
         with_modules: Record the calls of nn.Modules.
