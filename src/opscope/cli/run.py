@@ -28,7 +28,7 @@ from opscope.capture.second_run import time_second_run
 from opscope.cli.console import Top, note, print_document, refuse_existing, say_wrote
 from opscope.errors import CaptureError, DependencyError, InputError, OpscopeError
 from opscope.model.files import write_text
-from opscope.model.sidecar import sidecar_path
+from opscope.model.sidecar import kernels_folder, sidecar_path
 from opscope.provenance.origins import recorded_origins
 from opscope.report.analysis import analysis_report, overview_document
 from opscope.report.json_encoding import write_json
@@ -110,7 +110,11 @@ class _Outputs:
     def all(self, traces: tuple[str, ...]) -> list[Path]:
         """Every file, by the names of the traces."""
         paths = [self.directory / trace for trace in traces]
-        return [file for path in paths for file in (path, sidecar_path(path), *self.of(path.name))]
+        return [
+            file
+            for path in paths
+            for file in (path, sidecar_path(path), kernels_folder(path), *self.of(path.name))
+        ]
 
     def of(self, trace: str) -> tuple[Path, Path]:
         """Analysis and report of a trace."""
