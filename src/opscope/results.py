@@ -28,7 +28,11 @@ Source = str | os.PathLike[str]
 
 
 def load(
-    source: Source | Sequence[Source], *, memory_limit: str | None = None, threads: int | None = None
+    source: Source | Sequence[Source],
+    *,
+    memory_limit: str | None = None,
+    threads: int | None = None,
+    merge: bool = False,
 ) -> Session:
     """A Session of a saved `.opscope` file, or of one or several traces.
 
@@ -39,9 +43,11 @@ def load(
         memory_limit: What the process should stay under, e.g. `"1GB"`; the tables then live in a
             temporary file.
         threads: Worker threads; all cores if None.
+        merge: Read traces together that are not of one job (ranks, or cycles of one recording).
 
     Raises:
-        InputError: The source cannot be read; the message names the file and byte offset.
+        InputError: The source cannot be read (the message names the file and byte offset), or several
+            traces are not of one job.
         CaptureError: nsys could not export a report.
         DependencyError: The address needs a package that is not installed; the message has the install line.
     """
@@ -54,7 +60,9 @@ def load(
 
     with ExitStack() as opened:
         readable = [opened.enter_context(readable_source(one)) for one in sources]
-        session = load_traces(readable, memory_limit=memory_limit, threads=threads, demangle=demangle)
+        session = load_traces(
+            readable, memory_limit=memory_limit, threads=threads, merge=merge, demangle=demangle
+        )
         for given, read in zip(sources, readable, strict=True):
             if given != read:
                 session.connection.execute("UPDATE traces SET source = ? WHERE source = ?", [given, read])

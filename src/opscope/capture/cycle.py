@@ -141,7 +141,9 @@ def export_chrome_trace(
         name = cycle.trace_path.name
         target = Path(directory) / pattern.format(name=name, stem=name.split(".json")[0], index=cycle.index)
         if target.exists() and not overwrite:
-            raise InputError("the file exists", source=target, hint="Choose another pattern, or pass overwrite=True")
+            raise InputError(
+                "the file exists", source=target, hint="Choose another pattern, or pass overwrite=True"
+            )
         return _copy(cycle.trace_path, target)
 
     return handle

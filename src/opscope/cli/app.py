@@ -1,8 +1,8 @@
 """The `opscope` command: its verbs, and what every way to fail becomes.
 
 Exit codes: 0 fine, 1 an OpscopeError (or a failed configuration), 2 usage, 3 a regression was found, 4 a
-gate had too little to judge by, 130 interrupted. A user's mistake is one line on stderr; the traceback comes with `--debug`. Imports no verb
-before it is called.
+gate had too little to judge by, 130 interrupted. A user's mistake is one line on stderr; the traceback
+comes with `--debug`. Imports no verb before it is called.
 """
 
 from __future__ import annotations

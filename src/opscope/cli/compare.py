@@ -13,7 +13,7 @@ from cyclopts.validators import Number
 from opscope.analysis.comparison_rules import gate_reasons, no_verdict
 from opscope.analysis.session_comparison import compare_sessions
 from opscope.cli.app import EXIT_INCONCLUSIVE, EXIT_REGRESSION
-from opscope.cli.console import All, Top, open_source, refuse_existing, say_wrote, show, status
+from opscope.cli.console import All, Merge, Top, open_source, refuse_existing, say_wrote, show, status
 from opscope.errors import InputError
 from opscope.model.comparison import BenchmarkComparison, ComparisonOptions, FailOn, SessionComparison
 from opscope.model.files import write_text
@@ -42,6 +42,7 @@ def compare(
     json: bool = False,
     fail_on: FailOn | None = None,
     threshold: Annotated[float, Parameter(validator=Number(gt=0, lt=1))] = 0.02,
+    merge: Merge = False,
     top: Top = 20,
     all: All = False,  # noqa: A002 - the option's name
     output: Path | None = None,
@@ -60,6 +61,7 @@ def compare(
             rows, which are exact. What is ambiguous never fails; benchmarks without a common row always do.
             Exit with 4 if nothing failed because there was too little to judge by: fewer than 6 steps.
         threshold: Times whose ratio lies within 1 ± this are the same.
+        merge: Read traces of a folder together that are not of one job too.
         top: Operators (or rows of each benchmark) to list.
         all: List everything instead.
         output: Also write the report to this Markdown file.
@@ -67,12 +69,14 @@ def compare(
     """
     refuse_existing([output] if output else [], force=force)
     options = ComparisonOptions(threshold=threshold)
-    comparison = _compare(reference, candidate, options)
+    comparison = _compare(reference, candidate, options, merge=merge)
     failures = gate_reasons(comparison, fail_on) if fail_on is not None else ()
     inconclusive = no_verdict(comparison) if fail_on is not None and not failures else None
     document = _document(comparison, None if all else top)
     show(
-        lambda: comparison_document(comparison, fail_on=fail_on, failures=failures, inconclusive=inconclusive),
+        lambda: comparison_document(
+            comparison, fail_on=fail_on, failures=failures, inconclusive=inconclusive
+        ),
         lambda: document,
         json=json,
     )
@@ -86,7 +90,7 @@ def compare(
 
 
 def _compare(
-    reference: str, candidate: str, options: ComparisonOptions
+    reference: str, candidate: str, options: ComparisonOptions, *, merge: bool
 ) -> BenchmarkComparison | SessionComparison:
     kinds = (_kind(reference), _kind(candidate))
     if kinds[0] != kinds[1]:
@@ -96,7 +100,11 @@ def _compare(
         )
     if kinds[0] == _BENCHMARK:
         return _compare_results(reference, candidate, options)
-    with open_source([reference]) as first, open_source([candidate]) as second, status("Comparing"):
+    with (
+        open_source([reference], merge=merge) as first,
+        open_source([candidate], merge=merge) as second,
+        status("Comparing"),
+    ):
         return compare_sessions(first, second, options)
 
 

@@ -23,6 +23,7 @@ from opscope.results import load
 __all__ = [
     "STDERR",
     "All",
+    "Merge",
     "Output",
     "Top",
     "Words",
@@ -44,6 +45,7 @@ STDERR = 2  # the file descriptor, where a program's output goes that must not m
 Top = Annotated[int, Parameter(validator=Number(gte=1))]
 All = Annotated[bool, Parameter(name="--all")]
 Output = Annotated[Path | None, Parameter(name=["--output", "-o"])]
+Merge = Annotated[bool, Parameter(name="--merge")]
 Words = Annotated[tuple[str, ...], Parameter(show_default=False)]
 
 _PIPED_WIDTH = 120
@@ -136,10 +138,17 @@ def status(message: str) -> Iterator[None]:
 
 
 def open_source(
-    sources: Sequence[str], *, memory_limit: str | None = None, threads: int | None = None
+    sources: Sequence[str],
+    *,
+    memory_limit: str | None = None,
+    threads: int | None = None,
+    merge: bool = False,
 ) -> Session:
     """The saved Session, or the traces as a new one."""
     with status(f"Reading {sources[0]}" + (f" and {len(sources) - 1} more" if len(sources) > 1 else "")):
         return load(
-            sources[0] if len(sources) == 1 else list(sources), memory_limit=memory_limit, threads=threads
+            sources[0] if len(sources) == 1 else list(sources),
+            memory_limit=memory_limit,
+            threads=threads,
+            merge=merge,
         )

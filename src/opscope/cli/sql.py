@@ -226,7 +226,7 @@ def sql(
         query = _tables_query()
     refuse_existing([*(path for _, path in exports), *([parquet] if parquet else [])], force=force)
 
-    with open_source([source]) as session:
+    with open_source([source], merge=True) as session:
         asked = " ".join([query or "", *(name for name, _ in exports)]).lower()
         if any(table in asked for table in PROVENANCE_TABLES):
             annotate(session)

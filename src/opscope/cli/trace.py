@@ -288,7 +288,7 @@ def _show(
         if json:
             print_json(_document(run, (), program, {}))
         return
-    with load([str(one.path) for one in written]) as session:
+    with load([str(one.path) for one in written], merge=True) as session:
         if json:
             print_json(_document(run, written, program, stats_json(report_tables(session, list(REPORTS)))))
         else:

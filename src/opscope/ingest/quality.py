@@ -5,7 +5,7 @@ A trace that cannot be read raises; a trace that can be read, but not wholly tru
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -22,6 +22,7 @@ __all__ = [
     "read_findings",
     "take_census",
     "trace_findings",
+    "unrelated",
 ]
 
 LEGACY_CATEGORIES = ("Operator", "Kernel", "Memcpy", "Memset", "Runtime")
@@ -270,6 +271,32 @@ def _absences(session: Session, trace_id: int) -> Iterator[Finding]:
             trace_id,
             {"absent": absent},
         )
+
+
+def unrelated(session: Session, workloads: Mapping[int, object]) -> str | None:
+    """Why the traces of several files are not of one job, in words; None if nothing speaks against it.
+
+    Those of one job name one world size; of one rank (or none) they are cycles of one process and workload.
+
+    Args:
+        session: All traces.
+        workloads: What sidecars tell of the recorded programs, by trace id.
+    """
+    rows = session.query(
+        """SELECT trace_id, source, rank, world_size, process, format FROM traces LEFT JOIN (
+            SELECT trace_id, min(process) AS process FROM threads
+            WHERE thread_id IN (SELECT thread_id FROM operators) GROUP BY trace_id
+        ) USING (trace_id) ORDER BY trace_id"""
+    )
+    first: dict[tuple[int | None, str], tuple[Any, ...]] = {}
+    for trace_id, source, rank, world_size, process, recorder in rows:
+        of_rank = first.setdefault((rank, recorder), (trace_id, source, process))
+        facts = [("world sizes", rows[0][1], rows[0][3], world_size), ("processes", *of_rank[1:], process)]
+        facts.append(("workloads", of_rank[1], workloads.get(of_rank[0]), workloads.get(trace_id)))
+        for what, other, expected, found in facts:
+            if source != other and None not in (expected, found) and expected != found:
+                return f"{other} and {source} are of different {what}"
+    return None
 
 
 def rank_findings(session: Session) -> Iterator[Finding]:

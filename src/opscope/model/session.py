@@ -175,7 +175,9 @@ class Session:
         target = Path(path)
         if target.exists() and not overwrite:
             raise InputError(
-                "the file exists", source=target, hint="Overwrite it with --force, or overwrite=True in Python"
+                "the file exists",
+                source=target,
+                hint="Overwrite it with --force, or overwrite=True in Python",
             )
         with replacing(target, "the session", failures=(OSError, duckdb.Error)) as partial:
             self._copy_to(partial)
