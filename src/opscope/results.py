@@ -116,7 +116,7 @@ def print_report(
 
     console = Console(file=file)
     for one in subject if isinstance(subject, list | tuple) else (subject,):
-        console.print(render_terminal(_document(one, top)))
+        console.print(render_terminal(_document(one, top)), crop=False)
 
 
 def _document(subject: object, top: int | None) -> Document:

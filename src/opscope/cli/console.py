@@ -100,7 +100,7 @@ def _wide_console(stream: TextIO) -> Console:
 def print_document(document: Document, *, on_stderr: bool = False) -> None:
     """Print a report Document on stdout, or on stderr where stdout is a program's own."""
     stream = sys.stderr if on_stderr else sys.stdout
-    _wide_console(stream).print(render_terminal(document))
+    _wide_console(stream).print(render_terminal(document), crop=False)
 
 
 def print_json(document: Any) -> None:
