@@ -28,11 +28,12 @@ def test_no_command_shows_the_help(opscope) -> None:
     assert "Usage" in outcome.out
 
 
-@pytest.mark.parametrize("verb", ["profile", "analyze", "sql"])
-def test_every_verb_has_help(opscope, verb: str) -> None:
+@pytest.mark.parametrize("verb", app._VERBS)
+def test_every_verb_says_what_it_does_with_an_example_and_its_exit_codes(opscope, verb: str) -> None:
     outcome = opscope(verb, "--help")
     assert outcome.code == 0
-    assert "--force" in outcome.out
+    assert f"Example: opscope {verb} " in outcome.out
+    assert "Exit codes: 0 fine, 1 an error" in outcome.out
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,8 @@ def analyze(
 ) -> int:
     """Report where the device time of recorded traces goes.
 
+    Example: opscope analyze trace.json.gz --section change kernels
+
     Args:
         traces: Kineto traces (.json, .json.gz, .json.zst), folders of rank files, addresses (s3://, gs://, https://),
             or one saved session. Several are read as the ranks of one job.

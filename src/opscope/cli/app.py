@@ -137,7 +137,7 @@ def _wants_traceback(tokens: Sequence[str]) -> bool:
 
 
 def _dispatch(tokens: list[str]) -> int:
-    app = _app()
+    app = _app(tokens)
 
     @app.meta.default
     def run(
@@ -162,7 +162,7 @@ def _dispatch(tokens: list[str]) -> int:
     return code if isinstance(code, int) else EXIT_OK
 
 
-def _app() -> App:
+def _app(tokens: Sequence[str]) -> App:
     app = App(
         name="opscope",
         help="Where every nanosecond of GPU time goes in PyTorch.",
@@ -170,10 +170,16 @@ def _app() -> App:
         version_flags=["--version"],
         default_parameter=Parameter(negative=()),
         help_format="plaintext",  # Markdown takes half of the time that `opscope --help` takes
+        help_epilogue="Exit codes: 0 fine, 1 an error, 2 wrong usage, 130 interrupted.",
     )
     for verb, summary in _VERBS.items():
-        # An import string: the module is loaded when its verb runs.
-        app.command(f"opscope.cli.{verb}:{verb}", name=verb, help=summary, help_format="markdown")
+        # An import string: the module is loaded when its verb runs, or tells what it does by its docstring.
+        app.command(
+            f"opscope.cli.{verb}:{verb}",
+            name=verb,
+            help=None if verb in tokens else summary,
+            help_format="markdown",
+        )
     return app
 
 

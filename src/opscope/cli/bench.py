@@ -172,6 +172,10 @@ def bench(
     takes any of the --param names, device, dtype and seed and returns a tensor or a tuple; or marked with
     @opscope.benchmark in one FILE.py.
 
+    Example: opscope bench ops.py:fast ops.py:slow --inputs ops.py:make_inputs --save result.json
+
+    Exit codes: 1 also if an implementation or a point of a sweep failed.
+
     Args:
         targets: A suite (see --list), FILE.py:function …, one FILE.py, or a result that --save wrote (.json).
         given: What is measured.

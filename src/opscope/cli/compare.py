@@ -50,6 +50,10 @@ def compare(
 ) -> int:
     """Compare two benchmark results, or two recordings.
 
+    Example: opscope compare before.json.gz after.json.gz --fail-on slower
+
+    Exit codes: 3 if --fail-on finds what it looks for, 4 if it has no verdict.
+
     Args:
         reference: What `opscope bench --save` wrote, a trace, a folder of rank files or a saved session.
         candidate: The same kind of thing, to be judged.

@@ -32,6 +32,8 @@ def explain(
 ) -> int:
     """Explain an operator, a kernel, a category or a source file: from the operator to its lines of code.
 
+    Example: opscope explain aten::gelu --trace trace.json.gz --source
+
     Args:
         name: An operator (aten::gelu, gelu, aten::add.Tensor), a kernel name in quotes (demangled or mangled;
             with a trace also its function's name), a category (matrix) or a source file (SoftMax.cu).

@@ -42,6 +42,8 @@ def flamegraph(
     The weights sum to all device time, exactly; what has no operator or no stack stands under a root in
     square brackets.
 
+    Example: opscope flamegraph trace.json.gz --output stacks.speedscope.json
+
     Args:
         source: A trace, a folder of rank files, or a saved session. Several are read as the ranks of one job.
         weight: Device time, host time, or kernel launches.

@@ -286,8 +286,12 @@ def profile(
 ) -> int:
     """Profile a workload over batch sizes and sequence lengths.
 
-    Each configuration leaves profiling_stats_*.json, kernel_analysis_report_*.md and a Chrome trace; the
+    Each configuration leaves `profiling_stats_*.json`, `kernel_analysis_report_*.md` and a Chrome trace; the
     sweep leaves profiling_summary.json and profiling_summary.md.
+
+    Example: opscope profile bert --batch-sizes 1 8 --seq-lens 128
+
+    Exit codes: 1 also if a configuration failed.
 
     Args:
         workload: bert, transformer, FILE.py:FUNCTION or PACKAGE.MODULE:FACTORY.

@@ -141,6 +141,8 @@ def run(
     interrupted. Leaves trace.json, analysis.json and report.md; under torchrun (torchrun --no-python opscope
     run …) one of each per rank.
 
+    Example: opscope run --with-stack train.py --epochs 1
+
     Args:
         script: A Python file.
         arguments: Arguments of the script; options of opscope come before SCRIPT.

@@ -206,6 +206,8 @@ def sql(
 
     A query can neither read nor write files: external access is off.
 
+    Example: opscope sql trace.json.gz "SELECT name, self_device_ns FROM operators LIMIT 10"
+
     Args:
         source: A trace, a folder of rank files, an address, or a saved session.
         query: One SELECT statement, e.g. "SELECT name, self_device_ns FROM operators LIMIT 10"; without

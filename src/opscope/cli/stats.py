@@ -47,6 +47,8 @@ def stats(
 ) -> int:
     """Print nsys' statistics of a trace: calls, kernels, copies by time and by size.
 
+    Example: opscope stats trace.json.gz --report cuda_api_sum cuda_gpu_kern_sum
+
     Args:
         source: A Kineto trace, an nsys export (.sqlite), a saved session, a folder of rank files, an address.
         report: cuda_api_sum, cuda_gpu_kern_sum, cuda_gpu_mem_time_sum, cuda_gpu_mem_size_sum or cuda_gpu_sum

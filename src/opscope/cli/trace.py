@@ -100,6 +100,8 @@ def trace(
     for each process that used CUDA, which every verb reads, and prints nsys' statistics. The program's exit
     code is passed on; what was recorded is kept if it fails or is interrupted.
 
+    Example: opscope trace -- ./vector_add 1024
+
     Args:
         program: The program and its arguments, after --.
         output_dir: Where the traces go.
