@@ -65,7 +65,7 @@ def test_debug_adds_the_traceback(opscope, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [
-        (KeyboardInterrupt(), 130, "interrupted; files already written are kept"),
+        (KeyboardInterrupt(), 130, "interrupted: files already written are kept, nothing else was written\n"),
         (BrokenPipeError(), 141, ""),
         (RuntimeError("a defect"), 1, "error: internal error, RuntimeError: a defect"),
     ],
@@ -81,6 +81,16 @@ def test_every_way_to_end_has_its_exit_code(
     assert outcome.code == code
     assert outcome.err.startswith(message)
     assert "Traceback" not in outcome.err
+
+
+def test_an_interrupted_verb_says_what_is_kept(opscope, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*args: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("opscope.cli.explain.explain_name", interrupted)
+    outcome = opscope("explain", "gelu")
+    assert (outcome.code, outcome.out) == (130, "")
+    assert outcome.err == "interrupted: files already written are kept, nothing else was written\n"
 
 
 def test_entry_point_exits_with_the_code(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         return _fail(str(error), EXIT_ERROR)
     except KeyboardInterrupt:
-        return _fail("interrupted; files already written are kept", EXIT_INTERRUPTED, kind="")
+        return _fail("interrupted: files already written are kept, nothing else was written", EXIT_INTERRUPTED, kind="")
     except BrokenPipeError:
         return _broken_pipe()
     except Exception as error:  # noqa: BLE001 - the last line of defense: a defect of opscope still exits cleanly
@@ -169,6 +169,7 @@ def _app(tokens: Sequence[str]) -> App:
         version=__version__,
         version_flags=["--version"],
         default_parameter=Parameter(negative=()),
+        suppress_keyboard_interrupt=False,  # or it would exit before `main` says what is kept
         help_format="plaintext",  # Markdown takes half of the time that `opscope --help` takes
         help_epilogue="Exit codes: 0 fine, 1 an error, 2 wrong usage, 130 interrupted.",
     )
