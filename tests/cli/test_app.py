@@ -66,6 +66,7 @@ def test_debug_adds_the_traceback(opscope, tmp_path: Path) -> None:
     ("error", "code", "message"),
     [
         (KeyboardInterrupt(), 130, "interrupted: files already written are kept, nothing else was written\n"),
+        (RuntimeError("Query interrupted"), 130, "interrupted: files"),
         (BrokenPipeError(), 141, ""),
         (RuntimeError("a defect"), 1, "error: internal error, RuntimeError: a defect"),
     ],

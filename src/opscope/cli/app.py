@@ -67,6 +67,8 @@ EXIT_USAGE = 2
 EXIT_REGRESSION = 3
 EXIT_INCONCLUSIVE = 4
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+# What the engine's RuntimeError says of a query that Ctrl-C ended.
+_ENGINE_INTERRUPTED = "Query interrupted"
 _EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 _VERBS = {
@@ -120,10 +122,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         return _fail(str(error), EXIT_ERROR)
     except KeyboardInterrupt:
-        return _fail("interrupted: files already written are kept, nothing else was written", EXIT_INTERRUPTED, kind="")
+        return _interrupted()
     except BrokenPipeError:
         return _broken_pipe()
     except Exception as error:  # noqa: BLE001 - the last line of defense: a defect of opscope still exits cleanly
+        if str(error) == _ENGINE_INTERRUPTED:
+            return _interrupted()
         if _wants_traceback(tokens):
             traceback.print_exc()
         message = f"{type(error).__name__}: {error}"
@@ -157,6 +161,8 @@ def _dispatch(tokens: list[str]) -> int:
         "print_error": False,
         "result_action": "return_value",
     }
+    for one in (app, app.meta):
+        one.suppress_keyboard_interrupt = False  # or it would exit before `main` says what is kept
     code = app.meta(tokens, **quietly)
     sys.stdout.flush()
     return code if isinstance(code, int) else EXIT_OK
@@ -169,7 +175,6 @@ def _app(tokens: Sequence[str]) -> App:
         version=__version__,
         version_flags=["--version"],
         default_parameter=Parameter(negative=()),
-        suppress_keyboard_interrupt=False,  # or it would exit before `main` says what is kept
         help_format="plaintext",  # Markdown takes half of the time that `opscope --help` takes
         help_epilogue="Exit codes: 0 fine, 1 an error, 2 wrong usage, 130 interrupted.",
     )
@@ -182,6 +187,11 @@ def _app(tokens: Sequence[str]) -> App:
             help_format="markdown",
         )
     return app
+
+
+def _interrupted() -> int:
+    message = "interrupted: files already written are kept, nothing else was written"
+    return _fail(message, EXIT_INTERRUPTED, kind="")
 
 
 def _fail(message: str, code: int, *, kind: str = "error: ") -> int:
