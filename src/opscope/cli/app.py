@@ -126,12 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return _broken_pipe()
     except Exception as error:  # noqa: BLE001 - the last line of defense: a defect of opscope still exits cleanly
-        if str(error) == _ENGINE_INTERRUPTED:
-            return _interrupted()
-        if _wants_traceback(tokens):
-            traceback.print_exc()
-        message = f"{type(error).__name__}: {error}"
-        return _fail(f"internal error, {message}. Run again with --debug and report it", EXIT_ERROR)
+        return _defect(error, tokens)
 
 
 def _wants_traceback(tokens: Sequence[str]) -> bool:
@@ -192,6 +187,15 @@ def _app(tokens: Sequence[str]) -> App:
 def _interrupted() -> int:
     message = "interrupted: files already written are kept, nothing else was written"
     return _fail(message, EXIT_INTERRUPTED, kind="")
+
+
+def _defect(error: Exception, tokens: Sequence[str]) -> int:
+    if str(error) == _ENGINE_INTERRUPTED:
+        return _interrupted()
+    if _wants_traceback(tokens):
+        traceback.print_exc()
+    message = f"{type(error).__name__}: {error}"
+    return _fail(f"internal error, {message}. Run again with --debug and report it", EXIT_ERROR)
 
 
 def _fail(message: str, code: int, *, kind: str = "error: ") -> int:

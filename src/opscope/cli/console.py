@@ -19,6 +19,7 @@ from opscope.report.document import Document
 from opscope.report.json_encoding import to_json
 from opscope.report.terminal import render_terminal
 from opscope.results import load
+from opscope.units import format_fraction
 
 __all__ = [
     "STDERR",
@@ -27,6 +28,7 @@ __all__ = [
     "Output",
     "Top",
     "Words",
+    "load_noticed",
     "note",
     "open_source",
     "print_document",
@@ -48,6 +50,8 @@ Output = Annotated[Path | None, Parameter(name=["--output", "-o"])]
 Merge = Annotated[bool, Parameter(name="--merge")]
 Words = Annotated[tuple[str, ...], Parameter(show_default=False)]
 
+# Part of the time in which something waits for a CPU; an idle machine that runs one program has 1 or 2 %.
+_LOADED = 0.2
 _PIPED_WIDTH = 120
 _WIDEST = 200
 
@@ -55,6 +59,24 @@ _WIDEST = 200
 def note(text: str) -> None:
     """One line on stderr."""
     sys.stderr.write(f"note: {text}\n")
+
+
+@contextmanager
+def load_noticed() -> Iterator[None]:
+    """Around what is measured: one line afterwards if the CPUs were too busy with other work for it."""
+    from opscope.capture.environment import cpu_pressure_fraction  # noqa: PLC0415 - only to measure
+
+    before, process = cpu_pressure_fraction(), os.getpid()
+    try:
+        yield
+    finally:
+        fractions = [one or 0.0 for one in (before, cpu_pressure_fraction())]
+        if max(fractions) > _LOADED and os.getpid() == process:  # a script may have forked
+            told = " and ".join(map(format_fraction, fractions))
+            note(
+                f"the machine is loaded, times may be too long: work waited for a CPU {told} of the time "
+                "(before and after measuring)"
+            )
 
 
 def show(

@@ -24,7 +24,15 @@ from opscope.benchmarking.timer import latency_measure
 from opscope.capture.cycle import ACTIVE_STEPS
 from opscope.capture.sweep import ConfigurationRun, configuration_of, run_configuration
 from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED
-from opscope.cli.console import Top, print_document, print_json, refuse_existing, say_wrote, stderr_console
+from opscope.cli.console import (
+    Top,
+    load_noticed,
+    print_document,
+    print_json,
+    refuse_existing,
+    say_wrote,
+    stderr_console,
+)
 from opscope.errors import InputError, OpscopeError
 from opscope.model.files import write_text
 from opscope.model.measurement import LatencyMeasure
@@ -319,7 +327,8 @@ def profile(
     if not resume:
         refuse_existing([*sweep.files, *(path for task in tasks for path in task.files.all)], force=force)
     kept = [kept_entry(task) for task in tasks] if resume and not force else [None] * len(tasks)
-    code = _run(tasks, kept, sweep, quiet=json)
+    with load_noticed():
+        code = _run(tasks, kept, sweep, quiet=json)
     _print(sweep, json=json)
     return code
 

@@ -25,7 +25,7 @@ from opscope.capture.profiler import Profiler
 from opscope.capture.program import Program, check_program
 from opscope.capture.program_recorder import ProgramRecorder, program_of, step_source
 from opscope.capture.second_run import time_second_run
-from opscope.cli.console import Top, note, print_document, refuse_existing, say_wrote
+from opscope.cli.console import Top, load_noticed, note, print_document, refuse_existing, say_wrote
 from opscope.errors import CaptureError, DependencyError, InputError, OpscopeError
 from opscope.model.files import write_text
 from opscope.model.sidecar import kernels_folder, sidecar_path
@@ -166,7 +166,7 @@ def run(
     _check(program)
     refuse_existing(outputs.all(traces), force=force)
     recorder = ProgramRecorder(_profiler(recording, schedule, outputs, force=force), source)
-    with _compile_tracking(is_wanted=recording.track_compile):
+    with load_noticed(), _compile_tracking(is_wanted=recording.track_compile):
         end = recorder.run(program)
     if recorder.is_child:
         # Forked off by the script, with nothing to report; and where torch's profiler was running at the
