@@ -69,6 +69,12 @@ _.process_id
 _.python_module
 _.replay_passes
 
+# What people call on the rows of a query; what `opscope.model.notebook` looks up by name.
+_.arrow
+_.df
+_.html_report
+_.pl
+
 # Public fakes for tests of others (`opscope.testing`).
 _.differentiates
 _.memset

@@ -5,6 +5,7 @@ Imports nothing heavy at its top. Of the library, only `print_report` prints.
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opscope.errors import InputError
+from opscope.model.finding import Finding
 from opscope.model.session import Session, is_session_file
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["load", "load_result", "open_session", "print_report", "save_result", "summarize"]
 
 Source = str | os.PathLike[str]
+_NOTEBOOK_WIDTH = 120
 
 
 def load(
@@ -129,7 +132,10 @@ def _document(subject: object, top: int | None) -> Document:
         benchmark_comparison_document,
         session_comparison_document,
     )
+    from opscope.report.document import Document, FindingList  # noqa: PLC0415
 
+    if isinstance(subject, Finding):
+        return Document(subject.code, (FindingList((subject,)),))
     if isinstance(subject, Session):
         return overview_document(summarize(subject), top=top)
     if isinstance(subject, Summary):
@@ -144,6 +150,18 @@ def _document(subject: object, top: int | None) -> Document:
         f"there is no report on a {type(subject).__name__}",
         hint="Pass a Session, a Summary, a benchmark result or a comparison",
     )
+
+
+def html_report(subject: Reportable | Finding) -> str:
+    """What `print_report` prints, as HTML for a notebook."""
+    from rich.console import Console  # noqa: PLC0415 - needed only to show
+
+    from opscope.report.terminal import render_terminal  # noqa: PLC0415
+
+    console = Console(file=io.StringIO(), record=True, width=_NOTEBOOK_WIDTH)
+    console.print(render_terminal(_document(subject, 10)))
+    style = "line-height:normal;overflow-x:auto;font-family:monospace"
+    return console.export_html(inline_styles=True, code_format=f'<pre style="{style}">{{code}}</pre>')
 
 
 def save_result(result: BenchmarkResult, path: Source, *, overwrite: bool = False) -> Path:
