@@ -5,11 +5,11 @@
     python benchmarks/gpu_gains.py --output FILE.json --again FOLDER    # today's advice on the traces of a
     run
 
-Every program is recorded with `opscope.profile`, as a user would; then each change that this file knows how
-to make is made and both are timed without a recorder, in turns: the true gain is the difference of medians,
-with the interval of the differences by turn. A change that advice says nothing of counts
-as a gain of 0 said; it is right where the true gain is below 2 % of a step. `fitted` programs were looked at
-while cost models were made; the others (`held_out`) are the proof.
+Every change that this file knows how to make is made and both steps are timed in turns, in a process that
+never loads the profiler: the true gain is the difference of medians, with the interval of the differences by
+turn. Then the program is recorded with `opscope.profile`, as a user would, in another process. A change that
+advice says nothing of counts as a gain of 0 said; it is right where the true gain is below 2 % of a step.
+`fitted` programs were looked at while cost models were made; the others (`held_out`) are the proof.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import statistics
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,18 +37,18 @@ TOLERANCE = 0.3
 LEAST_GAIN = 0.02  # of a step: rules say nothing of less
 
 
-def measure(name: str, program: Program, size: Size, folder: Path) -> dict[str, Any]:
-    """What advice promises for each change of a program, and what the change brings."""
+def timed(program: Program) -> dict[str, Any]:
+    """The step and what each change of it brings, in a process that never loads the profiler.
+
+    Its library stays attached after a recording and slows every later launch down.
+    """
     from opscope.benchmarking.statistics import median_interval
 
-    result: dict[str, Any] = {"program": name, "held_out": program.held_out, "changes": []}
     before = program.build()
-    summary, result["trace"] = advised(before, folder)
-    result["step_ns"] = steady_ns(before)
-    described(result, summary)
+    entries: list[dict[str, Any]] = []
     for remedy in program.remedies:
         entry: dict[str, Any] = {"code": remedy.code}
-        result["changes"].append(entry)
+        entries.append(entry)
         try:
             after = before if remedy.build is None else remedy.build()
             samples = in_turns(before, after, remedy.settings, rounds=ROUNDS, least_s=LEAST_S)
@@ -64,10 +64,20 @@ def measure(name: str, program: Program, size: Size, folder: Path) -> dict[str, 
             "gain_ns": before_ns - after_ns,
             "true_interval_ns": [by_turn.low_ns, by_turn.high_ns],
         }
-        compared(entry, summary)
         del after
         release()
-    return result
+    return {"step_ns": steady_ns(before), "changes": entries}
+
+
+def promised(program: Program, result: dict[str, Any], folder: Path) -> None:
+    """What advice on a recording says of the step and of its changes, beside what was timed."""
+    step = program.build()
+    summary, result["trace"] = advised(step, folder)
+    result["after_recording_ns"] = steady_ns(step)
+    described(result, summary)
+    for entry in result["changes"]:
+        if "gain_ns" in entry:
+            compared(entry, summary)
 
 
 def compared(entry: dict[str, Any], summary: Any) -> None:
@@ -117,7 +127,7 @@ def described(result: dict[str, Any], summary: Any) -> None:
     )
 
 
-_SHOWN = ("step_ns", "timed_ns", "simulated_ns", "recorded_ns")
+_SHOWN = ("step_ns", "timed_ns", "simulated_ns", "recorded_ns", "after_recording_ns")
 
 
 def again(folder: Path) -> list[dict[str, Any]]:
@@ -220,24 +230,33 @@ def summed_up(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def measured_apart(name: str, size: Size, folder: Path) -> dict[str, Any]:
-    """A program in a process of its own: one that loses the device must not cost the others."""
+    """A program timed, then recorded, each in a process of its own."""
     folder.mkdir(parents=True, exist_ok=True)
-    output = folder / "result.json"
-    began = time.perf_counter()
+    program, began = programs(size)[name], time.perf_counter()
+    result: dict[str, Any] = {"program": name, "held_out": program.held_out, "changes": []}
 
-    def measure_and_write() -> None:
-        write(output, measure(name, programs(size)[name], size, folder / "recording"))
+    def recorded() -> dict[str, Any]:
+        promised(program, result, folder / "recording")
+        return result
 
-    process = multiprocessing.get_context("fork").Process(target=measure_and_write)
+    for task in (lambda: timed(program), recorded):
+        result |= in_process(task, folder / "result.json")
+    return result | {"seconds": time.perf_counter() - began}
+
+
+def in_process(task: Callable[[], dict[str, Any]], output: Path) -> dict[str, Any]:
+    """What a task returns, from a process of its own: one that loses the device must not cost the others."""
+    output.unlink(missing_ok=True)
+    process = multiprocessing.get_context("fork").Process(target=lambda: write(output, task()))
     process.start()
     process.join(MOST_S)
     if process.is_alive():
         process.kill()
     if not output.exists():
-        print(f"{name}: FAILED with {process.exitcode}")
-        return {"program": name, "error": f"exit code {process.exitcode}"}
-    result: dict[str, Any] = json.loads(output.read_text(encoding="utf-8"))
-    return result | {"seconds": time.perf_counter() - began}
+        print(f"{output.parent.name}: FAILED with {process.exitcode}")
+        return {"error": f"exit code {process.exitcode}"}
+    found: dict[str, Any] = json.loads(output.read_text(encoding="utf-8"))
+    return found
 
 
 def preload() -> None:

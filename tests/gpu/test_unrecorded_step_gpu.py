@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from opscope.analysis.measured_step import StepClockKind  # noqa: E402
 from opscope.analysis.summary import Summary  # noqa: E402
-from opscope.api import profile, profile_call  # noqa: E402
+from opscope.api import load, profile, profile_call  # noqa: E402
 from opscope.capture.step_clock import StepClock, time_calls  # noqa: E402
 
 pytestmark = pytest.mark.gpu
@@ -115,3 +115,38 @@ def test_nothing_is_recorded_into_a_graph_that_is_being_captured():
     clock.stop()
     graph.replay()
     assert [one.device_ns for one in clock.read()] == [None]
+
+
+def test_steps_after_a_recording_are_as_fast_as_before(tmp_path):
+    step = host_work()
+    before_ns = min(alone_ns(step, 20) for _ in range(8))
+    with profile(tmp_path, wait=1, warmup=1, active=3, repeat=2) as profiler:
+        for _ in range(profiler.total_steps):
+            step()
+            profiler.step()
+    assert min(alone_ns(step, 20) for _ in range(8)) < 1.2 * before_ns
+
+
+def test_graphs_are_replayed_within_and_after_recordings(tmp_path):
+    a = torch.randn(256, 256, device="cuda")
+    torch.mm(a, a)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        product = torch.mm(a, a)
+    with profile(tmp_path, wait=1, warmup=1, active=2, repeat=3) as profiler:
+        for _ in range(profiler.total_steps):
+            graph.replay()
+            profiler.step()
+    assert len(profiler.cycles) == 3
+    counts = []
+    for cycle in profiler.cycles:
+        with load(str(cycle.trace_path)) as session:
+            counts.extend(count for (count,) in session.query("SELECT count(*) FROM device_activities"))
+    assert counts[0] >= 2
+    assert set(counts) == {counts[0]}
+    later = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(later):
+        other = torch.mm(a, a)
+    later.replay()
+    graph.replay()
+    torch.testing.assert_close(product, other)

@@ -167,9 +167,10 @@ def _mean_step_ns(run: ProfiledRun) -> float | None:
 def _as_fast_as_others(run: ProfiledRun, trace_id: int) -> Gain | None:
     """What a step gets shorter if a rank is no slower than the slowest of the others."""
     waiting_ns = {skew.trace_id: skew.waiting_ns for skew in _skews(run)}
+    ranks = () if run.job is None else run.job.ranks
     changes = {
         model.trace.trace_id: model.change().scale_communication(waiting_ns, keep_waiting=False)
-        for model in run.models
+        for model in ranks
     }
     late, others = changes.pop(trace_id, None), list(changes.values())
     if late is None or not others:

@@ -24,7 +24,8 @@ from opscope.advice import (  # noqa: F401 - each registers the functions of its
 )
 from opscope.advice.profiled_run import FINDERS, Advice, ProfiledRun
 from opscope.advice.rules import Rule
-from opscope.analysis.step_model import GraphChange, StepModel, step_models
+from opscope.analysis.job_model import Job, JobChange, job_of
+from opscope.analysis.step_model import step_models
 from opscope.analysis.summary import BestSet, Summary
 from opscope.analysis.timeline.host import read_session
 from opscope.model.finding import Finding, Severity
@@ -42,26 +43,26 @@ def assess(
 ) -> Summary:
     """The Summary with advice; arguments and errors are those of `summarize`."""
     summary = Summary(session, measured_dir=measured_dir, ceilings_file=ceilings_file)
-    models = summary.step_models
+    job = summary.job
     # Complete first: some rules read tables that the sections fill.
-    return advise(session, summary.complete(), models)
+    return advise(session, summary.complete(), job)
 
 
-def advise(session: Session, summary: Summary, models: tuple[StepModel, ...] | None = None) -> Summary:
+def advise(session: Session, summary: Summary, job: Job | None = None) -> Summary:
     """The Summary with what to change, the largest estimated gain first, those without an estimate last.
 
     Args:
         session: The Session.
         summary: Its Summary, with efficiency, timeline and program filled.
-        models: The steps of its traces; made if not given.
+        job: The steps of its traces; made if not given.
     """
     if not summary.has_device:
         return summary.having(advice=())
-    if models is None:
-        models = step_models(session, read_session(session))
+    if job is None:
+        job = job_of(session, step_models(session, read_session(session)))
     # What happens once is no part of a step, and nothing that its rules could make shorter.
     counted = summary.having(timeline=summary.counted_timeline, steps=summary.counted_steps)
-    run = ProfiledRun(session, counted, models)
+    run = ProfiledRun(session, counted, job)
     rules = run.book.rules
     found = [one for code, rule in rules.items() if code != _AT_LIMIT for one in _findings(run, rule)]
     if any(finding.estimated_gain_ns_per_step for finding, _ in found):
@@ -70,24 +71,24 @@ def advise(session: Session, summary: Summary, models: tuple[StepModel, ...] | N
     return summary.having(advice=tuple(finding for finding, _ in found), best_set=_best_set(run, found))
 
 
-_Found = tuple[Finding, GraphChange | None]
+_Found = tuple[Finding, JobChange | None]
 
 
 def _best_set(run: ProfiledRun, found: Sequence[_Found]) -> BestSet | None:
     """The changes that together bring most: one by one the change that adds most, while it adds enough."""
-    step = run.step
+    job = run.job
     left = [
         (finding, change)
         for finding, change in found
         if change is not None and finding.estimated_gain_ns_per_step
     ]
-    if step is None or not left:
+    if job is None or not left:
         return None
-    whole, best_ns, codes = step.change(), 0.0, []
+    whole, best_ns, codes = job.changed(lambda _: None), 0.0, []
     while left:
-        gains = [step.gain_ns(whole & change) for _, change in left]
+        gains = [job.gain_ns(whole & change) for _, change in left]
         best = max(range(len(left)), key=gains.__getitem__)
-        if gains[best] - best_ns < run.book.number("least_gain_fraction") * step.step_ns:
+        if gains[best] - best_ns < run.book.number("least_gain_fraction") * job.step_ns:
             break
         finding, change = left.pop(best)
         whole, best_ns = whole & change, gains[best]
@@ -126,46 +127,47 @@ class _Worth(msgspec.Struct, frozen=True):
     interval_ns: tuple[float, float] | None = None
     words: str | None = None
     is_deferred: bool = False
-    change: GraphChange | None = None
+    change: JobChange | None = None
 
 
 def _worth(run: ProfiledRun, rule: Rule, advice: Advice) -> _Worth | None:
     """The gain of an advice, and whether to give it; None if it is not worth a word."""
-    step = run.step
+    job = run.job
     if advice.effect is None and advice.gain is None:
         return _Worth()
-    if step is None:
+    if job is None:
         return _Worth(words="not turned into a gain: nothing is known of the host's side of a step")
-    least_ns = run.book.number("least_gain_fraction") * step.step_ns
+    step = job.middle
+    least_ns = run.book.number("least_gain_fraction") * job.step_ns
     change, gain = None, advice.gain
-    missing = next((model.missing for model in run.models if model.missing), None)
+    missing = next((model.missing for model in job.ranks if model.missing), None)
     if advice.effect is not None:
-        change = step.change()
-        advice.effect(change)
-        missing = step.missing_for(change)
+        change = job.changed(advice.effect)
+        missing = job.missing_for(change)
     if missing is not None:
         return _Worth(words=f"not simulated: {missing}")
     if change is not None:
-        gain = step.gain(change, rule.gain_error)
+        gain = job.gain(change, rule.gain_error)
         if advice.best is not None:
-            best = step.change()
-            advice.best(best)
-            high_ns = step.gain(best, rule.gain_error).high_ns
+            high_ns = job.gain(job.changed(advice.best), rule.gain_error).high_ns
             gain = msgspec.structs.replace(gain, high_ns=max(gain.high_ns, high_ns))
     if gain is not None and gain.ns >= least_ns:
-        return _Worth(gain.ns, (gain.low_ns, gain.high_ns), _simulated(step), change=change)
+        return _Worth(gain.ns, (gain.low_ns, gain.high_ns), _simulated(job), change=change)
     deferred_ns = run.book.number("deferred_fraction") * step.device_ns
-    if change is None or gain is None or not step.is_host_bound or change.device_saved_ns < deferred_ns:
+    if change is None or gain is None or job.saved_device_ns(change) < deferred_ns:
         return None
-    words = f"nothing now, for the host is the slower side: {_simulated(step)}"
+    slower = "is" if step.is_host_bound else "would then be"
+    words = f"nothing now, for the host {slower} the slower side: {_simulated(job)}"
     return _Worth(0.0, (min(0.0, gain.low_ns), max(0.0, gain.high_ns)), words, is_deferred=True)
 
 
-def _simulated(step: StepModel) -> str:
+def _simulated(job: Job) -> str:
     """The step that a gain is taken from."""
+    step, together = job.middle, f" of {len(job.models)} ranks together" if len(job.models) > 1 else ""
     return (
-        f"simulated in a step of {format_duration(step.step_ns)} without the recorder, for which the device "
-        f"alone needs {format_duration(step.device_ns)} and the host alone {format_duration(step.host_ns)}"
+        f"simulated in a step of {format_duration(job.step_ns)}{together} without the recorder, for which "
+        f"the device alone needs {format_duration(step.device_ns)} and the host alone "
+        f"{format_duration(step.host_ns)}"
     )
 
 

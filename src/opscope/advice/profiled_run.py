@@ -19,6 +19,7 @@ from opscope.advice.attention_pattern import ComposedAttention, composed_attenti
 from opscope.advice.kernel_times import Rates
 from opscope.advice.rules import Rule, RuleBook, rule_book
 from opscope.analysis.efficiency import CallEfficiency
+from opscope.analysis.job_model import Job
 from opscope.analysis.provenance import KernelFacts
 from opscope.analysis.step_model import Gain, GraphChange, StepModel
 from opscope.analysis.summary import Summary
@@ -81,7 +82,7 @@ class ProfiledRun:
 
     session: Session
     summary: Summary
-    models: tuple[StepModel, ...] = ()
+    job: Job | None = None
     book: RuleBook = field(default_factory=rule_book, repr=False)
     _records: dict[str, list[dict[str, Any]]] = field(default_factory=dict, init=False, repr=False)
 
@@ -119,11 +120,10 @@ class ProfiledRun:
             found.append((int(major), int(minor)))
         return min(found, default=None)
 
-    @cached_property
+    @property
     def step(self) -> StepModel | None:
         """The step of the middle rank, by its time; the slower of two. None if no trace tells."""
-        ordered = sorted(self.models, key=lambda model: model.step_ns)
-        return ordered[len(ordered) // 2] if ordered else None
+        return None if self.job is None else self.job.middle
 
     @cached_property
     def recorder_basis(self) -> str | None:

@@ -21,10 +21,10 @@ All times are integer nanoseconds. For the idea see Daydream (Zhu et al., USENIX
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -46,6 +46,7 @@ __all__ = [
     "Sync",
     "build_graph",
     "critical_path",
+    "run_order",
     "simulate",
 ]
 
@@ -166,6 +167,11 @@ class ExecutionGraph(msgspec.Struct, frozen=True):
         return 2 + len(self.tails)
 
     @property
+    def carried(self) -> dict[int, int]:
+        """Given nodes of a round, by what they are at the end of the one before."""
+        return {1: self.end, **self.tails}
+
+    @property
     def missing_edges(self) -> int:
         """Nodes that come later than what they are known to depend on explains."""
         return int((self.excess_ns > TOLERANCE_NS).sum())
@@ -173,7 +179,26 @@ class ExecutionGraph(msgspec.Struct, frozen=True):
     @property
     def recorded_ns(self) -> int:
         """From the beginning of the first step to the end of all its work, as recorded."""
-        return int(self.time_ns[[self.end, *self.tails.values()]].max())
+        return int(self.time_ns[list(self.carried.values())].max())
+
+
+class Simulated(Protocol):
+    """What can be simulated: the graph of a trace, or of several as one; attributes as `ExecutionGraph`'s."""
+
+    @property
+    def kind(self) -> Int64: ...
+    @property
+    def time_ns(self) -> Int64: ...
+    @property
+    def lag_ns(self) -> Int64: ...
+    @property
+    def duration_ns(self) -> Int64: ...
+    @property
+    def order(self) -> RunOrder: ...
+    @property
+    def carried(self) -> dict[int, int]: ...
+    @property
+    def steps(self) -> int: ...
 
 
 class Simulation(NamedTuple):
@@ -184,7 +209,7 @@ class Simulation(NamedTuple):
 
 
 def simulate(
-    graph: ExecutionGraph,
+    graph: Simulated,
     *,
     lag_ns: Int64 | None = None,
     duration_ns: Int64 | None = None,
@@ -207,15 +232,16 @@ def simulate(
     total = np.cumsum(np.where(follows, lags[0], 0) + durations)
     lags += durations - total
     runs = [(slice(low, high), *before[:, low:high], *lags[:, low:high]) for low, high in pairwise(bounds)]
-    tails, ends = list(graph.tails), place[[graph.end, *graph.tails.values()]]
+    nodes = list(graph.carried)
+    given, ends = place[nodes], place[list(graph.carried.values())]
     times = graph.time_ns[order]
     if rounds is None:
         rounds = max(2, -(-_STEPS_SIMULATED // graph.steps))
-        times[1], times[tails] = 0, NEVER_NS
+        times[given] = np.where(graph.kind[nodes] == NodeKind.TAIL, NEVER_NS, 0)
     reached_ns, began_ns = 0, 0
     for number in range(rounds):
         if number:
-            times[[1, *tails]] = times[ends]
+            times[given] = times[ends]
             began_ns = reached_ns
         for run, a, b, c, a_ns, b_ns, c_ns in runs:
             came_ns = np.maximum(times[a] + a_ns, times[b] + b_ns)
@@ -225,28 +251,36 @@ def simulate(
     return Simulation(times[place], (reached_ns - began_ns) / graph.steps)
 
 
-def _run_order(before: Int64, given: int) -> RunOrder:
-    """Runs of nodes, those that others depend on first."""
+def run_order(before: Int64, given: Int64, sequence: Iterable[int]) -> RunOrder:
+    """Runs of nodes, those that others depend on first.
+
+    Args:
+        before: int64[3, n], the nodes that each depends on.
+        given: Nodes that depend on none.
+        sequence: The others, each after all that it depends on.
+    """
     # A node goes on with the run of what it depends on by slot 0, unless it depends on what is in that run
     # otherwise, or on a run that comes no earlier.
-    lane, rank = list(range(given)), [0] * given
-    for node, (first, *others) in enumerate(before[:, given:].T.tolist(), given):
-        mine, reached = (lane[first], rank[first]) if first >= given else (node, 1)
+    count = before.shape[1]
+    lane, rank, number = list(range(count)), [0] * count, [0] * count
+    depends_on = before.T.tolist()
+    for turn, node in enumerate(sequence):
+        first, *others = depends_on[node]
+        mine, reached = (lane[first], rank[first]) if rank[first] else (node, 1)
         for other in others:
-            if other >= given and rank[other] >= reached:
+            if rank[other] >= reached:
                 reached = rank[other] + 1
-        lane.append(mine)
-        rank.append(reached)
-    order = np.lexsort((lane, rank))
+        lane[node], rank[node], number[node] = mine, reached, turn
+    order = np.lexsort((number, lane, rank))
     place = np.argsort(order)
     by_position = place[before[:, order]]
     lanes, ranks = np.array(lane)[order], np.array(rank)[order]
-    follows = by_position[0] == np.arange(len(order)) - 1
+    follows = by_position[0] == np.arange(count) - 1
     follows[1:] &= (np.diff(lanes) == 0) & (np.diff(ranks) == 0)
-    follows[:given] = False
+    follows[: len(given)] = False
     by_position[0, follows] = 0
     begins = np.flatnonzero(~follows)
-    return RunOrder(order, place, by_position, follows, (*begins[begins >= given].tolist(), len(order)))
+    return RunOrder(order, place, by_position, follows, (*begins[begins >= len(given)].tolist(), count))
 
 
 class CriticalPath(NamedTuple):
@@ -278,7 +312,7 @@ def critical_path(graph: ExecutionGraph, lag_ns: Int64 | None = None) -> Critica
     slot = (times[graph.before] + lag_ns).argmax(axis=0)
     before = np.take_along_axis(graph.before, slot[None], axis=0)[0]
     came_from = before.tolist()
-    node = max((graph.end, *graph.tails.values()), key=lambda one: (times[one], one == graph.end))
+    node = max(graph.carried.values(), key=lambda one: (times[one], one == graph.end))
     end_ns, passed = int(times[node]), []
     while node >= graph.initial_count:
         passed.append(node)
@@ -691,7 +725,7 @@ class _Builder:
             call=self.call,
             device_row=device_row,
             activity=activity,
-            order=_run_order(self.before, first),
+            order=run_order(self.before, np.arange(first), range(first, count)),
             tails=tails,
             end=self.end,
             steps=len(self.window.began_ns),

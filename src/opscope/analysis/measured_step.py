@@ -46,6 +46,8 @@ __all__ = [
 
 # Of steps before the recording, for an interval; one sample may cover several.
 _FEWEST_STEPS, _FEWEST_SAMPLES = FEWEST_ROUNDS, 3
+# Of device times between a recording and what surrounds it, at most.
+_WANDER = 1.05
 
 
 class StepClockKind(TextEnum):
@@ -113,13 +115,14 @@ class MeasuredStep(msgspec.Struct, frozen=True):
 
     @property
     def busy_fraction(self) -> float | None:
-        """Device busy time over the unrecorded step; None too where it is longer than the step can be.
+        """Device busy time over the unrecorded step; None too where it is clearly longer than that step.
 
-        Device times hardly change while they are recorded, so the recorded busy time is the program's.
+        Device times hardly change while they are recorded, so the recorded busy time is the program's; clocks
+        that wander by a few percent make it longer than a step without waits.
         """
         if self.busy_ns is None or self.unrecorded_ns is None or not self.unrecorded_ns.median:
             return None
-        if self.busy_ns > self.unrecorded_ns.high:
+        if self.busy_ns > _WANDER * self.unrecorded_ns.high:
             return None
         return min(1.0, self.busy_ns / self.unrecorded_ns.median)
 

@@ -44,6 +44,7 @@ __all__ = [
     "StepExecution",
     "StepModel",
     "as_extents",
+    "gain_of",
     "step_models",
 ]
 
@@ -82,6 +83,19 @@ class Gain(msgspec.Struct, frozen=True):
     ns: float
     low_ns: float
     high_ns: float
+
+
+def gain_of(steps_ns: Sequence[float], changed: Callable[[int, float], float], error: float) -> Gain:
+    """The gain of a change, and its interval.
+
+    Args:
+        steps_ns: The step in each way in which hosts may have run, the likely one first.
+        changed: The step with the change, by the number of the way and how much of it comes true.
+        error: How far the device time it saves may be off, as a fraction of it.
+    """
+    strengths = (1.0, 1.0 - error, 1.0 + error) if error else (1.0,)
+    gains = [step_ns - changed(way, one) for way, step_ns in enumerate(steps_ns) for one in strengths]
+    return Gain(gains[0], min(gains), max(gains))
 
 
 class PathTotal(msgspec.Struct, frozen=True):
@@ -307,7 +321,7 @@ class GraphChange:
             host: How fast the host is.
             strength: How much of the change comes true on the device.
         """
-        lag_ns, duration_ns = self._edited(host, strength)
+        lag_ns, duration_ns = self.edited(host, strength)
         return max(simulate(self.model.graph, lag_ns=lag_ns, duration_ns=duration_ns).step_ns, self.least_ns)
 
     @property
@@ -316,13 +330,13 @@ class GraphChange:
         model = self.model
         if not model.graph.missing_edges:
             return 0.0
-        lag_ns, duration_ns = self._edited(model.host)
+        lag_ns, duration_ns = self.edited(model.host)
         step_ns = simulate(model.graph, lag_ns=lag_ns, duration_ns=duration_ns).step_ns
         lag_ns = model.explained_lags(lag_ns)
         explained_ns = simulate(model.graph, lag_ns=lag_ns, duration_ns=duration_ns).step_ns
         return 1.0 - explained_ns / step_ns if step_ns else 0.0
 
-    def _edited(self, host: HostSpeed, strength: float = 1.0) -> tuple[Int64, Int64]:
+    def edited(self, host: HostSpeed, strength: float = 1.0) -> tuple[Int64, Int64]:
         """Lags and durations with the change."""
         graph = self.model.graph
         lag_ns = self.model.unrecorded_lags(host)
@@ -577,13 +591,7 @@ class StepModel:
             change: The change.
             error: How far the device time it saves may be off, as a fraction of it.
         """
-        strengths = (1.0, 1.0 - error, 1.0 + error) if error else (1.0,)
-        gains = [
-            step_ns - change.apply(host, strength)
-            for host, step_ns in zip(self.hosts, self.steps_ns, strict=True)
-            for strength in strengths
-        ]
-        return Gain(gains[0], min(gains), max(gains))
+        return gain_of(self.steps_ns, lambda way, strength: change.apply(self.hosts[way], strength), error)
 
     @cached_property
     def _ids(self) -> dict[str, Int64]:
@@ -600,6 +608,12 @@ class StepModel:
         operator[known] = self.trace.calls.operator_id[graph.call[known]]
         call_id[known] = self.trace.calls.call_id[graph.call[known]]  # of an activity its launch
         return {"activity": activity, "name": name, "operator": operator, "call": call_id}
+
+    @cached_property
+    def node_of_activity(self) -> dict[int, int]:
+        """Node of each activity, by id."""
+        nodes = np.flatnonzero(self.graph.activity >= 0)
+        return dict(zip(self._ids["activity"][nodes].tolist(), nodes.tolist(), strict=True))
 
     @cached_property
     def operator_of_node(self) -> Int64:

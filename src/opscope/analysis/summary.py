@@ -44,6 +44,7 @@ from opscope.model.queries import sql
 from opscope.model.session import Session
 
 if TYPE_CHECKING:
+    from opscope.analysis.job_model import Job
     from opscope.analysis.measured_step import MeasuredStep
     from opscope.analysis.program.values import ProgramTotals
     from opscope.analysis.step_model import StepExecution, StepModel
@@ -337,11 +338,10 @@ class Summary:
         """The simulated step of each trace that launched something."""
         return tuple(model.execution for model in self.step_models)
 
-    @property
+    @cached_property
     def typical_step(self) -> StepExecution | None:
-        """The simulated step of the middle rank, the slower of two; None where nothing was launched."""
-        ordered = sorted(self.execution, key=lambda step: step.step_ns)
-        return ordered[len(ordered) // 2] if ordered else None
+        """The simulated step of all ranks, told by the middle one; None where nothing was launched."""
+        return None if self.job is None else self.job.execution
 
     @property
     def attributed_fraction(self) -> float | None:
@@ -369,6 +369,13 @@ class Summary:
         return step_models(self.session, self._records)
 
     @cached_property
+    def job(self) -> Job | None:
+        """These steps together, to be simulated; None where there are none. Until the Summary is complete."""
+        from opscope.analysis.job_model import job_of  # noqa: PLC0415 - not every report has it
+
+        return job_of(self.session, self.step_models)
+
+    @cached_property
     def _records(self) -> SessionRecords:
         from opscope.analysis.timeline.host import read_session  # noqa: PLC0415 - not every report has it
 
@@ -393,7 +400,7 @@ def _in_window(device: DeviceTime, partition: TimePartition | None) -> DeviceTim
     return replace(device, span_ns=partition.span_ns, busy_ns=partition.busy_ns, idle_ns=partition.idle_ns)
 
 
-_UNTIL_COMPLETE = ("_session", "_launches", "_provenance", "_limits", "_records", "step_models")
+_UNTIL_COMPLETE = ("_session", "_launches", "_provenance", "_limits", "_records", "step_models", "job")
 _COMPUTED = tuple(name for name, value in vars(Summary).items() if isinstance(value, cached_property))
 # What is told, in the order in which it is worth computing it.
 _SECTIONS = (*Summary.__annotations__, *(name for name in _COMPUTED if name not in _UNTIL_COMPLETE))

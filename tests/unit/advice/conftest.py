@@ -19,6 +19,7 @@ from opscope.analysis.efficiency import (
     Roofline,
     TensorCoreUse,
 )
+from opscope.analysis.job_model import Job
 from opscope.analysis.step_model import Gain, HostSpeed
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import HostTime, IdleCause, Timeline, TimePartition
@@ -219,7 +220,8 @@ def advise_on(summarized: Callable[..., tuple[Session, Summary]]) -> Program:
         efficiency = Efficiency(rates, CostCoverage(), {}, kernels or {}, tuple(calls))
         values = Timeline(partitions=tuple(partitions), host=tuple(hosts), **timeline)
         models = tuple(AskedStep(one, efficiency.calls) for one in values.host)
-        summary = advise(session, summary.having(efficiency=efficiency, timeline=values), models)
+        given = {"efficiency": efficiency, "timeline": values, "counted_timeline": values}
+        summary = advise(session, summary.having(**given), Job(models) if models else None)
         return summary.advice or ()
 
     return run
@@ -271,6 +273,7 @@ class AskedStep:
         self.host_ns = host.launch_path_ns - self.recorder_ns
         self.host_range_ns = self.host_ns - self.recorder_ns / 3, self.host_ns + self.recorder_ns / 3
         self.step_ns = max(self.device_ns, self.host_ns)
+        self.steps_ns = (self.step_ns,)
         self.is_host_bound = self.host_ns > self.device_ns
         self.unrecorded_share = self.host_ns / self.recorded_host_ns if self.recorded_host_ns else 1.0
 

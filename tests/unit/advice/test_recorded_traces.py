@@ -34,9 +34,9 @@ def advised(shared: Path, shared_session: Callable[[Path], Session]) -> Advised:
     @cache
     def run(name: str) -> tuple[StepModel | None, tuple[Finding, ...]]:
         session = shared_session(shared / "traces" / name)
-        models = Summary(session).step_models
-        summary = advise(session, quick_summary(session), models)
-        return ProfiledRun(session, summary, models).step, summary.advice or ()
+        job = Summary(session).job
+        summary = advise(session, quick_summary(session), job)
+        return ProfiledRun(session, summary, job).step, summary.advice or ()
 
     return run
 

@@ -120,7 +120,7 @@ def time_of(median, low, high):
 
 
 @pytest.mark.parametrize(
-    ("busy_ns", "fraction"), [(5.0, 0.5), (10.2, 1.0), (10.6, None), (None, None), (0.0, 0.0)]
+    ("busy_ns", "fraction"), [(5.0, 0.5), (10.2, 1.0), (11.0, 1.0), (11.1, None), (None, None), (0.0, 0.0)]
 )
 def test_the_busy_share_of_the_unrecorded_step(busy_ns, fraction):
     step = MeasuredStep(0, 25.0, busy_ns, time_of(10.0, 9.5, 10.5))

@@ -19,7 +19,7 @@ from opscope.model.session import Session
 from opscope.provenance.categories import kernel_category
 from opscope.provenance.kernel_names import decode
 
-__all__ = ["rank_skews"]
+__all__ = ["matched_collectives", "rank_skews"]
 
 # Transfers of one collective differ from rank to rank by a few percent; by less, nobody is called last.
 _CLEARLY_LAST = 0.1
@@ -31,6 +31,7 @@ class _Kernel(msgspec.Struct, frozen=True):
     """A collective's kernel on one rank. `members` and `collective` are None where they were not recorded."""
 
     trace_id: int
+    activity_id: int
     kernel: str
     step: int | None
     duration_ns: int
@@ -57,17 +58,30 @@ def rank_skews(
         ranks: Rank of each trace, by trace id.
         windows: Their windows: of traces with steps, collectives of these count.
     """
+    found, evidence = _collectives(session, ranks, windows)
+    return _summed(found, ranks, evidence)
+
+
+def matched_collectives(session: Session, ranks: Mapping[int, int | None]) -> list[dict[int, int]]:
+    """Activities that are one collective each, by trace id; none where ranks or collectives are unknown."""
+    found, _ = _collectives(session, ranks, {})
+    return [{one.trace_id: one.activity_id for one in run} for run in found]
+
+
+def _collectives(
+    session: Session, ranks: Mapping[int, int | None], windows: Mapping[int, TraceWindow]
+) -> tuple[list[list[_Kernel]], SkewEvidence]:
     if len(ranks) < 2 or None in ranks.values() or len(set(ranks.values())) < len(ranks):
-        return ()
+        return [], SkewEvidence.ORDER
     numbers = {trace_id: window.numbers for trace_id, window in windows.items() if window.steps}
     kernels = [
         one for one in _kernels(session) if one.trace_id not in numbers or one.step in numbers[one.trace_id]
     ]
     by_sequence = [one for one in kernels if one.sequence is not None]
     if by_sequence:
-        matched = _matched((one, (one.members, one.title, one.sequence)) for one in by_sequence)
-        return _summed(matched, ranks, SkewEvidence.SEQUENCE)
-    return _summed(_matched(_in_order(kernels)), ranks, SkewEvidence.ORDER)
+        keyed = ((one, (one.members, one.title, one.sequence)) for one in by_sequence)
+        return _matched(keyed), SkewEvidence.SEQUENCE
+    return _matched(_in_order(kernels)), SkewEvidence.ORDER
 
 
 def _kernels(session: Session) -> list[_Kernel]:

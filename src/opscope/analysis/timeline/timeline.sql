@@ -36,7 +36,7 @@ FROM runtime_calls ORDER BY runtime_call_id
 -- :name collective_kernels
 -- One row per communication kernel with a recorded launch, by trace and order of launch; what is known of its collective.
 -- Parameter: name ids of communication kernels. Reads device_activities, runtime_calls, collectives.
-SELECT a.trace_id, n.name AS kernel, a.step, a.duration_ns, c.name AS collective,
+SELECT a.trace_id, a.activity_id, n.name AS kernel, a.step, a.duration_ns, c.name AS collective,
     nullif(concat_ws(' ', c.group_name, c.group_ranks), '') AS members, c.sequence, c.in_element_count
 FROM device_activities a
 JOIN kernel_names n USING (name_id)

@@ -1,0 +1,289 @@
+"""The ranks of a job as one execution graph: a collective transfers once the last of its ranks has come.
+
+Each rank's graph stays as it is, but for what it waits in collectives: there a kernel begins where its own
+rank lets it, all begin to transfer when the last one has, and each ends so long after that as was recorded. A
+change is made on every rank and all are simulated together, so that a rank that waits for another gains
+nothing by being faster. Clocks of ranks are aligned by the ends of their collectives.
+
+A job of one rank, of ranks whose collectives cannot be matched, or of too many events for one graph is told
+by its middle rank alone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from opscope.analysis.execution_graph import NEVER_NS, NodeKind, RunOrder, run_order, simulate
+from opscope.analysis.step_model import Gain, GraphChange, StepExecution, StepModel, gain_of
+from opscope.analysis.timeline.skew import matched_collectives
+from opscope.ingest.nesting import Int64
+from opscope.model.session import Session
+
+__all__ = ["Job", "JobChange", "JobGraph", "job_of", "joined"]
+
+# Nodes of all ranks together, for which a simulation takes some tenth of a second.
+_MOST_NODES = 400_000
+_SLOTS = 3  # of what a node depends on
+
+
+class JobGraph(NamedTuple):
+    """The graphs of several ranks as one: `execution_graph.Simulated`, as recorded but for what ranks waited.
+
+    Nodes of the ranks come first, then where each collective's kernel begins, then what joins those.
+
+    Attributes:
+        bounds: Where each rank's nodes begin, and the last one's end.
+        begins: int64[c], of each kernel of a collective the node at which it begins.
+        ends: int64[c], that at which it ends.
+        transfer_ns: int64[c], how long it took from when the last rank had come.
+        recorded_ns: int64[c], how long it took, waiting included.
+        clock_error_ns: The most by which ends of one collective differ with the clocks aligned.
+    """
+
+    kind: Int64
+    time_ns: Int64
+    lag_ns: Int64
+    duration_ns: Int64
+    order: RunOrder
+    carried: dict[int, int]
+    steps: int
+    bounds: tuple[int, ...]
+    begins: Int64
+    ends: Int64
+    transfer_ns: Int64
+    recorded_ns: Int64
+    clock_error_ns: int
+
+    def edited(self, parts: Sequence[tuple[Int64, Int64]]) -> tuple[Int64, Int64]:
+        """Lags and durations with those of the ranks."""
+        lag_ns, duration_ns = self.lag_ns.copy(), self.duration_ns.copy()
+        count = self.bounds[-1]
+        lag_ns[:, :count] = np.concatenate([lags for lags, _ in parts], axis=1)
+        duration_ns[:count] = np.concatenate([durations for _, durations in parts])
+        # A collective's kernel begins as its rank lets it, and takes what is left of the transfer.
+        left = duration_ns[self.ends] / np.maximum(self.recorded_ns, 1)
+        lag_ns[:, self.begins] = lag_ns[:, self.ends]
+        lag_ns[0, self.ends], lag_ns[2, self.ends] = 0, NEVER_NS
+        lag_ns[1, self.ends] = np.where(left > 0, left * self.transfer_ns, NEVER_NS)
+        duration_ns[self.ends] = 0
+        return lag_ns, duration_ns
+
+
+def joined(models: Sequence[StepModel], collectives: Sequence[Mapping[int, int]]) -> JobGraph | None:
+    """The graphs of these ranks as one; None where their collectives contradict each other.
+
+    Args:
+        models: The ranks.
+        collectives: Activities that are one collective each, by trace id.
+    """
+    graphs = [model.graph for model in models]
+    bounds = tuple(np.cumsum([0, *map(len, graphs)]).tolist())
+    nodes = _collective_nodes(models, collectives)
+    if not nodes:
+        return None
+    begun_ns, ended_ns, clock_error_ns = _aligned(models, nodes)
+    of_collective = np.repeat(np.arange(len(nodes)), [len(one) for one in nodes])
+    latest_ns = np.full(len(nodes), NEVER_NS)
+    np.maximum.at(latest_ns, of_collective, begun_ns)
+    ends = np.array([bounds[rank] + node for one in nodes for rank, node in one.items()])
+    begins = bounds[-1] + np.arange(len(ends))
+    joins, last = _joins(of_collective, begins, int(begins[-1]) + 1)
+    before = np.concatenate([low + graph.before for graph, low in zip(graphs, bounds, strict=False)], axis=1)
+    before = np.concatenate((before, before[:, ends], joins), axis=1)
+    before[:, ends] = np.stack((begins, last[of_collective], np.zeros_like(ends)))
+    of_ranks = list(zip(graphs, bounds, strict=False))
+    given = np.concatenate([low + np.arange(graph.initial_count) for graph, low in of_ranks])
+    sequence = _topological(before, given)
+    if sequence is None:
+        return None
+    more = before.shape[1] - bounds[-1]
+    none = np.zeros(more, dtype=np.int64)
+    graph = JobGraph(
+        kind=np.concatenate([*(graph.kind for graph in graphs), none + NodeKind.ACTIVITY]),
+        time_ns=np.concatenate([*(graph.time_ns for graph in graphs), none]),
+        lag_ns=np.zeros(before.shape, dtype=np.int64),
+        duration_ns=np.zeros(before.shape[1], dtype=np.int64),
+        order=run_order(before, given, sequence),
+        carried={low + one: low + later for graph, low in of_ranks for one, later in graph.carried.items()},
+        steps=graphs[0].steps,
+        bounds=bounds,
+        begins=begins,
+        ends=ends,
+        transfer_ns=np.maximum(0, ended_ns - latest_ns[of_collective]),
+        recorded_ns=np.concatenate([graph.duration_ns for graph in graphs])[ends],
+        clock_error_ns=clock_error_ns,
+    )
+    lag_ns, duration_ns = graph.edited([(one.lag_ns, one.duration_ns) for one in graphs])
+    return graph._replace(lag_ns=lag_ns, duration_ns=duration_ns)
+
+
+def _collective_nodes(
+    models: Sequence[StepModel], collectives: Sequence[Mapping[int, int]]
+) -> list[dict[int, int]]:
+    """The node of each collective by rank's place, of those that lie in the steps of two ranks or more."""
+    known = [model.node_of_activity for model in models]
+    places = {model.trace.trace_id: place for place, model in enumerate(models)}
+    found = []
+    for one in collectives:
+        nodes = {
+            places[trace_id]: node
+            for trace_id, activity_id in one.items()
+            if trace_id in places and (node := known[places[trace_id]].get(activity_id)) is not None
+        }
+        if len(nodes) > 1:
+            found.append(nodes)
+    return found
+
+
+def _aligned(models: Sequence[StepModel], nodes: Sequence[Mapping[int, int]]) -> tuple[Int64, Int64, int]:
+    """When the kernels of collectives began and ended, by one clock, and how far ends are apart by it."""
+    ends_ns = np.full((len(nodes), len(models)), np.nan)
+    for place, one in enumerate(nodes):
+        for rank, node in one.items():
+            ends_ns[place, rank] = models[rank].graph.time_ns[node]
+    offsets_ns = np.nan_to_num(np.nanmedian(ends_ns - np.nanmedian(ends_ns, axis=1, keepdims=True), axis=0))
+    aligned_ns = ends_ns - offsets_ns
+    ended_ns = np.array([aligned_ns[place, rank] for place, one in enumerate(nodes) for rank in one])
+    lasted_ns = np.array(
+        [models[rank].graph.duration_ns[node] for one in nodes for rank, node in one.items()]
+    )
+    apart_ns = np.nanmax(aligned_ns, axis=1) - np.nanmin(aligned_ns, axis=1)
+    ended_ns = ended_ns.astype(np.int64)
+    return ended_ns - lasted_ns, ended_ns, int(apart_ns.max())
+
+
+def _joins(of_collective: Int64, begins: Int64, first: int) -> tuple[Int64, Int64]:
+    """Nodes that come when all kernels of a collective have begun, chained; and the last one of each."""
+    columns: list[tuple[int, int, int]] = []
+    last = np.zeros(int(of_collective.max()) + 1, dtype=np.int64)
+    for place in range(len(last)):
+        waiting = begins[of_collective == place].tolist()
+        while len(waiting) > 1:
+            chosen, waiting = waiting[:_SLOTS], waiting[_SLOTS:]
+            columns.append((*chosen, *[0] * (_SLOTS - len(chosen))))
+            waiting.insert(0, first + len(columns) - 1)
+        last[place] = waiting[0]
+    return np.array(columns, dtype=np.int64).reshape(-1, _SLOTS).T, last
+
+
+def _topological(before: Int64, given: Int64) -> list[int] | None:
+    """All but the given nodes, each after all that it depends on; None if some wait in a circle."""
+    count = before.shape[1]
+    is_given = np.zeros(count, dtype=np.bool_)
+    is_given[given] = True
+    depends = ~is_given[before] & ~is_given
+    targets, sources = np.nonzero(depends)[1], before[depends]
+    by_source = np.argsort(sources, kind="stable")
+    first = np.searchsorted(sources[by_source], np.arange(count + 1)).tolist()
+    followers, left = targets[by_source].tolist(), depends.sum(axis=0)
+    ready = deque(np.flatnonzero((left == 0) & ~is_given).tolist())
+    waits_for, sequence = left.tolist(), []
+    while ready:
+        node = ready.popleft()
+        sequence.append(node)
+        for follower in followers[first[node] : first[node + 1]]:
+            waits_for[follower] -= 1
+            if not waits_for[follower]:
+                ready.append(follower)
+    return sequence if len(sequence) + len(given) == count else None
+
+
+class JobChange(NamedTuple):
+    """A change made on every rank."""
+
+    changes: tuple[GraphChange, ...]
+
+    def __and__(self, other: JobChange) -> JobChange:
+        """Both at once."""
+        return JobChange(tuple(one & two for one, two in zip(self.changes, other.changes, strict=True)))
+
+
+class Job:
+    """The mean step of all ranks of a Session.
+
+    Attributes:
+        ranks: The steps of each, by trace id.
+        middle: That of the middle rank by its time, the slower of two.
+        models: The ranks that are simulated together; the middle one alone where they cannot be.
+        graph: Their graph; None of one rank.
+    """
+
+    def __init__(self, models: Sequence[StepModel], collectives: Sequence[Mapping[int, int]] = ()) -> None:
+        self.ranks = tuple(models)
+        self.middle = sorted(models, key=lambda model: model.step_ns)[len(models) // 2]
+        self.graph: JobGraph | None = None
+        is_one_job = bool(collectives) and len({model.graph.steps for model in models}) == 1
+        if is_one_job and sum(len(model.graph) for model in models) <= _MOST_NODES:
+            self.graph = joined(models, collectives)
+        self.models = self.ranks if self.graph is not None else (self.middle,)
+
+    @cached_property
+    def execution(self) -> StepExecution:
+        """What there is to say of its step: that of the middle rank, as long as all need together."""
+        interval_ns = min(self.steps_ns), max(self.steps_ns)
+        return replace(self.middle.execution, step_ns=self.step_ns, step_interval_ns=interval_ns)
+
+    def changed(self, effect: Callable[[GraphChange], object]) -> JobChange:
+        """A change on every rank."""
+        changes = tuple(model.change() for model in self.models)
+        for one in changes:
+            effect(one)
+        return JobChange(changes)
+
+    @cached_property
+    def steps_ns(self) -> tuple[float, ...]:
+        """A step without the recorder, the likely one first."""
+        if self.graph is None:
+            return self.middle.steps_ns
+        unchanged, ways = self.changed(lambda _: None), max(len(model.hosts) for model in self.models)
+        return tuple(self._apply(self.graph, unchanged, way) for way in range(ways))
+
+    @property
+    def step_ns(self) -> float:
+        """A step without the recorder."""
+        return self.steps_ns[0]
+
+    def gain_ns(self, change: JobChange) -> float:
+        """What a step gets shorter by a change, as far as is known."""
+        if self.graph is None:
+            return self.middle.gain_ns(change.changes[0])
+        return self.step_ns - self._apply(self.graph, change, 0)
+
+    def gain(self, change: JobChange, error: float = 0.0) -> Gain:
+        """What a step gets shorter by a change; `error` is how far the device time it saves may be off."""
+        graph = self.graph
+        if graph is None:
+            return self.middle.gain(change.changes[0], error)
+        return gain_of(self.steps_ns, lambda way, strength: self._apply(graph, change, way, strength), error)
+
+    def saved_device_ns(self, change: JobChange) -> float:
+        """What the device of the middle rank loses of its work."""
+        return change.changes[self.models.index(self.middle)].device_saved_ns
+
+    def missing_for(self, change: JobChange) -> str | None:
+        """Why this change cannot be simulated, in words; None where enough is known."""
+        every = zip(self.models, change.changes, strict=True)
+        return next((reason for model, one in every if (reason := model.missing_for(one))), None)
+
+    def _apply(self, graph: JobGraph, change: JobChange, way: int, strength: float = 1.0) -> float:
+        """A mean step with a change, where all hosts ran in this way."""
+        changes = change.changes
+        hosts = [model.hosts[way] if way < len(model.hosts) else model.host for model in self.models]
+        edited = [one.edited(host, strength) for one, host in zip(changes, hosts, strict=True)]
+        lag_ns, duration_ns = graph.edited(edited)
+        step_ns = simulate(graph, lag_ns=lag_ns, duration_ns=duration_ns).step_ns
+        return max(step_ns, *(one.least_ns for one in changes))
+
+
+def job_of(session: Session, models: Sequence[StepModel]) -> Job | None:
+    """The ranks of a Session together; None where no step launched anything."""
+    if not models:
+        return None
+    ranks = dict(session.query("SELECT trace_id, rank FROM traces"))
+    return Job(models, matched_collectives(session, ranks))

@@ -1,0 +1,140 @@
+"""Ranks simulated together, on two ranks whose times are known by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from opscope.analysis.execution_graph import simulate
+from opscope.analysis.job_model import Job
+from opscope.analysis.step_model import HostSpeed
+from opscope.analysis.summary import Summary
+from opscope.model.session import Session
+from opscope.testing import TraceBuilder
+
+US = 1000
+NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+FAST, SLOW = 0, 1
+
+JobOf = Callable[..., Job]
+
+
+def rank(number: int, product: int, collectives: tuple[int, ...], *, sequence: tuple[int, ...],
+         shift: int = 0, steps: int = 2) -> TraceBuilder:  # fmt: skip
+    """Steps launched within 100 µs: a product and all-reduces, each 1 µs after the other, all times in µs."""
+    builder = TraceBuilder(distributedInfo={"rank": number, "world_size": 2})
+    end = shift + 20
+    for step in range(steps):
+        host = shift + 100 * step
+        builder.step(step + 1, host, 100)
+        builder.operator("aten::mm", host + 5, 10).launch(host + 6, 4).kernel("gemm", end, product)
+        end += product + 1
+        for place, (each, lasts) in enumerate(zip(sequence, collectives, strict=True)):
+            at = host + 30 + 20 * place
+            builder.operator("c10d::allreduce_", at, 10).launch(at + 2, 4)
+            own = {"Collective name": "allreduce", "Process Group Name": "0", "Process Group Ranks": "[0, 1]"}
+            builder.kernel(NCCL, end, lasts, Seq=10 * step + each, **own)
+            end += lasts + 1
+    return builder
+
+
+def pair(shift: int = 0) -> tuple[TraceBuilder, TraceBuilder]:
+    """The fast rank waits 500 of the 550 µs of its collective for the slow one."""
+    return rank(0, 100, (550,), sequence=(1,)), rank(1, 600, (50,), sequence=(1,), shift=shift)
+
+
+@pytest.fixture
+def job_of(tmp_path: Path, load: Callable[..., Session]) -> JobOf:
+    """The job of builders, its hosts as recorded."""
+
+    def together(*builders: TraceBuilder) -> Job:
+        paths = [one.write(tmp_path / f"rank{number}.json") for number, one in enumerate(builders)]
+        job = Summary(load(paths)).job
+        assert job is not None
+        for model in job.ranks:
+            model.hosts = (HostSpeed(0.0),)
+        return job
+
+    return together
+
+
+def gain_us(job: Job, kernel: str, *factors: float) -> float:
+    """What a step gets shorter where kernels of each rank take that many times as long."""
+    change = job.changed(lambda _: None)
+    for one, factor in zip(change.changes, factors, strict=True):
+        one.scale_kernels([kernel], factor)
+    return job.gain(change).ns / US
+
+
+@pytest.mark.parametrize("shift", [0, 5_000_000, -3])
+def test_the_recorded_job_simulates_as_itself(job_of: JobOf, shift: int) -> None:
+    job = job_of(*pair(shift))
+    graph = job.graph
+    assert graph is not None
+    times = simulate(graph, rounds=1).times[: graph.bounds[-1]]
+    first = [low + one for low, model in zip(graph.bounds, job.ranks, strict=False)
+             for one in range(model.graph.initial_count)]  # fmt: skip
+    is_simulated = [node not in first for node in range(len(times))]
+    assert (times == graph.time_ns[: len(times)])[is_simulated].all()
+    assert graph.clock_error_ns == 0
+    assert job.step_ns == 652 * US
+
+
+@pytest.mark.parametrize(
+    ("factors", "gained_us"),
+    [
+        ((0.5, 1), 0),  # it waits longer
+        ((1, 0.5), 300),
+        ((0.5, 0.5), 300),
+        ((1, 1 / 12), 500),  # then the other one is the slower
+        ((6.5, 1), -50),
+    ],
+)
+def test_a_rank_that_others_wait_for_decides(
+    job_of: JobOf, factors: tuple[float, ...], gained_us: float
+) -> None:
+    assert gain_us(job_of(*pair()), "gemm", *factors) == pytest.approx(gained_us, abs=0.01)
+
+
+def test_of_a_collective_only_its_transfer_can_get_shorter(job_of: JobOf) -> None:
+    job = job_of(*pair())
+    assert gain_us(job, NCCL, 0.5, 0.5) == pytest.approx(25, abs=0.01)
+    both = job.changed(lambda change: change.scale_kernels([NCCL], 0.5))
+    both &= job.changed(lambda change: change.scale_kernels(["gemm"], 0.5))
+    assert job.gain_ns(both) == pytest.approx(325 * US, abs=10)
+
+
+def test_several_collectives_each_wait_for_the_last(job_of: JobOf) -> None:
+    job = job_of(
+        rank(0, 100, (450, 80), sequence=(1, 2)),
+        rank(1, 500, (50, 80), sequence=(1, 2)),
+    )
+    assert job.step_ns == (500 + 1 + 50 + 1 + 80 + 1) * US
+    assert gain_us(job, "gemm", 1, 0.2) == pytest.approx(400, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    "builders",
+    [
+        (rank(0, 100, (50, 50), sequence=(1, 2)), rank(1, 100, (50, 50), sequence=(2, 1))),  # a deadlock
+        (rank(0, 100, (50,), sequence=(1,)), rank(1, 100, (50,), sequence=(5,))),  # not the same ones
+        (rank(0, 100, (50,), sequence=(1,)), rank(1, 100, (50,), sequence=(1,), steps=3)),
+    ],
+)
+def test_ranks_that_do_not_fit_are_told_by_the_middle_one(
+    job_of: JobOf, builders: tuple[TraceBuilder, ...]
+) -> None:
+    job = job_of(*builders)
+    assert job.graph is None
+    assert job.models == (job.middle,)
+    assert job.step_ns == job.middle.step_ns
+    assert job.gain_ns(job.changed(lambda change: change.scale_kernels(["gemm"], 0.5))) == 50 * US
+
+
+def test_a_single_trace_is_its_own_job(job_of: JobOf) -> None:
+    job = job_of(rank(0, 100, (50,), sequence=(1,)))
+    assert job.graph is None
+    assert job.ranks == job.models == (job.middle,)
+    assert job.execution == job.middle.execution
