@@ -24,15 +24,15 @@ def notebook_html(value: Any) -> str:
     return html
 
 
-class Rows(list[tuple[Any, ...]]):
+class Rows(list[Any]):
     """The rows of a query; as a data frame or an Arrow table they are asked for once more.
 
     Args:
         rows: The rows.
-        ask: Executes the query again.
+        ask: The query itself, to be read again.
     """
 
-    def __init__(self, rows: Iterable[tuple[Any, ...]], ask: Callable[[], duckdb.DuckDBPyConnection]) -> None:
+    def __init__(self, rows: Iterable[tuple[Any, ...]], ask: Callable[[], duckdb.DuckDBPyRelation]) -> None:
         super().__init__(rows)
         self._ask = ask
 

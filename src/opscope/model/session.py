@@ -198,7 +198,7 @@ class Session:
         """All rows of a query on this Session's tables; `.df()`, `.pl()`, `.arrow()` make frames of them."""
         given = list(parameters)
         rows = self.connection.execute(sql, given).fetchall()
-        return Rows(rows, lambda: self.connection.execute(sql, given))
+        return Rows(rows, lambda: self.connection.sql(sql, params=given))
 
     def scalar(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
         """First column of the first row; None if there is no row."""

@@ -263,9 +263,10 @@ def _ratios_of_fewer(result: BenchmarkResult) -> Iterator[str]:
     """Rows whose ratio is visibly not that of the medians: these are of all samples."""
     medians_ns = {row.name: row.median_ns for row in result.rows}
     reference_ns = medians_ns.get(result.reference)
+    if not reference_ns:
+        return
     for row in result.rows:
-        has_both = row.ratio and row.median_ns and reference_ns
-        if has_both and abs(row.ratio * reference_ns / row.median_ns - 1) > _VISIBLE:
+        if row.ratio and row.median_ns and abs(row.ratio * reference_ns / row.median_ns - 1) > _VISIBLE:
             yield row.name
 
 
