@@ -48,8 +48,11 @@ _.block_shape
 _.cachable
 _.modified
 _.named_args
+_.no_wrap
 _.on_broken_pipe
+_.overflow
 _.seekable
+_.suppress_keyboard_interrupt
 _.text_factory
 
 # Members of closed sets and fields of formats, listed whole.

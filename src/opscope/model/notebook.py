@@ -15,7 +15,7 @@ from opscope.errors import DependencyError
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["Rows", "notebook_html"]
+__all__ = ["QueryRows", "notebook_html"]
 
 
 def notebook_html(value: Any) -> str:
@@ -24,7 +24,7 @@ def notebook_html(value: Any) -> str:
     return html
 
 
-class Rows(list[Any]):
+class QueryRows(list[Any]):
     """The rows of a query; as a data frame or an Arrow table they are asked for once more.
 
     Args:

@@ -25,7 +25,7 @@ from opscope.model import schema
 from opscope.model.checks import Check, run_checks
 from opscope.model.files import replacing
 from opscope.model.finding import Finding, Severity
-from opscope.model.notebook import Rows, notebook_html
+from opscope.model.notebook import QueryRows, notebook_html
 from opscope.units import parse_bytes
 
 __all__ = ["Session", "is_session_file"]
@@ -194,11 +194,11 @@ class Session:
         finally:
             self.connection.execute("DETACH saved")
 
-    def query(self, sql: str, parameters: Sequence[Any] = ()) -> Rows:
+    def query(self, sql: str, parameters: Sequence[Any] = ()) -> QueryRows:
         """All rows of a query on this Session's tables; `.df()`, `.pl()`, `.arrow()` make frames of them."""
         given = list(parameters)
         rows = self.connection.execute(sql, given).fetchall()
-        return Rows(rows, lambda: self.connection.sql(sql, params=given))
+        return QueryRows(rows, lambda: self.connection.sql(sql, params=given))
 
     def scalar(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
         """First column of the first row; None if there is no row."""
