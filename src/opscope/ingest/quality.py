@@ -33,6 +33,10 @@ _INGESTED = _HOST | {"kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation"
 _REDUNDANT = {"Trace", "fwdbwd"}
 
 
+# Of the operators of the shorter of two cycles of one loop, at least so many are in the other.
+_LEAST_SHARED = 0.5
+
+
 class Census(msgspec.Struct, frozen=True):
     """What the events of a trace are, counted.
 
@@ -276,7 +280,8 @@ def _absences(session: Session, trace_id: int) -> Iterator[Finding]:
 def unrelated(session: Session, workloads: Mapping[int, object]) -> str | None:
     """Why the traces of several files are not of one job, in words; None if nothing speaks against it.
 
-    Those of one job name one world size; of one rank (or none) they are cycles of one process and workload.
+    Those of one job name one world size; of one rank (or none) they are cycles of one process and workload,
+    which share most of their operators.
 
     Args:
         session: All traces.
@@ -284,10 +289,15 @@ def unrelated(session: Session, workloads: Mapping[int, object]) -> str | None:
     """
     rows = session.query(
         """SELECT trace_id, source, rank, world_size, process, format FROM traces LEFT JOIN (
-            SELECT trace_id, min(process) AS process FROM threads
-            WHERE thread_id IN (SELECT thread_id FROM operators) GROUP BY trace_id
+            SELECT trace_id, coalesce(
+                min(process) FILTER (thread_id IN (SELECT thread_id FROM operators)), min(process)) AS process
+            FROM threads GROUP BY trace_id
         ) USING (trace_id) ORDER BY trace_id"""
     )
+    operators = {
+        trace_id: set(names)
+        for trace_id, names in session.query("SELECT trace_id, list(DISTINCT name) FROM operators GROUP BY 1")
+    }
     first: dict[tuple[int | None, str], tuple[Any, ...]] = {}
     for trace_id, source, rank, world_size, process, recorder in rows:
         of_rank = first.setdefault((rank, recorder), (trace_id, source, process))
@@ -296,6 +306,9 @@ def unrelated(session: Session, workloads: Mapping[int, object]) -> str | None:
         for what, other, expected, found in facts:
             if source != other and None not in (expected, found) and expected != found:
                 return f"{other} and {source} are of different {what}"
+        names, others = operators.get(trace_id, set()), operators.get(of_rank[0], set())
+        if source != of_rank[1] and len(names & others) < _LEAST_SHARED * min(len(names), len(others)):
+            return f"{of_rank[1]} and {source} have few operators in common"
     return None
 
 

@@ -392,6 +392,7 @@ class TestErrors:
         ("first", "second", "reason"),
         [
             ((None, None, 1), (None, None, 2), "b.json are of different processes"),
+            ((None, None, 1), (None, None, 1, "aten::b"), "b.json have few operators in common"),
             ((0, 2, 1), (0, 2, 2), "different processes"),
             ((0, 2, 1), (1, 4, 2), "different world sizes"),
             ((0, 2, 1), (1, 2, 2), None),
@@ -406,10 +407,20 @@ class TestErrors:
         second: tuple[Any, ...],
         reason: str | None,
     ) -> None:
-        def trace(name: str, rank: int | None, world_size: int | None, process: int) -> Path:
+        def trace(
+            name: str, rank: int | None, world_size: int | None, process: int, operator: str = "a"
+        ) -> Path:
             job = {"distributedInfo": {"rank": rank, "world_size": world_size}} if world_size else {}
-            event = {"ph": "X", "cat": "cpu_op", "name": "a", "pid": process, "tid": 1, "ts": 1, "dur": 2}
-            return make_trace(json.dumps({"traceEvents": [event], **job}), name)
+            event = {
+                "ph": "X",
+                "cat": "cpu_op",
+                "name": operator,
+                "pid": process,
+                "tid": 1,
+                "ts": 1,
+                "dur": 2,
+            }
+            return make_trace(json.dumps({"traceEvents": [{**event, "ts": 1, "dur": 2}], **job}), name)
 
         paths = [trace("a.json", *first), trace("b.json", *second)]
         if reason is None:
