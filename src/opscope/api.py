@@ -93,15 +93,15 @@ def profile(
     *,
     name: str = "trace",
     wait: int = 0,
-    warmup: int = 1,
+    warmup: int = 2,
     active: int = ACTIVE_STEPS,
     repeat: int = 1,
     **options: Unpack[CaptureOptions],
 ) -> Profile:
     """Record the steps of the program in its `with` block: `with opscope.profile("out") as p: … p.step()`.
 
-    Without any `step()` (and `wait`) the block is recorded as one step. As a decorator,
-    `@opscope.profile("out")`, it records the first call of a function; `profiled` records later ones.
+    Without any `step()` the block is recorded as one step (but not with `wait` or a `warmup` of 1). As a
+    decorator, `@opscope.profile("out")`, it records the first call of a function; `profiled` later ones.
 
     Leaves, per cycle, an ordinary Kineto trace and a small sidecar in `output_dir`; `p.cycles` names them and
     `p.session` is the last one's Session. Arguments are those of `Profiler`.

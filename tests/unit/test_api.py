@@ -82,7 +82,7 @@ class TestRecording:
         with profiler.session as session:
             assert session.scalar("SELECT count(*) FROM operators WHERE name = 'aten::mm'") == 2
 
-    @pytest.mark.parametrize("warmup", [1, 2])
+    @pytest.mark.parametrize("warmup", [2, 3])
     def test_what_was_recorded_of_the_warm_up_is_dropped(self, matmul, tmp_path: Path, warmup: int) -> None:
         with opscope.profile(tmp_path, warmup=warmup, active=2) as profiler:
             for _ in range(profiler.total_steps):

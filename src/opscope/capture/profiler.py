@@ -182,8 +182,8 @@ class Profiler:
     Recorded windows are clean: all devices are idle when one opens and when it closes, so no warm-up kernel
     is in it and none of its own is missing. Between recorded steps nothing is synchronized. After the last
     cycle, and some steps more, `step()` costs nothing. A block that calls `step()` never, with `wait=0,
-    warmup=0`, is recorded as one step; with a warm-up too by `opscope.profile`, which records from the start
-    and drops that at the first `step()`.
+    warmup=0`, is recorded as one step; by `opscope.profile` also with a warm-up of two steps or more: it
+    records the first of them and drops that at the first `step()`.
 
     Steps without a profiler attached, those of `wait` and those after the last cycle, are timed for the
     sidecar, which is written once more when the block is left: that waits for the last event of them.
@@ -241,7 +241,8 @@ class Profiler:
         InputError: The schedule, the name or the engine makes no sense.
     """
 
-    # Whether the first warm-up step is recorded until step() is called: the block may be the step.
+    # Whether the first of several warm-up steps is recorded until step() is called: the block may be the
+    # step. Another one follows, because attaching the profiler anew must not fall into a recorded step.
     _records_block = False
 
     def __init__(
@@ -485,10 +486,14 @@ class Profiler:
             assert self._writer is not None
             self._recording = Recording(self._writer.settings)
             self._recording.prepare()
-        if position.phase is Phase.ACTIVE or (self._records_block and self._step_index == 0):
+        if position.phase is Phase.ACTIVE or self._may_be_the_step:
             self._recording.start(self._step_index)
             if self._regions.wanted is not None:
                 self._recording.collect(self._regions.wanted)
+
+    @property
+    def _may_be_the_step(self) -> bool:
+        return self._records_block and self._step_index == 0 and self.schedule.warmup > 1
 
     def _finish_failed(self, error: BaseException) -> None:
         """Write the open window after the block's own error, which stays the one that is seen."""
