@@ -1,8 +1,8 @@
 """The `opscope` command: its verbs, and what every way to fail becomes.
 
-Exit codes: 0 fine, 1 an OpscopeError (or a failed configuration), 2 usage, 3 a regression was found, 130
-interrupted. A user's mistake is one line on stderr; the traceback comes with `--debug`. Imports no verb
-before it is called.
+Exit codes: 0 fine, 1 an OpscopeError (or a failed configuration), 2 usage, 3 a regression was found, 4 a
+gate had too little to judge by, 130 interrupted. A user's mistake is one line on stderr; the traceback
+comes with `--debug`. Imports no verb before it is called.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from opscope.errors import OpscopeError
 
 __all__ = [
     "EXIT_ERROR",
+    "EXIT_INCONCLUSIVE",
     "EXIT_INTERRUPTED",
     "EXIT_OK",
     "EXIT_REGRESSION",
@@ -71,7 +72,10 @@ EXIT_OK = 0
 EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_REGRESSION = 3
+EXIT_INCONCLUSIVE = 4
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+# What the engine's RuntimeError says of a query that Ctrl-C ended.
+_ENGINE_INTERRUPTED = "Query interrupted"
 _EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 _VERBS = {
@@ -129,14 +133,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         return _fail(str(error), EXIT_ERROR)
     except KeyboardInterrupt:
-        return _fail("interrupted; files already written are kept", EXIT_INTERRUPTED, kind="")
+        return _interrupted()
     except BrokenPipeError:
         return _broken_pipe()
     except Exception as error:  # noqa: BLE001 - the last line of defense: a defect of opscope still exits cleanly
-        if _wants_traceback(tokens):
-            traceback.print_exc()
-        message = f"{type(error).__name__}: {error}"
-        return _fail(f"internal error, {message}. Run again with --debug and report it", EXIT_ERROR)
+        return _defect(error, tokens)
 
 
 def _wants_traceback(tokens: Sequence[str]) -> bool:
@@ -146,7 +147,7 @@ def _wants_traceback(tokens: Sequence[str]) -> bool:
 
 
 def _dispatch(tokens: list[str]) -> int:
-    app = _app()
+    app = _app(tokens)
 
     @app.meta.default
     def run(
@@ -166,12 +167,14 @@ def _dispatch(tokens: list[str]) -> int:
         "print_error": False,
         "result_action": "return_value",
     }
+    for one in (app, app.meta):
+        one.suppress_keyboard_interrupt = False  # or it would exit before `main` says what is kept
     code = app.meta(tokens, **quietly)
     sys.stdout.flush()
     return code if isinstance(code, int) else EXIT_OK
 
 
-def _app() -> App:
+def _app(tokens: Sequence[str]) -> App:
     app = App(
         name="opscope",
         help="Where every nanosecond of GPU time goes in PyTorch.",
@@ -179,12 +182,32 @@ def _app() -> App:
         version_flags=["--version"],
         default_parameter=Parameter(negative=()),
         help_format="plaintext",  # Markdown takes half of the time that `opscope --help` takes
+        help_epilogue="Exit codes: 0 fine, 1 an error, 2 wrong usage, 130 interrupted.",
     )
     for verb, summary in _VERBS.items():
-        # An import string: the module is loaded when its verb runs.
+        # An import string: the module is loaded when its verb runs, or tells what it does by its docstring.
         module = _MODULES.get(verb, verb)
-        app.command(f"opscope.cli.{module}:{module}", name=verb, help=summary, help_format="markdown")
+        app.command(
+            f"opscope.cli.{module}:{module}",
+            name=verb,
+            help=None if verb in tokens else summary,
+            help_format="markdown",
+        )
     return app
+
+
+def _interrupted() -> int:
+    message = "interrupted: files already written are kept, nothing else was written"
+    return _fail(message, EXIT_INTERRUPTED, kind="")
+
+
+def _defect(error: Exception, tokens: Sequence[str]) -> int:
+    if str(error) == _ENGINE_INTERRUPTED:
+        return _interrupted()
+    if _wants_traceback(tokens):
+        traceback.print_exc()
+    message = f"{type(error).__name__}: {error}"
+    return _fail(f"internal error, {message}. Run again with --debug and report it", EXIT_ERROR)
 
 
 def _fail(message: str, code: int, *, kind: str = "error: ") -> int:

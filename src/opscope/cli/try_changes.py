@@ -78,6 +78,10 @@ def try_changes(
     is, and so do your files: it runs in an empty folder. A change is recommended if it is faster and losses,
     gradients and outputs stay what they were.
 
+    Example: opscope try --steps forward --budget 10m infer.py --batch 8
+
+    Exit codes: 3 where the best is slower than --fail-below asks for.
+
     Args:
         target: A Python file, or bert, transformer, FILE.py:FUNCTION or PACKAGE.MODULE:FACTORY.
         arguments: Arguments of the script; options of opscope come before SCRIPT.
