@@ -79,6 +79,27 @@ def test_changes_are_measured_checked_and_leave_nothing(opscope, script: str, tm
     assert left_behind(tmp_path) == before | {"result.json"}
 
 
+def test_the_best_is_written_into_the_script_on_request(opscope, script: str, tmp_path: Path) -> None:
+    (tmp_path / "faster.py").write_text(
+        "import time\nslow = []\ndef change(hooks):\n"
+        "    hooks.wrap_arguments(time, 'sleep', lambda one: ((0,), {}))\n"
+    )
+    text = TRAINING.replace("    optimizer.step()", "    optimizer.step(); time.sleep(0.01)")
+    Path(script).write_text("import time" + text)
+    quick = ("--rounds", "1", "--seconds", "0.05", "--force", "--apply", "--json")
+    outcome = opscope("try", *quick, "--only", "set_to_none", "--change", "faster.py", "--", script)
+    assert outcome.code == 0, outcome.err
+    best = json.loads(outcome.out)["best"]
+    assert best["names"][0] == "faster"
+    if "set_to_none" in best["names"]:
+        assert "+    optimizer.zero_grad(set_to_none=True)" in best["patch"]
+        assert "zero_grad(set_to_none=True)" in Path(script).read_text()
+        assert "zero_grad(set_to_none=False)" in Path(f"{script}.orig").read_text()
+    else:
+        assert "write them by hand" in outcome.err
+        assert not Path(f"{script}.orig").exists()
+
+
 def test_a_workload_is_tried_without_a_script(opscope, script: str) -> None:
     small = ("--batch-sizes", "1", "--seq-lens", "8", "--layers", "1", "--hidden", "64", "--device", "cpu")
     quick = ("--rounds", "1", "--seconds", "0.05", "--only", "inference_mode")

@@ -37,7 +37,7 @@ __all__ = [
 FLAGS = frozenset({
     "-h", "--help", "--version", "--debug", "-m", "--module", "--with-stack", "--with-modules",
     "--profile-memory", "--track-compile", "--second-run", "--force", "--quiet", "--allow-precision",
-    "--in-place", "--predict", "--json", "--train", "--use-real-bert",
+    "--in-place", "--predict", "--apply", "--json", "--train", "--use-real-bert",
 })  # fmt: skip
 # Verbs whose arguments end with a script and its own arguments.
 _WITH_SCRIPT = ("run", "try")

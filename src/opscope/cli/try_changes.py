@@ -7,7 +7,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -65,6 +65,7 @@ def try_changes(
     allow_precision: bool = False,
     in_place: bool = False,
     predict: bool = False,
+    apply: bool = False,
     fail_below: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
     json: bool = False,
     save: Path | None = None,
@@ -99,6 +100,8 @@ def try_changes(
         allow_precision: Recommend changes of the type too, where numbers stay within its rounding.
         in_place: Run in this folder, for programs that read files relative to it.
         predict: Record the script once as well, and show what advice says beside what is measured.
+        apply: Write what was found best into the script, as far as it holds lines for it; the script as it
+            was is kept beside it (SCRIPT.orig).
         fail_below: Exit with 3 if the best is not this many times as fast as the program is.
         json: Print one JSON document and nothing else.
         save: Also write that document to a file.
@@ -107,7 +110,8 @@ def try_changes(
     """
     if find_spec("torch") is None:
         raise DependencyError("PyTorch is not installed", hint="pip install 'opscope[torch]'")
-    refuse_existing([one for one in (save, output) if one is not None], force=force)
+    kept = Path(f"{target}.orig") if apply else None
+    refuse_existing([one for one in (save, output, kept) if one is not None], force=force)
     request = msgspec.structs.replace(
         _request(target, arguments, steps, model, (batch_sizes, seq_lens), module=module),
         seconds=seconds,
@@ -124,6 +128,7 @@ def try_changes(
         allow_precision=allow_precision,
         in_place=in_place,
         predicted_ns=_predicted(request) if predict else {},
+        source=Path(request.target) if request.kind == "script" else None,
     )
     with _progress(quiet=json) as told:
         result = Trial(plan, told).run()
@@ -134,6 +139,8 @@ def try_changes(
         written.append(write_json(save, trial_json(result)))
     if output is not None:
         written.append(write_text(output, render_markdown(document)))
+    if kept is not None and result.best is not None:
+        written += _applied(plan, result.best.names, kept)
     say_wrote(written, on_stderr=json)
     if not result.is_complete and budget is None:
         return EXIT_INTERRUPTED
@@ -169,6 +176,16 @@ def _request(
         return Request(kind="module", target=target, arguments=arguments, steps=steps)
     check_program(Program(target, arguments))
     return Request(kind="script", target=str(Path(target).absolute()), arguments=arguments, steps=steps)
+
+
+def _applied(plan: Plan, names: Sequence[str], kept: Path) -> list[Path]:
+    """Write changes into the script; the files written."""
+    edited = plan.edited([one for one in plan.changes if one.name in names])
+    if edited is None or plan.source is None:
+        note("--apply: the script holds no line for these changes; write them by hand")
+        return []
+    write_text(kept, plan.source.read_text(encoding="utf-8"))
+    return [kept, write_text(plan.source, edited)]
 
 
 def _seconds(text: str) -> float:

@@ -101,7 +101,7 @@ def _best(result: TrialResult) -> Iterator[Block]:
         lines.append(f"{name}: {format_duration(before_ns)} → {format_duration(step_ns)}")
         before_ns = step_ns
     yield BulletList(tuple(lines))
-    yield CodeBlock(best.patch, "python")
+    yield CodeBlock(best.patch, "diff" if best.patch.startswith("---") else "python")
     yield Paragraph(
         f"Together {_ratio(best.ratio, best.ratio_interval)} of the time; {_numbers(best.correctness)}."
     )

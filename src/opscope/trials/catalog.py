@@ -18,6 +18,7 @@ import msgspec
 
 from opscope.errors import InputError
 from opscope.trials.hooks import Hooks
+from opscope.trials.patches import EditsOf, after_imports, with_keywords
 from opscope.workloads.target import import_file
 
 __all__ = ["CATALOG", "Change", "ProgramFacts", "change_of_file", "changes_named"]
@@ -88,6 +89,7 @@ class Change:
         on_request: Tried only when named: it takes minutes.
         environment: Variables of the process.
         snippet: What to write.
+        edits: Where that is in a source; None if no line stands for it.
     """
 
     name: str
@@ -101,6 +103,7 @@ class Change:
     redraws: bool = False
     on_request: bool = False
     environment: tuple[tuple[str, str], ...] = ()
+    edits: EditsOf | None = None
 
 
 def _needs(*conditions: tuple[Callable[[ProgramFacts], object], str]) -> Callable[[ProgramFacts], str | None]:
@@ -297,12 +300,15 @@ def _environment(hooks: Hooks) -> None:
     hooks.applied.add("settings")
 
 
+_TF32_LINES = 'torch.set_float32_matmul_precision("high")\ntorch.backends.cudnn.allow_tf32 = True'
+
 CATALOG = (
     Change(
         "tf32", "TF32 for float32 products and convolutions", _tf32,
         _needs(_ON_CUDA, _IN_FLOAT32, _WITHOUT_TF32),
-        'torch.set_float32_matmul_precision("high")\ntorch.backends.cudnn.allow_tf32 = True',
+        _TF32_LINES,
         ("tf32_off",), _TF32, "precision",
+        edits=after_imports(_TF32_LINES),
     ),
     Change(
         "bf16_autocast", "bfloat16 autocast around the model", partial(_autocast, "bfloat16"),
@@ -366,17 +372,19 @@ CATALOG = (
         "fused_optimizer", "the optimizer's fused implementation", partial(_optimizer, "fused"),
         _needs(_TRAINING, _OPTIMIZES), "torch.optim.AdamW(model.parameters(), …, fused=True)",
         ("foreach_optimizer", "per_tensor_optimizer"), _REORDERED, "optimizer",
+        edits=with_keywords(_FUSED, "foreach", fused="True"),
     ),
     Change(
         "foreach_optimizer", "the optimizer's foreach implementation", partial(_optimizer, "foreach"),
         _needs(_TRAINING, _OPTIMIZES), "torch.optim.AdamW(model.parameters(), …, foreach=True)",
         ("per_tensor_optimizer",), _REORDERED, "optimizer",
+        edits=with_keywords(_FUSED, "fused", foreach="True"),
     ),
     Change(
         "set_to_none", "gradients dropped instead of filled with zeros", _drop_gradients,
         _needs(_TRAINING, (lambda facts: facts.filled_gradients, "zero_grad fills no gradients")),
         "optimizer.zero_grad(set_to_none=True)   # the default since PyTorch 2.0",
-        ("zero_grad_fill",),
+        ("zero_grad_fill",), edits=with_keywords(("zero_grad",), set_to_none="True"),
     ),
     Change(
         "channels_last", "channels-last memory format", _channels_last, _needs(_CONVOLVES),
@@ -387,7 +395,7 @@ CATALOG = (
     Change(
         "cudnn_benchmark", "convolution algorithms chosen by timing", _cudnn_benchmark,
         _needs(_ON_CUDA, _CONVOLVES), "torch.backends.cudnn.benchmark = True   # for inputs of fixed shapes",
-        (), _REORDERED,
+        (), _REORDERED, edits=after_imports("torch.backends.cudnn.benchmark = True"),
     ),
     Change(
         "pinned_loader", "pinned memory in the DataLoader, copies that do not block", _pinned,
@@ -400,6 +408,7 @@ CATALOG = (
         _needs((lambda facts: facts.loaders, "it makes no DataLoader without workers")),
         "DataLoader(…, num_workers=8, persistent_workers=True)",
         ("data_loading",), group="loader",
+        edits=with_keywords(("DataLoader",), num_workers="8", persistent_workers="True"),
     ),
     Change(
         "expandable_segments", "memory segments that grow", _environment,
@@ -410,6 +419,7 @@ CATALOG = (
         "all_threads", "a thread for every core", _threads,
         _needs(_ON_CPU, (lambda facts: facts.threads < (os.cpu_count() or 1), "every core has one already")),
         "torch.set_num_threads(os.cpu_count())", (), _REORDERED,
+        edits=after_imports(f"torch.set_num_threads({os.cpu_count()})"),
     ),
 )  # fmt: skip
 

@@ -32,7 +32,7 @@ from opscope.trials.hooks import Hooks
 from opscope.trials.observation import Observation, Observer
 from opscope.workloads.spec import WorkloadOptions, resolve
 
-__all__ = ["Request", "RunFacts"]
+__all__ = ["LEAST_STEPS", "Request", "RunFacts"]
 
 LEAST_STEPS = 12
 _SLOW = 3.0  # times the median of the steps before: something was compiled or loaded

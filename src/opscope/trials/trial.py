@@ -38,8 +38,9 @@ from opscope.model.trial import (
     Variant,
 )
 from opscope.trials.catalog import Change
-from opscope.trials.child import Request, RunFacts
+from opscope.trials.child import LEAST_STEPS, Request, RunFacts
 from opscope.trials.observation import compare
+from opscope.trials.patches import edited, unified_diff
 
 __all__ = ["BASELINE", "Plan", "Trial"]
 
@@ -71,6 +72,7 @@ class Plan:
         allow_precision: Recommend changes whose numbers are within rounding of a coarser type.
         in_place: Run in the working folder instead of an empty one.
         predicted_ns: What advice says, by its code.
+        source: The script, for diffs; None if there is none.
     """
 
     request: Request
@@ -82,6 +84,31 @@ class Plan:
     allow_precision: bool = False
     in_place: bool = False
     predicted_ns: Mapping[str, float] = field(default_factory=dict)
+    source: Path | None = None
+
+    def patch_of(self, changes: Sequence[Change]) -> str:
+        """What to write for these changes: a diff of what the source holds lines for, then snippets."""
+        in_source, rest = self._split(changes)
+        parts = [one.snippet for one in rest]
+        if in_source and self.source is not None:
+            before, after = self.source.read_text(encoding="utf-8"), self.edited(changes)
+            assert after is not None
+            parts.insert(0, unified_diff(before, after, self.source.name))
+        return "\n".join(parts)
+
+    def edited(self, changes: Sequence[Change]) -> str | None:
+        """The source with the changes that it holds lines for; None if there are none."""
+        in_source, _ = self._split(changes)
+        if self.source is None or not in_source:
+            return None
+        text = self.source.read_text(encoding="utf-8")
+        return edited(text, [one.edits for one in in_source if one.edits is not None])
+
+    def _split(self, changes: Sequence[Change]) -> tuple[list[Change], list[Change]]:
+        """Those that the source holds lines for, and the others."""
+        text = None if self.source is None else self.source.read_text(encoding="utf-8")
+        here = [one for one in changes if text and one.edits is not None and edited(text, [one.edits])]
+        return here, [one for one in changes if one not in here]
 
 
 @dataclass
@@ -160,12 +187,10 @@ class Trial:
     def _require_baseline(self) -> None:
         side = self._sides[BASELINE]
         if side.error is not None:
-            raise CaptureError(f"the program fails without any change: {side.error}")
-        if not side.times_ns.get(0):
-            steps = 0 if side.facts is None else side.facts.steps
+            hint = "Name what ends a step (--steps forward or FUNCTION), or let it make more of them"
             raise CaptureError(
-                f"the program has too few steps to time: {steps} of {self.plan.request.steps}",
-                hint="Name what ends a step (--steps forward or FUNCTION), or let it make more of them",
+                f"the program fails without any change: {side.error}",
+                hint=hint if "steps" in side.error else None,
             )
 
     def _rounds(self) -> None:
@@ -219,7 +244,11 @@ class Trial:
             return
         side.facts = side.facts or facts
         if not times_ns:
-            side.error = side.error or f"too few steps to time: {facts.steps}"
+            end = f"ended by itself ({said})" if said else "ended by itself"
+            side.error = side.error or (
+                f"too few steps to time: it made {facts.steps} of {LEAST_STEPS} and "
+                f"{'was ended' if facts.is_enough else end}"
+            )
             return
         side.times_ns[number] = times_ns
         side.warm_up_ns.append(warm_up_ns + facts.first_calls_ns)
@@ -321,7 +350,7 @@ class Trial:
             verdict=TrialVerdict.FAILED,
             predicted_gain_ns=self.plan.predicted_ns[codes[0]] if codes else None,
             error=side.error,
-            patch=change.snippet,
+            patch=self.plan.patch_of([change]),
         )
         if side.error is not None:
             return known
@@ -397,7 +426,7 @@ class Trial:
             ratio_interval=bounds,
             steps_ns=tuple(steps_ns),
             correctness=self._correctness(best)[0],
-            patch="\n".join(one.snippet for one in best.changes),
+            patch=self.plan.patch_of(best.changes),
         )
 
     def _tried(self) -> Iterator[tuple[str, _Side]]:
