@@ -48,8 +48,11 @@ _.block_shape
 _.cachable
 _.modified
 _.named_args
+_.no_wrap
 _.on_broken_pipe
+_.overflow
 _.seekable
+_.suppress_keyboard_interrupt
 _.text_factory
 
 # Members of closed sets and fields of formats, listed whole.
@@ -68,6 +71,12 @@ _.parent_process
 _.process_id
 _.python_module
 _.replay_passes
+
+# What people call on the rows of a query; what `opscope.model.notebook` looks up by name.
+_.arrow
+_.df
+_.html_report
+_.pl
 
 # Public fakes for tests of others (`opscope.testing`).
 _.differentiates

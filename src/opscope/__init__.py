@@ -3,7 +3,7 @@
     import opscope
     session = opscope.load("trace.json.gz")        # or a folder, an address, a saved .opscope file
     summary = opscope.summarize(session)
-    with opscope.profile("out", active=3) as profiler:
+    with opscope.profile("out") as profiler:
         for batch in batches:
             train(batch)
             profiler.step()

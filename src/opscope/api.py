@@ -5,6 +5,7 @@ Imports nothing heavy at its top, so that the command line starts quickly.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -14,7 +15,7 @@ from opscope.benchmarking.decorator import benchmark
 from opscope.capture.calls import ProfiledFunction
 from opscope.capture.calls import profile_call as _profile_call
 from opscope.capture.calls import profiled as _profiled
-from opscope.capture.cycle import Cycle, CycleHandler, export_chrome_trace, tensorboard_trace
+from opscope.capture.cycle import ACTIVE_STEPS, Cycle, CycleHandler, export_chrome_trace, tensorboard_trace
 from opscope.capture.profiler import CaptureOptions, Profiler
 from opscope.data import example_trace
 from opscope.errors import CaptureError, InputError, MeasurementError
@@ -55,7 +56,20 @@ R = TypeVar("R")
 class Profile(Profiler):
     """A `Profiler` whose cycles are Sessions too. Made by `profile`; see `Profiler` for everything else."""
 
+    _records_block = True
     _session_of: tuple[Cycle, Session] | None = None
+
+    def __call__(self, fn: Callable[P, R]) -> Callable[P, R]:
+        """As a decorator: the function, whose first call is the `with` block; later calls only run."""
+
+        @functools.wraps(fn)
+        def recorded(*args: P.args, **kwargs: P.kwargs) -> R:
+            if self.has_begun:
+                return fn(*args, **kwargs)
+            with self:
+                return fn(*args, **kwargs)
+
+        return recorded
 
     @property
     def session(self) -> Session:
@@ -79,12 +93,15 @@ def profile(
     *,
     name: str = "trace",
     wait: int = 0,
-    warmup: int = 1,
-    active: int = 3,
+    warmup: int = 2,
+    active: int = ACTIVE_STEPS,
     repeat: int = 1,
     **options: Unpack[CaptureOptions],
 ) -> Profile:
     """Record the steps of the program in its `with` block: `with opscope.profile("out") as p: … p.step()`.
+
+    Without any `step()` the block is recorded as one step (but not with `wait` or a `warmup` of 1). As a
+    decorator, `@opscope.profile("out")`, it records the first call of a function; `profiled` later ones.
 
     Leaves, per cycle, an ordinary Kineto trace and a small sidecar in `output_dir`; `p.cycles` names them and
     `p.session` is the last one's Session. Arguments are those of `Profiler`.

@@ -5,6 +5,7 @@ Imports nothing heavy at its top. Of the library, only `print_report` prints.
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opscope.errors import InputError
+from opscope.model.finding import Finding
 from opscope.model.session import Session, is_session_file
 
 if TYPE_CHECKING:
@@ -25,10 +27,15 @@ if TYPE_CHECKING:
 __all__ = ["load", "load_result", "open_session", "print_report", "save_result", "summarize"]
 
 Source = str | os.PathLike[str]
+_NOTEBOOK_WIDTH = 120
 
 
 def load(
-    source: Source | Sequence[Source], *, memory_limit: str | None = None, threads: int | None = None
+    source: Source | Sequence[Source],
+    *,
+    memory_limit: str | None = None,
+    threads: int | None = None,
+    merge: bool = False,
 ) -> Session:
     """A Session of a saved `.opscope` file, or of one or several traces.
 
@@ -39,9 +46,11 @@ def load(
         memory_limit: What the process should stay under, e.g. `"1GB"`; the tables then live in a
             temporary file.
         threads: Worker threads; all cores if None.
+        merge: Read traces together that are not of one job (ranks, or cycles of one recording).
 
     Raises:
-        InputError: The source cannot be read; the message names the file and byte offset.
+        InputError: The source cannot be read (the message names the file and byte offset), or several
+            traces are not of one job.
         CaptureError: nsys could not export a report.
         DependencyError: The address needs a package that is not installed; the message has the install line.
     """
@@ -54,7 +63,9 @@ def load(
 
     with ExitStack() as opened:
         readable = [opened.enter_context(readable_source(one)) for one in sources]
-        session = load_traces(readable, memory_limit=memory_limit, threads=threads, demangle=demangle)
+        session = load_traces(
+            readable, memory_limit=memory_limit, threads=threads, merge=merge, demangle=demangle
+        )
         for given, read in zip(sources, readable, strict=True):
             if given != read:
                 session.connection.execute("UPDATE traces SET source = ? WHERE source = ?", [given, read])
@@ -108,7 +119,7 @@ def print_report(
 
     console = Console(file=file)
     for one in subject if isinstance(subject, list | tuple) else (subject,):
-        console.print(render_terminal(_document(one, top)))
+        console.print(render_terminal(_document(one, top)), crop=False)
 
 
 def _document(subject: object, top: int | None) -> Document:
@@ -121,7 +132,10 @@ def _document(subject: object, top: int | None) -> Document:
         benchmark_comparison_document,
         session_comparison_document,
     )
+    from opscope.report.document import Document, FindingList  # noqa: PLC0415
 
+    if isinstance(subject, Finding):
+        return Document(subject.code, (FindingList((subject,)),))
     if isinstance(subject, Session):
         return overview_document(summarize(subject), top=top)
     if isinstance(subject, Summary):
@@ -136,6 +150,18 @@ def _document(subject: object, top: int | None) -> Document:
         f"there is no report on a {type(subject).__name__}",
         hint="Pass a Session, a Summary, a benchmark result or a comparison",
     )
+
+
+def html_report(subject: Reportable | Finding) -> str:
+    """What `print_report` prints, as HTML for a notebook."""
+    from rich.console import Console  # noqa: PLC0415 - needed only to show
+
+    from opscope.report.terminal import render_terminal  # noqa: PLC0415
+
+    console = Console(file=io.StringIO(), record=True, width=_NOTEBOOK_WIDTH)
+    console.print(render_terminal(_document(subject, 10)))
+    style = "line-height:normal;overflow-x:auto;font-family:monospace"
+    return console.export_html(inline_styles=True, code_format=f'<pre style="{style}">{{code}}</pre>')
 
 
 def save_result(result: BenchmarkResult, path: Source, *, overwrite: bool = False) -> Path:

@@ -38,6 +38,12 @@ def opscope(capsys: pytest.CaptureFixture[str]) -> Run:
     return run
 
 
+@pytest.fixture(autouse=True)
+def idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other work on this machine adds no line to what a verb says."""
+    monkeypatch.setattr("opscope.capture.environment.cpu_pressure_fraction", lambda: None)
+
+
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
     """Two operators, three kernels, one of them launched before the window opened."""

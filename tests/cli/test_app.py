@@ -28,11 +28,12 @@ def test_no_command_shows_the_help(opscope) -> None:
     assert "Usage" in outcome.out
 
 
-@pytest.mark.parametrize("verb", ["profile", "analyze", "sql"])
-def test_every_verb_has_help(opscope, verb: str) -> None:
+@pytest.mark.parametrize("verb", app._VERBS)
+def test_every_verb_says_what_it_does_with_an_example_and_its_exit_codes(opscope, verb: str) -> None:
     outcome = opscope(verb, "--help")
     assert outcome.code == 0
-    assert "--force" in outcome.out
+    assert f"Example: opscope {verb} " in outcome.out
+    assert "Exit codes: 0 fine, 1 an error" in outcome.out
 
 
 @pytest.mark.parametrize(
@@ -64,7 +65,8 @@ def test_debug_adds_the_traceback(opscope, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [
-        (KeyboardInterrupt(), 130, "interrupted; files already written are kept"),
+        (KeyboardInterrupt(), 130, "interrupted: files already written are kept, nothing else was written\n"),
+        (RuntimeError("Query interrupted"), 130, "interrupted: files"),
         (BrokenPipeError(), 141, ""),
         (RuntimeError("a defect"), 1, "error: internal error, RuntimeError: a defect"),
     ],
@@ -80,6 +82,16 @@ def test_every_way_to_end_has_its_exit_code(
     assert outcome.code == code
     assert outcome.err.startswith(message)
     assert "Traceback" not in outcome.err
+
+
+def test_an_interrupted_verb_says_what_is_kept(opscope, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*args: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("opscope.cli.explain.explain_name", interrupted)
+    outcome = opscope("explain", "gelu")
+    assert (outcome.code, outcome.out) == (130, "")
+    assert outcome.err == "interrupted: files already written are kept, nothing else was written\n"
 
 
 def test_entry_point_exits_with_the_code(monkeypatch: pytest.MonkeyPatch) -> None:

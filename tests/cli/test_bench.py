@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from opscope.cli.console import load_noticed
+
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
@@ -306,3 +308,13 @@ def test_values_out_of_range_are_usage_errors(opscope, arguments: tuple[object, 
     outcome = opscope("bench", "gelu", *arguments)
     assert outcome.code == 2
     assert outcome.err.startswith("error: ")
+
+
+def test_a_loaded_machine_is_noticed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pressures = iter([0.05, 0.67])
+    monkeypatch.setattr("opscope.capture.environment.cpu_pressure_fraction", lambda: next(pressures))
+    with load_noticed():
+        pass
+    assert "work waited for a CPU 5.0 % and 67.0 % of the time" in capsys.readouterr().err

@@ -9,9 +9,9 @@ import pytest
 from opscope.testing import TraceBuilder
 
 
-def steps(path: Path, duration: float) -> Path:
+def steps(path: Path, duration: float, count: int = 8) -> Path:
     builder = TraceBuilder()
-    for step in range(8):
+    for step in range(count):
         start = 10_000 * step
         builder.step(step, start, 5_000).operator("aten::mm", start, 50).launch(start + 5)
         builder.kernel("gemm", start + 100, duration + step / 1000)
@@ -58,6 +58,14 @@ def test_the_gate(opscope, fast: Path, slow: Path, fail_on: str, code: int) -> N
     assert outcome.code == code
     if code:
         assert outcome.err.startswith(f"fails --fail-on {fail_on}: the total is slower: 100 µs to 150 µs")
+
+
+def test_a_gate_without_an_interval_does_not_pass(opscope, fast: Path, tmp_path: Path) -> None:
+    short = steps(tmp_path / "short.json", 200, count=3)
+    outcome = opscope("compare", fast, short, "--fail-on", "slower")
+    assert (outcome.code, outcome.err) == (4, "no verdict: 3 steps recorded, 6 needed (--active 6)\n")
+    assert opscope("compare", fast, short).code == 0
+    assert opscope("compare", short, short, "--fail-on", "slower").code == 0
 
 
 def test_swapped_sides_turn_the_gate_around(opscope, fast: Path, slow: Path) -> None:

@@ -75,7 +75,9 @@ def shell(command: str, folder: Path) -> list[str]:
 def test_the_guides_commands_run_unchanged(folder: Path) -> None:
     lines = shell(TOP_THREE, folder)
     assert [line[:3] for line in lines if "aten::" in line] == ["1. ", "2. ", "3. "]
-    assert lines[1:3] == ["   时间: 0.00ms", "   文件: None"]
+    # On a CPU nothing takes GPU time, and the file is the one a GPU would run.
+    assert lines[1] == "   时间: 0.00ms"
+    assert any(line.startswith("   文件: aten/src/ATen/native/cuda/") for line in lines)
 
     done = subprocess.run(
         [sys.executable, "-c", COMPARE], cwd=folder, capture_output=True, text=True, check=True

@@ -23,7 +23,7 @@ SCRIPT = """
 import argparse, os, signal, sys
 import torch
 parser = argparse.ArgumentParser()
-parser.add_argument("--count", type=int, default=6)
+parser.add_argument("--count", type=int, default=10)
 parser.add_argument("--workers", type=int, default=0)
 parser.add_argument("--then", default="pass")
 parser.add_argument("--debug", action="store_true")
@@ -70,7 +70,7 @@ def test_a_script_is_recorded_and_its_output_stays_its_own(run, script: str) -> 
         "Wrote opscope_run/analysis.json",
         "Wrote opscope_run/report.md",
     ]
-    assert read_sidecar("opscope_run/trace.opscope.json").steps == 3
+    assert read_sidecar("opscope_run/trace.opscope.json").steps == 6
     assert "aten::addmm" in json.dumps(json.loads(Path("opscope_run/analysis.json").read_text()))
 
 
@@ -87,7 +87,7 @@ def test_everything_after_the_script_is_its_own(run, script: str) -> None:
 def test_steps_after_the_recording_are_timed_or_their_lack_is_told(run, script: str) -> None:
     outcome = run(script, "--count", 5)
     assert "note: the program is too short to have steps without the profiler" in outcome.err
-    outcome = run("--force", script, "--count", 60)
+    outcome = run("--force", script, "--count", 120)
     assert "too short" not in outcome.err
     assert "95 % interval" in outcome.err
     step = json.loads(Path("opscope_run/analysis.json").read_text())["step"]
@@ -122,7 +122,7 @@ def test_a_second_run_needs_steps(run, script: str) -> None:
 def test_workers_change_nothing(run, script: str) -> None:
     outcome = run("--quiet", script, "--workers", 1)
     assert (outcome.code, outcome.out) == (0, "trained False train.py\n")
-    assert read_sidecar("opscope_run/trace.opscope.json").steps == 3
+    assert read_sidecar("opscope_run/trace.opscope.json").steps == 6
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_exit_codes_pass_and_what_was_recorded_is_kept(run, script: str, then: s
     assert outcome.code == code
     assert shown in outcome.err
     assert "opscope/src" not in outcome.err
-    assert "note: trace.json: 2 of 3 steps were recorded" in outcome.err
+    assert "note: trace.json: 2 of 6 steps were recorded" in outcome.err
     assert "Wrote opscope_run/trace.json" in outcome.err
 
 
@@ -169,12 +169,12 @@ def test_a_module_and_a_step_function(run, script: str) -> None:
     Path("package/serve.py").write_text(
         "import sys, torch\n"
         "def answer(): return torch.ones(3)\n"
-        "for _ in range(6): answer()\n"
+        "for _ in range(9): answer()\n"
         "print(__name__, sys.argv[1:])\n"
     )
     outcome = run("--steps", "package.serve:answer", "-m", "package.serve", "-m", "x")
     assert (outcome.code, outcome.out) == (0, "__main__ ['-m', 'x']\n")
-    assert read_sidecar("opscope_run/trace.opscope.json").steps == 3
+    assert read_sidecar("opscope_run/trace.opscope.json").steps == 6
     sys.modules.pop("package")
 
 
@@ -276,10 +276,14 @@ def test_every_flag_is_known() -> None:
     from dataclasses import fields
     from inspect import signature
 
+    from opscope.cli.profile import ModelOptions
     from opscope.cli.run import ProgramRecording, run
+    from opscope.cli.try_changes import try_changes
 
-    options = {field.name: field.type for field in fields(ProgramRecording)}
-    options |= {name: one.annotation for name, one in signature(run).parameters.items()}
+    of_both = (*fields(ProgramRecording), *fields(ModelOptions))
+    options = {field.name: field.type for field in of_both}
+    for verb in (run, try_changes):
+        options |= {name: one.annotation for name, one in signature(verb).parameters.items()}
     flags = {f"--{name.replace('_', '-')}" for name, type_ in options.items() if "bool" in str(type_)}
     assert flags <= FLAGS
     assert FLAGS - flags == {"-h", "--help", "--version", "--debug", "-m"}

@@ -57,8 +57,8 @@ class TestRecording:
 
     def test_a_profile_has_the_session_of_its_last_cycle(self, matmul, tmp_path: Path) -> None:
         printed = io.StringIO()
-        handlers = [opscope.print_table(top=2, file=printed)]
-        with opscope.profile(tmp_path, warmup=0, active=1, repeat=2, on_cycle=handlers) as profiler:
+        handler = opscope.print_table(top=2, file=printed)
+        with opscope.profile(tmp_path, warmup=0, active=1, repeat=2, on_cycle=handler) as profiler:
             with pytest.raises(CaptureError, match="no cycle has finished"):
                 _ = profiler.session
             for _ in range(2):
@@ -71,6 +71,35 @@ class TestRecording:
         assert session.scalar("SELECT count(*) FROM operators WHERE name = 'aten::mm'") == 1
         assert len(re.findall(r"^ *1  aten::mm", printed.getvalue(), re.MULTILINE)) == 2
         session.close()
+
+    @pytest.mark.parametrize("schedule", [{}, {"warmup": 2, "active": 1}, {"warmup": 0}])
+    def test_a_block_without_steps_is_one_step(self, matmul, tmp_path: Path, schedule: Any) -> None:
+        with opscope.profile(tmp_path, **schedule) as profiler:
+            matmul()
+            matmul()
+        (cycle,) = profiler.cycles
+        assert (cycle.sidecar.steps, cycle.sidecar.partial) == (1, False)
+        with profiler.session as session:
+            assert session.scalar("SELECT count(*) FROM operators WHERE name = 'aten::mm'") == 2
+
+    @pytest.mark.parametrize("warmup", [2, 3])
+    def test_what_was_recorded_of_the_warm_up_is_dropped(self, matmul, tmp_path: Path, warmup: int) -> None:
+        with opscope.profile(tmp_path, warmup=warmup, active=2) as profiler:
+            for _ in range(profiler.total_steps):
+                matmul()
+                profiler.step()
+        with profiler.session as session:
+            assert session.query("SELECT count(*), min(step) FROM steps") == [(2, warmup)]
+            assert session.scalar("SELECT count(*) FROM operators WHERE name = 'aten::mm'") == 2
+
+    def test_as_a_decorator_it_records_the_first_call(self, matmul, tmp_path: Path) -> None:
+        profiler = opscope.profile(tmp_path)
+        call = profiler(matmul)
+        assert call().shape == call().shape == (16, 16)
+        with profiler.session as session:
+            assert session.scalar("SELECT count(*) FROM operators WHERE name = 'aten::mm'") == 1
+        with pytest.raises(InputError, match="overwrite=True"), opscope.profile(tmp_path):
+            pass
 
     def test_profile_call(self, matmul, tmp_path: Path) -> None:
         result, session = opscope.profile_call(matmul, output_dir=tmp_path, active=2)

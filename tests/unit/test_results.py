@@ -5,7 +5,7 @@ import io
 import pytest
 
 import opscope
-from opscope.errors import InputError
+from opscope.errors import DependencyError, InputError
 from opscope.model.benchmark import BenchmarkOptions, BenchmarkResult, BenchmarkRow, CacheState, Status
 from opscope.model.environment import Environment
 from opscope.model.measurement import Clock
@@ -71,3 +71,25 @@ def test_only_results_are_loaded(tmp_path):
     path.write_text("{}")
     with pytest.raises(InputError):
         opscope.load_result(path)
+
+
+def test_a_notebook_shows_what_is_printed(load, result):
+    session = load(TraceBuilder().operator("aten::mm", 0, 10).launch(2).kernel("gemm", 20, 5))
+    summary = opscope.summarize(session)
+    change = opscope.compare(result, result)
+    finding = opscope.Finding("area.fact", opscope.Severity.INFO, "A <b> fact.")
+    shown = [subject._repr_html_() for subject in (session, summary, result, change, finding)]
+    for html, words in zip(shown, ("aten::mm", "aten::mm", "slow", "slow", "A &lt;b&gt; fact."), strict=True):
+        assert html.startswith("<pre")
+        assert words in html
+
+
+def test_rows_become_frames_where_the_package_is_there(load, monkeypatch):
+    rows = load(TraceBuilder().operator("aten::mm", 0, 10)).query(
+        "SELECT name FROM operators WHERE ? = 1", [1]
+    )
+    assert rows == [("aten::mm",)]
+    monkeypatch.setattr("opscope.model.notebook.find_spec", lambda name: None)
+    for method, package in (("df", "pandas"), ("pl", "polars and pyarrow"), ("arrow", "pyarrow")):
+        with pytest.raises(DependencyError, match=f"needs {package}"):
+            getattr(rows, method)()

@@ -36,6 +36,7 @@ __all__ = [
     "differences",
     "environment_finding",
     "gate_reasons",
+    "no_verdict",
     "presence_of",
     "time_change",
 ]
@@ -129,13 +130,13 @@ def _judged(reference: Timing, candidate: Timing, resampler: RatioResampler, thr
 
 def _reason(verdict: Verdict, interval: Interval, threshold: float) -> str:
     low, high = interval
-    text = f"the ratio lies in [{low:.3f}, {high:.3f}]"
+    text = f"{CONFIDENCE:.0%} CI {low:.3f}–{high:.3f}×".replace("%", " %")
     within = format_fraction(threshold)
     if verdict is Verdict.SAME:
         return f"{text}, within {within} of 1"
     if verdict is Verdict.AMBIGUOUS:
         return f"{text}, which settles neither a difference nor that it is within {within}"
-    return f"{text}, {'above' if verdict is Verdict.SLOWER else 'below'} 1"
+    return text
 
 
 def _change(
@@ -266,6 +267,24 @@ def gate_reasons(comparison: BenchmarkComparison | SessionComparison, fail_on: F
         return _benchmark_reasons(comparison, fail_on)
     reasons = _session_reasons(comparison, fail_on)
     return reasons + differences(comparison) if fail_on is FailOn.DIFFERENT else reasons
+
+
+def no_verdict(comparison: BenchmarkComparison | SessionComparison) -> str | None:
+    """Why a gate has nothing to judge by: no time it looks at has an interval; None if one has."""
+    if isinstance(comparison, SessionComparison):
+        steps = min(comparison.reference.steps, comparison.candidate.steps)
+        if _is_undecided(comparison.total) and steps < FEWEST_ROUNDS:
+            recorded = f"{steps} step{'' if steps == 1 else 's'} recorded"
+            return f"{recorded}, {FEWEST_ROUNDS} needed (--active {FEWEST_ROUNDS})"
+        times = [comparison.total]
+    else:
+        times = [row.time for _, row in comparison.rows if row.presence is Presence.BOTH]
+    undecided = [time.reason for time in times if _is_undecided(time)]
+    return undecided[0] if undecided and len(undecided) == len(times) else None
+
+
+def _is_undecided(time: TimeChange) -> bool:
+    return time.verdict is Verdict.AMBIGUOUS and time.ratio_interval is None
 
 
 def _fails(time: TimeChange, fail_on: FailOn, threshold: float) -> bool:

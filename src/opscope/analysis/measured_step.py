@@ -39,6 +39,7 @@ __all__ = [
     "StepClockKind",
     "UnrecordedTime",
     "measured_steps",
+    "step_times",
     "unrecorded_samples",
     "unrecorded_time",
     "warmup_count",
@@ -204,6 +205,22 @@ def unrecorded_time(samples: Sequence[UnrecordedStep], *, has_device: bool) -> U
         place=chosen[0].place if len({one.place for one in chosen}) == 1 else None,
         least_host_ns=min(one.host_ns / one.step_count for one in samples),
     )
+
+
+def step_times(samples: Sequence[UnrecordedStep], *, has_device: bool) -> tuple[list[float], float]:
+    """Times in ns of steps after the warm-up, by the slower clock, and what the warm-up took beyond as many.
+
+    Args:
+        samples: In the order taken, all of one kind.
+        has_device: The program uses a device: then the host's clock alone tells nothing.
+    """
+    found = _decisive(samples, has_device=has_device)
+    if found is None:
+        return [], 0.0
+    _, warmup, _, times_ns = found
+    usual_ns = float(np.median(times_ns))
+    extra_ns = sum(one.host_ns - usual_ns * one.step_count for one in samples[:warmup])
+    return times_ns, max(0.0, extra_ns)
 
 
 def unrecorded_samples(session: Session) -> tuple[float, ...]:

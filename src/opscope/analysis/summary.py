@@ -39,6 +39,7 @@ from opscope.analysis.totals import (
 )
 from opscope.model.evidence import Grade
 from opscope.model.finding import Finding
+from opscope.model.notebook import notebook_html
 from opscope.model.queries import sql
 from opscope.model.session import Session
 
@@ -117,6 +118,8 @@ class Summary:
     activity_count: int
     operator_calls: int
     window_ns: int | None
+
+    _repr_html_ = notebook_html
 
     def __init__(
         self,

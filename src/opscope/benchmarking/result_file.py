@@ -47,7 +47,9 @@ def check_writable(path: str | os.PathLike[str], *, force: bool) -> None:
     if target.is_dir():
         raise InputError("this is a folder", source=target, hint="Give the name of a file, e.g. result.json")
     if target.exists() and not force:
-        raise InputError("the file exists", source=target, hint="Overwrite it with --force")
+        raise InputError(
+            "the file exists", source=target, hint="Overwrite it with --force, or overwrite=True in Python"
+        )
     if not target.parent.is_dir():
         raise InputError("there is no such folder", source=target.parent, hint="Make it first")
     if not os.access(target.parent, os.W_OK):

@@ -19,6 +19,7 @@ from opscope.errors import CaptureError, InputError
 from opscope.model.sidecar import Sidecar
 
 __all__ = [
+    "ACTIVE_STEPS",
     "Cycle",
     "CycleHandler",
     "Phase",
@@ -27,6 +28,9 @@ __all__ = [
     "export_chrome_trace",
     "tensorboard_trace",
 ]
+
+# Recorded steps by default: the fewest that a comparison has an interval for.
+ACTIVE_STEPS = 6
 
 
 @dataclass(frozen=True)
@@ -137,7 +141,9 @@ def export_chrome_trace(
         name = cycle.trace_path.name
         target = Path(directory) / pattern.format(name=name, stem=name.split(".json")[0], index=cycle.index)
         if target.exists() and not overwrite:
-            raise InputError("the file exists", source=target, hint="Choose another pattern or overwrite it")
+            raise InputError(
+                "the file exists", source=target, hint="Choose another pattern, or pass overwrite=True"
+            )
         return _copy(cycle.trace_path, target)
 
     return handle

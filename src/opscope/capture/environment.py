@@ -19,8 +19,9 @@ from opscope.hardware.driver import cudnn_text, driver_cuda_version, version_tex
 from opscope.model.environment import Environment, GpuInfo
 from opscope.workloads.runtime import require_torch
 
-__all__ = ["collect_environment"]
+__all__ = ["collect_environment", "cpu_pressure_fraction"]
 
+_PRESSURE = Path("/proc/pressure/cpu")
 # The wheels that provide `triton`, by platform.
 _TRITON_DISTRIBUTIONS = ("triton", "pytorch-triton", "pytorch-triton-rocm", "triton-windows")
 
@@ -34,6 +35,7 @@ def collect_environment() -> Environment:
         triton=_installed_version(*_TRITON_DISTRIBUTIONS),
         transformers=_installed_version("transformers"),
         cpu=_cpu_name(),
+        cpu_pressure_fraction=cpu_pressure_fraction(),
     )
     try:
         torch = require_torch()
@@ -49,6 +51,18 @@ def collect_environment() -> Environment:
         cudnn=cudnn_text(torch.backends.cudnn.version()) if has_cuda else None,
         gpu=_gpus(torch) if has_cuda else (),
     )
+
+
+def cpu_pressure_fraction() -> float | None:
+    """Part of the last ten seconds in which something waited for a CPU; None if the kernel does not tell.
+
+    Source: Linux, Documentation/accounting/psi.rst.
+    """
+    try:
+        text = _PRESSURE.read_text(encoding="ascii")
+        return float(text.partition("avg10=")[2].split()[0]) / 100
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _installed_version(*distributions: str) -> str | None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypedDict
 
-from opscope.capture.cycle import Cycle, CycleHandler, Phase, Position, Schedule
+from opscope.capture.cycle import ACTIVE_STEPS, Cycle, CycleHandler, Phase, Position, Schedule
 from opscope.capture.cycle_writer import (
     CycleEnd,
     CycleWriter,
@@ -162,7 +162,7 @@ class CaptureOptions(TypedDict, total=False):
     with_modules: bool
     profile_memory: bool
     track_compile: bool
-    on_cycle: Iterable[CycleHandler]
+    on_cycle: CycleHandler | Iterable[CycleHandler]
     workload: Mapping[str, Any] | None
     overwrite: bool
     find_origins: OriginFinder | None
@@ -182,7 +182,8 @@ class Profiler:
     Recorded windows are clean: all devices are idle when one opens and when it closes, so no warm-up kernel
     is in it and none of its own is missing. Between recorded steps nothing is synchronized. After the last
     cycle, and some steps more, `step()` costs nothing. A block that calls `step()` never, with `wait=0,
-    warmup=0`, is recorded as one step.
+    warmup=0`, is recorded as one step; by `opscope.profile` also with a warm-up of two steps or more: it
+    records the first of them and drops that at the first `step()`.
 
     Steps without a profiler attached, those of `wait` and those after the last cycle, are timed for the
     sidecar, which is written once more when the block is left: that waits for the last event of them.
@@ -218,7 +219,7 @@ class Profiler:
             time inside, in a step that is not recorded. Compiling takes a few percent longer, and a cache
             that was filled without tracking is not used. Needs torch 2.11; `INDUCTOR_PROVENANCE=1` in the
             environment does the same for a whole program.
-        on_cycle: Called with each Cycle once its files are whole.
+        on_cycle: A function, or several, called with each Cycle once its files are whole.
         workload: Description of the program for the sidecar, in JSON types.
         overwrite: Replace files of earlier recordings instead of refusing.
         find_origins: Finds the shared libraries that kernels come from, for the sidecar; unknown if None.
@@ -240,6 +241,10 @@ class Profiler:
         InputError: The schedule, the name or the engine makes no sense.
     """
 
+    # Whether the first of several warm-up steps is recorded until step() is called: the block may be the
+    # step. Another one follows, because attaching the profiler anew must not fall into a recorded step.
+    _records_block = False
+
     def __init__(
         self,
         output_dir: str | os.PathLike[str] | None = None,
@@ -247,14 +252,14 @@ class Profiler:
         name: str = "trace",
         wait: int = 0,
         warmup: int = 1,
-        active: int = 3,
+        active: int = ACTIVE_STEPS,
         repeat: int = 1,
         record_shapes: bool = True,
         with_stack: bool = False,
         with_modules: bool = False,
         profile_memory: bool = False,
         track_compile: bool = False,
-        on_cycle: Iterable[CycleHandler] = (),
+        on_cycle: CycleHandler | Iterable[CycleHandler] = (),
         workload: Mapping[str, Any] | None = None,
         overwrite: bool = False,
         find_origins: OriginFinder | None = None,
@@ -271,7 +276,7 @@ class Profiler:
         self._regions = Regions(self._collect)
         self.lost: str | None = None
         self.give_way: Callable[[], object] | None = None
-        self._handlers = tuple(on_cycle)
+        self._handlers = (on_cycle,) if callable(on_cycle) else tuple(on_cycle)
         self.workload = workload
         self._overwrite = overwrite
         self._find_origins = find_origins
@@ -295,6 +300,11 @@ class Profiler:
         return self._recording is not None and self._recording.is_started
 
     @property
+    def has_begun(self) -> bool:
+        """Whether its block has been entered; it can be once."""
+        return self._writer is not None
+
+    @property
     def needs_no_steps(self) -> bool:
         """Whether nothing more is recorded or timed."""
         return self._position.phase is Phase.DONE and self._clock.is_full
@@ -311,7 +321,7 @@ class Profiler:
             trace_path = self._output_dir / file_name
             for file in (trace_path, sidecar_path(trace_path), kernels_folder(trace_path)):
                 if file.exists():
-                    hint = "Choose another folder or name, or overwrite it"
+                    hint = "Choose another folder or name, or pass overwrite=True"
                     raise InputError("the file exists", source=file, hint=hint)
 
     def __enter__(self) -> Profiler:
@@ -323,7 +333,7 @@ class Profiler:
             DependencyError: torch is not installed.
         """
         require_torch()
-        if self._writer is not None:
+        if self.has_begun:
             raise CaptureError("this Profiler has already run", hint="Make a new one for each with-block")
         _acquire_session(self.give_way)
         try:
@@ -353,7 +363,11 @@ class Profiler:
         self._step_index += 1
         self._clock.mark(self._step_index)
         current = self._position = self.schedule.position(self._step_index)
-        if current != previous:
+        is_no_block = previous.phase is Phase.WARMUP and self.is_recording
+        if is_no_block and self._recording is not None:
+            self._recording.abandon()
+            self._recording = None
+        if current != previous or is_no_block:
             if previous.phase is Phase.ACTIVE:
                 self._finish_cycle(previous.cycle)
             self._begin(current)
@@ -472,10 +486,14 @@ class Profiler:
             assert self._writer is not None
             self._recording = Recording(self._writer.settings)
             self._recording.prepare()
-        if position.phase is Phase.ACTIVE:
+        if position.phase is Phase.ACTIVE or self._may_be_the_step:
             self._recording.start(self._step_index)
             if self._regions.wanted is not None:
                 self._recording.collect(self._regions.wanted)
+
+    @property
+    def _may_be_the_step(self) -> bool:
+        return self._records_block and self._step_index == 0 and self.schedule.warmup > 1
 
     def _finish_failed(self, error: BaseException) -> None:
         """Write the open window after the block's own error, which stays the one that is seen."""

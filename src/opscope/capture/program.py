@@ -197,7 +197,7 @@ def _load_script(program: Program) -> _Main:
         content = path.read_bytes()
     except OSError as error:
         reason = "no such script" if isinstance(error, FileNotFoundError) else f"cannot be read ({error})"
-        raise InputError(reason, source=path, hint="opscope run [OPTIONS] SCRIPT [ARGS…]") from error
+        raise InputError(reason, source=path, hint="Name a Python file") from error
     file = os.path.abspath(path)  # noqa: PTH100 - links stay, as in Python's own __file__
     return _Main(_compile(content, file, program), file, SourceFileLoader("__main__", file), None)
 

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from opscope.capture.cycle import ACTIVE_STEPS
 from opscope.capture.profiler import CaptureOptions, Profiler
 from opscope.capture.step_clock import time_calls
 from opscope.errors import CaptureError
@@ -92,7 +93,7 @@ def run_configuration(
     trace_name: str,
     wait: int = 0,
     warmup: int = 2,
-    active: int = 3,
+    active: int = ACTIVE_STEPS,
     measure: LatencyMeasure | None = None,
     unrecorded: int = 10,
     **options: Unpack[CaptureOptions],

@@ -11,6 +11,7 @@ from cyclopts.validators import Number
 
 from opscope.cli.console import (
     All,
+    Merge,
     Top,
     open_source,
     refuse_existing,
@@ -49,10 +50,13 @@ def analyze(
     top: Top = _TOP,
     all: All = False,  # noqa: A002 - the option's name
     ceilings: Path | None = None,
+    merge: Merge = False,
     memory_limit: str | None = None,
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
 ) -> int:
     """Report where the device time of recorded traces goes.
+
+    Example: opscope analyze trace.json.gz --section change kernels
 
     Args:
         traces: Kineto traces (.json, .json.gz, .json.zst), folders of rank files, addresses (s3://, gs://, https://),
@@ -69,13 +73,14 @@ def analyze(
         all: List every operator and kernel instead.
         ceilings: Limits to hold calls against, of opscope devices --measure --save; else those cached on this
             machine for the same GPU, else the data sheet's.
+        merge: Average traces that are not of one job too.
         memory_limit: Limit of the database engine while reading, e.g. 1GB; more spills to disk.
         threads: Worker threads; all cores by default.
     """
     outputs = [] if output_dir is None else [output_dir / _JSON_NAME, output_dir / _REPORT_NAME]
     refuse_existing([*outputs, *(file for file in (save, export_trace, html) if file)], force=force)
 
-    with open_source(traces, memory_limit=memory_limit, threads=threads) as session:
+    with open_source(traces, memory_limit=memory_limit, threads=threads, merge=merge) as session:
         with status("Summarizing"):
             summary = summarize(session, ceilings=ceilings)
         shown = None if all else top

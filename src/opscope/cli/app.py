@@ -1,8 +1,8 @@
 """The `opscope` command: its verbs, and what every way to fail becomes.
 
-Exit codes: 0 fine, 1 an OpscopeError (or a failed configuration), 2 usage, 3 a regression was found, 130
-interrupted. A user's mistake is one line on stderr; the traceback comes with `--debug`. Imports no verb
-before it is called.
+Exit codes: 0 fine, 1 an OpscopeError (or a failed configuration), 2 usage, 3 a regression was found, 4 a
+gate had too little to judge by, 130 interrupted. A user's mistake is one line on stderr; the traceback
+comes with `--debug`. Imports no verb before it is called.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from opscope.errors import OpscopeError
 
 __all__ = [
     "EXIT_ERROR",
+    "EXIT_INCONCLUSIVE",
     "EXIT_INTERRUPTED",
     "EXIT_OK",
     "EXIT_REGRESSION",
@@ -32,21 +33,25 @@ __all__ = [
 ]
 
 
-# Options of `run` that take no value; all others take one.
+# Options of `run` and `try` that take no value; all others take one.
 FLAGS = frozenset({
     "-h", "--help", "--version", "--debug", "-m", "--module", "--with-stack", "--with-modules",
-    "--profile-memory", "--track-compile", "--second-run", "--force", "--quiet",
+    "--profile-memory", "--track-compile", "--second-run", "--force", "--quiet", "--allow-precision",
+    "--in-place", "--predict", "--apply", "--json", "--train", "--use-real-bert",
 })  # fmt: skip
+# Verbs whose arguments end with a script and its own arguments.
+_WITH_SCRIPT = ("run", "try")
 
 
 def separate_script(tokens: Sequence[str]) -> list[str]:
-    """The tokens of a command line, with `--` before the script if the verb is `run`.
+    """The tokens of a command line, with `--` before the script if the verb is `run` or `try`.
 
     The script is the first token that is neither an option nor an option's value.
     """
-    if "run" not in tokens:
+    verb = next((token for token in tokens if token in _WITH_SCRIPT), None)
+    if verb is None:
         return list(tokens)
-    start = tokens.index("run") + 1
+    start = tokens.index(verb) + 1
     if any(token not in FLAGS for token in tokens[: start - 1]):
         return list(tokens)
     index = start
@@ -55,6 +60,9 @@ def separate_script(tokens: Sequence[str]) -> list[str]:
         if token == "--":
             break
         if not token.startswith("-"):
+            if verb == "try" and not token.endswith(".py") and "-m" not in tokens[start:index]:
+                index += 1  # one of several values, or a workload, whose options may follow
+                continue
             return [*tokens[:index], "--", *tokens[index:]]
         index += 1 if token in FLAGS or "=" in token else 2
     return list(tokens)
@@ -64,13 +72,17 @@ EXIT_OK = 0
 EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_REGRESSION = 3
+EXIT_INCONCLUSIVE = 4
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+# What the engine's RuntimeError says of a query that Ctrl-C ended.
+_ENGINE_INTERRUPTED = "Query interrupted"
 _EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 _VERBS = {
     "profile": "Profile a workload over batch sizes and sequence lengths",
     "analyze": "Report where the device time of recorded traces goes",
     "run": "Profile an unmodified script",
+    "try": "Apply changes to your own program and measure what each brings",
     "bench": "Compare implementations: a suite, or functions of your own",
     "compare": "Compare two benchmark results, or two recordings",
     "explain": "Explain an operator, a kernel, a category or a source file",
@@ -85,6 +97,9 @@ _VERBS = {
     "flamegraph": "Write stacks from Python down to the kernels for flame graph viewers",
     "sql": "Query the tables of a trace or a saved session",
 }
+
+# Verbs whose name is a word of Python.
+_MODULES = {"try": "try_changes"}
 
 # Verbs that run a program of the user's in this process, which finds the interpreter as it always is.
 _RUN_PROGRAMS = frozenset({"profile", "run", "bench"})
@@ -118,14 +133,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         return _fail(str(error), EXIT_ERROR)
     except KeyboardInterrupt:
-        return _fail("interrupted; files already written are kept", EXIT_INTERRUPTED, kind="")
+        return _interrupted()
     except BrokenPipeError:
         return _broken_pipe()
     except Exception as error:  # noqa: BLE001 - the last line of defense: a defect of opscope still exits cleanly
-        if _wants_traceback(tokens):
-            traceback.print_exc()
-        message = f"{type(error).__name__}: {error}"
-        return _fail(f"internal error, {message}. Run again with --debug and report it", EXIT_ERROR)
+        return _defect(error, tokens)
 
 
 def _wants_traceback(tokens: Sequence[str]) -> bool:
@@ -135,7 +147,7 @@ def _wants_traceback(tokens: Sequence[str]) -> bool:
 
 
 def _dispatch(tokens: list[str]) -> int:
-    app = _app()
+    app = _app(tokens)
 
     @app.meta.default
     def run(
@@ -155,12 +167,14 @@ def _dispatch(tokens: list[str]) -> int:
         "print_error": False,
         "result_action": "return_value",
     }
+    for one in (app, app.meta):
+        one.suppress_keyboard_interrupt = False  # or it would exit before `main` says what is kept
     code = app.meta(tokens, **quietly)
     sys.stdout.flush()
     return code if isinstance(code, int) else EXIT_OK
 
 
-def _app() -> App:
+def _app(tokens: Sequence[str]) -> App:
     app = App(
         name="opscope",
         help="Where every nanosecond of GPU time goes in PyTorch.",
@@ -168,11 +182,32 @@ def _app() -> App:
         version_flags=["--version"],
         default_parameter=Parameter(negative=()),
         help_format="plaintext",  # Markdown takes half of the time that `opscope --help` takes
+        help_epilogue="Exit codes: 0 fine, 1 an error, 2 wrong usage, 130 interrupted.",
     )
     for verb, summary in _VERBS.items():
-        # An import string: the module is loaded when its verb runs.
-        app.command(f"opscope.cli.{verb}:{verb}", name=verb, help=summary, help_format="markdown")
+        # An import string: the module is loaded when its verb runs, or tells what it does by its docstring.
+        module = _MODULES.get(verb, verb)
+        app.command(
+            f"opscope.cli.{module}:{module}",
+            name=verb,
+            help=None if verb in tokens else summary,
+            help_format="markdown",
+        )
     return app
+
+
+def _interrupted() -> int:
+    message = "interrupted: files already written are kept, nothing else was written"
+    return _fail(message, EXIT_INTERRUPTED, kind="")
+
+
+def _defect(error: Exception, tokens: Sequence[str]) -> int:
+    if str(error) == _ENGINE_INTERRUPTED:
+        return _interrupted()
+    if _wants_traceback(tokens):
+        traceback.print_exc()
+    message = f"{type(error).__name__}: {error}"
+    return _fail(f"internal error, {message}. Run again with --debug and report it", EXIT_ERROR)
 
 
 def _fail(message: str, code: int, *, kind: str = "error: ") -> int:

@@ -28,7 +28,7 @@ from opscope.benchmarking.problem import Problem
 from opscope.benchmarking.result_file import check_writable, load_benchmark, result_document, save_benchmark
 from opscope.benchmarking.suites import SUITES, suite
 from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED
-from opscope.cli.console import print_document, print_json, say_wrote, show, stderr_console
+from opscope.cli.console import load_noticed, print_document, print_json, say_wrote, show, stderr_console
 from opscope.errors import InputError
 from opscope.kernels.code import CodeKind
 from opscope.model.benchmark import BenchmarkOptions, BenchmarkResult, CacheState, Status
@@ -172,6 +172,10 @@ def bench(
     takes any of the --param names, device, dtype and seed and returns a tensor or a tuple; or marked with
     @opscope.benchmark in one FILE.py.
 
+    Example: opscope bench ops.py:fast ops.py:slow --inputs ops.py:make_inputs --save result.json
+
+    Exit codes: 1 also if an implementation or a point of a sweep failed.
+
     Args:
         targets: A suite (see --list), FILE.py:function …, one FILE.py, or a result that --save wrote (.json).
         given: What is measured.
@@ -199,7 +203,8 @@ def bench(
     # What the user's code prints must not stand in the JSON document.
     with redirect_stdout(sys.stderr) if output.json else nullcontext():
         run = _Run(plan_of(targets, _request(given)), _options(measuring), measuring, output)
-        sweep = run.execute()
+        with load_noticed():
+            sweep = run.execute()
     run.show(sweep)
     if sweep.points or run.plan.is_sweep:
         say_wrote(files, on_stderr=output.json)

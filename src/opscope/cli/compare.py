@@ -10,10 +10,10 @@ import msgspec
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from opscope.analysis.comparison_rules import gate_reasons
+from opscope.analysis.comparison_rules import gate_reasons, no_verdict
 from opscope.analysis.session_comparison import compare_sessions
-from opscope.cli.app import EXIT_REGRESSION
-from opscope.cli.console import All, Top, open_source, refuse_existing, say_wrote, show, status
+from opscope.cli.app import EXIT_INCONCLUSIVE, EXIT_REGRESSION
+from opscope.cli.console import All, Merge, Top, open_source, refuse_existing, say_wrote, show, status
 from opscope.errors import InputError
 from opscope.model.comparison import BenchmarkComparison, ComparisonOptions, FailOn, SessionComparison
 from opscope.model.files import write_text
@@ -42,12 +42,17 @@ def compare(
     json: bool = False,
     fail_on: FailOn | None = None,
     threshold: Annotated[float, Parameter(validator=Number(gt=0, lt=1))] = 0.02,
+    merge: Merge = False,
     top: Top = 20,
     all: All = False,  # noqa: A002 - the option's name
     output: Path | None = None,
     force: bool = False,
 ) -> int:
     """Compare two benchmark results, or two recordings.
+
+    Example: opscope compare before.json.gz after.json.gz --fail-on slower
+
+    Exit codes: 3 if --fail-on finds what it looks for, 4 if it has no verdict.
 
     Args:
         reference: What `opscope bench --save` wrote, a trace, a folder of rank files or a saved session.
@@ -58,7 +63,9 @@ def compare(
             operator with at least 1 % of the reference's time (an interval takes 6 steps on both sides).
             faster: the other way round. different: either, or other launches, kernels, operators, statuses or
             rows, which are exact. What is ambiguous never fails; benchmarks without a common row always do.
+            Exit with 4 if nothing failed because there was too little to judge by: fewer than 6 steps.
         threshold: Times whose ratio lies within 1 ± this are the same.
+        merge: Read traces of a folder together that are not of one job too.
         top: Operators (or rows of each benchmark) to list.
         all: List everything instead.
         output: Also write the report to this Markdown file.
@@ -66,11 +73,14 @@ def compare(
     """
     refuse_existing([output] if output else [], force=force)
     options = ComparisonOptions(threshold=threshold)
-    comparison = _compare(reference, candidate, options)
+    comparison = _compare(reference, candidate, options, merge=merge)
     failures = gate_reasons(comparison, fail_on) if fail_on is not None else ()
+    inconclusive = no_verdict(comparison) if fail_on is not None and not failures else None
     document = _document(comparison, None if all else top)
     show(
-        lambda: comparison_document(comparison, fail_on=fail_on, failures=failures),
+        lambda: comparison_document(
+            comparison, fail_on=fail_on, failures=failures, inconclusive=inconclusive
+        ),
         lambda: document,
         json=json,
     )
@@ -78,11 +88,13 @@ def compare(
         say_wrote([write_text(output, render_markdown(document))], on_stderr=json)
     for failure in failures:
         sys.stderr.write(f"fails --fail-on {fail_on}: {failure}\n")
-    return EXIT_REGRESSION if failures else 0
+    if inconclusive:
+        sys.stderr.write(f"no verdict: {inconclusive}\n")
+    return EXIT_REGRESSION if failures else EXIT_INCONCLUSIVE if inconclusive else 0
 
 
 def _compare(
-    reference: str, candidate: str, options: ComparisonOptions
+    reference: str, candidate: str, options: ComparisonOptions, *, merge: bool
 ) -> BenchmarkComparison | SessionComparison:
     kinds = (_kind(reference), _kind(candidate))
     if kinds[0] != kinds[1]:
@@ -92,7 +104,11 @@ def _compare(
         )
     if kinds[0] == _BENCHMARK:
         return _compare_results(reference, candidate, options)
-    with open_source([reference]) as first, open_source([candidate]) as second, status("Comparing"):
+    with (
+        open_source([reference], merge=merge) as first,
+        open_source([candidate], merge=merge) as second,
+        status("Comparing"),
+    ):
         return compare_sessions(first, second, options)
 
 

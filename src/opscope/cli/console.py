@@ -19,13 +19,16 @@ from opscope.report.document import Document
 from opscope.report.json_encoding import to_json
 from opscope.report.terminal import render_terminal
 from opscope.results import load
+from opscope.units import format_fraction
 
 __all__ = [
     "STDERR",
     "All",
+    "Merge",
     "Output",
     "Top",
     "Words",
+    "load_noticed",
     "note",
     "open_source",
     "print_document",
@@ -44,8 +47,11 @@ STDERR = 2  # the file descriptor, where a program's output goes that must not m
 Top = Annotated[int, Parameter(validator=Number(gte=1))]
 All = Annotated[bool, Parameter(name="--all")]
 Output = Annotated[Path | None, Parameter(name=["--output", "-o"])]
+Merge = Annotated[bool, Parameter(name="--merge")]
 Words = Annotated[tuple[str, ...], Parameter(show_default=False)]
 
+# Part of the time in which something waits for a CPU; an idle machine that runs one program has 1 or 2 %.
+_LOADED = 0.2
 _PIPED_WIDTH = 120
 _WIDEST = 200
 
@@ -53,6 +59,24 @@ _WIDEST = 200
 def note(text: str) -> None:
     """One line on stderr."""
     sys.stderr.write(f"note: {text}\n")
+
+
+@contextmanager
+def load_noticed() -> Iterator[None]:
+    """Around what is measured: one line afterwards if the CPUs were too busy with other work for it."""
+    from opscope.capture.environment import cpu_pressure_fraction  # noqa: PLC0415 - only to measure
+
+    before, process = cpu_pressure_fraction(), os.getpid()
+    try:
+        yield
+    finally:
+        fractions = [one or 0.0 for one in (before, cpu_pressure_fraction())]
+        if max(fractions) > _LOADED and os.getpid() == process:  # a script may have forked
+            told = " and ".join(map(format_fraction, fractions))
+            note(
+                f"the machine is loaded, times may be too long: work waited for a CPU {told} of the time "
+                "(before and after measuring)"
+            )
 
 
 def show(
@@ -98,7 +122,7 @@ def _wide_console(stream: TextIO) -> Console:
 def print_document(document: Document, *, on_stderr: bool = False) -> None:
     """Print a report Document on stdout, or on stderr where stdout is a program's own."""
     stream = sys.stderr if on_stderr else sys.stdout
-    _wide_console(stream).print(render_terminal(document))
+    _wide_console(stream).print(render_terminal(document), crop=False)
 
 
 def print_json(document: Any) -> None:
@@ -136,10 +160,17 @@ def status(message: str) -> Iterator[None]:
 
 
 def open_source(
-    sources: Sequence[str], *, memory_limit: str | None = None, threads: int | None = None
+    sources: Sequence[str],
+    *,
+    memory_limit: str | None = None,
+    threads: int | None = None,
+    merge: bool = False,
 ) -> Session:
     """The saved Session, or the traces as a new one."""
     with status(f"Reading {sources[0]}" + (f" and {len(sources) - 1} more" if len(sources) > 1 else "")):
         return load(
-            sources[0] if len(sources) == 1 else list(sources), memory_limit=memory_limit, threads=threads
+            sources[0] if len(sources) == 1 else list(sources),
+            memory_limit=memory_limit,
+            threads=threads,
+            merge=merge,
         )

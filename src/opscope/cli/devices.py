@@ -52,6 +52,8 @@ def devices(
     was measured of them here. With --measure, measure this machine's GPU: copies, reads, writes, L2 cache,
     matrix products of each type, launches. The result is kept and used by `opscope analyze` from then on.
 
+    Example: opscope devices h200
+
     Args:
         name: A GPU (h200, rtx 4090, or as a driver reports it), an architecture (hopper), a compute
             capability (9.0) or a target of nvcc (sm_90).

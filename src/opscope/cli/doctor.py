@@ -26,7 +26,11 @@ def doctor(*, json: bool = False) -> int:
 
     Calculates on every GPU, records a few operators with torch's profiler, reads a hardware counter with ncu,
     and tries the compilers; each in a process of its own with a time limit. Every finding comes with what
-    mends it. Exit code: 0 if programs can be profiled here, on the GPU if there is one; 1 if not.
+    mends it.
+
+    Exit codes: 0 if programs can be profiled here, on the GPU if there is one; 1 if not.
+
+    Example: opscope doctor --json
 
     Args:
         json: Print one JSON document and nothing else.

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from opscope.analysis.explanation import Explanation
 from opscope.analysis.explanation import explain as explain_name
-from opscope.cli.console import open_source, show, status
+from opscope.cli.console import Merge, open_source, show, status
 from opscope.model.sidecar import kernels_folder
 from opscope.report.explanation import SourceReader, explanation_document
 from opscope.report.summary_json import explanation_json
@@ -24,6 +24,7 @@ def explain(
     /,
     *,
     trace: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
+    merge: Merge = False,
     json: bool = False,
     source: bool = False,
     checkout: Path | None = None,
@@ -31,10 +32,13 @@ def explain(
 ) -> int:
     """Explain an operator, a kernel, a category or a source file: from the operator to its lines of code.
 
+    Example: opscope explain aten::gelu --trace trace.json.gz --source
+
     Args:
         name: An operator (aten::gelu, gelu, aten::add.Tensor), a kernel name in quotes (demangled or mangled;
             with a trace also its function's name), a category (matrix) or a source file (SoftMax.cu).
         trace: Also show this recording's calls: a trace, a folder of rank files, or a saved session.
+        merge: Read traces together that are not of one job too.
         json: Print one JSON document and nothing else.
         source: Also print the lines of code, where the files are on this machine.
         checkout: A PyTorch checkout to read lines from, before the installed torch's headers.
@@ -43,7 +47,7 @@ def explain(
     """
     read_source = _reader(checkout, trace or ()) if source else None
     with (
-        open_source(trace) if trace else nullcontext() as session
+        open_source(trace, merge=merge) if trace else nullcontext() as session
     ):  # what is printed is computed when asked for
         with status("Explaining"):
             explanation = explain_name(name, session, torch_version=torch_version)

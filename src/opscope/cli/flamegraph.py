@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from opscope.analysis.program.stacks import BackwardPlace, StackBasis, StackWeight, stack_profiles
-from opscope.cli.console import Output, open_source, refuse_existing, say_wrote, status
+from opscope.cli.console import Merge, Output, open_source, refuse_existing, say_wrote, status
 from opscope.model.files import write_text
 from opscope.report.flamegraph import collapsed_text, speedscope_document
 from opscope.report.json_encoding import to_json_line
@@ -33,6 +33,7 @@ def flamegraph(
     backward: BackwardPlace | None = None,
     format: StackFormat = StackFormat.SPEEDSCOPE,  # noqa: A002 - the option's name
     step: int | None = None,
+    merge: Merge = False,
     output: Output = None,
     force: bool = False,
 ) -> int:
@@ -40,6 +41,8 @@ def flamegraph(
 
     The weights sum to all device time, exactly; what has no operator or no stack stands under a root in
     square brackets.
+
+    Example: opscope flamegraph trace.json.gz --output stacks.speedscope.json
 
     Args:
         source: A trace, a folder of rank files, or a saved session. Several are read as the ranks of one job.
@@ -50,11 +53,12 @@ def flamegraph(
             (forward; the default by module).
         format: speedscope's JSON, or collapsed stacks (outer;…;inner WEIGHT).
         step: Only what was launched in this profiler step (of host time: what was spent in it).
+        merge: Read traces together that are not of one job too.
         output: Write to this file instead of printing.
         force: Overwrite an existing file.
     """
     refuse_existing([output] if output else [], force=force)
-    with open_source(source) as session, status("Collecting stacks"):
+    with open_source(source, merge=merge) as session, status("Collecting stacks"):
         profiles = stack_profiles(session, by=by, weight=weight, backward=backward, step=step)
     if format is StackFormat.COLLAPSED:
         text = collapsed_text(profiles)

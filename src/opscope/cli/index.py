@@ -33,6 +33,8 @@ def index(
 ) -> int:
     """Add tables of another PyTorch build or release; without options, list those there are.
 
+    Example: opscope index --source ~/pytorch --release 2.14.1
+
     Args:
         library: Shared libraries with CUDA kernels (libtorch_cuda.so, libtorch_cuda_linalg.so): which source
             file each kernel comes from. Of an installed torch its yaml files are read too.

@@ -101,6 +101,8 @@ def ncu(
     are counters of the hardware. A report is read on any machine (pip install 'opscope[ncu]'); running a
     program needs ncu, a GPU and the permission to read counters. Its exit code is passed on.
 
+    Example: opscope ncu --trace trace.json.gz -- python train.py
+
     Args:
         target: A report (.ncu-rep, .ncu-rep.gz), or -- and the program with its arguments.
         trace: A recording of the same program: says which operator launched each kernel, and the least bytes.

@@ -82,6 +82,8 @@ def nsys(
     statistics are printed. Running and exporting need nsys; an export is read on any machine. The program's
     exit code is passed on.
 
+    Example: opscope nsys -- python train.py
+
     Args:
         target: A report (.nsys-rep) or an export (.sqlite), or -- and the program with its arguments.
         report: Statistics to print: cuda_api_sum, cuda_gpu_kern_sum, cuda_gpu_mem_time_sum,

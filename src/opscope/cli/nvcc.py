@@ -112,6 +112,8 @@ def nvcc(
     stack, spills, constant memory and the occupancy it can reach. With --run the program runs, and its exit
     code is passed on.
 
+    Example: opscope nvcc add.cu --run
+
     Args:
         source: The file.
         arguments: Of the program, after --. Only with --run.

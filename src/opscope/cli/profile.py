@@ -21,9 +21,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from opscope.api import load
 from opscope.benchmarking.timer import latency_measure
+from opscope.capture.cycle import ACTIVE_STEPS
 from opscope.capture.sweep import ConfigurationRun, configuration_of, run_configuration
 from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED
-from opscope.cli.console import Top, print_document, print_json, refuse_existing, say_wrote, stderr_console
+from opscope.cli.console import (
+    Top,
+    load_noticed,
+    print_document,
+    print_json,
+    refuse_existing,
+    say_wrote,
+    stderr_console,
+)
 from opscope.errors import InputError, OpscopeError
 from opscope.model.files import write_text
 from opscope.model.measurement import LatencyMeasure
@@ -64,7 +73,7 @@ class RecordingOptions:
 
     wait: int = 0
     warmup: int = 2
-    active: int = 3
+    active: int = ACTIVE_STEPS
     with_stack: bool = False
     with_modules: bool = False
     profile_memory: bool = False
@@ -285,8 +294,12 @@ def profile(
 ) -> int:
     """Profile a workload over batch sizes and sequence lengths.
 
-    Each configuration leaves profiling_stats_*.json, kernel_analysis_report_*.md and a Chrome trace; the
+    Each configuration leaves `profiling_stats_*.json`, `kernel_analysis_report_*.md` and a Chrome trace; the
     sweep leaves profiling_summary.json and profiling_summary.md.
+
+    Example: opscope profile bert --batch-sizes 1 8 --seq-lens 128
+
+    Exit codes: 1 also if a configuration failed.
 
     Args:
         workload: bert, transformer, FILE.py:FUNCTION or PACKAGE.MODULE:FACTORY.
@@ -314,7 +327,8 @@ def profile(
     if not resume:
         refuse_existing([*sweep.files, *(path for task in tasks for path in task.files.all)], force=force)
     kept = [kept_entry(task) for task in tasks] if resume and not force else [None] * len(tasks)
-    code = _run(tasks, kept, sweep, quiet=json)
+    with load_noticed():
+        code = _run(tasks, kept, sweep, quiet=json)
     _print(sweep, json=json)
     return code
 

@@ -19,16 +19,16 @@ from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
 from opscope.analysis.measured_step import unrecorded_time
-from opscope.capture.cycle import Cycle
+from opscope.capture.cycle import ACTIVE_STEPS, Cycle
 from opscope.capture.cycle_writer import trace_file_names
 from opscope.capture.profiler import Profiler
 from opscope.capture.program import Program, check_program
 from opscope.capture.program_recorder import ProgramRecorder, program_of, step_source
 from opscope.capture.second_run import time_second_run
-from opscope.cli.console import Top, note, print_document, refuse_existing, say_wrote
+from opscope.cli.console import Top, load_noticed, note, print_document, refuse_existing, say_wrote
 from opscope.errors import CaptureError, DependencyError, InputError, OpscopeError
 from opscope.model.files import write_text
-from opscope.model.sidecar import sidecar_path
+from opscope.model.sidecar import kernels_folder, sidecar_path
 from opscope.provenance.origins import recorded_origins
 from opscope.report.analysis import analysis_report, overview_document
 from opscope.report.json_encoding import write_json
@@ -42,7 +42,7 @@ __all__ = ["ProgramRecording", "run"]
 _REPORTED = 10
 # Read by torch/_inductor/config.py when it is imported.
 _TRACKING = "INDUCTOR_PROVENANCE"
-_STEPWISE = {"wait": 0, "warmup": 1, "active": 3, "repeat": 1}
+_STEPWISE = {"wait": 0, "warmup": 1, "active": ACTIVE_STEPS, "repeat": 1}
 _Count = Annotated[int | None, Parameter(validator=Number(gte=0))]
 
 
@@ -55,7 +55,7 @@ class ProgramRecording:
             script, or MODULE:FUNCTION; none records the whole run.
         wait: Steps to let pass after the first one, which is never recorded; 0 by default.
         warmup: Steps to run with the profiler attached but not recording; 1 by default.
-        active: Steps to record; 3 by default.
+        active: Steps to record; 6 by default.
         repeat: Cycles of these, a trace each; 1 by default.
         with_stack: Record Python stacks.
         with_modules: Record the calls of nn.Modules.
@@ -110,7 +110,11 @@ class _Outputs:
     def all(self, traces: tuple[str, ...]) -> list[Path]:
         """Every file, by the names of the traces."""
         paths = [self.directory / trace for trace in traces]
-        return [file for path in paths for file in (path, sidecar_path(path), *self.of(path.name))]
+        return [
+            file
+            for path in paths
+            for file in (path, sidecar_path(path), kernels_folder(path), *self.of(path.name))
+        ]
 
     def of(self, trace: str) -> tuple[Path, Path]:
         """Analysis and report of a trace."""
@@ -137,6 +141,8 @@ def run(
     interrupted. Leaves trace.json, analysis.json and report.md; under torchrun (torchrun --no-python opscope
     run …) one of each per rank.
 
+    Example: opscope run --with-stack train.py --epochs 1
+
     Args:
         script: A Python file.
         arguments: Arguments of the script; options of opscope come before SCRIPT.
@@ -160,7 +166,7 @@ def run(
     _check(program)
     refuse_existing(outputs.all(traces), force=force)
     recorder = ProgramRecorder(_profiler(recording, schedule, outputs, force=force), source)
-    with _compile_tracking(is_wanted=recording.track_compile):
+    with load_noticed(), _compile_tracking(is_wanted=recording.track_compile):
         end = recorder.run(program)
     if recorder.is_child:
         # Forked off by the script, with nothing to report; and where torch's profiler was running at the

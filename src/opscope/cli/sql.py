@@ -206,6 +206,8 @@ def sql(
 
     A query can neither read nor write files: external access is off.
 
+    Example: opscope sql trace.json.gz "SELECT name, self_device_ns FROM operators LIMIT 10"
+
     Args:
         source: A trace, a folder of rank files, an address, or a saved session.
         query: One SELECT statement, e.g. "SELECT name, self_device_ns FROM operators LIMIT 10"; without
@@ -226,7 +228,7 @@ def sql(
         query = _tables_query()
     refuse_existing([*(path for _, path in exports), *([parquet] if parquet else [])], force=force)
 
-    with open_source([source]) as session:
+    with open_source([source], merge=True) as session:
         asked = " ".join([query or "", *(name for name, _ in exports)]).lower()
         if any(table in asked for table in PROVENANCE_TABLES):
             annotate(session)

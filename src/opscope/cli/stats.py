@@ -9,7 +9,15 @@ from cyclopts import Group, Parameter
 from cyclopts.validators import mutually_exclusive
 
 from opscope.analysis.nsys_reports import REPORTS, report_tables
-from opscope.cli.console import Output, open_source, print_document, print_json, refuse_existing, say_wrote
+from opscope.cli.console import (
+    Merge,
+    Output,
+    open_source,
+    print_document,
+    print_json,
+    refuse_existing,
+    say_wrote,
+)
 from opscope.model.files import write_text
 from opscope.report.json_encoding import to_json
 from opscope.report.tables import stats_csv, stats_json, stats_tables_document
@@ -33,10 +41,13 @@ def stats(
     report: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
     json: Annotated[bool, Parameter(group=_FORMAT)] = False,
     csv: Annotated[bool, Parameter(group=_FORMAT)] = False,
+    merge: Merge = False,
     output: Output = None,
     force: bool = False,
 ) -> int:
     """Print nsys' statistics of a trace: calls, kernels, copies by time and by size.
+
+    Example: opscope stats trace.json.gz --report cuda_api_sum cuda_gpu_kern_sum
 
     Args:
         source: A Kineto trace, an nsys export (.sqlite), a saved session, a folder of rank files, an address.
@@ -45,12 +56,13 @@ def stats(
             shows kernels by their function's name alone.
         json: Print one JSON document, reports by name, and nothing else.
         csv: Print CSV, an empty line between reports.
+        merge: Read traces together that are not of one job too.
         output: Write what --json or --csv would print (JSON by default) to this file instead.
         force: Overwrite an existing file.
     """
     if output is not None:
         refuse_existing([output], force=force)
-    with open_source(source) as session:
+    with open_source(source, merge=merge) as session:
         tables = report_tables(session, wanted_reports(report))
     if output is not None:
         text = stats_csv(tables) if csv else to_json(stats_json(tables))

@@ -100,6 +100,8 @@ def trace(
     for each process that used CUDA, which every verb reads, and prints nsys' statistics. The program's exit
     code is passed on; what was recorded is kept if it fails or is interrupted.
 
+    Example: opscope trace -- ./vector_add 1024
+
     Args:
         program: The program and its arguments, after --.
         output_dir: Where the traces go.
@@ -288,7 +290,7 @@ def _show(
         if json:
             print_json(_document(run, (), program, {}))
         return
-    with load([str(one.path) for one in written]) as session:
+    with load([str(one.path) for one in written], merge=True) as session:
         if json:
             print_json(_document(run, written, program, stats_json(report_tables(session, list(REPORTS)))))
         else:

@@ -5,7 +5,7 @@ A trace that cannot be read raises; a trace that can be read, but not wholly tru
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -22,6 +22,7 @@ __all__ = [
     "read_findings",
     "take_census",
     "trace_findings",
+    "unrelated",
 ]
 
 LEGACY_CATEGORIES = ("Operator", "Kernel", "Memcpy", "Memset", "Runtime")
@@ -30,6 +31,10 @@ _HOST = {"cpu_op", "cuda_runtime", "cuda_driver", "user_annotation", "python_fun
 _INGESTED = _HOST | {"kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "cuda_sync"}
 # Spans and arrows say nothing that intervals and ids do not; marks and track names have no category.
 _REDUNDANT = {"Trace", "fwdbwd"}
+
+
+# Of the operators of the shorter of two cycles of one loop, at least so many are in the other.
+_LEAST_SHARED = 0.5
 
 
 class Census(msgspec.Struct, frozen=True):
@@ -270,6 +275,41 @@ def _absences(session: Session, trace_id: int) -> Iterator[Finding]:
             trace_id,
             {"absent": absent},
         )
+
+
+def unrelated(session: Session, workloads: Mapping[int, object]) -> str | None:
+    """Why the traces of several files are not of one job, in words; None if nothing speaks against it.
+
+    Those of one job name one world size; of one rank (or none) they are cycles of one process and workload,
+    which share most of their operators.
+
+    Args:
+        session: All traces.
+        workloads: What sidecars tell of the recorded programs, by trace id.
+    """
+    rows = session.query(
+        """SELECT trace_id, source, rank, world_size, process, format FROM traces LEFT JOIN (
+            SELECT trace_id, coalesce(
+                min(process) FILTER (thread_id IN (SELECT thread_id FROM operators)), min(process)) AS process
+            FROM threads GROUP BY trace_id
+        ) USING (trace_id) ORDER BY trace_id"""
+    )
+    operators = {
+        trace_id: set(names)
+        for trace_id, names in session.query("SELECT trace_id, list(DISTINCT name) FROM operators GROUP BY 1")
+    }
+    first: dict[tuple[int | None, str], tuple[Any, ...]] = {}
+    for trace_id, source, rank, world_size, process, recorder in rows:
+        of_rank = first.setdefault((rank, recorder), (trace_id, source, process))
+        facts = [("world sizes", rows[0][1], rows[0][3], world_size), ("processes", *of_rank[1:], process)]
+        facts.append(("workloads", of_rank[1], workloads.get(of_rank[0]), workloads.get(trace_id)))
+        for what, other, expected, found in facts:
+            if source != other and None not in (expected, found) and expected != found:
+                return f"{other} and {source} are of different {what}"
+        names, others = operators.get(trace_id, set()), operators.get(of_rank[0], set())
+        if source != of_rank[1] and len(names & others) < _LEAST_SHARED * min(len(names), len(others)):
+            return f"{of_rank[1]} and {source} have few operators in common"
+    return None
 
 
 def rank_findings(session: Session) -> Iterator[Finding]:

@@ -41,6 +41,7 @@ def load(
     *,
     memory_limit: str | None = None,
     threads: int | None = None,
+    merge: bool = False,
     demangle: Demangle | None = None,
 ) -> Session:
     """A Session of one or several traces.
@@ -50,11 +51,12 @@ def load(
         memory_limit: What the process should stay under, e.g. `"1GB"`; the Session then lives in a temporary
             file.
         threads: Worker threads; all cores if None.
+        merge: Read traces together that are not of one job.
         demangle: Makes the text that a Kineto trace shows of a mangled name, where a recorder keeps those;
             without it the recorder's own text is used.
 
     Raises:
-        InputError: A source cannot be read; names the file and byte offset.
+        InputError: A source cannot be read; names the file and byte offset. Or several are not of one job.
         DependencyError: An address needs a package that is not installed.
     """
     traces = [trace for source in sources for trace in find_traces(source)]
@@ -68,12 +70,24 @@ def load(
         for trace in traces:
             with _engine_errors(trace.name, memory_limit):
                 sidecars |= _read(session, trace, demangle)
+        _require_one_job(session, sidecars, merge=merge)
         keep_sidecars(session, sidecars)
         session.add_findings(quality.rank_findings(session))
     except BaseException:
         session.close()
         raise
     return session
+
+
+def _require_one_job(session: Session, sidecars: dict[int, Sidecar], *, merge: bool) -> None:
+    is_one = merge or session.scalar("SELECT count(DISTINCT source) FROM traces") == 1
+    workloads = {trace_id: sidecar.workload for trace_id, sidecar in sidecars.items()}
+    reason = None if is_one else quality.unrelated(session, workloads)
+    if reason is not None:
+        raise InputError(
+            f"these are not recordings of one job: {reason}",
+            hint="Give one of them, or average them all with --merge (merge=True in Python)",
+        )
 
 
 def _read(session: Session, trace: TraceFile, demangle: Demangle | None) -> dict[int, Sidecar]:

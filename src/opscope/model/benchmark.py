@@ -13,6 +13,7 @@ import msgspec
 from opscope.model.environment import Environment
 from opscope.model.finding import Finding
 from opscope.model.measurement import Clock
+from opscope.model.notebook import notebook_html
 from opscope.text_enum import TextEnum
 
 __all__ = [
@@ -327,6 +328,8 @@ class BenchmarkResult(msgspec.Struct, frozen=True, kw_only=True):
     ceilings: tuple[Ceiling, ...] = ()
     rows: tuple[BenchmarkRow, ...] = ()
     findings: tuple[Finding, ...] = ()
+
+    _repr_html_ = notebook_html
 
     def row(self, name: str) -> BenchmarkRow:
         """The row of that name.

@@ -13,6 +13,7 @@ from fractions import Fraction
 
 from opscope.model.benchmark import Interval, Status, Verdict
 from opscope.model.finding import Finding
+from opscope.model.notebook import notebook_html
 from opscope.text_enum import TextEnum
 
 __all__ = [
@@ -250,6 +251,8 @@ class SessionComparison:
     categories: tuple[CategoryChange, ...]
     findings: tuple[Finding, ...] = ()
 
+    _repr_html_ = notebook_html
+
     @property
     def verdict(self) -> Verdict | None:
         """That of the total."""
@@ -338,6 +341,8 @@ class BenchmarkComparison:
     verdict_reason: str
     findings: tuple[Finding, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
+
+    _repr_html_ = notebook_html
 
     @property
     def rows(self) -> tuple[tuple[BenchmarkPoint, BenchmarkRowChange], ...]:

@@ -17,7 +17,11 @@ class GpuInfo(msgspec.Struct, frozen=True, omit_defaults=False):
 
 
 class Environment(msgspec.Struct, frozen=True, omit_defaults=False):
-    """Versions and devices, none of which names a person or a path."""
+    """Versions and devices, none of which names a person or a path.
+
+    Args:
+        cpu_pressure_fraction: Part of ten seconds in which something waited for a CPU, by the kernel.
+    """
 
     python: str
     platform: str
@@ -31,3 +35,4 @@ class Environment(msgspec.Struct, frozen=True, omit_defaults=False):
     transformers: str | None = None
     cpu: str | None = None
     gpu: tuple[GpuInfo, ...] = ()
+    cpu_pressure_fraction: float | None = None

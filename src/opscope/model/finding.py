@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from opscope.model.notebook import notebook_html
 from opscope.text_enum import TextEnum
 
 __all__ = [
@@ -62,6 +63,8 @@ class Finding(msgspec.Struct, frozen=True):
     gain_interval_ns_per_step: tuple[float, float] | None = None
     gain_basis: str | None = None
     change: str | None = None
+
+    _repr_html_ = notebook_html
 
 
 RECORDER_KEY = "opscopeRecorder"

@@ -25,6 +25,7 @@ from opscope.model import schema
 from opscope.model.checks import Check, run_checks
 from opscope.model.files import replacing
 from opscope.model.finding import Finding, Severity
+from opscope.model.notebook import QueryRows, notebook_html
 from opscope.units import parse_bytes
 
 __all__ = ["Session", "is_session_file"]
@@ -55,6 +56,7 @@ class Session:
     """
 
     is_read_only = False
+    _repr_html_ = notebook_html
 
     def __init__(
         self,
@@ -175,7 +177,9 @@ class Session:
         target = Path(path)
         if target.exists() and not overwrite:
             raise InputError(
-                "the file exists", source=target, hint="Choose another name or overwrite it with --force"
+                "the file exists",
+                source=target,
+                hint="Overwrite it with --force, or overwrite=True in Python",
             )
         with replacing(target, "the session", failures=(OSError, duckdb.Error)) as partial:
             self._copy_to(partial)
@@ -190,9 +194,11 @@ class Session:
         finally:
             self.connection.execute("DETACH saved")
 
-    def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """All rows of a query on this Session's tables."""
-        return self.connection.execute(sql, list(parameters)).fetchall()
+    def query(self, sql: str, parameters: Sequence[Any] = ()) -> QueryRows:
+        """All rows of a query on this Session's tables; `.df()`, `.pl()`, `.arrow()` make frames of them."""
+        given = list(parameters)
+        rows = self.connection.execute(sql, given).fetchall()
+        return QueryRows(rows, lambda: self.connection.sql(sql, params=given))
 
     def scalar(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
         """First column of the first row; None if there is no row."""

@@ -116,6 +116,7 @@ _STATUS_WORDS = {
     Status.INTERRUPTED: "interrupted",
 }
 _MOST_EXTRA_DIGITS = 2
+_VISIBLE = 0.02
 
 
 def median_cell(row: BenchmarkRow) -> str:
@@ -253,7 +254,20 @@ def _samples(results: Sequence[BenchmarkResult]) -> str | None:
         return None
     low, high = min(counts), max(counts)
     number = str(low) if low == high else f"{low} to {high}"
-    return f"{number} of each, taken in turns in random order; ± is half the 95 % interval of the median"
+    text = f"{number} of each, taken in turns in random order; ± is half the 95 % interval of the median"
+    other = dict.fromkeys(name for result in results for name in _ratios_of_fewer(result))
+    return text if not other else f"{text}; ratios are of the rounds both sides have ({', '.join(other)})"
+
+
+def _ratios_of_fewer(result: BenchmarkResult) -> Iterator[str]:
+    """Rows whose ratio is visibly not that of the medians: these are of all samples."""
+    medians_ns = {row.name: row.median_ns for row in result.rows}
+    reference_ns = medians_ns.get(result.reference)
+    if not reference_ns:
+        return
+    for row in result.rows:
+        if row.ratio and row.median_ns and abs(row.ratio * reference_ns / row.median_ns - 1) > _VISIBLE:
+            yield row.name
 
 
 _INTERRUPTED = Strong("no: interrupted; what was finished is shown")

@@ -564,6 +564,7 @@ def comparison_document(
     *,
     fail_on: FailOn | None = None,
     failures: Sequence[str] = (),
+    inconclusive: str | None = None,
 ) -> dict[str, Any]:
     """The comparison as JSON values.
 
@@ -571,6 +572,7 @@ def comparison_document(
         comparison: Of either kind; the document's `kind` says which.
         fail_on: The gate that was asked for.
         failures: Why it fails.
+        inconclusive: Why it could not judge.
     """
     kind = "session" if isinstance(comparison, SessionComparison) else "benchmark"
     return {
@@ -579,7 +581,11 @@ def comparison_document(
         "kind": kind,
         **encode(comparison, _KEYS),
         "options": encode(comparison.options),
-        "gate": {"fail_on": None if fail_on is None else str(fail_on), "failures": list(failures)},
+        "gate": {
+            "fail_on": None if fail_on is None else str(fail_on),
+            "failures": list(failures),
+            "inconclusive": inconclusive,
+        },
         "findings": encode(comparison.findings, _KEYS),
     }
 

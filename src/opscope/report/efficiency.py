@@ -124,7 +124,7 @@ def _limits_text(summary: Summary) -> Text:
     limits, reason = summary.efficiency.limits, summary.limits_reason
     because = f" ({reason})" if reason else ""
     if limits is None:
-        return f"What the device can do is not known{because}, so calls are not held against it."
+        return f"The peaks of this GPU are not known{because}: no call is compared with them."
     shown: list[tuple[str, Limit, Callable[[float], str]]] = []
     if limits.memory is not None:
         shown.append(("memory", limits.memory, format_byte_rate))

@@ -430,5 +430,7 @@ def _source_sections(explanation: Explanation, read_source: SourceReader | None)
         blocks: tuple[Block, ...] = (Paragraph("Its lines are not on this machine."),)
         if lines is not None:
             blocks = (Paragraph(location_text(location)), CodeBlock("\n".join(lines), "cpp"))
+        if location.url is not None:
+            blocks = (*blocks, Paragraph(Link(location.url, location.url)))
         sections.append(Section(str(location), blocks))
     return [Section("Source", (), tuple(sections))] if sections else []

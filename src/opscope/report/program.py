@@ -7,9 +7,10 @@ in the JSON. What was not recorded is no section; `recording_hint` says once how
 from __future__ import annotations
 
 import re
+from operator import attrgetter
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from opscope.analysis.program.values import LineKind, ModuleTotal
 from opscope.analysis.summary import Summary
@@ -84,20 +85,22 @@ def recording_hint(summary: Summary) -> Paragraph | None:
 def module_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
     """The modules as a tree, those of one part in one row, the longest parts."""
     parts = _parts(summary.program.modules)
-    parts.sort(key=lambda part: (-part.total.total_device_ns, len(part.key)))
+    what = "device" if summary.has_device else "cpu"
+    time_ns = attrgetter(f"total.total_{what}_ns")
+    parts.sort(key=lambda part: (-time_ns(part), len(part.key)))
     # A part has no more time than the one around it, so what is cut off has nothing listed inside.
     kept = {part.key for part in parts[: None if top is None else 2 * top]}
     shown = [part for part in _tree_order(parts) if part.key in kept]
     caption = _rest(summary, summary.program.module_ns, "in no module")
     if len(shown) < len(parts):
-        caption = f"The {len(shown)} of {len(parts)} parts with the most device time. {caption}"
+        caption = f"The {len(shown)} of {len(parts)} parts with the most {_time_name(summary)}. {caption}"
     rows = table(
         shown,
         words("Module", _part_name),
         number("Calls", "total.calls"),
-        number("Device time", "total.total_device_ns"),
-        number("Share", lambda part: _share(summary, part.total.total_device_ns)),
-        number("Self", "total.self_device_ns"),
+        number("Device time" if summary.has_device else "CPU time", f"total.total_{what}_ns"),
+        number("Share", lambda part: _share(summary, time_ns(part))),
+        number("Self", f"total.self_{what}_ns"),
         number("Forward", "total.forward_ns"),
         number("Backward", "total.backward_ns"),
         number("Launches", "total.kernel_launches"),
@@ -137,7 +140,7 @@ def _role(segment: str, class_name: str) -> str:
 
 
 def _added(one: ModuleTotal, other: ModuleTotal) -> ModuleTotal:
-    numbers = ("calls", "self_device_ns", "total_device_ns", "forward_ns", "backward_ns", "kernel_launches")
+    numbers = [name for name, value in asdict(one).items() if isinstance(value, int) and name != "depth"]
     return replace(one, **{name: getattr(one, name) + getattr(other, name) for name in numbers})
 
 
@@ -171,11 +174,19 @@ def _line_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
 
 
 def _rest(summary: Summary, charged_ns: int, where: str) -> str:
-    rest_ns = summary.device_time_ns - charged_ns
+    rest_ns = _whole_ns(summary) - charged_ns
     if not rest_ns:
-        return "All device time."
-    return f"{format_duration(rest_ns)} ({_share(summary, rest_ns)}) of all device time is {where}."
+        return f"All {_time_name(summary)}."
+    return f"{format_duration(rest_ns)} ({_share(summary, rest_ns)}) of all {_time_name(summary)} is {where}."
+
+
+def _time_name(summary: Summary) -> str:
+    return "device time" if summary.has_device else "CPU time of operators"
+
+
+def _whole_ns(summary: Summary) -> int:
+    return summary.device_time_ns if summary.has_device else summary.cpu_time_ns
 
 
 def _share(summary: Summary, time_ns: int) -> str:
-    return format_share(time_ns, summary.device_time_ns)
+    return format_share(time_ns, _whole_ns(summary))

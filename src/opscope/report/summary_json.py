@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from opscope._version import __version__
 from opscope.analysis.efficiency import CallEfficiency, CostCoverage, Roofline
-from opscope.analysis.explanation import ExplainedKernel, Explanation
+from opscope.analysis.explanation import ExplainedKernel, Explanation, cuda_files
 from opscope.analysis.measured_step import MeasuredStep, UnrecordedTime
 from opscope.analysis.program.values import LineTotal, ProgramTotals
 from opscope.analysis.provenance import KernelFacts, NativeFunctionUse
@@ -373,6 +373,11 @@ def _stats_totals(summary: Summary, wall_ns_per_step: float | None) -> dict[str,
 
 def _stats_operators(summary: Summary, operators: Iterable[OperatorTotal]) -> list[dict[str, Any]]:
     cpu_ns, efficiency = summary.cpu_time_ns, summary.efficiency
+    operators = tuple(operators)
+    # The file of its device code: an operator that launched nothing has none.
+    files = {one.name: one.source.file for one in operators if one.source and one.self_device_ns}
+    if not summary.has_device:
+        files = cuda_files(summary, operators)
     keys = Keys(
         "name overload cuda_time_total_ms=total_device_ns self_cuda_time_ms=self_device_ns "
         "cpu_time_total_ms=total_cpu_ns self_cpu_time_ms=self_cpu_ns calls kernel_launches "
@@ -381,10 +386,7 @@ def _stats_operators(summary: Summary, operators: Iterable[OperatorTotal]) -> li
         cpu_time_fraction=lambda operator: operator.self_cpu_ns / cpu_ns if cpu_ns else None,
         input_shapes=_shapes,
         native_function=_function,
-        # The file of its device code: an operator that launched nothing has none.
-        potential_cuda_file=lambda operator: (
-            None if operator.source is None or not operator.self_device_ns else operator.source.file
-        ),
+        potential_cuda_file=lambda operator: files.get(operator.name),
         source=lambda operator: _stats_source(operator.source),
         kernels=lambda operator: [
             _stats_kernel(kernel, efficiency.kernels.get((operator.name, kernel.name)))

@@ -274,7 +274,10 @@ def _block(block: Block) -> RenderableType:
 
 @_block.register
 def _(block: Paragraph) -> RenderableType:
-    return _words(block.text)
+    words = _words(block.text)
+    if isinstance(block.text, Link):  # an address stays in one piece, however narrow the terminal
+        words.no_wrap, words.overflow = True, "ignore"
+    return words
 
 
 @_block.register

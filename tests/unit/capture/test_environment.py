@@ -34,6 +34,19 @@ def test_versions_with_torch_name_no_host_and_no_path():
 
 
 @pytest.mark.parametrize(
+    ("text", "fraction"),
+    [("some avg10=67.25 avg60=1.00 avg300=0.1 total=5\nfull avg10=0.00\n", 0.6725), ("", None), (None, None)],
+)
+def test_pressure_is_that_of_the_last_ten_seconds(monkeypatch, tmp_path, text, fraction):
+    file = tmp_path / "cpu"
+    if text is not None:
+        file.write_text(text)
+    monkeypatch.setattr(module, "_PRESSURE", file)
+    assert module.cpu_pressure_fraction() == fraction
+    assert collect_environment().cpu_pressure_fraction == fraction
+
+
+@pytest.mark.parametrize(
     ("number", "text"), [(91002, "9.10.2"), (90100, "9.1.0"), (8902, "8.9.2"), (0, None), (None, None)]
 )
 def test_cudnn_numbers_of_both_kinds(number, text):

@@ -57,7 +57,7 @@ def record(tmp_path):
             program = Program(str(script), (), False, source.function, source.wrapped)
         if source is None:
             schedule = {"warmup": 0, "active": 1}
-        profiler = Profiler(tmp_path / "out", keep_on_error=True, overwrite=True, **schedule)
+        profiler = Profiler(tmp_path / "out", keep_on_error=True, overwrite=True, **{"active": 3, **schedule})
         recorder = ProgramRecorder(profiler, source)
         return recorder, recorder.run(program)
 

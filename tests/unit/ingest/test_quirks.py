@@ -388,6 +388,49 @@ class TestErrors:
         assert str(path) in str(caught.value)
         assert caught.value.byte_offset is not None
 
+    @pytest.mark.parametrize(
+        ("first", "second", "reason"),
+        [
+            ((None, None, 1), (None, None, 2), "b.json are of different processes"),
+            ((None, None, 1), (None, None, 1, "aten::b"), "b.json have few operators in common"),
+            ((0, 2, 1), (0, 2, 2), "different processes"),
+            ((0, 2, 1), (1, 4, 2), "different world sizes"),
+            ((0, 2, 1), (1, 2, 2), None),
+            ((0, 2, 1), (0, 2, 1), None),
+        ],
+    )
+    def test_traces_of_different_jobs_are_refused(
+        self,
+        load: Load,
+        make_trace: Make,
+        first: tuple[Any, ...],
+        second: tuple[Any, ...],
+        reason: str | None,
+    ) -> None:
+        def trace(
+            name: str, rank: int | None, world_size: int | None, process: int, operator: str = "a"
+        ) -> Path:
+            job = {"distributedInfo": {"rank": rank, "world_size": world_size}} if world_size else {}
+            event = {
+                "ph": "X",
+                "cat": "cpu_op",
+                "name": operator,
+                "pid": process,
+                "tid": 1,
+                "ts": 1,
+                "dur": 2,
+            }
+            return make_trace(json.dumps({"traceEvents": [{**event, "ts": 1, "dur": 2}], **job}), name)
+
+        paths = [trace("a.json", *first), trace("b.json", *second)]
+        if reason is None:
+            load(paths)
+            return
+        with pytest.raises(InputError, match=reason) as caught:
+            load(paths)
+        assert "--merge" in str(caught.value)
+        load(paths, merge=True)
+
     def test_the_second_of_two_files_is_named(self, load: Load, make_trace: Make) -> None:
         good, bad = make_trace(TraceBuilder().operator("a", 1, 2), "a.json"), make_trace("hello", "b.json")
         with pytest.raises(InputError, match="not JSON") as caught:

@@ -6,6 +6,12 @@ SELECT a.activity_id, a.trace_id::BIGINT AS trace_id, coalesce(a.operator_id, -1
     a.duration_ns, a.kind = 'kernel' AS is_kernel
 FROM device_activities a LEFT JOIN runtime_calls c USING (runtime_call_id)
 
+-- :name host_work
+-- One row per operator, as `activities` has them: its self time in ns on the CPU, at its start. Reads operators.
+SELECT operator_id AS activity_id, trace_id::BIGINT AS trace_id, operator_id, thread_id::BIGINT AS call_thread,
+    start_ns AS call_start_ns, self_cpu_ns::BIGINT AS duration_ns, false AS is_kernel
+FROM operators
+
 -- :name first_calls
 -- One row per trace: start in ns of the first Python call that was made while recording. Frames that were already
 -- open are noted first, each thread's from the outermost in, so they form a chain (torch/csrc/autograd/profiler_python.cpp

@@ -120,9 +120,10 @@ def read_operators(session: Session) -> Operators:
     )
 
 
-def read_activities(session: Session, first_operator_id: int) -> ProgramActivities:
-    """The activities, with the point each was launched at."""
-    rows = columns(session, sql(__package__, "program:activities"), order_by="activity_id")
+def read_activities(session: Session, first_operator_id: int, *, of_host: bool = False) -> ProgramActivities:
+    """The activities, with the point each was launched at; of the host each operator's own time is one."""
+    name = "program:host_work" if of_host else "program:activities"
+    rows = columns(session, sql(__package__, name), order_by="activity_id")
     operator = np.where(rows["operator_id"] >= 0, rows["operator_id"] - first_operator_id, NONE)
     return ProgramActivities(
         rows["trace_id"],

@@ -7,6 +7,7 @@ time: every activity is charged to one place or to none.
 from __future__ import annotations
 
 import numpy as np
+from msgspec.structs import replace
 
 from opscope.analysis.program.frames import (
     Frames,
@@ -57,13 +58,13 @@ def program_totals(session: Session) -> ProgramTotals:
         structure = read_structure(session)
         frames = read_frames(session, structure)
         modules = _modules(session, recorded, frames, structure) if has_modules else ()
-        lines = _lines(recorded, frames)
-    if has_texts and not lines:
+        lines = () if recorded.is_host else _lines(recorded, frames)
+    if has_texts and not lines and not recorded.is_host:
         lines = _lines_of_texts(session, recorded)
     return ProgramTotals(
         modules,
         lines,
-        sum(module.self_device_ns for module in modules),
+        sum(module.self_cpu_ns if recorded.is_host else module.self_device_ns for module in modules),
         sum(line.self_device_ns for line in lines),
         has_modules,
         has_stacks=True,
@@ -71,11 +72,17 @@ def program_totals(session: Session) -> ProgramTotals:
 
 
 class _Recorded:
-    """Operators and activities of a Session, and which activities the engine launched."""
+    """Operators and activities of a Session, and which activities the engine launched.
+
+    Where no device was recorded (`is_host`), the work is what operators do themselves on the CPU.
+    """
 
     def __init__(self, session: Session) -> None:
         self.operators: Operators = read_operators(session)
         self.activities: ProgramActivities = read_activities(session, self.operators.first_id)
+        self.is_host = not len(self.activities.operator)
+        if self.is_host:
+            self.activities = read_activities(session, self.operators.first_id, of_host=True)
         self.backward: Bools = is_backward(self.operators, self.activities)
 
 
@@ -87,8 +94,19 @@ def _modules(
         forest, frames.module_id[at], read_modules(session), structure.attribute_name
     )
     charged = _charged(recorded, frames, forest)
-    return module_totals(
+    totals = module_totals(
         places, place_of_call, gather(place_of_call, charged), recorded.activities, recorded.backward
+    )
+    return tuple(map(_of_host, totals)) if recorded.is_host else totals
+
+
+def _of_host(total: ModuleTotal) -> ModuleTotal:
+    return replace(
+        total,
+        self_device_ns=0,
+        total_device_ns=0,
+        self_cpu_ns=total.self_device_ns,
+        total_cpu_ns=total.total_device_ns,
     )
 
 

@@ -38,9 +38,11 @@ class ModuleTotal(msgspec.Struct, frozen=True):
         calls: Recorded forward calls, those of a recomputation included.
         self_device_ns: Device time launched in it and in none of its submodules, forward and backward.
         total_device_ns: With its submodules.
-        forward_ns: The part of `total_device_ns` launched in its forward calls.
+        forward_ns: The part of `total_device_ns` (else of `total_cpu_ns`) launched in its forward calls.
         backward_ns: The part launched by backward operators of its forward operators, recomputation included.
         kernel_launches: Kernels of `total_device_ns`.
+        self_cpu_ns: Where no device was recorded, its operators' own CPU time; else 0.
+        total_cpu_ns: With its submodules.
     """
 
     path: str
@@ -52,6 +54,8 @@ class ModuleTotal(msgspec.Struct, frozen=True):
     forward_ns: int
     backward_ns: int
     kernel_launches: int
+    self_cpu_ns: int = 0
+    total_cpu_ns: int = 0
 
 
 class LineTotal(msgspec.Struct, frozen=True):
@@ -93,7 +97,7 @@ class ProgramTotals(msgspec.Struct, frozen=True):
     Attributes:
         modules: Every recorded module, as a tree: each before its submodules, the one with more time first.
         lines: Lines under which something was launched, most device time first.
-        module_ns: Device time with a module.
+        module_ns: Device time with a module; where no device was recorded, the operators' own CPU time.
         line_ns: Device time with a line.
         has_modules: Whether calls of modules were recorded.
         has_stacks: Whether Python stacks were recorded.

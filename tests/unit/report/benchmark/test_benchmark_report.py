@@ -90,6 +90,13 @@ def test_conditions_say_clock_cache_check_and_state(row, result, check) -> None:
     assert "no: interrupted" in text
 
 
+def test_a_ratio_of_fewer_rounds_than_the_medians_is_explained(row, result) -> None:
+    rows = row("torch", 20_300), row("fast", 9_110, ratio=1 / 4.64), row("same", 20_300, ratio=1.001)
+    text = text_of(benchmark_document(result(*rows)))
+    assert "ratios are of the rounds both sides have (fast)" in " ".join(text.split())
+    assert "rounds both sides have" not in text_of(benchmark_document(result(rows[0], rows[2])))
+
+
 def test_the_title_names_size_dtype_and_parameters(row, result) -> None:
     made = result(row("torch"), parameters={"approximate": "tanh", "dtype": "float32"})
     assert benchmark_title(made) == "gelu 8192 × 8192, float32, approximate=tanh"

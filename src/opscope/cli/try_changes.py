@@ -1,0 +1,236 @@
+"""`opscope try`: changes applied to a program, each measured without a profiler and checked."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from cyclopts import Parameter
+from cyclopts.validators import Number
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from opscope.capture.program import Program, check_program
+from opscope.capture.program_recorder import step_source
+from opscope.cli.app import EXIT_INTERRUPTED, EXIT_REGRESSION
+from opscope.cli.console import note, refuse_existing, say_wrote, show, stderr_console
+from opscope.cli.profile import ModelOptions
+from opscope.errors import DependencyError, InputError
+from opscope.model.files import write_text
+from opscope.report.json_encoding import write_json
+from opscope.report.markdown import render_markdown
+from opscope.report.trial import trial_document, trial_json
+from opscope.trials.catalog import change_of_file, changes_named
+from opscope.trials.child import Request
+from opscope.trials.trial import Plan, Told, Trial
+from opscope.workloads.spec import BUILTIN_WORKLOADS, WorkloadOptions, resolve
+
+__all__ = ["is_workload", "try_changes"]
+
+_DEFAULT_MODEL = ModelOptions()
+_Positive = Annotated[int, Parameter(validator=Number(gte=1))]
+_Names = Annotated[list[str] | None, Parameter(consume_multiple=True)]
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def is_workload(target: str) -> bool:
+    """Whether a target is a workload, as of `opscope profile`; else it is a script."""
+    return target in BUILTIN_WORKLOADS or (":" in target and not target.endswith(".py"))
+
+
+def try_changes(
+    target: Annotated[str, Parameter(name="SCRIPT")],
+    /,
+    *arguments: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    module: Annotated[bool, Parameter(name=["-m", "--module"])] = False,
+    steps: str = "optimizer",
+    batch_sizes: _Positive = 8,
+    seq_lens: _Positive = 128,
+    model: ModelOptions = _DEFAULT_MODEL,
+    only: _Names = None,
+    change: Annotated[list[Path] | None, Parameter(consume_multiple=True)] = None,
+    rounds: _Positive = 3,
+    seconds: Annotated[float, Parameter(validator=Number(gt=0))] = 2.0,
+    budget: str | None = None,
+    seed: int = 0,
+    allow_precision: bool = False,
+    in_place: bool = False,
+    predict: bool = False,
+    apply: bool = False,
+    fail_below: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
+    json: bool = False,
+    save: Path | None = None,
+    output: Path | None = None,
+    force: bool = False,
+) -> int:
+    """Apply changes to your own program and measure what each brings: opscope try [OPTIONS] SCRIPT [ARGS…].
+
+    The program runs some dozen times, each time in a fresh process with the same seed and without a profiler:
+    as it is, with each change that applies to it, and with those that helped together. Its source stays as it
+    is, and so do your files: it runs in an empty folder. A change is recommended if it is faster and losses,
+    gradients and outputs stay what they were.
+
+    Example: opscope try --steps forward --budget 10m infer.py --batch 8
+
+    Exit codes: 3 where the best is slower than --fail-below asks for.
+
+    Args:
+        target: A Python file, or bert, transformer, FILE.py:FUNCTION or PACKAGE.MODULE:FACTORY.
+        arguments: Arguments of the script; options of opscope come before SCRIPT.
+        module: SCRIPT is the name of a module, run as python -m does.
+        steps: What ends a step of a script: optimizer, forward, FUNCTION or MODULE:FUNCTION.
+        batch_sizes: Batch size of a workload.
+        seq_lens: Sequence length of a workload.
+        model: How a workload is built.
+        only: Try these changes alone, e.g. --only tf32 compile; also those that take minutes.
+        change: Files of changes of your own, each with a function change(hooks).
+        rounds: Runs of every change.
+        seconds: Of steps to time in each run, after the warm-up.
+        budget: Time for all, e.g. 10m; what is not tried by then is told.
+        seed: Of torch and random, and of the order of runs.
+        allow_precision: Recommend changes of the type too, where numbers stay within its rounding.
+        in_place: Run in this folder, for programs that read files relative to it.
+        predict: Record the script once as well, and show what advice says beside what is measured.
+        apply: Write what was found best into the script, as far as it holds lines for it; the script as it
+            was is kept beside it (SCRIPT.orig).
+        fail_below: Exit with 3 if the best is not this many times as fast as the program is.
+        json: Print one JSON document and nothing else.
+        save: Also write that document to a file.
+        output: Also write the report to this Markdown file.
+        force: Overwrite existing files.
+    """
+    if find_spec("torch") is None:
+        raise DependencyError("PyTorch is not installed", hint="pip install 'opscope[torch]'")
+    kept = Path(f"{target}.orig") if apply else None
+    refuse_existing([one for one in (save, output, kept) if one is not None], force=force)
+    request = msgspec.structs.replace(
+        _request(target, arguments, steps, model, (batch_sizes, seq_lens), module=module),
+        seconds=seconds,
+        seed=seed,
+    )
+    own = {one.name: (one, path.absolute()) for path in change or () for one in [change_of_file(path)]}
+    named = () if only is None and own else changes_named(only)
+    plan = Plan(
+        request,
+        (*named, *(one for one, _ in own.values())),
+        {name: path for name, (_, path) in own.items()},
+        rounds=rounds,
+        budget_s=None if budget is None else _seconds(budget),
+        allow_precision=allow_precision,
+        in_place=in_place,
+        predicted_ns=_predicted(request) if predict else {},
+        source=Path(request.target) if request.kind == "script" else None,
+    )
+    with _progress(quiet=json) as told:
+        result = Trial(plan, told).run()
+    document = trial_document(result, shlex.join(["opscope", *sys.argv[1:]]))
+    show(lambda: trial_json(result), lambda: document, json=json)
+    written = []
+    if save is not None:
+        written.append(write_json(save, trial_json(result)))
+    if output is not None:
+        written.append(write_text(output, render_markdown(document)))
+    if kept is not None and result.best is not None:
+        written += _applied(plan, result.best.names, kept)
+    say_wrote(written, on_stderr=json)
+    if not result.is_complete and budget is None:
+        return EXIT_INTERRUPTED
+    speedup = 1.0 if result.best is None else 1 / result.best.ratio
+    if fail_below is not None and speedup < fail_below:
+        note(f"fails --fail-below {fail_below:g}: the best is {speedup:.2f} times as fast")
+        return EXIT_REGRESSION
+    return 0
+
+
+def _request(
+    target: str,
+    arguments: tuple[str, ...],
+    steps: str,
+    model: ModelOptions,
+    sizes: tuple[int, int],
+    *,
+    module: bool,
+) -> Request:
+    """The program that is meant.
+
+    Raises:
+        InputError: There is none, or its steps cannot be recognized.
+    """
+    if is_workload(target) and not module:
+        spec = resolve(target, WorkloadOptions(**asdict(model)))
+        where, colon, function = target.rpartition(":")
+        name = f"{Path(where).absolute()}{colon}{function}" if where.endswith(".py") else target
+        return Request(kind="workload", target=name, options=asdict(spec.options), sizes=sizes)
+    if step_source(steps) is None:
+        raise InputError("--steps none has no steps to time", hint="Name what ends a step")
+    if module:
+        return Request(kind="module", target=target, arguments=arguments, steps=steps)
+    check_program(Program(target, arguments))
+    return Request(kind="script", target=str(Path(target).absolute()), arguments=arguments, steps=steps)
+
+
+def _applied(plan: Plan, names: Sequence[str], kept: Path) -> list[Path]:
+    """Write changes into the script; the files written."""
+    edited = plan.edited([one for one in plan.changes if one.name in names])
+    if edited is None or plan.source is None:
+        note("--apply: the script holds no line for these changes; write them by hand")
+        return []
+    write_text(kept, plan.source.read_text(encoding="utf-8"))
+    return [kept, write_text(plan.source, edited)]
+
+
+def _seconds(text: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
+    if found is None:
+        raise InputError(f"'{text}' is no time", hint="Write 90s, 10m or 1h")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def _predicted(request: Request) -> Mapping[str, float]:
+    """What advice on a recording of the program says, by its code without `advice.`."""
+    if request.kind == "workload":
+        note("--predict records scripts alone")
+        return {}
+    with tempfile.TemporaryDirectory(prefix="opscope-") as folder:
+        command = [sys.executable, "-m", "opscope", "run", "--quiet", "--steps", request.steps]
+        command += [
+            "--output-dir",
+            folder,
+            *(["-m"] if request.kind == "module" else []),
+            "--",
+            request.target,
+        ]
+        done = subprocess.run([*command, *request.arguments], capture_output=True, text=True, check=False)
+        analysis = Path(folder) / "analysis.json"
+        if not analysis.exists():
+            said = done.stderr.strip().splitlines()
+            note(f"no predictions: the recording failed ({said[-1] if said else done.returncode})")
+            return {}
+        found: dict[str, Any] = msgspec.json.decode(analysis.read_bytes())
+    return {
+        one["code"].removeprefix("advice."): one["estimated_gain_ns_per_step"]
+        for one in reversed(found.get("advice") or [])
+        if one.get("estimated_gain_ns_per_step") is not None
+    }
+
+
+@contextmanager
+def _progress(*, quiet: bool) -> Iterator[Told]:
+    """A bar of the runs on standard error."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=stderr_console(), disable=quiet, transient=True) as progress:
+        bar = progress.add_task("", total=None)
+
+        def told(name: str, done: int, total: int) -> None:
+            progress.update(bar, description=name, completed=done, total=total)
+
+        yield told

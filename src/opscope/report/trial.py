@@ -1,0 +1,174 @@
+"""What trying changes found, as a Document: what the best set brings, every change, what to write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from opscope.model.trial import Correctness, TrialResult, TrialVerdict, Variant
+from opscope.report.document import (
+    Block,
+    BulletList,
+    Code,
+    CodeBlock,
+    Document,
+    Paragraph,
+    Section,
+    Strong,
+    Text,
+    facts,
+    identifier,
+    number,
+    sections,
+    table,
+    words,
+)
+from opscope.units import UNKNOWN, counted, format_bytes, format_duration, format_ratio
+
+__all__ = ["trial_document", "trial_json"]
+
+_SCHEMA_VERSION = 1
+_NUMBERS = {
+    Correctness.IDENTICAL: "identical",
+    Correctness.WITHIN_ROUNDING: "within rounding",
+    Correctness.CHANGED: "changed",
+    Correctness.UNKNOWN: UNKNOWN,
+}
+
+
+def trial_json(result: TrialResult) -> dict[str, Any]:
+    """The result as one JSON object."""
+    return {"schema_version": _SCHEMA_VERSION, **msgspec.to_builtins(result)}
+
+
+def trial_document(result: TrialResult, command: str) -> Document:
+    """The report.
+
+    Args:
+        result: What was found.
+        command: What repeats it.
+    """
+    return Document(
+        f"Changes tried on {result.program}",
+        tuple(_first_screen(result)),
+        sections(
+            Section("What to change", tuple(_best(result))) if result.best else None,
+            Section("Changes tried", (_table(result),)) if result.variants else None,
+            _details(result),
+            _not_tried(result),
+            Section("To repeat", (CodeBlock(command, "sh"),)),
+        ),
+    )
+
+
+def _first_screen(result: TrialResult) -> Iterator[Block]:
+    base, best, noise = result.baseline, result.best, result.noise
+    yield facts(
+        ("Step", f"{format_duration(base.step_ns)} as it is ({counted(base.steps, 'step')} timed)"),
+        ("Best", _best_text(result)),
+        (
+            "Noise",
+            None
+            if noise is None
+            else f"the program against itself: {_ratio(noise.ratio, noise.interval)} of the time",
+        ),
+        ("Memory", None if base.peak_bytes is None else f"{format_bytes(base.peak_bytes)} at most"),
+        (
+            "Runs",
+            f"the program ran {counted(result.runs, 'time')}"
+            + ("" if result.is_complete else "; ended before all was tried"),
+        ),
+    )
+    if best is None:
+        yield Paragraph("Nothing that was tried is faster with the same numbers.")
+
+
+def _best_text(result: TrialResult) -> Text | None:
+    best = result.best
+    if best is None:
+        return None
+    names = " + ".join(best.names)
+    return Strong(f"{format_duration(best.step_ns)}, {format_ratio(1 / best.ratio)} as fast: {names}")
+
+
+def _best(result: TrialResult) -> Iterator[Block]:
+    best = result.best
+    assert best is not None
+    before_ns, lines = result.baseline.step_ns, []
+    for name, step_ns in zip(best.names, best.steps_ns, strict=True):
+        lines.append(f"{name}: {format_duration(before_ns)} → {format_duration(step_ns)}")
+        before_ns = step_ns
+    yield BulletList(tuple(lines))
+    yield CodeBlock(best.patch, "diff" if best.patch.startswith("---") else "python")
+    yield Paragraph(
+        f"Together {_ratio(best.ratio, best.ratio_interval)} of the time; {_numbers(best.correctness)}."
+    )
+
+
+def _table(result: TrialResult) -> Block:
+    return table(
+        result.variants,
+        identifier("Change", lambda one: one.name),
+        number("Step", lambda one: one.step_ns, format_duration),
+        number("Time", lambda one: one.ratio, lambda ratio: f"{100 * ratio:.1f} %"),
+        words("95 % interval", lambda one: one.ratio_interval, _percents),
+        words("Verdict", lambda one: one, _verdict),
+        words("Numbers", lambda one: _NUMBERS[one.correctness]),
+        number("Advice said", lambda one: one.predicted_gain_ns, lambda ns: f"−{format_duration(ns)}"),
+        number("Memory", lambda one: one.peak_bytes, format_bytes),
+        number("Warm-up", lambda one: one.warm_up_ns, format_duration),
+        caption="Time: of the baseline's in the same rounds. Numbers: losses, gradients and outputs beside "
+        "the baseline's. Warm-up: what the first calls and steps took beyond later ones.",
+    )  # fmt: skip
+
+
+def _percents(ends: tuple[float, float]) -> str:
+    return f"{100 * ends[0]:.1f} to {100 * ends[1]:.1f} %"
+
+
+def _verdict(one: Variant) -> Text:
+    text = str(one.verdict)
+    return Strong(text) if one.is_recommended else text
+
+
+def _details(result: TrialResult) -> Section | None:
+    lines: list[Text] = []
+    for one in result.variants:
+        if one.verdict is TrialVerdict.FAILED:
+            lines.append((Code(one.name), f" failed: {one.error}"))
+        elif one.verdict is TrialVerdict.FASTER and one.correctness is Correctness.CHANGED:
+            lines.append((Code(one.name), f" is faster but not recommended: {one.reason}"))
+        elif one.verdict is TrialVerdict.FASTER and not one.is_recommended:
+            hint = (
+                "--allow-precision recommends it"
+                if one.correctness is Correctness.WITHIN_ROUNDING
+                else "look"
+            )
+            lines.append((Code(one.name), f" is faster, {_numbers(one.correctness)}; {hint}"))
+        elif one.verdict is TrialVerdict.INCONCLUSIVE:
+            lines.append((Code(one.name), f" no verdict: {one.reason}; more rounds would tell (--rounds)"))
+        if one.pays_off_after_steps and one.is_recommended:
+            lines.append((Code(one.name), f" pays off after {counted(one.pays_off_after_steps, 'step')}"))
+    return Section("Remarks", (BulletList(tuple(lines)),)) if lines else None
+
+
+def _not_tried(result: TrialResult) -> Section | None:
+    if not result.not_tried:
+        return None
+    lines: list[Text] = [(Code(one.name), f": {one.reason}") for one in result.not_tried]
+    return Section("Not tried", (BulletList(tuple(lines)),))
+
+
+def _ratio(ratio: float, interval: tuple[float, float]) -> str:
+    return f"{100 * ratio:.1f} % (95 % CI {_percents(interval)})"
+
+
+def _numbers(correctness: Correctness) -> str:
+    return {
+        Correctness.IDENTICAL: "the numbers are identical",
+        Correctness.WITHIN_ROUNDING: "the numbers are within rounding of the coarser type",
+        Correctness.CHANGED: "the numbers are others",
+        Correctness.UNKNOWN: "the numbers could not be compared",
+    }[correctness]

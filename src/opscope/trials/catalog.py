@@ -1,0 +1,457 @@
+"""The catalogue of changes: what suggests each, where it applies, how it is applied, what to write instead.
+
+A change is one entry. `applies` is asked with what a run of the baseline showed; `install` runs in the
+process that tries it, once torch is imported. A user's own change is a file with a
+function `change(hooks)`. Importing this module does not import torch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from opscope.errors import InputError
+from opscope.trials.hooks import Hooks
+from opscope.trials.patches import EditsOf, after_imports, with_keywords
+from opscope.workloads.target import import_file
+
+__all__ = ["CATALOG", "Change", "ProgramFacts", "change_of_file", "changes_named"]
+
+
+class ProgramFacts(msgspec.Struct, kw_only=True):
+    """What a run of the baseline showed of the program.
+
+    Attributes:
+        device: `cuda` or `cpu`: where the first model's parameters lie.
+        is_training: A backward pass was seen.
+        dtypes: Types of the parameters of all models.
+        optimizers: Names of the optimizers' classes; `(fused)` or `(foreach)` follows where asked for.
+        loaders: DataLoaders without worker processes.
+        unpinned_loaders: DataLoaders that pin no memory.
+        convolutions: Modules that are 2-d or 3-d convolutions.
+        linears: Modules that are linear layers.
+        attention: Attention implementations of transformers models.
+        filled_gradients: Calls of zero_grad that fill gradients with zeros.
+        is_graphed: CUDA graphs or compiled models are used.
+        precision: torch.get_float32_matmul_precision().
+        is_autocast: The first model was called under autocast.
+        threads: torch.get_num_threads() at the end.
+        has_dropout: The first model holds dropout that was active.
+    """
+
+    device: str = "cpu"
+    is_training: bool = False
+    dtypes: list[str] = []
+    optimizers: list[str] = []
+    loaders: int = 0
+    unpinned_loaders: int = 0
+    convolutions: int = 0
+    linears: int = 0
+    attention: list[str] = []
+    filled_gradients: int = 0
+    is_graphed: bool = False
+    precision: str = "highest"
+    is_autocast: bool = False
+    threads: int = 1
+    has_dropout: bool = False
+
+    @property
+    def is_float32(self) -> bool:
+        """Whether models compute in float32."""
+        return "float32" in self.dtypes and not self.is_autocast
+
+
+# Relative rounding of a type: half of the distance from 1 to the next number.
+_BFLOAT16, _FLOAT16, _TF32 = 2.0**-8, 2.0**-11, 2.0**-11
+# The same operations in another order, in float32.
+_REORDERED = 2.0**-14
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change.
+
+    Args:
+        name: On the command line.
+        title: For people.
+        install: Applies it; called once torch is imported.
+        applies: Why it does not apply to a program, or None.
+        findings: Codes of advice that suggest it, without `advice.`.
+        rounding: What one of its operations may change, relative to the result; 0 for nothing.
+        group: Of changes of one group at most one is part of a set.
+        redraws: Random numbers come in another order, so that dropout drops other elements.
+        on_request: Tried only when named: it takes minutes.
+        environment: Variables of the process.
+        snippet: What to write.
+        edits: Where that is in a source; None if no line stands for it.
+    """
+
+    name: str
+    title: str
+    install: Callable[[Hooks], None]
+    applies: Callable[[ProgramFacts], str | None]
+    snippet: str
+    findings: tuple[str, ...] = ()
+    rounding: float = 0.0
+    group: str | None = None
+    redraws: bool = False
+    on_request: bool = False
+    environment: tuple[tuple[str, str], ...] = ()
+    edits: EditsOf | None = None
+
+
+def _needs(*conditions: tuple[Callable[[ProgramFacts], object], str]) -> Callable[[ProgramFacts], str | None]:
+    """The reason of the first condition that does not hold."""
+    return lambda facts: next((reason for holds, reason in conditions if not holds(facts)), None)
+
+
+_ON_CUDA = (lambda facts: facts.device == "cuda", "its models are not on a GPU")
+_ON_CPU = (lambda facts: facts.device == "cpu", "its models are on a GPU")
+_IN_FLOAT32 = (lambda facts: facts.is_float32, "its models do not compute in float32")
+_INFERENCE = (lambda facts: not facts.is_training, "it trains")
+_TRAINING = (lambda facts: facts.is_training, "it does not train")
+_EAGER = (lambda facts: not facts.is_graphed, "it compiles or captures its models itself")
+_CONVOLVES = (lambda facts: facts.convolutions, "its models hold no convolutions")
+_WITHOUT_TF32 = (lambda facts: facts.precision == "highest", "TF32 is allowed already")
+_ATTENDS_EAGERLY = (lambda facts: "eager" in facts.attention, "no transformers model attends eagerly")
+_LOADS_UNPINNED = (lambda facts: facts.unpinned_loaders, "it makes no DataLoader that pins no memory")
+_FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
+_OPTIMIZES = (
+    lambda facts: any(name in _FUSED for name in facts.optimizers),
+    "it makes no optimizer that has such an implementation and does not use it",
+)
+
+
+def _tf32(hooks: Hooks) -> None:
+    hooks.torch.set_float32_matmul_precision("high")
+    hooks.torch.backends.cudnn.allow_tf32 = True
+    hooks.applied.add("settings")
+
+
+def _autocast(dtype: str, hooks: Hooks) -> None:
+    torch = hooks.torch
+
+    def context() -> Any:
+        hooks.applied.add("model")
+        device = "cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else "cpu"
+        return torch.autocast(device, dtype=getattr(torch, dtype))
+
+    hooks.around.append(context)
+    if dtype == "float16":
+        _scale_losses(hooks)
+
+
+def _scale_losses(hooks: Hooks) -> None:
+    """What a GradScaler does, around the program's own backward and step."""
+    torch = hooks.torch
+    scaler, backward = torch.amp.GradScaler(), torch.Tensor.backward
+
+    def scaled(loss: Any, *args: Any, **kwargs: Any) -> Any:
+        return backward(scaler.scale(loss), *args, **kwargs)
+
+    torch.Tensor.backward = scaled
+    hooks.optimizers.register_optimizer_step_pre_hook(lambda optimizer, *_: scaler.unscale_(optimizer))
+    hooks.optimizers.register_optimizer_step_post_hook(lambda *_: scaler.update())
+
+
+def _weights(dtype: str, hooks: Hooks) -> None:
+    torch = hooks.torch
+    target = getattr(torch, dtype)
+
+    def prepare(model: Any) -> Any:
+        hooks.applied.add("model")
+        return model.to(target)
+
+    def cast(value: Any) -> Any:
+        is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
+        return value.to(target) if is_float else value
+
+    hooks.prepare.append(prepare)
+    hooks.inputs.append(cast)
+
+
+def _inference_mode(hooks: Hooks) -> None:
+    hooks.around.append(hooks.torch.inference_mode)
+    hooks.applied.add("model")
+
+
+def _attention(implementation: str, hooks: Hooks) -> None:
+    def prepare(model: Any) -> Any:
+        if hasattr(model, "set_attn_implementation"):
+            model.set_attn_implementation(implementation)
+            hooks.applied.add("model")
+        return model
+
+    hooks.prepare.append(prepare)
+
+
+def _compiled(hooks: Hooks, **options: Any) -> None:
+    def prepare(model: Any) -> Any:
+        hooks.applied.add("model")
+        return hooks.torch.compile(model, **options)
+
+    hooks.prepare.append(prepare)
+
+
+def _graphed(hooks: Hooks) -> None:
+    torch = hooks.torch
+
+    def prepare(model: Any) -> Any:
+        graphed: dict[Any, Any] = {}
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            tensors = all(isinstance(one, torch.Tensor) and one.is_cuda for one in args)
+            if kwargs or not tensors:
+                return model(*args, **kwargs)
+            key = tuple((one.shape, one.dtype) for one in args)
+            if key not in graphed:
+                with torch.enable_grad() if model.training else torch.no_grad():
+                    samples = tuple(one.detach().clone() for one in args)
+                    graphed[key] = torch.cuda.make_graphed_callables(model, samples)
+                hooks.applied.add("model")
+            return graphed[key](*args)
+
+        return call
+
+    hooks.prepare.append(prepare)
+
+
+def _optimizer(option: str, hooks: Hooks) -> None:
+    other = "foreach" if option == "fused" else "fused"
+
+    def change(made: Any, arguments: dict[str, Any]) -> None:
+        if type(made).__name__ in _FUSED:
+            arguments.pop(other, None)
+            arguments[option] = True
+            hooks.applied.add("optimizer")
+
+    for name in _FUSED:
+        hooks.on_making(f"torch.optim:{name}", change)
+
+
+def _drop_gradients(hooks: Hooks) -> None:
+    def change(optimizer: Any, *_: Any, **__: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        hooks.applied.add("optimizer")
+        return (optimizer,), {"set_to_none": True}
+
+    hooks.wrap_arguments(hooks.torch.optim.Optimizer, "zero_grad", change)
+
+
+def _channels_last(hooks: Hooks) -> None:
+    torch = hooks.torch
+
+    def prepare(model: Any) -> Any:
+        hooks.applied.add("model")
+        return model.to(memory_format=torch.channels_last)
+
+    def turned(value: Any) -> Any:
+        is_image = isinstance(value, torch.Tensor) and value.dim() == 4
+        return value.contiguous(memory_format=torch.channels_last) if is_image else value
+
+    hooks.prepare.append(prepare)
+    hooks.inputs.append(turned)
+
+
+def _cudnn_benchmark(hooks: Hooks) -> None:
+    hooks.torch.backends.cudnn.benchmark = True
+    hooks.applied.add("settings")
+
+
+def _pinned(hooks: Hooks) -> None:
+    tensor = hooks.torch.Tensor
+
+    def pin(_: Any, arguments: dict[str, Any]) -> None:
+        arguments["pin_memory"] = True
+        hooks.applied.add("loader")
+
+    def without_waiting(one: Any, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if not one.is_cuda and one.is_pinned():
+            kwargs["non_blocking"] = True
+        return (one, *args), kwargs
+
+    hooks.on_making("torch.utils.data:DataLoader", pin)
+    for name in ("to", "cuda"):
+        hooks.wrap_arguments(tensor, name, without_waiting)
+
+
+def _workers(hooks: Hooks) -> None:
+    count = max(1, min(8, (os.cpu_count() or 2) - 1))
+
+    def change(_: Any, arguments: dict[str, Any]) -> None:
+        if not arguments.get("num_workers"):
+            arguments.update(num_workers=count, persistent_workers=True)
+            hooks.applied.add("loader")
+
+    hooks.on_making("torch.utils.data:DataLoader", change)
+
+
+def _threads(hooks: Hooks) -> None:
+    hooks.torch.set_num_threads(os.cpu_count() or 1)
+    hooks.applied.add("settings")
+
+
+def _environment(hooks: Hooks) -> None:
+    hooks.applied.add("settings")
+
+
+_TF32_LINES = 'torch.set_float32_matmul_precision("high")\ntorch.backends.cudnn.allow_tf32 = True'
+
+CATALOG = (
+    Change(
+        "tf32", "TF32 for float32 products and convolutions", _tf32,
+        _needs(_ON_CUDA, _IN_FLOAT32, _WITHOUT_TF32),
+        _TF32_LINES,
+        ("tf32_off",), _TF32, "precision",
+        edits=after_imports(_TF32_LINES),
+    ),
+    Change(
+        "bf16_autocast", "bfloat16 autocast around the model", partial(_autocast, "bfloat16"),
+        _needs(_IN_FLOAT32),
+        'with torch.autocast("cuda", dtype=torch.bfloat16):   # "cpu" on a CPU\n    output = model(batch)',
+        ("reduced_precision",), _BFLOAT16, "precision",
+    ),
+    Change(
+        "fp16_autocast", "float16 autocast around the model, with scaled losses",
+        partial(_autocast, "float16"),
+        _needs(_ON_CUDA, _IN_FLOAT32),
+        'scaler = torch.amp.GradScaler()\nwith torch.autocast("cuda", dtype=torch.float16):\n'
+        "    output = model(batch)\nscaler.scale(loss).backward()\nscaler.step(optimizer)\nscaler.update()",
+        ("reduced_precision",), _FLOAT16, "precision",
+    ),
+    Change(
+        "bf16_weights", "bfloat16 weights and inputs", partial(_weights, "bfloat16"),
+        _needs(_INFERENCE, _IN_FLOAT32),
+        "model = model.to(torch.bfloat16)   # and its floating-point inputs",
+        ("reduced_precision",), _BFLOAT16, "precision",
+    ),
+    Change(
+        "inference_mode", "inference mode around the model", _inference_mode,
+        _needs(_INFERENCE), "with torch.inference_mode():\n    output = model(batch)",
+    ),
+    Change(
+        "sdpa", "transformers' attention by scaled_dot_product_attention", partial(_attention, "sdpa"),
+        _needs(_ATTENDS_EAGERLY),
+        'model = AutoModel.from_pretrained(…, attn_implementation="sdpa")',
+        ("eager_attention", "attention_backend"), _REORDERED, "attention",
+    ),
+    Change(
+        "compile", "torch.compile of the model", _compiled,
+        _needs(_EAGER), "model = torch.compile(model)",
+        ("unfused_pointwise", "launch_bound"), _REORDERED, "capture", redraws=True,
+    ),
+    Change(
+        "compile_dynamic", "torch.compile of the model for changing shapes", partial(_compiled, dynamic=True),
+        _needs(_EAGER), "model = torch.compile(model, dynamic=True)",
+        ("unfused_pointwise",), _REORDERED, "capture", redraws=True, on_request=True,
+    ),
+    Change(
+        "compile_reduce_overhead", "torch.compile of the model with CUDA graphs",
+        partial(_compiled, mode="reduce-overhead"),
+        _needs(_ON_CUDA, _EAGER), 'model = torch.compile(model, mode="reduce-overhead")',
+        ("launch_bound",), _REORDERED, "capture", redraws=True,
+    ),
+    Change(
+        "compile_max_autotune", "torch.compile of the model, kernels chosen by timing",
+        partial(_compiled, mode="max-autotune"),
+        _needs(_EAGER), 'model = torch.compile(model, mode="max-autotune")',
+        ("unfused_pointwise", "launch_bound"), _REORDERED, "capture", redraws=True, on_request=True,
+    ),
+    Change(
+        "cuda_graph", "a CUDA graph of the model's forward, and backward in training", _graphed,
+        _needs(_ON_CUDA, _EAGER),
+        "model = torch.cuda.make_graphed_callables(model, (example_batch,))   # of fixed shapes",
+        ("launch_bound",), _REORDERED, "capture", redraws=True,
+    ),
+    Change(
+        "fused_optimizer", "the optimizer's fused implementation", partial(_optimizer, "fused"),
+        _needs(_TRAINING, _OPTIMIZES), "torch.optim.AdamW(model.parameters(), …, fused=True)",
+        ("foreach_optimizer", "per_tensor_optimizer"), _REORDERED, "optimizer",
+        edits=with_keywords(_FUSED, "foreach", fused="True"),
+    ),
+    Change(
+        "foreach_optimizer", "the optimizer's foreach implementation", partial(_optimizer, "foreach"),
+        _needs(_TRAINING, _OPTIMIZES), "torch.optim.AdamW(model.parameters(), …, foreach=True)",
+        ("per_tensor_optimizer",), _REORDERED, "optimizer",
+        edits=with_keywords(_FUSED, "fused", foreach="True"),
+    ),
+    Change(
+        "set_to_none", "gradients dropped instead of filled with zeros", _drop_gradients,
+        _needs(_TRAINING, (lambda facts: facts.filled_gradients, "zero_grad fills no gradients")),
+        "optimizer.zero_grad(set_to_none=True)   # the default since PyTorch 2.0",
+        ("zero_grad_fill",), edits=with_keywords(("zero_grad",), set_to_none="True"),
+    ),
+    Change(
+        "channels_last", "channels-last memory format", _channels_last, _needs(_CONVOLVES),
+        "model = model.to(memory_format=torch.channels_last)\n"
+        "batch = batch.to(memory_format=torch.channels_last)",
+        ("layout_conversion",), _REORDERED,
+    ),
+    Change(
+        "cudnn_benchmark", "convolution algorithms chosen by timing", _cudnn_benchmark,
+        _needs(_ON_CUDA, _CONVOLVES), "torch.backends.cudnn.benchmark = True   # for inputs of fixed shapes",
+        (), _REORDERED, edits=after_imports("torch.backends.cudnn.benchmark = True"),
+    ),
+    Change(
+        "pinned_loader", "pinned memory in the DataLoader, copies that do not block", _pinned,
+        _needs(_ON_CUDA, _LOADS_UNPINNED),
+        'DataLoader(…, pin_memory=True)\nbatch = batch.to("cuda", non_blocking=True)',
+        ("pageable_copy", "host_copies"),
+    ),
+    Change(
+        "loader_workers", "worker processes in the DataLoader, kept between epochs", _workers,
+        _needs((lambda facts: facts.loaders, "it makes no DataLoader without workers")),
+        "DataLoader(…, num_workers=8, persistent_workers=True)",
+        ("data_loading",), group="loader",
+        edits=with_keywords(("DataLoader",), num_workers="8", persistent_workers="True"),
+    ),
+    Change(
+        "expandable_segments", "memory segments that grow", _environment,
+        _needs(_ON_CUDA), "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python …",
+        ("cuda_malloc",), environment=(("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),),
+    ),
+    Change(
+        "all_threads", "a thread for every core", _threads,
+        _needs(_ON_CPU, (lambda facts: facts.threads < (os.cpu_count() or 1), "every core has one already")),
+        "torch.set_num_threads(os.cpu_count())", (), _REORDERED,
+        edits=after_imports(f"torch.set_num_threads({os.cpu_count()})"),
+    ),
+)  # fmt: skip
+
+
+def changes_named(names: list[str] | None) -> tuple[Change, ...]:
+    """The changes of these names, in the order of the catalogue; all that need no request if None.
+
+    Raises:
+        InputError: There is none of a name.
+    """
+    if names is None:
+        return tuple(change for change in CATALOG if not change.on_request)
+    known = {change.name for change in CATALOG}
+    for name in names:
+        if name not in known:
+            raise InputError(f"there is no change '{name}'", hint=f"Name some of {', '.join(sorted(known))}")
+    return tuple(change for change in CATALOG if change.name in names)
+
+
+def change_of_file(path: Path) -> Change:
+    """A user's own change: the function `change(hooks)` of a Python file.
+
+    Raises:
+        InputError: No such file, it cannot be imported, or holds no such function.
+    """
+    function = getattr(import_file(path), "change", None)
+    if not callable(function):
+        raise InputError("it holds no function 'change'", source=path, hint="def change(hooks): …")
+    title = (function.__doc__ or path.stem).strip().partition("\n")[0]
+
+    def install(hooks: Hooks) -> None:
+        hooks.applied.add("own")
+        function(hooks)
+
+    return Change(path.stem, title, install, lambda _: None, path.read_text(encoding="utf-8"), (), _REORDERED)

@@ -1,0 +1,310 @@
+"""The process that runs a program once with some changes, times its steps and ends it.
+
+`python -m opscope.trials.child REQUEST.json` runs what the request names and writes what it found beside it.
+It ends by itself once enough steps are timed, or when the process that started it ends, and then removes the
+scratch folder it was given. Nothing here imports torch before the program does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+import msgspec
+
+from opscope.capture.program import ProgramEnd, after_import, run_program
+from opscope.capture.program_recorder import FunctionSteps, StepSource, program_of, step_source
+from opscope.capture.step_clock import StepClock
+from opscope.model.files import write_text
+from opscope.model.sidecar import StepPlace, UnrecordedStep
+from opscope.trials.catalog import CATALOG, Change, ProgramFacts, change_of_file
+from opscope.trials.hooks import Hooks
+from opscope.trials.observation import Observation, Observer
+from opscope.workloads.spec import WorkloadOptions, resolve
+
+__all__ = ["LEAST_STEPS", "Request", "RunFacts"]
+
+LEAST_STEPS = 12
+_SLOW = 3.0  # times the median of the steps before: something was compiled or loaded
+_LAST = 8
+_PR_SET_PDEATHSIG = 1  # Source: linux/prctl.h
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What to run.
+
+    Attributes:
+        kind: `script`, `module` or `workload`.
+        target: Its name.
+        arguments: Of a script.
+        steps: What ends a step, as `step_source` takes it.
+        options: Of a workload.
+        sizes: Batch size and sequence length of a workload.
+        changes: Names in the catalogue.
+        change_files: Changes of the user's own.
+        seconds: Of steps to time after the warm-up.
+        most_steps: Steps after which it ends in any case.
+        seed: Of torch, random and numpy.
+        scratch: Folder to remove if the parent dies; None for none.
+    """
+
+    kind: str
+    target: str
+    arguments: tuple[str, ...] = ()
+    steps: str = "optimizer"
+    options: dict[str, Any] = {}
+    sizes: tuple[int, int] = (1, 128)
+    changes: tuple[str, ...] = ()
+    change_files: tuple[str, ...] = ()
+    seconds: float = 2.0
+    most_steps: int = 400
+    seed: int = 0
+    scratch: str | None = None
+
+
+class RunFacts(msgspec.Struct, kw_only=True):
+    """What a run found.
+
+    Attributes:
+        samples: Of its steps.
+        steps: Steps made.
+        first_calls_ns: Time of the first call of each model, compilation included.
+        is_enough: It was ended because enough steps were timed; else the program ended by itself.
+        not_applied: Changes that found nothing to change.
+        exit_code: Of the program, if it ended by itself.
+        error: Last line of what it raised.
+    """
+
+    samples: tuple[UnrecordedStep, ...] = ()
+    steps: int = 0
+    is_enough: bool = False
+    observation: Observation = msgspec.field(default_factory=Observation)
+    facts: ProgramFacts = msgspec.field(default_factory=ProgramFacts)
+    peak_bytes: int | None = None
+    first_calls_ns: int = 0
+    not_applied: tuple[str, ...] = ()
+    exit_code: int = 0
+    error: str | None = None
+
+
+class _Run:
+    """One run, from its request to the file of what it found."""
+
+    def __init__(self, request: Request, output: Path) -> None:
+        self.request, self.output = request, output
+        self.facts = RunFacts()
+        self.clock = StepClock(StepPlace.SECOND_RUN)
+        self.hooks: Hooks | None = None
+        self.observer: Observer | None = None
+        self._taken: dict[str, set[str]] = {}
+        self._periods_ns: list[int] = []
+        self._last_ns = self._steady_ns = 0
+        self._steady_steps = 0
+
+    def torch_imported(self, torch: Any) -> None:
+        """Apply the changes; the program has not used torch yet."""
+        _seed(torch, self.request.seed)
+        self.hooks = hooks = Hooks(torch)
+        _Witness(hooks, self.facts.facts)
+        for change in self.changes():
+            own = hooks.of_one_change()
+            change.install(own)
+            self._taken[change.name] = own.applied
+        self.observer = Observer(hooks)
+        hooks.install()
+        self.clock.start()
+
+    def changes(self) -> list[Change]:
+        """The changes of the request."""
+        named = [change for change in CATALOG if change.name in self.request.changes]
+        return named + [change_of_file(Path(one)) for one in self.request.change_files]
+
+    def step(self) -> None:
+        """A step has ended; ends the process if there are enough."""
+        now_ns = time.perf_counter_ns()
+        self.facts.steps += 1
+        self.clock.mark(self.facts.steps)
+        if self._last_ns:
+            period_ns = now_ns - self._last_ns
+            usual_ns = sorted(self._periods_ns)[len(self._periods_ns) // 2] if self._periods_ns else 0
+            if not usual_ns or period_ns > _SLOW * usual_ns:
+                self._steady_ns, self._steady_steps = now_ns, 0
+            self._periods_ns = [*self._periods_ns[1 - _LAST :], period_ns]
+        self._last_ns = now_ns
+        self._steady_steps += 1
+        lasted_s = (now_ns - self._steady_ns) / 1e9
+        if self.facts.steps >= self.request.most_steps or (
+            self._steady_steps > LEAST_STEPS and (lasted_s >= self.request.seconds or self.clock.is_full)
+        ):
+            self.facts.is_enough = True
+            self.end(0)
+
+    def end(self, code: int) -> NoReturn:
+        """Write what was found and end the process, without what the program would do at its end."""
+        try:
+            self.clock.stop()
+            self.facts.samples = self.clock.read()
+            self._conclude()
+            write_text(self.output, msgspec.json.encode(self.facts).decode())
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def _conclude(self) -> None:
+        facts, torch = self.facts, sys.modules.get("torch")
+        if self.observer is not None:
+            facts.observation = self.observer.found
+        if torch is None or self.hooks is None:
+            return
+        facts.first_calls_ns = self.hooks.first_calls_ns
+        facts.not_applied = tuple(name for name, applied in self._taken.items() if not applied)
+        facts.facts.precision = torch.get_float32_matmul_precision()
+        facts.facts.threads = torch.get_num_threads()
+        if torch.cuda.is_initialized():
+            facts.peak_bytes = torch.cuda.max_memory_allocated()
+        else:
+            facts.peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+class _Witness:
+    """Notes what the program is made of, for changes to know whether they apply."""
+
+    def __init__(self, hooks: Hooks, facts: ProgramFacts) -> None:
+        self._torch, self._facts = hooks.torch, facts
+        self._seen: set[int] = set()
+        hooks.called.append(self._called)
+        torch = hooks.torch
+        for name in ("Adam", "AdamW", "SGD", "Adagrad"):
+            hooks.on_making(f"torch.optim:{name}", self._optimizer)
+        if "torch.utils.data" in sys.modules:
+            hooks.on_making("torch.utils.data:DataLoader", self._loader)
+        hooks.wrap_arguments(torch.optim.Optimizer, "zero_grad", self._zeroed)
+        hooks.wrap_arguments(torch.Tensor, "backward", self._backward)
+        hooks.wrap_arguments(torch, "compile", self._graphed)
+        hooks.wrap_arguments(torch.cuda.CUDAGraph, "replay", self._graphed)
+
+    def _optimizer(self, made: Any, arguments: dict[str, Any]) -> None:
+        option = next((f"({name})" for name in ("fused", "foreach") if arguments.get(name)), "")
+        self._facts.optimizers.append(type(made).__name__ + option)
+
+    def _loader(self, _: Any, arguments: dict[str, Any]) -> None:
+        self._facts.loaders += not arguments.get("num_workers")
+        self._facts.unpinned_loaders += not arguments.get("pin_memory")
+
+    def _zeroed(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        fills = not kwargs.get("set_to_none", args[1] if len(args) > 1 else True)
+        self._facts.filled_gradients += fills
+        return args, kwargs
+
+    def _backward(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        self._facts.is_training = True
+        return args, kwargs
+
+    def _graphed(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        self._facts.is_graphed = True
+        return args, kwargs
+
+    def _called(self, model: Any, _: Any) -> None:
+        if id(model) in self._seen:
+            return
+        self._seen.add(id(model))
+        facts, nn = self._facts, self._torch.nn
+        parameters = list(model.parameters())
+        facts.device = "cuda" if any(one.is_cuda for one in parameters) else facts.device
+        names = {str(one.dtype).removeprefix("torch.") for one in parameters}
+        facts.dtypes = sorted({*facts.dtypes, *names})
+        facts.is_autocast = facts.is_autocast or self._torch.is_autocast_enabled()
+        for module in model.modules():
+            facts.convolutions += isinstance(module, (nn.Conv2d, nn.Conv3d))
+            facts.linears += isinstance(module, nn.Linear)
+            is_dropout = isinstance(module, nn.modules.dropout._DropoutNd)
+            facts.has_dropout = facts.has_dropout or (is_dropout and module.training and module.p > 0)
+        attention = getattr(getattr(model, "config", None), "_attn_implementation", None)
+        if attention is not None:
+            facts.attention.append(str(attention))
+
+
+def _seed(torch: Any, seed: int) -> None:
+    import random  # noqa: PLC0415 - the program's process, not ours
+
+    random.seed(seed)
+    torch.manual_seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed)
+
+
+def end_with_parent(scratch: str | None) -> None:
+    """End when the parent does, however it does, and then remove the scratch folder."""
+
+    def ended(number: int, frame: FrameType | None) -> None:
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
+        os._exit(128 + number)
+
+    signal.signal(signal.SIGTERM, ended)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def run_script(run: _Run, request: Request) -> ProgramEnd:
+    """Run a script or module; its steps are what the request says."""
+    source = step_source(request.steps)
+    assert source is not None
+    program, found = program_of(request.target, request.arguments, source, is_module=request.kind == "module")
+    assert found is not None
+    steps: StepSource = found
+    callbacks: dict[str, Any] = {}
+
+    def imported(torch: Any) -> None:
+        run.torch_imported(torch)
+        steps.watch(run.step)
+
+    callbacks["torch"] = imported
+    if isinstance(steps, FunctionSteps) and steps.module != "__main__":
+        callbacks[steps.module] = steps.wrap_in
+    with after_import(callbacks):
+        return run_program(program, lambda: None, lambda _: None)
+
+
+def run_workload(run: _Run, request: Request) -> ProgramEnd:
+    """Build a workload and call its step until there are enough."""
+    import torch  # noqa: PLC0415 - the program's process
+
+    run.torch_imported(torch)
+    spec = resolve(request.target, WorkloadOptions(**request.options))
+    workload = spec.build(*request.sizes)
+    while True:
+        workload.step()
+        run.step()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run what the request says."""
+    path = Path(arguments[0])
+    request = msgspec.json.decode(path.read_bytes(), type=Request)
+    end_with_parent(request.scratch)
+    run = _Run(request, path.with_suffix(".result.json"))
+    try:
+        end = run_workload(run, request) if request.kind == "workload" else run_script(run, request)
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the parent tells
+        traceback.print_exc()
+        end = ProgramEnd(1, error)
+    run.facts.exit_code = end.exit_code
+    if end.error is not None:
+        run.facts.error = "".join(traceback.format_exception_only(end.error)).strip()
+    run.end(0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

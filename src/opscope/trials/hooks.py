@@ -1,0 +1,130 @@
+"""Where changes take hold of a running program: models when called, optimizers and loaders when made.
+
+A change never touches the program's source. It sets torch's global settings, or asks here to be called: with
+each model (a module that is called from outside of any other) before its first call, around each of its
+calls, or with the arguments of each optimizer or DataLoader that is made. Importing this module does not
+import torch.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from copy import copy
+from typing import Any
+
+__all__ = ["Hooks"]
+
+_Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class Hooks:
+    """The hooks of one program; installed once torch is imported.
+
+    Args:
+        torch: The module.
+
+    Attributes:
+        prepare: Called with a model before its first call; what it returns is called in its place.
+        inputs: Called with the arguments of each call of a model, returns them changed.
+        around: Makes a context for each call of a model.
+        called: Called with a model and its first output.
+        first_calls_ns: Time of the first call of each model, compilation included.
+        applied: What a change took hold of; empty where it found nothing to change.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        self.prepare: list[Callable[[Any], Any]] = []
+        self.inputs: list[Callable[[Any], Any]] = []
+        self.around: list[Callable[[], AbstractContextManager[Any]]] = []
+        self.called: list[Callable[[Any, Any], object]] = []
+        self.applied: set[str] = set()
+        self.first_calls_ns = 0
+        self._callables: dict[int, tuple[Any, Callable[..., Any]]] = {}
+
+    def of_one_change(self) -> Hooks:
+        """The same hooks, with a note of its own of what was taken hold of."""
+        own = copy(self)
+        own.applied = set()
+        return own
+
+    def install(self) -> None:
+        """Replace `nn.Module.__call__` while no module runs, so that inside a model nothing is slower."""
+        module_class = self.torch.nn.Module
+        original = module_class.__call__
+        is_compiling = self.torch.compiler.is_compiling
+
+        @functools.wraps(original)
+        def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+            before = module_class.__call__
+            if is_compiling() or next(module.parameters(), None) is None:
+                return original(module, *args, **kwargs)
+            module_class.__call__ = original
+            began_ns, is_first = time.perf_counter_ns(), id(module) not in self._callables
+            try:
+                run = self._callable(module)
+                args, kwargs = self._changed((args, kwargs))
+                with ExitStack() as stack:
+                    for make in self.around:
+                        stack.enter_context(make())
+                    output = run(*args, **kwargs)
+                if is_first:
+                    self.first_calls_ns += time.perf_counter_ns() - began_ns
+                for observe in self.called:
+                    observe(module, output)
+                return output
+            finally:
+                module_class.__call__ = before
+
+        module_class.__call__ = call
+
+    @property
+    def optimizers(self) -> Any:
+        """The module in which hooks on all optimizers are registered."""
+        return importlib.import_module("torch.optim.optimizer")
+
+    def wrap_arguments(self, owner: Any, name: str, change: Callable[..., _Arguments]) -> None:
+        """Have a function of an object changed to be called with other arguments."""
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = change(*args, **kwargs)
+            return original(*args, **kwargs)
+
+        setattr(owner, name, call)
+
+    def on_making(self, where: str, change: Callable[[Any, dict[str, Any]], None]) -> None:
+        """Have keyword arguments of a class's objects changed as they are made, its subclasses' too.
+
+        Args:
+            where: `module:Class`.
+            change: Called with the object and the arguments, which it may change.
+        """
+        module, _, name = where.partition(":")
+
+        def changed(made: Any, *args: Any, **kwargs: Any) -> _Arguments:
+            change(made, kwargs)
+            return (made, *args), kwargs
+
+        self.wrap_arguments(getattr(importlib.import_module(module), name), "__init__", changed)
+
+    def _callable(self, module: Any) -> Callable[..., Any]:
+        found = self._callables.get(id(module))
+        if found is None:
+            run: Any = module
+            for prepare in self.prepare:
+                run = prepare(run)
+            found = self._callables[id(module)] = (module, run)
+        return found[1]
+
+    def _changed(self, arguments: _Arguments) -> _Arguments:
+        args, kwargs = arguments
+        for change in self.inputs:
+            args = tuple(map(change, args))
+            kwargs = {name: change(value) for name, value in kwargs.items()}
+        return args, kwargs

@@ -1,0 +1,481 @@
+"""Trying changes on a program: which to run when, what their times say, and which set is the best.
+
+Every run is a process of its own with the same seed, in rounds whose order is random; the program as it is
+runs twice in every round, so that noise is known. A change is judged over all rounds both ran in. Then the
+changes that helped are combined, the largest gain first, and each addition is measured against what stands.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from opscope.analysis.measured_step import step_times
+from opscope.benchmarking.statistics import judge, median_interval, ratio_interval
+from opscope.errors import CaptureError
+from opscope.model.benchmark import Interval, Verdict
+from opscope.model.trial import (
+    Baseline,
+    BestChanges,
+    Correctness,
+    Noise,
+    NotTried,
+    TrialResult,
+    TrialVerdict,
+    Variant,
+)
+from opscope.trials.catalog import Change
+from opscope.trials.child import LEAST_STEPS, Request, RunFacts
+from opscope.trials.observation import compare
+from opscope.trials.patches import edited, unified_diff
+
+__all__ = ["BASELINE", "Plan", "Trial"]
+
+BASELINE, _AGAIN = "baseline", "baseline again"
+_SAME_WITHIN = 0.02
+_HOPELESS = 1.15  # times the baseline in the first round: not run again
+_SAID_LINES = 6
+_VERDICTS = {
+    Verdict.FASTER: TrialVerdict.FASTER,
+    Verdict.SLOWER: TrialVerdict.SLOWER,
+    Verdict.SAME: TrialVerdict.SAME,
+    Verdict.AMBIGUOUS: TrialVerdict.INCONCLUSIVE,
+}
+
+Told = Callable[[str, int, int], object]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to try, and how.
+
+    Args:
+        request: The program; its changes are ours to fill in.
+        changes: To try.
+        change_files: Files of the user's own changes, by name.
+        rounds: Of every change that is not hopeless.
+        budget_s: Time for all; None for any.
+        run_s: Time for one run.
+        allow_precision: Recommend changes whose numbers are within rounding of a coarser type.
+        in_place: Run in the working folder instead of an empty one.
+        predicted_ns: What advice says, by its code.
+        source: The script, for diffs; None if there is none.
+    """
+
+    request: Request
+    changes: Sequence[Change]
+    change_files: Mapping[str, Path] = field(default_factory=dict)
+    rounds: int = 3
+    budget_s: float | None = None
+    run_s: float = 300.0
+    allow_precision: bool = False
+    in_place: bool = False
+    predicted_ns: Mapping[str, float] = field(default_factory=dict)
+    source: Path | None = None
+
+    def patch_of(self, changes: Sequence[Change]) -> str:
+        """What to write for these changes: a diff of what the source holds lines for, then snippets."""
+        in_source, rest = self._split(changes)
+        parts = [one.snippet for one in rest]
+        if in_source and self.source is not None:
+            before, after = self.source.read_text(encoding="utf-8"), self.edited(changes)
+            assert after is not None
+            parts.insert(0, unified_diff(before, after, self.source.name))
+        return "\n".join(parts)
+
+    def edited(self, changes: Sequence[Change]) -> str | None:
+        """The source with the changes that it holds lines for; None if there are none."""
+        in_source, _ = self._split(changes)
+        if self.source is None or not in_source:
+            return None
+        text = self.source.read_text(encoding="utf-8")
+        return edited(text, [one.edits for one in in_source if one.edits is not None])
+
+    def _split(self, changes: Sequence[Change]) -> tuple[list[Change], list[Change]]:
+        """Those that the source holds lines for, and the others."""
+        text = None if self.source is None else self.source.read_text(encoding="utf-8")
+        here = [one for one in changes if text and one.edits is not None and edited(text, [one.edits])]
+        return here, [one for one in changes if one not in here]
+
+
+@dataclass
+class _Side:
+    """All runs of one set of changes; times by round."""
+
+    changes: tuple[Change, ...]
+    times_ns: dict[int, list[float]] = field(default_factory=dict)
+    warm_up_ns: list[float] = field(default_factory=list)
+    peak_bytes: int | None = None
+    facts: RunFacts | None = None
+    error: str | None = None
+
+    @property
+    def all_ns(self) -> list[float]:
+        return [one for times in self.times_ns.values() for one in times]
+
+    @property
+    def median_ns(self) -> float:
+        return float(np.median(self.all_ns))
+
+
+# A ratio with its interval, the verdict, and what that rests on.
+_Judged = tuple[tuple[float, Interval], TrialVerdict, str]
+
+
+class Trial:
+    """Tries the changes of a plan.
+
+    Args:
+        plan: What to try.
+        told: Called before each run with what runs, how many ran and how many there will be.
+    """
+
+    def __init__(self, plan: Plan, told: Told = lambda *_: None) -> None:
+        self.plan, self._told = plan, told
+        self._random = random.Random(plan.request.seed)
+        self._sides = {BASELINE: _Side(()), _AGAIN: _Side(())}
+        self._not_tried: list[NotTried] = []
+        self._runs, self._expected = 0, 2
+        self._began = time.monotonic()
+        self._is_complete = True
+        self._scratch = Path()
+        self._best: BestChanges | None = None
+
+    def run(self) -> TrialResult:
+        """Try all changes; interrupted, what is known by then.
+
+        Raises:
+            CaptureError: The program fails as it is, or has too few steps.
+        """
+        with self._in_scratch():
+            self._run_once(BASELINE, 0)
+            self._require_baseline()
+            try:
+                self._run_once(_AGAIN, 0)
+                self._rounds()
+                self._combine()
+            except KeyboardInterrupt:
+                self._is_complete = False
+        return self._result()
+
+    @contextmanager
+    def _in_scratch(self) -> Iterator[None]:
+        self._scratch = Path(tempfile.mkdtemp(prefix="opscope-try-"))
+        try:
+            yield
+        finally:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+    @property
+    def _is_over(self) -> bool:
+        budget_s = self.plan.budget_s
+        return budget_s is not None and time.monotonic() - self._began > budget_s
+
+    def _require_baseline(self) -> None:
+        side = self._sides[BASELINE]
+        if side.error is not None:
+            hint = "Name what ends a step (--steps forward or FUNCTION), or let it make more of them"
+            raise CaptureError(
+                f"the program fails without any change: {side.error}",
+                hint=hint if "steps" in side.error else None,
+            )
+
+    def _rounds(self) -> None:
+        facts = self._sides[BASELINE].facts
+        assert facts is not None
+        for change in self.plan.changes:
+            reason = change.applies(facts.facts)
+            if reason is None:
+                self._sides[change.name] = _Side((change,))
+            else:
+                self._not_tried.append(NotTried(change.name, reason))
+        self._expected = 2 + len(self._sides) - 2 + (self.plan.rounds - 1) * len(self._sides)
+        for number in range(self.plan.rounds):
+            names = [name for name in self._sides if number or name not in {BASELINE, _AGAIN}]
+            names = [name for name in names if number == 0 or not self._is_hopeless(name)]
+            self._random.shuffle(names)
+            for name in names:
+                if self._is_over:
+                    self._is_complete = False
+                    return
+                self._run_once(name, number)
+
+    def _is_hopeless(self, name: str) -> bool:
+        """Failed, wrong or much slower in the first round."""
+        side = self._sides[name]
+        if not side.changes:
+            return False
+        if side.error is not None or not side.all_ns:
+            return True
+        if self._correctness(side)[0] is Correctness.CHANGED:
+            return True
+        return float(np.median(side.times_ns[0])) > _HOPELESS * self._sides[BASELINE].median_ns
+
+    def _run_once(self, name: str, number: int, side: _Side | None = None) -> None:
+        """One run of a side, added to what is known of it."""
+        side = self._sides[name] if side is None else side
+        self._told(name, self._runs, max(self._expected, self._runs + 1))
+        self._runs += 1
+        facts, said = self._process(side.changes)
+        if facts is None:
+            side.error = said or "it ended without a word"
+            return
+        if facts.not_applied and not facts.error:
+            self._not_tried.append(NotTried(name, "it found nothing to change in the program"))
+            self._sides.pop(name, None)
+            return
+        has_device = facts.facts.device == "cuda"
+        times_ns, warm_up_ns = step_times(facts.samples, has_device=has_device)
+        if not facts.is_enough and facts.exit_code:
+            side.error = said or facts.error
+            return
+        side.facts = side.facts or facts
+        if not times_ns:
+            end = f"ended by itself ({said})" if said else "ended by itself"
+            side.error = side.error or (
+                f"too few steps to time: it made {facts.steps} of {LEAST_STEPS} and "
+                f"{'was ended' if facts.is_enough else end}"
+            )
+            return
+        side.times_ns[number] = times_ns
+        side.warm_up_ns.append(warm_up_ns + facts.first_calls_ns)
+        side.peak_bytes = max(side.peak_bytes or 0, facts.peak_bytes or 0) or None
+
+    def _process(self, changes: tuple[Change, ...]) -> tuple[RunFacts | None, str]:
+        """What a run found; None if it left nothing. And the last lines of what it said."""
+        folder, files = Path(tempfile.mkdtemp(dir=self._scratch)), self.plan.change_files
+        request = replace(
+            self.plan.request,
+            changes=tuple(one.name for one in changes if one.name not in files),
+            change_files=tuple(str(files[one.name]) for one in changes if one.name in files),
+            scratch=str(self._scratch),
+        )
+        path, output = folder / "request.json", folder / "request.result.json"
+        path.write_bytes(msgspec.json.encode(request))
+        work = Path.cwd() if self.plan.in_place else folder / "work"
+        work.mkdir(exist_ok=True)
+        environment = {
+            **os.environ,
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONHASHSEED": str(request.seed),
+            "TMPDIR": str(folder),
+            "TORCHINDUCTOR_CACHE_DIR": str(self._scratch / "inductor"),
+            "TRITON_CACHE_DIR": str(self._scratch / "triton"),
+            **dict(pair for one in changes for pair in one.environment),
+        }
+        command = [sys.executable, "-m", "opscope.trials.child", str(path)]
+        process = subprocess.Popen(
+            command,
+            cwd=work,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        try:
+            said, _ = process.communicate(timeout=self.plan.run_s)
+        except subprocess.TimeoutExpired:
+            _end(process)
+            said, _ = process.communicate()
+            return None, f"no end after {self.plan.run_s:.0f} s"
+        except BaseException:
+            _end(process)
+            raise
+        finally:
+            found = output.read_bytes() if output.exists() else None
+            shutil.rmtree(folder, ignore_errors=True)
+        lines = "\n".join(said.strip().splitlines()[-_SAID_LINES:])
+        return (None if found is None else msgspec.json.decode(found, type=RunFacts)), lines
+
+    def _against(self, side: _Side, reference: _Side) -> _Judged:
+        """Two sides over the rounds both ran in."""
+        pairs = [
+            pair
+            for number in sorted(side.times_ns.keys() & reference.times_ns.keys())
+            for pair in zip(side.times_ns[number], reference.times_ns[number], strict=False)
+        ]
+        ours, theirs = zip(*pairs, strict=True)
+        ratio = ratio_interval(ours, theirs, seed=self.plan.request.seed)
+        verdict, reason = judge(ratio, self._same_within)
+        return (ratio.ratio, ratio.bounds), _VERDICTS[verdict], reason
+
+    @property
+    def _same_within(self) -> float:
+        """What two runs of the same program differ by, at least 2 %."""
+        by_round = [
+            float(np.median(again) / np.median(self._sides[BASELINE].times_ns[number]))
+            for number, again in self._sides[_AGAIN].times_ns.items()
+            if number in self._sides[BASELINE].times_ns
+        ]
+        return max([_SAME_WITHIN, *(abs(one - 1) for one in by_round)])
+
+    def _correctness(self, side: _Side) -> tuple[Correctness, str]:
+        base, again = self._sides[BASELINE].facts, self._sides[_AGAIN].facts
+        if side.facts is None or base is None or again is None:
+            return Correctness.UNKNOWN, "the baseline ran once only"
+        rounding = max((one.rounding for one in side.changes), default=0.0)
+        found, reason = compare(base.observation, again.observation, side.facts.observation, rounding)
+        if (
+            found is Correctness.CHANGED
+            and any(one.redraws for one in side.changes)
+            and base.facts.has_dropout
+        ):
+            return (
+                Correctness.UNKNOWN,
+                "compiled, dropout drops other elements, so numbers cannot be compared",
+            )
+        return found, reason
+
+    def _variant(self, change: Change, side: _Side) -> Variant:
+        codes = [code for code in change.findings if code in self.plan.predicted_ns]
+        known = Variant(
+            name=change.name,
+            finding=f"advice.{codes[0]}" if codes else None,
+            verdict=TrialVerdict.FAILED,
+            predicted_gain_ns=self.plan.predicted_ns[codes[0]] if codes else None,
+            error=side.error,
+            patch=self.plan.patch_of([change]),
+        )
+        if side.error is not None:
+            return known
+        (ratio, bounds), verdict, reason = self._against(side, self._sides[BASELINE])
+        correctness, numbers = self._correctness(side)
+        interval, gain_ns = median_interval(side.all_ns), self._sides[BASELINE].median_ns - side.median_ns
+        warm_up_ns = max(side.warm_up_ns)
+        extra_ns = max(0.0, warm_up_ns - max(self._sides[BASELINE].warm_up_ns))
+        return replace(
+            known,
+            step_ns=interval.median_ns,
+            interval_ns=interval.bounds_ns,
+            ratio=ratio,
+            ratio_interval=bounds,
+            verdict=verdict,
+            reason=f"{reason}; {numbers}",
+            correctness=correctness,
+            is_recommended=verdict is TrialVerdict.FASTER and self._is_right(side, correctness),
+            peak_bytes=side.peak_bytes,
+            warm_up_ns=warm_up_ns,
+            pays_off_after_steps=round(extra_ns / gain_ns) if gain_ns > 0 else None,
+        )
+
+    def _is_right(self, side: _Side, correctness: Correctness) -> bool:
+        is_coarser = any(one.group == "precision" for one in side.changes)
+        if correctness is Correctness.WITHIN_ROUNDING:
+            return self.plan.allow_precision or not is_coarser
+        return correctness is Correctness.IDENTICAL
+
+    def _combine(self) -> None:
+        """Add changes one by one, the largest gain first, while each is measured to help."""
+        variants = {name: self._variant(side.changes[0], side) for name, side in self._tried()}
+        helpful = [one for one in variants.values() if one.is_recommended]
+        helpful.sort(key=lambda one: one.ratio or 1.0)
+        if not helpful:
+            return
+        name = helpful[0].name
+        best, steps_ns = self._sides[name], [self._sides[name].median_ns]
+        self._keep(best, steps_ns)
+        for candidate in helpful[1:]:
+            (change,) = self._sides[candidate.name].changes
+            if change.group is not None and change.group in {one.group for one in best.changes}:
+                continue
+            together = _Side((*best.changes, change))
+            first = max(best.times_ns, default=0) + 1
+            label = " + ".join(one.name for one in together.changes)
+            self._expected = self._runs + 2 * self.plan.rounds
+            for number in range(first, first + self.plan.rounds):
+                sides = [(label, together), (" + ".join(one.name for one in best.changes), best)]
+                sides.append((BASELINE, self._sides[BASELINE]))
+                self._random.shuffle(sides)
+                for title, side in sides:
+                    if self._is_over:
+                        self._is_complete = False
+                        return
+                    self._run_once(title, number, side)
+                if together.error is not None:
+                    break
+            if together.error is not None or not together.all_ns:
+                continue
+            _, verdict, _ = self._against(together, best)
+            if verdict is TrialVerdict.FASTER and self._is_right(together, self._correctness(together)[0]):
+                best = together
+                steps_ns.append(best.median_ns)
+                self._keep(best, steps_ns)
+
+    def _keep(self, best: _Side, steps_ns: Sequence[float]) -> None:
+        (ratio, bounds), _, _ = self._against(best, self._sides[BASELINE])
+        self._best = BestChanges(
+            names=tuple(one.name for one in best.changes),
+            step_ns=best.median_ns,
+            ratio=ratio,
+            ratio_interval=bounds,
+            steps_ns=tuple(steps_ns),
+            correctness=self._correctness(best)[0],
+            patch=self.plan.patch_of(best.changes),
+        )
+
+    def _tried(self) -> Iterator[tuple[str, _Side]]:
+        """What was run at all; the rest was not reached."""
+        return ((name, side) for name, side in self._sides.items() if side.changes and self._ran(side))
+
+    @staticmethod
+    def _ran(side: _Side) -> bool:
+        return side.error is not None or bool(side.times_ns)
+
+    def _not_reached(self) -> Iterator[NotTried]:
+        for name, side in self._sides.items():
+            if side.changes and not self._ran(side):
+                yield NotTried(name, "the trial ended before its turn")
+
+    def _result(self) -> TrialResult:
+        base = self._sides[BASELINE]
+        interval = median_interval(base.all_ns)
+        noise = None
+        if self._sides[_AGAIN].all_ns:
+            (ratio, bounds), _, _ = self._against(self._sides[_AGAIN], base)
+            noise = Noise(ratio, bounds)
+        variants = [self._variant(side.changes[0], side) for _, side in self._tried()]
+        variants.sort(key=lambda one: (one.ratio is None, one.ratio or 0.0))
+        return TrialResult(
+            program=" ".join((self.plan.request.target, *self.plan.request.arguments)),
+            baseline=Baseline(
+                interval.median_ns,
+                interval.bounds_ns if interval.coverage >= 0.95 else None,
+                len(base.times_ns),
+                len(base.all_ns),
+                base.peak_bytes,
+            ),
+            noise=noise,
+            variants=tuple(variants),
+            not_tried=(*self._not_tried, *self._not_reached()),
+            best=self._best,
+            runs=self._runs,
+            is_complete=self._is_complete,
+        )
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End a run and what it started."""
+    import signal  # noqa: PLC0415 - only where something is ended
+
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(5)
+        except (ProcessLookupError, subprocess.TimeoutExpired):
+            continue

@@ -1,0 +1,189 @@
+"""`opscope try`: real runs of small programs; that nothing of them is left behind; what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from opscope.cli.app import separate_script
+
+pytestmark = pytest.mark.torch
+
+TRAINING = """
+import torch
+torch.set_num_threads(1)
+model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False)
+images, target = torch.randn(8, 64), torch.randn(8, 64)
+open("notes.txt", "w").write("written by the program")
+for _ in range(10_000):
+    optimizer.zero_grad(set_to_none=False)
+    torch.nn.functional.mse_loss(model(images), target).backward()
+    optimizer.step()
+"""
+OWN = {
+    "wrong": "def change(hooks):\n    backward = hooks.torch.Tensor.backward\n"
+    "    hooks.torch.Tensor.backward = lambda loss, *a, **k: backward(loss * 1.01, *a, **k)\n",
+    "broken": "def change(hooks):\n    raise RuntimeError('no such thing')\n",
+    "shallow": "def change(hooks):\n    def prepare(model):\n        return model[:-1]\n"
+    "    hooks.prepare.append(prepare)\n",
+}
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    scratch = tmp_path / "temporary"
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    (tmp_path / "train.py").write_text(TRAINING)
+    for name, text in OWN.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    return "train.py"
+
+
+def left_behind(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if "__pycache__" not in path.parts}
+
+
+def test_changes_are_measured_checked_and_leave_nothing(opscope, script: str, tmp_path: Path) -> None:
+    before = left_behind(tmp_path)
+    quick = ("--rounds", "1", "--seconds", "0.05", "--json", "--save", "result.json")
+    own = ("--change", *(f"{name}.py" for name in OWN))
+    outcome = opscope("try", *quick, "--only", "set_to_none", "fused_optimizer", "tf32", *own, "--", script)
+    assert outcome.code == 0, outcome.err
+    result = json.loads(outcome.out)
+    assert result == json.loads((tmp_path / "result.json").read_text())
+    found = {one["name"]: one for one in result["variants"]}
+    assert found["set_to_none"]["correctness"] == "identical"
+    assert found["fused_optimizer"]["correctness"] in {"identical", "within_rounding"}
+    for name in ("wrong", "shallow"):
+        assert (found[name]["correctness"], found[name]["is_recommended"]) == ("changed", False)
+    assert found["broken"]["verdict"] == "failed"
+    assert "no such thing" in found["broken"]["error"]
+    assert [one["name"] for one in result["not_tried"]] == ["tf32"]
+    assert result["baseline"]["steps"] >= 6
+    assert result["baseline"]["peak_bytes"] > 1 << 20
+    assert set(result["best"]["names"] if result["best"] else ()) <= {"set_to_none", "fused_optimizer"}
+    assert left_behind(tmp_path) == before | {"result.json"}
+
+
+def test_the_best_is_written_into_the_script_on_request(opscope, script: str, tmp_path: Path) -> None:
+    (tmp_path / "faster.py").write_text(
+        "import time\nslow = []\ndef change(hooks):\n"
+        "    hooks.wrap_arguments(time, 'sleep', lambda one: ((0,), {}))\n"
+    )
+    text = TRAINING.replace("    optimizer.step()", "    optimizer.step(); time.sleep(0.01)")
+    Path(script).write_text("import time" + text)
+    quick = ("--rounds", "1", "--seconds", "0.05", "--force", "--apply", "--json")
+    outcome = opscope("try", *quick, "--only", "set_to_none", "--change", "faster.py", "--", script)
+    assert outcome.code == 0, outcome.err
+    best = json.loads(outcome.out)["best"]
+    assert best["names"][0] == "faster"
+    if "set_to_none" in best["names"]:
+        assert "+    optimizer.zero_grad(set_to_none=True)" in best["patch"]
+        assert "zero_grad(set_to_none=True)" in Path(script).read_text()
+        assert "zero_grad(set_to_none=False)" in Path(f"{script}.orig").read_text()
+    else:
+        assert "write them by hand" in outcome.err
+        assert not Path(f"{script}.orig").exists()
+
+
+def test_a_workload_is_tried_without_a_script(opscope, script: str) -> None:
+    small = ("--batch-sizes", "1", "--seq-lens", "8", "--layers", "1", "--hidden", "64", "--device", "cpu")
+    quick = ("--rounds", "1", "--seconds", "0.05", "--only", "inference_mode")
+    outcome = opscope("try", "bert", *small, *quick)
+    assert outcome.code == 0, outcome.err
+    assert "Changes tried on bert" in outcome.out
+    assert "inference_mode" in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("import torch\nraise ValueError('not today')\n", "not today"),
+        ("import torch\n", "too few steps"),
+        ("import torch, os\nos._exit(3)\n", "without a word"),
+    ],
+)
+def test_a_program_that_cannot_be_timed_is_one_error(opscope, script: str, text: str, words: str) -> None:
+    Path("other.py").write_text(text)
+    outcome = opscope("try", "other.py")
+    assert outcome.code == 1
+    assert words in outcome.err
+    assert 'Traceback (most recent call last):\n  File "' not in outcome.err.partition("error:")[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("missing.py",), "no such script"),
+        (("--only", "faster", "--", "train.py"), "there is no change 'faster'"),
+        (("--steps", "none", "train.py"), "no steps to time"),
+        (("--budget", "soon", "train.py"), "'soon' is no time"),
+        (("--change", "train2.py", "--", "train.py"), "train2.py"),
+        (("nothing",), "no such script"),
+    ],
+)
+def test_what_cannot_be_tried_is_one_error(
+    opscope, script: str, arguments: tuple[str, ...], words: str
+) -> None:
+    outcome = opscope("try", *arguments)
+    assert outcome.code == 1
+    assert words in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the death of a parent is told on Linux alone")
+def test_killed_it_leaves_no_process_and_no_files(script: str, tmp_path: Path) -> None:
+    before = left_behind(tmp_path)
+    command = [sys.executable, "-m", "opscope", "try", "--seconds", "60", script]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as parent:
+        children: list[int] = []
+        deadline = time.monotonic() + 60
+        # The child is at work once the program has written its file.
+        while time.monotonic() < deadline and not list(tmp_path.rglob("notes.txt")):
+            time.sleep(0.05)
+        children = [
+            int(one) for one in Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+        ]
+        os.kill(parent.pid, signal.SIGKILL)
+    assert children
+    while time.monotonic() < deadline and any(map(is_alive, children)):
+        time.sleep(0.05)
+    assert not any(map(is_alive, children))
+    assert left_behind(tmp_path) == before
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("given", "separated"),
+    [
+        ("try train.py --lr 1", "try -- train.py --lr 1"),
+        ("try --rounds 2 train.py --rounds 3", "try --rounds 2 -- train.py --rounds 3"),
+        ("try --json -m package.train --x", "try --json -m -- package.train --x"),
+        ("try --only tf32 compile train.py -x", "try --only tf32 compile -- train.py -x"),
+        ("try --change mine.py train.py", "try --change mine.py -- train.py"),
+        ("try bert --batch-sizes 8", "try bert --batch-sizes 8"),
+        ("try model.py:step --rounds 1", "try model.py:step --rounds 1"),
+    ],
+)
+def test_options_after_a_script_are_its_own(given: str, separated: str) -> None:
+    assert separate_script(given.split()) == separated.split()

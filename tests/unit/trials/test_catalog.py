@@ -1,0 +1,63 @@
+"""The catalogue is one: names, groups, the advice it answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from opscope.advice.rules import rule_book
+from opscope.errors import InputError
+from opscope.trials.catalog import CATALOG, ProgramFacts, change_of_file, changes_named
+
+
+def test_every_change_has_a_name_of_its_own_and_answers_known_advice() -> None:
+    assert len({one.name for one in CATALOG}) == len(CATALOG)
+    known = {code.removeprefix("advice.") for code in rule_book().rules}
+    assert {code for one in CATALOG for code in one.findings} <= known
+
+
+def test_what_takes_minutes_is_tried_on_request_alone() -> None:
+    assert "compile_max_autotune" not in {one.name for one in changes_named(None)}
+    assert [one.name for one in changes_named(["compile_max_autotune", "tf32"])] == [
+        "tf32",
+        "compile_max_autotune",
+    ]
+    with pytest.raises(InputError, match="no change 'tf33'"):
+        changes_named(["tf33"])
+
+
+TRAINING = ProgramFacts(device="cuda", is_training=True, dtypes=["float32"], optimizers=["AdamW"])
+
+
+@pytest.mark.parametrize(
+    ("facts", "names"),
+    [
+        (
+            TRAINING,
+            "tf32 bf16_autocast fp16_autocast compile compile_dynamic compile_reduce_overhead "
+            "compile_max_autotune cuda_graph fused_optimizer foreach_optimizer expandable_segments",
+        ),
+        (
+            ProgramFacts(device="cpu", dtypes=["float32"], convolutions=3, threads=1000, loaders=1),
+            "bf16_autocast bf16_weights inference_mode compile compile_dynamic compile_max_autotune "
+            "channels_last loader_workers",
+        ),
+        (
+            ProgramFacts(device="cuda", dtypes=["bfloat16"], is_graphed=True, attention=["eager"]),
+            "inference_mode sdpa expandable_segments",
+        ),
+    ],
+)
+def test_what_applies_follows_from_the_program(facts: ProgramFacts, names: str) -> None:
+    assert [one.name for one in CATALOG if one.applies(facts) is None] == names.split()
+
+
+def test_a_change_of_the_users_own_is_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text('def change(hooks):\n    """Fewer threads."""\n    hooks.torch.set_num_threads(1)\n')
+    own = change_of_file(file)
+    assert (own.name, own.title) == ("mine", "Fewer threads.")
+    file.write_text("x = 1\n")
+    with pytest.raises(InputError, match="no function 'change'"):
+        change_of_file(file)

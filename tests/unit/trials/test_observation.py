@@ -1,0 +1,62 @@
+"""How far numbers of a variant may be from the baseline's."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from opscope.model.trial import Correctness
+from opscope.trials.catalog import CATALOG
+from opscope.trials.observation import Observation, compare
+
+BASE = {"losses": [2.0, 1.5], "gradients": [0.3], "outputs": [[1.0, -2.0, 3.0]]}
+
+
+def seen(**changed: Any) -> Observation:
+    return Observation(**{**BASE, **changed})
+
+
+def test_the_same_numbers_are_identical() -> None:
+    assert compare(seen(), seen(), seen(), 0.0)[0] is Correctness.IDENTICAL
+
+
+@pytest.mark.parametrize("rounding", sorted({one.rounding for one in CATALOG}))
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"losses": [2.02, 1.515]},
+        {"outputs": [[1.0, -2.0, 0.0]]},
+        {"outputs": [[1.0, -2.0]]},
+        {"outputs": []},
+        {"losses": [math.nan, 1.5]},
+        {"gradients": [0.6]},
+    ],
+)
+def test_wrong_numbers_are_never_taken_for_rounding(rounding: float, changed: dict[str, Any]) -> None:
+    assert compare(seen(), seen(), seen(**changed), rounding)[0] is Correctness.CHANGED
+
+
+@pytest.mark.parametrize(
+    ("rounding", "apart", "correctness"),
+    [
+        (2.0**-8, 0.007, Correctness.WITHIN_ROUNDING),
+        (2.0**-11, 0.0009, Correctness.WITHIN_ROUNDING),
+        (2.0**-11, 0.0011, Correctness.CHANGED),
+        (0.0, 1e-12, Correctness.CHANGED),
+    ],
+)
+def test_rounding_is_that_of_the_type(rounding: float, apart: float, correctness: Correctness) -> None:
+    variant = seen(losses=[2.0 * (1 + apart), 1.5])
+    assert compare(seen(), seen(), variant, rounding)[0] is correctness
+
+
+def test_a_program_that_scatters_by_itself_is_allowed_to() -> None:
+    again, variant = seen(losses=[2.0, 1.503]), seen(losses=[2.0, 1.506])
+    assert compare(seen(), again, variant, 0.0)[0] is Correctness.WITHIN_ROUNDING
+    assert compare(seen(), seen(), variant, 0.0)[0] is Correctness.CHANGED
+
+
+def test_where_nothing_was_seen_nothing_is_said() -> None:
+    assert compare(Observation(), Observation(), Observation(), 0.1)[0] is Correctness.UNKNOWN

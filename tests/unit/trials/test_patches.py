@@ -1,0 +1,54 @@
+"""Edits of sources, and that what cannot be edited is left alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from opscope.trials.patches import after_imports, edited, unified_diff, with_keywords
+
+FUSED = with_keywords(("AdamW", "SGD"), "foreach", fused="True")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("o = torch.optim.AdamW(p, lr=1)\n", "o = torch.optim.AdamW(p, lr=1, fused=True)\n"),
+        ("o = AdamW(p, foreach=True)\n", "o = AdamW(p, foreach=None, fused=True)\n"),
+        ("o = AdamW(p, fused=False)\n", "o = AdamW(p, fused=True)\n"),
+        ("o = SGD(\n    p,\n    lr=1,\n)\n", "o = SGD(\n    p,\n    lr=1,\nfused=True)\n"),
+        ("s = 'größe'; o = AdamW(f('é', p))\n", "s = 'größe'; o = AdamW(f('é', p), fused=True)\n"),
+        ("a, b = SGD(p), AdamW(q)\n", "a, b = SGD(p, fused=True), AdamW(q, fused=True)\n"),
+        ("o = AdamW()\n", "o = AdamW(fused=True)\n"),
+        ("o = AdamW(*p)\r\n", "o = AdamW(*p, fused=True)\r\n"),
+    ],
+)
+def test_keywords_are_set_where_a_function_is_called(before: str, after: str) -> None:
+    assert edited(before, [FUSED]) == after
+
+
+def test_lines_follow_the_imports_of_torch() -> None:
+    setting = after_imports("torch.backends.cudnn.benchmark = True")
+    source = "import torch\nfrom torch import nn\nimport os\n\nx = 1\n"
+    found = edited(source, [setting])
+    assert found == (
+        "import torch\nfrom torch import nn\ntorch.backends.cudnn.benchmark = True\nimport os\n\nx = 1\n"
+    )
+    assert unified_diff(source, found, "train.py").splitlines()[:3] == [
+        "--- a/train.py",
+        "+++ b/train.py",
+        "@@ -1,5 +1,6 @@",
+    ]
+
+
+def test_several_changes_are_one_edit() -> None:
+    source = "import torch\no = torch.optim.SGD(p)\n"
+    both = edited(source, [after_imports("torch.x = 1"), FUSED])
+    assert both == "import torch\ntorch.x = 1\no = torch.optim.SGD(p, fused=True)\n"
+
+
+@pytest.mark.parametrize(
+    "source", ["o = make(p)\n", "AdamW = 1\n", "o = AdamW(\n", "import torch as t\n", "a\0b"]
+)
+def test_what_finds_no_place_edits_nothing(source: str) -> None:
+    assert edited(source, [FUSED]) is None
+    assert edited(source, [after_imports("torch.x = 1")]) is None
