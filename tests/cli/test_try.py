@@ -86,7 +86,7 @@ def test_the_best_is_written_into_the_script_on_request(opscope, script: str, tm
     )
     text = TRAINING.replace("    optimizer.step()", "    optimizer.step(); time.sleep(0.01)")
     Path(script).write_text("import time" + text)
-    quick = ("--rounds", "1", "--seconds", "0.05", "--force", "--apply", "--json")
+    quick = ("--rounds", "1", "--seconds", "0.3", "--force", "--apply", "--json")
     outcome = opscope("try", *quick, "--only", "set_to_none", "--change", "faster.py", "--", script)
     assert outcome.code == 0, outcome.err
     best = json.loads(outcome.out)["best"]
@@ -181,6 +181,7 @@ def is_alive(pid: int) -> bool:
         ("try --json -m package.train --x", "try --json -m -- package.train --x"),
         ("try --only tf32 compile train.py -x", "try --only tf32 compile -- train.py -x"),
         ("try --change mine.py train.py", "try --change mine.py -- train.py"),
+        ("try --change a.py b.py -- train.py", "try --change a.py b.py -- train.py"),
         ("try bert --batch-sizes 8", "try bert --batch-sizes 8"),
         ("try model.py:step --rounds 1", "try model.py:step --rounds 1"),
     ],

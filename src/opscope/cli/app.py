@@ -52,7 +52,8 @@ def separate_script(tokens: Sequence[str]) -> list[str]:
     if verb is None:
         return list(tokens)
     start = tokens.index(verb) + 1
-    if any(token not in FLAGS for token in tokens[: start - 1]):
+    is_separate = verb == "try" and "--" in tokens  # options of several values may hold files
+    if is_separate or any(token not in FLAGS for token in tokens[: start - 1]):
         return list(tokens)
     index = start
     while index < len(tokens):

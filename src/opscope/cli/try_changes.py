@@ -30,8 +30,8 @@ from opscope.report.json_encoding import write_json
 from opscope.report.markdown import render_markdown
 from opscope.report.trial import trial_document, trial_json
 from opscope.trials.catalog import change_of_file, changes_named
-from opscope.trials.child import Request
-from opscope.trials.trial import Plan, Told, Trial
+from opscope.trials.child import TrialRequest
+from opscope.trials.rounds import Told, Trial, TrialPlan
 from opscope.workloads.spec import BUILTIN_WORKLOADS, WorkloadOptions, resolve
 
 __all__ = ["is_workload", "try_changes"]
@@ -119,7 +119,7 @@ def try_changes(
     )
     own = {one.name: (one, path.absolute()) for path in change or () for one in [change_of_file(path)]}
     named = () if only is None and own else changes_named(only)
-    plan = Plan(
+    plan = TrialPlan(
         request,
         (*named, *(one for one, _ in own.values())),
         {name: path for name, (_, path) in own.items()},
@@ -159,7 +159,7 @@ def _request(
     sizes: tuple[int, int],
     *,
     module: bool,
-) -> Request:
+) -> TrialRequest:
     """The program that is meant.
 
     Raises:
@@ -169,16 +169,16 @@ def _request(
         spec = resolve(target, WorkloadOptions(**asdict(model)))
         where, colon, function = target.rpartition(":")
         name = f"{Path(where).absolute()}{colon}{function}" if where.endswith(".py") else target
-        return Request(kind="workload", target=name, options=asdict(spec.options), sizes=sizes)
+        return TrialRequest(kind="workload", target=name, options=asdict(spec.options), sizes=sizes)
     if step_source(steps) is None:
         raise InputError("--steps none has no steps to time", hint="Name what ends a step")
     if module:
-        return Request(kind="module", target=target, arguments=arguments, steps=steps)
+        return TrialRequest(kind="module", target=target, arguments=arguments, steps=steps)
     check_program(Program(target, arguments))
-    return Request(kind="script", target=str(Path(target).absolute()), arguments=arguments, steps=steps)
+    return TrialRequest(kind="script", target=str(Path(target).absolute()), arguments=arguments, steps=steps)
 
 
-def _applied(plan: Plan, names: Sequence[str], kept: Path) -> list[Path]:
+def _applied(plan: TrialPlan, names: Sequence[str], kept: Path) -> list[Path]:
     """Write changes into the script; the files written."""
     edited = plan.edited([one for one in plan.changes if one.name in names])
     if edited is None or plan.source is None:
@@ -195,7 +195,7 @@ def _seconds(text: str) -> float:
     return float(found[1]) * _UNITS[found[2]]
 
 
-def _predicted(request: Request) -> Mapping[str, float]:
+def _predicted(request: TrialRequest) -> Mapping[str, float]:
     """What advice on a recording of the program says, by its code without `advice.`."""
     if request.kind == "workload":
         note("--predict records scripts alone")

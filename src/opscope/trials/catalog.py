@@ -21,10 +21,10 @@ from opscope.trials.hooks import Hooks
 from opscope.trials.patches import EditsOf, after_imports, with_keywords
 from opscope.workloads.target import import_file
 
-__all__ = ["CATALOG", "Change", "ProgramFacts", "change_of_file", "changes_named"]
+__all__ = ["CATALOG", "ProgramTraits", "TriedChange", "change_of_file", "changes_named"]
 
 
-class ProgramFacts(msgspec.Struct, kw_only=True):
+class ProgramTraits(msgspec.Struct, kw_only=True):
     """What a run of the baseline showed of the program.
 
     Attributes:
@@ -74,7 +74,7 @@ _REORDERED = 2.0**-14
 
 
 @dataclass(frozen=True)
-class Change:
+class TriedChange:
     """A change.
 
     Args:
@@ -95,7 +95,7 @@ class Change:
     name: str
     title: str
     install: Callable[[Hooks], None]
-    applies: Callable[[ProgramFacts], str | None]
+    applies: Callable[[ProgramTraits], str | None]
     snippet: str
     findings: tuple[str, ...] = ()
     rounding: float = 0.0
@@ -106,7 +106,9 @@ class Change:
     edits: EditsOf | None = None
 
 
-def _needs(*conditions: tuple[Callable[[ProgramFacts], object], str]) -> Callable[[ProgramFacts], str | None]:
+def _needs(
+    *conditions: tuple[Callable[[ProgramTraits], object], str],
+) -> Callable[[ProgramTraits], str | None]:
     """The reason of the first condition that does not hold."""
     return lambda facts: next((reason for holds, reason in conditions if not holds(facts)), None)
 
@@ -303,20 +305,20 @@ def _environment(hooks: Hooks) -> None:
 _TF32_LINES = 'torch.set_float32_matmul_precision("high")\ntorch.backends.cudnn.allow_tf32 = True'
 
 CATALOG = (
-    Change(
+    TriedChange(
         "tf32", "TF32 for float32 products and convolutions", _tf32,
         _needs(_ON_CUDA, _IN_FLOAT32, _WITHOUT_TF32),
         _TF32_LINES,
         ("tf32_off",), _TF32, "precision",
         edits=after_imports(_TF32_LINES),
     ),
-    Change(
+    TriedChange(
         "bf16_autocast", "bfloat16 autocast around the model", partial(_autocast, "bfloat16"),
         _needs(_IN_FLOAT32),
         'with torch.autocast("cuda", dtype=torch.bfloat16):   # "cpu" on a CPU\n    output = model(batch)',
         ("reduced_precision",), _BFLOAT16, "precision",
     ),
-    Change(
+    TriedChange(
         "fp16_autocast", "float16 autocast around the model, with scaled losses",
         partial(_autocast, "float16"),
         _needs(_ON_CUDA, _IN_FLOAT32),
@@ -324,98 +326,98 @@ CATALOG = (
         "    output = model(batch)\nscaler.scale(loss).backward()\nscaler.step(optimizer)\nscaler.update()",
         ("reduced_precision",), _FLOAT16, "precision",
     ),
-    Change(
+    TriedChange(
         "bf16_weights", "bfloat16 weights and inputs", partial(_weights, "bfloat16"),
         _needs(_INFERENCE, _IN_FLOAT32),
         "model = model.to(torch.bfloat16)   # and its floating-point inputs",
         ("reduced_precision",), _BFLOAT16, "precision",
     ),
-    Change(
+    TriedChange(
         "inference_mode", "inference mode around the model", _inference_mode,
         _needs(_INFERENCE), "with torch.inference_mode():\n    output = model(batch)",
     ),
-    Change(
+    TriedChange(
         "sdpa", "transformers' attention by scaled_dot_product_attention", partial(_attention, "sdpa"),
         _needs(_ATTENDS_EAGERLY),
         'model = AutoModel.from_pretrained(…, attn_implementation="sdpa")',
         ("eager_attention", "attention_backend"), _REORDERED, "attention",
     ),
-    Change(
+    TriedChange(
         "compile", "torch.compile of the model", _compiled,
         _needs(_EAGER), "model = torch.compile(model)",
         ("unfused_pointwise", "launch_bound"), _REORDERED, "capture", redraws=True,
     ),
-    Change(
+    TriedChange(
         "compile_dynamic", "torch.compile of the model for changing shapes", partial(_compiled, dynamic=True),
         _needs(_EAGER), "model = torch.compile(model, dynamic=True)",
         ("unfused_pointwise",), _REORDERED, "capture", redraws=True, on_request=True,
     ),
-    Change(
+    TriedChange(
         "compile_reduce_overhead", "torch.compile of the model with CUDA graphs",
         partial(_compiled, mode="reduce-overhead"),
         _needs(_ON_CUDA, _EAGER), 'model = torch.compile(model, mode="reduce-overhead")',
         ("launch_bound",), _REORDERED, "capture", redraws=True,
     ),
-    Change(
+    TriedChange(
         "compile_max_autotune", "torch.compile of the model, kernels chosen by timing",
         partial(_compiled, mode="max-autotune"),
         _needs(_EAGER), 'model = torch.compile(model, mode="max-autotune")',
         ("unfused_pointwise", "launch_bound"), _REORDERED, "capture", redraws=True, on_request=True,
     ),
-    Change(
+    TriedChange(
         "cuda_graph", "a CUDA graph of the model's forward, and backward in training", _graphed,
         _needs(_ON_CUDA, _EAGER),
         "model = torch.cuda.make_graphed_callables(model, (example_batch,))   # of fixed shapes",
         ("launch_bound",), _REORDERED, "capture", redraws=True,
     ),
-    Change(
+    TriedChange(
         "fused_optimizer", "the optimizer's fused implementation", partial(_optimizer, "fused"),
         _needs(_TRAINING, _OPTIMIZES), "torch.optim.AdamW(model.parameters(), …, fused=True)",
         ("foreach_optimizer", "per_tensor_optimizer"), _REORDERED, "optimizer",
         edits=with_keywords(_FUSED, "foreach", fused="True"),
     ),
-    Change(
+    TriedChange(
         "foreach_optimizer", "the optimizer's foreach implementation", partial(_optimizer, "foreach"),
         _needs(_TRAINING, _OPTIMIZES), "torch.optim.AdamW(model.parameters(), …, foreach=True)",
         ("per_tensor_optimizer",), _REORDERED, "optimizer",
         edits=with_keywords(_FUSED, "fused", foreach="True"),
     ),
-    Change(
+    TriedChange(
         "set_to_none", "gradients dropped instead of filled with zeros", _drop_gradients,
         _needs(_TRAINING, (lambda facts: facts.filled_gradients, "zero_grad fills no gradients")),
         "optimizer.zero_grad(set_to_none=True)   # the default since PyTorch 2.0",
         ("zero_grad_fill",), edits=with_keywords(("zero_grad",), set_to_none="True"),
     ),
-    Change(
+    TriedChange(
         "channels_last", "channels-last memory format", _channels_last, _needs(_CONVOLVES),
         "model = model.to(memory_format=torch.channels_last)\n"
         "batch = batch.to(memory_format=torch.channels_last)",
         ("layout_conversion",), _REORDERED,
     ),
-    Change(
+    TriedChange(
         "cudnn_benchmark", "convolution algorithms chosen by timing", _cudnn_benchmark,
         _needs(_ON_CUDA, _CONVOLVES), "torch.backends.cudnn.benchmark = True   # for inputs of fixed shapes",
         (), _REORDERED, edits=after_imports("torch.backends.cudnn.benchmark = True"),
     ),
-    Change(
+    TriedChange(
         "pinned_loader", "pinned memory in the DataLoader, copies that do not block", _pinned,
         _needs(_ON_CUDA, _LOADS_UNPINNED),
         'DataLoader(…, pin_memory=True)\nbatch = batch.to("cuda", non_blocking=True)',
         ("pageable_copy", "host_copies"),
     ),
-    Change(
+    TriedChange(
         "loader_workers", "worker processes in the DataLoader, kept between epochs", _workers,
         _needs((lambda facts: facts.loaders, "it makes no DataLoader without workers")),
         "DataLoader(…, num_workers=8, persistent_workers=True)",
         ("data_loading",), group="loader",
         edits=with_keywords(("DataLoader",), num_workers="8", persistent_workers="True"),
     ),
-    Change(
+    TriedChange(
         "expandable_segments", "memory segments that grow", _environment,
         _needs(_ON_CUDA), "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python …",
         ("cuda_malloc",), environment=(("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),),
     ),
-    Change(
+    TriedChange(
         "all_threads", "a thread for every core", _threads,
         _needs(_ON_CPU, (lambda facts: facts.threads < (os.cpu_count() or 1), "every core has one already")),
         "torch.set_num_threads(os.cpu_count())", (), _REORDERED,
@@ -424,7 +426,7 @@ CATALOG = (
 )  # fmt: skip
 
 
-def changes_named(names: list[str] | None) -> tuple[Change, ...]:
+def changes_named(names: list[str] | None) -> tuple[TriedChange, ...]:
     """The changes of these names, in the order of the catalogue; all that need no request if None.
 
     Raises:
@@ -439,7 +441,7 @@ def changes_named(names: list[str] | None) -> tuple[Change, ...]:
     return tuple(change for change in CATALOG if change.name in names)
 
 
-def change_of_file(path: Path) -> Change:
+def change_of_file(path: Path) -> TriedChange:
     """A user's own change: the function `change(hooks)` of a Python file.
 
     Raises:
@@ -454,4 +456,6 @@ def change_of_file(path: Path) -> Change:
         hooks.applied.add("own")
         function(hooks)
 
-    return Change(path.stem, title, install, lambda _: None, path.read_text(encoding="utf-8"), (), _REORDERED)
+    return TriedChange(
+        path.stem, title, install, lambda _: None, path.read_text(encoding="utf-8"), (), _REORDERED
+    )

@@ -27,12 +27,12 @@ from opscope.capture.program_recorder import FunctionSteps, StepSource, program_
 from opscope.capture.step_clock import StepClock
 from opscope.model.files import write_text
 from opscope.model.sidecar import StepPlace, UnrecordedStep
-from opscope.trials.catalog import CATALOG, Change, ProgramFacts, change_of_file
+from opscope.trials.catalog import CATALOG, ProgramTraits, TriedChange, change_of_file
 from opscope.trials.hooks import Hooks
 from opscope.trials.observation import Observation, Observer
 from opscope.workloads.spec import WorkloadOptions, resolve
 
-__all__ = ["LEAST_STEPS", "Request", "RunFacts"]
+__all__ = ["LEAST_STEPS", "TrialRequest", "TrialRun"]
 
 LEAST_STEPS = 12
 _SLOW = 3.0  # times the median of the steps before: something was compiled or loaded
@@ -40,7 +40,7 @@ _LAST = 8
 _PR_SET_PDEATHSIG = 1  # Source: linux/prctl.h
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What to run.
 
     Attributes:
@@ -72,7 +72,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     scratch: str | None = None
 
 
-class RunFacts(msgspec.Struct, kw_only=True):
+class TrialRun(msgspec.Struct, kw_only=True):
     """What a run found.
 
     Attributes:
@@ -89,7 +89,7 @@ class RunFacts(msgspec.Struct, kw_only=True):
     steps: int = 0
     is_enough: bool = False
     observation: Observation = msgspec.field(default_factory=Observation)
-    facts: ProgramFacts = msgspec.field(default_factory=ProgramFacts)
+    facts: ProgramTraits = msgspec.field(default_factory=ProgramTraits)
     peak_bytes: int | None = None
     first_calls_ns: int = 0
     not_applied: tuple[str, ...] = ()
@@ -100,9 +100,9 @@ class RunFacts(msgspec.Struct, kw_only=True):
 class _Run:
     """One run, from its request to the file of what it found."""
 
-    def __init__(self, request: Request, output: Path) -> None:
+    def __init__(self, request: TrialRequest, output: Path) -> None:
         self.request, self.output = request, output
-        self.facts = RunFacts()
+        self.facts = TrialRun()
         self.clock = StepClock(StepPlace.SECOND_RUN)
         self.hooks: Hooks | None = None
         self.observer: Observer | None = None
@@ -124,7 +124,7 @@ class _Run:
         hooks.install()
         self.clock.start()
 
-    def changes(self) -> list[Change]:
+    def changes(self) -> list[TriedChange]:
         """The changes of the request."""
         named = [change for change in CATALOG if change.name in self.request.changes]
         return named + [change_of_file(Path(one)) for one in self.request.change_files]
@@ -180,7 +180,7 @@ class _Run:
 class _Witness:
     """Notes what the program is made of, for changes to know whether they apply."""
 
-    def __init__(self, hooks: Hooks, facts: ProgramFacts) -> None:
+    def __init__(self, hooks: Hooks, facts: ProgramTraits) -> None:
         self._torch, self._facts = hooks.torch, facts
         self._seen: set[int] = set()
         hooks.called.append(self._called)
@@ -257,7 +257,7 @@ def end_with_parent(scratch: str | None) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def run_script(run: _Run, request: Request) -> ProgramEnd:
+def run_script(run: _Run, request: TrialRequest) -> ProgramEnd:
     """Run a script or module; its steps are what the request says."""
     source = step_source(request.steps)
     assert source is not None
@@ -277,7 +277,7 @@ def run_script(run: _Run, request: Request) -> ProgramEnd:
         return run_program(program, lambda: None, lambda _: None)
 
 
-def run_workload(run: _Run, request: Request) -> ProgramEnd:
+def run_workload(run: _Run, request: TrialRequest) -> ProgramEnd:
     """Build a workload and call its step until there are enough."""
     import torch  # noqa: PLC0415 - the program's process
 
@@ -292,7 +292,7 @@ def run_workload(run: _Run, request: Request) -> ProgramEnd:
 def main(arguments: Sequence[str]) -> int:
     """Run what the request says."""
     path = Path(arguments[0])
-    request = msgspec.json.decode(path.read_bytes(), type=Request)
+    request = msgspec.json.decode(path.read_bytes(), type=TrialRequest)
     end_with_parent(request.scratch)
     run = _Run(request, path.with_suffix(".result.json"))
     try:

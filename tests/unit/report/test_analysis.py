@@ -213,7 +213,7 @@ OF_THE_FULL: dict[str, Callable[[Summary], Summary]] = {
     "few unrecorded steps": lambda summary: stepping(summary, samples=3, coverage=0.75),
     "steps after the recording only": lambda summary: stepping(summary, place=StepPlace.AFTER),
     "one unrecorded step": lambda summary: stepping(summary, samples=1, coverage=0.0),
-    "a device busier than the step is long": lambda summary: stepping(summary, high=4_900_000.0),
+    "a device busier than the step is long": lambda summary: stepping(summary, high=4_700_000.0),
     "several gains": lambda summary: full(summary).having(advice=(ADVICE[0], *ADVICE)),
     "two devices": lambda summary: timeline(summary, TWO_DEVICES, **TWO_TRACES),
     "lines and steps are not known": lambda summary: timeline(

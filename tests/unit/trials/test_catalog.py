@@ -8,7 +8,7 @@ import pytest
 
 from opscope.advice.rules import rule_book
 from opscope.errors import InputError
-from opscope.trials.catalog import CATALOG, ProgramFacts, change_of_file, changes_named
+from opscope.trials.catalog import CATALOG, ProgramTraits, change_of_file, changes_named
 
 
 def test_every_change_has_a_name_of_its_own_and_answers_known_advice() -> None:
@@ -27,7 +27,7 @@ def test_what_takes_minutes_is_tried_on_request_alone() -> None:
         changes_named(["tf33"])
 
 
-TRAINING = ProgramFacts(device="cuda", is_training=True, dtypes=["float32"], optimizers=["AdamW"])
+TRAINING = ProgramTraits(device="cuda", is_training=True, dtypes=["float32"], optimizers=["AdamW"])
 
 
 @pytest.mark.parametrize(
@@ -39,17 +39,17 @@ TRAINING = ProgramFacts(device="cuda", is_training=True, dtypes=["float32"], opt
             "compile_max_autotune cuda_graph fused_optimizer foreach_optimizer expandable_segments",
         ),
         (
-            ProgramFacts(device="cpu", dtypes=["float32"], convolutions=3, threads=1000, loaders=1),
+            ProgramTraits(device="cpu", dtypes=["float32"], convolutions=3, threads=1000, loaders=1),
             "bf16_autocast bf16_weights inference_mode compile compile_dynamic compile_max_autotune "
             "channels_last loader_workers",
         ),
         (
-            ProgramFacts(device="cuda", dtypes=["bfloat16"], is_graphed=True, attention=["eager"]),
+            ProgramTraits(device="cuda", dtypes=["bfloat16"], is_graphed=True, attention=["eager"]),
             "inference_mode sdpa expandable_segments",
         ),
     ],
 )
-def test_what_applies_follows_from_the_program(facts: ProgramFacts, names: str) -> None:
+def test_what_applies_follows_from_the_program(facts: ProgramTraits, names: str) -> None:
     assert [one.name for one in CATALOG if one.applies(facts) is None] == names.split()
 
 

@@ -12,17 +12,17 @@ import pytest
 from opscope.errors import CaptureError
 from opscope.model.sidecar import StepKind, StepPlace, UnrecordedStep
 from opscope.model.trial import Correctness, TrialVerdict
-from opscope.trials.catalog import Change, ProgramFacts
-from opscope.trials.child import Request, RunFacts
+from opscope.trials.catalog import ProgramTraits, TriedChange
+from opscope.trials.child import TrialRequest, TrialRun
 from opscope.trials.observation import Observation
-from opscope.trials.trial import Plan, Trial
+from opscope.trials.rounds import Trial, TrialPlan
 
 MS = 1_000_000
 
 
-def change(name: str, **options: Any) -> Change:
+def change(name: str, **options: Any) -> TriedChange:
     options.setdefault("applies", lambda _: None)
-    return Change(name, name, lambda _: None, snippet=f"use {name}", **options)
+    return TriedChange(name, name, lambda _: None, snippet=f"use {name}", **options)
 
 
 class GivenRuns(Trial):
@@ -34,7 +34,7 @@ class GivenRuns(Trial):
     idle: Set[str] = frozenset()
     steps = 30
 
-    def _process(self, changes: Sequence[Change]) -> tuple[RunFacts | None, str]:
+    def _process(self, changes: Sequence[TriedChange]) -> tuple[TrialRun | None, str]:
         names = [one.name for one in changes]
         if self.failing & set(names):
             return None, "RuntimeError: no kernel"
@@ -47,22 +47,22 @@ class GivenRuns(Trial):
         ]
         apart = sum(self.outputs.get(name, 0.0) for name in names)
         observation = Observation(losses=[2.0 * (1 + apart)], outputs=[[1.0 + apart, 2.0]])
-        return RunFacts(
+        return TrialRun(
             samples=tuple(samples),
             steps=self.steps,
             is_enough=True,
             observation=observation,
-            facts=ProgramFacts(dtypes=["float32"]),
+            facts=ProgramTraits(dtypes=["float32"]),
             peak_bytes=1000,
             not_applied=tuple(self.idle & set(names)),
         ), ""
 
 
-def tried(*changes: Change, **given: Any) -> Any:
+def tried(*changes: TriedChange, **given: Any) -> Any:
     options = {
         name: given.pop(name) for name in ("allow_precision", "rounds", "predicted_ns") if name in given
     }
-    trial = GivenRuns(Plan(Request(kind="script", target="train.py"), changes, **options))
+    trial = GivenRuns(TrialPlan(TrialRequest(kind="script", target="train.py"), changes, **options))
     vars(trial).update(given)
     return trial.run()
 
@@ -89,10 +89,10 @@ def test_of_one_group_only_the_best_is_taken() -> None:
 
 def test_what_stops_helping_is_left_out() -> None:
     class Overlapping(GivenRuns):
-        def _process(self, changes: Sequence[Change]) -> tuple[RunFacts | None, str]:
+        def _process(self, changes: Sequence[TriedChange]) -> tuple[TrialRun | None, str]:
             return super()._process(changes[:1])
 
-    plan = Plan(Request(kind="script", target="train.py"), (change("one"), change("two")))
+    plan = TrialPlan(TrialRequest(kind="script", target="train.py"), (change("one"), change("two")))
     trial = Overlapping(plan)
     trial.factors = {"one": 0.7, "two": 0.8}
     best = trial.run().best
@@ -155,12 +155,14 @@ def test_a_program_that_cannot_be_timed_is_an_error(given: dict[str, Any], words
 
 def test_interrupted_it_keeps_what_is_measured() -> None:
     class Interrupted(GivenRuns):
-        def _process(self, changes: Sequence[Change]) -> tuple[RunFacts | None, str]:
+        def _process(self, changes: Sequence[TriedChange]) -> tuple[TrialRun | None, str]:
             if self._runs > 3:
                 raise KeyboardInterrupt
             return super()._process(changes)
 
-    trial = Interrupted(Plan(Request(kind="script", target="train.py"), (change("one"), change("two"))))
+    trial = Interrupted(
+        TrialPlan(TrialRequest(kind="script", target="train.py"), (change("one"), change("two")))
+    )
     result = trial.run()
     assert not result.is_complete
     assert len(result.variants) == 1

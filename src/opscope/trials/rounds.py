@@ -37,12 +37,12 @@ from opscope.model.trial import (
     TrialVerdict,
     Variant,
 )
-from opscope.trials.catalog import Change
-from opscope.trials.child import LEAST_STEPS, Request, RunFacts
+from opscope.trials.catalog import TriedChange
+from opscope.trials.child import LEAST_STEPS, TrialRequest, TrialRun
 from opscope.trials.observation import compare
 from opscope.trials.patches import edited, unified_diff
 
-__all__ = ["BASELINE", "Plan", "Trial"]
+__all__ = ["BASELINE", "Trial", "TrialPlan"]
 
 BASELINE, _AGAIN = "baseline", "baseline again"
 _SAME_WITHIN = 0.02
@@ -59,7 +59,7 @@ Told = Callable[[str, int, int], object]
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrialPlan:
     """What to try, and how.
 
     Args:
@@ -75,8 +75,8 @@ class Plan:
         source: The script, for diffs; None if there is none.
     """
 
-    request: Request
-    changes: Sequence[Change]
+    request: TrialRequest
+    changes: Sequence[TriedChange]
     change_files: Mapping[str, Path] = field(default_factory=dict)
     rounds: int = 3
     budget_s: float | None = None
@@ -86,7 +86,7 @@ class Plan:
     predicted_ns: Mapping[str, float] = field(default_factory=dict)
     source: Path | None = None
 
-    def patch_of(self, changes: Sequence[Change]) -> str:
+    def patch_of(self, changes: Sequence[TriedChange]) -> str:
         """What to write for these changes: a diff of what the source holds lines for, then snippets."""
         in_source, rest = self._split(changes)
         parts = [one.snippet for one in rest]
@@ -96,7 +96,7 @@ class Plan:
             parts.insert(0, unified_diff(before, after, self.source.name))
         return "\n".join(parts)
 
-    def edited(self, changes: Sequence[Change]) -> str | None:
+    def edited(self, changes: Sequence[TriedChange]) -> str | None:
         """The source with the changes that it holds lines for; None if there are none."""
         in_source, _ = self._split(changes)
         if self.source is None or not in_source:
@@ -104,7 +104,7 @@ class Plan:
         text = self.source.read_text(encoding="utf-8")
         return edited(text, [one.edits for one in in_source if one.edits is not None])
 
-    def _split(self, changes: Sequence[Change]) -> tuple[list[Change], list[Change]]:
+    def _split(self, changes: Sequence[TriedChange]) -> tuple[list[TriedChange], list[TriedChange]]:
         """Those that the source holds lines for, and the others."""
         text = None if self.source is None else self.source.read_text(encoding="utf-8")
         here = [one for one in changes if text and one.edits is not None and edited(text, [one.edits])]
@@ -115,11 +115,11 @@ class Plan:
 class _Side:
     """All runs of one set of changes; times by round."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[TriedChange, ...]
     times_ns: dict[int, list[float]] = field(default_factory=dict)
     warm_up_ns: list[float] = field(default_factory=list)
     peak_bytes: int | None = None
-    facts: RunFacts | None = None
+    facts: TrialRun | None = None
     error: str | None = None
 
     @property
@@ -143,7 +143,7 @@ class Trial:
         told: Called before each run with what runs, how many ran and how many there will be.
     """
 
-    def __init__(self, plan: Plan, told: Told = lambda *_: None) -> None:
+    def __init__(self, plan: TrialPlan, told: Told = lambda *_: None) -> None:
         self.plan, self._told = plan, told
         self._random = random.Random(plan.request.seed)
         self._sides = {BASELINE: _Side(()), _AGAIN: _Side(())}
@@ -254,7 +254,7 @@ class Trial:
         side.warm_up_ns.append(warm_up_ns + facts.first_calls_ns)
         side.peak_bytes = max(side.peak_bytes or 0, facts.peak_bytes or 0) or None
 
-    def _process(self, changes: tuple[Change, ...]) -> tuple[RunFacts | None, str]:
+    def _process(self, changes: tuple[TriedChange, ...]) -> tuple[TrialRun | None, str]:
         """What a run found; None if it left nothing. And the last lines of what it said."""
         folder, files = Path(tempfile.mkdtemp(dir=self._scratch)), self.plan.change_files
         request = replace(
@@ -301,7 +301,7 @@ class Trial:
             found = output.read_bytes() if output.exists() else None
             shutil.rmtree(folder, ignore_errors=True)
         lines = "\n".join(said.strip().splitlines()[-_SAID_LINES:])
-        return (None if found is None else msgspec.json.decode(found, type=RunFacts)), lines
+        return (None if found is None else msgspec.json.decode(found, type=TrialRun)), lines
 
     def _against(self, side: _Side, reference: _Side) -> _Judged:
         """Two sides over the rounds both ran in."""
@@ -342,7 +342,7 @@ class Trial:
             )
         return found, reason
 
-    def _variant(self, change: Change, side: _Side) -> Variant:
+    def _variant(self, change: TriedChange, side: _Side) -> Variant:
         codes = [code for code in change.findings if code in self.plan.predicted_ns]
         known = Variant(
             name=change.name,
