@@ -79,6 +79,7 @@ def test_changes_are_measured_checked_and_leave_nothing(opscope, script: str, tm
     assert left_behind(tmp_path) == before | {"result.json"}
 
 
+@pytest.mark.exhaustive(few=False)
 def test_the_best_is_written_into_the_script_on_request(opscope, script: str, tmp_path: Path) -> None:
     (tmp_path / "faster.py").write_text(
         "import time\nslow = []\ndef change(hooks):\n"
@@ -100,6 +101,7 @@ def test_the_best_is_written_into_the_script_on_request(opscope, script: str, tm
         assert not Path(f"{script}.orig").exists()
 
 
+@pytest.mark.exhaustive(few=False)
 def test_a_workload_is_tried_without_a_script(opscope, script: str) -> None:
     small = ("--batch-sizes", "1", "--seq-lens", "8", "--layers", "1", "--hidden", "64", "--device", "cpu")
     quick = ("--rounds", "1", "--seconds", "0.05", "--only", "inference_mode")
