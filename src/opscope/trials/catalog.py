@@ -35,7 +35,6 @@ class ProgramTraits(msgspec.Struct, kw_only=True):
         loaders: DataLoaders without worker processes.
         unpinned_loaders: DataLoaders that pin no memory.
         convolutions: Modules that are 2-d or 3-d convolutions.
-        linears: Modules that are linear layers.
         attention: Attention implementations of transformers models.
         filled_gradients: Calls of zero_grad that fill gradients with zeros.
         is_graphed: CUDA graphs or compiled models are used.
@@ -52,7 +51,6 @@ class ProgramTraits(msgspec.Struct, kw_only=True):
     loaders: int = 0
     unpinned_loaders: int = 0
     convolutions: int = 0
-    linears: int = 0
     attention: list[str] = []
     filled_gradients: int = 0
     is_graphed: bool = False

@@ -227,7 +227,6 @@ class _Witness:
         facts.is_autocast = facts.is_autocast or self._torch.is_autocast_enabled()
         for module in model.modules():
             facts.convolutions += isinstance(module, (nn.Conv2d, nn.Conv3d))
-            facts.linears += isinstance(module, nn.Linear)
             is_dropout = isinstance(module, nn.modules.dropout._DropoutNd)
             facts.has_dropout = facts.has_dropout or (is_dropout and module.training and module.p > 0)
         attention = getattr(getattr(model, "config", None), "_attn_implementation", None)
