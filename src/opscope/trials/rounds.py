@@ -46,7 +46,6 @@ __all__ = ["BASELINE", "Trial", "TrialPlan"]
 
 BASELINE, _AGAIN = "baseline", "baseline again"
 _SAME_WITHIN = 0.02
-_HOPELESS = 1.15  # times the baseline in the first round: not run again
 _SAID_LINES = 6
 _VERDICTS = {
     Verdict.FASTER: TrialVerdict.FASTER,
@@ -66,7 +65,7 @@ class TrialPlan:
         request: The program; its changes are ours to fill in.
         changes: To try.
         change_files: Files of the user's own changes, by name.
-        rounds: Of every change that is not hopeless.
+        rounds: Of every change that may be faster.
         budget_s: Time for all; None for any.
         run_s: Time for one run.
         allow_precision: Recommend changes whose numbers are within rounding of a coarser type.
@@ -205,7 +204,7 @@ class Trial:
         self._expected = 2 + len(self._sides) - 2 + (self.plan.rounds - 1) * len(self._sides)
         for number in range(self.plan.rounds):
             names = [name for name in self._sides if number or name not in {BASELINE, _AGAIN}]
-            names = [name for name in names if number == 0 or not self._is_hopeless(name)]
+            names = [name for name in names if number == 0 or not self._is_settled(name)]
             self._random.shuffle(names)
             for name in names:
                 if self._is_over:
@@ -213,16 +212,15 @@ class Trial:
                     return
                 self._run_once(name, number)
 
-    def _is_hopeless(self, name: str) -> bool:
-        """Failed, wrong or much slower in the first round."""
+    def _is_settled(self, name: str) -> bool:
+        """Whether more rounds tell nothing: it failed, its numbers are others, or it is not faster."""
         side = self._sides[name]
         if not side.changes:
             return False
-        if side.error is not None or not side.all_ns:
+        if side.error is not None or self._correctness(side)[0] is Correctness.CHANGED:
             return True
-        if self._correctness(side)[0] is Correctness.CHANGED:
-            return True
-        return float(np.median(side.times_ns[0])) > _HOPELESS * self._sides[BASELINE].median_ns
+        _, verdict, _ = self._against(side, self._sides[BASELINE])
+        return verdict in {TrialVerdict.SAME, TrialVerdict.SLOWER}
 
     def _run_once(self, name: str, number: int, side: _Side | None = None) -> None:
         """One run of a side, added to what is known of it."""

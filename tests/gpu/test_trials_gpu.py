@@ -1,0 +1,68 @@
+"""Every change of the catalogue on a device: it takes hold, and numbers stay what they were."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from opscope.model.trial import Correctness, TrialVerdict  # noqa: E402
+from opscope.trials.catalog import CATALOG  # noqa: E402
+from opscope.trials.child import TrialRequest  # noqa: E402
+from opscope.trials.rounds import Trial, TrialPlan  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+
+MODEL = """
+import torch
+from torch import nn
+model = nn.Sequential(
+    nn.Conv2d(3, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 64, 3, padding=1), nn.ReLU(),
+    nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(1024, 256), nn.GELU(), nn.Linear(256, 10),
+).cuda()
+"""
+TRAINING = (
+    MODEL
+    + """
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=False)
+data = torch.utils.data.TensorDataset(torch.randn(640, 3, 32, 32), torch.randint(0, 10, (640,)))
+for _ in range(100):
+    for images, target in torch.utils.data.DataLoader(data, batch_size=64):
+        optimizer.zero_grad(set_to_none=False)
+        loss = nn.functional.cross_entropy(model(images.cuda()), target.cuda())
+        loss.backward()
+        optimizer.step()
+"""
+)
+INFERENCE = (
+    MODEL
+    + """
+images = torch.randn(64, 3, 32, 32, device="cuda")
+model.eval()
+for _ in range(3000):
+    with torch.no_grad():
+        model(images)
+"""
+)
+ELSEWHERE = {"all_threads", "sdpa"}
+OF_TRAINING = {"fused_optimizer", "foreach_optimizer", "set_to_none", "pinned_loader", "loader_workers"}
+OF_INFERENCE = {"bf16_weights", "inference_mode"}
+
+
+@pytest.mark.parametrize(
+    ("program", "steps", "others"),
+    [(TRAINING, "optimizer", OF_INFERENCE), (INFERENCE, "forward", OF_TRAINING)],
+)
+def test_every_change_takes_hold(tmp_path: Path, program: str, steps: str, others: set[str]) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(program)
+    request = TrialRequest(kind="script", target=str(script), steps=steps, seconds=0.2)
+    result = Trial(TrialPlan(request, CATALOG, rounds=1, source=script)).run()
+    assert {one.name for one in result.not_tried} == ELSEWHERE | others
+    assert len(result.variants) + len(result.not_tried) == len(CATALOG)
+    for one in result.variants:
+        assert one.verdict is not TrialVerdict.FAILED, (one.name, one.error)
+        assert one.correctness in {Correctness.IDENTICAL, Correctness.WITHIN_ROUNDING}, (one.name, one.reason)
+        assert one.peak_bytes
