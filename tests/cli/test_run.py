@@ -74,6 +74,17 @@ def test_a_script_is_recorded_and_its_output_stays_its_own(run, script: str) -> 
     assert "aten::addmm" in json.dumps(json.loads(Path("opscope_run/analysis.json").read_text()))
 
 
+def test_a_script_ends_on_request_once_it_is_recorded(run, script: str) -> None:
+    outcome = run("--quiet", "--stop", script, "--count", 1_000_000)
+    assert (outcome.code, outcome.out) == (0, "")
+    sidecar = read_sidecar("opscope_run/trace.opscope.json")
+    assert (sidecar.steps, sidecar.ended_by) == (6, None)
+    assert sidecar.unrecorded_steps
+    outcome = run("--stop", "--steps", "none", script)
+    assert outcome.code == 1
+    assert "--stop does not apply" in outcome.err
+
+
 def test_everything_after_the_script_is_its_own(run, script: str) -> None:
     outcome = run("--quiet", "--active", 2, script, "--debug", "--count", "5")
     assert (outcome.code, outcome.out) == (0, "trained True train.py\n")

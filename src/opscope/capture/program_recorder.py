@@ -260,13 +260,15 @@ class ProgramRecorder:
     Args:
         profiler: What records, not yet entered; made with `keep_on_error`.
         source: What ends a step; None records the whole run as one step.
+        stop: End the program once its steps are recorded and timed.
 
     Attributes:
         step_count: Steps recognized before the recording was over.
         notes: What a user should know of the recording, in order.
     """
 
-    def __init__(self, profiler: Profiler, source: StepSource | None) -> None:
+    def __init__(self, profiler: Profiler, source: StepSource | None, *, stop: bool = False) -> None:
+        self._stop = stop
         self.step_count = 0
         self.notes: list[str] = []
         self._profiler = profiler
@@ -373,6 +375,8 @@ class ProgramRecorder:
         # Leave as soon as enough steps are timed: the program needs to be watched no longer.
         if not self._is_over and self._profiler.needs_no_steps:
             self._finish(None)
+            if self._stop:
+                raise SystemExit
 
     def _start(self) -> None:
         """Without a source, start with the program's first line; what is in the way ends it before that."""

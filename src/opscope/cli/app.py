@@ -36,7 +36,8 @@ __all__ = [
 # Options of `run` and `try` that take no value; all others take one.
 FLAGS = frozenset({
     "-h", "--help", "--version", "--debug", "-m", "--module", "--with-stack", "--with-modules",
-    "--profile-memory", "--track-compile", "--second-run", "--force", "--quiet", "--allow-precision",
+    "--profile-memory", "--track-compile", "--second-run", "--stop", "--force", "--quiet",
+    "--allow-precision",
     "--in-place", "--predict", "--apply", "--json", "--train", "--use-real-bert",
 })  # fmt: skip
 # Verbs whose arguments end with a script and its own arguments.

@@ -130,6 +130,7 @@ def run(
     recording: _Recording = _DEFAULT_RECORDING,
     output_dir: Path = Path("opscope_run"),
     second_run: bool = False,
+    stop: bool = False,
     force: bool = False,
     quiet: bool = False,
     top: Top = 10,
@@ -151,6 +152,7 @@ def run(
         output_dir: Where the files go.
         second_run: Run the script a second time, without the profiler, to time its steps; its output is
             dropped then.
+        stop: End the script once its steps are recorded and timed.
         force: Overwrite existing files.
         quiet: Do not print the top operators.
         top: Operators to list.
@@ -160,12 +162,14 @@ def run(
         raise InputError(
             "--steps none has no steps to time: --second-run does not apply", hint="Leave it out"
         )
+    if stop and source is None:
+        raise InputError("--steps none records the whole run: --stop does not apply", hint="Leave it out")
     schedule = recording.schedule()
     outputs = _Outputs(output_dir, _rank())
     traces = trace_file_names(outputs.trace_name, schedule["repeat"])
     _check(program)
     refuse_existing(outputs.all(traces), force=force)
-    recorder = ProgramRecorder(_profiler(recording, schedule, outputs, force=force), source)
+    recorder = ProgramRecorder(_profiler(recording, schedule, outputs, force=force), source, stop=stop)
     with load_noticed(), _compile_tracking(is_wanted=recording.track_compile):
         end = recorder.run(program)
     if recorder.is_child:

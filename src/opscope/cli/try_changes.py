@@ -201,7 +201,7 @@ def _predicted(request: TrialRequest) -> Mapping[str, float]:
         note("--predict records scripts alone")
         return {}
     with tempfile.TemporaryDirectory(prefix="opscope-") as folder:
-        command = [sys.executable, "-m", "opscope", "run", "--quiet", "--steps", request.steps]
+        command = [sys.executable, "-m", "opscope", "run", "--quiet", "--stop", "--steps", request.steps]
         command += [
             "--output-dir",
             folder,
