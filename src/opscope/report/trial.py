@@ -168,7 +168,7 @@ def _ratio(ratio: float, interval: tuple[float, float]) -> str:
 def _numbers(correctness: Correctness) -> str:
     return {
         Correctness.IDENTICAL: "the numbers are identical",
-        Correctness.WITHIN_ROUNDING: "the numbers are within rounding of the coarser type",
+        Correctness.WITHIN_ROUNDING: "the numbers are within rounding",
         Correctness.CHANGED: "the numbers are others",
         Correctness.UNKNOWN: "the numbers could not be compared",
     }[correctness]

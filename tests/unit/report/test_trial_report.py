@@ -1,0 +1,102 @@
+"""What is said of a trial: the best set first, every change, why one is not recommended."""
+
+from __future__ import annotations
+
+import msgspec
+
+from opscope.model.trial import (
+    Baseline,
+    BestChanges,
+    Correctness,
+    Noise,
+    NotTried,
+    TrialResult,
+    TrialVerdict,
+    Variant,
+)
+from opscope.report.markdown import render_markdown
+from opscope.report.trial import trial_document, trial_json
+
+MS = 1_000_000.0
+RESULT = TrialResult(
+    program="train.py --lr 1",
+    baseline=Baseline(10 * MS, (9.9 * MS, 10.1 * MS), 3, 90, 2_000_000),
+    noise=Noise(1.01, (0.99, 1.02)),
+    variants=(
+        Variant(
+            name="sdpa",
+            finding="advice.eager_attention",
+            step_ns=6 * MS,
+            interval_ns=(5.9 * MS, 6.1 * MS),
+            ratio=0.6,
+            ratio_interval=(0.59, 0.61),
+            verdict=TrialVerdict.FASTER,
+            correctness=Correctness.WITHIN_ROUNDING,
+            is_recommended=True,
+            predicted_gain_ns=3.5 * MS,
+            peak_bytes=1_500_000,
+            warm_up_ns=9 * MS,
+            pays_off_after_steps=3,
+            patch='attn_implementation="sdpa"',
+        ),
+        Variant(
+            name="tf32",
+            ratio=0.7,
+            ratio_interval=(0.6, 0.8),
+            verdict=TrialVerdict.FASTER,
+            correctness=Correctness.WITHIN_ROUNDING,
+        ),
+        Variant(
+            name="mine",
+            ratio=0.5,
+            ratio_interval=(0.4, 0.6),
+            verdict=TrialVerdict.FASTER,
+            correctness=Correctness.CHANGED,
+            reason="losses differ by 0.01",
+        ),
+        Variant(name="compile", verdict=TrialVerdict.FAILED, error="RuntimeError: <no compiler>"),
+        Variant(
+            name="cuda_graph",
+            ratio=0.99,
+            ratio_interval=(0.9, 1.1),
+            verdict=TrialVerdict.INCONCLUSIVE,
+            reason="includes 1",
+        ),
+    ),
+    not_tried=(NotTried("channels_last", "its models hold no convolutions"),),
+    best=BestChanges(("sdpa",), 6 * MS, 0.6, (0.59, 0.61), (6 * MS,), Correctness.WITHIN_ROUNDING, "--- a/x"),
+    runs=17,
+)
+
+
+def test_the_report_says_it_all() -> None:
+    text = render_markdown(trial_document(RESULT, "opscope try train.py"))
+    for words in (
+        "6.00 ms, 1.67× as fast: sdpa",
+        "101.0 % (95 % CI 99.0 to 102.0 %)",
+        "the program ran 17 times",
+        "sdpa: 10.0 ms → 6.00 ms",
+        "−3.50 ms",
+        "`sdpa` pays off after 3 steps",
+        "`tf32` is faster, the numbers are within rounding; --allow-precision recommends it",
+        "`mine` is faster but not recommended: losses differ by 0.01",
+        "`compile` failed: RuntimeError:",
+        "`cuda_graph` no verdict: includes 1; more rounds would tell (--rounds)",
+        "`channels_last`: its models hold no convolutions",
+        "opscope try train.py",
+    ):
+        assert words in text
+
+
+def test_where_nothing_helps_it_says_so() -> None:
+    nothing = msgspec.structs.replace(RESULT, best=None, variants=(), noise=None, is_complete=False)
+    text = render_markdown(trial_document(nothing, "opscope try train.py"))
+    assert "Nothing that was tried is faster with the same numbers." in text
+    assert "ended before all was tried" in text
+
+
+def test_json_is_the_result() -> None:
+    document = trial_json(RESULT)
+    assert document.pop("schema_version") == 1
+    assert msgspec.convert(document, TrialResult, strict=False) == RESULT
+    assert set(document) >= {"baseline", "noise", "variants", "not_tried", "best"}
