@@ -137,7 +137,6 @@ def _worth(run: ProfiledRun, rule: Rule, advice: Advice) -> _Worth | None:
         return _Worth()
     if job is None:
         return _Worth(words="not turned into a gain: nothing is known of the host's side of a step")
-    step = job.middle
     least_ns = run.book.number("least_gain_fraction") * job.step_ns
     change, gain = None, advice.gain
     missing = next((model.missing for model in job.ranks if model.missing), None)
@@ -153,21 +152,21 @@ def _worth(run: ProfiledRun, rule: Rule, advice: Advice) -> _Worth | None:
             gain = msgspec.structs.replace(gain, high_ns=max(gain.high_ns, high_ns))
     if gain is not None and gain.ns >= least_ns:
         return _Worth(gain.ns, (gain.low_ns, gain.high_ns), _simulated(job), change=change)
-    deferred_ns = run.book.number("deferred_fraction") * step.device_ns
+    deferred_ns = run.book.number("deferred_fraction") * job.device_ns
     if change is None or gain is None or job.saved_device_ns(change) < deferred_ns:
         return None
-    slower = "is" if step.is_host_bound else "would then be"
+    slower = "is" if job.is_host_bound else "would then be"
     words = f"nothing now, for the host {slower} the slower side: {_simulated(job)}"
     return _Worth(0.0, (min(0.0, gain.low_ns), max(0.0, gain.high_ns)), words, is_deferred=True)
 
 
 def _simulated(job: Job) -> str:
     """The step that a gain is taken from."""
-    step, together = job.middle, f" of {len(job.models)} ranks together" if len(job.models) > 1 else ""
+    together = f" of {len(job.models)} ranks together" if len(job.models) > 1 else ""
     return (
         f"simulated in a step of {format_duration(job.step_ns)}{together} without the recorder, for which "
-        f"the device alone needs {format_duration(step.device_ns)} and the host alone "
-        f"{format_duration(step.host_ns)}"
+        f"the device alone needs {format_duration(job.device_ns)} and the host alone "
+        f"{format_duration(job.host_ns)}"
     )
 
 

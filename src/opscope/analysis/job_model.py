@@ -226,8 +226,32 @@ class Job:
     @cached_property
     def execution(self) -> StepExecution:
         """What there is to say of its step: that of the middle rank, as long as all need together."""
-        interval_ns = min(self.steps_ns), max(self.steps_ns)
-        return replace(self.middle.execution, step_ns=self.step_ns, step_interval_ns=interval_ns)
+        return replace(
+            self.middle.execution,
+            step_ns=self.step_ns,
+            step_interval_ns=(min(self.steps_ns), max(self.steps_ns)),
+            host_ns=self.host_ns,
+            device_ns=self.device_ns,
+        )
+
+    @property
+    def host_ns(self) -> float:
+        """What the slowest host needs for a step if no device ever kept it waiting, without the recorder."""
+        return max(model.host_ns for model in self.models)
+
+    @cached_property
+    def device_ns(self) -> float:
+        """What the devices need for a step if everything were launched at once."""
+        if self.graph is None:
+            return self.middle.device_ns
+        parts = [(model.lags_without_host, model.graph.duration_ns) for model in self.models]
+        lag_ns, duration_ns = self.graph.edited(parts)
+        return simulate(self.graph, lag_ns=lag_ns, duration_ns=duration_ns).step_ns
+
+    @property
+    def is_host_bound(self) -> bool:
+        """Whether a host alone needs longer than the devices alone."""
+        return self.host_ns > self.device_ns
 
     def changed(self, effect: Callable[[GraphChange], object]) -> JobChange:
         """A change on every rank."""

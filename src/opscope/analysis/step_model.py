@@ -478,9 +478,14 @@ class StepModel:
     @cached_property
     def device_ns(self) -> float:
         """What the device needs for a step if everything were launched at once."""
-        lag_ns = self.graph.lag_ns.copy()
+        return simulate(self.graph, lag_ns=self.lags_without_host).step_ns
+
+    @property
+    def lags_without_host(self) -> Int64:
+        """Lags where everything is launched at once."""
+        lag_ns: Int64 = self.graph.lag_ns.copy()
         lag_ns[0, self.graph.thread_id >= 0] = 0
-        return simulate(self.graph, lag_ns=lag_ns).step_ns
+        return lag_ns
 
     @cached_property
     def recorded_error(self) -> float:

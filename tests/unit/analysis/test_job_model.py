@@ -79,7 +79,8 @@ def test_the_recorded_job_simulates_as_itself(job_of: JobOf, shift: int) -> None
     is_simulated = [node not in first for node in range(len(times))]
     assert (times == graph.time_ns[: len(times)])[is_simulated].all()
     assert graph.clock_error_ns == 0
-    assert job.step_ns == 652 * US
+    assert job.step_ns == job.device_ns == 652 * US
+    assert job.host_ns == 100 * US
 
 
 @pytest.mark.parametrize(
