@@ -55,9 +55,11 @@ def pytest_run(tmp_path: Path):
 
 
 def test_the_plugin_is_imported_without_heavy_packages() -> None:
-    code = "import sys, opscope.pytest_plugin; print(*sorted({'torch', 'numpy', 'duckdb', 'rich'} & set(sys.modules)))"
+    code = "import sys, opscope.pytest_plugin; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == []
+    loaded = set(done.stdout.split())
+    assert "opscope.pytest_plugin" in loaded
+    assert not loaded & {"torch", "numpy", "duckdb", "rich", "opscope.api"}
 
 
 @pytest.mark.torch
@@ -71,7 +73,6 @@ def test_what_became_slower_fails_until_it_is_accepted(pytest_run, tmp_path: Pat
     assert code == 1
     assert "slower than before:" in output
     assert "work" in output
-    assert "95 %" in output or "interval" in output or "[" in output
     assert json.loads(kept.read_text(encoding="utf-8")) == accepted
     assert pytest_run(slow, "--opscope-update")[0] == 0
     assert json.loads(kept.read_text(encoding="utf-8")) != accepted
