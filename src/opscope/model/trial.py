@@ -48,7 +48,7 @@ class Baseline(msgspec.Struct, frozen=True):
         step_ns: Median step, timed without a profiler.
         interval_ns: Its 95 % interval; None of fewer than six steps.
         rounds: Processes that were timed.
-        steps: Steps timed in all of them, warm-up left out.
+        steps: Times of a step in all of them, warm-up left out; of short steps each is the mean of several.
         peak_bytes: Most device memory allocated at once; of a program without a GPU, resident memory.
     """
 

@@ -67,7 +67,7 @@ class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
     changes: tuple[str, ...] = ()
     change_files: tuple[str, ...] = ()
     seconds: float = 2.0
-    most_steps: int = 400
+    most_steps: int = 2000
     seed: int = 0
     scratch: str | None = None
 
@@ -108,8 +108,7 @@ class _Run:
         self.observer: Observer | None = None
         self._taken: dict[str, set[str]] = {}
         self._periods_ns: list[int] = []
-        self._last_ns = self._steady_ns = 0
-        self._steady_steps = 0
+        self._last_ns = self._steady_ns = self._samples_before = 0
 
     def torch_imported(self, torch: Any) -> None:
         """Apply the changes; the program has not used torch yet."""
@@ -138,13 +137,13 @@ class _Run:
             period_ns = now_ns - self._last_ns
             usual_ns = sorted(self._periods_ns)[len(self._periods_ns) // 2] if self._periods_ns else 0
             if not usual_ns or period_ns > _SLOW * usual_ns:
-                self._steady_ns, self._steady_steps = now_ns, 0
+                self._steady_ns, self._samples_before = now_ns, self.clock.sample_count
             self._periods_ns = [*self._periods_ns[1 - _LAST :], period_ns]
         self._last_ns = now_ns
-        self._steady_steps += 1
+        samples = self.clock.sample_count - self._samples_before
         lasted_s = (now_ns - self._steady_ns) / 1e9
         if self.facts.steps >= self.request.most_steps or (
-            self._steady_steps > LEAST_STEPS and (lasted_s >= self.request.seconds or self.clock.is_full)
+            samples > LEAST_STEPS and (lasted_s >= self.request.seconds or self.clock.is_full)
         ):
             self.facts.is_enough = True
             self.end(0)

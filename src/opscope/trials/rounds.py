@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -201,7 +202,7 @@ class Trial:
                 self._sides[change.name] = _Side((change,))
             else:
                 self._not_tried.append(NotTried(change.name, reason))
-        self._expected = 2 + len(self._sides) - 2 + (self.plan.rounds - 1) * len(self._sides)
+        self._expected = self.plan.rounds * len(self._sides)
         for number in range(self.plan.rounds):
             names = [name for name in self._sides if number or name not in {BASELINE, _AGAIN}]
             names = [name for name in names if number == 0 or not self._is_settled(name)]
@@ -275,31 +276,28 @@ class Trial:
             **dict(pair for one in changes for pair in one.environment),
         }
         command = [sys.executable, "-m", "opscope.trials.child", str(path)]
-        process = subprocess.Popen(
-            command,
-            cwd=work,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-        try:
-            said, _ = process.communicate(timeout=self.plan.run_s)
-        except subprocess.TimeoutExpired:
-            _end(process)
-            said, _ = process.communicate()
-            return None, f"no end after {self.plan.run_s:.0f} s"
-        except BaseException:
-            _end(process)
-            raise
-        finally:
-            found = output.read_bytes() if output.exists() else None
-            shutil.rmtree(folder, ignore_errors=True)
-        lines = "\n".join(said.strip().splitlines()[-_SAID_LINES:])
-        return (None if found is None else msgspec.json.decode(found, type=TrialRun)), lines
+        said = folder / "said.txt"
+        with said.open("wb") as stream:
+            process = subprocess.Popen(
+                command,
+                cwd=work,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                process.wait(self.plan.run_s)
+            except subprocess.TimeoutExpired:
+                return None, f"no end after {self.plan.run_s:.0f} s"
+            finally:
+                _end(process)
+                found = output.read_bytes() if output.exists() else None
+                lines = said.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+                shutil.rmtree(folder, ignore_errors=True)
+        run = None if found is None else msgspec.json.decode(found, type=TrialRun)
+        return run, "\n".join(lines[-_SAID_LINES:])
 
     def _against(self, side: _Side, reference: _Side) -> _Judged:
         """Two sides over the rounds both ran in."""
@@ -407,7 +405,8 @@ class Trial:
                     self._run_once(title, number, side)
                 if together.error is not None:
                     break
-            if together.error is not None or not together.all_ns:
+            rounds = together.times_ns.keys() & best.times_ns.keys()
+            if together.error is not None or not rounds & self._sides[BASELINE].times_ns.keys():
                 continue
             _, verdict, _ = self._against(together, best)
             if verdict is TrialVerdict.FASTER and self._is_right(together, self._correctness(together)[0]):
@@ -467,13 +466,9 @@ class Trial:
         )
 
 
-def _end(process: subprocess.Popen[str]) -> None:
-    """End a run and what it started."""
-    import signal  # noqa: PLC0415 - only where something is ended
-
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a run, if it has not ended, and what it started."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
+        with suppress(ProcessLookupError, subprocess.TimeoutExpired):
             os.killpg(process.pid, number)
             process.wait(5)
-        except (ProcessLookupError, subprocess.TimeoutExpired):
-            continue
