@@ -93,3 +93,7 @@ _.run_beside
 # Read by the template of pages.
 _.has_arrows
 _.height_px
+
+# Called by pytest, and by tests of users (`pytest_plugin.py`).
+_.pytest_addoption
+_.assert_not_slower

@@ -23,15 +23,23 @@ from opscope.errors import CaptureError, DependencyError, InputError, Measuremen
 if TYPE_CHECKING:
     from opscope.analysis.summary import Summary
     from opscope.api import (
+        analyze,
         bench,
         compare,
+        devices,
+        doctor,
         example_trace,
+        explain,
         export_chrome_trace,
+        flamegraph,
+        ncu,
         print_table,
         profile,
         profile_call,
         profiled,
+        stats,
         tensorboard_trace,
+        try_changes,
     )
     from opscope.benchmarking.decorator import benchmark
     from opscope.model.benchmark import BenchmarkResult
@@ -53,13 +61,19 @@ __all__ = [
     "Severity",
     "Summary",
     "__version__",
+    "analyze",
     "bench",
     "benchmark",
     "compare",
+    "devices",
+    "doctor",
     "example_trace",
+    "explain",
     "export_chrome_trace",
+    "flamegraph",
     "load",
     "load_result",
+    "ncu",
     "open_session",
     "print_report",
     "print_table",
@@ -67,8 +81,10 @@ __all__ = [
     "profile_call",
     "profiled",
     "save_result",
+    "stats",
     "summarize",
     "tensorboard_trace",
+    "try_changes",
 ]
 
 _HOMES = {

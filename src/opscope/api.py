@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar
 
 from opscope.benchmarking.decorator import benchmark
@@ -21,32 +23,48 @@ from opscope.data import example_trace
 from opscope.errors import CaptureError, InputError, MeasurementError
 from opscope.model.session import Session
 from opscope.provenance.origins import recorded_origins
-from opscope.results import Source, load, open_session, print_report
+from opscope.results import Source, load, open_session, print_report, summarize
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from opscope.analysis.counters import CounterAnalysis
+    from opscope.analysis.explanation import Explanation
+    from opscope.analysis.nsys_reports import ReportTable
+    from opscope.analysis.summary import Summary
     from opscope.benchmarking.problem import Problem
+    from opscope.hardware.devices import SearchResult
     from opscope.model.benchmark import BenchmarkOptions, BenchmarkResult, CacheState
     from opscope.model.comparison import BenchmarkComparison, ComparisonOptions, SessionComparison
     from opscope.model.measurement import Clock
+    from opscope.model.trial import TrialResult
+    from opscope.toolchain.doctor.diagnosis import Diagnosis
+    from opscope.trials.rounds import Told
 
 __all__ = [
     "Measuring",
     "Profile",
+    "analyze",
     "bench",
     "benchmark",
     "compare",
+    "devices",
+    "doctor",
     "example_trace",
+    "explain",
     "export_chrome_trace",
+    "flamegraph",
     "load",
     "measure",
+    "ncu",
     "open_session",
     "print_table",
     "profile",
     "profile_call",
     "profiled",
+    "stats",
     "tensorboard_trace",
+    "try_changes",
 ]
 
 P = ParamSpec("P")
@@ -355,3 +373,208 @@ def _side(
             return load_results(source)
         return opened.enter_context(load(source))
     return (source,) if isinstance(source, BenchmarkResult) else tuple(source)
+
+
+@contextmanager
+def _opened(source: Source | Sequence[Source] | Session, *, merge: bool = False) -> Iterator[Session]:
+    """The Session itself, or a source as one, closed afterwards."""
+    if isinstance(source, Session):
+        yield source
+        return
+    with load(source, merge=merge) as session:
+        yield session
+
+
+def analyze(
+    sources: Source | Sequence[Source],
+    *,
+    ceilings: Source | None = None,
+    memory_limit: str | None = None,
+    threads: int | None = None,
+    merge: bool = False,
+) -> Summary:
+    """Everything `opscope analyze` says of recorded traces: `load`, then `summarize`.
+
+    Args:
+        sources: As of `load`; several are the ranks of one job.
+        ceilings: As of `summarize`.
+        memory_limit: As of `load`.
+        threads: As of `load`.
+        merge: As of `load`.
+
+    Raises:
+        InputError: A source cannot be read, or the ceilings are of another GPU.
+    """
+    session = load(sources, memory_limit=memory_limit, threads=threads, merge=merge)
+    return summarize(session, ceilings=ceilings)
+
+
+def explain(
+    name: str,
+    source: Source | Sequence[Source] | Session | None = None,
+    *,
+    merge: bool = False,
+    torch_version: str | None = None,
+) -> Explanation:
+    """The chain behind an operator, a kernel, a category or a source file.
+
+    Args:
+        name: What to explain, as of `opscope explain`.
+        source: A recording whose calls to add.
+        merge: As of `load`.
+        torch_version: Release to answer for without a recording.
+
+    Raises:
+        InputError: Nothing is known by that name; the hint lists similar ones.
+    """
+    from opscope.analysis.explanation import explain as explained  # noqa: PLC0415
+
+    if source is None or isinstance(source, Session):
+        return explained(name, source, torch_version=torch_version)
+    # Parts of the answer are read when they are asked for: the Session stays open.
+    return explained(name, load(source, merge=merge), torch_version=torch_version)
+
+
+def stats(
+    source: Source | Sequence[Source] | Session, reports: Sequence[str] | None = None, *, merge: bool = False
+) -> tuple[ReportTable, ...]:
+    """The statistics reports of Nsight Systems.
+
+    Args:
+        source: As of `load`, or a Session.
+        reports: Their names, `["all"]`, or kernels and copies in one table if None.
+        merge: As of `load`.
+
+    Raises:
+        InputError: There is no such report, or the source cannot be read.
+    """
+    from opscope.analysis.nsys_reports import report_tables, wanted_reports  # noqa: PLC0415
+
+    with _opened(source, merge=merge) as session:
+        return report_tables(session, wanted_reports(reports))
+
+
+def flamegraph(
+    source: Source | Sequence[Source] | Session,
+    *,
+    weight: str = "device",
+    by: str | None = None,
+    backward: str | None = None,
+    format: str = "speedscope",  # noqa: A002 - as the option
+    step: int | None = None,
+    merge: bool = False,
+    name: str = "opscope",
+) -> str:
+    """Stacks from Python down to the kernels, as the text of a file for flame graph viewers.
+
+    Args:
+        source: As of `load`, or a Session.
+        weight: As of `opscope flamegraph`, like the next four.
+        by: What stands above the operators.
+        backward: Where the backward pass stands.
+        format: speedscope or collapsed.
+        step: Only what was launched in this step.
+        merge: As of `load`.
+        name: Title of a speedscope file.
+
+    Raises:
+        InputError: The source cannot be read, or has no such step or stacks.
+    """
+    from opscope.analysis.program.stacks import (  # noqa: PLC0415
+        BackwardPlace,
+        StackBasis,
+        StackWeight,
+        stack_profiles,
+    )
+    from opscope.report.flamegraph import StackFormat, stacks_text  # noqa: PLC0415
+
+    try:
+        form, what = StackFormat(format), StackWeight(weight)
+        basis = None if by is None else StackBasis(by)
+        place = None if backward is None else BackwardPlace(backward)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    with _opened(source, merge=merge) as session:
+        profiles = stack_profiles(session, by=basis, weight=what, backward=place, step=step)
+    return stacks_text(profiles, form, name=name)
+
+
+def doctor() -> Diagnosis:
+    """Whether programs can be profiled on this machine, and what to mend. Changes no setting."""
+    from opscope.provenance.cache import cache_folder  # noqa: PLC0415
+    from opscope.toolchain.doctor.diagnosis import diagnose  # noqa: PLC0415
+    from opscope.toolchain.doctor.gather import gather_facts  # noqa: PLC0415
+    from opscope.toolchain.doctor.surroundings import Surroundings  # noqa: PLC0415
+
+    surroundings = Surroundings(os.environ, sys.executable, Path.cwd(), cache_folder())
+    return diagnose(gather_facts(surroundings, _cuda_versions))
+
+
+def _cuda_versions(compute_capability: str) -> tuple[str | None, str | None]:
+    """First and last CUDA toolkit that builds for a compute capability."""
+    from opscope.hardware.architectures import architecture  # noqa: PLC0415
+
+    known = architecture(compute_capability)
+    return (None, None) if known is None else (known.least_cuda_version, known.last_cuda_version)
+
+
+def devices(name: str = "") -> SearchResult:
+    """The GPUs and architectures that a name means; all of them without one.
+
+    Raises:
+        InputError: Nothing is known by that name; the hint lists similar ones.
+    """
+    from opscope.hardware.architectures import architectures  # noqa: PLC0415
+    from opscope.hardware.devices import SearchResult, search_devices  # noqa: PLC0415
+    from opscope.hardware.devices import devices as known_devices  # noqa: PLC0415
+
+    return search_devices(name) if name else SearchResult(known_devices(), architectures())
+
+
+def ncu(report: Source, trace: Source | Session | None = None) -> CounterAnalysis:
+    """The hardware counters in a report of Nsight Compute.
+
+    Args:
+        report: A file (.ncu-rep, .ncu-rep.gz).
+        trace: A recording of the same program, for the operators of the kernels.
+
+    Raises:
+        InputError: A file cannot be read.
+        DependencyError: The reader is not installed.
+    """
+    from opscope.analysis.counter_findings import analyze_counters  # noqa: PLC0415
+    from opscope.toolchain.ncu_reading import read_report  # noqa: PLC0415
+
+    read = read_report(Path(report))
+    if trace is None:
+        return analyze_counters(read)
+    with _opened(trace) as session:
+        return analyze_counters(read, session)
+
+
+def try_changes(
+    target: Source,
+    arguments: Sequence[str] = (),
+    *,
+    on_run: Told = lambda name, done, total: None,
+    **options: Any,
+) -> TrialResult:
+    """Apply changes to a program and measure what each brings, each run in a process of its own.
+
+        opscope.try_changes("train.py", ["--batch", "8"], only=["tf32"], rounds=3)
+
+    Args:
+        target: A script, a workload's name, FILE.py:function or PACKAGE.MODULE:FACTORY.
+        arguments: Of the script.
+        on_run: Told of each run: what runs, runs done, runs in all.
+        **options: As of `opscope.trials.planning.trial_plan`, where their defaults are.
+
+    Raises:
+        InputError: There is no such program or change, or its steps cannot be recognized.
+        CaptureError: The program fails as it is.
+        DependencyError: torch is not installed.
+    """
+    from opscope.trials.planning import trial_plan  # noqa: PLC0415
+    from opscope.trials.rounds import Trial  # noqa: PLC0415
+
+    return Trial(trial_plan(os.fspath(target), arguments, **options), on_run).run()

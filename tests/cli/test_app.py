@@ -88,7 +88,7 @@ def test_an_interrupted_verb_says_what_is_kept(opscope, monkeypatch: pytest.Monk
     def interrupted(*args: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("opscope.cli.explain.explain_name", interrupted)
+    monkeypatch.setattr("opscope.api.explain", interrupted)
     outcome = opscope("explain", "gelu")
     assert (outcome.code, outcome.out) == (130, "")
     assert outcome.err == "interrupted: files already written are kept, nothing else was written\n"

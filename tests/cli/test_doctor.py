@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from opscope.cli import doctor as doctor_module
+from opscope import api
+from opscope.toolchain.doctor import gather
 from opscope.toolchain.doctor.diagnosis import CHECKS
 from opscope.toolchain.doctor.facts import (
     CaptureFacts,
@@ -35,7 +36,7 @@ def on(monkeypatch: pytest.MonkeyPatch) -> Callable[[Facts], None]:
     """Makes the probes find a machine."""
 
     def place(facts: Facts) -> None:
-        monkeypatch.setattr(doctor_module, "gather_facts", lambda *arguments: facts)
+        monkeypatch.setattr(gather, "gather_facts", lambda *arguments: facts)
 
     return place
 
@@ -94,6 +95,6 @@ def test_json_says_what_the_screen_says(opscope: Run, on: Callable[[Facts], None
 
 
 def test_the_hardware_table_says_which_cuda_builds_for_a_gpu() -> None:
-    assert doctor_module._cuda_versions("10.0") == ("12.8", None)
-    assert doctor_module._cuda_versions("7.0") == ("9.0", "12.9")
-    assert doctor_module._cuda_versions("99.0") == (None, None)
+    assert api._cuda_versions("10.0") == ("12.8", None)
+    assert api._cuda_versions("7.0") == ("9.0", "12.9")
+    assert api._cuda_versions("99.0") == (None, None)

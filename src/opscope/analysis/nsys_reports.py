@@ -19,7 +19,7 @@ from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.provenance.kernel_names import decode
 
-__all__ = ["REPORTS", "Report", "ReportTable", "report_tables"]
+__all__ = ["REPORTS", "Report", "ReportTable", "report_tables", "wanted_reports"]
 
 _Row = dict[str, Any]
 _BYTES_PER_MB = 1_000_000
@@ -85,6 +85,12 @@ _NAME_STYLES = ("", "base")
 _NAMES = """
 SELECT n.name_id, coalesce(n.name, ''), min(s.recorded_name)
 FROM kernel_names n LEFT JOIN kernel_symbols s USING (name_id) GROUP BY ALL ORDER BY n.name_id"""
+
+
+def wanted_reports(names: Sequence[str] | None) -> list[str]:
+    """Report names as they were given, several with commas between; by default kernels and copies in one."""
+    wanted = [name for text in names or ["cuda_gpu_sum"] for name in text.split(",") if name]
+    return list(REPORTS) if "all" in wanted else wanted
 
 
 def report_tables(session: Session, names: Sequence[str]) -> tuple[ReportTable, ...]:

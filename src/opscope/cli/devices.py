@@ -11,12 +11,11 @@ from typing import Annotated
 
 from cyclopts import Group, Parameter
 
+from opscope import api
 from opscope.benchmarking.device_limits import measure_device
 from opscope.cli.console import note, print_document, print_json, refuse_existing, say_wrote, show, status
 from opscope.errors import InputError
-from opscope.hardware.architectures import architectures
-from opscope.hardware.devices import DeviceSpec, match_device, search_devices
-from opscope.hardware.devices import devices as known_devices
+from opscope.hardware.devices import DeviceSpec, match_device
 from opscope.hardware.measured import (
     LIMITS_FOLDER,
     MeasuredLimits,
@@ -76,11 +75,8 @@ def devices(
 
 
 def _show(name: str, *, json: bool) -> int:
-    if name:
-        found = search_devices(name)
-        shown, capabilities = found.devices, found.architectures
-    else:
-        shown, capabilities = known_devices(), architectures()
+    found = api.devices(name)
+    shown, capabilities = found.devices, found.architectures
     measured = _measured_here() if name or json else {}
     if json:
         print_json(devices_json(shown, capabilities, measured))

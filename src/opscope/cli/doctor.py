@@ -5,18 +5,10 @@ Looks, calculates and records, but changes no setting. Exit code 1 says that pro
 
 from __future__ import annotations
 
-import os
-import sys
-from pathlib import Path
-
+from opscope import api
 from opscope.cli.app import EXIT_ERROR
 from opscope.cli.console import show, status
-from opscope.hardware.architectures import architecture
-from opscope.provenance.cache import cache_folder
 from opscope.report.doctor import doctor_document, doctor_json
-from opscope.toolchain.doctor.diagnosis import diagnose
-from opscope.toolchain.doctor.gather import gather_facts
-from opscope.toolchain.doctor.surroundings import Surroundings
 
 __all__ = ["doctor"]
 
@@ -35,14 +27,7 @@ def doctor(*, json: bool = False) -> int:
     Args:
         json: Print one JSON document and nothing else.
     """
-    surroundings = Surroundings(os.environ, sys.executable, Path.cwd(), cache_folder())
     with status("Looking at this machine"):
-        diagnosis = diagnose(gather_facts(surroundings, _cuda_versions))
+        diagnosis = api.doctor()
     show(lambda: doctor_json(diagnosis), lambda: doctor_document(diagnosis), json=json)
     return 0 if diagnosis.can_profile else EXIT_ERROR
-
-
-def _cuda_versions(compute_capability: str) -> tuple[str | None, str | None]:
-    """First and last CUDA toolkit that builds for a compute capability."""
-    known = architecture(compute_capability)
-    return (None, None) if known is None else (known.least_cuda_version, known.last_cuda_version)

@@ -9,8 +9,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from opscope import api
 from opscope.analysis.explanation import Explanation
-from opscope.analysis.explanation import explain as explain_name
 from opscope.cli.console import Merge, open_source, show, status
 from opscope.model.sidecar import kernels_folder
 from opscope.report.explanation import SourceReader, explanation_document
@@ -50,7 +50,7 @@ def explain(
         open_source(trace, merge=merge) if trace else nullcontext() as session
     ):  # what is printed is computed when asked for
         with status("Explaining"):
-            explanation = explain_name(name, session, torch_version=torch_version)
+            explanation = api.explain(name, session, torch_version=torch_version)
         _print(explanation, read_source, json=json)
     return 0
 

@@ -7,21 +7,13 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from opscope.analysis.program.stacks import BackwardPlace, StackBasis, StackWeight, stack_profiles
+from opscope import api
+from opscope.analysis.program.stacks import BackwardPlace, StackBasis, StackWeight
 from opscope.cli.console import Merge, Output, open_source, refuse_existing, say_wrote, status
 from opscope.model.files import write_text
-from opscope.report.flamegraph import collapsed_text, speedscope_document
-from opscope.report.json_encoding import to_json_line
-from opscope.text_enum import TextEnum
+from opscope.report.flamegraph import StackFormat
 
 __all__ = ["flamegraph"]
-
-
-class StackFormat(TextEnum):
-    """What the file is."""
-
-    SPEEDSCOPE = "speedscope"
-    COLLAPSED = "collapsed"
 
 
 def flamegraph(
@@ -59,11 +51,15 @@ def flamegraph(
     """
     refuse_existing([output] if output else [], force=force)
     with open_source(source, merge=merge) as session, status("Collecting stacks"):
-        profiles = stack_profiles(session, by=by, weight=weight, backward=backward, step=step)
-    if format is StackFormat.COLLAPSED:
-        text = collapsed_text(profiles)
-    else:
-        text = to_json_line(speedscope_document(profiles, name=", ".join(source))) + "\n"
+        text = api.flamegraph(
+            session,
+            weight=weight,
+            by=by,
+            backward=backward,
+            format=format,
+            step=step,
+            name=", ".join(source),
+        )
     if output is None:
         sys.stdout.write(text)
     else:

@@ -18,8 +18,8 @@ from typing import Annotated, Literal
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
+from opscope import api
 from opscope.analysis.counter_commands import CollectionPlan, plan_by_profile, plan_by_recording
-from opscope.analysis.counter_findings import analyze_counters
 from opscope.analysis.counters import CounterAnalysis
 from opscope.cli.app import EXIT_INTERRUPTED
 from opscope.cli.console import STDERR, All, Top, Words, note, open_source, refuse_existing, say_wrote, show
@@ -116,7 +116,7 @@ def ncu(
         raise InputError("nothing to read or run", hint="opscope ncu FILE.ncu-rep, or opscope ncu -- PROGRAM")
     if len(target) == 1 and (is_report(target[0]) or shutil.which(target[0]) is None):
         _refuse_options(collecting)
-        analysis = _analyze(Path(target[0]), trace)
+        analysis = api.ncu(target[0], trace)
         _show(analysis, json=json, top=shown, on_stderr=False)
         return 0
     return _profile(target, trace, collecting, json=json, top=shown)
@@ -128,14 +128,6 @@ def _refuse_options(collecting: Collecting) -> None:
             "options of profiling are given, and a report to read",
             hint="A program comes after --: opscope ncu --kernel gemm -- python script.py",
         )
-
-
-def _analyze(report: Path, trace: Path | None) -> CounterAnalysis:
-    read = read_report(report)
-    if trace is None:
-        return analyze_counters(read)
-    with open_source([str(trace)]) as session:
-        return analyze_counters(read, session)
 
 
 def _profile(
@@ -158,7 +150,7 @@ def _profile(
     if run.was_interrupted and not report.exists():
         raise KeyboardInterrupt
     check_run(run, report)
-    _show(_analyze(report, trace), json=json, top=top, on_stderr=True)
+    _show(api.ncu(report, trace), json=json, top=top, on_stderr=True)
     say_wrote([report], on_stderr=True)
     return EXIT_INTERRUPTED if run.was_interrupted else run.target_code
 

@@ -16,10 +16,9 @@ from typing import Annotated, Literal
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
-from opscope.analysis.nsys_reports import report_tables
+from opscope.analysis.nsys_reports import report_tables, wanted_reports
 from opscope.cli.app import EXIT_INTERRUPTED
 from opscope.cli.console import STDERR, open_source, refuse_existing, say_wrote, show, status
-from opscope.cli.stats import wanted_reports
 from opscope.errors import InputError
 from opscope.report.tables import stats_json, stats_tables_document
 from opscope.toolchain.nsys import (

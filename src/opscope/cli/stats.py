@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Group, Parameter
 from cyclopts.validators import mutually_exclusive
 
-from opscope.analysis.nsys_reports import REPORTS, report_tables
+from opscope import api
 from opscope.cli.console import (
     Merge,
     Output,
@@ -22,13 +22,7 @@ from opscope.model.files import write_text
 from opscope.report.json_encoding import to_json
 from opscope.report.tables import stats_csv, stats_json, stats_tables_document
 
-__all__ = ["stats", "wanted_reports"]
-
-
-def wanted_reports(names: list[str] | None) -> list[str]:
-    """Report names as they were given, several with commas between; by default kernels and copies in one."""
-    wanted = [name for text in names or ["cuda_gpu_sum"] for name in text.split(",") if name]
-    return list(REPORTS) if "all" in wanted else wanted
+__all__ = ["stats"]
 
 
 _FORMAT = Group("Output format", validator=mutually_exclusive)
@@ -63,7 +57,7 @@ def stats(
     if output is not None:
         refuse_existing([output], force=force)
     with open_source(source, merge=merge) as session:
-        tables = report_tables(session, wanted_reports(report))
+        tables = api.stats(session, report)
     if output is not None:
         text = stats_csv(tables) if csv else to_json(stats_json(tables))
         say_wrote([write_text(output, text)], on_stderr=json or csv)

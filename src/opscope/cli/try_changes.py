@@ -4,47 +4,35 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import msgspec
 from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from opscope.capture.program import Program, check_program
-from opscope.capture.program_recorder import step_source
 from opscope.cli.app import EXIT_INTERRUPTED, EXIT_REGRESSION
 from opscope.cli.console import note, refuse_existing, say_wrote, show, stderr_console
 from opscope.cli.profile import ModelOptions
-from opscope.errors import DependencyError, InputError
+from opscope.errors import InputError
 from opscope.model.files import write_text
 from opscope.report.json_encoding import write_json
 from opscope.report.markdown import render_markdown
 from opscope.report.trial import trial_document, trial_json
-from opscope.trials.catalog import change_of_file, changes_named
-from opscope.trials.child import TrialRequest
+from opscope.trials.planning import trial_plan
 from opscope.trials.rounds import Told, Trial, TrialPlan
-from opscope.workloads.spec import BUILTIN_WORKLOADS, WorkloadOptions, resolve
+from opscope.workloads.workload import WorkloadOptions
 
-__all__ = ["is_workload", "try_changes"]
+__all__ = ["try_changes"]
 
 _DEFAULT_MODEL = ModelOptions()
 _Positive = Annotated[int, Parameter(validator=Number(gte=1))]
 _Names = Annotated[list[str] | None, Parameter(consume_multiple=True)]
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-def is_workload(target: str) -> bool:
-    """Whether a target is a workload, as of `opscope profile`; else it is a script."""
-    return target in BUILTIN_WORKLOADS or (":" in target and not target.endswith(".py"))
 
 
 def try_changes(
@@ -108,27 +96,25 @@ def try_changes(
         output: Also write the report to this Markdown file.
         force: Overwrite existing files.
     """
-    if find_spec("torch") is None:
-        raise DependencyError("PyTorch is not installed", hint="pip install 'opscope[torch]'")
     kept = Path(f"{target}.orig") if apply else None
     refuse_existing([one for one in (save, output, kept) if one is not None], force=force)
-    request = msgspec.structs.replace(
-        _request(target, arguments, steps, model, (batch_sizes, seq_lens), module=module),
-        seconds=seconds,
-        seed=seed,
-    )
-    own = {one.name: (one, path.absolute()) for path in change or () for one in [change_of_file(path)]}
-    named = () if only is None and own else changes_named(only)
-    plan = TrialPlan(
-        request,
-        (*named, *(one for one, _ in own.values())),
-        {name: path for name, (_, path) in own.items()},
+    plan = trial_plan(
+        target,
+        arguments,
+        module=module,
+        steps=steps,
+        sizes=(batch_sizes, seq_lens),
+        options=WorkloadOptions(**asdict(model)),
+        only=only,
+        change=change or (),
         rounds=rounds,
+        seconds=seconds,
         budget_s=None if budget is None else _seconds(budget),
+        seed=seed,
         allow_precision=allow_precision,
         in_place=in_place,
-        predicted_ns=_predicted(request) if predict else {},
-        source=Path(request.target) if request.kind == "script" else None,
+        predict=predict,
+        note=note,
     )
     with _progress(quiet=json) as told:
         result = Trial(plan, told).run()
@@ -151,33 +137,6 @@ def try_changes(
     return 0
 
 
-def _request(
-    target: str,
-    arguments: tuple[str, ...],
-    steps: str,
-    model: ModelOptions,
-    sizes: tuple[int, int],
-    *,
-    module: bool,
-) -> TrialRequest:
-    """The program that is meant.
-
-    Raises:
-        InputError: There is none, or its steps cannot be recognized.
-    """
-    if is_workload(target) and not module:
-        spec = resolve(target, WorkloadOptions(**asdict(model)))
-        where, colon, function = target.rpartition(":")
-        name = f"{Path(where).absolute()}{colon}{function}" if where.endswith(".py") else target
-        return TrialRequest(kind="workload", target=name, options=asdict(spec.options), sizes=sizes)
-    if step_source(steps) is None:
-        raise InputError("--steps none has no steps to time", hint="Name what ends a step")
-    if module:
-        return TrialRequest(kind="module", target=target, arguments=arguments, steps=steps)
-    check_program(Program(target, arguments))
-    return TrialRequest(kind="script", target=str(Path(target).absolute()), arguments=arguments, steps=steps)
-
-
 def _applied(plan: TrialPlan, names: Sequence[str], kept: Path) -> list[Path]:
     """Write changes into the script; the files written."""
     edited = plan.edited([one for one in plan.changes if one.name in names])
@@ -193,34 +152,6 @@ def _seconds(text: str) -> float:
     if found is None:
         raise InputError(f"'{text}' is no time", hint="Write 90s, 10m or 1h")
     return float(found[1]) * _UNITS[found[2]]
-
-
-def _predicted(request: TrialRequest) -> Mapping[str, float]:
-    """What advice on a recording of the program says, by its code without `advice.`."""
-    if request.kind == "workload":
-        note("--predict records scripts alone")
-        return {}
-    with tempfile.TemporaryDirectory(prefix="opscope-") as folder:
-        command = [sys.executable, "-m", "opscope", "run", "--quiet", "--stop", "--steps", request.steps]
-        command += [
-            "--output-dir",
-            folder,
-            *(["-m"] if request.kind == "module" else []),
-            "--",
-            request.target,
-        ]
-        done = subprocess.run([*command, *request.arguments], capture_output=True, text=True, check=False)
-        analysis = Path(folder) / "analysis.json"
-        if not analysis.exists():
-            said = done.stderr.strip().splitlines()
-            note(f"no predictions: the recording failed ({said[-1] if said else done.returncode})")
-            return {}
-        found: dict[str, Any] = msgspec.json.decode(analysis.read_bytes())
-    return {
-        one["code"].removeprefix("advice."): one["estimated_gain_ns_per_step"]
-        for one in reversed(found.get("advice") or [])
-        if one.get("estimated_gain_ns_per_step") is not None
-    }
 
 
 @contextmanager

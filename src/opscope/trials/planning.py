@@ -1,0 +1,152 @@
+"""What to try on a program, from its name and the options that a person gives."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from opscope.capture.program import Program, check_program
+from opscope.capture.program_recorder import step_source
+from opscope.errors import DependencyError, InputError
+from opscope.trials.catalog import change_of_file, changes_named
+from opscope.trials.child import TrialRequest
+from opscope.trials.rounds import TrialPlan
+from opscope.workloads.spec import BUILTIN_WORKLOADS, WorkloadOptions, resolve
+
+__all__ = ["trial_plan"]
+
+
+def trial_plan(
+    target: str,
+    arguments: Sequence[str] = (),
+    *,
+    module: bool = False,
+    steps: str = "optimizer",
+    sizes: tuple[int, int] = (8, 128),
+    options: WorkloadOptions | None = None,
+    only: Sequence[str] | None = None,
+    change: Sequence[Path] = (),
+    rounds: int = 3,
+    seconds: float = 2.0,
+    budget_s: float | None = None,
+    seed: int = 0,
+    allow_precision: bool = False,
+    in_place: bool = False,
+    predict: bool = False,
+    note: Callable[[str], object] = lambda text: None,
+) -> TrialPlan:
+    """The plan of a trial.
+
+    Args:
+        target: A script, a workload, FILE.py:FUNCTION or PACKAGE.MODULE:FACTORY.
+        arguments: Of the script.
+        module: The target is the name of a module.
+        steps: What ends a step of a script.
+        sizes: Batch size and sequence length of a workload.
+        options: How a workload is built.
+        only: Names of the changes to try; those that apply if None.
+        change: Files of changes of one's own.
+        rounds: Runs of every change.
+        seconds: Of steps to time in each run.
+        budget_s: Time for all; None for any.
+        seed: Of torch and random, and of the order of runs.
+        allow_precision: Recommend changes of the type too.
+        in_place: Run in the working folder.
+        predict: Record the script once as well, for what advice says of it.
+        note: Told why there are no predictions.
+
+    Raises:
+        InputError: There is no such program or change, or its steps cannot be recognized.
+        DependencyError: torch is not installed.
+    """
+    if find_spec("torch") is None:
+        raise DependencyError("PyTorch is not installed", hint="pip install 'opscope[torch]'")
+    request = msgspec.structs.replace(
+        _request(target, arguments, steps, options or WorkloadOptions(), sizes, module=module),
+        seconds=seconds,
+        seed=seed,
+    )
+    own = {one.name: (one, path.absolute()) for path in change for one in [change_of_file(path)]}
+    named = () if only is None and own else changes_named(None if only is None else list(only))
+    return TrialPlan(
+        request,
+        (*named, *(one for one, _ in own.values())),
+        {name: path for name, (_, path) in own.items()},
+        rounds=rounds,
+        budget_s=budget_s,
+        allow_precision=allow_precision,
+        in_place=in_place,
+        predicted_ns=_predicted(request, note) if predict else {},
+        source=Path(request.target) if request.kind == "script" else None,
+    )
+
+
+def _is_workload(target: str) -> bool:
+    """Whether a target is a workload, as of `opscope profile`; else it is a script."""
+    return target in BUILTIN_WORKLOADS or (":" in target and not target.endswith(".py"))
+
+
+def _request(
+    target: str,
+    arguments: Sequence[str],
+    steps: str,
+    options: WorkloadOptions,
+    sizes: tuple[int, int],
+    *,
+    module: bool,
+) -> TrialRequest:
+    """The program that is meant.
+
+    Raises:
+        InputError: There is none, or its steps cannot be recognized.
+    """
+    if _is_workload(target) and not module:
+        spec = resolve(target, options)
+        where, colon, function = target.rpartition(":")
+        name = f"{Path(where).absolute()}{colon}{function}" if where.endswith(".py") else target
+        return TrialRequest(kind="workload", target=name, options=asdict(spec.options), sizes=sizes)
+    if step_source(steps) is None:
+        raise InputError("--steps none has no steps to time", hint="Name what ends a step")
+    if module:
+        return TrialRequest(kind="module", target=target, arguments=tuple(arguments), steps=steps)
+    program = Program(target, tuple(arguments))
+    check_program(program)
+    return TrialRequest(
+        kind="script", target=str(Path(target).absolute()), arguments=tuple(arguments), steps=steps
+    )
+
+
+def _predicted(request: TrialRequest, note: Callable[[str], object]) -> Mapping[str, float]:
+    """What advice on a recording of the program says, by its code without `advice.`."""
+    if request.kind == "workload":
+        note("--predict records scripts alone")
+        return {}
+    with tempfile.TemporaryDirectory(prefix="opscope-") as folder:
+        command = [sys.executable, "-m", "opscope", "run", "--quiet", "--stop", "--steps", request.steps]
+        command += [
+            "--output-dir",
+            folder,
+            *(["-m"] if request.kind == "module" else []),
+            "--",
+            request.target,
+        ]
+        done = subprocess.run([*command, *request.arguments], capture_output=True, text=True, check=False)
+        analysis = Path(folder) / "analysis.json"
+        if not analysis.exists():
+            said = done.stderr.strip().splitlines()
+            note(f"no predictions: the recording failed ({said[-1] if said else done.returncode})")
+            return {}
+        found: dict[str, Any] = msgspec.json.decode(analysis.read_bytes())
+    return {
+        one["code"].removeprefix("advice."): one["estimated_gain_ns_per_step"]
+        for one in reversed(found.get("advice") or [])
+        if one.get("estimated_gain_ns_per_step") is not None
+    }

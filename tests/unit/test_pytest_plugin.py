@@ -1,0 +1,106 @@
+"""The fixture `opscope` of the pytest plugin, in runs of pytest of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import opscope
+
+SRC = Path(opscope.__file__).parents[1]
+
+FAST = """
+    import torch, time
+
+    def work(x):
+        time.sleep({seconds})
+        return x
+
+    def test_work(opscope):
+        measured = opscope.bench(
+            {{"work": work}}, inputs=(torch.ones(4),), device="cpu", ceilings=False, time_budget_s=0.1,
+            min_samples=8, max_samples=30, warmup_s=0.0,
+        )
+        measured.assert_not_slower()
+"""
+
+
+@pytest.fixture
+def pytest_run(tmp_path: Path):
+    """Runs pytest with the plugin on the text of a test module; its exit code and output."""
+
+    def run(text: str, *options: str) -> tuple[int, str]:
+        import textwrap
+
+        (tmp_path / "test_it.py").write_text(textwrap.dedent(text), encoding="utf-8")
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+        command += ["-p", "opscope.pytest_plugin", *options, "test_it.py"]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(SRC),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        }
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    return run
+
+
+def test_the_plugin_is_imported_without_heavy_packages() -> None:
+    code = "import sys, opscope.pytest_plugin; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "opscope.pytest_plugin" in loaded
+    assert not loaded & {"torch", "numpy", "duckdb", "rich", "opscope.api"}
+
+
+@pytest.mark.torch
+def test_what_became_slower_fails_until_it_is_accepted(pytest_run, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    fast, slow = FAST.format(seconds=0.001), FAST.format(seconds=0.004)
+    kept = tmp_path / ".opscope" / "test_it.py-test_work.json"
+    assert pytest_run(fast)[0] == 0
+    accepted = json.loads(kept.read_text(encoding="utf-8"))
+    code, output = pytest_run(slow)
+    assert code == 1
+    assert "slower than before:" in output
+    assert "work" in output
+    assert json.loads(kept.read_text(encoding="utf-8")) == accepted
+    assert pytest_run(slow, "--opscope-update")[0] == 0
+    assert json.loads(kept.read_text(encoding="utf-8")) != accepted
+    assert pytest_run(fast)[0] == 0  # faster is no failure
+    assert pytest_run(fast, "--opscope-results", "elsewhere")[0] == 0
+    assert (tmp_path / "elsewhere" / kept.name).exists()
+
+
+@pytest.mark.torch
+def test_without_a_verdict_it_warns_or_fails_if_strict(pytest_run) -> None:
+    pytest.importorskip("torch")
+    text = FAST.format(seconds=0.001).replace("min_samples=8, max_samples=30", "min_samples=1, max_samples=1")
+    assert pytest_run(text)[0] == 0
+    code, output = pytest_run(text)
+    assert (code, "no verdict: work" in output) == (0, True)
+    code, output = pytest_run(text, "--opscope-strict")
+    assert (code, "no verdict: work" in output) == (1, True)
+
+
+def test_a_fixture_of_that_name_in_the_tests_comes_first(pytest_run) -> None:
+    text = """
+        import pytest
+
+        @pytest.fixture
+        def opscope():
+            return "mine"
+
+        def test_it(opscope):
+            assert opscope == "mine"
+    """
+    assert pytest_run(text)[0] == 0
