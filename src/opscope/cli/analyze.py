@@ -18,13 +18,13 @@ from opscope.cli.console import (
     say_wrote,
     show,
     status,
+    markdown,
 )
 from opscope.model.files import write_text
 from opscope.report.analysis import analysis_report, only_sections, overview_document
 from opscope.report.analysis import brief as first_screen
 from opscope.report.document import Document
 from opscope.report.json_encoding import write_json
-from opscope.report.markdown import render_markdown
 from opscope.report.summary_json import analysis_document
 from opscope.results import summarize
 
@@ -94,7 +94,7 @@ def analyze(
         show(lambda: analysis_document(summary, top=shown), document, json=json)
         written = []
         if output_dir is not None:
-            report = render_markdown(analysis_report(summary, top=shown))
+            report = markdown(analysis_report(summary, top=shown))
             written = [
                 write_json(output_dir / _JSON_NAME, analysis_document(summary, top=shown)),
                 write_text(output_dir / _REPORT_NAME, report),

@@ -28,7 +28,7 @@ from opscope.benchmarking.problem import Problem
 from opscope.benchmarking.result_file import check_writable, load_benchmark, result_document, save_benchmark
 from opscope.benchmarking.suites import SUITES, suite
 from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED
-from opscope.cli.console import load_noticed, print_document, print_json, say_wrote, show, stderr_console
+from opscope.cli.console import load_noticed, print_document, print_json, say_wrote, show, stderr_console, markdown
 from opscope.errors import InputError
 from opscope.kernels.code import CodeKind
 from opscope.model.benchmark import BenchmarkOptions, BenchmarkResult, CacheState, Status
@@ -44,7 +44,6 @@ from opscope.report.benchmark import (
     sweep_benchmark_document,
 )
 from opscope.report.document import Document, Section
-from opscope.report.markdown import render_markdown
 
 __all__ = ["GivenOptions", "MeasuringOptions", "OutputOptions", "bench"]
 
@@ -230,7 +229,7 @@ def _show_saved(path: Path, output: OutputOptions) -> int:
     else:
         print_document(document)
     if output.report is not None:
-        write_text(output.report, render_markdown(document))
+        write_text(output.report, markdown(document))
         say_wrote([output.report], on_stderr=output.json)
     return 0
 
@@ -333,7 +332,7 @@ class _Run:
         else:
             print_document(self._document(sweep))
         if self.output.report is not None:
-            write_text(self.output.report, render_markdown(self._document(sweep)))
+            write_text(self.output.report, markdown(self._document(sweep)))
 
     def _json(self, sweep: BenchmarkSweep) -> dict[str, Any]:
         document = result_document(self._result(sweep))

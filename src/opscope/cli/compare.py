@@ -13,7 +13,7 @@ from cyclopts.validators import Number
 from opscope.analysis.comparison_rules import gate_reasons, no_verdict
 from opscope.analysis.session_comparison import compare_sessions
 from opscope.cli.app import EXIT_INCONCLUSIVE, EXIT_REGRESSION
-from opscope.cli.console import All, Merge, Top, open_source, refuse_existing, say_wrote, show, status
+from opscope.cli.console import All, Merge, Top, open_source, refuse_existing, say_wrote, show, status, markdown
 from opscope.errors import InputError
 from opscope.model.comparison import BenchmarkComparison, ComparisonOptions, FailOn, SessionComparison
 from opscope.model.files import write_text
@@ -24,7 +24,6 @@ from opscope.report.comparison import (
     session_comparison_document,
 )
 from opscope.report.document import Document
-from opscope.report.markdown import render_markdown
 
 __all__ = ["compare"]
 
@@ -85,7 +84,7 @@ def compare(
         json=json,
     )
     if output is not None:
-        say_wrote([write_text(output, render_markdown(document))], on_stderr=json)
+        say_wrote([write_text(output, markdown(document))], on_stderr=json)
     for failure in failures:
         sys.stderr.write(f"fails --fail-on {fail_on}: {failure}\n")
     if inconclusive:

@@ -17,6 +17,8 @@ from opscope.errors import InputError
 from opscope.model.session import Session
 from opscope.report.document import Document
 from opscope.report.json_encoding import to_json
+from opscope.report.languages import Language, language_of, translated, translated_words
+from opscope.report.markdown import render_markdown
 from opscope.report.terminal import render_terminal
 from opscope.results import load
 from opscope.units import format_fraction
@@ -28,7 +30,9 @@ __all__ = [
     "Output",
     "Top",
     "Words",
+    "in_language",
     "load_noticed",
+    "markdown",
     "note",
     "open_source",
     "print_document",
@@ -39,6 +43,7 @@ __all__ = [
     "status",
     "stderr_console",
     "stdout_console",
+    "use_language",
 ]
 
 
@@ -56,9 +61,25 @@ _PIPED_WIDTH = 120
 _WIDEST = 200
 
 
+# What reports are written in while this process runs one verb.
+_language = Language.EN
+_ASKED_BY = ("OPSCOPE_LANG", "LC_ALL", "LC_MESSAGES", "LANG")
+
+
+def use_language(asked: str | None) -> None:
+    """Write reports in a language from now on: the one asked for, else that of the environment."""
+    global _language  # noqa: PLW0603 - one for all that a command prints
+    _language = Language(asked) if asked else language_of(os.environ.get(name) for name in _ASKED_BY)
+
+
+def in_language(text: str) -> str:
+    """A line that is no report, in the language of reports."""
+    return translated_words(text, _language)
+
+
 def note(text: str) -> None:
     """One line on stderr."""
-    sys.stderr.write(f"note: {text}\n")
+    sys.stderr.write(f"note: {in_language(text)}\n")
 
 
 @contextmanager
@@ -122,7 +143,12 @@ def _wide_console(stream: TextIO) -> Console:
 def print_document(document: Document, *, on_stderr: bool = False) -> None:
     """Print a report Document on stdout, or on stderr where stdout is a program's own."""
     stream = sys.stderr if on_stderr else sys.stdout
-    _wide_console(stream).print(render_terminal(document), crop=False)
+    _wide_console(stream).print(render_terminal(translated(document, _language)), crop=False)
+
+
+def markdown(document: Document) -> str:
+    """A report Document as Markdown."""
+    return render_markdown(translated(document, _language))
 
 
 def print_json(document: Any) -> None:

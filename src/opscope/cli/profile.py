@@ -32,6 +32,7 @@ from opscope.cli.console import (
     refuse_existing,
     say_wrote,
     stderr_console,
+    markdown,
 )
 from opscope.errors import InputError, OpscopeError
 from opscope.model.files import write_text
@@ -40,7 +41,6 @@ from opscope.model.sidecar import sidecar_path
 from opscope.provenance.origins import recorded_origins
 from opscope.report.analysis import configuration_report
 from opscope.report.json_encoding import write_json
-from opscope.report.markdown import render_markdown
 from opscope.report.summary_json import stats_document
 from opscope.report.sweep import SweepEntry, sweep_document, sweep_report
 from opscope.results import summarize
@@ -198,7 +198,7 @@ def _write_results(task: Task, run: ConfigurationRun) -> dict[str, Any]:
         run.latency,
         wall_time_ns_per_step=sum(walls_ns) / len(walls_ns) if walls_ns else None,
     )
-    write_text(task.files.report, render_markdown(report))
+    write_text(task.files.report, markdown(report))
     write_json(task.files.stats, stats)
     return stats
 
@@ -273,7 +273,7 @@ class _Sweep:
         self.entries.append(entry)
         json_path, markdown_path = self.files
         write_json(json_path, sweep_document(self.entries))
-        write_text(markdown_path, render_markdown(sweep_report(self.entries)))
+        write_text(markdown_path, markdown(sweep_report(self.entries)))
 
 
 def profile(

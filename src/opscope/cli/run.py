@@ -25,14 +25,13 @@ from opscope.capture.profiler import Profiler
 from opscope.capture.program import Program, check_program
 from opscope.capture.program_recorder import ProgramRecorder, program_of, step_source
 from opscope.capture.second_run import time_second_run
-from opscope.cli.console import Top, load_noticed, note, print_document, refuse_existing, say_wrote
+from opscope.cli.console import Top, load_noticed, note, print_document, refuse_existing, say_wrote, markdown
 from opscope.errors import CaptureError, DependencyError, InputError, OpscopeError
 from opscope.model.files import write_text
 from opscope.model.sidecar import kernels_folder, sidecar_path
 from opscope.provenance.origins import recorded_origins
 from opscope.report.analysis import analysis_report, overview_document
 from opscope.report.json_encoding import write_json
-from opscope.report.markdown import render_markdown
 from opscope.report.summary_json import analysis_document
 from opscope.results import load, summarize
 
@@ -293,7 +292,7 @@ def _report_cycle(cycle: Cycle, outputs: _Outputs, *, top: int | None) -> None:
     with load(cycle.trace_path) as session:
         summary = summarize(session)
         write_json(folder / analysis.name, analysis_document(summary, top=None))
-        write_text(folder / report.name, render_markdown(analysis_report(summary, top=_REPORTED)))
+        write_text(folder / report.name, markdown(analysis_report(summary, top=_REPORTED)))
         if top is not None:
             print_document(overview_document(summary, top=top), on_stderr=True)
     say_wrote([outputs.directory / cycle.trace_path.name, analysis, report], on_stderr=True)

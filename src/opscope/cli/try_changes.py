@@ -16,12 +16,11 @@ from cyclopts.validators import Number
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from opscope.cli.app import EXIT_INTERRUPTED, EXIT_REGRESSION
-from opscope.cli.console import note, refuse_existing, say_wrote, show, stderr_console
+from opscope.cli.console import note, refuse_existing, say_wrote, show, stderr_console, markdown
 from opscope.cli.profile import ModelOptions
 from opscope.errors import InputError
 from opscope.model.files import write_text
 from opscope.report.json_encoding import write_json
-from opscope.report.markdown import render_markdown
 from opscope.report.trial import trial_document, trial_json
 from opscope.trials.planning import trial_plan
 from opscope.trials.rounds import Told, Trial, TrialPlan
@@ -124,7 +123,7 @@ def try_changes(
     if save is not None:
         written.append(write_json(save, trial_json(result)))
     if output is not None:
-        written.append(write_text(output, render_markdown(document)))
+        written.append(write_text(output, markdown(document)))
     if kept is not None and result.best is not None:
         written += _applied(plan, result.best.names, kept)
     say_wrote(written, on_stderr=json)

@@ -8,14 +8,14 @@ column: its heading and the attribute it shows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from operator import attrgetter
 from typing import Any
 
 import msgspec
 
-from opscope.model.finding import Finding
+from opscope.model.finding import Finding, Severity
 from opscope.units import UNKNOWN, format_quantity
 
 __all__ = [
@@ -143,9 +143,10 @@ class BulletList(msgspec.Struct, frozen=True):
 
 
 class FindingList(msgspec.Struct, frozen=True):
-    """Findings, the most severe first."""
+    """Findings, the most severe first; `severities` are the words for how severe, as they read where none is."""
 
     findings: tuple[Finding, ...]
+    severities: Mapping[Severity, str] = {}
 
 
 Block = Paragraph | Table | FactList | BarList | CodeBlock | BulletList | FindingList

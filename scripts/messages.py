@@ -1,0 +1,214 @@
+"""What opscope says, taken from its source: each text and template that a report may show.
+
+`scripts/messages.py` names those that a catalog has no words for; `--update` writes the catalogs anew: what is
+new comes in with an empty translation, what is no longer said goes out.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import tomli
+
+SOURCE = Path(__file__).parent.parent / "src/opscope"
+# Who speaks in reports; what other modules say are errors, and words of commands.
+SPEAKERS = (
+    "report", "advice", "analysis", "launches", "benchmarking/findings.py", "ingest/quality.py", "ingest/nsys_facts.py",
+    "ingest/recorded.py", "nvcc/findings.py", "model/comparison.py", "model/trial.py", "model/benchmark.py",
+    "model/evidence.py", "trials/catalog.py", "toolchain/doctor", "hardware/occupancy.py", "trace/trace_file.py",
+    "provenance/releases/recognition.py", "model/origin.py", "model/schema.py:Attribution",
+    "operators/call_cost.py", "operators/collective_costs.py", "operators/effects.py", "operators/generated_kernels.py",
+    "operators/known_costs.py", "operators/operator_table.py", "operators/recorded_stack.py", "operators/traffic.py",
+    "hardware/architectures.py", "toolchain/ncu_reading.py", "trials/observation.py", "results.py",
+)  # fmt: skip
+# Files of sentences, and the keys that hold those shown in reports; all values of a file for "".
+DATA = {
+    "advice/rules.toml": ("title", "suggestion", "basis"),
+    "analysis/counters.toml": ("meaning", "remedy", "suggestion", "basis"),
+    "launches/launch_explanations.toml": (*"shared parallel_over block_computes memory".split(),
+        *"synchronization algorithm launch waves resources text".split()),
+    "provenance/categories.toml": ("title",),
+    "provenance/kernel_names/families.toml": ("",),
+}  # fmt: skip
+PLACE = "{}"
+# Calls whose first argument is shown, were it one word.
+_TITLES = frozenset(("Section", "number", "words", "identifier", "numeric", "Column"))
+_INLINES = frozenset(("Code", "Strong", "Link"))
+# What such calls are given is no message.
+_SILENT = frozenset((
+    "compile", "replace", "removeprefix", "removesuffix", "partition", "split", "startswith", "endswith", "sql",
+    "execute", "load_query", "query", "CodeBlock", "getattr", "Code",
+))  # fmt: skip
+# Statements, expressions, patterns, commands, lists of names.
+_CODE = re.compile(
+    r"SELECT |CREATE |INSERT |\\|\.\*|\[Ss\]|^[^A-Z{]*\w=\w|^[\w.]+ ?=|^[\w.]+$|</|::|\n|^(?:sudo|pip|python|nvidia-smi|docker|export|unset"
+    r"|dcgmi|df|ls|name|path|threads|kind|trace_id|unit|file|median low|module_ns) |\w_\w.* \*|^\*|^[a-z]+(?:_[a-z]+)+ [a-z_ ]+$"
+    r"|^-?\w+_\w+ |^(?:True|False|bold red|conda create .*|nvidia-smi;.*|\{\} link \{\}|\{\} gs?|doctor \{\}|\W*)$"
+)
+
+
+def messages(speakers: tuple[str, ...] = SPEAKERS) -> dict[str, str]:
+    """Each message, with the file that says it."""
+    found: dict[str, str] = {}
+    for speaker in speakers:
+        name, _, part = speaker.partition(":")
+        place = SOURCE / name
+        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
+            if "html" in path.parts or path.name in ("summary_json.py", "languages.py"):
+                continue
+            tree: ast.AST = ast.parse(path.read_text(encoding="utf-8"))
+            if part:
+                tree = next(one for one in ast.walk(tree) if getattr(one, "name", "") == part)
+            for message in _Reader().read(tree):
+                found.setdefault(message, str(path.relative_to(SOURCE)))
+    for file, keys in DATA.items():
+        data = tomli.loads((SOURCE / file).read_text(encoding="utf-8"))
+        for text in _values_under(data, keys, shown="" in keys):
+            for message in _worded(text):
+                found.setdefault(message, file)
+    return found
+
+
+def _values_under(data: object, keys: tuple[str, ...], *, shown: bool) -> Iterator[str]:
+    if isinstance(data, str) and shown and not data.startswith("@"):
+        yield data
+    elif isinstance(data, list):
+        for one in data:
+            yield from _values_under(one, keys, shown=shown and isinstance(one, str))
+    elif isinstance(data, dict):
+        for key, value in data.items():
+            yield from _values_under(value, keys, shown=shown or key in keys)
+
+
+_VALUE = re.compile(r"\{\w+(?::([^{}]*))?\}")
+
+
+def _worded(text: str) -> Iterator[str]:
+    """A sentence of data: whole, without what stands in brackets, and what its values may read."""
+    for match in _VALUE.finditer(text):
+        noun = match.group(1) or ""
+        if noun.startswith("every "):
+            noun = noun.removeprefix("every ")
+            yield f"All {{}} {noun}s"
+        if noun[:1].isalpha() and noun not in ("independent", "g"):
+            yield f"{{}} {noun}"
+            yield f"{{}} {noun}s"
+    text = _VALUE.sub(PLACE, text)
+    for variant in (re.sub(r"\[[^\[\]]*\]", "", text), re.sub(r"[\[\]]", "", text)):
+        yield from _spoken(variant) if " " in variant else re.findall(r"^[A-Z]\w+$", variant)
+
+
+class _Reader:
+    """Messages of one module."""
+
+    def read(self, node: ast.AST, *, silent: bool = False) -> Iterator[str]:
+        text = None if silent else template(node)
+        if text is not None:
+            yield from _spoken(text)
+            parts = [part for one in _parts(node) for part in _values(one)]
+            for part in parts:
+                yield from self.read(part)
+            return
+        if isinstance(node, (ast.Raise, ast.Assert)) or is_docstring(node):
+            return
+        if isinstance(node, ast.Call):
+            yield from self._call(node, silent=silent)
+            return
+        if isinstance(node, ast.Tuple) and len(node.elts) == 2 and not silent:
+            label = node.elts[0]
+            if isinstance(label, ast.Constant) and re.match("[A-Z][a-z]+$", str(label.value)):
+                yield str(label.value)
+        if isinstance(node, ast.Dict):
+            for value in node.values:
+                yield from self.read(value, silent=silent)
+            return
+        if isinstance(node, (ast.Compare, ast.Subscript, ast.MatchValue)):
+            silent = True
+        for child in ast.iter_child_nodes(node):
+            yield from self.read(child, silent=silent)
+
+    def _call(self, node: ast.Call, *, silent: bool) -> Iterator[str]:
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if name in ("counted", "plural") and not silent:
+            words = [one.value for one in node.args[1:] if isinstance(one, ast.Constant)]
+            if words:
+                yield f"{{}} {words[0]}"
+                yield f"{{}} {words[1] if len(words) > 1 else words[0] + 's'}"
+        first = node.args[0] if node.args else None
+        if name in _TITLES and isinstance(first, ast.Constant) and isinstance(first.value, str):
+            if re.search("[a-z]{2}", first.value) and not _CODE.search(first.value):
+                yield first.value
+        yield from self.read(node.func, silent=silent)
+        for child in (*node.args, *(one.value for one in node.keywords)):
+            yield from self.read(child, silent=silent or name in _SILENT)
+
+
+def is_docstring(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def template(node: ast.AST) -> str | None:
+    """What a text, an f-string, a sum of texts or a tuple of inlines says, with places for the rest."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(PLACE if isinstance(one, ast.FormattedValue) else one.value for one in node.values)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        parts = [template(one) for one in (node.left, node.right)]
+        return None if parts == [None, None] else "".join(PLACE if one is None else one for one in parts)
+    if isinstance(node, ast.Tuple) and _is_text(node):
+        return "".join(_inline(one) for one in node.elts)
+    return None
+
+
+def _is_text(node: ast.Tuple) -> bool:
+    texts = [template(one) or "" for one in node.elts]
+    return any(text[:1] == " " or text[-1:] == " " for text in texts)
+
+
+def _inline(node: ast.expr) -> str:
+    text = template(node)
+    return PLACE if text is None else text
+
+
+def _parts(node: ast.AST) -> list[ast.AST]:
+    if isinstance(node, ast.BinOp):
+        return [one for side in (node.left, node.right) for one in _parts(side)]
+    if isinstance(node, ast.Tuple):
+        return [one for element in node.elts for one in _parts(element)]
+    return [node]
+
+
+def _values(node: ast.AST) -> list[ast.AST]:
+    """What stands in the places of a part."""
+    if isinstance(node, ast.JoinedStr):
+        return [one.value for one in node.values if isinstance(one, ast.FormattedValue)]
+    return [] if isinstance(node, ast.Constant) else [node]
+
+
+def _spoken(text: str) -> Iterator[str]:
+    """The message in its catalog form, if it is one."""
+    text = re.sub(r"(?:\{\})+", PLACE, text).strip(" ;,:.")
+    if text and re.search(r"[A-Za-z]{2,}.? [a-z]|\} [a-z]{2,}|[a-z]{2,} \{", text) and not _CODE.search(text):
+        yield text
+
+
+def _catalog(language: str) -> Path:
+    return SOURCE / "locale" / language / "LC_MESSAGES/opscope.po"
+
+
+def update(language: str, wanted: dict[str, str]) -> None:
+    """Write a catalog: translations are kept, by the order of files."""
+    path = _catalog(language)
+    old = pofile.read_po(path.open("rb"))
+    new = Catalog(language, project="opscope", header_comment=old.header_comment, fuzzy=False)
+    new.mime_headers = old.mime_headers
+    for message, file in sorted(wanted.items(), key=lambda item: (item[1], item[0])):
+        known = old.get(message)
+        new.add(message, known.string if known else "", auto_comments=[file])
+    with path.open("wb") as file:
+        pofile.write_po(file, new, width=0, omit_header=False)
