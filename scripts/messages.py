@@ -30,7 +30,7 @@ DATA = {
     "advice/rules.toml": ("title", "suggestion", "basis"),
     "analysis/counters.toml": ("meaning", "remedy", "suggestion", "basis"),
     "launches/launch_explanations.toml": (*"shared parallel_over block_computes memory".split(),
-        *"synchronization algorithm launch waves resources text".split()),
+        *"synchronization algorithm launch waves resources text values_of".split()),
     "provenance/categories.toml": ("title",),
     "provenance/kernel_names/families.toml": ("",),
 }  # fmt: skip
@@ -126,7 +126,10 @@ class _Reader:
             for value in node.values:
                 yield from self.read(value, silent=silent)
             return
-        if isinstance(node, (ast.Compare, ast.Subscript, ast.MatchValue)):
+        if isinstance(node, ast.Subscript):
+            yield from self.read(node.value, silent=silent)
+            return
+        if isinstance(node, (ast.Compare, ast.MatchValue)):
             silent = True
         for child in ast.iter_child_nodes(node):
             yield from self.read(child, silent=silent)

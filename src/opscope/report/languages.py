@@ -34,6 +34,7 @@ from opscope.report.document import (
     Table,
     Text,
     inlines,
+    plain,
 )
 from opscope.text_enum import TextEnum
 
@@ -136,8 +137,12 @@ class _Translation:
         found = self._known.translate(message)
         if found is None or sorted(_MARK.findall(found)) != sorted(_MARK.findall(message)):
             return tuple(self._inline(part) for part in parts)
-        pieces = (marks.get(piece, piece) for piece in _MARK.split(found) if piece)
-        return tuple(self._inline(piece) if isinstance(piece, Strong) else piece for piece in pieces)
+        pieces = [marks.get(piece, piece) for piece in _MARK.split(found) if piece]
+        said = [self._inline(piece) if isinstance(piece, Strong) else piece for piece in pieces]
+        for index, (before, piece) in enumerate(zip(said, said[1:], strict=False), 1):
+            if isinstance(piece, str) and plain(before)[-1:] in _WIDE_STOPS:
+                said[index] = piece.lstrip(" ")
+        return tuple(said)
 
     def _inline(self, part: Inline) -> Inline:
         if isinstance(part, str):
@@ -168,17 +173,18 @@ class _Template(msgspec.Struct, frozen=True):
 
     def match(self, text: str) -> list[str] | None:
         """What stands in its places, each as short as can be."""
-        first, *between, last = self.literals
-        if not (text.startswith(first) and text.endswith(last)):
+        first, *others = self.literals
+        if not (text.startswith(first) and text.endswith(others[-1])):
             return None
-        position, end, places = len(first), len(text) - len(last), []
-        for literal in between:
-            found = text.find(literal, position + 1, end)
-            if found < 0:
+        position, before, places = len(first), first, []
+        for literal in others:
+            least = position + (not before[-1:].isalnum())  # what is attached to a word may be nothing
+            found = text.find(literal, least) if literal is not others[-1] else len(text) - len(literal)
+            if found < least:
                 return None
             places.append(text[position:found])
-            position = found + len(literal)
-        return [*places, text[position:end]] if position < end else None
+            position, before = found + len(literal), literal
+        return places
 
 
 _PLACE = "{}"
@@ -187,13 +193,25 @@ _PROSE = re.compile(r"(?:[A-Z]?[a-z]+(?:['’-][a-z]+)*|[a-z]+(?:-[A-Z]?[a-z]+)*
 _UNITS = frozenset("ns ms s µs kB kFLOP us min h cycle".split())
 _FUNCTION_WORDS = frozenset(
     "a an the of in on at by to for from with and or nor not no but so as than that this these those it its is are was "
-    "were be been has have had they them their each every all".split()
+    "were be been has have had they them their each every all outside inside without within between while where which "
+    "more less only alone beside per into over under before after until if when".split()
 )
 _STOPS = {".": "。", ":": "：", ";": "；", ",": "，", "?": "？"}
 # What joins clauses, the loosest first, and what joins them in Chinese.
-_JOINTS = ((". ", "。"), ("; ", "；"), (": ", "："), (", ", "，"))
-_BRACKETED = re.compile(r"(.*?) ?\(([^()]*(?:\([^()]*\)[^()]*)*)\)(.*)", re.DOTALL)
-_LEAST_WEIGHT = 8
+_WIDE_STOPS = frozenset("。：；，）？")
+_JOINTS = ((". ", "。"), ("; ", "；"), (": ", "："), (", ", "，"), (" and ", "和"), (" or ", "或"), (" → ", " → "))
+# A name or a joint before a clause.
+_LED = re.compile("([\ue000-\uf8ff] |[,;:] )(.+)", re.DOTALL)
+# Between Chinese characters, and beside their punctuation, stands no blank.
+_BLANK = re.compile("(?<=[\u3000-\u9fff\uff00-\uffef]) +(?=[\u3000-\u9fff])|(?<=[。：；，）（]) +| +(?=[。：；，）（])")
+# Names in a row.
+_ENUMERATION = "、"
+_SENTENCE = re.compile(r"^ |\. |(?<!\S)[a-z]+ [a-z]+(?!\S)")
+_NAME = re.compile("[^ ]*[A-Za-z\ue000-\uf8ff][^ ]*")
+_INNER = r"\(([^()]*(?:\([^()]*\)[^()]*)*)\)"
+# Words in brackets: the last ones, else the first.
+_BRACKETED = (re.compile(rf"(.*) {_INNER}()"), re.compile(rf"(.*?) ?{_INNER}(.*)"))
+_LEAST_WEIGHT = 6
 
 
 class Catalog:
@@ -206,6 +224,7 @@ class Catalog:
     def __init__(self, entries: Iterable[tuple[str, str]]) -> None:
         self._whole: dict[str, str] = {}
         self._found: dict[str, str | None] = {}
+        self._weak: set[str] = set()
         templates: list[_Template] = []
         for message, text in entries:
             if _PLACE in message:
@@ -218,7 +237,8 @@ class Catalog:
     def translate(self, text: str) -> str | None:
         """The text in the language; itself if it has no words, None where it has an unknown one."""
         if text not in self._found:
-            self._found[text] = self._translate(text)
+            found = self._translate(text)
+            self._found[text] = found if found is None or found == text else _BLANK.sub("", found)
         return self._found[text]
 
     def _translate(self, text: str) -> str | None:
@@ -236,21 +256,35 @@ class Catalog:
         ways: tuple[Callable[[str], str | None], ...] = (
             self._matched,
             self._joined,
+            self._led,
             self._bracketed,
+            self._matched_with_lists,
             self._capital,
             self._matched_with_names,
         )
         return next((found for way in ways if (found := way(text)) is not None), None)
 
-    def _matched(self, text: str) -> str | None:
-        """By the template that explains most, all of whose places are understood."""
+    def _matched(self, text: str, joint: str = r"[.,;:] ") -> str | None:
+        """By the template that explains most, all of whose places are understood and no clauses."""
         for template, places in self._matches(text):
-            if template.weight < _LEAST_WEIGHT and not all(map(_is_figure, places)):
-                continue  # `{} of {}` is found in many sentences
-            found = [None if ". " in place else self.translate(place) for place in places]
-            if None not in found:
+            is_weak = template.weight < _LEAST_WEIGHT  # `{} of {}` is found in many sentences
+            if is_weak and not all(_is_figure(place) and _may_be_name(place) for place in places):
+                continue
+            found = [None if re.search(joint, place) else self.translate(place) for place in places]
+            if None not in found and self._weak.isdisjoint(places):
+                if is_weak:
+                    self._weak.add(text)
                 return template.text.format(*found)
         return None
+
+    def _matched_with_lists(self, text: str) -> str | None:
+        return self._matched(text, joint=r"[.] ")
+
+    def _led(self, text: str) -> str | None:
+        """A name or a joint, then a clause."""
+        match = _LED.fullmatch(text)
+        found = None if match is None else self.translate(match.group(2))
+        return None if match is None or found is None else _STOPS.get(text[0], match.group(1)) + found
 
     def _matched_with_names(self, text: str) -> str | None:
         """The same, where a place holds what may be a name."""
@@ -270,20 +304,22 @@ class Catalog:
     def _joined(self, text: str) -> str | None:
         for joint, own in _JOINTS:
             clauses = _split(text, joint)
-            if len(clauses) > 1:
-                found = [self.translate(clause) for clause in clauses]
+            for parts in (clauses, [clauses[0], joint.join(clauses[1:])])[: len(clauses) - 1]:
+                found = [self.translate(part) for part in parts]
                 if None not in found:
-                    return own.join(map(str, found))
+                    said = [str(one) for one in found]
+                    joints = [_ENUMERATION if own == "，" and _NAME.fullmatch(one) else own for one in said[:-1]]
+                    return "".join(map("".join, zip(said, [*joints, ""], strict=True)))
         return None
 
     def _bracketed(self, text: str) -> str | None:
-        match = _BRACKETED.fullmatch(text)
-        if match is None:
-            return None
-        before, inside, after = (one and self.translate(one) for one in match.groups())
-        if before is None or inside is None or after is None:
-            return None
-        return f"{before}（{inside}）{after}"
+        for pattern in _BRACKETED:
+            match = pattern.fullmatch(text)
+            found = [one and self.translate(one) for one in match.groups()] if match else [None]
+            if None not in found:
+                before, inside, after = found
+                return f"{before}（{inside}）{after}"
+        return None
 
     def _capital(self, text: str) -> str | None:
         """A sentence may begin with a clause that is known from elsewhere."""
@@ -300,7 +336,7 @@ def is_neutral(text: str) -> bool:
 
 def _may_be_name(text: str) -> bool:
     """Whether it may be the name of a kernel, a device or a place in a program."""
-    return _FUNCTION_WORDS.isdisjoint(re.split(r"[^\w:'-]+", text.lower())) and ". " not in text and text[0] != " "
+    return not _SENTENCE.search(text) and _FUNCTION_WORDS.isdisjoint(re.split(r"[^\w:'-]+", text.lower()))
 
 
 def _is_figure(text: str) -> bool:
@@ -353,6 +389,15 @@ def catalog_entries(language: Language) -> Iterator[tuple[str, str]]:
             if match is not None:
                 keyword = match.group(1) or keyword
                 said[keyword] += json.loads(match.group(2))
-        text = said["msgstr"] or said["msgstr[0]"]
-        if text:
-            yield from ((message, text) for message in (said["msgid"], said["msgid_plural"]) if message)
+        for message in filter(None, (said["msgid"], said["msgid_plural"])):
+            yield from _with_sentences(message, said["msgstr"] or said["msgstr[0]"])
+
+
+def _with_sentences(message: str, text: str) -> Iterator[tuple[str, str]]:
+    """A message, and its sentences, which may stand beside others."""
+    if text:
+        yield message, text
+        for joint, stop in _JOINTS[:2]:
+            clauses, own = message.split(joint), text.split(stop)
+            if len(clauses) == len(own) > 1 and "{0}" not in text:
+                yield from zip(clauses, own, strict=True)

@@ -130,8 +130,12 @@ def _widened(needs: Sequence[ColumnNeed], widths: list[int], spare: int) -> list
     return widths
 
 
+# Chinese has no blanks between words: lines break between any two characters, best not after one alone.
+_WIDE_WORD = re.compile("[\u3000-\u9fff\uff00-\uffef]{1,3}")
+
+
 def _longest_word(text: str) -> int:
-    return max(map(cell_len, text.split()), default=0)
+    return max(map(cell_len, _WIDE_WORD.sub(r"\g<0> ", text).split()), default=0)
 
 
 _ELLIPSIS = "…"
