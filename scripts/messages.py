@@ -7,12 +7,15 @@ new comes in with an empty translation, what is no longer said goes out.
 from __future__ import annotations
 
 import ast
+import io
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import tomli
+from babel.messages import pofile
+from babel.messages.catalog import Catalog, Message
 
 SOURCE = Path(__file__).parent.parent / "src/opscope"
 # Who speaks in reports; what other modules say are errors, and words of commands.
@@ -46,8 +49,8 @@ _SILENT = frozenset((
 # Statements, expressions, patterns, commands, lists of names.
 _CODE = re.compile(
     r"SELECT |CREATE |INSERT |\\|\.\*|\[Ss\]|^[^A-Z{]*\w=\w|^[\w.]+ ?=|^[\w.]+$|</|::|\n|^(?:sudo|pip|python|nvidia-smi|docker|export|unset"
-    r"|dcgmi|df|ls|name|path|threads|kind|trace_id|unit|file|median low|module_ns) |\w_\w.* \*|^\*|^[a-z]+(?:_[a-z]+)+ [a-z_ ]+$"
-    r"|^-?\w+_\w+ |^(?:True|False|bold red|conda create .*|nvidia-smi;.*|\{\} link \{\}|\{\} gs?|doctor \{\}|\W*)$"
+    r"|dcgmi|df|ls|name|path|threads|kind|trace_id|unit|file|reference candidate|median low|module_ns) |\w_\w.* \*|^\*|^[a-z]+(?:_[a-z]+)+ [a-z_ ]+$"
+    r"|^-?\w+_\w+ |^_ns|_counts|\.\.\. |^cat stack|^(?:True|False|bold red|conda create .*|nvidia-smi;.*|\{\} link \{\}|\{\} gs?|doctor \{\}|\(\{\} to \{\}\)|\{\} to \{\} %|\{\} \(by \{\}\)|nvcc \{\} \(\{\}\)|\W*)$"
 )
 
 
@@ -120,10 +123,10 @@ class _Reader:
             return
         if isinstance(node, ast.Tuple) and len(node.elts) == 2 and not silent:
             label = node.elts[0]
-            if isinstance(label, ast.Constant) and re.match("[A-Z][a-z]+$", str(label.value)):
-                yield str(label.value)
+            yield from _label(label)
         if isinstance(node, ast.Dict):
             for value in node.values:
+                yield from _label(value)
                 yield from self.read(value, silent=silent)
             return
         if isinstance(node, ast.Subscript):
@@ -148,6 +151,12 @@ class _Reader:
         yield from self.read(node.func, silent=silent)
         for child in (*node.args, *(one.value for one in node.keywords)):
             yield from self.read(child, silent=silent or name in _SILENT)
+
+
+def _label(node: ast.AST) -> Iterator[str]:
+    """A single word, where labels stand."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.match("[A-Z][a-z]+$", node.value):
+        yield node.value
 
 
 def is_docstring(node: ast.AST) -> bool:
@@ -200,18 +209,64 @@ def _spoken(text: str) -> Iterator[str]:
         yield text
 
 
-def _catalog(language: str) -> Path:
+def path_of(language: str) -> Path:
+    """The catalog of a language."""
     return SOURCE / "locale" / language / "LC_MESSAGES/opscope.po"
 
 
-def update(language: str, wanted: dict[str, str]) -> None:
-    """Write a catalog: translations are kept, by the order of files."""
-    path = _catalog(language)
-    old = pofile.read_po(path.open("rb"))
-    new = Catalog(language, project="opscope", header_comment=old.header_comment, fuzzy=False)
+# Over messages that reports put together of parts, so that no source has them whole.
+_COMPOSED = "(composed)"
+
+
+def updated(path: Path, wanted: dict[str, str]) -> Catalog:
+    """The catalog with an empty translation for what is new, and without what is no longer said."""
+    with path.open("rb") as file:
+        old = pofile.read_po(file)
+    known = {message: entry for entry in old if entry.id for message in _forms(entry)}
+    composed = {message for message, entry in known.items() if _COMPOSED in entry.auto_comments}
+    files = dict.fromkeys(composed, _COMPOSED) | wanted
+    texts = {message: _text(known[message]) if message in known else "" for message in files}
+    new = Catalog("zh", header_comment=old.header_comment, fuzzy=False)
     new.mime_headers = old.mime_headers
-    for message, file in sorted(wanted.items(), key=lambda item: (item[1], item[0])):
-        known = old.get(message)
-        new.add(message, known.string if known else "", auto_comments=[file])
-    with path.open("wb") as file:
-        pofile.write_po(file, new, width=0, omit_header=False)
+    for message in sorted(files, key=lambda one: (files[one], one)):
+        plural = next((one for one in (f"{message}s", f"{message}es") if texts.get(one)), None)
+        is_noun = message.startswith("{} ") and message.count(" ") == 1
+        if is_noun and plural is not None and texts[plural] == texts[message]:
+            new.add((message, plural), (texts[message],), auto_comments=[files[message]])
+        elif not any(message in _forms(entry) for entry in (new.get(message[:-1]), new.get(message[:-2])) if entry):
+            new.add(message, texts[message], auto_comments=[files[message]])
+    for entry in new:
+        entry.flags.clear()
+    return new
+
+
+def _forms(entry: Message) -> tuple[str, ...]:
+    return (entry.id,) if isinstance(entry.id, str) else tuple(entry.id)
+
+
+def _text(entry: Message) -> str:
+    return str(entry.string if isinstance(entry.string, str) else entry.string[0])
+
+
+def untranslated(catalog: Catalog) -> list[str]:
+    """Its messages without words."""
+    return [_forms(entry)[0] for entry in catalog if entry.id and not _text(entry)]
+
+
+def written(catalog: Catalog) -> bytes:
+    """The catalog as a file: no line is wrapped, no date is in it."""
+    stream = io.BytesIO()
+    pofile.write_po(stream, catalog, width=0)
+    return b"\n".join(line for line in stream.getvalue().split(b"\n") if not line.startswith(_DATED))
+
+
+_DATED = (b'"POT-Creation-Date', b'"PO-Revision-Date', b'"Generated-By', b'"Last-Translator', b'"Report-Msgid', b'"Language-Team')  # fmt: skip
+
+
+if __name__ == "__main__":
+    path = path_of("zh")
+    catalog = updated(path, messages())
+    if "--update" in sys.argv:
+        path.write_bytes(written(catalog))
+    for message in untranslated(catalog):
+        print(f"no translation: {message}")

@@ -117,8 +117,8 @@ class _Translation:
         findings = tuple(
             replace(
                 one,
-                message=self._words(one.message),
-                suggestion=None if one.suggestion is None else self._words(one.suggestion),
+                message=self._words(one.message) + self._words(one.suggestion or ""),
+                suggestion=None,
             )
             for one in block.findings
         )
@@ -199,11 +199,12 @@ _FUNCTION_WORDS = frozenset(
 _STOPS = {".": "。", ":": "：", ";": "；", ",": "，", "?": "？"}
 # What joins clauses, the loosest first, and what joins them in Chinese.
 _WIDE_STOPS = frozenset("。：；，）？")
-_JOINTS = ((". ", "。"), ("; ", "；"), (": ", "："), (", ", "，"), (" and ", "和"), (" or ", "或"), (" → ", " → "))
+_JOINTS = ((". ", "。"), ("; ", "；"), (": ", "："), (", ", "，"), (" and ", " 和 "), (" or ", " 或 "), (" → ", " → "))
 # A name or a joint before a clause.
 _LED = re.compile("([\ue000-\uf8ff] |[,;:] )(.+)", re.DOTALL)
 # Between Chinese characters, and beside their punctuation, stands no blank.
 _BLANK = re.compile("(?<=[\u3000-\u9fff\uff00-\uffef]) +(?=[\u3000-\u9fff])|(?<=[。：；，）（]) +| +(?=[。：；，）（])")
+_WIDE = re.compile("[\u3000-\u9fff]")
 # Names in a row.
 _ENUMERATION = "、"
 _SENTENCE = re.compile(r"^ |\. |(?<!\S)[a-z]+ [a-z]+(?!\S)")
@@ -256,8 +257,8 @@ class Catalog:
         ways: tuple[Callable[[str], str | None], ...] = (
             self._matched,
             self._joined,
-            self._led,
             self._bracketed,
+            self._led,
             self._matched_with_lists,
             self._capital,
             self._matched_with_names,
@@ -308,8 +309,7 @@ class Catalog:
                 found = [self.translate(part) for part in parts]
                 if None not in found:
                     said = [str(one) for one in found]
-                    joints = [_ENUMERATION if own == "，" and _NAME.fullmatch(one) else own for one in said[:-1]]
-                    return "".join(map("".join, zip(said, [*joints, ""], strict=True)))
+                    return "".join(map("".join, zip(said, [*_joints(said, own), ""], strict=True)))
         return None
 
     def _bracketed(self, text: str) -> str | None:
@@ -317,13 +317,20 @@ class Catalog:
             match = pattern.fullmatch(text)
             found = [one and self.translate(one) for one in match.groups()] if match else [None]
             if None not in found:
-                before, inside, after = found
-                return f"{before}（{inside}）{after}"
+                before, inside, after = map(str, found)
+                return f"{before}（{inside}）{after}" if _WIDE.search(inside) else f"{before} ({inside}){after}"
         return None
 
     def _capital(self, text: str) -> str | None:
         """A sentence may begin with a clause that is known from elsewhere."""
         return self.translate(text[0].lower() + text[1:]) if text[0].isupper() else None
+
+
+def _joints(clauses: list[str], joint: str) -> Iterator[str]:
+    """What stands between clauses: names in a row are enumerated."""
+    for before, after in zip(clauses, clauses[1:], strict=False):
+        is_list = joint == "，" and _NAME.fullmatch(before) and not _WIDE.match(after)
+        yield _ENUMERATION if is_list else joint
 
 
 def is_neutral(text: str) -> bool:
