@@ -1,7 +1,7 @@
 """What opscope says, taken from its source: each text and template that a report may show.
 
-`scripts/messages.py` names those that a catalog has no words for; `--update` writes the catalogs anew: what is
-new comes in with an empty translation, what is no longer said goes out.
+`scripts/messages.py` names those that a catalog has no words for; `--update` writes the catalog anew: what
+is new comes in with an empty translation, what is no longer said goes out.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import io
 import re
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import tomli
@@ -18,39 +19,49 @@ from babel.messages import pofile
 from babel.messages.catalog import Catalog, Message
 
 SOURCE = Path(__file__).parent.parent / "src/opscope"
-# Who speaks in reports; what other modules say are errors, and words of commands.
+# Who speaks in reports (`file:class` for a part); what other modules say are errors, and words of commands.
 SPEAKERS = (
-    "report", "advice", "analysis", "launches", "benchmarking/findings.py", "ingest/quality.py", "ingest/nsys_facts.py",
-    "ingest/recorded.py", "nvcc/findings.py", "model/comparison.py", "model/trial.py", "model/benchmark.py",
-    "model/evidence.py", "trials/catalog.py", "toolchain/doctor", "hardware/occupancy.py", "trace/trace_file.py",
-    "provenance/releases/recognition.py", "model/origin.py", "model/schema.py:Attribution",
-    "operators/call_cost.py", "operators/collective_costs.py", "operators/effects.py", "operators/generated_kernels.py",
-    "operators/known_costs.py", "operators/operator_table.py", "operators/recorded_stack.py", "operators/traffic.py",
-    "hardware/architectures.py", "toolchain/ncu_reading.py", "trials/observation.py", "results.py",
+    "report", "advice", "analysis", "launches", "toolchain/doctor", "results.py",
+    "benchmarking/findings.py", "hardware/architectures.py", "hardware/occupancy.py",
+    "ingest/nsys_facts.py", "ingest/quality.py", "ingest/recorded.py",
+    "model/benchmark.py", "model/comparison.py", "model/evidence.py", "model/origin.py",
+    "model/schema.py:Attribution", "model/trial.py", "nvcc/findings.py",
+    "operators/call_cost.py", "operators/collective_costs.py", "operators/effects.py",
+    "operators/generated_kernels.py", "operators/known_costs.py", "operators/operator_table.py",
+    "operators/recorded_stack.py", "operators/traffic.py", "provenance/releases/recognition.py",
+    "toolchain/ncu_reading.py", "trace/trace_file.py", "trials/catalog.py", "trials/observation.py",
 )  # fmt: skip
-# Files of sentences, and the keys that hold those shown in reports; all values of a file for "".
+_NO_REPORTS = re.compile(r"report/(?:html/.*|(?:summary_json|languages|catalog)\.py)")
+# Files of sentences, and the keys that hold those shown in reports; every value of a file for "".
 DATA = {
     "advice/rules.toml": ("title", "suggestion", "basis"),
     "analysis/counters.toml": ("meaning", "remedy", "suggestion", "basis"),
-    "launches/launch_explanations.toml": (*"shared parallel_over block_computes memory".split(),
-        *"synchronization algorithm launch waves resources text values_of".split()),
+    "launches/launch_explanations.toml": (
+        "shared", "parallel_over", "block_computes", "memory", "synchronization", "algorithm", "text",
+        "values_of",
+    ),
     "provenance/categories.toml": ("title",),
     "provenance/kernel_names/families.toml": ("",),
 }  # fmt: skip
 PLACE = "{}"
 # Calls whose first argument is shown, were it one word.
 _TITLES = frozenset(("Section", "number", "words", "identifier", "numeric", "Column"))
-_INLINES = frozenset(("Code", "Strong", "Link"))
 # What such calls are given is no message.
 _SILENT = frozenset((
-    "compile", "replace", "removeprefix", "removesuffix", "partition", "split", "startswith", "endswith", "sql",
-    "execute", "load_query", "query", "CodeBlock", "getattr", "Code",
+    "Code", "CodeBlock", "compile", "endswith", "execute", "getattr", "load_query", "partition", "query",
+    "removeprefix", "removesuffix", "replace", "split", "sql", "startswith",
 ))  # fmt: skip
-# Statements, expressions, patterns, commands, lists of names.
+# Statements, patterns, commands, expressions, lists of names, and forms without a word.
 _CODE = re.compile(
-    r"SELECT |CREATE |INSERT |\\|\.\*|\[Ss\]|^[^A-Z{]*\w=\w|^[\w.]+ ?=|^[\w.]+$|</|::|\n|^(?:sudo|pip|python|nvidia-smi|docker|export|unset"
-    r"|dcgmi|df|ls|name|path|threads|kind|trace_id|unit|file|reference candidate|median low|module_ns) |\w_\w.* \*|^\*|^[a-z]+(?:_[a-z]+)+ [a-z_ ]+$"
-    r"|^-?\w+_\w+ |^_ns|_counts|\.\.\. |^cat stack|^(?:True|False|bold red|conda create .*|nvidia-smi;.*|\{\} link \{\}|\{\} gs?|doctor \{\}|\(\{\} to \{\}\)|\{\} to \{\} %|\{\} \(by \{\}\)|nvcc \{\} \(\{\}\)|\W*)$"
+    r"""
+    SELECT\ |CREATE\ |INSERT\ |\\|\.\*|\[Ss\]|</|::|\n
+    |^(?:sudo|pip|python|nvidia-smi;?|docker|export|unset|dcgmi|df|ls|conda\ create|doctor|bold)\ .*
+    |^[^A-Z{]*\w=\w|^[\w.]+\ ?=|^[\w.]+$
+    |^(?:cat|file|kind|median\ low|module_ns|name|path|reference\ candidate|threads|trace_id|unit)\ .*
+    |^[a-z]+(?:_[a-z]+)+\ |^-?\w+_\w+\ |^_[a-z]|^\*|_counts|\.\.\.\ |^[_a-z\ ]*$(?<=_[a-z])
+    |^(?:\{\}\ link\ \{\}|\(\{\}\ to\ \{\}\)|\{\}\ to\ \{\}\ %|\{\}\ \(by\ \{\}\)|nvcc\ \{\}\ \(\{\}\)|\W*)$
+    """,
+    re.VERBOSE,
 )
 
 
@@ -61,13 +72,14 @@ def messages(speakers: tuple[str, ...] = SPEAKERS) -> dict[str, str]:
         name, _, part = speaker.partition(":")
         place = SOURCE / name
         for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
-            if "html" in path.parts or path.name in ("summary_json.py", "languages.py"):
+            file = str(path.relative_to(SOURCE))
+            if _NO_REPORTS.fullmatch(file):
                 continue
             tree: ast.AST = ast.parse(path.read_text(encoding="utf-8"))
             if part:
                 tree = next(one for one in ast.walk(tree) if getattr(one, "name", "") == part)
             for message in _Reader().read(tree):
-                found.setdefault(message, str(path.relative_to(SOURCE)))
+                found.setdefault(message, file)
     for file, keys in DATA.items():
         data = tomli.loads((SOURCE / file).read_text(encoding="utf-8"))
         for text in _values_under(data, keys, shown="" in keys):
@@ -112,30 +124,20 @@ class _Reader:
         text = None if silent else template(node)
         if text is not None:
             yield from _spoken(text)
-            parts = [part for one in _parts(node) for part in _values(one)]
-            for part in parts:
-                yield from self.read(part)
-            return
-        if isinstance(node, (ast.Raise, ast.Assert)) or is_docstring(node):
-            return
-        if isinstance(node, ast.Call):
+            for value in chain.from_iterable(map(_values, _parts(node))):
+                yield from self.read(value)
+        elif isinstance(node, ast.Call):
             yield from self._call(node, silent=silent)
-            return
-        if isinstance(node, ast.Tuple) and len(node.elts) == 2 and not silent:
-            label = node.elts[0]
-            yield from _label(label)
-        if isinstance(node, ast.Dict):
-            for value in node.values:
-                yield from _label(value)
-                yield from self.read(value, silent=silent)
-            return
-        if isinstance(node, ast.Subscript):
+        elif isinstance(node, ast.Subscript):
             yield from self.read(node.value, silent=silent)
-            return
-        if isinstance(node, (ast.Compare, ast.MatchValue)):
-            silent = True
-        for child in ast.iter_child_nodes(node):
-            yield from self.read(child, silent=silent)
+        elif isinstance(node, ast.Dict):
+            for value in node.values:
+                yield from chain(_label(value), self.read(value, silent=silent))
+        elif not isinstance(node, ast.Raise | ast.Assert) and not is_docstring(node):
+            if isinstance(node, ast.Tuple) and len(node.elts) == 2 and not silent:
+                yield from _label(node.elts[0])
+            for child in ast.iter_child_nodes(node):
+                yield from self.read(child, silent=silent or isinstance(node, ast.Compare | ast.MatchValue))
 
     def _call(self, node: ast.Call, *, silent: bool) -> Iterator[str]:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
@@ -145,9 +147,13 @@ class _Reader:
                 yield f"{{}} {words[0]}"
                 yield f"{{}} {words[1] if len(words) > 1 else words[0] + 's'}"
         first = node.args[0] if node.args else None
-        if name in _TITLES and isinstance(first, ast.Constant) and isinstance(first.value, str):
-            if re.search("[a-z]{2}", first.value) and not _CODE.search(first.value):
-                yield first.value
+        title = getattr(first, "value", None) if name in _TITLES else None
+        if (
+            isinstance(title, str)
+            and re.search("[a-z]{2}", title)
+            and (title.isalpha() or not _CODE.search(title))
+        ):
+            yield title
         yield from self.read(node.func, silent=silent)
         for child in (*node.args, *(one.value for one in node.keywords)):
             yield from self.read(child, silent=silent or name in _SILENT)
@@ -155,7 +161,11 @@ class _Reader:
 
 def _label(node: ast.AST) -> Iterator[str]:
     """A single word, where labels stand."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.match("[A-Z][a-z]+$", node.value):
+    if (
+        isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and re.match("[A-Z][a-z]+$", node.value)
+    ):
         yield node.value
 
 
@@ -228,12 +238,15 @@ def updated(path: Path, wanted: dict[str, str]) -> Catalog:
     texts = {message: _text(known[message]) if message in known else "" for message in files}
     new = Catalog("zh", header_comment=old.header_comment, fuzzy=False)
     new.mime_headers = old.mime_headers
+    plurals: set[str] = set()
     for message in sorted(files, key=lambda one: (files[one], one)):
         plural = next((one for one in (f"{message}s", f"{message}es") if texts.get(one)), None)
         is_noun = message.startswith("{} ") and message.count(" ") == 1
         if is_noun and plural is not None and texts[plural] == texts[message]:
             new.add((message, plural), (texts[message],), auto_comments=[files[message]])
-        elif not any(message in _forms(entry) for entry in (new.get(message[:-1]), new.get(message[:-2])) if entry):
+            plurals.add(plural)
+    for message in sorted(files, key=lambda one: (files[one], one)):
+        if message not in new and message not in plurals:
             new.add(message, texts[message], auto_comments=[files[message]])
     for entry in new:
         entry.flags.clear()
@@ -260,7 +273,7 @@ def written(catalog: Catalog) -> bytes:
     return b"\n".join(line for line in stream.getvalue().split(b"\n") if not line.startswith(_DATED))
 
 
-_DATED = (b'"POT-Creation-Date', b'"PO-Revision-Date', b'"Generated-By', b'"Last-Translator', b'"Report-Msgid', b'"Language-Team')  # fmt: skip
+_DATED = (b'"POT-Creation-', b'"PO-Revision-', b'"Generated-', b'"Last-', b'"Report-', b'"Language-Team')
 
 
 if __name__ == "__main__":

@@ -13,12 +13,12 @@ from opscope.cli.console import (
     All,
     Merge,
     Top,
+    markdown,
     open_source,
     refuse_existing,
     say_wrote,
     show,
     status,
-    markdown,
 )
 from opscope.model.files import write_text
 from opscope.report.analysis import analysis_report, only_sections, overview_document

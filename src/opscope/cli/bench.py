@@ -28,7 +28,15 @@ from opscope.benchmarking.problem import Problem
 from opscope.benchmarking.result_file import check_writable, load_benchmark, result_document, save_benchmark
 from opscope.benchmarking.suites import SUITES, suite
 from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED
-from opscope.cli.console import load_noticed, print_document, print_json, say_wrote, show, stderr_console, markdown
+from opscope.cli.console import (
+    load_noticed,
+    markdown,
+    print_document,
+    print_json,
+    say_wrote,
+    show,
+    stderr_console,
+)
 from opscope.errors import InputError
 from opscope.kernels.code import CodeKind
 from opscope.model.benchmark import BenchmarkOptions, BenchmarkResult, CacheState, Status

@@ -13,7 +13,17 @@ from cyclopts.validators import Number
 from opscope.analysis.comparison_rules import gate_reasons, no_verdict
 from opscope.analysis.session_comparison import compare_sessions
 from opscope.cli.app import EXIT_INCONCLUSIVE, EXIT_REGRESSION
-from opscope.cli.console import All, Merge, Top, open_source, refuse_existing, say_wrote, show, status, markdown
+from opscope.cli.console import (
+    All,
+    Merge,
+    Top,
+    markdown,
+    open_source,
+    refuse_existing,
+    say_wrote,
+    show,
+    status,
+)
 from opscope.errors import InputError
 from opscope.model.comparison import BenchmarkComparison, ComparisonOptions, FailOn, SessionComparison
 from opscope.model.files import write_text

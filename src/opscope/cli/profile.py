@@ -27,12 +27,12 @@ from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED
 from opscope.cli.console import (
     Top,
     load_noticed,
+    markdown,
     print_document,
     print_json,
     refuse_existing,
     say_wrote,
     stderr_console,
-    markdown,
 )
 from opscope.errors import InputError, OpscopeError
 from opscope.model.files import write_text

@@ -25,7 +25,7 @@ from opscope.capture.profiler import Profiler
 from opscope.capture.program import Program, check_program
 from opscope.capture.program_recorder import ProgramRecorder, program_of, step_source
 from opscope.capture.second_run import time_second_run
-from opscope.cli.console import Top, load_noticed, note, print_document, refuse_existing, say_wrote, markdown
+from opscope.cli.console import Top, load_noticed, markdown, note, print_document, refuse_existing, say_wrote
 from opscope.errors import CaptureError, DependencyError, InputError, OpscopeError
 from opscope.model.files import write_text
 from opscope.model.sidecar import kernels_folder, sidecar_path

@@ -16,7 +16,7 @@ from cyclopts.validators import Number
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from opscope.cli.app import EXIT_INTERRUPTED, EXIT_REGRESSION
-from opscope.cli.console import note, refuse_existing, say_wrote, show, stderr_console, markdown
+from opscope.cli.console import markdown, note, refuse_existing, say_wrote, show, stderr_console
 from opscope.cli.profile import ModelOptions
 from opscope.errors import InputError
 from opscope.model.files import write_text

@@ -143,7 +143,7 @@ class BulletList(msgspec.Struct, frozen=True):
 
 
 class FindingList(msgspec.Struct, frozen=True):
-    """Findings, the most severe first; `severities` are the words for how severe, as they read where none is."""
+    """Findings, the most severe first; `severities` are words for how severe, else that of the finding."""
 
     findings: tuple[Finding, ...]
     severities: Mapping[Severity, str] = {}
