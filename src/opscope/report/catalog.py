@@ -1,8 +1,8 @@
 """A gettext catalog whose messages are found in texts that are already filled in.
 
 A message is a whole text or a template, `{} of device time is {}`, whose places hold what is itself a
-message, a number or a name. A text is matched with the template that explains most of it; what matches none is
-translated clause by clause, or not at all: never in part. Knows nothing of documents.
+message, a number or a name. A text is matched with the template that explains most of it; what matches none
+is translated clause by clause, or not at all: never in part. Knows nothing of documents.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ _FUNCTION_WORDS = frozenset((
     "beside", "per", "into", "over", "under", "before", "after", "until", "if", "when",
 ))  # fmt: skip
 _SENTENCE = re.compile(r"^ |\. |(?<!\S)[a-z]+ [a-z]+(?!\S)")
+_PLACE_IN_PROGRAM = re.compile(r"<[^<>]*>| at \S+:\d+")
 # What ends and joins clauses, the loosest joint first, in English and in Chinese.
 _STOPS = {".": "。", ":": "：", ";": "；", ",": "，", "?": "？"}
 _JOINTS = (
@@ -143,16 +144,27 @@ class Catalog:
 
     def _matched(self, text: str, joint: str = r"[.,;:] ") -> str | None:
         """By the template that explains most, all of whose places are understood and no clauses."""
+        later = None
         for template, places in self._matches(text):
             is_weak = template.weight < _LEAST_WEIGHT  # `{} of {}` is found in many sentences
             if is_weak and not all(_is_figure(place) and _may_be_name(place) for place in places):
                 continue
-            found = [None if re.search(joint, place) else self.translate(place) for place in places]
-            if None not in found and self._weak.isdisjoint(places):
-                if is_weak:
-                    self._weak.add(text)
-                return template.text.format(*found)
-        return None
+            found = [
+                None if re.search(joint, place) and not _is_list(place) else self.translate(place)
+                for place in places
+            ]
+            if None in found or not self._weak.isdisjoint(places):
+                continue
+            said = template.text.format(*found)
+            if template.literals[0] or self._is_subject(places[0]):
+                self._weak.update([text] if is_weak else [])
+                return said
+            later = later or said
+        return later
+
+    def _is_subject(self, place: str) -> bool:
+        """Whether it can begin a sentence: `gelu takes 3 ms` is no subject of `{} of device time`."""
+        return place in self._whole or is_neutral(place) or (_is_figure(place) and place.count(" ") <= 2)
 
     def _matched_with_lists(self, text: str) -> str | None:
         return self._matched(text, joint=r"[.] ")
@@ -217,12 +229,20 @@ def is_neutral(text: str) -> bool:
     tokens = [token.strip(".,;:()[]'\"…–") for token in text.split()]
     if len(tokens) == 1:
         return tokens[0].lower() not in _FUNCTION_WORDS and not tokens[0].endswith("'s")
+    if text.count(", ") > _MOST_CLAUSES and _is_list(text):
+        return True
     return not any(_PROSE.fullmatch(token) and token not in _UNITS for token in tokens)
 
 
 def _may_be_name(text: str) -> bool:
     """Whether it may be the name of a kernel, a device or a place in a program."""
+    text = _PLACE_IN_PROGRAM.sub("", text)
     return not _SENTENCE.search(text) and _FUNCTION_WORDS.isdisjoint(re.split(r"[^\w:'-]+", text.lower()))
+
+
+def _is_list(text: str) -> bool:
+    """Whether it is names in a row."""
+    return all(map(_NAME.fullmatch, re.split(", | and ", text)))
 
 
 def _is_figure(text: str) -> bool:

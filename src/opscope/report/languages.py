@@ -32,7 +32,6 @@ from opscope.report.document import (
     Strong,
     Table,
     Text,
-    inlines,
     plain,
 )
 from opscope.text_enum import TextEnum
@@ -131,9 +130,9 @@ class _Translation:
 
     def _text(self, text: Text) -> Text:
         """The parts of a text are one message: names in it may stand in another order."""
-        if isinstance(text, str):
-            return self._words(text)
-        parts = inlines(text)
+        if not isinstance(text, tuple):
+            return self._inline(text)
+        parts = text
         if any(isinstance(part, str) and _MARK.search(part) for part in parts):
             return tuple(map(self._inline, parts))
         marks = {chr(_FIRST_MARK + index): part for index, part in enumerate(parts)}
