@@ -214,7 +214,7 @@ def _values(node: ast.AST) -> list[ast.AST]:
 
 def _spoken(text: str) -> Iterator[str]:
     """The message in its catalog form, if it is one."""
-    text = re.sub(r"(?:\{\})+", PLACE, text).strip(" ;,:.")
+    text = re.sub(r"\{\}(?: ?\{\})+", PLACE, text).strip(" ;,:.")  # nothing tells where one place ends
     if text and re.search(r"[A-Za-z]{2,}.? [a-z]|\} [a-z]{2,}|[a-z]{2,} \{", text) and not _CODE.search(text):
         yield text
 

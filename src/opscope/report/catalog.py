@@ -34,6 +34,9 @@ _FUNCTION_WORDS = frozenset((
     "beside", "per", "into", "over", "under", "before", "after", "until", "if", "when",
 ))  # fmt: skip
 _SENTENCE = re.compile(r"^ |\. |(?<!\S)[a-z]+ [a-z]+(?!\S)")
+_CLAUSE = re.compile(r"[.,;:] ")
+_NUMBER = re.compile("[\\d\ue000-\uf8ff]")
+_LONGEST_FIGURE = 5  # blanks in `3 kernels per step`
 _PLACE_IN_PROGRAM = re.compile(r"<[^<>]*>| at \S+:\d+")
 # What ends and joins clauses, the loosest joint first, in English and in Chinese.
 _STOPS = {".": "。", ":": "：", ";": "；", ",": "，", "?": "？"}
@@ -52,6 +55,7 @@ _BLANK = re.compile(
 _LED = re.compile("([\ue000-\uf8ff] |[,;:] )(.+)", re.DOTALL)
 # Words in brackets: the last ones, else the first.
 _INNER = r"\(([^()]*(?:\([^()]*\)[^()]*)*)\)"
+_BRACKETS = re.compile(_INNER)
 _BRACKETED = (re.compile(rf"(.*) {_INNER}()"), re.compile(rf"(.*?) ?{_INNER}(.*)"))
 # Longer texts are lists of names; and what a stranger's trace holds must not keep the report busy.
 _LONGEST = 2_000
@@ -73,6 +77,15 @@ class _Template(msgspec.Struct, frozen=True):
     def weight(self) -> int:
         """How much of a text it explains."""
         return sum(map(len, self.literals))
+
+    @property
+    def is_count(self) -> bool:
+        """Whether it is a noun with a number before it."""
+        return (
+            len(self.literals) == 2
+            and re.fullmatch(r" \w+", self.literals[1]) is not None
+            and not self.literals[0]
+        )
 
     def match(self, text: str) -> list[str] | None:
         """What stands in its places, each as short as can be."""
@@ -136,38 +149,41 @@ class Catalog:
             self._joined,
             self._bracketed,
             self._led,
-            self._matched_with_lists,
+            self._matched_loosely,
             self._capital,
-            self._matched_with_names,
         )
         return next((found for way in ways if (found := way(text)) is not None), None)
 
-    def _matched(self, text: str, joint: str = r"[.,;:] ") -> str | None:
-        """By the template that explains most, all of whose places are understood and no clauses."""
+    def _matched(self, text: str) -> str | None:
+        """By the template that explains most, all of whose places are understood and hold no clauses."""
+        for template, places in self._matches(text):
+            if any(_CLAUSE.search(place) and not _is_list(place) for place in places):
+                continue
+            found = [self.translate(place) for place in places]
+            if None not in found and self._weak.isdisjoint(places) and self._is_begun(template, places):
+                self._weak.update([text] if template.weight < _LEAST_WEIGHT else [])
+                return template.text.format(*found)
+        return None
+
+    def _matched_loosely(self, text: str) -> str | None:
+        """By one whose places hold clauses, or what may be a name."""
         later = None
         for template, places in self._matches(text):
-            is_weak = template.weight < _LEAST_WEIGHT  # `{} of {}` is found in many sentences
-            if is_weak and not all(_is_figure(place) and _may_be_name(place) for place in places):
+            found = [None if ". " in place else self.translate(place) for place in places]
+            named = [known or _name(place) for known, place in zip(found, places, strict=True)]
+            if None in named or template.weight < _LEAST_WEIGHT:
                 continue
-            found = [
-                None if re.search(joint, place) and not _is_list(place) else self.translate(place)
-                for place in places
-            ]
-            if None in found or not self._weak.isdisjoint(places):
-                continue
-            said = template.text.format(*found)
-            if template.literals[0] or self._is_subject(places[0]):
-                self._weak.update([text] if is_weak else [])
+            said = template.text.format(*named)
+            if self._is_begun(template, places) or _name(places[0]) is not None:
                 return said
-            later = later or said
+            later = later or (said if None not in found else None)
         return later
 
-    def _is_subject(self, place: str) -> bool:
-        """Whether it can begin a sentence: `gelu takes 3 ms` is no subject of `{} of device time`."""
-        return place in self._whole or is_neutral(place) or (_is_figure(place) and place.count(" ") <= 2)
-
-    def _matched_with_lists(self, text: str) -> str | None:
-        return self._matched(text, joint=r"[.] ")
+    def _is_begun(self, template: _Template, places: list[str]) -> bool:
+        """Whether the first place can begin a text: `gelu takes 3 ms` does not begin `{} of device time`."""
+        first = places[0]
+        is_short = _is_figure(first) and first.count(" ") <= _LONGEST_FIGURE
+        return bool(template.literals[0]) or first in self._whole or is_neutral(first) or is_short
 
     def _led(self, text: str) -> str | None:
         """A name or a joint, then a clause."""
@@ -175,24 +191,27 @@ class Catalog:
         found = None if match is None else self.translate(match.group(2))
         return None if match is None or found is None else _STOPS.get(text[0], match.group(1)) + found
 
-    def _matched_with_names(self, text: str) -> str | None:
-        """The same, where a place holds what may be a name."""
-        for template, places in self._matches(text):
-            found = [self.translate(place) or (place if _may_be_name(place) else None) for place in places]
-            if template.weight >= _LEAST_WEIGHT and None not in found:
-                return template.text.format(*found)
-        return None
-
     def _matches(self, text: str) -> Iterator[tuple[_Template, list[str]]]:
+        """Templates that fit, with what stands in their places; the one that explains most first."""
         ranked = {rank: one for word in set(_WORD.findall(text)) for rank, one in self._by_word[word]}
         for rank in sorted(ranked):
-            places = ranked[rank].match(text)
-            if places is not None:
-                yield ranked[rank], places
+            template = ranked[rank]
+            places = template.match(text)
+            if places is None or not all(map(_is_balanced, places)):
+                continue
+            if template.is_count and not _NUMBER.search(places[0]):
+                continue
+            # `{} of {}` is found in many sentences.
+            if template.weight >= _LEAST_WEIGHT or all(_is_figure(one) and _name(one) for one in places):
+                yield template, places
 
     def _joined(self, text: str) -> str | None:
         for joint, own in _JOINTS:
             clauses = _split(text, joint)
+            if joint == " and " and any(
+                _BRACKETS.sub("", one).count(" ") > _LONGEST_FIGURE for one in clauses
+            ):
+                continue  # it joins more than two nouns
             ways = (clauses, [clauses[0], joint.join(clauses[1:])])
             for parts in ways[: 0 if len(clauses) == 1 else 1 if len(clauses) > _MOST_CLAUSES else 2]:
                 found = [self.translate(part) for part in parts]
@@ -234,10 +253,15 @@ def is_neutral(text: str) -> bool:
     return not any(_PROSE.fullmatch(token) and token not in _UNITS for token in tokens)
 
 
-def _may_be_name(text: str) -> bool:
-    """Whether it may be the name of a kernel, a device or a place in a program."""
-    text = _PLACE_IN_PROGRAM.sub("", text)
-    return not _SENTENCE.search(text) and _FUNCTION_WORDS.isdisjoint(re.split(r"[^\w:'-]+", text.lower()))
+def _name(text: str) -> str | None:
+    """What may be the name of a kernel, a device or a place in a program; None for prose."""
+    bare = _PLACE_IN_PROGRAM.sub("", text)
+    is_prose = _SENTENCE.search(bare) or not _FUNCTION_WORDS.isdisjoint(re.split(r"[^\w:'-]+", bare.lower()))
+    return None if is_prose else text
+
+
+def _is_balanced(text: str) -> bool:
+    return text.count("(") == text.count(")")
 
 
 def _is_list(text: str) -> bool:
