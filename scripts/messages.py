@@ -31,7 +31,7 @@ SPEAKERS = (
     "operators/recorded_stack.py", "operators/traffic.py", "provenance/releases/recognition.py",
     "toolchain/ncu_reading.py", "trace/trace_file.py", "trials/catalog.py", "trials/observation.py",
 )  # fmt: skip
-_NO_REPORTS = re.compile(r"report/(?:html/.*|(?:summary_json|languages|catalog)\.py)")
+_NO_REPORTS = re.compile(r"report/(?:html/.*|(?:summary_json|languages|messages)\.py)")
 # Files of sentences, and the keys that hold those shown in reports; every value of a file for "".
 DATA = {
     "advice/rules.toml": ("title", "suggestion", "basis"),

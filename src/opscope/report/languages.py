@@ -1,6 +1,6 @@
 """A Document in another language: translated once, as a whole, just before it is rendered.
 
-Composers write English and call nothing: messages are found in finished texts (`catalog.py`), by the gettext
+Composers write English and call nothing: messages are found in finished texts (`messages.py`), by the gettext
 catalogs in `locale/LANGUAGE/LC_MESSAGES/opscope.po`. What no message covers stays English whole. Names, code
 and paths stay as they are. English is given back as it came, without a look.
 """
@@ -17,7 +17,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from opscope.model.finding import Severity
-from opscope.report.catalog import Catalog, catalog_entries
 from opscope.report.document import (
     BarList,
     Block,
@@ -34,6 +33,7 @@ from opscope.report.document import (
     Text,
     plain,
 )
+from opscope.report.messages import Catalog, catalog_entries
 from opscope.text_enum import TextEnum
 
 __all__ = ["Language", "catalog", "language_of", "translated", "translated_words"]

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opscope.report.catalog import Catalog, catalog_entries
 from opscope.report.languages import Language, catalog
+from opscope.report.messages import Catalog, catalog_entries
 
 KNOWN = Catalog((
     ("Device time", "设备时间"),
