@@ -1,4 +1,4 @@
-"""A small training script that knows nothing of opscope: what `opscope run` and `opscope try` are shown on."""
+"""A small training script that knows nothing of opscope, for `opscope run` and `opscope try`."""
 
 import torch
 from torch import nn
@@ -15,7 +15,7 @@ class Block(nn.Module):
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # noqa: D102
         batch, length, width = x.shape
         split = (batch, length, self.heads, width // self.heads)
         query, key, value = (
