@@ -21,6 +21,7 @@ from opscope.model.schema import Attribution
 from opscope.model.sidecar import StepPlace
 from opscope.provenance.categories import category_title
 from opscope.report.advice import advice_blocks, advice_notes, advice_sections
+from opscope.report.collectives import collective_blocks
 from opscope.report.document import (
     BarList,
     Block,
@@ -336,6 +337,7 @@ def overview_document(summary: Summary, *, top: int | None = 10, title: str = ""
             Section("Kernels", _kernel_blocks(summary, top)) if summary.kernels else None,
             Section("How far from the limit", efficiency_blocks(summary, top)),
             Section("Where the GPU waits", time_blocks(summary)),
+            _collectives(summary),
             *program_sections(summary, top),
             Section("Unattributed time", unattributed),
             Section("How exact this is", accuracy_overview(summary) if summary.has_device else ()),
@@ -371,6 +373,7 @@ def page_document(summary: Summary, *, top: int | None = 10, command: str = "") 
             Section("How far from the limit", efficiency_blocks(summary, rows)),
             *program_sections(summary, rows),
             Section("Where the GPU waits", (*time, *([hint] if hint else []))),
+            _collectives(summary),
             Section(
                 "Operators in detail", sections=tuple(operator_section(summary, one) for one in detailed)
             ),
@@ -380,6 +383,11 @@ def page_document(summary: Summary, *, top: int | None = 10, command: str = "") 
             Section("What was read", (_trace_facts(summary), *again)),
         ),
     )
+
+
+def _collectives(summary: Summary) -> Section | None:
+    blocks = collective_blocks(summary)
+    return Section("Collectives", blocks) if blocks else None
 
 
 def _body(
@@ -401,6 +409,7 @@ def _body(
         ),
         Section("How far from the limit", efficiency_blocks(summary, top)),
         Section("Where the GPU waits", (*time, *([hint] if hint else []))),
+        _collectives(summary),
         *program_sections(summary, top),
         Section("What to change", advice_notes(summary), advice_sections(summary)) if advised else None,
         Section("Kernels", _kernel_blocks(summary, None if top is None else max(top, 10))),
