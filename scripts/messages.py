@@ -29,7 +29,7 @@ SPEAKERS = (
     "operators/call_cost.py", "operators/collective_costs.py", "operators/effects.py",
     "operators/generated_kernels.py", "operators/known_costs.py", "operators/operator_table.py",
     "operators/recorded_stack.py", "operators/traffic.py", "provenance/releases/recognition.py",
-    "toolchain/ncu_reading.py", "trace/trace_file.py", "trials/catalog.py", "trials/observation.py",
+    "toolchain/ncu_reading.py", "cupti/trace_file.py", "trials/catalog.py", "trials/observation.py",
 )  # fmt: skip
 _NO_REPORTS = re.compile(r"report/(?:html/.*|(?:summary_json|languages|messages)\.py)")
 # Files of sentences, and the keys that hold those shown in reports; every value of a file for "".

@@ -105,11 +105,12 @@ class Paragraph(msgspec.Struct, frozen=True):
 
 
 class Table(msgspec.Struct, frozen=True):
-    """Rows of cells, one per column."""
+    """Rows of cells, one per column; `left_out` names columns for which a display has no room."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Text, ...], ...]
     caption: Text | None = None
+    left_out: str = "Not shown, for width: {}"
 
     def __post_init__(self) -> None:
         for row in self.rows:

@@ -114,6 +114,7 @@ class _Translation:
             tuple(replace(column, title=self._words(column.title)) for column in table.columns),
             tuple(tuple(map(self._text, row)) for row in table.rows),
             None if table.caption is None else self._text(table.caption),
+            self._words(table.left_out),
         )
 
     def _findings(self, block: FindingList) -> FindingList:

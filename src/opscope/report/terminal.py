@@ -249,7 +249,7 @@ class _FittedTable:
             grid.add_row(*row)
         yield grid
         if hidden := [one.title for index, one in enumerate(self._table.columns) if index not in shown]:
-            yield Words(f"Not shown, for width: {', '.join(hidden)}", style="dim")
+            yield Words(self._table.left_out.format(", ".join(hidden)), style="dim")
 
     def _shown(self, width: int) -> list[int]:
         """Positions of the columns for which there is room."""
