@@ -51,10 +51,12 @@ _SILENT = frozenset((
     "Code", "CodeBlock", "compile", "endswith", "execute", "getattr", "load_query", "partition", "query",
     "removeprefix", "removesuffix", "replace", "split", "sql", "startswith",
 ))  # fmt: skip
+_ERRORS = frozenset(("InputError", "CaptureError", "MeasurementError", "DependencyError", "note"))
 # Statements, patterns, commands, expressions, lists of names, and forms without a word.
 _CODE = re.compile(
     r"""
     SELECT\ |CREATE\ |INSERT\ |\\|\.\*|\[Ss\]|</|::|\n
+    |^opscope\ \w+\ (?:--|FILE)|^def\ |\{[a-z]|^Triton\ \{\}$
     |^(?:sudo|pip|python|nvidia-smi;?|docker|export|unset|dcgmi|df|ls|conda\ create|doctor|bold)\ .*
     |^[^A-Z{]*\w=\w|^[\w.]+\ ?=|^[\w.]+$
     |^(?:cat|file|kind|median\ low|module_ns|name|path|reference\ candidate|threads|trace_id|unit)\ .*
@@ -65,27 +67,48 @@ _CODE = re.compile(
 )
 
 
-def messages(speakers: tuple[str, ...] = SPEAKERS) -> dict[str, str]:
+def messages() -> dict[str, str]:
     """Each message, with the file that says it."""
     found: dict[str, str] = {}
-    for speaker in speakers:
+    for file, said in chain(_spoken_by_modules(), _told_by_modules(), _written_in_data()):
+        found.setdefault(said, file)
+    return found
+
+
+def _spoken_by_modules() -> Iterator[tuple[str, str]]:
+    for speaker in SPEAKERS:
         name, _, part = speaker.partition(":")
         place = SOURCE / name
         for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
             file = str(path.relative_to(SOURCE))
-            if _NO_REPORTS.fullmatch(file):
-                continue
-            tree: ast.AST = ast.parse(path.read_text(encoding="utf-8"))
-            if part:
-                tree = next(one for one in ast.walk(tree) if getattr(one, "name", "") == part)
-            for message in _Reader().read(tree):
-                found.setdefault(message, file)
+            tree = ast.walk(_parsed(path))
+            module = next(one for one in tree if not part or getattr(one, "name", "") == part)
+            if not _NO_REPORTS.fullmatch(file):
+                yield from ((file, message) for message in _Reader().read(module))
+
+
+def _told_by_modules() -> Iterator[tuple[str, str]]:
+    for path in sorted(SOURCE.rglob("*.py")):
+        yield from ((str(path.relative_to(SOURCE)), message) for message in _told(_parsed(path)))
+
+
+def _written_in_data() -> Iterator[tuple[str, str]]:
     for file, keys in DATA.items():
         data = tomli.loads((SOURCE / file).read_text(encoding="utf-8"))
         for text in _values_under(data, keys, shown="" in keys):
-            for message in _worded(text):
-                found.setdefault(message, file)
-    return found
+            yield from ((file, message) for message in _worded(text))
+
+
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _told(module: ast.Module) -> Iterator[str]:
+    """What its errors and notes say, and what they advise."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in _ERRORS:
+            for part in (*node.args[:1], *(one.value for one in node.keywords if one.arg == "hint")):
+                yield from _Reader().read(part)
 
 
 def _values_under(data: object, keys: tuple[str, ...], *, shown: bool) -> Iterator[str]:

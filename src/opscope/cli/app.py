@@ -133,9 +133,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OpscopeError as error:
         if _wants_traceback(tokens):
             traceback.print_exc()
-        from opscope.cli.console import in_language  # noqa: PLC0415 - the verb has imported it
+        from opscope.cli.console import error_text  # noqa: PLC0415 - the verb has imported it
 
-        return _fail(in_language(str(error)), EXIT_ERROR)
+        return _fail(error_text(error), EXIT_ERROR)
     except KeyboardInterrupt:
         return _interrupted()
     except BrokenPipeError:

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 
-from opscope.errors import InputError
+from opscope.errors import InputError, OpscopeError
 from opscope.model.session import Session
 from opscope.report.document import Document
 from opscope.report.json_encoding import to_json
@@ -30,6 +30,7 @@ __all__ = [
     "Output",
     "Top",
     "Words",
+    "error_text",
     "in_language",
     "load_noticed",
     "markdown",
@@ -75,6 +76,12 @@ def use_language(asked: str | None) -> None:
 def in_language(text: str) -> str:
     """A line that is no report, in the language of reports."""
     return translated_words(text, _language)
+
+
+def error_text(error: OpscopeError) -> str:
+    """What an error says, in the language of reports."""
+    told = [in_language(one) for one in (error.message, error.hint) if one]
+    return str(error) if _language is Language.EN else f"{error.where}{'。'.join(told)}"
 
 
 def note(text: str) -> None:
