@@ -52,7 +52,8 @@ _BLANK = re.compile(
     "(?<=[\u3000-\u9fff\uff00-\uffef]) +(?=[\u3000-\u9fff])|(?<=[。：；，）（]) +| +(?=[。：；，）（])"
 )
 # A name or a joint before a clause.
-_LED = re.compile("([\ue000-\uf8ff] |[,;:] )(.+)", re.DOTALL)
+_LED = re.compile("([\ue000-\uf8ff] |[,;:] |\\([a-z_]+\\) )(.+)", re.DOTALL)
+_REMARK = re.compile(r"\([a-z_]+\) ")
 # Words in brackets: the last ones, else the first.
 _INNER = r"\(([^()]*(?:\([^()]*\)[^()]*)*)\)"
 _BRACKETS = re.compile(_INNER)
@@ -86,6 +87,11 @@ class _Template(msgspec.Struct, frozen=True):
             and re.fullmatch(r" \w+", self.literals[1]) is not None
             and not self.literals[0]
         )
+
+    def filled(self, places: Iterable[str], found: Iterable[str | None]) -> str:
+        """Its text with what stands in its places: blanks around words are of the other language."""
+        pairs = zip(places, found, strict=True)
+        return self.text.format(*(place if own == place else str(own).strip() for place, own in pairs))
 
     def match(self, text: str) -> list[str] | None:
         """What stands in its places, each as short as can be."""
@@ -162,7 +168,7 @@ class Catalog:
             found = [self.translate(place) for place in places]
             if None not in found and self._weak.isdisjoint(places) and self._is_begun(template, places):
                 self._weak.update([text] if template.weight < _LEAST_WEIGHT else [])
-                return template.text.format(*found)
+                return template.filled(places, found)
         return None
 
     def _matched_loosely(self, text: str) -> str | None:
@@ -173,7 +179,7 @@ class Catalog:
             named = [known or _name(place) for known, place in zip(found, places, strict=True)]
             if None in named or template.weight < _LEAST_WEIGHT:
                 continue
-            said = template.text.format(*named)
+            said = template.filled(places, named)
             if self._is_begun(template, places) or _name(places[0]) is not None:
                 return said
             later = later or (said if None not in found else None)
@@ -261,7 +267,8 @@ def _name(text: str) -> str | None:
 
 
 def _is_balanced(text: str) -> bool:
-    return text.count("(") == text.count(")")
+    """Whether it holds no half of a bracket, nor begins after a remark in brackets."""
+    return text.count("(") == text.count(")") and not _REMARK.match(text)
 
 
 def _is_list(text: str) -> bool:

@@ -52,7 +52,10 @@ def test_words_are_translated_and_names_are_not() -> None:
     assert facts == FactList(
         (("GPU 繁忙", ("91.4 %；", Strong("受限于 CPU"), "：仅 GPU 需 7 ms，仅 CPU 需 3 ms")),)
     )
-    assert table == Table((numeric("设备时间"),), (("1.2 ms",), (Code("Device time"),)), "全部设备时间")
+    assert isinstance(table, Table)
+    assert table.columns == (numeric("设备时间"),)
+    assert table.rows == (("1.2 ms",), (Code("Device time"),))
+    assert table.caption == "全部设备时间"
     assert isinstance(place, Paragraph)
     assert LINK in place.text
     # No message holds these words.
