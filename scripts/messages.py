@@ -31,7 +31,7 @@ SPEAKERS = (
     "operators/recorded_stack.py", "operators/traffic.py", "provenance/releases/recognition.py",
     "toolchain/ncu_reading.py", "cupti/trace_file.py", "trials/catalog.py", "trials/observation.py",
 )  # fmt: skip
-_NO_REPORTS = re.compile(r"report/(?:html/.*|(?:summary_json|languages|messages)\.py)")
+_NO_REPORTS = re.compile(r"report/(?:html/languages|summary_json|languages|messages)\.py")
 # Files of sentences, and the keys that hold those shown in reports; every value of a file for "".
 DATA = {
     "advice/rules.toml": ("title", "suggestion", "basis"),
@@ -51,6 +51,9 @@ _SILENT = frozenset((
     "Code", "CodeBlock", "compile", "endswith", "execute", "getattr", "load_query", "partition", "query",
     "removeprefix", "removesuffix", "replace", "split", "sql", "startswith",
 ))  # fmt: skip
+# Words of a page between its tags, and in attributes.
+_PAGE = SOURCE / "report/html/page.html.j2"
+_TAGGED = re.compile(r">\s*([^<>{}]*[A-Za-z]{2}[^<>{}]*)<|(?:aria-label|placeholder)=\"([^\"{}]+)\"")
 _ERRORS = frozenset(("InputError", "CaptureError", "MeasurementError", "DependencyError", "note"))
 # Statements, patterns, commands, expressions, lists of names, and forms without a word.
 _CODE = re.compile(
@@ -60,6 +63,8 @@ _CODE = re.compile(
     |^(?:sudo|pip|python|nvidia-smi;?|docker|export|unset|dcgmi|df|ls|conda\ create|doctor|bold)\ .*
     |^[^A-Z{]*\w=\w|^[\w.]+\ ?=|^[\w.]+$
     |^(?:cat|file|kind|median\ low|module_ns|name|path|reference\ candidate|threads|trace_id|unit)\ .*
+    |^<|\ …\ \{\}\ characters
+    |^(?:bottom|top|middle)\ (?:left|right)$|^(?:script|style|img)-src\ |How\ far$|Where\ the\ GPU$
     |^[a-z]+(?:_[a-z]+)+\ |^-?\w+_\w+\ |^_[a-z]|^\*|_counts|\.\.\.\ |^[_a-z\ ]*$(?<=_[a-z])
     |^(?:\{\}\ link\ \{\}|\(\{\}\ to\ \{\}\)|\{\}\ to\ \{\}\ %|\{\}\ \(by\ \{\}\)|nvcc\ \{\}\ \(\{\}\)|\W*)$
     """,
@@ -70,7 +75,7 @@ _CODE = re.compile(
 def messages() -> dict[str, str]:
     """Each message, with the file that says it."""
     found: dict[str, str] = {}
-    for file, said in chain(_spoken_by_modules(), _told_by_modules(), _written_in_data()):
+    for file, said in chain(_spoken_by_modules(), _on_pages(), _told_by_modules(), _written_in_data()):
         found.setdefault(said, file)
     return found
 
@@ -85,6 +90,11 @@ def _spoken_by_modules() -> Iterator[tuple[str, str]]:
             module = next(one for one in tree if not part or getattr(one, "name", "") == part)
             if not _NO_REPORTS.fullmatch(file):
                 yield from ((file, message) for message in _Reader().read(module))
+
+
+def _on_pages() -> Iterator[tuple[str, str]]:
+    for match in _TAGGED.finditer(_PAGE.read_text(encoding="utf-8")):
+        yield "report/html/page.html.j2", (match.group(1) or match.group(2)).strip(" .\n")
 
 
 def _told_by_modules() -> Iterator[tuple[str, str]]:

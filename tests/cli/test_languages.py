@@ -4,6 +4,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+from babel.messages import pofile
 from rich.cells import cell_len
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "messages.py"
@@ -58,7 +59,9 @@ def test_every_message_of_the_source_is_translated() -> None:
     path = messages.path_of("zh")
     catalog = messages.updated(path, messages.messages())
     assert messages.untranslated(catalog) == []
-    assert messages.written(catalog) == path.read_bytes()
+    with path.open("rb") as file:
+        said = {entry.id for entry in pofile.read_po(file)}
+    assert said <= {entry.id for entry in catalog}, "no longer said: scripts/messages.py --update"
     for entry in catalog:
         places = str(entry.id if isinstance(entry.id, str) else entry.id[0]).count("{}")
         text = entry.string if isinstance(entry.string, str) else entry.string[0]

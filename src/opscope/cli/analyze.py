@@ -13,6 +13,7 @@ from opscope.cli.console import (
     All,
     Merge,
     Top,
+    language,
     markdown,
     open_source,
     refuse_existing,
@@ -110,7 +111,7 @@ def analyze(
 
             command = _command(traces, html, ceilings=ceilings, top=shown)
             with status("Drawing"):
-                page = session_page(session, summary, top=shown, command=command)
+                page = session_page(session, summary, top=shown, command=command, language=language())
             written.append(write_text(html, page))
     say_wrote(written, on_stderr=json)
     return 0

@@ -32,6 +32,7 @@ __all__ = [
     "Words",
     "error_text",
     "in_language",
+    "language",
     "load_noticed",
     "markdown",
     "note",
@@ -71,6 +72,11 @@ def use_language(asked: str | None) -> None:
     """Write reports in a language from now on: the one asked for, else that of the environment."""
     global _language  # noqa: PLW0603 - one for all that a command prints
     _language = Language(asked) if asked else language_of(os.environ.get(name) for name in _ASKED_BY)
+
+
+def language() -> Language:
+    """What reports are written in."""
+    return _language
 
 
 def in_language(text: str) -> str:

@@ -36,7 +36,7 @@ from opscope.report.document import (
 from opscope.report.messages import Catalog, catalog_entries
 from opscope.text_enum import TextEnum
 
-__all__ = ["Language", "catalog", "language_of", "translated", "translated_words"]
+__all__ = ["FIRST_MARK", "Language", "catalog", "language_of", "translated", "translated_words"]
 
 
 class Language(TextEnum):
@@ -136,7 +136,7 @@ class _Translation:
         parts = text
         if any(isinstance(part, str) and _MARK.search(part) for part in parts):
             return tuple(map(self._inline, parts))
-        marks = {chr(_FIRST_MARK + index): part for index, part in enumerate(parts)}
+        marks = {chr(FIRST_MARK + index): part for index, part in enumerate(parts)}
         message = "".join(part if isinstance(part, str) else mark for mark, part in marks.items())
         found = self._known.translate(message)
         if found is None or sorted(_MARK.findall(found)) != sorted(_MARK.findall(message)):
@@ -155,6 +155,6 @@ class _Translation:
 
 
 # Where a message has a name as code stands a character of Unicode's private use area.
-_FIRST_MARK = 0xE000
+FIRST_MARK = 0xE000
 _MARK = re.compile("([\ue000-\uf8ff])")
 _WIDE_STOPS = frozenset("。：；，）？")

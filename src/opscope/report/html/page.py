@@ -32,7 +32,9 @@ from opscope.report.document import (
     plain,
 )
 from opscope.report.html.charts import LABEL, Chart, session_charts
+from opscope.report.html.languages import page_words
 from opscope.report.html.names import visible
+from opscope.report.languages import Language
 from opscope.report.provenance import operator_chain_facts
 
 __all__ = ["render_page", "session_page"]
@@ -40,7 +42,14 @@ __all__ = ["render_page", "session_page"]
 _CHAINS = 200  # operators whose way to the source is in the page
 
 
-def session_page(session: Session, summary: Summary, *, top: int | None = 10, command: str = "") -> str:
+def session_page(
+    session: Session,
+    summary: Summary,
+    *,
+    top: int | None = 10,
+    command: str = "",
+    language: Language = Language.EN,
+) -> str:
     """The page on a recording.
 
     Args:
@@ -48,17 +57,22 @@ def session_page(session: Session, summary: Summary, *, top: int | None = 10, co
         summary: Of it.
         top: Operators in detail; all if None.
         command: That makes the page anew.
+        language: The page is first shown in.
     """
     chains = {
         one.name: FactList(tuple(operator_chain_facts(one, has_device=summary.has_device)))
         for one in summary.operators[:_CHAINS]
     }
     document = page_document(summary, top=top, command=command)
-    return render_page(document, session_charts(session, summary), chains)
+    return render_page(document, session_charts(session, summary), chains, language=language)
 
 
 def render_page(
-    document: Document, charts: Sequence[Chart] = (), chains: dict[str, FactList] | None = None
+    document: Document,
+    charts: Sequence[Chart] = (),
+    chains: dict[str, FactList] | None = None,
+    *,
+    language: Language = Language.EN,
 ) -> str:
     """The document as one HTML file.
 
@@ -66,6 +80,7 @@ def render_page(
         document: What is said.
         charts: Pictures, each opening the section its `section` names; left out without that section.
         chains: The way from operators to their source, by name: what a click in a picture shows.
+        language: It is first shown in; a switch shows the other.
 
     Raises:
         DependencyError: plotly's script is missing.
@@ -86,10 +101,10 @@ def render_page(
         plain=plain,
         safe_url=_address,
     )
-    style, script = _asset("page.css"), _asset("page.js")
+    style, script = _asset("page.css"), _asset("page.js") + _asset("language.js")
     plotly = _plotly() if charts else ""
     scripts = [text for text in (plotly, script) if text]
-    return environment.get_template("page.html.j2").render(
+    page = environment.get_template("page.html.j2").render(
         document=document,
         charts=[(section, _of(section, charts)) for section in document.sections],
         chains=list((chains or {}).items()),
@@ -113,9 +128,14 @@ def render_page(
         plotly=plotly,
         script=script,
         version=__version__,
+        language=language,
     )
+    said, words, scripts_of_it = page.partition(_WORDS)
+    legends = [trace["name"] for one in charts for trace in one.figure["data"] if trace.get("name")]
+    return f"{said}{words}{_json(page_words(said, legends))}{scripts_of_it}"
 
 
+_WORDS = '<script type="application/json" id="words">'
 _PLOTLY_STYLE = "/* plotly */"
 _STYLE_IDS = re.compile(r"""if\(!document\.getElementById\("([0-9a-f]{64})"\)\)""")
 
