@@ -100,3 +100,8 @@ _.assert_not_slower
 
 # Called by mkdocs.
 _.on_page_markdown
+
+# Called by html.parser.HTMLParser.
+_.handle_data
+_.handle_endtag
+_.handle_starttag
