@@ -44,10 +44,13 @@
         if (value && Object.hasOwn(words, value)) element.setAttribute(name, other ? words[value] : value);
       });
     }
+    const changed = root.lang !== (other ? button.lang : "en");
     root.lang = other ? button.lang : "en";
     button.textContent = other ? "English" : button.dataset.name;
+    if (changed) root.dispatchEvent(new Event("spoken")); // pictures ask for the titles of their axes
     later.observe(document.body, { childList: true, subtree: true });
   };
+  root.said = (text) => (root.lang !== "en" && Object.hasOwn(words, text) ? words[text] : text);
   button.addEventListener("click", () => show(root.lang === "en"));
   if (root.dataset.language === button.lang) show(true);
 })();

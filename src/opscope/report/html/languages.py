@@ -6,7 +6,7 @@ differ. What is code stays as it is. The page is read as a browser reads it, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from html.parser import HTMLParser
 
 import msgspec
@@ -21,7 +21,7 @@ _SCRIPTED = ("Light", "Dark", "Copied", "Copy")
 _SAID = ("aria-label", "placeholder")
 
 
-def page_words(page: str, scripted: Iterable[str] = (), language: Language = Language.ZH) -> dict[str, str]:
+def page_words(page: str, scripted: Sequence[str] = (), language: Language = Language.ZH) -> dict[str, str]:
     """What a page says, with the translation of each message that has one.
 
     Args:
@@ -34,7 +34,9 @@ def page_words(page: str, scripted: Iterable[str] = (), language: Language = Lan
     known = catalog(language)
     messages = dict.fromkeys((*reader.messages, *_SCRIPTED, *scripted))
     found = ((message, known.translate(message)) for message in messages)
-    return {message: text for message, text in found if text is not None and text != message}
+    words = {message: text for message, text in found if text is not None and text != message}
+    mark = chr(FIRST_MARK)  # before the words of a legend
+    return words | {f"{mark}{one}": f"{mark}{words[one]}" for one in scripted if one in words}
 
 
 class _Element(msgspec.Struct):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib import resources
 from importlib.util import find_spec
@@ -131,13 +131,21 @@ def render_page(
         language=language,
     )
     said, words, scripts_of_it = page.partition(_WORDS)
-    legends = [trace["name"] for one in charts for trace in one.figure["data"] if trace.get("name")]
-    return f"{said}{words}{_json(page_words(said, legends))}{scripts_of_it}"
+    return f"{said}{words}{_json(page_words(said, list(_drawn(charts))))}{scripts_of_it}"
 
 
 _WORDS = '<script type="application/json" id="words">'
 _PLOTLY_STYLE = "/* plotly */"
 _STYLE_IDS = re.compile(r"""if\(!document\.getElementById\("([0-9a-f]{64})"\)\)""")
+
+
+def _drawn(charts: Iterable[Chart]) -> Iterator[str]:
+    """The words of legends and axes."""
+    for one in charts:
+        yield from (trace["name"] for trace in one.figure["data"] if trace.get("name"))
+        axes = (axis for axis in one.figure["layout"].values() if isinstance(axis, dict))
+        titles = (axis.get("title") for axis in axes)
+        yield from (title["text"] for title in titles if isinstance(title, dict) and title.get("text"))
 
 
 def _of(section: Section, charts: Iterable[Chart]) -> list[Chart]:
