@@ -19,5 +19,6 @@ def test_an_element_is_a_message_whose_places_are_its_elements() -> None:
         "Light": "浅色",
         "Dark": "深色",
         "Copied": "已复制",
+        "\ue000Copied": "\ue000已复制",
         "Copy": "复制",
     }
