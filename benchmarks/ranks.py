@@ -4,8 +4,8 @@
 
 Each rank is a recorded one with its own number, clock offset and collectives shorter by up to a percent. Of
 every size four jobs are made: unperturbed; with a steady straggler (the recorded late rank in one place);
-with one collective to which one rank comes late; with one whose size differs on one rank. Nothing may be found
-in the first, and in each other the rank that was planted. Standard library and opscope only.
+with one collective to which one rank comes late; with one whose size differs on one rank. Nothing may be
+found in the first, and in each other the rank that was planted. Standard library and opscope only.
 """
 
 from __future__ import annotations
