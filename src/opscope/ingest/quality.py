@@ -346,8 +346,8 @@ def _missing_ranks(session: Session) -> Iterator[Finding]:
         yield Finding(
             "traces.missing_ranks",
             Severity.INFO,
-            f"{len(present):,} of {world:,} ranks were read ({named} not): who comes last to a collective may "
-            "be one of the others.",
+            f"{len(present):,} of {world:,} ranks were read ({named} not): who comes last to a collective "
+            "may be one of the others.",
             "Give the traces of all ranks, to tell waiting and transfer apart.",
             evidence={"rank_count": len(present), "world_size": world},
         )
