@@ -126,7 +126,7 @@ def test_streams_of_the_timeline_hold_every_activity_of_the_step(bert: tuple[Ses
 
 def test_tables_say_what_the_document_says(bert: tuple[Session, _Page, str]) -> None:
     session, page, _ = bert
-    document = page_document(summarize(session), command="opscope analyze x --html y")
+    document = page_document(summarize(session))
     for section in document.sections:
         assert section.title in page.text
     table = next(section for section in document.sections if section.title == "Operators").blocks[1]
