@@ -6,6 +6,7 @@ What plotly would read as markup is escaped; colors are told apart by the color-
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
@@ -40,7 +41,8 @@ __all__ = [
 BLUE, ORANGE, GREEN, RED, GRAY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#a5a9b5"
 LINE_COLORS = (BLUE, ORANGE, GREEN, "#cc79a7", "#56b4e9", RED, "#8c6d31", "#8a8fa0")
 LABEL = 90  # characters of a name in a picture; the tables have it whole
-_BESIDE = 26  # characters of a name beside a bar
+_BESIDE = 40  # characters of a name beside a bar
+_FEW_POWERS = 4  # of ten on an axis, that need more ticks
 _LINE = 64  # characters of a line beside the pointer
 _READ_CELLS = 12  # side by side, that their text is read
 
@@ -137,7 +139,7 @@ def bars(
     axis: str,
     colors: Mapping[str, str],
     mark: float | None = None,
-    is_dots: bool = False,
+    is_ratio: bool = False,
 ) -> Chart:
     """A row for each bar, from top to bottom, with whiskers where intervals are known.
 
@@ -150,20 +152,27 @@ def bars(
         axis: What their length is.
         colors: Of each kind; kinds of several bars of one row stand side by side.
         mark: Where a line is drawn across all.
-        is_dots: Ends alone are drawn: lengths mean nothing, as of ratios.
+        is_ratio: Ends alone are drawn, on a logarithmic axis: a length would mean nothing.
     """
-    places = {label: at for at, label in enumerate(dict.fromkeys(one.label for one in rows))}
+    seen: Counter[tuple[str, str]] = Counter()
+    names: dict[tuple[str, int], str] = {}  # of rows; two things may have one label
+    placed: list[tuple[int, Bar]] = []
+    for one in rows:
+        row = (one.label, seen[one.label, one.kind])
+        seen[one.label, one.kind] += 1
+        names.setdefault(row, one.label)
+        placed.append((list(names).index(row), one))
     data = []
     for kind, color in colors.items():
-        mine = [one for one in rows if one.kind == kind]
+        mine = [one for _, one in placed if one.kind == kind]
         trace: dict[str, Any] = {
             "name": kind,
-            "y": [places[one.label] for one in mine],
+            "y": [at for at, one in placed if one.kind == kind],
             "hovertext": [f"{as_lines(one.label)}<br>{as_text(one.hover)}" for one in mine],
             "hoverinfo": "text",
             "marker": {"color": color},
         }
-        if is_dots:
+        if is_ratio:
             trace |= {"type": "scatter", "mode": "markers", "x": [one.end for one in mine]}
             trace["marker"] |= {"size": 10}
         else:
@@ -181,14 +190,14 @@ def bars(
             }
         data += [trace] if mine else []
     across = {"type": "line", "x0": mark, "x1": mark, "yref": "paper", "y0": 0, "y1": 1}
-    layout = {
+    layout: dict[str, Any] = {
         "barmode": "group",
         "bargap": 0.3,
-        "xaxis": {"title": {"text": axis}, **({} if is_dots else {"rangemode": "tozero"})},
+        "xaxis": {"title": {"text": axis}, "rangemode": "tozero"},
         "yaxis": {
-            "tickvals": list(places.values()),
-            "ticktext": [_beside(label) for label in places],
-            "range": [len(places) - 0.4, -0.6],
+            "tickvals": list(range(len(names))),
+            "ticktext": [_beside(label) for label in names.values()],
+            "range": [len(names) - 0.4, -0.6],
             "automargin": True,
             "showgrid": False,
             "zeroline": False,
@@ -197,8 +206,11 @@ def bars(
         "hovermode": "closest",
         "showlegend": len(data) > 1,
     }
-    each = 14 * max(2, len(data)) if len(rows) > len(places) else 28
-    return Chart(key, section, title, note, {"data": data, "layout": layout}, 90 + each * len(places))
+    if is_ratio:
+        ends = [end for one in rows for end in (one.end, *(one.interval or ()), mark or one.end)]
+        layout["xaxis"] = log_axis(axis, min(ends) / 1.15, max(ends) * 1.15, "{:,.3g}".format)
+    each = 14 * max(2, len(data)) if len(rows) > len(names) else 28
+    return Chart(key, section, title, note, {"data": data, "layout": layout}, 90 + each * len(names))
 
 
 def cells(
@@ -248,6 +260,7 @@ def cells(
     every = max(1, len(columns) // _READ_CELLS)
     layout = {
         "barmode": "overlay",
+        "margin": {"b": 28},
         "xaxis": {
             "tickvals": list(range(0, len(columns), every)),
             "ticktext": list(columns[::every]),
@@ -264,7 +277,7 @@ def cells(
             "showgrid": False,
         },
     }
-    return Chart(key, section, title, note, {"data": [data], "layout": layout}, 110 + 28 * len(rows))
+    return Chart(key, section, title, note, {"data": [data], "layout": layout}, 60 + 40 * len(rows))
 
 
 def _shade(share: float) -> str:
@@ -275,13 +288,16 @@ def _shade(share: float) -> str:
 
 
 def log_axis(title: str, low: float, high: float, form: Callable[[float], str]) -> dict[str, Any]:
-    """An axis with a tick at each power of ten; plotly's own would be raised exponents."""
-    powers = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
+    """An axis with a tick at each power of ten, or at 1, 2 and 5; plotly's own would be raised exponents."""
+    powers = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)
+    steps = (1, 2, 5) if len(powers) < _FEW_POWERS else (1,)
+    ticks = [step * 10.0**power for power in powers for step in steps]
+    ticks = [tick for tick in ticks if low <= tick <= high]
     return {
         "type": "log",
         "title": {"text": title, "standoff": 10},
         "range": [math.log10(low), math.log10(high)],
-        "tickvals": [10.0**power for power in powers],
-        "ticktext": [form(10.0**power) for power in powers],
+        "tickvals": ticks,
+        "ticktext": [form(tick) for tick in ticks],
         "automargin": True,
     }

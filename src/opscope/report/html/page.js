@@ -22,6 +22,7 @@
   // -- pictures
   const color = (name) => getComputedStyle(root).getPropertyValue(name).trim();
   const isNarrow = () => innerWidth < 700;
+  const shortened = (text) => (text.length > 24 ? `${text.slice(0, 15)}…${text.slice(-8)}` : text);
   const themed = (layout) => {
     const axis = { gridcolor: color("--line"), zerolinecolor: color("--line"), linecolor: color("--line") };
     const whole = {
@@ -31,11 +32,13 @@
       hoverlabel: { align: "left", bgcolor: color("--raised"), bordercolor: color("--line"), font: { color: color("--text") } },
       showlegend: false,
     };
+    if (isNarrow() && layout.yaxis?.ticktext) layout = { ...layout, yaxis: { ...layout.yaxis, ticktext: layout.yaxis.ticktext.map(shortened) } };
     for (const name of Object.keys(layout)) if (/^[xy]axis/.test(name)) whole[name] = { ...axis, ...layout[name] };
     return whole;
   };
   const traces = (figure) => figure.data.map(({ names, themed: isThemed, ...trace }) => {
     if (names) trace.hovertext = trace.hovertext.map((text, index) => `${figure.names[names[index]]}<br>${text}`);
+    if (trace.error_x) trace.error_x = { ...trace.error_x, color: color("--text") };
     if (isThemed) trace.line = { ...trace.line, color: color("--text") };
     if (isThemed && trace.marker) trace.marker = { ...trace.marker, color: color("--text") };
     return trace;
@@ -45,7 +48,7 @@
   const legend = (place, { data, layout }) => {
     if (layout.showlegend === false) return;
     const seen = new Map(data.filter((one) => one.name && one.visible !== false).map((one) => [one.name, one]));
-    for (const [name, { line, marker: { color: swatch = line?.color, pattern } = { color: line?.color } }] of seen) {
+    for (const [name, { line, marker: { color: swatch = line?.color, pattern } = { color: line?.color ?? "var(--text)" } }] of seen) {
       const item = document.createElement("li");
       const mark = item.appendChild(document.createElement("i"));
       mark.style.background = pattern?.shape

@@ -19,6 +19,7 @@ from opscope.model.comparison import (
     UnattributedChange,
 )
 from opscope.model.trial import TrialResult, Variant
+from opscope.provenance.kernel_names import decode
 from opscope.report.benchmark import benchmark_title, point_label, ratio_text
 from opscope.report.comparison import difference_text, point_title
 from opscope.report.html.figures import (
@@ -51,7 +52,8 @@ __all__ = [
 
 _ROWS = 15  # of bars, that are read at once
 _EVERY_SAMPLE = 3_000  # points that a browser draws without delay
-_WIDE = 20.0  # largest over smallest, from which on an axis is logarithmic
+_FEW_SAMPLES = 20
+_OUTLYING = 0.02  # of the samples of an implementation on each side may lie outside of the picture
 _VERDICTS = {"slower": RED, "faster": BLUE, "same, or no verdict": GRAY}
 
 
@@ -85,7 +87,7 @@ def _ratios(section: str, note: str, rows: Sequence[Bar], key: str = "ratios") -
     ordered = [row for row in rows if row in shown]
     yield bars(
         key, section, "Time over the reference's", note, ordered,
-        axis="Ratio of times", colors=_VERDICTS, mark=1.0, is_dots=True,
+        axis="Ratio of times", colors=_VERDICTS, mark=1.0, is_ratio=True,
     )  # fmt: skip
 
 
@@ -161,20 +163,22 @@ def benchmark_charts(result: BenchmarkResult | BenchmarkSweep) -> tuple[Chart, .
 
 
 def _samples(key: str, section: str, result: BenchmarkResult) -> Iterator[Chart]:
-    rows = [row for row in result.rows if row.samples_ns]
+    rows = [(row, row.median_ns) for row in result.rows if row.samples_ns and row.median_ns]
     if not rows:
         return
-    count = sum(len(row.samples_ns) for row in rows)
-    least, most = min(min(row.samples_ns) for row in rows), max(max(row.samples_ns) for row in rows)
-    is_wide = least > 0 and most / least > _WIDE
-    unit = unit_of(most)
-    divisor = 1.0 if is_wide else unit.ns
+    spreads = [sorted(100 * (ns / median_ns - 1) for ns in row.samples_ns) for row, median_ns in rows]
+    cuts = [int(_OUTLYING * len(spread)) + (len(spread) > _FEW_SAMPLES) for spread in spreads]
+    low = min(spread[cut] for spread, cut in zip(spreads, cuts, strict=True))
+    high = max(spread[-1 - cut] for spread, cut in zip(spreads, cuts, strict=True))
+    margin = 0.05 * (high - low) or 1.0
+    outside = sum(not low - margin <= one <= high + margin for spread in spreads for one in spread)
+    count = sum(map(len, spreads))
     data = [
         {
             "type": "box",
             "orientation": "h",
-            "name": as_text(row.name),
-            "x": [ns / divisor for ns in row.samples_ns],
+            "name": f"{as_text(row.name)}, {format_duration(median_ns)}",
+            "x": spread,
             "boxpoints": "all" if count <= _EVERY_SAMPLE else "outliers",
             "jitter": 0.7,
             "pointpos": 0,
@@ -182,21 +186,21 @@ def _samples(key: str, section: str, result: BenchmarkResult) -> Iterator[Chart]
             "line": {"width": 1.5},
             "hoverinfo": "skip",
         }
-        for index, row in enumerate(rows)
+        for index, ((row, median_ns), spread) in enumerate(zip(rows, spreads, strict=True))
     ]
-    axis = {"title": {"text": f"Time per call ({unit.name})"}}
     layout = {
-        "xaxis": log_axis("Time per call", least / 1.1, most * 1.1, format_duration) if is_wide else axis,
+        "xaxis": {
+            "title": {"text": "From the median (%)"},
+            "range": [low - margin, high + margin],
+        },
         "yaxis": {"autorange": "reversed", "automargin": True, "showgrid": False},
         "showlegend": False,
     }
-    note = (
-        "Every sample; boxes hold the middle half of them, the median as a line."
-        if count <= _EVERY_SAMPLE
-        else "Boxes hold the middle half of the samples, the median as a line; points are far from the rest."
-    )
+    note = "Each beside the median of its implementation; boxes hold the middle half."
+    if outside:
+        note += f" {outside} of {counted(count, 'sample')} lie outside of the picture."
     figure = {"data": data, "layout": layout}
-    yield Chart(key, section, "Samples of each implementation", note, figure, 90 + 42 * len(rows))
+    yield Chart(key, section, "How samples spread", note, figure, 90 + 42 * len(rows))
 
 
 def _own_ratios(key: str, section: str, result: BenchmarkResult) -> Iterator[Chart]:
@@ -226,7 +230,8 @@ def _scaling(
     data = [_curve(name, rows, xs, labels, index) for index, (name, rows) in enumerate(measured.items())]
     floor = _floor(points, xs)
     data += [floor] if floor else []
-    times = [ns for trace in data for ns in trace["y"]]
+    times = [ns for point in points for row in point.rows for ns in row.interval_ns or (row.median_ns,) if ns]
+    times += floor["y"] if floor else []
     x_axis: dict[str, Any] = {"type": "category", "automargin": True}
     if values is not None:
         name = next(name for name in sweep.parameters if name in points[0].parameters)
@@ -449,12 +454,18 @@ def _reached(kernel: CountedKernel) -> Iterator[tuple[str, float]]:
             yield kind, share
 
 
+def _title(name: str) -> str:
+    """A kernel by its function; what is none stays as it is."""
+    function = decode(name).function
+    return name if function is None else function.rpartition("::")[2]
+
+
 def statistics_charts(tables: Sequence[ReportTable]) -> tuple[Chart, ...]:
     """Of each report, what takes the most."""
     charts = []
     for number, one in enumerate(tables):
         total = "Total (MB)" if one.report.is_size else "Total Time (ns)"
-        rows = [(str(row[one.report.name_column]), row[total]) for row in one.rows]
+        rows = [(_title(str(row[one.report.name_column])), row[total]) for row in one.rows]
         whole = sum(value for _, value in rows)
         if whole:
             form = partial(format_share, whole=whole)
