@@ -6,13 +6,13 @@ kernel: lateness shows in durations alone, and clocks of different ranks need no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from statistics import median
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Iterator
 
 from opscope.advice.profiled_run import Advice, ProfiledRun, counted, finds, listed
 from opscope.advice.rules import Rule
 from opscope.analysis.step_model import Gain
+from opscope.analysis.timeline.skew import RankDifference, more_than_others
 from opscope.analysis.timeline.values import RankSkew
 from opscope.operators.collective_costs import collective_rates
 from opscope.units import format_byte_rate, format_bytes, format_duration, format_fraction
@@ -83,10 +83,16 @@ def straggler_rank(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         return
     if waits_ns < rule.threshold("least_wait_fraction") * step_ns:
         return
-    more = _more_than_others(run, late.trace_id, [skew.trace_id for skew in others])
+    more = more_than_others(
+        run.session,
+        late.trace_id,
+        [skew.trace_id for skew in others],
+        Counter(step.trace_id for step in run.summary.steps),
+        run.summary.timeline.left_out,
+    )
     least_ns = rule.threshold("least_difference_fraction") * waits_ns
     told = [one for one in more if max(one.device_ns, one.host_ns) >= least_ns]
-    differs = listed([str(one) for one in told[: int(rule.threshold("differences"))]])
+    differs = listed([_difference(one) for one in told[: int(rule.threshold("differences"))]])
     yield Advice(
         f"Rank {late.rank} comes last in {late.last_count} of {late.collectives} collectives: every other "
         f"rank waits for it, {format_duration(waits_ns)} per step or more "
@@ -102,7 +108,7 @@ def straggler_rank(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             "collectives": late.collectives,
             "matched_by": str(late.evidence),
             "share_of_waiting_fraction": late.awaited_ns / caused_ns,
-            "takes_longer_for": [str(one) for one in told],
+            "takes_longer_for": [_difference(one) for one in told],
             "waiting_ns_by_rank": [f"{skew.rank}: {skew.waiting_ns}" for skew in skews],
         },
         gain=_as_fast_as_others(run, late.trace_id),
@@ -111,41 +117,14 @@ def straggler_rank(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     )
 
 
-class _Difference(NamedTuple):
-    """What an operator has in a step of one rank beyond the median of the other ranks."""
-
-    name: str
-    device_ns: float
-    host_ns: float
-    calls: float
-
-    def __str__(self) -> str:
-        times = [
-            f"{format_duration(ns)} on the {side}"
-            for ns, side in sorted(((self.device_ns, "device"), (self.host_ns, "host")), reverse=True)
-            if ns >= 1
-        ]
-        more = [f"{counted(self.calls, 'call')} more"] if self.calls >= 1 else []
-        return f"{self.name} ({', '.join(times + more)})"
-
-
-def _more_than_others(run: ProfiledRun, trace_id: int, others: Sequence[int]) -> list[_Difference]:
-    """What a rank spends more of a step on than the others, the most first."""
-    rows = {(row["trace_id"], row["name"]): row for row in run.records("rank_operators")}
-    steps = {one: max(1, _step_count(run, one)) for one in (trace_id, *others)}
-
-    def beyond(name: str, what: str) -> float:
-        mine, *theirs = (
-            rows[one, name][what] / steps[one] if (one, name) in rows else 0.0 for one in (trace_id, *others)
-        )
-        return mine - median(theirs)
-
-    found = [
-        _Difference(name, *(beyond(name, what) for what in ("device_ns", "host_ns", "calls")))
-        for one, name in rows
-        if one == trace_id
+def _difference(one: RankDifference) -> str:
+    times = [
+        f"{format_duration(ns)} on the {side}"
+        for ns, side in sorted(((one.device_ns, "device"), (one.host_ns, "host")), reverse=True)
+        if ns >= 1
     ]
-    return sorted(found, key=lambda one: (-max(one.device_ns, one.host_ns), one.name))
+    more = [f"{counted(one.calls, 'call')} more"] if one.calls >= 1 else []
+    return f"{one.name} ({', '.join(times + more)})"
 
 
 def _skews(run: ProfiledRun) -> tuple[RankSkew, ...]:

@@ -7,8 +7,10 @@ longer than the shortest of that collective by the time it waited. That compares
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
+from statistics import median
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,7 +21,13 @@ from opscope.model.session import Session
 from opscope.provenance.categories import kernel_category
 from opscope.provenance.kernel_names import decode
 
-__all__ = ["matched_collectives", "rank_skews"]
+__all__ = [
+    "RankDifference",
+    "collective_waits",
+    "matched_collectives",
+    "more_than_others",
+    "rank_skews",
+]
 
 # Transfers of one collective differ from rank to rank by a few percent; by less, nobody is called last.
 _CLEARLY_LAST = 0.1
@@ -66,6 +74,64 @@ def matched_collectives(session: Session, ranks: Mapping[int, int | None]) -> li
     """Activities that are one collective each, by trace id; none where ranks or collectives are unknown."""
     found, _ = _collectives(session, ranks, {})
     return [{one.trace_id: one.activity_id for one in run} for run in found]
+
+
+def collective_waits(
+    session: Session, ranks: Mapping[int, int | None], windows: Mapping[int, TraceWindow]
+) -> dict[tuple[int, str], int]:
+    """How long the kernels of each trace waited, by trace id and collective: the parts of `waiting_ns`."""
+    found, _ = _collectives(session, ranks, windows)
+    waits: Counter[tuple[int, str]] = Counter()
+    for run in found:
+        shortest_ns = min(one.duration_ns for one in run)
+        for one in run:
+            waits[one.trace_id, one.title or ""] += one.duration_ns - shortest_ns
+    return dict(waits)
+
+
+class RankDifference(NamedTuple):
+    """What an operator has in a step of one rank beyond the median of the other ranks."""
+
+    name: str
+    device_ns: float
+    host_ns: float
+    calls: float
+
+
+def more_than_others(
+    session: Session,
+    trace_id: int,
+    others: Sequence[int],
+    steps: Mapping[int, int],
+    left_out: Iterable[tuple[int, int | None]] = (),
+) -> list[RankDifference]:
+    """What a rank spends more of a step on than the others, the most first.
+
+    Args:
+        session: The Session.
+        trace_id: Of the rank.
+        others: Of the other ranks.
+        steps: How many each trace has.
+        left_out: Steps that do not count, by trace id and number.
+    """
+    found = session.records(
+        sql(__package__, "timeline:rank_operators"), [[list(one) for one in sorted(left_out)]]
+    )
+    rows = {(row["trace_id"], row["name"]): row for row in found}
+
+    def beyond(name: str, what: str) -> float:
+        mine, *theirs = (
+            rows[one, name][what] / max(1, steps.get(one, 0)) if (one, name) in rows else 0.0
+            for one in (trace_id, *others)
+        )
+        return mine - median(theirs)
+
+    differences = [
+        RankDifference(name, *(beyond(name, what) for what in ("device_ns", "host_ns", "calls")))
+        for one, name in rows
+        if one == trace_id
+    ]
+    return sorted(differences, key=lambda one: (-max(one.device_ns, one.host_ns), one.name))
 
 
 def _collectives(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
@@ -12,7 +12,8 @@ from opscope.analysis.efficiency import CallEfficiency, Efficiency
 from opscope.analysis.program.stacks import StackBasis, stack_profiles
 from opscope.analysis.step_model import PathPiece, step_models
 from opscope.analysis.summary import Summary
-from opscope.analysis.timeline.host import read_session
+from opscope.analysis.timeline.host import SessionRecords, read_session
+from opscope.analysis.timeline.skew import collective_waits, more_than_others
 from opscope.analysis.timeline.step_view import Lane, LaneKind, StepTime, StepView, step_times, step_view
 from opscope.analysis.timeline.values import IdleCause, QueueSeries
 from opscope.hardware.limits import LimitEvidence
@@ -20,12 +21,16 @@ from opscope.ingest.nesting import Int64
 from opscope.model.session import Session
 from opscope.report.efficiency import call_arguments
 from opscope.report.html.figures import (
+    BLUE,
     GRAY,
     LINE_COLORS,
+    ORANGE,
+    Bar,
     Chart,
     Unit,
     as_lines,
     as_text,
+    bars,
     cells,
     log_axis,
     scaled,
@@ -46,6 +51,7 @@ __all__ = ["session_charts"]
 
 _STEP_BARS = 24
 _CELLS = 1_024  # of the map of ranks and steps
+_DIFFERENCES = 10  # operators of the rank that is waited for
 _POINTS = 600  # of memory over time
 _MOST_PIECES = 8_000  # of a timeline: what a browser draws in half a second
 _FINEST = 4_000  # parts of a step that are told apart
@@ -88,6 +94,7 @@ def session_charts(session: Session, summary: Summary) -> tuple[Chart, ...]:
     times = step_times(records, most=_CELLS if has_ranks else _STEP_BARS)
     charts = [_steps_chart(_first_steps(times))] if times else []
     charts += _ranks_chart(times)
+    charts += _waits_charts(session, records, summary)
     charts += _memory_chart(session, summary)
     charts += _roofline_chart(summary.efficiency)
     charts += _icicle_chart(session, summary)
@@ -223,6 +230,49 @@ def _ranks_chart(times: Sequence[StepTime]) -> list[Chart]:
             form=format_duration, rows=rows, columns=columns,
         )
     ]  # fmt: skip
+
+
+def _waits_charts(session: Session, records: SessionRecords, summary: Summary) -> Iterator[Chart]:
+    """Who waits in which collective, and what the rank that is waited for does longer."""
+    skews = summary.timeline.skews
+    if not skews:
+        return
+    of = {skew.trace_id: f"rank {skew.rank}" for skew in skews}
+    ranks = {trace.trace_id: trace.rank for trace in records.traces}
+    waits = collective_waits(session, ranks, records.windows)
+    titles = sorted({title for _, title in waits}, key=lambda title: -sum(
+        ns for (_, one), ns in waits.items() if one == title
+    ))  # fmt: skip
+    note = (
+        "How long kernels of a collective took beyond the shortest of the same one: the rank with the "
+        "least wait is the one that the others wait for. Parts of one rank sum to its waiting."
+    )
+    yield cells(
+        "waits", "Overview", "Waiting in collectives", note,
+        {(of[trace_id], as_text(title)): ns for (trace_id, title), ns in waits.items()},
+        form=format_duration, rows=list(of.values()), columns=[as_text(title) for title in titles],
+    )  # fmt: skip
+    late = max(skews, key=lambda skew: skew.awaited_ns)
+    steps = Counter(step.trace_id for step in summary.steps)
+    others = [skew.trace_id for skew in skews if skew is not late]
+    if not late.awaited_ns or not steps:
+        return
+    more = more_than_others(session, late.trace_id, others, steps, summary.timeline.left_out)
+    shown = [one for one in more[:_DIFFERENCES] if max(one.device_ns, one.host_ns) > 0]
+    if not shown:
+        return
+    unit = unit_of(max(max(one.device_ns, one.host_ns) for one in shown))
+    rows = [
+        Bar(one.name, ns / unit.ns, kind=kind, hover=f"{kind}: {format_duration(ns)} longer in a step")
+        for one in shown
+        for kind, ns in (("device", one.device_ns), ("host", one.host_ns))
+        if ns > 0
+    ]
+    yield bars(
+        "late", "Overview", f"What rank {late.rank} takes longer for", "The rank that the others wait for, "
+        "beside the median of the other ranks: own time of operators in a mean step.", rows,
+        axis=f"Longer per step ({unit.name})", colors={"device": BLUE, "host": ORANGE},
+    )  # fmt: skip
 
 
 def _memory_chart(session: Session, summary: Summary) -> list[Chart]:
@@ -455,7 +505,7 @@ def _icicle_chart(session: Session, summary: Summary) -> list[Chart]:
     }
     above = "module → operator → kernel" if has_modules else "operator → kernel"
     left_out = len(nodes) - len(kept)
-    note = f"Width is device time: {above}. Click a part for its way to the source."
+    note = f"Width is device time: {above}. A click, buttons and arrow keys show the way to the source."
     if left_out:
         note += f" {counted(left_out, 'part')} of less than {format_duration(least)} are left blank."
     title = "Device time from the program down to the kernels"

@@ -260,7 +260,7 @@ def cells(
     every = max(1, len(columns) // _READ_CELLS)
     layout = {
         "barmode": "overlay",
-        "margin": {"b": 28},
+        "margin": {"l": 60, "r": 24, "t": 12, "b": 28},
         "xaxis": {
             "tickvals": list(range(0, len(columns), every)),
             "ticktext": list(columns[::every]),
