@@ -108,8 +108,8 @@ def _waterfall(comparison: SessionComparison) -> Iterator[Chart]:
     shown, others = changed[:_ROWS], changed[_ROWS:]
     steps = [(_changed_name(one), one.time.difference_ns, one.time) for one in shown]
     rest_ns = sum(one.time.difference_ns for one in others)
-    left_out: list[tuple[str, float, TimeChange | None]] = [(f"{len(others)} others", rest_ns, None)]
-    reached, largest = 0.0, max(abs(one.time.difference_ns) for one in shown)
+    left_out: list[tuple[str, float, TimeChange | None]] = [(counted(len(others), "other"), rest_ns, None)]
+    reached, largest = 0.0, abs(changed[0].time.difference_ns)
     unit = unit_of(largest)
     rows = []
     for name, ns, time in (*steps, *(left_out if others else [])):
