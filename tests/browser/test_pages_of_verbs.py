@@ -15,7 +15,7 @@ from opscope.api import load
 from opscope.cli.console import write_page, write_recording_page
 from opscope.cli.view import PageServer
 from opscope.report.benchmark import benchmark_document, sweep_benchmark_document
-from opscope.report.comparison import benchmark_comparison_document, session_comparison_document
+from opscope.report.comparison import session_comparison_document
 from opscope.report.html.result_charts import (
     benchmark_charts,
     comparison_charts,
@@ -37,7 +37,6 @@ HOSTILE = "<img src=x onerror=alert(1)></script>"
 PICTURES = {
     "analyze": {"steps", "timeline"},
     "compare": {"waterfall"},
-    "compare_benchmarks": {"ratios"},
     "bench": {"samples", "ratios"},
     "sweep": {"scaling0"},
     "profile": {"latency", "throughput", "busy"},
@@ -55,9 +54,6 @@ def files(
     found, folder = results_named(HOSTILE), tmp_path_factory.mktemp("pages")
     parts = {
         "compare": (session_comparison_document(found.sessions), comparison_charts(found.sessions)),
-        "compare_benchmarks": (
-            benchmark_comparison_document(found.benchmarks), comparison_charts(found.benchmarks)
-        ),
         "bench": (benchmark_document(found.benchmark), benchmark_charts(found.benchmark)),
         "sweep": (sweep_benchmark_document(found.sweep), benchmark_charts(found.sweep)),
         "profile": (
@@ -109,7 +105,7 @@ def test_a_page_says_all_and_asks_for_nothing(
     assert page.locator("img").count() == 0
     assert page.locator("h2", has_text="To repeat").count() == 1
     axe(page)
-    if verb in {"analyze", "compare"}:
+    if verb == "analyze":
         page.locator("#theme").click()
         axe(page)
 
