@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test exhaustive check format docs clean
+.PHONY: help setup demo test exhaustive check format docs site clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,11 +29,14 @@ format: setup ## Format the code and fix what the linter can fix
 	@$(BIN)/python -m ruff check --fix --quiet . || true
 	@$(BIN)/python -m ruff format .
 
-docs: setup ## Write the generated pages and the README's output blocks anew
+docs: setup ## Write the generated pages and every shown output anew
 	@$(BIN)/python scripts/generate_docs.py
-	@$(BIN)/python scripts/readme_output.py
+	@$(BIN)/python scripts/page_outputs.py
+
+site: setup ## Build the documentation into site/, which needs no network
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 clean: ## Remove caches, build results and outputs (not the virtual environment)
-	@rm -rf build dist htmlcov .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf build dist site htmlcov .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@rm -rf opscope_output profiling_results examples/bert/profiling_results
 	@find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +

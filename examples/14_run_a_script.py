@@ -1,8 +1,8 @@
 """Profile a script without changing it: `opscope run` (guides 001, 003 and 004, editing nothing).
 
 The script below knows nothing of opscope. Its steps are recognized by `optimizer.step`: the first is never
-recorded, the second warms the profiler up, the next three are recorded. Its exit code is passed on, and what
-was recorded is kept even if it fails. A folder for the files can be given. Look at the three steps.
+recorded, the second warms the profiler up, the next six are recorded. Its exit code is passed on, and what
+was recorded is kept even if it fails. A folder for the files can be given. Look at the six steps.
 """
 
 import json

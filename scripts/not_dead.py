@@ -97,3 +97,6 @@ _.height_px
 # Called by pytest, and by tests of users (`pytest_plugin.py`).
 _.pytest_addoption
 _.assert_not_slower
+
+# Called by mkdocs.
+_.on_page_markdown

@@ -37,8 +37,10 @@ if TYPE_CHECKING:
         profile,
         profile_call,
         profiled,
+        run,
         stats,
         tensorboard_trace,
+        trace,
         try_changes,
     )
     from opscope.benchmarking.decorator import benchmark
@@ -80,10 +82,12 @@ __all__ = [
     "profile",
     "profile_call",
     "profiled",
+    "run",
     "save_result",
     "stats",
     "summarize",
     "tensorboard_trace",
+    "trace",
     "try_changes",
 ]
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import functools
 import os
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -62,8 +64,10 @@ __all__ = [
     "profile",
     "profile_call",
     "profiled",
+    "run",
     "stats",
     "tensorboard_trace",
+    "trace",
     "try_changes",
 ]
 
@@ -550,6 +554,87 @@ def ncu(report: Source, trace: Source | Session | None = None) -> CounterAnalysi
         return analyze_counters(read)
     with _opened(trace) as session:
         return analyze_counters(read, session)
+
+
+def run(
+    script: Source, arguments: Sequence[str] = (), *, output_dir: Source = "opscope_run", **options: Any
+) -> Session:
+    """Record an unmodified script, in a process of its own: `opscope run`.
+
+        session = opscope.run("train.py", ["--epochs", "1"], output_dir="out", with_stack=True)
+
+    Args:
+        script: A Python file, or the name of a module with `module=True`.
+        arguments: Of the script.
+        output_dir: Where trace, analysis and report go.
+        **options: As of the command line, with underscores: `steps="forward"`, `active=10`, `force=True`.
+
+    Returns:
+        The last recorded cycle.
+
+    Raises:
+        InputError: The recording is refused before the script runs, for what standard error says.
+        CaptureError: The script failed; what was recorded is kept.
+    """
+    folder, before = Path(output_dir), time.time_ns()
+    _call_verb("run", [os.fspath(script), *arguments], {"quiet": True, **options, "output_dir": folder})
+    return load(_written(folder, "trace*.json", before)[-1])
+
+
+def trace(
+    program: Sequence[str],
+    *,
+    output_dir: Source = "opscope_trace",
+    name: str = "trace",
+    **options: Any,
+) -> Session:
+    """Record any CUDA program through CUPTI: `opscope trace`.
+
+        session = opscope.trace(["./vector_add", "1024"])
+
+    Args:
+        program: The program and its arguments.
+        output_dir: Where the traces go, one for each process that used CUDA.
+        name: Their name.
+        **options: As of the command line, with underscores: `force=True`, `keep_records=True`.
+
+    Returns:
+        All processes together.
+
+    Raises:
+        InputError: The recording is refused before the program runs, for what standard error says.
+        CaptureError: The program failed or used no CUDA; what was recorded is kept.
+    """
+    folder, before = Path(output_dir), time.time_ns()
+    _call_verb("trace", program, {**options, "output_dir": folder, "name": name})
+    return load(_written(folder, f"{name}*.json", before), merge=True)
+
+
+def _call_verb(verb: str, words: Sequence[str], options: Mapping[str, Any]) -> None:
+    """Run a verb whose program needs a process of its own; standard streams are shared with it."""
+    command = [sys.executable, "-m", "opscope", verb]
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        command += [flag] if value is True else [] if value in (None, False) else [flag, str(value)]
+    done = subprocess.run([*command, "--", *words], check=False)
+    if done.returncode:
+        raise CaptureError(
+            f"opscope {verb} ended with exit code {done.returncode}",
+            source=words[0] if words else None,
+            hint="Standard error says why; what was recorded is kept",
+        )
+
+
+def _written(folder: Path, pattern: str, since_ns: int) -> list[Path]:
+    """The traces that a verb has just written, in their order."""
+    found = [
+        path
+        for path in sorted(folder.glob(pattern), key=lambda path: path.stat().st_mtime_ns)
+        if path.stat().st_mtime_ns >= since_ns and not path.name.endswith(".opscope.json")
+    ]
+    if not found:
+        raise CaptureError("nothing was recorded", source=folder, hint="Standard error says why")
+    return found
 
 
 def try_changes(

@@ -9,6 +9,7 @@ import io
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +18,26 @@ from opscope.model.finding import Finding
 from opscope.model.session import Session, is_session_file
 
 if TYPE_CHECKING:
+    from opscope.analysis.counters import CounterAnalysis
+    from opscope.analysis.explanation import Explanation
     from opscope.analysis.summary import Summary
     from opscope.model.benchmark import BenchmarkResult
     from opscope.model.comparison import BenchmarkComparison, SessionComparison
+    from opscope.model.trial import TrialResult
     from opscope.report.document import Document
+    from opscope.toolchain.doctor.diagnosis import Diagnosis
 
-    Reportable = Session | Summary | BenchmarkResult | BenchmarkComparison | SessionComparison
+    Reportable = (
+        Session
+        | Summary
+        | BenchmarkResult
+        | BenchmarkComparison
+        | SessionComparison
+        | Explanation
+        | CounterAnalysis
+        | TrialResult
+        | Diagnosis
+    )
 
 __all__ = ["load", "load_result", "open_session", "print_report", "save_result", "summarize"]
 
@@ -103,7 +118,7 @@ def summarize(session: Session, *, ceilings: Source | None = None) -> Summary:
 def print_report(
     subject: Reportable | Sequence[Reportable], *, top: int | None = 10, file: Any = None
 ) -> None:
-    """Print what the command line prints of a Session, a Summary, a benchmark result or a comparison.
+    """Print what the command line prints of a Session or of what a verb returned.
 
     Args:
         subject: What to report on; several results, as `bench` returns for a sweep, one after the other.
@@ -122,34 +137,34 @@ def print_report(
         console.print(render_terminal(_document(one, top)), crop=False)
 
 
+# By the name of a value's class: the module of its report, the function, and whether it takes `top`.
+_REPORTS = {
+    "Summary": ("analysis", "overview_document", True),
+    "BenchmarkResult": ("benchmark", "benchmark_document", False),
+    "BenchmarkComparison": ("comparison", "benchmark_comparison_document", True),
+    "SessionComparison": ("comparison", "session_comparison_document", True),
+    "Explanation": ("explanation", "explanation_document", False),
+    "CounterAnalysis": ("ncu", "ncu_document", True),
+    "TrialResult": ("trial", "trial_document", False),
+    "Diagnosis": ("doctor", "doctor_document", False),
+}
+
+
 def _document(subject: object, top: int | None) -> Document:
-    from opscope.analysis.summary import Summary  # noqa: PLC0415 - needed only to print
-    from opscope.model.benchmark import BenchmarkResult  # noqa: PLC0415
-    from opscope.model.comparison import BenchmarkComparison, SessionComparison  # noqa: PLC0415
-    from opscope.report.analysis import overview_document  # noqa: PLC0415
-    from opscope.report.benchmark import benchmark_document  # noqa: PLC0415
-    from opscope.report.comparison import (  # noqa: PLC0415
-        benchmark_comparison_document,
-        session_comparison_document,
-    )
-    from opscope.report.document import Document, FindingList  # noqa: PLC0415
+    from opscope.report.document import Document, FindingList  # noqa: PLC0415 - needed only to print
 
     if isinstance(subject, Finding):
         return Document(subject.code, (FindingList((subject,)),))
-    if isinstance(subject, Session):
-        return overview_document(summarize(subject), top=top)
-    if isinstance(subject, Summary):
-        return overview_document(subject, top=top)
-    if isinstance(subject, BenchmarkResult):
-        return benchmark_document(subject)
-    if isinstance(subject, BenchmarkComparison):
-        return benchmark_comparison_document(subject, top=top)
-    if isinstance(subject, SessionComparison):
-        return session_comparison_document(subject, top=top)
-    raise InputError(
-        f"there is no report on a {type(subject).__name__}",
-        hint="Pass a Session, a Summary, a benchmark result or a comparison",
-    )
+    shown = summarize(subject) if isinstance(subject, Session) else subject
+    if type(shown).__name__ not in _REPORTS:
+        raise InputError(
+            f"there is no report on a {type(shown).__name__}",
+            hint="Pass a Session or what a verb returned: analyze, explain, bench, compare, ncu, doctor, …",
+        )
+    module, function, takes_top = _REPORTS[type(shown).__name__]
+    composed = getattr(import_module(f"opscope.report.{module}"), function)
+    document: Document = composed(shown, top=top) if takes_top else composed(shown)
+    return document
 
 
 def html_report(subject: Reportable | Finding) -> str:

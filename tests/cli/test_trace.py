@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
+import opscope
 from opscope.api import load
 from opscope.cli import main
 from opscope.cli import trace as module
 from opscope.model.sidecar import read_sidecar
 
-FAKES = Path(__file__).parent.parent / "unit" / "trace" / "fake_cuda.py"
+FAKES = Path(__file__).parent.parent / "unit" / "cupti" / "fake_cuda.py"
 
 
 class Captured(NamedTuple):
@@ -104,6 +105,14 @@ def test_the_trace_is_a_session_like_any(
     assert main(["stats", str(tmp_path / "out" / "add.json"), "--report", "cuda_api_sum", "--json"]) == 0
     rows = json.loads(capfd.readouterr().out)["cuda_api_sum"]
     assert [row["Name"] for row in rows] == ["cudaLaunchKernel", "cuLaunchKernel", "cudaMallocManaged"]
+
+
+@pytest.mark.usefixtures("trace")
+def test_in_python_it_is_a_session_too() -> None:
+    with opscope.trace(["./program", "everything"]) as session:
+        assert session.scalar("SELECT count(*) FROM device_activities") == 8
+    with pytest.raises(opscope.CaptureError, match="exit code 3"):
+        opscope.trace(["./program", "exit", "3"], force=True)
 
 
 def test_json_is_alone_on_standard_output(trace: Trace) -> None:
@@ -286,8 +295,8 @@ def test_what_cannot_be_run(trace: Trace, arguments: list[str], message: str) ->
 
 def test_without_cupti(trace: Trace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(module, "_places", module.CuptiPlaces)
-    monkeypatch.setattr("opscope.trace.library._SYSTEM_ROOTS", ("/nowhere",) * 3)
-    monkeypatch.setattr("opscope.trace.library._USUAL_TOOLKITS", "/nowhere")
+    monkeypatch.setattr("opscope.cupti.library._SYSTEM_ROOTS", ("/nowhere",) * 3)
+    monkeypatch.setattr("opscope.cupti.library._USUAL_TOOLKITS", "/nowhere")
     outcome = trace("--", "./program")
     assert (outcome.code, outcome.out) == (1, "")
     assert "pip install nvidia-cuda-cupti" in outcome.err

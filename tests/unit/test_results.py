@@ -78,8 +78,10 @@ def test_a_notebook_shows_what_is_printed(load, result):
     summary = opscope.summarize(session)
     change = opscope.compare(result, result)
     finding = opscope.Finding("area.fact", opscope.Severity.INFO, "A <b> fact.")
-    shown = [subject._repr_html_() for subject in (session, summary, result, change, finding)]
-    for html, words in zip(shown, ("aten::mm", "aten::mm", "slow", "slow", "A &lt;b&gt; fact."), strict=True):
+    chain = opscope.explain("aten::mm", session)
+    shown = [(session, "aten::mm"), (summary, "aten::mm"), (result, "slow"), (change, "slow")]
+    shown += [(finding, "A &lt;b&gt; fact."), (chain, "Matrix operations"), (opscope.doctor(), "Python")]
+    for html, words in ((subject._repr_html_(), words) for subject, words in shown):
         assert html.startswith("<pre")
         assert words in html
 

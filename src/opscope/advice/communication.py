@@ -6,13 +6,12 @@ kernel: lateness shows in durations alone, and clocks of different ranks need no
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from opscope.advice.profiled_run import Advice, ProfiledRun, counted, finds, listed
 from opscope.advice.rules import Rule
+from opscope.analysis.collectives import RankDifference, Straggler, StragglerKind, find_straggler
 from opscope.analysis.step_model import Gain
-from opscope.analysis.timeline.skew import RankDifference, more_than_others
 from opscope.analysis.timeline.values import RankSkew
 from opscope.operators.collective_costs import collective_rates
 from opscope.units import format_byte_rate, format_bytes, format_duration, format_fraction
@@ -70,46 +69,28 @@ def exposed_communication(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 @finds
 def straggler_rank(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     """The rank for which the others wait in most collectives."""
+    late = _straggler(run)
+    if late is None or late.kind is not StragglerKind.STEADY:
+        return
     skews = _skews(run)
-    caused_ns = sum(skew.awaited_ns for skew in skews)
-    late = max(skews, key=lambda skew: skew.awaited_ns, default=None)
-    step_ns = _mean_step_ns(run)
-    others = [skew for skew in skews if skew is not late]
-    if late is None or not others or not caused_ns or step_ns is None:
-        return
-    least = min(others, key=lambda skew: skew.waiting_ns)
-    waits_ns = least.waiting_ns / max(1, _step_count(run, least.trace_id))
-    if late.awaited_ns < rule.threshold("least_last_fraction") * caused_ns:
-        return
-    if waits_ns < rule.threshold("least_wait_fraction") * step_ns:
-        return
-    more = more_than_others(
-        run.session,
-        late.trace_id,
-        [skew.trace_id for skew in others],
-        Counter(step.trace_id for step in run.summary.steps),
-        run.summary.timeline.left_out,
-    )
-    least_ns = rule.threshold("least_difference_fraction") * waits_ns
-    told = [one for one in more if max(one.device_ns, one.host_ns) >= least_ns]
-    differs = listed([_difference(one) for one in told[: int(rule.threshold("differences"))]])
+    skew = next(one for one in skews if one.trace_id == late.trace_id)
+    differs = listed([_told(one) for one in late.differences[: int(rule.threshold("differences"))]])
     yield Advice(
-        f"Rank {late.rank} comes last in {late.last_count} of {late.collectives} collectives: every other "
-        f"rank waits for it, {format_duration(waits_ns)} per step or more "
-        f"({format_fraction(waits_ns / step_ns)} of a step). "
+        f"Rank {late.rank} comes last in {skew.last_count} of {skew.collectives} collectives: every other "
+        f"rank waits for it, {_lag(run, late)}. "
         + (
             f"In a step it takes longer than the median of the others for {differs}."
-            if told
+            if differs
             else "No operator takes it longer than the others."
         ),
         {
             "rank": late.rank,
-            "last_in_collectives": late.last_count,
-            "collectives": late.collectives,
-            "matched_by": str(late.evidence),
-            "share_of_waiting_fraction": late.awaited_ns / caused_ns,
-            "takes_longer_for": [_difference(one) for one in told],
-            "waiting_ns_by_rank": [f"{skew.rank}: {skew.waiting_ns}" for skew in skews],
+            "last_in_collectives": skew.last_count,
+            "collectives": skew.collectives,
+            "matched_by": str(skew.evidence),
+            "share_of_waiting_fraction": late.awaited_fraction,
+            "takes_longer_for": [_told(one) for one in late.differences],
+            "waiting_ns_by_rank": _waiting(skews),
         },
         gain=_as_fast_as_others(run, late.trace_id),
         trace_id=late.trace_id,
@@ -117,7 +98,37 @@ def straggler_rank(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     )
 
 
-def _difference(one: RankDifference) -> str:
+@finds
+def wandering_straggler(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
+    """Ranks that wait for each other by turns."""
+    late = _straggler(run)
+    if late is None or late.kind is not StragglerKind.WANDERING:
+        return
+    skews = _skews(run)
+    yield Advice(
+        f"Ranks take turns in coming last: each waits for others, {_lag(run, late)}, and no more than "
+        f"{format_fraction(late.awaited_fraction)} of all waiting is for one of them (rank {late.rank}).",
+        {"share_of_waiting_fraction": late.awaited_fraction, "waiting_ns_by_rank": _waiting(skews)},
+    )
+
+
+def _straggler(run: ProfiledRun) -> Straggler | None:
+    durations = [(step.trace_id, step.duration_ns) for step in run.summary.steps]
+    return find_straggler(run.session, _skews(run), durations, run.summary.timeline.left_out)
+
+
+def _lag(run: ProfiledRun, late: Straggler) -> str:
+    """How long others wait, and of what."""
+    steps = run.summary.steps
+    fraction = late.lag_ns_per_step * len(steps) / sum(step.duration_ns for step in steps)
+    return f"{format_duration(late.lag_ns_per_step)} per step or more ({format_fraction(fraction)} of a step)"
+
+
+def _waiting(skews: Sequence[RankSkew]) -> list[str]:
+    return [f"{skew.rank}: {skew.waiting_ns}" for skew in skews]
+
+
+def _told(one: RankDifference) -> str:
     times = [
         f"{format_duration(ns)} on the {side}"
         for ns, side in sorted(((one.device_ns, "device"), (one.host_ns, "host")), reverse=True)
@@ -132,15 +143,6 @@ def _skews(run: ProfiledRun) -> tuple[RankSkew, ...]:
     skews = run.summary.timeline.skews
     world = run.session.scalar("SELECT max(world_size) FROM traces")
     return skews if world is None or world <= len(skews) else ()
-
-
-def _step_count(run: ProfiledRun, trace_id: int) -> int:
-    return sum(step.trace_id == trace_id for step in run.summary.steps)
-
-
-def _mean_step_ns(run: ProfiledRun) -> float | None:
-    steps = run.summary.steps
-    return sum(step.duration_ns for step in steps) / len(steps) if steps else None
 
 
 def _as_fast_as_others(run: ProfiledRun, trace_id: int) -> Gain | None:

@@ -59,7 +59,7 @@ def advise(session: Session, summary: Summary, job: Job | None = None) -> Summar
     if not summary.has_device:
         return summary.having(advice=())
     if job is None:
-        job = job_of(session, step_models(session, read_session(session)))
+        job = job_of(step_models(session, read_session(session)), summary.collectives.activities)
     # What happens once is no part of a step, and nothing that its rules could make shorter.
     counted = summary.having(timeline=summary.counted_timeline, steps=summary.counted_steps)
     run = ProfiledRun(session, counted, job)

@@ -16,6 +16,7 @@ import numpy as np
 import tomli
 
 from opscope.model.finding import Finding
+from opscope.model.notebook import notebook_html
 from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.operators.call_cost import UNKNOWN_COST, CallCost
@@ -251,6 +252,8 @@ class CounterAnalysis(msgspec.Struct, frozen=True):
     kernels: tuple[CountedKernel, ...]
     findings: tuple[Finding, ...] = ()
     recordings: tuple[str, ...] = ()
+
+    _repr_html_ = notebook_html
 
 
 Kind = tuple[str, Extent | None, Extent | None]

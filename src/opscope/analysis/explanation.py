@@ -25,6 +25,7 @@ from opscope.analysis.totals import KernelTotal, OperatorTotal
 from opscope.errors import InputError
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
+from opscope.model.notebook import notebook_html
 from opscope.model.session import Session
 from opscope.provenance.categories import OTHER, categories
 from opscope.provenance.demangle import demangle
@@ -97,6 +98,8 @@ class Explanation(msgspec.Struct, frozen=True):
     kernels: tuple[ExplainedKernel, ...] = ()
     derivatives: tuple[NativeFunctionUse, ...] = ()
     summary: Summary | None = None
+
+    _repr_html_ = notebook_html
 
     @property
     def is_recorded(self) -> bool:

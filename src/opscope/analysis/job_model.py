@@ -21,9 +21,7 @@ from msgspec.structs import replace
 
 from opscope.analysis.execution_graph import NEVER_NS, NodeKind, RunOrder, run_order, simulate
 from opscope.analysis.step_model import Gain, GraphChange, StepExecution, StepModel, gain_of
-from opscope.analysis.timeline.skew import matched_collectives
 from opscope.ingest.nesting import Int64
-from opscope.model.session import Session
 
 __all__ = ["Job", "JobChange", "JobGraph", "job_of", "joined"]
 
@@ -305,9 +303,6 @@ class Job:
         return max(step_ns, *(one.least_ns for one in changes))
 
 
-def job_of(session: Session, models: Sequence[StepModel]) -> Job | None:
+def job_of(models: Sequence[StepModel], collectives: Sequence[Mapping[int, int]]) -> Job | None:
     """The ranks of a Session together; None where no step launched anything."""
-    if not models:
-        return None
-    ranks = dict(session.query("SELECT trace_id, rank FROM traces"))
-    return Job(models, matched_collectives(session, ranks))
+    return Job(models, collectives) if models else None

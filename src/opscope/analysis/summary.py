@@ -44,10 +44,12 @@ from opscope.model.queries import sql
 from opscope.model.session import Session
 
 if TYPE_CHECKING:
+    from opscope.analysis.collectives import JobCollectives, Straggler
     from opscope.analysis.job_model import Job
     from opscope.analysis.measured_step import MeasuredStep
     from opscope.analysis.program.values import ProgramTotals
     from opscope.analysis.step_model import StepExecution, StepModel
+    from opscope.analysis.timeline.device_windows import TraceWindow
     from opscope.analysis.timeline.host import SessionRecords
     from opscope.analysis.timeline.values import Timeline, TimePartition
     from opscope.hardware.limits import DeviceLimits
@@ -224,8 +226,8 @@ class Summary:
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
-        """What qualifies the data."""
-        return tuple(self.session.findings())
+        """What qualifies the data, and what ranks disagree about."""
+        return (*self.collectives.findings, *self.session.findings())
 
     @cached_property
     def accuracy(self) -> Accuracy | None:
@@ -283,7 +285,7 @@ class Summary:
         """What devices did at every nanosecond, and why they waited."""
         from opscope.analysis.timeline.measure import measure_timeline  # noqa: PLC0415 - not every report has it
 
-        return measure_timeline(self.session, self._records)
+        return measure_timeline(self.session, self._records, self.collectives.skews)
 
     @property
     def counted_steps(self) -> tuple[StepTotal, ...]:
@@ -299,7 +301,8 @@ class Summary:
         if not self.timeline.left_out:
             return self.timeline
         windows = {trace_id: window.counted for trace_id, window in self._records.windows.items()}
-        timeline = measure_timeline(self.session, self._records._replace(windows=windows))
+        skews = self._collectives(windows).skews
+        timeline = measure_timeline(self.session, self._records._replace(windows=windows), skews)
         return replace(timeline, start_ups=self.timeline.start_ups)
 
     @cached_property
@@ -339,6 +342,19 @@ class Summary:
         return tuple(model.execution for model in self.step_models)
 
     @cached_property
+    def collectives(self) -> JobCollectives:
+        """The collectives that ranks share: waits, transfers, who came last, what differs."""
+        return self._collectives(None)
+
+    @cached_property
+    def straggler(self) -> Straggler | None:
+        """The rank for which the others wait; None without one, or where a rank of the job is missing."""
+        from opscope.analysis.collectives import find_straggler  # noqa: PLC0415 - not every report has it
+
+        durations = [(step.trace_id, step.duration_ns) for step in self.counted_steps]
+        return find_straggler(self.session, self.counted_timeline.skews, durations, self.timeline.left_out)
+
+    @cached_property
     def typical_step(self) -> StepExecution | None:
         """The simulated step of all ranks, told by the middle one; None where nothing was launched."""
         return None if self.job is None else self.job.execution
@@ -373,7 +389,16 @@ class Summary:
         """These steps together, to be simulated; None where there are none. Until the Summary is complete."""
         from opscope.analysis.job_model import job_of  # noqa: PLC0415 - not every report has it
 
-        return job_of(self.session, self.step_models)
+        return job_of(self.step_models, self.collectives.activities)
+
+    def _collectives(self, windows: Mapping[int, TraceWindow] | None) -> JobCollectives:
+        """Those in the windows; in all of every trace's if None."""
+        from opscope.analysis.collectives import JobCollectives, read_collectives  # noqa: PLC0415 - not every report
+
+        if len(self.ranks) < 2:
+            return JobCollectives({})
+        ranks = {trace.trace_id: trace.rank for trace in self._records.traces}
+        return read_collectives(self.session, ranks, self._records.windows if windows is None else windows)
 
     @cached_property
     def _records(self) -> SessionRecords:

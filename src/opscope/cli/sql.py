@@ -25,6 +25,7 @@ from opscope.provenance.resolution import PROVENANCE_TABLES, annotate
 from opscope.report.json_encoding import to_json_line
 from opscope.report.tables import query_document
 from opscope.report.terminal import render_terminal
+from opscope.units import counted
 
 __all__ = ["QueryResult", "export_query", "export_table", "run_query", "sql"]
 
@@ -300,5 +301,5 @@ def _print_table(result: QueryResult, limit: int) -> None:
     rest = sum(1 for _ in rows)
     console = stdout_console()
     console.print(render_terminal(query_document(result.names, shown, width=console.width)))
-    note = f"{len(shown) + rest:,} rows" + (f", the first {len(shown):,} shown (--limit)" if rest else "")
+    note = counted(len(shown) + rest, "row") + (f", the first {len(shown):,} shown (--limit)" if rest else "")
     console.print(note, style="dim")

@@ -23,6 +23,22 @@ from cyclopts import Parameter
 from opscope._version import __version__
 from opscope.analysis.nsys_reports import REPORTS, report_tables
 from opscope.cli.console import STDERR, note, print_document, print_json, refuse_existing, say_wrote
+from opscope.cupti.events import first_moment_ns
+from opscope.cupti.library import (
+    Cupti,
+    CuptiPlaces,
+    build_library,
+    find_compiler,
+    find_cupti,
+)
+from opscope.cupti.recording import CuptiRecording, read_recording
+from opscope.cupti.running import (
+    ProgramRun,
+    check_program,
+    run_recorded,
+    trace_environment,
+)
+from opscope.cupti.trace_file import WrittenTrace, recording_sidecar, write_trace
 from opscope.errors import CaptureError, InputError, OpscopeError
 from opscope.hardware.driver import driver_cuda_version
 from opscope.hardware.toolkit import find_cuda_tool
@@ -34,22 +50,6 @@ from opscope.provenance.cache import cache_folder
 from opscope.provenance.origins import recorded_origins
 from opscope.report.tables import stats_json, stats_tables_document
 from opscope.results import load
-from opscope.trace.events import first_moment_ns
-from opscope.trace.library import (
-    Cupti,
-    CuptiPlaces,
-    build_library,
-    find_compiler,
-    find_cupti,
-)
-from opscope.trace.recording import CuptiRecording, read_recording
-from opscope.trace.running import (
-    ProgramRun,
-    check_program,
-    run_recorded,
-    trace_environment,
-)
-from opscope.trace.trace_file import WrittenTrace, recording_sidecar, write_trace
 
 __all__ = ["trace"]
 

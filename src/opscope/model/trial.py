@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from opscope.model.benchmark import Interval
+from opscope.model.notebook import notebook_html
 from opscope.text_enum import TextEnum
 
 __all__ = [
@@ -146,3 +147,5 @@ class TrialResult(msgspec.Struct, frozen=True):
     best: BestChanges | None
     runs: int
     is_complete: bool = True
+
+    _repr_html_ = notebook_html

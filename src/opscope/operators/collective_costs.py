@@ -17,7 +17,7 @@ from opscope.operators.call_cost import CallCost, CostEvidence, FlopSource
 from opscope.operators.distinct_calls import Collective
 from opscope.operators.element_types import ElementType, element_type
 
-__all__ = ["CollectiveRate", "collective_rates", "cost_of_collective"]
+__all__ = ["CollectiveRate", "bus_factor", "collective_rates", "cost_of_collective", "message_bytes"]
 
 # c10::ScalarType as `record_param_comms` writes it (c10/core/ScalarType.h, toString).
 _TYPE_NAMES = {
@@ -70,11 +70,8 @@ class CollectiveRate(msgspec.Struct, frozen=True):
     @property
     def bus_bytes_per_s(self) -> float | None:
         """Bytes per second on each rank's link that the fastest kernel implies; None for unknown patterns."""
-        factor = _BUS_FACTORS.get(_plain(self.name))
-        rate = self.algorithm_bytes_per_s
-        if factor is None or rate is None or not self.group_size:
-            return None
-        return rate * factor(self.group_size)
+        factor, rate = bus_factor(self.name, self.group_size or 0), self.algorithm_bytes_per_s
+        return None if factor is None or rate is None else rate * factor
 
     @property
     def mean_bus_bytes_per_s(self) -> float | None:
@@ -102,16 +99,26 @@ def cost_of_collective(collective: Collective) -> CallCost:
     )
 
 
+def bus_factor(name: str, ranks: int) -> float | None:
+    """Of the bytes of a collective, how many pass each rank's link; None for unknown patterns."""
+    factor = _BUS_FACTORS.get(_plain(name))
+    return None if factor is None or not ranks else factor(ranks)
+
+
+def message_bytes(data_type: str | None, element_count: int | None) -> int | None:
+    """Bytes of a message of elements of a type, as recorded; None if unknown."""
+    known = element_type(_TYPE_NAMES.get(data_type or ""))
+    return None if known is None or element_count is None else element_count * known.size_bytes
+
+
 def collective_rates(session: Session) -> tuple[CollectiveRate, ...]:
     """Rates of all collectives whose kernels carry their sizes, most device time first."""
     rows = session.query(_RATES_SQL)
     rates = []
     for name, type_name, elements, group_size, calls, device_ns, shortest_ns in rows:
-        known = element_type(_TYPE_NAMES.get(type_name or ""))
-        if known is not None:
-            rates.append(
-                CollectiveRate(name, elements * known.size_bytes, group_size, calls, device_ns, shortest_ns)
-            )
+        size_bytes = message_bytes(type_name, elements)
+        if size_bytes is not None:
+            rates.append(CollectiveRate(name, size_bytes, group_size, calls, device_ns, shortest_ns))
     return tuple(rates)
 
 

@@ -21,6 +21,7 @@ from opscope.model.schema import Attribution
 from opscope.model.sidecar import StepPlace
 from opscope.provenance.categories import category_title
 from opscope.report.advice import advice_blocks, advice_notes, advice_sections
+from opscope.report.collectives import collective_blocks
 from opscope.report.document import (
     BarList,
     Block,
@@ -335,6 +336,7 @@ def overview_document(summary: Summary, *, top: int | None = 10, title: str = ""
             Section("Kernels", _kernel_blocks(summary, top)) if summary.kernels else None,
             Section("How far from the limit", efficiency_blocks(summary, top)),
             Section("Where the GPU waits", time_blocks(summary)),
+            _collectives(summary),
             *program_sections(summary, top),
             Section("Unattributed time", unattributed),
             Section("How exact this is", accuracy_overview(summary) if summary.has_device else ()),
@@ -368,6 +370,7 @@ def page_document(summary: Summary, *, top: int | None = 10) -> Document:
             Section("How far from the limit", efficiency_blocks(summary, rows)),
             *program_sections(summary, rows),
             Section("Where the GPU waits", (*time, *([hint] if hint else []))),
+            _collectives(summary),
             Section(
                 "Operators in detail", sections=tuple(operator_section(summary, one) for one in detailed)
             ),
@@ -377,6 +380,11 @@ def page_document(summary: Summary, *, top: int | None = 10) -> Document:
             Section("What was read", (_trace_facts(summary),)),
         ),
     )
+
+
+def _collectives(summary: Summary) -> Section | None:
+    blocks = collective_blocks(summary)
+    return Section("Collectives", blocks) if blocks else None
 
 
 def _body(
@@ -398,6 +406,7 @@ def _body(
         ),
         Section("How far from the limit", efficiency_blocks(summary, top)),
         Section("Where the GPU waits", (*time, *([hint] if hint else []))),
+        _collectives(summary),
         *program_sections(summary, top),
         Section("What to change", advice_notes(summary), advice_sections(summary)) if advised else None,
         Section("Kernels", _kernel_blocks(summary, None if top is None else max(top, 10))),

@@ -189,13 +189,13 @@ def device_list_document(
         words("Architecture", _of_architecture("name")),
         words("GPU", "name"),
         number("CC", "compute_capability", lambda capability: capability or UNKNOWN),
-        number("-arch", _of_architecture("target"), Code),
+        number("-arch", _of_architecture("target"), Code, spare=True),
         number("CUDA", "architecture", _toolkits),
         number("SMs", "sm_count"),
         number("Memory", "memory_bytes", _gib),
         number("Bandwidth", "memory_bandwidth_bytes_per_s"),
         number("bf16 peak", lambda device: _rate(device.peak(DataType.BF16))),
-        number("fp32 peak", lambda device: _rate(device.peak(DataType.FP32))),
+        number("fp32 peak", lambda device: _rate(device.peak(DataType.FP32)), spare=True),
     )
     listed = {one.compute_capability for one in devices}
     others = [one for one in architectures if one.compute_capability not in listed]

@@ -86,15 +86,16 @@ class Align(str, Enum):
 
 
 class Column(msgspec.Struct, frozen=True):
-    """Heading and alignment of one table column."""
+    """Heading and alignment of one table column. A `spare` one may be left out where all are too wide."""
 
     title: str
     align: Align = Align.LEFT
+    spare: bool = False
 
 
-def numeric(title: str) -> Column:
+def numeric(title: str, *, spare: bool = False) -> Column:
     """A column of numbers, flush right."""
-    return Column(title, Align.RIGHT)
+    return Column(title, Align.RIGHT, spare)
 
 
 class Paragraph(msgspec.Struct, frozen=True):
@@ -230,9 +231,11 @@ def identifier(title: str, value: Value) -> Field:
     return words(title, value, lambda found: Code(found) if isinstance(found, str) else found)
 
 
-def number(title: str, value: Value, form: Callable[[Any], Text] | None = None) -> Field:
+def number(
+    title: str, value: Value, form: Callable[[Any], Text] | None = None, *, spare: bool = False
+) -> Field:
     """A column of numbers, flush right: by the unit in the attribute's name unless `form` is given."""
-    return Field(numeric(title), _cell(value, form))
+    return Field(numeric(title, spare=spare), _cell(value, form))
 
 
 def table(rows: Sequence[Any], *fields: Field | None, caption: Text | None = None) -> Table:

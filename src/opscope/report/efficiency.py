@@ -173,10 +173,10 @@ def _call_table(calls: list[CallEfficiency], device_time_ns: int) -> Table:
             lambda call: call.operator if call.attribution is None else (Code(call.operator), " *"),
         ),
         words("Shapes", call_arguments),
-        number("Calls", "calls"),
+        number("Calls", "calls", spare=True),
         number("Device time", "roofline.device_ns"),
         number("Bound", "roofline.bound", str),
-        number("Achieved", lambda call: _main_rate(call.roofline)),
+        number("Achieved", lambda call: _main_rate(call.roofline), spare=True),
         number("Of limit", "roofline.fraction"),
         number(
             "Beyond it",

@@ -172,7 +172,8 @@ def operator_table(summary: Summary, operators: tuple[OperatorTotal, ...]) -> Ta
         identifier("Operator", "name"),
         number("Calls", "calls"),
     ]
-    own, total = number("Self CPU", "self_cpu_ns"), number("Total CPU", "total_cpu_ns")
+    own = number("Self CPU", "self_cpu_ns", spare=summary.has_device)
+    total = number("Total CPU", "total_cpu_ns")
     share = number("Share", lambda operator: format_fraction(rank_fraction(summary, operator)))
     if not summary.has_device:
         return table(operators, *fields, own, share, total)
@@ -183,7 +184,7 @@ def operator_table(summary: Summary, operators: tuple[OperatorTotal, ...]) -> Ta
         share,
         number("Total device", "total_device_ns"),
         own,
-        number("Launches", "kernel_launches"),
+        number("Launches", "kernel_launches", spare=True),
         *limit_fields(summary),
     )
 

@@ -31,6 +31,7 @@ from opscope.launches.facts import LaunchGeometry
 from opscope.model.environment import Environment
 from opscope.model.location import SourceLocation
 from opscope.model.measurement import Latency
+from opscope.report.collectives import collective_records, straggler_record
 from opscope.report.explanation import SourceReader
 from opscope.report.json_encoding import Keys, encode, from_json_text, parsed
 from opscope.report.kernel_section import improvement_record, launch_records
@@ -155,6 +156,11 @@ def analysis_document(summary: Summary, *, top: int | None = 10) -> dict[str, An
         "accuracy": summary.accuracy,
         "findings": ranked_findings(summary),
     }
+    if len(summary.traces) > 1:
+        parts |= {
+            "collectives": collective_records(summary, each=top is None),
+            "straggler": straggler_record(summary),
+        }
     return _document(ANALYSIS_SCHEMA_VERSION, parts)
 
 

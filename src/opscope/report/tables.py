@@ -76,6 +76,7 @@ def _cell(value: Any) -> Text:
 
 _OPERATION = "[CUDA "  # copies and sets, which are short
 _WORDS = frozenset(("Name", "Operation", "Category"))
+_SPREAD = ("Med ", "Min ", "Max ", "StdDev ")
 
 
 def stats_tables_document(tables: Sequence[ReportTable], *, title: str = "") -> Document:
@@ -109,7 +110,7 @@ def _section(shown: ReportTable) -> Section:
     fields = (
         words(name, partial(_word, column=name))
         if name in _WORDS
-        else number(name, partial(_number, column=name, decimals=decimals))
+        else number(name, partial(_number, column=name, decimals=decimals), spare=name.startswith(_SPREAD))
         for name in report.columns
     )
     return Section(title, (table(shown.rows, *fields),))

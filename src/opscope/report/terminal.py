@@ -56,7 +56,8 @@ __all__ = [
 
 
 GAP = 2  # blanks between columns
-_SHORTEST_NAME = 16
+_SHORTEST_NAME = 24
+_ONE_LINE = 16  # characters of a text that are kept on one line
 _NARROWEST = 4
 
 
@@ -89,7 +90,8 @@ def column_need(column: Column, cells: Sequence[Text]) -> ColumnNeed:
         return ColumnNeed(max(longest, heading), full, floor)
     if any(isinstance(part, Code | Link) for cell in cells for part in inlines(cell)):
         return ColumnNeed(max(min(longest, _SHORTEST_NAME), heading), full, floor, is_text=True, is_name=True)
-    return ColumnNeed(max([heading, *map(_longest_word, texts)]), full, floor, is_text=True)
+    least = max([heading, *map(_longest_word, texts), *(n for n in map(len, texts) if n <= _ONE_LINE)])
+    return ColumnNeed(least, full, floor, is_text=True)
 
 
 def fit_widths(needs: Sequence[ColumnNeed], available: int) -> list[int]:
@@ -217,19 +219,23 @@ class _Name:
 
 
 class _FittedTable:
-    """A table whose columns are fitted to the console; with bars beside it where there is room."""
+    """A table whose columns are fitted to the console; with bars beside it where there is room.
+
+    Where they need more than there is, spare columns are left out, the last of them first, and named below.
+    """
 
     def __init__(self, table: Table, fractions: Sequence[float] = ()) -> None:
         self._table = table
         self._fractions = fractions
-        self._columns = [[row[index] for row in table.rows] for index in range(len(table.columns))]
-        self._needs = [column_need(*pair) for pair in zip(table.columns, self._columns, strict=True)]
+        self._cells = [[row[index] for row in table.rows] for index in range(len(table.columns))]
+        self._needs = [column_need(*pair) for pair in zip(table.columns, self._cells, strict=True)]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        available = options.max_width - GAP * (len(self._needs) - 1)
-        widths = fit_widths(self._needs, available)
-        columns = [_cells(cells, width) for cells, width in zip(self._columns, widths, strict=True)]
-        grid = self._grid(widths)
+        shown = self._shown(options.max_width)
+        available = options.max_width - GAP * (len(shown) - 1)
+        widths = fit_widths([self._needs[index] for index in shown], available)
+        columns = [_cells(self._cells[index], width) for index, width in zip(shown, widths, strict=True)]
+        grid = self._grid(shown, widths)
         bar_width = min(_BAR_WIDTH, available - sum(widths) - GAP) if self._fractions else 0
         if bar_width >= _SHORTEST_BAR:
             grid.add_column("", width=bar_width)
@@ -237,11 +243,22 @@ class _FittedTable:
         for row in zip(*columns, strict=True):
             grid.add_row(*row)
         yield grid
+        if hidden := [one.title for index, one in enumerate(self._table.columns) if index not in shown]:
+            yield Words(f"Not shown, for width: {', '.join(hidden)}", style="dim")
 
-    def _grid(self, widths: list[int]) -> Grid:
+    def _shown(self, width: int) -> list[int]:
+        """Positions of the columns for which there is room."""
+        shown = list(range(len(self._needs)))
+        spare = [index for index in shown if self._table.columns[index].spare]
+        while spare and sum(self._needs[index].least + GAP for index in shown) - GAP > width:
+            shown.remove(spare.pop())
+        return shown
+
+    def _grid(self, shown: list[int], widths: list[int]) -> Grid:
         # The box draws one blank between columns, the padding the other.
         grid = Grid(box=box.SIMPLE_HEAD, padding=(0, GAP - 1, 0, 0), pad_edge=False, show_edge=False)
-        for column, width in zip(self._table.columns, widths, strict=True):
+        for index, width in zip(shown, widths, strict=True):
+            column = self._table.columns[index]
             justify: JustifyMethod = "right" if column.align is Align.RIGHT else "left"
             grid.add_column(column.title, justify=justify, width=width, overflow="fold")
         return grid

@@ -75,11 +75,12 @@ def time_blocks(summary: Summary) -> tuple[Block, ...]:
 
 
 def _partition_table(partitions: tuple[TimePartition, ...]) -> Table:
-    def part(title: str, attribute: str) -> Field:
-        return number(title, lambda one: _with_share(getattr(one, attribute), one.span_ns))
+    def part(title: str, attribute: str, *, spare: bool = False) -> Field:
+        return number(title, lambda one: _with_share(getattr(one, attribute), one.span_ns), spare=spare)
 
     def beside(title: str, attribute: str) -> Field | None:
-        return number(title, attribute) if any(getattr(one, attribute) for one in partitions) else None
+        is_any = any(getattr(one, attribute) for one in partitions)
+        return number(title, attribute, spare=True) if is_any else None
 
     with_rank = any(one.rank is not None for one in partitions)
     return table(
@@ -88,7 +89,7 @@ def _partition_table(partitions: tuple[TimePartition, ...]) -> Table:
         number("Device", "device", str),
         number("Window", "span_ns"),
         part("Compute", "compute_ns"),
-        part("Exposed copy", "exposed_copy_ns"),
+        part("Exposed copy", "exposed_copy_ns", spare=True),
         part("Exposed communication", "exposed_communication_ns"),
         part("Idle", "idle_ns"),
         beside("Busy with earlier work", "launched_outside_ns"),
@@ -202,13 +203,13 @@ def _launch_tables(summary: Summary) -> list[Block]:
         timeline.partitions,
         words("Of", lambda one: _of(summary, one.trace_id, one.device).removeprefix(" of ")),
         number("Launch latency", of(latencies, "median_ns")),
-        number("95 %", of(latencies, "p95_ns")),
+        number("95 %", of(latencies, "p95_ns"), spare=True),
         number("Queue mean", of(queues, "mean", "{:.1f}".format)),
-        number("Most", of(queues, "maximum")),
+        number("Most", of(queues, "maximum"), spare=True),
         number("None queued", of(queues, "empty_fraction")),
         number("Median recorded step", of(steps, "median_ns")),
         number("Host work", of(host, "launch_path_ns")),
-        number("Launches", of(host, "launches", "{:,.0f}".format)),
+        number("Launches", of(host, "launches", "{:,.0f}".format), spare=True),
         number("Recorder's part", of(host, "recorder_ns")),
         caption=f"Launches, their queue, and what the host needs for them{' per step' if steps else ''}.",
     )

@@ -43,12 +43,12 @@ def trial_json(result: TrialResult) -> dict[str, Any]:
     return {"schema_version": _SCHEMA_VERSION, **msgspec.to_builtins(result)}
 
 
-def trial_document(result: TrialResult, command: str) -> Document:
+def trial_document(result: TrialResult, command: str | None = None) -> Document:
     """The report.
 
     Args:
         result: What was found.
-        command: What repeats it.
+        command: What repeats it; None if unknown.
     """
     return Document(
         f"Changes tried on {result.program}",
@@ -58,7 +58,7 @@ def trial_document(result: TrialResult, command: str) -> Document:
             Section("Changes tried", (_table(result),)) if result.variants else None,
             _details(result),
             _not_tried(result),
-            Section("To repeat", (CodeBlock(command, "sh"),)),
+            Section("To repeat", (CodeBlock(command, "sh"),)) if command else None,
         ),
     )
 

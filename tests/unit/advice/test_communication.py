@@ -98,7 +98,15 @@ def test_one_rank_alone_cannot_tell_transfer_from_waiting(advise_on: Program) ->
     told(found, "exposed_communication", "may be waiting", has_gain=False)
 
 
-EVEN = tuple(skew(rank, 2, 2, 2 + rank % 2) for rank in range(4))
+def test_ranks_that_are_late_by_turns_are_told_apart_from_one(advise_on: Program) -> None:
+    even = tuple(skew(rank, 2, 2, 2 + rank % 2) for rank in range(4))
+    found = advise_on(*ranks(4), skews=even, hosts=hosts(11), partitions=exposed(range(4), 1))
+    words = "no more than 25.0 % of all waiting is for one of them"
+    told(found, "wandering_straggler", words, has_gain=False)
+    assert "straggler_rank" not in codes(found)
+
+
+EVEN = tuple(skew(rank, 0.2, 0.2, 2 + rank % 2) for rank in range(4))
 LEFT_ALONE: dict[str, tuple[list[TraceBuilder], dict[str, Any]]] = {
     "equal ranks": (ranks(4), {"skews": EVEN, "hosts": hosts(11), "partitions": exposed(range(4), 1)}),
     "short waits": (

@@ -22,6 +22,8 @@ from opscope.report.document import (
     Paragraph,
     Section,
     Table,
+    Text,
+    numeric,
 )
 from opscope.report.terminal import (
     column_need,
@@ -173,6 +175,19 @@ def test_names_shrink_below_their_least_before_texts_do() -> None:
 
 def test_where_nothing_fits_numbers_stay_whole() -> None:
     assert fit_widths([NUMBER, NAME], 5)[0] == 7
+
+
+@pytest.mark.parametrize(("width", "hidden"), [(60, ()), (44, ("Least",)), (35, ("Spare", "Least"))])
+def test_spare_columns_go_before_names_are_cut_and_are_named(width: int, hidden: tuple[str, ...]) -> None:
+    columns = (Column("Name"), numeric("Spare", spare=True), numeric("Key"), numeric("Least", spare=True))
+    name = "a_name_of_20_letters"
+    row: tuple[Text, ...] = (Code(name), "1,000,000", "2,000,000", "3,000,000")
+    text = rendered(Document("", sections=(Section("", (Table(columns, (row,)),)),)), width)
+    assert name in text
+    assert "2,000,000" in text
+    assert ("3,000,000" in text, "1,000,000" in text) == ("Least" not in hidden, "Spare" not in hidden)
+    assert ("Not shown, for width: " in text) is bool(hidden)
+    assert all(one in text.partition("Not shown")[2] for one in hidden)
 
 
 def test_shortening_keeps_both_ends() -> None:

@@ -34,7 +34,6 @@ from opscope.analysis.timeline.records import (
     TraceRecords,
     blocked_launches,
 )
-from opscope.analysis.timeline.skew import rank_skews
 from opscope.analysis.timeline.spans import NOTHING, Spans, covering, merge, overlap, subtract, total
 from opscope.analysis.timeline.values import (
     DeviceStep,
@@ -43,6 +42,7 @@ from opscope.analysis.timeline.values import (
     LaunchLatency,
     QueueDepth,
     QueueSeries,
+    RankSkew,
     StepStatistics,
     Timeline,
     TimePartition,
@@ -320,8 +320,14 @@ class _DeviceTime(msgspec.Struct, frozen=True):
 _SERIES_POINTS = 60  # intervals of what is shown over time
 
 
-def measure_timeline(session: Session, records: SessionRecords) -> Timeline:
-    """The timeline of every device and host of a Session; empty where no activity was recorded."""
+def measure_timeline(session: Session, records: SessionRecords, skews: tuple[RankSkew, ...] = ()) -> Timeline:
+    """The timeline of every device and host of a Session; empty where no activity was recorded.
+
+    Args:
+        session: The Session.
+        records: Of it.
+        skews: How ranks arrived at their collectives.
+    """
     traces, windows, hosts = records.traces, records.windows, records.hosts
     devices = [
         _measure(trace, device, windows[trace.trace_id], hosts[trace.trace_id])
@@ -350,7 +356,7 @@ def measure_timeline(session: Session, records: SessionRecords) -> Timeline:
         steps=_known(step_statistics(trace_id, window) for trace_id, window in windows.items()),
         host=_hosts(devices, stepped),
         series=tuple(queue_over_time(*args, _SERIES_POINTS) for args in by_device),
-        skews=rank_skews(session, {trace.trace_id: trace.rank for trace in traces}, windows),
+        skews=skews,
         device_steps=stepped,
         start_ups=tuple(one for window in windows.values() for one in window.start_ups),
     )

@@ -33,18 +33,6 @@ SELECT runtime_call_id AS call_id, trace_id, thread_id, start_ns, start_ns + dur
     coalesce(operator_id, -1) AS operator_id, list_position(?::VARCHAR[], coalesce(name, ''))::BIGINT - 1 AS name_index
 FROM runtime_calls ORDER BY runtime_call_id
 
--- :name collective_kernels
--- One row per communication kernel with a recorded launch, by trace and order of launch; what is known of its collective.
--- Parameter: name ids of communication kernels. Reads device_activities, runtime_calls, collectives.
-SELECT a.trace_id, a.activity_id, n.name AS kernel, a.step, a.duration_ns, c.name AS collective,
-    nullif(concat_ws(' ', c.group_name, c.group_ranks), '') AS members, c.sequence, c.in_element_count
-FROM device_activities a
-JOIN kernel_names n USING (name_id)
-JOIN runtime_calls r USING (runtime_call_id)
-LEFT JOIN collectives c ON c.activity_id = a.activity_id AND c.side = 'device'
-WHERE list_contains(?::INTEGER[], a.name_id)
-ORDER BY a.trace_id, r.start_ns, a.start_ns, a.activity_id
-
 -- :name host_frames
 -- One row per Python frame of the threads that are the parameter: when, and whether no other frame called it.
 -- Reads frames.
@@ -123,11 +111,3 @@ SELECT name, start_ns, start_ns + duration_ns AS end_ns FROM (
     UNION ALL SELECT trace_id, name, start_ns, duration_ns FROM overheads WHERE $launches <> '')
 WHERE trace_id = $trace AND name IS NOT NULL AND duration_ns > 0
 ORDER BY start_ns, name
-
--- :name rank_operators
--- One row per operator name and trace: its calls within steps, and its own time on the device and on the host, in ns.
--- Parameter: steps to leave out, as trace and number. Reads operators.
-SELECT trace_id, name, sum(self_device_ns)::BIGINT AS device_ns, sum(self_cpu_ns)::BIGINT AS host_ns, count(*) AS calls
-FROM operators WHERE step IS NOT NULL AND NOT list_contains($1::BIGINT[][], [trace_id, step])
-GROUP BY trace_id, name
-ORDER BY trace_id, name

@@ -12,8 +12,7 @@ from opscope.analysis.efficiency import CallEfficiency, Efficiency
 from opscope.analysis.program.stacks import StackBasis, stack_profiles
 from opscope.analysis.step_model import PathPiece, step_models
 from opscope.analysis.summary import Summary
-from opscope.analysis.timeline.host import SessionRecords, read_session
-from opscope.analysis.timeline.skew import collective_waits, more_than_others
+from opscope.analysis.timeline.host import read_session
 from opscope.analysis.timeline.step_view import Lane, LaneKind, StepTime, StepView, step_times, step_view
 from opscope.analysis.timeline.values import IdleCause, QueueSeries
 from opscope.hardware.limits import LimitEvidence
@@ -94,7 +93,7 @@ def session_charts(session: Session, summary: Summary) -> tuple[Chart, ...]:
     times = step_times(records, most=_CELLS if has_ranks else _STEP_BARS)
     charts = [_steps_chart(_first_steps(times))] if times else []
     charts += _ranks_chart(times)
-    charts += _waits_charts(session, records, summary)
+    charts += _waits_charts(summary)
     charts += _memory_chart(session, summary)
     charts += _roofline_chart(summary.efficiency)
     charts += _icicle_chart(session, summary)
@@ -232,34 +231,32 @@ def _ranks_chart(times: Sequence[StepTime]) -> list[Chart]:
     ]  # fmt: skip
 
 
-def _waits_charts(session: Session, records: SessionRecords, summary: Summary) -> Iterator[Chart]:
+def _waits_charts(summary: Summary) -> Iterator[Chart]:
     """Who waits in which collective, and what the rank that is waited for does longer."""
-    skews = summary.timeline.skews
-    if not skews:
-        return
-    of = {skew.trace_id: f"rank {skew.rank}" for skew in skews}
-    ranks = {trace.trace_id: trace.rank for trace in records.traces}
-    waits = collective_waits(session, ranks, records.windows)
-    titles = sorted({title for _, title in waits}, key=lambda title: -sum(
-        ns for (_, one), ns in waits.items() if one == title
-    ))  # fmt: skip
-    note = (
-        "How long kernels of a collective took beyond the shortest of the same one: the rank with the "
-        "least wait is the one that the others wait for. Parts of one rank sum to its waiting."
-    )
-    yield cells(
-        "waits", "Overview", "Waiting in collectives", note,
-        {(of[trace_id], as_text(title)): ns for (trace_id, title), ns in waits.items()},
-        form=format_duration, rows=list(of.values()), columns=[as_text(title) for title in titles],
-    )  # fmt: skip
-    late = max(skews, key=lambda skew: skew.awaited_ns)
-    steps = Counter(step.trace_id for step in summary.steps)
-    others = [skew.trace_id for skew in skews if skew is not late]
-    if not late.awaited_ns or not steps:
-        return
-    more = more_than_others(session, late.trace_id, others, steps, summary.timeline.left_out)
-    shown = [one for one in more[:_DIFFERENCES] if max(one.device_ns, one.host_ns) > 0]
-    if not shown:
+    waits: Counter[tuple[str, str]] = Counter()
+    for one in summary.collectives.matched:
+        for kernel, rank in zip(one.kernels, one.ranks, strict=True):
+            if one.transfer_ns is not None:
+                waits[f"rank {rank}", as_text(kernel.title or UNKNOWN)] += (
+                    kernel.duration_ns - one.transfer_ns
+                )
+    ranks = [f"rank {rank}" for rank in sorted({rank for rank in summary.ranks if rank is not None})]
+    columns = Counter[str]()
+    for (_, title), ns in waits.items():
+        columns[title] += ns
+    if columns:
+        note = (
+            "How long kernels of a collective took beyond the shortest of the same one: the rank that waits "
+            "least is the one that the others wait for."
+        )
+        yield cells(
+            "waits", "Collectives", "Waiting in collectives", note, waits, form=format_duration,
+            rows=[rank for rank in ranks if any(rank == of for of, _ in waits)],
+            columns=[title for title, _ in columns.most_common()],
+        )  # fmt: skip
+    late = summary.straggler
+    shown = () if late is None else late.differences[:_DIFFERENCES]
+    if late is None or not shown:
         return
     unit = unit_of(max(max(one.device_ns, one.host_ns) for one in shown))
     rows = [
@@ -268,9 +265,10 @@ def _waits_charts(session: Session, records: SessionRecords, summary: Summary) -
         for kind, ns in (("device", one.device_ns), ("host", one.host_ns))
         if ns > 0
     ]
+    title = f"What rank {late.rank} takes longer for"
+    note = "Own time of operators in a mean step, beyond the median of the other ranks, which wait for it."
     yield bars(
-        "late", "Overview", f"What rank {late.rank} takes longer for", "The rank that the others wait for, "
-        "beside the median of the other ranks: own time of operators in a mean step.", rows,
+        "late", "Collectives", title, note, rows,
         axis=f"Longer per step ({unit.name})", colors={"device": BLUE, "host": ORANGE},
     )  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from opscope.model.notebook import notebook_html
 from opscope.toolchain.doctor.facts import Facts
 from opscope.toolchain.doctor.gpu_checks import GPU_CHECKS
 from opscope.toolchain.doctor.outcome import CheckVerdict, DoctorOutcome, EnvironmentCheck, unknown
@@ -38,6 +39,8 @@ class Diagnosis:
 
     facts: Facts
     results: tuple[CheckResult, ...]
+
+    _repr_html_ = notebook_html
 
     @property
     def can_profile(self) -> bool:

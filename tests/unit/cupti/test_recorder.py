@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from opscope.trace.recording import (
+from opscope.cupti.recording import (
     ChunkKind,
     FileState,
     TextTable,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opscope.trace.recording import RECORDS, ChunkKind, CuptiRecording, FileState, Outcome, TextTable
+from opscope.cupti.recording import RECORDS, ChunkKind, CuptiRecording, FileState, Outcome, TextTable
 
 START_NS = 1_790_857_026_000_000_000
 

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from opscope._version import __version__
+from opscope.cupti.events import ProcessEvents, process_events
+from opscope.cupti.recording import ChunkKind, CuptiRecording, FileState, TextTable, UnifiedState
 from opscope.errors import CaptureError
 from opscope.hardware.driver import version_text
 from opscope.model.environment import Environment, GpuInfo
@@ -24,8 +26,6 @@ from opscope.model.origin import Gap, RecordedKernel
 from opscope.model.sidecar import RecordedSchedule, RecordedSettings, Sidecar
 from opscope.provenance.demangle import demangle_all
 from opscope.toolchain.programs import signal_name
-from opscope.trace.events import ProcessEvents, process_events
-from opscope.trace.recording import ChunkKind, CuptiRecording, FileState, TextTable, UnifiedState
 
 __all__ = [
     "WrittenTrace",

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opscope.errors import InputError
-from opscope.trace import recording as record_format
-from opscope.trace.library import native_folder
-from opscope.trace.recording import (
+from opscope.cupti import recording as record_format
+from opscope.cupti.library import native_folder
+from opscope.cupti.recording import (
     CHUNK_HEAD,
     HEADER,
     MARK,
@@ -27,6 +26,7 @@ from opscope.trace.recording import (
     UnifiedState,
     read_recording,
 )
+from opscope.errors import InputError
 
 NATIVE = Path(__file__).parent / "native"
 

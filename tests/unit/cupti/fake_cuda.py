@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from opscope.trace.library import (
+from opscope.cupti.library import (
     Cupti,
     CuptiPlaces,
     build_library,
     installed_cupti,
     native_folder,
 )
-from opscope.trace.recording import CuptiRecording, read_recording
+from opscope.cupti.recording import CuptiRecording, read_recording
 
 NATIVE = Path(__file__).parent / "native"
 

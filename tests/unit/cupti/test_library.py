@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from opscope.errors import CaptureError, DependencyError
-from opscope.trace import library as module
-from opscope.trace.library import (
+from opscope.cupti import library as module
+from opscope.cupti.library import (
     Cupti,
     CuptiPlaces,
     build_library,
@@ -18,6 +17,7 @@ from opscope.trace.library import (
     find_cupti,
     installed_cupti,
 )
+from opscope.errors import CaptureError, DependencyError
 
 MACHINE = platform.machine()
 

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from opscope.errors import CaptureError, InputError
-from opscope.trace import running
-from opscope.trace.running import (
+from opscope.cupti import running
+from opscope.cupti.running import (
     INJECTION_VARIABLE,
     ProgramRun,
     check_program,
     run_recorded,
     trace_environment,
 )
+from opscope.errors import CaptureError, InputError
 
 
 def python(code: str) -> ProgramRun:

@@ -1,4 +1,4 @@
-"""Write the output blocks of README.md anew from the commands they show; `--check` only compares.
+"""Write the outputs in README.md, docs/gallery and docs/notebooks anew; `--check` only compares.
 
 A block is a comment naming a command, then a fence with the command and what it printed:
 
@@ -10,7 +10,7 @@ A block is a comment naming a command, then a fence with the command and what it
 
 `output` blocks must be reproducible anywhere and are held by `--check`. `recorded` blocks (same form) come
 from a machine with a GPU or show timings; they are run only with `--recorded` and never compared.
-Commands run by a shell in the repository root, 100 columns wide, without color. Standard library only.
+Commands run by a shell in the repository root, 100 columns wide, without color. Notebooks are executed.
 """
 
 from __future__ import annotations
@@ -21,10 +21,16 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
 ROOT = Path(__file__).resolve().parent.parent
-README = ROOT / "README.md"
+DOCS = ROOT / "docs"
+PAGES = (ROOT / "README.md", *sorted(DOCS.glob("gallery/*.md")), *sorted(DOCS.glob("notebooks/*.ipynb")))
 COLUMNS = 100
 _BLOCK = re.compile(
     r"(?P<head><!-- (?P<kind>output|recorded): (?P<command>.+?) -->\n)```console\n(?P<body>.*?)^```$",
@@ -33,30 +39,42 @@ _BLOCK = re.compile(
 
 
 class CommandError(Exception):
-    """A command of the README that fails."""
+    """A command of a page that fails."""
 
 
 def main() -> int:
     """Rewrite or compare; 1 if a block is stale or a command fails."""
-    parser = argparse.ArgumentParser(description="Regenerate the output blocks of README.md.")
+    parser = argparse.ArgumentParser(
+        description="Regenerate the output blocks of README.md and docs/gallery."
+    )
     parser.add_argument("--check", action="store_true", help="compare only; exit 1 if a block is stale")
     parser.add_argument("--recorded", action="store_true", help="run the `recorded` blocks too")
+    parser.add_argument("pages", nargs="*", type=Path, help="only these pages")
     options = parser.parse_args()
+    pages = [page.resolve() for page in options.pages] or PAGES
     kinds = {"output", "recorded"} if options.recorded and not options.check else {"output"}
-    before = README.read_text(encoding="utf-8")
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        problems = list(pool.map(lambda page: renew(page, kinds, is_check=options.check), pages))
+    sys.stdout.write("".join(problems))
+    return int(any(problems))
+
+
+def renew(page: Path, kinds: set[str], *, is_check: bool) -> str:
+    """Write one page anew, or compare it; what is wrong, or an empty text."""
+    before, name = page.read_text(encoding="utf-8"), page.relative_to(ROOT).as_posix()
     try:
-        after = _BLOCK.sub(lambda match: block(match, kinds), before)
+        if page.suffix == ".ipynb":
+            after = executed(before)
+        else:
+            after = _BLOCK.sub(lambda match: block(match, kinds), before)
     except CommandError as error:
-        print(f"README.md: {error}", file=sys.stderr)
-        return 1
-    if options.check and after != before:
-        print("".join(difference(before, after)))
-        print("README.md: stale output blocks; run `make docs`")
-        return 1
+        return f"{name}: {error}\n"
+    if after != before and is_check:
+        return f"{''.join(difference(name, before, after))}\n{name}: stale output blocks; run `make docs`\n"
     if after != before:
-        README.write_text(after, encoding="utf-8")
-        print("Wrote README.md")
-    return 0
+        page.write_text(after, encoding="utf-8")
+        print(f"Wrote {name}")
+    return ""
 
 
 def block(match: re.Match[str], kinds: set[str]) -> str:
@@ -65,6 +83,27 @@ def block(match: re.Match[str], kinds: set[str]) -> str:
         return match[0]
     command = match["command"]
     return f"{match['head']}```console\n$ {command}\n{output_of(command)}```"
+
+
+def executed(notebook: str) -> str:
+    """A notebook with what its cells print now.
+
+    Raises:
+        CommandError: A cell fails.
+    """
+    book = nbformat.reads(notebook, as_version=4)
+    client = NotebookClient(
+        book, resources={"metadata": {"path": str(DOCS / "notebooks")}}, record_timing=False
+    )
+    try:
+        client.execute()
+    except CellExecutionError as error:
+        raise CommandError(str(error)) from error
+    for cell in book.cells:
+        for data in (output.get("data", {}) for output in cell.get("outputs", ())):
+            if "text/html" in data:
+                data.pop("text/plain", None)  # it may name an address in memory
+    return f"{nbformat.writes(book)}\n"
 
 
 def output_of(command: str) -> str:
@@ -95,10 +134,10 @@ def output_of(command: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def difference(before: str, after: str) -> list[str]:
+def difference(name: str, before: str, after: str) -> list[str]:
     """Unified diff of the two texts."""
     sides = (before.splitlines(keepends=True), after.splitlines(keepends=True))
-    return list(difflib.unified_diff(*sides, "README.md", "README.md as the commands print it", n=1))
+    return list(difflib.unified_diff(*sides, name, f"{name} as the commands print it", n=1))
 
 
 if __name__ == "__main__":

@@ -201,7 +201,7 @@ _SHOWN_LINES = 15
 
 def native_folder() -> Path:
     """The folder of the C sources."""
-    return Path(str(resources.files("opscope.trace") / "native"))
+    return Path(str(resources.files("opscope.cupti") / "native"))
 
 
 def find_compiler(configured: str | None, search_path: str | None) -> tuple[str, ...]:

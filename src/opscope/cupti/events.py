@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from opscope.trace.recording import ABSENT, ChunkKind, CuptiRecording, Records, TextTable
+from opscope.cupti.recording import ABSENT, ChunkKind, CuptiRecording, Records, TextTable
 
 __all__ = [
     "ProcessEvents",

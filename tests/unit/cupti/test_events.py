@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opscope.trace.events import (
+from opscope.cupti.events import (
     call_name,
     copy_name,
     first_moment_ns,
@@ -20,7 +20,7 @@ from opscope.trace.events import (
     process_events,
     set_name,
 )
-from opscope.trace.recording import ABSENT, ChunkKind, CuptiRecording, TextTable
+from opscope.cupti.recording import ABSENT, ChunkKind, CuptiRecording, TextTable
 
 Make = Callable[..., CuptiRecording]
 BASE_NS = 1_790_857_026_000_000_000

@@ -9,12 +9,8 @@ from typing import Any
 
 import pytest
 
-from opscope.errors import CaptureError
-from opscope.model.finding import Severity
-from opscope.model.sidecar import read_sidecar, sidecar_path, write_sidecar
-from opscope.toolchain.programs import signal_name
-from opscope.trace.events import first_moment_ns
-from opscope.trace.recording import (
+from opscope.cupti.events import first_moment_ns
+from opscope.cupti.recording import (
     ChunkKind,
     CuptiRecording,
     FileState,
@@ -22,12 +18,16 @@ from opscope.trace.recording import (
     TextTable,
     UnifiedState,
 )
-from opscope.trace.trace_file import (
+from opscope.cupti.trace_file import (
     WrittenTrace,
     recording_findings,
     recording_sidecar,
     write_trace,
 )
+from opscope.errors import CaptureError
+from opscope.model.finding import Severity
+from opscope.model.sidecar import read_sidecar, sidecar_path, write_sidecar
+from opscope.toolchain.programs import signal_name
 
 Make = Callable[..., CuptiRecording]
 START_NS = 1_790_857_026_000_000_000
@@ -181,7 +181,7 @@ def test_findings(tmp_path: Path, make_recording: Make, outcome: Outcome, expect
 
 
 def test_missing_copies_matter_to_a_program_with_managed_memory(make_recording: Make) -> None:
-    from opscope.trace.events import process_events
+    from opscope.cupti.events import process_events
 
     names = {TextTable.RUNTIME_FUNCTION: {1: "cudaMallocManaged_v6000"}}
     for given, severity in ((names, Severity.WARNING), ({}, Severity.INFO)):

@@ -1,0 +1,659 @@
+"""Collectives across ranks: how long ranks waited and data moved, who came last and why, what differs.
+
+A collective ends on all ranks together and cannot begin to move data before the last has arrived, so the last
+to arrive has the shortest kernel, and a rank's kernel takes longer than that by the time it waited. That
+compares durations, never clocks. What the last rank did meanwhile is read on its own clock: the first to wait
+had arrived as long before the common end as its kernel took.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import groupby
+from statistics import median
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from opscope.analysis.timeline.device_windows import TraceWindow
+from opscope.analysis.timeline.spans import merge, overlap, total
+from opscope.analysis.timeline.values import RankSkew, SkewEvidence
+from opscope.model.finding import Finding, Severity
+from opscope.model.queries import sql
+from opscope.model.session import Session
+from opscope.operators.collective_costs import bus_factor, message_bytes
+from opscope.provenance.categories import kernel_category
+from opscope.provenance.kernel_names import decode
+from opscope.text_enum import TextEnum
+from opscope.units import counted, format_bytes
+
+__all__ = [
+    "CollectiveKernel",
+    "CollectiveTotal",
+    "JobCollectives",
+    "MatchedCollective",
+    "Meanwhile",
+    "Parallelism",
+    "RankDifference",
+    "Straggler",
+    "StragglerKind",
+    "find_straggler",
+    "read_collectives",
+]
+
+# Transfers of one collective differ from rank to rank by a few percent; by less, nobody is called last.
+_CLEARLY_LAST = 0.1
+# Between two ranks only: the others do not take part, and one side may rightly take longer.
+_POINT_TO_POINT = frozenset(("send", "recv", "SendRecv"))
+_NAMED_RANKS = 4
+_MISMATCHES = 5
+
+
+class CollectiveKernel(msgspec.Struct, frozen=True):
+    """A collective's kernel on one rank.
+
+    Attributes:
+        start_ns: On the clock of its trace.
+        collective: Its name as recorded; None where it was not, so for all below.
+        members: The process group by name and ranks.
+        sequence: The group's own count of operations.
+        in_element_count: Elements that the rank gives.
+        element_count: The larger of what it gives and gets.
+    """
+
+    trace_id: int
+    activity_id: int
+    kernel: str
+    step: int | None
+    device: int
+    start_ns: int
+    duration_ns: int
+    collective: str | None
+    members: str | None
+    group_name: str | None
+    group_description: str | None
+    group_size: int | None
+    sequence: int | None
+    in_element_count: int | None
+    element_count: int | None
+    data_type: str | None
+
+    @property
+    def title(self) -> str | None:
+        """Which collective, by the record or else by the kernel's name."""
+        return self.collective or decode(self.kernel).collective
+
+    @property
+    def size_bytes(self) -> int | None:
+        """Of the message; None if unknown."""
+        return message_bytes(self.data_type, self.element_count)
+
+
+class MatchedCollective(msgspec.Struct, frozen=True, dict=True):
+    """One collective on the ranks that recorded it.
+
+    Attributes:
+        kernels: Of each rank, by trace.
+        ranks: Their ranks.
+        exposed_ns: Time in which nothing but communication ran on a rank's device, summed over the ranks.
+    """
+
+    kernels: tuple[CollectiveKernel, ...]
+    ranks: tuple[int | None, ...]
+    exposed_ns: int
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every rank of its group was recorded; else the last to arrive may not be among them."""
+        size = self.kernels[0].group_size
+        return size is None or size <= len(self.kernels)
+
+    @property
+    def transfer_ns(self) -> int | None:
+        """From the arrival of the last rank to the end; None if that rank may not be recorded."""
+        return min(one.duration_ns for one in self.kernels) if self.is_complete else None
+
+    @property
+    def wait_ns(self) -> int | None:
+        """Time the ranks waited for the last one, summed over them."""
+        least = self.transfer_ns
+        return None if least is None else sum(one.duration_ns - least for one in self.kernels)
+
+    @cached_property
+    def last(self) -> int | None:
+        """Place in `kernels` of the rank that clearly came last; None if none did."""
+        if not self.is_complete:
+            return None
+        durations = [one.duration_ns for one in self.kernels]
+        place = durations.index(min(durations))
+        return place if max(durations) - durations[place] > _CLEARLY_LAST * durations[place] else None
+
+    @property
+    def bus_bytes_per_s(self) -> float | None:
+        """Bytes per second on each rank's link while data moved; None if size or pattern are unknown."""
+        first, transfer_ns = self.kernels[0], self.transfer_ns
+        factor = bus_factor(first.title or "", first.group_size or len(self.kernels))
+        if factor is None or first.size_bytes is None or not transfer_ns:
+            return None
+        return factor * first.size_bytes / transfer_ns * 1e9
+
+
+class Meanwhile(msgspec.Struct, frozen=True):
+    """What the device of a rank did while the others waited for it; `name` is None of an idle device."""
+
+    name: str | None
+    ns: int
+
+
+class Parallelism(msgspec.Struct, frozen=True):
+    """What a process group is for (`data`, `tensor`, `pipeline`, …), and how that is known."""
+
+    kind: str
+    evidence: str
+
+
+class CollectiveTotal(msgspec.Struct, frozen=True):
+    """Collectives of one process group and name. Times are sums over all of them; None where any is unknown.
+
+    Attributes:
+        ranks: Ranks that recorded them.
+        size_bytes: Their messages together.
+        last_rank: The rank that most often came last; None if none clearly did.
+        last_count: How often it did.
+        bus_bytes_per_s: Bytes on each link by the time that moved them.
+        meanwhile: What the rank that came last did while others waited for it, the most first.
+    """
+
+    process_group: str | None
+    group_description: str | None
+    parallelism: Parallelism | None
+    name: str
+    sequence: int | None
+    ranks: int
+    calls: int
+    size_bytes: int | None
+    last_rank: int | None
+    last_count: int
+    wait_ns: int | None
+    transfer_ns: int | None
+    exposed_ns: int
+    bus_bytes_per_s: float | None
+    meanwhile: tuple[Meanwhile, ...] = ()
+
+
+class JobCollectives(msgspec.Struct, frozen=True, dict=True):
+    """The collectives of a job.
+
+    Attributes:
+        matched: In the order of their first rank.
+        evidence: How they were matched.
+        findings: Sizes that differ, and ranks that lack a collective.
+        meanwhile: What the last rank of each matched one did while others waited, by place in `matched`.
+    """
+
+    ranks: Mapping[int, int | None]
+    matched: tuple[MatchedCollective, ...] = ()
+    evidence: SkewEvidence = SkewEvidence.ORDER
+    findings: tuple[Finding, ...] = ()
+    meanwhile: Mapping[int, tuple[Meanwhile, ...]] = msgspec.field(default_factory=dict)
+
+    @cached_property
+    def activities(self) -> list[dict[int, int]]:
+        """Activities that are one collective each, by trace id."""
+        return [{one.trace_id: one.activity_id for one in each.kernels} for each in self.matched]
+
+    @cached_property
+    def totals(self) -> tuple[CollectiveTotal, ...]:
+        """By process group and name, the longest wait first."""
+        groups: dict[Hashable, list[int]] = defaultdict(list)
+        for place, one in enumerate(self.matched):
+            groups[one.kernels[0].members, one.kernels[0].title].append(place)
+        return tuple(sorted(map(self._total, groups.values()), key=_weight, reverse=True))
+
+    @property
+    def each(self) -> tuple[CollectiveTotal, ...]:
+        """Every matched collective, in order."""
+        return tuple(self._total([place]) for place in range(len(self.matched)))
+
+    @cached_property
+    def _parallelisms(self) -> dict[str | None, Parallelism | None]:
+        names: dict[str | None, Counter[str]] = defaultdict(Counter)
+        described: dict[str | None, str | None] = {}
+        for one in self.matched:
+            first = one.kernels[0]
+            names[first.members][first.title or ""] += 1
+            described[first.members] = first.group_description
+        return {members: _parallelism(described[members], found) for members, found in names.items()}
+
+    def _total(self, places: Sequence[int]) -> CollectiveTotal:
+        found = [self.matched[place] for place in places]
+        first = found[0].kernels[0]
+        last = Counter(one.ranks[one.last] for one in found if one.last is not None)
+        rank, count = max(last.items(), key=lambda item: (item[1], -(item[0] or 0)), default=(None, 0))
+        transfer_ns = _sum(one.transfer_ns for one in found)
+        rates = [(one.bus_bytes_per_s, one.transfer_ns or 0) for one in found]
+        bus = sum((rate or 0.0) * ns for rate, ns in rates) / transfer_ns if transfer_ns else None
+        done = Counter[str | None]()
+        for place in places:
+            done.update({one.name: one.ns for one in self.meanwhile.get(place, ())})
+        return CollectiveTotal(
+            process_group=first.group_name,
+            group_description=first.group_description,
+            parallelism=self._parallelisms[first.members],
+            name=first.title or "",
+            sequence=first.sequence if len(found) == 1 else None,
+            ranks=len({trace.trace_id for one in found for trace in one.kernels}),
+            calls=len(found),
+            size_bytes=_sum(one.kernels[0].size_bytes for one in found),
+            last_rank=rank,
+            last_count=count,
+            wait_ns=_sum(one.wait_ns for one in found),
+            transfer_ns=transfer_ns,
+            exposed_ns=sum(one.exposed_ns for one in found),
+            bus_bytes_per_s=None if any(rate is None for rate, _ in rates) else bus,
+            meanwhile=tuple(Meanwhile(name, ns) for name, ns in done.most_common()),
+        )
+
+    @cached_property
+    def skews(self) -> tuple[RankSkew, ...]:
+        """How each rank arrived, compared with the others; empty unless collectives could be matched."""
+        counts, last, waiting, awaited = (Counter[int]() for _ in range(4))
+        for one in self.matched:
+            shortest = min(one.kernels, key=lambda kernel: (kernel.duration_ns, kernel.trace_id))
+            waits = {kernel.trace_id: kernel.duration_ns - shortest.duration_ns for kernel in one.kernels}
+            counts.update(waits.keys())
+            waiting.update(waits)
+            awaited[shortest.trace_id] += sum(waits.values())
+            last[shortest.trace_id] += max(waits.values()) > _CLEARLY_LAST * shortest.duration_ns
+        return tuple(
+            RankSkew(one, self.ranks[one], counts[one], last[one], waiting[one], awaited[one], self.evidence)
+            for one in sorted(counts)
+        )
+
+
+class RankDifference(msgspec.Struct, frozen=True):
+    """What an operator has in a step of one rank beyond the median of the other ranks."""
+
+    name: str
+    device_ns: float
+    host_ns: float
+    calls: float
+
+
+class StragglerKind(TextEnum):
+    """Whether the same rank comes last again and again, or the ranks take turns."""
+
+    STEADY = "steady"
+    WANDERING = "wandering"
+
+
+class Straggler(msgspec.Struct, frozen=True):
+    """The rank for which the others wait.
+
+    Attributes:
+        lag_ns_per_step: What every other rank waits for it per step, or more; what every rank waits for
+            others, of a wandering one.
+        awaited_fraction: Of all waiting, what is for this rank.
+        differences: What takes it longer than the others, the most first; none of a wandering one.
+    """
+
+    trace_id: int
+    rank: int | None
+    kind: StragglerKind
+    lag_ns_per_step: float
+    awaited_fraction: float
+    differences: tuple[RankDifference, ...] = ()
+
+
+# By chance each rank comes last equally often.
+_LEAST_AWAITED_FRACTION = 0.7
+# Of a step: what all others wait.
+_LEAST_LAG_FRACTION = 0.05
+# Of what the others wait: an operator that takes the late rank longer by less explains nothing.
+_LEAST_DIFFERENCE_FRACTION = 0.02
+
+
+def find_straggler(
+    session: Session,
+    skews: Sequence[RankSkew],
+    durations: Sequence[tuple[int, int]],
+    left_out: Iterable[tuple[int, int | None]] = (),
+) -> Straggler | None:
+    """The rank for which the others wait in most collectives, or that ranks wait for each other by turns.
+
+    None as well where not all ranks of the job were recorded: the last one may be another.
+
+    Args:
+        session: The Session.
+        skews: How its ranks arrived.
+        durations: Trace and duration in ns of each step.
+        left_out: Trace and number of the steps that count for none.
+    """
+    world = session.scalar("SELECT max(world_size) FROM traces")
+    if not durations or (world is not None and world > len(skews)):
+        return None
+    steps = Counter(trace_id for trace_id, _ in durations)
+    step_ns = sum(duration_ns for _, duration_ns in durations) / len(durations)
+    caused_ns = sum(skew.awaited_ns for skew in skews)
+    late = max(skews, key=lambda skew: skew.awaited_ns, default=None)
+    others = [skew for skew in skews if skew is not late]
+    if late is None or not others or not caused_ns:
+        return None
+    awaited = late.awaited_ns / caused_ns
+    is_steady = awaited >= _LEAST_AWAITED_FRACTION
+    least = min(others if is_steady else skews, key=lambda skew: skew.waiting_ns)
+    lag_ns = least.waiting_ns / max(1, steps.get(least.trace_id, 0))
+    if lag_ns < _LEAST_LAG_FRACTION * step_ns:
+        return None
+    if not is_steady:
+        return Straggler(late.trace_id, late.rank, StragglerKind.WANDERING, lag_ns, awaited)
+    differences = tuple(
+        one
+        for one in _differences(session, late.trace_id, [skew.trace_id for skew in others], steps, left_out)
+        if max(one.device_ns, one.host_ns) >= _LEAST_DIFFERENCE_FRACTION * lag_ns
+    )
+    return Straggler(late.trace_id, late.rank, StragglerKind.STEADY, lag_ns, awaited, differences)
+
+
+def _differences(
+    session: Session,
+    trace_id: int,
+    others: Sequence[int],
+    steps: Mapping[int, int],
+    left_out: Iterable[tuple[int, int | None]],
+) -> list[RankDifference]:
+    """What a rank spends more of a step on than the median of the others, the most first."""
+    records = session.records(
+        sql(__package__, "collectives:operators"), [[list(one) for one in sorted(left_out)]]
+    )
+    rows = {(row["trace_id"], row["name"]): row for row in records}
+    counts = {one: max(1, steps.get(one, 0)) for one in (trace_id, *others)}
+
+    def beyond(name: str, what: str) -> float:
+        mine, *theirs = (
+            rows[one, name][what] / counts[one] if (one, name) in rows else 0.0 for one in (trace_id, *others)
+        )
+        return mine - median(theirs)
+
+    found = [
+        RankDifference(name, *(beyond(name, what) for what in ("device_ns", "host_ns", "calls")))
+        for one, name in rows
+        if one == trace_id
+    ]
+    return sorted(found, key=lambda one: (-max(one.device_ns, one.host_ns), one.name))
+
+
+def read_collectives(
+    session: Session, ranks: Mapping[int, int | None], windows: Mapping[int, TraceWindow]
+) -> JobCollectives:
+    """The collectives that several ranks of a Session share.
+
+    None unless the traces are of different, known ranks.
+
+    Args:
+        session: The Session.
+        ranks: Rank of each trace, by trace id.
+        windows: Their windows: of traces with steps, collectives of these count.
+    """
+    if len(ranks) < 2 or None in ranks.values() or len(set(ranks.values())) < len(ranks):
+        return JobCollectives(ranks)
+    numbers = {trace_id: window.numbers for trace_id, window in windows.items() if window.steps}
+    names = session.query("SELECT name_id, name FROM kernel_names WHERE kind = 'kernel'")
+    communication = [name_id for name_id, name in names if kernel_category(decode(name)) == "communication"]
+    kernels = [
+        one
+        for one in _kernels(session, communication)
+        if one.trace_id not in numbers or one.step in numbers[one.trace_id]
+    ]
+    by_sequence = [one for one in kernels if one.sequence is not None]
+    if by_sequence:
+        runs = _matched((one, (one.members, one.title, one.sequence)) for one in by_sequence)
+        evidence, findings = SkewEvidence.SEQUENCE, _differences_by_sequence(by_sequence, ranks)
+    else:
+        runs, differing = _in_order(kernels)
+        evidence, findings = SkewEvidence.ORDER, _differences_by_order(differing, ranks)
+    exposed = _exposed(session, runs, communication)
+    matched = tuple(
+        MatchedCollective(
+            tuple(run),
+            tuple(ranks[one.trace_id] for one in run),
+            sum(exposed[one.activity_id] for one in run),
+        )
+        for run in runs
+    )
+    done = _meanwhile(session, matched, communication)
+    return JobCollectives(ranks, matched, evidence, tuple(findings), done)
+
+
+def _kernels(session: Session, communication: Sequence[int]) -> list[CollectiveKernel]:
+    if not communication:
+        return []
+    rows = session.query(sql(__package__, "collectives:kernels"), [list(communication)])
+    kernels = [CollectiveKernel(*row) for row in rows]
+    return [one for one in kernels if one.title is not None and one.title not in _POINT_TO_POINT]
+
+
+def _in_order(
+    kernels: Sequence[CollectiveKernel],
+) -> tuple[list[list[CollectiveKernel]], list[dict[int, list[CollectiveKernel]]]]:
+    """Collectives by place in group and step, where all ranks launched the same; and where they did not."""
+    stepped = sorted((one for one in kernels if one.step is not None), key=_place)
+    together: dict[Hashable, dict[int, list[CollectiveKernel]]] = defaultdict(dict)
+    for (members, step, trace_id), run in groupby(stepped, key=_place):
+        together[members, step][trace_id] = list(run)
+    keyed, differing = [], []
+    for place, runs in together.items():
+        if len({tuple(map(_signature, run)) for run in runs.values()}) == 1:
+            keyed += [(one, (place, number)) for run in runs.values() for number, one in enumerate(run)]
+        else:
+            differing.append(runs)
+    return _matched(keyed), differing
+
+
+def _signature(kernel: CollectiveKernel) -> tuple[str | None, int | None]:
+    return kernel.title, kernel.in_element_count
+
+
+def _place(kernel: CollectiveKernel) -> tuple[str, int, int]:
+    return kernel.members or "", kernel.step or 0, kernel.trace_id
+
+
+def _matched(keyed: Iterable[tuple[CollectiveKernel, Hashable]]) -> list[list[CollectiveKernel]]:
+    """Kernels of one collective each; only what occurs once on each rank that has it, and on several."""
+    found: dict[Hashable, list[CollectiveKernel]] = defaultdict(list)
+    for kernel, key in keyed:
+        found[key].append(kernel)
+    return [run for run in found.values() if len({one.trace_id for one in run}) == len(run) > 1]
+
+
+def _exposed(
+    session: Session, runs: Sequence[Sequence[CollectiveKernel]], communication: Sequence[int]
+) -> dict[int, int]:
+    """How long no other kernel ran beside each of these, by activity."""
+    by_trace: dict[int, list[CollectiveKernel]] = defaultdict(list)
+    for run in runs:
+        for one in run:
+            by_trace[one.trace_id].append(one)
+    found: dict[int, int] = {}
+    for trace_id, kernels in by_trace.items():
+        computing = session.connection.execute(
+            sql(__package__, "collectives:computing"), [trace_id, list(communication)]
+        ).fetchnumpy()
+        for device in {one.device for one in kernels}:
+            mine = [one for one in kernels if one.device == device]
+            here = computing["device"] == device
+            spans = merge((computing["start_ns"][here], computing["end_ns"][here]))
+            start_ns = np.array([one.start_ns for one in mine], dtype=np.int64)
+            duration_ns = np.array([one.duration_ns for one in mine], dtype=np.int64)
+            hidden_ns = overlap(spans, start_ns, start_ns + duration_ns)
+            ids = [one.activity_id for one in mine]
+            found |= dict(zip(ids, (duration_ns - hidden_ns).tolist(), strict=True))
+    return found
+
+
+def _meanwhile(
+    session: Session, matched: Sequence[MatchedCollective], communication: Sequence[int]
+) -> dict[int, tuple[Meanwhile, ...]]:
+    """What the last rank's device did between the first arrival of another rank and its own."""
+    found: dict[int, tuple[Meanwhile, ...]] = {}
+    late = [(place, one.kernels[one.last]) for place, one in enumerate(matched) if one.last is not None]
+    if not late:
+        return found
+    waited = {place: max(one.duration_ns for one in matched[place].kernels) for place, _ in late}
+    columns: list[list[int]] = [
+        [place for place, _ in late],
+        [one.trace_id for _, one in late],
+        [one.device for _, one in late],
+        [one.start_ns + one.duration_ns - waited[place] for place, one in late],
+        [one.start_ns for _, one in late],
+    ]
+    rows = session.query(sql(__package__, "collectives:meanwhile"), [*columns, list(communication)])
+    busy: dict[int, list[tuple[str, int, int, int]]] = defaultdict(list)
+    for place, name, start_ns, end_ns in rows:
+        busy[place].append((name, end_ns - start_ns, start_ns, end_ns))
+    for place, one in late:
+        done: Counter[str | None] = Counter()
+        for name, ns, _, _ in busy[place]:
+            done[name] += ns
+        starts = np.array([start for _, _, start, _ in busy[place]], dtype=np.int64)
+        ends = np.array([end for _, _, _, end in busy[place]], dtype=np.int64)
+        done[None] = waited[place] - one.duration_ns - total(merge((starts, ends)))
+        found[place] = tuple(Meanwhile(name, ns) for name, ns in done.most_common() if ns > 0)
+    return found
+
+
+def _differences_by_sequence(
+    kernels: Sequence[CollectiveKernel], ranks: Mapping[int, int | None]
+) -> Iterator[Finding]:
+    """Sizes that differ under one number, and numbers that a rank lacks between two of its own."""
+    by_group: dict[Any, dict[int, dict[int, CollectiveKernel]]] = defaultdict(lambda: defaultdict(dict))
+    for one in kernels:
+        by_group[one.members, one.title][one.sequence or 0][one.trace_id] = one
+    mismatched, missing = [], []
+    for (_, title), numbers in by_group.items():
+        traces = sorted({trace_id for found in numbers.values() for trace_id in found})
+        own = {one: [number for number, found in numbers.items() if one in found] for one in traces}
+        for number, found in sorted(numbers.items()):
+            odd = _odd({one: _signature(kernel) for one, kernel in found.items()})
+            if odd:
+                mismatched.append((title, f"number {number}", found, odd))
+            absent = [one for one in traces if one not in found and min(own[one]) < number < max(own[one])]
+            if absent:
+                missing.append((title, f"number {number}", absent))
+        ends = {one: max(own[one]) for one in traces}
+        latest = Counter(ends.values()).most_common(1)[0][0]
+        hung = [one for one in traces if ends[one] < latest]
+        if hung and len(traces) > 2:
+            after = f"number after {min(ends[one] for one in hung)}, where others went on to {latest}"
+            missing.append((title, after, hung))
+    yield from _mismatch_findings(mismatched, ranks)
+    yield from _missing_findings(missing, ranks)
+
+
+def _differences_by_order(
+    differing: Sequence[Mapping[int, Sequence[CollectiveKernel]]], ranks: Mapping[int, int | None]
+) -> Iterator[Finding]:
+    """The first place of a group and step at which ranks launched other collectives, sizes or fewer."""
+    mismatched, missing = [], []
+    for runs in differing:
+        step = next(run[0].step for run in runs.values() if run)
+        for place in range(max(map(len, runs.values()))):
+            here = {one: run[place] for one, run in runs.items() if place < len(run)}
+            absent = [one for one, run in runs.items() if place >= len(run)]
+            odd = _odd({one: _signature(kernel) for one, kernel in here.items()})
+            where = f"collective {place + 1} of step {step}"
+            if odd:
+                title = next(kernel.title for one, kernel in here.items() if one not in odd)
+                mismatched.append((title, where, here, odd))
+            elif absent:
+                missing.append((next(iter(here.values())).title, where, absent))
+            if odd or absent:
+                break
+    yield from _mismatch_findings(mismatched, ranks)
+    yield from _missing_findings(missing, ranks)
+
+
+def _odd(signatures: Mapping[int, Hashable]) -> list[int]:
+    """The traces that differ from most of them."""
+    usual, _ = Counter(signatures.values()).most_common(1)[0]
+    return [one for one, signature in signatures.items() if signature != usual]
+
+
+def _mismatch_findings(
+    found: Sequence[tuple[str | None, str, Mapping[int, CollectiveKernel], list[int]]],
+    ranks: Mapping[int, int | None],
+) -> Iterator[Finding]:
+    for title, where, kernels, odd in found[:_MISMATCHES]:
+        usual = next(kernel for one, kernel in kernels.items() if one not in odd)
+        theirs = kernels[odd[0]]
+        yield Finding(
+            "collectives.mismatch",
+            Severity.ERROR,
+            f"{title}, {where}: {_named(odd, ranks)} of {counted(len(kernels), 'rank')} launched "
+            f"{_what(theirs)} where the others launched {_what(usual)}.",
+            "Ranks of a collective must give as many elements: look at what differs in their inputs.",
+            evidence={"ranks": [ranks[one] for one in odd], "where": where},
+        )
+
+
+def _missing_findings(
+    found: Sequence[tuple[str | None, str, list[int]]], ranks: Mapping[int, int | None]
+) -> Iterator[Finding]:
+    for title, where, absent in found[:_MISMATCHES]:
+        yield Finding(
+            "collectives.missing",
+            Severity.ERROR,
+            f"{title}: {_named(absent, ranks)} recorded no {where}, which other ranks took part in.",
+            "A rank that leaves a collective out makes the others wait for ever.",
+            evidence={"ranks": [ranks[one] for one in absent], "where": where},
+        )
+
+
+def _what(kernel: CollectiveKernel) -> str:
+    size = kernel.size_bytes
+    if kernel.in_element_count is None:
+        return f"{kernel.title}"
+    told = f" ({format_bytes(size)})" if size is not None else ""
+    return f"{kernel.title} of {counted(kernel.in_element_count, 'element')}{told}"
+
+
+def _named(traces: Sequence[int], ranks: Mapping[int, int | None]) -> str:
+    names = [str(ranks[one]) for one in traces[:_NAMED_RANKS]]
+    more = f" and {len(traces) - _NAMED_RANKS} more" if len(traces) > _NAMED_RANKS else ""
+    return f"rank{'s' if len(traces) > 1 else ''} {', '.join(names)}{more}"
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    found = list(values)
+    return None if None in found else sum(one or 0 for one in found)
+
+
+def _weight(one: CollectiveTotal) -> tuple[int, int]:
+    return (one.wait_ns or 0) + (one.transfer_ns or 0), one.exposed_ns
+
+
+# What frameworks call their groups: DeviceMesh ("mesh_tp"), Megatron ("TENSOR_MODEL_PARALLEL_GROUP").
+_DESCRIBED = (
+    ("expert", ("expert", "_ep", "ep_")),
+    ("pipeline", ("pipeline", "_pp", "pp_")),
+    ("context", ("context", "sequence", "_cp", "cp_", "_sp")),
+    ("tensor", ("tensor", "_tp", "tp_", "model_parallel_group")),
+    ("data", ("data", "_dp", "dp_", "fsdp", "hsdp", "replicate", "shard")),
+)
+
+
+def _parallelism(description: str | None, names: Mapping[str, int]) -> Parallelism | None:
+    """What a group is for, by its description, else by what it exchanges; None if neither tells."""
+    text = (description or "").lower()
+    for kind, words in _DESCRIBED:
+        if text in {one.strip("_") for one in words} or any(word in text for word in words):
+            return Parallelism(kind, "name_pattern")
+    patterns = {name.lower().replace("_", "") for name in names}
+    if any("alltoall" in one for one in patterns):
+        return Parallelism("expert", "inferred")
+    if any("reducescatter" in one for one in patterns) and any("allgather" in one for one in patterns):
+        return Parallelism("data", "inferred")
+    return None

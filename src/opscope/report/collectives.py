@@ -1,0 +1,115 @@
+"""What is said of collectives across ranks: a row for each process group and name, and who came last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opscope.analysis.collectives import CollectiveTotal, Meanwhile
+from opscope.analysis.summary import Summary
+from opscope.report.document import Block, BulletList, Code, Inline, number, table, words
+from opscope.units import UNKNOWN, format_byte_rate, format_bytes, format_duration
+
+__all__ = ["collective_blocks", "collective_records", "straggler_record"]
+
+_SHOWN = 3
+_LEAST_SHARE = 0.1
+
+
+def collective_blocks(summary: Summary) -> tuple[Block, ...]:
+    """The collectives that ranks share; nothing where there are none."""
+    totals = summary.collectives.totals
+    if not totals:
+        return ()
+    shown = table(
+        totals,
+        words("Group", _group),
+        words("Collective", "name"),
+        number("Calls", "calls"),
+        number("Bytes", "size_bytes", format_bytes, spare=True),
+        number("Waiting", "wait_ns", format_duration),
+        number("Moving data", "transfer_ns", format_duration),
+        number("Exposed", "exposed_ns", format_duration, spare=True),
+        number("Bus bandwidth", "bus_bytes_per_s", format_byte_rate),
+        words("Last", _last),
+        caption=(
+            "Waiting and exposed: of all ranks together. Moving data: from when the last rank had come. Bus "
+            "bandwidth: what each rank's link carried meanwhile."
+        ),
+    )
+    points = [text for one in totals if (text := _meanwhile(one))]
+    return (shown, BulletList(tuple(points))) if points else (shown,)
+
+
+def _group(one: CollectiveTotal) -> str:
+    name = one.group_description or one.process_group or UNKNOWN
+    kind = "" if one.parallelism is None else f", {one.parallelism.kind} parallel"
+    return f"{name}{kind} ({one.ranks} ranks)"
+
+
+def _last(one: CollectiveTotal) -> str:
+    return UNKNOWN if one.last_rank is None else f"rank {one.last_rank}: {one.last_count} of {one.calls}"
+
+
+def _meanwhile(one: CollectiveTotal) -> tuple[Inline, ...] | None:
+    whole = sum(part.ns for part in one.meanwhile)
+    told = [part for part in one.meanwhile[:_SHOWN] if part.ns >= _LEAST_SHARE * whole]
+    if not told:
+        return None
+    parts: list[Inline] = []
+    for index, part in enumerate(told):
+        parts += [", " if index else "", *_part(part)]
+    return (f"While others waited in {one.name}, the last rank's device was ", *parts, ".")
+
+
+def _part(part: Meanwhile) -> tuple[Inline, ...]:
+    time = format_duration(part.ns)
+    if part.name is None:
+        return (f"idle for {time} (its host was late)",)
+    return ("in ", Code(part.name), f" for {time}")
+
+
+def collective_records(summary: Summary, *, each: bool) -> list[dict[str, Any]]:
+    """`collectives` of `analyze --json`: summed by process group and name, or every one."""
+    found = summary.collectives.each if each else summary.collectives.totals
+    return [
+        {
+            "process_group": one.process_group,
+            "description": one.group_description,
+            "parallelism": None if one.parallelism is None else one.parallelism.kind,
+            "parallelism_evidence": None if one.parallelism is None else one.parallelism.evidence,
+            "name": one.name,
+            "sequence": one.sequence,
+            "calls": one.calls,
+            "bytes": one.size_bytes,
+            "ranks": one.ranks,
+            "last_rank": one.last_rank,
+            "wait_ns": one.wait_ns,
+            "transfer_ns": one.transfer_ns,
+            "exposed_ns": one.exposed_ns,
+            "bus_bytes_per_s": one.bus_bytes_per_s,
+            "last_rank_was_doing": [{"name": part.name, "ns": part.ns} for part in one.meanwhile],
+        }
+        for one in found
+    ]
+
+
+def straggler_record(summary: Summary) -> dict[str, Any] | None:
+    """`straggler` of `analyze --json`."""
+    late = summary.straggler
+    if late is None:
+        return None
+    return {
+        "rank": late.rank,
+        "kind": late.kind,
+        "lag_ns_per_step": late.lag_ns_per_step,
+        "operators": [
+            {
+                "name": one.name,
+                "extra_ns_per_step": max(one.device_ns, one.host_ns),
+                "extra_device_ns_per_step": one.device_ns,
+                "extra_host_ns_per_step": one.host_ns,
+                "extra_calls_per_step": one.calls,
+            }
+            for one in late.differences
+        ],
+    }

@@ -1,0 +1,220 @@
+"""Collectives of several ranks: who waits for whom, how fast data moves, what differs between ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opscope.analysis.summary import Summary
+from opscope.analysis.timeline.values import RankSkew, SkewEvidence
+from opscope.model.session import Session
+from opscope.report.analysis import overview_document
+from opscope.report.markdown import render_markdown
+from opscope.report.summary_json import analysis_document
+from opscope.results import summarize
+from opscope.testing import TraceBuilder
+
+NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+P2P = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def rank(number: int | None, durations: Sequence[float], *, kernel: str = NCCL, **args: Any) -> TraceBuilder:
+    """One rank whose all-reduces of one step take this long; `args` may hold a list per collective."""
+    info = {} if number is None else {"distributedInfo": {"rank": number, "world_size": 2}}
+    trace = TraceBuilder(**info).step(5, 0, 10_000)
+    for index, duration in enumerate(durations):
+        start = 1000 * index
+        own = {name: value[index] if isinstance(value, list) else value for name, value in args.items()}
+        trace.launch(start + 1).kernel(kernel, start + 10, duration, **own)
+    return trace
+
+
+@pytest.fixture
+def skews(tmp_path: Path, load: Callable[..., Session]) -> Callable[..., tuple[RankSkew, ...]]:
+    def measure(*ranks: TraceBuilder) -> tuple[RankSkew, ...]:
+        paths = [trace.write(tmp_path / f"rank{number}.json") for number, trace in enumerate(ranks)]
+        return Summary(load(paths)).timeline.skews
+
+    return measure
+
+
+Skews = Callable[..., tuple[RankSkew, ...]]
+
+
+def test_the_last_to_arrive_has_the_shortest_kernel(skews: Skews) -> None:
+    assert skews(rank(0, [100, 120]), rank(1, [20, 30])) == (
+        RankSkew(0, 0, 2, 0, 170_000, 0, SkewEvidence.ORDER),
+        RankSkew(1, 1, 2, 2, 0, 170_000, SkewEvidence.ORDER),
+    )
+
+
+def test_a_few_percent_are_no_lateness(skews: Skews) -> None:
+    assert [one.last_count for one in skews(rank(0, [100, 105]), rank(1, [103, 100]))] == [0, 0]
+
+
+def test_sequence_numbers_match_whatever_is_missing(skews: Skews) -> None:
+    common: dict[str, Any] = {
+        "Collective name": "allreduce",
+        "Process Group Name": "0",
+        "Process Group Ranks": "[0, 1]",
+    }
+    first = rank(0, [100, 50, 40], **common, Seq=[7, 8, 9])
+    second = rank(1, [10, 40], **common, Seq=[8, 9])
+    assert skews(first, second) == (
+        RankSkew(0, 0, 2, 0, 40_000, 0, SkewEvidence.SEQUENCE),
+        RankSkew(1, 1, 2, 1, 0, 40_000, SkewEvidence.SEQUENCE),
+    )
+
+
+def test_groups_have_counts_of_their_own(skews: Skews) -> None:
+    common: dict[str, Any] = {"Collective name": "allreduce", "Seq": 3}
+    first = rank(0, [100], **{**common, "Process Group Name": "tp"})
+    second = rank(1, [10], **{**common, "Process Group Name": "dp"})
+    assert skews(first, second) == ()
+
+
+def test_by_order_only_where_all_launched_the_same(skews: Skews) -> None:
+    assert skews(rank(0, [100, 100]), rank(1, [10])) == ()
+
+
+def test_point_to_point_is_no_collective(skews: Skews) -> None:
+    assert skews(rank(0, [100], kernel=P2P), rank(1, [10], kernel=P2P)) == ()
+
+
+def test_ranks_must_be_known_and_different(skews: Skews) -> None:
+    assert skews(rank(None, [100]), rank(None, [10])) == ()
+    assert skews(rank(1, [100]), rank(1, [10])) == ()
+    assert skews(rank(0, [100])) == ()
+
+
+def test_the_straggler_of_a_recorded_job_is_rank_1(shared: Path, load: Callable[..., Session]) -> None:
+    session = load(shared / "traces/h200/ddp_straggler_w4")
+    found = Summary(session).timeline
+    assert [(one.rank, one.last_count, one.collectives) for one in found.skews] == [
+        (0, 0, 12),
+        (1, 12, 12),
+        (2, 0, 12),
+        (3, 0, 12),
+    ]
+    assert sum(one.waiting_ns for one in found.skews) == sum(one.awaited_ns for one in found.skews)
+    exposed = {one.rank: one.exposed_communication_ns for one in found.partitions}
+    assert all(exposed[other] > 20 * exposed[1] for other in (0, 2, 3))
+    late = {one.trace_id: one.launch_path_ns for one in found.host}
+    assert all(late[1] > 1.5 * late[other] for other in (0, 2, 3))
+
+
+def test_without_a_straggler_no_rank_is_last_each_time(shared: Path, load: Callable[..., Session]) -> None:
+    session = load(shared / "traces/h200/ddp_w4")
+    found = Summary(session).timeline.skews
+    assert {one.collectives for one in found} == {12}
+    assert max(one.last_count for one in found) < 12
+
+
+RECORD = {
+    "Collective name": "allreduce", "Process Group Name": "0", "Process Group Ranks": "[0, 1]",
+    "Group size": 2, "dtype": "Float", "In msg nelems": 1000, "Out msg nelems": 1000,
+}  # fmt: skip
+
+
+@pytest.fixture
+def job(tmp_path: Path, load: Callable[..., Session]) -> Callable[..., Summary]:
+    def analyzed(*ranks: TraceBuilder) -> Summary:
+        paths = [trace.write(tmp_path / f"rank{number}.json") for number, trace in enumerate(ranks)]
+        return Summary(load(paths))
+
+    return analyzed
+
+
+Analyzed = Callable[..., Summary]
+
+
+def test_a_group_waits_moves_data_and_is_exposed(job: Analyzed) -> None:
+    """Rank 1 comes 80 µs and 30 µs late; in the first it computes for 50 of them, and 10 more beside it."""
+    first = rank(0, [100, 60], **RECORD, Seq=[1, 2])
+    late = rank(1, [20, 30], **RECORD, Seq=[1, 2])
+    # Its kernel runs from 10 to 30: rank 0 arrived 80 earlier, at -70.
+    late.operator("aten::mm", 1, 5).launch(2).kernel("gemm", -60, 50, stream=8)
+    late.launch(3).kernel("gemm", 20, 10, stream=8)
+    (total,) = job(first, late).collectives.totals
+    assert (total.process_group, total.name, total.calls, total.ranks) == ("0", "allreduce", 2, 2)
+    assert (total.wait_ns, total.transfer_ns, total.exposed_ns) == (110_000, 50_000, 200_000)
+    assert (total.size_bytes, total.last_rank, total.last_count) == (8000, 1, 2)
+    # An all-reduce of 4,000 B on two ranks moves 4,000 B over each link: in 20 and in 30 µs.
+    assert total.bus_bytes_per_s == pytest.approx(8000 / 50e-6)
+    assert {one.name: one.ns for one in total.meanwhile} == {"aten::mm": 50_000, None: 60_000}
+
+
+def test_the_last_to_arrive_may_be_a_rank_that_was_not_recorded(job: Analyzed) -> None:
+    ranks = [rank(number, [100 - number], **{**RECORD, "Group size": 8}, Seq=1) for number in range(2)]
+    (total,) = job(*ranks).collectives.totals
+    assert (total.wait_ns, total.transfer_ns, total.bus_bytes_per_s, total.last_rank) == (None,) * 4
+    assert total.exposed_ns == 199_000
+
+
+@pytest.mark.parametrize("how", ["by sequence", "by order"])
+def test_sizes_that_differ_are_found(job: Analyzed, how: str) -> None:
+    def one(number: int, elements: list[int]) -> TraceBuilder:
+        own = {**RECORD, "Group size": 3, "In msg nelems": elements}
+        return rank(number, [50, 50], **own, **({"Seq": [1, 2]} if how == "by sequence" else {}))
+
+    found = job(one(0, [8, 9]), one(1, [8, 9]), one(2, [8, 7])).collectives
+    (finding,) = found.findings
+    assert (finding.code, finding.evidence["ranks"]) == ("collectives.mismatch", [2])
+    assert "rank 2 of 3 ranks launched allreduce of 7 elements" in finding.message
+    assert "others launched allreduce of 9 elements" in finding.message
+    assert not job(one(0, [8, 9]), one(1, [8, 9]), one(2, [8, 9])).collectives.findings
+
+
+@pytest.mark.parametrize(
+    ("third", "words"), [([1, 3], "no number 2,"), ([1], "no number after 1, where others went on to 3")]
+)
+def test_a_rank_that_leaves_a_collective_out_is_found(job: Analyzed, third: list[int], words: str) -> None:
+    whole = [rank(number, [50] * 3, **RECORD, Seq=[1, 2, 3]) for number in range(2)]
+    found = job(*whole, rank(2, [50] * len(third), **RECORD, Seq=third)).collectives.findings
+    assert [one.code for one in found] == ["collectives.missing"]
+    assert words in found[0].message
+    assert found[0].evidence["ranks"] == [2]
+
+
+def test_fewer_collectives_in_a_step_are_found_without_numbers(job: Analyzed) -> None:
+    (finding,) = job(rank(0, [50, 50], **RECORD), rank(1, [50], **RECORD)).collectives.findings
+    assert (finding.code, finding.evidence["ranks"]) == ("collectives.missing", [1])
+    assert "collective 2 of step 5" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("description", "name", "kind"),
+    [
+        ("mesh_tp", "allreduce", "tensor"),
+        ("TENSOR_MODEL_PARALLEL_GROUP", "allreduce", "tensor"),
+        ("DATA_PARALLEL_GROUP", "allreduce", "data"),
+        ("EXPERT_MODEL_PARALLEL_GROUP", "allreduce", "expert"),
+        ("default_pg", "all_to_all", "expert"),
+        ("default_pg", "allreduce", None),
+    ],
+)
+def test_what_a_group_is_for(job: Analyzed, description: str, name: str, kind: str | None) -> None:
+    own = {**RECORD, "Process Group Description": description, "Collective name": name}
+    (total,) = job(*(rank(number, [50], **own, Seq=1) for number in range(2))).collectives.totals
+    assert (None if total.parallelism is None else total.parallelism.kind) == kind
+
+
+def test_a_recorded_job_in_json_and_words(shared: Path, load: Callable[..., Session]) -> None:
+    summary = summarize(load(shared / "traces/h200/ddp_straggler_w4"))
+    document = analysis_document(summary)
+    (total,) = document["collectives"]
+    assert (total["last_rank"], total["ranks"], total["bytes"]) == (1, 4, 302_309_376)
+    assert total["wait_ns"] == sum(one.waiting_ns for one in summary.timeline.skews)
+    assert total["transfer_ns"] < 0.02 * total["wait_ns"]
+    assert document["straggler"]["rank"] == 1
+    assert document["straggler"]["operators"][0]["name"] == "aten::mm"
+    assert document["straggler"]["operators"][0]["extra_calls_per_step"] == 400
+    every = analysis_document(summary, top=None)["collectives"]
+    assert len(every) == total["calls"]
+    for key in ("bytes", "wait_ns", "transfer_ns", "exposed_ns"):
+        assert sum(one[key] for one in every) == total[key]
+    text = render_markdown(overview_document(summary))
+    assert "rank 1: 12 of 12" in text
