@@ -179,12 +179,11 @@ def bars(
             trace |= {"type": "bar", "orientation": "h", "x": [one.end - one.base for one in mine]}
             trace["base"] = [one.base for one in mine]
         if any(one.interval for one in mine):
-            ends = [one.interval or (one.end, one.end) for one in mine]
             trace["error_x"] = {
                 "type": "data",
                 "symmetric": False,
-                "array": [high - one.end for one, (_, high) in zip(mine, ends, strict=True)],
-                "arrayminus": [one.end - low for one, (low, _) in zip(mine, ends, strict=True)],
+                "array": [one.interval and one.interval[1] - one.end for one in mine],
+                "arrayminus": [one.interval and one.end - one.interval[0] for one in mine],
                 "thickness": 1.4,
                 "width": 4,
             }
@@ -207,8 +206,8 @@ def bars(
         "showlegend": len(data) > 1,
     }
     if is_ratio:
-        ends = [end for one in rows for end in (one.end, *(one.interval or ()), mark or one.end)]
-        layout["xaxis"] = log_axis(axis, min(ends) / 1.15, max(ends) * 1.15, "{:,.3g}".format)
+        reached = [end for one in rows for end in (one.end, *(one.interval or ()), mark or one.end)]
+        layout["xaxis"] = log_axis(axis, min(reached) / 1.15, max(reached) * 1.15, "{:,.3g}".format)
     each = 14 * max(2, len(data)) if len(rows) > len(names) else 28
     return Chart(key, section, title, note, {"data": data, "layout": layout}, 90 + each * len(names))
 
