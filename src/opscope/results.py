@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from opscope.errors import InputError
 from opscope.model.finding import Finding
 from opscope.model.session import Session, is_session_file
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from opscope.analysis.counters import CounterAnalysis
     from opscope.analysis.explanation import Explanation
     from opscope.analysis.summary import Summary
@@ -45,12 +47,31 @@ Source = str | os.PathLike[str]
 _NOTEBOOK_WIDTH = 120
 
 
+class Reading(TypedDict, total=False):
+    """How several files are read: by this process, one after the other, unless told otherwise.
+
+    Attributes:
+        workers: Processes of this machine that read them; 0 for one on each core where there are more than
+            eight. As with any process pool, a script that asks for them guards its main part with
+            `if __name__ == "__main__":`.
+        dask: Address of a Dask scheduler (`tcp://host:8786`), whose workers read them.
+        note: Told what a worker could not do, and was done here.
+        on_done: Told how many files have been read.
+    """
+
+    workers: int | None
+    dask: str | None
+    note: Callable[[str], object]
+    on_done: Callable[[int], object]
+
+
 def load(
     source: Source | Sequence[Source],
     *,
     memory_limit: str | None = None,
     threads: int | None = None,
     merge: bool = False,
+    **reading: Unpack[Reading],
 ) -> Session:
     """A Session of a saved `.opscope` file, or of one or several traces.
 
@@ -62,6 +83,7 @@ def load(
             temporary file.
         threads: Worker threads; all cores if None.
         merge: Read traces together that are not of one job (ranks, or cycles of one recording).
+        **reading: How many files are read at once, see `Reading`.
 
     Raises:
         InputError: The source cannot be read (the message names the file and byte offset), or several
@@ -79,7 +101,7 @@ def load(
     with ExitStack() as opened:
         readable = [opened.enter_context(readable_source(one)) for one in sources]
         session = load_traces(
-            readable, memory_limit=memory_limit, threads=threads, merge=merge, demangle=demangle
+            readable, memory_limit=memory_limit, threads=threads, merge=merge, demangle=demangle, **reading
         )
         for given, read in zip(sources, readable, strict=True):
             if given != read:

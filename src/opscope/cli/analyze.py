@@ -52,6 +52,8 @@ def analyze(
     merge: Merge = False,
     memory_limit: str | None = None,
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
+    workers: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
+    dask: str | None = None,
 ) -> int:
     """Report where the device time of recorded traces goes.
 
@@ -75,11 +77,15 @@ def analyze(
         merge: Average traces that are not of one job too.
         memory_limit: Limit of the database engine while reading, e.g. 1GB; more spills to disk.
         threads: Worker threads; all cores by default.
+        workers: Processes that read the files of many ranks; one for each core from 9 files on by default.
+        dask: Address of the scheduler of a Dask cluster (tcp://HOST:8786), whose workers read the files.
     """
     outputs = [] if output_dir is None else [output_dir / _JSON_NAME, output_dir / _REPORT_NAME]
     refuse_existing([*outputs, *(file for file in (save, export_trace, html) if file)], force=force)
 
-    with open_source(traces, memory_limit=memory_limit, threads=threads, merge=merge) as session:
+    with open_source(
+        traces, memory_limit=memory_limit, threads=threads, merge=merge, workers=workers, dask=dask
+    ) as session:
         with status("Summarizing"):
             summary = summarize(session, ceilings=ceilings)
         shown = None if all else top

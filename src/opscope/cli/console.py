@@ -188,14 +188,14 @@ def refuse_existing(paths: Iterable[Path], *, force: bool) -> None:
 
 
 @contextmanager
-def status(message: str) -> Iterator[None]:
-    """A spinner on stderr while something runs; nothing where stderr is no terminal."""
+def status(message: str) -> Iterator[Callable[[str], object]]:
+    """A spinner on stderr while something runs, with a way to change its message; none off a terminal."""
     console = stderr_console()
     if not console.is_terminal:
-        yield
+        yield lambda text: None
         return
-    with console.status(message):
-        yield
+    with console.status(message) as shown:
+        yield shown.update
 
 
 def open_source(
@@ -204,12 +204,19 @@ def open_source(
     memory_limit: str | None = None,
     threads: int | None = None,
     merge: bool = False,
+    workers: int | None = None,
+    dask: str | None = None,
 ) -> Session:
     """The saved Session, or the traces as a new one."""
-    with status(f"Reading {sources[0]}" + (f" and {len(sources) - 1} more" if len(sources) > 1 else "")):
+    message = f"Reading {sources[0]}" + (f" and {len(sources) - 1} more" if len(sources) > 1 else "")
+    with status(message) as say:
         return load(
             sources[0] if len(sources) == 1 else list(sources),
             memory_limit=memory_limit,
             threads=threads,
             merge=merge,
+            workers=workers,
+            dask=dask,
+            note=note,
+            on_done=lambda count: say(f"{message}: {count:,} read"),
         )

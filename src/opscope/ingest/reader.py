@@ -7,7 +7,7 @@ trace. Either arrives wholly in the tables or not at all; the first error ends t
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ import duckdb
 from opscope.errors import InputError
 from opscope.ingest import quality
 from opscope.ingest.kineto_file import read_kineto
+from opscope.ingest.parallel import MakeExecutor, Noted, dask_cluster, local_processes, read_parts
 from opscope.ingest.recorded import keep_sidecars
 from opscope.ingest.source import TraceFile, find_traces, is_export, local_text
 from opscope.model.session import Session
@@ -24,7 +25,7 @@ from opscope.model.sidecar import Sidecar
 if TYPE_CHECKING:
     from opscope.ingest.nsys_words import Demangle
 
-__all__ = ["load"]
+__all__ = ["load", "read_file"]
 
 # Tables in memory take about twice the text's size. Above this share of the machine's memory they go to a
 # file.
@@ -34,6 +35,8 @@ _MOST_OF_MEMORY = 0.25
 _COMPRESSION = 20
 # An export keeps numbers and texts once that a trace's text repeats.
 _SIZE_AS_TEXT = {".json": 1, ".sqlite": 5}
+# What these take is less than what processes take to start.
+_FEW_FILES = 8
 
 
 def load(
@@ -43,6 +46,10 @@ def load(
     threads: int | None = None,
     merge: bool = False,
     demangle: Demangle | None = None,
+    workers: int | None = None,
+    dask: str | None = None,
+    note: Noted = lambda text: None,
+    on_done: Callable[[int], object] = lambda count: None,
 ) -> Session:
     """A Session of one or several traces.
 
@@ -54,6 +61,11 @@ def load(
         merge: Read traces together that are not of one job.
         demangle: Makes the text that a Kineto trace shows of a mangled name, where a recorder keeps those;
             without it the recorder's own text is used.
+        workers: Processes that read several files; this one alone if None; one for each core where there are
+            more than eight files if 0.
+        dask: Address of the scheduler of a Dask cluster, whose workers read the files instead.
+        note: Told what a worker could not do.
+        on_done: Told how many files have been read.
 
     Raises:
         InputError: A source cannot be read; names the file and byte offset. Or several are not of one job.
@@ -67,9 +79,17 @@ def load(
     )
     sidecars: dict[int, Sidecar] = {}
     try:
-        for trace in traces:
-            with _engine_errors(trace.name, memory_limit):
-                sidecars |= _read(session, trace, demangle)
+        with _executor(len(traces), workers, dask) as make_executor:
+            if make_executor is not None:
+                with _engine_errors(traces[0].name, memory_limit):
+                    sidecars = read_parts(
+                        session, traces, make_executor, demangle=demangle, note=note, on_done=on_done
+                    )
+            else:
+                for count, trace in enumerate(traces, 1):
+                    with _engine_errors(trace.name, memory_limit):
+                        sidecars |= read_file(session, trace, demangle)
+                    on_done(count)
         _require_one_job(session, sidecars, merge=merge)
         keep_sidecars(session, sidecars)
         session.add_findings(quality.rank_findings(session))
@@ -77,6 +97,25 @@ def load(
         session.close()
         raise
     return session
+
+
+@contextmanager
+def _executor(files: int, workers: int | None, dask: str | None) -> Iterator[MakeExecutor | None]:
+    """Processes to read files in; None where this one does."""
+    if dask is not None:
+        with dask_cluster(dask) as make:
+            yield make
+    elif files > 1 and (count := _worker_count(files, workers)) > 1:
+        with local_processes(min(count, files)) as make:
+            yield make
+    else:
+        yield None
+
+
+def _worker_count(files: int, workers: int | None) -> int:
+    if workers != 0:
+        return workers or 1
+    return len(os.sched_getaffinity(0)) if files > _FEW_FILES else 1
 
 
 def _require_one_job(session: Session, sidecars: dict[int, Sidecar], *, merge: bool) -> None:
@@ -90,8 +129,12 @@ def _require_one_job(session: Session, sidecars: dict[int, Sidecar], *, merge: b
         )
 
 
-def _read(session: Session, trace: TraceFile, demangle: Demangle | None) -> dict[int, Sidecar]:
-    """Read one file, which holds one trace or several; sidecars by trace id."""
+def read_file(session: Session, trace: TraceFile, demangle: Demangle | None) -> dict[int, Sidecar]:
+    """Read one file, which holds one trace or several; sidecars by trace id.
+
+    Raises:
+        InputError: It cannot be read; names it and the byte offset.
+    """
     trace_id = int(session.scalar("SELECT coalesce(max(trace_id) + 1, 0) FROM traces"))
     with local_text(trace, session.temporary_directory) as local:
         if is_export(trace, local):

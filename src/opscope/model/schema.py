@@ -196,7 +196,12 @@ TABLES: tuple[Table, ...] = (
             _DURATION,
             Column("parent_id", "BIGINT", "Enclosing operator on the thread", joins="operators.operator_id"),
             Column("depth", "INTEGER", "0 for an operator with no parent"),
-            Column("last_descendant_id", "BIGINT", "Largest operator_id in its subtree (its own if a leaf)"),
+            Column(
+                "last_descendant_id",
+                "BIGINT",
+                "Largest operator_id in its subtree (its own if a leaf)",
+                joins="operators.operator_id",
+            ),
             Column("is_outermost", "BOOLEAN", "No ancestor has the same name, so totals count it once"),
             Column("sequence_number", "BIGINT", "Autograd sequence number"),
             Column(

@@ -1,0 +1,180 @@
+"""Files read by several processes are as if one had read them all."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opscope.errors import DependencyError, InputError
+from opscope.ingest.parallel import Part, dask_cluster, read_part, read_parts
+from opscope.ingest.source import TraceFile, find_traces
+from opscope.model.schema import TABLES
+from opscope.model.session import Session
+from opscope.provenance.demangle import demangle
+from opscope.results import load
+from opscope.testing import TraceBuilder
+
+ROWS = {table.name: f"SELECT * FROM {table.name} ORDER BY ALL" for table in TABLES}
+
+
+def rows(session: Session) -> dict[str, list[Any]]:
+    return {name: session.connection.execute(query).fetchall() for name, query in ROWS.items()}
+
+
+class Here(Executor):
+    """Runs what is submitted at once; `answers` take its place, by their order."""
+
+    def __init__(self, *answers: Callable[..., Part]) -> None:
+        self._answers = list(answers)
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result((self._answers.pop(0) if self._answers else fn)(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001 - as an executor keeps it
+            future.set_exception(error)
+        return future
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> Path:
+    """Twenty ranks with kernels of their own and of others."""
+    folder = tmp_path / "ranks"
+    folder.mkdir()
+    for rank in range(20):
+        trace = TraceBuilder(distributedInfo={"rank": rank, "world_size": 20}).step(1, 0, 1000)
+        trace.operator("aten::mm", 10, 100).operator("aten::mul", 20, 5)
+        trace.launch(21).kernel(f"gemm_{rank % 3}", 50, 30 + rank)
+        trace.launch(30).kernel(f"other_{rank}", 90, 7)
+        trace.write(folder / f"rank{rank}.json")
+    return folder
+
+
+def parts_of(folder: Path, *executors: Executor, said: list[str] | None = None) -> dict[str, list[Any]]:
+    session, waiting = Session(), list(executors)
+    read_parts(
+        session,
+        find_traces(str(folder)),
+        lambda: waiting.pop(0),
+        demangle=demangle,
+        note=(lambda text: None) if said is None else said.append,
+    )
+    return {name: found for name, found in rows(session).items() if name not in ("metadata", "findings")}
+
+
+def alone(folder: Path) -> dict[str, list[Any]]:
+    return {name: found for name, found in rows(load(folder)).items() if name not in ("metadata", "findings")}
+
+
+def test_every_row_is_as_if_one_process_had_read_all(ranks: Path) -> None:
+    assert parts_of(ranks, Here()) == alone(ranks)
+
+
+def test_of_a_recorded_job_too(shared: Path) -> None:
+    job = shared / "traces/h200/ddp_straggler_w4"
+    assert parts_of(job, Here()) == alone(job)
+
+
+def test_processes_of_this_machine(ranks: Path) -> None:
+    counts: list[int] = []
+    assert rows(load(ranks, workers=2, on_done=counts.append)) == rows(load(ranks))
+    assert counts == [16, 20]
+
+
+def test_a_worker_killed_in_the_middle_costs_its_files_alone(ranks: Path) -> None:
+    def killed(*_: Any) -> Part:
+        raise BrokenProcessPool("a process was killed")
+
+    assert parts_of(ranks, Here(read_part, read_part, killed), Here()) == alone(ranks)
+    with pytest.raises(InputError, match=r"rank0\.json: processes that read it were killed"):
+        parts_of(ranks, Here(killed), Here(killed), Here(killed))
+
+
+def kill_once(trace: TraceFile, demangle: Any, mark: str) -> Part:
+    if not Path(mark).exists():
+        Path(mark).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return read_part(trace, demangle)
+
+
+class Killing(ProcessPoolExecutor):
+    """Its first process dies."""
+
+    def __init__(self, mark: Path) -> None:
+        super().__init__(1)
+        self._mark = str(mark)
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        return super().submit(kill_once, *args, self._mark)
+
+
+def test_a_process_killed_for_real(ranks: Path, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    assert parts_of(ranks, Killing(mark), Killing(mark)) == alone(ranks)
+    assert mark.exists()
+
+
+def test_what_a_worker_cannot_do_is_said_and_done_here(ranks: Path) -> None:
+    def without_opscope(*_: Any) -> Part:
+        raise ModuleNotFoundError("No module named 'opscope'")
+
+    def older(trace: TraceFile, demangle: Any) -> Part:
+        part = read_part(trace, demangle)
+        part.version = "0.0.1"
+        return part
+
+    said: list[str] = []
+    assert parts_of(ranks, Here(without_opscope, older), said=said) == alone(ranks)
+    assert "a worker cannot read" in said[0]
+    assert "a worker has opscope 0.0.1" in said[1]
+
+
+def test_a_file_that_cannot_be_read_is_one_error_with_its_name(ranks: Path) -> None:
+    (ranks / "rank7.json").write_text("[", "utf-8")
+    with pytest.raises(InputError) as alone:
+        load(ranks)
+    with pytest.raises(InputError) as together:
+        load(ranks, workers=2)
+    assert str(together.value) == str(alone.value)
+
+
+@pytest.mark.exhaustive(few=False)
+def test_a_dask_cluster(ranks: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        assert rows(load(ranks, dask=cluster.scheduler_address)) == rows(load(ranks))
+
+
+def test_no_scheduler_there(ranks: Path) -> None:
+    pytest.importorskip("distributed")
+    with pytest.raises(InputError, match="no Dask scheduler answers"), dask_cluster("tcp://127.0.0.1:1"):
+        pass
+
+
+def test_dask_is_optional(ranks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "distributed", None)
+    with pytest.raises(DependencyError, match="dask"):
+        load(ranks, dask="tcp://127.0.0.1:1")
+
+
+def test_few_files_take_no_processes(ranks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def processes(workers: int) -> Any:
+        asked.append(workers)
+        raise InputError("asked")
+
+    monkeypatch.setattr("opscope.ingest.reader.local_processes", processes)
+    few = [str(ranks / f"rank{rank}.json") for rank in range(3)]
+    load(few, workers=0)
+    load(few)
+    with pytest.raises(InputError, match="asked"):
+        load(few, workers=5)
+    assert asked == [3]
