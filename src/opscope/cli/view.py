@@ -132,7 +132,7 @@ class PageServer(ThreadingHTTPServer):
         """Of the page."""
         return f"http://{_ADDRESS}:{self.server_port}{self._folder}"
 
-    def handle_error(self, request: object, client_address: object) -> None:
+    def handle_error(self, *_: object) -> None:
         """Say what went wrong; a browser that breaks off has changed its mind."""
         error = sys.exc_info()[1]
         if not isinstance(error, ConnectionError):

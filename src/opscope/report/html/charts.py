@@ -26,7 +26,7 @@ from opscope.report.html.figures import (
     ORANGE,
     Bar,
     Chart,
-    Unit,
+    TimeUnit,
     as_lines,
     as_text,
     bars,
@@ -621,7 +621,7 @@ def _timeline_chart(view: StepView, summary: Summary) -> Chart:
     )
 
 
-def _arrows_trace(view: StepView, unit: Unit, finest_ns: int) -> list[dict[str, Any]]:
+def _arrows_trace(view: StepView, unit: TimeUnit, finest_ns: int) -> list[dict[str, Any]]:
     """From launches to what they launched; the page shows it when asked."""
     if not view.arrows:
         return []
@@ -728,7 +728,7 @@ def _queue_chart(summary: Summary) -> list[Chart]:
     ]
 
 
-def _queue_traces(one: QueueSeries, index: int, summary: Summary, unit: Unit) -> Iterator[dict[str, Any]]:
+def _queue_traces(one: QueueSeries, index: int, summary: Summary, unit: TimeUnit) -> Iterator[dict[str, Any]]:
     rank = summary.ranks[one.trace_id]
     name = f"rank {rank}" if rank is not None else f"trace {one.trace_id}"
     name += f", device {one.device}"

@@ -27,7 +27,7 @@ __all__ = [
     "RED",
     "Bar",
     "Chart",
-    "Unit",
+    "TimeUnit",
     "as_lines",
     "as_text",
     "bars",
@@ -94,20 +94,20 @@ def _beside(name: str) -> str:
     return as_text(name)
 
 
-class Unit(NamedTuple):
+class TimeUnit(NamedTuple):
     """What times of a picture are written in."""
 
     ns: float
     name: str
 
 
-def unit_of(ns: float) -> Unit:
+def unit_of(ns: float) -> TimeUnit:
     """The unit that durations up to this one read best in."""
     name = format_duration(max(ns, 1)).split()[-1]
-    return Unit({"s": 1e9, "ms": 1e6, "µs": 1e3}.get(name, 1.0), name)
+    return TimeUnit({"s": 1e9, "ms": 1e6, "µs": 1e3}.get(name, 1.0), name)
 
 
-def scaled(ns: Iterable[float], unit: Unit, exact_ns: float = 1.0) -> list[float]:
+def scaled(ns: Iterable[float], unit: TimeUnit, exact_ns: float = 1.0) -> list[float]:
     """Durations in a unit, with the digits that `exact_ns` takes."""
     digits = max(0, math.ceil(math.log10(unit.ns / exact_ns)))
     return [round(one / unit.ns, digits) for one in ns]
