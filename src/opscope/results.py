@@ -47,7 +47,7 @@ Source = str | os.PathLike[str]
 _NOTEBOOK_WIDTH = 120
 
 
-class Reading(TypedDict, total=False):
+class LoadOptions(TypedDict, total=False):
     """How several files are read: by this process, one after the other, unless told otherwise.
 
     Attributes:
@@ -71,7 +71,7 @@ def load(
     memory_limit: str | None = None,
     threads: int | None = None,
     merge: bool = False,
-    **reading: Unpack[Reading],
+    **options: Unpack[LoadOptions],
 ) -> Session:
     """A Session of a saved `.opscope` file, or of one or several traces.
 
@@ -83,7 +83,7 @@ def load(
             temporary file.
         threads: Worker threads; all cores if None.
         merge: Read traces together that are not of one job (ranks, or cycles of one recording).
-        **reading: How many files are read at once, see `Reading`.
+        **options: How many files are read at once, see `LoadOptions`.
 
     Raises:
         InputError: The source cannot be read (the message names the file and byte offset), or several
@@ -101,7 +101,7 @@ def load(
     with ExitStack() as opened:
         readable = [opened.enter_context(readable_source(one)) for one in sources]
         session = load_traces(
-            readable, memory_limit=memory_limit, threads=threads, merge=merge, demangle=demangle, **reading
+            readable, memory_limit=memory_limit, threads=threads, merge=merge, demangle=demangle, **options
         )
         for given, read in zip(sources, readable, strict=True):
             if given != read:

@@ -5,6 +5,7 @@ A trace that cannot be read raises; a trace that can be read, but not wholly tru
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -330,8 +331,49 @@ def rank_findings(session: Session) -> Iterator[Finding]:
             "Analyze the traces of one job together, others apart.",
             evidence={"trace_count": ranked, "rank_count": ranks},
         )
+    if traces > 1 and ranks == ranked == traces:
+        yield from _missing_ranks(session)
+        yield from _step_counts(session)
 
 
+def _missing_ranks(session: Session) -> Iterator[Finding]:
+    """Ranks of the job of which there is no trace."""
+    world = session.scalar("SELECT max(world_size) FROM traces")
+    present = {rank for (rank,) in session.query("SELECT rank FROM traces")}
+    missing = [rank for rank in range(world or 0) if rank not in present]
+    if missing:
+        named = ", ".join(map(str, missing[:_NAMED])) + (", …" if len(missing) > _NAMED else "")
+        yield Finding(
+            "traces.missing_ranks",
+            Severity.INFO,
+            f"{len(present):,} of {world:,} ranks were read ({named} not): who comes last to a collective "
+            "may be one of the others.",
+            "Give the traces of all ranks, to tell waiting and transfer apart.",
+            evidence={"rank_count": len(present), "world_size": world},
+        )
+
+
+def _step_counts(session: Session) -> Iterator[Finding]:
+    """Ranks that recorded other numbers of steps than most."""
+    counts = session.query(
+        "SELECT rank, count(DISTINCT s.step) AS steps FROM traces t LEFT JOIN steps s USING (trace_id) "
+        "GROUP BY rank ORDER BY rank"
+    )
+    usual, _ = Counter(steps for _, steps in counts).most_common(1)[0]
+    odd = [(rank, steps) for rank, steps in counts if steps != usual]
+    if odd:
+        named = ", ".join(f"rank {rank}: {steps}" for rank, steps in odd[:_NAMED])
+        more = f" and {len(odd) - _NAMED} more" if len(odd) > _NAMED else ""
+        yield Finding(
+            "traces.step_counts",
+            Severity.WARNING,
+            f"Ranks recorded different numbers of steps: most {usual}, but {named}{more}.",
+            "Figures per step are of each rank's own steps; record the same ones on all ranks.",
+            evidence={"usual": usual, "other_ranks": [rank for rank, _ in odd]},
+        )
+
+
+_NAMED = 8
 _SUGGESTIONS = {
     Attribution.BEFORE_WINDOW: "Synchronize before the window opens (opscope's own capture does).",
     Attribution.NO_LAUNCH_RECORD: "Record host activity too; a filtered trace cannot be attributed.",

@@ -320,6 +320,21 @@ class TestFlaws:
         assert codes(0, None) == {"traces.without_rank"}
         assert codes(3, 3) == {"traces.same_rank"}
 
+    def test_missing_ranks_and_steps_are_named(self, load: Load, make_trace: Make) -> None:
+        def said(steps: dict[int, int], world: int) -> dict[str, str]:
+            paths = []
+            for rank, count in steps.items():
+                trace = TraceBuilder(distributedInfo={"rank": rank, "world_size": world})
+                for number in range(count):
+                    trace.step(number, 100 * number, 90).operator("a", 100 * number + 1, 2)
+                paths.append(make_trace(trace, f"{rank}.json"))
+            return {f.code: f.message for f in load(paths).findings() if f.code.startswith("traces.")}
+
+        assert said({0: 2, 1: 2}, 2) == {}
+        found = said({0: 2, 2: 2, 3: 1}, 16)
+        assert "3 of 16 ranks were read (1, 4, 5, 6, 7, 8, 9, 10, … not)" in found["traces.missing_ranks"]
+        assert "most 2, but rank 3: 1." in found["traces.step_counts"]
+
     def test_no_device_activity(self, load: Load) -> None:
         codes = [f.code for f in load(TraceBuilder().operator("a", 1, 2)).findings()]
         assert codes == ["trace.no_device_activity", "trace.absent"]
