@@ -105,3 +105,11 @@ _.on_page_markdown
 _.handle_data
 _.handle_endtag
 _.handle_starttag
+
+# What `http.server` looks up by name.
+_.daemon_threads
+_.do_GET
+_.handle_error
+_.log_message
+_.server_version
+_.sys_version

@@ -170,8 +170,11 @@ def test_recording_nothing_is_an_error_with_a_way_out(run, script: str) -> None:
 
 def test_the_script_may_go_elsewhere_and_make_warnings_errors(run, script: str, tmp_path: Path) -> None:
     then = "import io, warnings; warnings.simplefilter('error'); os.chdir('/'); sys.stdout = io.StringIO()"
-    assert run(script, "--then", then).code == 0
+    outcome = run("--html", "page.html", script, "--then", then)
+    assert outcome.code == 0
     assert (tmp_path / "opscope_run" / "report.md").exists()
+    assert "aten::addmm" in (tmp_path / "page.html").read_text("utf-8")
+    assert outcome.err.splitlines()[-1] == f"Wrote {tmp_path / 'page.html'}"
 
 
 def test_a_module_and_a_step_function(run, script: str) -> None:

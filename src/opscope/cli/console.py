@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,9 +14,12 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 
+from opscope.analysis.summary import Summary
 from opscope.errors import InputError, OpscopeError
+from opscope.model.files import write_text
 from opscope.model.session import Session
 from opscope.report.document import Document
+from opscope.report.html.figures import Chart
 from opscope.report.json_encoding import to_json
 from opscope.report.languages import Language, language_of, translated, translated_words
 from opscope.report.markdown import render_markdown
@@ -30,9 +34,9 @@ __all__ = [
     "Output",
     "Top",
     "Words",
+    "command_line",
     "error_text",
     "in_language",
-    "language",
     "load_noticed",
     "markdown",
     "note",
@@ -46,6 +50,8 @@ __all__ = [
     "stderr_console",
     "stdout_console",
     "use_language",
+    "write_page",
+    "write_recording_page",
 ]
 
 
@@ -72,11 +78,6 @@ def use_language(asked: str | None) -> None:
     """Write reports in a language from now on: the one asked for, else that of the environment."""
     global _language  # noqa: PLW0603 - one for all that a command prints
     _language = Language(asked) if asked else language_of(os.environ.get(name) for name in _ASKED_BY)
-
-
-def language() -> Language:
-    """What reports are written in."""
-    return _language
 
 
 def in_language(text: str) -> str:
@@ -174,6 +175,40 @@ def say_wrote(paths: Iterable[Path], *, on_stderr: bool) -> None:
     stream = sys.stderr if on_stderr else sys.stdout
     for path in paths:
         stream.write(f"Wrote {path}\n")
+
+
+def command_line() -> str:
+    """What was typed, to be typed again."""
+    return shlex.join(["opscope", *sys.argv[1:]])
+
+
+def write_page(path: Path, document: Document, charts: Sequence[Chart] = ()) -> Path:
+    """Write a report with its pictures as one HTML file, with the command that made it."""
+    from opscope.report.html.page import render_page  # noqa: PLC0415 - seldom asked
+
+    with status("Drawing"):
+        return write_text(path, render_page(document, charts, command=command_line(), language=_language))
+
+
+def write_recording_page(
+    path: Path, session: Session, summary: Summary, *, top: int | None, trace: str = ""
+) -> Path:
+    """Likewise of a recording.
+
+    Args:
+        path: The file.
+        session: The recording, open.
+        summary: Of it.
+        top: Operators in detail; all if None.
+        trace: Address of the trace beside the page, where both are served.
+    """
+    from opscope.report.html.page import session_page  # noqa: PLC0415 - seldom asked
+
+    with status("Drawing"):
+        page = session_page(
+            session, summary, top=top, command=command_line(), trace=trace, language=_language
+        )
+        return write_text(path, page)
 
 
 def refuse_existing(paths: Iterable[Path], *, force: bool) -> None:

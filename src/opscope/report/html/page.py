@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from opscope._version import __version__
 from opscope.analysis.summary import Summary
@@ -25,13 +26,15 @@ from opscope.errors import DependencyError
 from opscope.model.session import Session
 from opscope.report.analysis import page_document
 from opscope.report.document import (
+    CodeBlock,
     Document,
     FactList,
     Section,
     inlines,
     plain,
 )
-from opscope.report.html.charts import LABEL, Chart, session_charts
+from opscope.report.html.charts import session_charts
+from opscope.report.html.figures import LABEL, Chart
 from opscope.report.html.languages import page_words
 from opscope.report.html.names import visible
 from opscope.report.languages import Language
@@ -39,6 +42,7 @@ from opscope.report.provenance import operator_chain_facts
 
 __all__ = ["render_page", "session_page"]
 
+_REPEAT = "To repeat"
 _CHAINS = 200  # operators whose way to the source is in the page
 
 
@@ -48,6 +52,7 @@ def session_page(
     *,
     top: int | None = 10,
     command: str = "",
+    trace: str = "",
     language: Language = Language.EN,
 ) -> str:
     """The page on a recording.
@@ -56,22 +61,26 @@ def session_page(
         session: The recording, open.
         summary: Of it.
         top: Operators in detail; all if None.
-        command: That makes the page anew.
-        language: The page is first shown in.
+        command: What was run for it.
+        trace: Address of the recorded trace, of a page that is served with it.
+        language: It is first shown in; a switch shows the other.
     """
     chains = {
         one.name: FactList(tuple(operator_chain_facts(one, has_device=summary.has_device)))
         for one in summary.operators[:_CHAINS]
     }
-    document = page_document(summary, top=top, command=command)
-    return render_page(document, session_charts(session, summary), chains, language=language)
+    document = page_document(summary, top=top)
+    charts = session_charts(session, summary)
+    return render_page(document, charts, chains=chains, command=command, trace=trace, language=language)
 
 
 def render_page(
     document: Document,
     charts: Sequence[Chart] = (),
-    chains: dict[str, FactList] | None = None,
     *,
+    chains: dict[str, FactList] | None = None,
+    command: str = "",
+    trace: str = "",
     language: Language = Language.EN,
 ) -> str:
     """The document as one HTML file.
@@ -80,6 +89,8 @@ def render_page(
         document: What is said.
         charts: Pictures, each opening the section its `section` names; left out without that section.
         chains: The way from operators to their source, by name: what a click in a picture shows.
+        command: What was run for it, told at its end unless the document tells it.
+        trace: Address of the recorded trace beside the page; the page offers it to Perfetto.
         language: It is first shown in; a switch shows the other.
 
     Raises:
@@ -101,11 +112,17 @@ def render_page(
         plain=plain,
         safe_url=_address,
     )
+    if command and all(one.title != _REPEAT for one in document.sections):
+        document = replace(
+            document, sections=(*document.sections, Section(_REPEAT, (CodeBlock(command, "bash"),)))
+        )
     style, script = _asset("page.css"), _asset("page.js") + _asset("language.js")
     plotly = _plotly() if charts else ""
-    scripts = [text for text in (plotly, script) if text]
+    perfetto = _asset("perfetto.js") if trace else ""
+    scripts = [text for text in (plotly, script, perfetto) if text]
     page = environment.get_template("page.html.j2").render(
         document=document,
+        first=[one for one in charts if not one.section],
         charts=[(section, _of(section, charts)) for section in document.sections],
         chains=list((chains or {}).items()),
         data=_json({one.key: {**one.figure, "kind": one.kind} for one in charts}),
@@ -119,6 +136,7 @@ def render_page(
                 "img-src data: blob:",
                 "base-uri 'none'",
                 "form-action 'none'",
+                *(["connect-src 'self'"] if trace else []),
             )
         ),
         style=style,
@@ -127,6 +145,8 @@ def render_page(
         plotly_ids=["plotly.js-style-global", *_STYLE_IDS.findall(plotly)],
         plotly=plotly,
         script=script,
+        perfetto=perfetto,
+        trace=trace,
         version=__version__,
         language=language,
     )
@@ -149,7 +169,7 @@ def _drawn(charts: Iterable[Chart]) -> Iterator[str]:
 
 
 def _of(section: Section, charts: Iterable[Chart]) -> list[Chart]:
-    return [one for one in charts if section.title.startswith(one.section)]
+    return [one for one in charts if one.section and section.title.startswith(one.section)]
 
 
 def _address(url: str) -> str | None:
