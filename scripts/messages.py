@@ -22,7 +22,9 @@ SOURCE = Path(__file__).parent.parent / "src/opscope"
 # Who speaks in reports (`file:class` for a part); what other modules say are errors, and words of commands.
 SPEAKERS = (
     "report", "advice", "analysis", "launches", "toolchain/doctor", "results.py",
-    "benchmarking/findings.py", "hardware/architectures.py", "hardware/occupancy.py",
+    "benchmarking/findings.py", "capture/program_recorder.py", "cli/compare.py", "cli/index.py", "cli/ncu.py",
+    "cli/nvcc.py", "cli/run.py", "cli/trace.py", "trials/rounds.py",
+    "hardware/architectures.py", "hardware/occupancy.py",
     "ingest/nsys_facts.py", "ingest/quality.py", "ingest/recorded.py",
     "model/benchmark.py", "model/comparison.py", "model/evidence.py", "model/origin.py",
     "model/schema.py:Attribution", "model/trial.py", "nvcc/findings.py",
@@ -63,7 +65,7 @@ _CODE = re.compile(
     |^(?:sudo|pip|python|nvidia-smi;?|docker|export|unset|dcgmi|df|ls|conda\ create|doctor|bold)\ .*
     |^[^A-Z{]*\w=\w|^[\w.]+\ ?=|^[\w.]+$
     |^(?:cat|file|kind|median\ low|module_ns|name|path|reference\ candidate|threads|trace_id|unit)\ .*
-    |^<|\ …\ \{\}\ characters
+    |^Exporting\ |^Compiling\ \{\}$|^<|\ …\ \{\}\ characters
     |^(?:bottom|top|middle)\ (?:left|right)$|^(?:script|style|img)-src\ |How\ far$|Where\ the\ GPU$
     |^[a-z]+(?:_[a-z]+)+\ |^-?\w+_\w+\ |^_[a-z]|^\*|_counts|\.\.\.\ |^[_a-z\ ]*$(?<=_[a-z])
     |^(?:\{\}\ link\ \{\}|\(\{\}\ to\ \{\}\)|\{\}\ to\ \{\}\ %|\{\}\ \(by\ \{\}\)|nvcc\ \{\}\ \(\{\}\)|\W*)$

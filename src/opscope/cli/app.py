@@ -40,6 +40,7 @@ FLAGS = frozenset({
     "--allow-precision",
     "--in-place", "--predict", "--apply", "--json", "--train", "--use-real-bert",
 })  # fmt: skip
+_LANGUAGE = ("--lang", "--lang=en", "--lang=zh", "en", "zh")
 # Verbs whose arguments end with a script and its own arguments.
 _WITH_SCRIPT = ("run", "try")
 
@@ -54,7 +55,7 @@ def separate_script(tokens: Sequence[str]) -> list[str]:
         return list(tokens)
     start = tokens.index(verb) + 1
     is_separate = verb == "try" and "--" in tokens  # options of several values may hold files
-    if is_separate or any(token not in FLAGS for token in tokens[: start - 1]):
+    if is_separate or any(token not in (*FLAGS, *_LANGUAGE) for token in tokens[: start - 1]):
         return list(tokens)
     index = start
     while index < len(tokens):
