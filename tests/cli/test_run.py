@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -173,7 +174,8 @@ def test_the_script_may_go_elsewhere_and_make_warnings_errors(run, script: str, 
     outcome = run("--html", "page.html", script, "--then", then)
     assert outcome.code == 0
     assert (tmp_path / "opscope_run" / "report.md").exists()
-    assert "aten::addmm" in (tmp_path / "page.html").read_text("utf-8")
+    text = (tmp_path / "page.html").read_text("utf-8")
+    assert "aten::addmm" in text and f"<dd>{platform.python_version()}</dd>" in text
     assert outcome.err.splitlines()[-1] == f"Wrote {tmp_path / 'page.html'}"
 
 

@@ -11,6 +11,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib import resources
 from importlib.util import find_spec
@@ -23,6 +24,7 @@ from msgspec.structs import replace
 from opscope._version import __version__
 from opscope.analysis.summary import Summary
 from opscope.errors import DependencyError
+from opscope.model.environment import Environment
 from opscope.model.session import Session
 from opscope.report.analysis import page_document
 from opscope.report.document import (
@@ -69,9 +71,21 @@ def session_page(
         one.name: FactList(tuple(operator_chain_facts(one, has_device=summary.has_device)))
         for one in summary.operators[:_CHAINS]
     }
-    document = page_document(summary, top=top)
+    document = page_document(summary, top=top, environments=_environments(session))
     charts = session_charts(session, summary)
     return render_page(document, charts, chains=chains, command=command, trace=trace, language=language)
+
+
+def _environments(session: Session) -> Iterator[Environment]:
+    """Of traces that opscope recorded, which say it."""
+    for (text,) in session.query(_ENVIRONMENTS_SQL):
+        # A saved session may be a stranger's.
+        with suppress(msgspec.MsgspecError):
+            yield msgspec.json.decode(text, type=Environment)
+
+
+_ENVIRONMENTS_SQL = """SELECT DISTINCT (value::JSON->'$.environment')::VARCHAR AS environment FROM metadata
+WHERE key LIKE 'sidecar:%' AND environment IS NOT NULL ORDER BY 1"""
 
 
 def render_page(
