@@ -100,3 +100,11 @@ _.assert_not_slower
 
 # Called by mkdocs.
 _.on_page_markdown
+
+# What `http.server` looks up by name.
+_.daemon_threads
+_.do_GET
+_.handle_error
+_.log_message
+_.server_version
+_.sys_version

@@ -9,15 +9,36 @@ import warnings
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
+from opscope import api
+from opscope.analysis.benchmark_comparison import compare_benchmarks
+from opscope.analysis.counters import CountedKernel, CounterAnalysis
+from opscope.analysis.session_comparison import compare_sessions
 from opscope.api import load as load_source
+from opscope.benchmarking.plan import BenchmarkSweep
+from opscope.model.benchmark import (
+    BenchmarkOptions,
+    BenchmarkResult,
+    BenchmarkRow,
+    CacheState,
+    Status,
+    Verdict,
+)
+from opscope.model.environment import Environment
 from opscope.model.measured_limits import MeasuredLimits, MeasuredRate, MeasuredTime
+from opscope.model.measurement import Clock
 from opscope.model.session import Session
+from opscope.model.trial import Baseline, BestChanges, Correctness, TrialResult, TrialVerdict, Variant
+from opscope.provenance.kernel_names import decode
+from opscope.report.explanation import explanation_document
+from opscope.report.sweep import SweepEntry
 from opscope.testing import TraceBuilder
+from opscope.toolchain.ncu_report import KernelCounters, NcuDevice, NcuReport, Occupancy, Process, Quantity
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 REQUIRE_GPU = "OPSCOPE_REQUIRE_GPU"
@@ -214,6 +235,106 @@ def load(
     yield open_session
     for session in sessions:
         session.close()
+
+
+@pytest.fixture(scope="session")
+def results_named(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], SimpleNamespace]:
+    """What each verb finds, hand-made, with this as the name of operators, kernels and all else."""
+
+    def recording(name: str, kernel_us: float) -> Session:
+        trace = TraceBuilder()
+        for step in range(8):
+            start = 1_000 * step
+            trace.step(step, start, 900).operator(name, start, 50).launch(start + 5)
+            trace.kernel(name, start + 100, kernel_us + step / 1000)
+            trace.operator("aten::add", start + 400, 50).launch(start + 410).kernel("add", start + 450, 30)
+        path = tmp_path_factory.mktemp("made") / "trace.json"
+        return load_source(trace.write(path), threads=1)
+
+    def benchmark(name: str, n: int, factor: float = 1.0) -> BenchmarkResult:
+        rows = [
+            BenchmarkRow(
+                name=one,
+                status=Status.OK,
+                samples_ns=tuple(ns * n + index for index in range(40)),
+                sample_rounds=tuple(range(40)),
+                median_ns=ns * n + 19.5,
+                interval_ns=(ns * n + 15.0, ns * n + 24.0),
+                ratio=ns / 1000,
+                ratio_interval=(0.99 * ns / 1000, 1.01 * ns / 1000),
+                verdict=verdict,
+                ceiling="copy",
+                ceiling_fraction=400 / ns,
+            )
+            for one, ns, verdict in (("torch", 1000 * factor, None), (name, 2000 * factor, Verdict.SLOWER))
+        ]
+        return BenchmarkResult(
+            suite="gelu", shape=(n,), dtype="float32", device="cpu", parameters={"n": n}, reference="torch",
+            clock=Clock.WALL, cache_state=CacheState.UNCONTROLLED, options=BenchmarkOptions(), created="",
+            environment=Environment(python="3.12", platform="Linux", opscope="0"), rows=tuple(rows),
+        )  # fmt: skip
+
+    def configuration(name: str, batch: int, length: int) -> SweepEntry:
+        stats = {
+            "config": {"workload": name, "batch_size": batch, "seq_len": length},
+            "summary": {"kernel_launches": 1, "cuda_time_ms_per_step": 1.0, "wall_time_ms_per_step": 2.0},
+            "step": {"busy_fraction": 0.5 + batch / 100},
+            "benchmark": {
+                "latency_ms": {"median": float(batch * length), "p5": 1.0, "p95": 2.0},
+                "throughput_sequences_per_s": 1000 / length,
+            },
+        }  # fmt: skip
+        return SweepEntry(f"bs{batch}_seq{length}", stats)
+
+    def counters(name: str) -> CounterAnalysis:
+        values = {Quantity.DURATION: 10_000, Quantity.SM_FRACTION: 0.25, Quantity.MEMORY_FRACTION: 0.75}
+        launch = KernelCounters(
+            0,
+            name,
+            name,
+            name,
+            Process(),
+            NcuDevice(name="GPU"),
+            values=values,
+            occupancy=Occupancy(0.5, 0.25),
+        )
+        kernel = CountedKernel(launch, name, decode(name))
+        return CounterAnalysis(NcuReport(Path("a.ncu-rep"), (kernel,)), (kernel,))
+
+    def trial(name: str) -> TrialResult:
+        faster = {
+            "verdict": TrialVerdict.FASTER,
+            "correctness": Correctness.IDENTICAL,
+            "is_recommended": True,
+        }
+        variants = (
+            Variant(name=name, step_ns=6e6, interval_ns=(5.9e6, 6.2e6), ratio=0.6, **faster),
+            Variant(name="tf32", step_ns=8e6, ratio=0.8, **faster),
+            Variant(name="compile", verdict=TrialVerdict.FAILED, error="no compiler"),
+        )  # fmt: skip
+        best = BestChanges((name, "tf32"), 5e6, 0.5, (0.4, 0.6), (6e6, 5e6), Correctness.IDENTICAL, name)
+        baseline = Baseline(10e6, (9.9e6, 10.1e6), 3, 90, None)
+        return TrialResult(name, baseline, None, variants, (), best, 17)
+
+    def make(name: str) -> SimpleNamespace:
+        with recording(name, 200) as reference, recording(name, 260) as candidate:
+            return SimpleNamespace(
+                sessions=compare_sessions(reference, candidate),
+                statistics=api.stats(reference, ["all"]),
+                explanation=explanation_document(api.explain(name, reference)),
+                benchmarks=compare_benchmarks([benchmark(name, 8)], [benchmark(name, 8, 1.5)]),
+                benchmark=benchmark(name, 8),
+                sweep=BenchmarkSweep(
+                    suite="gelu", parameters={"n": (8, 64)}, points=(benchmark(name, 8), benchmark(name, 64))
+                ),
+                configurations=[
+                    configuration(name, batch, length) for batch in (1, 8) for length in (128, 256)
+                ],
+                trial=trial(name),
+                counters=counters(name),
+            )  # fmt: skip
+
+    return make
 
 
 @pytest.fixture

@@ -1,7 +1,10 @@
+"""Chromium, pages opened in it, and what is found wrong with them."""
+
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,3 +21,60 @@ def browser() -> Iterator[Any]:
         running = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield running
         running.close()
+
+
+@pytest.fixture
+def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
+    """Opens a page; the test fails for what it says on the console, or asks of what is not `allowed`."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
+    said: list[str] = []
+
+    def opened(url: str, *, allowed: tuple[str, ...] = ()) -> Any:
+        page = context.new_page()
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("dialog", lambda dialog: said.append(dialog.message))
+
+        def asked(request: Any) -> None:
+            if request.url.startswith("http") and not request.url.startswith(allowed):
+                said.append(request.url)
+
+        page.on("request", asked)
+        page.goto(url, wait_until="load")
+        return page
+
+    yield opened
+    context.close()
+    assert not said
+
+
+@pytest.fixture(scope="session")
+def drawn() -> Callable[[Any, str], Any]:
+    """Scrolls to a picture and waits for it."""
+
+    def wait(page: Any, key: str) -> Any:
+        place = page.locator(f"#{key}")
+        place.scroll_into_view_if_needed()
+        place.locator(".main-svg").first.wait_for()
+        return place
+
+    return wait
+
+
+@pytest.fixture(scope="session")
+def axe() -> Callable[[Any], None]:
+    """Fails for what hinders people who do not see or point."""
+    package = pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
+    script = (Path(package.__file__).parent / "axe.min.js").read_text("utf-8")
+
+    def check(page: Any) -> None:
+        page.evaluate(script)
+        passed, violations = page.evaluate(
+            "axe.run({include: [['html']], exclude: [['.main-svg']]}).then(({passes, violations}) => "
+            "[passes.length, violations.map("
+            "(one) => [one.id, one.nodes.slice(0, 3).map(({html}) => html.slice(0, 120))])])"
+        )
+        assert violations == []
+        assert passed > 15
+
+    return check

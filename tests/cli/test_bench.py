@@ -147,11 +147,13 @@ def test_a_failing_reference_is_printed_and_exits_with_1(opscope, file: Path) ->
 def test_a_sweep_has_a_point_for_each_value_and_a_scaling_table(opscope, file: Path, tmp_path: Path) -> None:
     saved = tmp_path / "result.json"
     targets = (f"{file}:square", f"{file}:power", "--param", "n=8,16")
-    outcome = opscope("bench", *targets, *FAST, "--save", saved)
+    page = tmp_path / "page.html"
+    outcome = opscope("bench", *targets, *FAST, "--save", saved, "--html", page)
     assert outcome.code == 0, outcome.err
+    assert "Time over the sweep" in page.read_text("utf-8")
     assert "Scaling of functions_of_bench.py" in outcome.out
     assert "Time grows as" in outcome.out
-    assert outcome.out.splitlines()[-1] == f"Wrote {saved}"
+    assert outcome.out.splitlines()[-2:] == [f"Wrote {saved}", f"Wrote {page}"]
     document = json.loads(saved.read_text("utf-8"))
     assert document["parameters"] == {"n": [8, 16]}
     assert [point["parameters"] for point in document["points"]] == [{"n": 8}, {"n": 16}]

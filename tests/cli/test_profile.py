@@ -43,7 +43,10 @@ def names(folder: Path) -> set[str]:
 
 def test_three_files_a_configuration_and_a_summary(opscope, out: Path) -> None:
     sizes = ("--batch-sizes", 1, 2, "--seq-lens", 8)
-    outcome = opscope("profile", "bert", *sizes, "--output-dir", out, "--skip-benchmark", *TINY)
+    page = out.parent / "page.html"
+    outcome = opscope(
+        "profile", "bert", *sizes, "--output-dir", out, "--html", page, "--skip-benchmark", *TINY
+    )
     assert outcome.code == 0, outcome.err
     assert names(out) == {
         name.format(label)
@@ -55,7 +58,8 @@ def test_three_files_a_configuration_and_a_summary(opscope, out: Path) -> None:
             "bert_trace_{}.opscope.json",
         )
     } | {"profiling_summary.json", "profiling_summary.md"}
-    assert outcome.out.splitlines()[-1] == f"Wrote {out / 'profiling_summary.md'}"
+    assert outcome.out.splitlines()[-2:] == [f"Wrote {out / 'profiling_summary.md'}", f"Wrote {page}"]
+    assert "bs2_seq8" in page.read_text("utf-8")
     assert "bs2_seq8: " in outcome.err
     stats = json.loads((out / "profiling_stats_bs2_seq8.json").read_text("utf-8"))
     config = stats["config"]
@@ -82,11 +86,14 @@ def test_three_files_a_configuration_and_a_summary(opscope, out: Path) -> None:
 
 
 def test_json_with_a_benchmark_is_one_document(opscope, out: Path) -> None:
+    page = out.parent / "page.html"
     outcome = opscope(
-        "profile", "transformer", "--batch-sizes", 2, "--seq-lens", 4, "--output-dir", out, "--json", *TINY
+        "profile", "transformer", "--batch-sizes", 2, "--seq-lens", 4, "--output-dir", out, "--json",
+        "--html", page, *TINY
     )  # fmt: skip
     assert outcome.code == 0, outcome.err
     (configuration,) = outcome.json["configurations"]
+    assert "aten::addmm" in page.read_text("utf-8")  # the recording's page: there is one point
     assert configuration["files"]["trace"] == "transformer_trace_bs2_seq4.json"
     assert configuration["latency_ms"]["median"] > 0
     assert configuration["throughput_sequences_per_s"] == pytest.approx(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -170,8 +171,12 @@ def test_recording_nothing_is_an_error_with_a_way_out(run, script: str) -> None:
 
 def test_the_script_may_go_elsewhere_and_make_warnings_errors(run, script: str, tmp_path: Path) -> None:
     then = "import io, warnings; warnings.simplefilter('error'); os.chdir('/'); sys.stdout = io.StringIO()"
-    assert run(script, "--then", then).code == 0
+    outcome = run("--html", "page.html", script, "--then", then)
+    assert outcome.code == 0
     assert (tmp_path / "opscope_run" / "report.md").exists()
+    text = (tmp_path / "page.html").read_text("utf-8")
+    assert "aten::addmm" in text and f"<dd>{platform.python_version()}</dd>" in text
+    assert outcome.err.splitlines()[-1] == f"Wrote {tmp_path / 'page.html'}"
 
 
 def test_a_module_and_a_step_function(run, script: str) -> None:

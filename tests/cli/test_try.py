@@ -59,7 +59,7 @@ def left_behind(folder: Path) -> set[str]:
 
 def test_changes_are_measured_checked_and_leave_nothing(opscope, script: str, tmp_path: Path) -> None:
     before = left_behind(tmp_path)
-    quick = ("--rounds", "1", "--seconds", "0.05", "--json", "--save", "result.json")
+    quick = ("--rounds", "1", "--seconds", "0.05", "--json", "--save", "result.json", "--html", "page.html")
     own = ("--change", *(f"{name}.py" for name in OWN))
     outcome = opscope("try", *quick, "--only", "set_to_none", "fused_optimizer", "tf32", *own, "--", script)
     assert outcome.code == 0, outcome.err
@@ -76,7 +76,8 @@ def test_changes_are_measured_checked_and_leave_nothing(opscope, script: str, tm
     assert result["baseline"]["steps"] >= 6
     assert result["baseline"]["peak_bytes"] > 1 << 20
     assert set(result["best"]["names"] if result["best"] else ()) <= {"set_to_none", "fused_optimizer"}
-    assert left_behind(tmp_path) == before | {"result.json"}
+    assert left_behind(tmp_path) == before | {"result.json", "page.html"}
+    assert "What each change brings" in (tmp_path / "page.html").read_text("utf-8")
 
 
 @pytest.mark.exhaustive(few=False)

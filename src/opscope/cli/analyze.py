@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +17,7 @@ from opscope.cli.console import (
     say_wrote,
     show,
     status,
+    write_recording_page,
 )
 from opscope.model.files import write_text
 from opscope.report.analysis import analysis_report, only_sections, overview_document
@@ -32,7 +32,6 @@ __all__ = ["analyze"]
 
 _JSON_NAME = "analysis.json"
 _REPORT_NAME = "report.md"
-_TOP = 10
 
 
 def analyze(
@@ -47,7 +46,7 @@ def analyze(
     force: bool = False,
     brief: bool = False,
     section: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=())] = (),
-    top: Top = _TOP,
+    top: Top = 10,
     all: All = False,  # noqa: A002 - the option's name
     ceilings: Path | None = None,
     merge: Merge = False,
@@ -112,19 +111,6 @@ def analyze(
 
             written.append(write_trace(session, export_trace))
         if html is not None:
-            from opscope.report.html.page import session_page  # noqa: PLC0415 - seldom asked
-
-            command = _command(traces, html, ceilings=ceilings, top=shown)
-            with status("Drawing"):
-                page = session_page(session, summary, top=shown, command=command)
-            written.append(write_text(html, page))
+            written.append(write_recording_page(html, session, summary, top=shown))
     say_wrote(written, on_stderr=json)
     return 0
-
-
-def _command(traces: list[str], html: Path, *, ceilings: Path | None, top: int | None) -> str:
-    """What to run for the same page."""
-    words = ["opscope", "analyze", *traces, "--html", str(html)]
-    words += [] if ceilings is None else ["--ceilings", str(ceilings)]
-    words += ["--all"] if top is None else ["--top", str(top)] if top != _TOP else []
-    return shlex.join([*words, "--force"])

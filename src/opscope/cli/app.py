@@ -83,6 +83,7 @@ _EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 _VERBS = {
     "profile": "Profile a workload over batch sizes and sequence lengths",
     "analyze": "Report where the device time of recorded traces goes",
+    "view": "Show the report of recorded traces in a browser, and the trace in Perfetto",
     "run": "Profile an unmodified script",
     "try": "Apply changes to your own program and measure what each brings",
     "bench": "Compare implementations: a suite, or functions of your own",

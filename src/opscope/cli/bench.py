@@ -28,7 +28,15 @@ from opscope.benchmarking.problem import Problem
 from opscope.benchmarking.result_file import check_writable, load_benchmark, result_document, save_benchmark
 from opscope.benchmarking.suites import SUITES, suite
 from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED
-from opscope.cli.console import load_noticed, print_document, print_json, say_wrote, show, stderr_console
+from opscope.cli.console import (
+    load_noticed,
+    print_document,
+    print_json,
+    say_wrote,
+    show,
+    stderr_console,
+    write_page,
+)
 from opscope.errors import InputError
 from opscope.kernels.code import CodeKind
 from opscope.model.benchmark import BenchmarkOptions, BenchmarkResult, CacheState, Status
@@ -44,6 +52,7 @@ from opscope.report.benchmark import (
     sweep_benchmark_document,
 )
 from opscope.report.document import Document, Section
+from opscope.report.html.result_charts import benchmark_charts
 from opscope.report.markdown import render_markdown
 
 __all__ = ["GivenOptions", "MeasuringOptions", "OutputOptions", "bench"]
@@ -128,6 +137,7 @@ class OutputOptions:
         json: Print one JSON document and nothing else.
         save: Also write the result to this JSON file, after every change.
         report: Also write the report to this Markdown file.
+        html: Also write the report with pictures to this HTML file, which needs no network.
         force: Overwrite existing files.
         show_kernels: List the kernels each implementation launches.
         show_ptx: Print the PTX of what each implementation launches.
@@ -138,6 +148,7 @@ class OutputOptions:
     json: bool = False
     save: Path | None = None
     report: Path | None = None
+    html: Path | None = None
     force: bool = False
     show_kernels: bool = False
     show_ptx: bool = False
@@ -189,7 +200,7 @@ def bench(
         raise InputError(
             "there is nothing to benchmark", hint=f"Use {', '.join(SUITES)}, or FILE.py:function"
         )
-    files = [path for path in (output.save, output.report) if path is not None]
+    files = [path for path in (output.save, output.report, output.html) if path is not None]
     for path in files:
         check_writable(path, force=output.force)
     if len(targets) == 1 and targets[0].endswith(".json"):
@@ -206,8 +217,6 @@ def bench(
         with load_noticed():
             sweep = run.execute()
     run.show(sweep)
-    if sweep.points or run.plan.is_sweep:
-        say_wrote(files, on_stderr=output.json)
     return _exit_code(sweep)
 
 
@@ -229,10 +238,18 @@ def _show_saved(path: Path, output: OutputOptions) -> int:
         print_json(result_document(saved))
     else:
         print_document(document)
-    if output.report is not None:
-        write_text(output.report, render_markdown(document))
-        say_wrote([output.report], on_stderr=output.json)
+    say_wrote(_written(output, document, saved), on_stderr=output.json)
     return 0
+
+
+def _written(
+    output: OutputOptions, document: Document, result: BenchmarkResult | BenchmarkSweep
+) -> Iterator[Path]:
+    """The reports that were asked for."""
+    if output.report is not None:
+        yield write_text(output.report, render_markdown(document))
+    if output.html is not None:
+        yield write_page(output.html, document, benchmark_charts(result))
 
 
 def _request(given: GivenOptions) -> BenchmarkRequest:
@@ -325,15 +342,16 @@ class _Run:
         return sweep if self.plan.is_sweep else sweep.points[0]
 
     def show(self, sweep: BenchmarkSweep) -> None:
-        """Print the result, and write the report if one was asked for."""
+        """Print the result, and write the reports that were asked for."""
         if not sweep.points and not self.plan.is_sweep:
             return
-        if self.output.json:
+        document, output = self._document(sweep), self.output
+        if output.json:
             print_json(self._json(sweep))
         else:
-            print_document(self._document(sweep))
-        if self.output.report is not None:
-            write_text(self.output.report, render_markdown(self._document(sweep)))
+            print_document(document)
+        saved = [] if output.save is None else [output.save]
+        say_wrote([*saved, *_written(output, document, self._result(sweep))], on_stderr=output.json)
 
     def _json(self, sweep: BenchmarkSweep) -> dict[str, Any]:
         document = result_document(self._result(sweep))

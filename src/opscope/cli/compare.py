@@ -13,7 +13,17 @@ from cyclopts.validators import Number
 from opscope.analysis.comparison_rules import gate_reasons, no_verdict
 from opscope.analysis.session_comparison import compare_sessions
 from opscope.cli.app import EXIT_INCONCLUSIVE, EXIT_REGRESSION
-from opscope.cli.console import All, Merge, Top, open_source, refuse_existing, say_wrote, show, status
+from opscope.cli.console import (
+    All,
+    Merge,
+    Top,
+    open_source,
+    refuse_existing,
+    say_wrote,
+    show,
+    status,
+    write_page,
+)
 from opscope.errors import InputError
 from opscope.model.comparison import BenchmarkComparison, ComparisonOptions, FailOn, SessionComparison
 from opscope.model.files import write_text
@@ -24,6 +34,7 @@ from opscope.report.comparison import (
     session_comparison_document,
 )
 from opscope.report.document import Document
+from opscope.report.html.result_charts import comparison_charts
 from opscope.report.markdown import render_markdown
 
 __all__ = ["compare"]
@@ -46,6 +57,7 @@ def compare(
     top: Top = 20,
     all: All = False,  # noqa: A002 - the option's name
     output: Path | None = None,
+    html: Path | None = None,
     force: bool = False,
 ) -> int:
     """Compare two benchmark results, or two recordings.
@@ -69,9 +81,10 @@ def compare(
         top: Operators (or rows of each benchmark) to list.
         all: List everything instead.
         output: Also write the report to this Markdown file.
-        force: Overwrite an existing file.
+        html: Also write the report with pictures to this HTML file, which needs no network.
+        force: Overwrite existing files.
     """
-    refuse_existing([output] if output else [], force=force)
+    refuse_existing([one for one in (output, html) if one], force=force)
     options = ComparisonOptions(threshold=threshold)
     comparison = _compare(reference, candidate, options, merge=merge)
     failures = gate_reasons(comparison, fail_on) if fail_on is not None else ()
@@ -86,6 +99,8 @@ def compare(
     )
     if output is not None:
         say_wrote([write_text(output, render_markdown(document))], on_stderr=json)
+    if html is not None:
+        say_wrote([write_page(html, document, comparison_charts(comparison))], on_stderr=json)
     for failure in failures:
         sys.stderr.write(f"fails --fail-on {fail_on}: {failure}\n")
     if inconclusive:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,9 +14,12 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 
+from opscope.analysis.summary import Summary
 from opscope.errors import InputError
+from opscope.model.files import write_text
 from opscope.model.session import Session
 from opscope.report.document import Document
+from opscope.report.html.figures import Chart
 from opscope.report.json_encoding import to_json
 from opscope.report.terminal import render_terminal
 from opscope.results import load
@@ -28,6 +32,7 @@ __all__ = [
     "Output",
     "Top",
     "Words",
+    "command_line",
     "load_noticed",
     "note",
     "open_source",
@@ -39,6 +44,8 @@ __all__ = [
     "status",
     "stderr_console",
     "stdout_console",
+    "write_page",
+    "write_recording_page",
 ]
 
 
@@ -135,6 +142,38 @@ def say_wrote(paths: Iterable[Path], *, on_stderr: bool) -> None:
     stream = sys.stderr if on_stderr else sys.stdout
     for path in paths:
         stream.write(f"Wrote {path}\n")
+
+
+def command_line() -> str:
+    """What was typed, to be typed again."""
+    return shlex.join(["opscope", *sys.argv[1:]])
+
+
+def write_page(path: Path, document: Document, charts: Sequence[Chart] = ()) -> Path:
+    """Write a report with its pictures as one HTML file, with the command that made it."""
+    from opscope.report.html.page import render_page  # noqa: PLC0415 - seldom asked
+
+    with status("Drawing"):
+        return write_text(path, render_page(document, charts, command=command_line()))
+
+
+def write_recording_page(
+    path: Path, session: Session, summary: Summary, *, top: int | None, trace: str = ""
+) -> Path:
+    """Likewise of a recording.
+
+    Args:
+        path: The file.
+        session: The recording, open.
+        summary: Of it.
+        top: Operators in detail; all if None.
+        trace: Address of the trace beside the page, where both are served.
+    """
+    from opscope.report.html.page import session_page  # noqa: PLC0415 - seldom asked
+
+    with status("Drawing"):
+        page = session_page(session, summary, top=top, command=command_line(), trace=trace)
+        return write_text(path, page)
 
 
 def refuse_existing(paths: Iterable[Path], *, force: bool) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from opscope import api
-from opscope.analysis.explanation import Explanation
-from opscope.cli.console import Merge, open_source, show, status
+from opscope.cli.console import Merge, open_source, refuse_existing, say_wrote, show, status, write_page
 from opscope.model.sidecar import kernels_folder
 from opscope.report.explanation import SourceReader, explanation_document
 from opscope.report.summary_json import explanation_json
@@ -29,6 +29,8 @@ def explain(
     source: bool = False,
     checkout: Path | None = None,
     torch_version: str | None = None,
+    html: Path | None = None,
+    force: bool = False,
 ) -> int:
     """Explain an operator, a kernel, a category or a source file: from the operator to its lines of code.
 
@@ -44,14 +46,20 @@ def explain(
         checkout: A PyTorch checkout to read lines from, before the installed torch's headers.
         torch_version: Release to answer for without a trace; the installed torch, else the newest known
             release.
+        html: Also write the report with pictures to this HTML file, which needs no network.
+        force: Overwrite an existing file.
     """
+    refuse_existing([html] if html else [], force=force)
     read_source = _reader(checkout, trace or ()) if source else None
     with (
         open_source(trace, merge=merge) if trace else nullcontext() as session
     ):  # what is printed is computed when asked for
         with status("Explaining"):
             explanation = api.explain(name, session, torch_version=torch_version)
-        _print(explanation, read_source, json=json)
+        document = partial(explanation_document, explanation, read_source)
+        show(lambda: explanation_json(explanation, read_source), document, json=json)
+        if html is not None:
+            say_wrote([write_page(html, document())], on_stderr=json)
     return 0
 
 
@@ -59,11 +67,3 @@ def _reader(checkout: Path | None, traces: Iterable[str]) -> SourceReader:
     from opscope.provenance.sources.at_hand import source_reader  # noqa: PLC0415 - only with --source
 
     return source_reader(checkout, [kernels_folder(trace) for trace in traces])
-
-
-def _print(explanation: Explanation, read_source: SourceReader | None, *, json: bool) -> None:
-    show(
-        lambda: explanation_json(explanation, read_source),
-        lambda: explanation_document(explanation, read_source),
-        json=json,
-    )

@@ -22,9 +22,21 @@ from opscope import api
 from opscope.analysis.counter_commands import CollectionPlan, plan_by_profile, plan_by_recording
 from opscope.analysis.counters import CounterAnalysis
 from opscope.cli.app import EXIT_INTERRUPTED
-from opscope.cli.console import STDERR, All, Top, Words, note, open_source, refuse_existing, say_wrote, show
+from opscope.cli.console import (
+    STDERR,
+    All,
+    Top,
+    Words,
+    note,
+    open_source,
+    refuse_existing,
+    say_wrote,
+    show,
+    write_page,
+)
 from opscope.errors import InputError
 from opscope.model.session import Session
+from opscope.report.html.result_charts import counter_charts
 from opscope.report.ncu import ncu_document, ncu_json
 from opscope.toolchain.ncu_command import (
     Collection,
@@ -63,7 +75,6 @@ class Collecting:
         replay_mode: kernel runs each launch again for every group of counters; application runs the program
             again.
         output: The report to write.
-        force: Overwrite it.
     """
 
     kernel: str | None = None
@@ -75,7 +86,6 @@ class Collecting:
     metrics: Words = ()
     replay_mode: Literal["kernel", "application"] = "kernel"
     output: Annotated[Path, Parameter(name=["--output", "-o"])] = Path("opscope.ncu-rep")
-    force: bool = False
 
     @property
     def limit(self) -> int:
@@ -93,6 +103,8 @@ def ncu(
     json: bool = False,
     top: Top = 10,
     all: All = False,  # noqa: A002 - the option's name
+    html: Path | None = None,
+    force: bool = False,
     collecting: _Collecting = _DEFAULT,
 ) -> int:
     """Read hardware counters: opscope ncu FILE.ncu-rep, or opscope ncu [OPTIONS] -- PROGRAM [ARGS…].
@@ -109,17 +121,20 @@ def ncu(
         json: Print one JSON document and nothing else.
         top: Launches to show, the longest first.
         all: Show every launch instead.
+        html: Also write the report with pictures to this HTML file, which needs no network.
+        force: Overwrite existing files.
         collecting: What is profiled of a program.
     """
     shown = None if all else top
+    refuse_existing([html] if html else [], force=force)
     if not target:
         raise InputError("nothing to read or run", hint="opscope ncu FILE.ncu-rep, or opscope ncu -- PROGRAM")
     if len(target) == 1 and (is_report(target[0]) or shutil.which(target[0]) is None):
         _refuse_options(collecting)
         analysis = api.ncu(target[0], trace)
-        _show(analysis, json=json, top=shown, on_stderr=False)
+        _show(analysis, json=json, top=shown, html=html, on_stderr=False)
         return 0
-    return _profile(target, trace, collecting, json=json, top=shown)
+    return _profile(target, trace, collecting, json=json, top=shown, html=html, force=force)
 
 
 def _refuse_options(collecting: Collecting) -> None:
@@ -131,14 +146,21 @@ def _refuse_options(collecting: Collecting) -> None:
 
 
 def _profile(
-    program: tuple[str, ...], trace: Path | None, collecting: Collecting, *, json: bool, top: int | None
+    program: tuple[str, ...],
+    trace: Path | None,
+    collecting: Collecting,
+    *,
+    json: bool,
+    top: int | None,
+    html: Path | None,
+    force: bool,
 ) -> int:
     check_reader()
     if shutil.which(program[0]) is None:
         raise InputError(f"there is no program '{program[0]}'", hint="opscope ncu -- python script.py ARGS")
     executable = find_ncu(os.environ.get("PATH"))
     report = _with_suffix(collecting.output)
-    refuse_existing([report], force=collecting.force)
+    refuse_existing([report], force=force)
     with tempfile.TemporaryDirectory(prefix="opscope-ncu-") as scratch:
         runner = _Runner(executable, program, Path(scratch))
         if trace is None:
@@ -150,7 +172,7 @@ def _profile(
     if run.was_interrupted and not report.exists():
         raise KeyboardInterrupt
     check_run(run, report)
-    _show(api.ncu(report, trace), json=json, top=top, on_stderr=True)
+    _show(api.ncu(report, trace), json=json, top=top, html=html, on_stderr=True)
     say_wrote([report], on_stderr=True)
     return EXIT_INTERRUPTED if run.was_interrupted else run.target_code
 
@@ -227,5 +249,10 @@ def _collection(plan: CollectionPlan | None, collecting: Collecting) -> Collecti
     )
 
 
-def _show(analysis: CounterAnalysis, *, json: bool, top: int | None, on_stderr: bool) -> None:
-    show(lambda: ncu_json(analysis), lambda: ncu_document(analysis, top=top), json=json, on_stderr=on_stderr)
+def _show(
+    analysis: CounterAnalysis, *, json: bool, top: int | None, html: Path | None, on_stderr: bool
+) -> None:
+    document = ncu_document(analysis, top=top)
+    show(lambda: ncu_json(analysis), lambda: document, json=json, on_stderr=on_stderr)
+    if html is not None:
+        say_wrote([write_page(html, document, counter_charts(analysis))], on_stderr=json or on_stderr)

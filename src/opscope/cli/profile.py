@@ -32,6 +32,8 @@ from opscope.cli.console import (
     refuse_existing,
     say_wrote,
     stderr_console,
+    write_page,
+    write_recording_page,
 )
 from opscope.errors import InputError, OpscopeError
 from opscope.model.files import write_text
@@ -39,6 +41,7 @@ from opscope.model.measurement import LatencyMeasure
 from opscope.model.sidecar import sidecar_path
 from opscope.provenance.origins import recorded_origins
 from opscope.report.analysis import configuration_report
+from opscope.report.html.result_charts import workload_charts
 from opscope.report.json_encoding import write_json
 from opscope.report.markdown import render_markdown
 from opscope.report.summary_json import stats_document
@@ -287,6 +290,7 @@ def profile(
     skip_benchmark: bool = False,
     model: ModelOptions = ModelOptions(),
     recording: _Recording = _DEFAULT_RECORDING,
+    html: Path | None = None,
     resume: bool = False,
     force: bool = False,
     json: bool = False,
@@ -311,6 +315,7 @@ def profile(
         model: How the workload is built.
         recording: What is recorded.
         resume: Keep the configurations an earlier sweep completed.
+        html: Also write the report with pictures to this HTML file, which needs no network.
         force: Overwrite existing files.
         json: Print the summary as one JSON document and nothing else.
         top: Operators to report in detail.
@@ -326,10 +331,13 @@ def profile(
     sweep = _Sweep(output_dir)
     if not resume:
         refuse_existing([*sweep.files, *(path for task in tasks for path in task.files.all)], force=force)
+    refuse_existing([html] if html else [], force=force)
     kept = [kept_entry(task) for task in tasks] if resume and not force else [None] * len(tasks)
     with load_noticed():
         code = _run(tasks, kept, sweep, quiet=json)
     _print(sweep, json=json)
+    if html is not None and sweep.entries:
+        say_wrote([_page(html, sweep, top=top)], on_stderr=json)
     return code
 
 
@@ -396,6 +404,16 @@ def _print(sweep: _Sweep, *, json: bool) -> None:
         print_document(sweep_report(sweep.entries))
     if sweep.entries:
         say_wrote(_written(sweep), on_stderr=json)
+
+
+def _page(path: Path, sweep: _Sweep, *, top: int) -> Path:
+    """Maps of the sweep; of a single configuration, its recording."""
+    entries = sweep.entries
+    if len(entries) == 1 and "trace" in entries[0].files:
+        with load(str(sweep.output_dir / entries[0].files["trace"])) as session:
+            return write_recording_page(path, session, summarize(session), top=top)
+    charts = workload_charts(sweep_document(entries)["configurations"])
+    return write_page(path, sweep_report(entries), charts)
 
 
 def _written(sweep: _Sweep) -> list[Path]:

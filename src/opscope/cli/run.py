@@ -25,7 +25,15 @@ from opscope.capture.profiler import Profiler
 from opscope.capture.program import Program, check_program
 from opscope.capture.program_recorder import ProgramRecorder, program_of, step_source
 from opscope.capture.second_run import time_second_run
-from opscope.cli.console import Top, load_noticed, note, print_document, refuse_existing, say_wrote
+from opscope.cli.console import (
+    Top,
+    load_noticed,
+    note,
+    print_document,
+    refuse_existing,
+    say_wrote,
+    write_recording_page,
+)
 from opscope.errors import CaptureError, DependencyError, InputError, OpscopeError
 from opscope.model.files import write_text
 from opscope.model.sidecar import kernels_folder, sidecar_path
@@ -102,6 +110,12 @@ class _Outputs:
 
     directory: Path
     rank: int | None
+    page: Path | None = None
+
+    @property
+    def is_first(self) -> bool:
+        """Of a job one process prints, and writes the page."""
+        return self.rank in {None, 0}
 
     @property
     def trace_name(self) -> str:
@@ -129,6 +143,7 @@ def run(
     module: Annotated[bool, Parameter(name=["-m", "--module"])] = False,
     recording: _Recording = _DEFAULT_RECORDING,
     output_dir: Path = Path("opscope_run"),
+    html: Path | None = None,
     second_run: bool = False,
     stop: bool = False,
     force: bool = False,
@@ -153,6 +168,7 @@ def run(
         second_run: Run the script a second time, without the profiler, to time its steps; its output is
             dropped then.
         stop: End the script once its steps are recorded and timed.
+        html: Also write the report with pictures to this HTML file, which needs no network.
         force: Overwrite existing files.
         quiet: Do not print the top operators.
         top: Operators to list.
@@ -165,10 +181,12 @@ def run(
     if stop and source is None:
         raise InputError("--steps none records the whole run: --stop does not apply", hint="Leave it out")
     schedule = recording.schedule()
-    outputs = _Outputs(output_dir, _rank())
+    # The script may change the working folder.
+    outputs = _Outputs(output_dir, _rank(), html and html.absolute())
     traces = trace_file_names(outputs.trace_name, schedule["repeat"])
     _check(program)
-    refuse_existing(outputs.all(traces), force=force)
+    pages = [html] if html and outputs.is_first else []
+    refuse_existing([*outputs.all(traces), *pages], force=force)
     recorder = ProgramRecorder(_profiler(recording, schedule, outputs, force=force), source, stop=stop)
     with load_noticed(), _compile_tracking(is_wanted=recording.track_compile):
         end = recorder.run(program)
@@ -261,8 +279,10 @@ def _report(recorder: ProgramRecorder, outputs: _Outputs, *, top: int | None) ->
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # The script may have turned warnings into errors; ours are not its.
         for cycle in recorder.cycles:
-            is_shown = top is not None and cycle is recorder.cycles[-1] and outputs.rank in {None, 0}
-            _report_cycle(cycle, outputs, top=top if is_shown else None)
+            is_shown = cycle is recorder.cycles[-1] and outputs.is_first
+            _report_cycle(
+                cycle, outputs, top=top if is_shown else None, page=outputs.page if is_shown else None
+            )
 
 
 def _shortfall(cycle: Cycle) -> str | None:
@@ -287,7 +307,7 @@ def _untimed(recorder: ProgramRecorder) -> Iterator[str]:
         )
 
 
-def _report_cycle(cycle: Cycle, outputs: _Outputs, *, top: int | None) -> None:
+def _report_cycle(cycle: Cycle, outputs: _Outputs, *, top: int | None, page: Path | None) -> None:
     analysis, report = outputs.of(cycle.trace_path.name)
     folder = cycle.trace_path.parent
     with load(cycle.trace_path) as session:
@@ -296,4 +316,5 @@ def _report_cycle(cycle: Cycle, outputs: _Outputs, *, top: int | None) -> None:
         write_text(folder / report.name, render_markdown(analysis_report(summary, top=_REPORTED)))
         if top is not None:
             print_document(overview_document(summary, top=top), on_stderr=True)
-    say_wrote([outputs.directory / cycle.trace_path.name, analysis, report], on_stderr=True)
+        pages = [] if page is None else [write_recording_page(page, session, summary, top=top or _REPORTED)]
+    say_wrote([outputs.directory / cycle.trace_path.name, analysis, report, *pages], on_stderr=True)

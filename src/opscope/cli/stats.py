@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Group, Parameter
@@ -17,8 +18,10 @@ from opscope.cli.console import (
     print_json,
     refuse_existing,
     say_wrote,
+    write_page,
 )
 from opscope.model.files import write_text
+from opscope.report.html.result_charts import statistics_charts
 from opscope.report.json_encoding import to_json
 from opscope.report.tables import stats_csv, stats_json, stats_tables_document
 
@@ -37,6 +40,7 @@ def stats(
     csv: Annotated[bool, Parameter(group=_FORMAT)] = False,
     merge: Merge = False,
     output: Output = None,
+    html: Path | None = None,
     force: bool = False,
 ) -> int:
     """Print nsys' statistics of a trace: calls, kernels, copies by time and by size.
@@ -52,10 +56,10 @@ def stats(
         csv: Print CSV, an empty line between reports.
         merge: Read traces together that are not of one job too.
         output: Write what --json or --csv would print (JSON by default) to this file instead.
-        force: Overwrite an existing file.
+        html: Also write the report with pictures to this HTML file, which needs no network.
+        force: Overwrite existing files.
     """
-    if output is not None:
-        refuse_existing([output], force=force)
+    refuse_existing([one for one in (output, html) if one], force=force)
     with open_source(source, merge=merge) as session:
         tables = api.stats(session, report)
     if output is not None:
@@ -67,4 +71,7 @@ def stats(
         sys.stdout.write(stats_csv(tables))
     else:
         print_document(stats_tables_document(tables))
+    if html is not None:
+        document = stats_tables_document(tables, title=f"Statistics of {', '.join(source)}")
+        say_wrote([write_page(html, document, statistics_charts(tables))], on_stderr=json or csv)
     return 0

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -16,10 +14,19 @@ from cyclopts.validators import Number
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from opscope.cli.app import EXIT_INTERRUPTED, EXIT_REGRESSION
-from opscope.cli.console import note, refuse_existing, say_wrote, show, stderr_console
+from opscope.cli.console import (
+    command_line,
+    note,
+    refuse_existing,
+    say_wrote,
+    show,
+    stderr_console,
+    write_page,
+)
 from opscope.cli.profile import ModelOptions
 from opscope.errors import InputError
 from opscope.model.files import write_text
+from opscope.report.html.result_charts import trial_charts
 from opscope.report.json_encoding import write_json
 from opscope.report.markdown import render_markdown
 from opscope.report.trial import trial_document, trial_json
@@ -58,6 +65,7 @@ def try_changes(
     json: bool = False,
     save: Path | None = None,
     output: Path | None = None,
+    html: Path | None = None,
     force: bool = False,
 ) -> int:
     """Apply changes to your own program and measure what each brings: opscope try [OPTIONS] SCRIPT [ARGS…].
@@ -94,10 +102,11 @@ def try_changes(
         json: Print one JSON document and nothing else.
         save: Also write that document to a file.
         output: Also write the report to this Markdown file.
+        html: Also write the report with pictures to this HTML file, which needs no network.
         force: Overwrite existing files.
     """
     kept = Path(f"{target}.orig") if apply else None
-    refuse_existing([one for one in (save, output, kept) if one is not None], force=force)
+    refuse_existing([one for one in (save, output, html, kept) if one is not None], force=force)
     plan = trial_plan(
         target,
         arguments,
@@ -118,13 +127,15 @@ def try_changes(
     )
     with _progress(quiet=json) as told:
         result = Trial(plan, told).run()
-    document = trial_document(result, shlex.join(["opscope", *sys.argv[1:]]))
+    document = trial_document(result, command_line())
     show(lambda: trial_json(result), lambda: document, json=json)
     written = []
     if save is not None:
         written.append(write_json(save, trial_json(result)))
     if output is not None:
         written.append(write_text(output, render_markdown(document)))
+    if html is not None:
+        written.append(write_page(html, document, trial_charts(result)))
     if kept is not None and result.best is not None:
         written += _applied(plan, result.best.names, kept)
     say_wrote(written, on_stderr=json)

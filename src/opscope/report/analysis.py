@@ -7,7 +7,7 @@ from the Summary; a value no one has found is said to be unknown, never left out
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -26,7 +26,6 @@ from opscope.report.document import (
     BarList,
     Block,
     Code,
-    CodeBlock,
     Document,
     FactList,
     FindingList,
@@ -346,13 +345,15 @@ def overview_document(summary: Summary, *, top: int | None = 10, title: str = ""
     )
 
 
-def page_document(summary: Summary, *, top: int | None = 10, command: str = "") -> Document:
+def page_document(
+    summary: Summary, *, top: int | None = 10, environments: Iterable[Environment] = ()
+) -> Document:
     """The report for a page: what to change first, tables long enough to be searched, what it rests on last.
 
     Args:
         summary: Of the recording.
         top: Operators in detail; all if None.
-        command: That writes the page anew; empty if unknown.
+        environments: What it was recorded on, where that is known.
     """
     rows = None if top is None else max(top, _PAGE_ROWS)
     operators = top_operators(summary, rows)
@@ -360,7 +361,6 @@ def page_document(summary: Summary, *, top: int | None = 10, command: str = "") 
     time = time_blocks(summary)
     hint = recording_hint(summary) if time else None
     advised = summary.advice is not None and summary.has_device
-    again = (CodeBlock(command, "bash"),) if command else ()
     return Document(
         _source_title(summary),
         (headline(summary),),
@@ -380,7 +380,7 @@ def page_document(summary: Summary, *, top: int | None = 10, command: str = "") 
             Section("How exact this is", accuracy_blocks(summary) if summary.has_device else ()),
             Section("Unattributed time", _unattributed_blocks(summary)),
             Section("Findings", (FindingList(merged_findings(summary)),)),
-            Section("What was read", (_trace_facts(summary), *again)),
+            Section("What was read", (_trace_facts(summary), *map(_environment_facts, environments))),
         ),
     )
 

@@ -80,6 +80,7 @@ __all__ = [
     "code_sections",
     "kernel_use_section",
     "median_cell",
+    "point_label",
     "rate_cell",
     "ratio_text",
     "suite_list_document",

@@ -68,6 +68,7 @@ __all__ = [
     "count_text",
     "difference_text",
     "measured_text",
+    "point_title",
     "ratio_cell",
     "ratio_words",
     "session_comparison_document",
@@ -469,7 +470,8 @@ def _environment(environment: Mapping[str, str]) -> str:
     return ", ".join(f"{label} {value}" for label, value in environment.items()) or "unknown"
 
 
-def _point_title(point: BenchmarkPoint) -> str:
+def point_title(point: BenchmarkPoint) -> str:
+    """Which problem, e.g. `gelu 8192 × 8192, float32, cuda`."""
     parameters = dict(point.parameters)
     return problem_title(point.suite, point.shape, point.dtype, point.device_kind, parameters=parameters)
 
@@ -482,7 +484,7 @@ def _point_section(change: PointChange, comparison: BenchmarkComparison, top: in
     points += [f"{left} more rows changed less."] if left else []
     if points:
         blocks.append(BulletList(tuple(points)))
-    return Section(_point_title(change.point), tuple(blocks))
+    return Section(point_title(change.point), tuple(blocks))
 
 
 def _rank(row: BenchmarkRowChange) -> tuple[float, str]:
@@ -551,7 +553,7 @@ def _unmatched(comparison: BenchmarkComparison) -> BulletList:
     sides = {"reference": comparison.only_in_reference, "candidate": comparison.only_in_candidate}
     return BulletList(
         tuple(
-            f"{_point_title(point)}: only in the {side}" for side, points in sides.items() for point in points
+            f"{point_title(point)}: only in the {side}" for side, points in sides.items() for point in points
         )
     )
 

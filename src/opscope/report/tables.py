@@ -79,9 +79,9 @@ _WORDS = frozenset(("Name", "Operation", "Category"))
 _SPREAD = ("Med ", "Min ", "Max ", "StdDev ")
 
 
-def stats_tables_document(tables: Sequence[ReportTable]) -> Document:
+def stats_tables_document(tables: Sequence[ReportTable], *, title: str = "") -> Document:
     """A section for each report."""
-    return Document("", sections=tuple(_section(one) for one in tables))
+    return Document(title, sections=tuple(_section(one) for one in tables))
 
 
 def stats_csv(tables: Sequence[ReportTable]) -> str:

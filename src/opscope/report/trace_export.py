@@ -1,4 +1,7 @@
-"""The recorded trace with tracks of ours, for viewers of traces such as Perfetto: the critical path.
+"""The recorded trace with tracks of ours, for viewers of traces such as Perfetto.
+
+The critical path; for each device why it idles, by step; for each of its streams the operator that every
+activity was attributed to, and how.
 
 The recording is copied byte for byte; our events come first in its array, in a process named `opscope`.
 """
@@ -8,18 +11,26 @@ from __future__ import annotations
 import gzip
 import mmap
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import msgspec
 
 from opscope.analysis.step_model import PathPiece
 from opscope.analysis.summary import Summary
+from opscope.analysis.timeline.host import read_session
+from opscope.analysis.timeline.idle import CAUSES
+from opscope.analysis.timeline.step_view import step_times
 from opscope.errors import InputError
 from opscope.ingest.source import find_traces, is_export, local_text, locate_events
 from opscope.model.files import replacing
+from opscope.model.schema import Attribution
 from opscope.model.session import Session
+from opscope.units import UNKNOWN
 
 __all__ = ["export_trace"]
 
@@ -27,10 +38,11 @@ _CATEGORY = "opscope"
 # Of processes: recorders use those of the operating system, devices and, for their own tracks, words.
 _PROCESS = 1 << 30
 _COPIED_BYTES = 8 << 20
+_EVERY_STEP = 1 << 30
 
 
 def export_trace(session: Session, path: str | os.PathLike[str]) -> Path:
-    """Write the trace of a Session with its critical path; returns the file. A name in `.gz` is compressed.
+    """Write the trace of a Session with tracks of ours; returns the file. A name in `.gz` is compressed.
 
     Raises:
         InputError: Several traces, one that PyTorch's profiler did not write or that is gone, no steps to
@@ -46,6 +58,7 @@ def export_trace(session: Session, path: str | os.PathLike[str]) -> Path:
     if not summary.step_models:
         raise InputError("nothing was launched in it, so it has no critical path", source=source)
     (model,) = summary.step_models
+    tracks = (("critical path", map(_of_path, model.recorded_path)), *_idle(session), *_attributed(session))
     (trace,) = find_traces(source)
     with local_text(trace, session.temporary_directory) as local:
         if is_export(trace, local):
@@ -61,7 +74,9 @@ def export_trace(session: Session, path: str | os.PathLike[str]) -> Path:
         ):
             array = locate_events(mapped, source)
             out.write(mapped[: array.start])
-            out.write(b",\n".join(_track(1, "critical path", model.recorded_path)))
+            for at, (name, slices) in enumerate(tracks):
+                out.write(b",\n" if at else b"")
+                out.write(b",\n".join(_track(at + 1, name, slices)))
             if array.end > array.start:
                 out.write(b",")
             end = array.end if array.lost_bytes else len(mapped)
@@ -76,22 +91,72 @@ def _opened(path: Path, *, is_packed: bool) -> BinaryIO:
     return cast(BinaryIO, gzip.open(path, "wb", compresslevel=5)) if is_packed else path.open("wb")
 
 
-def _track(thread: int, name: str, pieces: Iterable[PathPiece]) -> Iterator[bytes]:
+class _Slice(NamedTuple):
+    """One event of a track; drawn if it takes time."""
+
+    name: str
+    start_ns: int
+    ns: int
+    told: dict[str, Any]
+
+
+_Tracks = Iterator[tuple[str, Iterable[_Slice]]]
+
+
+def _of_path(piece: PathPiece) -> _Slice:
+    shown = piece.name if piece.kind in ("kernel", "communication", "copy") else None
+    name = shown or (f"{piece.kind}: {piece.name}" if piece.name else piece.kind)
+    return _Slice(name, piece.start_ns, piece.ns, {"kind": piece.kind})
+
+
+def _idle(session: Session) -> _Tracks:
+    """Gaps of each device by the cause of most of their time."""
+    of_device: dict[int, list[_Slice]] = defaultdict(list)
+    for time in step_times(read_session(session), most=_EVERY_STEP):
+        for start_ns, end_ns, cause in zip(*(one.tolist() for one in time.gaps), strict=True):
+            of, step = CAUSES[cause], {} if time.step is None else {"step": time.step}
+            gap = _Slice(str(of).replace("_", " "), start_ns, end_ns - start_ns, {"why": of.meaning, **step})
+            of_device[time.device].append(gap)
+    for device, gaps in of_device.items():
+        yield f"idle: device {device}", gaps
+
+
+def _attributed(session: Session) -> _Tracks:
+    rows = session.query(_ATTRIBUTED_SQL)
+    for (device, stream), activities in groupby(rows, key=itemgetter(0, 1)):
+        yield (
+            f"operator: device {device}, stream {UNKNOWN if stream is None else stream}",
+            [
+                _Slice(
+                    operator or "unattributed", start_ns, ns,
+                    {"kernel": kernel, "attribution": how, "meaning": Attribution(how).meaning},
+                )
+                for _, _, start_ns, ns, operator, how, kernel in activities
+            ],
+        )  # fmt: skip
+
+
+_ATTRIBUTED_SQL = """SELECT a.device, a.stream, a.start_ns, a.duration_ns, o.name, a.attribution, k.name
+FROM device_activities a LEFT JOIN operators o USING (operator_id) LEFT JOIN kernel_names k USING (name_id)
+ORDER BY a.device, a.stream, a.start_ns, a.activity_id"""
+
+
+def _track(thread: int, name: str, slices: Iterable[_Slice]) -> Iterator[bytes]:
     """Events of one track: its names, then a slice for each piece that takes time."""
     place = {"pid": _PROCESS, "tid": thread}
     for what, value in (("process_name", _CATEGORY), ("thread_name", name)):
         yield _event(ph="M", name=what, args={"name": value}, **place)
     yield _event(ph="M", name="process_sort_index", args={"sort_index": -1}, **place)
-    for piece in pieces:
-        if piece.ns:
-            shown = piece.name if piece.kind in ("kernel", "communication", "copy") else None
+    yield _event(ph="M", name="thread_sort_index", args={"sort_index": thread}, **place)
+    for one in slices:
+        if one.ns:
             yield _event(
                 ph="X",
                 cat=_CATEGORY,
-                name=shown or (f"{piece.kind}: {piece.name}" if piece.name else piece.kind),
-                ts=_microseconds(piece.start_ns),
-                dur=_microseconds(piece.ns),
-                args={"kind": piece.kind},
+                name=one.name,
+                ts=_microseconds(one.start_ns),
+                dur=_microseconds(one.ns),
+                args=one.told,
                 **place,
             )
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from opscope.analysis.summary import summarize
 from opscope.errors import InputError
 from opscope.model.session import Session
 from opscope.report.trace_export import export_trace
@@ -36,7 +37,8 @@ def test_the_recording_stays_and_the_path_is_a_track(load: Load, tmp_path: Path)
     recorded = two_steps().text()
     session = load(recorded)
     written = json.loads(export_trace(session, tmp_path / "marked.json").read_text())
-    slices, rest = tracks(written["traceEvents"])
+    ours, rest = tracks(written["traceEvents"])
+    slices = [one for one in ours if one["tid"] == 1]
     assert written | {"traceEvents": rest} == json.loads(recorded)
     # One after the other, without a hole, to the end of the last step.
     edges = [(one["ts"], one["ts"] + one["dur"]) for one in slices]
@@ -46,6 +48,26 @@ def test_the_recording_stays_and_the_path_is_a_track(load: Load, tmp_path: Path)
     again = load(str(tmp_path / "marked.json"))
     assert again.query("SELECT * FROM device_activities") == session.query("SELECT * FROM device_activities")
     assert all(check.holds for check in again.check())
+
+
+def test_idle_causes_and_operators_are_tracks(load: Load, tmp_path: Path) -> None:
+    session = load(two_steps())
+    events = json.loads(export_trace(session, tmp_path / "marked.json").read_text())["traceEvents"]
+    ours, rest = tracks(events)
+    named = [one for one in events if one["name"] == "thread_name" and one not in rest]
+    names = {one["tid"]: one["args"]["name"] for one in named}
+    by_track = {name: [one for one in ours if names[one["tid"]] == name] for name in names.values()}
+    operators = by_track["operator: device 0, stream 7"]
+    assert [(one["name"], one["ts"], one["dur"]) for one in operators] == [
+        ("aten::mm", 40, 300), ("aten::mm", 540, 300)
+    ]  # fmt: skip
+    assert operators[0]["args"]["kernel"] == "gemm"
+    assert operators[0]["args"]["attribution"] == "correlation"
+    idle = by_track["idle: device 0"]
+    # All of a step in which the device does nothing.
+    (partition,) = summarize(session).timeline.partitions
+    assert sum(one["dur"] for one in idle) * 1000 == sum(partition.idle_by_cause.values()) > 0
+    assert all(one["args"]["why"] for one in idle)
 
 
 def test_compressed_bare_and_cut_off_traces(load: Load, tmp_path: Path) -> None:

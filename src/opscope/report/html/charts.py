@@ -1,17 +1,11 @@
-"""The pictures of a page, as plotly figures in plain dicts: every figure is of values that analysis holds.
-
-What plotly would read as markup is escaped; colors are told apart by the color-blind, in light and dark.
-"""
+"""The pictures of a recording: every one is of values that analysis holds."""
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from html import escape
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 
 from opscope.analysis.efficiency import CallEfficiency, Efficiency
@@ -25,7 +19,22 @@ from opscope.hardware.limits import LimitEvidence
 from opscope.ingest.nesting import Int64
 from opscope.model.session import Session
 from opscope.report.efficiency import call_arguments
-from opscope.report.html.names import visible
+from opscope.report.html.figures import (
+    BLUE,
+    GRAY,
+    LINE_COLORS,
+    ORANGE,
+    Bar,
+    Chart,
+    TimeUnit,
+    as_lines,
+    as_text,
+    bars,
+    cells,
+    log_axis,
+    scaled,
+    unit_of,
+)
 from opscope.units import (
     UNKNOWN,
     counted,
@@ -37,20 +46,17 @@ from opscope.units import (
     format_share,
 )
 
-__all__ = ["LABEL", "Chart", "session_charts"]
+__all__ = ["session_charts"]
 
 _STEP_BARS = 24
 _CELLS = 1_024  # of the map of ranks and steps
-_READ_CELLS = 12  # side by side, that their text is read
+_DIFFERENCES = 10  # operators of the rank that is waited for
 _POINTS = 600  # of memory over time
 _MOST_PIECES = 8_000  # of a timeline: what a browser draws in half a second
 _FINEST = 4_000  # parts of a step that are told apart
 _LEAST_SHARE = 0.0005  # of device time, for a node of the icicle
 _MOST_NODES = 1_000
-LABEL = 90  # characters of a name in a picture; the tables have it whole
-_LINE = 64  # characters of a line beside the pointer
 
-# Okabe and Ito's palette, its black left out, and grays: https://jfly.uni-koeln.de/color/
 _COLORS = {
     "compute": "#0072b2",
     "communication": "#cc79a7",
@@ -70,36 +76,7 @@ _COLORS = {
     IdleCause.NOTHING_SCHEDULED: "#b9bdc9",
     IdleCause.UNKNOWN: "#5f6470",
 }
-_OTHER_COLOR = "#a5a9b5"
 _BOUND_COLORS = {"compute": "#0072b2", "memory": "#e69f00", "latency": "#cc79a7", "launch": "#d55e00"}
-
-
-class Chart(msgspec.Struct, frozen=True):
-    """One picture.
-
-    Attributes:
-        key: Its id in the page.
-        section: Beginning of the title of the section that it opens.
-        title: What is seen.
-        note: How to read it, and what is left out.
-        figure: `data` and `layout` as plotly takes them, without colors of the theme. A trace may have
-            `names` (positions in the figure's `names`), which become the first line of its hover texts.
-        height_px: Its height.
-        kind: What the page adds: `zoom` buttons, the `chain` of what is clicked.
-    """
-
-    key: str
-    section: str
-    title: str
-    note: str
-    figure: dict[str, Any]
-    height_px: int
-    kind: str = ""
-
-    @property
-    def has_arrows(self) -> bool:
-        """Something in it is shown only when asked."""
-        return any(one.get("visible") is False for one in self.figure["data"])
 
 
 def session_charts(session: Session, summary: Summary) -> tuple[Chart, ...]:
@@ -116,6 +93,7 @@ def session_charts(session: Session, summary: Summary) -> tuple[Chart, ...]:
     times = step_times(records, most=_CELLS if has_ranks else _STEP_BARS)
     charts = [_steps_chart(_first_steps(times))] if times else []
     charts += _ranks_chart(times)
+    charts += _waits_charts(summary)
     charts += _memory_chart(session, summary)
     charts += _roofline_chart(summary.efficiency)
     charts += _icicle_chart(session, summary)
@@ -145,34 +123,6 @@ def _typical(summary: Summary, times: Sequence[StepTime]) -> list[StepTime]:
     return [one for one in mine if one.step == chosen.step]
 
 
-def _text(name: str) -> str:
-    """A name as plotly's text: no markup, no line breaks."""
-    return escape(visible(name, LABEL).replace("\n", " "), quote=False)
-
-
-def _lines(name: str) -> str:
-    """A longer part of it, beside the pointer."""
-    whole = visible(name, 3 * _LINE).replace("\n", " ")
-    lines = (whole[start : start + _LINE] for start in range(0, len(whole), _LINE))
-    return "<br>".join(escape(line, quote=False) for line in lines)
-
-
-class _Unit(NamedTuple):
-    ns: float
-    name: str
-
-
-def _unit(ns: float) -> _Unit:
-    """The unit that durations up to this one read best in."""
-    name = format_duration(max(ns, 1)).split()[-1]
-    return _Unit({"s": 1e9, "ms": 1e6, "µs": 1e3}.get(name, 1.0), name)
-
-
-def _scaled(ns: Iterable[float], unit: _Unit, exact_ns: float = 1.0) -> list[float]:
-    digits = max(0, math.ceil(math.log10(unit.ns / exact_ns)))
-    return [round(one / unit.ns, digits) for one in ns]
-
-
 # -- step bars
 
 
@@ -186,7 +136,7 @@ def _first_steps(times: Sequence[StepTime]) -> list[StepTime]:
 
 
 def _steps_chart(times: Sequence[StepTime]) -> Chart:
-    unit = _unit(max(one.end_ns - one.start_ns for one in times))
+    unit = unit_of(max(one.end_ns - one.start_ns for one in times))
     labels = [_label(one, times) for one in times]
     parts: list[tuple[str, str, list[int], str]] = [
         ("Compute", _COLORS["compute"], [one.compute_ns for one in times], "a kernel computed"),
@@ -207,7 +157,7 @@ def _steps_chart(times: Sequence[StepTime]) -> Chart:
             "orientation": "h",
             "name": name,
             "y": labels,
-            "x": _scaled(ns, unit),
+            "x": scaled(ns, unit),
             "marker": {"color": color, "pattern": {"shape": "/" if name.startswith("Idle") else ""}},
             "hovertext": [
                 f"{label}<br>{name}: {format_duration(part)}, "
@@ -264,56 +214,63 @@ def _ranks_chart(times: Sequence[StepTime]) -> list[Chart]:
         - one.exposed_communication_ns
         for one in times
     }
-    longest_ns = max(own_ns.values())
     labels = {(one.trace_id, one.rank, one.device): _label(one, times, "") for one in times}
-    places = {step: at for at, step in enumerate(steps)}
-    cells = [(key[:3], places[key[3]], ns) for key, ns in own_ns.items() if key[3] is not None]
-    texts = [format_duration(ns) for *_, ns in cells]
-    # Bars as cells: plotly's own heat maps need inline styles, which the page forbids.
-    data = {
-        "type": "bar",
-        "orientation": "h",
-        "y": [labels[rank] for rank, *_ in cells],
-        "base": [at - 0.48 for _, at, _ in cells],
-        "x": [0.96] * len(cells),
-        "width": 0.94,
-        "text": texts if len(steps) <= _READ_CELLS else [],
-        "textposition": "inside",
-        "insidetextanchor": "middle",
-        "textangle": 0,
-        "hovertext": [
-            f"{labels[rank]}, step {steps[at]}<br>{text}"
-            for (rank, at, _), text in zip(cells, texts, strict=True)
-        ],
-        "hoverinfo": "text",
-        "marker": {"color": [_shade(ns / max(1, longest_ns)) for *_, ns in cells]},
-    }
-    every = max(1, len(steps) // _READ_CELLS)
-    layout = {
-        "barmode": "overlay",
-        "xaxis": {
-            "tickvals": list(range(0, len(steps), every)),
-            "ticktext": [f"step {step}" for step in steps[::every]],
-            "range": [-0.5, len(steps) - 0.5],
-            "showgrid": False,
-            "zeroline": False,
-        },
-        "yaxis": {"type": "category", "autorange": "reversed", "automargin": True, "showgrid": False},
-    }
+    values = {(labels[key[:3]], f"step {key[3]}"): ns for key, ns in own_ns.items() if key[3] is not None}
     note = (
         "Each step of each rank without its exposed communication, in which it waits or transfers: "
         "the rank that stands out keeps the others waiting. "
-        f"The brightest is {format_duration(longest_ns)}."
+        f"The brightest is {format_duration(max(own_ns.values()))}."
     )
-    figure = {"data": [data], "layout": layout}
-    return [Chart("ranks", "Overview", "Steps of the ranks", note, figure, 110 + 28 * len(ranks))]
+    columns = [f"step {step}" for step in steps]
+    rows = [labels[rank] for rank in ranks]
+    return [
+        cells(
+            "ranks", "Overview", "Steps of the ranks", note, values,
+            form=format_duration, rows=rows, columns=columns,
+        )
+    ]  # fmt: skip
 
 
-def _shade(share: float) -> str:
-    """From blue to yellow, lightness growing with the share: read without color too."""
-    dark, bright = (0, 34, 78), (254, 232, 56)
-    mixed = (round(low + (high - low) * share) for low, high in zip(dark, bright, strict=True))
-    return "#" + "".join(f"{one:02x}" for one in mixed)
+def _waits_charts(summary: Summary) -> Iterator[Chart]:
+    """Who waits in which collective, and what the rank that is waited for does longer."""
+    waits: Counter[tuple[str, str]] = Counter()
+    for one in summary.collectives.matched:
+        for kernel, rank in zip(one.kernels, one.ranks, strict=True):
+            if one.transfer_ns is not None:
+                waits[f"rank {rank}", as_text(kernel.title or UNKNOWN)] += (
+                    kernel.duration_ns - one.transfer_ns
+                )
+    ranks = [f"rank {rank}" for rank in sorted({rank for rank in summary.ranks if rank is not None})]
+    columns = Counter[str]()
+    for (_, title), ns in waits.items():
+        columns[title] += ns
+    if columns:
+        note = (
+            "How long kernels of a collective took beyond the shortest of the same one: the rank that waits "
+            "least is the one that the others wait for."
+        )
+        yield cells(
+            "waits", "Collectives", "Waiting in collectives", note, waits, form=format_duration,
+            rows=[rank for rank in ranks if any(rank == of for of, _ in waits)],
+            columns=[title for title, _ in columns.most_common()],
+        )  # fmt: skip
+    late = summary.straggler
+    shown = () if late is None else late.differences[:_DIFFERENCES]
+    if late is None or not shown:
+        return
+    unit = unit_of(max(max(one.device_ns, one.host_ns) for one in shown))
+    rows = [
+        Bar(one.name, ns / unit.ns, kind=kind, hover=f"{kind}: {format_duration(ns)} longer in a step")
+        for one in shown
+        for kind, ns in (("device", one.device_ns), ("host", one.host_ns))
+        if ns > 0
+    ]
+    title = f"What rank {late.rank} takes longer for"
+    note = "Own time of operators in a mean step, beyond the median of the other ranks, which wait for it."
+    yield bars(
+        "late", "Collectives", title, note, rows,
+        axis=f"Longer per step ({unit.name})", colors={"device": BLUE, "host": ORANGE},
+    )  # fmt: skip
 
 
 def _memory_chart(session: Session, summary: Summary) -> list[Chart]:
@@ -321,7 +278,7 @@ def _memory_chart(session: Session, summary: Summary) -> list[Chart]:
     if not rows:
         return []
     first_ns = min(row[2] for row in rows)
-    unit = _unit(max(row[2] for row in rows) - first_ns)
+    unit = unit_of(max(row[2] for row in rows) - first_ns)
     lines: dict[tuple[int, int], list[tuple[int, int, int | None]]] = defaultdict(list)
     for trace_id, device, *point in rows:
         lines[trace_id, device].append(tuple(point))
@@ -337,13 +294,13 @@ def _memory_chart(session: Session, summary: Summary) -> list[Chart]:
                         "type": "scatter",
                         "mode": "lines",
                         "name": f"{of}device {device}: {name}",
-                        "x": _scaled((point[0] - first_ns for point in points), unit),
+                        "x": scaled((point[0] - first_ns for point in points), unit),
                         "y": values,
                         "line": {
                             "shape": "hv",
                             "width": 1.6,
                             "dash": style,
-                            "color": _LINE_COLORS[index % len(_LINE_COLORS)],
+                            "color": LINE_COLORS[index % len(LINE_COLORS)],
                         },
                         "text": [UNKNOWN if value is None else format_bytes(value) for value in values],
                         "hovertemplate": "%{text} " + name + f"<extra>{of}device {device}</extra>",
@@ -437,7 +394,7 @@ def _roofline_chart(efficiency: Efficiency) -> list[Chart]:
                 "x": [one.roofline.arithmetic_intensity for one in mine],
                 "y": [one.roofline.achieved_flop_per_s for one in mine],
                 "marker": {
-                    "color": _BOUND_COLORS.get(bound, _OTHER_COLOR),
+                    "color": _BOUND_COLORS.get(bound, GRAY),
                     "size": [one.roofline.device_ns for one in mine],
                     "sizemode": "area",
                     "sizeref": 2 * largest_ns / 44**2,
@@ -451,8 +408,8 @@ def _roofline_chart(efficiency: Efficiency) -> list[Chart]:
     rates = [one.roofline.achieved_flop_per_s or top for one in calls]
     low, high = min(rates) / 3, max(*rates, top) * 3
     layout = {
-        "xaxis": _log_axis("Arithmetic intensity (FLOP/byte)", left, right, "{:,.10g}".format),
-        "yaxis": _log_axis("Achieved rate", low, high, format_flop_rate),
+        "xaxis": log_axis("Arithmetic intensity (FLOP/byte)", left, right, "{:,.10g}".format),
+        "yaxis": log_axis("Achieved rate", low, high, format_flop_rate),
         "hovermode": "closest",
     }
     without = len(efficiency.calls) - len(calls)
@@ -468,24 +425,11 @@ def _roofline_chart(efficiency: Efficiency) -> list[Chart]:
     ]
 
 
-def _log_axis(title: str, low: float, high: float, form: Callable[[float], str]) -> dict[str, Any]:
-    """An axis with a tick at each power of ten; plotly's own would be raised exponents."""
-    powers = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
-    return {
-        "type": "log",
-        "title": {"text": title, "standoff": 10},
-        "range": [math.log10(low), math.log10(high)],
-        "tickvals": [10.0**power for power in powers],
-        "ticktext": [form(10.0**power) for power in powers],
-        "automargin": True,
-    }
-
-
 def _call_text(call: CallEfficiency) -> str:
     roofline = call.roofline
     lines = [
-        _lines(call.operator),
-        _lines(call_arguments(call)),
+        as_lines(call.operator),
+        as_lines(call_arguments(call)),
         f"{counted(call.calls, 'call')}, {format_duration(roofline.device_ns)}",
         format_flop_rate(roofline.achieved_flop_per_s)
         + ", "
@@ -496,7 +440,7 @@ def _call_text(call: CallEfficiency) -> str:
     if call.gap_ns is not None:
         lines.append(f"avoidable: {format_duration(call.gap_ns)}")
     if call.kernels:
-        lines.append(f"kernel: {_lines(call.kernels[0])}")
+        lines.append(f"kernel: {as_lines(call.kernels[0])}")
     return "<br>".join(lines)
 
 
@@ -531,14 +475,14 @@ def _icicle_chart(session: Session, summary: Summary) -> list[Chart]:
     least = max(whole * _LEAST_SHARE, sorted(weights, reverse=True)[:_MOST_NODES][-1])
     kept = {index: node for node, index in nodes.items() if weights[index] >= least}
     operators = {one.name for one in summary.operators}
-    unit = _unit(whole)
+    unit = unit_of(whole)
     kinds = [_part_kind(node.name, index in leaves, operators) for index, node in kept.items()]
     data = {
         "type": "icicle",
         "ids": ["all", *(str(index) for index in kept)],
         "parents": ["", *("all" if node.parent < 0 else str(node.parent) for node in kept.values())],
-        "labels": ["all device time", *(_text(node.name.removeprefix(_MODULE)) for node in kept.values())],
-        "values": _scaled([whole, *(weights[index] for index in kept)], unit),
+        "labels": ["all device time", *(as_text(node.name.removeprefix(_MODULE)) for node in kept.values())],
+        "values": scaled([whole, *(weights[index] for index in kept)], unit),
         "hovertext": [
             format_duration(whole),
             *(
@@ -549,7 +493,7 @@ def _icicle_chart(session: Session, summary: Summary) -> list[Chart]:
         "hovertemplate": "%{label}<br>%{hovertext}<extra></extra>",
         "branchvalues": "total",
         "tiling": {"orientation": "v"},
-        "marker": {"colors": [_OTHER_COLOR, *(_PART_COLORS[kind] for kind in kinds)], "line": {"width": 0.5}},
+        "marker": {"colors": [GRAY, *(_PART_COLORS[kind] for kind in kinds)], "line": {"width": 0.5}},
         "textposition": "middle left",
         "leaf": {"opacity": 1},
         "pathbar": {"visible": True},
@@ -559,7 +503,7 @@ def _icicle_chart(session: Session, summary: Summary) -> list[Chart]:
     }
     above = "module → operator → kernel" if has_modules else "operator → kernel"
     left_out = len(nodes) - len(kept)
-    note = f"Width is device time: {above}. Click a part for its way to the source."
+    note = f"Width is device time: {above}. A click, buttons and arrow keys show the way to the source."
     if left_out:
         note += f" {counted(left_out, 'part')} of less than {format_duration(least)} are left blank."
     title = "Device time from the program down to the kernels"
@@ -571,7 +515,7 @@ def _icicle_chart(session: Session, summary: Summary) -> list[Chart]:
 
 
 _DEEPEST = 9  # levels of the icicle seen at once
-_PART_COLORS = {"kernel": "#0072b2", "operator": "#56b4e9", "module": "#009e73", "other": _OTHER_COLOR}
+_PART_COLORS = {"kernel": "#0072b2", "operator": "#56b4e9", "module": "#009e73", "other": GRAY}
 _MODULE = "nn.Module: "
 
 
@@ -594,7 +538,7 @@ def _depth(index: int, nodes: Mapping[int, _Node]) -> int:
 
 
 def _timeline_chart(view: StepView, summary: Summary) -> Chart:
-    unit = _unit(view.end_ns - view.start_ns)
+    unit = unit_of(view.end_ns - view.start_ns)
     finest_ns = max(1, (view.end_ns - view.start_ns) // _FINEST)
     while True:
         pieces = [_merged(lane, view, finest_ns) for lane in view.lanes]
@@ -615,13 +559,13 @@ def _timeline_chart(view: StepView, summary: Summary) -> Chart:
                     "name": title,
                     "legendgroup": title,
                     "showlegend": title not in seen,
-                    "base": _scaled((piece.start_ns[mine] - view.start_ns).tolist(), unit, finest_ns / 20),
-                    "x": _scaled((piece.end_ns - piece.start_ns)[mine].tolist(), unit, finest_ns / 20),
+                    "base": scaled((piece.start_ns[mine] - view.start_ns).tolist(), unit, finest_ns / 20),
+                    "x": scaled((piece.end_ns - piece.start_ns)[mine].tolist(), unit, finest_ns / 20),
                     "y": [row] * len(mine),
                     "width": 0.82,
                     "marker": {"color": color, "line": {"width": 0}},
                     "names": [
-                        names.setdefault(_lines(lane.names[one]), len(names))
+                        names.setdefault(as_lines(lane.names[one]), len(names))
                         for one in piece.name[mine].tolist()
                     ],
                     "hovertext": [
@@ -646,7 +590,7 @@ def _timeline_chart(view: StepView, summary: Summary) -> Chart:
         },
         "yaxis": {
             "tickvals": list(range(len(view.lanes))),
-            "ticktext": [_text(one.title) for one in view.lanes],
+            "ticktext": [as_text(one.title) for one in view.lanes],
             "range": [len(view.lanes) - 0.4, -0.6],
             "fixedrange": True,
             "automargin": True,
@@ -677,12 +621,12 @@ def _timeline_chart(view: StepView, summary: Summary) -> Chart:
     )
 
 
-def _arrows_trace(view: StepView, unit: _Unit, finest_ns: int) -> list[dict[str, Any]]:
+def _arrows_trace(view: StepView, unit: TimeUnit, finest_ns: int) -> list[dict[str, Any]]:
     """From launches to what they launched; the page shows it when asked."""
     if not view.arrows:
         return []
     ends = [ns - view.start_ns for one in view.arrows for ns in (one.call_ns, one.start_ns)]
-    xs = _scaled(ends, unit, finest_ns / 20)
+    xs = scaled(ends, unit, finest_ns / 20)
     ys = [row for one in view.arrows for row in (one.call_row, one.row)]
     gap: list[None] = [None]
     return [
@@ -706,8 +650,8 @@ def _spoken(kind: LaneKind, group: str) -> tuple[str, str]:
     if kind is LaneKind.IDLE:
         return f"idle: {group.replace('_', ' ')}", _COLORS[IdleCause(group)]
     if kind is LaneKind.PATH and group not in ("kernel", "communication", "copy"):
-        return f"path: {group}", _COLORS.get(group, _OTHER_COLOR)
-    return "compute" if group == "kernel" else group, _COLORS.get(group, _OTHER_COLOR)
+        return f"path: {group}", _COLORS.get(group, GRAY)
+    return "compute" if group == "kernel" else group, _COLORS.get(group, GRAY)
 
 
 def _piece_text(ns: int, count: int, busy_ns: int) -> str:
@@ -752,7 +696,7 @@ def _queue_chart(summary: Summary) -> list[Chart]:
     known = [one for one in summary.timeline.series if any(one.mean)]
     if not known:
         return []
-    unit = _unit(max(one.interval_ns * len(one.mean) for one in known))
+    unit = unit_of(max(one.interval_ns * len(one.mean) for one in known))
     data = [trace for index, one in enumerate(known) for trace in _queue_traces(one, index, summary, unit)]
     layout = {
         "xaxis": {
@@ -784,20 +728,17 @@ def _queue_chart(summary: Summary) -> list[Chart]:
     ]
 
 
-_LINE_COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6d31", "#8a8fa0")
-
-
-def _queue_traces(one: QueueSeries, index: int, summary: Summary, unit: _Unit) -> Iterator[dict[str, Any]]:
+def _queue_traces(one: QueueSeries, index: int, summary: Summary, unit: TimeUnit) -> Iterator[dict[str, Any]]:
     rank = summary.ranks[one.trace_id]
     name = f"rank {rank}" if rank is not None else f"trace {one.trace_id}"
     name += f", device {one.device}"
-    x = _scaled(((point + 0.5) * one.interval_ns for point in range(len(one.mean))), unit)
+    x = scaled(((point + 0.5) * one.interval_ns for point in range(len(one.mean))), unit)
     line: dict[str, Any] = {
         "type": "scatter",
         "x": x,
         "name": name,
         "legendgroup": name,
-        "line": {"color": _LINE_COLORS[index % len(_LINE_COLORS)], "shape": "hvh", "width": 1.8},
+        "line": {"color": LINE_COLORS[index % len(LINE_COLORS)], "shape": "hvh", "width": 1.8},
     }
     yield {
         **line,

@@ -22,6 +22,7 @@
   // -- pictures
   const color = (name) => getComputedStyle(root).getPropertyValue(name).trim();
   const isNarrow = () => innerWidth < 700;
+  const shortened = (text) => (text.length > 24 ? `${text.slice(0, 15)}…${text.slice(-8)}` : text);
   const themed = (layout) => {
     const axis = { gridcolor: color("--line"), zerolinecolor: color("--line"), linecolor: color("--line") };
     const whole = {
@@ -31,11 +32,13 @@
       hoverlabel: { align: "left", bgcolor: color("--raised"), bordercolor: color("--line"), font: { color: color("--text") } },
       showlegend: false,
     };
+    if (isNarrow() && layout.yaxis?.ticktext) layout = { ...layout, yaxis: { ...layout.yaxis, ticktext: layout.yaxis.ticktext.map(shortened) } };
     for (const name of Object.keys(layout)) if (/^[xy]axis/.test(name)) whole[name] = { ...axis, ...layout[name] };
     return whole;
   };
   const traces = (figure) => figure.data.map(({ names, themed: isThemed, ...trace }) => {
     if (names) trace.hovertext = trace.hovertext.map((text, index) => `${figure.names[names[index]]}<br>${text}`);
+    if (trace.error_x) trace.error_x = { ...trace.error_x, color: color("--text") };
     if (isThemed) trace.line = { ...trace.line, color: color("--text") };
     if (isThemed && trace.marker) trace.marker = { ...trace.marker, color: color("--text") };
     return trace;
@@ -45,7 +48,7 @@
   const legend = (place, { data, layout }) => {
     if (layout.showlegend === false) return;
     const seen = new Map(data.filter((one) => one.name && one.visible !== false).map((one) => [one.name, one]));
-    for (const [name, { line, marker: { color: swatch = line?.color, pattern } = { color: line?.color } }] of seen) {
+    for (const [name, { line, marker: { color: swatch = line?.color, pattern } = { color: line?.color ?? "var(--text)" } }] of seen) {
       const item = document.createElement("li");
       const mark = item.appendChild(document.createElement("i"));
       mark.style.background = pattern?.shape
@@ -97,6 +100,33 @@
     if (operator !== undefined) panel.append(...find(chains[text(operator)]).cloneNode(true).children);
   };
 
+  // The same by keyboard: from part to part, the largest first.
+  for (const tools of document.querySelectorAll(".tools[data-parts]")) {
+    const place = find(tools.dataset.parts);
+    const [trace] = figures[place.id].data;
+    const parts = (id) => trace.parents.flatMap((parent, at) => (parent === id ? [at] : [])).sort((one, other) => trace.values[other] - trace.values[one]);
+    let at = 0;
+    const go = (direction) => {
+      const beside = parts(trace.parents[at]);
+      const here = beside.indexOf(at);
+      const next = { up: trace.ids.indexOf(trace.parents[at]), down: parts(trace.ids[at])[0], left: beside[here - 1], right: beside[here + 1] }[direction];
+      if (!(next >= 0)) return;
+      at = next;
+      draw(place);
+      Plotly.restyle(place, {
+        "marker.line.width": [trace.ids.map((_, index) => (index === at ? 3 : 0.5))],
+        "marker.line.color": [trace.ids.map((_, index) => color(index === at ? "--text" : "--back"))],
+      });
+      showChain({ id: trace.ids[at] }, trace);
+    };
+    tools.addEventListener("click", (event) => go(event.target.dataset.go));
+    tools.addEventListener("keydown", (event) => {
+      if (!event.key.startsWith("Arrow")) return;
+      event.preventDefault();
+      go(event.key.slice(5).toLowerCase());
+    });
+  }
+
   // What is searched for stays bright, and Enter goes from one to the next.
   const plain = (text) => new DOMParser().parseFromString(text.replaceAll("<br>", ""), "text/html").documentElement.textContent;
   const searched = (place, input, count) => {
@@ -141,13 +171,13 @@
   };
 
   // Zoom by keyboard and touch.
-  for (const tools of document.querySelectorAll(".tools")) {
+  for (const tools of document.querySelectorAll(".tools[data-for]")) {
     const place = find(tools.dataset.for);
     searched(place, tools.querySelector("input"), tools.querySelector(".found"));
     const button = tools.querySelector("[data-arrows]");
     if (button) withArrows(place, button);
   }
-  for (const tools of document.querySelectorAll(".tools")) {
+  for (const tools of document.querySelectorAll(".tools[data-for]")) {
     tools.addEventListener("click", (event) => {
       const place = find(tools.dataset.for);
       const { zoom, move } = event.target.dataset;

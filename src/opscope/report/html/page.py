@@ -10,7 +10,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib import resources
 from importlib.util import find_spec
@@ -18,47 +19,73 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from opscope._version import __version__
 from opscope.analysis.summary import Summary
 from opscope.errors import DependencyError
+from opscope.model.environment import Environment
 from opscope.model.session import Session
 from opscope.report.analysis import page_document
 from opscope.report.document import (
+    CodeBlock,
     Document,
     FactList,
     Section,
     inlines,
     plain,
 )
-from opscope.report.html.charts import LABEL, Chart, session_charts
+from opscope.report.html.charts import session_charts
+from opscope.report.html.figures import LABEL, Chart
 from opscope.report.html.names import visible
 from opscope.report.provenance import operator_chain_facts
 
 __all__ = ["render_page", "session_page"]
 
+_REPEAT = "To repeat"
 _CHAINS = 200  # operators whose way to the source is in the page
 
 
-def session_page(session: Session, summary: Summary, *, top: int | None = 10, command: str = "") -> str:
+def session_page(
+    session: Session, summary: Summary, *, top: int | None = 10, command: str = "", trace: str = ""
+) -> str:
     """The page on a recording.
 
     Args:
         session: The recording, open.
         summary: Of it.
         top: Operators in detail; all if None.
-        command: That makes the page anew.
+        command: What was run for it.
+        trace: Address of the recorded trace, of a page that is served with it.
     """
     chains = {
         one.name: FactList(tuple(operator_chain_facts(one, has_device=summary.has_device)))
         for one in summary.operators[:_CHAINS]
     }
-    document = page_document(summary, top=top, command=command)
-    return render_page(document, session_charts(session, summary), chains)
+    document = page_document(summary, top=top, environments=_environments(session))
+    charts = session_charts(session, summary)
+    return render_page(document, charts, chains=chains, command=command, trace=trace)
+
+
+def _environments(session: Session) -> Iterator[Environment]:
+    """Of traces that opscope recorded, which say it."""
+    for (text,) in session.query(_ENVIRONMENTS_SQL):
+        # A saved session may be a stranger's.
+        with suppress(msgspec.MsgspecError):
+            yield msgspec.json.decode(text, type=Environment)
+
+
+_ENVIRONMENTS_SQL = """SELECT DISTINCT (value::JSON->'$.environment')::VARCHAR AS environment FROM metadata
+WHERE key LIKE 'sidecar:%' AND environment IS NOT NULL ORDER BY 1"""
 
 
 def render_page(
-    document: Document, charts: Sequence[Chart] = (), chains: dict[str, FactList] | None = None
+    document: Document,
+    charts: Sequence[Chart] = (),
+    *,
+    chains: dict[str, FactList] | None = None,
+    command: str = "",
+    trace: str = "",
 ) -> str:
     """The document as one HTML file.
 
@@ -66,6 +93,8 @@ def render_page(
         document: What is said.
         charts: Pictures, each opening the section its `section` names; left out without that section.
         chains: The way from operators to their source, by name: what a click in a picture shows.
+        command: What was run for it, told at its end unless the document tells it.
+        trace: Address of the recorded trace beside the page; the page offers it to Perfetto.
 
     Raises:
         DependencyError: plotly's script is missing.
@@ -86,11 +115,17 @@ def render_page(
         plain=plain,
         safe_url=_address,
     )
+    if command and all(one.title != _REPEAT for one in document.sections):
+        document = replace(
+            document, sections=(*document.sections, Section(_REPEAT, (CodeBlock(command, "bash"),)))
+        )
     style, script = _asset("page.css"), _asset("page.js")
     plotly = _plotly() if charts else ""
-    scripts = [text for text in (plotly, script) if text]
+    perfetto = _asset("perfetto.js") if trace else ""
+    scripts = [text for text in (plotly, script, perfetto) if text]
     return environment.get_template("page.html.j2").render(
         document=document,
+        first=[one for one in charts if not one.section],
         charts=[(section, _of(section, charts)) for section in document.sections],
         chains=list((chains or {}).items()),
         data=_json({one.key: {**one.figure, "kind": one.kind} for one in charts}),
@@ -104,6 +139,7 @@ def render_page(
                 "img-src data: blob:",
                 "base-uri 'none'",
                 "form-action 'none'",
+                *(["connect-src 'self'"] if trace else []),
             )
         ),
         style=style,
@@ -112,6 +148,8 @@ def render_page(
         plotly_ids=["plotly.js-style-global", *_STYLE_IDS.findall(plotly)],
         plotly=plotly,
         script=script,
+        perfetto=perfetto,
+        trace=trace,
         version=__version__,
     )
 
@@ -121,7 +159,7 @@ _STYLE_IDS = re.compile(r"""if\(!document\.getElementById\("([0-9a-f]{64})"\)\)"
 
 
 def _of(section: Section, charts: Iterable[Chart]) -> list[Chart]:
-    return [one for one in charts if section.title.startswith(one.section)]
+    return [one for one in charts if one.section and section.title.startswith(one.section)]
 
 
 def _address(url: str) -> str | None:

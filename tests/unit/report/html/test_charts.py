@@ -9,6 +9,7 @@ from opscope.analysis.summary import summarize
 from opscope.api import load as load_source
 from opscope.report.html.charts import session_charts
 from opscope.testing import TraceBuilder
+from opscope.units import format_duration
 
 
 def rank(number: int, compute_us: float) -> TraceBuilder:
@@ -31,3 +32,20 @@ def test_the_rank_that_computes_longer_stands_out(make_trace: Callable[..., Path
     # The step without the time in which only the collective ran.
     assert cells["text"] == ["40.0 µs", "40.0 µs", "80.0 µs", "80.0 µs"]
     assert len(charts["steps"].figure["data"][0]["y"]) == 4
+
+
+def test_ranks_that_wait_and_what_the_late_one_takes_longer_for(
+    make_trace: Callable[..., Path], tmp_path: Path
+) -> None:
+    for number, compute_us in ((0, 20), (1, 60), (2, 20)):
+        make_trace(rank(number, compute_us), f"rank{number}.json")
+    with load_source(str(tmp_path)) as session:
+        summary = summarize(session)
+        charts = {one.key: one for one in session_charts(session, summary)}
+    (cells,) = charts["waits"].figure["data"]
+    waiting = {f"rank {skew.rank}": format_duration(skew.waiting_ns) for skew in summary.timeline.skews}
+    assert dict(zip(cells["y"], cells["text"], strict=True)) == waiting
+    assert waiting == {"rank 0": "80.0 µs", "rank 1": "0 ns", "rank 2": "80.0 µs"}
+    (device,) = charts["late"].figure["data"]
+    assert charts["late"].title == "What rank 1 takes longer for"
+    assert (device["name"], device["x"]) == ("device", [40.0])

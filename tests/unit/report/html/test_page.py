@@ -126,7 +126,7 @@ def test_streams_of_the_timeline_hold_every_activity_of_the_step(bert: tuple[Ses
 
 def test_tables_say_what_the_document_says(bert: tuple[Session, _Page, str]) -> None:
     session, page, _ = bert
-    document = page_document(summarize(session), command="opscope analyze x --html y")
+    document = page_document(summarize(session))
     for section in document.sections:
         assert section.title in page.text
     table = next(section for section in document.sections if section.title == "Operators").blocks[1]
@@ -184,6 +184,23 @@ def test_a_name_of_a_megabyte_does_not_fill_the_page(load: Callable[..., Session
     text = session_page(session, summarize(session))
     assert len(text) < MOST_BYTES
     assert "characters …" in text
+
+
+@pytest.mark.parametrize("trace", ["", "trace.json.gz"])
+def test_only_a_served_page_may_ask_for_the_trace(load: Callable[..., Session], trace: str) -> None:
+    session = load(hostile_trace("k"))
+    page = _Page(session_page(session, summarize(session), trace=trace))
+    policy = next(a["content"] for tag, a in page.elements if a.get("http-equiv")) or ""
+    assert ("connect-src 'self'" in policy) == bool(trace)
+    assert [a["data-trace"] for _, a in page.elements if "data-trace" in a] == [trace] * bool(trace)
+    assert ("ui.perfetto.dev" in "".join(text for _, text in page.raw)) == bool(trace)
+
+
+@pytest.mark.parametrize("document", [Document("t"), Document("t", sections=(Section("To repeat"),))])
+def test_the_command_is_told_once(document: Document) -> None:
+    page = _Page(render_page(document, command="opscope x --html '<y>'"))
+    assert page.text.count("To repeat") == 2  # with the link to it
+    assert ("opscope x --html '<y>'" in page.text) == (not document.sections)
 
 
 def test_only_https_is_linked() -> None:

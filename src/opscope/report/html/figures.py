@@ -1,0 +1,302 @@
+"""Pictures as plotly figures in plain dicts: the few shapes that every page is made of.
+
+What plotly would read as markup is escaped; colors are told apart by the color-blind, in light and dark.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import escape
+from typing import Any, NamedTuple
+
+import msgspec
+
+from opscope.model.benchmark import Interval
+from opscope.report.html.names import visible
+from opscope.units import format_duration
+
+__all__ = [
+    "BLUE",
+    "GRAY",
+    "GREEN",
+    "LABEL",
+    "LINE_COLORS",
+    "ORANGE",
+    "RED",
+    "Bar",
+    "Chart",
+    "TimeUnit",
+    "as_lines",
+    "as_text",
+    "bars",
+    "cells",
+    "log_axis",
+    "scaled",
+    "unit_of",
+]
+
+# Okabe and Ito's palette, its black left out, and grays: https://jfly.uni-koeln.de/color/
+BLUE, ORANGE, GREEN, RED, GRAY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#a5a9b5"
+LINE_COLORS = (BLUE, ORANGE, GREEN, "#cc79a7", "#56b4e9", RED, "#8c6d31", "#8a8fa0")
+LABEL = 90  # characters of a name in a picture; the tables have it whole
+_BESIDE = 40  # characters of a name beside a bar
+_FEW_POWERS = 4  # of ten on an axis, that need more ticks
+_LINE = 64  # characters of a line beside the pointer
+_READ_CELLS = 12  # side by side, that their text is read
+
+
+class Chart(msgspec.Struct, frozen=True):
+    """One picture.
+
+    Attributes:
+        key: Its id in the page.
+        section: Beginning of the title of the section that it opens; empty for the top of the page.
+        title: What is seen.
+        note: How to read it, and what is left out.
+        figure: `data` and `layout` as plotly takes them, without colors of the theme. A trace may have
+            `names` (positions in the figure's `names`), which become the first line of its hover texts.
+        height_px: Its height.
+        kind: What the page adds: `zoom` buttons, the `chain` of what is clicked.
+    """
+
+    key: str
+    section: str
+    title: str
+    note: str
+    figure: dict[str, Any]
+    height_px: int
+    kind: str = ""
+
+    @property
+    def has_arrows(self) -> bool:
+        """Something in it is shown only when asked."""
+        return any(one.get("visible") is False for one in self.figure["data"])
+
+
+def as_text(name: str) -> str:
+    """A name as plotly's text: no markup, no line breaks."""
+    return escape(visible(name, LABEL).replace("\n", " "), quote=False)
+
+
+def as_lines(name: str) -> str:
+    """A longer part of it, beside the pointer."""
+    whole = visible(name, 3 * _LINE).replace("\n", " ")
+    parts = (whole[start : start + _LINE] for start in range(0, len(whole), _LINE))
+    return "<br>".join(escape(part, quote=False) for part in parts)
+
+
+def _beside(name: str) -> str:
+    """A name as the label of an axis."""
+    if len(name) > _BESIDE:
+        name = f"{name[: _BESIDE * 2 // 3]}…{name[-_BESIDE // 3 :]}"
+    return as_text(name)
+
+
+class TimeUnit(NamedTuple):
+    """What times of a picture are written in."""
+
+    ns: float
+    name: str
+
+
+def unit_of(ns: float) -> TimeUnit:
+    """The unit that durations up to this one read best in."""
+    name = format_duration(max(ns, 1)).split()[-1]
+    return TimeUnit({"s": 1e9, "ms": 1e6, "µs": 1e3}.get(name, 1.0), name)
+
+
+def scaled(ns: Iterable[float], unit: TimeUnit, exact_ns: float = 1.0) -> list[float]:
+    """Durations in a unit, with the digits that `exact_ns` takes."""
+    digits = max(0, math.ceil(math.log10(unit.ns / exact_ns)))
+    return [round(one / unit.ns, digits) for one in ns]
+
+
+class Bar(NamedTuple):
+    """One bar: where it ends, the interval of that, where it begins, and what it is.
+
+    Attributes:
+        kind: Bars of one kind have one color, which the legend explains.
+        hover: What is said of it beside its name.
+    """
+
+    label: str
+    end: float
+    interval: Interval | None = None
+    base: float = 0.0
+    kind: str = ""
+    hover: str = ""
+
+
+def bars(
+    key: str,
+    section: str,
+    title: str,
+    note: str,
+    rows: Sequence[Bar],
+    *,
+    axis: str,
+    colors: Mapping[str, str],
+    mark: float | None = None,
+    is_ratio: bool = False,
+) -> Chart:
+    """A row for each bar, from top to bottom, with whiskers where intervals are known.
+
+    Args:
+        key: As of `Chart`; section, title and note too.
+        section: Likewise.
+        title: Likewise.
+        note: Likewise.
+        rows: The bars.
+        axis: What their length is.
+        colors: Of each kind; kinds of several bars of one row stand side by side.
+        mark: Where a line is drawn across all.
+        is_ratio: Ends alone are drawn, on a logarithmic axis: a length would mean nothing.
+    """
+    seen: Counter[tuple[str, str]] = Counter()
+    names: dict[tuple[str, int], str] = {}  # of rows; two things may have one label
+    placed: list[tuple[int, Bar]] = []
+    for one in rows:
+        row = (one.label, seen[one.label, one.kind])
+        seen[one.label, one.kind] += 1
+        names.setdefault(row, one.label)
+        placed.append((list(names).index(row), one))
+    data = []
+    for kind, color in colors.items():
+        mine = [one for _, one in placed if one.kind == kind]
+        trace: dict[str, Any] = {
+            "name": kind,
+            "y": [at for at, one in placed if one.kind == kind],
+            "hovertext": [f"{as_lines(one.label)}<br>{as_text(one.hover)}" for one in mine],
+            "hoverinfo": "text",
+            "marker": {"color": color},
+        }
+        if is_ratio:
+            trace |= {"type": "scatter", "mode": "markers", "x": [one.end for one in mine]}
+            trace["marker"] |= {"size": 10}
+        else:
+            trace |= {"type": "bar", "orientation": "h", "x": [one.end - one.base for one in mine]}
+            trace["base"] = [one.base for one in mine]
+        if any(one.interval for one in mine):
+            trace["error_x"] = {
+                "type": "data",
+                "symmetric": False,
+                "array": [one.interval and one.interval[1] - one.end for one in mine],
+                "arrayminus": [one.interval and one.end - one.interval[0] for one in mine],
+                "thickness": 1.4,
+                "width": 4,
+            }
+        data += [trace] if mine else []
+    across = {"type": "line", "x0": mark, "x1": mark, "yref": "paper", "y0": 0, "y1": 1}
+    layout: dict[str, Any] = {
+        "barmode": "group",
+        "bargap": 0.3,
+        "xaxis": {"title": {"text": axis}, "rangemode": "tozero"},
+        "yaxis": {
+            "tickvals": list(range(len(names))),
+            "ticktext": [_beside(label) for label in names.values()],
+            "range": [len(names) - 0.4, -0.6],
+            "automargin": True,
+            "showgrid": False,
+            "zeroline": False,
+        },
+        "shapes": [] if mark is None else [{**across, "line": {"color": "#8a8fa0", "dash": "dot"}}],
+        "hovermode": "closest",
+        "showlegend": len(data) > 1,
+    }
+    if is_ratio:
+        reached = [end for one in rows for end in (one.end, *(one.interval or ()), mark or one.end)]
+        layout["xaxis"] = log_axis(axis, min(reached) / 1.15, max(reached) * 1.15, "{:,.3g}".format)
+    each = 14 * max(2, len(data)) if len(rows) > len(names) else 28
+    return Chart(key, section, title, note, {"data": data, "layout": layout}, 90 + each * len(names))
+
+
+def cells(
+    key: str,
+    section: str,
+    title: str,
+    note: str,
+    values: Mapping[tuple[str, str], float],
+    *,
+    form: Callable[[float], str],
+    rows: Sequence[str],
+    columns: Sequence[str],
+) -> Chart:
+    """A map of values, brighter the larger they are.
+
+    Args:
+        key: As of `Chart`; section, title and note too.
+        section: Likewise.
+        title: Likewise.
+        note: Likewise.
+        values: By row and column.
+        form: A value in words.
+        rows: From top to bottom.
+        columns: From left to right.
+    """
+    most = max(values.values(), default=0) or 1
+    places = {column: at for at, column in enumerate(columns)}
+    shown = [(row, column, value) for (row, column), value in values.items()]
+    shades = [value / most for *_, value in shown]
+    # Bars as cells: plotly's own heat maps need inline styles, which the page forbids.
+    data = {
+        "type": "bar",
+        "orientation": "h",
+        "y": [row for row, *_ in shown],
+        "base": [places[column] - 0.48 for _, column, _ in shown],
+        "x": [0.96] * len(shown),
+        "width": 0.94,
+        "text": [form(value) for *_, value in shown] if len(columns) <= _READ_CELLS else [],
+        "textposition": "inside",
+        "insidetextanchor": "middle",
+        "insidetextfont": {"color": ["#000000" if shade > 0.5 else "#ffffff" for shade in shades]},
+        "textangle": 0,
+        "hovertext": [f"{row}, {column}<br>{form(value)}" for row, column, value in shown],
+        "hoverinfo": "text",
+        "marker": {"color": [_shade(shade) for shade in shades]},
+    }
+    every = max(1, len(columns) // _READ_CELLS)
+    layout = {
+        "barmode": "overlay",
+        "margin": {"l": 60, "r": 24, "t": 12, "b": 28},
+        "xaxis": {
+            "tickvals": list(range(0, len(columns), every)),
+            "ticktext": list(columns[::every]),
+            "range": [-0.5, len(columns) - 0.5],
+            "showgrid": False,
+            "zeroline": False,
+        },
+        "yaxis": {
+            "type": "category",
+            "categoryorder": "array",
+            "categoryarray": list(rows),
+            "autorange": "reversed",
+            "automargin": True,
+            "showgrid": False,
+        },
+    }
+    return Chart(key, section, title, note, {"data": [data], "layout": layout}, 60 + 40 * len(rows))
+
+
+def _shade(share: float) -> str:
+    """From blue to yellow, lightness growing with the share: read without color too."""
+    dark, bright = (0, 34, 78), (254, 232, 56)
+    mixed = (round(low + (high - low) * share) for low, high in zip(dark, bright, strict=True))
+    return "#" + "".join(f"{one:02x}" for one in mixed)
+
+
+def log_axis(title: str, low: float, high: float, form: Callable[[float], str]) -> dict[str, Any]:
+    """An axis with a tick at each power of ten, or at 1, 2 and 5; plotly's own would be raised exponents."""
+    powers = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)
+    steps = (1, 2, 5) if len(powers) < _FEW_POWERS else (1,)
+    ticks = [step * 10.0**power for power in powers for step in steps]
+    ticks = [tick for tick in ticks if low <= tick <= high]
+    return {
+        "type": "log",
+        "title": {"text": title, "standoff": 10},
+        "range": [math.log10(low), math.log10(high)],
+        "tickvals": ticks,
+        "ticktext": [form(tick) for tick in ticks],
+        "automargin": True,
+    }

@@ -1,0 +1,158 @@
+"""The page of every verb in Chromium, with names that would be markup; and the trace handed to Perfetto."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from opscope.analysis.summary import summarize
+from opscope.api import load
+from opscope.cli.console import write_page, write_recording_page
+from opscope.cli.view import PageServer
+from opscope.report.benchmark import benchmark_document, sweep_benchmark_document
+from opscope.report.comparison import session_comparison_document
+from opscope.report.html.result_charts import (
+    benchmark_charts,
+    comparison_charts,
+    counter_charts,
+    statistics_charts,
+    trial_charts,
+    workload_charts,
+)
+from opscope.report.ncu import ncu_document
+from opscope.report.sweep import sweep_document, sweep_report
+from opscope.report.tables import stats_tables_document
+from opscope.report.trace_export import export_trace
+from opscope.report.trial import trial_document
+from opscope.testing import TraceBuilder
+
+pytestmark = pytest.mark.browser
+
+HOSTILE = "<img src=x onerror=alert(1)></script>"
+SEEN = "document.querySelector('header').textContent + document.querySelector('main').textContent"
+PICTURES = {
+    "compare": {"waterfall"},
+    "bench": {"samples", "ratios"},
+    "sweep": {"scaling0"},
+    "profile": {"latency", "throughput", "busy"},
+    "try": {"steps"},
+    "ncu": {"limits"},
+    "stats": {"table0"},
+    "explain": set(),
+}
+
+
+@pytest.fixture(scope="module")
+def files(
+    results_named: Callable[[str], SimpleNamespace], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
+    found, folder = results_named(HOSTILE), tmp_path_factory.mktemp("pages")
+    parts = {
+        "compare": (session_comparison_document(found.sessions), comparison_charts(found.sessions)),
+        "bench": (benchmark_document(found.benchmark), benchmark_charts(found.benchmark)),
+        "sweep": (sweep_benchmark_document(found.sweep), benchmark_charts(found.sweep)),
+        "profile": (
+            sweep_report(found.configurations),
+            workload_charts(sweep_document(found.configurations)["configurations"]),
+        ),
+        "try": (trial_document(found.trial, "opscope try x"), trial_charts(found.trial)),
+        "ncu": (ncu_document(found.counters), counter_charts(found.counters)),
+        "stats": (
+            stats_tables_document(found.statistics, title=f"Statistics of {HOSTILE}"),
+            statistics_charts(found.statistics),
+        ),
+        "explain": (found.explanation, ()),
+    }  # fmt: skip
+    return {name: write_page(folder / f"{name}.html", *both) for name, both in parts.items()}
+
+
+def recording(folder: Path) -> Any:
+    trace = TraceBuilder()
+    for step in (1, 2):
+        start = 500 * step
+        trace.step(step, start, 500).operator(HOSTILE, start + 10, 30).launch(start + 20, 5)
+        trace.kernel(HOSTILE, start + 40, 300)
+        trace.launch(start + 60, 300, name="cudaDeviceSynchronize")
+    return load(trace.write(folder / "trace.json"), threads=1)
+
+
+@pytest.mark.parametrize("verb", PICTURES)
+def test_a_page_says_all_and_asks_for_nothing(
+    verb: str,
+    files: dict[str, Path],
+    open_page: Callable[..., Any],
+    drawn: Callable[[Any, str], Any],
+    axe: Callable[[Any], None],
+) -> None:
+    page = open_page(files[verb].as_uri())
+    keys = page.evaluate("[...document.querySelectorAll('.chart')].map((one) => one.id)")
+    assert set(keys) >= PICTURES[verb]
+    page.set_viewport_size({"width": 390, "height": 800})
+    for key in keys:
+        drawn(page, key)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.set_viewport_size({"width": 1280, "height": 900})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+    assert HOSTILE in page.evaluate(SEEN)
+    assert page.locator("img").count() == 0
+    assert page.locator("h2", has_text="To repeat").count() == 1
+    axe(page)
+    if verb == "compare":
+        page.locator("#theme").click()
+        axe(page)
+
+
+PERFETTO = """<!DOCTYPE html><script>
+let pings = 0;
+addEventListener("message", ({ data, source, origin }) => {
+  if (data === "PING") {
+    pings += 1;
+    if (pings === 3) source.postMessage("PONG", origin);
+  } else {
+    const { buffer, title, fileName } = data.perfetto;
+    window.got = { size: buffer.byteLength, head: [...new Uint8Array(buffer.slice(0, 2))], title, fileName };
+  }
+});
+</script>"""
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[tuple[PageServer, Path]]:
+    with recording(tmp_path) as session:
+        trace = export_trace(session, tmp_path / "trace.json.gz")
+        page = tmp_path / "page.html"
+        write_recording_page(page, session, summarize(session), top=10, trace=trace.name)
+    with PageServer({"": page, trace.name: trace}) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield server, trace
+        server.shutdown()
+        thread.join()
+
+
+def test_perfetto_gets_the_trace(
+    served: tuple[PageServer, Path], open_page: Callable[..., Any], axe: Callable[[Any], None]
+) -> None:
+    server, trace = served
+    page = open_page(server.url, allowed=(server.url,))
+    page.context.route("https://ui.perfetto.dev/**", lambda route: route.fulfill(
+        body=PERFETTO, content_type="text/html"
+    ))  # fmt: skip
+    assert HOSTILE in page.evaluate(SEEN)
+    axe(page)
+    with page.context.expect_page() as opened:
+        page.get_by_role("button", name="Perfetto").click()
+    perfetto = opened.value
+    perfetto.wait_for_function("window.got")
+    assert perfetto.evaluate("window.got") == {
+        "size": trace.stat().st_size,
+        "head": [0x1F, 0x8B],
+        "title": page.title().removesuffix(" – opscope"),
+        "fileName": "trace.json.gz",
+    }
+    assert page.locator("#handed").inner_text() == "Perfetto has the trace"
