@@ -8,24 +8,26 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 
-from opscope.analysis.summary import Summary
 from opscope.errors import InputError, OpscopeError
 from opscope.model.files import write_text
 from opscope.model.session import Session
 from opscope.report.document import Document
-from opscope.report.html.figures import Chart
 from opscope.report.json_encoding import to_json
 from opscope.report.languages import Language, language_of, translated, translated_words
 from opscope.report.markdown import render_markdown
 from opscope.report.terminal import render_terminal
 from opscope.results import load
 from opscope.units import format_fraction
+
+if TYPE_CHECKING:
+    from opscope.analysis.summary import Summary
+    from opscope.report.html.figures import Chart
 
 __all__ = [
     "STDERR",
