@@ -30,7 +30,7 @@ _FUNCTION_WORDS = frozenset((
     "a", "an", "the", "of", "in", "on", "at", "by", "to", "for", "from", "with", "and", "or", "nor", "not",
     "no", "but", "so", "as", "than", "that", "this", "these", "those", "it", "its", "is", "are", "was",
     "were", "be", "been", "has", "have", "had", "they", "them", "their", "each", "every", "all", "outside",
-    "inside", "without", "within", "between", "while", "where", "which", "more", "less", "only", "alone",
+    "inside", "without", "within", "between", "while", "which", "more", "less", "only", "alone",
     "beside", "per", "into", "over", "under", "before", "after", "until", "if", "when",
 ))  # fmt: skip
 _SENTENCE = re.compile(r"^ |\. |(?<!\S)[a-z]+ [a-z]+(?!\S)")
@@ -261,7 +261,7 @@ def is_neutral(text: str) -> bool:
 
 def _name(text: str) -> str | None:
     """What may be the name of a kernel, a device or a place in a program; None for prose."""
-    bare = _PLACE_IN_PROGRAM.sub("", text)
+    bare = _PLACE_IN_PROGRAM.sub("", text).lstrip()
     is_prose = _SENTENCE.search(bare) or not _FUNCTION_WORDS.isdisjoint(re.split(r"[^\w:'-]+", bare.lower()))
     return None if is_prose else text
 
