@@ -101,6 +101,11 @@ _.assert_not_slower
 # Called by mkdocs.
 _.on_page_markdown
 
+# Called by html.parser.HTMLParser.
+_.handle_data
+_.handle_endtag
+_.handle_starttag
+
 # What `http.server` looks up by name.
 _.daemon_threads
 _.do_GET

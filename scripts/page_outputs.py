@@ -114,6 +114,7 @@ def output_of(command: str) -> str:
     """
     environment = {
         **os.environ,
+        "OPSCOPE_LANG": "en",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "COLUMNS": str(COLUMNS),
         "NO_COLOR": "1",

@@ -44,8 +44,9 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 REQUIRE_GPU = "OPSCOPE_REQUIRE_GPU"
 
 # As in a shell, whatever started the tests: xdist tells its processes a width of 80 columns, nohup and
-# background jobs have signals ignored, which programs started by tests would inherit.
+# background jobs have signals ignored, which programs started by tests would inherit. Reports are English.
 os.environ.pop("COLUMNS", None)
+os.environ["OPSCOPE_LANG"] = "en"
 for _number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)

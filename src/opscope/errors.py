@@ -41,11 +41,15 @@ class OpscopeError(Exception):
         self.hint = hint
         super().__init__(self._text())
 
+    @property
+    def where(self) -> str:
+        """`FILE, byte 12: `, as far as it is known."""
+        place = [self.source] if self.source else []
+        place += [] if self.byte_offset is None else [f"byte {self.byte_offset}"]
+        return f"{', '.join(place)}: " if place else ""
+
     def _text(self) -> str:
-        where = self.source or ""
-        if self.byte_offset is not None:
-            where = f"{where}, byte {self.byte_offset}" if where else f"byte {self.byte_offset}"
-        text = f"{where}: {self.message}" if where else self.message
+        text = f"{self.where}{self.message}"
         return f"{text}. {self.hint}" if self.hint else text
 
 

@@ -278,6 +278,8 @@ def test_an_interrupted_process_leaves_its_trace(script: str) -> None:
         ("run --active=2 a.py", "run --active=2 -- a.py"),
         ("run -m pkg.mod --help", "run -m -- pkg.mod --help"),
         ("--debug run a.py", "--debug run -- a.py"),
+        ("--lang zh run a.py --lang en", "--lang zh run -- a.py --lang en"),
+        ("run --lang zh a.py", "run --lang zh -- a.py"),
         ("run -- a.py --debug", "run -- a.py --debug"),
         ("run --help", "run --help"),
         ("run", "run"),

@@ -12,6 +12,7 @@ from opscope.cli.console import (
     All,
     Merge,
     Top,
+    markdown,
     open_source,
     refuse_existing,
     say_wrote,
@@ -24,7 +25,6 @@ from opscope.report.analysis import analysis_report, only_sections, overview_doc
 from opscope.report.analysis import brief as first_screen
 from opscope.report.document import Document
 from opscope.report.json_encoding import write_json
-from opscope.report.markdown import render_markdown
 from opscope.report.summary_json import analysis_document
 from opscope.results import summarize
 
@@ -99,7 +99,7 @@ def analyze(
         show(lambda: analysis_document(summary, top=shown), document, json=json)
         written = []
         if output_dir is not None:
-            report = render_markdown(analysis_report(summary, top=shown))
+            report = markdown(analysis_report(summary, top=shown))
             written = [
                 write_json(output_dir / _JSON_NAME, analysis_document(summary, top=shown)),
                 write_text(output_dir / _REPORT_NAME, report),

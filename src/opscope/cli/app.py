@@ -12,7 +12,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import App, CycloptsError, Parameter
 
@@ -40,6 +40,7 @@ FLAGS = frozenset({
     "--allow-precision",
     "--in-place", "--predict", "--apply", "--json", "--train", "--use-real-bert",
 })  # fmt: skip
+_LANGUAGE = ("--lang", "--lang=en", "--lang=zh", "en", "zh")
 # Verbs whose arguments end with a script and its own arguments.
 _WITH_SCRIPT = ("run", "try")
 
@@ -54,7 +55,7 @@ def separate_script(tokens: Sequence[str]) -> list[str]:
         return list(tokens)
     start = tokens.index(verb) + 1
     is_separate = verb == "try" and "--" in tokens  # options of several values may hold files
-    if is_separate or any(token not in FLAGS for token in tokens[: start - 1]):
+    if is_separate or any(token not in (*FLAGS, *_LANGUAGE) for token in tokens[: start - 1]):
         return list(tokens)
     index = start
     while index < len(tokens):
@@ -134,7 +135,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OpscopeError as error:
         if _wants_traceback(tokens):
             traceback.print_exc()
-        return _fail(str(error), EXIT_ERROR)
+        from opscope.cli.console import error_text  # noqa: PLC0415 - the verb has imported it
+
+        return _fail(error_text(error), EXIT_ERROR)
     except KeyboardInterrupt:
         return _interrupted()
     except BrokenPipeError:
@@ -156,13 +159,19 @@ def _dispatch(tokens: list[str]) -> int:
     def run(
         *verb_and_arguments: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
         debug: bool = False,
+        lang: Literal["en", "zh"] | None = None,
     ) -> Any:
         """Run one verb.
 
         Args:
             verb_and_arguments: The verb and what it takes.
             debug: Show the traceback of an error.
+            lang: Language of reports: en or zh; else OPSCOPE_LANG, then the locale.
         """
+        if not {"--help", "-h", "--version"}.intersection(tokens) and tokens:
+            from opscope.cli.console import use_language  # noqa: PLC0415 - help needs none of what it imports
+
+            use_language(lang)
         return app(verb_and_arguments, **quietly)
 
     quietly: dict[str, Any] = {

@@ -30,6 +30,7 @@ from opscope.benchmarking.suites import SUITES, suite
 from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED
 from opscope.cli.console import (
     load_noticed,
+    markdown,
     print_document,
     print_json,
     say_wrote,
@@ -53,7 +54,6 @@ from opscope.report.benchmark import (
 )
 from opscope.report.document import Document, Section
 from opscope.report.html.result_charts import benchmark_charts
-from opscope.report.markdown import render_markdown
 
 __all__ = ["GivenOptions", "MeasuringOptions", "OutputOptions", "bench"]
 
@@ -247,7 +247,7 @@ def _written(
 ) -> Iterator[Path]:
     """The reports that were asked for."""
     if output.report is not None:
-        yield write_text(output.report, render_markdown(document))
+        yield write_text(output.report, markdown(document))
     if output.html is not None:
         yield write_page(output.html, document, benchmark_charts(result))
 

@@ -17,6 +17,7 @@ from opscope.cli.console import (
     All,
     Merge,
     Top,
+    markdown,
     open_source,
     refuse_existing,
     say_wrote,
@@ -35,7 +36,6 @@ from opscope.report.comparison import (
 )
 from opscope.report.document import Document
 from opscope.report.html.result_charts import comparison_charts
-from opscope.report.markdown import render_markdown
 
 __all__ = ["compare"]
 
@@ -98,7 +98,7 @@ def compare(
         json=json,
     )
     if output is not None:
-        say_wrote([write_text(output, render_markdown(document))], on_stderr=json)
+        say_wrote([write_text(output, markdown(document))], on_stderr=json)
     if html is not None:
         say_wrote([write_page(html, document, comparison_charts(comparison))], on_stderr=json)
     for failure in failures:

@@ -14,11 +14,13 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 
-from opscope.errors import InputError
+from opscope.errors import InputError, OpscopeError
 from opscope.model.files import write_text
 from opscope.model.session import Session
 from opscope.report.document import Document
 from opscope.report.json_encoding import to_json
+from opscope.report.languages import Language, language_of, translated, translated_words
+from opscope.report.markdown import render_markdown
 from opscope.report.terminal import render_terminal
 from opscope.results import load
 from opscope.units import format_fraction
@@ -35,7 +37,10 @@ __all__ = [
     "Top",
     "Words",
     "command_line",
+    "error_text",
+    "in_language",
     "load_noticed",
+    "markdown",
     "note",
     "open_source",
     "print_document",
@@ -46,6 +51,7 @@ __all__ = [
     "status",
     "stderr_console",
     "stdout_console",
+    "use_language",
     "write_page",
     "write_recording_page",
 ]
@@ -65,9 +71,31 @@ _PIPED_WIDTH = 120
 _WIDEST = 200
 
 
+# What reports are written in while this process runs one verb.
+_language = Language.EN
+_ASKED_BY = ("OPSCOPE_LANG", "LC_ALL", "LC_MESSAGES", "LANG")
+
+
+def use_language(asked: str | None) -> None:
+    """Write reports in a language from now on: the one asked for, else that of the environment."""
+    global _language  # noqa: PLW0603 - one for all that a command prints
+    _language = Language(asked) if asked else language_of(os.environ.get(name) for name in _ASKED_BY)
+
+
+def in_language(text: str) -> str:
+    """A line that is no report, in the language of reports."""
+    return translated_words(text, _language)
+
+
+def error_text(error: OpscopeError) -> str:
+    """What an error says, in the language of reports."""
+    told = [in_language(one) for one in (error.message, error.hint) if one]
+    return str(error) if _language is Language.EN else f"{error.where}{'。'.join(told)}"
+
+
 def note(text: str) -> None:
     """One line on stderr."""
-    sys.stderr.write(f"note: {text}\n")
+    sys.stderr.write(f"note: {in_language(text)}\n")
 
 
 @contextmanager
@@ -131,7 +159,12 @@ def _wide_console(stream: TextIO) -> Console:
 def print_document(document: Document, *, on_stderr: bool = False) -> None:
     """Print a report Document on stdout, or on stderr where stdout is a program's own."""
     stream = sys.stderr if on_stderr else sys.stdout
-    _wide_console(stream).print(render_terminal(document), crop=False)
+    _wide_console(stream).print(render_terminal(translated(document, _language)), crop=False)
+
+
+def markdown(document: Document) -> str:
+    """A report Document as Markdown."""
+    return render_markdown(translated(document, _language))
 
 
 def print_json(document: Any) -> None:
@@ -156,7 +189,7 @@ def write_page(path: Path, document: Document, charts: Sequence[Chart] = ()) -> 
     from opscope.report.html.page import render_page  # noqa: PLC0415 - seldom asked
 
     with status("Drawing"):
-        return write_text(path, render_page(document, charts, command=command_line()))
+        return write_text(path, render_page(document, charts, command=command_line(), language=_language))
 
 
 def write_recording_page(
@@ -174,7 +207,9 @@ def write_recording_page(
     from opscope.report.html.page import session_page  # noqa: PLC0415 - seldom asked
 
     with status("Drawing"):
-        page = session_page(session, summary, top=top, command=command_line(), trace=trace)
+        page = session_page(
+            session, summary, top=top, command=command_line(), trace=trace, language=_language
+        )
         return write_text(path, page)
 
 

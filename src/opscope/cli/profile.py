@@ -27,6 +27,7 @@ from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED
 from opscope.cli.console import (
     Top,
     load_noticed,
+    markdown,
     print_document,
     print_json,
     refuse_existing,
@@ -43,7 +44,6 @@ from opscope.provenance.origins import recorded_origins
 from opscope.report.analysis import configuration_report
 from opscope.report.html.result_charts import workload_charts
 from opscope.report.json_encoding import write_json
-from opscope.report.markdown import render_markdown
 from opscope.report.summary_json import stats_document
 from opscope.report.sweep import SweepEntry, sweep_document, sweep_report
 from opscope.results import summarize
@@ -201,7 +201,7 @@ def _write_results(task: Task, run: ConfigurationRun) -> dict[str, Any]:
         run.latency,
         wall_time_ns_per_step=sum(walls_ns) / len(walls_ns) if walls_ns else None,
     )
-    write_text(task.files.report, render_markdown(report))
+    write_text(task.files.report, markdown(report))
     write_json(task.files.stats, stats)
     return stats
 
@@ -276,7 +276,7 @@ class _Sweep:
         self.entries.append(entry)
         json_path, markdown_path = self.files
         write_json(json_path, sweep_document(self.entries))
-        write_text(markdown_path, render_markdown(sweep_report(self.entries)))
+        write_text(markdown_path, markdown(sweep_report(self.entries)))
 
 
 def profile(

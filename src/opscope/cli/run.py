@@ -28,6 +28,7 @@ from opscope.capture.second_run import time_second_run
 from opscope.cli.console import (
     Top,
     load_noticed,
+    markdown,
     note,
     print_document,
     refuse_existing,
@@ -40,7 +41,6 @@ from opscope.model.sidecar import kernels_folder, sidecar_path
 from opscope.provenance.origins import recorded_origins
 from opscope.report.analysis import analysis_report, overview_document
 from opscope.report.json_encoding import write_json
-from opscope.report.markdown import render_markdown
 from opscope.report.summary_json import analysis_document
 from opscope.results import load, summarize
 
@@ -313,7 +313,7 @@ def _report_cycle(cycle: Cycle, outputs: _Outputs, *, top: int | None, page: Pat
     with load(cycle.trace_path) as session:
         summary = summarize(session)
         write_json(folder / analysis.name, analysis_document(summary, top=None))
-        write_text(folder / report.name, render_markdown(analysis_report(summary, top=_REPORTED)))
+        write_text(folder / report.name, markdown(analysis_report(summary, top=_REPORTED)))
         if top is not None:
             print_document(overview_document(summary, top=top), on_stderr=True)
         pages = [] if page is None else [write_recording_page(page, session, summary, top=top or _REPORTED)]

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from opscope.cli.app import EXIT_INTERRUPTED, EXIT_REGRESSION
 from opscope.cli.console import (
     command_line,
+    markdown,
     note,
     refuse_existing,
     say_wrote,
@@ -28,7 +29,6 @@ from opscope.errors import InputError
 from opscope.model.files import write_text
 from opscope.report.html.result_charts import trial_charts
 from opscope.report.json_encoding import write_json
-from opscope.report.markdown import render_markdown
 from opscope.report.trial import trial_document, trial_json
 from opscope.trials.planning import trial_plan
 from opscope.trials.rounds import Told, Trial, TrialPlan
@@ -133,7 +133,7 @@ def try_changes(
     if save is not None:
         written.append(write_json(save, trial_json(result)))
     if output is not None:
-        written.append(write_text(output, render_markdown(document)))
+        written.append(write_text(output, markdown(document)))
     if html is not None:
         written.append(write_page(html, document, trial_charts(result)))
     if kept is not None and result.best is not None:

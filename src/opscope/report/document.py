@@ -8,14 +8,14 @@ column: its heading and the attribute it shows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from operator import attrgetter
 from typing import Any
 
 import msgspec
 
-from opscope.model.finding import Finding
+from opscope.model.finding import Finding, Severity
 from opscope.units import UNKNOWN, format_quantity
 
 __all__ = [
@@ -105,11 +105,12 @@ class Paragraph(msgspec.Struct, frozen=True):
 
 
 class Table(msgspec.Struct, frozen=True):
-    """Rows of cells, one per column."""
+    """Rows of cells, one per column; `left_out` names columns for which a display has no room."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Text, ...], ...]
     caption: Text | None = None
+    left_out: str = "Not shown, for width: {}"
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -144,9 +145,10 @@ class BulletList(msgspec.Struct, frozen=True):
 
 
 class FindingList(msgspec.Struct, frozen=True):
-    """Findings, the most severe first."""
+    """Findings, the most severe first; `severities` are words for how severe, else that of the finding."""
 
     findings: tuple[Finding, ...]
+    severities: Mapping[Severity, str] = {}
 
 
 Block = Paragraph | Table | FactList | BarList | CodeBlock | BulletList | FindingList

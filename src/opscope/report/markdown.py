@@ -107,7 +107,8 @@ def _(block: FindingList) -> str:
     for finding in block.findings:
         suggestion = f" {_prose(finding.suggestion)}" if finding.suggestion else ""
         message = f"{_prose(finding.message)}{suggestion}"
-        lines.append(f"- **{finding.severity}** {_code(finding.code, in_table=False)}: {message}")
+        severity = block.severities.get(finding.severity, str(finding.severity))
+        lines.append(f"- **{severity}** {_code(finding.code, in_table=False)}: {message}")
     return "\n".join(lines)
 
 

@@ -14,6 +14,7 @@ from functools import singledispatch
 
 import msgspec
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, JustifyMethod, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.padding import Padding
@@ -62,7 +63,7 @@ _NARROWEST = 4
 
 
 class ColumnNeed(msgspec.Struct, frozen=True):
-    """Characters a column takes.
+    """Cells of a terminal that a column takes: one for most characters, two for a Chinese one.
 
     Args:
         least: Before its cells suffer; its heading may be wrapped.
@@ -82,9 +83,9 @@ class ColumnNeed(msgspec.Struct, frozen=True):
 def column_need(column: Column, cells: Sequence[Text]) -> ColumnNeed:
     """What one column of a table needs."""
     texts = [plain(cell) for cell in cells]
-    longest = max(map(len, texts), default=0)
+    longest = max(map(cell_len, texts), default=0)
     heading = _longest_word(column.title)
-    full = max(longest, len(column.title))
+    full = max(longest, cell_len(column.title))
     floor = max(_NARROWEST, heading)
     if column.align is Align.RIGHT:
         return ColumnNeed(max(longest, heading), full, floor)
@@ -131,8 +132,12 @@ def _widened(needs: Sequence[ColumnNeed], widths: list[int], spare: int) -> list
     return widths
 
 
+# Chinese has no blanks between words: lines break between any two characters, best not after one alone.
+_WIDE_WORD = re.compile("[\u3000-\u9fff\uff00-\uffef]{1,3}")
+
+
 def _longest_word(text: str) -> int:
-    return max(map(len, text.split()), default=0)
+    return max(map(cell_len, _WIDE_WORD.sub(r"\g<0> ", text).split()), default=0)
 
 
 _ELLIPSIS = "…"
@@ -244,7 +249,7 @@ class _FittedTable:
             grid.add_row(*row)
         yield grid
         if hidden := [one.title for index, one in enumerate(self._table.columns) if index not in shown]:
-            yield Words(f"Not shown, for width: {', '.join(hidden)}", style="dim")
+            yield Words(self._table.left_out.format(", ".join(hidden)), style="dim")
 
     def _shown(self, width: int) -> list[int]:
         """Positions of the columns for which there is room."""
@@ -335,7 +340,8 @@ def _(block: FindingList) -> RenderableType:
     for finding in block.findings:
         style = _SEVERITY_STYLES[finding.severity]
         message = f"{finding.message} {finding.suggestion}" if finding.suggestion else finding.message
-        rows.append((Words(str(finding.severity), style=style), Words(_printable(message))))
+        severity = block.severities.get(finding.severity, str(finding.severity))
+        rows.append((Words(severity, style=style), Words(_printable(message))))
     return _bulleted(rows)
 
 

@@ -18,10 +18,12 @@
   const preferred = matchMedia("(prefers-color-scheme: dark)");
   button.addEventListener("click", () => setTheme(root.dataset.theme !== "dark"));
   preferred.addEventListener("change", () => setTheme(preferred.matches));
+  root.addEventListener("spoken", () => document.querySelectorAll(".js-plotly-plot").forEach(repaint));
 
   // -- pictures
   const color = (name) => getComputedStyle(root).getPropertyValue(name).trim();
   const isNarrow = () => innerWidth < 700;
+  const titled = ({ title }) => (title?.text ? { title: { ...title, text: root.said?.(title.text) ?? title.text } } : {});
   const shortened = (text) => (text.length > 24 ? `${text.slice(0, 15)}…${text.slice(-8)}` : text);
   const themed = (layout) => {
     const axis = { gridcolor: color("--line"), zerolinecolor: color("--line"), linecolor: color("--line") };
@@ -33,7 +35,7 @@
       showlegend: false,
     };
     if (isNarrow() && layout.yaxis?.ticktext) layout = { ...layout, yaxis: { ...layout.yaxis, ticktext: layout.yaxis.ticktext.map(shortened) } };
-    for (const name of Object.keys(layout)) if (/^[xy]axis/.test(name)) whole[name] = { ...axis, ...layout[name] };
+    for (const name of Object.keys(layout)) if (/^[xy]axis/.test(name)) whole[name] = { ...axis, ...layout[name], ...titled(layout[name]) };
     return whole;
   };
   const traces = (figure) => figure.data.map(({ names, themed: isThemed, ...trace }) => {

@@ -37,7 +37,9 @@ from opscope.report.document import (
 )
 from opscope.report.html.charts import session_charts
 from opscope.report.html.figures import LABEL, Chart
+from opscope.report.html.languages import page_words
 from opscope.report.html.names import visible
+from opscope.report.languages import Language
 from opscope.report.provenance import operator_chain_facts
 
 __all__ = ["render_page", "session_page"]
@@ -47,7 +49,13 @@ _CHAINS = 200  # operators whose way to the source is in the page
 
 
 def session_page(
-    session: Session, summary: Summary, *, top: int | None = 10, command: str = "", trace: str = ""
+    session: Session,
+    summary: Summary,
+    *,
+    top: int | None = 10,
+    command: str = "",
+    trace: str = "",
+    language: Language = Language.EN,
 ) -> str:
     """The page on a recording.
 
@@ -57,6 +65,7 @@ def session_page(
         top: Operators in detail; all if None.
         command: What was run for it.
         trace: Address of the recorded trace, of a page that is served with it.
+        language: It is first shown in; a switch shows the other.
     """
     chains = {
         one.name: FactList(tuple(operator_chain_facts(one, has_device=summary.has_device)))
@@ -64,7 +73,7 @@ def session_page(
     }
     document = page_document(summary, top=top, environments=_environments(session))
     charts = session_charts(session, summary)
-    return render_page(document, charts, chains=chains, command=command, trace=trace)
+    return render_page(document, charts, chains=chains, command=command, trace=trace, language=language)
 
 
 def _environments(session: Session) -> Iterator[Environment]:
@@ -86,6 +95,7 @@ def render_page(
     chains: dict[str, FactList] | None = None,
     command: str = "",
     trace: str = "",
+    language: Language = Language.EN,
 ) -> str:
     """The document as one HTML file.
 
@@ -95,6 +105,7 @@ def render_page(
         chains: The way from operators to their source, by name: what a click in a picture shows.
         command: What was run for it, told at its end unless the document tells it.
         trace: Address of the recorded trace beside the page; the page offers it to Perfetto.
+        language: It is first shown in; a switch shows the other.
 
     Raises:
         DependencyError: plotly's script is missing.
@@ -119,11 +130,11 @@ def render_page(
         document = replace(
             document, sections=(*document.sections, Section(_REPEAT, (CodeBlock(command, "bash"),)))
         )
-    style, script = _asset("page.css"), _asset("page.js")
+    style, script = _asset("page.css"), _asset("page.js") + _asset("language.js")
     plotly = _plotly() if charts else ""
     perfetto = _asset("perfetto.js") if trace else ""
     scripts = [text for text in (plotly, script, perfetto) if text]
-    return environment.get_template("page.html.j2").render(
+    page = environment.get_template("page.html.j2").render(
         document=document,
         first=[one for one in charts if not one.section],
         charts=[(section, _of(section, charts)) for section in document.sections],
@@ -151,11 +162,24 @@ def render_page(
         perfetto=perfetto,
         trace=trace,
         version=__version__,
+        language=language,
     )
+    said, words, scripts_of_it = page.partition(_WORDS)
+    return f"{said}{words}{_json(page_words(said, list(_drawn(charts))))}{scripts_of_it}"
 
 
+_WORDS = '<script type="application/json" id="words">'
 _PLOTLY_STYLE = "/* plotly */"
 _STYLE_IDS = re.compile(r"""if\(!document\.getElementById\("([0-9a-f]{64})"\)\)""")
+
+
+def _drawn(charts: Iterable[Chart]) -> Iterator[str]:
+    """The words of legends and axes."""
+    for one in charts:
+        yield from (trace["name"] for trace in one.figure["data"] if trace.get("name"))
+        axes = (axis for axis in one.figure["layout"].values() if isinstance(axis, dict))
+        titles = (axis.get("title") for axis in axes)
+        yield from (title["text"] for title in titles if isinstance(title, dict) and title.get("text"))
 
 
 def _of(section: Section, charts: Iterable[Chart]) -> list[Chart]:

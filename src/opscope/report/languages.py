@@ -1,0 +1,160 @@
+"""A Document in another language: translated once, as a whole, just before it is rendered.
+
+Composers write English and call nothing: messages are found in finished texts (`messages.py`), by the gettext
+catalogs in `locale/LANGUAGE/LC_MESSAGES/opscope.po`. What no message covers stays English whole. Names, code
+and paths stay as they are. English is given back as it came, without a look.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from functools import cache
+from importlib import resources
+from itertools import pairwise
+from typing import Any
+
+from msgspec.structs import replace
+
+from opscope.model.finding import Severity
+from opscope.report.document import (
+    BarList,
+    Block,
+    BulletList,
+    CodeBlock,
+    Document,
+    FactList,
+    FindingList,
+    Inline,
+    Paragraph,
+    Section,
+    Strong,
+    Table,
+    Text,
+    plain,
+)
+from opscope.report.messages import Catalog, catalog_entries
+from opscope.text_enum import TextEnum
+
+__all__ = ["FIRST_MARK", "Language", "catalog", "language_of", "translated", "translated_words"]
+
+
+class Language(TextEnum):
+    """What reports can be written in."""
+
+    EN = "en"
+    ZH = "zh"
+
+
+def language_of(environment: Iterable[str | None]) -> Language:
+    """The language that the first of these asks for: `zh`, `zh_CN.UTF-8`; English where none does.
+
+    Args:
+        environment: Values of OPSCOPE_LANG, LC_ALL, LC_MESSAGES and LANG; None and "" say nothing.
+    """
+    asked = next((one for one in environment if one), "")
+    return Language.ZH if re.match(r"zh\b|zh_", asked) else Language.EN
+
+
+def translated(document: Document, language: Language) -> Document:
+    """The document in a language; the same one for English."""
+    if language is Language.EN:
+        return document
+    return _Translation(catalog(language)).document(document)
+
+
+def translated_words(text: str, language: Language) -> str:
+    """A line that stands in no document."""
+    return text if language is Language.EN else catalog(language).translate(text) or text
+
+
+@cache
+def catalog(language: Language) -> Catalog:
+    """The packaged messages of a language."""
+    path = resources.files("opscope").joinpath(f"locale/{language}/LC_MESSAGES/opscope.po")
+    return Catalog(catalog_entries(path.read_text(encoding="utf-8")))
+
+
+class _Translation:
+    def __init__(self, known: Catalog) -> None:
+        self._known = known
+
+    def document(self, document: Document) -> Document:
+        return replace(
+            document,
+            title=self._words(document.title),
+            blocks=tuple(map(self._block, document.blocks)),
+            sections=tuple(map(self._section, document.sections)),
+        )
+
+    def _section(self, section: Section) -> Section:
+        return replace(
+            section,
+            title=self._words(section.title),
+            blocks=tuple(map(self._block, section.blocks)),
+            sections=tuple(map(self._section, section.sections)),
+        )
+
+    def _block(self, block: Block) -> Block:
+        ways: dict[type, Callable[[Any], Block]] = {
+            Paragraph: lambda one: Paragraph(self._text(one.text)),
+            Table: self._table,
+            BarList: lambda one: replace(one, table=self._table(one.table)),
+            FactList: lambda one: FactList(
+                tuple((self._words(label), self._text(value)) for label, value in one.facts)
+            ),
+            BulletList: lambda one: BulletList(tuple(map(self._text, one.items))),
+            FindingList: self._findings,
+            CodeBlock: lambda one: one,
+        }
+        return ways[type(block)](block)
+
+    def _table(self, table: Table) -> Table:
+        return Table(
+            tuple(replace(column, title=self._words(column.title)) for column in table.columns),
+            tuple(tuple(map(self._text, row)) for row in table.rows),
+            None if table.caption is None else self._text(table.caption),
+            self._words(table.left_out),
+        )
+
+    def _findings(self, block: FindingList) -> FindingList:
+        findings = tuple(
+            replace(
+                one, message=self._words(one.message) + self._words(one.suggestion or ""), suggestion=None
+            )
+            for one in block.findings
+        )
+        return FindingList(findings, {one: self._words(str(one)) for one in Severity})
+
+    def _words(self, text: str) -> str:
+        return self._known.translate(text) or text
+
+    def _text(self, text: Text) -> Text:
+        """The parts of a text are one message: names in it may stand in another order."""
+        if not isinstance(text, tuple):
+            return self._inline(text)
+        parts = text
+        if any(isinstance(part, str) and _MARK.search(part) for part in parts):
+            return tuple(map(self._inline, parts))
+        marks = {chr(FIRST_MARK + index): part for index, part in enumerate(parts)}
+        message = "".join(part if isinstance(part, str) else mark for mark, part in marks.items())
+        found = self._known.translate(message)
+        if found is None or sorted(_MARK.findall(found)) != sorted(_MARK.findall(message)):
+            return tuple(map(self._inline, parts))
+        pieces = [marks.get(piece, piece) for piece in _MARK.split(found) if piece]
+        said = [self._inline(piece) if isinstance(piece, Strong) else piece for piece in pieces]
+        for index, (before, piece) in enumerate(pairwise(said), 1):
+            if isinstance(piece, str) and plain(before)[-1:] in _WIDE_STOPS:
+                said[index] = piece.lstrip(" ")
+        return tuple(said)
+
+    def _inline(self, part: Inline) -> Inline:
+        if isinstance(part, str):
+            return self._words(part)
+        return Strong(self._words(part.text)) if isinstance(part, Strong) else part
+
+
+# Where a message has a name as code stands a character of Unicode's private use area.
+FIRST_MARK = 0xE000
+_MARK = re.compile("([\ue000-\uf8ff])")
+_WIDE_STOPS = frozenset("。：；，）？")

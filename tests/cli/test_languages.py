@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from babel.messages import pofile
+from rich.cells import cell_len
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "messages.py"
+
+
+@pytest.mark.each(
+    "case",
+    [
+        (["--lang", "zh"], {"LC_ALL": "en_US.UTF-8"}, True),
+        (["--lang", "en"], {"OPSCOPE_LANG": "zh"}, False),
+        ([], {"OPSCOPE_LANG": "", "LC_ALL": "zh_CN.UTF-8"}, True),
+        ([], {"OPSCOPE_LANG": "en", "LC_ALL": "zh_CN.UTF-8"}, False),
+    ],
+)
+def test_the_language_is_asked_for(
+    case: tuple[list[str], dict[str, str], bool], opscope, trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options, environment, is_chinese = case
+    folder = trace.parent / "report"
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    outcome = opscope("analyze", trace, "--output-dir", folder, "--force", *options)
+    assert outcome.code == 0
+    for said in (outcome.out, (folder / "report.md").read_text(encoding="utf-8")):
+        assert ("概览" in said) is is_chinese
+        assert ("Overview" in said) is not is_chinese
+    assert opscope("analyze", trace, "--json", *options).json["summary"]["steps"] == 1
+
+
+def test_wide_characters_stay_in_their_columns(opscope, trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = opscope("analyze", trace, "--lang", "zh").out.splitlines()
+    assert max(map(cell_len, lines)) <= 80
+    start = next(index for index, line in enumerate(lines) if line.lstrip().startswith("#  算子"))
+    widths = {cell_len(line.rstrip()) for line in lines[start + 2 : start + 4]}
+    assert len(widths) == 1
+
+
+def test_an_error_is_translated_where_its_words_are_known(opscope, tmp_path: Path) -> None:
+    outcome = opscope("analyze", tmp_path / "none.json", "--lang", "zh")
+    assert outcome.code == 1
+    assert outcome.err.startswith("error: ")
+
+
+def test_every_message_of_the_source_is_translated() -> None:
+    """`scripts/messages.py --update` adds what is new; its words are written by hand."""
+    spec = importlib.util.spec_from_file_location("messages", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    messages = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(messages)
+    path = messages.path_of("zh")
+    catalog = messages.updated(path, messages.messages())
+    assert messages.untranslated(catalog) == []
+    with path.open("rb") as file:
+        said = {entry.id for entry in pofile.read_po(file)}
+    assert said <= {entry.id for entry in catalog}, "no longer said: scripts/messages.py --update"
+    for entry in catalog:
+        places = str(entry.id if isinstance(entry.id, str) else entry.id[0]).count("{}")
+        text = entry.string if isinstance(entry.string, str) else entry.string[0]
+        numbers = [str(number) for number in range(places)]
+        shown = text.format(*(f"<{number}>" for number in numbers))
+        assert all(f"<{number}>" in shown for number in numbers)

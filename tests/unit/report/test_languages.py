@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import pytest
+
+from opscope.model.finding import Finding, Severity
+from opscope.report.document import (
+    BulletList,
+    Code,
+    CodeBlock,
+    Document,
+    FactList,
+    FindingList,
+    Link,
+    Paragraph,
+    Section,
+    Strong,
+    Table,
+    numeric,
+    plain,
+)
+from opscope.report.languages import Language, language_of, translated
+from opscope.report.markdown import render_markdown
+
+LINK = Link("Blas.cpp:589", "https://example.org/Blas.cpp")
+DOCUMENT = Document(
+    "Operator report",
+    (FactList((("GPU busy", ("91.4 %; ", Strong("CPU-bound"), ": GPU alone 7 ms, CPU alone 3 ms")),)),),
+    (
+        Section(
+            "Kernels",
+            (
+                Table((numeric("Device time"),), (("1.2 ms",), (Code("Device time"),)), "All device time"),
+                Paragraph(("Implemented in ", LINK)),
+                BulletList((("a curiosity of ", Strong("nobody's words")),)),
+                CodeBlock("Device time"),
+                FindingList((Finding("a.b", Severity.WARNING, "3 warnings.", "Record it again."),)),
+            ),
+        ),
+    ),
+)
+
+
+def test_english_is_the_document_itself() -> None:
+    assert translated(DOCUMENT, Language.EN) is DOCUMENT
+
+
+def test_words_are_translated_and_names_are_not() -> None:
+    report = translated(DOCUMENT, Language.ZH)
+    (facts,) = report.blocks
+    table, place, bullets, code, findings = report.sections[0].blocks
+    assert report.title == "算子报告"
+    assert facts == FactList(
+        (("GPU 繁忙", ("91.4 %；", Strong("受限于 CPU"), "：仅 GPU 需 7 ms，仅 CPU 需 3 ms")),)
+    )
+    assert isinstance(table, Table)
+    assert table.columns == (numeric("设备时间"),)
+    assert table.rows == (("1.2 ms",), (Code("Device time"),))
+    assert table.caption == "全部设备时间"
+    assert isinstance(place, Paragraph)
+    assert LINK in place.text
+    # No message holds these words.
+    assert bullets == BulletList((("a curiosity of ", Strong("nobody's words")),))
+    assert code == CodeBlock("Device time")
+    assert "**警告**" in render_markdown(Document("", (findings,)))
+    assert "3 条警告。重新记录。" in render_markdown(Document("", (findings,)))
+
+
+def test_a_name_moves_with_its_word() -> None:
+    gradient = Paragraph(("Gradient of ", Code("self")))
+    assert translated(Document("", (gradient,)), Language.ZH).blocks == (
+        Paragraph((Code("self"), " 的梯度")),
+    )
+
+
+def test_a_strangers_private_characters_are_no_names() -> None:
+    text = ("Gradient of \ue001", Code("self"), "\ue000")
+    (shown,) = translated(Document("", (Paragraph(text),)), Language.ZH).blocks
+    assert isinstance(shown, Paragraph)
+    assert plain(shown.text).count("self") == 1
+
+
+@pytest.mark.each(
+    "case",
+    [
+        ([None, None, None, None], "en"),
+        (["zh", "de_DE", None, None], "zh"),
+        (["en", "zh_CN.UTF-8", None, None], "en"),
+        ([None, "", "zh_TW.UTF-8", "en_US"], "zh"),
+        ([None, None, None, "zh-Hans"], "zh"),
+        ([None, "C", None, "zh_CN"], "en"),
+        ([None, "zhuang", None, None], "en"),
+    ],
+)
+def test_the_first_that_says_a_language_decides(case: tuple[list[str | None], str]) -> None:
+    environment, language = case
+    assert language_of(environment) == language
