@@ -81,7 +81,8 @@ def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         best_ns = _best_ns(calls)
         best = calls_taking(run.calls, after_ns | others_ns | best_ns) if best_ns else None
         saved_ns = time_of(halved) - sum(others_ns.values())
-        basis += f"; kernels bound by memory, with half the bytes, save {run.time(saved_ns)}"
+        saved = f"kernels bound by memory, with half the bytes, save {run.time(saved_ns)}"
+        basis = f"{basis}; {saved}" if calls else saved
     subject, reason = _subject(calls), "tensor cores do them several times as fast"
     if run.is_minor(total_ns, rule):
         calls = [*calls, *halved]

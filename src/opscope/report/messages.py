@@ -253,6 +253,8 @@ def is_neutral(text: str) -> bool:
     """Whether it reads the same in every language: numbers, units, names; one word alone may be a name."""
     tokens = [token.strip(".,;:()[]'\"…–") for token in text.split()]
     if len(tokens) == 1:
+        if len(text) == 1 and text.isupper():
+            return True  # an argument: `A` is no article alone
         return tokens[0].lower() not in _FUNCTION_WORDS and not tokens[0].endswith("'s")
     if text.count(", ") > _MOST_CLAUSES and _is_list(text):
         return True
