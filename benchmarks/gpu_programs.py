@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpu_setup import Step, as_it_is, captured, tf32
@@ -92,7 +92,7 @@ def vision(name: str, size: Size, *, batch: int, train: bool, channels_last: boo
 
     layout = torch.channels_last if channels_last else torch.contiguous_format
     pixels = 224 if size.is_cuda else 64
-    arguments = {"img_size": pixels} if "vit" in name or "swin" in name else {}
+    arguments = {"img_size": pixels} if any(one in name for one in ("vit", "swin", "mixer")) else {}
     model = timm.create_model(name, num_classes=1000, **arguments).to(size.device).to(memory_format=layout)
     images = torch.randn(size.of(batch, 2), 3, pixels, pixels, device=size.device).to(memory_format=layout)
     if dtype is not None:
@@ -138,6 +138,20 @@ def language(kind: str, size: Size, *, batch: int, length: int, train: bool, att
             num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=hidden // 64,
             intermediate_size=4 * hidden, vocab_size=size.of(50304, 100),
         ),
+        "distilbert": lambda: transformers.DistilBertConfig(n_layers=layers // 2, dim=hidden,
+                                                            n_heads=hidden // 64, hidden_dim=4 * hidden),
+        "albert": lambda: transformers.AlbertConfig(
+            num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=hidden // 64,
+            intermediate_size=4 * hidden,
+        ),
+        "phi": lambda: transformers.PhiConfig(
+            num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=hidden // 64,
+            intermediate_size=4 * hidden, vocab_size=size.of(51200, 100),
+        ),
+        "gemma": lambda: transformers.GemmaConfig(
+            num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=hidden // 64,
+            num_key_value_heads=1, head_dim=64, intermediate_size=4 * hidden, vocab_size=size.of(32000, 100),
+        ),
         "opt": lambda: transformers.OPTConfig(num_hidden_layers=layers, hidden_size=hidden,
                                               word_embed_proj_dim=hidden,
                                               num_attention_heads=hidden // 64, ffn_dim=4 * hidden),
@@ -152,7 +166,7 @@ def language(kind: str, size: Size, *, batch: int, length: int, train: bool, att
         for name in list(configuration.to_dict()):
             if "drop" in name and isinstance(getattr(configuration, name, None), float):
                 setattr(configuration, name, 0.0)
-    masked = kind in ("bert", "roberta", "electra")
+    masked = kind in ("bert", "roberta", "electra", "distilbert", "albert")
     maker = transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
     model = maker.from_config(configuration, attn_implementation=attention).to(size.device)
     if dtype is not None:
@@ -246,6 +260,171 @@ def decoding(size: Size) -> Step:
 
     step()
     return step
+
+
+def summarizing(size: Size, **options: Any) -> Step:
+    """A BART of random weights, trained."""
+    import torch
+    import transformers
+
+    layers, heads = size.of(6, 1), size.of(12, 2)
+    configuration = transformers.BartConfig(
+        d_model=size.of(768, 64), encoder_layers=layers, decoder_layers=layers, encoder_attention_heads=heads,
+        decoder_attention_heads=heads, encoder_ffn_dim=size.of(3072, 64), decoder_ffn_dim=size.of(3072, 64),
+    )  # fmt: skip
+    configuration.vocab_size = size.of(50265, 100)
+    model = transformers.BartForConditionalGeneration(configuration).to(size.device)
+    tokens = torch.randint(3, 100, (size.of(32, 2), size.of(256, 8)), device=size.device)
+
+    class Model(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model
+
+        def forward(self, batch: Any) -> Any:
+            return self.inner(input_ids=batch, labels=batch).loss
+
+    return training(Model(), tokens, None, size, loss=lambda value, _: value, **options)
+
+
+def listening(size: Size, *, dtype: Any = None) -> Step:
+    """One-dimensional convolutions over a waveform, then a transformer's encoder, as speech models have."""
+    import torch
+    from torch import nn
+
+    width = size.of(512, 16)
+    kernels = ((10, 5), (3, 2), (3, 2), (3, 2), (2, 2))
+    convolutions: list[nn.Module] = []
+    for number, (length, stride) in enumerate(kernels):
+        convolutions += [nn.Conv1d(width if number else 1, width, length, stride), nn.GELU()]
+    encoder = nn.TransformerEncoderLayer(width, size.of(8, 2), 4 * width, batch_first=True)
+    front, back = nn.Sequential(*convolutions), nn.TransformerEncoder(encoder, 6)
+    wave = torch.randn(size.of(32, 2), 1, size.of(80000, 2000), device=size.device)
+    front, back = front.to(size.device), back.to(size.device)
+    if dtype is not None:
+        front, back, wave = front.to(dtype), back.to(dtype), wave.to(dtype)
+    front.eval(), back.eval()
+
+    def step() -> object:
+        with torch.inference_mode():
+            return back(front(wave).transpose(1, 2))
+
+    return step
+
+
+def ranking(size: Size, **options: Any) -> Step:
+    """A recommendation model: bags of embeddings, products of pairs, dense layers; trained."""
+    import torch
+    from torch import nn
+
+    tables, rows, width = size.of(26, 3), size.of(200_000, 50), size.of(64, 8)
+    batch = size.of(4096, 4)
+
+    class Model(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.bags = nn.ModuleList(nn.EmbeddingBag(rows, width, mode="sum") for _ in range(tables))
+            self.bottom = nn.Sequential(nn.Linear(13, 512), nn.ReLU(), nn.Linear(512, width), nn.ReLU())
+            pairs = tables * (tables + 1) // 2
+            self.top = nn.Sequential(nn.Linear(pairs + width, 1024), nn.ReLU(), nn.Linear(1024, 512),
+                                     nn.ReLU(), nn.Linear(512, 2))  # fmt: skip
+            self.register_buffer("places", torch.tril_indices(tables + 1, tables + 1, -1))
+
+        def forward(self, batch: Any) -> Any:
+            dense, sparse = batch
+            bottom = self.bottom(dense)
+            vectors = torch.stack(
+                [bottom, *(bag(ids) for bag, ids in zip(self.bags, sparse, strict=True))], 1
+            )
+            products = vectors @ vectors.transpose(1, 2)
+            return self.top(torch.cat([bottom, products[:, self.places[0], self.places[1]]], 1))
+
+    dense = torch.randn(batch, 13, device=size.device)
+    sparse = [torch.randint(0, rows, (batch, 8), device=size.device) for _ in range(tables)]
+    target = torch.randint(0, 2, (batch,), device=size.device)
+    return training(Model().to(size.device), (dense, sparse), target, size, sgd=True, **options)
+
+
+def clipped(size: Size, *, asks: bool) -> Step:
+    """A training step of a small transformer that prints its gradient's norm, or keeps it on the device."""
+    import torch
+    from torch import nn
+
+    width = size.of(512, 16)
+    layer = nn.TransformerEncoderLayer(width, size.of(8, 2), 4 * width, dropout=0.0, batch_first=True)
+    model = nn.TransformerEncoder(layer, 6, enable_nested_tensor=False).to(size.device)
+    x = torch.randn(size.of(16, 2), size.of(128, 8), width, device=size.device)
+    update = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=size.is_cuda)
+    kept: list[Any] = [0.0]
+
+    def step() -> object:
+        update.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        norms = [one.grad.norm() for one in model.parameters()]
+        kept[0] = [one.item() for one in norms] if asks else norms
+        update.step()
+        return loss
+
+    return step
+
+
+def looked_up(size: Size, *, pinned: bool) -> Step:
+    """A feed-forward network on features of host memory, two copies a step."""
+    import torch
+    from torch import nn
+
+    width = size.of(2048, 32)
+    model = nn.Sequential(nn.Linear(2 * width, width), nn.GELU(), nn.Linear(width, width)).to(size.device)
+    pairs = [[torch.randn(size.of(16384, 8), width) for _ in range(2)] for _ in range(2)]
+    if pinned and size.is_cuda:
+        pairs = [[one.pin_memory() for one in pair] for pair in pairs]
+    turn = iter(range(1 << 60))
+
+    def step() -> object:
+        one, other = (x.to(size.device, non_blocking=pinned) for x in pairs[next(turn) % len(pairs)])
+        with torch.inference_mode():
+            return model(torch.cat([one, other], 1))
+
+    return step
+
+
+def normalized(size: Size, *, compiled: bool) -> Step:
+    """Root-mean-square normalization written out, and a rotation of its result, in 16 bits."""
+    import torch
+
+    x = torch.randn(size.of(16384, 8), size.of(4096, 8), device=size.device).bfloat16()
+    cos, sin = torch.rand_like(x), torch.rand_like(x)
+    weight = torch.ones(x.shape[-1], device=size.device).bfloat16()
+
+    def layer(x: Any) -> Any:
+        wide = x.float()
+        y = (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).bfloat16() * weight
+        one, other = y.chunk(2, -1)
+        return y * cos + torch.cat([-other, one], -1) * sin
+
+    function = torch.compile(layer) if compiled and size.is_cuda else layer
+
+    def step() -> object:
+        with torch.inference_mode():
+            return function(x)
+
+    return step
+
+
+def cleared(size: Size, *, zeros: bool) -> Step:
+    """A small convolutional network, trained with gradients that are set to zero or dropped."""
+    import torch
+    from torch import nn
+
+    width = size.of(64, 8)
+    blocks: list[nn.Module] = []
+    for number in range(12):
+        blocks += [nn.Conv2d(width if number else 3, width, 3, padding=1), nn.ReLU()]
+    model = nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 10))
+    images = torch.randn(size.of(32, 2), 3, 32, 32, device=size.device)
+    target = torch.randint(0, 10, (len(images),), device=size.device)
+    return training(model.to(size.device), images, target, size, sgd=True, zeros=zeros)
 
 
 def counting(size: Size, *, item: bool) -> Step:
@@ -419,7 +598,7 @@ def programs(size: Size) -> dict[str, Program]:  # noqa: C901 - a table
 
         half = {"autocast": True} if train else {"dtype": bf16}
         remedies = [Remedy("advice.reduced_precision", build(**half))]
-        if any(one in name for one in ("vit", "deit", "swin")):
+        if any(one in name for one in ("vit", "deit", "swin", "mixer")):
             remedies.append(Remedy("advice.tf32_off", settings=tf32))
         else:
             remedies.append(Remedy("advice.layout_conversion", build(channels_last=True)))
@@ -507,7 +686,7 @@ def programs(size: Size) -> dict[str, Program]:  # noqa: C901 - a table
             lambda: pointwise(size, compiled=False),
             (Remedy("advice.unfused_pointwise", lambda: pointwise(size, compiled=True)),),
         ),
-    } | _held_out_once(size, of_vision, of_language)  # fmt: skip
+    } | _held_out_once(size, of_vision, of_language) | _kept_aside(size, of_vision, of_language)  # fmt: skip
 
 
 def _held_out_once(
@@ -574,4 +753,58 @@ def _held_out_once(
             lambda: gated(size, compiled=False),
             (Remedy("advice.unfused_pointwise", lambda: gated(size, compiled=True)),),
         ),
+    }  # fmt: skip
+
+
+def _kept_aside(
+    size: Size, of_vision: Callable[..., Program], of_language: Callable[..., Program]
+) -> dict[str, Program]:
+    """Programs of which nothing has been looked at before their first run."""
+    import torch
+
+    tf32_off, half = Remedy("advice.tf32_off", settings=tf32), "advice.reduced_precision"
+    fused, synchronized = "advice.foreach_optimizer", "advice.host_sync"
+    return {
+        name: replace(program, held_out=True)
+        for name, program in {
+            "mixer train": of_vision("mixer_s16_224", 64, train=True),
+            "resnext train": of_vision("resnext50_32x4d", 64, train=True),
+            "vgg infer": of_vision("vgg16_bn", 64, train=False),
+            "distilbert train": of_language("distilbert", 32, 128, train=True),
+            "albert infer": of_language("albert", 16, 384, train=False),
+            "gemma infer": of_language("gemma", 4, 512, train=False),
+            "phi forward bs1": of_language("phi", 1, 64, train=False, attention="sdpa", dtype=torch.bfloat16,
+                                           graph=True),
+            "bart train": Program(
+                lambda: summarizing(size),
+                (
+                    tf32_off,
+                    Remedy(half, lambda: summarizing(size, autocast=True)),
+                    Remedy(fused, lambda: summarizing(size, optimizer={"fused": True})),
+                ),
+            ),
+            "speech infer": Program(
+                lambda: listening(size),
+                (tf32_off, Remedy(half, lambda: listening(size, dtype=torch.bfloat16))),
+            ),
+            "ranking train": Program(
+                lambda: ranking(size),
+                (tf32_off, Remedy(fused, lambda: ranking(size, optimizer={"fused": True}))),
+            ),
+            "norms asked": Program(
+                lambda: clipped(size, asks=True), (Remedy(synchronized, lambda: clipped(size, asks=False)),)
+            ),
+            "pageable features": Program(
+                lambda: looked_up(size, pinned=False),
+                (Remedy("advice.pageable_copy", lambda: looked_up(size, pinned=True)), tf32_off),
+            ),
+            "norm and rotation": Program(
+                lambda: normalized(size, compiled=False),
+                (Remedy("advice.unfused_pointwise", lambda: normalized(size, compiled=True)),),
+            ),
+            "small images zeros": Program(
+                lambda: cleared(size, zeros=True),
+                (Remedy("advice.zero_grad_fill", lambda: cleared(size, zeros=False)),),
+            ),
+        }.items()
     }  # fmt: skip
