@@ -148,7 +148,7 @@ def _details(result: TrialResult) -> Section | None:
             )
             lines.append((Code(one.name), f" is faster, {_numbers(one.correctness)}; {hint}"))
         elif one.verdict is TrialVerdict.INCONCLUSIVE:
-            lines.append((Code(one.name), f" no verdict: {one.reason}; more rounds would tell (--rounds)"))
+            lines.append((Code(one.name), f" no verdict: {one.reason}"))
         if one.pays_off_after_steps and one.is_recommended:
             lines.append((Code(one.name), f" pays off after {counted(one.pays_off_after_steps, 'step')}"))
     return Section("Remarks", (BulletList(tuple(lines)),)) if lines else None

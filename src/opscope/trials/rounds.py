@@ -1,12 +1,16 @@
 """Trying changes on a program: which to run when, what their times say, and which set is the best.
 
 Every run is a process of its own with the same seed, in rounds whose order is random; the program as it is
-runs twice in every round, so that noise is known. A change is judged over all rounds both ran in. Then the
-changes that helped are combined, the largest gain first, and each addition is measured against what stands.
+runs twice, so that noise is known, and a change is judged over all rounds both ran in. First every change
+runs once. From these single runs the best set is grown, the largest gain first: each addition runs once, also
+one that alone brought nothing, because what limits the program is another thing by then. The set, each of its
+steps and the program run in turns until there are enough rounds, and what does not stand is left out. What a
+budget leaves is for the other changes.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import shutil
@@ -15,9 +19,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import pairwise, takewhile
 from pathlib import Path
 
 import msgspec
@@ -25,7 +30,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from opscope.analysis.measured_step import step_times
-from opscope.benchmarking.statistics import judge, median_interval, ratio_interval
+from opscope.benchmarking.statistics import judge, median_interval, ratio_interval, samples_to_tell
 from opscope.errors import CaptureError
 from opscope.model.benchmark import Interval, Verdict
 from opscope.model.trial import (
@@ -55,7 +60,14 @@ _VERDICTS = {
     Verdict.AMBIGUOUS: TrialVerdict.INCONCLUSIVE,
 }
 
+_NOT_COMBINED = frozenset({TrialVerdict.SLOWER, TrialVerdict.FAILED})
+
 Told = Callable[[str, int, int], object]
+_Changes = tuple[TriedChange, ...]
+
+
+class _OutOfTimeError(Exception):
+    """The budget is spent."""
 
 
 @dataclass(frozen=True)
@@ -115,12 +127,16 @@ class TrialPlan:
 class _Side:
     """All runs of one set of changes; times by round."""
 
-    changes: tuple[TriedChange, ...]
+    changes: _Changes
+    label: str = ""
     times_ns: dict[int, list[float]] = field(default_factory=dict)
     warm_up_ns: list[float] = field(default_factory=list)
     peak_bytes: int | None = None
     facts: TrialRun | None = None
     error: str | None = None
+
+    def __post_init__(self) -> None:
+        self.label = self.label or " + ".join(one.name for one in self.changes)
 
     @property
     def all_ns(self) -> list[float]:
@@ -146,13 +162,14 @@ class Trial:
     def __init__(self, plan: TrialPlan, told: Told = lambda *_: None) -> None:
         self.plan, self._told = plan, told
         self._random = random.Random(plan.request.seed)
-        self._sides = {BASELINE: _Side(()), _AGAIN: _Side(())}
+        self._sides = {name: _Side((), name) for name in (BASELINE, _AGAIN)}
         self._not_tried: list[NotTried] = []
         self._runs, self._expected = 0, 2
         self._began = time.monotonic()
         self._is_complete = True
         self._scratch = Path()
-        self._best: BestChanges | None = None
+        self._sets: dict[_Changes, _Side] = {}
+        self._chain: list[_Side] = []
 
     def run(self) -> TrialResult:
         """Try all changes; interrupted, what is known by then.
@@ -165,9 +182,10 @@ class Trial:
             self._require_baseline()
             try:
                 self._run_once(_AGAIN, 0)
-                self._rounds()
+                self._screen()
                 self._combine()
-            except KeyboardInterrupt:
+                self._rest()
+            except (KeyboardInterrupt, _OutOfTimeError):
                 self._is_complete = False
         return self._result()
 
@@ -179,10 +197,11 @@ class Trial:
         finally:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
-    @property
-    def _is_over(self) -> bool:
-        budget_s = self.plan.budget_s
-        return budget_s is not None and time.monotonic() - self._began > budget_s
+    def _is_over(self, runs: int = 0) -> bool:
+        """Whether the budget would be spent after so many more runs."""
+        took_s = time.monotonic() - self._began
+        expected_s = took_s * (1 + runs / max(self._runs, 1))
+        return self.plan.budget_s is not None and expected_s > self.plan.budget_s
 
     def _require_baseline(self) -> None:
         side = self._sides[BASELINE]
@@ -193,7 +212,8 @@ class Trial:
                 hint=hint if "steps" in side.error else None,
             )
 
-    def _rounds(self) -> None:
+    def _screen(self) -> None:
+        """Run every change that applies once."""
         facts = self._sides[BASELINE].facts
         assert facts is not None
         for change in self.plan.changes:
@@ -202,23 +222,33 @@ class Trial:
                 self._sides[change.name] = _Side((change,))
             else:
                 self._not_tried.append(NotTried(change.name, reason))
-        self._expected = self.plan.rounds * len(self._sides)
-        for number in range(self.plan.rounds):
-            names = [name for name in self._sides if number or name not in {BASELINE, _AGAIN}]
-            names = [name for name in names if number == 0 or not self._is_settled(name)]
-            self._random.shuffle(names)
-            for name in names:
-                if self._is_over:
-                    self._is_complete = False
-                    return
-                self._run_once(name, number)
+        self._round(0, [side for side in self._sides.values() if side.changes])
+
+    def _round(self, number: int, sides: Sequence[_Side]) -> None:
+        """One run of each side, in random order."""
+        self._expected = max(self._expected, self._runs + len(sides))
+        for side in self._random.sample(sides, len(sides)):
+            if self._is_over():
+                raise _OutOfTimeError
+            self._run_once(side.label, number, side)
+
+    def _rest(self) -> None:
+        """More rounds of the changes of which they tell more, and of the program."""
+        while open_sides := [
+            side
+            for name, side in self._sides.items()
+            if len(side.times_ns) < self.plan.rounds and not self._is_settled(name)
+        ]:
+            baseline = self._sides[BASELINE]
+            others = [side for side in open_sides if side is not baseline]
+            self._round(max(baseline.times_ns) + 1, [baseline, *others])
 
     def _is_settled(self, name: str) -> bool:
         """Whether more rounds tell nothing: it failed, its numbers are others, or it is not faster."""
         side = self._sides[name]
-        if not side.changes:
-            return False
-        if side.error is not None or self._correctness(side)[0] is Correctness.CHANGED:
+        if side.error is not None or not side.changes:
+            return side.error is not None
+        if self._correctness(side)[0] is Correctness.CHANGED:
             return True
         _, verdict, _ = self._against(side, self._sides[BASELINE])
         return verdict in {TrialVerdict.SAME, TrialVerdict.SLOWER}
@@ -231,6 +261,9 @@ class Trial:
         facts, said = self._process(side.changes)
         if facts is None:
             side.error = said or "it ended without a word"
+            return
+        if facts.not_applied and len(side.changes) > 1:
+            side.error = f"{', '.join(facts.not_applied)}: nothing is left to change"
             return
         if facts.not_applied and not facts.error:
             self._not_tried.append(NotTried(name, "it found nothing to change in the program"))
@@ -253,7 +286,7 @@ class Trial:
         side.warm_up_ns.append(warm_up_ns + facts.first_calls_ns)
         side.peak_bytes = max(side.peak_bytes or 0, facts.peak_bytes or 0) or None
 
-    def _process(self, changes: tuple[TriedChange, ...]) -> tuple[TrialRun | None, str]:
+    def _process(self, changes: _Changes) -> tuple[TrialRun | None, str]:
         """What a run found; None if it left nothing. And the last lines of what it said."""
         folder, files = Path(tempfile.mkdtemp(dir=self._scratch)), self.plan.change_files
         request = replace(
@@ -309,6 +342,11 @@ class Trial:
         ours, theirs = zip(*pairs, strict=True)
         ratio = ratio_interval(ours, theirs, seed=self.plan.request.seed)
         verdict, reason = judge(ratio, self._same_within)
+        if verdict is Verdict.AMBIGUOUS:
+            rounds = len(side.times_ns.keys() & reference.times_ns.keys())
+            more = samples_to_tell(ratio, self._same_within)
+            needed = rounds + math.ceil(more * rounds / ratio.rounds)
+            reason += f"; about {more:,} more steps would tell (--rounds {needed})"
         return (ratio.ratio, ratio.bounds), _VERDICTS[verdict], reason
 
     @property
@@ -377,51 +415,66 @@ class Trial:
         return correctness is Correctness.IDENTICAL
 
     def _combine(self) -> None:
-        """Add changes one by one, the largest gain first, while each is measured to help."""
-        variants = {name: self._variant(side.changes[0], side) for name, side in self._tried()}
-        helpful = [one for one in variants.values() if one.is_recommended]
-        helpful.sort(key=lambda one: one.ratio or 1.0)
-        if not helpful:
-            return
-        name = helpful[0].name
-        best, steps_ns = self._sides[name], [self._sides[name].median_ns]
-        self._keep(best, steps_ns)
-        for candidate in helpful[1:]:
-            (change,) = self._sides[candidate.name].changes
-            if change.group is not None and change.group in {one.group for one in best.changes}:
-                continue
-            together = _Side((*best.changes, change))
-            first = max(best.times_ns, default=0) + 1
-            label = " + ".join(one.name for one in together.changes)
-            self._expected = self._runs + 2 * self.plan.rounds
-            for number in range(first, first + self.plan.rounds):
-                sides = [(label, together), (" + ".join(one.name for one in best.changes), best)]
-                sides.append((BASELINE, self._sides[BASELINE]))
-                self._random.shuffle(sides)
-                for title, side in sides:
-                    if self._is_over:
-                        self._is_complete = False
-                        return
-                    self._run_once(title, number, side)
-                if together.error is not None:
-                    break
-            rounds = together.times_ns.keys() & best.times_ns.keys()
-            if together.error is not None or not rounds & self._sides[BASELINE].times_ns.keys():
-                continue
-            _, verdict, _ = self._against(together, best)
-            if verdict is TrialVerdict.FASTER and self._is_right(together, self._correctness(together)[0]):
-                best = together
-                steps_ns.append(best.median_ns)
-                self._keep(best, steps_ns)
+        """Grow the best set from single runs, and measure it until every step of it stands."""
+        refused: set[_Changes] = set()
+        while self._grow(refused):
+            baselines = [self._sides[BASELINE], self._sides[_AGAIN]]
+            for _ in range(max(0, self.plan.rounds - min(len(side.times_ns) for side in self._chain))):
+                self._round(max(baselines[0].times_ns) + 1, [*baselines, *self._chain])
+            standing = self._standing()
+            if len(standing) == len(self._chain):
+                return
+            refused.add(self._chain[len(standing)].changes)
 
-    def _keep(self, best: _Side, steps_ns: Sequence[float]) -> None:
+    def _grow(self, refused: Set[_Changes]) -> bool:
+        """Add changes to the best set one by one while each helps; those alone most gainful come first."""
+        chain: list[_Side] = []
+        best = self._sides[BASELINE]
+        candidates = [(self._variant(side.changes[0], side), side) for _, side in self._tried()]
+        candidates.sort(key=lambda one: one[0].ratio or 1.0)
+        for variant, alone in candidates:
+            if variant.verdict in _NOT_COMBINED or not self._is_right(alone, variant.correctness):
+                continue
+            changes = (*best.changes, *alone.changes)
+            groups = [one.group for one in changes if one.group is not None]
+            if len(set(groups)) < len(groups) or changes in refused:
+                continue
+            side = self._sets.setdefault(changes, _Side(changes)) if best.changes else alone
+            if not self._ran(side):
+                if self._is_over(len(chain) + 3):
+                    self._is_complete = False
+                    break
+                self._run_once(side.label, 0, side)
+            if self._helps(side, best):
+                best = side
+                chain.append(side)
+        self._chain = chain
+        return bool(chain)
+
+    def _helps(self, side: _Side, reference: _Side) -> bool:
+        """Whether a side is faster than another one, by what is known, and its numbers are right."""
+        if side.error is not None or not side.times_ns.keys() & reference.times_ns.keys():
+            return False
+        is_faster = self._against(side, reference)[1] is TrialVerdict.FASTER
+        return is_faster and self._is_right(side, self._correctness(side)[0])
+
+    def _standing(self) -> list[_Side]:
+        """The steps of the best set up to the first that does not help."""
+        pairs = pairwise([self._sides[BASELINE], *self._chain])
+        return [side for _, side in takewhile(lambda pair: self._helps(pair[1], pair[0]), pairs)]
+
+    def _best(self) -> BestChanges | None:
+        chain = self._standing()
+        if not chain:
+            return None
+        best = chain[-1]
         (ratio, bounds), _, _ = self._against(best, self._sides[BASELINE])
-        self._best = BestChanges(
+        return BestChanges(
             names=tuple(one.name for one in best.changes),
             step_ns=best.median_ns,
             ratio=ratio,
             ratio_interval=bounds,
-            steps_ns=tuple(steps_ns),
+            steps_ns=tuple(one.median_ns for one in chain),
             correctness=self._correctness(best)[0],
             patch=self.plan.patch_of(best.changes),
         )
@@ -460,7 +513,7 @@ class Trial:
             noise=noise,
             variants=tuple(variants),
             not_tried=(*self._not_tried, *self._not_reached()),
-            best=self._best,
+            best=self._best(),
             runs=self._runs,
             is_complete=self._is_complete,
         )

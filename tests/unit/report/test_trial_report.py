@@ -81,7 +81,7 @@ def test_the_report_says_it_all() -> None:
         "`tf32` is faster, the numbers are within rounding; --allow-precision recommends it",
         "`mine` is faster but not recommended: losses differ by 0.01",
         "`compile` failed: RuntimeError:",
-        "`cuda_graph` no verdict: includes 1; more rounds would tell (--rounds)",
+        "`cuda_graph` no verdict: includes 1",
         "`channels_last`: its models hold no convolutions",
         "opscope try train.py",
     ):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -77,7 +79,37 @@ def test_changes_that_help_are_combined_the_largest_gain_first() -> None:
     assert result.best.steps_ns == pytest.approx([5 * MS, 4.5 * MS], rel=0.02)
     assert result.best.patch == "use large\nuse small"
     assert result.noise.ratio == pytest.approx(1, abs=0.02)
-    assert result.runs == 5 + 2 * 4 + 3 * 3  # what is the same in the first round is not run again
+    screened, combined, confirmed, rest = 5, 2, 2 * 4, 2 * 2  # what is the same alone has no more rounds
+    assert result.runs == screened + combined + confirmed + rest
+
+
+class HostBound(GivenRuns):
+    """A graph of the step brings nothing, until half the type has made the device faster than the host."""
+
+    def _process(self, changes: Sequence[TriedChange]) -> tuple[TrialRun | None, str]:
+        self.factors = {"half": 0.5, "graph": 0.3 if len(changes) > 1 else 0.995}
+        return super()._process(changes)
+
+
+def test_what_helps_only_after_another_change_is_found() -> None:
+    request = TrialRequest(kind="script", target="train.py")
+    best = HostBound(TrialPlan(request, (change("graph"), change("half")))).run().best
+    assert best is not None
+    assert best.names == ("half", "graph")
+    assert best.ratio == pytest.approx(0.15, rel=0.02)
+
+
+def test_what_does_not_stand_in_more_rounds_is_left_out() -> None:
+    class Lucky(GivenRuns):
+        def _process(self, changes: Sequence[TriedChange]) -> tuple[TrialRun | None, str]:
+            is_first = "lucky" in {one.name for one in changes} and self._runs < 7
+            self.factors = {"good": 0.5, "lucky": 0.6 if is_first else 1.0}
+            return super()._process(changes)
+
+    request = TrialRequest(kind="script", target="train.py")
+    result = Lucky(TrialPlan(request, (change("good"), change("lucky")), rounds=5)).run()
+    assert result.best is not None
+    assert result.best.names == ("good",)
 
 
 def test_of_one_group_only_the_best_is_taken() -> None:
@@ -168,3 +200,21 @@ def test_interrupted_it_keeps_what_is_measured() -> None:
     assert len(result.variants) == 1
     assert [one.reason for one in result.not_tried] == ["the trial ended before its turn"]
     assert not trial._scratch.exists()
+
+
+def test_what_is_inconclusive_says_how_much_more_would_tell() -> None:
+    class Noisy(GivenRuns):
+        def _process(self, changes: Sequence[TriedChange]) -> tuple[TrialRun | None, str]:
+            run, said = super()._process(changes)
+            assert run is not None
+            noise = np.random.default_rng(self._runs).normal(1.03, 0.15 * len(changes), self.steps)
+            samples = [
+                msgspec.structs.replace(one, host_ns=int(one.host_ns * factor))
+                for one, factor in zip(run.samples, noise, strict=True)
+            ]
+            return msgspec.structs.replace(run, samples=tuple(samples)), said
+
+    result = Noisy(TrialPlan(TrialRequest(kind="script", target="train.py"), (change("one"),))).run()
+    (variant,) = result.variants
+    assert variant.verdict is TrialVerdict.INCONCLUSIVE
+    assert re.search(r"about [\d,]+ more steps would tell \(--rounds \d+\)", variant.reason)
