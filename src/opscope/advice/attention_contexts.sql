@@ -1,8 +1,15 @@
 -- One row per place in one kind of surroundings of a softmax: the operators with device time just before and after it
 -- on its thread. `context` numbers the kinds, `place` counts from the softmax (0); calls, device time in ns, sums of the
 -- starts and ends on the host in ns relative to the softmax, whether scaled_dot_product_attention itself computed it
--- (its math path), their ids in the order of the softmaxes. Reads operators.
-WITH leaves AS (
+-- (its math path), their ids in the order of the softmaxes; beside them, of the trace, the lengths and sizes of heads
+-- that are repeated for a group (batch × heads × 1 × length × size is expanded). Reads operators.
+WITH repeated AS (
+        SELECT list(DISTINCT [sizes[1]::BIGINT, sizes[2]::BIGINT]) AS heads FROM (
+            SELECT regexp_extract(input_shapes::VARCHAR, '^\[\[\d+, ?\d+, ?1, ?(\d+), ?(\d+)\]', ['1', '2']) AS named,
+                [named['1'], named['2']] AS sizes
+            FROM operators WHERE name = 'aten::expand')
+        WHERE sizes[1] <> ''),
+    leaves AS (
         SELECT operator_id, parent_id, thread_id, name, input_shapes, input_types, self_device_ns, start_ns, duration_ns,
             row_number() OVER (PARTITION BY thread_id ORDER BY operator_id) AS position
         FROM operators WHERE self_device_ns > 0),
@@ -25,7 +32,8 @@ WITH leaves AS (
 SELECT dense_rank() OVER (ORDER BY context) AS context, place, any_value(name) AS name,
     any_value(input_shapes) AS shapes, any_value(input_types) AS types, any_value(is_math) AS is_math,
     count(*) AS calls, sum(self_device_ns)::BIGINT AS device_ns, sum(begins_ns)::BIGINT AS begins_ns,
-    sum(ends_ns)::BIGINT AS ends_ns, list(operator_id ORDER BY anchor) AS operator_ids
+    sum(ends_ns)::BIGINT AS ends_ns, list(operator_id ORDER BY anchor) AS operator_ids,
+    (SELECT heads FROM repeated) AS repeated_heads
 FROM neighbors JOIN contexts USING (anchor)
 GROUP BY contexts.context, place
 ORDER BY context, place

@@ -75,6 +75,7 @@ class ComposedAttention:
         calls: How often it ran.
         parts: The operators that one kernel would replace.
         is_math_path: Whether scaled_dot_product_attention itself computed it so.
+        is_grouped: Whether keys and values are repeated, for the heads of a group that share them.
     """
 
     work: AttentionWork
@@ -82,6 +83,7 @@ class ComposedAttention:
     calls: int
     parts: tuple[Leaf, ...]
     is_math_path: bool
+    is_grouped: bool = False
 
     @property
     def device_ns(self) -> int:
@@ -131,6 +133,7 @@ def _composed(rows: Sequence[Mapping[str, Any]]) -> ComposedAttention | None:
         calls=anchor.calls,
         parts=tuple(_between(leaves, start, end)),
         is_math_path=any(row["is_math"] for row in rows),
+        is_grouped=[max(first.m, first.n), first.k] in (rows[0]["repeated_heads"] or ()),
     )
 
 

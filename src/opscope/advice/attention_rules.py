@@ -27,6 +27,10 @@ _REASONS = {
     "head_size": f"its head size is no multiple of {_FLASH_HEAD_MULTIPLE}",
     "choice": "nothing in its arguments forbids flash attention, so the program or its libraries chose",
 }
+_FOR_GROUPS = (
+    "heads share keys and values; in float32 scaled_dot_product_attention with enable_gqa is composed of "
+    "single operators too; repeat keys and values before, or compute in 16 bits"
+)
 
 
 @finds
@@ -50,7 +54,11 @@ def _fusing(run: ProfiledRun, rule: Rule, found: Sequence[ComposedAttention], wh
     if not found or run.is_minor(total_ns, rule):
         return
     host_ns = sum(one.host_ns - one.calls * run.book.number("attention_host_ns") for one in found)
-    effect, basis = None, "not estimated: the device's rate for these types is unknown"
+    is_grouped = any(_has_no_kernel(one) for one in found)
+    effect, basis = (
+        None,
+        f"not estimated: {_FOR_GROUPS if is_grouped else 'the rate for these types is unknown'}",
+    )
     times_ns = [_fused_ns(run, one) for one in found]
     known_ns = [one_ns for one_ns in times_ns if one_ns is not None]
     if len(known_ns) == len(times_ns):
@@ -95,8 +103,19 @@ def _one_kernel(
 
 def _fused_ns(run: ProfiledRun, one: ComposedAttention) -> float | None:
     data_type = attention_type(one.type_name)
-    each_ns = None if data_type is None else attention_ns(one.work, data_type, run.rates)
+    if data_type is None or _has_no_kernel(one):
+        return None
+    each_ns = attention_ns(one.work, data_type, run.rates)
     return None if each_ns is None else one.calls * each_ns
+
+
+def _has_no_kernel(one: ComposedAttention) -> bool:
+    """Whether heads share keys and values in float32, which scaled_dot_product_attention computes in parts.
+
+    Source: pytorch, aten/src/ATen/native/transformers/cuda/sdp_utils.cpp: of grouped heads the flash and the
+    cuDNN kernels know, which take 16 bits alone.
+    """
+    return one.is_grouped and attention_type(one.type_name) is DataType.FP32
 
 
 def _efficient(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:

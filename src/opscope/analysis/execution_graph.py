@@ -451,10 +451,11 @@ class _Builder:
         marks = np.array([*window.began_ns[1:], window.end_ns], dtype=np.int64)
         # Of what comes at once: ends of activities, returns from waits for them, then what the host does
         # next.
+        launched_on, returned_on = calls.thread_id[launches], calls.thread_id[waits]
         kinds = (
-            _nodes(NodeKind.LAUNCH, 2, calls.start_ns[launches], thread=calls.thread_id[launches],
-            call=launches), _nodes(NodeKind.RETURN, 1, calls.end_ns[waits], thread=calls.thread_id[waits],
-            call=waits), _nodes(NodeKind.MARK, 3, marks, thread=np.full(len(marks), self.main)),
+            _nodes(NodeKind.LAUNCH, 2, calls.start_ns[launches], thread=launched_on, call=launches),
+            _nodes(NodeKind.RETURN, 1, self._returned_ns(waits), thread=returned_on, call=waits),
+            _nodes(NodeKind.MARK, 3, marks, thread=np.full(len(marks), self.main)),
             _nodes(NodeKind.ACTIVITY, np.where(work.end_ns > work.start_ns, 0, 4), work.end_ns,
                    call=work.call, row=np.arange(len(work))),
         )  # fmt: skip
@@ -479,6 +480,26 @@ class _Builder:
         self.cost_ns: dict[int, Int64] = {}  # of recording a thread's events until each node
         self.held_ns = np.zeros(len(self.kind), dtype=np.int64)
         self.unexplained_ns = np.zeros(len(self.kind), dtype=np.int64)
+
+    def _returned_ns(self, waits: Int64) -> Int64:
+        """When each call returned.
+
+        A copy from pageable memory returns when its last part lies in the driver's own buffer, some µs before
+        that part is on the device: it counts as waiting for the copy's end, unless its thread went on before.
+        """
+        calls, work = self.calls, self.work
+        returned_ns: Int64 = calls.end_ns[waits].copy()
+        copied_ns = np.full(len(calls), NEVER_NS, dtype=np.int64)
+        np.maximum.at(copied_ns, work.call[work.call >= 0], work.end_ns[work.call >= 0])
+        later_ns = copied_ns[waits] - returned_ns
+        is_copy = (calls.role[waits] == CallRole.WAITS) & calls.is_launch[waits]
+        for one in np.flatnonzero(is_copy & (later_ns > 0) & (later_ns <= TOLERANCE_NS)).tolist():
+            thread, copied = int(calls.thread_id[waits[one]]), int(copied_ns[waits[one]])
+            is_next = (calls.thread_id == thread) & (calls.start_ns >= returned_ns[one])
+            goes_on_ns = np.where(calls.role == CallRole.WAITS, calls.end_ns, calls.start_ns)[is_next]
+            if not (goes_on_ns < copied).any():
+                returned_ns[one] = copied
+        return returned_ns
 
     def tie_threads(self) -> None:
         """Slot 0 of host nodes: the node before on the thread; the first ones follow the origin."""
@@ -582,7 +603,8 @@ class _Builder:
             is_wait = int(calls.role[call]) == CallRole.WAITS
             if is_wait and calls.is_launch[call]:
                 source = own_copy.get(call, -1)
-                source = source if self.work.end_ns[source] <= end_ns else -1
+                returned_ns = int(self.time_ns[node]) + self.origin_ns
+                source = source if self.work.end_ns[source] <= returned_ns else -1
             else:
                 stream = None if sync is None else sync.stream
                 source = lanes.last_ended(start_ns, end_ns, stream=stream)
@@ -606,7 +628,7 @@ class _Builder:
                 continue
             found.append((node, before))
             if ended_ns > start_ns:
-                late_ns.append(end_ns - ended_ns)
+                late_ns.append(max(0, end_ns - ended_ns))
                 self.typical_ns[0, node] -= waited_ns
         return_ns = _typical(np.array([one for one in late_ns if one < 10 * _RETURN_NS]), _RETURN_NS)
         for node, before in found:

@@ -64,6 +64,17 @@ def test_forward_is_found_with_its_copies(load: Callable[..., Session]) -> None:
     assert found_in(session) == [(96, 128, 128, 64, False, False, 8)]
 
 
+@pytest.mark.parametrize(("type_name", "is_estimated"), [("float", False), (HALF, True)])
+def test_heads_that_share_keys_have_no_kernel_in_float32(
+    advise_on: Program, type_name: str, is_estimated: bool
+) -> None:
+    builder = run([LINEAR, *FORWARD], type_name)
+    builder.operator("aten::expand", 1, 2, **{"Input Dims": [[8, 1, 1, 128, 64], [], []]})
+    finding = only(advise_on(builder, hosts=[host(1_000_000, 100_000)]), "eager_attention")
+    assert (finding.estimated_gain_ns_per_step is not None) is is_estimated
+    assert ("heads share keys and values" in (finding.gain_basis or "")) is not is_estimated
+
+
 def test_masks_and_dropout_belong_to_it(load: Callable[..., Session]) -> None:
     operators = [LINEAR, SCORES, SCALE, MASK, SOFTMAX, DROPOUT, VALUES, LINEAR]
     assert found_in(load(run(operators, times=1))) == [(96, 128, 128, 64, False, True, 6)]

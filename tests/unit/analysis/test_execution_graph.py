@@ -59,6 +59,23 @@ def asks_for_a_number() -> TraceBuilder:
     return builder.operator("aten::mm", 600, 10).launch(602, 4).kernel("gemm", 610, 300)
 
 
+def copies_in() -> TraceBuilder:
+    """Two steps: a copy from pageable memory, whose call returns 5 µs before it ends; then a kernel."""
+    builder = TraceBuilder()
+    for number in range(2):
+        at = 1000 * number
+        builder.step(number + 1, at, 1000)
+        builder.operator("aten::copy_", at + 10, 600).launch(
+            at + 20, 475 + 60 * number, name="cudaMemcpyAsync"
+        )
+        begins = at + (30 if number == 0 else 130)  # behind the first step's kernel
+        builder.kernel("Memcpy HtoD (Pageable -> Device)", begins, at + 500 + 60 * number - begins,
+                       category="gpu_memcpy", bytes=1 << 20)  # fmt: skip
+        builder.launch(at + 497 + 60 * number, 6, name="cudaStreamSynchronize")
+        builder.operator("aten::mm", at + 800, 20).launch(at + 805, 4).kernel("gemm", at + 820, 300)
+    return builder
+
+
 def backward() -> TraceBuilder:
     """Forward on one thread, backward on a second one while the first pauses, then the first again."""
     builder = TraceBuilder().step(1, 0, 1000)
@@ -92,7 +109,7 @@ def without_recorder(model: StepModel) -> StepModel:
     return model
 
 
-ALL = (launch_bound, device_bound, two_streams, asks_for_a_number, backward, replays)
+ALL = (launch_bound, device_bound, two_streams, asks_for_a_number, copies_in, backward, replays)
 
 
 @pytest.mark.parametrize("program", ALL)
@@ -148,6 +165,14 @@ def test_a_wait_holds_up_the_host_and_what_it_launches(load: Load) -> None:
     # The host no longer loses 290 µs in the copy, and the second kernel follows the first.
     assert model.gain(model.change().free_waits(waits)).ns == pytest.approx(290 * US, rel=0.05)
     assert model.gain(model.change().scale_kernels(["gemm"], 0.5)).ns == pytest.approx(150 * US, rel=0.05)
+
+
+def test_a_copy_from_pageable_memory_holds_up_its_call(load: Load) -> None:
+    model = without_recorder(model_of(load, copies_in()))
+    returns = model.graph.edge[1] == Edge.WAIT
+    assert returns.sum() == 4  # each copy's call and the synchronization after it
+    assert model.missing is None
+    assert model.host_ns <= 500 * US  # of 1000, without the copies
 
 
 def test_a_thread_waits_for_the_one_that_runs_backward(load: Load) -> None:
