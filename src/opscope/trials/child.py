@@ -25,7 +25,7 @@ import msgspec
 from opscope.capture.program import ProgramEnd, after_import, run_program
 from opscope.capture.program_recorder import FunctionSteps, StepSource, program_of, step_source
 from opscope.capture.step_clock import StepClock
-from opscope.model.files import write_text
+from opscope.model.files import replacing
 from opscope.model.sidecar import StepPlace, UnrecordedStep
 from opscope.trials.catalog import CATALOG, ProgramTraits, TriedChange, change_of_file
 from opscope.trials.hooks import Hooks
@@ -154,7 +154,9 @@ class _Run:
             self.clock.stop()
             self.facts.samples = self.clock.read()
             self._conclude()
-            write_text(self.output, msgspec.json.encode(self.facts).decode())
+            # Not JSON, which has no infinite loss.
+            with replacing(self.output) as partial:
+                partial.write_bytes(msgspec.msgpack.encode(self.facts))
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -292,7 +294,7 @@ def main(arguments: Sequence[str]) -> int:
     path = Path(arguments[0])
     request = msgspec.json.decode(path.read_bytes(), type=TrialRequest)
     end_with_parent(request.scratch)
-    run = _Run(request, path.with_suffix(".result.json"))
+    run = _Run(request, path.with_suffix(".result"))
     try:
         end = run_workload(run, request) if request.kind == "workload" else run_script(run, request)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the parent tells

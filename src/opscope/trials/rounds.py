@@ -295,7 +295,7 @@ class Trial:
             change_files=tuple(str(files[one.name]) for one in changes if one.name in files),
             scratch=str(self._scratch),
         )
-        path, output = folder / "request.json", folder / "request.result.json"
+        path, output = folder / "request.json", folder / "request.result"
         path.write_bytes(msgspec.json.encode(request))
         work = Path.cwd() if self.plan.in_place else folder / "work"
         work.mkdir(exist_ok=True)
@@ -329,7 +329,7 @@ class Trial:
                 found = output.read_bytes() if output.exists() else None
                 lines = said.read_text(encoding="utf-8", errors="replace").strip().splitlines()
                 shutil.rmtree(folder, ignore_errors=True)
-        run = None if found is None else msgspec.json.decode(found, type=TrialRun)
+        run = None if found is None else msgspec.msgpack.decode(found, type=TrialRun)
         return run, "\n".join(lines[-_SAID_LINES:])
 
     def _against(self, side: _Side, reference: _Side) -> _Judged:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 
@@ -11,9 +10,8 @@ torch = pytest.importorskip("torch")
 
 from opscope.api import load  # noqa: E402
 from opscope.capture.profiler import Profiler  # noqa: E402
-from opscope.capture.recording import make_engine, quiet_torch_log  # noqa: E402
+from opscope.capture.recording import quiet_torch_log  # noqa: E402
 from opscope.errors import InputError  # noqa: E402
-from opscope.model.sidecar import RecordedSettings  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -83,17 +81,3 @@ def test_only_the_log_of_the_block_is_quiet(capfd):
         for is_on in (False, True):
             profile.toggle_collection_dynamic(is_on, activities)
     assert "Toggling" in capfd.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("cuda", "given", "value"),
-    [("13.0", None, "1"), ("12.6", None, "1"), ("12.4", None, None), (None, None, None), ("13.0", "0", "0")],
-)
-def test_cupti_is_detached_where_that_is_safe(monkeypatch, cuda, given, value):
-    monkeypatch.delenv("TEARDOWN_CUPTI", raising=False)
-    if given is not None:
-        monkeypatch.setenv("TEARDOWN_CUPTI", given)
-    monkeypatch.setattr(torch.version, "cuda", cuda)
-    make_engine(RecordedSettings(False, False, False, False, ("cpu",)))
-    assert os.environ.get("TEARDOWN_CUPTI") == value
-    os.environ.pop("TEARDOWN_CUPTI", None)
