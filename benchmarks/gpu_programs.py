@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from gpu_setup import Step, as_it_is, captured, tf32
@@ -686,13 +686,20 @@ def programs(size: Size) -> dict[str, Program]:  # noqa: C901 - a table
             lambda: pointwise(size, compiled=False),
             (Remedy("advice.unfused_pointwise", lambda: pointwise(size, compiled=True)),),
         ),
-    } | _held_out_once(size, of_vision, of_language) | _kept_aside(size, of_vision, of_language)  # fmt: skip
+    } | _held_out(size, of_vision, of_language)  # fmt: skip
 
 
-def _held_out_once(
+def _held_out(
     size: Size, of_vision: Callable[..., Program], of_language: Callable[..., Program]
 ) -> dict[str, Program]:
     """Programs of which nothing had been looked at when they first ran; since then they have been."""
+    return _held_out_on_h100(size, of_vision, of_language) | _held_out_on_h200(size, of_vision, of_language)
+
+
+def _held_out_on_h100(
+    size: Size, of_vision: Callable[..., Program], of_language: Callable[..., Program]
+) -> dict[str, Program]:
+    """Those that first ran on an H100."""
     import torch
 
     wide = {"width": size.of(1024, 16), "depth": 16, "batch": 128}
@@ -756,55 +763,52 @@ def _held_out_once(
     }  # fmt: skip
 
 
-def _kept_aside(
+def _held_out_on_h200(
     size: Size, of_vision: Callable[..., Program], of_language: Callable[..., Program]
 ) -> dict[str, Program]:
-    """Programs of which nothing has been looked at before their first run."""
+    """Those that first ran on an H200."""
     import torch
 
     tf32_off, half = Remedy("advice.tf32_off", settings=tf32), "advice.reduced_precision"
     fused, synchronized = "advice.foreach_optimizer", "advice.host_sync"
     return {
-        name: replace(program, held_out=True)
-        for name, program in {
-            "mixer train": of_vision("mixer_s16_224", 64, train=True),
-            "resnext train": of_vision("resnext50_32x4d", 64, train=True),
-            "vgg infer": of_vision("vgg16_bn", 64, train=False),
-            "distilbert train": of_language("distilbert", 32, 128, train=True),
-            "albert infer": of_language("albert", 16, 384, train=False),
-            "gemma infer": of_language("gemma", 4, 512, train=False),
-            "phi forward bs1": of_language("phi", 1, 64, train=False, attention="sdpa", dtype=torch.bfloat16,
-                                           graph=True),
-            "bart train": Program(
-                lambda: summarizing(size),
-                (
-                    tf32_off,
-                    Remedy(half, lambda: summarizing(size, autocast=True)),
-                    Remedy(fused, lambda: summarizing(size, optimizer={"fused": True})),
-                ),
+        "mixer train": of_vision("mixer_s16_224", 64, train=True),
+        "resnext train": of_vision("resnext50_32x4d", 64, train=True),
+        "vgg infer": of_vision("vgg16_bn", 64, train=False),
+        "distilbert train": of_language("distilbert", 32, 128, train=True),
+        "albert infer": of_language("albert", 16, 384, train=False),
+        "gemma infer": of_language("gemma", 4, 512, train=False),
+        "phi forward bs1": of_language("phi", 1, 64, train=False, attention="sdpa", dtype=torch.bfloat16,
+                                       graph=True),
+        "bart train": Program(
+            lambda: summarizing(size),
+            (
+                tf32_off,
+                Remedy(half, lambda: summarizing(size, autocast=True)),
+                Remedy(fused, lambda: summarizing(size, optimizer={"fused": True})),
             ),
-            "speech infer": Program(
-                lambda: listening(size),
-                (tf32_off, Remedy(half, lambda: listening(size, dtype=torch.bfloat16))),
-            ),
-            "ranking train": Program(
-                lambda: ranking(size),
-                (tf32_off, Remedy(fused, lambda: ranking(size, optimizer={"fused": True}))),
-            ),
-            "norms asked": Program(
-                lambda: clipped(size, asks=True), (Remedy(synchronized, lambda: clipped(size, asks=False)),)
-            ),
-            "pageable features": Program(
-                lambda: looked_up(size, pinned=False),
-                (Remedy("advice.pageable_copy", lambda: looked_up(size, pinned=True)), tf32_off),
-            ),
-            "norm and rotation": Program(
-                lambda: normalized(size, compiled=False),
-                (Remedy("advice.unfused_pointwise", lambda: normalized(size, compiled=True)),),
-            ),
-            "small images zeros": Program(
-                lambda: cleared(size, zeros=True),
-                (Remedy("advice.zero_grad_fill", lambda: cleared(size, zeros=False)),),
-            ),
-        }.items()
+        ),
+        "speech infer": Program(
+            lambda: listening(size),
+            (tf32_off, Remedy(half, lambda: listening(size, dtype=torch.bfloat16))),
+        ),
+        "ranking train": Program(
+            lambda: ranking(size),
+            (tf32_off, Remedy(fused, lambda: ranking(size, optimizer={"fused": True}))),
+        ),
+        "norms asked": Program(
+            lambda: clipped(size, asks=True), (Remedy(synchronized, lambda: clipped(size, asks=False)),)
+        ),
+        "pageable features": Program(
+            lambda: looked_up(size, pinned=False),
+            (Remedy("advice.pageable_copy", lambda: looked_up(size, pinned=True)), tf32_off),
+        ),
+        "norm and rotation": Program(
+            lambda: normalized(size, compiled=False),
+            (Remedy("advice.unfused_pointwise", lambda: normalized(size, compiled=True)),),
+        ),
+        "small images zeros": Program(
+            lambda: cleared(size, zeros=True),
+            (Remedy("advice.zero_grad_fill", lambda: cleared(size, zeros=False)),),
+        ),
     }  # fmt: skip

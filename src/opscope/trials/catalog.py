@@ -67,6 +67,8 @@ class ProgramTraits(msgspec.Struct, kw_only=True):
 
 # Relative rounding of a type: half of the distance from 1 to the next number.
 _BFLOAT16, _FLOAT16, _TF32 = 2.0**-8, 2.0**-11, 2.0**-11
+# Torch's own, 65536, is too much for many a first step, which is left out then.
+_LOSS_SCALE = 1024.0
 # The same operations in another order, in float32.
 _REORDERED = 2.0**-14
 
@@ -150,13 +152,20 @@ def _autocast(dtype: str, hooks: Hooks) -> None:
 def _scale_losses(hooks: Hooks) -> None:
     """What a GradScaler does, around the program's own backward and step."""
     torch = hooks.torch
-    scaler, backward = torch.amp.GradScaler(), torch.Tensor.backward
+    scaler, backward = torch.amp.GradScaler(init_scale=_LOSS_SCALE), torch.Tensor.backward
 
     def scaled(loss: Any, *args: Any, **kwargs: Any) -> Any:
         return backward(scaler.scale(loss), *args, **kwargs)
 
+    def unscale(optimizer: Any, *_: Any) -> None:
+        scaler.unscale_(optimizer)
+        if any(found.item() for found in scaler._found_inf_per_device(optimizer).values()):
+            for group in optimizer.param_groups:  # a step without gradients changes nothing
+                for one in group["params"]:
+                    one.grad = None
+
     torch.Tensor.backward = scaled
-    hooks.optimizers.register_optimizer_step_pre_hook(lambda optimizer, *_: scaler.unscale_(optimizer))
+    hooks.optimizers.register_optimizer_step_pre_hook(unscale)
     hooks.optimizers.register_optimizer_step_post_hook(lambda *_: scaler.update())
 
 
@@ -320,7 +329,7 @@ CATALOG = (
         "fp16_autocast", "float16 autocast around the model, with scaled losses",
         partial(_autocast, "float16"),
         _needs(_ON_CUDA, _IN_FLOAT32),
-        'scaler = torch.amp.GradScaler()\nwith torch.autocast("cuda", dtype=torch.float16):\n'
+        'scaler = torch.amp.GradScaler(init_scale=1024)\nwith torch.autocast("cuda", dtype=torch.float16):\n'
         "    output = model(batch)\nscaler.scale(loss).backward()\nscaler.step(optimizer)\nscaler.update()",
         ("reduced_precision",), _FLOAT16, "precision",
     ),

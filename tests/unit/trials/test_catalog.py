@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from opscope.advice.rules import rule_book
 from opscope.errors import InputError
-from opscope.trials.catalog import CATALOG, ProgramTraits, change_of_file, changes_named
+from opscope.trials.catalog import CATALOG, ProgramTraits, _scale_losses, change_of_file, changes_named
 
 
 def test_every_change_has_a_name_of_its_own_and_answers_known_advice() -> None:
@@ -61,3 +63,24 @@ def test_a_change_of_the_users_own_is_a_file(tmp_path: Path) -> None:
     file.write_text("x = 1\n")
     with pytest.raises(InputError, match="no function 'change'"):
         change_of_file(file)
+
+
+def test_scaled_losses_leave_gradients_as_they_are_and_infinite_ones_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.Tensor, "backward", torch.Tensor.backward)
+    monkeypatch.setattr(torch.amp, "GradScaler", partial(torch.amp.GradScaler, "cpu"))
+    before, after = [], []
+    optimizers = SimpleNamespace(
+        register_optimizer_step_pre_hook=before.append, register_optimizer_step_post_hook=after.append
+    )
+    _scale_losses(SimpleNamespace(torch=torch, optimizers=optimizers))  # type: ignore[arg-type]
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    for factor, gradient in ((3.0, 3.0), (float("inf"), None), (3.0, 3.0)):
+        optimizer.zero_grad()
+        (weight * factor).sum().backward()
+        before[0](optimizer)
+        assert (None if weight.grad is None else weight.grad.item()) == gradient
+        after[0](optimizer)
