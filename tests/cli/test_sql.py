@@ -78,8 +78,16 @@ def test_formats_exclude_each_other(opscope, saved: Path) -> None:
 
 def test_the_limit_says_what_it_hides(opscope, saved: Path) -> None:
     outcome = opscope("sql", saved, "SELECT * FROM range(250)", "--limit", 10)
-    assert outcome.out.splitlines()[-1] == "250 rows, the first 10 shown (--limit)"
+    assert outcome.out.splitlines()[-1] == "the first 10 rows; there are more (--limit)"
+    endless = opscope("sql", saved, "SELECT * FROM range(10000000000000)")
+    assert endless.out.splitlines()[-1] == "the first 100 rows; there are more (--limit)"
     assert len(opscope("sql", saved, "SELECT * FROM range(250)", "--json").json) == 250
+
+
+def test_a_query_ends_with_its_time(opscope, saved: Path) -> None:
+    outcome = opscope("sql", saved, "SELECT count(*) FROM range(10000000000000)", "--timeout", "0.3s")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err == "error: no result within 0.3s. Raise --timeout, or ask for less\n"
 
 
 def test_order_is_kept(opscope, saved: Path, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_page_and_trace_are_served_here_until_the_end(started, number: int, tmp_
     for other in (f"{url}page.html", f"{url}..", f"http://127.0.0.1:{port}/", f"{url}?x"):
         assert status(other) == 404
     assert status(url, method="POST") == 501
-    assert list((tmp_path / "temporary").glob("opscope-view-*"))
+    assert list((tmp_path / "temporary").glob("opscope-*"))
     running.send_signal(number)
     _, said = running.communicate(timeout=20)
     assert (running.returncode, said.strip()) == (0, "")

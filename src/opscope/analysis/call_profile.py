@@ -19,6 +19,7 @@ from opscope.capture.calls import profile_call
 from opscope.errors import CaptureError, OpscopeError
 from opscope.ingest.reader import load
 from opscope.model.benchmark import CallProfile, KernelUse
+from opscope.model.files import scratch_prefix
 from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.provenance.origins import recorded_origins
@@ -42,7 +43,7 @@ def call_profiler(calls: int = _CALLS) -> Callable[[Callable[[], object]], CallP
     """
 
     def inspect(fn: Callable[[], object]) -> CallProfile:
-        with tempfile.TemporaryDirectory(prefix="opscope-bench-", ignore_cleanup_errors=True) as folder:
+        with tempfile.TemporaryDirectory(prefix=scratch_prefix(), ignore_cleanup_errors=True) as folder:
             return _recorded(fn, calls, Path(folder))
 
     return inspect

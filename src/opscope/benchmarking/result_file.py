@@ -46,7 +46,7 @@ def check_writable(path: str | os.PathLike[str], *, force: bool) -> None:
     target = Path(path)
     if target.is_dir():
         raise InputError("this is a folder", source=target, hint="Give the name of a file, e.g. result.json")
-    if target.exists() and not force:
+    if target.is_file() and not force:
         raise InputError(
             "the file exists", source=target, hint="Overwrite it with --force, or overwrite=True in Python"
         )

@@ -39,6 +39,7 @@ from opscope.capture.recording import (
 )
 from opscope.capture.step_clock import StepClock
 from opscope.errors import CaptureError, DependencyError, InputError
+from opscope.model.files import scratch_prefix
 from opscope.model.sidecar import RecordedSettings, UnrecordedStep, kernels_folder, sidecar_path
 from opscope.workloads.runtime import is_out_of_memory, require_torch
 
@@ -467,7 +468,7 @@ class Profiler:
 
     def _make_directory(self) -> Path:
         if self._output_dir is None:
-            directory = Path(tempfile.mkdtemp(prefix="opscope-"))
+            directory = Path(tempfile.mkdtemp(prefix=scratch_prefix()))
             atexit.register(shutil.rmtree, directory, ignore_errors=True)
             return directory
         self.check_output()

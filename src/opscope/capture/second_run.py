@@ -19,7 +19,7 @@ from opscope.capture.program import Program, ProgramEnd, after_import, run_progr
 from opscope.capture.program_recorder import FunctionSteps, StepSource, program_of, step_source
 from opscope.capture.step_clock import StepClock
 from opscope.errors import CaptureError
-from opscope.model.files import write_text
+from opscope.model.files import scratch_prefix, write_text
 from opscope.model.sidecar import StepPlace, UnrecordedStep
 
 __all__ = ["ProgramTimer", "time_second_run"]
@@ -78,7 +78,7 @@ def time_second_run(
     Raises:
         CaptureError: It failed.
     """
-    with tempfile.TemporaryDirectory(prefix="opscope-") as folder:
+    with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as folder:
         output = Path(folder) / "steps.json"
         command = [sys.executable, "-m", __name__, str(output), steps, "-m" if is_module else "-"]
         done = subprocess.run(

@@ -12,9 +12,9 @@ from opscope.cli.console import (
     All,
     Merge,
     Top,
+    check_outputs,
     markdown,
     open_source,
-    refuse_existing,
     say_wrote,
     show,
     status,
@@ -81,7 +81,7 @@ def analyze(
         dask: Address of the scheduler of a Dask cluster (tcp://HOST:8786), whose workers read the files.
     """
     outputs = [] if output_dir is None else [output_dir / _JSON_NAME, output_dir / _REPORT_NAME]
-    refuse_existing([*outputs, *(file for file in (save, export_trace, html) if file)], force=force)
+    check_outputs([*outputs, save, export_trace, html], force=force, inputs=(*traces, ceilings))
 
     with open_source(
         traces, memory_limit=memory_limit, threads=threads, merge=merge, workers=workers, dask=dask

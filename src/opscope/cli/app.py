@@ -12,6 +12,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from cyclopts import App, CycloptsError, Parameter
@@ -111,6 +112,16 @@ _RUN_PROGRAMS = frozenset({"profile", "run", "bench"})
 
 def entry_point() -> None:
     """Run the command line of this process and exit."""
+    if sys.stdout is None or sys.stderr is None:  # what is opened next would take its place
+        for number in (1, 2):
+            with suppress(OSError):
+                os.fstat(number)
+                continue
+            os.open(os.devnull, os.O_WRONLY)
+        name = "stdout" if sys.stdout is None else "stderr"
+        if sys.stderr is not None:
+            _fail(f"{name} is closed. Send it to /dev/null if nobody reads it", EXIT_ERROR)
+        os._exit(EXIT_ERROR)
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a character gets its escape, not a traceback.
         reconfigure = getattr(stream, "reconfigure", None)
@@ -128,6 +139,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments without the program's name; those of this process if None.
     """
     tokens = separate_script(sys.argv[1:] if argv is None else argv)
+    own = tokens.index("--") if "--" in tokens else len(tokens)
+    tokens[:own] = ["/dev/stdin" if token == "-" else token for token in tokens[:own]]
     try:
         return _dispatch(tokens)
     except CycloptsError as error:
@@ -218,12 +231,27 @@ def _defect(error: Exception, tokens: Sequence[str]) -> int:
         return _interrupted()
     if _wants_traceback(tokens):
         traceback.print_exc()
+    if isinstance(error, OSError):
+        return _refused(error)
     message = f"{type(error).__name__}: {error}"
     return _fail(f"internal error, {message}. Run again with --debug and report it", EXIT_ERROR)
 
 
+def _refused(error: OSError) -> int:
+    """What the system refuses: a full disk, too many open files; a full stdout is given up."""
+    where = f"{error.filename}: " if error.filename else ""
+    code = _fail(f"{where}{error.strerror or error}. Run again with --debug to see where", EXIT_ERROR)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _broken_pipe()
+    return code
+
+
 def _fail(message: str, code: int, *, kind: str = "error: ") -> int:
-    print(f"{kind}{message}", file=sys.stderr)  # noqa: T201
+    from opscope.visible_text import visible  # noqa: PLC0415 - not needed where nothing fails
+
+    print(f"{kind}{visible(message)}", file=sys.stderr)  # noqa: T201
     return code
 
 

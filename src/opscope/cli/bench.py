@@ -29,6 +29,7 @@ from opscope.benchmarking.result_file import check_writable, load_benchmark, res
 from opscope.benchmarking.suites import SUITES, suite
 from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED
 from opscope.cli.console import (
+    check_outputs,
     load_noticed,
     markdown,
     print_document,
@@ -201,6 +202,7 @@ def bench(
             "there is nothing to benchmark", hint=f"Use {', '.join(SUITES)}, or FILE.py:function"
         )
     files = [path for path in (output.save, output.report, output.html) if path is not None]
+    check_outputs(files, force=output.force, inputs=targets)
     for path in files:
         check_writable(path, force=output.force)
     if len(targets) == 1 and targets[0].endswith(".json"):

@@ -17,9 +17,9 @@ from opscope.cli.console import (
     All,
     Merge,
     Top,
+    check_outputs,
     markdown,
     open_source,
-    refuse_existing,
     say_wrote,
     show,
     status,
@@ -84,7 +84,7 @@ def compare(
         html: Also write the report with pictures to this HTML file, which needs no network.
         force: Overwrite existing files.
     """
-    refuse_existing([one for one in (output, html) if one], force=force)
+    check_outputs([output, html], force=force, inputs=(reference, candidate))
     options = ComparisonOptions(threshold=threshold)
     comparison = _compare(reference, candidate, options, merge=merge)
     failures = gate_reasons(comparison, fail_on) if fail_on is not None else ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,6 +29,7 @@ from opscope.units import format_fraction
 if TYPE_CHECKING:
     from opscope.analysis.summary import Summary
     from opscope.report.html.figures import Chart
+from opscope.visible_text import visible
 
 __all__ = [
     "STDERR",
@@ -36,6 +38,7 @@ __all__ = [
     "Output",
     "Top",
     "Words",
+    "check_outputs",
     "command_line",
     "error_text",
     "in_language",
@@ -45,8 +48,8 @@ __all__ = [
     "open_source",
     "print_document",
     "print_json",
-    "refuse_existing",
     "say_wrote",
+    "seconds_of",
     "show",
     "status",
     "stderr_console",
@@ -95,7 +98,7 @@ def error_text(error: OpscopeError) -> str:
 
 def note(text: str) -> None:
     """One line on stderr."""
-    sys.stderr.write(f"note: {in_language(text)}\n")
+    sys.stderr.write(f"note: {visible(in_language(text))}\n")
 
 
 @contextmanager
@@ -213,15 +216,51 @@ def write_recording_page(
         return write_text(path, page)
 
 
-def refuse_existing(paths: Iterable[Path], *, force: bool) -> None:
-    """Stop before work is done whose result could not be written.
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def seconds_of(text: str) -> float:
+    """The seconds of `90s`, `10m` or `1h`.
 
     Raises:
-        InputError: One of the files exists and `force` is false.
+        InputError: It is no time.
     """
-    existing = [] if force else [path for path in paths if path.exists()]
-    if existing:
-        raise InputError("the file exists", source=existing[0], hint="Overwrite it with --force")
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
+    if found is None:
+        raise InputError(f"'{text}' is no time", hint="Write 90s, 10m or 1h")
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+def check_outputs(paths: Iterable[Path | None], *, force: bool, inputs: Iterable[object] = ()) -> None:
+    """Stop before work is done whose result could not be written, or would replace what is read.
+
+    Args:
+        paths: Files to write; None for those not asked for.
+        force: Regular files may be replaced.
+        inputs: Files and folders that are read.
+
+    Raises:
+        InputError: One of the files exists and `force` is false, is a folder, or is an input.
+    """
+    existing = [path for path in paths if path is not None and path.exists()]
+    read = [file for one in inputs if one is not None for file in _files_of(str(one))] if existing else []
+    for path in existing:
+        if path.is_dir():
+            raise InputError("it is a folder", source=path, hint="Name a file")
+        if any(path.samefile(file) for file in read):
+            raise InputError("it is read by this command", source=path, hint="Write to another file")
+        if path.is_file() and not force:
+            raise InputError("the file exists", source=path, hint="Overwrite it with --force")
+
+
+def _files_of(source: str) -> list[Path]:
+    """The file, or the traces of the folder; nothing where there are none, or of an address."""
+    from opscope.ingest.source import find_traces  # noqa: PLC0415 - only where a file is to be replaced
+
+    try:
+        return [] if "://" in source else [one.path for one in find_traces(source) if one.path is not None]
+    except InputError:
+        return []
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from cyclopts import Group, Parameter
 
 from opscope import api
 from opscope.benchmarking.device_limits import measure_device
-from opscope.cli.console import note, print_document, print_json, refuse_existing, say_wrote, show, status
+from opscope.cli.console import check_outputs, note, print_document, print_json, say_wrote, show, status
 from opscope.errors import InputError
 from opscope.hardware.devices import DeviceSpec, match_device
 from opscope.hardware.measured import (
@@ -88,7 +88,7 @@ def _show(name: str, *, json: bool) -> int:
 
 
 def _measure(device: str, save: Path | None, *, force: bool, json: bool) -> int:
-    refuse_existing([] if save is None else [save], force=force)
+    check_outputs([save], force=force)
     with status(f"Measuring {device}"):
         measured = measure_device(device)
     written = [] if save is None else [save_measured(save, measured)]

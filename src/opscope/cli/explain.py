@@ -11,7 +11,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from opscope import api
-from opscope.cli.console import Merge, open_source, refuse_existing, say_wrote, show, status, write_page
+from opscope.cli.console import Merge, check_outputs, open_source, say_wrote, show, status, write_page
 from opscope.model.sidecar import kernels_folder
 from opscope.report.explanation import SourceReader, explanation_document
 from opscope.report.summary_json import explanation_json
@@ -49,7 +49,7 @@ def explain(
         html: Also write the report with pictures to this HTML file, which needs no network.
         force: Overwrite an existing file.
     """
-    refuse_existing([html] if html else [], force=force)
+    check_outputs([html], force=force, inputs=trace or ())
     read_source = _reader(checkout, trace or ()) if source else None
     with (
         open_source(trace, merge=merge) if trace else nullcontext() as session

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from opscope import api
 from opscope.analysis.program.stacks import BackwardPlace, StackBasis, StackWeight
-from opscope.cli.console import Merge, Output, open_source, refuse_existing, say_wrote, status
+from opscope.cli.console import Merge, Output, check_outputs, open_source, say_wrote, status
 from opscope.model.files import write_text
 from opscope.report.flamegraph import StackFormat
 
@@ -49,7 +49,7 @@ def flamegraph(
         output: Write to this file instead of printing.
         force: Overwrite an existing file.
     """
-    refuse_existing([output] if output else [], force=force)
+    check_outputs([output], force=force, inputs=source)
     with open_source(source, merge=merge) as session, status("Collecting stacks"):
         text = api.flamegraph(
             session,

@@ -27,14 +27,15 @@ from opscope.cli.console import (
     All,
     Top,
     Words,
+    check_outputs,
     note,
     open_source,
-    refuse_existing,
     say_wrote,
     show,
     write_page,
 )
 from opscope.errors import InputError
+from opscope.model.files import scratch_prefix
 from opscope.model.session import Session
 from opscope.report.html.result_charts import counter_charts
 from opscope.report.ncu import ncu_document, ncu_json
@@ -126,7 +127,7 @@ def ncu(
         collecting: What is profiled of a program.
     """
     shown = None if all else top
-    refuse_existing([html] if html else [], force=force)
+    check_outputs([html], force=force, inputs=target)
     if not target:
         raise InputError("nothing to read or run", hint="opscope ncu FILE.ncu-rep, or opscope ncu -- PROGRAM")
     if len(target) == 1 and (is_report(target[0]) or shutil.which(target[0]) is None):
@@ -160,8 +161,8 @@ def _profile(
         raise InputError(f"there is no program '{program[0]}'", hint="opscope ncu -- python script.py ARGS")
     executable = find_ncu(os.environ.get("PATH"))
     report = _with_suffix(collecting.output)
-    refuse_existing([report], force=force)
-    with tempfile.TemporaryDirectory(prefix="opscope-ncu-") as scratch:
+    check_outputs([report], force=force)
+    with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as scratch:
         runner = _Runner(executable, program, Path(scratch))
         if trace is None:
             plan = _plan(runner, None, collecting)

@@ -18,7 +18,7 @@ from cyclopts.validators import Number
 
 from opscope.analysis.nsys_reports import report_tables, wanted_reports
 from opscope.cli.app import EXIT_INTERRUPTED
-from opscope.cli.console import STDERR, open_source, refuse_existing, say_wrote, show, status
+from opscope.cli.console import STDERR, check_outputs, open_source, say_wrote, show, status
 from opscope.errors import InputError
 from opscope.report.tables import stats_json, stats_tables_document
 from opscope.toolchain.nsys import (
@@ -127,7 +127,7 @@ def _exported(file: Path, recording: NsysRecording, *, json: bool) -> Path:
     if not recording.force and fresh_export(file) == target:
         return target
     executable = find_nsys(os.environ.get("PATH"))
-    refuse_existing([target], force=recording.force)
+    check_outputs([target], force=recording.force, inputs=[file])
     with status(f"Exporting {file}"):
         export_report(file, target, executable=executable)
     say_wrote([target], on_stderr=json)
@@ -143,7 +143,7 @@ def _record(program: tuple[str, ...], reports: list[str], recording: NsysRecordi
     target = recording.output
     target = target if is_report(str(target)) else target.with_name(f"{target.name}.nsys-rep")
     export = target.with_suffix(_EXPORT_SUFFIX)
-    refuse_existing([target, export], force=recording.force)
+    check_outputs([target, export], force=recording.force)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)
     command = profile_command(_plan(recording), program, output=target, executable=executable)

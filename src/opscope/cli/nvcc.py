@@ -23,9 +23,9 @@ from opscope.cli.console import (
     STDERR,
     Output,
     Words,
+    check_outputs,
     print_document,
     print_json,
-    refuse_existing,
     say_wrote,
     status,
 )
@@ -37,6 +37,7 @@ from opscope.hardware.occupancy import BLOCK_SIZES
 from opscope.hardware.toolkit import require_nvcc
 from opscope.kernels.disassembly import file_sass
 from opscope.kernels.ptx import ptx_functions
+from opscope.model.files import scratch_prefix
 from opscope.nvcc.command import (
     ALL,
     ALL_MAJOR,
@@ -136,7 +137,7 @@ def nvcc(
     kept = _kept_output(source, output, product, run=run, force=force)
     machine = _Machine(read_nvcc(require_nvcc()))
     targets, ptx_of = _targets(machine, arch, product, with_ptx=ptx)
-    with tempfile.TemporaryDirectory(prefix="opscope-nvcc-") as folder:
+    with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as folder:
         # What is not kept stands there as long as it is run or looked at.
         place = Path(folder) / default_name(source, product) if kept is None else kept
         request = Request(source, place, product, targets, ptx_of, nvcc_option)
@@ -264,13 +265,9 @@ def _kept_output(
     if output is None and run:
         return None
     chosen = Path(default_name(source, product)) if output is None else output
-    if chosen.is_dir():
-        raise InputError("the output is a folder", source=chosen, hint="Name a file with -o")
-    if chosen.exists() and chosen.samefile(source):
-        raise InputError("the output is the source", source=chosen, hint="Name another file with -o")
     if not chosen.parent.is_dir():
         raise InputError("the folder of the output does not exist", source=chosen.parent)
-    refuse_existing([chosen], force=force)
+    check_outputs([chosen], force=force, inputs=[source])
     return chosen
 
 

@@ -26,11 +26,11 @@ from opscope.capture.sweep import ConfigurationRun, configuration_of, run_config
 from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED
 from opscope.cli.console import (
     Top,
+    check_outputs,
     load_noticed,
     markdown,
     print_document,
     print_json,
-    refuse_existing,
     say_wrote,
     stderr_console,
     write_page,
@@ -330,8 +330,8 @@ def profile(
     ]
     sweep = _Sweep(output_dir)
     if not resume:
-        refuse_existing([*sweep.files, *(path for task in tasks for path in task.files.all)], force=force)
-    refuse_existing([html] if html else [], force=force)
+        check_outputs([*sweep.files, *(path for task in tasks for path in task.files.all)], force=force)
+    check_outputs([html], force=force)
     kept = [kept_entry(task) for task in tasks] if resume and not force else [None] * len(tasks)
     with load_noticed():
         code = _run(tasks, kept, sweep, quiet=json)

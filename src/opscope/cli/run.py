@@ -27,11 +27,11 @@ from opscope.capture.program_recorder import ProgramRecorder, program_of, step_s
 from opscope.capture.second_run import time_second_run
 from opscope.cli.console import (
     Top,
+    check_outputs,
     load_noticed,
     markdown,
     note,
     print_document,
-    refuse_existing,
     say_wrote,
     write_recording_page,
 )
@@ -186,7 +186,7 @@ def run(
     traces = trace_file_names(outputs.trace_name, schedule["repeat"])
     _check(program)
     pages = [html] if html and outputs.is_first else []
-    refuse_existing([*outputs.all(traces), *pages], force=force)
+    check_outputs([*outputs.all(traces), *pages], force=force)
     recorder = ProgramRecorder(_profiler(recording, schedule, outputs, force=force), source, stop=stop)
     with load_noticed(), _compile_tracking(is_wanted=recording.track_compile):
         end = recorder.run(program)

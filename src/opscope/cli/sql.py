@@ -6,17 +6,19 @@ import csv as csv_format
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
+from threading import Event, Timer
 from typing import Annotated, Any
 
 import duckdb
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number, mutually_exclusive
 
-from opscope.cli.console import open_source, refuse_existing, say_wrote, stdout_console
+from opscope.cli.console import check_outputs, open_source, say_wrote, seconds_of, stdout_console
 from opscope.errors import InputError
 from opscope.model.files import replacing
 from opscope.model.schema import TABLES
@@ -26,6 +28,7 @@ from opscope.report.json_encoding import to_json_line
 from opscope.report.tables import query_document
 from opscope.report.terminal import render_terminal
 from opscope.units import counted
+from opscope.visible_text import visible
 
 __all__ = ["QueryResult", "export_query", "export_table", "run_query", "sql"]
 
@@ -201,6 +204,7 @@ def sql(
     parquet: Annotated[Path | None, Parameter(group=_FORMAT)] = None,
     export_parquet: tuple[str, ...] = (),
     limit: Annotated[int, Parameter(validator=Number(gte=1))] = 100,
+    timeout: str | None = None,
     force: bool = False,
 ) -> int:
     """Query the tables of a trace or a saved session (docs/reference/tables.md lists them).
@@ -218,6 +222,7 @@ def sql(
         parquet: Write the query's result to this Parquet file.
         export_parquet: TABLE=FILE: write a whole table to a Parquet file; may be given several times.
         limit: Rows to show in the table; JSON, CSV and Parquet are always complete.
+        timeout: Give up on the query after this time, e.g. 30s.
         force: Overwrite existing files.
     """
     exports = [_table_export(text) for text in export_parquet]
@@ -227,19 +232,48 @@ def sql(
         )
     if query is None and not exports:
         query = _tables_query()
-    refuse_existing([*(path for _, path in exports), *([parquet] if parquet else [])], force=force)
+    check_outputs([*(path for _, path in exports), parquet], force=force, inputs=[source])
 
     with open_source([source], merge=True) as session:
         asked = " ".join([query or "", *(name for name, _ in exports)]).lower()
         if any(table in asked for table in PROVENANCE_TABLES):
             annotate(session)
-        written = [export_table(session, name, path) for name, path in exports]
-        if query is not None and parquet is not None:
-            written.append(export_query(session, query, parquet))
-        elif query is not None:
-            _print(run_query(session, query), json=json, csv=csv, limit=limit)
+        with _at_most(session, timeout):
+            written = [export_table(session, name, path) for name, path in exports]
+            if query is not None and parquet is not None:
+                written.append(export_query(session, query, parquet))
+            elif query is not None:
+                _print(run_query(session, query), json=json, csv=csv, limit=limit)
     say_wrote(written, on_stderr=json or csv)
     return 0
+
+
+@contextmanager
+def _at_most(session: Session, timeout: str | None) -> Iterator[None]:
+    """Interrupts the engine when the time is over.
+
+    Raises:
+        InputError: It was.
+    """
+    if timeout is None:
+        yield
+        return
+    is_over = Event()
+
+    def end() -> None:
+        is_over.set()
+        session.connection.interrupt()
+
+    timer = Timer(seconds_of(timeout), end)
+    timer.start()
+    try:
+        yield
+    except (InputError, duckdb.Error, RuntimeError) as error:
+        if not is_over.is_set():
+            raise
+        raise InputError(f"no result within {timeout}", hint="Raise --timeout, or ask for less") from error
+    finally:
+        timer.cancel()
 
 
 def _table_export(text: str) -> tuple[str, Path]:
@@ -267,8 +301,8 @@ def _print(result: QueryResult, *, json: bool, csv: bool, limit: int) -> None:
             sys.stdout.write(part)
     elif csv:
         writer = csv_format.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(result.names)
-        writer.writerows(result.rows())
+        for row in chain([result.names], result.rows()):
+            writer.writerow([visible(one, len(one)) if isinstance(one, str) else one for one in row])
     else:
         _print_table(result, limit)
 
@@ -298,8 +332,8 @@ def _print_table(result: QueryResult, limit: int) -> None:
 
     rows = result.rows()
     shown = list(islice(rows, limit))
-    rest = sum(1 for _ in rows)
+    has_more = next(rows, None) is not None
     console = stdout_console()
     console.print(render_terminal(query_document(result.names, shown, width=console.width)))
-    note = counted(len(shown) + rest, "row") + (f", the first {len(shown):,} shown (--limit)" if rest else "")
-    console.print(note, style="dim")
+    note = f"the first {counted(len(shown), 'row')}; there are more (--limit)" if has_more else None
+    console.print(note or counted(len(shown), "row"), style="dim")

@@ -13,10 +13,10 @@ from opscope import api
 from opscope.cli.console import (
     Merge,
     Output,
+    check_outputs,
     open_source,
     print_document,
     print_json,
-    refuse_existing,
     say_wrote,
     write_page,
 )
@@ -59,7 +59,7 @@ def stats(
         html: Also write the report with pictures to this HTML file, which needs no network.
         force: Overwrite existing files.
     """
-    refuse_existing([one for one in (output, html) if one], force=force)
+    check_outputs([output, html], force=force, inputs=source)
     with open_source(source, merge=merge) as session:
         tables = api.stats(session, report)
     if output is not None:

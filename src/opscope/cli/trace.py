@@ -22,7 +22,7 @@ from cyclopts import Parameter
 
 from opscope._version import __version__
 from opscope.analysis.nsys_reports import REPORTS, report_tables
-from opscope.cli.console import STDERR, note, print_document, print_json, refuse_existing, say_wrote
+from opscope.cli.console import STDERR, check_outputs, note, print_document, print_json, say_wrote
 from opscope.cupti.events import first_moment_ns
 from opscope.cupti.library import (
     Cupti,
@@ -42,6 +42,7 @@ from opscope.cupti.trace_file import WrittenTrace, recording_sidecar, write_trac
 from opscope.errors import CaptureError, InputError, OpscopeError
 from opscope.hardware.driver import driver_cuda_version
 from opscope.hardware.toolkit import find_cuda_tool
+from opscope.model.files import scratch_prefix
 from opscope.model.finding import Finding, Severity, findings_as_json
 from opscope.model.origin import Gap, RecordedKernel
 from opscope.model.session import Session
@@ -117,7 +118,7 @@ def trace(
     if re.search(r"[/\0]", name) or not name.strip("."):
         raise InputError(f"'{name}' is no file name", hint="--name takes a name, --output-dir a folder")
     output = _Output(output_dir, name)
-    refuse_existing(output.existing(), force=force)
+    check_outputs(output.existing(), force=force)
     if from_records is not None:
         _clear(output, with_records=False)
         written = _written(output, from_records, None)
@@ -142,7 +143,7 @@ def _run(program: tuple[str, ...], output: _Output, *, with_unified_memory: bool
     """Run the program; its processes leave their records."""
     check_program(program[0], os.environ.get("PATH"))
     cupti = find_cupti(_places(), driver_cuda_version())
-    with tempfile.TemporaryDirectory(prefix="opscope-trace-") as scratch:
+    with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as scratch:
         environment = trace_environment(
             os.environ,
             library=_library(cupti, Path(scratch)),
@@ -273,7 +274,7 @@ def _origins(written: WrittenTrace) -> tuple[tuple[RecordedKernel, ...], tuple[G
     names = sorted(written.kernel_names)
     if not names or not written.recording.maps:
         return tuple(map(RecordedKernel, names)), ()
-    with tempfile.TemporaryDirectory(prefix="opscope-trace-") as scratch:
+    with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as scratch:
         maps = Path(scratch) / "maps"
         maps.write_text(written.recording.maps, encoding="utf-8", errors="surrogateescape")
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -15,17 +14,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from opscope.cli.app import EXIT_INTERRUPTED, EXIT_REGRESSION
 from opscope.cli.console import (
+    check_outputs,
     command_line,
     markdown,
     note,
-    refuse_existing,
     say_wrote,
+    seconds_of,
     show,
     stderr_console,
     write_page,
 )
 from opscope.cli.profile import ModelOptions
-from opscope.errors import InputError
 from opscope.model.files import write_text
 from opscope.report.html.result_charts import trial_charts
 from opscope.report.json_encoding import write_json
@@ -39,7 +38,6 @@ __all__ = ["try_changes"]
 _DEFAULT_MODEL = ModelOptions()
 _Positive = Annotated[int, Parameter(validator=Number(gte=1))]
 _Names = Annotated[list[str] | None, Parameter(consume_multiple=True)]
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def try_changes(
@@ -106,7 +104,7 @@ def try_changes(
         force: Overwrite existing files.
     """
     kept = Path(f"{target}.orig") if apply else None
-    refuse_existing([one for one in (save, output, html, kept) if one is not None], force=force)
+    check_outputs([save, output, html, kept], force=force, inputs=[target, *(change or ())])
     plan = trial_plan(
         target,
         arguments,
@@ -118,7 +116,7 @@ def try_changes(
         change=change or (),
         rounds=rounds,
         seconds=seconds,
-        budget_s=None if budget is None else _seconds(budget),
+        budget_s=None if budget is None else seconds_of(budget),
         seed=seed,
         allow_precision=allow_precision,
         in_place=in_place,
@@ -156,13 +154,6 @@ def _applied(plan: TrialPlan, names: Sequence[str], kept: Path) -> list[Path]:
         return []
     write_text(kept, plan.source.read_text(encoding="utf-8"))
     return [kept, write_text(plan.source, edited)]
-
-
-def _seconds(text: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
-    if found is None:
-        raise InputError(f"'{text}' is no time", hint="Write 90s, 10m or 1h")
-    return float(found[1]) * _UNITS[found[2]]
 
 
 @contextmanager

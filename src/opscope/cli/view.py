@@ -25,6 +25,7 @@ from cyclopts.validators import Number
 
 from opscope.cli.console import All, Merge, Top, note, open_source, status, write_recording_page
 from opscope.errors import InputError
+from opscope.model.files import scratch_prefix
 from opscope.results import summarize
 
 __all__ = ["PageServer", "view"]
@@ -66,7 +67,7 @@ def view(
     # Ended by another program, it leaves nothing behind either.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with TemporaryDirectory(prefix="opscope-view-") as folder:
+        with TemporaryDirectory(prefix=scratch_prefix()) as folder:
             files = _files(traces, Path(folder), top=None if all else top, merge=merge)
             with PageServer(files, port) as server:
                 _serve(server, is_opened=not no_browser)

@@ -21,6 +21,7 @@ import numpy as np
 from opscope._version import __version__
 from opscope.errors import DependencyError, InputError
 from opscope.ingest.source import TraceFile
+from opscope.model.files import scratch_prefix
 from opscope.model.schema import TABLES, Table
 from opscope.model.session import Session
 from opscope.model.sidecar import Sidecar
@@ -81,7 +82,7 @@ def read_part(trace: TraceFile, demangle: Demangle | None = None) -> Part:
     """
     from opscope.ingest.reader import read_file  # noqa: PLC0415 - which imports this module
 
-    with Session(threads=1) as session, tempfile.TemporaryDirectory(prefix="opscope-") as folder:
+    with Session(threads=1) as session, tempfile.TemporaryDirectory(prefix=scratch_prefix()) as folder:
         sidecars = read_file(session, trace, demangle)
         tables = {}
         for table in TABLES:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import mmap
 import re
+import shutil
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ __all__ = [
 _CHUNK_BYTES = 1 << 22
 # Small, because what a broken chunk held before its flaw is lost with it.
 _GZIP_CHUNK_BYTES = 1 << 13
+_SAFE_BYTES, _MOST_RATIO = 100 << 20, 1000
 _SUFFIXES = (".json", ".json.gz", ".json.zst", ".sqlite", ".sqlite.gz", ".sqlite.zst")
 EXPORT_COMMAND = "nsys export --type sqlite"
 _REPORT_SUFFIXES = (".nsys-rep", ".qdrep", ".qdstrm")
@@ -170,31 +172,47 @@ def local_text(trace: TraceFile, spool_directory: Path) -> Iterator[LocalText]:
     Raises:
         InputError: Unreadable, or its compression is broken before any text.
     """
-    spool = spool_directory / "spool.json"
+    spool, piped = spool_directory / "spool.json", spool_directory / "piped"
     try:
-        with _open(trace) as stream:
+        path = trace.path if trace.path is None or trace.path.is_file() else _from_pipe(trace.path, piped)
+        with _open(trace, path) as stream:
             head = stream.read(4)
             stream.seek(0)
             decode = _decoder(head)
             text = LocalText(spool)
-            if decode is None and trace.path is not None:
-                text.path = trace.path
+            if decode is None and path is not None:
+                text.path = path
             else:
                 with spool.open("wb") as out:
                     (decode or _copy)(stream, out, text, trace.name)
     except OSError as error:
-        spool.unlink(missing_ok=True)
+        for file in (spool, piped):
+            file.unlink(missing_ok=True)
         raise InputError(f"cannot be read ({error.strerror or error})", source=trace.name) from error
     try:
         yield text
     finally:
-        spool.unlink(missing_ok=True)
+        for file in (spool, piped):
+            file.unlink(missing_ok=True)
+
+
+def _from_pipe(path: Path, copy: Path) -> Path:
+    """What comes out of a pipe, as a file: it can be read once only.
+
+    Raises:
+        InputError: A device, which may never end.
+    """
+    if path.is_char_device() or path.is_block_device():
+        raise InputError("a device, no trace", source=path, hint="Give a file, or send one into opscope … -")
+    with path.open("rb") as stream, copy.open("wb") as out:
+        shutil.copyfileobj(stream, out, _CHUNK_BYTES)
+    return copy
 
 
 @contextmanager
-def _open(trace: TraceFile) -> Iterator[BinaryIO]:
-    if trace.path is not None:
-        with trace.path.open("rb") as stream:
+def _open(trace: TraceFile, path: Path | None) -> Iterator[BinaryIO]:
+    if path is not None:
+        with path.open("rb") as stream:
             yield stream
         return
     import fsspec  # noqa: PLC0415 - slow to import and seldom needed
@@ -227,6 +245,7 @@ def _gunzip(stream: BinaryIO, out: BinaryIO, text: LocalText, name: str) -> None
         while data := stream.read(_GZIP_CHUNK_BYTES):
             while data:
                 out.write(inflate.decompress(data))
+                _check_ratio(stream, out, name)
                 data = b""
                 if inflate.eof:
                     data = inflate.unused_data.lstrip(b"\0")
@@ -237,6 +256,21 @@ def _gunzip(stream: BinaryIO, out: BinaryIO, text: LocalText, name: str) -> None
         text.damage = f"the gzip stream is broken near its byte {stream.tell()} ({error})"
     if text.damage and not out.tell():
         raise InputError(f"broken gzip: {text.damage}", source=name, byte_offset=stream.tell())
+
+
+def _check_ratio(stream: BinaryIO, out: BinaryIO, name: str) -> None:
+    """Give up on text that repeats itself as no trace does, before it fills the disk.
+
+    Raises:
+        InputError: More than 1,000 bytes came out of each one read, and 100 MB in all.
+    """
+    size_bytes = out.tell()
+    if size_bytes > _SAFE_BYTES and size_bytes > _MOST_RATIO * stream.tell():
+        raise InputError(
+            f"the compressed file holds more than {_MOST_RATIO:,} times its own size, which no trace does",
+            source=name,
+            hint="Decompress it yourself if it is one",
+        )
 
 
 def _inflate_module() -> tuple[Any, Any]:
@@ -255,6 +289,7 @@ def _unzstd(stream: BinaryIO, out: BinaryIO, text: LocalText, name: str) -> None
     try:
         while chunk := reader.read1(_CHUNK_BYTES):
             out.write(chunk)
+            _check_ratio(stream, out, name)
     except zstandard.ZstdError as error:
         text.damage = f"the zstd stream is broken near its byte {stream.tell()} ({error})"
     if not out.tell():

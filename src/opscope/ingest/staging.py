@@ -77,7 +77,7 @@ DETAILS: dict[str, str] = {
 }  # fmt: skip
 
 _READ = """read_json({urls}, format = 'array', records = true, maximum_object_size = {largest}, columns = {{
-    ph: 'VARCHAR', cat: 'VARCHAR', name: 'VARCHAR', ts: '{time_type}', dur: 'DOUBLE',
+    ph: 'VARCHAR', cat: 'VARCHAR', name: 'VARCHAR', ts: '{time_type}', dur: '{duration_type}',
     pid: 'VARCHAR', tid: 'VARCHAR', id: 'VARCHAR', args: '{args_type}'}})"""
 
 
@@ -103,14 +103,23 @@ def strict_events(keys: dict[str, str], urls: list[str], time_type: str, largest
     """FROM clause that reads `args` by the declared types in one go; a value of another type is an error."""
     fields = ", ".join(f'"{key}" {kind}' for key, kind in keys.items())
     return _READ.format(
-        urls=urls, largest=largest_event_bytes, time_type=time_type, args_type=f"STRUCT({fields})"
+        urls=urls,
+        largest=largest_event_bytes,
+        time_type=time_type,
+        duration_type="DOUBLE",
+        args_type=f"STRUCT({fields})",
     )
 
 
 def lenient_events(keys: dict[str, str], urls: list[str], time_type: str, largest_event_bytes: int) -> str:
     """The same, but a value of another type becomes NULL. Slower: `args` is parsed twice."""
-    text = _READ.format(urls=urls, largest=largest_event_bytes, time_type=time_type, args_type="JSON")
-    return f"(SELECT * REPLACE (from_json(args, '{json.dumps(keys)}') AS args) FROM {text})"
+    text = _READ.format(
+        urls=urls, largest=largest_event_bytes, time_type="JSON", duration_type="JSON", args_type="JSON"
+    )
+    return (
+        f"(SELECT * REPLACE (TRY_CAST(ts ->> '$' AS {time_type}) AS ts, "
+        f"TRY_CAST(dur ->> '$' AS DOUBLE) AS dur, from_json(args, '{json.dumps(keys)}') AS args) FROM {text})"
+    )
 
 
 def no_events(keys: dict[str, str]) -> str:

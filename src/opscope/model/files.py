@@ -6,15 +6,52 @@ Imports nothing that computes.
 from __future__ import annotations
 
 import contextlib
+import glob
 import math
 import os
+import shutil
+import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from opscope.errors import InputError, OpscopeError
 
-__all__ = ["finite", "replacing", "write_text"]
+__all__ = ["finite", "replacing", "scratch_prefix", "write_text"]
+
+_LEFT_BEHIND_S = 3600.0
+
+
+@cache
+def scratch_prefix() -> str:
+    """How names of folders for temporary files begin: with this process.
+
+    Asked first, it removes folders of killed processes: of this user, an hour old, their process gone. The
+    processes of another container cannot be seen from here, so their folders have another name.
+    """
+    namespace = 0
+    with contextlib.suppress(OSError):
+        namespace = Path("/proc/self/ns/pid").stat().st_ino
+    for folder in Path(tempfile.gettempdir()).glob(f"opscope-{namespace}-*"):
+        if _is_left_behind(folder, folder.name.split("-")[2]):
+            shutil.rmtree(folder, ignore_errors=True)
+    return f"opscope-{namespace}-{os.getpid()}-"
+
+
+def _is_left_behind(path: Path, pid: str) -> bool:
+    """Whether the process that made a file or folder has ended, and some time ago."""
+    try:
+        status = path.lstat()
+        if status.st_uid != os.getuid() or time.time() - status.st_mtime < _LEFT_BEHIND_S:
+            return False
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return False
 
 
 @contextlib.contextmanager
@@ -27,6 +64,8 @@ def replacing(
 ) -> Iterator[Path]:
     """A file to write that becomes `path` in one step when the block ends, and is gone if it fails.
 
+    What is no regular file (a pipe, /dev/stdout) is not replaced: the text is written into it.
+
     Args:
         path: The file; folders above it are made.
         what: What is written, for the message.
@@ -34,12 +73,21 @@ def replacing(
         error: What is raised of those.
     """
     target = Path(path)
+    is_special = target.exists() and not (target.is_file() or target.is_dir())
     # Programs that write it may go by the suffix.
-    partial = target.with_name(f".{target.stem}.{os.getpid()}.partial{target.suffix}")
+    name = f".{target.stem}.{os.getpid()}.partial{target.suffix}"
+    partial = Path(tempfile.gettempdir(), name) if is_special else target.with_name(name)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        for left in target.parent.glob(f".{glob.escape(target.stem)}.*.partial{glob.escape(target.suffix)}*"):
+            if _is_left_behind(left, left.name.removeprefix(f".{target.stem}.").partition(".")[0]):
+                left.unlink(missing_ok=True)
         yield partial
-        partial.replace(target)
+        if is_special:
+            with partial.open("rb") as written, target.open("wb") as out:
+                shutil.copyfileobj(written, out)
+        else:
+            partial.replace(target)
     except failures as failure:
         reason = getattr(failure, "strerror", None) or str(failure).partition("\n")[0]
         raise error(f"{what} cannot be written ({reason})", source=target) from failure

@@ -23,7 +23,7 @@ from opscope._version import __version__
 from opscope.errors import InputError
 from opscope.model import schema
 from opscope.model.checks import Check, run_checks
-from opscope.model.files import replacing
+from opscope.model.files import replacing, scratch_prefix
 from opscope.model.finding import Finding, Severity
 from opscope.model.notebook import QueryRows, notebook_html
 from opscope.units import parse_bytes
@@ -175,7 +175,7 @@ class Session:
             InputError: The file exists and `overwrite` is false, or it cannot be written.
         """
         target = Path(path)
-        if target.exists() and not overwrite:
+        if target.is_file() and not overwrite:
             raise InputError(
                 "the file exists",
                 source=target,
@@ -299,13 +299,15 @@ class _ScratchFolder:
     """A temporary folder that goes when asked to, when forgotten, or when the interpreter exits; silently."""
 
     def __init__(self) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="opscope-"))
+        self.path = Path(tempfile.mkdtemp(prefix=scratch_prefix()))
         self.remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
 def is_session_file(path: str | os.PathLike[str]) -> bool:
     """Whether a file starts like a DuckDB database, whatever its name."""
     try:
+        if not Path(path).is_file():  # what a pipe holds can be read only once
+            return False
         with Path(path).open("rb") as file:
             head = file.read(_DUCKDB_MAGIC_OFFSET + len(_DUCKDB_MAGIC))
     except OSError:

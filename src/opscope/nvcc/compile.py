@@ -17,7 +17,7 @@ from pathlib import Path
 from opscope.errors import DependencyError, InputError, OpscopeError
 from opscope.hardware.architectures import Target
 from opscope.kernels.ptx import FunctionUse, PtxFunction, parse_ptxas, ptx_functions
-from opscope.model.files import replacing
+from opscope.model.files import replacing, scratch_prefix
 from opscope.nvcc.command import BuildProduct, Nvcc, code_options, nvcc_command
 from opscope.nvcc.messages import Level, Message, error_text, parse_messages
 from opscope.provenance.binaries.elf import ElfFile
@@ -282,7 +282,7 @@ def compile_source(nvcc: Nvcc, request: Request, environment: Mapping[str, str])
         InputError: The file does not compile, with the compiler's words, or the output cannot be written.
         DependencyError: The host compiler is missing or does not fit.
     """
-    with tempfile.TemporaryDirectory(prefix="opscope-nvcc-") as name:
+    with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as name:
         return _Workplace(
             nvcc, request, {**environment, "LC_ALL": "C.UTF-8", "LANGUAGE": ""}, Path(name)
         ).run()

@@ -16,6 +16,7 @@ from opscope.analysis.program.stacks import StackProfile
 from opscope.model.location import parse_frame
 from opscope.report.json_encoding import to_json_line
 from opscope.text_enum import TextEnum
+from opscope.visible_text import visible
 
 __all__ = ["StackFormat", "collapsed_text", "speedscope_document", "stacks_text"]
 
@@ -89,4 +90,4 @@ def collapsed_text(profiles: Sequence[StackProfile]) -> str:
 
 def _word(name: str) -> str:
     """A name without what separates frames and lines; the format has no escapes."""
-    return re.sub(r"\s+", " ", name.replace(";", ":")).strip() or _UNNAMED
+    return visible(re.sub(r"\s+", " ", name.replace(";", ":")).strip(), most=len(name)) or _UNNAMED

@@ -30,6 +30,7 @@ from opscope.report.document import (
     Text,
     inlines,
 )
+from opscope.visible_text import visible
 
 __all__ = ["render_markdown"]
 
@@ -92,8 +93,9 @@ def _(block: FactList) -> str:
 
 @_block.register
 def _(block: CodeBlock) -> str:
-    fence = "`" * max(3, 1 + _longest_backtick_run(block.text))
-    return f"{fence}{block.language}\n{block.text.rstrip()}\n{fence}"
+    text = block.text.rstrip().expandtabs(4)
+    fence = "`" * max(3, 1 + _longest_backtick_run(text))
+    return f"{fence}{block.language}\n{visible(text, most=len(text))}\n{fence}"
 
 
 @_block.register
@@ -161,7 +163,7 @@ def _at_line_start(markdown: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    return _CONTROL.sub(" ", text)
+    return visible(_CONTROL.sub(" ", text), most=len(text))
 
 
 def _longest_backtick_run(text: str) -> int:

@@ -27,6 +27,7 @@ from opscope.report.document import (
     words,
 )
 from opscope.report.terminal import GAP, column_need
+from opscope.visible_text import visible
 
 __all__ = ["query_document", "stats_csv", "stats_json", "stats_tables_document"]
 
@@ -91,7 +92,10 @@ def stats_csv(tables: Sequence[ReportTable]) -> str:
         stream = io.StringIO()
         writer = csv.DictWriter(stream, one.report.columns, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(one.rows)
+        writer.writerows(
+            {name: visible(cell, len(cell)) if isinstance(cell, str) else cell for name, cell in row.items()}
+            for row in one.rows
+        )
         texts.append(stream.getvalue())
     return "\n".join(texts)
 

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from opscope.errors import DependencyError, InputError
+from opscope.model.files import scratch_prefix
 from opscope.toolchain.ncu_report import (
     OCCUPANCY_LIMITS,
     QUANTITIES,
@@ -158,7 +159,7 @@ def _unpacked(file: Path) -> Iterator[Path]:
     if not is_packed:
         yield file
         return
-    with tempfile.TemporaryDirectory(prefix="opscope-ncu-") as folder:
+    with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as folder:
         report = Path(folder) / "report.ncu-rep"
         try:
             with gzip.open(file) as packed, report.open("wb") as target:

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from opscope.errors import CaptureError, DependencyError
+from opscope.model.files import scratch_prefix
 from opscope.toolchain.programs import find_program, run_attached, run_program
 
 __all__ = [
@@ -225,6 +226,6 @@ def readable_source(source: str, search_path: str | None = None) -> Iterator[str
     if beside is not None or executable is None:
         yield str(beside or source)
         return
-    with tempfile.TemporaryDirectory(prefix="opscope-nsys-") as folder:
+    with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as folder:
         target = Path(folder) / report.with_suffix(".sqlite").name
         yield str(export_report(report, target, executable=executable))

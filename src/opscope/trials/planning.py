@@ -16,6 +16,7 @@ import msgspec
 from opscope.capture.program import Program, check_program
 from opscope.capture.program_recorder import step_source
 from opscope.errors import DependencyError, InputError
+from opscope.model.files import scratch_prefix
 from opscope.trials.catalog import change_of_file, changes_named
 from opscope.trials.child import TrialRequest
 from opscope.trials.rounds import TrialPlan
@@ -129,7 +130,7 @@ def _predicted(request: TrialRequest, note: Callable[[str], object]) -> Mapping[
     if request.kind == "workload":
         note("--predict records scripts alone")
         return {}
-    with tempfile.TemporaryDirectory(prefix="opscope-") as folder:
+    with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as folder:
         command = [sys.executable, "-m", "opscope", "run", "--quiet", "--stop", "--steps", request.steps]
         command += [
             "--output-dir",

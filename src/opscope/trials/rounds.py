@@ -33,6 +33,7 @@ from opscope.analysis.measured_step import step_times
 from opscope.benchmarking.statistics import judge, median_interval, ratio_interval, samples_to_tell
 from opscope.errors import CaptureError
 from opscope.model.benchmark import Interval, Verdict
+from opscope.model.files import scratch_prefix
 from opscope.model.trial import (
     Baseline,
     BestChanges,
@@ -191,7 +192,7 @@ class Trial:
 
     @contextmanager
     def _in_scratch(self) -> Iterator[None]:
-        self._scratch = Path(tempfile.mkdtemp(prefix="opscope-try-"))
+        self._scratch = Path(tempfile.mkdtemp(prefix=scratch_prefix()))
         try:
             yield
         finally:

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from opscope.model.benchmark import Interval
-from opscope.report.html.names import visible
 from opscope.units import format_duration
+from opscope.visible_text import visible
 
 __all__ = [
     "BLUE",

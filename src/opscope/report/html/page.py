@@ -38,9 +38,9 @@ from opscope.report.document import (
 from opscope.report.html.charts import session_charts
 from opscope.report.html.figures import LABEL, Chart
 from opscope.report.html.languages import page_words
-from opscope.report.html.names import visible
 from opscope.report.languages import Language
 from opscope.report.provenance import operator_chain_facts
+from opscope.visible_text import visible
 
 __all__ = ["render_page", "session_page"]
 

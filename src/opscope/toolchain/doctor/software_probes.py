@@ -20,6 +20,7 @@ from importlib.metadata import Distribution
 from pathlib import Path
 
 from opscope.errors import DependencyError
+from opscope.model.files import scratch_prefix
 from opscope.toolchain.doctor.facts import (
     BuildFacts,
     FolderFacts,
@@ -359,7 +360,7 @@ def probe_build(surroundings: Surroundings, torch_folder: str | None) -> BuildFa
     compiler, kind = _compiler(surroundings)
     found = surroundings.find_cuda_tool("nvcc", in_packages=False)  # torch does not look there
     nvcc = describe_program(surroundings, "nvcc", found, _RELEASE)
-    with tempfile.TemporaryDirectory(prefix="opscope-doctor-") as folder:
+    with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as folder:
         compiles = _try_compiler(surroundings, compiler.path, standard, Path(folder))
         starts = _try_nvcc(surroundings, nvcc.path, Path(folder))
     beside = Path(surroundings.python).with_name("ninja")

@@ -1,4 +1,4 @@
-"""Names of strangers in a page: nothing in them is invisible, reverses text or fills the file."""
+"""Names of strangers: nothing in what is shown of them is invisible, reverses text or fills the file."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from opscope.report.html.names import visible
+from opscope.visible_text import visible
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,112 @@
+"""What is no plain file: inputs named as outputs, pipes, devices, streams that are closed or full."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from opscope.testing import TraceBuilder
+
+
+@pytest.fixture
+def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    builder = TraceBuilder().operator("aten::add", 10, 20).launch(12, 4).kernel("add", 20, 5)
+    (tmp_path / "trace.json").write_text(builder.text())
+    return Path("trace.json")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("analyze", "trace.json", "--save", "trace.json"),
+        ("analyze", ".", "--html", "trace.json"),
+        ("analyze", "trace.json", "--export-trace", "link.json"),
+        ("flamegraph", "trace.json", "--output", "trace.json"),
+        ("stats", "trace.json", "--json", "--output", "trace.json"),
+        ("explain", "aten::add", "--trace", "trace.json", "--html", "trace.json"),
+        ("compare", "trace.json", "trace.json", "--output", "trace.json"),
+        ("sql", "trace.json", "SELECT 1", "--parquet", "trace.json"),
+    ],
+)
+def test_no_input_is_replaced(opscope, trace: Path, arguments: tuple[str, ...]) -> None:
+    before = trace.read_bytes()
+    Path("link.json").hardlink_to(trace)
+    outcome = opscope(*arguments, "--force")
+    assert outcome.code == 1
+    assert "it is read by this command. Write to another file" in outcome.err
+    assert trace.read_bytes() == before
+
+
+def test_a_folder_is_no_output_and_a_device_is_written_to(opscope, trace: Path, tmp_path: Path) -> None:
+    outcome = opscope("analyze", trace, "--save", str(tmp_path), "--force")
+    assert (outcome.code, outcome.err) == (1, f"error: {tmp_path}: it is a folder. Name a file\n")
+    assert opscope("analyze", trace, "--save", os.devnull).code == 0
+    assert Path(os.devnull).is_char_device()
+
+
+def run(arguments: str, **streams: object) -> subprocess.CompletedProcess[str]:
+    command = f"exec {sys.executable} -m opscope {arguments}"
+    return subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("source", ["- < trace.json", "- < packed.gz", "<(cat trace.json)", "pipe"])
+def test_traces_come_from_pipes(trace: Path, source: str) -> None:
+    Path("packed.gz").write_bytes(gzip.compress(trace.read_bytes()))
+    os.mkfifo("pipe")
+    writer = subprocess.Popen(["bash", "-c", "cat trace.json > pipe"])
+    try:
+        done = run(f"analyze --brief {source}")
+    finally:
+        writer.kill()
+        writer.wait()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "GPU busy" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("analyze /dev/zero", "error: /dev/zero: a device, no trace"),
+        ("analyze trace.json > /dev/full", "error: No space left on device"),
+        ("analyze trace.json >&-", "error: stdout is closed"),
+        (f"analyze {'x' * 300}.json", "no such file or folder"),
+    ],
+)
+def test_what_cannot_be_read_or_written_is_one_error(trace: Path, arguments: str, words: str) -> None:
+    done = run(arguments)
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_text_that_grows_a_thousandfold_is_given_up(opscope, trace: Path) -> None:
+    text = b"{" + b" " * (200 << 20) + trace.read_bytes().lstrip()[1:]
+    Path("bomb.json.zst").write_bytes(zstandard.compress(text))
+    outcome = opscope("analyze", "bomb.json.zst")
+    assert outcome.code == 1
+    assert "more than 1,000 times its own size" in outcome.err
+
+
+def test_names_of_strangers_change_no_terminal(opscope, tmp_path: Path) -> None:
+    evil = "evil\x1b[31m\u202e\x00name"
+    file = tmp_path / "trace.json"
+    file.write_text(TraceBuilder().operator(evil, 10, 20).launch(12, 4).kernel(evil, 20, 5).text())
+    outputs = [
+        opscope("analyze", file, "--output-dir", tmp_path / "out").out,
+        (tmp_path / "out" / "report.md").read_text(),
+        opscope("sql", file, "SELECT name FROM operators").out,
+        opscope("sql", file, "SELECT name FROM operators", "--csv").out,
+        opscope("stats", file, "--csv").out,
+        opscope("flamegraph", file, "--format", "collapsed").out,
+        opscope("explain", "aten::add", "--trace", file).out + opscope("explain", evil).err,
+    ]
+    for text in outputs:
+        assert "evil" in text
+        assert not {"\x1b", "\u202e", "\x00"}.intersection(text)

@@ -1,0 +1,76 @@
+"""Files appear whole or not at all, and nothing of killed processes stays."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from opscope.errors import InputError
+from opscope.model.files import replacing, scratch_prefix, write_text
+
+HOUR_S = 3600
+
+
+@pytest.fixture
+def ended_pid() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def made(path: Path, *, age_s: float) -> Path:
+    path.mkdir()
+    (path / "spool.json").write_text("{}")
+    os.utime(path, (time.time() - age_s,) * 2)
+    return path
+
+
+def test_folders_of_killed_processes_go_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended_pid: int
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    space = scratch_prefix.__wrapped__().split("-")[1]
+    old = 2 * HOUR_S
+    gone = made(tmp_path / f"opscope-{space}-{ended_pid}-a", age_s=old)
+    kept = [
+        made(tmp_path / f"opscope-{space}-{ended_pid}-b", age_s=60),  # just ended
+        made(tmp_path / f"opscope-{space}-{os.getppid()}-c", age_s=old),  # of a living process
+        made(tmp_path / f"opscope-1{space}-{ended_pid}-d", age_s=old),  # of another container
+        made(tmp_path / "opscope-results", age_s=old),
+    ]
+    scratch_prefix.__wrapped__()
+    assert not gone.exists()
+    assert all(folder.exists() for folder in kept)
+
+
+def test_what_a_killed_process_left_of_a_file_goes_when_it_is_written(tmp_path: Path, ended_pid: int) -> None:
+    left = tmp_path / f".a.{ended_pid}.partial.json.wal"
+    other = tmp_path / f".b.{ended_pid}.partial.json"
+    for file in (left, other):
+        file.write_text("{")
+        os.utime(file, (time.time() - 2 * HOUR_S,) * 2)
+    write_text(tmp_path / "a.json", "{}")
+    assert not left.exists()
+    assert other.exists()
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE, text=True)
+    write_text(pipe, "text")
+    assert reader.communicate()[0] == "text"
+    assert pipe.is_fifo()
+
+
+def test_a_folder_is_no_file_to_write(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="Is a directory"), replacing(tmp_path) as partial:
+        partial.write_text("")
+    assert tmp_path.is_dir()
+    assert not list(tmp_path.parent.glob("*.partial*"))
