@@ -3,9 +3,11 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
+FUZZ_MINUTES ?= 10
+FUZZ_SEED ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test exhaustive check format docs site clean
+.PHONY: help setup demo test exhaustive fuzz check format docs site clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +23,9 @@ test: setup ## Run the whole test suite; PYTEST_ARGS="-k name -x" is passed on
 
 exhaustive: setup ## Every trace: what verbs print of it as before, laws that hold for it; what is slow
 	@$(BIN)/python -m pytest -n auto -m 'exhaustive or hypothesis' --every-source $(PYTEST_ARGS)
+
+fuzz: setup ## Mutated inputs of every reader for FUZZ_MINUTES (seed FUZZ_SEED); what fails is kept in fuzz-failures/
+	@PYTHONPATH=src $(BIN)/python tests/fuzz/fuzz.py --seconds $$(($(FUZZ_MINUTES) * 60)) --seed $(FUZZ_SEED) --keep fuzz-failures
 
 check: setup ## Run every check that is not a test: format, lint, types, layers, docs, fragments, links
 	@VENV=$(VENV) scripts/check

@@ -1,10 +1,11 @@
-"""Names of strangers: nothing in what is shown of them is invisible, reverses text or fills the file."""
+"""What may be shown: of strangers' names nothing invisible, of commands no passwords."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
-__all__ = ["visible"]
+__all__ = ["visible", "without_secrets"]
 
 _LONGEST = 4_000
 _END = 200
@@ -21,3 +22,31 @@ def visible(text: str, most: int = _LONGEST) -> str:
         left_out = len(text) - most
         text = f"{text[: most - end]} … {left_out:,} characters … {text[len(text) - end :]}"
     return _UNSEEN.sub(lambda found: f"⟨U+{ord(found.group()):04X}⟩", text)
+
+
+# Options and variables whose values are nobody's business, and values that say themselves what they are.
+_SECRET_NAME = re.compile(r"(?i)(?:^|[-_.])(?:apikey|key|token|secret|password|passwd|credentials?)$")
+_SECRET_VALUE = re.compile(
+    r"^(?:sk-|hf_|gh[opsu]_|github_pat_|glpat-|xox[abp]-|AKIA|ASIA|AIza|eyJ)[\w.-]{12,}$|://[^/\s:@]+:[^/\s@]+@"
+)
+_HIDDEN = "…"
+
+
+def without_secrets(arguments: Sequence[str]) -> list[str]:
+    """The arguments of a command, what looks like a password or a key left out.
+
+    By the name of the option (`--api-key VALUE`, `TOKEN=VALUE`) or by the value's own form; a secret under
+    another name stays.
+    """
+    shown: list[str] = []
+    is_secret = False
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if is_secret and not argument.startswith("-"):
+            shown.append(_HIDDEN)
+        elif equals and (_SECRET_NAME.search(name) or _SECRET_VALUE.search(value)):
+            shown.append(f"{name}={_HIDDEN}")
+        else:
+            shown.append(_HIDDEN if _SECRET_VALUE.search(argument) else argument)
+        is_secret = not equals and argument.startswith("-") and _SECRET_NAME.search(argument) is not None
+    return shown

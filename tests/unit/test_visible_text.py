@@ -1,10 +1,10 @@
-"""Names as they are seen in a page."""
+"""Names as they are seen, and commands without secrets."""
 
 from __future__ import annotations
 
 import pytest
 
-from opscope.visible_text import visible
+from opscope.visible_text import visible, without_secrets
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,21 @@ def test_what_cannot_be_seen_is_written(name: str, seen: str) -> None:
 
 def test_the_middle_of_a_long_name_is_counted() -> None:
     assert visible("a" * 50 + "b" * 50, 40) == "a" * 30 + " … 60 characters … " + "b" * 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["train.py", "--api-key", "abc", "--lr", "1"], ["train.py", "--api-key", "…", "--lr", "1"]),
+        (["--token=abc", "HF_TOKEN=abc", "--password=x=y"], ["--token=…", "HF_TOKEN=…", "--password=…"]),
+        (["--resume", "--token", "--epochs", "3"], ["--resume", "--token", "--epochs", "3"]),
+        (["--name", "hf_abcdefghijklmnopqrst"], ["--name", "…"]),
+        (["--data=https://me:pass@host/x"], ["--data=…"]),
+        (
+            ["--tokens", "5", "--keyboard", "us", "monkey.py"],
+            ["--tokens", "5", "--keyboard", "us", "monkey.py"],
+        ),
+    ],
+)
+def test_secrets_are_left_out_of_commands(arguments: list[str], shown: list[str]) -> None:
+    assert without_secrets(arguments) == shown

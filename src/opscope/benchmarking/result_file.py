@@ -117,7 +117,7 @@ def _read(path: Path) -> Mapping[str, Any]:
     except OSError as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
         raise InputError(reason, source=path, hint=_HINT) from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"not a benchmark result: no JSON ({error})", source=path, hint=_HINT) from error
     is_result = isinstance(document, dict) and all(key in document for key in _KEYS)
     if not is_result or not ("rows" in document or "points" in document):

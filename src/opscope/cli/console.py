@@ -29,7 +29,7 @@ from opscope.units import format_fraction
 if TYPE_CHECKING:
     from opscope.analysis.summary import Summary
     from opscope.report.html.figures import Chart
-from opscope.visible_text import visible
+from opscope.visible_text import visible, without_secrets
 
 __all__ = [
     "STDERR",
@@ -183,8 +183,8 @@ def say_wrote(paths: Iterable[Path], *, on_stderr: bool) -> None:
 
 
 def command_line() -> str:
-    """What was typed, to be typed again."""
-    return shlex.join(["opscope", *sys.argv[1:]])
+    """What was typed, to be typed again; without what looks like a password or a key."""
+    return shlex.join(["opscope", *without_secrets(sys.argv[1:])])
 
 
 def write_page(path: Path, document: Document, charts: Sequence[Chart] = ()) -> Path:

@@ -26,6 +26,7 @@ from opscope.model.origin import Gap, RecordedKernel
 from opscope.model.sidecar import RecordedSchedule, RecordedSettings, Sidecar
 from opscope.provenance.demangle import demangle_all
 from opscope.toolchain.programs import signal_name
+from opscope.visible_text import without_secrets
 
 __all__ = [
     "WrittenTrace",
@@ -169,7 +170,7 @@ def write_trace(path: Path, recording: CuptiRecording, base_ns: int) -> WrittenT
         "schema_version": 1,
         "opscope_version": __version__,
         "process": recording.process,
-        "command": list(recording.command),
+        "command": without_secrets(recording.command),
         "findings": findings_as_json(findings),
         "mangled_names": {text: name for name, text in texts.items() if text is not None},
     }

@@ -133,7 +133,8 @@ class Session:
         session.is_read_only = True
         session._scratch = None
         try:
-            session.connection = duckdb.connect(str(file), read_only=True)
+            connection: Any = _SavedConnection(duckdb.connect(str(file), read_only=True), file)
+            session.connection = connection
         except duckdb.Error as error:
             raise InputError(f"the session cannot be opened ({_first_line(error)})", source=file) from error
         try:
@@ -293,6 +294,39 @@ class Session:
     def __repr__(self) -> str:
         where = "in memory" if self.path is None else str(self.path)
         return f"<opscope.Session {where}>"
+
+
+class _SavedConnection:
+    """A connection to a saved Session: what the engine says of a damaged file is one error that names it.
+
+    Blocks are read when a query needs them, so a file that opens may be damaged all the same.
+    """
+
+    _DAMAGE = (duckdb.Error, duckdb.IOException, duckdb.InternalException, duckdb.FatalException,
+               duckdb.SerializationException)  # fmt: skip
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, path: Path) -> None:
+        self._connection, self._path = connection, path
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._connection, name)
+        if not callable(value):
+            return value
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            try:
+                result = value(*arguments, **options)
+            except self._DAMAGE as error:
+                if type(error) not in self._DAMAGE:  # of the query, not of the file
+                    raise
+                raise InputError(
+                    f"the session is damaged ({_first_line(error)})",
+                    source=self._path,
+                    hint="Copy it again, or save it anew from the trace",
+                ) from error
+            return self if result is self._connection else result
+
+        return call
 
 
 class _ScratchFolder:

@@ -48,6 +48,7 @@ from opscope.trials.catalog import TriedChange
 from opscope.trials.child import LEAST_STEPS, TrialRequest, TrialRun
 from opscope.trials.observation import compare
 from opscope.trials.patches import edited, unified_diff
+from opscope.visible_text import without_secrets
 
 __all__ = ["BASELINE", "Trial", "TrialPlan"]
 
@@ -503,7 +504,7 @@ class Trial:
         variants = [self._variant(side.changes[0], side) for _, side in self._tried()]
         variants.sort(key=lambda one: (one.ratio is None, one.ratio or 0.0))
         return TrialResult(
-            program=" ".join((self.plan.request.target, *self.plan.request.arguments)),
+            program=" ".join([self.plan.request.target, *without_secrets(self.plan.request.arguments)]),
             baseline=Baseline(
                 interval.median_ns,
                 interval.bounds_ns if interval.coverage >= 0.95 else None,

@@ -1,0 +1,82 @@
+"""What failed once never fails again; a minute of new inputs; rewritings that change nothing."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zstandard
+
+import opscope
+from opscope.model.schema import TABLES
+
+from .fuzz import TARGETS, check, corpus, trace_text
+
+SEED, SECONDS = 20261123, 60
+
+
+@pytest.mark.parametrize(("target", "file"), [pytest.param(*one, id=one[1].name) for one in corpus()])
+def test_what_failed_once_is_refused_or_read(target: str, file: Path, tmp_path: Path) -> None:
+    assert check(target, file.read_bytes(), tmp_path) is None
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_sound_input_is_read(target: str, tmp_path: Path) -> None:
+    place = tmp_path / "seed"
+    place.mkdir()
+    data = TARGETS[target].seed(place)
+    path = tmp_path / f"input{TARGETS[target].suffix}"
+    path.write_bytes(data)
+    TARGETS[target].read(path)
+
+
+def test_damaged_sessions_are_one_error_or_whole(tmp_path: Path) -> None:
+    place = tmp_path / "seed"
+    place.mkdir()
+    data = TARGETS["session"].seed(place)
+    for part in range(1, 9):
+        at = len(data) * part // 9
+        for damaged in (data[:at], data[:at] + b"\xff" * 64 + data[at + 64 :]):
+            assert check("session", damaged, tmp_path) is None, at
+
+
+@pytest.mark.exhaustive(few=False)
+def test_a_minute_of_new_inputs() -> None:
+    command = [sys.executable, Path(__file__).with_name("fuzz.py"), f"--seed={SEED}", f"--seconds={SECONDS}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=6 * SECONDS, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def tables(path: Path) -> dict[str, list[tuple[object, ...]]]:
+    """Every row of a recording, but for the name of its file and its size."""
+    with opscope.load(path) as session:
+        return {
+            one.name: sorted(session.query(f'SELECT * FROM "{one.name}"'), key=repr)
+            for one in TABLES
+            if one.name != "traces"
+        }
+
+
+REWRITINGS: dict[str, Callable[[str], bytes]] = {
+    "packed.json.gz": lambda text: gzip.compress(text.encode()),
+    "packed.json.zst": lambda text: zstandard.compress(text.encode()),
+    "spaces.json": lambda text: json.dumps(json.loads(text), indent=7, separators=(" ,\t", " : ")).encode(),
+    "dense.json": lambda text: json.dumps(json.loads(text), separators=(",", ":")).encode(),
+    "windows.json": lambda text: text.replace("\n", "\r\n").encode(),
+    "marked.json": lambda text: b"\xef\xbb\xbf" + text.encode(),
+    "sorted.json": lambda text: json.dumps(dict(sorted(json.loads(text).items(), reverse=True))).encode(),
+    "keys.json": lambda text: json.dumps(json.loads(text), sort_keys=True).encode(),
+}
+
+
+@pytest.mark.parametrize("name", REWRITINGS)
+def test_another_way_to_write_it_changes_nothing(name: str, tmp_path: Path) -> None:
+    plain, rewritten = tmp_path / "plain.json", tmp_path / name
+    plain.write_text(trace_text())
+    rewritten.write_bytes(REWRITINGS[name](trace_text()))
+    assert tables(rewritten) == tables(plain)
