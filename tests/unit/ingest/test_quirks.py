@@ -395,17 +395,11 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("old", "new"), [('"dur": 1', '"dur": "x"'), ('"ts": 5', '"ts": [5]'), ('"ts": 5', '"ts": {"a": 5}')]
     )
-    @pytest.mark.parametrize("flaw", ["", "\x03"])
-    def test_an_event_whose_time_is_no_number_is_left_out(
-        self, load: Load, old: str, new: str, flaw: str
-    ) -> None:
-        text = trace_of([operator("1", name=f"fi{flaw}ne"), operator("5"), operator("9", name="z")])
-        position = text.index(old, text.index('"ts": 1,') + 8)
-        session = load(text[:position] + new + text[position + len(old) :])
-        assert [name for (name,) in session.query("SELECT name FROM operators ORDER BY start_ns")] == [
-            f"fi{' ' if flaw else ''}ne",
-            "z",
-        ]
+    def test_an_event_whose_time_is_no_number_is_left_out(self, load: Load, old: str, new: str) -> None:
+        text = trace_of([operator("1"), operator("5"), operator("9", name="z")])
+        session = load(text.replace(old, new, 1))
+        assert session.scalar("SELECT count(*) FROM operators") == 2
+        assert session.scalar("SELECT count(*) FROM operators WHERE name = 'z'") == 1
         assert {"trace.events_without_time", "trace.unexpected_types"} <= findings(session).keys()
 
     @pytest.mark.parametrize("text", ["", "hello", '{"a": 1}', '{"traceEvents": []}', '{"traceEvents": ['])
