@@ -51,6 +51,9 @@ def tried(name: str, device: str, budget: str) -> dict[str, Any]:
         result: dict[str, Any] = json.loads(output.read_text(encoding="utf-8"))
     best, base_ns = result["best"], result["baseline"]["step_ns"]
     found = "nothing" if best is None else f"{base_ns / best['step_ns']:.2f}x by {' + '.join(best['names'])}"
+    for line in done.stderr.splitlines():
+        if "no predictions" in line:
+            print(line)
     print(f"{name}: {base_ns / 1e6:.3f} ms, {found}, {result['runs']} runs in {seconds:.0f} s")
     for one in result["variants"]:
         said, ratio = one["predicted_gain_ns"], one["ratio"]
@@ -70,8 +73,10 @@ def main() -> None:
     parser.add_argument("--budget", default="5m")
     options = parser.parse_args()
     names = options.programs or list(programs(Size(options.device)))
-    results = [tried(name, options.device, options.budget) for name in names]
-    write(options.output, {"environment": environment_facts(), "programs": results})
+    environment, results = environment_facts(), []
+    for name in names:
+        results.append(tried(name, options.device, options.budget))
+        write(options.output, {"environment": environment, "programs": results})
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ class TestRecording:
     @pytest.fixture
     def matmul(self) -> Callable[[], Any]:
         torch = pytest.importorskip("torch")
-        matrix = torch.randn(16, 16)
+        matrix = torch.randn(256, 256)
         return lambda: matrix @ matrix
 
     def test_a_profile_has_the_session_of_its_last_cycle(self, matmul, tmp_path: Path) -> None:

@@ -229,6 +229,12 @@ def _graphed(hooks: Hooks) -> None:
         return call
 
     hooks.prepare.append(prepare)
+    # A graph returns its own gradient buffers: where they stay, the next replay is added to itself.
+    hooks.wrap_arguments(torch.optim.Optimizer, "zero_grad", _to_none)
+
+
+def _to_none(optimizer: Any, *_: Any, **__: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return (optimizer,), {"set_to_none": True}
 
 
 def _optimizer(option: str, hooks: Hooks) -> None:
@@ -245,9 +251,9 @@ def _optimizer(option: str, hooks: Hooks) -> None:
 
 
 def _drop_gradients(hooks: Hooks) -> None:
-    def change(optimizer: Any, *_: Any, **__: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def change(*args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         hooks.applied.add("optimizer")
-        return (optimizer,), {"set_to_none": True}
+        return _to_none(*args, **kwargs)
 
     hooks.wrap_arguments(hooks.torch.optim.Optimizer, "zero_grad", change)
 
@@ -374,7 +380,8 @@ CATALOG = (
     TriedChange(
         "cuda_graph", "a CUDA graph of the model's forward, and backward in training", _graphed,
         _needs(_ON_CUDA, _EAGER),
-        "model = torch.cuda.make_graphed_callables(model, (example_batch,))   # of fixed shapes",
+        "model = torch.cuda.make_graphed_callables(model, (example_batch,))   # of fixed shapes\n"
+        "optimizer.zero_grad(set_to_none=True)   # in training: gradients are the graph's own buffers",
         ("launch_bound",), _REORDERED, "capture", redraws=True,
     ),
     TriedChange(

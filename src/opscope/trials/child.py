@@ -2,20 +2,27 @@
 
 `python -m opscope.trials.child REQUEST.json` runs what the request names and writes what it found beside it.
 It ends by itself once enough steps are timed, or when the process that started it ends, and then removes the
-scratch folder it was given. Nothing here imports torch before the program does.
+scratch folder it was given. Nothing here imports torch before the program does. With `--fork` it imports what
+it is told to and is forked for each run.
 """
 
 from __future__ import annotations
 
 import ctypes
+import gc
+import json
 import os
 import resource
 import shutil
 import signal
+import socket
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -32,12 +39,14 @@ from opscope.trials.hooks import Hooks
 from opscope.trials.observation import Observation, Observer
 from opscope.workloads.spec import WorkloadOptions, resolve
 
-__all__ = ["LEAST_STEPS", "TrialRequest", "TrialRun"]
+__all__ = ["LEAST_STEPS", "ForkedRun", "TrialRequest", "TrialRun"]
 
 LEAST_STEPS = 12
 _SLOW = 3.0  # times the median of the steps before: something was compiled or loaded
 _LAST = 8
 _PR_SET_PDEATHSIG = 1  # Source: linux/prctl.h
+_CUDA_ERROR_NOT_INITIALIZED = 3  # Source: cuda.h
+_INSTALLED = ("site-packages", "dist-packages")
 
 
 class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +92,8 @@ class TrialRun(msgspec.Struct, kw_only=True):
         not_applied: Changes that found nothing to change.
         exit_code: Of the program, if it ended by itself.
         error: Last line of what it raised.
+        modules: Of installed packages that it imported; none if it set variables before torch was imported,
+            which a process that has imported torch already would not see.
     """
 
     samples: tuple[UnrecordedStep, ...] = ()
@@ -95,6 +106,23 @@ class TrialRun(msgspec.Struct, kw_only=True):
     not_applied: tuple[str, ...] = ()
     exit_code: int = 0
     error: str | None = None
+    modules: tuple[str, ...] = ()
+
+
+class ForkedRun(msgspec.Struct, frozen=True):
+    """A run to fork.
+
+    Attributes:
+        request: File of what to run.
+        work: Its working folder.
+        environment: All of its variables.
+        said: File for what it writes to standard output and error.
+    """
+
+    request: str
+    work: str
+    environment: dict[str, str]
+    said: str
 
 
 class _Run:
@@ -109,9 +137,12 @@ class _Run:
         self._taken: dict[str, set[str]] = {}
         self._periods_ns: list[int] = []
         self._last_ns = self._steady_ns = self._samples_before = 0
+        self._environment = dict(os.environ)
+        self._sets_variables = False
 
     def torch_imported(self, torch: Any) -> None:
         """Apply the changes; the program has not used torch yet."""
+        self._sets_variables = dict(os.environ) != self._environment
         _seed(torch, self.request.seed)
         self.hooks = hooks = Hooks(torch)
         _Witness(hooks, self.facts.facts)
@@ -168,6 +199,7 @@ class _Run:
             facts.observation = self.observer.found
         if torch is None or self.hooks is None:
             return
+        facts.modules = () if self._sets_variables else tuple(filter(_is_installed, list(sys.modules)))
         facts.first_calls_ns = self.hooks.first_calls_ns
         facts.not_applied = tuple(name for name, applied in self._taken.items() if not applied)
         facts.facts.precision = torch.get_float32_matmul_precision()
@@ -252,9 +284,11 @@ def end_with_parent(scratch: str | None) -> None:
             shutil.rmtree(scratch, ignore_errors=True)
         os._exit(128 + number)
 
-    signal.signal(signal.SIGTERM, ended)
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        # One that programs do not use, and that nothing else sends.
+        number = signal.SIGRTMAX - 1
+        signal.signal(number, ended)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
 def run_script(run: _Run, request: TrialRequest) -> ProgramEnd:
@@ -289,8 +323,77 @@ def run_workload(run: _Run, request: TrialRequest) -> ProgramEnd:
         run.step()
 
 
+def _is_installed(name: str) -> bool:
+    file = getattr(sys.modules[name], "__file__", None)
+    return isinstance(file, str) and any(one in file for one in _INSTALLED)
+
+
+def _uses_driver() -> bool:
+    """Whether this process has initialized CUDA, which no fork of it could use then."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return bool(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != _CUDA_ERROR_NOT_INITIALIZED)
+
+
+def fork_runs(descriptor: int, scratch: str) -> int:
+    """Import modules, then fork for each run; told over a socket, a line of JSON each.
+
+    The first line holds the modules and is answered with whether runs can be forked. Each further line is a
+    `ForkedRun`; it is answered with the number of the process, and with null once that has ended.
+    """
+    end_with_parent(scratch)
+    with socket.socket(fileno=descriptor) as connection, connection.makefile("rwb") as stream:
+
+        def tell(what: object) -> None:
+            stream.write(json.dumps(what).encode() + b"\n")
+            stream.flush()
+
+        # Asked whether there is a GPU, torch then asks NVML and not the driver.
+        os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+        for name in json.loads(stream.readline()):
+            with suppress(BaseException):  # whatever a package raises; the run imports it again
+                import_module(name)
+        del os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"]
+        gc.collect()
+        gc.freeze()  # else the first collection of every fork would copy the pages of all objects
+        tell(not _uses_driver())
+        for line in stream:
+            run = msgspec.json.decode(line, type=ForkedRun)
+            pid = os.fork()
+            if pid == 0:
+                _become(run)
+                break
+            tell(pid)
+            os.waitpid(pid, 0)
+            tell("ended")
+        else:
+            return 0
+    return main([run.request])
+
+
+def _become(run: ForkedRun) -> None:
+    """Make of this fork what a new process would be."""
+    os.setsid()
+    os.chdir(run.work)
+    for number, name, flags in (
+        (0, os.devnull, os.O_RDONLY),
+        (1, run.said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
+    ):
+        opened = os.open(name, flags, 0o600)
+        os.dup2(opened, number)
+        os.close(opened)
+    os.dup2(1, 2)
+    os.environ.clear()
+    os.environ.update(run.environment)
+    tempfile.tempdir = None
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run what the request says."""
+    if arguments[0] == "--fork":
+        return fork_runs(int(arguments[1]), arguments[2])
     path = Path(arguments[0])
     request = msgspec.json.decode(path.read_bytes(), type=TrialRequest)
     end_with_parent(request.scratch)
@@ -303,7 +406,7 @@ def main(arguments: Sequence[str]) -> int:
     run.facts.exit_code = end.exit_code
     if end.error is not None:
         run.facts.error = "".join(traceback.format_exception_only(end.error)).strip()
-    run.end(0)
+    return run.end(0)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ _TENSORS = 8
 # What the operations of a model may add up to, in roundings of one. A factor of 1.01 on a loss is more than
 # two roundings of the coarsest type.
 _OF_OUTPUTS, _OF_FIRST_LOSS, _OF_LATER = 8.0, 2.0, 8.0
+_LEAST_ROUNDING = 2.0**-24  # of float32: two runs of the baseline may agree by chance
 _OF_SCATTER = 3.0  # times as far apart as two runs of the baseline
 
 
@@ -118,7 +119,9 @@ def compare(
         scatter = max(map(_apart, getattr(again, name), theirs), default=0.0)
         for place, (one, other) in enumerate(zip(ours, theirs, strict=True)):
             apart = _apart(one, other)
-            allowed = max(limits[min(place, len(limits) - 1)] * rounding, _OF_SCATTER * scatter)
+            allowed = max(
+                limits[min(place, len(limits) - 1)] * max(rounding, _LEAST_ROUNDING), _OF_SCATTER * scatter
+            )
             if not apart <= allowed:
                 reason = f"{name} differ by {apart:.2g}, {allowed:.2g} is rounding"
                 return Correctness.CHANGED, reason

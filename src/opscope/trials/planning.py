@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -22,7 +23,7 @@ from opscope.trials.child import TrialRequest
 from opscope.trials.rounds import TrialPlan
 from opscope.workloads.spec import BUILTIN_WORKLOADS, WorkloadOptions, resolve
 
-__all__ = ["trial_plan"]
+__all__ = ["gains_said", "trial_plan"]
 
 
 def trial_plan(
@@ -68,6 +69,7 @@ def trial_plan(
         InputError: There is no such program or change, or its steps cannot be recognized.
         DependencyError: torch is not installed.
     """
+    began = time.monotonic()
     if find_spec("torch") is None:
         raise DependencyError("PyTorch is not installed", hint="pip install 'opscope[torch]'")
     request = msgspec.structs.replace(
@@ -77,6 +79,9 @@ def trial_plan(
     )
     own = {one.name: (one, path.absolute()) for path in change for one in [change_of_file(path)]}
     named = () if only is None and own else changes_named(None if only is None else list(only))
+    predicted_ns = _predicted(request, note) if predict else {}
+    if budget_s is not None:
+        budget_s -= time.monotonic() - began
     return TrialPlan(
         request,
         (*named, *(one for one, _ in own.values())),
@@ -85,7 +90,7 @@ def trial_plan(
         budget_s=budget_s,
         allow_precision=allow_precision,
         in_place=in_place,
-        predicted_ns=_predicted(request, note) if predict else {},
+        predicted_ns=predicted_ns,
         source=Path(request.target) if request.kind == "script" else None,
     )
 
@@ -145,9 +150,13 @@ def _predicted(request: TrialRequest, note: Callable[[str], object]) -> Mapping[
             said = done.stderr.strip().splitlines()
             note(f"no predictions: the recording failed ({said[-1] if said else done.returncode})")
             return {}
-        found: dict[str, Any] = msgspec.json.decode(analysis.read_bytes())
+        return gains_said(msgspec.json.decode(analysis.read_bytes()))
+
+
+def gains_said(analysis: Mapping[str, Any]) -> dict[str, float]:
+    """Time per step that the findings of an analysis say is gained, by their codes without `advice.`."""
     return {
         one["code"].removeprefix("advice."): one["estimated_gain_ns_per_step"]
-        for one in reversed(found.get("advice") or [])
-        if one.get("estimated_gain_ns_per_step") is not None
+        for one in reversed(analysis["findings"])
+        if one["estimated_gain_ns_per_step"] is not None
     }

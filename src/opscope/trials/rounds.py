@@ -1,31 +1,26 @@
 """Trying changes on a program: which to run when, what their times say, and which set is the best.
 
-Every run is a process of its own with the same seed, in rounds whose order is random; the program as it is
-runs twice, so that noise is known, and a change is judged over all rounds both ran in. First every change
-runs once. From these single runs the best set is grown, the largest gain first: each addition runs once, also
-one that alone brought nothing, because what limits the program is another thing by then. The set, each of its
-steps and the program run in turns until there are enough rounds, and what does not stand is left out. What a
-budget leaves is for the other changes.
+Every run is a process of its own with the same seed; the program as it is runs twice, so that noise is known,
+and a change is judged over all rounds both ran in. First every change runs once, those of which advice says
+most before the others. From these single runs the best set is grown, the largest gain first: each addition
+runs once, also one that alone brought nothing, because what limits the program is another thing by then. The
+set, each of its steps and the program run in turns, in random order, until there are enough rounds, and what
+does not stand is left out. What remains is for the other changes.
+
+With a budget, single runs take half of the time that is left, then the set is grown from what they showed,
+and so on: however short it is, something is found.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import random
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise, takewhile
 from pathlib import Path
 
-import msgspec
 import numpy as np
 from msgspec.structs import replace
 
@@ -33,7 +28,6 @@ from opscope.analysis.measured_step import step_times
 from opscope.benchmarking.statistics import judge, median_interval, ratio_interval, samples_to_tell
 from opscope.errors import CaptureError
 from opscope.model.benchmark import Interval, Verdict
-from opscope.model.files import scratch_prefix
 from opscope.model.trial import (
     Baseline,
     BestChanges,
@@ -48,13 +42,13 @@ from opscope.trials.catalog import TriedChange
 from opscope.trials.child import LEAST_STEPS, TrialRequest, TrialRun
 from opscope.trials.observation import compare
 from opscope.trials.patches import edited, unified_diff
+from opscope.trials.processes import ProgramRuns
 from opscope.visible_text import without_secrets
 
 __all__ = ["BASELINE", "Trial", "TrialPlan"]
 
 BASELINE, _AGAIN = "baseline", "baseline again"
 _SAME_WITHIN = 0.02
-_SAID_LINES = 6
 _VERDICTS = {
     Verdict.FASTER: TrialVerdict.FASTER,
     Verdict.SLOWER: TrialVerdict.SLOWER,
@@ -62,6 +56,10 @@ _VERDICTS = {
     Verdict.AMBIGUOUS: TrialVerdict.INCONCLUSIVE,
 }
 
+# A forked run may take so much longer than the first before it counts as hung.
+_FORKED_S = 30.0
+# What a run may take in any case, so that one which is nearly done when the budget ends still counts.
+_LEAST_S = 10.0
 _NOT_COMBINED = frozenset({TrialVerdict.SLOWER, TrialVerdict.FAILED})
 
 Told = Callable[[str, int, int], object]
@@ -169,7 +167,7 @@ class Trial:
         self._runs, self._expected = 0, 2
         self._began = time.monotonic()
         self._is_complete = True
-        self._scratch = Path()
+        self._processes = ProgramRuns(in_place=plan.in_place)
         self._sets: dict[_Changes, _Side] = {}
         self._chain: list[_Side] = []
 
@@ -179,25 +177,37 @@ class Trial:
         Raises:
             CaptureError: The program fails as it is, or has too few steps.
         """
-        with self._in_scratch():
+        with self._processes.open():
             self._run_once(BASELINE, 0)
             self._require_baseline()
             try:
-                self._run_once(_AGAIN, 0)
-                self._screen()
-                self._combine()
+                self._run_again()
+                waiting = self._waiting()
+                while waiting:
+                    self._screen(waiting)
+                    self._combine()
                 self._rest()
             except (KeyboardInterrupt, _OutOfTimeError):
                 self._is_complete = False
+                self._keep_best_alone()
         return self._result()
 
-    @contextmanager
-    def _in_scratch(self) -> Iterator[None]:
-        self._scratch = Path(tempfile.mkdtemp(prefix=scratch_prefix()))
-        try:
-            yield
-        finally:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+    def _run_again(self) -> None:
+        """Run the program as it is once more, for the noise; all runs but the first are made alike.
+
+        The first was started anew. If the program also runs forked, that takes its place.
+        """
+        anew, took_s = self._sides[BASELINE], time.monotonic() - self._began
+        assert anew.facts is not None
+        self._processes.fork_from(anew.facts.modules, self.plan.request.seed)
+        if self._processes.are_forked:
+            forked = _Side((), BASELINE)
+            self._run_once(BASELINE, 0, forked, limit_s=_FORKED_S + 2 * took_s)
+            if forked.error is None:
+                self._sides[BASELINE] = forked
+            else:
+                self._processes.start_anew()
+        self._run_once(_AGAIN, 0)
 
     def _is_over(self, runs: int = 0) -> bool:
         """Whether the budget would be spent after so many more runs."""
@@ -214,8 +224,8 @@ class Trial:
                 hint=hint if "steps" in side.error else None,
             )
 
-    def _screen(self) -> None:
-        """Run every change that applies once."""
+    def _waiting(self) -> list[_Side]:
+        """The changes that apply; those of which advice says most come first."""
         facts = self._sides[BASELINE].facts
         assert facts is not None
         for change in self.plan.changes:
@@ -224,7 +234,21 @@ class Trial:
                 self._sides[change.name] = _Side((change,))
             else:
                 self._not_tried.append(NotTried(change.name, reason))
-        self._round(0, [side for side in self._sides.values() if side.changes])
+        waiting = [side for side in self._sides.values() if side.changes]
+        return sorted(waiting, key=lambda side: -(self._predicted(side.changes[0])[1] or 0.0))
+
+    def _screen(self, waiting: list[_Side]) -> None:
+        """Run changes once, taken from those waiting, until half of the time that is left is spent."""
+        began = time.monotonic()
+        self._expected = max(self._expected, self._runs + len(waiting))
+        while waiting:
+            if self._is_over():
+                raise _OutOfTimeError
+            side = waiting.pop(0)
+            self._run_once(side.label, 0, side)
+            now = time.monotonic()
+            if self.plan.budget_s is not None and now - began > self._began + self.plan.budget_s - now:
+                return
 
     def _round(self, number: int, sides: Sequence[_Side]) -> None:
         """One run of each side, in random order."""
@@ -255,12 +279,20 @@ class Trial:
         _, verdict, _ = self._against(side, self._sides[BASELINE])
         return verdict in {TrialVerdict.SAME, TrialVerdict.SLOWER}
 
-    def _run_once(self, name: str, number: int, side: _Side | None = None) -> None:
+    def _run_once(
+        self, name: str, number: int, side: _Side | None = None, limit_s: float | None = None
+    ) -> None:
         """One run of a side, added to what is known of it."""
         side = self._sides[name] if side is None else side
         self._told(name, self._runs, max(self._expected, self._runs + 1))
         self._runs += 1
-        facts, said = self._process(side.changes)
+        left_s = math.inf
+        if self.plan.budget_s is not None and name != BASELINE:
+            left_s = _LEAST_S + max(0.0, self._began + self.plan.budget_s - time.monotonic())
+        limit_s = self.plan.run_s if limit_s is None else limit_s
+        facts, said = self._process(side.changes, min(limit_s, left_s))
+        if facts is None and left_s < limit_s and self._is_over():
+            raise _OutOfTimeError
         if facts is None:
             side.error = said or "it ended without a word"
             return
@@ -288,51 +320,16 @@ class Trial:
         side.warm_up_ns.append(warm_up_ns + facts.first_calls_ns)
         side.peak_bytes = max(side.peak_bytes or 0, facts.peak_bytes or 0) or None
 
-    def _process(self, changes: _Changes) -> tuple[TrialRun | None, str]:
+    def _process(self, changes: _Changes, limit_s: float) -> tuple[TrialRun | None, str]:
         """What a run found; None if it left nothing. And the last lines of what it said."""
-        folder, files = Path(tempfile.mkdtemp(dir=self._scratch)), self.plan.change_files
+        files = self.plan.change_files
         request = replace(
             self.plan.request,
             changes=tuple(one.name for one in changes if one.name not in files),
             change_files=tuple(str(files[one.name]) for one in changes if one.name in files),
-            scratch=str(self._scratch),
         )
-        path, output = folder / "request.json", folder / "request.result"
-        path.write_bytes(msgspec.json.encode(request))
-        work = Path.cwd() if self.plan.in_place else folder / "work"
-        work.mkdir(exist_ok=True)
-        environment = {
-            **os.environ,
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "PYTHONHASHSEED": str(request.seed),
-            "TMPDIR": str(folder),
-            "TORCHINDUCTOR_CACHE_DIR": str(self._scratch / "inductor"),
-            "TRITON_CACHE_DIR": str(self._scratch / "triton"),
-            **dict(pair for one in changes for pair in one.environment),
-        }
-        command = [sys.executable, "-m", "opscope.trials.child", str(path)]
-        said = folder / "said.txt"
-        with said.open("wb") as stream:
-            process = subprocess.Popen(
-                command,
-                cwd=work,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            try:
-                process.wait(self.plan.run_s)
-            except subprocess.TimeoutExpired:
-                return None, f"no end after {self.plan.run_s:.0f} s"
-            finally:
-                _end(process)
-                found = output.read_bytes() if output.exists() else None
-                lines = said.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-                shutil.rmtree(folder, ignore_errors=True)
-        run = None if found is None else msgspec.msgpack.decode(found, type=TrialRun)
-        return run, "\n".join(lines[-_SAID_LINES:])
+        environment = dict(pair for one in changes for pair in one.environment)
+        return self._processes.run(request, environment, limit_s)
 
     def _against(self, side: _Side, reference: _Side) -> _Judged:
         """Two sides over the rounds both ran in."""
@@ -379,12 +376,12 @@ class Trial:
         return found, reason
 
     def _variant(self, change: TriedChange, side: _Side) -> Variant:
-        codes = [code for code in change.findings if code in self.plan.predicted_ns]
+        code, predicted_ns = self._predicted(change)
         known = Variant(
             name=change.name,
-            finding=f"advice.{codes[0]}" if codes else None,
+            finding=None if code is None else f"advice.{code}",
             verdict=TrialVerdict.FAILED,
-            predicted_gain_ns=self.plan.predicted_ns[codes[0]] if codes else None,
+            predicted_gain_ns=predicted_ns,
             error=side.error,
             patch=self.plan.patch_of([change]),
         )
@@ -410,6 +407,11 @@ class Trial:
             pays_off_after_steps=round(extra_ns / gain_ns) if gain_ns > 0 else None,
         )
 
+    def _predicted(self, change: TriedChange) -> tuple[str | None, float | None]:
+        """The finding that suggests a change, and what it says that is gained."""
+        code = next((code for code in change.findings if code in self.plan.predicted_ns), None)
+        return code, None if code is None else self.plan.predicted_ns[code]
+
     def _is_right(self, side: _Side, correctness: Correctness) -> bool:
         is_coarser = any(one.group == "precision" for one in side.changes)
         if correctness is Correctness.WITHIN_ROUNDING:
@@ -418,6 +420,7 @@ class Trial:
 
     def _combine(self) -> None:
         """Grow the best set from single runs, and measure it until every step of it stands."""
+        self._keep_best_alone()
         refused: set[_Changes] = set()
         while self._grow(refused):
             baselines = [self._sides[BASELINE], self._sides[_AGAIN]]
@@ -452,6 +455,13 @@ class Trial:
                 chain.append(side)
         self._chain = chain
         return bool(chain)
+
+    def _keep_best_alone(self) -> None:
+        """Have the change that alone helps most for the best, unless a better set is known."""
+        helping = [side for _, side in self._tried() if self._helps(side, self._sides[BASELINE])]
+        best = min([*self._chain[-1:], *helping], key=lambda side: side.median_ns, default=None)
+        if best is not None and best not in self._chain:
+            self._chain = [best]
 
     def _helps(self, side: _Side, reference: _Side) -> bool:
         """Whether a side is faster than another one, by what is known, and its numbers are right."""
@@ -519,11 +529,3 @@ class Trial:
             runs=self._runs,
             is_complete=self._is_complete,
         )
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a run, if it has not ended, and what it started."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError, subprocess.TimeoutExpired):
-            os.killpg(process.pid, number)
-            process.wait(5)

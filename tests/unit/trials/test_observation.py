@@ -44,7 +44,8 @@ def test_wrong_numbers_are_never_taken_for_rounding(rounding: float, changed: di
         (2.0**-8, 0.007, Correctness.WITHIN_ROUNDING),
         (2.0**-11, 0.0009, Correctness.WITHIN_ROUNDING),
         (2.0**-11, 0.0011, Correctness.CHANGED),
-        (0.0, 1e-12, Correctness.CHANGED),
+        (0.0, 1e-12, Correctness.WITHIN_ROUNDING),
+        (0.0, 1e-6, Correctness.CHANGED),
     ],
 )
 def test_rounding_is_that_of_the_type(rounding: float, apart: float, correctness: Correctness) -> None:

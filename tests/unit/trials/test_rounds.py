@@ -36,7 +36,7 @@ class GivenRuns(Trial):
     idle: Set[str] = frozenset()
     steps = 30
 
-    def _process(self, changes: Sequence[TriedChange]) -> tuple[TrialRun | None, str]:
+    def _process(self, changes: Sequence[TriedChange], limit_s: float) -> tuple[TrialRun | None, str]:
         names = [one.name for one in changes]
         if self.failing & set(names):
             return None, "RuntimeError: no kernel"
@@ -86,9 +86,9 @@ def test_changes_that_help_are_combined_the_largest_gain_first() -> None:
 class HostBound(GivenRuns):
     """A graph of the step brings nothing, until half the type has made the device faster than the host."""
 
-    def _process(self, changes: Sequence[TriedChange]) -> tuple[TrialRun | None, str]:
+    def _process(self, changes: Sequence[TriedChange], limit_s: float) -> tuple[TrialRun | None, str]:
         self.factors = {"half": 0.5, "graph": 0.3 if len(changes) > 1 else 0.995}
-        return super()._process(changes)
+        return super()._process(changes, limit_s)
 
 
 def test_what_helps_only_after_another_change_is_found() -> None:
@@ -101,10 +101,10 @@ def test_what_helps_only_after_another_change_is_found() -> None:
 
 def test_what_does_not_stand_in_more_rounds_is_left_out() -> None:
     class Lucky(GivenRuns):
-        def _process(self, changes: Sequence[TriedChange]) -> tuple[TrialRun | None, str]:
-            is_first = "lucky" in {one.name for one in changes} and self._runs < 7
+        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> tuple[TrialRun | None, str]:
+            is_first = "lucky" in {one.name for one in changes} and self._runs < 6
             self.factors = {"good": 0.5, "lucky": 0.6 if is_first else 1.0}
-            return super()._process(changes)
+            return super()._process(changes, limit_s)
 
     request = TrialRequest(kind="script", target="train.py")
     result = Lucky(TrialPlan(request, (change("good"), change("lucky")), rounds=5)).run()
@@ -121,8 +121,8 @@ def test_of_one_group_only_the_best_is_taken() -> None:
 
 def test_what_stops_helping_is_left_out() -> None:
     class Overlapping(GivenRuns):
-        def _process(self, changes: Sequence[TriedChange]) -> tuple[TrialRun | None, str]:
-            return super()._process(changes[:1])
+        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> tuple[TrialRun | None, str]:
+            return super()._process(changes[:1], limit_s)
 
     plan = TrialPlan(TrialRequest(kind="script", target="train.py"), (change("one"), change("two")))
     trial = Overlapping(plan)
@@ -187,10 +187,10 @@ def test_a_program_that_cannot_be_timed_is_an_error(given: dict[str, Any], words
 
 def test_interrupted_it_keeps_what_is_measured() -> None:
     class Interrupted(GivenRuns):
-        def _process(self, changes: Sequence[TriedChange]) -> tuple[TrialRun | None, str]:
+        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> tuple[TrialRun | None, str]:
             if self._runs > 3:
                 raise KeyboardInterrupt
-            return super()._process(changes)
+            return super()._process(changes, limit_s)
 
     trial = Interrupted(
         TrialPlan(TrialRequest(kind="script", target="train.py"), (change("one"), change("two")))
@@ -199,13 +199,13 @@ def test_interrupted_it_keeps_what_is_measured() -> None:
     assert not result.is_complete
     assert len(result.variants) == 1
     assert [one.reason for one in result.not_tried] == ["the trial ended before its turn"]
-    assert not trial._scratch.exists()
+    assert not trial._processes.scratch.exists()
 
 
 def test_what_is_inconclusive_says_how_much_more_would_tell() -> None:
     class Noisy(GivenRuns):
-        def _process(self, changes: Sequence[TriedChange]) -> tuple[TrialRun | None, str]:
-            run, said = super()._process(changes)
+        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> tuple[TrialRun | None, str]:
+            run, said = super()._process(changes, limit_s)
             assert run is not None
             noise = np.random.default_rng(self._runs).normal(1.03, 0.15 * len(changes), self.steps)
             samples = [
