@@ -106,6 +106,9 @@ _.handle_data
 _.handle_endtag
 _.handle_starttag
 
+# `tempfile.tempdir`, which a forked process forgets.
+_.tempdir
+
 # What `http.server` looks up by name.
 _.daemon_threads
 _.do_GET

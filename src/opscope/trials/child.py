@@ -18,6 +18,7 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Sequence
@@ -358,7 +359,7 @@ def fork_runs(descriptor: int, scratch: str) -> int:
         del os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"]
         gc.collect()
         gc.freeze()  # else the first collection of every fork would copy the pages of all objects
-        tell(not _uses_driver())
+        tell(threading.active_count() == 1 and not _uses_driver())
         for line in stream:
             run = msgspec.json.decode(line, type=ForkedRun)
             pid = os.fork()

@@ -2,10 +2,9 @@
 
 The first run of a program is a process started anew. It tells which installed packages were imported; one
 more process then imports just these and is forked for every later run, so that only the first pays for
-imports (8 of 10 s where torch and transformers are read from a slow disk). A fork is as fresh as a new
-process as long as nothing but imports ran before: no memory, stream or driver state of a GPU exists yet. The
-process that imports checks this and refuses otherwise; a run that sets environment variables for a change
-starts anew.
+imports (6 of 6.7 s where torch and transformers are). A fork is as fresh as a new process as long as nothing
+but imports ran before: no thread, and no memory, stream or driver state of a GPU exists yet. The process that
+imports checks this and refuses otherwise; a run that sets environment variables for a change starts anew.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ from opscope.trials.child import ForkedRun, TrialRequest, TrialRun
 __all__ = ["ProgramRuns"]
 
 _SAID_LINES = 6
-_IMPORT_S = 120.0
 _END_S = 5.0
 
 
@@ -61,10 +59,12 @@ class ProgramRuns:
             self.start_anew()
             shutil.rmtree(self.scratch, ignore_errors=True)
 
-    def fork_from(self, modules: Sequence[str], seed: int) -> None:
-        """From now on, fork runs from a process that imports these modules, where that can be done."""
+    def fork_from(self, modules: Sequence[str], seed: int, limit_s: float) -> None:
+        """From now on, fork runs from a process that imports these modules, if it does so in time."""
         if modules and hasattr(os, "fork"):
-            self._imported = _Imported(modules, self._environment(seed), self.scratch)
+            self._imported = _Imported(modules, self._environment(seed), self.scratch, limit_s)
+            if not self._imported.is_ready:
+                self.start_anew()
 
     def start_anew(self) -> None:
         """From now on, start each run anew."""
@@ -148,7 +148,9 @@ def _run_anew(task: ForkedRun, limit_s: float) -> bool:
 class _Imported:
     """A process that has imported modules, to be forked."""
 
-    def __init__(self, modules: Sequence[str], environment: dict[str, str], scratch: Path) -> None:
+    def __init__(
+        self, modules: Sequence[str], environment: dict[str, str], scratch: Path, limit_s: float
+    ) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -161,15 +163,15 @@ class _Imported:
                 start_new_session=True,
             )
         self._socket, self._received = ours, b""
-        self._is_ready = self._ask(list(modules), _IMPORT_S) is True
+        self.is_ready = self._ask(list(modules), limit_s) is True
 
     def run(self, task: ForkedRun, limit_s: float) -> bool:
         """Fork it for a run; whether that ended in time."""
-        if not self._is_ready:
+        if not self.is_ready:
             return _run_anew(task, limit_s)
         pid = self._ask(msgspec.to_builtins(task), _END_S)
         if not isinstance(pid, int):
-            self._is_ready = False
+            self.is_ready = False
             return _run_anew(task, limit_s)
         has_ended = False
         try:
@@ -178,7 +180,7 @@ class _Imported:
             for number in (signal.SIGTERM, signal.SIGKILL):
                 _signal_group(pid, number)
                 has_told = has_ended or self._answer(_END_S) is not None
-        self._is_ready = has_told
+        self.is_ready = has_told
         return has_ended
 
     def end(self) -> None:

@@ -56,8 +56,8 @@ _VERDICTS = {
     Verdict.AMBIGUOUS: TrialVerdict.INCONCLUSIVE,
 }
 
-# A forked run may take so much longer than the first before it counts as hung.
-_FORKED_S = 30.0
+# Imports, and the first forked run, may each take so much longer than the run that did both.
+_FORKED_S = 10.0
 # What a run may take in any case, so that one which is nearly done when the budget ends still counts.
 _LEAST_S = 10.0
 _NOT_COMBINED = frozenset({TrialVerdict.SLOWER, TrialVerdict.FAILED})
@@ -195,14 +195,16 @@ class Trial:
     def _run_again(self) -> None:
         """Run the program as it is once more, for the noise; all runs but the first are made alike.
 
-        The first was started anew. If the program also runs forked, that takes its place.
+        The first was started anew. If the program also runs forked, that takes its place. Programs that use
+        a GPU are not forked: on an H100, a fork that was to initialize CUDA never ended.
         """
-        anew, took_s = self._sides[BASELINE], time.monotonic() - self._began
+        anew, limit_s = self._sides[BASELINE], _FORKED_S + time.monotonic() - self._began
         assert anew.facts is not None
-        self._processes.fork_from(anew.facts.modules, self.plan.request.seed)
+        if anew.facts.facts.device != "cuda":
+            self._processes.fork_from(anew.facts.modules, self.plan.request.seed, limit_s)
         if self._processes.are_forked:
             forked = _Side((), BASELINE)
-            self._run_once(BASELINE, 0, forked, limit_s=_FORKED_S + 2 * took_s)
+            self._run_once(BASELINE, 0, forked, limit_s=limit_s)
             if forked.error is None:
                 self._sides[BASELINE] = forked
             else:

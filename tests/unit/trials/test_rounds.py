@@ -17,6 +17,7 @@ from opscope.model.trial import Correctness, TrialVerdict
 from opscope.trials.catalog import ProgramTraits, TriedChange
 from opscope.trials.child import TrialRequest, TrialRun
 from opscope.trials.observation import Observation
+from opscope.trials.planning import gains_said
 from opscope.trials.rounds import Trial, TrialPlan
 
 MS = 1_000_000
@@ -218,3 +219,58 @@ def test_what_is_inconclusive_says_how_much_more_would_tell() -> None:
     (variant,) = result.variants
     assert variant.verdict is TrialVerdict.INCONCLUSIVE
     assert re.search(r"about [\d,]+ more steps would tell \(--rounds \d+\)", variant.reason)
+
+
+class Timed(GivenRuns):
+    """Each run takes a second of a clock that the test holds."""
+
+    def _process(self, changes: Sequence[TriedChange], limit_s: float) -> tuple[TrialRun | None, str]:
+        CLOCK[0] += 1
+        return super()._process(changes, limit_s)
+
+
+CLOCK = [0.0]
+
+
+def test_what_advice_says_most_of_is_tried_first() -> None:
+    changes = [change(name, findings=(name,)) for name in ("unsaid", "small", "large")]
+    order: list[str] = []
+
+    class Noted(GivenRuns):
+        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> tuple[TrialRun | None, str]:
+            order.extend(one.name for one in changes)
+            return super()._process(changes, limit_s)
+
+    predicted_ns = {"small": 1.0 * MS, "large": 5.0 * MS}
+    request = TrialRequest(kind="script", target="train.py")
+    Noted(TrialPlan(request, tuple(changes), predicted_ns=predicted_ns)).run()
+    assert order[:3] == ["large", "small", "unsaid"]
+
+
+def test_with_a_budget_a_set_is_measured_before_every_change_was_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    CLOCK[0] = 0.0
+    monkeypatch.setattr("opscope.trials.rounds.time.monotonic", lambda: CLOCK[0])
+    changes = tuple(change(f"change_{number}") for number in range(60))
+    trial = Timed(TrialPlan(TrialRequest(kind="script", target="train.py"), changes, budget_s=40))
+    trial.factors = {"change_1": 0.5, "change_3": 0.8}
+    result = trial.run()
+    assert CLOCK[0] <= 41
+    assert not result.is_complete
+    assert result.best is not None
+    assert result.best.names == ("change_1", "change_3")
+    assert result.best.ratio == pytest.approx(0.4, rel=0.02)
+    tried_names = {one.name for one in result.variants}
+    assert 19 <= len(tried_names) < 60
+    assert tried_names | {one.name for one in result.not_tried} == {one.name for one in changes}
+
+
+def test_the_largest_gain_said_of_a_finding_counts() -> None:
+    findings = [
+        {"code": "advice.tf32_off", "estimated_gain_ns_per_step": 5.0},
+        {"code": "advice.eager_attention", "estimated_gain_ns_per_step": 2.0},
+        {"code": "advice.tf32_off", "estimated_gain_ns_per_step": 3.0},
+        {"code": "advice.dataloader", "estimated_gain_ns_per_step": None},
+    ]
+    assert gains_said({"findings": findings}) == {"tf32_off": 5.0, "eager_attention": 2.0}

@@ -1,0 +1,109 @@
+"""Runs of a program in processes started anew and forked: what they find, what they leave, what ends them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from opscope.trials.child import TrialRequest, TrialRun
+from opscope.trials.processes import ProgramRuns
+
+pytestmark = pytest.mark.torch
+
+PROGRAM = """
+import os, sys, tempfile, torch
+print(os.getcwd(), tempfile.gettempdir(), os.environ.get("GIVEN"), sys.argv[1:], flush=True)
+open("here.txt", "w").write("x")
+model = torch.nn.Linear(8, 8)
+while True:
+    if os.environ.get("GIVEN") == "wait" or "wait" in sys.argv:
+        import time; time.sleep(60)
+    model(torch.randn(4, 8))
+"""
+
+
+@pytest.fixture
+def request_of_program(tmp_path: Path) -> TrialRequest:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    return TrialRequest(kind="script", target=str(tmp_path / "program.py"), steps="forward", seconds=0.02)
+
+
+@pytest.fixture
+def runs() -> Iterator[ProgramRuns]:
+    processes = ProgramRuns(in_place=False)
+    with processes.open():
+        yield processes
+        assert list(processes.scratch.iterdir()) in ([], [processes.scratch / "inductor"])
+    assert not processes.scratch.exists()
+
+
+def found(answer: tuple[TrialRun | None, str]) -> TrialRun:
+    run, said = answer
+    assert run is not None, said
+    return run
+
+
+def test_a_forked_run_finds_what_one_started_anew_does(
+    runs: ProgramRuns, request_of_program: TrialRequest, tmp_path: Path
+) -> None:
+    anew = found(runs.run(request_of_program, {}, 60))
+    assert "torch" in anew.modules
+    assert "__main__" not in anew.modules
+    runs.fork_from(anew.modules, seed=0, limit_s=60)
+    assert runs.are_forked
+    began = time.monotonic()
+    run, said = runs.run(request_of_program, {}, 60)
+    forked_s = time.monotonic() - began
+    assert run is not None, said
+    work, temporary, given, arguments = said.split(" ", 3)
+    assert Path(work).parent.parent == Path(temporary).parent == runs.scratch
+    assert (given, arguments) == ("None", "[]")
+    assert run.observation == anew.observation
+    assert run.facts == anew.facts
+    assert run.is_enough
+    assert [path.name for path in tmp_path.iterdir()] == ["program.py"]
+    began = time.monotonic()
+    run, said = runs.run(request_of_program, {"GIVEN": "value"}, 60)
+    assert " value " in said
+    assert forked_s < time.monotonic() - began, "the one with a variable of its own starts anew"
+
+
+@pytest.mark.parametrize("forked", [False, True])
+def test_a_run_that_does_not_end_is_ended_and_the_next_goes_on(
+    runs: ProgramRuns, request_of_program: TrialRequest, forked: bool
+) -> None:
+    if forked:
+        runs.fork_from(["torch"], seed=0, limit_s=60)
+    waiting = TrialRequest(kind="script", target=request_of_program.target, arguments=("wait",))
+    assert runs.run(waiting, {}, 4) == (None, "no end after 4 s")
+    assert runs.are_forked is forked
+    assert runs.scratch.exists()
+    assert found(runs.run(request_of_program, {}, 60)).is_enough
+
+
+@pytest.mark.parametrize("why", ["a thread of its own", "it takes too long"])
+def test_what_cannot_be_forked_starts_anew(
+    runs: ProgramRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    starts = "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+    (tmp_path / "package_with_thread.py").write_text(starts)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    limit_s = 60 if why == "a thread of its own" else 0.01
+    runs.fork_from(["package_with_thread"], seed=0, limit_s=limit_s)
+    assert not runs.are_forked
+
+
+def test_variables_set_before_torch_is_imported_are_seen(
+    runs: ProgramRuns, request_of_program: TrialRequest
+) -> None:
+    program = Path(request_of_program.target)
+    program.write_text("import os\nos.environ['SET_BY_PROGRAM'] = '1'\n" + PROGRAM)
+    assert found(runs.run(request_of_program, {}, 60)).modules == ()
+    runs.fork_from((), seed=0, limit_s=60)
+    assert not runs.are_forked
