@@ -16,7 +16,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypedDict
@@ -39,7 +39,7 @@ from opscope.capture.recording import (
 )
 from opscope.capture.step_clock import StepClock
 from opscope.errors import CaptureError, DependencyError, InputError
-from opscope.model.files import scratch_prefix
+from opscope.model.files import claimed, scratch_prefix
 from opscope.model.sidecar import RecordedSettings, UnrecordedStep, kernels_folder, sidecar_path
 from opscope.workloads.runtime import is_out_of_memory, require_torch
 
@@ -285,6 +285,7 @@ class Profiler:
         self.unrecorded_steps: list[UnrecordedStep] = []
         self._clock = StepClock()
         self._writer: CycleWriter | None = None
+        self._claim = ExitStack()  # of the files, while its block runs
         self._recording: Recording | None = None
         self._is_open = False
         self._step_index = 0
@@ -330,7 +331,8 @@ class Profiler:
 
         Raises:
             CaptureError: A profiler is running, or this one has run.
-            InputError: A file of an earlier recording is in the way, or the folder cannot be made.
+            InputError: A file of an earlier recording is in the way, another process is writing it, or the
+                folder cannot be made.
             DependencyError: torch is not installed.
         """
         require_torch()
@@ -471,13 +473,14 @@ class Profiler:
             directory = Path(tempfile.mkdtemp(prefix=scratch_prefix()))
             atexit.register(shutil.rmtree, directory, ignore_errors=True)
             return directory
-        self.check_output()
         try:
             self._output_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(
                 f"the folder cannot be made ({error.strerror})", source=self._output_dir
             ) from error
+        self._claim.enter_context(claimed(self._output_dir / self._file_names[0]))
+        self.check_output()
         return self._output_dir
 
     def _begin(self, position: Position) -> None:
@@ -525,6 +528,7 @@ class Profiler:
             handler(cycle)
 
     def _abandon(self) -> None:
+        self._claim.close()
         self._clock.stop()
         recording, self._recording = self._recording, None
         if self._tracking is not None:

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import ast
 import os
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -20,10 +18,11 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import find_spec
 from pathlib import Path
-from types import CodeType, FrameType, ModuleType, TracebackType
+from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
 from opscope.errors import InputError
+from opscope.signals import ending_signals_raise
 
 __all__ = ["Program", "ProgramEnd", "after_import", "check_program", "run_program"]
 
@@ -111,6 +110,11 @@ def run_program(
     return end
 
 
+def _exit(number: int) -> SystemExit:
+    """The program is asked to end: what it recorded is saved."""
+    return SystemExit(128 + number)
+
+
 def _execute(code: CodeType, module: ModuleType) -> ProgramEnd:
     try:
         exec(code, module.__dict__)
@@ -154,39 +158,13 @@ def _as_python(program: Program) -> Iterator[None]:
     sys.argv = [program.target, *program.arguments]
     sys.path[:1] = [folder]
     try:
-        with _sigterm_raises():
+        with ending_signals_raise(_exit):
             yield
     finally:
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError, AttributeError):  # closed, or replaced by anything
                 stream.flush()
         sys.argv, sys.path[:], sys.modules["__main__"], sys.stdout, sys.stderr = saved
-
-
-@contextmanager
-def _sigterm_raises() -> Iterator[None]:
-    """Inside the block SIGTERM ends the program by SystemExit, so that what it recorded can be saved.
-
-    Processes forked off keep the default. A handler that the program sets is its own affair.
-    """
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-    owner = os.getpid()
-
-    def end(number: int, frame: FrameType | None) -> None:
-        if os.getpid() == owner:
-            raise SystemExit(128 + number)
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-
-    signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        if signal.getsignal(signal.SIGTERM) is end:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _load_script(program: Program) -> _Main:

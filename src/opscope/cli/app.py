@@ -1,8 +1,8 @@
 """The `opscope` command: its verbs, and what every way to fail becomes.
 
 Exit codes: 0 fine, 1 an OpscopeError (or a failed configuration), 2 usage, 3 a regression was found, 4 a
-gate had too little to judge by, 130 interrupted. A user's mistake is one line on stderr; the traceback
-comes with `--debug`. Imports no verb before it is called.
+gate had too little to judge by, 130 interrupted (143 by SIGTERM, 129 by SIGHUP). A user's mistake is one line
+on stderr; the traceback comes with `--debug`. Imports no verb before it is called.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from opscope._version import __version__
 from opscope.errors import OpscopeError
+from opscope.signals import ending_signals_raise, interrupted_by
 
 __all__ = [
     "EXIT_ERROR",
@@ -129,7 +130,9 @@ def entry_point() -> None:
             reconfigure(errors="backslashreplace")
     if _RUN_PROGRAMS.isdisjoint(sys.argv):
         gc.disable()  # modules and reports live until the end: looking for garbage is a tenth of the time
-    sys.exit(main())
+    with ending_signals_raise():
+        code = main()
+    sys.exit(code)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -142,7 +145,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     own = tokens.index("--") if "--" in tokens else len(tokens)
     tokens[:own] = ["/dev/stdin" if token == "-" else token for token in tokens[:own]]
     try:
-        return _dispatch(tokens)
+        code = _dispatch(tokens)
+        return _interrupted_code() if code == EXIT_INTERRUPTED else code
     except CycloptsError as error:
         return _fail(f"{error}\nTry: opscope --help", EXIT_USAGE)
     except OpscopeError as error:
@@ -223,7 +227,11 @@ def _app(tokens: Sequence[str]) -> App:
 
 def _interrupted() -> int:
     message = "interrupted: files already written are kept, nothing else was written"
-    return _fail(message, EXIT_INTERRUPTED, kind="")
+    return _fail(message, _interrupted_code(), kind="")
+
+
+def _interrupted_code() -> int:
+    return 128 + interrupted_by()
 
 
 def _defect(error: Exception, tokens: Sequence[str]) -> int:

@@ -8,7 +8,6 @@ only requests for it under this machine's own names are answered.
 from __future__ import annotations
 
 import secrets
-import signal
 import sys
 import threading
 import webbrowser
@@ -64,15 +63,10 @@ def view(
         all: List every operator and kernel instead.
         merge: Read traces together that are not of one job too.
     """
-    # Ended by another program, it leaves nothing behind either.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with TemporaryDirectory(prefix=scratch_prefix()) as folder:
-            files = _files(traces, Path(folder), top=None if all else top, merge=merge)
-            with PageServer(files, port) as server:
-                _serve(server, is_opened=not no_browser)
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with TemporaryDirectory(prefix=scratch_prefix()) as folder:
+        files = _files(traces, Path(folder), top=None if all else top, merge=merge)
+        with PageServer(files, port) as server:
+            _serve(server, is_opened=not no_browser)
     return 0
 
 

@@ -7,11 +7,14 @@ Processes come from an executor: of this machine, or of a Dask cluster.
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -101,18 +104,62 @@ def read_part(trace: TraceFile, demangle: Demangle | None = None) -> Part:
 
 @contextmanager
 def local_processes(workers: int) -> Iterator[MakeExecutor]:
-    """Processes of this machine; a new set of them after one was killed."""
+    """Processes of this machine; a new set of them after one was killed. None outlives the block."""
     made: list[Executor] = []
+    others = set(multiprocessing.active_children())
+    with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as folder:
 
-    def make() -> Executor:
-        made.append(ProcessPoolExecutor(workers, mp_context=get_context("spawn")))
-        return made[-1]
+        def make() -> Executor:
+            made.append(
+                ProcessPoolExecutor(
+                    workers,
+                    multiprocessing.get_context("spawn"),
+                    initializer=_serve_parent,
+                    initargs=(folder,),
+                )
+            )
+            return made[-1]
 
+        _start_resource_tracker()
+        try:
+            yield make
+        except BaseException:
+            for process in set(multiprocessing.active_children()) - others:
+                process.terminate()
+            raise
+        finally:
+            for one in made:
+                one.shutdown(cancel_futures=True)
+
+
+def _serve_parent(folder: str) -> None:
+    """Leave to the process that started this one when it ends, and what it leaves behind."""
+    tempfile.tempdir = folder
+    for name in ("SIGINT", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def _start_resource_tracker() -> None:
+    """Python's own process beside them would not bear the end of a terminal, though it does Ctrl-C."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or not hasattr(signal, "SIGHUP"):
+        return
+    from multiprocessing.resource_tracker import ensure_running  # noqa: PLC0415 - of POSIX alone
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        yield make
+        ensure_running()
     finally:
-        for one in made:
-            one.shutdown(wait=False, cancel_futures=True)
+        signal.signal(signal.SIGHUP, before)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import contextlib
 import glob
 import math
 import os
+import platform
 import shutil
 import tempfile
 import time
@@ -19,7 +20,7 @@ from typing import Any
 
 from opscope.errors import InputError, OpscopeError
 
-__all__ = ["finite", "replacing", "scratch_prefix", "write_text"]
+__all__ = ["claimed", "finite", "replacing", "scratch_prefix", "write_text"]
 
 _LEFT_BEHIND_S = 3600.0
 
@@ -52,6 +53,42 @@ def _is_left_behind(path: Path, pid: str) -> bool:
     except (OSError, ValueError):
         return False
     return False
+
+
+@contextlib.contextmanager
+def claimed(target: str | os.PathLike[str]) -> Iterator[None]:
+    """Inside the block no other process claims this file, which need not exist; its folder must.
+
+    The claim is a lock on a hidden file beside it that names its holder, and ends with the process however
+    that ends. Where the file system has no locks, nothing is claimed.
+
+    Raises:
+        InputError: Another process has it.
+    """
+    path = Path(target)
+    lock = path.with_name(f".{path.name}.lock")
+    with contextlib.ExitStack() as stack:
+        try:
+            import fcntl  # noqa: PLC0415 - of POSIX alone
+
+            while True:
+                file = stack.enter_context(lock.open("a+"))
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # The one who had it before may have removed the file meanwhile.
+                if lock.exists() and os.path.samestat(os.fstat(file.fileno()), lock.stat()):
+                    break
+            stack.callback(lock.unlink, missing_ok=True)
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {platform.node()}")
+            file.flush()
+        except BlockingIOError as error:
+            holder = lock.read_text(encoding="utf-8", errors="replace") or "another process"
+            raise InputError(
+                f"{holder} is writing it", source=path, hint="Wait for it, or choose another folder"
+            ) from error
+        except (ImportError, OSError):
+            pass
+        yield
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from opscope.errors import CaptureError
+from opscope.signals import Terminated
 
 __all__ = ["ProgramExit", "find_program", "run_attached", "run_program", "signal_name"]
 
@@ -132,9 +133,9 @@ def run_attached(
         raise CaptureError(f"{what} cannot be started ({error.strerror})", source=source) from error
     try:
         return process.wait(), False
-    except KeyboardInterrupt:
-        # The terminal sent the interrupt to the program too.
-        for end in (None, process.terminate, process.kill):
+    except KeyboardInterrupt as error:
+        # A terminal sent the interrupt to the program too, unlike who ends this process alone.
+        for end in (None, process.terminate, process.kill)[isinstance(error, Terminated) :]:
             if end is not None:
                 end()
             with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
