@@ -18,9 +18,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from opscope.errors import InputError, OpscopeError
 
-__all__ = ["claimed", "finite", "replacing", "scratch_prefix", "write_text"]
+__all__ = ["UNREADABLE_JSON", "claimed", "finite", "replacing", "scratch_prefix", "write_text"]
+
+UNREADABLE_JSON: tuple[type[Exception], ...] = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What is raised of a stranger's JSON: malformed, of other types, not UTF-8, nested too deeply."""
 
 _LEFT_BEHIND_S = 3600.0
 

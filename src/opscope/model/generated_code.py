@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from opscope.model.files import UNREADABLE_JSON
 from opscope.model.origin import RecordedSource, SourceEvidence, SourceFrame, SourceKind, Stack
 
 __all__ = [
@@ -407,7 +408,7 @@ def _object(text: str | None) -> dict[str, Any]:
         return {}
     try:
         value = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
+    except UNREADABLE_JSON:
         return {}
     return value if isinstance(value, dict) else {}
 

@@ -16,7 +16,7 @@ import msgspec
 
 from opscope.errors import CaptureError, InputError
 from opscope.model.environment import Environment
-from opscope.model.files import replacing
+from opscope.model.files import UNREADABLE_JSON, replacing
 from opscope.model.origin import Gap, OperatorRegistration, RecordedKernel, RecordedSource
 from opscope.text_enum import TextEnum
 
@@ -252,5 +252,5 @@ def read_sidecar(path: str | os.PathLike[str]) -> Sidecar:
                 hint="Upgrade opscope to read it",
             )
         return msgspec.json.decode(content, type=Sidecar)
-    except msgspec.DecodeError as error:
+    except UNREADABLE_JSON as error:
         raise InputError(f"not a sidecar of opscope ({error})", source=path) from error
