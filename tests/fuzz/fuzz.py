@@ -122,7 +122,9 @@ def _sidecar(_: Path) -> bytes:
         workload={"workload": "bert", "batch_size": 8},
         kernels=(RecordedKernel("gemm", "/usr/lib/libtorch_cuda.so"),),
         regions=(RecordedRegion(1_000, 2_000, ("cuda",), 1),),
-        structure=RecordedStructure(("train.py",), (RecordedModule("A_0", "B_0", "layer.0"),), 0, (10,), (3,)),
+        structure=RecordedStructure(
+            ("train.py",), (RecordedModule("A_0", "B_0", "layer.0"),), 0, (10,), (3,)
+        ),
         unrecorded_steps=(
             UnrecordedStep(StepKind.PERIOD, StepPlace.BEFORE, 0, 0, 1, 90_000, 80_000),
             UnrecordedStep(StepKind.PERIOD, StepPlace.AFTER, 1, 9, 2, 180_000),

@@ -299,7 +299,7 @@ def _unzstd(stream: BinaryIO, out: BinaryIO, text: LocalText, name: str) -> None
 
 
 _WHITESPACE = re.compile(rb"[ \t\r\n]*")
-_COLON = re.compile(rb"\s*:")
+_COLON = re.compile(rb"\s*(?::|\Z)")
 # Strings and brackets. A string without an end takes the rest: what is looked at is looked at once.
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\Z)|[{}\[\]]', re.DOTALL)
 _EVENT_END = re.compile(rb"\}\s*\]")

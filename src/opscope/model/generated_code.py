@@ -54,7 +54,7 @@ _NODES = re.compile(
     r"^\s*# (?:Topologically Sorted |Unsorted )?Source Nodes: \[(.*?)\], Original ATen: \[(.*?)\]"
 )
 _PATH = re.compile(r"^# kernel path: (.+)$")
-_USER_PATH = re.compile(r"^# Original path: (.+):(\d+)$")
+_USER_PATH = re.compile(r"^# Original path: (.+):(\d{1,18})$")
 _DEFINITION = re.compile(r"^(\w+) = async_compile\.triton\('(\w+)', (r?''')")
 _DEFINITION_END = re.compile(r"^''', device_str=")
 _OPERATOR = re.compile(r"(\w+)\.(\w+)")
@@ -307,7 +307,7 @@ def _quoted(quote: str, body: str) -> str | None:
 
 # "cppCodeToPost" names the kernels of every backend.
 _KERNEL_NODES = "cppCodeToPost"
-_FRAME = re.compile(r'^\s*File "(.+)", line (\d+), in (.+)$')
+_FRAME = re.compile(r'^\s*File "(.+)", line (\d{1,18}), in (.+)$')
 _CARETS = re.compile(r"^[\s^~]+$")
 
 

@@ -129,7 +129,9 @@ class Session:
                 source=file,
                 hint="Sessions are written by `opscope analyze TRACE --save FILE.opscope`",
             )
-        if (file.stat().st_size - _HEADERS_BYTES) % _BLOCK_BYTES:  # of some such files the engine makes no end
+        if (
+            file.stat().st_size - _HEADERS_BYTES
+        ) % _BLOCK_BYTES:  # of some such files the engine makes no end
             raise InputError("the session is cut off or damaged", source=file, hint="Copy it again")
         session = cls.__new__(cls)
         session.path = file
@@ -182,7 +184,9 @@ class Session:
                 " + (SELECT count(*) FROM duckdb_functions() WHERE NOT internal)"
             )
         except duckdb.Error as error:
-            raise InputError(f"the session cannot be read ({_first_line(error)})", source=self.path) from error
+            raise InputError(
+                f"the session cannot be read ({_first_line(error)})", source=self.path
+            ) from error
         if made:
             raise InputError("it holds views or functions, which no session has", source=self.path)
 
