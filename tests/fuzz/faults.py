@@ -54,8 +54,8 @@ VERBS = {
     " --report out/report.md --html out/page.html",
     "profile": "profile bert --layers 1 --hidden 64 --batch-sizes 1 2 --seq-lens 16 --output-dir out",
     "run": "run --stop --output-dir out training.py",
-    "try": "try --budget 20s --seconds 0.1 --only foreach_optimizer --save out/trial.json --output out/report.md"
-    " training.py",
+    "try": "try --budget 20s --seconds 0.1 --only foreach_optimizer --save out/trial.json"
+    " --output out/report.md training.py",
 }
 
 

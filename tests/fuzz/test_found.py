@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sqlite3
 import subprocess
 import sys
@@ -187,3 +188,23 @@ class TestDamage:
 def test_nothing_and_a_byte_are_no_input_of_any_reader(name: str, tmp_path: Path) -> None:
     for data in (b"", b"\0", b"{", b"\xff" * 100):
         assert check(name, data, tmp_path) is None, data
+
+
+def test_many_loads_keep_no_objects_and_no_descriptors(tmp_path: Path) -> None:
+    """Of a release without a table of its own, whose neighbor's serves."""
+    path = tmp_path / "trace.json"
+    path.write_text(trace_text())
+
+    def load() -> None:
+        with opscope.load(path) as session:
+            opscope.summarize(session).operators  # noqa: B018 - computed when asked for
+
+    for _ in range(3):
+        load()
+    gc.collect()
+    objects, files = len(gc.get_objects()), descriptors()
+    for _ in range(5):
+        load()
+    gc.collect()
+    assert descriptors() == files
+    assert len(gc.get_objects()) - objects < 200

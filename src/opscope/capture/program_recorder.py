@@ -15,7 +15,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
@@ -286,6 +286,11 @@ class ProgramRecorder:
         return self._profiler.cycles
 
     @property
+    def stopped(self) -> list[str]:
+        """Why the recording ended before its schedule, if it did."""
+        return [] if self._profiler.stopped is None else [self._profiler.stopped]
+
+    @property
     def has_steps(self) -> bool:
         """Whether steps are told apart at all."""
         return self._source is not None
@@ -344,9 +349,10 @@ class ProgramRecorder:
 
     def _torch_imported(self, torch: ModuleType) -> None:
         self._has_torch = True
-        attached_profilers.watch(self._starting)
-        if self._source is not None:
-            self._source.watch(self._step)
+        with self._own():
+            attached_profilers.watch(self._starting)
+            if self._source is not None:
+                self._source.watch(self._step)
 
     def _starting(self) -> None:
         if not self._is_own:
@@ -405,10 +411,14 @@ class ProgramRecorder:
         self._unwatch()
 
     def _unwatch(self) -> None:
-        """Leave torch as it was."""
-        if self._source is not None and self._has_torch:
-            self._source.stop()
-        attached_profilers.unwatch(self._starting)
+        """Leave torch as it was; what of it fails must not end the program."""
+        try:
+            with ExitStack() as ends:
+                ends.callback(attached_profilers.unwatch, self._starting)
+                if self._source is not None and self._has_torch:
+                    ends.callback(self._source.stop)
+        except Exception as error:  # noqa: BLE001
+            self.notes.append(str(error) or repr(error))
 
     def _leave(self, error: BaseException | None) -> None:
         if error is None and not self.cycles and not self._profiler.is_recording:
@@ -419,7 +429,7 @@ class ProgramRecorder:
     @contextmanager
     def _own(self) -> Iterator[None]:
         """Inside the block a start of torch's profiler is ours; an error becomes a note and ends it all."""
-        self._is_own = True
+        before, self._is_own = self._is_own, True
         try:
             yield
         except Exception as error:  # noqa: BLE001 - it must not end the program it records
@@ -427,7 +437,7 @@ class ProgramRecorder:
             if not self._is_over:
                 self._finish(error)
         finally:
-            self._is_own = False
+            self._is_own = before
 
 
 def _steps(count: int) -> str:

@@ -77,8 +77,8 @@ _FRONT_END = re.compile(
 )
 # `add.cu:1:10: fatal error: nothing.h: No such file or directory`
 _HOST = re.compile(
-    r"^(?P<file>[^\s:(][^:(]*):(?P<line>\d{1,18}):(?:\d+:)? (?P<level>fatal error|error|warning): (?P<text>.*?)"
-    r"(?: \[(?P<code>-W[^\]]+)\])?$"
+    r"^(?P<file>[^\s:(][^:(]*):(?P<line>\d{1,18}):(?:\d+:)? (?P<level>fatal error|error|warning): "
+    r"(?P<text>.*?)(?: \[(?P<code>-W[^\]]+)\])?$"
 )
 # `ptxas /tmp/a.ptx, line 27; error   : Not a name of any known instruction: 'wrong'`
 _TOOL = re.compile(
