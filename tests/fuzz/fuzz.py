@@ -69,7 +69,7 @@ from opscope.provenance.binaries.library import read_library
 from opscope.testing import ExportBuilder, TraceBuilder
 from opscope.toolchain.ncu_reading import MAGIC, read_container
 
-__all__ = ["TARGETS", "Target", "check", "corpus", "mutated", "trace_text"]
+__all__ = ["TARGETS", "Target", "check", "corpus", "device_code", "mutated", "trace_text"]
 
 MOST_S, MOST_BYTES = 10.0, 1 << 30
 _CASES_OF_A_WORKER = 400
@@ -145,7 +145,7 @@ def _binaries() -> dict[str, Any]:
     return runpy.run_path(str(Path(__file__).parents[1] / "unit/provenance/binaries/conftest.py"))
 
 
-def _device_code(_: Path) -> bytes:
+def device_code() -> bytes:
     """A library that registers kernels and holds cubins, of both packings, and PTX."""
     write = _binaries()
     name = write["internal"]("/src/add.cu")
@@ -363,7 +363,7 @@ TARGETS = {
     "result": Target(_result, opscope.load_result, ".json", is_text=True, weight=4),
     "limits": Target(_limits, read_measured, ".json", is_text=True, weight=4),
     "elf": Target(_library, _read_elf, ".so", weight=8),
-    "fatbin": Target(_device_code, _read_device_code, ".so", weight=12),
+    "fatbin": Target(lambda _: device_code(), _read_device_code, ".so", weight=12),
     "cubin": Target(_cubin, lambda path: constant_bytes(path.read_bytes()), ".cubin", weight=8),
     "records": Target(_records, _read_records, ".cuda", weight=6),
     "report": Target(_container, read_container, ".ncu-rep", weight=12),

@@ -216,7 +216,7 @@ ENDS = [
         for owner, name in hooks
     ],
 )
-def test_an_error_in_any_hook_ends_the_recording_and_not_the_program(
+def test_an_error_in_any_hook_ends_the_recording_and_not_the_program(  # noqa: PLR0917
     record, monkeypatch, capsys, owner, name, is_end
 ):
     original = getattr(owner, name)
