@@ -206,6 +206,6 @@ def test_planted_keys_are_in_no_file(tmp_path: Path, make_recording: Make) -> No
     )
     recording = make_recording({ChunkKind.KERNELS: [kernel(10, 20)]}, command=command)
     written = write_trace(tmp_path / "trace.json", recording, START_NS)
-    write_sidecar(sidecar_path(written.path), recording_sidecar(written, "2026-11-24T00:00:00+00:00"))
+    write_sidecar(sidecar_path(written.path), recording_sidecar(written, (), (), created="2026-11-24"))
     assert len(list(tmp_path.iterdir())) == 2
     assert not [file.name for file in tmp_path.iterdir() if planted.encode() in file.read_bytes()]
