@@ -125,7 +125,7 @@ def _wrong(folder: Path, code: int | None, number: int, session: int, *, is_kill
         yield f"{len(left)} processes are left"
     # torch keeps a cache of its own there.
     for file in [*folder.glob("out/**/*"), *folder.glob("tmp/opscope-*"), *folder.glob("cache/**/*")]:
-        is_scratch = file.is_relative_to(folder / "tmp") or ".partial" in file.name
+        is_scratch = file.is_relative_to(folder / "tmp") or ".partial" in file.name or file.suffix == ".lock"
         if is_scratch and not is_killed:
             yield f"{file.relative_to(folder)} is left"
         elif not is_scratch and file.is_file() and (error := _error_of(file)):

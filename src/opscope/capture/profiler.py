@@ -41,7 +41,7 @@ from opscope.capture.step_clock import StepClock
 from opscope.errors import CaptureError, DependencyError, InputError
 from opscope.model.files import claimed, scratch_prefix
 from opscope.model.sidecar import SIZE_LIMIT, RecordedSettings, UnrecordedStep, kernels_folder, sidecar_path
-from opscope.units import format_bytes, parse_bytes
+from opscope.units import parse_bytes
 from opscope.workloads.runtime import is_out_of_memory, require_torch, resident_bytes
 
 __all__ = [
@@ -239,7 +239,7 @@ class Profiler:
         cycles: The cycles recorded so far.
         workload: As given; what it is when a cycle ends goes into that cycle's sidecar.
         unrecorded_steps: Steps timed without a profiler; who has timed some before the block may add them.
-        stopped: Why the recording ended before its schedule, with `max_trace_size`; else None.
+        grown_bytes: What the process had grown by when `max_trace_size` ended the recording; else None.
         lost: Why the window that an exception left open could not be kept, with `keep_on_error`; else None.
         give_way: Called when another Profiler is entered while this one runs; has to end this one. None, the
             default, refuses the other.
@@ -276,7 +276,7 @@ class Profiler:
     ) -> None:
         self._most_bytes = None if max_trace_size is None else parse_bytes(str(max_trace_size))
         self._resident_bytes = 0  # when the open window began
-        self.stopped: str | None = None
+        self.grown_bytes: int | None = None
         self.schedule = Schedule(wait, warmup, active, repeat)
         self.cycles: list[Cycle] = []
         self._file_names = trace_file_names(name, repeat)
@@ -384,7 +384,7 @@ class Profiler:
             self._recording = None
         if current != previous or is_no_block:
             if previous.phase is Phase.ACTIVE:
-                self._finish_cycle(previous.cycle, ended_by=self.stopped and SIZE_LIMIT)
+                self._finish_cycle(previous.cycle, ended_by=None if self.grown_bytes is None else SIZE_LIMIT)
             self._begin(current)
             self._clock.mark(self._step_index)
         elif self._recording is not None and self._recording.is_started:
@@ -392,14 +392,11 @@ class Profiler:
 
     def _next_position(self, previous: Position) -> Position:
         """Where the step that begins lies; nowhere once recording has taken the memory that it may take."""
-        if self.stopped is None and previous.phase is Phase.ACTIVE and self._most_bytes is not None:
+        if self.grown_bytes is None and previous.phase is Phase.ACTIVE and self._most_bytes is not None:
             grown_bytes = resident_bytes() - self._resident_bytes
             if grown_bytes > self._most_bytes:
-                self.stopped = (
-                    f"recording ended with step {self._step_index - 1}: the process had grown by "
-                    f"{format_bytes(grown_bytes)}, more than --max-trace-size"
-                )
-        if self.stopped is not None:
+                self.grown_bytes = grown_bytes
+        if self.grown_bytes is not None:
             return Position(self.schedule.repeat, Phase.DONE)
         return self.schedule.position(self._step_index)
 

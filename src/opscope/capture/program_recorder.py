@@ -26,6 +26,7 @@ from opscope.capture.profiler import Profiler
 from opscope.capture.program import Program, ProgramEnd, after_import, run_program
 from opscope.errors import CaptureError, InputError
 from opscope.model.sidecar import UnrecordedStep
+from opscope.units import format_bytes
 from opscope.workloads.runtime import require_torch
 
 __all__ = [
@@ -278,17 +279,13 @@ class ProgramRecorder:
         self._is_over = False
         self._is_own = False
         self._has_torch = False
+        self._is_large = False
         profiler.give_way = self._give_way
 
     @property
     def cycles(self) -> list[Cycle]:
         """The cycles recorded."""
         return self._profiler.cycles
-
-    @property
-    def stopped(self) -> list[str]:
-        """Why the recording ended before its schedule, if it did."""
-        return [] if self._profiler.stopped is None else [self._profiler.stopped]
 
     @property
     def has_steps(self) -> bool:
@@ -378,11 +375,21 @@ class ProgramRecorder:
                 self._enter()
                 return
             self._profiler.step()
+            if self._profiler.grown_bytes is not None:
+                self._stop_growing(self._profiler.grown_bytes)
         # Leave as soon as enough steps are timed: the program needs to be watched no longer.
         if not self._is_over and self._profiler.needs_no_steps:
             self._finish(None)
             if self._stop:
                 raise SystemExit
+
+    def _stop_growing(self, grown_bytes: int) -> None:
+        if not self._is_large:
+            self._is_large = True
+            self.notes.append(
+                f"recording ended before its last step: the process had grown by "
+                f"{format_bytes(grown_bytes)}, more than --max-trace-size"
+            )
 
     def _start(self) -> None:
         """Without a source, start with the program's first line; what is in the way ends it before that."""

@@ -27,7 +27,7 @@ from opscope.cli.console import (
 )
 from opscope.errors import InputError
 from opscope.model.comparison import BenchmarkComparison, ComparisonOptions, FailOn, SessionComparison
-from opscope.model.files import UNREADABLE_JSON, write_text
+from opscope.model.files import write_text
 from opscope.model.session import is_session_file
 from opscope.report.comparison import (
     benchmark_comparison_document,
@@ -153,7 +153,7 @@ def _kind(source: str) -> str:
         if not path.is_file() or path.stat().st_size > _LARGEST_RESULT_BYTES or is_session_file(path):
             return _RECORDING
         keys = msgspec.json.decode(path.read_bytes(), type=dict[str, msgspec.Raw]).keys()
-    except (OSError, *UNREADABLE_JSON):
+    except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
         return _RECORDING
     is_result = "suite" in keys and ("rows" in keys or "points" in keys)
     return _BENCHMARK if is_result and "traceEvents" not in keys else _RECORDING

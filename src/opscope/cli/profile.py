@@ -37,7 +37,7 @@ from opscope.cli.console import (
     write_recording_page,
 )
 from opscope.errors import InputError, OpscopeError
-from opscope.model.files import UNREADABLE_JSON, write_text
+from opscope.model.files import write_text
 from opscope.model.measurement import LatencyMeasure
 from opscope.model.sidecar import sidecar_path
 from opscope.provenance.origins import recorded_origins
@@ -209,7 +209,7 @@ def _write_results(task: Task, run: ConfigurationRun) -> dict[str, Any]:
 def _read_stats(path: Path) -> Mapping[str, Any] | None:
     try:
         stats = json.loads(path.read_bytes())
-    except (OSError, *UNREADABLE_JSON):
+    except (OSError, ValueError, RecursionError):
         return None
     return stats if isinstance(stats, dict) else None
 

@@ -36,7 +36,7 @@ __all__ = [
 _LOCK_TIMEOUT_S = 1.0
 # Steps of SQLite's machine: a row takes some dozens. A view or a recursion can have rows without an end.
 _LEAST_STEPS, _STEPS_PER_BYTE, _STEPS_AT_ONCE = 20_000_000, 1000, 100_000
-_LONGEST_VALUE_BYTES = 64 << 20
+_LENGTH, _LONGEST_VALUE_BYTES = 0, 64 << 20  # SQLITE_LIMIT_LENGTH
 # What tells an export from other databases: texts by id, and one table of nsys at least.
 _STRINGS = "StringIds"
 _MARKS = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "TARGET_INFO_", "META_DATA_", "ANALYSIS_")
@@ -117,7 +117,7 @@ def _ration(connection: sqlite3.Connection, size_bytes: int) -> None:
     connection.set_progress_handler(take, _STEPS_AT_ONCE)
     connection.execute("PRAGMA trusted_schema = OFF")
     if hasattr(connection, "setlimit"):  # Python 3.11
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE_BYTES)
+        connection.setlimit(_LENGTH, _LONGEST_VALUE_BYTES)
 
 
 def _decoded(text: bytes) -> str:

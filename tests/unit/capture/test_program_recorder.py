@@ -241,8 +241,8 @@ def test_a_recording_that_grows_too_large_ends_with_its_step(record, monkeypatch
     recorder, _ = record("train(12)", active=6, repeat=2, max_trace_size="3GB")
     (cycle,) = recorder.cycles
     assert (cycle.sidecar.steps, cycle.sidecar.partial) == (2, False)
-    assert recorder.stopped == [
-        "recording ended with step 2: the process had grown by 4.00 GB, more than --max-trace-size"
+    assert recorder.notes == [
+        "recording ended before its last step: the process had grown by 4.00 GB, more than --max-trace-size"
     ]
     with opscope.load(cycle.trace_path) as session:
         (finding,) = (one for one in session.findings() if one.code == "capture.size_limit")
