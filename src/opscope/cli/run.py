@@ -280,7 +280,6 @@ def _report(recorder: ProgramRecorder, outputs: _Outputs, *, top: int | None) ->
     """Write what the recording says, and print the last cycle's top operators unless `top` is None."""
     for text in [
         *recorder.notes,
-        *recorder.stopped,
         *filter(None, map(_shortfall, recorder.cycles)),
         *_untimed(recorder),
     ]:
