@@ -124,12 +124,46 @@ def measure_loads(recording: Path, loads: int) -> dict[str, Any]:
     return {"recording": recording.name, "samples": samples}
 
 
+_STEPPED = """
+import json, statistics, time, torch
+model = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(8)])
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+batch = torch.ones(64, 256)
+torch.set_num_threads(1)
+times_s = []
+for _ in range(400):
+    began = time.perf_counter()
+    optimizer.zero_grad()
+    model(batch).sum().backward()
+    optimizer.step()
+    times_s.append(time.perf_counter() - began)
+print(json.dumps(statistics.median(times_s[50:])))
+"""
+
+
+def measure_hooks(repetitions: int = 7) -> dict[str, Any]:
+    """Step time of a small training, bare and under `opscope run` that never comes to record, in turns."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "train.py"
+        script.write_text(_STEPPED)
+        idle = ["-m", "opscope", "run", "--wait", "1000000", "--quiet", "--force", "--output-dir", folder]
+        times_s: dict[str, list[float]] = {"bare": [], "idle": []}
+        for _ in range(repetitions):
+            for name, options in (("bare", []), ("idle", idle)):
+                command = [sys.executable, *options, str(script)]
+                done = subprocess.run(command, check=False, capture_output=True, text=True)
+                times_s[name].append(json.loads(done.stdout))
+    least = {name: min(values) for name, values in times_s.items()}
+    return {"step_s": times_s, "idle_over_bare_of_minima": round(least["idle"] / least["bare"], 5)}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--recording", type=Path)
     parser.add_argument("--large-mb", type=float, default=10_000)
     parser.add_argument("--small-mb", type=float, default=1_000)
     parser.add_argument("--loads", type=int, default=1_000)
+    parser.add_argument("--hooks", action="store_true", help="the cost of hooks that do not record, too")
     parser.add_argument("--folder", type=Path, help="where the large files are made")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results/endurance.json")
     parser.add_argument("--case", choices=("load", "analyze"), help=argparse.SUPPRESS)
@@ -147,6 +181,8 @@ def main() -> int:
             for key, size_mb in (("small", options.small_mb), ("large", options.large_mb)):
                 results[key] = measure_size(options.recording, Path(folder), size_mb)
                 options.output.write_text(json.dumps(results, indent=1) + "\n")
+    if options.hooks:
+        results["hooks"] = measure_hooks()
     if options.loads:
         results["loads"] = measure_loads(options.recording, options.loads)
     options.output.write_text(json.dumps(results, indent=1) + "\n")
