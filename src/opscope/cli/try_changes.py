@@ -52,12 +52,12 @@ def try_changes(
     only: _Names = None,
     change: Annotated[list[Path] | None, Parameter(consume_multiple=True)] = None,
     rounds: _Positive = 3,
-    seconds: Annotated[float, Parameter(validator=Number(gt=0))] = 2.0,
+    seconds: Annotated[float, Parameter(validator=Number(gt=0))] = 1.0,
     budget: str | None = None,
     seed: int = 0,
     allow_precision: bool = False,
     in_place: bool = False,
-    predict: bool = False,
+    predict: bool = True,
     apply: bool = False,
     fail_below: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
     json: bool = False,
@@ -93,7 +93,7 @@ def try_changes(
         seed: Of torch and random, and of the order of runs.
         allow_precision: Recommend changes of the type too, where numbers stay within its rounding.
         in_place: Run in this folder, for programs that read files relative to it.
-        predict: Record the script once as well, and show what advice says beside what is measured.
+        predict: Record the program once as well, and show what advice says beside what is measured.
         apply: Write what was found best into the script, as far as it holds lines for it; the script as it
             was is kept beside it (SCRIPT.orig).
         fail_below: Exit with 3 if the best is not this many times as fast as the program is.

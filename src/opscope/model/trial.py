@@ -79,6 +79,7 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
         correctness: Its numbers beside the baseline's.
         is_recommended: Faster, and its numbers are as they should be or what they lose was allowed.
         predicted_gain_ns: What advice on a recording of the baseline says it brings; None if it says nothing.
+        predicted_interval_ns: Between what that lies, as advice says.
         peak_bytes: As of the baseline.
         warm_up_ns: What the first calls of models took, compilation included, and the first steps beyond as
             many later ones.
@@ -98,6 +99,7 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     correctness: Correctness = Correctness.UNKNOWN
     is_recommended: bool = False
     predicted_gain_ns: float | None = None
+    predicted_interval_ns: Interval | None = None
     peak_bytes: int | None = None
     warm_up_ns: float | None = None
     pays_off_after_steps: int | None = None

@@ -3,7 +3,8 @@
 `python -m opscope.trials.child REQUEST.json` runs what the request names and writes what it found beside it.
 It ends by itself once enough steps are timed, or when the process that started it ends, and then removes the
 scratch folder it was given. Nothing here imports torch before the program does. With `--fork` it imports what
-it is told to and is forked for each run.
+it is told to and is forked for each run; with `--become` it imports and then becomes one run. With `--record`
+it is the command line of `opscope`, and ends as all of these do.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from runpy import run_module
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -76,7 +78,7 @@ class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
     sizes: tuple[int, int] = (1, 128)
     changes: tuple[str, ...] = ()
     change_files: tuple[str, ...] = ()
-    seconds: float = 2.0
+    seconds: float = 1.0
     most_steps: int = 2000
     seed: int = 0
     scratch: str | None = None
@@ -338,11 +340,12 @@ def _uses_driver() -> bool:
     return bool(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != _CUDA_ERROR_NOT_INITIALIZED)
 
 
-def fork_runs(descriptor: int, scratch: str) -> int:
-    """Import modules, then fork for each run; told over a socket, a line of JSON each.
+def run_imported(descriptor: int, scratch: str, *, forks: bool) -> int:
+    """Import modules, then become a run, or fork for each; told over a socket, a line of JSON each.
 
-    The first line holds the modules and is answered with whether runs can be forked. Each further line is a
-    `ForkedRun`; it is answered with the number of the process, and with null once that has ended.
+    The first line holds the modules and is answered with whether it can run. Each further line is a
+    `ForkedRun`. Where it is forked, it is answered with the number of the process, and once more when that
+    has ended; else this process becomes that run.
     """
     end_with_parent(scratch)
     with socket.socket(fileno=descriptor) as connection, connection.makefile("rwb") as stream:
@@ -357,12 +360,13 @@ def fork_runs(descriptor: int, scratch: str) -> int:
             with suppress(BaseException):  # whatever a package raises; the run imports it again
                 import_module(name)
         del os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"]
-        gc.collect()
-        gc.freeze()  # else the first collection of every fork would copy the pages of all objects
-        tell(threading.active_count() == 1 and not _uses_driver())
+        if forks:
+            gc.collect()
+            gc.freeze()  # else the first collection of every fork would copy the pages of all objects
+        tell(not forks or (threading.active_count() == 1 and not _uses_driver()))
         for line in stream:
             run = msgspec.json.decode(line, type=ForkedRun)
-            pid = os.fork()
+            pid = os.fork() if forks else 0
             if pid == 0:
                 _become(run)
                 break
@@ -374,9 +378,18 @@ def fork_runs(descriptor: int, scratch: str) -> int:
     return main([run.request])
 
 
+def record(scratch: str, arguments: Sequence[str]) -> int:
+    """Run `opscope` with these arguments, for a recording that ends with the parent."""
+    end_with_parent(scratch)
+    sys.argv[1:] = arguments
+    run_module("opscope", run_name="__main__", alter_sys=True)
+    return 0
+
+
 def _become(run: ForkedRun) -> None:
-    """Make of this fork what a new process would be."""
-    os.setsid()
+    """Make of this process what a new one would be."""
+    with suppress(PermissionError):  # one that was not forked leads its session already
+        os.setsid()
     os.chdir(run.work)
     for number, name, flags in (
         (0, os.devnull, os.O_RDONLY),
@@ -393,8 +406,10 @@ def _become(run: ForkedRun) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Run what the request says."""
-    if arguments[0] == "--fork":
-        return fork_runs(int(arguments[1]), arguments[2])
+    if arguments[0] in {"--fork", "--become"}:
+        return run_imported(int(arguments[1]), arguments[2], forks=arguments[0] == "--fork")
+    if arguments[0] == "--record":
+        return record(arguments[1], arguments[2:])
     path = Path(arguments[0])
     request = msgspec.json.decode(path.read_bytes(), type=TrialRequest)
     end_with_parent(request.scratch)

@@ -17,7 +17,7 @@ from opscope.model.trial import Correctness, TrialVerdict
 from opscope.trials.catalog import ProgramTraits, TriedChange
 from opscope.trials.child import TrialRequest, TrialRun
 from opscope.trials.observation import Observation
-from opscope.trials.planning import gains_said
+from opscope.trials.predictions import SaidGain, gains_said
 from opscope.trials.rounds import Trial, TrialPlan
 
 MS = 1_000_000
@@ -62,9 +62,7 @@ class GivenRuns(Trial):
 
 
 def tried(*changes: TriedChange, **given: Any) -> Any:
-    options = {
-        name: given.pop(name) for name in ("allow_precision", "rounds", "predicted_ns") if name in given
-    }
+    options = {name: given.pop(name) for name in ("allow_precision", "rounds", "predict") if name in given}
     trial = GivenRuns(TrialPlan(TrialRequest(kind="script", target="train.py"), changes, **options))
     vars(trial).update(given)
     return trial.run()
@@ -162,12 +160,17 @@ def test_what_fails_or_does_not_apply_is_told_and_the_rest_goes_on() -> None:
         factors={"good": 0.5},
         failing=frozenset({"broken"}),
         idle=frozenset({"nothing_there"}),
-        predicted_ns={"tf32_off": 4.0 * MS},
+        predict=lambda _: {
+            "tf32_off": SaidGain(4.0 * MS),
+            "host_sync": SaidGain(1.0 * MS, None, "It waits."),
+        },
     )
     good, broken = result.variants
     assert (broken.verdict, broken.error) == (TrialVerdict.FAILED, "RuntimeError: no kernel")
     assert (good.finding, good.predicted_gain_ns) == ("advice.tf32_off", 4.0 * MS)
-    assert {one.name for one in result.not_tried} == {"nothing_there", "elsewhere"}
+    reasons = {one.name: one.reason for one in result.not_tried}
+    assert set(reasons) == {"nothing_there", "elsewhere", "advice.host_sync"}
+    assert reasons["advice.host_sync"].endswith("advice says −1.00 ms: It waits.")
     assert result.best.names == ("good",)
 
 
@@ -241,9 +244,9 @@ def test_what_advice_says_most_of_is_tried_first() -> None:
             order.extend(one.name for one in changes)
             return super()._process(changes, limit_s)
 
-    predicted_ns = {"small": 1.0 * MS, "large": 5.0 * MS}
+    said = {"small": SaidGain(1.0 * MS), "large": SaidGain(5.0 * MS)}
     request = TrialRequest(kind="script", target="train.py")
-    Noted(TrialPlan(request, tuple(changes), predicted_ns=predicted_ns)).run()
+    Noted(TrialPlan(request, tuple(changes), predict=lambda _: said)).run()
     assert order[:3] == ["large", "small", "unsaid"]
 
 
@@ -268,9 +271,14 @@ def test_with_a_budget_a_set_is_measured_before_every_change_was_tried(
 
 def test_the_largest_gain_said_of_a_finding_counts() -> None:
     findings = [
-        {"code": "advice.tf32_off", "estimated_gain_ns_per_step": 5.0},
+        {
+            "code": "advice.tf32_off",
+            "estimated_gain_ns_per_step": 5.0,
+            "gain_interval_ns_per_step": (4.0, 6.0),
+        },
         {"code": "advice.eager_attention", "estimated_gain_ns_per_step": 2.0},
         {"code": "advice.tf32_off", "estimated_gain_ns_per_step": 3.0},
         {"code": "advice.dataloader", "estimated_gain_ns_per_step": None},
     ]
-    assert gains_said({"findings": findings}) == {"tf32_off": 5.0, "eager_attention": 2.0}
+    said = {"tf32_off": SaidGain(5.0, (4.0, 6.0)), "eager_attention": SaidGain(2.0)}
+    assert gains_said({"findings": findings}) == said
