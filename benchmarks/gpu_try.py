@@ -30,7 +30,7 @@ from gpu_programs import Size, programs
 step = programs(Size({device!r}))[{name!r}].build()
 
 def one():
-    step()
+    return step()
 
 while True:
     one()

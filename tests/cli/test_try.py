@@ -150,6 +150,96 @@ def test_what_cannot_be_tried_is_one_error(
     assert "Traceback" not in outcome.err
 
 
+SLOW = """
+import sys, time, torch
+torch.set_num_threads(1)
+{before}
+model = torch.nn.Linear(8, 8)
+for number in range(10_000):
+    {within}
+    model(torch.randn(4, 8))
+"""
+FORKS = "import os\npid = os.fork()\nif pid:\n    os.waitpid(pid, 0)\n    sys.exit()"
+
+
+@pytest.mark.exhaustive(few=False)
+@pytest.mark.parametrize(
+    ("before", "within", "words"),
+    [
+        ("import inspect; source = inspect.getsource(sys.modules['__main__']); open(__file__).read()", "", ""),
+        ("assert __name__ == '__main__' and sys.argv == [__file__, '--own']", "", ""),
+        ("from torch.profiler import profile\nprofiler = profile(); profiler.__enter__()",
+         "profiler.__exit__(None, None, None) if number == 20 else None", ""),
+        ("", "sys.exit('enough') if number == 5 else None", "enough"),
+        (FORKS, "", "too few steps to time: it made 0"),
+        ("", "raise MemoryError('out of memory') if number == 3 else None", "out of memory"),
+    ],
+    ids=["reads its source", "looks at its name", "has a profiler", "exits early", "forks", "fails"],
+)  # fmt: skip
+def test_programs_that_look_at_themselves_or_end_early(
+    opscope, script: str, tmp_path: Path, before: str, within: str, words: str
+) -> None:
+    Path("other.py").write_text(SLOW.format(before=before, within=within or "pass"))
+    kept = left_behind(tmp_path)
+    quick = ("--rounds", "1", "--seconds", "0.05", "--only", "inference_mode", "--no-predict")
+    outcome = opscope("try", "--steps", "forward", *quick, "--json", "other.py", "--own")
+    assert left_behind(tmp_path) == kept
+    if words:
+        assert outcome.code == 1
+        assert words in outcome.err
+    else:
+        assert outcome.code == 0, outcome.err
+        assert json.loads(outcome.out)["variants"][0]["correctness"] == "identical"
+
+
+RANKS = TRAINING.replace("\nmodel = ", "\ntorch.distributed.init_process_group('gloo')\nmodel = ").replace(
+    "\noptimizer = ", "\nmodel = torch.nn.parallel.DistributedDataParallel(model)\noptimizer = ", 1
+)
+
+
+@pytest.mark.exhaustive(few=False)
+def test_every_rank_of_torchrun_is_changed_alike(opscope, script: str, tmp_path: Path) -> None:
+    Path("ranks.py").write_text(RANKS)
+    (tmp_path / "told.py").write_text(
+        "import os\ndef change(hooks):\n"
+        f"    open(f'{tmp_path}/rank' + os.environ['RANK'], 'w').write('changed')\n"
+    )
+    kept = left_behind(tmp_path)
+    quick = ("--rounds", "1", "--seconds", "0.05", "--json", "--change", "told.py", "--only", "set_to_none")
+    outcome = opscope("try", *quick, "--", "torchrun", "--standalone", "--nproc-per-node", "2", "ranks.py")
+    assert outcome.code == 0, outcome.err
+    assert "no predictions of a program of several ranks" in outcome.err
+    found = {one["name"]: one["correctness"] for one in json.loads(outcome.out)["variants"]}
+    assert found == {"told": "identical", "set_to_none": "identical"}
+    assert left_behind(tmp_path) == kept | {"rank0", "rank1"}
+
+
+def test_a_rank_that_is_asked_to_try_is_refused(
+    opscope, script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    outcome = opscope("try", script)
+    assert outcome.code == 1
+    assert "opscope try torchrun" in outcome.err
+
+
+@pytest.mark.exhaustive(few=False)
+def test_what_advice_said_is_shown_and_remembered(
+    opscope, script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    quick = ("--rounds", "1", "--seconds", "0.05", "--json", "--only", "set_to_none", "fused_optimizer")
+    outcome = opscope("try", *quick, "--", script)
+    assert outcome.code == 0, outcome.err
+    assert "no predictions" not in outcome.err
+    result = json.loads(outcome.out)
+    assert result["runs"] == 3 + 1 + 2, "the baseline anew and forked twice, the recording, two changes"
+    said = {one["name"]: one["predicted_gain_ns"] for one in result["variants"]}
+    history = tmp_path / "data" / "opscope" / "gains.jsonl"
+    lines = [json.loads(line) for line in history.read_text().splitlines()] if history.exists() else []
+    assert {one["change"] for one in lines} == {name for name, gain in said.items() if gain is not None}
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the death of a parent is told on Linux alone")
 def test_killed_it_leaves_no_process_and_no_files(script: str, tmp_path: Path) -> None:
     before = left_behind(tmp_path)

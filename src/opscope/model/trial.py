@@ -139,6 +139,7 @@ class TrialResult(msgspec.Struct, frozen=True):
         best: None if nothing helped.
         runs: How often the program was run.
         is_complete: Not interrupted, and within its budget.
+        device: The GPU's name; None of a program without one.
     """
 
     program: str
@@ -149,5 +150,6 @@ class TrialResult(msgspec.Struct, frozen=True):
     best: BestChanges | None
     runs: int
     is_complete: bool = True
+    device: str | None = None
 
     _repr_html_ = notebook_html

@@ -7,6 +7,7 @@ function `change(hooks)`. Importing this module does not import torch.
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import msgspec
 
 from opscope.errors import InputError
 from opscope.trials.hooks import Hooks
-from opscope.trials.patches import EditsOf, after_imports, with_keywords
+from opscope.trials.patches import EditsOf, after_imports, where_given, with_keywords
 from opscope.workloads.target import import_file
 
 __all__ = ["CATALOG", "ProgramTraits", "TriedChange", "change_of_file", "changes_named"]
@@ -42,6 +43,10 @@ class ProgramTraits(msgspec.Struct, kw_only=True):
         is_autocast: The first model was called under autocast.
         threads: torch.get_num_threads() at the end.
         has_dropout: The first model holds dropout that was active.
+        attends: The first model's first call made calls of scaled_dot_product_attention.
+        forgetful_loaders: DataLoaders whose worker processes end with each epoch.
+        has_step: Its steps are calls of a function without arguments.
+        device_name: Of the GPU, once the program has used it.
     """
 
     device: str = "cpu"
@@ -58,6 +63,10 @@ class ProgramTraits(msgspec.Struct, kw_only=True):
     is_autocast: bool = False
     threads: int = 1
     has_dropout: bool = False
+    attends: bool = False
+    forgetful_loaders: int = 0
+    has_step: bool = False
+    device_name: str | None = None
 
     @property
     def is_float32(self) -> bool:
@@ -69,6 +78,7 @@ class ProgramTraits(msgspec.Struct, kw_only=True):
 _BFLOAT16, _FLOAT16, _TF32 = 2.0**-8, 2.0**-11, 2.0**-11
 # Torch's own, 65536, is too much for many a first step, which is left out then.
 _LOSS_SCALE = 1024.0
+_PREFETCHED = 4  # batches by each worker
 # The same operations in another order, in float32.
 _REORDERED = 2.0**-14
 
@@ -122,7 +132,13 @@ _EAGER = (lambda facts: not facts.is_graphed, "it compiles or captures its model
 _CONVOLVES = (lambda facts: facts.convolutions, "its models hold no convolutions")
 _WITHOUT_TF32 = (lambda facts: facts.precision == "highest", "TF32 is allowed already")
 _ATTENDS_EAGERLY = (lambda facts: "eager" in facts.attention, "no transformers model attends eagerly")
+_ATTENDS = (lambda facts: facts.attends, "its models do not call scaled_dot_product_attention")
+_HAS_STEP = (lambda facts: facts.has_step, "its steps are no calls of a function without arguments")
 _LOADS_UNPINNED = (lambda facts: facts.unpinned_loaders, "it makes no DataLoader that pins no memory")
+_FORGETS_WORKERS = (
+    lambda facts: facts.forgetful_loaders,
+    "it makes no DataLoader whose workers end with an epoch",
+)
 _FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 _OPTIMIZES = (
     lambda facts: any(name in _FUSED for name in facts.optimizers),
@@ -200,6 +216,20 @@ def _attention(implementation: str, hooks: Hooks) -> None:
     hooks.prepare.append(prepare)
 
 
+def _backend(name: str, hooks: Hooks) -> None:
+    attention = importlib.import_module("torch.nn.attention")
+    every = attention.SDPBackend
+    others = (every.FLASH_ATTENTION, every.EFFICIENT_ATTENTION, every.CUDNN_ATTENTION, every.MATH)
+    first = getattr(every, name)
+    order = [first, *(one for one in others if one is not first)]
+
+    def context() -> Any:
+        hooks.applied.add("model")
+        return attention.sdpa_kernel(order, set_priority=True)
+
+    hooks.around.append(context)
+
+
 def _compiled(hooks: Hooks, **options: Any) -> None:
     def prepare(model: Any) -> Any:
         hooks.applied.add("model")
@@ -231,6 +261,38 @@ def _graphed(hooks: Hooks) -> None:
     hooks.prepare.append(prepare)
     # A graph returns its own gradient buffers: where they stay, the next replay is added to itself.
     hooks.wrap_arguments(torch.optim.Optimizer, "zero_grad", _to_none)
+
+
+def _graphed_step(hooks: Hooks) -> None:
+    torch, leaves = hooks.torch, importlib.import_module("torch.utils._pytree").tree_leaves
+
+    def tensors(output: Any) -> list[Any]:
+        return [one for one in leaves(output) if isinstance(one, torch.Tensor)]
+
+    def prepare(step: Callable[[], Any]) -> Callable[[], Any]:
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            first, *others = [[one.clone() for one in tensors(step())] for _ in range(3)]
+        torch.cuda.current_stream().wait_stream(stream)
+        # A step that reads another batch would be given the captured one for ever.
+        is_constant = first and all(
+            len(one) == len(first) and all(map(torch.equal, one, first)) for one in others
+        )
+        if not is_constant:
+            return step
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            output = step()
+        hooks.applied.add("step")
+
+        def replay() -> Any:
+            graph.replay()
+            return output
+
+        return replay
+
+    hooks.prepare_step.append(prepare)
 
 
 def _to_none(optimizer: Any, *_: Any, **__: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -306,6 +368,15 @@ def _workers(hooks: Hooks) -> None:
     hooks.on_making("torch.utils.data:DataLoader", change)
 
 
+def _kept_workers(hooks: Hooks) -> None:
+    def change(_: Any, arguments: dict[str, Any]) -> None:
+        if arguments.get("num_workers") and not arguments.get("persistent_workers"):
+            arguments.update(persistent_workers=True, prefetch_factor=_PREFETCHED)
+            hooks.applied.add("loader")
+
+    hooks.on_making("torch.utils.data:DataLoader", change)
+
+
 def _threads(hooks: Hooks) -> None:
     hooks.torch.set_num_threads(os.cpu_count() or 1)
     hooks.applied.add("settings")
@@ -353,7 +424,23 @@ CATALOG = (
         "sdpa", "transformers' attention by scaled_dot_product_attention", partial(_attention, "sdpa"),
         _needs(_ATTENDS_EAGERLY),
         'model = AutoModel.from_pretrained(…, attn_implementation="sdpa")',
-        ("eager_attention", "attention_backend"), _REORDERED, "attention",
+        ("eager_attention",), _REORDERED, "attention",
+        edits=where_given("attn_implementation", "'sdpa'"),
+    ),
+    *(
+        TriedChange(
+            f"sdpa_{name}", f"scaled_dot_product_attention by {title}", partial(_backend, backend),
+            _needs(_ON_CUDA, _ATTENDS),
+            "from torch.nn.attention import SDPBackend, sdpa_kernel\n"
+            f"with sdpa_kernel([SDPBackend.{backend}, SDPBackend.MATH], set_priority=True):\n"
+            "    output = model(batch)",
+            ("attention_backend",), _REORDERED, "attention", redraws=True, on_request=name != "cudnn",
+        )
+        for name, backend, title in (
+            ("cudnn", "CUDNN_ATTENTION", "cuDNN"),
+            ("flash", "FLASH_ATTENTION", "flash attention"),
+            ("efficient", "EFFICIENT_ATTENTION", "memory-efficient attention"),
+        )
     ),
     TriedChange(
         "compile", "torch.compile of the model", _compiled,
@@ -383,6 +470,14 @@ CATALOG = (
         "model = torch.cuda.make_graphed_callables(model, (example_batch,))   # of fixed shapes\n"
         "optimizer.zero_grad(set_to_none=True)   # in training: gradients are the graph's own buffers",
         ("launch_bound",), _REORDERED, "capture", redraws=True,
+    ),
+    TriedChange(
+        "step_graph", "a CUDA graph of the whole step", _graphed_step,
+        _needs(_ON_CUDA, _INFERENCE, _HAS_STEP, _EAGER),
+        "graph = torch.cuda.CUDAGraph()   # after three steps on another stream\n"
+        "with torch.cuda.graph(graph):\n    output = step()\n"
+        "graph.replay()   # for each step; copy a new batch into the tensors of the captured one before",
+        ("launch_bound",), 0.0, "capture",
     ),
     TriedChange(
         "fused_optimizer", "the optimizer's fused implementation", partial(_optimizer, "fused"),
@@ -417,7 +512,7 @@ CATALOG = (
         "pinned_loader", "pinned memory in the DataLoader, copies that do not block", _pinned,
         _needs(_ON_CUDA, _LOADS_UNPINNED),
         'DataLoader(…, pin_memory=True)\nbatch = batch.to("cuda", non_blocking=True)',
-        ("pageable_copy", "host_copies"),
+        ("pageable_copy", "host_copies"), edits=with_keywords(("DataLoader",), pin_memory="True"),
     ),
     TriedChange(
         "loader_workers", "worker processes in the DataLoader, kept between epochs", _workers,
@@ -425,6 +520,13 @@ CATALOG = (
         "DataLoader(…, num_workers=8, persistent_workers=True)",
         ("data_loading",), group="loader",
         edits=with_keywords(("DataLoader",), num_workers="8", persistent_workers="True"),
+    ),
+    TriedChange(
+        "kept_workers", "worker processes of the DataLoader kept between epochs, more prefetched",
+        _kept_workers, _needs(_FORGETS_WORKERS),
+        f"DataLoader(…, persistent_workers=True, prefetch_factor={_PREFETCHED})",
+        ("data_loading",), group="loader",
+        edits=with_keywords(("DataLoader",), persistent_workers="True", prefetch_factor=str(_PREFETCHED)),
     ),
     TriedChange(
         "expandable_segments", "memory segments that grow", _environment,

@@ -10,6 +10,7 @@ it is the command line of `opscope`, and ends as all of these do.
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import json
 import os
@@ -22,9 +23,11 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from importlib import import_module
+from inspect import isfunction
 from pathlib import Path
 from runpy import run_module
 from types import FrameType
@@ -40,6 +43,7 @@ from opscope.model.sidecar import StepPlace, UnrecordedStep
 from opscope.trials.catalog import CATALOG, ProgramTraits, TriedChange, change_of_file
 from opscope.trials.hooks import Hooks
 from opscope.trials.observation import Observation, Observer
+from opscope.trials.ranks import is_first_rank, is_rank, launch_of, run_ranks
 from opscope.workloads.spec import WorkloadOptions, resolve
 
 __all__ = ["LEAST_STEPS", "ForkedRun", "TrialRequest", "TrialRun"]
@@ -56,7 +60,7 @@ class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What to run.
 
     Attributes:
-        kind: `script`, `module` or `workload`.
+        kind: `script`, `module`, `workload`, or `ranks`: arguments of torchrun.
         target: Its name.
         arguments: Of a script.
         steps: What ends a step, as `step_source` takes it.
@@ -68,6 +72,7 @@ class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
         most_steps: Steps after which it ends in any case.
         seed: Of torch, random and numpy.
         scratch: Folder to remove if the parent dies; None for none.
+        origin: Folder that a module, or the script of ranks, is looked for in.
     """
 
     kind: str
@@ -82,6 +87,7 @@ class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
     most_steps: int = 2000
     seed: int = 0
     scratch: str | None = None
+    origin: str = "."
 
 
 class TrialRun(msgspec.Struct, kw_only=True):
@@ -140,6 +146,7 @@ class _Run:
         self._taken: dict[str, set[str]] = {}
         self._periods_ns: list[int] = []
         self._last_ns = self._steady_ns = self._samples_before = 0
+        self._process = os.getpid()
         self._environment = dict(os.environ)
         self._sets_variables = False
 
@@ -148,7 +155,9 @@ class _Run:
         self._sets_variables = dict(os.environ) != self._environment
         _seed(torch, self.request.seed)
         self.hooks = hooks = Hooks(torch)
-        _Witness(hooks, self.facts.facts)
+        witness = _Witness(hooks, self.facts.facts)
+        if not self.changes():
+            witness.watch_attention()
         for change in self.changes():
             own = hooks.of_one_change()
             change.install(own)
@@ -157,6 +166,21 @@ class _Run:
         hooks.install()
         self.clock.start()
 
+    def stepping(self, function: Any) -> Any:
+        """A function whose calls are steps, with what changes make of it where it takes no arguments."""
+        made: list[Callable[[], Any]] = []
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self.hooks is None or args or kwargs:
+                return function(*args, **kwargs)
+            self.facts.facts.has_step = True
+            if not made:
+                made.append(self.hooks.step_in_place_of(function))
+            return made[0]()
+
+        return call
+
     def changes(self) -> list[TriedChange]:
         """The changes of the request."""
         named = [change for change in CATALOG if change.name in self.request.changes]
@@ -164,6 +188,8 @@ class _Run:
 
     def step(self) -> None:
         """A step has ended; ends the process if there are enough."""
+        if os.getpid() != self._process or not is_first_rank():
+            return  # of a process that the program forked off, or one that ends with the first
         now_ns = time.perf_counter_ns()
         self.facts.steps += 1
         self.clock.mark(self.facts.steps)
@@ -189,8 +215,9 @@ class _Run:
             self.facts.samples = self.clock.read()
             self._conclude()
             # Not JSON, which has no infinite loss.
-            with replacing(self.output) as partial:
-                partial.write_bytes(msgspec.msgpack.encode(self.facts))
+            if is_first_rank():
+                with replacing(self.output) as partial:
+                    partial.write_bytes(msgspec.msgpack.encode(self.facts))
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -202,12 +229,15 @@ class _Run:
             facts.observation = self.observer.found
         if torch is None or self.hooks is None:
             return
-        facts.modules = () if self._sets_variables else tuple(filter(_is_installed, list(sys.modules)))
+        facts.modules = (
+            () if self._sets_variables or is_rank() else tuple(filter(_is_installed, list(sys.modules)))
+        )
         facts.first_calls_ns = self.hooks.first_calls_ns
         facts.not_applied = tuple(name for name, applied in self._taken.items() if not applied)
         facts.facts.precision = torch.get_float32_matmul_precision()
         facts.facts.threads = torch.get_num_threads()
         if torch.cuda.is_initialized():
+            facts.facts.device_name = torch.cuda.get_device_name()
             facts.peak_bytes = torch.cuda.max_memory_allocated()
         else:
             facts.peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -219,6 +249,7 @@ class _Witness:
     def __init__(self, hooks: Hooks, facts: ProgramTraits) -> None:
         self._torch, self._facts = hooks.torch, facts
         self._seen: set[int] = set()
+        self._restore: Callable[[], object] = lambda: None
         hooks.called.append(self._called)
         torch = hooks.torch
         for name in ("Adam", "AdamW", "SGD", "Adagrad"):
@@ -237,6 +268,8 @@ class _Witness:
     def _loader(self, _: Any, arguments: dict[str, Any]) -> None:
         self._facts.loaders += not arguments.get("num_workers")
         self._facts.unpinned_loaders += not arguments.get("pin_memory")
+        workers, are_kept = arguments.get("num_workers"), arguments.get("persistent_workers")
+        self._facts.forgetful_loaders += bool(workers) and not are_kept
 
     def _zeroed(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         fills = not kwargs.get("set_to_none", args[1] if len(args) > 1 else True)
@@ -251,7 +284,25 @@ class _Witness:
         self._facts.is_graphed = True
         return args, kwargs
 
+    def watch_attention(self) -> None:
+        """Note calls of attention until a model has been called; a compiler would compile twice for it."""
+        functional = self._torch.nn.functional
+        original, is_compiling = functional.scaled_dot_product_attention, self._torch.compiler.is_compiling
+
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not is_compiling():
+                self._facts.attends = True
+            return original(*args, **kwargs)
+
+        def restore() -> None:
+            if functional.scaled_dot_product_attention is call:
+                functional.scaled_dot_product_attention = original
+
+        functional.scaled_dot_product_attention, self._restore = call, restore
+
     def _called(self, model: Any, _: Any) -> None:
+        self._restore()
         if id(model) in self._seen:
             return
         self._seen.add(id(model))
@@ -285,6 +336,8 @@ def end_with_parent(scratch: str | None) -> None:
     def ended(number: int, frame: FrameType | None) -> None:
         if scratch is not None:
             shutil.rmtree(scratch, ignore_errors=True)
+        if os.getsid(0) == os.getpid():
+            os.killpg(0, signal.SIGKILL)  # with what the program started
         os._exit(128 + number)
 
     if sys.platform == "linux":
@@ -298,9 +351,14 @@ def run_script(run: _Run, request: TrialRequest) -> ProgramEnd:
     """Run a script or module; its steps are what the request says."""
     source = step_source(request.steps)
     assert source is not None
+    if request.kind == "module":
+        sys.path.insert(1, request.origin)
     program, found = program_of(request.target, request.arguments, source, is_module=request.kind == "module")
     assert found is not None
     steps: StepSource = found
+    if program.wrap is not None:
+        wrap = program.wrap
+        program = replace(program, wrap=lambda one: wrap(run.stepping(one) if isfunction(one) else one))
     callbacks: dict[str, Any] = {}
 
     def imported(torch: Any) -> None:
@@ -320,10 +378,29 @@ def run_workload(run: _Run, request: TrialRequest) -> ProgramEnd:
 
     run.torch_imported(torch)
     spec = resolve(request.target, WorkloadOptions(**request.options))
-    workload = spec.build(*request.sizes)
+    step = run.stepping(spec.build(*request.sizes).step)
     while True:
-        workload.step()
+        step()
         run.step()
+
+
+def run_launcher(run: _Run, request: TrialRequest) -> NoReturn:
+    """Run the ranks of a program, each with the changes of the request."""
+    launch, path = launch_of(request.arguments), run.output.with_name("ranks.json")
+    script = Path(request.origin, launch.target)
+    asked = msgspec.structs.replace(
+        request,
+        kind="module" if launch.is_module else "script",
+        target=str(script) if script.exists() and not launch.is_module else launch.target,
+        arguments=launch.arguments,
+        scratch=None,  # torchrun ends with this process, and ranks with it
+    )
+    path.write_bytes(msgspec.json.encode(asked))
+    done = path.with_suffix(".result")
+    code = run_ranks(launch, path, done)
+    if done.exists():
+        done.replace(run.output)
+    os._exit(code)
 
 
 def _is_installed(name: str) -> bool:
@@ -415,6 +492,8 @@ def main(arguments: Sequence[str]) -> int:
     end_with_parent(request.scratch)
     run = _Run(request, path.with_suffix(".result"))
     try:
+        if request.kind == "ranks":
+            run_launcher(run, request)
         end = run_workload(run, request) if request.kind == "workload" else run_script(run, request)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the parent tells
         traceback.print_exc()
@@ -422,7 +501,7 @@ def main(arguments: Sequence[str]) -> int:
     run.facts.exit_code = end.exit_code
     if end.error is not None:
         run.facts.error = "".join(traceback.format_exception_only(end.error)).strip()
-    return run.end(0)
+    return run.end(0 if is_first_rank() else end.exit_code)
 
 
 if __name__ == "__main__":

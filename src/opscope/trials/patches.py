@@ -11,7 +11,7 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-__all__ = ["Edit", "EditsOf", "after_imports", "edited", "unified_diff", "with_keywords"]
+__all__ = ["Edit", "EditsOf", "after_imports", "edited", "unified_diff", "where_given", "with_keywords"]
 
 
 class Edit(NamedTuple):
@@ -58,6 +58,17 @@ def with_keywords(callees: Sequence[str], *dropped: str, **values: str) -> Edits
     def edits(tree: ast.Module) -> list[Edit]:
         calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and _name(node) in callees)
         return [edit for call in calls for edit in _set(call, {**dict.fromkeys(dropped), **values})]
+
+    return edits
+
+
+def where_given(keyword: str, value: str) -> EditsOf:
+    """Calls that give this keyword, with another value for it."""
+
+    def edits(tree: ast.Module) -> list[Edit]:
+        calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+        given = (call for call in calls if any(one.arg == keyword for one in call.keywords))
+        return [edit for call in given for edit in _set(call, {keyword: value})]
 
     return edits
 

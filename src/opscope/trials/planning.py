@@ -16,10 +16,11 @@ from opscope.errors import DependencyError, InputError
 from opscope.trials.catalog import change_of_file, changes_named
 from opscope.trials.child import TrialRequest
 from opscope.trials.predictions import predicted
+from opscope.trials.ranks import LAUNCHERS, is_rank
 from opscope.trials.rounds import TrialPlan
 from opscope.workloads.spec import BUILTIN_WORKLOADS, WorkloadOptions, resolve
 
-__all__ = ["trial_plan"]
+__all__ = ["target_of", "trial_plan"]
 
 
 def trial_plan(
@@ -65,15 +66,23 @@ def trial_plan(
         InputError: There is no such program or change, or its steps cannot be recognized.
         DependencyError: torch is not installed.
     """
+    if is_rank():
+        raise InputError(
+            "each rank would try changes by itself", hint="Let it start them: opscope try torchrun … SCRIPT"
+        )
     if find_spec("torch") is None:
         raise DependencyError("PyTorch is not installed", hint="pip install 'opscope[torch]'")
     request = msgspec.structs.replace(
         _request(target, arguments, steps, options or WorkloadOptions(), sizes, module=module),
         seconds=seconds,
         seed=seed,
+        origin=str(Path.cwd()),
     )
     own = {one.name: (one, path.absolute()) for path in change for one in [change_of_file(path)]}
     named = () if only is None and own else changes_named(None if only is None else list(only))
+    if predict and request.kind == "ranks":
+        note("no predictions of a program of several ranks: record it with torchrun --no-python opscope run")
+        predict = False
     return TrialPlan(
         request,
         (*named, *(one for one, _ in own.values())),
@@ -85,6 +94,21 @@ def trial_plan(
         predict=partial(predicted, request, note=note) if predict else None,
         source=Path(request.target) if request.kind == "script" else None,
     )
+
+
+def target_of(function: Callable[..., object]) -> str:
+    """FILE.py:FUNCTION of a function, by which other processes find it.
+
+    Raises:
+        InputError: It is no function at the top of a file.
+    """
+    name, code = getattr(function, "__qualname__", repr(function)), getattr(function, "__code__", None)
+    if code is None or "<" in name or not code.co_filename.endswith(".py"):
+        raise InputError(
+            f"'{name}' cannot be imported by other processes",
+            hint="Pass a function that is defined at the top of a Python file, or name FILE.py:FUNCTION",
+        )
+    return f"{Path(code.co_filename).absolute()}:{name}"
 
 
 def _is_workload(target: str) -> bool:
@@ -113,6 +137,8 @@ def _request(
         return TrialRequest(kind="workload", target=name, options=asdict(spec.options), sizes=sizes)
     if step_source(steps) is None:
         raise InputError("--steps none has no steps to time", hint="Name what ends a step")
+    if target in LAUNCHERS:
+        return TrialRequest(kind="ranks", target=target, arguments=tuple(arguments), steps=steps)
     if module:
         return TrialRequest(kind="module", target=target, arguments=tuple(arguments), steps=steps)
     program = Program(target, tuple(arguments))

@@ -67,7 +67,7 @@ def predicted(
         )
     command = ["run", "--quiet", "--stop", "--steps", steps, "--output-dir", str(folder / "out")]
     command += [*(["-m"] if request.kind == "module" else []), "--", target, *request.arguments]
-    said = runs.record(command, request.seed, _LIMIT_S)
+    said = runs.record(command, request, _LIMIT_S)
     analysis = folder / "out" / "analysis.json"
     if not analysis.exists():
         note(f"no predictions: the recording failed ({said})")

@@ -138,11 +138,12 @@ class ProgramRuns:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def record(self, arguments: Sequence[str], seed: int, limit_s: float) -> str:
-        """Run `opscope` with these arguments as the program is run; the last line it said."""
+    def record(self, arguments: Sequence[str], request: TrialRequest, limit_s: float) -> str:
+        """Run `opscope` with these arguments as the program of a request is run; the last line it said."""
         folder = Path(tempfile.mkdtemp(dir=self.scratch))
+        paths = [request.origin, *filter(None, [os.environ.get("PYTHONPATH")])]
         try:
-            task = self._task(folder, seed, {})
+            task = self._task(folder, request.seed, {"PYTHONPATH": os.pathsep.join(paths)})
             is_over = _run_anew(task, limit_s, ["--record", str(self.scratch), *arguments])
             lines = _lines_of(task)
             return (lines[-1] if lines else "nothing said") if is_over else f"no end after {limit_s:.0f} s"

@@ -599,4 +599,5 @@ class Trial:
             best=self._best(),
             runs=self._runs,
             is_complete=self._is_complete,
+            device=None if base.facts is None else base.facts.facts.device_name,
         )

@@ -282,3 +282,30 @@ def test_the_largest_gain_said_of_a_finding_counts() -> None:
     ]
     said = {"tf32_off": SaidGain(5.0, (4.0, 6.0)), "eager_attention": SaidGain(2.0)}
     assert gains_said({"findings": findings}) == said
+
+
+@pytest.mark.parametrize(("scatter", "rounds"), [(0.001, 1), (0.03, 1), (0.03, 3)])
+def test_equal_programs_are_told_apart_in_one_of_twenty_at_most(scatter: float, rounds: int) -> None:
+    """Processes of one program differ by more than their steps tell."""
+
+    class Scattered(GivenRuns):
+        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> tuple[TrialRun | None, str]:
+            self.factors = {changes[0].name: 1.0} if changes else {}
+            run, said = super()._process(changes, limit_s)
+            assert run is not None
+            factor = float(np.exp(PROCESSES.normal(0, scatter)))
+            samples = [msgspec.structs.replace(one, host_ns=int(one.host_ns * factor)) for one in run.samples]
+            return msgspec.structs.replace(run, samples=tuple(samples)), said
+
+    verdicts = []
+    for seed in range(40):
+        request = TrialRequest(kind="script", target="train.py", seed=seed)
+        changes = tuple(change(f"change_{number}") for number in range(5))
+        result = Scattered(TrialPlan(request, changes, rounds=rounds)).run()
+        verdicts += [one.verdict for one in result.variants]
+    told_apart = sum(one in {TrialVerdict.FASTER, TrialVerdict.SLOWER} for one in verdicts)
+    assert told_apart <= len(verdicts) / 20
+    assert verdicts.count(TrialVerdict.SAME) >= 0.9 * len(verdicts)
+
+
+PROCESSES = np.random.default_rng(0)
