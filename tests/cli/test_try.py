@@ -162,24 +162,28 @@ for number in range(10_000):
 FORKS = "import os\npid = os.fork()\nif pid:\n    os.waitpid(pid, 0)\n    sys.exit()"
 
 
+def looping(before: str = "", within: str = "pass") -> str:
+    return SLOW.format(before=before, within=within)
+
+
 @pytest.mark.exhaustive(few=False)
 @pytest.mark.parametrize(
-    ("before", "within", "words"),
+    ("program", "words"),
     [
-        ("import inspect; source = inspect.getsource(sys.modules['__main__']); open(__file__).read()", "", ""),
-        ("assert __name__ == '__main__' and sys.argv == [__file__, '--own']", "", ""),
-        ("from torch.profiler import profile\nprofiler = profile(); profiler.__enter__()",
-         "profiler.__exit__(None, None, None) if number == 20 else None", ""),
-        ("", "sys.exit('enough') if number == 5 else None", "enough"),
-        (FORKS, "", "too few steps to time: it made 0"),
-        ("", "raise MemoryError('out of memory') if number == 3 else None", "out of memory"),
+        (looping("import inspect; inspect.getsource(sys.modules['__main__']); open(__file__).read()"), ""),
+        (looping("assert __name__ == '__main__' and sys.argv == [__file__, '--own']"), ""),
+        (looping("from torch.profiler import profile\nprofiler = profile(); profiler.__enter__()",
+                 "profiler.__exit__(None, None, None) if number == 20 else None"), ""),
+        (looping(within="sys.exit('enough') if number == 5 else None"), "enough"),
+        (looping(FORKS), "too few steps to time: it made 0"),
+        (looping(within="exec('raise MemoryError(number)') if number == 3 else None"), "MemoryError: 3"),
     ],
     ids=["reads its source", "looks at its name", "has a profiler", "exits early", "forks", "fails"],
 )  # fmt: skip
 def test_programs_that_look_at_themselves_or_end_early(
-    opscope, script: str, tmp_path: Path, before: str, within: str, words: str
+    opscope, script: str, tmp_path: Path, program: str, words: str
 ) -> None:
-    Path("other.py").write_text(SLOW.format(before=before, within=within or "pass"))
+    Path("other.py").write_text(program)
     kept = left_behind(tmp_path)
     quick = ("--rounds", "1", "--seconds", "0.05", "--only", "inference_mode", "--no-predict")
     outcome = opscope("try", "--steps", "forward", *quick, "--json", "other.py", "--own")

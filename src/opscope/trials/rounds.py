@@ -60,14 +60,15 @@ _VERDICTS = {
 }
 
 # How far equal processes usually are apart; it counts like that many rounds of the baseline against itself.
-_USUAL_SCATTER, _USUAL_ROUNDS = 0.005, 2
+_USUAL_SCATTER, _USUAL_ROUNDS = 0.01, 1
 # Quantiles of Student's t, 97.5 %, by degrees of freedom; beyond, within 0.02.
-_STUDENT = {3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306}
+_STUDENT = {2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306}
 # Imports, and the first run with them, may each take so much longer than the run that did both.
 _IMPORTS_S = 10.0
 # What a run may take in any case, so that one which is nearly done when the budget ends still counts.
 _LEAST_S = 10.0
 _RECENT_RUNS = 8
+_MUCH_SLOWER = 1.1
 _NOT_COMBINED = frozenset({TrialVerdict.SLOWER, TrialVerdict.FAILED})
 
 Told = Callable[[str, int, int], object]
@@ -306,10 +307,9 @@ class Trial:
             return side.error is not None
         if self._correctness(side)[0] is Correctness.CHANGED:
             return True
-        (ratio, _), verdict, _ = self._against(side, self._sides[BASELINE])
-        return verdict is TrialVerdict.SLOWER or (
-            verdict is TrialVerdict.SAME and abs(ratio - 1) <= _SAME_WITHIN
-        )
+        (ratio, (low, _)), verdict, _ = self._against(side, self._sides[BASELINE])
+        is_same = verdict is TrialVerdict.SAME and abs(ratio - 1) <= _SAME_WITHIN
+        return is_same or low > _MUCH_SLOWER
 
     def _run_once(
         self, name: str, number: int, side: _Side | None = None, limit_s: float | None = None

@@ -305,7 +305,7 @@ def test_equal_programs_are_told_apart_in_one_of_twenty_at_most(scatter: float, 
         verdicts += [one.verdict for one in result.variants]
     told_apart = sum(one in {TrialVerdict.FASTER, TrialVerdict.SLOWER} for one in verdicts)
     assert told_apart <= len(verdicts) / 20
-    assert verdicts.count(TrialVerdict.SAME) >= 0.9 * len(verdicts)
+    assert verdicts.count(TrialVerdict.SAME) >= (0.95 if scatter < 0.01 else 0.6) * len(verdicts)
 
 
 PROCESSES = np.random.default_rng(0)
