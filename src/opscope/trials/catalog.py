@@ -22,7 +22,7 @@ from opscope.trials.hooks import Hooks
 from opscope.trials.patches import EditsOf, after_imports, where_given, with_keywords
 from opscope.workloads.target import import_file
 
-__all__ = ["CATALOG", "ProgramTraits", "TriedChange", "change_of_file", "changes_named"]
+__all__ = ["CATALOG", "ROUNDINGS", "ProgramTraits", "TriedChange", "change_of_file", "changes_named"]
 
 
 class ProgramTraits(msgspec.Struct, kw_only=True):
@@ -31,7 +31,7 @@ class ProgramTraits(msgspec.Struct, kw_only=True):
     Attributes:
         device: `cuda` or `cpu`: where the first model's parameters lie.
         is_training: A backward pass was seen.
-        dtypes: Types of the parameters of all models.
+        dtypes: Types of the parameters of all models, and of autocast.
         optimizers: Names of the optimizers' classes; `(fused)` or `(foreach)` follows where asked for.
         loaders: DataLoaders without worker processes.
         unpinned_loaders: DataLoaders that pin no memory.
@@ -76,6 +76,7 @@ class ProgramTraits(msgspec.Struct, kw_only=True):
 
 # Relative rounding of a type: half of the distance from 1 to the next number.
 _BFLOAT16, _FLOAT16, _TF32 = 2.0**-8, 2.0**-11, 2.0**-11
+ROUNDINGS = {"bfloat16": _BFLOAT16, "float16": _FLOAT16}
 # Torch's own, 65536, is too much for many a first step, which is left out then.
 _LOSS_SCALE = 1024.0
 _PREFETCHED = 4  # batches by each worker
@@ -97,6 +98,7 @@ class TriedChange:
         group: Of changes of one group at most one is part of a set.
         redraws: Random numbers come in another order, so that dropout drops other elements.
         on_request: Tried only when named: it takes minutes.
+        is_costly: It takes much longer than others, because it compiles.
         environment: Variables of the process.
         snippet: What to write.
         edits: Where that is in a source; None if no line stands for it.
@@ -112,6 +114,7 @@ class TriedChange:
     group: str | None = None
     redraws: bool = False
     on_request: bool = False
+    is_costly: bool = False
     environment: tuple[tuple[str, str], ...] = ()
     edits: EditsOf | None = None
 
@@ -445,24 +448,25 @@ CATALOG = (
     TriedChange(
         "compile", "torch.compile of the model", _compiled,
         _needs(_EAGER), "model = torch.compile(model)",
-        ("unfused_pointwise", "launch_bound"), _REORDERED, "capture", redraws=True,
+        ("unfused_pointwise", "launch_bound"), _REORDERED, "capture", redraws=True, is_costly=True,
     ),
     TriedChange(
         "compile_dynamic", "torch.compile of the model for changing shapes", partial(_compiled, dynamic=True),
         _needs(_EAGER), "model = torch.compile(model, dynamic=True)",
-        ("unfused_pointwise",), _REORDERED, "capture", redraws=True, on_request=True,
+        ("unfused_pointwise",), _REORDERED, "capture", redraws=True, is_costly=True, on_request=True,
     ),
     TriedChange(
         "compile_reduce_overhead", "torch.compile of the model with CUDA graphs",
         partial(_compiled, mode="reduce-overhead"),
         _needs(_ON_CUDA, _EAGER), 'model = torch.compile(model, mode="reduce-overhead")',
-        ("launch_bound",), _REORDERED, "capture", redraws=True,
+        ("launch_bound",), _REORDERED, "capture", redraws=True, is_costly=True,
     ),
     TriedChange(
         "compile_max_autotune", "torch.compile of the model, kernels chosen by timing",
         partial(_compiled, mode="max-autotune"),
         _needs(_EAGER), 'model = torch.compile(model, mode="max-autotune")',
-        ("unfused_pointwise", "launch_bound"), _REORDERED, "capture", redraws=True, on_request=True,
+        ("unfused_pointwise", "launch_bound"), _REORDERED, "capture", redraws=True, is_costly=True,
+        on_request=True,
     ),
     TriedChange(
         "cuda_graph", "a CUDA graph of the model's forward, and backward in training", _graphed,

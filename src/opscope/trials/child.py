@@ -27,10 +27,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from inspect import isfunction
 from pathlib import Path
 from runpy import run_module
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
 import msgspec
@@ -46,12 +48,15 @@ from opscope.trials.observation import Observation, Observer
 from opscope.trials.ranks import is_first_rank, is_rank, launch_of, run_ranks
 from opscope.workloads.spec import WorkloadOptions, resolve
 
-__all__ = ["LEAST_STEPS", "ForkedRun", "TrialRequest", "TrialRun"]
+__all__ = ["LEAST_STEPS", "QUIET_FILE", "ForkedRun", "TrialRequest", "TrialRun"]
 
 LEAST_STEPS = 12
 _SLOW = 3.0  # times the median of the steps before: something was compiled or loaded
 _LAST = 8
 _PR_SET_PDEATHSIG = 1  # Source: linux/prctl.h
+# In the scratch folder, while steps are timed.
+QUIET_FILE = "quiet"
+_PAUSE_S = 0.005
 _CUDA_ERROR_NOT_INITIALIZED = 3  # Source: cuda.h
 _INSTALLED = ("site-packages", "dist-packages")
 
@@ -193,6 +198,8 @@ class _Run:
         now_ns = time.perf_counter_ns()
         self.facts.steps += 1
         self.clock.mark(self.facts.steps)
+        if self.facts.steps == 1:
+            self._quieten()
         if self._last_ns:
             period_ns = now_ns - self._last_ns
             usual_ns = sorted(self._periods_ns)[len(self._periods_ns) // 2] if self._periods_ns else 0
@@ -207,6 +214,11 @@ class _Run:
         ):
             self.facts.is_enough = True
             self.end(0)
+
+    def _quieten(self) -> None:
+        """Have processes that import for later runs pause: models are built, and compiled where they are."""
+        if self.request.scratch is not None:
+            Path(self.request.scratch, QUIET_FILE).touch()
 
     def end(self, code: int) -> NoReturn:
         """Write what was found and end the process, without what the program would do at its end."""
@@ -311,7 +323,10 @@ class _Witness:
         facts.device = "cuda" if any(one.is_cuda for one in parameters) else facts.device
         names = {str(one.dtype).removeprefix("torch.") for one in parameters}
         facts.dtypes = sorted({*facts.dtypes, *names})
-        facts.is_autocast = facts.is_autocast or self._torch.is_autocast_enabled()
+        if self._torch.is_autocast_enabled(facts.device):
+            facts.is_autocast = True
+            type_name = str(self._torch.get_autocast_dtype(facts.device)).removeprefix("torch.")
+            facts.dtypes = sorted({*facts.dtypes, type_name})
         for module in model.modules():
             facts.convolutions += isinstance(module, (nn.Conv2d, nn.Conv3d))
             is_dropout = isinstance(module, nn.modules.dropout._DropoutNd)
@@ -417,6 +432,20 @@ def _uses_driver() -> bool:
     return bool(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != _CUDA_ERROR_NOT_INITIALIZED)
 
 
+class _Pauses(MetaPathFinder):
+    """Finds no module; asked for each one, it waits while a file is there that says that steps are timed."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        while self._file.exists():
+            time.sleep(_PAUSE_S)
+        return None
+
+
 def run_imported(descriptor: int, scratch: str, *, forks: bool) -> int:
     """Import modules, then become a run, or fork for each; told over a socket, a line of JSON each.
 
@@ -433,9 +462,12 @@ def run_imported(descriptor: int, scratch: str, *, forks: bool) -> int:
 
         # Asked whether there is a GPU, torch then asks NVML and not the driver.
         os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+        pauses = _Pauses(Path(scratch, QUIET_FILE))
+        sys.meta_path.insert(0, pauses)
         for name in json.loads(stream.readline()):
             with suppress(BaseException):  # whatever a package raises; the run imports it again
                 import_module(name)
+        sys.meta_path.remove(pauses)
         del os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"]
         if forks:
             gc.collect()

@@ -21,7 +21,6 @@ from opscope.trials.processes import ProgramRuns
 
 __all__ = ["SaidGain", "append_history", "gains_said", "predicted"]
 
-_LIMIT_S = 300.0
 _WORKLOAD = """
 from opscope.workloads.spec import WorkloadOptions, resolve
 workload = resolve({target!r}, WorkloadOptions(**{options!r})).build(*{sizes!r})
@@ -47,13 +46,14 @@ class SaidGain(msgspec.Struct, frozen=True):
 
 
 def predicted(
-    request: TrialRequest, runs: ProgramRuns, note: Callable[[str], object]
+    request: TrialRequest, runs: ProgramRuns, limit_s: float, *, note: Callable[[str], object]
 ) -> Mapping[str, SaidGain]:
     """What advice on a recording of the program says, by its code without `advice.`; nothing if that fails.
 
     Args:
         request: The program.
         runs: Where it is recorded.
+        limit_s: Time to record it.
         note: Told why there are no predictions.
     """
     folder = runs.scratch / "recording"
@@ -67,7 +67,7 @@ def predicted(
         )
     command = ["run", "--quiet", "--stop", "--steps", steps, "--output-dir", str(folder / "out")]
     command += [*(["-m"] if request.kind == "module" else []), "--", target, *request.arguments]
-    said = runs.record(command, request, _LIMIT_S)
+    said = runs.record(command, request, limit_s)
     analysis = folder / "out" / "analysis.json"
     if not analysis.exists():
         note(f"no predictions: the recording failed ({said})")

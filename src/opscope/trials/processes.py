@@ -2,10 +2,11 @@
 
 The first run of a program is a process started anew. It tells which installed packages were imported (6 of
 6.7 s where torch and transformers are). Later runs have them imported already: they are forked from one more
-process that imports just these, or, of a program that uses a GPU, several at a time are made ahead: they
-import side by side and wait, each for one run. A fork is as fresh as a new process as long as nothing but
-imports ran before: no thread, and no memory, stream or driver state of a GPU exists yet. The process that
-imports checks this and refuses otherwise; a run that sets environment variables for a change starts anew.
+process that imports just these, or, of a program that uses a GPU, some are made ahead: they import while
+another run starts, pause while its steps are timed, and become a run each. A fork is as fresh as a new
+process as long as nothing but imports ran before: no thread, and no memory, stream or driver state of a GPU
+exists yet. The process that imports checks this and refuses otherwise; a run that sets environment variables
+for a change starts anew.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from typing import Any
 import msgspec
 
 from opscope.model.files import scratch_prefix
-from opscope.trials.child import ForkedRun, TrialRequest, TrialRun
+from opscope.trials.child import QUIET_FILE, ForkedRun, TrialRequest, TrialRun
 
 __all__ = ["ProgramRuns"]
 
 _SAID_LINES = 6
 _END_S = 5.0
-_MOST_AHEAD = 8
+_MOST_AHEAD = 4
 _IMPORTED_BYTES = 2 << 30  # generously, of a process that has imported torch and more
 
 
@@ -79,23 +80,20 @@ class ProgramRuns:
             self._fill()
 
     def _fill(self) -> None:
-        assert self._make is not None
-        self._ahead += [self._make() for _ in range(_count_ahead())]
+        if self._make is not None:
+            self._ahead += [self._make() for _ in range(_count_ahead() - len(self._ahead))]
 
     def _next_ahead(self) -> _Imported | None:
-        """A process made ahead; none imports any more when this returns, so that none disturbs a run."""
+        """A process made ahead; another one begins to import, until this one's steps are timed."""
         if self._make is None:
             return None
-        if not self._ahead:
-            self._fill()
-        ready = [one for one in self._ahead if one.is_ready]
-        if not ready:
+        found = self._ahead.pop(0)
+        if not found.is_ready:
+            found.end()
             self.start_anew()
             return None
-        for one in set(self._ahead) - set(ready):
-            one.end()
-        self._ahead = ready
-        return self._ahead.pop(0)
+        self._fill()
+        return found
 
     def start_anew(self) -> None:
         """From now on, start each run anew."""
@@ -128,6 +126,7 @@ class ProgramRuns:
             task, output = self._task(folder, request.seed, environment), folder / "request.result"
             asked = msgspec.structs.replace(request, scratch=str(self.scratch))
             Path(task.request).write_bytes(msgspec.json.encode(asked))
+            (self.scratch / QUIET_FILE).unlink(missing_ok=True)
             imported = None if environment else self._imported or self._next_ahead()
             is_over = _run_anew(task, limit_s) if imported is None else imported.run(task, limit_s)
             if not is_over:
@@ -136,6 +135,7 @@ class ProgramRuns:
             found = msgspec.msgpack.decode(output.read_bytes(), type=TrialRun) if output.exists() else None
             return found, "\n".join(lines[-_SAID_LINES:])
         finally:
+            (self.scratch / QUIET_FILE).unlink(missing_ok=True)
             shutil.rmtree(folder, ignore_errors=True)
 
     def record(self, arguments: Sequence[str], request: TrialRequest, limit_s: float) -> str:
@@ -194,10 +194,10 @@ def _run_anew(task: ForkedRun, limit_s: float, arguments: Sequence[str] | None =
 
 
 def _count_ahead() -> int:
-    """How many processes may import side by side: half of the cores, as far as memory reaches."""
+    """How many processes may import side by side: a quarter of the cores, as far as memory reaches."""
     has_pages = "SC_AVPHYS_PAGES" in getattr(os, "sysconf_names", ())
     free_bytes = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if has_pages else 0
-    return max(1, min(_MOST_AHEAD, (os.cpu_count() or 2) // 2, free_bytes // _IMPORTED_BYTES))
+    return max(1, min(_MOST_AHEAD, (os.cpu_count() or 2) // 4, free_bytes // _IMPORTED_BYTES))
 
 
 class _Imported:

@@ -39,7 +39,7 @@ from opscope.model.trial import (
     TrialVerdict,
     Variant,
 )
-from opscope.trials.catalog import CATALOG, TriedChange
+from opscope.trials.catalog import CATALOG, ROUNDINGS, TriedChange
 from opscope.trials.child import LEAST_STEPS, TrialRequest, TrialRun
 from opscope.trials.observation import compare
 from opscope.trials.patches import edited, unified_diff
@@ -68,6 +68,7 @@ _IMPORTS_S = 10.0
 # What a run may take in any case, so that one which is nearly done when the budget ends still counts.
 _LEAST_S = 10.0
 _RECENT_RUNS = 8
+_COSTLY_S = 20.0  # what a run that compiles takes longer: BERT on an H200, 18 to 22 s
 _MUCH_SLOWER = 1.1
 _NOT_COMBINED = frozenset({TrialVerdict.SLOWER, TrialVerdict.FAILED})
 
@@ -92,7 +93,8 @@ class TrialPlan:
         run_s: Time for one run.
         allow_precision: Recommend changes whose numbers are within rounding of a coarser type.
         in_place: Run in the working folder instead of an empty one.
-        predict: Records the program for what advice says of it, by its code; None to go without.
+        predict: Records the program for what advice says of it, by its code, in so many seconds; None to go
+            without.
         source: The script, for diffs; None if there is none.
     """
 
@@ -104,7 +106,7 @@ class TrialPlan:
     run_s: float = 300.0
     allow_precision: bool = False
     in_place: bool = False
-    predict: Callable[[ProgramRuns], Mapping[str, SaidGain]] | None = None
+    predict: Callable[[ProgramRuns, float], Mapping[str, SaidGain]] | None = None
     source: Path | None = None
 
     def patch_of(self, changes: Sequence[TriedChange]) -> str:
@@ -226,7 +228,10 @@ class Trial:
         if self.plan.predict is not None:
             self._told("advice", self._runs, self._expected + 1)
             self._runs += 1
-            self._said = self.plan.predict(self._processes)
+            left_s = self.plan.run_s
+            if self.plan.budget_s is not None:
+                left_s = min(left_s, (self._began + self.plan.budget_s - time.monotonic()) / 2)
+            self._said = self.plan.predict(self._processes, left_s)
 
     def _run_again(self) -> None:
         """Run the program as it is once more, for the noise; where runs are forked, both are."""
@@ -239,12 +244,12 @@ class Trial:
                 self._processes.start_anew()
         self._run_once(_AGAIN, 0)
 
-    def _is_over(self, runs: int = 0) -> bool:
-        """Whether the budget would be spent after so many more runs."""
+    def _is_over(self, runs: int = 0, extra_s: float = 0.0) -> bool:
+        """Whether the budget would be spent after so many more runs, and some time besides."""
         if self.plan.budget_s is None:
             return False
         expected_s = runs * float(np.median(self._took_s[-_RECENT_RUNS:]))
-        return time.monotonic() - self._began + expected_s > self.plan.budget_s
+        return time.monotonic() - self._began + expected_s + extra_s > self.plan.budget_s
 
     def _require_baseline(self) -> None:
         side = self._sides[BASELINE]
@@ -256,7 +261,7 @@ class Trial:
             )
 
     def _waiting(self) -> list[_Side]:
-        """The changes that apply; those of which advice says most come first."""
+        """The changes that apply; those that compile come last, those of which advice says most first."""
         facts = self._sides[BASELINE].facts
         assert facts is not None
         for change in self.plan.changes:
@@ -266,16 +271,25 @@ class Trial:
             else:
                 self._not_tried.append(NotTried(change.name, reason))
         waiting = [side for side in self._sides.values() if side.changes]
-        return sorted(waiting, key=lambda side: -self._gain_said_ns(side.changes[0]))
+        return sorted(
+            waiting, key=lambda side: (side.changes[0].is_costly, -self._gain_said_ns(side.changes[0]))
+        )
 
     def _screen(self, waiting: list[_Side]) -> None:
-        """Run changes once, taken from those waiting, until half of the time that is left is spent."""
-        began = time.monotonic()
+        """Run changes once, taken from those waiting, until half of the time that is left is spent.
+
+        Or until those that are left compile: they are tried together with what these have shown first.
+        """
+        began, is_costly = time.monotonic(), waiting[0].changes[0].is_costly
         self._expected = max(self._expected, self._runs + len(waiting))
         while waiting:
             if self._is_over():
                 raise _OutOfTimeError
+            if waiting[0].changes[0].is_costly and not is_costly:
+                return
             side = waiting.pop(0)
+            if self._ran(side):
+                continue
             self._run_once(side.label, 0, side)
             now = time.monotonic()
             if self.plan.budget_s is not None and now - began > self._began + self.plan.budget_s - now:
@@ -412,6 +426,8 @@ class Trial:
         if side.facts is None or base is None or again is None:
             return Correctness.UNKNOWN, "the baseline ran once only"
         rounding = max((one.rounding for one in side.changes), default=0.0)
+        if rounding:  # other operations, in the types that the program computes in
+            rounding = max([rounding, *(ROUNDINGS.get(one, 0.0) for one in base.facts.dtypes)])
         found, reason = compare(base.observation, again.observation, side.facts.observation, rounding)
         if (
             found is Correctness.CHANGED
@@ -486,29 +502,65 @@ class Trial:
             refused.add(self._chain[len(standing)].changes)
 
     def _grow(self, refused: Set[_Changes]) -> bool:
-        """Add changes to the best set one by one while each helps; those alone most gainful come first."""
+        """Add changes to the best set one by one while each helps; those alone most gainful come first.
+
+        Costly changes, which compile, are tried on top of that, and alone when there is time: what limits the
+        program is another thing by then, and one compilation is saved.
+        """
         chain: list[_Side] = []
-        best = self._sides[BASELINE]
         candidates = [(self._variant(side.changes[0], side), side) for _, side in self._tried()]
         candidates.sort(key=lambda one: one[0].ratio or 1.0)
-        for variant, alone in candidates:
-            if variant.verdict in _NOT_COMBINED or not self._is_right(alone, variant.correctness):
-                continue
-            changes = (*best.changes, *alone.changes)
-            groups = [one.group for one in changes if one.group is not None]
-            if len(set(groups)) < len(groups) or changes in refused:
-                continue
-            side = self._sets.setdefault(changes, _Side(changes)) if best.changes else alone
-            if not self._ran(side):
-                if self._is_over(len(chain) + 3):
-                    self._is_complete = False
-                    break
-                self._run_once(side.label, 0, side)
-            if self._helps(side, best, provisional=True):
-                best = side
-                chain.append(side)
+        helpful = [
+            side.changes[0]
+            for variant, side in candidates
+            if variant.verdict not in _NOT_COMBINED and self._is_right(side, variant.correctness)
+        ]
+        costly = [
+            side.changes[0]
+            for side in self._sides.values()
+            if side.changes and side.changes[0].is_costly and not self._ran(side)
+        ]
+        costly.sort(key=lambda one: -self._gain_said_ns(one))
+        for change in [one for one in helpful if not one.is_costly]:
+            groups = [one.group for one in (*self._top(chain).changes, change) if one.group is not None]
+            if len(set(groups)) == len(groups):
+                chain = self._with_change(chain, change, refused)
+        for change in [*(one for one in helpful if one.is_costly), *costly]:
+            chain = self._with_change(chain, change, refused)
         self._chain = chain
         return bool(chain)
+
+    def _with_change(self, chain: list[_Side], change: TriedChange, refused: Set[_Changes]) -> list[_Side]:
+        """The chain with one more change, in the place of one of its group, if that helps; else as it is."""
+        best = self._top(chain)
+        kept = tuple(one for one in best.changes if one.group is None or one.group != change.group)
+        changes = (*kept, change)
+        runs_after = len(chain) + 3 if self.plan.rounds > 1 else 0
+        if changes in refused or not self._run_set(changes, runs_after):
+            return chain
+        if not self._helps(self._side_of(changes), best, provisional=True):
+            return chain
+        if not all(self._run_set(kept[:count], 0) for count in range(1, len(kept) + 1)):
+            return chain
+        return [self._side_of(changes[:count]) for count in range(1, len(changes) + 1)]
+
+    def _top(self, chain: Sequence[_Side]) -> _Side:
+        return chain[-1] if chain else self._sides[BASELINE]
+
+    def _side_of(self, changes: _Changes) -> _Side:
+        if len(changes) == 1 and changes[0].name in self._sides:
+            return self._sides[changes[0].name]
+        return self._sets.setdefault(changes, _Side(changes))
+
+    def _run_set(self, changes: _Changes, runs_after: int) -> bool:
+        """Run these changes once unless they have been; whether there was time, also for runs after that."""
+        side = self._side_of(changes)
+        if not self._ran(side):
+            if self._is_over(runs_after, _COSTLY_S if any(one.is_costly for one in changes) else 0.0):
+                self._is_complete = False
+                return False
+            self._run_once(side.label, 0, side)
+        return True
 
     def _keep_best_alone(self) -> None:
         """Have the change that alone helps most for the best, unless a better set is known."""

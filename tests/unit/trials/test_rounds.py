@@ -160,7 +160,7 @@ def test_what_fails_or_does_not_apply_is_told_and_the_rest_goes_on() -> None:
         factors={"good": 0.5},
         failing=frozenset({"broken"}),
         idle=frozenset({"nothing_there"}),
-        predict=lambda _: {
+        predict=lambda *_: {
             "tf32_off": SaidGain(4.0 * MS),
             "host_sync": SaidGain(1.0 * MS, None, "It waits."),
         },
@@ -246,7 +246,7 @@ def test_what_advice_says_most_of_is_tried_first() -> None:
 
     said = {"small": SaidGain(1.0 * MS), "large": SaidGain(5.0 * MS)}
     request = TrialRequest(kind="script", target="train.py")
-    Noted(TrialPlan(request, tuple(changes), predict=lambda _: said)).run()
+    Noted(TrialPlan(request, tuple(changes), predict=lambda *_: said)).run()
     assert order[:3] == ["large", "small", "unsaid"]
 
 
