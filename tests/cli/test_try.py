@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ import pytest
 pytest.importorskip("torch")
 
 from opscope.cli.app import separate_script
+from opscope.cli.try_changes import _applied, left_text
+from opscope.trials.planning import trial_plan
 
 pytestmark = pytest.mark.torch
 
@@ -150,6 +153,67 @@ def test_what_cannot_be_tried_is_one_error(
     assert "Traceback" not in outcome.err
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="no such signal")
+def test_interrupted_it_prints_what_is_measured_and_leaves_nothing(script: str, tmp_path: Path) -> None:
+    marker = tmp_path / "endless_runs"
+    (tmp_path / "endless.py").write_text(
+        f"import time\ndef change(hooks):\n    open({str(marker)!r}, 'w').close()\n    time.sleep(600)\n"
+    )
+    before = left_behind(tmp_path)
+    command = [sys.executable, "-m", "opscope", "try", "--seconds", "0.05", "--no-predict", "--json"]
+    command += ["--rounds", "1", "--change", "endless.py", "--", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        wait_until(marker.exists)
+        children = children_of(process.pid)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    result = json.loads(out)
+    assert result["baseline"]["steps"] >= 6
+    assert [one["name"] for one in result["not_tried"]] == ["endless"]
+    assert children
+    wait_until(lambda: not any(map(is_alive, children)))
+    assert left_behind(tmp_path) == before | {"endless_runs"}
+
+
+@pytest.mark.exhaustive(few=False)
+def test_in_place_it_runs_here_and_a_gate_fails_below_a_factor(opscope, script: str, tmp_path: Path) -> None:
+    Path("data.txt").write_text("3")
+    Path(script).write_text(TRAINING.replace("range(10_000)", "range(10_000 * int(open('data.txt').read()))"))
+    quick = ("--rounds", "1", "--seconds", "0.05", "--no-predict", "--only", "set_to_none")
+    outcome = opscope("try", *quick, "--", script)
+    assert outcome.code == 1
+    assert "data.txt" in outcome.err
+    outcome = opscope("try", *quick, "--in-place", "--fail-below", "50", "--", script)
+    assert outcome.code == 3
+    assert "fails --fail-below 50" in outcome.err
+    assert "the program ran" in outcome.out
+    assert (tmp_path / "notes.txt").exists()
+
+
+def test_a_patch_is_applied_with_a_backup_and_never_over_one(
+    opscope, script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = trial_plan(script)
+    assert _applied(plan, ["set_to_none", "fused_optimizer"], Path("train.py.orig"))
+    assert Path("train.py.orig").read_text() == TRAINING
+    changed = Path(script).read_text()
+    assert "zero_grad(set_to_none=True)" in changed
+    assert "AdamW(model.parameters(), lr=1e-3, foreach=None, fused=True)" in changed
+    outcome = opscope("try", "--apply", "--", script)
+    assert outcome.code == 1
+    assert "train.py.orig" in outcome.err
+    assert _applied(trial_plan(script), ["compile"], Path("other.orig")) == []
+    assert "write them by hand" in capsys.readouterr().err
+
+
+def test_time_left_follows_from_runs_and_budget() -> None:
+    assert left_text(10, 0, 5, None) == ""
+    assert left_text(10, 2, 10, None) == "about 0:40 left"
+    assert left_text(10, 2, 100, 75) == "about 1:05 left"
+    assert left_text(80, 2, 100, 75) == "about 0:00 left"
+
+
 SLOW = """
 import sys, time, torch
 torch.set_num_threads(1)
@@ -249,20 +313,46 @@ def test_killed_it_leaves_no_process_and_no_files(script: str, tmp_path: Path) -
     before = left_behind(tmp_path)
     command = [sys.executable, "-m", "opscope", "try", "--seconds", "60", script]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as parent:
-        children: list[int] = []
-        deadline = time.monotonic() + 60
         # The child is at work once the program has written its file.
-        while time.monotonic() < deadline and not list(tmp_path.rglob("notes.txt")):
-            time.sleep(0.05)
-        children = [
-            int(one) for one in Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
-        ]
+        wait_until(lambda: list(tmp_path.rglob("notes.txt")))
+        children = children_of(parent.pid)
         os.kill(parent.pid, signal.SIGKILL)
     assert children
-    while time.monotonic() < deadline and any(map(is_alive, children)):
-        time.sleep(0.05)
-    assert not any(map(is_alive, children))
+    wait_until(lambda: not any(map(is_alive, children)))
     assert left_behind(tmp_path) == before
+
+
+@pytest.mark.exhaustive(few=False)
+@pytest.mark.skipif(sys.platform != "linux", reason="the death of a parent is told on Linux alone")
+def test_killed_it_leaves_no_rank_of_torchrun(script: str, tmp_path: Path) -> None:
+    Path("ranks.py").write_text(RANKS)
+    before = left_behind(tmp_path)
+    command = [sys.executable, "-m", "opscope", "try", "--seconds", "60", "torchrun", "--standalone"]
+    with subprocess.Popen(
+        [*command, "--nproc-per-node", "2", "ranks.py"], stderr=subprocess.DEVNULL
+    ) as parent:
+        wait_until(lambda: list(tmp_path.rglob("notes.txt")))
+        descendants = descendants_of(parent.pid)
+        os.kill(parent.pid, signal.SIGKILL)
+    assert len(descendants) >= 4, "the run, torchrun and two ranks"
+    wait_until(lambda: not any(map(is_alive, descendants)))
+    wait_until(lambda: left_behind(tmp_path) == before)
+
+
+def wait_until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 120
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def descendants_of(pid: int) -> list[int]:
+    children = children_of(pid)
+    return [*children, *(one for child in children for one in descendants_of(child))]
 
 
 def is_alive(pid: int) -> bool:
@@ -282,6 +372,10 @@ def is_alive(pid: int) -> bool:
         ("try --change mine.py train.py", "try --change mine.py -- train.py"),
         ("try --change a.py b.py -- train.py", "try --change a.py b.py -- train.py"),
         ("try bert --batch-sizes 8", "try bert --batch-sizes 8"),
+        (
+            "try --only tf32 torchrun --nproc-per-node 2 a.py",
+            "try --only tf32 -- torchrun --nproc-per-node 2 a.py",
+        ),
         ("try model.py:step --rounds 1", "try model.py:step --rounds 1"),
     ],
 )

@@ -20,7 +20,7 @@ from typing import Any
 
 from opscope.errors import InputError, OpscopeError
 
-__all__ = ["claimed", "finite", "replacing", "scratch_prefix", "write_text"]
+__all__ = ["claimed", "finite", "process_of", "replacing", "scratch_prefix", "write_text"]
 
 _LEFT_BEHIND_S = 3600.0
 
@@ -39,6 +39,11 @@ def scratch_prefix() -> str:
         if _is_left_behind(folder, folder.name.split("-")[2]):
             shutil.rmtree(folder, ignore_errors=True)
     return f"opscope-{namespace}-{os.getpid()}-"
+
+
+def process_of(folder: str | os.PathLike[str]) -> int:
+    """Number of the process that made a folder whose name begins with its `scratch_prefix`."""
+    return int(Path(folder).name.split("-")[2])
 
 
 def _is_left_behind(path: Path, pid: str) -> bool:

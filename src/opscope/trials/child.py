@@ -40,7 +40,7 @@ import msgspec
 from opscope.capture.program import ProgramEnd, after_import, run_program
 from opscope.capture.program_recorder import FunctionSteps, StepSource, program_of, step_source
 from opscope.capture.step_clock import StepClock
-from opscope.model.files import replacing
+from opscope.model.files import process_of, replacing
 from opscope.model.sidecar import StepPlace, UnrecordedStep
 from opscope.trials.catalog import CATALOG, ProgramTraits, TriedChange, change_of_file
 from opscope.trials.hooks import Hooks
@@ -345,8 +345,13 @@ def _seed(torch: Any, seed: int) -> None:
         sys.modules["numpy"].random.seed(seed)
 
 
-def end_with_parent(scratch: str | None) -> None:
-    """End when the parent does, however it does, and then remove the scratch folder."""
+def end_with_parent(scratch: str | None, parent: int | None = None) -> None:
+    """End when the parent does, however it does, and then remove the scratch folder.
+
+    Args:
+        scratch: The folder; None if it is not this process's to remove.
+        parent: Number of the process that started this one; None for the one that the folder is named after.
+    """
 
     def ended(number: int, frame: FrameType | None) -> None:
         if scratch is not None:
@@ -360,6 +365,10 @@ def end_with_parent(scratch: str | None) -> None:
         number = signal.SIGRTMAX - 1
         signal.signal(number, ended)
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+        if parent is None and scratch is not None:
+            parent = process_of(scratch)
+        if os.getppid() == 1 if parent is None else os.getppid() != parent:
+            os.kill(os.getpid(), number)  # it ended before it was asked for
 
 
 def run_script(run: _Run, request: TrialRequest) -> ProgramEnd:
@@ -454,6 +463,7 @@ def run_imported(descriptor: int, scratch: str, *, forks: bool) -> int:
     has ended; else this process becomes that run.
     """
     end_with_parent(scratch)
+    server = os.getpid() if forks else None
     with socket.socket(fileno=descriptor) as connection, connection.makefile("rwb") as stream:
 
         def tell(what: object) -> None:
@@ -484,7 +494,7 @@ def run_imported(descriptor: int, scratch: str, *, forks: bool) -> int:
             tell("ended")
         else:
             return 0
-    return main([run.request])
+    return main([run.request], server)
 
 
 def record(scratch: str, arguments: Sequence[str]) -> int:
@@ -513,15 +523,20 @@ def _become(run: ForkedRun) -> None:
     tempfile.tempdir = None
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run what the request says."""
+def main(arguments: Sequence[str], parent: int | None = None) -> int:
+    """Run what the request says.
+
+    Args:
+        arguments: Of the command line.
+        parent: Number of the process that this one was forked from; None if it was not.
+    """
     if arguments[0] in {"--fork", "--become"}:
         return run_imported(int(arguments[1]), arguments[2], forks=arguments[0] == "--fork")
     if arguments[0] == "--record":
         return record(arguments[1], arguments[2:])
     path = Path(arguments[0])
     request = msgspec.json.decode(path.read_bytes(), type=TrialRequest)
-    end_with_parent(request.scratch)
+    end_with_parent(request.scratch, parent)
     run = _Run(request, path.with_suffix(".result"))
     try:
         if request.kind == "ranks":

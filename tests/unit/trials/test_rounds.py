@@ -98,6 +98,43 @@ def test_what_helps_only_after_another_change_is_found() -> None:
     assert best.ratio == pytest.approx(0.15, rel=0.02)
 
 
+class Compiled(GivenRuns):
+    """What compiles takes another one's place; the order of runs is kept."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.order: list[str] = []
+        self.factors = {"half": 0.5, "graph": 0.6, "compiled": 0.55, "compiled badly": 0.9}
+
+    def _process(self, changes: Sequence[TriedChange], limit_s: float) -> tuple[TrialRun | None, str]:
+        self.order.append(" + ".join(one.name for one in changes))
+        return super()._process(changes, limit_s)
+
+
+def test_what_compiles_is_tried_on_top_of_the_others_and_may_take_the_place_of_one() -> None:
+    compiled = [
+        change(name, group="capture", is_costly=True, findings=(name,))
+        for name in ("compiled badly", "compiled")
+    ]
+    changes = (*compiled, change("graph", group="capture"), change("half"))
+    said = {"compiled badly": SaidGain(1.0), "compiled": SaidGain(2.0)}
+    request = TrialRequest(kind="script", target="train.py")
+    trial = Compiled(TrialPlan(request, changes, rounds=1, predict=lambda *_: said))
+    result = trial.run()
+    assert result.best is not None
+    assert result.best.names == ("half", "compiled")
+    assert result.best.steps_ns == pytest.approx([5 * MS, 2.75 * MS], rel=0.02)
+    assert trial.order[2:] == [
+        "graph",
+        "half",
+        "half + graph",
+        "half + compiled",
+        "half + compiled badly",
+        "compiled",
+        "compiled badly",
+    ]
+
+
 def test_what_does_not_stand_in_more_rounds_is_left_out() -> None:
     class Lucky(GivenRuns):
         def _process(self, changes: Sequence[TriedChange], limit_s: float) -> tuple[TrialRun | None, str]:
@@ -149,6 +186,24 @@ def test_only_right_numbers_are_recommended(
     (variant,) = result.variants
     assert (variant.correctness, variant.is_recommended) == (correctness, is_recommended)
     assert (result.best is not None) is is_recommended
+
+
+def test_another_order_of_16_bit_operations_is_no_change_of_numbers() -> None:
+    class Half(GivenRuns):
+        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> tuple[TrialRun | None, str]:
+            run, said = super()._process(changes, limit_s)
+            assert run is not None
+            return msgspec.structs.replace(run, facts=ProgramTraits(dtypes=["float16"])), said
+
+    request = TrialRequest(kind="script", target="train.py")
+    changes = (change("reordered", rounding=2.0**-14), change("nothing rounded"))
+    trial = Half(TrialPlan(request, changes, rounds=1))
+    trial.outputs = {"reordered": 9e-4, "nothing rounded": 9e-4}
+    found = {one.name: one.correctness for one in trial.run().variants}
+    assert found == {
+        "reordered": Correctness.WITHIN_ROUNDING,
+        "nothing rounded": Correctness.CHANGED,
+    }
 
 
 def test_what_fails_or_does_not_apply_is_told_and_the_rest_goes_on() -> None:
