@@ -8,6 +8,7 @@ function `change(hooks)`. Importing this module does not import torch.
 from __future__ import annotations
 
 import importlib
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from opscope.trials.hooks import Hooks
 from opscope.trials.patches import EditsOf, after_imports, where_given, with_keywords
 from opscope.workloads.target import import_file
 
-__all__ = ["CATALOG", "ROUNDINGS", "ProgramTraits", "TriedChange", "change_of_file", "changes_named"]
+__all__ = ["CATALOG", "ROUNDINGS", "Needs", "ProgramTraits", "TriedChange", "change_of_file", "changes_named"]
 
 
 class ProgramTraits(msgspec.Struct, kw_only=True):
@@ -118,12 +119,29 @@ class TriedChange:
     environment: tuple[tuple[str, str], ...] = ()
     edits: EditsOf | None = None
 
+    @property
+    def effect(self) -> str:
+        """What it may do to the numbers, in words."""
+        if self.group == "precision":
+            return f"roundings of 2^{round(math.log2(self.rounding))}"
+        effect = "operations in another order" if self.rounding else "none"
+        return f"{effect}; dropout drops other elements" if self.redraws else effect
 
-def _needs(
-    *conditions: tuple[Callable[[ProgramTraits], object], str],
-) -> Callable[[ProgramTraits], str | None]:
-    """The reason of the first condition that does not hold."""
-    return lambda facts: next((reason for holds, reason in conditions if not holds(facts)), None)
+
+class Needs:
+    """Conditions on a program; called with what is known of it, the reason of the first that does not hold.
+
+    Attributes:
+        reasons: Of all.
+    """
+
+    def __init__(self, *conditions: tuple[Callable[[ProgramTraits], object], str]) -> None:
+        self._conditions = conditions
+        self.reasons = tuple(reason for _, reason in conditions)
+
+    def __call__(self, facts: ProgramTraits) -> str | None:
+        """Why a change does not apply to this program; None if it does."""
+        return next((reason for holds, reason in self._conditions if not holds(facts)), None)
 
 
 _ON_CUDA = (lambda facts: facts.device == "cuda", "its models are not on a GPU")
@@ -248,22 +266,52 @@ def _graphed(hooks: Hooks) -> None:
         graphed: dict[Any, Any] = {}
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            tensors = all(isinstance(one, torch.Tensor) and one.is_cuda for one in args)
-            if kwargs or not tensors:
+            values = (*args, *kwargs.values())
+            tensors = tuple(one for one in values if isinstance(one, torch.Tensor))
+            if not tensors or not all(one.is_cuda for one in tensors) or not _are_plain(values, torch):
                 return model(*args, **kwargs)
-            key = tuple((one.shape, one.dtype) for one in args)
+            key = len(args), *kwargs, *map(partial(_form, torch), values)
             if key not in graphed:
                 with torch.enable_grad() if model.training else torch.no_grad():
-                    samples = tuple(one.detach().clone() for one in args)
-                    graphed[key] = torch.cuda.make_graphed_callables(model, samples)
+                    samples = tuple(one.detach().clone() for one in tensors)
+                    of_tensors = model if tensors == args else _of_tensors(torch, model, args, kwargs)
+                    graphed[key] = torch.cuda.make_graphed_callables(of_tensors, samples)
                 hooks.applied.add("model")
-            return graphed[key](*args)
+            return graphed[key](*tensors)
 
         return call
 
     hooks.prepare.append(prepare)
     # A graph returns its own gradient buffers: where they stay, the next replay is added to itself.
     hooks.wrap_arguments(torch.optim.Optimizer, "zero_grad", _to_none)
+
+
+def _are_plain(values: tuple[Any, ...], torch: Any) -> bool:
+    """Whether all are tensors, or values that a captured call may keep."""
+    return all(isinstance(one, (torch.Tensor, bool, int, float, str, type(None))) for one in values)
+
+
+def _form(torch: Any, value: Any) -> object:
+    """What a graph depends on of a value."""
+    return (value.shape, value.dtype) if isinstance(value, torch.Tensor) else value
+
+
+def _of_tensors(torch: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The model as a module that is called with the tensors of these arguments alone."""
+
+    class OfTensors(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.training = model, model.training
+
+        def forward(self, *tensors: Any) -> Any:
+            given = iter(tensors)
+            filled = [
+                next(given) if isinstance(one, torch.Tensor) else one for one in (*args, *kwargs.values())
+            ]
+            return self.inner(*filled[: len(args)], **dict(zip(kwargs, filled[len(args) :], strict=True)))
+
+    return OfTensors()
 
 
 def _graphed_step(hooks: Hooks) -> None:
@@ -394,38 +442,38 @@ _TF32_LINES = 'torch.set_float32_matmul_precision("high")\ntorch.backends.cudnn.
 CATALOG = (
     TriedChange(
         "tf32", "TF32 for float32 products and convolutions", _tf32,
-        _needs(_ON_CUDA, _IN_FLOAT32, _WITHOUT_TF32),
+        Needs(_ON_CUDA, _IN_FLOAT32, _WITHOUT_TF32),
         _TF32_LINES,
         ("tf32_off",), _TF32, "precision",
         edits=after_imports(_TF32_LINES),
     ),
     TriedChange(
         "bf16_autocast", "bfloat16 autocast around the model", partial(_autocast, "bfloat16"),
-        _needs(_IN_FLOAT32),
+        Needs(_IN_FLOAT32),
         'with torch.autocast("cuda", dtype=torch.bfloat16):   # "cpu" on a CPU\n    output = model(batch)',
         ("reduced_precision",), _BFLOAT16, "precision",
     ),
     TriedChange(
         "fp16_autocast", "float16 autocast around the model, with scaled losses",
         partial(_autocast, "float16"),
-        _needs(_ON_CUDA, _IN_FLOAT32),
+        Needs(_ON_CUDA, _IN_FLOAT32),
         'scaler = torch.amp.GradScaler(init_scale=1024)\nwith torch.autocast("cuda", dtype=torch.float16):\n'
         "    output = model(batch)\nscaler.scale(loss).backward()\nscaler.step(optimizer)\nscaler.update()",
         ("reduced_precision",), _FLOAT16, "precision",
     ),
     TriedChange(
         "bf16_weights", "bfloat16 weights and inputs", partial(_weights, "bfloat16"),
-        _needs(_INFERENCE, _IN_FLOAT32),
+        Needs(_INFERENCE, _IN_FLOAT32),
         "model = model.to(torch.bfloat16)   # and its floating-point inputs",
         ("reduced_precision",), _BFLOAT16, "precision",
     ),
     TriedChange(
         "inference_mode", "inference mode around the model", _inference_mode,
-        _needs(_INFERENCE), "with torch.inference_mode():\n    output = model(batch)",
+        Needs(_INFERENCE), "with torch.inference_mode():\n    output = model(batch)",
     ),
     TriedChange(
         "sdpa", "transformers' attention by scaled_dot_product_attention", partial(_attention, "sdpa"),
-        _needs(_ATTENDS_EAGERLY),
+        Needs(_ATTENDS_EAGERLY),
         'model = AutoModel.from_pretrained(…, attn_implementation="sdpa")',
         ("eager_attention",), _REORDERED, "attention",
         edits=where_given("attn_implementation", "'sdpa'"),
@@ -433,7 +481,7 @@ CATALOG = (
     *(
         TriedChange(
             f"sdpa_{name}", f"scaled_dot_product_attention by {title}", partial(_backend, backend),
-            _needs(_ON_CUDA, _ATTENDS),
+            Needs(_ON_CUDA, _ATTENDS),
             "from torch.nn.attention import SDPBackend, sdpa_kernel\n"
             f"with sdpa_kernel([SDPBackend.{backend}, SDPBackend.MATH], set_priority=True):\n"
             "    output = model(batch)",
@@ -447,37 +495,37 @@ CATALOG = (
     ),
     TriedChange(
         "compile", "torch.compile of the model", _compiled,
-        _needs(_EAGER), "model = torch.compile(model)",
+        Needs(_EAGER), "model = torch.compile(model)",
         ("unfused_pointwise", "launch_bound"), _REORDERED, "capture", redraws=True, is_costly=True,
     ),
     TriedChange(
         "compile_dynamic", "torch.compile of the model for changing shapes", partial(_compiled, dynamic=True),
-        _needs(_EAGER), "model = torch.compile(model, dynamic=True)",
+        Needs(_EAGER), "model = torch.compile(model, dynamic=True)",
         ("unfused_pointwise",), _REORDERED, "capture", redraws=True, is_costly=True, on_request=True,
     ),
     TriedChange(
         "compile_reduce_overhead", "torch.compile of the model with CUDA graphs",
         partial(_compiled, mode="reduce-overhead"),
-        _needs(_ON_CUDA, _EAGER), 'model = torch.compile(model, mode="reduce-overhead")',
+        Needs(_ON_CUDA, _EAGER), 'model = torch.compile(model, mode="reduce-overhead")',
         ("launch_bound",), _REORDERED, "capture", redraws=True, is_costly=True,
     ),
     TriedChange(
         "compile_max_autotune", "torch.compile of the model, kernels chosen by timing",
         partial(_compiled, mode="max-autotune"),
-        _needs(_EAGER), 'model = torch.compile(model, mode="max-autotune")',
+        Needs(_EAGER), 'model = torch.compile(model, mode="max-autotune")',
         ("unfused_pointwise", "launch_bound"), _REORDERED, "capture", redraws=True, is_costly=True,
         on_request=True,
     ),
     TriedChange(
         "cuda_graph", "a CUDA graph of the model's forward, and backward in training", _graphed,
-        _needs(_ON_CUDA, _EAGER),
+        Needs(_ON_CUDA, _EAGER),
         "model = torch.cuda.make_graphed_callables(model, (example_batch,))   # of fixed shapes\n"
         "optimizer.zero_grad(set_to_none=True)   # in training: gradients are the graph's own buffers",
         ("launch_bound",), _REORDERED, "capture", redraws=True,
     ),
     TriedChange(
         "step_graph", "a CUDA graph of the whole step", _graphed_step,
-        _needs(_ON_CUDA, _INFERENCE, _HAS_STEP, _EAGER),
+        Needs(_ON_CUDA, _INFERENCE, _HAS_STEP, _EAGER),
         "graph = torch.cuda.CUDAGraph()   # after three steps on another stream\n"
         "with torch.cuda.graph(graph):\n    output = step()\n"
         "graph.replay()   # for each step; copy a new batch into the tensors of the captured one before",
@@ -485,61 +533,61 @@ CATALOG = (
     ),
     TriedChange(
         "fused_optimizer", "the optimizer's fused implementation", partial(_optimizer, "fused"),
-        _needs(_TRAINING, _OPTIMIZES), "torch.optim.AdamW(model.parameters(), …, fused=True)",
+        Needs(_TRAINING, _OPTIMIZES), "torch.optim.AdamW(model.parameters(), …, fused=True)",
         ("foreach_optimizer", "per_tensor_optimizer"), _REORDERED, "optimizer",
         edits=with_keywords(_FUSED, "foreach", fused="True"),
     ),
     TriedChange(
         "foreach_optimizer", "the optimizer's foreach implementation", partial(_optimizer, "foreach"),
-        _needs(_TRAINING, _OPTIMIZES), "torch.optim.AdamW(model.parameters(), …, foreach=True)",
+        Needs(_TRAINING, _OPTIMIZES), "torch.optim.AdamW(model.parameters(), …, foreach=True)",
         ("per_tensor_optimizer",), _REORDERED, "optimizer",
         edits=with_keywords(_FUSED, "fused", foreach="True"),
     ),
     TriedChange(
         "set_to_none", "gradients dropped instead of filled with zeros", _drop_gradients,
-        _needs(_TRAINING, (lambda facts: facts.filled_gradients, "zero_grad fills no gradients")),
+        Needs(_TRAINING, (lambda facts: facts.filled_gradients, "zero_grad fills no gradients")),
         "optimizer.zero_grad(set_to_none=True)   # the default since PyTorch 2.0",
         ("zero_grad_fill",), edits=with_keywords(("zero_grad",), set_to_none="True"),
     ),
     TriedChange(
-        "channels_last", "channels-last memory format", _channels_last, _needs(_CONVOLVES),
+        "channels_last", "channels-last memory format", _channels_last, Needs(_CONVOLVES),
         "model = model.to(memory_format=torch.channels_last)\n"
         "batch = batch.to(memory_format=torch.channels_last)",
         ("layout_conversion",), _REORDERED,
     ),
     TriedChange(
         "cudnn_benchmark", "convolution algorithms chosen by timing", _cudnn_benchmark,
-        _needs(_ON_CUDA, _CONVOLVES), "torch.backends.cudnn.benchmark = True   # for inputs of fixed shapes",
+        Needs(_ON_CUDA, _CONVOLVES), "torch.backends.cudnn.benchmark = True   # for inputs of fixed shapes",
         (), _REORDERED, edits=after_imports("torch.backends.cudnn.benchmark = True"),
     ),
     TriedChange(
         "pinned_loader", "pinned memory in the DataLoader, copies that do not block", _pinned,
-        _needs(_ON_CUDA, _LOADS_UNPINNED),
+        Needs(_ON_CUDA, _LOADS_UNPINNED),
         'DataLoader(…, pin_memory=True)\nbatch = batch.to("cuda", non_blocking=True)',
         ("pageable_copy", "host_copies"), edits=with_keywords(("DataLoader",), pin_memory="True"),
     ),
     TriedChange(
         "loader_workers", "worker processes in the DataLoader, kept between epochs", _workers,
-        _needs((lambda facts: facts.loaders, "it makes no DataLoader without workers")),
+        Needs((lambda facts: facts.loaders, "it makes no DataLoader without workers")),
         "DataLoader(…, num_workers=8, persistent_workers=True)",
         ("data_loading",), group="loader",
         edits=with_keywords(("DataLoader",), num_workers="8", persistent_workers="True"),
     ),
     TriedChange(
         "kept_workers", "worker processes of the DataLoader kept between epochs, more prefetched",
-        _kept_workers, _needs(_FORGETS_WORKERS),
+        _kept_workers, Needs(_FORGETS_WORKERS),
         f"DataLoader(…, persistent_workers=True, prefetch_factor={_PREFETCHED})",
         ("data_loading",), group="loader",
         edits=with_keywords(("DataLoader",), persistent_workers="True", prefetch_factor=str(_PREFETCHED)),
     ),
     TriedChange(
         "expandable_segments", "memory segments that grow", _environment,
-        _needs(_ON_CUDA), "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python …",
+        Needs(_ON_CUDA), "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python …",
         ("cuda_malloc",), environment=(("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),),
     ),
     TriedChange(
         "all_threads", "a thread for every core", _threads,
-        _needs(_ON_CPU, (lambda facts: facts.threads < (os.cpu_count() or 1), "every core has one already")),
+        Needs(_ON_CPU, (lambda facts: facts.threads < (os.cpu_count() or 1), "every core has one already")),
         "torch.set_num_threads(os.cpu_count())", (), _REORDERED,
         edits=after_imports(f"torch.set_num_threads({os.cpu_count()})"),
     ),

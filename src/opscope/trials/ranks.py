@@ -18,7 +18,7 @@ from pathlib import Path
 
 from opscope.errors import InputError
 
-__all__ = ["LAUNCHERS", "Launch", "is_first_rank", "is_rank", "launch_of", "run_ranks"]
+__all__ = ["LAUNCHERS", "RanksCommand", "is_first_rank", "is_rank", "launch_of", "run_ranks"]
 
 LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
 _POLL_S, _END_S = 0.02, 10.0
@@ -26,7 +26,7 @@ _MODULE_OPTIONS = ("-m", "--module")
 
 
 @dataclass(frozen=True)
-class Launch:
+class RanksCommand:
     """What torchrun is asked to start.
 
     Args:
@@ -52,7 +52,7 @@ def is_first_rank() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def launch_of(arguments: Sequence[str]) -> Launch:
+def launch_of(arguments: Sequence[str]) -> RanksCommand:
     """What a command line of torchrun, without its name, asks for; imports torch.
 
     Raises:
@@ -65,10 +65,10 @@ def launch_of(arguments: Sequence[str]) -> Launch:
         raise InputError("torchrun --no-python starts no Python script", hint="Leave it out")
     own = arguments[: len(arguments) - 1 - len(asked.training_script_args)]
     options = tuple(one for one in own if one not in _MODULE_OPTIONS)
-    return Launch(options, asked.training_script, tuple(asked.training_script_args), asked.module)
+    return RanksCommand(options, asked.training_script, tuple(asked.training_script_args), asked.module)
 
 
-def run_ranks(launch: Launch, request: Path, done: Path) -> int:
+def run_ranks(launch: RanksCommand, request: Path, done: Path) -> int:
     """Start the ranks of a request and wait until the first one has written what it found, or all have ended.
 
     Returns:

@@ -12,7 +12,14 @@ import pytest
 
 from opscope.advice.rules import rule_book
 from opscope.errors import InputError
-from opscope.trials.catalog import CATALOG, ProgramTraits, _scale_losses, change_of_file, changes_named
+from opscope.trials.catalog import (
+    CATALOG,
+    ProgramTraits,
+    _of_tensors,
+    _scale_losses,
+    change_of_file,
+    changes_named,
+)
 from opscope.trials.hooks import Hooks
 
 
@@ -155,3 +162,20 @@ def test_the_back_end_of_attention_is_asked_for_first_and_the_numbers_stay() -> 
         order = torch._C._get_sdp_priority_order()
     assert order[0] == int(torch.nn.attention.SDPBackend.EFFICIENT_ATTENTION.value)
     assert hooks.applied == {"model"}
+
+
+def test_a_model_is_captured_with_its_tensors_alone_however_it_is_called() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Model(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.frozen = torch.nn.Dropout().eval()
+
+        def forward(self, x: object, factor: int, mask: object = None, *, more: object = None) -> object:
+            return x * factor + more  # type: ignore[operator]
+
+    model, x, more = Model(), torch.ones(2), torch.ones(2)
+    of_tensors = _of_tensors(torch, model, (x, 3), {"mask": None, "more": more})
+    assert of_tensors(x + 1, more * 5).tolist() == [11.0, 11.0]
+    assert (of_tensors.training, model.frozen.training) == (True, False)
