@@ -45,6 +45,16 @@ OWN = {
 }
 
 
+CONTRACT = {
+    "baseline": "step_ns interval_ns rounds steps",
+    "noise": "ratio interval",
+    "variants": "name finding step_ns interval_ns ratio ratio_interval verdict correctness predicted_gain_ns "
+    "peak_bytes warm_up_ns error patch",
+    "not_tried": "name reason",
+    "best": "names step_ns ratio ratio_interval patch",
+}
+
+
 @pytest.fixture
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
@@ -70,6 +80,10 @@ def test_changes_are_measured_checked_and_leave_nothing(opscope, script: str, tm
     assert outcome.code == 0, outcome.err
     result = json.loads(outcome.out)
     assert result == json.loads((tmp_path / "result.json").read_text())
+    assert set(CONTRACT) <= set(result)
+    for part, keys in CONTRACT.items():
+        for one in result[part] if isinstance(result[part], list) else [result[part]]:
+            assert set(keys.split()) <= set(one or keys.split()), part
     found = {one["name"]: one for one in result["variants"]}
     assert found["set_to_none"]["correctness"] == "identical"
     assert found["fused_optimizer"]["correctness"] in {"identical", "within_rounding"}
@@ -161,7 +175,7 @@ def test_interrupted_it_prints_what_is_measured_and_leaves_nothing(script: str, 
     )
     before = left_behind(tmp_path)
     command = [sys.executable, "-m", "opscope", "try", "--seconds", "0.05", "--no-predict", "--json"]
-    command += ["--rounds", "1", "--change", "endless.py", "--", script]
+    command += ["--budget", "10m", "--rounds", "1", "--change", "endless.py", "--", script]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         wait_until(marker.exists)
         children = children_of(process.pid)

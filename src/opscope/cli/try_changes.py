@@ -152,7 +152,7 @@ def try_changes(
     if kept is not None and result.best is not None:
         written += _applied(plan, result.best.names, kept)
     say_wrote(written, on_stderr=json)
-    if not result.is_complete and budget is None:
+    if result.is_interrupted:
         return EXIT_INTERRUPTED
     speedup = 1.0 if result.best is None else 1 / result.best.ratio
     if fail_below is not None and speedup < fail_below:

@@ -140,6 +140,7 @@ class TrialResult(msgspec.Struct, frozen=True):
         runs: How often the program was run.
         is_complete: Not interrupted, and within its budget.
         device: The GPU's name; None of a program without one.
+        is_interrupted: By a person or another program; not by its budget.
     """
 
     program: str
@@ -151,5 +152,6 @@ class TrialResult(msgspec.Struct, frozen=True):
     runs: int
     is_complete: bool = True
     device: str | None = None
+    is_interrupted: bool = False
 
     _repr_html_ = notebook_html

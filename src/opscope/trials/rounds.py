@@ -177,7 +177,7 @@ class Trial:
         self._not_tried: list[NotTried] = []
         self._runs, self._expected = 0, 2
         self._began = time.monotonic()
-        self._is_complete = True
+        self._is_complete, self._is_interrupted = True, False
         self._took_s: list[float] = []
         self._said: Mapping[str, SaidGain] = {}
         self._processes = ProgramRuns(in_place=plan.in_place)
@@ -202,8 +202,8 @@ class Trial:
                     self._screen(waiting)
                     self._combine()
                 self._rest()
-            except (KeyboardInterrupt, _OutOfTimeError):
-                self._is_complete = False
+            except (KeyboardInterrupt, _OutOfTimeError) as end:
+                self._is_complete, self._is_interrupted = False, isinstance(end, KeyboardInterrupt)
                 self._keep_best_alone()
         return self._result()
 
@@ -651,5 +651,6 @@ class Trial:
             best=self._best(),
             runs=self._runs,
             is_complete=self._is_complete,
+            is_interrupted=self._is_interrupted,
             device=None if base.facts is None else base.facts.facts.device_name,
         )
