@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from gpu_gains import LEAST_GAIN, TOLERANCE
 from gpu_programs import Size, programs
 from gpu_setup import environment_facts, parser_of, write
 from opscope import try_changes
@@ -31,6 +32,7 @@ from opscope.workloads.spec import WorkloadOptions
 SCRIPT = """
 import sys
 sys.path.insert(0, {folder!r})
+from gpu_gains import LEAST_GAIN, TOLERANCE
 from gpu_programs import Size, programs
 step = programs(Size({device!r}))[{name!r}].build()
 
@@ -103,6 +105,55 @@ def tell(name: str, result: dict[str, Any], seconds: float) -> None:
         )
 
 
+def tables(results: list[dict[str, Any]]) -> str:
+    """What was found of each program, and what advice said of each change beside what it brought, in ms."""
+    found, pairs = [], []
+    for one in results:
+        if "error" in one:
+            continue
+        base_ns, best, noise = one["baseline"]["step_ns"], one["best"], one["noise"]
+        again = "–" if noise is None else f"{noise['ratio']:.3f}"
+        names = "nothing" if best is None else " + ".join(f"`{name}`" for name in best["names"])
+        step_ns, factor = (base_ns, 1.0) if best is None else (best["step_ns"], 1 / best["ratio"])
+        found.append((one["program"], ms(base_ns), again, names, ms(step_ns), f"{factor:.2f}",
+                      str(one["runs"]), f"{one['seconds']:.0f}"))  # fmt: skip
+        pairs += [pair(one, variant) for variant in one["variants"] if is_pair(variant)]
+    head = ("program", "step", "against itself", "best found", "step", "times as fast", "runs", "seconds")
+    of_pairs = ("program", "change", "step", "gained", "interval", "said", "interval", "right")
+    return grid(head, found) + "\n\n" + grid(of_pairs, pairs)
+
+
+def is_pair(variant: dict[str, Any]) -> bool:
+    """Whether advice said something of a change whose numbers are right and that was timed."""
+    is_timed = variant["ratio"] is not None and variant["correctness"] != "changed"
+    return is_timed and variant["predicted_gain_ns"] is not None
+
+
+def pair(result: dict[str, Any], variant: dict[str, Any]) -> tuple[str, ...]:
+    """A row of what was gained and said; right is what lies within 30 %, or in what was said."""
+    base_ns, said_ns = result["baseline"]["step_ns"], variant["predicted_gain_ns"]
+    low_ns, gained_ns, high_ns = (
+        (1 - ratio) * base_ns
+        for ratio in (variant["ratio_interval"][1], variant["ratio"], variant["ratio_interval"][0])
+    )
+    edges_ns = variant.get("predicted_interval_ns") or (said_ns, said_ns)
+    is_near = abs(said_ns - gained_ns) <= TOLERANCE * abs(gained_ns)
+    is_small = max(said_ns, gained_ns) < LEAST_GAIN * base_ns
+    is_right = is_near or is_small or edges_ns[0] <= gained_ns <= edges_ns[1]
+    return (result["program"], f"`{variant['name']}`", ms(base_ns), ms(gained_ns), ms(low_ns, high_ns),
+            ms(said_ns), ms(*edges_ns), "yes" if is_right else "no")  # fmt: skip
+
+
+def ms(*edges_ns: float) -> str:
+    """Milliseconds."""
+    return " to ".join(format(edge_ns / 1e6, ".3g") for edge_ns in edges_ns)
+
+
+def grid(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """A Markdown table."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *rows))
+
+
 def main() -> None:
     """Try all programs and write."""
     parser = parser_of(__doc__)
@@ -111,9 +162,13 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=300.0, help="seconds for each program")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--table", action="store_true", help="print the tables of what the file holds")
     parser.add_argument("--unchanged", type=int, default=0, help="try so many changes that change nothing")
     given = parser.parse_args()
     results = json.loads(given.output.read_text())["programs"] if given.output.exists() else []
+    if given.table:
+        print(tables(results))
+        return
     environment = environment_facts()
     with contextlib.suppress(KeyboardInterrupt):
         for one in given.programs or ["bert", *programs(Size(given.device))]:
