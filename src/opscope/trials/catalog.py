@@ -274,7 +274,8 @@ def _graphed(hooks: Hooks) -> None:
             if key not in graphed:
                 with torch.enable_grad() if model.training else torch.no_grad():
                     samples = tuple(one.detach().clone() for one in tensors)
-                    of_tensors = model if tensors == args else _of_tensors(torch, model, args, kwargs)
+                    is_plain = not kwargs and len(tensors) == len(args)
+                    of_tensors = model if is_plain else _of_tensors(torch, model, args, kwargs)
                     graphed[key] = torch.cuda.make_graphed_callables(of_tensors, samples)
                 hooks.applied.add("model")
             return graphed[key](*tensors)
