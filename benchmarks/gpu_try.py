@@ -100,7 +100,7 @@ def tell(name: str, result: dict[str, Any], seconds: float) -> None:
             f"  {one['name']:24} {one['verdict']:12} {one['correctness']:15} "
             f"measured {(1 - ratio) * base_ns / 1e6 if ratio else 0.0:8.3f} ms, "
             f"said {'–' if gain_said is None else format(gain_said / 1e6, '.3f')} "
-            f"{(one['error'] or '')[-100:]}",
+            f"{(one['error'] or '').rpartition(chr(10))[2][:100]}",
             flush=True,
         )
 
