@@ -61,7 +61,7 @@ _VERDICTS = {
 }
 
 # How far equal processes scatter; it counts like one round of the baseline against itself. One pair tells
-# little: 13 runs of a training step on an H200 scattered by 9 %, and the first two agreed within 0.5 %.
+# little: 12 runs of a training step on an H200 scattered by 9 %, and the first two agreed within 0.5 %.
 _USUAL_SCATTER, _SCATTER_OF_ONE_PAIR, _USUAL_ROUNDS = 0.01, 0.05, 1
 _SAME_ROUNDS = 3  # in which equal programs have shown how far they are apart
 # Quantiles of Student's t, 97.5 %, by degrees of freedom; beyond, within 0.02.

@@ -344,18 +344,19 @@ def test_the_largest_gain_said_of_a_finding_counts() -> None:
 )
 def test_equal_programs_are_told_apart_in_one_of_twenty_at_most(scatter: float, rounds: int) -> None:
     """Processes of one program differ by more than their steps tell."""
+    processes = np.random.default_rng(0)
 
     class Scattered(GivenRuns):
         def _process(self, changes: Sequence[TriedChange], limit_s: float) -> tuple[TrialRun | None, str]:
             self.factors = {changes[0].name: 1.0} if changes else {}
             run, said = super()._process(changes, limit_s)
             assert run is not None
-            factor = float(np.exp(PROCESSES.normal(0, scatter)))
+            factor = float(np.exp(processes.normal(0, scatter)))
             samples = [msgspec.structs.replace(one, host_ns=int(one.host_ns * factor)) for one in run.samples]
             return msgspec.structs.replace(run, samples=tuple(samples)), said
 
     verdicts = []
-    for seed in range(20):
+    for seed in range(40):
         request = TrialRequest(kind="script", target="train.py", seed=seed)
         changes = tuple(change(f"change_{number}") for number in range(5))
         result = Scattered(TrialPlan(request, changes, rounds=rounds)).run()
@@ -364,6 +365,3 @@ def test_equal_programs_are_told_apart_in_one_of_twenty_at_most(scatter: float, 
     assert told_apart <= len(verdicts) / 20
     if scatter < 0.01:
         assert verdicts.count(TrialVerdict.SAME) >= 0.95 * len(verdicts)
-
-
-PROCESSES = np.random.default_rng(0)
