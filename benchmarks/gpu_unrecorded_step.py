@@ -7,9 +7,9 @@ Each program runs in processes of its own. First it runs alone, in a loop with o
 and with the clock that times steps, in turns. Hosts wander by more than timing costs, so its cost is the time
 within the clock's marks over that of the loop (at most 0.005), and what the clock tells of a loop is compared
 with what that loop took (within 3 %). Then it is recorded by `opscope.profile`, and the median of its
-unrecorded steps is compared with the median step alone (within 3 %), for the steps before and after the
-recording apart too. The step alone is measured after the recording once more: the host itself may have
-changed, which the figures then show.
+unrecorded steps is compared with the median step alone in the second before (within 3 %), for the steps
+before and after the recording apart too. The step alone is measured after the recording once more: the host
+itself may have changed, which the figures then show.
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ from gpu_setup import environment_facts, parser_of, write
 MOST_COST = 0.005
 MOST_DIFFERENCE = 0.03
 WARMUP_STEPS = 30
-ROUNDS = 24
+ROUNDS = 8
 ROUND_S = 0.25
-AROUND = 40
 
 Step = Callable[[], object]
 
@@ -177,9 +176,9 @@ def measure(name: str, device: str) -> dict[str, Any]:
             else:
                 bare_ns.append(loop(step, count, wait))
     timed_ns = [step_ns for step_ns, *_ in timed]
-    alone_ns = statistics.median(alone(step, count, wait) for _ in range(ROUNDS))
-    with opscope.profile(wait=AROUND, warmup=2, active=3) as profiler:
-        for _ in range(profiler.total_steps + AROUND):
+    alone_ns = statistics.median(alone(step, count, wait) for _ in range(ROUNDS // 2))
+    with opscope.profile(wait=2 * count, warmup=2, active=3) as profiler:
+        for _ in range(profiler.total_steps + count):
             step()
             profiler.step()
     recorded = Summary(profiler.session).measured_step

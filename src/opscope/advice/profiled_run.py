@@ -63,6 +63,7 @@ class Advice(msgspec.Struct, frozen=True):
         best: The same at best, where kernels may be chosen that nothing is known of.
         basis: How its effect, or the gain, was estimated.
         gain: What a step gets shorter, where that does not follow from an effect.
+        error: As the rule's `gain_error`.
     """
 
     message: str
@@ -74,6 +75,7 @@ class Advice(msgspec.Struct, frozen=True):
     change: str | None = None
     trace_id: int | None = None
     gain: Gain | None = None
+    error: float | None = None
 
 
 @dataclass(frozen=True)
