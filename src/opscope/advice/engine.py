@@ -69,7 +69,13 @@ def advise(session: Session, summary: Summary, job: Job | None = None) -> Summar
     if any(finding.estimated_gain_ns_per_step for finding, _ in found):
         found += _findings(run, rules[_AT_LIMIT])
     found.sort(key=lambda one: _rank(one[0]))
-    return summary.having(advice=tuple(finding for finding, _ in found), best_set=_best_set(run, found))
+    return summary.having(
+        advice=tuple(finding for finding, _ in found),
+        best_set=_best_set(run, found),
+        timeline=msgspec.structs.replace(
+            summary.timeline, host=tuple(map(run.simulated, summary.timeline.host))
+        ),
+    )
 
 
 _Found = tuple[Finding, JobChange | None]
