@@ -67,23 +67,23 @@ class EventPool:
     """CUDA events that are made once and recorded again: making one costs several times as much."""
 
     def __init__(self) -> None:
-        self._free: list[DeviceMark] = []
-        self._is_made = False
+        self._free: dict[int, list[DeviceMark]] = {}  # by device
 
     def record(self) -> DeviceMark | None:
-        """An event on the current stream; None without CUDA, or where it would become part of a CUDA graph."""
+        """An event on the current stream; None without CUDA, or where a CUDA graph is being captured."""
         torch = sys.modules.get("torch")
         if torch is None or not torch.cuda.is_initialized():
             return None
         try:
             if torch.cuda.is_current_stream_capturing():
                 return None
-            if not self._is_made:
-                self._is_made = True
-                self._free = [_recorded(torch) for _ in range(2 * MOST_SAMPLES + _SPARE)]
-            if not self._free:
+            device = torch.cuda.current_device()
+            if device not in self._free:
+                self._free[device] = [_recorded(torch) for _ in range(MOST_SAMPLES + _SPARE)]
+            free = self._free[device]
+            if not free:
                 return _recorded(torch)
-            event = self._free.pop()
+            event = free.pop()
             event.record()  # type: ignore[attr-defined]
         except RuntimeError:  # the device is broken, which is the program's to find out
             return None
@@ -91,8 +91,9 @@ class EventPool:
 
     def release(self, event: DeviceMark | None) -> None:
         """Nobody reads this one any more."""
-        if event is not None:
-            self._free.append(event)
+        device = getattr(event, "device", None)
+        if event is not None and device is not None:
+            self._free.setdefault(device.index, []).append(event)
 
 
 def _recorded(torch: Any) -> DeviceMark:
@@ -100,6 +101,10 @@ def _recorded(torch: Any) -> DeviceMark:
     event = torch.cuda.Event(enable_timing=True)
     event.record()
     return event  # type: ignore[no-any-return]
+
+
+# Of the process: a later clock finds the events of an earlier one.
+_pool = EventPool()
 
 
 class StepClock:
@@ -121,8 +126,7 @@ class StepClock:
         profilers: AttachedProfilers = attached_profilers,
     ) -> None:
         self._place = place
-        self._pool = EventPool()
-        self._record = record or self._pool.record
+        self._record = record or _pool.record
         self._now_ns = now_ns
         self._profilers = profilers
         self._changes = -1
@@ -250,9 +254,9 @@ class StepClock:
 
     def _release(self, sample: _Sample) -> None:
         """Its events may be recorded again; where one period ends, the next begins."""
-        self._pool.release(sample.begin.event)
+        _pool.release(sample.begin.event)
         if sample.kind is StepKind.CALL:
-            self._pool.release(sample.end.event)
+            _pool.release(sample.end.event)
 
 
 def _step_of(sample: _Sample) -> UnrecordedStep:
