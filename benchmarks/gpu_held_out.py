@@ -59,7 +59,7 @@ def held_out_programs(size: Size) -> dict[str, Program]:
         "diffusion attention": Program(
             lambda: denoiser(size),
             (
-                Remedy(_HALF, lambda: denoiser(size, autocast=True)),
+                Remedy(_HALF, lambda: denoiser(size, dtype=bf16)),
                 Remedy("advice.layout_conversion", lambda: denoiser(size, channels_last=True)),
             ),
         ),
@@ -188,7 +188,7 @@ def text_tower(size: Size, *, attention: str, dtype: Any = None) -> Step:
     return inference(model if dtype is None else model.to(dtype), tokens)
 
 
-def denoiser(size: Size, *, channels_last: bool = False, autocast: bool = False) -> Step:
+def denoiser(size: Size, *, channels_last: bool = False, dtype: Any = None) -> Step:
     """Residual blocks with a time embedding around self-attention, down and up again."""
     import torch
     from torch import nn
@@ -241,19 +241,11 @@ def denoiser(size: Size, *, channels_last: bool = False, autocast: bool = False)
             return self.last(x)
 
     order = torch.channels_last if channels_last else torch.contiguous_format
-    model = Denoiser().to(size.device).to(memory_format=order).eval()
     pixels = size.of(64, 16)
-    images = torch.randn(size.of(12, 1), 4, pixels, pixels, device=size.device).to(memory_format=order)
-    time = torch.randn(len(images), 128, device=size.device)
-
-    def step() -> object:
-        with (
-            torch.inference_mode(),
-            torch.autocast(size.device.split(":")[0], torch.bfloat16, enabled=autocast),
-        ):
-            return model(images, time)
-
-    return step
+    model = Denoiser().to(size.device, dtype).to(memory_format=order)
+    images = torch.randn(size.of(12, 1), 4, pixels, pixels, device=size.device, dtype=dtype)
+    time = torch.randn(len(images), 128, device=size.device, dtype=dtype)
+    return inference(model, images.to(memory_format=order), time)
 
 
 def autoencoder(size: Size, **options: Any) -> Step:

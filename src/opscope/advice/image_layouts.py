@@ -32,6 +32,7 @@ _HALF_SHARES = {
 }
 # Passes over an image: statistics read it once, the result reads and writes it; gradients read two, twice.
 _BATCH_NORM_PASSES = {False: 3, True: 5}
+_EVALUATION_PASSES = 2
 # Kernels of batch norms take as long for elements of 16 bits as for those of 32.
 _BATCH_NORM_BYTES = 4
 
@@ -113,20 +114,30 @@ def _channels_last_ns(run: ProfiledRun, rule: Rule, one: ImageCall) -> float:
         return _batch_norm_ns(run, rule, one)
     if one.kind.is_convolution and one.call.roofline.tensor_cores is TensorCoreUse.ELIGIBLE:
         return one.computing_ns * rule.threshold("without_tensor_cores")
+    if one.kind in (ImageKind.DENSE, ImageKind.STEM) and not one.turning_ns and not one.is_backward:
+        return float(one.computing_ns)
     is_half = _item_bytes(one) == 2
     shares = (_HALF_SHARES.get(one.kind) if is_half else None) or _SHARES[one.kind]
     return one.computing_ns * rule.threshold(shares[one.is_backward])
 
 
 def _batch_norm_ns(run: ProfiledRun, rule: Rule, one: ImageCall) -> float:
-    """Statistics of few channels leave multiprocessors idle today: then it would be the time of its bytes."""
-    if run.sm_count is None or one.image.shape[1] >= run.sm_count:
+    """The time of its bytes, where kernels for channels first, which give each channel a block, need more.
+
+    Without statistics of the batch that is small images; with them, few channels, which leave multiprocessors
+    idle.
+    """
+    is_evaluation = one.is_training is False and not one.is_backward
+    passes = _EVALUATION_PASSES if is_evaluation else _BATCH_NORM_PASSES[one.is_backward]
+    moved_ns = run.rates.memory_ns(passes * one.image.element_count * _BATCH_NORM_BYTES)
+    if moved_ns is None or run.sm_count is None:
         return one.computing_ns
-    if one.is_training is False and not one.is_backward:
-        return one.computing_ns * rule.threshold("batch_norm_in_evaluation")
-    moved_bytes = _BATCH_NORM_PASSES[one.is_backward] * one.image.element_count * _BATCH_NORM_BYTES
-    moved_ns = run.rates.memory_ns(moved_bytes)
-    return one.computing_ns if moved_ns is None else min(one.computing_ns, one.call.calls * moved_ns)
+    if is_evaluation:
+        return one.call.calls * moved_ns * rule.threshold("batch_norm_evaluation")
+    has_few_channels = one.image.shape[1] < run.sm_count
+    if not has_few_channels:
+        return one.computing_ns
+    return min(one.computing_ns, one.call.calls * moved_ns * rule.threshold("batch_norm_training"))
 
 
 def _item_bytes(one: ImageCall) -> int:

@@ -21,7 +21,10 @@ TURNING = (
     "void cudnn::engines_precompiled::nchwToNhwcKernel<float, float, float, false, true, "
     "(cudnnKernelDataType_t)2>(cudnn::engines_precompiled::nchw2nhwc_params_t<float>, float const*, float*)"
 )
-CONVOLVING = "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nchw"
+CONVOLVING = (
+    "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x128x16_stage4_"
+    "warpsize2x2x1_g1_tensor16x8x8_execute_kernel__5x_cudnn"
+)
 
 
 def strides_of(shape: Sequence[int], *, last: bool) -> list[int]:
@@ -34,7 +37,9 @@ def layers(
     *calls: tuple[str, dict[str, Any], float], other_us: float = 1000, turning_us: float = 0
 ) -> TraceBuilder:
     """A step of layers one after the other, the first with a kernel that turns, and of other work."""
-    builder, at_us = trace().step(1, 0, 30_000), 25.0
+    at_us = 25.0
+    whole_us = at_us + turning_us + sum(device_us for *_, device_us in calls) + other_us
+    builder = trace().step(1, 0, whole_us + 20)
     for number, (name, arguments, device_us) in enumerate(calls):
         builder.operator(name, 10 + 40 * number, 30, **arguments)
         if turning_us and not number:
@@ -43,7 +48,7 @@ def layers(
         builder.launch(15 + 40 * number).kernel(CONVOLVING, at_us, device_us)
         at_us += device_us
     builder.operator("aten::mm", 400, 20).launch(410).kernel("gemm", at_us, other_us)
-    return builder
+    return builder.launch(430, whole_us - 420, name="cudaDeviceSynchronize")
 
 
 def image(
@@ -54,10 +59,20 @@ def image(
     values = list(concrete)
     return {
         "Input Dims": [list(shape), *rest, *[[] for _ in values]],
-        "Input type": ["float", *["float"] * len(rest), *["Scalar"] * len(values)],
-        "Input Strides": [strides_of(shape, last=last), *[[1] * len(one) for one in rest], *[[] for _ in values]],
+        "Input type": ["float", *["float"] * len(rest), *map(type_of_value, values)],
+        "Input Strides": [
+            strides_of(shape, last=last),
+            *[[1] * len(one) for one in rest],
+            *[[] for _ in values],
+        ],
         "Concrete Inputs": ["", *[""] * len(rest), *values],
     }
+
+
+def type_of_value(text: str) -> str:
+    if not text:
+        return ""
+    return "ScalarList" if text.startswith("[") else "Scalar"
 
 
 def convolution(channels: int, groups: int, **options: Any) -> dict[str, Any]:
@@ -72,6 +87,11 @@ def batch_norm(channels: int, *, is_training: bool, **options: Any) -> dict[str,
     return image(
         [64, channels, 112, 112], *parameters, concrete=(str(is_training), "0.1", "1e-05"), **options
     )
+
+
+def group_norm() -> dict[str, Any]:
+    values = ("64", "64", "12544", "16", "1e-05")
+    return image([64, 64, 112, 112], [64], [64], concrete=values)
 
 
 def gain_of(load: Load, builder: TraceBuilder) -> Finding | None:
@@ -116,10 +136,10 @@ def test_statistics_of_few_channels_leave_the_device_idle(load: Load) -> None:
 QUIET = {
     "channels last": layers(("aten::_conv_depthwise2d", depthwise(last=True), 2000)),
     "many channels": layers(("aten::cudnn_batch_norm", batch_norm(256, is_training=True), 1800)),
-    "evaluation": layers(("aten::cudnn_batch_norm", batch_norm(64, is_training=False), 1800)),
+    "evaluation": layers(("aten::cudnn_batch_norm", batch_norm(64, is_training=False), 100)),
     "group norms turn": layers(
         ("aten::cudnn_convolution", convolution(64, 1), 300),
-        *[("aten::native_group_norm", image([64, 64, 112, 112], [64], [64]), 200)] * 3,
+        *[("aten::native_group_norm", group_norm(), 200)] * 3,
         turning_us=60,
     ),
 }
@@ -128,6 +148,14 @@ QUIET = {
 @pytest.mark.parametrize("builder", QUIET.values(), ids=QUIET)
 def test_what_gains_nothing_is_left_alone(load: Load, builder: TraceBuilder) -> None:
     assert gain_of(load, builder) is None
+
+
+def test_evaluation_of_small_images_is_far_from_its_bytes(load: Load) -> None:
+    """As one block for each channel computes it; 12 MB twice need 6 µs."""
+    arguments = image([64, 960, 7, 7], *[[960]] * 4, concrete=("False", "0.1", "1e-05"))
+    found = gain_of(load, layers(*[("aten::cudnn_batch_norm", arguments, 300)] * 8, other_us=300))
+    assert found is not None
+    assert (found.estimated_gain_ns_per_step or 0) > 2_000_000
 
 
 def test_in_16_bits_convolutions_gain_what_such_layers_gained(load: Load) -> None:
