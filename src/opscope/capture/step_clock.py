@@ -25,9 +25,9 @@ R = TypeVar("R")
 
 # Of each place; before the recording the latest are kept, after it the first.
 MOST_SAMPLES = 100
-# A sample covers so many steps that taking it costs no more of them.
-MOST_COST = 0.002
-_MOST_STEPS = 32
+# Samples cover so many steps that taking all of a stretch costs no more of them; the first ones cover few.
+MOST_COST = 0.004
+_MOST_STEPS = 64
 _MOST_COST_NS = 1_000_000
 _SPARE = 8  # events: of stretches that were broken off, and the one that waits for its second
 _LEAD_IN = 3  # calls of a loop of our own that warm up
@@ -134,6 +134,7 @@ class StepClock:
         self._last: _Mark | None = None
         self._cost_ns = _MOST_COST_NS
         self._period_ns = 0
+        self._began_ns = self._spent_ns = 0
         self._next_step = 0
         self._stretch = -1
         self._samples: list[_Sample] = []
@@ -175,19 +176,23 @@ class StepClock:
         if not self.is_free or self.is_full:
             return
         self._last = mark = self._take(step)
+        cost_ns = self._now_ns() - mark.time_ns
         if last is None:
             self._stretch += 1
             self._next_step, self._period_ns = step + 1, 0
+            self._began_ns, self._spent_ns = mark.time_ns, 0
             return
         self._add(StepKind.PERIOD, last, mark)
         covered = step - last.step
         before_ns, self._period_ns = self._period_ns, (mark.time_ns - last.time_ns) // covered
         # Of two marks the cheaper, for at times the host does something else in between; of two steps the
         # longer, for a single quick one says little.
-        earlier_ns, self._cost_ns = self._cost_ns, self._now_ns() - mark.time_ns
-        affordable_ns = max(1.0, MOST_COST * max(before_ns, self._period_ns))
-        wanted = math.ceil(min(earlier_ns, self._cost_ns) / affordable_ns)
-        self._next_step = step + min(_MOST_STEPS, 2 * covered, wanted)
+        earlier_ns, self._cost_ns = self._cost_ns, cost_ns
+        usual_ns = min(earlier_ns, cost_ns)
+        self._spent_ns += usual_ns
+        affordable_after_ns = (self._spent_ns + usual_ns) / MOST_COST - (mark.time_ns - self._began_ns)
+        wanted = math.ceil(affordable_after_ns / max(1, before_ns, self._period_ns))
+        self._next_step = step + max(1, min(_MOST_STEPS, 2 * covered, wanted))
 
     def call(self, number: int, fn: Callable[[], R]) -> R:
         """The result of a call; its time becomes a sample unless it raises, or a profiler is attached."""

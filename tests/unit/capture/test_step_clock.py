@@ -113,7 +113,7 @@ def test_a_profiler_that_comes_and_goes_within_a_step_breaks_it(world):
     assert clock.read() == ()
 
 
-@pytest.mark.parametrize(("step_ns", "count"), [(10_000_000, 1), (1_000_000, 2), (100_000, 20), (1_000, 32)])
+@pytest.mark.parametrize(("step_ns", "count"), [(10_000_000, 1), (1_000_000, 1), (100_000, 10), (1_000, 64)])
 def test_short_steps_share_a_sample(step_ns, count):
     world = FakeWorld(cost_ns=4_000)
     clock = world.clock()
@@ -128,7 +128,7 @@ def test_timing_costs_few_thousandths_of_short_steps_whoever_decides_them(times_
     clock = world.clock()
     run(world, clock, 100, times_ns=times_ns)
     clock.stop()
-    assert world.host_ns / (100 * times_ns[0]) - 1 <= 0.003
+    assert world.host_ns / (100 * times_ns[0]) - 1 <= 0.005
     assert len(clock.read()) >= 8
 
 
