@@ -345,6 +345,7 @@ class ProgramRecorder:
     def _torch_imported(self, torch: ModuleType) -> None:
         self._has_torch = True
         attached_profilers.watch(self._starting)
+        self._profiler.note_graphs()
         if self._source is not None:
             self._source.watch(self._step)
 
@@ -409,6 +410,7 @@ class ProgramRecorder:
         if self._source is not None and self._has_torch:
             self._source.stop()
         attached_profilers.unwatch(self._starting)
+        self._profiler.forget_graphs()
 
     def _leave(self, error: BaseException | None) -> None:
         if error is None and not self.cycles and not self._profiler.is_recording:
