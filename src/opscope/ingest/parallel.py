@@ -218,8 +218,10 @@ def read_parts(
     """
     sidecars: dict[int, Sidecar] = {}
     merger = _Merger(session)
+    # Workers of an older release take no captures, and need none where none are given.
+    options = (demangle, captures) if captures is not None and captures.files else (demangle,)
     batch: list[Part] = []
-    for count, part in enumerate(_parts(traces, make_executor, (demangle, captures), note), 1):
+    for count, part in enumerate(_parts(traces, make_executor, options, note), 1):
         batch.append(part)
         if len(batch) == _BATCH or count == len(traces):
             sidecars |= merger.add(batch)
@@ -231,7 +233,7 @@ def read_parts(
 def _parts(
     traces: Sequence[TraceFile],
     make_executor: MakeExecutor,
-    options: tuple[Demangle | None, CaptureTraces | None],
+    options: tuple[Any, ...],
     note: Noted,
 ) -> Iterator[Part]:
     """The parts in the order of the files; few more than a batch are kept waiting for an earlier one."""
