@@ -243,6 +243,20 @@ class Summary:
         return self._provenance.torch_version
 
     @cached_property
+    def torch_release(self) -> str | None:
+        """The release that recorded: as the traces say, else the one whose kernels these are; None if unsure.
+
+        Tables of releases hold CUDA's kernels, so those of a ROCm build tell none.
+        """
+        named = [row[0] for row in self.session.query("SELECT DISTINCT torch_version FROM traces")]
+        if len(named) == 1 and named[0]:
+            return str(named[0])
+        is_rocm = self.session.scalar(
+            "SELECT count(*) FROM traces WHERE properties::VARCHAR LIKE '%hip_runtime_version%'"
+        )
+        return None if is_rocm else self.torch_version
+
+    @cached_property
     def torch_version_grade(self) -> Grade | None:
         """How that was taken for the trace's."""
         return self._provenance.torch_version_grade

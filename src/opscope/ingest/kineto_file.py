@@ -27,7 +27,7 @@ from opscope.ingest.kineto import fill_tables
 from opscope.ingest.recorded import read_beside
 from opscope.ingest.source import EventArray, LocalText, TraceFile, error_offset, locate_events
 from opscope.ingest.staging import NeedsRewritingError, staged_events
-from opscope.ingest.trace_rows import integer, valid_text, write_devices, write_trace
+from opscope.ingest.trace_rows import integer, recorded_release, valid_text, write_devices, write_trace
 from opscope.model.environment import Environment
 from opscope.model.finding import recorded_findings
 from opscope.model.session import Session
@@ -283,7 +283,7 @@ def _write_trace(
         size_bytes=len(text.mapped),
         event_count=census.event_count,
         properties=valid_text(json.dumps(others, ensure_ascii=False)),
-        **_versions(environment),
+        **(_versions(environment) or {"torch_version": recorded_release(properties)}),
     )
 
 
