@@ -131,23 +131,25 @@ def open_session(path: Source) -> Session:
     return Session.open(path)
 
 
-def summarize(session: Session, *, ceilings: Source | None = None) -> Summary:
+def summarize(session: Session, *, ceilings: Source | None = None, by: str | None = None) -> Summary:
     """Everything reports say about a Session: totals, limits, waiting, and what to change.
 
     Args:
         session: Of a recording.
         ceilings: File of `opscope devices --measure --save`; without one, what was measured on this machine
             for the same kind of GPU, else its data sheet.
+        by: `range:REGEX` groups device time by annotations: by what the expression finds in their names, by its
+            first group if it has one. None for the steps of a serving engine.
 
     Raises:
-        InputError: The file cannot be used, or is of another GPU than the recording.
+        InputError: The file cannot be used, or is of another GPU than the recording; or no such expression.
     """
     from opscope.advice import assess  # noqa: PLC0415 - needed only here
     from opscope.hardware.measured import LIMITS_FOLDER  # noqa: PLC0415
     from opscope.provenance.cache import cache_folder  # noqa: PLC0415
 
     file = None if ceilings is None else Path(ceilings)
-    return assess(session, measured_dir=cache_folder() / LIMITS_FOLDER, ceilings_file=file)
+    return assess(session, measured_dir=cache_folder() / LIMITS_FOLDER, ceilings_file=file, by=by)
 
 
 def print_report(

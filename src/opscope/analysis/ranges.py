@@ -15,11 +15,12 @@ import msgspec
 
 from opscope.errors import InputError
 from opscope.model.queries import sql
+from opscope.model.schema import ReplayEvidence, ReplaySource
 from opscope.model.session import Session
 from opscope.provenance.kernel_names import decode
 from opscope.provenance.serving import ServingPhase, ServingStep, engine_of, serving_step
 
-__all__ = ["RangeTotal", "range_totals", "serving_engine"]
+__all__ = ["GraphTotal", "RangeTotal", "graph_totals", "range_totals", "serving_engine"]
 
 _BY_RANGE = "range:"
 # One launch of these for each layer; others prepare or finish what they do.
@@ -191,3 +192,44 @@ def _total(
 def _tokens(steps: list[ServingStep]) -> int | None:
     counts = [step.tokens for step in steps]
     return None if None in counts else sum(one for one in counts if one is not None)
+
+
+class GraphTotal(msgspec.Struct, frozen=True):
+    """All recorded replays of one CUDA graph that are known alike.
+
+    Attributes:
+        graph: Its number, from 1 in the order of first replays.
+        replays: Launches of the graph.
+        activities: Kernels, copies and sets of each.
+        device_ns: Of all replays.
+        source: What its operators are known from; None if they are not.
+        evidence: How replays were matched; None if they were not.
+        file: Trace that tells them.
+        reason: Why its operators are unknown.
+    """
+
+    graph: int
+    replays: int
+    activities: int
+    device_ns: int
+    source: ReplaySource | None
+    evidence: ReplayEvidence | None
+    file: str | None
+    reason: str | None
+
+
+def graph_totals(session: Session) -> tuple[GraphTotal, ...]:
+    """CUDA graphs whose replays were recorded, most device time first."""
+    rows = session.query(
+        "SELECT graph, count(*), max(activity_count), sum(device_ns)::BIGINT, source, evidence, file, reason "
+        "FROM graph_replays GROUP BY ALL ORDER BY 4 DESC, 1, 5, 6"
+    )
+    return tuple(
+        GraphTotal(
+            *row[:4],
+            None if row[4] is None else ReplaySource(row[4]),
+            None if row[5] is None else ReplayEvidence(row[5]),
+            *row[6:],
+        )
+        for row in rows
+    )

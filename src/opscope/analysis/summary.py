@@ -29,6 +29,7 @@ from opscope.analysis.launch_quality import (
 from opscope.analysis.provenance import Provenance, read_provenance
 from opscope.analysis.roofline.measure import measure_efficiency
 from opscope.analysis.session_limits import limits_of_session
+from opscope.analysis.ranges import GraphTotal, RangeTotal, graph_totals, range_totals, serving_engine
 from opscope.analysis.totals import (
     CategoryTotal,
     KernelTotal,
@@ -129,6 +130,7 @@ class Summary:
         *,
         measured_dir: Path | None = None,
         ceilings_file: Path | None = None,
+        by: str | None = None,
         **known: Any,
     ) -> None:
         """A Summary of a Session.
@@ -137,10 +139,12 @@ class Summary:
             session: The Session.
             measured_dir: Folder of measured device limits; the data sheet's are used if it holds none.
             ceilings_file: One measurement to use instead.
+            by: `range:REGEX`, by which annotations are grouped; None for the steps of a serving engine.
             **known: Attributes that are not to be computed, with their values.
         """
         self._session: Session | None = session
         self._measured = (measured_dir, ceilings_file)
+        self._ranges_by = by
         traces = session.query("SELECT source, rank FROM traces ORDER BY trace_id")
         self.traces = tuple(source for source, _ in traces)
         self.ranks = tuple(rank for _, rank in traces)
@@ -221,8 +225,25 @@ class Summary:
 
     @cached_property
     def categories(self) -> tuple[CategoryTotal, ...]:
-        """Self times by category."""
-        return category_totals(self.operators, self.device_time_ns, self.cpu_time_ns)
+        """Self times by category; what has no operator by its kernels', so that all are the device time."""
+        own = [row for row in self._launches if row["operator"] is None]
+        without = kernel_totals(own, self._provenance, self.device_time_ns)
+        return category_totals(self.operators, self.device_time_ns, self.cpu_time_ns, without)
+
+    @cached_property
+    def engine(self) -> str | None:
+        """The serving engine that was recorded; None if none was."""
+        return serving_engine(self.session)
+
+    @cached_property
+    def ranges(self) -> tuple[RangeTotal, ...]:
+        """Steps of a serving engine by phase, or what was asked for by an expression; empty without any."""
+        return range_totals(self.session, self._ranges_by, self.device_time_ns)
+
+    @cached_property
+    def graphs(self) -> tuple[GraphTotal, ...]:
+        """CUDA graphs whose replays were recorded, most device time first."""
+        return graph_totals(self.session)
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:

@@ -41,7 +41,13 @@ from opscope.capture.recording import (
 from opscope.capture.step_clock import StepClock
 from opscope.errors import CaptureError, DependencyError, InputError
 from opscope.model.files import claimed, scratch_prefix
-from opscope.model.sidecar import RecordedSettings, UnrecordedStep, graphs_folder, kernels_folder, sidecar_path
+from opscope.model.sidecar import (
+    RecordedSettings,
+    UnrecordedStep,
+    graphs_folder,
+    kernels_folder,
+    sidecar_path,
+)
 from opscope.workloads.runtime import is_out_of_memory, require_torch
 
 __all__ = [

@@ -274,7 +274,9 @@ def _by_facts(reported: _Reported) -> DeviceMatch:
     facts = (reported.compute_capability, reported.sm_count, reported.memory_bytes)
     agreeing = [one for one in devices() if None not in facts and one.sm_count and _agrees(one, reported)]
     if len(agreeing) == 1:
-        return DeviceMatch(agreeing[0], "the driver reported no name: its size and memory are this GPU's alone")
+        return DeviceMatch(
+            agreeing[0], "the driver reported no name: its size and memory are this GPU's alone"
+        )
     return _as_reported(reported, ())
 
 

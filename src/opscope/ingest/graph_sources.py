@@ -94,7 +94,9 @@ class GraphSources:
         if self._unread:
             session.add_findings([_unreadable(trace_id, self._unread)])
         # What is nested and written later depends on what the trace holds.
-        counts = {"python_function": added.modules, **census.categories} if added.modules else census.categories
+        counts = (
+            {"python_function": added.modules, **census.categories} if added.modules else census.categories
+        )
         return replace(census, categories=counts, detailed_count=census.detailed_count + added.details)
 
     def _noted(self) -> Iterator[Capture]:

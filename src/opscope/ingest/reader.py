@@ -87,7 +87,12 @@ def load(
             if make_executor is not None:
                 with _engine_errors(traces[0].name, memory_limit):
                     sidecars = read_parts(
-                        session, traces, make_executor, captures=known, demangle=demangle, note=note,
+                        session,
+                        traces,
+                        make_executor,
+                        captures=known,
+                        demangle=demangle,
+                        note=note,
                         on_done=on_done,
                     )
             else:

@@ -163,9 +163,7 @@ def read_replays(session: Session) -> Iterator[Replay]:
 _Opened = dict[int, tuple[Capture | None, Match]]
 
 
-def _opened(
-    replays: Sequence[Replay], captures: Sequence[Capture], eager: Sequence[Capture]
-) -> _Opened:
+def _opened(replays: Sequence[Replay], captures: Sequence[Capture], eager: Sequence[Capture]) -> _Opened:
     """Capture and match of each replay, by its correlation id."""
     alike: dict[Any, list[Replay]] = defaultdict(list)
     for one in replays:
@@ -190,9 +188,7 @@ def _fitting(replay: Replay, captures: Sequence[Capture]) -> tuple[list[tuple[Ca
         order = list(ReplayEvidence)
         best = min((_rank(one[1], order), list(ReplaySource).index(one[0].source)) for one in fitting)
         return [
-            one
-            for one in fitting
-            if (_rank(one[1], order), list(ReplaySource).index(one[0].source)) == best
+            one for one in fitting if (_rank(one[1], order), list(ReplaySource).index(one[0].source)) == best
         ], Match()
     if not matches:
         return [], Match(reason="neither its capture nor an eager run of its kernels is in the trace")

@@ -355,7 +355,9 @@ TABLES: tuple[Table, ...] = (
             Column("graph", "INTEGER", "Number of the graph, from 1 in the order of first replays"),
             Column("activity_count", "INTEGER", "Activities of the replay"),
             Column("device_ns", "BIGINT", "Their device time", unit="ns"),
-            Column("source", "VARCHAR", "What its operators are known from (closed set); NULL if they are not"),
+            Column(
+                "source", "VARCHAR", "What its operators are known from (closed set); NULL if they are not"
+            ),
             Column("evidence", "VARCHAR", "How it was matched (closed set); NULL if it was not"),
             Column("file", "VARCHAR", "Trace that tells them"),
             Column("reason", "VARCHAR", "Why its operators are unknown"),

@@ -51,7 +51,9 @@ class EngineCalls:
         if row is None or arguments.defect is not None:
             return None
         try:
-            return _RULES[row["kind"]](self, row, call, arguments) if "kind" in row else _plain(row, arguments)
+            return (
+                _RULES[row["kind"]](self, row, call, arguments) if "kind" in row else _plain(row, arguments)
+            )
         except _UntoldError as error:
             return CallCost(reason=str(error))
 
@@ -258,7 +260,9 @@ def _experts_by_tiles(
     raise _UntoldError(_NO_WEIGHTS)
 
 
-_NO_WEIGHTS = "the weights of its experts are no arguments, and its kernels' names and grids do not tell their sizes"
+_NO_WEIGHTS = (
+    "the weights of its experts are no arguments, and its kernels' names and grids do not tell their sizes"
+)
 _GATED = lazy_pattern(r"_(?:swiglu|swiGlu|geGlu|geglu)(?:_|$)")
 # Bits of a weight: of its number, and its share of the scale of its block.
 _WEIGHT_BITS = {"MxE2m1": 4.25, "E2m1": 4.5, "MxE4m3": 8.25, "E4m3": 8, "Bfloat16": 16, "Fp16": 16,
@@ -287,7 +291,9 @@ def _exported_tiles(shape: tuple[int, ...], experts: int, products: Sequence[_Ke
         tile_columns, tile_rows = int(match["m"]), int(match["n"])
         sizes.append(one.grid[0] * tile_columns)
         rows = one.grid[1] * tile_rows - experts * (tile_rows - 1)
-        chosen |= {k for k in range(1, experts + 1) if 0 <= tokens * k - rows < tile_rows or rows == tokens * k}
+        chosen |= {
+            k for k in range(1, experts + 1) if 0 <= tokens * k - rows < tile_rows or rows == tokens * k
+        }
     return _as_experts(shape, experts, products, sizes, chosen, (matches[0]["a"], matches[0]["b"]))  # type: ignore[index]
 
 

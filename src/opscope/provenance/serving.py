@@ -118,7 +118,9 @@ def serving_step(name: str) -> ServingStep | None:
                 names = entry["keys"][groups["mode"]]
                 counts = {names[key]: value for key, value in _PAIR.findall(groups["pairs"]) if key in names}
             known = {key: int(value) for key, value in counts.items() if value is not None}
-            step = ServingStep(entry["engine"], **known) if max(known.values(), default=0) < _LARGEST else None
+            step = (
+                ServingStep(entry["engine"], **known) if max(known.values(), default=0) < _LARGEST else None
+            )
             return _completed(step)
     return None
 

@@ -65,11 +65,15 @@ def read_serving(cxx: CxxName, text: str) -> Reading | None:
     inferred = {"family": family, "direction": direction_of(function)}
     if types is not None:
         inferred.update(
-            operand_type=element_type(types["first"]), output_type=element_type(types["out"]), tile=types["tile"]
+            operand_type=element_type(types["first"]),
+            output_type=element_type(types["out"]),
+            tile=types["tile"],
         )
     elif exported := _EXPORTED_TYPES.match(function):
         inferred.update(_exported_types(exported), tensor_core=True)
-    return Reading({"library": library}, {name: value for name, value in inferred.items() if value is not None})
+    return Reading(
+        {"library": library}, {name: value for name, value in inferred.items() if value is not None}
+    )
 
 
 def read_mangled(text: str) -> Reading | None:

@@ -20,7 +20,9 @@ def test_every_labelled_kernel_has_its_family() -> None:
     names = labelled()
     assert len(names) >= 300
     assert len({name for _, name in names}) == len(names)
-    wrong = [(family, decode(name).family, name[:90]) for family, name in names if decode(name).family != family]
+    wrong = [
+        (family, decode(name).family, name[:90]) for family, name in names if decode(name).family != family
+    ]
     assert not wrong
 
 
