@@ -2,10 +2,10 @@
 
     python benchmarks/gpu_graphs.py --output FILE.json [--work-dir DIR] [--device cuda:0]
 
-Records BERT and GPT-2 compiled with CUDA graphs, a model whose graph the program captures itself, and one that
-captures on two streams, each as a user would, and reads the recordings: the share of the replayed device time
-that has an operator, a module, and bytes; how replays were matched; whether results are those without notes,
-and what noting a capture takes. The recordings stay in the work directory.
+Records BERT and GPT-2 compiled with CUDA graphs, a model whose graph the program captures itself, and one
+that captures on two streams, each as a user would, and reads the recordings: the share of the replayed device
+time that has an operator, a module, and bytes; how replays were matched; whether results are those without
+notes, and what noting a capture takes. The recordings stay in the work directory.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_setup import environment_facts, parser_of, write
 from torch import nn
 
 import opscope
+from gpu_setup import environment_facts, parser_of, write
 from opscope.analysis.summary import summarize
 from opscope.capture.calls import record_calls
 
@@ -47,6 +47,7 @@ class Block(nn.Module):
         self.fc, self.out = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The block's output."""
         batch, length, width = x.shape
         parts = self.attn(self.ln_1(x)).view(batch, length, 3, HEADS, width // HEADS).permute(2, 0, 3, 1, 4)
         mixed = nn.functional.scaled_dot_product_attention(*parts.unbind(0), is_causal=True)
@@ -64,6 +65,7 @@ class GPT2(nn.Module):
         self.ln_f, self.lm_head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Logits."""
         x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1], device=tokens.device))
         for block in self.h:
             x = block(x)
@@ -213,7 +215,7 @@ def main() -> None:
     for name in given.only:
         try:
             results[name] = measured(name, given.device, folder)
-        except Exception:  # the other programs are still worth their time
+        except Exception:  # noqa: BLE001 - the other programs are still worth their time
             results[name] = {"error": traceback.format_exc()}
         write(given.output, results)
 

@@ -138,8 +138,8 @@ def summarize(session: Session, *, ceilings: Source | None = None, by: str | Non
         session: Of a recording.
         ceilings: File of `opscope devices --measure --save`; without one, what was measured on this machine
             for the same kind of GPU, else its data sheet.
-        by: `range:REGEX` groups device time by annotations: by what the expression finds in their names, by its
-            first group if it has one. None for the steps of a serving engine.
+        by: `range:REGEX` groups device time by annotations: by what the expression finds in their names, by
+            its first group if it has one. None for the steps of a serving engine.
 
     Raises:
         InputError: The file cannot be used, or is of another GPU than the recording; or no such expression.

@@ -13,7 +13,8 @@ pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 
 REPLAYED = """SELECT n.name, o.name, a.attribution, a.duration_ns FROM device_activities a
 JOIN runtime_calls r USING (runtime_call_id) JOIN kernel_names n USING (name_id)
-LEFT JOIN operators o ON o.operator_id = a.operator_id WHERE r.name LIKE '%GraphLaunch%' ORDER BY a.start_ns"""
+LEFT JOIN operators o ON o.operator_id = a.operator_id
+WHERE r.name LIKE '%GraphLaunch%' ORDER BY a.start_ns"""
 
 
 class Model(torch.nn.Module):

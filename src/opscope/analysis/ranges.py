@@ -99,7 +99,8 @@ def range_totals(session: Session, by: str | None, device_time_ns: int) -> tuple
     """
     group_of = _phase_of if by is None else _found_by(by)
     rows = session.query(
-        "SELECT annotation_id, name FROM annotations WHERE side = 'host' AND duration_ns >= 0 ORDER BY annotation_id"
+        "SELECT annotation_id, name FROM annotations WHERE side = 'host' AND duration_ns >= 0 "
+        "ORDER BY annotation_id"
     )
     groups: dict[str, int] = {}
     names = {}
@@ -226,10 +227,10 @@ def graph_totals(session: Session) -> tuple[GraphTotal, ...]:
     )
     return tuple(
         GraphTotal(
-            *row[:4],
-            None if row[4] is None else ReplaySource(row[4]),
-            None if row[5] is None else ReplayEvidence(row[5]),
-            *row[6:],
+            graph, replays, activities, device_ns,
+            None if source is None else ReplaySource(source),
+            None if evidence is None else ReplayEvidence(evidence),
+            file, reason,
         )
-        for row in rows
-    )
+        for graph, replays, activities, device_ns, source, evidence, file, reason in rows
+    )  # fmt: skip

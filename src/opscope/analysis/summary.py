@@ -27,9 +27,9 @@ from opscope.analysis.launch_quality import (
     launch_quality,
 )
 from opscope.analysis.provenance import Provenance, read_provenance
+from opscope.analysis.ranges import GraphTotal, RangeTotal, graph_totals, range_totals, serving_engine
 from opscope.analysis.roofline.measure import measure_efficiency
 from opscope.analysis.session_limits import limits_of_session
-from opscope.analysis.ranges import GraphTotal, RangeTotal, graph_totals, range_totals, serving_engine
 from opscope.analysis.totals import (
     CategoryTotal,
     KernelTotal,

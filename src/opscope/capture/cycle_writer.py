@@ -20,6 +20,7 @@ import msgspec
 
 from opscope.capture.cycle import Cycle, Schedule
 from opscope.capture.environment import collect_environment
+from opscope.capture.graph_notes import GraphNotes
 from opscope.capture.process_sources import (
     LiveObjects,
     compiled_graphs,
@@ -27,7 +28,6 @@ from opscope.capture.process_sources import (
     live_objects,
     triton_sources,
 )
-from opscope.capture.graph_notes import GraphNotes
 from opscope.capture.recording import Recording
 from opscope.capture.registrations import collect_registrations
 from opscope.capture.trace_file import TraceNames

@@ -2,8 +2,8 @@
 
 A replay is one launch call: which operator asked for each of its kernels was known only when the graph was
 captured, usually long before anything is recorded. So `torch.cuda.CUDAGraph`'s two capture methods are
-replaced while notes are taken: the capture itself is recorded by torch's profiler (launch calls in order, each
-inside its operator), and just before it ends the driver is asked for the graph's nodes: kind, kernel, grid
+replaced while notes are taken: the capture itself is recorded by torch's profiler (launch calls in order,
+each inside its operator), and just before it ends the driver is asked for the graph's nodes: kind, kernel, grid
 and, where it tells, the node's id, whose lower 32 bits a replayed activity carries too.
 
 Nothing here may break the program: a capture that cannot be noted is a Gap. Importing this module does not
@@ -56,7 +56,7 @@ class GraphNotes:
         self._folder: Path | None = None
 
     def start(self) -> None:
-        """Note every capture from now on; torch is imported. Asks no driver, so that the program may still fork."""
+        """Note every capture from now on; torch is imported. Asks no driver: the program may still fork."""
         if self._originals is not None:
             return
         graph_class = importlib.import_module("torch.cuda.graphs").CUDAGraph

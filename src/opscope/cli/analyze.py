@@ -78,7 +78,7 @@ def analyze(
             machine for the same GPU, else the data sheet's.
         merge: Average traces that are not of one job too.
         by: Group device time by annotations, range:REGEX: by what the expression finds in their names.
-        capture: Traces in which the CUDA graphs that these replay were captured, as serving engines write them.
+        capture: Traces in which CUDA graphs that these replay were captured, as serving engines write them.
         memory_limit: Limit of the database engine while reading, e.g. 1GB; more spills to disk.
         threads: Worker threads; all cores by default.
         workers: Processes that read the files of many ranks; one for each core from 9 files on by default.

@@ -1,4 +1,4 @@
-"""Captured CUDA graphs, read from the staged events of a trace: each launch in its order, inside its operators.
+"""Captured CUDA graphs, from the staged events of a trace: each launch in its order, inside its operators.
 
 While a stream captures, launch calls are recorded and no device activity follows them. What Kineto keeps of a
 launch differs: on AMD its kernel's name and grid, on NVIDIA neither, so there the nodes that the driver told
@@ -104,7 +104,7 @@ def captured_phases(session: Session, source: ReplaySource, file: str) -> tuple[
 
 
 def eager_run(session: Session, source: ReplaySource, file: str) -> Capture | None:
-    """All launches outside of graphs that something ran for, in the order of their calls; None without any."""
+    """All launches outside of graphs that were executed, in the order of their calls; None without any."""
     launches, events = _Staged(session).eager()
     return Capture(source, file, launches, events) if launches else None
 
@@ -246,12 +246,13 @@ class _Staged:
         try:
             cursor = self._connection.execute(sql(__package__, "kineto:captured_columns"))
             names = [column[0] for column in cursor.description]
-            found = {}
+            found: dict[int, tuple[dict[str, Any], str | None]] = {}
             for values in cursor.fetchall():
                 row = dict(zip(names, values, strict=True))
                 found[row.pop("row_id")] = (row, None)
             details = []
-            if any([row.pop("has_details") for row, _ in found.values()]):
+            has_details = [row.pop("has_details") for row, _ in found.values()]
+            if any(has_details):
                 details = self._connection.execute(sql(__package__, "kineto:captured_details")).fetchall()
         finally:
             self._connection.unregister("captured_rows")

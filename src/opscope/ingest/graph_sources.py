@@ -122,19 +122,23 @@ class GraphSources:
 
 
 def _read(trace: TraceFile, source: ReplaySource) -> tuple[tuple[Capture, ...], Capture | None]:
-    from opscope.ingest.kineto_file import Text, ingest_text, mapped_text  # noqa: PLC0415 - which imports this module
+    # Which imports this module.
+    from opscope.ingest.kineto_file import Text, ingest_text, mapped_text  # noqa: PLC0415
 
     found: list[tuple[tuple[Capture, ...], Capture | None]] = []
-    with Session() as session, local_text(trace, session.temporary_directory) as local:
-        with mapped_text(local.path, trace.name) as mapped:
-            events = locate_events(mapped, trace.name)
+    with (
+        Session() as session,
+        local_text(trace, session.temporary_directory) as local,
+        mapped_text(local.path, trace.name) as mapped,
+    ):
 
-            def keep(census: quality.Census) -> quality.Census:
-                phases = captured_phases(session, source, trace.name)
-                found.append((phases, eager_run(session, source, trace.name)))
-                return census
+        def keep(census: quality.Census) -> quality.Census:
+            phases = captured_phases(session, source, trace.name)
+            found.append((phases, eager_run(session, source, trace.name)))
+            return census
 
-            ingest_text(session, Text(trace.name, local.path, mapped, events, local.damage), keep)
+        events = locate_events(mapped, trace.name)
+        ingest_text(session, Text(trace.name, local.path, mapped, events, local.damage), keep)
     return found[-1]
 
 
@@ -182,7 +186,8 @@ def _unreadable(trace_id: int, reasons: list[str]) -> Finding:
     return Finding(
         "graphs.note_unreadable",
         Severity.WARNING,
-        f"{counted(len(reasons), 'noted capture', 'noted captures')} of CUDA graphs cannot be read: {reasons[0]}.",
+        f"{counted(len(reasons), 'noted capture', 'noted captures')} of CUDA graphs cannot be read: "
+        f"{reasons[0]}.",
         None,
         trace_id,
     )

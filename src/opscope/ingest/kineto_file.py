@@ -139,6 +139,7 @@ def read_kineto(
     trace_id: int,
     trace: TraceFile,
     local: LocalText,
+    *,
     captures: CaptureTraces | None = None,
     demangle: Demangle | None = None,
 ) -> Sidecar | None:
@@ -186,6 +187,11 @@ def read_kineto(
 
 @contextmanager
 def mapped_text(path: Path, name: str) -> Iterator[mmap.mmap]:
+    """The text of a local file, mapped.
+
+    Raises:
+        InputError: It is empty.
+    """
     with path.open("rb") as file:
         try:
             text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

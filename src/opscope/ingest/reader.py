@@ -154,7 +154,7 @@ def read_file(
 
             read_export(session, trace_id, trace, local, demangle)
             return {}
-        sidecar = read_kineto(session, trace_id, trace, local, captures, demangle)
+        sidecar = read_kineto(session, trace_id, trace, local, captures=captures, demangle=demangle)
     return {} if sidecar is None else {trace_id: sidecar}
 
 

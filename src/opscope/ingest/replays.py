@@ -1,4 +1,4 @@
-"""Replays of CUDA graphs opened: each replayed activity gets the operator that launched it when it was captured.
+"""Replays of CUDA graphs opened: each activity gets the operator that launched it when it was captured.
 
 A replay is one launch call. What was captured (`captured.Capture`) is matched with the activities of each
 replay, by node ids where these are recorded, else by the sequence of kernels; a capture that does not fit is
@@ -331,6 +331,9 @@ _UNKNOWN = "graph {number} of engine step"
 _COLUMNS = ("name", "input_shapes", "input_types", "input_strides", "concrete_inputs", "python_module_id")
 
 
+_PLACES = ("category", "call", "start_ns", "duration_ns", "external_id", "details")
+
+
 class _Rows(NamedTuple):
     """Rows to be added or changed, as columns in the making."""
 
@@ -358,7 +361,7 @@ class _Writer:
     ) -> Added:
         """Write all replays."""
         rows = _Rows(
-            {name: [] for name in (*_COLUMNS, "category", "call", "start_ns", "duration_ns", "external_id", "details")},
+            {name: [] for name in (*_COLUMNS, *_PLACES)},
             {name: [] for name in ("activity", "external_id", "replay", "grid", "block")},
         )  # fmt: skip
         threads = dict(self._calls)

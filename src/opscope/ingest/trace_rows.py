@@ -144,8 +144,8 @@ def _recognized(trace_id: int, device: int, name: str) -> Finding:
     return Finding(
         "device.recognized",
         Severity.INFO,
-        f"The driver reported no name of device {device}; its multiprocessors, memory and capability are those "
-        f"of {name} alone.",
+        f"The driver reported no name of device {device}; its multiprocessors, memory and capability are "
+        f"those of {name} alone.",
         None,
         trace_id,
         {"device": device, "name": name},

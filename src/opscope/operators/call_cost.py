@@ -42,9 +42,9 @@ _EVIDENCE_MEANINGS = {
         "from the tensors given to a generated kernel, in the order in which its compiler passes them"
     ),
     CostEvidence.LAUNCH_TILES: (
-        "from the tiles in its kernels' names and their grids, rounded up to whole tiles, experts chosen evenly"
+        "from the tiles in its kernels' names and their grids, in whole tiles, experts chosen evenly"
     ),
-    CostEvidence.ENGINE_STEP: "from its arguments and the counts in the serving engine's annotation of the step",
+    CostEvidence.ENGINE_STEP: "from its arguments and the counts in the serving engine's annotation",
     CostEvidence.MATCHED: "that of the only recorded call which launches this kernel in this geometry",
 }
 

@@ -49,7 +49,7 @@ class DistinctCall(msgspec.Struct, frozen=True):
         self_device_ns: Device time of all their own activities.
         read_bytes: Where a call launched copies and sets alone: what these read from device memory.
         written_bytes: Likewise what they wrote.
-        kernel: Name of a kernel, where lists of tensors are among the arguments, and of an engine's attention.
+        kernel: Name of a kernel, where lists of tensors are among the arguments; of an engine's attention.
         block_count: Blocks of all kernels of a call, likewise.
         example_id: One of the operators; None of launches of no operator.
         engine_step: Annotation of the serving engine's step that calls of attention were in.
@@ -138,7 +138,8 @@ def _write_engine_steps(session: Session) -> None:
     """Table `engine_steps`: the annotations of serving engines' steps; of nested ones the outer."""
     annotations = session.query(
         "SELECT trace_id, thread_id, start_ns, start_ns + duration_ns, name FROM annotations "
-        "WHERE side = 'host' AND thread_id IS NOT NULL ORDER BY trace_id, thread_id, start_ns, duration_ns DESC"
+        "WHERE side = 'host' AND thread_id IS NOT NULL "
+        "ORDER BY trace_id, thread_id, start_ns, duration_ns DESC"
     )
     steps: list[tuple[Any, ...]] = []
     for row in annotations:

@@ -1,9 +1,9 @@
 """Costs of operators that serving engines register: vLLM's, SGLang's, aiter's, torch's symmetric memory.
 
-Simple ones are rows of `engine_operators.toml`. What arguments alone do not tell has a rule here: experts of a
-mixture, whose weights no argument names, from the tiles in their products' names and the grids of these; and
-attention over a cache, from the numbers of queries and keys in the engine's own annotation of the step. Where a
-trace does not tell even that, the cost is unknown with the reason.
+Simple ones are rows of `engine_operators.toml`. What arguments alone do not tell has a rule here: experts of
+a mixture, whose weights no argument names, from the tiles in their products' names and the grids of these;
+and attention over a cache, from the numbers of queries and keys in the engine's own annotation of the step.
+Where a trace does not tell even that, the cost is unknown with the reason.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ class EngineCalls:
 @cache
 def _rows() -> Mapping[str, Any]:
     text = resources.files("opscope.operators").joinpath("engine_operators.toml").read_text(encoding="utf-8")
-    return tomli.loads(text)
+    rows: dict[str, Any] = tomli.loads(text)
+    return rows
 
 
 class _Kernel(msgspec.Struct, frozen=True):
@@ -267,13 +268,18 @@ _GATED = lazy_pattern(r"_(?:swiglu|swiGlu|geGlu|geglu)(?:_|$)")
 # Bits of a weight: of its number, and its share of the scale of its block.
 _WEIGHT_BITS = {"MxE2m1": 4.25, "E2m1": 4.5, "MxE4m3": 8.25, "E4m3": 8, "Bfloat16": 16, "Fp16": 16,
                 "mxfp4": 4.25, "mxfp8": 8.25, "bf16": 16, "fp16": 16, "fp8e4nv": 8, "fp8e5": 8}  # fmt: skip
-_PEAKS = {"E4m3": DataType.FP8, "E2m1": DataType.FP4, "Bfloat16": DataType.BF16, "Fp16": DataType.FP16,
-          "bf16": DataType.BF16, "fp16": DataType.FP16, "fp8e4nv": DataType.FP8, "fp8e5": DataType.FP8}  # fmt: skip
+_PEAKS = {
+    **dict.fromkeys(("E4m3", "fp8e4nv", "fp8e5"), DataType.FP8),
+    **dict.fromkeys(("Bfloat16", "bf16"), DataType.BF16),
+    **dict.fromkeys(("Fp16", "fp16"), DataType.FP16),
+    "E2m1": DataType.FP4,
+}
 
-# TensorRT-LLM's batched products: weights are A where the result is transposed; tokens are padded to whole tiles for
-# each expert, so the tiles along them are those of all rows and a part of one for each expert.
+# TensorRT-LLM's batched products: weights are A where the result is transposed; tokens are padded to whole
+# tiles for each expert, so the tiles along them are those of all rows and a part of one for each expert.
 _EXPORTED = lazy_pattern(
-    r"bmm_\w+?_(?P<a>(?:Mx)?(?:E\dm\d|Bfloat16|Fp16))(?P<b>(?:Mx)?(?:E\dm\d|Bfloat16|Fp16))_Fp32_t(?P<m>\d+)x(?P<n>\d+)x\d+"
+    r"bmm_\w+?_(?P<a>(?:Mx)?(?:E\dm\d|Bfloat16|Fp16))(?P<b>(?:Mx)?(?:E\dm\d|Bfloat16|Fp16))"
+    r"_Fp32_t(?P<m>\d+)x(?P<n>\d+)x\d+"
 )
 
 
@@ -281,7 +287,7 @@ def _exported_tiles(shape: tuple[int, ...], experts: int, products: Sequence[_Ke
     matches = [_EXPORTED.match(one.decoded.name) for one in products]
     if None in matches:
         return None
-    tokens, depth = shape
+    tokens = shape[0]
     sizes = []
     chosen = set()
     for match, one in zip(matches, products, strict=True):
@@ -294,13 +300,15 @@ def _exported_tiles(shape: tuple[int, ...], experts: int, products: Sequence[_Ke
         chosen |= {
             k for k in range(1, experts + 1) if 0 <= tokens * k - rows < tile_rows or rows == tokens * k
         }
-    return _as_experts(shape, experts, products, sizes, chosen, (matches[0]["a"], matches[0]["b"]))  # type: ignore[index]
+    types = (matches[0]["a"], matches[0]["b"])  # type: ignore[index]
+    return _as_experts((*shape, experts), products[0], sizes, chosen, types)
 
 
-# Triton's grouped products: as many blocks of rows as routing can need, times blocks of columns. Source: triton
-# python/triton_kernels, `routing.py` (`n_blocks`).
+# Triton's grouped products: as many blocks of rows as routing can need, times blocks of columns.
+# Source: triton python/triton_kernels, `routing.py` (`n_blocks`).
 _TRITON = lazy_pattern(
-    r"_(?:p_)?matmul_ogs_[NT]+_(?:[a-z0-9]+?)x(?P<b>bf16|fp16|fp8e\w+?)x(?P<a>bf16|fp16|mxfp[48]|fp8e\w+?)_(?P<n>\d+)x(?P<m>\d+)x\d+x(?P<split>\d+)"
+    r"_(?:p_)?matmul_ogs_[NT]+_(?:[a-z0-9]+?)x(?P<b>bf16|fp16|fp8e\w+?)x(?P<a>bf16|fp16|mxfp[48]|fp8e\w+?)"
+    r"_(?P<n>\d+)x(?P<m>\d+)x\d+x(?P<split>\d+)"
 )
 
 
@@ -322,7 +330,8 @@ def _triton_tiles(shape: tuple[int, ...], experts: int, products: Sequence[_Kern
             if ceil(depth / int(matches[1]["m"])) * int(matches[1]["m"]) == found[1]:  # type: ignore[index]
                 chosen.add(k)
                 sizes = found
-    return _as_experts(shape, experts, products, sizes, chosen, (matches[0]["a"], matches[0]["b"]))  # type: ignore[index]
+    types = (matches[0]["a"], matches[0]["b"])  # type: ignore[index]
+    return _as_experts((*shape, experts), products[0], sizes, chosen, types)
 
 
 def _row_blocks(rows: int, block: int, experts: int) -> int:
@@ -331,18 +340,21 @@ def _row_blocks(rows: int, block: int, experts: int) -> int:
 
 
 def _as_experts(
-    shape: tuple[int, ...],
-    experts: int,
-    products: Sequence[_Kernel],
-    columns: Sequence[int],
-    chosen: set[int],
-    types: tuple[str, str],
+    sizes: tuple[int, ...], first: _Kernel, columns: Sequence[int], chosen: set[int], types: tuple[str, str]
 ) -> _Experts | None:
-    """The products, where one number of experts a token fits, and the second gives what the first takes."""
-    tokens, depth = shape
+    """The products, where one number of experts a token fits.
+
+    Args:
+        sizes: Tokens, their width, and experts.
+        first: The first product's kernel.
+        columns: Of both products.
+        chosen: Numbers of experts a token that fit the grids.
+        types: Of weights and of tokens, as the name has them.
+    """
+    tokens, depth, experts = sizes
     if len(chosen) != 1 or len(columns) != 2 or types[0] not in _WEIGHT_BITS:
         return None
-    inner = columns[0] // 2 if _GATED.search(products[0].decoded.name) else columns[0]
+    inner = columns[0] // 2 if _GATED.search(first.decoded.name) else columns[0]
     wider = types[1].removeprefix("Mx")
     return _Experts(
         tokens, chosen.pop(), experts, (columns[0], depth), (columns[1], inner), _WEIGHT_BITS[types[0]],
@@ -360,7 +372,7 @@ _EITHER = re.compile(r"^kernel_unified_attention_[23]d")
 def _attention(
     calls: EngineCalls, row: Mapping[str, Any], call: DistinctCall, arguments: CallArguments
 ) -> CallCost:
-    """Queries, keys and values of the batch are arguments; what is in the cache the step's annotation tells."""
+    """Queries, keys and values of the batch are arguments; what the cache holds the annotation tells."""
     query, key = _tensor(arguments, 0), _tensor(arguments, 1)
     kernels = calls.kernels(call)
     names = [one.decoded.name for one in kernels]

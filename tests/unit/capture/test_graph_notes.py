@@ -145,29 +145,29 @@ class FakeDriver:
         if tells_ids:
             self.cuGraphNodeGetToolsId = self.tools_id
 
-    def cuStreamGetCaptureInfo_v2(self, stream, status, identity, graph, dependencies, count):  # noqa: N802
+    def cuStreamGetCaptureInfo_v2(self, stream, status, identity, graph, dependencies, count):
         graph._obj.value = 4096
         return 0
 
-    def cuGraphGetNodes(self, graph, nodes, count):  # noqa: N802
+    def cuGraphGetNodes(self, graph, nodes, count):
         if nodes is not None:
             for index in range(len(self.nodes)):
                 nodes[index] = index + 1
         count._obj.value = len(self.nodes)
         return 0
 
-    def cuGraphNodeGetType(self, node, kind):  # noqa: N802
+    def cuGraphNodeGetType(self, node, kind):
         kind._obj.value = self.nodes[node.value - 1][0]
         return 0
 
-    def cuGraphKernelNodeGetParams_v2(self, node, parameters):  # noqa: N802
+    def cuGraphKernelNodeGetParams_v2(self, node, parameters):
         one = parameters._obj
         one.func = node.value
         one.grid_x, one.grid_y, one.grid_z = self.nodes[node.value - 1][2]
         one.block_x, one.block_y, one.block_z = 128, 1, 1
         return 0
 
-    def cuFuncGetName(self, name, function):  # noqa: N802
+    def cuFuncGetName(self, name, function):
         name._obj.value = self.nodes[function.value - 1][1].encode()
         return 0
 

@@ -22,7 +22,8 @@ _NAMESPACES = {
         name: name
         for name in (
             "vllm", "flashinfer", "tensorrt_llm", "transformer_engine", "deep_gemm", "deep_ep", "apex",
-            "marlin", "cusparse", "torchao", "mslk", "gloo", "torchvision", "nvshmem", "aiter", "ck_tile", "ck",
+            "marlin", "cusparse", "torchao", "mslk", "gloo", "torchvision", "nvshmem", "aiter", "ck_tile",
+            "ck",
         )
     },
     "fbgemm_gpu": "fbgemm", "vision": "torchvision", "nvshmemi": "nvshmem", "sgl": "sglang",
@@ -62,7 +63,7 @@ def read_serving(cxx: CxxName, text: str) -> Reading | None:
         return None
     library = library_by_rules("serving", function) or _library_of_namespace(function)
     types = _OGS_TYPES.match(function)
-    inferred = {"family": family, "direction": direction_of(function)}
+    inferred: dict[str, Any] = {"family": family, "direction": direction_of(function)}
     if types is not None:
         inferred.update(
             operand_type=element_type(types["first"]),
@@ -90,17 +91,18 @@ def read_mangled(text: str) -> Reading | None:
 _MANGLED_NAMESPACE = lazy_pattern(r"_ZN?K?\d+(aiter|ck_tile|ck|vllm)\d")
 
 
-# Triton's grouped products name layouts, types and tile, `_matmul_ogs_NNT_bf16xbf16xmxfp4_16x128x256x1`: of the
-# results, tokens and weights. Source: triton python/triton_kernels, `_matmul_ogs.py` and `matmul_ogs.py`.
+# Triton's grouped products name layouts, types and tile, `_matmul_ogs_NNT_bf16xbf16xmxfp4_16x128x256x1`: of
+# the results, tokens and weights. Source: triton python/triton_kernels, `_matmul_ogs.py` and `matmul_ogs.py`.
 _TRITON_TYPE = r"(?:bf16|fp16|fp32|fp8e[45]\w{0,3}?|mxfp[48]|u?int\d+)"
 _OGS_TYPES = lazy_pattern(
     rf"_(?:p_)?matmul_ogs_[NT]+_(?P<out>{_TRITON_TYPE})x(?P<first>{_TRITON_TYPE})x(?P<second>{_TRITON_TYPE})"
     r"_(?P<tile>\d+x\d+x\d+)"
 )
-# TensorRT-LLM's exported products name the types of the result, of A and of B, as `MxE4m3_MxE2m1MxE4m3_Fp32_t128x16x256`:
-# `Mx` marks scales of blocks. Observed; A are the weights where the result is transposed.
+# TensorRT-LLM's exported products name the types of the result, of A and of B, as in
+# `MxE4m3_MxE2m1MxE4m3_Fp32_t128x16x256`: `Mx` marks scales of blocks. Observed; A are the weights where the result is transposed.
 _EXPORTED_TYPES = lazy_pattern(
-    r"(?:b|ge)mm_(?P<out>[A-Z][A-Za-z0-9]+?)_(?P<operands>[A-Z][A-Za-z0-9]+?)_(?P<sum>Fp32|Fp16)_t(?P<tile>\d+x\d+x\d+)"
+    r"(?:b|ge)mm_(?P<out>[A-Z][A-Za-z0-9]+?)_(?P<operands>[A-Z][A-Za-z0-9]+?)_(?P<sum>Fp32|Fp16)"
+    r"_t(?P<tile>\d+x\d+x\d+)"
 )
 _EXPORTED_TYPE = lazy_pattern(r"(?:Mx)?(E4m3|E5m2|E2m1|Bfloat16|Fp16|Fp8)")
 _EXPORTED_NAMES = {"E4m3": "e4m3", "E5m2": "e5m2", "E2m1": "e2m1", "Bfloat16": "bf16", "Fp16": "f16"}

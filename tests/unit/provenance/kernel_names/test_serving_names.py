@@ -1,4 +1,4 @@
-"""Families of 300 kernels of serving engines and the libraries they call, labelled by hand from their sources."""
+"""Families of kernels of serving engines and the libraries they call, labelled by hand from their sources."""
 
 from __future__ import annotations
 
