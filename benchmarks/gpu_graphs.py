@@ -23,7 +23,7 @@ from torch import nn
 import opscope
 from gpu_setup import environment_facts, parser_of, write
 from opscope.analysis.summary import summarize
-from opscope.capture.calls import record_calls
+from opscope.capture.calls import profile_call
 
 HEADS = 12
 # Of device time by activities that a graph launch replayed.
@@ -172,7 +172,7 @@ def measured(name: str, device: str, folder: Path) -> dict[str, Any]:
     torch.manual_seed(0)
     step = PROGRAMS[name](device)
     started = time.perf_counter()
-    result, cycle = record_calls(
+    result, cycle = profile_call(
         step, output_dir=folder, name=f"{name}.json.gz", warmup=2, active=4, unrecorded=4,
         with_modules=True, track_compile=True, overwrite=True,
     )  # fmt: skip

@@ -3,8 +3,8 @@
 A replay is one launch call: which operator asked for each of its kernels was known only when the graph was
 captured, usually long before anything is recorded. So `torch.cuda.CUDAGraph`'s two capture methods are
 replaced while notes are taken: the capture itself is recorded by torch's profiler (launch calls in order,
-each inside its operator), and just before it ends the driver is asked for the graph's nodes: kind, kernel, grid
-and, where it tells, the node's id, whose lower 32 bits a replayed activity carries too.
+each inside its operator), and just before it ends the driver is asked for the graph's nodes: kind, kernel,
+grid and, where it tells, the node's id, whose lower 32 bits a replayed activity carries too.
 
 Nothing here may break the program: a capture that cannot be noted is a Gap. Importing this module does not
 import torch.

@@ -145,7 +145,7 @@ class FakeDriver:
         if tells_ids:
             self.cuGraphNodeGetToolsId = self.tools_id
 
-    def cuStreamGetCaptureInfo_v2(self, stream, status, identity, graph, dependencies, count):
+    def cuStreamGetCaptureInfo_v2(self, stream, status, identity, graph, dependencies, count):  # noqa: PLR0917
         graph._obj.value = 4096
         return 0
 

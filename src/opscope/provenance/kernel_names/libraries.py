@@ -99,7 +99,8 @@ _OGS_TYPES = lazy_pattern(
     r"_(?P<tile>\d+x\d+x\d+)"
 )
 # TensorRT-LLM's exported products name the types of the result, of A and of B, as in
-# `MxE4m3_MxE2m1MxE4m3_Fp32_t128x16x256`: `Mx` marks scales of blocks. Observed; A are the weights where the result is transposed.
+# `MxE4m3_MxE2m1MxE4m3_Fp32_t128x16x256`: `Mx` marks scales of blocks. Observed; A are the
+# weights where the result is transposed.
 _EXPORTED_TYPES = lazy_pattern(
     r"(?:b|ge)mm_(?P<out>[A-Z][A-Za-z0-9]+?)_(?P<operands>[A-Z][A-Za-z0-9]+?)_(?P<sum>Fp32|Fp16)"
     r"_t(?P<tile>\d+x\d+x\d+)"
