@@ -24,13 +24,13 @@ from opscope.model.schema import ReplaySource
 from opscope.model.session import Session
 from opscope.model.sidecar import GraphNode
 
-__all__ = ["Capture", "CapturedEvent", "Launch", "captured_phases", "eager_run", "with_nodes"]
+__all__ = ["Capture", "CapturedEvent", "CapturedLaunch", "captured_phases", "eager_run", "with_nodes"]
 
 _GENERATED = "triton_"
 _NONE = -1
 
 
-class Launch(msgspec.Struct, frozen=True):
+class CapturedLaunch(msgspec.Struct, frozen=True):
     """One captured launch.
 
     Attributes:
@@ -78,7 +78,7 @@ class Capture(msgspec.Struct, frozen=True):
 
     source: ReplaySource
     file: str
-    launches: tuple[Launch, ...]
+    launches: tuple[CapturedLaunch, ...]
     events: tuple[CapturedEvent, ...]
 
     def part(self, start: int, count: int) -> Capture:
@@ -133,7 +133,7 @@ def _text(sizes: tuple[int, int, int] | None) -> str | None:
     return None if sizes is None else json.dumps(sizes)
 
 
-_Phase = tuple[tuple[Launch, ...], tuple[CapturedEvent, ...]]
+_Phase = tuple[tuple[CapturedLaunch, ...], tuple[CapturedEvent, ...]]
 # Whose grid is given in threads.
 _GLOBAL_SIZE = re.compile(r"hip(?:Hcc|Ext)ModuleLaunchKernel")
 
@@ -197,7 +197,7 @@ class _Staged:
 
     def _launches(
         self, calls: Int64, owners: dict[int, int], events: list[CapturedEvent]
-    ) -> Iterator[Launch]:
+    ) -> Iterator[CapturedLaunch]:
         places: dict[Any, int] = {}
         counts: dict[int, int] = {}
         for call in calls.tolist():
@@ -212,7 +212,7 @@ class _Staged:
             if activity >= 0:
                 found = self._activities
                 name, grid, block = (found[one][activity] for one in ("name", "grid", "block"))
-                yield Launch(found["kind"][activity], name, grid, block, event=event, place=place)
+                yield CapturedLaunch(found["kind"][activity], name, grid, block, event=event, place=place)
                 continue
             name = self._calls["kernel"][call] or None
             if name is None and str(fields.get("name")).startswith(_GENERATED):
@@ -220,7 +220,7 @@ class _Staged:
             grid, block = self._calls["grid"][call], self._calls["block"][call]
             if _GLOBAL_SIZE.match(self._calls["name"][call]):
                 grid = _in_blocks(grid, block)
-            yield Launch(
+            yield CapturedLaunch(
                 kind, name if kind == "kernel" else None, grid or None, block or None, event=event,
                 place=place,
             )  # fmt: skip

@@ -26,7 +26,7 @@ from opscope.model.queries import sql
 from opscope.model.schema import Attribution, ReplayEvidence, ReplaySource
 from opscope.model.session import Session
 
-__all__ = ["Match", "Replay", "match", "open_replays"]
+__all__ = ["Replay", "ReplayMatch", "match", "open_replays"]
 
 _NODE_MASK = 0xFFFFFFFF
 _BY_NODE, _BY_SEQUENCE, _BY_GRAPH = (
@@ -73,7 +73,7 @@ class Replay(msgspec.Struct, frozen=True):
         return [_told(kind, name) for kind, name in zip(self.kinds, self.names, strict=True)]
 
 
-class Match(msgspec.Struct, frozen=True):
+class ReplayMatch(msgspec.Struct, frozen=True):
     """Which captured launch each activity of a replay is; `evidence` None and a reason where none fits."""
 
     launches: tuple[int, ...] = ()
@@ -160,7 +160,7 @@ def read_replays(session: Session) -> Iterator[Replay]:
         )
 
 
-_Opened = dict[int, tuple[Capture | None, Match]]
+_Opened = dict[int, tuple[Capture | None, ReplayMatch]]
 
 
 def _opened(replays: Sequence[Replay], captures: Sequence[Capture], eager: Sequence[Capture]) -> _Opened:
@@ -180,7 +180,9 @@ def _opened(replays: Sequence[Replay], captures: Sequence[Capture], eager: Seque
     return found
 
 
-def _fitting(replay: Replay, captures: Sequence[Capture]) -> tuple[list[tuple[Capture, Match]], Match]:
+def _fitting(
+    replay: Replay, captures: Sequence[Capture]
+) -> tuple[list[tuple[Capture, ReplayMatch]], ReplayMatch]:
     """The captures that fit best; else why the one that agrees longest does not."""
     matches = [(capture, match(capture, replay)) for capture in captures]
     fitting = [one for one in matches if one[1].evidence is not None]
@@ -189,18 +191,18 @@ def _fitting(replay: Replay, captures: Sequence[Capture]) -> tuple[list[tuple[Ca
         best = min((_rank(one[1], order), list(ReplaySource).index(one[0].source)) for one in fitting)
         return [
             one for one in fitting if (_rank(one[1], order), list(ReplaySource).index(one[0].source)) == best
-        ], Match()
+        ], ReplayMatch()
     if not matches:
-        return [], Match(reason="neither its capture nor an eager run of its kernels is in the trace")
+        return [], ReplayMatch(reason="neither its capture nor an eager run of its kernels is in the trace")
     return [], max((one[1] for one in matches), key=lambda one: one.agreed)
 
 
-def _rank(found: Match, order: list[ReplayEvidence]) -> int:
+def _rank(found: ReplayMatch, order: list[ReplayEvidence]) -> int:
     assert found.evidence is not None
     return order.index(found.evidence)
 
 
-def match(capture: Capture, replay: Replay) -> Match:
+def match(capture: Capture, replay: Replay) -> ReplayMatch:
     """Which launch of a capture each activity of a replay is, if it is a replay of it."""
     launches, count = capture.launches, len(replay.activities)
     captured = [_told(one.kind, one.name) for one in launches]
@@ -212,23 +214,23 @@ def match(capture: Capture, replay: Replay) -> Match:
             f"the graph has {count} kernels, copies and sets, the capture in {capture.file} "
             f"{len(launches)}{_differing(captured, replayed, agreed)}"
         )
-        return Match(reason=reason, agreed=agreed)
+        return ReplayMatch(reason=reason, agreed=agreed)
     for order in _node_orders(capture, replay):
         if _fits(captured, [replayed[at] for at in order], launches):
-            return Match(_inverted(order), ReplayEvidence.NODE_IDS)
+            return ReplayMatch(_inverted(order), ReplayEvidence.NODE_IDS)
     if _fits(captured, replayed, launches):
         named = all(name is not None for kind, name in captured if kind == "kernel")
         evidence = ReplayEvidence.KERNEL_SEQUENCE if named else ReplayEvidence.LAUNCH_ORDER
-        return Match(in_time, evidence)
+        return ReplayMatch(in_time, evidence)
     if Counter(captured) == Counter(replayed):
-        return Match(_by_occurrence(captured, replayed), ReplayEvidence.KERNEL_COUNTS)
+        return ReplayMatch(_by_occurrence(captured, replayed), ReplayEvidence.KERNEL_COUNTS)
     agreed = _agreed(captured, replayed)
     reason = (
         f"the capture in {capture.file} is of another graph{_differing(captured, replayed, agreed)}"
         if agreed < count
         else f"equal calls of the capture in {capture.file} would have run different kernels"
     )
-    return Match(reason=reason, agreed=agreed)
+    return ReplayMatch(reason=reason, agreed=agreed)
 
 
 def _told(kind: str, name: str | None) -> tuple[str, str | None]:
@@ -297,7 +299,7 @@ def _by_occurrence(captured: _Sequence, replayed: _Sequence) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _eager_fit(replay: Replay, eager: Capture) -> list[tuple[Capture, Match]]:
+def _eager_fit(replay: Replay, eager: Capture) -> list[tuple[Capture, ReplayMatch]]:
     """The last stretch of eager launches with just the kernels of a replay, in its order."""
     captured = [_told(one.kind, one.name) for one in eager.launches]
     replayed = replay.sequence
@@ -312,7 +314,7 @@ def _eager_fit(replay: Replay, eager: Capture) -> list[tuple[Capture, Match]]:
     for start in starts[::-1].tolist():
         if np.array_equal(whole[start : start + len(wanted)], wanted):
             part = eager.part(start, len(wanted))
-            return [(part, Match(tuple(range(len(wanted))), ReplayEvidence.KERNEL_SEQUENCE))]
+            return [(part, ReplayMatch(tuple(range(len(wanted))), ReplayEvidence.KERNEL_SEQUENCE))]
     return []
 
 
@@ -357,7 +359,7 @@ class _Writer:
         ).fetchall()
 
     def write(
-        self, found: Sequence[tuple[Replay, tuple[Capture | None, Match]]], graphs: dict[int, int]
+        self, found: Sequence[tuple[Replay, tuple[Capture | None, ReplayMatch]]], graphs: dict[int, int]
     ) -> Added:
         """Write all replays."""
         rows = _Rows(
@@ -374,7 +376,7 @@ class _Writer:
         details = [one for one in rows.events["details"] if one]
         return Added(rows.events["category"].count("python_function"), len(details))
 
-    def _repeat(self, rows: _Rows, replay: Replay, capture: Capture, matched: Match) -> None:
+    def _repeat(self, rows: _Rows, replay: Replay, capture: Capture, matched: ReplayMatch) -> None:
         place = _Ticks(replay, len(capture.launches))
         ids = []
         for event in capture.events:

@@ -63,8 +63,8 @@ def time_blocks(summary: Summary) -> tuple[Block, ...]:
             f"A gap of {format_duration(gap.duration_ns)} at the start, before which the device worked for "
             f"{format_duration(gap.before_ns)}, is set apart: the window begins after it."
             if gap.before_ns
-            else f"A gap of {format_duration(gap.duration_ns)} at the start, before the device's first work, is "
-            "set apart: the window begins after it."
+            else f"A gap of {format_duration(gap.duration_ns)} at the start, before the device's first work, "
+            "is set apart: the window begins after it."
         )
         for gap in timeline.start_gaps
     ]

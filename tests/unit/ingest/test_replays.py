@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from opscope.ingest.captured import Capture, CapturedEvent, Launch, with_nodes
+from opscope.ingest.captured import Capture, CapturedEvent, CapturedLaunch, with_nodes
 from opscope.ingest.replays import Replay, match
 from opscope.model.environment import Environment
 from opscope.model.schema import ReplayEvidence, ReplaySource
@@ -210,7 +210,8 @@ def write_sidecar_of(path: Path, *graphs: RecordedGraph) -> None:
 
 def capture_of(*names: str | None, places: tuple[int, ...] = ()) -> Capture:
     launches = tuple(
-        Launch("kernel", name, event=at, place=places[at] if places else at) for at, name in enumerate(names)
+        CapturedLaunch("kernel", name, event=at, place=places[at] if places else at)
+        for at, name in enumerate(names)
     )
     events = tuple(CapturedEvent("cpu_op", at, at, {"name": f"op{at}"}) for at in range(len(names)))
     return Capture(ReplaySource.CAPTURE_TRACE, "capture.json", launches, events)
