@@ -19,6 +19,7 @@ import msgspec
 
 from opscope.capture.cycle import Cycle, Schedule
 from opscope.capture.environment import collect_environment
+from opscope.capture.graph_notes import GraphNotes
 from opscope.capture.process_sources import (
     LiveObjects,
     compiled_graphs,
@@ -34,6 +35,7 @@ from opscope.model.environment import Environment
 from opscope.model.generated_code import files_by_hash, generated_sources, is_generated, read_generated
 from opscope.model.origin import Gap, OperatorRegistration, RecordedKernel, RecordedSource, SourceEvidence
 from opscope.model.sidecar import (
+    RecordedGraph,
     RecordedSchedule,
     RecordedSettings,
     Sidecar,
@@ -180,12 +182,14 @@ class CycleEnd:
         partial: Before its last step did.
         ended_by: Class of the exception that ended it, or None.
         unrecorded_steps: Steps timed before it.
+        graphs: Notes of the CUDA graphs captured so far.
     """
 
     wall_times_ns: tuple[int, ...]
     partial: bool = False
     ended_by: str | None = None
     unrecorded_steps: tuple[UnrecordedStep, ...] = ()
+    graphs: GraphNotes | None = None
 
 
 @dataclass(frozen=True)
@@ -218,6 +222,7 @@ class CycleWriter:
         structure, structure_gaps = recording.structure()
         names = recording.export(trace_path)
         enrichment = collect(names, kernels_folder(trace_path), self.find_origins)
+        graphs, graph_gaps = _kept_graphs(end.graphs, trace_path)
         schedule = self.schedule
         sidecar = Sidecar(
             trace=trace_path.name,
@@ -235,11 +240,12 @@ class CycleWriter:
             kernels=enrichment.kernels,
             kernel_sources=enrichment.kernel_sources,
             registrations=enrichment.registrations,
-            gaps=(*enrichment.gaps, *structure_gaps),
+            gaps=(*enrichment.gaps, *structure_gaps, *graph_gaps),
             regions=recording.regions,
             ended_by=end.ended_by,
             structure=structure,
             unrecorded_steps=end.unrecorded_steps,
+            graphs=graphs,
         )
         write_sidecar(sidecar_path(trace_path), sidecar)
         return Cycle(index, trace_path, sidecar_path(trace_path), sidecar)
@@ -247,6 +253,18 @@ class CycleWriter:
     @cached_property
     def _environment(self) -> Environment:
         return collect_environment()
+
+
+def _kept_graphs(
+    notes: GraphNotes | None, trace_path: Path
+) -> tuple[tuple[RecordedGraph, ...], tuple[Gap, ...]]:
+    """The CUDA graphs noted so far, their captures copied beside the trace, and what is missing of them."""
+    if notes is None:
+        return (), ()
+    try:
+        return notes.keep_beside(trace_path), tuple(notes.gaps)
+    except OSError as error:
+        return (), (*notes.gaps, Gap("CUDA graphs", f"{type(error).__name__}: {error}"))
 
 
 def with_unrecorded(cycle: Cycle, steps: tuple[UnrecordedStep, ...]) -> Cycle:

@@ -29,6 +29,7 @@ from opscope.capture.cycle_writer import (
     trace_file_names,
     with_unrecorded,
 )
+from opscope.capture.graph_notes import GraphNotes
 from opscope.capture.recording import (
     AUTOGRAD,
     PROFILER,
@@ -40,7 +41,14 @@ from opscope.capture.recording import (
 from opscope.capture.step_clock import StepClock
 from opscope.errors import CaptureError, DependencyError, InputError
 from opscope.model.files import claimed, scratch_prefix
-from opscope.model.sidecar import SIZE_LIMIT, RecordedSettings, UnrecordedStep, kernels_folder, sidecar_path
+from opscope.model.sidecar import (
+    SIZE_LIMIT,
+    RecordedSettings,
+    UnrecordedStep,
+    graphs_folder,
+    kernels_folder,
+    sidecar_path,
+)
 from opscope.units import parse_bytes
 from opscope.workloads.runtime import is_out_of_memory, require_torch, resident_bytes
 
@@ -295,6 +303,7 @@ class Profiler:
         self.unrecorded_steps: list[UnrecordedStep] = []
         self._clock = StepClock()
         self._writer: CycleWriter | None = None
+        self._graphs = GraphNotes(self._step_aside, self._step_back)
         self._claim = ExitStack()  # of the files, while its block runs
         self._recording: Recording | None = None
         self._is_open = False
@@ -321,6 +330,18 @@ class Profiler:
         """Whether nothing more is recorded or timed."""
         return self._position.phase is Phase.DONE and self._clock.is_full
 
+    def note_graphs(self) -> None:
+        """Note the CUDA graphs that are captured from now on, so that their replays can be told apart.
+
+        Entering the block does so too; before it, for graphs that are captured earlier. Ends with the block.
+        """
+        require_torch()
+        self._graphs.start()
+
+    def forget_graphs(self) -> None:
+        """Note none any longer, where the block is not entered after all."""
+        self._graphs.discard()
+
     def check_output(self) -> None:
         """Return if no file is in the way; entering the block asks this too.
 
@@ -331,7 +352,8 @@ class Profiler:
             return
         for file_name in self._file_names:
             trace_path = self._output_dir / file_name
-            for file in (trace_path, sidecar_path(trace_path), kernels_folder(trace_path)):
+            made = (sidecar_path, kernels_folder, graphs_folder)
+            for file in (trace_path, *(place(trace_path) for place in made)):
                 if file.exists():
                     hint = "Choose another folder or name, or pass overwrite=True"
                     raise InputError("the file exists", source=file, hint=hint)
@@ -354,6 +376,7 @@ class Profiler:
             self._writer = self._make_writer()
             if self._tracking is not None:
                 self._tracking.start()
+            self.note_graphs()
             self._clock.start()
             self._begin(self._position)
             self._clock.mark(0)
@@ -546,7 +569,7 @@ class Profiler:
         recording, self._recording = self._recording, None
         # Stopping has waited for the devices, so nothing waits here.
         self.unrecorded_steps += self._clock.read()
-        end = CycleEnd(wall_times_ns, partial, ended_by, tuple(self.unrecorded_steps))
+        end = CycleEnd(wall_times_ns, partial, ended_by, tuple(self.unrecorded_steps), self._graphs)
         cycle = self._writer.write(index, recording, end, self.workload)
         self.cycles.append(cycle)
         for handler in self._handlers:
@@ -559,8 +582,22 @@ class Profiler:
                 ends.callback(recording.abandon)
             if self._tracking is not None:
                 ends.callback(self._tracking.stop)
+            ends.callback(self._graphs.discard)
             ends.callback(self._clock.stop)
             ends.callback(self._claim.close)
+
+    def _step_aside(self) -> bool:
+        """Detach the profiler that is attached without recording, so that another can record a capture."""
+        if self._recording is None or self._recording.is_started:
+            return False
+        self._recording.abandon()
+        self._recording = None
+        return True
+
+    def _step_back(self) -> None:
+        assert self._writer is not None
+        self._recording = Recording(self._writer.settings)
+        self._recording.prepare()
 
     def _out_of_memory(self) -> CaptureError:
         phase = self.schedule.position(self._step_index).phase.value

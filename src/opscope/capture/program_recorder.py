@@ -348,6 +348,7 @@ class ProgramRecorder:
         self._has_torch = True
         with self._own():
             attached_profilers.watch(self._starting)
+            self._profiler.note_graphs()
             if self._source is not None:
                 self._source.watch(self._step)
 
@@ -421,6 +422,7 @@ class ProgramRecorder:
         """Leave torch as it was; what of it fails must not end the program."""
         try:
             with ExitStack() as ends:
+                ends.callback(self._profiler.forget_graphs)
                 ends.callback(attached_profilers.unwatch, self._starting)
                 if self._source is not None and self._has_torch:
                     ends.callback(self._source.stop)

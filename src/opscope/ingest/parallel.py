@@ -30,6 +30,7 @@ from opscope.model.session import Session
 from opscope.model.sidecar import Sidecar
 
 if TYPE_CHECKING:
+    from opscope.ingest.graph_sources import CaptureTraces
     from opscope.ingest.nsys_words import Demangle
 
 __all__ = ["MakeExecutor", "Noted", "Part", "dask_cluster", "local_processes", "read_part", "read_parts"]
@@ -77,7 +78,9 @@ _IDENTITIES = {
 }
 
 
-def read_part(trace: TraceFile, demangle: Demangle | None = None) -> Part:
+def read_part(
+    trace: TraceFile, demangle: Demangle | None = None, captures: CaptureTraces | None = None
+) -> Part:
     """One file as tables of its own; what a process of an executor does.
 
     Raises:
@@ -86,7 +89,7 @@ def read_part(trace: TraceFile, demangle: Demangle | None = None) -> Part:
     from opscope.ingest.reader import read_file  # noqa: PLC0415 - which imports this module
 
     with Session(threads=1) as session, tempfile.TemporaryDirectory(prefix=scratch_prefix()) as folder:
-        sidecars = read_file(session, trace, demangle)
+        sidecars = read_file(session, trace, demangle, captures)
         tables = {}
         for table in TABLES:
             if table.name in _LEFT_OUT or not session.scalar(f"SELECT count(*) FROM {table.name}"):
@@ -194,6 +197,7 @@ def read_parts(
     traces: Sequence[TraceFile],
     make_executor: MakeExecutor,
     *,
+    captures: CaptureTraces | None = None,
     demangle: Demangle | None = None,
     note: Noted = lambda text: None,
     on_done: Callable[[int], object] = lambda count: None,
@@ -204,6 +208,7 @@ def read_parts(
         session: The Session.
         traces: Its files, in order.
         make_executor: Gives an executor of processes; asked again when one broke.
+        captures: As of `load`.
         demangle: As of `load`.
         note: Told what a worker could not do, which was done here instead.
         on_done: Told how many files are in the tables.
@@ -213,8 +218,10 @@ def read_parts(
     """
     sidecars: dict[int, Sidecar] = {}
     merger = _Merger(session)
+    # Workers of an older release take no captures, and need none where none are given.
+    options = (demangle, captures) if captures is not None and captures.files else (demangle,)
     batch: list[Part] = []
-    for count, part in enumerate(_parts(traces, make_executor, demangle, note), 1):
+    for count, part in enumerate(_parts(traces, make_executor, options, note), 1):
         batch.append(part)
         if len(batch) == _BATCH or count == len(traces):
             sidecars |= merger.add(batch)
@@ -224,7 +231,10 @@ def read_parts(
 
 
 def _parts(
-    traces: Sequence[TraceFile], make_executor: MakeExecutor, demangle: Demangle | None, note: Noted
+    traces: Sequence[TraceFile],
+    make_executor: MakeExecutor,
+    options: tuple[Any, ...],
+    note: Noted,
 ) -> Iterator[Part]:
     """The parts in the order of the files; few more than a batch are kept waiting for an earlier one."""
     executor = make_executor()
@@ -234,7 +244,7 @@ def _parts(
         while True:
             for ahead in range(place, min(len(traces), place + 2 * _BATCH)):
                 if ahead not in running:
-                    running[ahead] = executor.submit(read_part, traces[ahead], demangle)
+                    running[ahead] = executor.submit(read_part, traces[ahead], *options)
             try:
                 part = running.pop(place).result()
                 break
@@ -248,11 +258,11 @@ def _parts(
                 executor, running = make_executor(), {}
             except (ImportError, AttributeError) as error:
                 note(f"a worker cannot read {trace.name} ({error}): it was read here")
-                part = read_part(trace, demangle)
+                part = read_part(trace, *options)
                 break
         if part.version != __version__:
             note(f"a worker has opscope {part.version}: {trace.name} was read here")
-            part = read_part(trace, demangle)
+            part = read_part(trace, *options)
         yield part
 
 

@@ -15,6 +15,7 @@ import duckdb
 
 from opscope.errors import InputError
 from opscope.ingest import quality
+from opscope.ingest.graph_sources import CaptureTraces
 from opscope.ingest.kineto_file import read_kineto
 from opscope.ingest.parallel import MakeExecutor, Noted, dask_cluster, local_processes, read_parts
 from opscope.ingest.recorded import keep_sidecars
@@ -46,6 +47,7 @@ def load(
     threads: int | None = None,
     merge: bool = False,
     demangle: Demangle | None = None,
+    captures: Sequence[str] = (),
     workers: int | None = None,
     dask: str | None = None,
     note: Noted = lambda text: None,
@@ -61,6 +63,7 @@ def load(
         merge: Read traces together that are not of one job.
         demangle: Makes the text that a Kineto trace shows of a mangled name, where a recorder keeps those;
             without it the recorder's own text is used.
+        captures: Traces in which CUDA graphs were captured that these may replay.
         workers: Processes that read several files; this one alone if None; one for each core where there are
             more than eight files if 0.
         dask: Address of the scheduler of a Dask cluster, whose workers read the files instead.
@@ -78,17 +81,24 @@ def load(
         memory_limit=memory_limit, threads=threads, is_temporary_file=is_large or memory_limit is not None
     )
     sidecars: dict[int, Sidecar] = {}
+    known = CaptureTraces(tuple(trace for one in captures for trace in find_traces(one)))
     try:
         with _executor(len(traces), workers, dask) as make_executor:
             if make_executor is not None:
                 with _engine_errors(traces[0].name, memory_limit):
                     sidecars = read_parts(
-                        session, traces, make_executor, demangle=demangle, note=note, on_done=on_done
+                        session,
+                        traces,
+                        make_executor,
+                        captures=known,
+                        demangle=demangle,
+                        note=note,
+                        on_done=on_done,
                     )
             else:
                 for count, trace in enumerate(traces, 1):
                     with _engine_errors(trace.name, memory_limit):
-                        sidecars |= read_file(session, trace, demangle)
+                        sidecars |= read_file(session, trace, demangle, known)
                     on_done(count)
         _require_one_job(session, sidecars, merge=merge)
         keep_sidecars(session, sidecars)
@@ -129,7 +139,9 @@ def _require_one_job(session: Session, sidecars: dict[int, Sidecar], *, merge: b
         )
 
 
-def read_file(session: Session, trace: TraceFile, demangle: Demangle | None) -> dict[int, Sidecar]:
+def read_file(
+    session: Session, trace: TraceFile, demangle: Demangle | None, captures: CaptureTraces | None = None
+) -> dict[int, Sidecar]:
     """Read one file, which holds one trace or several; sidecars by trace id.
 
     Raises:
@@ -142,7 +154,7 @@ def read_file(session: Session, trace: TraceFile, demangle: Demangle | None) -> 
 
             read_export(session, trace_id, trace, local, demangle)
             return {}
-        sidecar = read_kineto(session, trace_id, trace, local)
+        sidecar = read_kineto(session, trace_id, trace, local, captures=captures, demangle=demangle)
     return {} if sidecar is None else {trace_id: sidecar}
 
 

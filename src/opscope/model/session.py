@@ -256,6 +256,11 @@ class Session:
             self.connection.execute(declared.create_statement(temporary=True))
         else:
             self.connection.execute(f'DELETE FROM "{table}"')
+        self.insert_rows(table, rows)
+
+    def insert_rows(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add rows to a declared table; values as in `replace_rows`."""
+        declared = schema.table(table)
         if not rows:
             return
         structure = json.dumps([{column.name: _json_structure(column.type) for column in declared.columns}])
