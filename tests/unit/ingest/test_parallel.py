@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from opscope.errors import DependencyError, InputError
-from opscope.ingest.parallel import Part, dask_cluster, read_part, read_parts
+from opscope.ingest.parallel import Part, Reading, Workers, dask_cluster, read_part, read_parts
 from opscope.ingest.source import TraceFile, find_traces
 from opscope.model.schema import TABLES
 from opscope.model.session import Session
@@ -62,8 +62,8 @@ def parts_of(folder: Path, *executors: Executor, said: list[str] | None = None) 
     read_parts(
         session,
         find_traces(str(folder)),
-        lambda: waiting.pop(0),
-        demangle=demangle,
+        Workers(lambda: waiting.pop(0)),
+        Reading(demangle),
         note=(lambda text: None) if said is None else said.append,
     )
     return {name: found for name, found in rows(session).items() if name not in ("metadata", "findings")}
@@ -85,7 +85,7 @@ def test_of_a_recorded_job_too(shared: Path) -> None:
 def test_processes_of_this_machine(ranks: Path) -> None:
     counts: list[int] = []
     assert rows(load(ranks, workers=2, on_done=counts.append)) == rows(load(ranks))
-    assert counts == [16, 20]
+    assert counts == [*range(1, 21)]
 
 
 def test_a_worker_killed_in_the_middle_costs_its_files_alone(ranks: Path) -> None:
@@ -97,11 +97,11 @@ def test_a_worker_killed_in_the_middle_costs_its_files_alone(ranks: Path) -> Non
         parts_of(ranks, Here(killed), Here(killed), Here(killed))
 
 
-def kill_once(trace: TraceFile, demangle: Any, mark: str) -> Part:
+def kill_once(trace: TraceFile, how: Reading, mark: str) -> Part:
     if not Path(mark).exists():
         Path(mark).touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return read_part(trace, demangle)
+    return read_part(trace, how)
 
 
 class Killing(ProcessPoolExecutor):
@@ -125,15 +125,15 @@ def test_what_a_worker_cannot_do_is_said_and_done_here(ranks: Path) -> None:
     def without_opscope(*_: Any) -> Part:
         raise ModuleNotFoundError("No module named 'opscope'")
 
-    def older(trace: TraceFile, demangle: Any) -> Part:
-        part = read_part(trace, demangle)
+    def older(trace: TraceFile, how: Reading) -> Part:
+        part = read_part(trace, how)
         part.version = "0.0.1"
         return part
 
     said: list[str] = []
     assert parts_of(ranks, Here(without_opscope, older), said=said) == alone(ranks)
     assert "a worker cannot read" in said[0]
-    assert "a worker has opscope 0.0.1" in said[1]
+    assert "it has opscope 0.0.1" in said[1]
 
 
 def test_a_file_that_cannot_be_read_is_one_error_with_its_name(ranks: Path) -> None:
@@ -167,7 +167,7 @@ def test_dask_is_optional(ranks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_few_files_take_no_processes(ranks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
-    def processes(workers: int) -> Any:
+    def processes(workers: int, folder: Path) -> Any:
         asked.append(workers)
         raise InputError("asked")
 
