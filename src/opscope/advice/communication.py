@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from opscope.advice.profiled_run import Advice, ProfiledRun, counted, finds, listed
 from opscope.advice.rules import Rule
-from opscope.analysis.collectives import RankDifference, Straggler, StragglerKind, find_straggler
+from opscope.analysis.straggler import RankDifference, Straggler, StragglerKind, find_straggler
 from opscope.analysis.step_model import Gain
 from opscope.analysis.timeline.values import RankSkew
 from opscope.operators.collective_costs import collective_rates
@@ -114,7 +114,13 @@ def wandering_straggler(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 def _straggler(run: ProfiledRun) -> Straggler | None:
     durations = [(step.trace_id, step.duration_ns) for step in run.summary.steps]
-    return find_straggler(run.session, _skews(run), durations, run.summary.timeline.left_out)
+    return find_straggler(
+        run.session,
+        _skews(run),
+        run.summary.collectives.rank_steps,
+        durations,
+        run.summary.timeline.left_out,
+    )
 
 
 def _lag(run: ProfiledRun, late: Straggler) -> str:

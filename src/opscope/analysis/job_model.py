@@ -5,29 +5,49 @@ rank lets it, all begin to transfer when the last one has, and each ends so long
 change is made on every rank and all are simulated together, so that a rank that waits for another gains
 nothing by being faster. Clocks of ranks are aligned by the ends of their collectives.
 
-A job of one rank, of ranks whose collectives cannot be matched, or of too many events for one graph is told
-by its middle rank alone.
+A job of one rank, or of ranks whose collectives cannot be matched, is told by its middle rank alone. Of a job of
+too many events for one graph those ranks are in it for which the others wait most, and the middle one.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_right
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
-from opscope.analysis.execution_graph import NEVER_NS, NodeKind, RunOrder, run_order, simulate
+from opscope.analysis.clocks import align
+from opscope.analysis.execution_graph import (
+    NEVER_NS,
+    CriticalPath,
+    NodeKind,
+    RunOrder,
+    run_order,
+    simulate,
+)
 from opscope.analysis.step_model import Gain, GraphChange, StepExecution, StepModel, gain_of
 from opscope.ingest.nesting import Int64
 
-__all__ = ["Job", "JobChange", "JobGraph", "job_of", "joined"]
+__all__ = ["Job", "JobChange", "JobGraph", "JobPath", "job_of", "joined"]
 
 # Nodes of all ranks together, for which a simulation takes some tenth of a second.
 _MOST_NODES = 400_000
 _SLOTS = 3  # of what a node depends on
+
+
+class JobPath(NamedTuple):
+    """What a mean step's critical path across ranks holds of one rank, kind and name; as `PathTotal`."""
+
+    trace_id: int
+    kind: str
+    name: str | None
+    ns: float
+    fraction: float
 
 
 class JobGraph(NamedTuple):
@@ -36,12 +56,14 @@ class JobGraph(NamedTuple):
     Nodes of the ranks come first, then where each collective's kernel begins, then what joins those.
 
     Attributes:
+        before: int64[3, n], the nodes that each depends on.
+        given: int64, nodes whose times are given.
         bounds: Where each rank's nodes begin, and the last one's end.
         begins: int64[c], of each kernel of a collective the node at which it begins.
         ends: int64[c], that at which it ends.
         transfer_ns: int64[c], how long it took from when the last rank had come.
         recorded_ns: int64[c], how long it took, waiting included.
-        clock_error_ns: The most by which ends of one collective differ with the clocks aligned.
+        clock_error_ns: The most by which an aligned end is off the middle of its collective's ends.
     """
 
     kind: Int64
@@ -51,6 +73,8 @@ class JobGraph(NamedTuple):
     order: RunOrder
     carried: dict[int, int]
     steps: int
+    before: Int64
+    given: Int64
     bounds: tuple[int, ...]
     begins: Int64
     ends: Int64
@@ -110,6 +134,8 @@ def joined(models: Sequence[StepModel], collectives: Sequence[Mapping[int, int]]
         order=run_order(before, given, sequence),
         carried={low + one: low + later for graph, low in of_ranks for one, later in graph.carried.items()},
         steps=graphs[0].steps,
+        before=before,
+        given=given,
         bounds=bounds,
         begins=begins,
         ends=ends,
@@ -140,20 +166,19 @@ def _collective_nodes(
 
 
 def _aligned(models: Sequence[StepModel], nodes: Sequence[Mapping[int, int]]) -> tuple[Int64, Int64, int]:
-    """When the kernels of collectives began and ended, by one clock, and how far ends are apart by it."""
-    ends_ns = np.full((len(nodes), len(models)), np.nan)
-    for place, one in enumerate(nodes):
-        for rank, node in one.items():
-            ends_ns[place, rank] = models[rank].graph.time_ns[node]
-    offsets_ns = np.nan_to_num(np.nanmedian(ends_ns - np.nanmedian(ends_ns, axis=1, keepdims=True), axis=0))
-    aligned_ns = ends_ns - offsets_ns
-    ended_ns = np.array([aligned_ns[place, rank] for place, one in enumerate(nodes) for rank in one])
+    """When the kernels of collectives began and ended, by one clock, and how far ends are off by it.
+
+    Ranks that share no collective with the others have a clock of their own, which nothing is compared with.
+    """
+    ended = [{rank: int(models[rank].graph.time_ns[node]) for rank, node in one.items()} for one in nodes]
+    clocks = align(ended)
+    offsets_ns = {rank: clock.offset_ns for rank, clock in clocks.items()}
+    ended_ns = np.array([ns - offsets_ns.get(rank, 0) for one in ended for rank, ns in one.items()])
     lasted_ns = np.array(
         [models[rank].graph.duration_ns[node] for one in nodes for rank, node in one.items()]
     )
-    apart_ns = np.nanmax(aligned_ns, axis=1) - np.nanmin(aligned_ns, axis=1)
-    ended_ns = ended_ns.astype(np.int64)
-    return ended_ns - lasted_ns, ended_ns, int(apart_ns.max())
+    error_ns = max((clock.error_ns for clock in clocks.values()), default=0)
+    return ended_ns - lasted_ns, ended_ns, error_ns
 
 
 def _joins(of_collective: Int64, begins: Int64, first: int) -> tuple[Int64, Int64]:
@@ -293,6 +318,47 @@ class Job:
         every = zip(self.models, change.changes, strict=True)
         return next((reason for model, one in every if (reason := model.missing_for(one))), None)
 
+    @cached_property
+    def path(self) -> tuple[JobPath, ...]:
+        """The critical path of the recorded steps across ranks, the largest first; fractions sum to 1.
+
+        Empty where ranks are not simulated together.
+        """
+        if self.graph is None:
+            return ()
+        total_ns: Counter[tuple[int, str, str | None]] = Counter()
+        for place, passed in sorted(_across_ranks(self.graph, self.models).items()):
+            model = self.models[place]
+            for piece in model.pieces(passed):
+                total_ns[model.trace.trace_id, piece.kind, piece.name] += piece.ns
+        whole_ns = sum(total_ns.values()) or 1
+        ranked = sorted(total_ns.items(), key=lambda item: (-item[1], item[0][0], item[0][1], item[0][2] or ""))
+        return tuple(JobPath(*key, ns / self.graph.steps, ns / whole_ns) for key, ns in ranked if ns)
+
+    def as_fast_as_median(self, trace_id: int) -> JobChange | None:
+        """One rank whose host and device take no longer than the median of the others; None if not simulated."""
+        late = next((one for one in self.models if one.trace.trace_id == trace_id), None)
+        others = [one for one in self.models if one is not late]
+        if late is None or not others:
+            return None
+        shares = [
+            min(1.0, median(theirs) / mine) if mine else 1.0
+            for mine, theirs in (
+                (late.host_ns, [one.host_ns for one in others]),
+                (late.own_device_ns, [one.own_device_ns for one in others]),
+            )
+        ]
+        changes = (one.change().as_fast_as(*shares) if one is late else one.change() for one in self.models)
+        return JobChange(tuple(changes))
+
+    def overlapped(self, activities: Mapping[int, Collection[int]]) -> JobChange:
+        """Collectives, by trace id and kernel, that move their data beside all else; ranks still meet in them."""
+        return JobChange(
+            tuple(
+                one.change().hide_activities(activities.get(one.trace.trace_id, ())) for one in self.models
+            )
+        )
+
     def _apply(self, graph: JobGraph, change: JobChange, way: int, strength: float = 1.0) -> float:
         """A mean step with a change, where all hosts ran in this way."""
         changes = change.changes
@@ -301,6 +367,32 @@ class Job:
         lag_ns, duration_ns = graph.edited(edited)
         step_ns = simulate(graph, lag_ns=lag_ns, duration_ns=duration_ns).step_ns
         return max(step_ns, *(one.least_ns for one in changes))
+
+
+def _across_ranks(graph: JobGraph, models: Sequence[StepModel]) -> dict[int, CriticalPath]:
+    """The critical path of the recorded steps, cut to ranks, by their place; the last node first."""
+    times = simulate(graph, rounds=1).times
+    slots = (times[graph.before] + graph.lag_ns).argmax(axis=0)
+    came_from = np.take_along_axis(graph.before, slots[None], axis=0)[0]
+    of_begin = dict(zip(graph.begins.tolist(), graph.ends.tolist(), strict=True))
+    given, ends = set(graph.given.tolist()), set(graph.ends.tolist())
+    passed: dict[int, list[tuple[int, int, int, int]]] = defaultdict(list)
+    node = max(graph.carried.values(), key=lambda one: int(times[one]))
+    while node not in given and node > 1:
+        earlier = int(came_from[node])
+        own = of_begin.get(node, node)
+        if own < graph.bounds[-1]:  # else where ranks meet
+            place = bisect_right(graph.bounds, own) - 1
+            at = own - graph.bounds[place]
+            lasted_ns = int(graph.duration_ns[node])
+            came_ns = int(times[node] - times[earlier]) - lasted_ns
+            if node in ends:
+                lasted_ns, came_ns = came_ns, 0
+            passed[place].append((at, int(models[place].graph.edge[slots[node], at]), came_ns, lasted_ns))
+        node = earlier
+    return {
+        place: CriticalPath(*np.array(rows, dtype=np.int64).T, end_ns=0) for place, rows in passed.items()
+    }
 
 
 def job_of(models: Sequence[StepModel], collectives: Sequence[Mapping[int, int]]) -> Job | None:

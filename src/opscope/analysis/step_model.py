@@ -18,6 +18,7 @@ import numpy as np
 from opscope.analysis.execution_graph import (
     NEVER_NS,
     TOLERANCE_NS,
+    CriticalPath,
     Edge,
     ExecutionGraph,
     NodeKind,
@@ -74,6 +75,8 @@ _RAN_AHEAD = 0.8  # of the device's time: a host that quick was not held up by i
 # Single steps of a host, on machines shared with others, against the median of many.
 _ONE_STEP_ERROR = 0.3
 _MOST_SHARE = 2.0
+# Of a duration: what takes no time at all is not waited for either.
+_NEXT_TO_NOTHING = 1e-3
 _FIT_ROUNDS = 12
 
 
@@ -227,6 +230,19 @@ class GraphChange:
         total_ns = int(model.graph.duration_ns[mine].sum())
         share = min(1.0, waiting_ns.get(model.trace.trace_id, 0) / total_ns) if total_ns else 0.0
         self.duration_scale[mine] *= share if keep_waiting else 1.0 - share
+        return self
+
+    def as_fast_as(self, host_share: float, device_share: float) -> GraphChange:
+        """All that the host does, and all that the device computes and copies, times a share."""
+        self.host_scale *= host_share
+        self.duration_scale[~self.model.is_communication] *= device_share
+        return self
+
+    def hide_activities(self, activity_ids: Iterable[int]) -> GraphChange:
+        """Collectives, by the ids of their kernels, that move their data beside all else; ranks still meet."""
+        nodes = self.model.node_of_activity
+        mine = [nodes[one] for one in activity_ids if one in nodes]
+        self.duration_scale[mine] *= _NEXT_TO_NOTHING
         return self
 
     def free_copies(self, names: Iterable[str]) -> GraphChange:
@@ -644,6 +660,11 @@ class StepModel:
             found[mine] = device.work[graph.activity[mine]] == WorkKind.COMMUNICATION
         return found
 
+    @cached_property
+    def own_device_ns(self) -> float:
+        """Durations of a step's activities that do not communicate, summed."""
+        return int(self.graph.duration_ns[~self.is_communication].sum()) / self.graph.steps
+
     def launching(self, names: Iterable[str]) -> list[int]:
         """Operators that launched activities of these names."""
         found = np.unique(self.operator_of_node[self.is_named(names)])
@@ -717,8 +738,11 @@ class StepModel:
 
     def _path_pieces(self, lag_ns: Int64 | None) -> list[PathPiece]:
         """The critical path with lags of the graph's edges, or with those recorded, in order of time."""
+        return self.pieces(critical_path(self.graph, lag_ns))
+
+    def pieces(self, passed: CriticalPath) -> list[PathPiece]:
+        """What a path, or the part of one that runs through this trace, consists of, in order of time."""
         graph, ids = self.graph, self._ids
-        passed = critical_path(graph, lag_ns)
         nodes, has_own = passed.node[::-1], passed.own_ns[::-1] > 0
         edge, operator = passed.edge[::-1], ids["operator"][nodes]
         # Each node's edge, then what it lasted itself.

@@ -44,11 +44,12 @@ from opscope.model.queries import sql
 from opscope.model.session import Session
 
 if TYPE_CHECKING:
-    from opscope.analysis.collectives import JobCollectives, Straggler
+    from opscope.analysis.collectives import JobCollectives
     from opscope.analysis.job_model import Job
     from opscope.analysis.measured_step import MeasuredStep
     from opscope.analysis.program.values import ProgramTotals
     from opscope.analysis.step_model import StepExecution, StepModel
+    from opscope.analysis.straggler import Straggler
     from opscope.analysis.timeline.device_windows import TraceWindow
     from opscope.analysis.timeline.host import SessionRecords
     from opscope.analysis.timeline.values import Timeline, TimePartition
@@ -349,10 +350,16 @@ class Summary:
     @cached_property
     def straggler(self) -> Straggler | None:
         """The rank for which the others wait; None without one, or where a rank of the job is missing."""
-        from opscope.analysis.collectives import find_straggler  # noqa: PLC0415 - not every report has it
+        from opscope.analysis.straggler import find_straggler  # noqa: PLC0415 - not every report has it
 
         durations = [(step.trace_id, step.duration_ns) for step in self.counted_steps]
-        return find_straggler(self.session, self.counted_timeline.skews, durations, self.timeline.left_out)
+        return find_straggler(
+            self.session,
+            self.counted_timeline.skews,
+            self.collectives.rank_steps,
+            durations,
+            self.timeline.left_out,
+        )
 
     @cached_property
     def typical_step(self) -> StepExecution | None:

@@ -107,7 +107,7 @@ def _matching(pattern: str) -> list[TraceFile] | None:
     """The traces whose paths fit a pattern; None if it is none."""
     if not glob.has_magic(pattern):
         return None
-    found = map(Path, glob.glob(str(Path(pattern).expanduser()), recursive=True))
+    found = map(Path, glob.glob(str(Path(pattern).expanduser()), recursive=True))  # noqa: PTH207 - absolute too
     traces = [one for one in found if _is_trace_name(one.name) and not _is_other_json(one)]
     if not traces:
         raise InputError(
