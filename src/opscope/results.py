@@ -94,14 +94,21 @@ def load(
     sources = [os.fspath(one) for one in ([source] if isinstance(source, str | os.PathLike) else source)]
     if len(sources) == 1 and is_session_file(sources[0]):
         return Session.open(sources[0])
-    from opscope.ingest.reader import load as load_traces  # noqa: PLC0415 - sessions open without numpy
+    from opscope.analysis.rank_examination import examine_ranks  # noqa: PLC0415 - sessions open without numpy
+    from opscope.ingest.reader import load as load_traces  # noqa: PLC0415
     from opscope.provenance.demangle import demangle  # noqa: PLC0415
     from opscope.toolchain.nsys import readable_source  # noqa: PLC0415
 
     with ExitStack() as opened:
         readable = [opened.enter_context(readable_source(one)) for one in sources]
         session = load_traces(
-            readable, memory_limit=memory_limit, threads=threads, merge=merge, demangle=demangle, **options
+            readable,
+            memory_limit=memory_limit,
+            threads=threads,
+            merge=merge,
+            demangle=demangle,
+            examine=examine_ranks,
+            **options,
         )
         for given, read in zip(sources, readable, strict=True):
             if given != read:

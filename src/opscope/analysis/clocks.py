@@ -1,8 +1,8 @@
 """The clocks of ranks by one: a collective ends on all its ranks together, whatever their clocks say.
 
-Ranks of one process group are aligned by the median of what their ends of the same collectives differ by, and
-groups that share a rank are chained, the largest first. By how much aligned ends still differ is the error: it
-holds how far ends of a collective are really apart, and how clocks drift meanwhile.
+Ranks of one process group are aligned by the median of what their ends of the same collectives differ by,
+and groups that share a rank are chained, the largest first. By how much aligned ends still differ is the
+error: it holds how far ends of a collective are really apart, and how clocks drift meanwhile.
 """
 
 from __future__ import annotations

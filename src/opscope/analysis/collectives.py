@@ -19,9 +19,10 @@ import numpy as np
 
 from opscope.analysis.clocks import Clock, align
 from opscope.analysis.links import Link, common_spec, link_of
+from opscope.analysis.pipeline import POINT_TO_POINT, PipelineStage, find_bubbles
 from opscope.analysis.straggler import RankStep
 from opscope.analysis.timeline.device_windows import TraceWindow
-from opscope.analysis.timeline.spans import merge, overlap, total
+from opscope.analysis.timeline.spans import Spans, merge, overlap, total
 from opscope.analysis.timeline.values import RankSkew, SkewEvidence
 from opscope.hardware.devices import DeviceSpec
 from opscope.model.finding import Finding, Severity
@@ -44,8 +45,6 @@ __all__ = [
 
 # Transfers of one collective differ from rank to rank by a few percent; by less, nobody is called last.
 _CLEARLY_LAST = 0.1
-# Between two ranks only: the others do not take part, and one side may rightly take longer.
-_POINT_TO_POINT = frozenset(("send", "recv", "SendRecv"))
 _NAMED_RANKS = 4
 _MISMATCHES = 5
 
@@ -161,6 +160,7 @@ class CollectiveTotal(msgspec.Struct, frozen=True):
     """Collectives of one process group and name. Times are sums over all of them; None where any is unknown.
 
     Attributes:
+        members: The process group by name and ranks.
         ranks: Ranks that recorded them.
         size_bytes: Their messages together.
         last_rank: The rank that most often came last; None if none clearly did.
@@ -171,6 +171,7 @@ class CollectiveTotal(msgspec.Struct, frozen=True):
         meanwhile: What the rank that came last did while others waited for it, the most first.
     """
 
+    members: str | None
     process_group: str | None
     group_description: str | None
     parallelism: Parallelism | None
@@ -206,6 +207,7 @@ class JobCollectives(msgspec.Struct, frozen=True, dict=True):
         findings: Sizes that differ, and ranks that lack a collective.
         meanwhile: What the last rank of each matched one did while others waited, by place in `matched`.
         spec: The GPU of all ranks; None if they differ or it is unknown.
+        stages: Those of pipelines, and what they wait.
     """
 
     ranks: Mapping[int, int | None]
@@ -214,6 +216,7 @@ class JobCollectives(msgspec.Struct, frozen=True, dict=True):
     findings: tuple[Finding, ...] = ()
     meanwhile: Mapping[int, tuple[Meanwhile, ...]] = msgspec.field(default_factory=dict)
     spec: DeviceSpec | None = None
+    stages: tuple[PipelineStage, ...] = ()
 
     @cached_property
     def activities(self) -> list[dict[int, int]]:
@@ -235,7 +238,7 @@ class JobCollectives(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def clocks(self) -> dict[int, Clock]:
-        """The clock of each rank against one of them, by trace id; of ranks that share collectives with it."""
+        """The clock of each rank against one of them, by trace id; where it shares collectives."""
         return align(
             {one.trace_id: one.start_ns + one.duration_ns for one in each.kernels} for each in self.matched
         )
@@ -274,6 +277,7 @@ class JobCollectives(msgspec.Struct, frozen=True, dict=True):
         for place in places:
             done.update({one.name: one.ns for one in self.meanwhile.get(place, ())})
         return CollectiveTotal(
+            members=first.members,
             process_group=first.group_name,
             group_description=first.group_description,
             parallelism=self._parallelisms[first.members],
@@ -348,11 +352,14 @@ def read_collectives(
     numbers = {trace_id: window.numbers for trace_id, window in windows.items() if window.steps}
     names = session.query("SELECT name_id, name FROM kernel_names WHERE kind = 'kernel'")
     communication = [name_id for name_id, name in names if kernel_category(decode(name)) == "communication"]
-    kernels = [
+    found = [
         one
         for one in _kernels(session, communication)
         if one.trace_id not in numbers or one.step in numbers[one.trace_id]
     ]
+    # Between two ranks the others do not take part, and one side may rightly take longer.
+    kernels = [one for one in found if one.title not in POINT_TO_POINT]
+    pairwise = [one for one in found if one.title in POINT_TO_POINT]
     by_sequence = [one for one in kernels if one.sequence is not None]
     if by_sequence:
         runs = _matched((one, (one.members, one.title, one.sequence)) for one in by_sequence)
@@ -360,7 +367,9 @@ def read_collectives(
     else:
         runs, differing = _in_order(kernels)
         evidence, findings = SkewEvidence.ORDER, _differences_by_order(differing, ranks)
-    exposed = _exposed(session, runs, communication)
+    taking_part = {one.trace_id for run in (*runs, pairwise) for one in run}
+    computing = {one: _computing(session, one, communication) for one in sorted(taking_part)}
+    exposed = _exposed(runs, computing)
     matched = tuple(
         MatchedCollective(
             tuple(run),
@@ -370,7 +379,13 @@ def read_collectives(
         for run in runs
     )
     done = _meanwhile(session, matched, communication)
-    return JobCollectives(ranks, matched, evidence, tuple(findings), done, common_spec(session))
+    step_times = {
+        trace_id: [step.end_ns - step.start_ns for step in window.steps]
+        for trace_id, window in windows.items()
+    }
+    by_device = {(one, device): spans for one, mine in computing.items() for device, spans in mine.items()}
+    stages = find_bubbles(pairwise, ranks, by_device, step_times)
+    return JobCollectives(ranks, matched, evidence, tuple(findings), done, common_spec(session), stages)
 
 
 def _kernels(session: Session, communication: Sequence[int]) -> list[CollectiveKernel]:
@@ -378,7 +393,7 @@ def _kernels(session: Session, communication: Sequence[int]) -> list[CollectiveK
         return []
     rows = session.query(sql(__package__, "collectives:kernels"), [list(communication)])
     kernels = [CollectiveKernel(*row) for row in rows]
-    return [one for one in kernels if one.title is not None and one.title not in _POINT_TO_POINT]
+    return [one for one in kernels if one.title is not None]
 
 
 def _in_order(
@@ -414,28 +429,34 @@ def _matched(keyed: Iterable[tuple[CollectiveKernel, Hashable]]) -> list[list[Co
     return [run for run in found.values() if len({one.trace_id for one in run}) == len(run) > 1]
 
 
+def _computing(session: Session, trace_id: int, communication: Sequence[int]) -> dict[int, Spans]:
+    """When kernels that do not communicate ran, by device."""
+    found = session.connection.execute(
+        sql(__package__, "collectives:computing"), [trace_id, list(communication)]
+    ).fetchnumpy()
+    devices = found["device"]
+    return {
+        int(device): merge((found["start_ns"][devices == device], found["end_ns"][devices == device]))
+        for device in np.unique(devices)
+    }
+
+
 def _exposed(
-    session: Session, runs: Sequence[Sequence[CollectiveKernel]], communication: Sequence[int]
+    runs: Sequence[Sequence[CollectiveKernel]], computing: Mapping[int, Mapping[int, Spans]]
 ) -> dict[int, int]:
     """How long no other kernel ran beside each of these, by activity."""
-    by_trace: dict[int, list[CollectiveKernel]] = defaultdict(list)
+    by_device: dict[tuple[int, int], list[CollectiveKernel]] = defaultdict(list)
     for run in runs:
         for one in run:
-            by_trace[one.trace_id].append(one)
+            by_device[one.trace_id, one.device].append(one)
     found: dict[int, int] = {}
-    for trace_id, kernels in by_trace.items():
-        computing = session.connection.execute(
-            sql(__package__, "collectives:computing"), [trace_id, list(communication)]
-        ).fetchnumpy()
-        for device in {one.device for one in kernels}:
-            mine = [one for one in kernels if one.device == device]
-            here = computing["device"] == device
-            spans = merge((computing["start_ns"][here], computing["end_ns"][here]))
-            start_ns = np.array([one.start_ns for one in mine], dtype=np.int64)
-            duration_ns = np.array([one.duration_ns for one in mine], dtype=np.int64)
-            hidden_ns = overlap(spans, start_ns, start_ns + duration_ns)
-            ids = [one.activity_id for one in mine]
-            found |= dict(zip(ids, (duration_ns - hidden_ns).tolist(), strict=True))
+    for (trace_id, device), mine in by_device.items():
+        start_ns = np.array([one.start_ns for one in mine], dtype=np.int64)
+        duration_ns = np.array([one.duration_ns for one in mine], dtype=np.int64)
+        exposed_ns = duration_ns
+        if device in computing[trace_id]:
+            exposed_ns = duration_ns - overlap(computing[trace_id][device], start_ns, start_ns + duration_ns)
+        found |= dict(zip((one.activity_id for one in mine), exposed_ns.tolist(), strict=True))
     return found
 
 

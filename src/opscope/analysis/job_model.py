@@ -5,8 +5,8 @@ rank lets it, all begin to transfer when the last one has, and each ends so long
 change is made on every rank and all are simulated together, so that a rank that waits for another gains
 nothing by being faster. Clocks of ranks are aligned by the ends of their collectives.
 
-A job of one rank, or of ranks whose collectives cannot be matched, is told by its middle rank alone. Of a job of
-too many events for one graph those ranks are in it for which the others wait most, and the middle one.
+A job of one rank, or of ranks whose collectives cannot be matched, is told by its middle rank alone. Of a job
+of too many events for one graph those ranks are in it for which the others wait most, and the middle one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from msgspec.structs import replace
@@ -33,10 +33,11 @@ from opscope.analysis.execution_graph import (
 from opscope.analysis.step_model import Gain, GraphChange, StepExecution, StepModel, gain_of
 from opscope.ingest.nesting import Int64
 
-__all__ = ["Job", "JobChange", "JobGraph", "JobPath", "job_of", "joined"]
+__all__ = ["Job", "JobChange", "JobGraph", "JobPath", "choose_ranks", "job_of", "joined"]
 
+R = TypeVar("R")
 # Nodes of all ranks together, for which a simulation takes some tenth of a second.
-_MOST_NODES = 400_000
+_MOST_NODES = 200_000
 _SLOTS = 3  # of what a node depends on
 
 
@@ -230,6 +231,11 @@ class JobChange(NamedTuple):
 class Job:
     """The mean step of all ranks of a Session.
 
+    Args:
+        models: The steps of its ranks, or of those of them that are simulated, by trace id.
+        collectives: Activities that are one collective each, by trace id.
+        middle: Trace id of the middle rank; found among these if None.
+
     Attributes:
         ranks: The steps of each, by trace id.
         middle: That of the middle rank by its time, the slower of two.
@@ -237,12 +243,17 @@ class Job:
         graph: Their graph; None of one rank.
     """
 
-    def __init__(self, models: Sequence[StepModel], collectives: Sequence[Mapping[int, int]] = ()) -> None:
+    def __init__(
+        self,
+        models: Sequence[StepModel],
+        collectives: Sequence[Mapping[int, int]] = (),
+        middle: int | None = None,
+    ) -> None:
         self.ranks = tuple(models)
-        self.middle = sorted(models, key=lambda model: model.step_ns)[len(models) // 2]
+        chosen = [model for model in models if model.trace.trace_id == middle] or models
+        self.middle = _middle(chosen, lambda model: model.step_ns)
         self.graph: JobGraph | None = None
-        is_one_job = bool(collectives) and len({model.graph.steps for model in models}) == 1
-        if is_one_job and sum(len(model.graph) for model in models) <= _MOST_NODES:
+        if collectives and len({model.graph.steps for model in models}) == 1:
             self.graph = joined(models, collectives)
         self.models = self.ranks if self.graph is not None else (self.middle,)
 
@@ -332,31 +343,43 @@ class Job:
             for piece in model.pieces(passed):
                 total_ns[model.trace.trace_id, piece.kind, piece.name] += piece.ns
         whole_ns = sum(total_ns.values()) or 1
-        ranked = sorted(total_ns.items(), key=lambda item: (-item[1], item[0][0], item[0][1], item[0][2] or ""))
+        ranked = sorted(
+            total_ns.items(), key=lambda item: (-item[1], item[0][0], item[0][1], item[0][2] or "")
+        )
         return tuple(JobPath(*key, ns / self.graph.steps, ns / whole_ns) for key, ns in ranked if ns)
 
     def as_fast_as_median(self, trace_id: int) -> JobChange | None:
-        """One rank whose host and device take no longer than the median of the others; None if not simulated."""
-        late = next((one for one in self.models if one.trace.trace_id == trace_id), None)
-        others = [one for one in self.models if one is not late]
-        if late is None or not others:
+        """One rank whose host and device take no longer than the median of the others; None if not known."""
+        places = {one.trace.trace_id: place for place, one in enumerate(self.models)}
+        if self.graph is None or trace_id not in places:
             return None
-        shares = [
-            min(1.0, median(theirs) / mine) if mine else 1.0
-            for mine, theirs in (
-                (late.host_ns, [one.host_ns for one in others]),
-                (late.own_device_ns, [one.own_device_ns for one in others]),
-            )
-        ]
-        changes = (one.change().as_fast_as(*shares) if one is late else one.change() for one in self.models)
+        late = self.models[places[trace_id]]
+        of_hosts = [one.host_ns for one in self.models if one is not late]
+        of_devices = [self._device_alone_ns(place) for place in range(len(self.models))]
+        more_ns = of_devices.pop(places[trace_id]) - median(of_devices)
+        host_share = min(1.0, median(of_hosts) / late.host_ns) if late.host_ns else 1.0
+        own_ns = late.own_device_ns
+        device_share = 1.0 - min(own_ns, max(0.0, more_ns)) / own_ns if own_ns else 1.0
+        changes = (
+            one.change().as_fast_as(host_share, device_share) if one is late else one.change()
+            for one in self.models
+        )
         return JobChange(tuple(changes))
 
+    def _device_alone_ns(self, place: int) -> float:
+        """What the device of one rank needs for a step if no other kept it waiting, with its gaps."""
+        graph, model = self.graph, self.models[place]
+        assert graph is not None
+        low, high = graph.bounds[place : place + 2]
+        mine = (graph.ends >= low) & (graph.ends < high)
+        duration_ns = model.graph.duration_ns.copy()
+        duration_ns[graph.ends[mine] - low] = graph.transfer_ns[mine]
+        return simulate(model.graph, lag_ns=model.lags_without_host, duration_ns=duration_ns).step_ns
+
     def overlapped(self, activities: Mapping[int, Collection[int]]) -> JobChange:
-        """Collectives, by trace id and kernel, that move their data beside all else; ranks still meet in them."""
+        """Collectives, by trace id and kernel, that move their data beside all else; ranks still meet."""
         return JobChange(
-            tuple(
-                one.change().hide_activities(activities.get(one.trace.trace_id, ())) for one in self.models
-            )
+            tuple(one.change().hide_activities(activities.get(one.trace.trace_id, ())) for one in self.models)
         )
 
     def _apply(self, graph: JobGraph, change: JobChange, way: int, strength: float = 1.0) -> float:
@@ -390,11 +413,46 @@ def _across_ranks(graph: JobGraph, models: Sequence[StepModel]) -> dict[int, Cri
                 lasted_ns, came_ns = came_ns, 0
             passed[place].append((at, int(models[place].graph.edge[slots[node], at]), came_ns, lasted_ns))
         node = earlier
-    return {
-        place: CriticalPath(*np.array(rows, dtype=np.int64).T, end_ns=0) for place, rows in passed.items()
-    }
+    found = {}
+    for place, rows in passed.items():
+        nodes, edge, edge_ns, own_ns = np.array(rows, dtype=np.int64).T
+        found[place] = CriticalPath(nodes, edge, edge_ns, own_ns, 0)
+    return found
 
 
-def job_of(models: Sequence[StepModel], collectives: Sequence[Mapping[int, int]]) -> Job | None:
-    """The ranks of a Session together; None where no step launched anything."""
-    return Job(models, collectives) if models else None
+class ChosenRanks(NamedTuple):
+    """The ranks of a job that are simulated, and the middle one by its time."""
+
+    trace_ids: frozenset[int]
+    middle: int | None
+
+
+def choose_ranks(
+    steps_ns: Mapping[int, float], nodes: Mapping[int, int], awaited_ns: Mapping[int, int]
+) -> ChosenRanks:
+    """All ranks, or of too many the middle one and those for which the others wait most.
+
+    Args:
+        steps_ns: The step of each rank alone, by trace id.
+        nodes: How many nodes its graph has.
+        awaited_ns: How long others waited for it.
+    """
+    if not steps_ns:
+        return ChosenRanks(frozenset(), None)
+    middle = _middle(sorted(steps_ns), steps_ns.__getitem__)
+    order = sorted(steps_ns, key=lambda one: (one != middle, -awaited_ns.get(one, 0), -steps_ns[one], one))
+    reached = np.cumsum([nodes[one] for one in order])
+    count = max(1, int((reached <= _MOST_NODES).sum()))
+    return ChosenRanks(frozenset(order[:count]), middle)
+
+
+def _middle(ranks: Sequence[R], step_ns: Callable[[R], float]) -> R:
+    """The middle one by its time, the slower of two."""
+    return sorted(ranks, key=step_ns)[len(ranks) // 2]
+
+
+def job_of(
+    models: Sequence[StepModel], collectives: Sequence[Mapping[int, int]], middle: int | None = None
+) -> Job | None:
+    """The ranks of a Session together; None where no step launched anything. Arguments as of `Job`."""
+    return Job(models, collectives, middle) if models else None

@@ -1,9 +1,9 @@
 """What the links between the ranks of a process group can carry: by the data sheet, else the best seen.
 
-Devices of one host have numbers of their own. So a group whose ranks name different devices is taken for one of
-one host, joined by NVLink where every such device has it, else by PCIe; a group in which a number returns is
-taken for one of several hosts, or of processes that each see one device: which network joins those, a trace
-does not tell.
+Devices of one host have numbers of their own. So a group whose ranks name different devices is taken for one
+of one host, joined by NVLink where every such device has it, else by PCIe; a group in which a number returns
+is taken for one of several hosts, or of processes that each see one device: which network joins those, a
+trace does not tell.
 """
 
 from __future__ import annotations

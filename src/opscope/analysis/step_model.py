@@ -8,7 +8,7 @@ both and the error of what the change makes of kernels give the gain its interva
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
 from typing import Literal, NamedTuple
 
@@ -239,7 +239,7 @@ class GraphChange:
         return self
 
     def hide_activities(self, activity_ids: Iterable[int]) -> GraphChange:
-        """Collectives, by the ids of their kernels, that move their data beside all else; ranks still meet."""
+        """Collectives, by ids of their kernels, that move their data beside all else; ranks still meet."""
         nodes = self.model.node_of_activity
         mine = [nodes[one] for one in activity_ids if one in nodes]
         self.duration_scale[mine] *= _NEXT_TO_NOTHING
@@ -804,9 +804,18 @@ def as_extents(rows: Iterable[tuple[int, int, int]]) -> dict[int, Spans]:
     return {thread: merge((starts, ends)) for thread, (starts, ends) in found.items()}
 
 
-def step_models(session: Session, records: SessionRecords) -> tuple[StepModel, ...]:
-    """The step of each trace that launched something in its steps, by trace id."""
-    traces, windows, hosts = records.traces, records.windows, records.hosts
+def step_models(
+    session: Session, records: SessionRecords, only: Collection[int] | None = None
+) -> tuple[StepModel, ...]:
+    """The step of each trace that launched something in its steps, by trace id.
+
+    Args:
+        session: The Session.
+        records: Of it.
+        only: Trace ids; all if None.
+    """
+    windows, hosts = records.windows, records.hosts
+    traces = [one for one in records.traces if only is None or one.trace_id in only]
     threads = dict(session.query("SELECT trace_id, min(thread_id) FROM steps GROUP BY trace_id"))
     syncs = _syncs(session, traces)
     # Where no steps were recorded, a timed step and what was recorded are different things.
@@ -854,6 +863,8 @@ def _syncs(session: Session, traces: Sequence[TraceRecords]) -> dict[int, dict[i
         "WHERE s.kind IN ('Stream Sync', 'Stream Wait Event') AND s.stream IS NOT NULL"
     )
     for trace_id, call_id, stream, source, source_call in rows:
+        if trace_id not in positions:
+            continue
         place = positions[trace_id]
         sync = Sync(stream, source if source is not None and source >= 0 else None, place.get(source_call))
         found[trace_id][place[call_id]] = sync

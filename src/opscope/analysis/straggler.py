@@ -1,4 +1,4 @@
-"""The rank for which the others wait: steadily, or by turns, and what takes it longer than the median of them.
+"""The rank for which the others wait, steadily or by turns, and what takes it longer than their median.
 
 A rank is waited for in a step if there the others wait for it more than for anybody else. One that is late
 once, by however much, is no straggler: its collective tells that.

@@ -14,12 +14,13 @@ import pickle
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -49,8 +50,17 @@ __all__ = [
 ]
 
 Noted = Callable[[str], object]
-# What is worked out of one file's tables where they are read, by trace id.
-Examine = Callable[[Session], dict[int, Any]]
+
+
+class Examined(Protocol):
+    """What is worked out of one trace where it is read."""
+
+    def of_trace(self, trace_id: int) -> Any:
+        """The same by the trace's id in the Session of all."""
+
+
+# By trace id of a Session.
+Examine = Callable[[Session], Mapping[int, Examined]]
 
 # Parts that are put together by one statement for each table.
 _BATCH = 16
@@ -90,7 +100,7 @@ class Part(msgspec.Struct):
     next_ids: dict[str, int]
     names: list[tuple[str, str]]
     sidecars: dict[int, Sidecar]
-    examined: dict[int, Any] = {}
+    examined: Mapping[int, Examined] = {}
     version: str = __version__
 
 
@@ -99,12 +109,12 @@ class Workers(NamedTuple):
 
     Attributes:
         make: Gives an executor of them; asked again when one broke.
-        count: How many there are.
+        number: How many there are.
         folder: A folder that they share with this process; None where they may be on other machines.
     """
 
     make: Callable[[], Executor]
-    count: int = 1
+    number: int = 1
     folder: str | None = None
 
 
@@ -253,15 +263,15 @@ def dask_cluster(address: str, note: Noted = lambda text: None) -> Iterator[Work
 
 
 class _ByValue(Executor):
-    """Sends calls so that only the worker that runs them must have what they name; a scheduler unpacks them."""
+    """Packs calls, so that only the worker that runs one must have what it names: schedulers unpack them."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        # A lambda is sent as its code, a function as its name.
         return self._executor.submit(
-            lambda packed: (lambda call: call[0](*call[1], **call[2]))(__import__("pickle").loads(packed)),
-            pickle.dumps((fn, args, kwargs)),
+            lambda packed: __import__("pickle").loads(packed)(), pickle.dumps(partial(fn, *args, **kwargs))
         )
 
 
@@ -275,7 +285,8 @@ def _fit_workers(client: Any) -> tuple[list[str], dict[str, list[str]]]:
     found = client.run(
         lambda: __import__("importlib").import_module("opscope._version").__version__, on_error="return"
     )
-    fit, unfit = [], {}
+    fit: list[str] = []
+    unfit: dict[str, list[str]] = {}
     for address, version in found.items():
         if version == __version__:
             fit.append(address)
@@ -354,7 +365,7 @@ class _Parts:
     def _of_worker(self, place: int) -> Part:
         """What a worker made of a file; again where processes of this machine were killed."""
         for tries in count(1):
-            for ahead in range(place, min(len(self._traces), place + _BATCH + 2 * self._workers.count)):
+            for ahead in range(place, min(len(self._traces), place + _BATCH + 2 * self._workers.number)):
                 if ahead not in self._running:
                     self._running[ahead] = self._executor.submit(read_part, self._traces[ahead], self._how)
             try:
@@ -404,7 +415,9 @@ class _Merger:
         for number, part in enumerate(parts):
             first = self._next["traces"]
             sidecars |= {first + one: sidecar for one, sidecar in part.sidecars.items()}
-            self._session.examined |= {first + one: found for one, found in part.examined.items()}
+            self._session.examined |= {
+                first + one: found.of_trace(first + one) for one, found in part.examined.items()
+            }
             for own_id, key in enumerate(part.names):
                 if key not in self._names:
                     self._names[key] = len(self._names)

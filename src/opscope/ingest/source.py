@@ -80,10 +80,10 @@ def find_traces(source: str) -> list[TraceFile]:
     match = _ADDRESS.match(source)
     if match and match.group(1).lower() != "file":
         return _find_remote(source, match.group(1).lower())
-    named = source[7:] if match else source
-    path = _existing_path(named)
+    text = source[7:] if match else source
+    path = _existing_path(text)
     if path is None:
-        if (found := _matching(named)) is not None:
+        if (found := _matching(text)) is not None:
             return found
         raise InputError("no such file or folder", source=source, hint="Check the path")
     if not path.is_dir():
