@@ -208,6 +208,7 @@ class JobCollectives(msgspec.Struct, frozen=True, dict=True):
         meanwhile: What the last rank of each matched one did while others waited, by place in `matched`.
         spec: The GPU of all ranks; None if they differ or it is unknown.
         stages: Those of pipelines, and what they wait.
+        is_data_parallel: Whether DistributedDataParallel ran the model.
     """
 
     ranks: Mapping[int, int | None]
@@ -217,6 +218,7 @@ class JobCollectives(msgspec.Struct, frozen=True, dict=True):
     meanwhile: Mapping[int, tuple[Meanwhile, ...]] = msgspec.field(default_factory=dict)
     spec: DeviceSpec | None = None
     stages: tuple[PipelineStage, ...] = ()
+    is_data_parallel: bool = False
 
     @cached_property
     def activities(self) -> list[dict[int, int]]:
@@ -262,7 +264,11 @@ class JobCollectives(msgspec.Struct, frozen=True, dict=True):
             first = one.kernels[0]
             names[first.members][first.title or ""] += 1
             described[first.members] = first.group_description
-        return {members: _parallelism(described[members], found) for members, found in names.items()}
+        found = {members: _parallelism(described[members], titles) for members, titles in names.items()}
+        if self.is_data_parallel and list(found.values()) == [None]:
+            # One group, in which gradients are summed.
+            return dict.fromkeys(found, Parallelism("data", "inferred"))
+        return found
 
     def _total(self, places: Sequence[int]) -> CollectiveTotal:
         found = [self.matched[place] for place in places]
@@ -384,8 +390,16 @@ def read_collectives(
         for trace_id, window in windows.items()
     }
     by_device = {(one, device): spans for one, mine in computing.items() for device, spans in mine.items()}
-    stages = find_bubbles(pairwise, ranks, by_device, step_times)
-    return JobCollectives(ranks, matched, evidence, tuple(findings), done, common_spec(session), stages)
+    return JobCollectives(
+        ranks,
+        matched,
+        evidence,
+        tuple(findings),
+        done,
+        common_spec(session),
+        find_bubbles(pairwise, ranks, by_device, step_times),
+        bool(session.scalar(sql(__package__, "collectives:data_parallel"))),
+    )
 
 
 def _kernels(session: Session, communication: Sequence[int]) -> list[CollectiveKernel]:

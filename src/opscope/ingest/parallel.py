@@ -254,8 +254,10 @@ def dask_cluster(address: str, note: Noted = lambda text: None) -> Iterator[Work
         fit, unfit = _fit_workers(client)
         for reason, names in unfit.items():
             note(f"no files are read by {_listed(names)}: {reason}")
-        if not fit:
-            note("the cluster has no worker that can read: files are read here" if unfit else _NO_WORKERS)
+        if unfit and not fit:
+            note("the cluster has no worker that can read: files are read here")
+        elif not fit:
+            note("the cluster has no workers yet: files wait for them (dask worker ADDRESS)")
         chosen = {"workers": fit, "allow_other_workers": True} if unfit and fit else {}
         yield Workers(lambda: _ByValue(client.get_executor(retries=_TRIES, pure=False, **chosen)), len(fit))
     finally:
@@ -275,7 +277,6 @@ class _ByValue(Executor):
         )
 
 
-_NO_WORKERS = "the cluster has no workers yet: files wait for them (dask worker ADDRESS)"
 _NAMED = 4
 
 
@@ -391,7 +392,8 @@ class _Parts:
     def _say(self, reason: str, trace: TraceFile) -> None:
         if reason not in self._said:
             self._said.add(reason)
-            self._note(f"a worker cannot read {trace.name} ({reason}): it is read here")
+            note = self._note
+            note(f"a worker cannot read {trace.name} ({reason}): it is read here")
 
 
 def _first_line(error: Exception) -> str:

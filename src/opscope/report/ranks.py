@@ -1,4 +1,4 @@
-"""What is said of the ranks of a job together: their clocks, who is waited for in which step, what holds them up.
+"""What is said of the ranks of a job together: their clocks, who is waited for, what holds them up.
 
 Of many ranks those are told that others wait for most.
 """

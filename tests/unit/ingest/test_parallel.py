@@ -12,13 +12,23 @@ from typing import Any
 
 import pytest
 
+from opscope._version import __version__
 from opscope.errors import DependencyError, InputError
-from opscope.ingest.parallel import Part, Reading, Workers, dask_cluster, read_part, read_parts
+from opscope.ingest.parallel import (
+    Part,
+    Reading,
+    Workers,
+    _fit_workers,
+    dask_cluster,
+    read_part,
+    read_parts,
+)
 from opscope.ingest.source import TraceFile, find_traces
 from opscope.model.schema import TABLES
 from opscope.model.session import Session
 from opscope.provenance.demangle import demangle
-from opscope.results import load
+from opscope.report.summary_json import analysis_document
+from opscope.results import load, summarize
 from opscope.testing import TraceBuilder
 
 ROWS = {table.name: f"SELECT * FROM {table.name} ORDER BY ALL" for table in TABLES}
@@ -134,6 +144,48 @@ def test_what_a_worker_cannot_do_is_said_and_done_here(ranks: Path) -> None:
     assert parts_of(ranks, Here(without_opscope, older), said=said) == alone(ranks)
     assert "a worker cannot read" in said[0]
     assert "it has opscope 0.0.1" in said[1]
+
+
+def test_what_a_worker_cannot_see_is_said_and_read_here(ranks: Path) -> None:
+    """A file system of this process alone, as of a host whose disk the workers do not share."""
+    fsspec = pytest.importorskip("fsspec")
+    system = fsspec.filesystem("memory")
+    for path in ranks.iterdir():
+        system.pipe(f"/job/{path.name}", path.read_bytes())
+    said: list[str] = []
+    try:
+        together = load("memory://job/rank*.json", workers=2, note=said.append)
+        assert rows(together) == rows(load("memory://job"))
+    finally:
+        system.rm("/job", recursive=True)
+    assert "a worker cannot read memory://" in said[0]
+
+
+def test_what_is_worked_out_where_a_rank_is_read_is_what_would_be_found_here(shared: Path) -> None:
+    job = shared / "traces/h200/ddp_straggler_w4"
+    here = analysis_document(summarize(load(job)))
+    session = load(job, workers=2)
+    assert sorted(session.examined) == [0, 1, 2, 3]
+    assert analysis_document(summarize(session)) == here
+
+
+class FakeClient:
+    """A cluster whose workers answer so."""
+
+    def __init__(self, **answers: str | Exception) -> None:
+        self._answers = answers
+
+    def run(self, *_: Any, **__: Any) -> dict[str, str | Exception]:
+        return self._answers
+
+
+def test_workers_without_this_opscope_are_told_apart() -> None:
+    client = FakeClient(
+        a=__version__, b="0.0.1", c=ModuleNotFoundError("No module named 'opscope'"), d=__version__
+    )
+    fit, unfit = _fit_workers(client)
+    assert fit == ["a", "d"]
+    assert unfit == {f"opscope 0.0.1 is there, {__version__} here": ["b"], "No module named 'opscope'": ["c"]}
 
 
 def test_a_file_that_cannot_be_read_is_one_error_with_its_name(ranks: Path) -> None:
