@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from opscope.capture.cycle import Cycle, Schedule
-from opscope.capture.environment import collect_environment
+from opscope.capture.environment import collect_environment, launched_as
 from opscope.capture.process_sources import (
     LiveObjects,
     compiled_graphs,
@@ -242,6 +242,8 @@ class CycleWriter:
             ended_by=end.ended_by,
             structure=structure,
             unrecorded_steps=end.unrecorded_steps,
+            rank=launched_as("RANK"),
+            world_size=launched_as("WORLD_SIZE"),
         )
         write_sidecar(sidecar_path(trace_path), sidecar)
         return Cycle(index, trace_path, sidecar_path(trace_path), sidecar)

@@ -6,7 +6,7 @@ A trace that cannot be read raises; a trace that can be read, but not wholly tru
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -282,14 +282,15 @@ def unrelated(session: Session, workloads: Mapping[int, object]) -> str | None:
     """Why the traces of several files are not of one job, in words; None if nothing speaks against it.
 
     Those of one job name one world size; of one rank (or none) they are cycles of one process and workload,
-    which share most of their operators.
+    one after the other, which share most of their operators.
 
     Args:
         session: All traces.
         workloads: What sidecars tell of the recorded programs, by trace id.
     """
     rows = session.query(
-        """SELECT trace_id, source, rank, world_size, process, format FROM traces LEFT JOIN (
+        """SELECT trace_id, source, rank, world_size, process, format, window_start_ns, window_end_ns,
+            trace_id IN (SELECT trace_id FROM findings WHERE code = 'trace.truncated') FROM traces LEFT JOIN (
             SELECT trace_id, coalesce(
                 min(process) FILTER (thread_id IN (SELECT thread_id FROM operators)), min(process)) AS process
             FROM threads GROUP BY trace_id
@@ -300,9 +301,16 @@ def unrelated(session: Session, workloads: Mapping[int, object]) -> str | None:
         for trace_id, names in session.query("SELECT trace_id, list(DISTINCT name) FROM operators GROUP BY 1")
     }
     first: dict[tuple[int | None, str], tuple[Any, ...]] = {}
-    for trace_id, source, rank, world_size, process, recorder in rows:
-        of_rank = first.setdefault((rank, recorder), (trace_id, source, process))
-        facts = [("world sizes", rows[0][1], rows[0][3], world_size), ("processes", *of_rank[1:], process)]
+    ranked = next(
+        ((source, world) for _, source, rank, world, *_ in rows if rank is not None and world), None
+    )
+    for trace_id, source, rank, world_size, process, recorder, start_ns, end_ns, is_cut in rows:
+        if ranked is not None and rank is None and not is_cut:
+            return f"{source} names no rank, where {ranked[0]} is one of {ranked[1]:,}"
+        of_rank = first.setdefault((rank, recorder), (trace_id, source, process, start_ns, end_ns))
+        if rank is not None and source != of_rank[1] and _overlap(of_rank[3:], (start_ns, end_ns)):
+            return f"{of_rank[1]} and {source} are both of rank {rank}, at the same time"
+        facts = [("world sizes", rows[0][1], rows[0][3], world_size), ("processes", *of_rank[1:3], process)]
         facts.append(("workloads", of_rank[1], workloads.get(of_rank[0]), workloads.get(trace_id)))
         for what, other, expected, found in facts:
             if source != other and None not in (expected, found) and expected != found:
@@ -311,6 +319,14 @@ def unrelated(session: Session, workloads: Mapping[int, object]) -> str | None:
         if source != of_rank[1] and len(names & others) < _LEAST_SHARED * min(len(names), len(others)):
             return f"{of_rank[1]} and {source} have few operators in common"
     return None
+
+
+def _overlap(one: Sequence[int | None], other: Sequence[int | None]) -> bool:
+    """Whether two windows, known both, have time in common."""
+    (start_ns, end_ns), (other_start_ns, other_end_ns) = one, other
+    if start_ns is None or end_ns is None or other_start_ns is None or other_end_ns is None:
+        return False
+    return start_ns < other_end_ns and other_start_ns < end_ns
 
 
 def rank_findings(session: Session) -> Iterator[Finding]:

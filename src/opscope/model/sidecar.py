@@ -178,6 +178,8 @@ class Sidecar(msgspec.Struct, frozen=True):
         ended_by: Class of the exception that ended the program inside the window, or None.
         structure: The program behind the recorded Python frames; None without stacks.
         unrecorded_steps: Steps of the same program without a profiler, in order; its warm-up is among them.
+        rank: Of this process in its job, as its launcher set it; None outside of one.
+        world_size: Processes of the job.
     """
 
     trace: str
@@ -199,6 +201,8 @@ class Sidecar(msgspec.Struct, frozen=True):
     ended_by: str | None = None
     structure: RecordedStructure | None = None
     unrecorded_steps: tuple[UnrecordedStep, ...] = ()
+    rank: int | None = None
+    world_size: int | None = None
 
 
 class _Version(msgspec.Struct):
