@@ -28,7 +28,12 @@ def test_no_command_shows_the_help(opscope) -> None:
     assert "Usage" in outcome.out
 
 
-@pytest.mark.parametrize("verb", app._VERBS)
+def test_every_module_but_those_shared_is_a_verb() -> None:
+    modules = {path.stem for path in Path(app.__file__).parent.glob("*.py")}
+    assert {module for module, _ in app.verbs().values()} == modules - {"__init__", "app", "console"}
+
+
+@pytest.mark.parametrize("verb", app.verbs())
 def test_every_verb_says_what_it_does_with_an_example_and_its_exit_codes(opscope, verb: str) -> None:
     outcome = opscope(verb, "--help")
     assert outcome.code == 0

@@ -1,4 +1,4 @@
-"""`opscope analyze`: reports on any recorded trace."""
+"""`opscope analyze`: report where the device time of recorded traces goes."""
 
 from __future__ import annotations
 

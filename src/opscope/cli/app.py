@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import App, CycloptsError, Parameter
@@ -83,29 +86,7 @@ EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 _ENGINE_INTERRUPTED = "Query interrupted"
 _EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 
-_VERBS = {
-    "profile": "Profile a workload over batch sizes and sequence lengths",
-    "analyze": "Report where the device time of recorded traces goes",
-    "view": "Show the report of recorded traces in a browser, and the trace in Perfetto",
-    "run": "Profile an unmodified script",
-    "try": "Apply changes to your own program and measure what each brings",
-    "bench": "Compare implementations: a suite, or functions of your own",
-    "compare": "Compare two benchmark results, or two recordings",
-    "explain": "Explain an operator, a kernel, a category or a source file",
-    "devices": "Show GPUs: architecture, compute capability, -arch flag, limits and peak rates",
-    "doctor": "Check this machine: torch, CUDA, GPUs, profiler, compilers, tools",
-    "ncu": "Read hardware counters of Nsight Compute, or profile a program with it",
-    "nvcc": "Compile a CUDA file; registers, spills and occupancy of its kernels",
-    "nsys": "Record a program with Nsight Systems, or export a report; statistics",
-    "trace": "Record any CUDA program: kernels, copies, calls",
-    "index": "List known PyTorch releases, or add tables of another build",
-    "stats": "Print nsys' statistics of a trace: calls, kernels, copies",
-    "flamegraph": "Write stacks from Python down to the kernels for flame graph viewers",
-    "sql": "Query the tables of a trace or a saved session",
-}
-
-# Verbs whose name is a word of Python.
-_MODULES = {"try": "try_changes"}
+_VERB = re.compile(r'"""`opscope (?P<verb>\w+)`: (?P<summary>.+?)\.(?:""")?$')
 
 # Verbs that run a program of the user's in this process, which finds the interpreter as it always is.
 _RUN_PROGRAMS = frozenset({"profile", "run", "bench"})
@@ -203,6 +184,20 @@ def _dispatch(tokens: list[str]) -> int:
     return code if isinstance(code, int) else EXIT_OK
 
 
+@cache
+def verbs() -> dict[str, tuple[str, str]]:
+    """Module and summary of each verb: a module whose first line says "`opscope VERB`: what it does." is one.
+
+    That line is read, not the module: `--help` imports none of them.
+    """
+    found = {}
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        with path.open(encoding="utf-8") as file:
+            if match := _VERB.match(file.readline()):
+                found[match["verb"]] = (path.stem, match["summary"][:1].upper() + match["summary"][1:])
+    return found
+
+
 def _app(tokens: Sequence[str]) -> App:
     app = App(
         name="opscope",
@@ -213,9 +208,8 @@ def _app(tokens: Sequence[str]) -> App:
         help_format="plaintext",  # Markdown takes half of the time that `opscope --help` takes
         help_epilogue="Exit codes: 0 fine, 1 an error, 2 wrong usage, 130 interrupted.",
     )
-    for verb, summary in _VERBS.items():
+    for verb, (module, summary) in verbs().items():
         # An import string: the module is loaded when its verb runs, or tells what it does by its docstring.
-        module = _MODULES.get(verb, verb)
         app.command(
             f"opscope.cli.{module}:{module}",
             name=verb,

@@ -1,4 +1,4 @@
-"""`opscope bench`: implementations of a suite, or functions of the user, timed side by side."""
+"""`opscope bench`: compare implementations: a suite, or functions of your own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`opscope compare`: two benchmark results, or two recordings, side by side."""
+"""`opscope compare`: compare two benchmark results, or two recordings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`opscope devices`: GPUs and compute capabilities from tables, and what this machine's device reaches.
+"""`opscope devices`: show GPUs: architecture, compute capability, -arch flag, limits and peak rates.
 
 The tables need neither a GPU nor torch; measuring needs both.
 """

@@ -1,4 +1,4 @@
-"""`opscope doctor`: whether programs can be profiled on this machine, and what to mend.
+"""`opscope doctor`: check this machine: torch, CUDA, GPUs, profiler, compilers, tools.
 
 Looks, calculates and records, but changes no setting. Exit code 1 says that profiling cannot work.
 """

@@ -1,4 +1,4 @@
-"""`opscope explain`: the whole chain behind one name."""
+"""`opscope explain`: explain an operator, a kernel, a category or a source file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`opscope flamegraph`: stacks for flame graph viewers."""
+"""`opscope flamegraph`: write stacks from Python down to the kernels for flame graph viewers."""
 
 from __future__ import annotations
 

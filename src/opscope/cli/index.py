@@ -1,4 +1,4 @@
-"""`opscope index`: tables of PyTorch builds, for traces whose build is not at hand."""
+"""`opscope index`: list known PyTorch releases, or add tables of another build."""
 
 from __future__ import annotations
 

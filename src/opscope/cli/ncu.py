@@ -1,4 +1,4 @@
-"""`opscope ncu`: hardware counters, from a report of Nsight Compute or from a program run under it.
+"""`opscope ncu`: read hardware counters of Nsight Compute, or profile a program with it.
 
 Of a program that is run, standard output is its own, and what is said of it goes to standard error; with
 `--json` the other way round, so that standard output is one JSON document.

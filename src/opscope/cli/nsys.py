@@ -1,4 +1,4 @@
-"""`opscope nsys`: a program recorded by Nsight Systems, or a report of it, and its statistics.
+"""`opscope nsys`: record a program with Nsight Systems, or export a report; statistics.
 
 Of a program that is run, standard output is its own and then the statistics'; with `--json` it goes to
 standard error, so that standard output is one JSON document.

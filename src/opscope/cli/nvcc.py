@@ -1,4 +1,4 @@
-"""`opscope nvcc`: compiles a CUDA C++ file and tells what became of its kernels.
+"""`opscope nvcc`: compile a CUDA file; registers, spills and occupancy of its kernels.
 
 Of a program that is run, standard output is its own, and what is said of it goes to standard error; with
 `--json` the other way round, so that standard output is one JSON document.

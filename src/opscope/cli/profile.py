@@ -1,4 +1,4 @@
-"""One configuration of a sweep from run to files, and what of an earlier sweep can be kept.
+"""`opscope profile`: profile a workload over batch sizes and sequence lengths.
 
 The stats file is written last, so a configuration that has one is complete. Imports torch only through
 capture and workloads, which do so when a workload is built.

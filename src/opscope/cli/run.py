@@ -1,4 +1,4 @@
-"""`opscope run`: an unmodified script, recorded and analyzed.
+"""`opscope run`: profile an unmodified script.
 
 Standard output belongs to the script; everything of ours goes to standard error, after the script has ended.
 """

@@ -1,4 +1,4 @@
-"""`opscope sql`: any query on the tables of a trace or a saved session."""
+"""`opscope sql`: query the tables of a trace or a saved session."""
 
 from __future__ import annotations
 

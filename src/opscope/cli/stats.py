@@ -1,4 +1,4 @@
-"""`opscope stats`: the statistics reports of Nsight Systems, without Nsight Systems."""
+"""`opscope stats`: print nsys' statistics of a trace: calls, kernels, copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`opscope trace`: any CUDA program, recorded through CUPTI without Nsight Systems.
+"""`opscope trace`: record any CUDA program: kernels, copies, calls.
 
 The program's standard streams are its own, and what is said of it goes to standard error, after it has ended;
 with `--json` its output goes to standard error too, so that standard output is one JSON document.

@@ -1,4 +1,4 @@
-"""`opscope try`: changes applied to a program, each measured without a profiler and checked."""
+"""`opscope try`: apply changes to your own program and measure what each brings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`opscope view`: the page on a recording, served on this machine beside its trace.
+"""`opscope view`: show the report of recorded traces in a browser, and the trace in Perfetto.
 
 A page in a file may load nothing. Served, it may load the trace, which it hands to Perfetto's page in another
 window of the browser; neither goes through a network. Both lie at an address that others do not know, and

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from opscope.analysis.common_device import common_device
 from opscope.analysis.efficiency import CallEfficiency, CostCoverage, Efficiency, Roofline
-from opscope.analysis.roofline.rooflines import Roof, combine, roofline_of
+from opscope.analysis.roofline.rooflines import RooflineModel, combine, roofline_of
 from opscope.analysis.roofline.work import Launches, Work, read_launches, work_by_kernel, work_of_call
 from opscope.hardware.limits import DeviceLimits
 from opscope.model.session import Session
@@ -32,40 +32,40 @@ def measure_efficiency(session: Session, limits: DeviceLimits | None) -> Efficie
     fill_costs(session)
     device = common_device(session)
     capability = None if device is None else device.compute_capability
-    roof = Roof(limits, capability or (None if limits is None else limits.compute_capability))
-    return efficiency_of(read_costs(session), read_launches(session, device), roof)
+    model = RooflineModel(limits, capability or (None if limits is None else limits.compute_capability))
+    return efficiency_of(read_costs(session), read_launches(session, device), model)
 
 
 def efficiency_of(
-    calls: Iterable[CostedCall], launches: Mapping[int, tuple[Launches, ...]], roof: Roof
+    calls: Iterable[CostedCall], launches: Mapping[int, tuple[Launches, ...]], model: RooflineModel
 ) -> Efficiency:
     """The Efficiency of distinct calls.
 
     Args:
         calls: With their costs.
         launches: By call id; a call without any is left out.
-        roof: The device.
+        model: The device.
     """
     works = [
         (call, work_of_call(launches[call.call_id], call.cost, call.calls))
         for call in calls
         if call.call_id in launches
     ]
-    found = [_call(call, work, roof) for call, work in works]
+    found = [_call(call, work, model) for call, work in works]
     by_operator: dict[str, list[Roofline]] = defaultdict(list)
     for call in found:
         if call.attribution is None:
             by_operator[call.operator].append(call.roofline)
     return Efficiency(
-        limits=roof.limits,
+        limits=model.limits,
         coverage=_coverage(found),
         operators={name: combine(parts) for name, parts in by_operator.items()},
-        kernels=_kernels(works, roof),
+        kernels=_kernels(works, model),
         calls=tuple(sorted(found, key=lambda one: (-one.roofline.device_ns, one.operator, one.call_id))),
     )
 
 
-def _call(call: CostedCall, work: Work, roof: Roof) -> CallEfficiency:
+def _call(call: CostedCall, work: Work, model: RooflineModel) -> CallEfficiency:
     return CallEfficiency(
         call_id=call.call_id,
         operator=call.name,
@@ -76,16 +76,18 @@ def _call(call: CostedCall, work: Work, roof: Roof) -> CallEfficiency:
         calls=call.calls,
         kernels=tuple(dict.fromkeys(one.kernel for one in work.launches)),
         cost=call.cost,
-        roofline=roofline_of(work, roof),
+        roofline=roofline_of(work, model),
         attribution=call.attribution,
     )
 
 
-def _kernels(works: Iterable[tuple[CostedCall, Work]], roof: Roof) -> dict[tuple[str | None, str], Roofline]:
+def _kernels(
+    works: Iterable[tuple[CostedCall, Work]], model: RooflineModel
+) -> dict[tuple[str | None, str], Roofline]:
     parts: dict[tuple[str | None, str], list[Roofline]] = defaultdict(list)
     for call, work in works:
         for kernel, done in work_by_kernel(work):
-            roofline = roofline_of(done, roof)
+            roofline = roofline_of(done, model)
             parts[None, kernel].append(roofline)
             if call.attribution is None:
                 parts[call.name, kernel].append(roofline)

@@ -17,7 +17,7 @@ from opscope.analysis.roofline.peaks import ComputeLimit, compute_limit, memory_
 from opscope.analysis.roofline.work import Work
 from opscope.hardware.limits import DeviceLimits
 
-__all__ = ["Roof", "combine", "roofline_of"]
+__all__ = ["RooflineModel", "combine", "roofline_of"]
 
 _Key = TypeVar("_Key", bound=Hashable)
 # Measured limits are medians: a call may beat them by a few percent.
@@ -30,20 +30,20 @@ _ELSEWHERE_FAMILIES = frozenset(("collective", "device_communication"))
 _ELSEWHERE_COPIES = frozenset(("host_to_device", "device_to_host", "host_to_host", "peer_to_peer"))
 
 
-class Roof(msgspec.Struct, frozen=True):
+class RooflineModel(msgspec.Struct, frozen=True):
     """The device that work is held against; None is unknown."""
 
     limits: DeviceLimits | None
     compute_capability: str | None = None
 
 
-def roofline_of(work: Work, roof: Roof) -> Roofline:
+def roofline_of(work: Work, model: RooflineModel) -> Roofline:
     """The roofline of the work of alike calls."""
-    compute = compute_limit(work.cost, work.main, roof.limits, roof.compute_capability)
-    attainable = _attainable(work, compute, roof.limits)
-    shortest_ns = None if roof.limits is None else roof.limits.smallest_kernel_ns
+    compute = compute_limit(work.cost, work.main, model.limits, model.compute_capability)
+    attainable = _attainable(work, compute, model.limits)
+    shortest_ns = None if model.limits is None else model.limits.smallest_kernel_ns
     bound_ns = bound_ns_of(work, attainable, shortest_kernel_ns=shortest_ns)
-    is_resident = attainable is not None and _may_be_cached(work, attainable, roof.limits)
+    is_resident = attainable is not None and _may_be_cached(work, attainable, model.limits)
     is_excess = attainable is not None and _exceeds(work, attainable, is_resident=is_resident)
     held = None if is_excess else attainable
     flop_count, min_bytes = work.cost.flop_count, work.cost.min_bytes
