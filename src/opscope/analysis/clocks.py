@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 import numpy as np
 
-__all__ = ["Clock", "align"]
+__all__ = ["RankClock", "align"]
 
 
-class Clock(msgspec.Struct, frozen=True):
+class RankClock(msgspec.Struct, frozen=True):
     """The clock of one rank against that of a reference.
 
     Attributes:
@@ -31,7 +31,7 @@ class Clock(msgspec.Struct, frozen=True):
     collectives: int
 
 
-def align(ends: Iterable[Mapping[int, int]]) -> dict[int, Clock]:
+def align(ends: Iterable[Mapping[int, int]]) -> dict[int, RankClock]:
     """The clocks of ranks, by rank; the least rank of the largest group is the reference.
 
     Ranks that share no group with the reference, directly or through others, are left out.
@@ -45,7 +45,7 @@ def align(ends: Iterable[Mapping[int, int]]) -> dict[int, Clock]:
             ranks = tuple(sorted(one))
             groups[ranks].append([one[rank] for rank in ranks])
     waiting = sorted(groups.items(), key=lambda item: (-len(item[0]), -len(item[1]), item[0]))
-    known: dict[int, Clock] = {}
+    known: dict[int, RankClock] = {}
     while waiting:
         tied = (item for item in waiting if not known or any(rank in known for rank in item[0]))
         chosen = next(tied, None)
@@ -54,13 +54,13 @@ def align(ends: Iterable[Mapping[int, int]]) -> dict[int, Clock]:
         waiting.remove(chosen)
         ranks, rows = chosen
         by = next((rank for rank in ranks if rank in known), ranks[0])
-        tie = known.get(by, Clock(0, 0, 0))
+        tie = known.get(by, RankClock(0, 0, 0))
         for rank, clock in zip(ranks, _within(rows, ranks.index(by), tie), strict=True):
             known.setdefault(rank, clock)
     return known
 
 
-def _within(rows: Sequence[Sequence[int]], reference: int, tie: Clock) -> list[Clock]:
+def _within(rows: Sequence[Sequence[int]], reference: int, tie: RankClock) -> list[RankClock]:
     """The clocks of one group, by that of one of its members."""
     ends_ns = np.array(rows, dtype=np.int64)
     # Small before they are floating-point numbers: nanoseconds of today have 61 bits.
@@ -70,6 +70,6 @@ def _within(rows: Sequence[Sequence[int]], reference: int, tie: Clock) -> list[C
     aligned_ns = apart_ns - offsets_ns
     errors_ns = np.abs(aligned_ns - np.median(aligned_ns, axis=1, keepdims=True)).max(axis=0)
     return [
-        Clock(tie.offset_ns + offset_ns, tie.error_ns + int(error_ns), len(rows))
+        RankClock(tie.offset_ns + offset_ns, tie.error_ns + int(error_ns), len(rows))
         for offset_ns, error_ns in zip(offsets_ns.tolist(), np.ceil(errors_ns).tolist(), strict=True)
     ]

@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from opscope.analysis.clocks import Clock, align
-from opscope.analysis.links import Link, common_spec, link_of
+from opscope.analysis.clocks import RankClock, align
+from opscope.analysis.links import RankLink, common_spec, link_of
 from opscope.analysis.pipeline import POINT_TO_POINT, PipelineStage, find_bubbles
 from opscope.analysis.straggler import RankStep
 from opscope.analysis.timeline.device_windows import TraceWindow
@@ -187,7 +187,7 @@ class CollectiveTotal(msgspec.Struct, frozen=True):
     exposed_ns: int
     algorithm_bytes_per_s: float | None
     bus_bytes_per_s: float | None
-    link: Link | None = None
+    link: RankLink | None = None
     meanwhile: tuple[Meanwhile, ...] = ()
 
     @property
@@ -239,14 +239,14 @@ class JobCollectives(msgspec.Struct, frozen=True, dict=True):
         return tuple(self._total([place]) for place in range(len(self.matched)))
 
     @cached_property
-    def clocks(self) -> dict[int, Clock]:
+    def clocks(self) -> dict[int, RankClock]:
         """The clock of each rank against one of them, by trace id; where it shares collectives."""
         return align(
             {one.trace_id: one.start_ns + one.duration_ns for one in each.kernels} for each in self.matched
         )
 
     @cached_property
-    def _links(self) -> dict[str | None, Link | None]:
+    def _links(self) -> dict[str | None, RankLink | None]:
         """What joins the ranks of each process group."""
         seen: dict[str | None, list[float | None]] = defaultdict(list)
         devices: dict[str | None, list[int]] = {}

@@ -16,7 +16,7 @@ from opscope.hardware.devices import DeviceSpec, match_device
 from opscope.model.session import Session
 from opscope.text_enum import TextEnum
 
-__all__ = ["Link", "LinkEvidence", "LinkKind", "common_spec", "link_of"]
+__all__ = ["LinkEvidence", "LinkKind", "RankLink", "common_spec", "link_of"]
 
 
 class LinkKind(TextEnum):
@@ -34,7 +34,7 @@ class LinkEvidence(TextEnum):
     BEST_SEEN = "best_seen"
 
 
-class Link(msgspec.Struct, frozen=True):
+class RankLink(msgspec.Struct, frozen=True):
     """What each rank's link carries at most, in each direction."""
 
     kind: LinkKind
@@ -51,7 +51,7 @@ def common_spec(session: Session) -> DeviceSpec | None:
     return match_device(name, sm_count=sm_count).spec
 
 
-def link_of(spec: DeviceSpec | None, devices: Sequence[int], seen: Iterable[float | None]) -> Link | None:
+def link_of(spec: DeviceSpec | None, devices: Sequence[int], seen: Iterable[float | None]) -> RankLink | None:
     """The link of a group; None where neither its kind nor a rate is known.
 
     Args:
@@ -61,8 +61,8 @@ def link_of(spec: DeviceSpec | None, devices: Sequence[int], seen: Iterable[floa
     """
     if spec is not None and len(set(devices)) == len(devices):
         if spec.nvlink_bytes_per_s is not None:
-            return Link(LinkKind.NVLINK, spec.nvlink_bytes_per_s, LinkEvidence.DATA_SHEET)
+            return RankLink(LinkKind.NVLINK, spec.nvlink_bytes_per_s, LinkEvidence.DATA_SHEET)
         if spec.pcie_bytes_per_s is not None:
-            return Link(LinkKind.PCIE, spec.pcie_bytes_per_s, LinkEvidence.DATA_SHEET)
+            return RankLink(LinkKind.PCIE, spec.pcie_bytes_per_s, LinkEvidence.DATA_SHEET)
     best = max((one for one in seen if one is not None), default=None)
-    return None if best is None else Link(LinkKind.UNKNOWN, best, LinkEvidence.BEST_SEEN)
+    return None if best is None else RankLink(LinkKind.UNKNOWN, best, LinkEvidence.BEST_SEEN)

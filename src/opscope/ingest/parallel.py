@@ -41,7 +41,7 @@ __all__ = [
     "Examine",
     "Noted",
     "Part",
-    "Reading",
+    "ReadOptions",
     "Workers",
     "dask_cluster",
     "local_processes",
@@ -70,7 +70,7 @@ _NAMES = "kernel_names"
 _LEFT_OUT = frozenset(("metadata",))
 
 
-class Reading(NamedTuple):
+class ReadOptions(NamedTuple):
     """How files are read.
 
     Attributes:
@@ -125,7 +125,7 @@ class _Shared(NamedTuple):
     column: str
 
 
-_ALONE = Reading()
+_ALONE = ReadOptions()
 _IDENTITIES = {
     table.name: _Shared(table.name, table.columns[0].name)
     for table in TABLES
@@ -133,7 +133,7 @@ _IDENTITIES = {
 }
 
 
-def read_part(trace: TraceFile, how: Reading = _ALONE) -> Part:
+def read_part(trace: TraceFile, how: ReadOptions = _ALONE) -> Part:
     """One file as tables of its own; what a process of an executor does.
 
     Raises:
@@ -307,7 +307,7 @@ def read_parts(
     session: Session,
     traces: Sequence[TraceFile],
     workers: Workers,
-    how: Reading = _ALONE,
+    how: ReadOptions = _ALONE,
     *,
     note: Noted = lambda text: None,
     on_done: Callable[[int], object] = lambda count: None,
@@ -342,7 +342,7 @@ def read_parts(
 class _Parts:
     """The parts in the order of the files; some more than there are workers wait for an earlier one."""
 
-    def __init__(self, traces: Sequence[TraceFile], workers: Workers, how: Reading, note: Noted) -> None:
+    def __init__(self, traces: Sequence[TraceFile], workers: Workers, how: ReadOptions, note: Noted) -> None:
         self._traces, self._workers, self._note = traces, workers, note
         self._how = how._replace(folder=workers.folder)
         self._executor = workers.make()

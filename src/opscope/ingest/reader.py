@@ -20,7 +20,7 @@ from opscope.ingest.kineto_file import read_kineto
 from opscope.ingest.parallel import (
     Examine,
     Noted,
-    Reading,
+    ReadOptions,
     Workers,
     dask_cluster,
     local_processes,
@@ -92,7 +92,7 @@ def load(
     try:
         with _processes(len(traces), workers, dask, session.temporary_directory, note) as processes:
             if processes is not None:
-                how = Reading(demangle, examine)
+                how = ReadOptions(demangle, examine)
                 with engine_errors(sources[0], memory_limit):
                     sidecars = read_parts(session, traces, processes, how, note=note, on_done=on_done)
             else:

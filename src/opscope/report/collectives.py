@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from opscope.analysis.collectives import CollectiveTotal, Meanwhile
-from opscope.analysis.links import Link, LinkEvidence, LinkKind
+from opscope.analysis.links import LinkEvidence, LinkKind, RankLink
 from opscope.analysis.summary import Summary
 from opscope.report.document import Block, BulletList, Code, Inline, number, table, words
 from opscope.report.ranks import rank_blocks
@@ -110,7 +110,7 @@ def collective_records(summary: Summary, *, each: bool) -> list[dict[str, Any]]:
     ]
 
 
-def _link_record(link: Link) -> dict[str, Any]:
+def _link_record(link: RankLink) -> dict[str, Any]:
     return {"kind": link.kind, "bytes_per_s": link.bytes_per_s, "evidence": link.evidence}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from opscope.analysis.clocks import Clock, align
+from opscope.analysis.clocks import RankClock, align
 
 MINUTE = 60_000_000_000
 TODAY = 1_790_000_000_000_000_000  # ns since 1970: more than a float64 holds exactly
@@ -14,7 +14,7 @@ TODAY = 1_790_000_000_000_000_000  # ns since 1970: more than a float64 holds ex
 def test_clocks_minutes_apart_agree_to_the_nanosecond(start: int) -> None:
     offsets = {0: 0, 1: 7 * MINUTE, 2: -3}
     ends = [{rank: start + 1000 * one + ns for rank, ns in offsets.items()} for one in range(5)]
-    assert align(ends) == {rank: Clock(ns, 0, 5) for rank, ns in offsets.items()}
+    assert align(ends) == {rank: RankClock(ns, 0, 5) for rank, ns in offsets.items()}
 
 
 def test_the_error_is_how_far_an_aligned_end_is_off() -> None:

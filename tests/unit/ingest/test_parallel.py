@@ -16,7 +16,7 @@ from opscope._version import __version__
 from opscope.errors import DependencyError, InputError
 from opscope.ingest.parallel import (
     Part,
-    Reading,
+    ReadOptions,
     Workers,
     _fit_workers,
     dask_cluster,
@@ -73,7 +73,7 @@ def parts_of(folder: Path, *executors: Executor, said: list[str] | None = None) 
         session,
         find_traces(str(folder)),
         Workers(lambda: waiting.pop(0)),
-        Reading(demangle),
+        ReadOptions(demangle),
         note=(lambda text: None) if said is None else said.append,
     )
     return {name: found for name, found in rows(session).items() if name not in ("metadata", "findings")}
@@ -107,7 +107,7 @@ def test_a_worker_killed_in_the_middle_costs_its_files_alone(ranks: Path) -> Non
         parts_of(ranks, Here(killed), Here(killed), Here(killed))
 
 
-def kill_once(trace: TraceFile, how: Reading, mark: str) -> Part:
+def kill_once(trace: TraceFile, how: ReadOptions, mark: str) -> Part:
     if not Path(mark).exists():
         Path(mark).touch()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -135,7 +135,7 @@ def test_what_a_worker_cannot_do_is_said_and_done_here(ranks: Path) -> None:
     def without_opscope(*_: Any) -> Part:
         raise ModuleNotFoundError("No module named 'opscope'")
 
-    def older(trace: TraceFile, how: Reading) -> Part:
+    def older(trace: TraceFile, how: ReadOptions) -> Part:
         part = read_part(trace, how)
         part.version = "0.0.1"
         return part
