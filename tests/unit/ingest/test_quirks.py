@@ -596,9 +596,13 @@ class TestSidecars:
             partial=False,
             clean_window=True,
             wall_time_ns_per_step=(5, 6, 7),
+            rank=2,
+            world_size=4,
         )
         write_sidecar(path.with_name("t.opscope.json"), sidecar)
         session = load(path)
+        # torch notes none where the process group is gone when it writes.
+        assert session.query("SELECT rank, world_size FROM traces") == [(2, 4)]
         kept = msgspec.json.decode(session.metadata("sidecar:0") or "", type=Sidecar)
         assert kept == sidecar
         assert findings(session) == {}
