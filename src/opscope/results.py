@@ -76,9 +76,10 @@ def load(
     """A Session of a saved `.opscope` file, or of one or several traces.
 
     Args:
-        source: A trace, an export of Nsight Systems (`.sqlite`), a folder of rank files, an fsspec address
-            (`s3://`, `gs://`, `https://`, `memory://`), a saved Session, or several traces that belong
-            together. A report of Nsight Systems (`.nsys-rep`) is exported first, where nsys is installed.
+        source: A trace, an export of Nsight Systems (`.sqlite`), a folder of rank files, a pattern of names,
+            an fsspec address of these (`s3://`, `gs://`, `https://`, `memory://`), a saved Session, or
+            several traces that belong together. A report of Nsight Systems (`.nsys-rep`) is exported first,
+            where nsys is installed.
         memory_limit: What the process should stay under, e.g. `"1GB"`; the tables then live in a
             temporary file.
         threads: Worker threads; all cores if None.
