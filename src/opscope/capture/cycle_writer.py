@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from opscope.capture.cycle import Cycle, Schedule
-from opscope.capture.environment import collect_environment
+from opscope.capture.environment import collect_environment, launched_as
 from opscope.capture.graph_notes import GraphNotes
 from opscope.capture.process_sources import (
     LiveObjects,
@@ -246,6 +246,8 @@ class CycleWriter:
             structure=structure,
             unrecorded_steps=end.unrecorded_steps,
             graphs=graphs,
+            rank=launched_as("RANK"),
+            world_size=launched_as("WORLD_SIZE"),
         )
         write_sidecar(sidecar_path(trace_path), sidecar)
         return Cycle(index, trace_path, sidecar_path(trace_path), sidecar)

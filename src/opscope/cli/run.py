@@ -21,6 +21,7 @@ from cyclopts.validators import Number
 from opscope.analysis.measured_step import unrecorded_time
 from opscope.capture.cycle import ACTIVE_STEPS, Cycle
 from opscope.capture.cycle_writer import trace_file_names
+from opscope.capture.environment import launched_as
 from opscope.capture.profiler import Profiler
 from opscope.capture.program import Program, check_program
 from opscope.capture.program_recorder import ProgramRecorder, program_of, step_source
@@ -185,7 +186,7 @@ def run(
         raise InputError("--steps none records the whole run: --stop does not apply", hint="Leave it out")
     schedule = recording.schedule()
     # The script may change the working folder.
-    outputs = _Outputs(output_dir, _rank(), html and html.absolute())
+    outputs = _Outputs(output_dir, launched_as("RANK"), html and html.absolute())
     traces = trace_file_names(outputs.trace_name, schedule["repeat"])
     _check(program)
     pages = [html] if html and outputs.is_first else []
@@ -240,12 +241,6 @@ def _compile_tracking(*, is_wanted: bool) -> Iterator[None]:
     finally:
         if is_wanted and before is None:
             os.environ.pop(_TRACKING, None)
-
-
-def _rank() -> int | None:
-    """The rank of this process of a job, as torchrun and its like set it."""
-    rank = os.environ.get("RANK", "")
-    return int(rank) if rank.isdecimal() else None
 
 
 def _profiler(

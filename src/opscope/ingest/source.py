@@ -1,12 +1,14 @@
 """What the user names → local, uncompressed, seekable files, one per trace.
 
-A source is a file, a folder of rank files, or any fsspec address (`s3://`, `gs://`, `https://`, `memory://`).
+A source is a file, a folder of rank files, a pattern of names (`runs/*/rank*.json.gz`), or any fsspec address
+of these (`s3://`, `gs://`, `https://`, `memory://`).
 Plain local files are read in place; compressed and remote ones are spooled, chunk by chunk, to a temporary
 file.
 """
 
 from __future__ import annotations
 
+import glob
 import json
 import mmap
 import re
@@ -70,7 +72,7 @@ class LocalText(msgspec.Struct):
 
 
 def find_traces(source: str) -> list[TraceFile]:
-    """The traces a source names: itself, or the trace files of a folder in natural order of their names.
+    """The traces a source names: itself, or those of a folder or pattern in natural order of their names.
 
     Raises:
         InputError: Nothing there, or a folder without traces.
@@ -79,8 +81,11 @@ def find_traces(source: str) -> list[TraceFile]:
     match = _ADDRESS.match(source)
     if match and match.group(1).lower() != "file":
         return _find_remote(source, match.group(1).lower())
-    path = _existing_path(source[7:] if match else source)
+    text = source[7:] if match else source
+    path = _existing_path(text)
     if path is None:
+        if (found := _matching(text)) is not None:
+            return found
         raise InputError("no such file or folder", source=source, hint="Check the path")
     if not path.is_dir():
         return [TraceFile(str(path), path=path)]
@@ -97,6 +102,21 @@ def _existing_path(text: str) -> Path | None:
         return path if path.exists() else None
     except (OSError, RuntimeError, ValueError):  # too long a name, a user without a home, a null character
         return None
+
+
+def _matching(pattern: str) -> list[TraceFile] | None:
+    """The traces whose paths fit a pattern; None if it is none."""
+    if not glob.has_magic(pattern):
+        return None
+    found = map(Path, glob.glob(str(Path(pattern).expanduser()), recursive=True))  # noqa: PTH207 - absolute too
+    traces = [one for one in found if _is_trace_name(one.name) and not _is_other_json(one)]
+    if not traces:
+        raise InputError(
+            "no traces have names like this",
+            source=pattern,
+            hint=f"Traces end in {', '.join(_SUFFIXES)}",
+        )
+    return [TraceFile(str(one), path=one) for one in sorted(traces, key=lambda one: _natural(str(one)))]
 
 
 def _is_trace_name(name: str) -> bool:
@@ -145,10 +165,15 @@ def _find_remote(address: str, protocol: str) -> list[TraceFile]:
 
 def _list_remote(system: Any, path: str) -> list[str] | None:
     """The file itself or the traces of a folder, without protocol; None if there is neither."""
-    if system.isdir(path):
-        names = [name for name in system.ls(path, detail=False) if _is_trace_name(name.rsplit("/", 1)[-1])]
-        return sorted(names, key=_natural)
-    return [path] if system.exists(path) else None
+    if not system.isdir(path):
+        if system.exists(path):
+            return [path]
+        names = system.glob(path) if glob.has_magic(path) else []
+        if not names:
+            return None
+    else:
+        names = system.ls(path, detail=False)
+    return sorted((one for one in names if _is_trace_name(one.rsplit("/", 1)[-1])), key=_natural)
 
 
 def _no_traces(folder: str) -> InputError:

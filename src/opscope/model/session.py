@@ -55,6 +55,7 @@ class Session:
 
     Attributes:
         is_read_only: The stored tables cannot be written; `replace_rows` hides them with temporary ones.
+        examined: What the processes that read files worked out of each rank, by trace id; not saved.
     """
 
     is_read_only = False
@@ -69,6 +70,7 @@ class Session:
         is_temporary_file: bool = False,
     ) -> None:
         self._scratch: _ScratchFolder | None = None
+        self.examined: dict[int, Any] = {}
         self.path = None if path is None else Path(path)
         if self.path is not None and self.path.exists():
             raise InputError(
@@ -138,6 +140,7 @@ class Session:
         session.is_file_backed = True
         session.is_read_only = True
         session._scratch = None
+        session.examined = {}
         try:
             connection: Any = _SavedConnection(duckdb.connect(str(file), read_only=True), file)
             session.connection = connection

@@ -217,6 +217,8 @@ class Sidecar(msgspec.Struct, frozen=True):
         structure: The program behind the recorded Python frames; None without stacks.
         unrecorded_steps: Steps of the same program without a profiler, in order; its warm-up is among them.
         graphs: CUDA graphs captured so far, in the order of their captures.
+        rank: Of this process in its job, as its launcher set it; None outside of one.
+        world_size: Processes of the job.
     """
 
     trace: str
@@ -239,6 +241,8 @@ class Sidecar(msgspec.Struct, frozen=True):
     structure: RecordedStructure | None = None
     unrecorded_steps: tuple[UnrecordedStep, ...] = ()
     graphs: tuple[RecordedGraph, ...] = ()
+    rank: int | None = None
+    world_size: int | None = None
 
 
 class _Version(msgspec.Struct):
