@@ -642,7 +642,7 @@ def _written(folder: Path, pattern: str, before: Mapping[Path, tuple[int, int]])
 
 
 def try_changes(
-    target: Source,
+    target: Source | Callable[[], object],
     arguments: Sequence[str] = (),
     *,
     on_run: Told = lambda name, done, total: None,
@@ -651,19 +651,24 @@ def try_changes(
     """Apply changes to a program and measure what each brings, each run in a process of its own.
 
         opscope.try_changes("train.py", ["--batch", "8"], only=["tf32"], rounds=3)
+        opscope.try_changes(step)
 
     Args:
-        target: A script, a workload's name, FILE.py:function or PACKAGE.MODULE:FACTORY.
+        target: A script, a workload's name, FILE.py:function or PACKAGE.MODULE:FACTORY; or the function
+            itself, which each process imports from its file, so that what else this file does as it is
+            imported happens there too: keep that under `if __name__ == "__main__":`.
         arguments: Of the script.
         on_run: Told of each run: what runs, runs done, runs in all.
         **options: As of `opscope.trials.planning.trial_plan`, where their defaults are.
 
     Raises:
-        InputError: There is no such program or change, or its steps cannot be recognized.
+        InputError: There is no such program or change, its steps cannot be recognized, or a function cannot
+            be imported from a file.
         CaptureError: The program fails as it is.
         DependencyError: torch is not installed.
     """
-    from opscope.trials.planning import trial_plan  # noqa: PLC0415
+    from opscope.trials.planning import target_of, trial_plan  # noqa: PLC0415
     from opscope.trials.rounds import Trial  # noqa: PLC0415
 
-    return Trial(trial_plan(os.fspath(target), arguments, **options), on_run).run()
+    name = target_of(target) if callable(target) else os.fspath(target)
+    return Trial(trial_plan(name, arguments, **options), on_run).run()

@@ -26,6 +26,7 @@ __all__ = [
     "UNREADABLE_JSON",
     "claimed",
     "finite",
+    "process_of",
     "remove_left_behind",
     "replacing",
     "scratch_prefix",
@@ -52,6 +53,11 @@ def scratch_prefix() -> str:
         if _is_left_behind(folder, folder.name.split("-")[2]):
             shutil.rmtree(folder, ignore_errors=True)
     return f"opscope-{namespace}-{os.getpid()}-"
+
+
+def process_of(folder: str | os.PathLike[str]) -> int:
+    """Number of the process that made a folder whose name begins with its `scratch_prefix`."""
+    return int(Path(folder).name.split("-")[2])
 
 
 def _is_left_behind(path: Path, pid: str) -> bool:
