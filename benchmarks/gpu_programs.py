@@ -104,12 +104,13 @@ def vision(name: str, size: Size, *, batch: int, train: bool, channels_last: boo
 
 
 def language(kind: str, size: Size, *, batch: int, length: int, train: bool, attention: str = "sdpa",
-             dtype: Any = None, vocabulary: int | None = None, **options: Any) -> Step:  # fmt: skip
+             dtype: Any = None, vocabulary: int | None = None, layers: int = 12,
+             **options: Any) -> Step:  # fmt: skip
     """A transformers model of random weights on random tokens."""
     import torch
     import transformers
 
-    layers, hidden = size.of(12, 2), size.of(768, 64)
+    layers, hidden = size.of(layers, 2), size.of(768, 64)
     configurations = {
         "gpt2": lambda: transformers.GPT2Config(n_layer=layers, n_embd=hidden, n_head=hidden // 64),
         "llama": lambda: transformers.LlamaConfig(
@@ -614,9 +615,9 @@ def programs(size: Size) -> dict[str, Program]:
 
     def of_language(
         kind: str, batch: int, length: int, *, train: bool, attention: str = "eager",
-        dtype: Any = None, graph: bool = False,
+        dtype: Any = None, graph: bool = False, layers: int = 12,
     ) -> Program:  # fmt: skip
-        base = {"attention": attention, "dtype": dtype}
+        base = {"attention": attention, "dtype": dtype, "layers": layers}
 
         def build(**options: Any) -> Callable[[], Step]:
             return lambda: language(
@@ -692,6 +693,7 @@ def programs(size: Size) -> dict[str, Program]:
             lambda: pointwise(size, compiled=False),
             (Remedy("advice.unfused_pointwise", lambda: pointwise(size, compiled=True)),),
         ),
+        "decoder train": of_language("llama", 8, 512, train=True, layers=8),
     } | _once_held_out(size, of_images, of_language)  # fmt: skip
 
 

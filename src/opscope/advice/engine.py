@@ -24,13 +24,14 @@ from opscope.advice import (  # noqa: F401 - each registers the functions of its
     products,
 )
 from opscope.advice.profiled_run import FINDERS, Advice, ProfiledRun
-from opscope.advice.rules import Rule
+from opscope.advice.rules import EngineWords, Rule
 from opscope.analysis.job_model import Job, JobChange, job_of
 from opscope.analysis.step_model import step_models
 from opscope.analysis.summary import BestSet, Summary
 from opscope.analysis.timeline.host import read_session
 from opscope.model.finding import Finding, Severity
 from opscope.model.session import Session
+from opscope.provenance.serving import ServingPhase
 from opscope.units import format_duration
 
 __all__ = ["advise", "assess"]
@@ -40,10 +41,14 @@ _AT_LIMIT = "advice.at_limit"
 
 
 def assess(
-    session: Session, *, measured_dir: Path | None = None, ceilings_file: Path | None = None
+    session: Session,
+    *,
+    measured_dir: Path | None = None,
+    ceilings_file: Path | None = None,
+    by: str | None = None,
 ) -> Summary:
     """The Summary with advice; arguments and errors are those of `summarize`."""
-    summary = Summary(session, measured_dir=measured_dir, ceilings_file=ceilings_file)
+    summary = Summary(session, measured_dir=measured_dir, ceilings_file=ceilings_file, by=by)
     job = summary.job
     # Complete first: some rules read tables that the sections fill.
     return advise(session, summary.complete(), job)
@@ -110,21 +115,36 @@ def _findings(run: ProfiledRun, rule: Rule) -> list[_Found]:
         worth = _worth(run, rule, advice)
         if worth is None:
             continue
+        words = _words(run, rule, advice)
         basis = "; ".join(part for part in (advice.basis or rule.basis, worth.words) if part)
         finding = Finding(
             code=rule.code,
             severity=Severity.INFO if worth.is_deferred else rule.severity,
             message=advice.message,
-            suggestion=advice.suggestion or rule.suggestion,
+            suggestion=words.suggestion,
             trace_id=advice.trace_id,
             evidence=dict(advice.evidence),
             estimated_gain_ns_per_step=worth.gain_ns,
             gain_interval_ns_per_step=worth.interval_ns,
             gain_basis=basis or None,
-            change=advice.change or rule.change,
+            change=words.change,
         )
         found.append((finding, worth.change))
     return found
+
+
+def _words(run: ProfiledRun, rule: Rule, advice: Advice) -> EngineWords:
+    """What to do, and as code: in the words of the serving engine, where one was recorded."""
+    engine = run.summary.engine
+    if engine is None:
+        return EngineWords(advice.suggestion or rule.suggestion, advice.change or rule.change)
+    phase = next((one.phase for one in run.summary.ranges if one.phase is not None), None)
+    of_phase = f"{engine}_prefill" if phase is ServingPhase.PREFILL else engine
+    own = rule.engines.get(of_phase) or rule.engines.get(engine) or rule.engines.get("any")
+    if own is not None:
+        return own
+    # What changes a program's own lines is no word for an engine's user.
+    return EngineWords(advice.suggestion or rule.suggestion, None)
 
 
 class _Worth(msgspec.Struct, frozen=True):

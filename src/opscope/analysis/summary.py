@@ -27,6 +27,7 @@ from opscope.analysis.launch_quality import (
     launch_quality,
 )
 from opscope.analysis.provenance import Provenance, read_provenance
+from opscope.analysis.ranges import GraphTotal, RangeTotal, graph_totals, range_totals, serving_engine
 from opscope.analysis.roofline.measure import measure_efficiency
 from opscope.analysis.session_limits import limits_of_session
 from opscope.analysis.totals import (
@@ -44,11 +45,14 @@ from opscope.model.queries import sql
 from opscope.model.session import Session
 
 if TYPE_CHECKING:
-    from opscope.analysis.collectives import JobCollectives, Straggler
+    from opscope.analysis.collectives import JobCollectives
     from opscope.analysis.job_model import Job
+    from opscope.analysis.job_outlook import JobOutlook
     from opscope.analysis.measured_step import MeasuredStep
     from opscope.analysis.program.values import ProgramTotals
+    from opscope.analysis.rank_examination import RankExamination
     from opscope.analysis.step_model import StepExecution, StepModel
+    from opscope.analysis.straggler import Straggler
     from opscope.analysis.timeline.device_windows import TraceWindow
     from opscope.analysis.timeline.host import SessionRecords
     from opscope.analysis.timeline.values import Timeline, TimePartition
@@ -129,6 +133,7 @@ class Summary:
         *,
         measured_dir: Path | None = None,
         ceilings_file: Path | None = None,
+        by: str | None = None,
         **known: Any,
     ) -> None:
         """A Summary of a Session.
@@ -137,10 +142,12 @@ class Summary:
             session: The Session.
             measured_dir: Folder of measured device limits; the data sheet's are used if it holds none.
             ceilings_file: One measurement to use instead.
+            by: `range:REGEX`, by which annotations are grouped; None for the steps of a serving engine.
             **known: Attributes that are not to be computed, with their values.
         """
         self._session: Session | None = session
         self._measured = (measured_dir, ceilings_file)
+        self._ranges_by = by
         traces = session.query("SELECT source, rank FROM traces ORDER BY trace_id")
         self.traces = tuple(source for source, _ in traces)
         self.ranks = tuple(rank for _, rank in traces)
@@ -221,8 +228,25 @@ class Summary:
 
     @cached_property
     def categories(self) -> tuple[CategoryTotal, ...]:
-        """Self times by category."""
-        return category_totals(self.operators, self.device_time_ns, self.cpu_time_ns)
+        """Self times by category; what has no operator by its kernels', so that all are the device time."""
+        own = [row for row in self._launches if row["operator"] is None]
+        without = kernel_totals(own, self._provenance, self.device_time_ns)
+        return category_totals(self.operators, self.device_time_ns, self.cpu_time_ns, without)
+
+    @cached_property
+    def engine(self) -> str | None:
+        """The serving engine that was recorded; None if none was."""
+        return serving_engine(self.session)
+
+    @cached_property
+    def ranges(self) -> tuple[RangeTotal, ...]:
+        """Steps of a serving engine by phase, or what was asked for by an expression; empty without any."""
+        return range_totals(self.session, self._ranges_by, self.device_time_ns)
+
+    @cached_property
+    def graphs(self) -> tuple[GraphTotal, ...]:
+        """CUDA graphs whose replays were recorded, most device time first."""
+        return graph_totals(self.session)
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
@@ -241,6 +265,20 @@ class Summary:
     def torch_version(self) -> str | None:
         """The release whose tables were asked."""
         return self._provenance.torch_version
+
+    @cached_property
+    def torch_release(self) -> str | None:
+        """The release that recorded: as the traces say, else the one whose kernels these are; None if unsure.
+
+        Tables of releases hold CUDA's kernels, so those of a ROCm build tell none.
+        """
+        named = [row[0] for row in self.session.query("SELECT DISTINCT torch_version FROM traces")]
+        if len(named) == 1 and named[0]:
+            return str(named[0])
+        is_rocm = self.session.scalar(
+            "SELECT count(*) FROM traces WHERE properties::VARCHAR LIKE '%hip_runtime_version%'"
+        )
+        return None if is_rocm else self.torch_version
 
     @cached_property
     def torch_version_grade(self) -> Grade | None:
@@ -339,7 +377,8 @@ class Summary:
     @cached_property
     def execution(self) -> tuple[StepExecution, ...]:
         """The simulated step of each trace that launched something."""
-        return tuple(model.execution for model in self.step_models)
+        found = [one.execution for one in self._examined.values()]
+        return tuple(one for one in found if one is not None)
 
     @cached_property
     def collectives(self) -> JobCollectives:
@@ -349,10 +388,16 @@ class Summary:
     @cached_property
     def straggler(self) -> Straggler | None:
         """The rank for which the others wait; None without one, or where a rank of the job is missing."""
-        from opscope.analysis.collectives import find_straggler  # noqa: PLC0415 - not every report has it
+        from opscope.analysis.straggler import find_straggler  # noqa: PLC0415 - not every report has it
 
         durations = [(step.trace_id, step.duration_ns) for step in self.counted_steps]
-        return find_straggler(self.session, self.counted_timeline.skews, durations, self.timeline.left_out)
+        return find_straggler(
+            self.session,
+            self.counted_timeline.skews,
+            self.collectives.rank_steps,
+            durations,
+            self.timeline.left_out,
+        )
 
     @cached_property
     def typical_step(self) -> StepExecution | None:
@@ -387,9 +432,37 @@ class Summary:
     @cached_property
     def job(self) -> Job | None:
         """These steps together, to be simulated; None where there are none. Until the Summary is complete."""
-        from opscope.analysis.job_model import job_of  # noqa: PLC0415 - not every report has it
+        from opscope.analysis.job_model import choose_ranks, job_of  # noqa: PLC0415 - not every report has it
+        from opscope.analysis.step_model import step_models  # noqa: PLC0415
 
-        return job_of(self.step_models, self.collectives.activities)
+        examined = self._examined.items()
+        steps_ns = {trace_id: one.execution.step_ns for trace_id, one in examined if one.execution}
+        nodes = {trace_id: one.node_count for trace_id, one in examined}
+        awaited_ns = {skew.trace_id: skew.awaited_ns for skew in self.collectives.skews}
+        chosen = choose_ranks(steps_ns, nodes, awaited_ns)
+        if self.session.examined:
+            models = step_models(self.session, self._records, chosen.trace_ids)
+        else:
+            models = tuple(one for one in self.step_models if one.trace.trace_id in chosen.trace_ids)
+        return job_of(models, self.collectives.activities, chosen.middle)
+
+    @cached_property
+    def job_outlook(self) -> JobOutlook | None:
+        """What holds the ranks up, and what changes would bring; None where they are not simulated."""
+        if len(self.ranks) < 2:
+            return None
+        from opscope.analysis.job_outlook import look_at_job  # noqa: PLC0415 - not every report has it
+
+        return look_at_job(self.job, self.collectives, self.straggler)
+
+    @cached_property
+    def _examined(self) -> Mapping[int, RankExamination]:
+        """What is known of each trace alone: of the processes that read them, else worked out here."""
+        from opscope.analysis.rank_examination import examination_of  # noqa: PLC0415 - not every report has it
+
+        if self.session.examined:
+            return self.session.examined
+        return {one.trace.trace_id: examination_of(one, ()) for one in self.step_models}
 
     def _collectives(self, windows: Mapping[int, TraceWindow] | None) -> JobCollectives:
         """Those in the windows; in all of every trace's if None."""
@@ -425,7 +498,9 @@ def _in_window(device: DeviceTime, partition: TimePartition | None) -> DeviceTim
     return replace(device, span_ns=partition.span_ns, busy_ns=partition.busy_ns, idle_ns=partition.idle_ns)
 
 
-_UNTIL_COMPLETE = ("_session", "_launches", "_provenance", "_limits", "_records", "step_models", "job")
+_UNTIL_COMPLETE = (
+    "_session", "_launches", "_provenance", "_limits", "_records", "_examined", "step_models", "job",
+)  # fmt: skip
 _COMPUTED = tuple(name for name, value in vars(Summary).items() if isinstance(value, cached_property))
 # What is told, in the order in which it is worth computing it.
 _SECTIONS = (*Summary.__annotations__, *(name for name in _COMPUTED if name not in _UNTIL_COMPLETE))
