@@ -1,11 +1,20 @@
 """Many ranks with known truth: made from four recorded ones, read and analyzed; time and memory by number.
 
-    python benchmarks/ranks.py ../shared/traces/h200 --ranks 64 512 --output benchmarks/results/ranks.json
+    python benchmarks/ranks.py ../shared/traces/h200 --ranks 128 512 --output benchmarks/results/ranks.json
+    python benchmarks/ranks.py ../shared/traces/h200 --ranks 64 --pairs 5 --hta-python PYTHON
 
 Each rank is a recorded one with its own number, clock offset and collectives shorter by up to a percent. Of
 every size four jobs are made: unperturbed; with a steady straggler (the recorded late rank in one place);
 with one collective to which one rank comes late; with one whose size differs on one rank. Nothing may be
 found in the first, and in each other the rank that was planted.
+
+`--pairs` reads the unperturbed job of the first size by Dask clusters of this machine of one and of two
+workers, in turns: every sample, and the best of either. The same job is read by one process, by processes, by
+a cluster, and by a cluster of which a worker is killed: all JSON documents must be the same, byte for byte.
+`--hta-python`: a Python with HolisticTraceAnalysis, whose overlap of communication and computation of 8 ranks
+(the four recorded ones twice, as they are and repeated to `--hta-mb` each) is held against ours, with the
+time that both take in turns. HTA is asked not to round nanoseconds away and not to leave the last step out;
+what it tells of rounded ones is kept beside it.
 """
 
 from __future__ import annotations
@@ -16,11 +25,16 @@ import json
 import os
 import platform
 import random
+import re
+import signal
+import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +42,19 @@ import msgspec
 
 MS = 1000  # of a trace's microseconds
 LATE_MS = 5
+HTA_RANKS = 8
 _ANALYZE = """
-import json, resource, sys, time
+import hashlib, json, resource, sys, time
 import opscope
+from opscope.report.json_encoding import to_json
 from opscope.report.summary_json import analysis_document
 
 if __name__ == "__main__":
-    folder, workers = sys.argv[1], int(sys.argv[2])
+    folder, how, value = sys.argv[1:]
+    options = {how: int(value) if how == "workers" else value}
+    notes = []
     started = time.perf_counter()
-    session = opscope.load(folder, memory_limit="2GB", workers=workers or None)
+    session = opscope.load(folder, memory_limit="2GB", note=notes.append, **options)
     loaded = time.perf_counter()
     summary = opscope.summarize(session)
     document = analysis_document(summary)
@@ -47,9 +65,13 @@ if __name__ == "__main__":
         "analyze_s": done - loaded,
         "peak_mb": peaks[0] / 1024,
         "worker_peak_mb": peaks[1] / 1024,
+        "notes": notes,
+        "document_sha256": hashlib.sha256(to_json(document).encode()).hexdigest(),
         "conserved": not [one for check in session.check() for one in check.violations],
         "device_time_ns": summary.device_time_ns,
         "straggler": document["straggler"],
+        "clock_error_ns": max((one["error_ns"] for one in document["clocks"]), default=None),
+        "simulated_ranks": document["job"] and document["job"]["simulated_ranks"],
         "collectives": [{k: one[k] for k in ("name", "last_rank", "wait_ns", "transfer_ns")}
             for one in document["collectives"]],
         "findings": [one["message"] for one in document["findings"]
@@ -58,6 +80,45 @@ if __name__ == "__main__":
             and (one.wait_ns or 0) > 0.9 * LATE_NS * (len(one.ranks) - 1)],
     }))
 """.replace("LATE_NS", str(LATE_MS * 1_000_000))
+# Time of communication beside which computing kernels ran, of all that it takes; of what steps launched.
+_OUR_OVERLAP = """
+import json, sys, time
+started = time.perf_counter()
+import opscope
+from opscope.analysis.timeline.records import WorkKind
+from opscope.analysis.timeline.host import read_session
+from opscope.analysis.timeline.spans import merge, overlap, total
+
+if __name__ == "__main__":
+    imported = time.perf_counter()
+    session = opscope.load(sys.argv[1])
+    found = {}
+    for trace in read_session(session).traces:
+        (device,) = trace.devices
+        spans = {}
+        for kind in (WorkKind.COMPUTE, WorkKind.COMMUNICATION):
+            chosen = (device.work == kind) & (device.step >= 0)
+            spans[kind] = merge((device.start_ns[chosen], device.end_ns[chosen]))
+        both = overlap(spans[WorkKind.COMPUTE], *spans[WorkKind.COMMUNICATION]).sum()
+        found[trace.rank] = 100 * int(both) / total(spans[WorkKind.COMMUNICATION])
+    done = time.perf_counter()
+    print(json.dumps({"s": done - imported, "whole_s": done - started, "overlap": found}))
+"""
+_HTA_OVERLAP = """
+import contextlib, json, logging, sys, time
+started = time.perf_counter()
+logging.disable(logging.CRITICAL)
+from hta.trace_analysis import TraceAnalysis
+
+if __name__ == "__main__":
+    imported = time.perf_counter()
+    with contextlib.redirect_stdout(sys.stderr):
+        analysis = TraceAnalysis(trace_dir=sys.argv[1], include_last_profiler_step=True)
+        frame = analysis.get_comm_comp_overlap(visualize=False)
+    found = dict(zip(map(int, frame["rank"]), map(float, frame["comp_comm_overlap_pctg"])))
+    done = time.perf_counter()
+    print(json.dumps({"s": done - imported, "whole_s": done - started, "overlap": found}))
+"""
 
 
 def main() -> int:
@@ -65,23 +126,145 @@ def main() -> int:
     parser.add_argument("recordings", type=Path, help="folder with ddp_w4 and ddp_straggler_w4")
     parser.add_argument("--ranks", type=int, nargs="+", default=[16, 64])
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--pairs", type=int, default=0)
+    parser.add_argument("--hta-python", help="a Python with HolisticTraceAnalysis")
+    parser.add_argument("--hta-mb", type=int, default=40)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     even = [read(path) for path in sorted((options.recordings / "ddp_w4").glob("rank*.json.gz"))]
     late = [read(path) for path in sorted((options.recordings / "ddp_straggler_w4").glob("rank*.json.gz"))]
-    results = []
-    for count in options.ranks:
-        for what in ("unperturbed", "straggler", "late", "mismatch"):
-            with tempfile.TemporaryDirectory(prefix="opscope-ranks-") as folder:
-                planted = make(Path(folder), what, count, late if what == "straggler" else even)
-                for workers in (options.workers, 0) if what == "unperturbed" else (options.workers,):
-                    results.append(measured(Path(folder), what, count, workers, planted))
-                    print(json.dumps({k: v for k, v in results[-1].items() if k != "findings"}))
+    document: dict[str, Any] = {
+        "environment": {"python": platform.python_version(), "cores": len(os.sched_getaffinity(0))}
+    }
+    if options.output and options.output.is_file():
+        document = json.loads(options.output.read_text(encoding="utf-8"))
+    if options.pairs:
+        with job(options.ranks[0], "unperturbed", even) as (folder, _):
+            document["spread"] = {"ranks": options.ranks[0], **spread(folder, options.pairs)}
+            print(json.dumps(document["spread"]))
+    if options.hta_python:
+        document["hta"] = [
+            against_hta(options.recordings / "ddp_w4", options.hta_python, size_mb)
+            for size_mb in (0, options.hta_mb)
+        ]
+        print(json.dumps(document["hta"]))
+    if not options.pairs and not options.hta_python:
+        document["runs"] = []
+        for count in options.ranks:
+            for what in ("unperturbed", "straggler", "late", "mismatch"):
+                with job(count, what, late if what == "straggler" else even) as (folder, planted):
+                    run = judged(folder, what, count, options.workers, planted)
+                document["runs"].append(run)
+                print(json.dumps({k: v for k, v in run.items() if k != "findings"}), flush=True)
     if options.output:
-        environment = {"python": platform.python_version(), "cores": len(os.sched_getaffinity(0))}
-        text = json.dumps({"environment": environment, "runs": results}, indent=1)
-        options.output.write_text(text + "\n", encoding="utf-8")
-    return 0 if all(one["is_right"] for one in results) else 1
+        options.output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    runs = document.get("runs", [])
+    is_same = document.get("spread", {}).get("documents_are_the_same", True)
+    return 0 if is_same and all(one["is_right"] for one in runs) else 1
+
+
+@contextmanager
+def job(count: int, what: str, recorded: Sequence[dict[str, Any]]) -> Iterator[tuple[Path, int | None]]:
+    """A folder with the ranks of a job; the rank that was planted."""
+    with tempfile.TemporaryDirectory(prefix="opscope-ranks-") as folder:
+        yield Path(folder), make(Path(folder), what, count, recorded)
+
+
+def spread(folder: Path, pairs: int) -> dict[str, Any]:
+    """One and two workers of a cluster in turns, and whether every way tells the same."""
+    seconds: dict[int, list[float]] = {1: [], 2: []}
+    documents, peaks = {}, []
+    for _ in range(pairs):
+        for workers, found in seconds.items():
+            with cluster(workers) as (address, peak_mb, _):
+                run = analyzed(folder, "dask", address)
+                peaks += [run["peak_mb"], peak_mb()]
+            found.append(run["load_s"] + run["analyze_s"])
+            documents[f"dask {workers}"] = run["document_sha256"]
+    with cluster(2) as (address, _, kill_one):
+        timer = threading.Timer(min(seconds[2]) / 3, kill_one)
+        timer.start()
+        killed = analyzed(folder, "dask", address)
+        timer.join()
+        documents["dask 2, one killed"] = killed["document_sha256"]
+    documents["one process"] = analyzed(folder, "workers", "1")["document_sha256"]
+    documents["2 processes"] = analyzed(folder, "workers", "2")["document_sha256"]
+    ratios = [one / two for one, two in zip(seconds[1], seconds[2], strict=True)]
+    return {
+        "seconds_of_one": seconds[1],
+        "seconds_of_two": seconds[2],
+        "ratio_of_pairs": ratios,
+        "ratio_median": statistics.median(ratios),
+        "ratio_of_least": min(seconds[1]) / min(seconds[2]),
+        "seconds_with_one_killed": killed["load_s"] + killed["analyze_s"],
+        "peak_mb": max(peaks),
+        "documents_are_the_same": len(set(documents.values())) == 1,
+        "documents": documents,
+    }
+
+
+@contextmanager
+def cluster(workers: int) -> Iterator[tuple[str, Callable[[], float], Callable[[], None]]]:
+    """A Dask cluster of this machine: its address, the most memory a worker took, and how one is killed."""
+    import distributed
+
+    with (
+        distributed.LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None) as local,
+        distributed.Client(local) as client,
+    ):
+        pids = client.run(os.getpid)
+
+        def peak_mb() -> float:
+            return max(client.run(lambda: __import__("resource").getrusage(0).ru_maxrss / 1024).values())
+
+        yield local.scheduler_address, peak_mb, lambda: os.kill(next(iter(pids.values())), signal.SIGKILL)
+
+
+def against_hta(recorded: Path, python: str, size_mb: int, rounds: int = 3) -> dict[str, Any]:
+    """Overlap of communication and computation by both, and how long either took; in turns."""
+    ours, theirs = [], []
+    with tempfile.TemporaryDirectory(prefix="opscope-ranks-") as folder:
+        write_eight(recorded, Path(folder), size_mb)
+        size_bytes = sum(one.stat().st_size for one in Path(folder).iterdir())
+        for _ in range(rounds):
+            ours.append(printed(sys.executable, _OUR_OVERLAP, folder))
+            theirs.append(printed(python, _HTA_OVERLAP, folder))
+        as_it_comes = printed(python, _HTA_OVERLAP, folder, HTA_DISABLE_NS_ROUNDING="0")
+    return {
+        "ranks": HTA_RANKS,
+        "size_bytes": size_bytes,
+        "opscope_s": [one["s"] for one in ours],
+        "hta_s": [one["s"] for one in theirs],
+        "opscope_whole_s": [one["whole_s"] for one in ours],
+        "hta_whole_s": [one["whole_s"] for one in theirs],
+        "ratio_of_medians": median_of(theirs) / median_of(ours),
+        "opscope_overlap_percent": ours[0]["overlap"],
+        "hta_overlap_percent": theirs[0]["overlap"],
+        "hta_overlap_percent_as_it_comes": as_it_comes["overlap"],
+        "largest_difference_percent": max(
+            abs(ours[0]["overlap"][rank] - percent) for rank, percent in theirs[0]["overlap"].items()
+        ),
+    }
+
+
+def median_of(runs: Sequence[dict[str, Any]]) -> float:
+    return statistics.median(one["s"] for one in runs)
+
+
+def write_eight(recorded: Path, folder: Path, size_mb: int) -> None:
+    """Four recorded ranks twice, under numbers of their own, each repeated to a size."""
+    four = sorted(recorded.glob("rank*.json.gz"))
+    for rank in range(HTA_RANKS):
+        text = gzip.decompress(four[rank % len(four)].read_bytes()).decode()
+        text = re.sub(r'"rank": *\d+', f'"rank": {rank}', text)
+        text = re.sub(r'"world_size": *\d+', f'"world_size": {HTA_RANKS}', text)
+        file = folder / f"rank{rank}.json.gz"
+        file.write_bytes(gzip.compress(text.encode(), 1))
+        if size_mb:
+            large = folder / f"rank{rank}.json"
+            repeat = [sys.executable, str(Path(__file__).with_name("traces.py")), str(file), str(large)]
+            subprocess.run([*repeat, "--size-mb", str(size_mb)], check=True, stdout=subprocess.DEVNULL)
+            file.unlink()
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -151,33 +334,44 @@ def give_less(events: list[dict[str, Any]]) -> None:
         record["args"] = {**record["args"], **halves}
 
 
-def measured(folder: Path, what: str, count: int, workers: int, planted: int | None) -> dict[str, Any]:
-    """One process that reads and analyzes the folder; whether it found what was planted, and nothing else."""
-    script = folder.parent / f"{folder.name}.py"
-    script.write_text(_ANALYZE, encoding="utf-8")
+def printed(python: str, script: str, *arguments: str, **environment: str) -> dict[str, Any]:
+    """What a script prints, run in a process of its own; from a file, for it starts processes."""
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "script.py"
+        file.write_text(script, encoding="utf-8")
+        try:
+            done = subprocess.run(
+                [python, str(file), *arguments],
+                capture_output=True,
+                text=True,
+                check=True,
+                env={**os.environ, "HTA_DISABLE_NS_ROUNDING": "1", **environment},
+            )
+        except subprocess.CalledProcessError as error:
+            sys.exit(error.stderr[-2000:])
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def analyzed(folder: Path, how: str, value: str) -> dict[str, Any]:
+    """One process that reads and analyzes the folder, with the processes that it asks for."""
+    return printed(sys.executable, _ANALYZE, str(folder), how, value)
+
+
+def judged(folder: Path, what: str, count: int, workers: int, planted: int | None) -> dict[str, Any]:
+    """A job read and analyzed, and whether what was planted was found, and nothing else."""
     started = time.perf_counter()
-    try:
-        done = subprocess.run(
-            [sys.executable, str(script), str(folder), str(workers)],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    except subprocess.CalledProcessError as error:
-        sys.exit(f"{what}, {count} ranks: {error.stderr[-2000:]}")
-    finally:
-        script.unlink()
-    found: dict[str, Any] = json.loads(done.stdout)
+    found = analyzed(folder, "workers", str(workers))
     straggler = found["straggler"]
     steady = None if straggler is None or straggler["kind"] != "steady" else straggler["rank"]
     told = any(f"rank {planted} of" in one for one in found["findings"])
     is_right = (
         found["conserved"]
         and {
-            "unperturbed": steady is None and not found["findings"] and not found["late_ranks"],
+            "unperturbed": straggler is None and not found["findings"] and not found["late_ranks"],
             "straggler": steady == planted and not found["findings"],
-            "late": set(found["late_ranks"]) == {planted} and not found["findings"],
-            "mismatch": told and steady is None,
+            "late": straggler is None and set(found["late_ranks"]) == {planted} and not found["findings"],
+            "mismatch": told and straggler is None,
         }[what]
     )
     return {

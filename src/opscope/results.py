@@ -77,9 +77,10 @@ def load(
     """A Session of a saved `.opscope` file, or of one or several traces.
 
     Args:
-        source: A trace, an export of Nsight Systems (`.sqlite`), a folder of rank files, an fsspec address
-            (`s3://`, `gs://`, `https://`, `memory://`), a saved Session, or several traces that belong
-            together. A report of Nsight Systems (`.nsys-rep`) is exported first, where nsys is installed.
+        source: A trace, an export of Nsight Systems (`.sqlite`), a folder of rank files, a pattern of names,
+            an fsspec address of these (`s3://`, `gs://`, `https://`, `memory://`), a saved Session, or
+            several traces that belong together. A report of Nsight Systems (`.nsys-rep`) is exported first,
+            where nsys is installed.
         memory_limit: What the process should stay under, e.g. `"1GB"`; the tables then live in a
             temporary file.
         threads: Worker threads; all cores if None.
@@ -97,7 +98,8 @@ def load(
     sources = [os.fspath(one) for one in _several(source)]
     if len(sources) == 1 and is_session_file(sources[0]):
         return Session.open(sources[0])
-    from opscope.ingest.reader import load as load_traces  # noqa: PLC0415 - sessions open without numpy
+    from opscope.analysis.rank_examination import examine_ranks  # noqa: PLC0415 - sessions open without numpy
+    from opscope.ingest.reader import load as load_traces  # noqa: PLC0415
     from opscope.provenance.demangle import demangle  # noqa: PLC0415
     from opscope.toolchain.nsys import readable_source  # noqa: PLC0415
 
@@ -110,6 +112,7 @@ def load(
             merge=merge,
             captures=[os.fspath(one) for one in _several(captures)],
             demangle=demangle,
+            examine=examine_ranks,
             **options,
         )
         for given, read in zip(sources, readable, strict=True):

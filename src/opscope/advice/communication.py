@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 
 from opscope.advice.profiled_run import Advice, ProfiledRun, counted, finds, listed
 from opscope.advice.rules import Rule
-from opscope.analysis.collectives import RankDifference, Straggler, StragglerKind, find_straggler
 from opscope.analysis.step_model import Gain
+from opscope.analysis.straggler import RankDifference, Straggler, StragglerKind, find_straggler
 from opscope.analysis.timeline.values import RankSkew
 from opscope.operators.collective_costs import collective_rates
 from opscope.units import format_byte_rate, format_bytes, format_duration, format_fraction
@@ -114,7 +114,13 @@ def wandering_straggler(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 def _straggler(run: ProfiledRun) -> Straggler | None:
     durations = [(step.trace_id, step.duration_ns) for step in run.summary.steps]
-    return find_straggler(run.session, _skews(run), durations, run.summary.timeline.left_out)
+    return find_straggler(
+        run.session,
+        _skews(run),
+        run.summary.collectives.rank_steps,
+        durations,
+        run.summary.timeline.left_out,
+    )
 
 
 def _lag(run: ProfiledRun, late: Straggler) -> str:
@@ -146,9 +152,15 @@ def _skews(run: ProfiledRun) -> tuple[RankSkew, ...]:
 
 
 def _as_fast_as_others(run: ProfiledRun, trace_id: int) -> Gain | None:
-    """What a step gets shorter if a rank is no slower than the slowest of the others."""
+    """What a step gets shorter if a rank is as fast as the median of the others.
+
+    As fast as the slowest of them, each simulated alone, where they cannot be simulated together.
+    """
+    job = run.job
+    if job is not None and (change := job.as_fast_as_median(trace_id)) is not None:
+        return job.gain(change)
     waiting_ns = {skew.trace_id: skew.waiting_ns for skew in _skews(run)}
-    ranks = () if run.job is None else run.job.ranks
+    ranks = () if job is None else job.ranks
     changes = {
         model.trace.trace_id: model.change().scale_communication(waiting_ns, keep_waiting=False)
         for model in ranks

@@ -18,6 +18,7 @@ from opscope.advice import (  # noqa: F401 - each registers the functions of its
     communication,
     copies,
     host,
+    image_layouts,
     kernels,
     optimizer,
     products,
@@ -73,7 +74,13 @@ def advise(session: Session, summary: Summary, job: Job | None = None) -> Summar
     if any(finding.estimated_gain_ns_per_step for finding, _ in found):
         found += _findings(run, rules[_AT_LIMIT])
     found.sort(key=lambda one: _rank(one[0]))
-    return summary.having(advice=tuple(finding for finding, _ in found), best_set=_best_set(run, found))
+    return summary.having(
+        advice=tuple(finding for finding, _ in found),
+        best_set=_best_set(run, found),
+        timeline=msgspec.structs.replace(
+            summary.timeline, host=tuple(map(run.simulated, summary.timeline.host))
+        ),
+    )
 
 
 _Found = tuple[Finding, JobChange | None]
@@ -166,9 +173,10 @@ def _worth(run: ProfiledRun, rule: Rule, advice: Advice) -> _Worth | None:
     if missing is not None:
         return _Worth(words=f"not simulated: {missing}")
     if change is not None:
-        gain = job.gain(change, rule.gain_error)
+        error = rule.gain_error if advice.error is None else advice.error
+        gain = job.gain(change, error)
         if advice.best is not None:
-            high_ns = job.gain(job.changed(advice.best), rule.gain_error).high_ns
+            high_ns = job.gain(job.changed(advice.best), error).high_ns
             gain = msgspec.structs.replace(gain, high_ns=max(gain.high_ns, high_ns))
     if gain is not None and gain.ns >= least_ns:
         return _Worth(gain.ns, (gain.low_ns, gain.high_ns), _simulated(job), change=change)

@@ -12,22 +12,25 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
-from statistics import median
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from opscope.analysis.clocks import RankClock, align
+from opscope.analysis.links import RankLink, common_spec, link_of
+from opscope.analysis.pipeline import POINT_TO_POINT, PipelineStage, find_bubbles
+from opscope.analysis.straggler import RankStep
 from opscope.analysis.timeline.device_windows import TraceWindow
-from opscope.analysis.timeline.spans import merge, overlap, total
+from opscope.analysis.timeline.spans import Spans, merge, overlap, total
 from opscope.analysis.timeline.values import RankSkew, SkewEvidence
+from opscope.hardware.devices import DeviceSpec
 from opscope.model.finding import Finding, Severity
 from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.operators.collective_costs import bus_factor, message_bytes
 from opscope.provenance.categories import kernel_category
 from opscope.provenance.kernel_names import decode
-from opscope.text_enum import TextEnum
 from opscope.units import counted, format_bytes
 
 __all__ = [
@@ -37,17 +40,11 @@ __all__ = [
     "MatchedCollective",
     "Meanwhile",
     "Parallelism",
-    "RankDifference",
-    "Straggler",
-    "StragglerKind",
-    "find_straggler",
     "read_collectives",
 ]
 
 # Transfers of one collective differ from rank to rank by a few percent; by less, nobody is called last.
 _CLEARLY_LAST = 0.1
-# Between two ranks only: the others do not take part, and one side may rightly take longer.
-_POINT_TO_POINT = frozenset(("send", "recv", "SendRecv"))
 _NAMED_RANKS = 4
 _MISMATCHES = 5
 
@@ -132,13 +129,17 @@ class MatchedCollective(msgspec.Struct, frozen=True, dict=True):
         return place if max(durations) - durations[place] > _CLEARLY_LAST * durations[place] else None
 
     @property
+    def algorithm_bytes_per_s(self) -> float | None:
+        """Bytes of the message per second while data moved; None if the size is unknown."""
+        size_bytes, transfer_ns = self.kernels[0].size_bytes, self.transfer_ns
+        return None if size_bytes is None or not transfer_ns else size_bytes / transfer_ns * 1e9
+
+    @property
     def bus_bytes_per_s(self) -> float | None:
         """Bytes per second on each rank's link while data moved; None if size or pattern are unknown."""
-        first, transfer_ns = self.kernels[0], self.transfer_ns
+        first, rate = self.kernels[0], self.algorithm_bytes_per_s
         factor = bus_factor(first.title or "", first.group_size or len(self.kernels))
-        if factor is None or first.size_bytes is None or not transfer_ns:
-            return None
-        return factor * first.size_bytes / transfer_ns * 1e9
+        return None if factor is None or rate is None else factor * rate
 
 
 class Meanwhile(msgspec.Struct, frozen=True):
@@ -159,14 +160,18 @@ class CollectiveTotal(msgspec.Struct, frozen=True):
     """Collectives of one process group and name. Times are sums over all of them; None where any is unknown.
 
     Attributes:
+        members: The process group by name and ranks.
         ranks: Ranks that recorded them.
         size_bytes: Their messages together.
         last_rank: The rank that most often came last; None if none clearly did.
         last_count: How often it did.
+        algorithm_bytes_per_s: Their messages by the time that moved them.
         bus_bytes_per_s: Bytes on each link by the time that moved them.
+        link: What each link carries at most; None if unknown.
         meanwhile: What the rank that came last did while others waited for it, the most first.
     """
 
+    members: str | None
     process_group: str | None
     group_description: str | None
     parallelism: Parallelism | None
@@ -180,8 +185,17 @@ class CollectiveTotal(msgspec.Struct, frozen=True):
     wait_ns: int | None
     transfer_ns: int | None
     exposed_ns: int
+    algorithm_bytes_per_s: float | None
     bus_bytes_per_s: float | None
+    link: RankLink | None = None
     meanwhile: tuple[Meanwhile, ...] = ()
+
+    @property
+    def link_fraction(self) -> float | None:
+        """What part of the link's rate the bus bandwidth is; None where either is unknown."""
+        if self.link is None or self.bus_bytes_per_s is None:
+            return None
+        return self.bus_bytes_per_s / self.link.bytes_per_s
 
 
 class JobCollectives(msgspec.Struct, frozen=True, dict=True):
@@ -192,6 +206,9 @@ class JobCollectives(msgspec.Struct, frozen=True, dict=True):
         evidence: How they were matched.
         findings: Sizes that differ, and ranks that lack a collective.
         meanwhile: What the last rank of each matched one did while others waited, by place in `matched`.
+        spec: The GPU of all ranks; None if they differ or it is unknown.
+        stages: Those of pipelines, and what they wait.
+        is_data_parallel: Whether DistributedDataParallel ran the model.
     """
 
     ranks: Mapping[int, int | None]
@@ -199,6 +216,9 @@ class JobCollectives(msgspec.Struct, frozen=True, dict=True):
     evidence: SkewEvidence = SkewEvidence.ORDER
     findings: tuple[Finding, ...] = ()
     meanwhile: Mapping[int, tuple[Meanwhile, ...]] = msgspec.field(default_factory=dict)
+    spec: DeviceSpec | None = None
+    stages: tuple[PipelineStage, ...] = ()
+    is_data_parallel: bool = False
 
     @cached_property
     def activities(self) -> list[dict[int, int]]:
@@ -219,6 +239,24 @@ class JobCollectives(msgspec.Struct, frozen=True, dict=True):
         return tuple(self._total([place]) for place in range(len(self.matched)))
 
     @cached_property
+    def clocks(self) -> dict[int, RankClock]:
+        """The clock of each rank against one of them, by trace id; where it shares collectives."""
+        return align(
+            {one.trace_id: one.start_ns + one.duration_ns for one in each.kernels} for each in self.matched
+        )
+
+    @cached_property
+    def _links(self) -> dict[str | None, RankLink | None]:
+        """What joins the ranks of each process group."""
+        seen: dict[str | None, list[float | None]] = defaultdict(list)
+        devices: dict[str | None, list[int]] = {}
+        for one in self.matched:
+            members = one.kernels[0].members
+            seen[members].append(one.bus_bytes_per_s)
+            devices[members] = [kernel.device for kernel in one.kernels]
+        return {members: link_of(self.spec, devices[members], rates) for members, rates in seen.items()}
+
+    @cached_property
     def _parallelisms(self) -> dict[str | None, Parallelism | None]:
         names: dict[str | None, Counter[str]] = defaultdict(Counter)
         described: dict[str | None, str | None] = {}
@@ -226,7 +264,11 @@ class JobCollectives(msgspec.Struct, frozen=True, dict=True):
             first = one.kernels[0]
             names[first.members][first.title or ""] += 1
             described[first.members] = first.group_description
-        return {members: _parallelism(described[members], found) for members, found in names.items()}
+        found = {members: _parallelism(described[members], titles) for members, titles in names.items()}
+        if self.is_data_parallel and list(found.values()) == [None]:
+            # One group, in which gradients are summed.
+            return dict.fromkeys(found, Parallelism("data", "inferred"))
+        return found
 
     def _total(self, places: Sequence[int]) -> CollectiveTotal:
         found = [self.matched[place] for place in places]
@@ -234,12 +276,14 @@ class JobCollectives(msgspec.Struct, frozen=True, dict=True):
         last = Counter(one.ranks[one.last] for one in found if one.last is not None)
         rank, count = max(last.items(), key=lambda item: (item[1], -(item[0] or 0)), default=(None, 0))
         transfer_ns = _sum(one.transfer_ns for one in found)
+        size_bytes = _sum(one.kernels[0].size_bytes for one in found)
         rates = [(one.bus_bytes_per_s, one.transfer_ns or 0) for one in found]
         bus = sum((rate or 0.0) * ns for rate, ns in rates) / transfer_ns if transfer_ns else None
         done = Counter[str | None]()
         for place in places:
             done.update({one.name: one.ns for one in self.meanwhile.get(place, ())})
         return CollectiveTotal(
+            members=first.members,
             process_group=first.group_name,
             group_description=first.group_description,
             parallelism=self._parallelisms[first.members],
@@ -247,14 +291,37 @@ class JobCollectives(msgspec.Struct, frozen=True, dict=True):
             sequence=first.sequence if len(found) == 1 else None,
             ranks=len({trace.trace_id for one in found for trace in one.kernels}),
             calls=len(found),
-            size_bytes=_sum(one.kernels[0].size_bytes for one in found),
+            size_bytes=size_bytes,
             last_rank=rank,
             last_count=count,
             wait_ns=_sum(one.wait_ns for one in found),
             transfer_ns=transfer_ns,
             exposed_ns=sum(one.exposed_ns for one in found),
+            algorithm_bytes_per_s=size_bytes / transfer_ns * 1e9
+            if size_bytes is not None and transfer_ns
+            else None,
             bus_bytes_per_s=None if any(rate is None for rate, _ in rates) else bus,
+            link=self._links[first.members],
             meanwhile=tuple(Meanwhile(name, ns) for name, ns in done.most_common()),
+        )
+
+    @cached_property
+    def rank_steps(self) -> tuple[RankStep, ...]:
+        """How each rank arrived in each step, by step and trace."""
+        found: dict[tuple[int | None, int], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+        for one in self.matched:
+            least = min(one.kernels, key=lambda kernel: (kernel.duration_ns, kernel.trace_id))
+            waits = [kernel.duration_ns - least.duration_ns for kernel in one.kernels]
+            for kernel, wait_ns in zip(one.kernels, waits, strict=True):
+                of_rank = found[kernel.step, kernel.trace_id]
+                of_rank[0] += 1
+                of_rank[2] += wait_ns
+            of_last = found[least.step, least.trace_id]
+            of_last[1] += max(waits) > _CLEARLY_LAST * least.duration_ns
+            of_last[3] += sum(waits)
+        order = sorted(found, key=lambda key: (-1 if key[0] is None else key[0], key[1]))
+        return tuple(
+            RankStep(trace_id, self.ranks[trace_id], step, *found[step, trace_id]) for step, trace_id in order
         )
 
     @cached_property
@@ -274,118 +341,6 @@ class JobCollectives(msgspec.Struct, frozen=True, dict=True):
         )
 
 
-class RankDifference(msgspec.Struct, frozen=True):
-    """What an operator has in a step of one rank beyond the median of the other ranks."""
-
-    name: str
-    device_ns: float
-    host_ns: float
-    calls: float
-
-
-class StragglerKind(TextEnum):
-    """Whether the same rank comes last again and again, or the ranks take turns."""
-
-    STEADY = "steady"
-    WANDERING = "wandering"
-
-
-class Straggler(msgspec.Struct, frozen=True):
-    """The rank for which the others wait.
-
-    Attributes:
-        lag_ns_per_step: What every other rank waits for it per step, or more; what every rank waits for
-            others, of a wandering one.
-        awaited_fraction: Of all waiting, what is for this rank.
-        differences: What takes it longer than the others, the most first; none of a wandering one.
-    """
-
-    trace_id: int
-    rank: int | None
-    kind: StragglerKind
-    lag_ns_per_step: float
-    awaited_fraction: float
-    differences: tuple[RankDifference, ...] = ()
-
-
-# By chance each rank comes last equally often.
-_LEAST_AWAITED_FRACTION = 0.7
-# Of a step: what all others wait.
-_LEAST_LAG_FRACTION = 0.05
-# Of what the others wait: an operator that takes the late rank longer by less explains nothing.
-_LEAST_DIFFERENCE_FRACTION = 0.02
-
-
-def find_straggler(
-    session: Session,
-    skews: Sequence[RankSkew],
-    durations: Sequence[tuple[int, int]],
-    left_out: Iterable[tuple[int, int | None]] = (),
-) -> Straggler | None:
-    """The rank for which the others wait in most collectives, or that ranks wait for each other by turns.
-
-    None as well where not all ranks of the job were recorded: the last one may be another.
-
-    Args:
-        session: The Session.
-        skews: How its ranks arrived.
-        durations: Trace and duration in ns of each step.
-        left_out: Trace and number of the steps that count for none.
-    """
-    world = session.scalar("SELECT max(world_size) FROM traces")
-    if not durations or (world is not None and world > len(skews)):
-        return None
-    steps = Counter(trace_id for trace_id, _ in durations)
-    step_ns = sum(duration_ns for _, duration_ns in durations) / len(durations)
-    caused_ns = sum(skew.awaited_ns for skew in skews)
-    late = max(skews, key=lambda skew: skew.awaited_ns, default=None)
-    others = [skew for skew in skews if skew is not late]
-    if late is None or not others or not caused_ns:
-        return None
-    awaited = late.awaited_ns / caused_ns
-    is_steady = awaited >= _LEAST_AWAITED_FRACTION
-    least = min(others if is_steady else skews, key=lambda skew: skew.waiting_ns)
-    lag_ns = least.waiting_ns / max(1, steps.get(least.trace_id, 0))
-    if lag_ns < _LEAST_LAG_FRACTION * step_ns:
-        return None
-    if not is_steady:
-        return Straggler(late.trace_id, late.rank, StragglerKind.WANDERING, lag_ns, awaited)
-    differences = tuple(
-        one
-        for one in _differences(session, late.trace_id, [skew.trace_id for skew in others], steps, left_out)
-        if max(one.device_ns, one.host_ns) >= _LEAST_DIFFERENCE_FRACTION * lag_ns
-    )
-    return Straggler(late.trace_id, late.rank, StragglerKind.STEADY, lag_ns, awaited, differences)
-
-
-def _differences(
-    session: Session,
-    trace_id: int,
-    others: Sequence[int],
-    steps: Mapping[int, int],
-    left_out: Iterable[tuple[int, int | None]],
-) -> list[RankDifference]:
-    """What a rank spends more of a step on than the median of the others, the most first."""
-    records = session.records(
-        sql(__package__, "collectives:operators"), [[list(one) for one in sorted(left_out)]]
-    )
-    rows = {(row["trace_id"], row["name"]): row for row in records}
-    counts = {one: max(1, steps.get(one, 0)) for one in (trace_id, *others)}
-
-    def beyond(name: str, what: str) -> float:
-        mine, *theirs = (
-            rows[one, name][what] / counts[one] if (one, name) in rows else 0.0 for one in (trace_id, *others)
-        )
-        return mine - median(theirs)
-
-    found = [
-        RankDifference(name, *(beyond(name, what) for what in ("device_ns", "host_ns", "calls")))
-        for one, name in rows
-        if one == trace_id
-    ]
-    return sorted(found, key=lambda one: (-max(one.device_ns, one.host_ns), one.name))
-
-
 def read_collectives(
     session: Session, ranks: Mapping[int, int | None], windows: Mapping[int, TraceWindow]
 ) -> JobCollectives:
@@ -403,11 +358,14 @@ def read_collectives(
     numbers = {trace_id: window.numbers for trace_id, window in windows.items() if window.steps}
     names = session.query("SELECT name_id, name FROM kernel_names WHERE kind = 'kernel'")
     communication = [name_id for name_id, name in names if kernel_category(decode(name)) == "communication"]
-    kernels = [
+    found = [
         one
         for one in _kernels(session, communication)
         if one.trace_id not in numbers or one.step in numbers[one.trace_id]
     ]
+    # Between two ranks the others do not take part, and one side may rightly take longer.
+    kernels = [one for one in found if one.title not in POINT_TO_POINT]
+    pairwise = [one for one in found if one.title in POINT_TO_POINT]
     by_sequence = [one for one in kernels if one.sequence is not None]
     if by_sequence:
         runs = _matched((one, (one.members, one.title, one.sequence)) for one in by_sequence)
@@ -415,7 +373,9 @@ def read_collectives(
     else:
         runs, differing = _in_order(kernels)
         evidence, findings = SkewEvidence.ORDER, _differences_by_order(differing, ranks)
-    exposed = _exposed(session, runs, communication)
+    taking_part = {one.trace_id for run in (*runs, pairwise) for one in run}
+    computing = {one: _computing(session, one, communication) for one in sorted(taking_part)}
+    exposed = _exposed(runs, computing)
     matched = tuple(
         MatchedCollective(
             tuple(run),
@@ -425,7 +385,21 @@ def read_collectives(
         for run in runs
     )
     done = _meanwhile(session, matched, communication)
-    return JobCollectives(ranks, matched, evidence, tuple(findings), done)
+    step_times = {
+        trace_id: [step.end_ns - step.start_ns for step in window.steps]
+        for trace_id, window in windows.items()
+    }
+    by_device = {(one, device): spans for one, mine in computing.items() for device, spans in mine.items()}
+    return JobCollectives(
+        ranks,
+        matched,
+        evidence,
+        tuple(findings),
+        done,
+        common_spec(session),
+        find_bubbles(pairwise, ranks, by_device, step_times),
+        bool(session.scalar(sql(__package__, "collectives:data_parallel"))),
+    )
 
 
 def _kernels(session: Session, communication: Sequence[int]) -> list[CollectiveKernel]:
@@ -433,7 +407,7 @@ def _kernels(session: Session, communication: Sequence[int]) -> list[CollectiveK
         return []
     rows = session.query(sql(__package__, "collectives:kernels"), [list(communication)])
     kernels = [CollectiveKernel(*row) for row in rows]
-    return [one for one in kernels if one.title is not None and one.title not in _POINT_TO_POINT]
+    return [one for one in kernels if one.title is not None]
 
 
 def _in_order(
@@ -469,28 +443,34 @@ def _matched(keyed: Iterable[tuple[CollectiveKernel, Hashable]]) -> list[list[Co
     return [run for run in found.values() if len({one.trace_id for one in run}) == len(run) > 1]
 
 
+def _computing(session: Session, trace_id: int, communication: Sequence[int]) -> dict[int, Spans]:
+    """When kernels that do not communicate ran, by device."""
+    found = session.connection.execute(
+        sql(__package__, "collectives:computing"), [trace_id, list(communication)]
+    ).fetchnumpy()
+    devices = found["device"]
+    return {
+        int(device): merge((found["start_ns"][devices == device], found["end_ns"][devices == device]))
+        for device in np.unique(devices)
+    }
+
+
 def _exposed(
-    session: Session, runs: Sequence[Sequence[CollectiveKernel]], communication: Sequence[int]
+    runs: Sequence[Sequence[CollectiveKernel]], computing: Mapping[int, Mapping[int, Spans]]
 ) -> dict[int, int]:
     """How long no other kernel ran beside each of these, by activity."""
-    by_trace: dict[int, list[CollectiveKernel]] = defaultdict(list)
+    by_device: dict[tuple[int, int], list[CollectiveKernel]] = defaultdict(list)
     for run in runs:
         for one in run:
-            by_trace[one.trace_id].append(one)
+            by_device[one.trace_id, one.device].append(one)
     found: dict[int, int] = {}
-    for trace_id, kernels in by_trace.items():
-        computing = session.connection.execute(
-            sql(__package__, "collectives:computing"), [trace_id, list(communication)]
-        ).fetchnumpy()
-        for device in {one.device for one in kernels}:
-            mine = [one for one in kernels if one.device == device]
-            here = computing["device"] == device
-            spans = merge((computing["start_ns"][here], computing["end_ns"][here]))
-            start_ns = np.array([one.start_ns for one in mine], dtype=np.int64)
-            duration_ns = np.array([one.duration_ns for one in mine], dtype=np.int64)
-            hidden_ns = overlap(spans, start_ns, start_ns + duration_ns)
-            ids = [one.activity_id for one in mine]
-            found |= dict(zip(ids, (duration_ns - hidden_ns).tolist(), strict=True))
+    for (trace_id, device), mine in by_device.items():
+        start_ns = np.array([one.start_ns for one in mine], dtype=np.int64)
+        duration_ns = np.array([one.duration_ns for one in mine], dtype=np.int64)
+        exposed_ns = duration_ns
+        if device in computing[trace_id]:
+            exposed_ns = duration_ns - overlap(computing[trace_id][device], start_ns, start_ns + duration_ns)
+        found |= dict(zip((one.activity_id for one in mine), exposed_ns.tolist(), strict=True))
     return found
 
 

@@ -51,3 +51,7 @@ SELECT trace_id, name, sum(self_device_ns)::BIGINT AS device_ns, sum(self_cpu_ns
 FROM operators WHERE step IS NOT NULL AND NOT list_contains($1::BIGINT[][], [trace_id, step])
 GROUP BY trace_id, name
 ORDER BY trace_id, name
+
+-- :name data_parallel
+-- Whether DistributedDataParallel ran a model: it names its forward so. Reads annotations.
+SELECT EXISTS (SELECT 1 FROM annotations WHERE name = 'DistributedDataParallel.forward')

@@ -5,29 +5,50 @@ rank lets it, all begin to transfer when the last one has, and each ends so long
 change is made on every rank and all are simulated together, so that a rank that waits for another gains
 nothing by being faster. Clocks of ranks are aligned by the ends of their collectives.
 
-A job of one rank, of ranks whose collectives cannot be matched, or of too many events for one graph is told
-by its middle rank alone.
+A job of one rank, or of ranks whose collectives cannot be matched, is told by its middle rank alone. Of a job
+of too many events for one graph those ranks are in it for which the others wait most, and the middle one.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_right
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from statistics import median
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from msgspec.structs import replace
 
-from opscope.analysis.execution_graph import NEVER_NS, NodeKind, RunOrder, run_order, simulate
+from opscope.analysis.clocks import align
+from opscope.analysis.execution_graph import (
+    NEVER_NS,
+    CriticalPath,
+    NodeKind,
+    RunOrder,
+    run_order,
+    simulate,
+)
 from opscope.analysis.step_model import Gain, GraphChange, StepExecution, StepModel, gain_of
 from opscope.ingest.nesting import Int64
 
-__all__ = ["Job", "JobChange", "JobGraph", "job_of", "joined"]
+__all__ = ["Job", "JobChange", "JobGraph", "JobPath", "choose_ranks", "job_of", "joined"]
 
+R = TypeVar("R")
 # Nodes of all ranks together, for which a simulation takes some tenth of a second.
-_MOST_NODES = 400_000
+_MOST_NODES = 200_000
 _SLOTS = 3  # of what a node depends on
+
+
+class JobPath(NamedTuple):
+    """What a mean step's critical path across ranks holds of one rank, kind and name; as `PathTotal`."""
+
+    trace_id: int
+    kind: str
+    name: str | None
+    ns: float
+    fraction: float
 
 
 class JobGraph(NamedTuple):
@@ -36,12 +57,14 @@ class JobGraph(NamedTuple):
     Nodes of the ranks come first, then where each collective's kernel begins, then what joins those.
 
     Attributes:
+        before: int64[3, n], the nodes that each depends on.
+        given: int64, nodes whose times are given.
         bounds: Where each rank's nodes begin, and the last one's end.
         begins: int64[c], of each kernel of a collective the node at which it begins.
         ends: int64[c], that at which it ends.
         transfer_ns: int64[c], how long it took from when the last rank had come.
         recorded_ns: int64[c], how long it took, waiting included.
-        clock_error_ns: The most by which ends of one collective differ with the clocks aligned.
+        clock_error_ns: The most by which an aligned end is off the middle of its collective's ends.
     """
 
     kind: Int64
@@ -51,6 +74,8 @@ class JobGraph(NamedTuple):
     order: RunOrder
     carried: dict[int, int]
     steps: int
+    before: Int64
+    given: Int64
     bounds: tuple[int, ...]
     begins: Int64
     ends: Int64
@@ -110,6 +135,8 @@ def joined(models: Sequence[StepModel], collectives: Sequence[Mapping[int, int]]
         order=run_order(before, given, sequence),
         carried={low + one: low + later for graph, low in of_ranks for one, later in graph.carried.items()},
         steps=graphs[0].steps,
+        before=before,
+        given=given,
         bounds=bounds,
         begins=begins,
         ends=ends,
@@ -140,20 +167,19 @@ def _collective_nodes(
 
 
 def _aligned(models: Sequence[StepModel], nodes: Sequence[Mapping[int, int]]) -> tuple[Int64, Int64, int]:
-    """When the kernels of collectives began and ended, by one clock, and how far ends are apart by it."""
-    ends_ns = np.full((len(nodes), len(models)), np.nan)
-    for place, one in enumerate(nodes):
-        for rank, node in one.items():
-            ends_ns[place, rank] = models[rank].graph.time_ns[node]
-    offsets_ns = np.nan_to_num(np.nanmedian(ends_ns - np.nanmedian(ends_ns, axis=1, keepdims=True), axis=0))
-    aligned_ns = ends_ns - offsets_ns
-    ended_ns = np.array([aligned_ns[place, rank] for place, one in enumerate(nodes) for rank in one])
+    """When the kernels of collectives began and ended, by one clock, and how far ends are off by it.
+
+    Ranks that share no collective with the others have a clock of their own, which nothing is compared with.
+    """
+    ended = [{rank: int(models[rank].graph.time_ns[node]) for rank, node in one.items()} for one in nodes]
+    clocks = align(ended)
+    offsets_ns = {rank: clock.offset_ns for rank, clock in clocks.items()}
+    ended_ns = np.array([ns - offsets_ns.get(rank, 0) for one in ended for rank, ns in one.items()])
     lasted_ns = np.array(
         [models[rank].graph.duration_ns[node] for one in nodes for rank, node in one.items()]
     )
-    apart_ns = np.nanmax(aligned_ns, axis=1) - np.nanmin(aligned_ns, axis=1)
-    ended_ns = ended_ns.astype(np.int64)
-    return ended_ns - lasted_ns, ended_ns, int(apart_ns.max())
+    error_ns = max((clock.error_ns for clock in clocks.values()), default=0)
+    return ended_ns - lasted_ns, ended_ns, error_ns
 
 
 def _joins(of_collective: Int64, begins: Int64, first: int) -> tuple[Int64, Int64]:
@@ -205,6 +231,11 @@ class JobChange(NamedTuple):
 class Job:
     """The mean step of all ranks of a Session.
 
+    Args:
+        models: The steps of its ranks, or of those of them that are simulated, by trace id.
+        collectives: Activities that are one collective each, by trace id.
+        middle: Trace id of the middle rank; found among these if None.
+
     Attributes:
         ranks: The steps of each, by trace id.
         middle: That of the middle rank by its time, the slower of two.
@@ -212,12 +243,17 @@ class Job:
         graph: Their graph; None of one rank.
     """
 
-    def __init__(self, models: Sequence[StepModel], collectives: Sequence[Mapping[int, int]] = ()) -> None:
+    def __init__(
+        self,
+        models: Sequence[StepModel],
+        collectives: Sequence[Mapping[int, int]] = (),
+        middle: int | None = None,
+    ) -> None:
         self.ranks = tuple(models)
-        self.middle = sorted(models, key=lambda model: model.step_ns)[len(models) // 2]
+        chosen = [model for model in models if model.trace.trace_id == middle] or models
+        self.middle = _middle(chosen, lambda model: model.step_ns)
         self.graph: JobGraph | None = None
-        is_one_job = bool(collectives) and len({model.graph.steps for model in models}) == 1
-        if is_one_job and sum(len(model.graph) for model in models) <= _MOST_NODES:
+        if collectives and len({model.graph.steps for model in models}) == 1:
             self.graph = joined(models, collectives)
         self.models = self.ranks if self.graph is not None else (self.middle,)
 
@@ -293,6 +329,59 @@ class Job:
         every = zip(self.models, change.changes, strict=True)
         return next((reason for model, one in every if (reason := model.missing_for(one))), None)
 
+    @cached_property
+    def path(self) -> tuple[JobPath, ...]:
+        """The critical path of the recorded steps across ranks, the largest first; fractions sum to 1.
+
+        Empty where ranks are not simulated together.
+        """
+        if self.graph is None:
+            return ()
+        total_ns: Counter[tuple[int, str, str | None]] = Counter()
+        for place, passed in sorted(_across_ranks(self.graph, self.models).items()):
+            model = self.models[place]
+            for piece in model.pieces(passed):
+                total_ns[model.trace.trace_id, piece.kind, piece.name] += piece.ns
+        whole_ns = sum(total_ns.values()) or 1
+        ranked = sorted(
+            total_ns.items(), key=lambda item: (-item[1], item[0][0], item[0][1], item[0][2] or "")
+        )
+        return tuple(JobPath(*key, ns / self.graph.steps, ns / whole_ns) for key, ns in ranked if ns)
+
+    def as_fast_as_median(self, trace_id: int) -> JobChange | None:
+        """One rank whose host and device take no longer than the median of the others; None if not known."""
+        places = {one.trace.trace_id: place for place, one in enumerate(self.models)}
+        if self.graph is None or trace_id not in places:
+            return None
+        late = self.models[places[trace_id]]
+        of_hosts = [one.host_ns for one in self.models if one is not late]
+        of_devices = [self._device_alone_ns(place) for place in range(len(self.models))]
+        more_ns = of_devices.pop(places[trace_id]) - median(of_devices)
+        host_share = min(1.0, median(of_hosts) / late.host_ns) if late.host_ns else 1.0
+        own_ns = late.own_device_ns
+        device_share = 1.0 - min(own_ns, max(0.0, more_ns)) / own_ns if own_ns else 1.0
+        changes = (
+            one.change().as_fast_as(host_share, device_share) if one is late else one.change()
+            for one in self.models
+        )
+        return JobChange(tuple(changes))
+
+    def _device_alone_ns(self, place: int) -> float:
+        """What the device of one rank needs for a step if no other kept it waiting, with its gaps."""
+        graph, model = self.graph, self.models[place]
+        assert graph is not None
+        low, high = graph.bounds[place : place + 2]
+        mine = (graph.ends >= low) & (graph.ends < high)
+        duration_ns = model.graph.duration_ns.copy()
+        duration_ns[graph.ends[mine] - low] = graph.transfer_ns[mine]
+        return simulate(model.graph, lag_ns=model.lags_without_host, duration_ns=duration_ns).step_ns
+
+    def overlapped(self, activities: Mapping[int, Collection[int]]) -> JobChange:
+        """Collectives, by trace id and kernel, that move their data beside all else; ranks still meet."""
+        return JobChange(
+            tuple(one.change().hide_activities(activities.get(one.trace.trace_id, ())) for one in self.models)
+        )
+
     def _apply(self, graph: JobGraph, change: JobChange, way: int, strength: float = 1.0) -> float:
         """A mean step with a change, where all hosts ran in this way."""
         changes = change.changes
@@ -303,6 +392,67 @@ class Job:
         return max(step_ns, *(one.least_ns for one in changes))
 
 
-def job_of(models: Sequence[StepModel], collectives: Sequence[Mapping[int, int]]) -> Job | None:
-    """The ranks of a Session together; None where no step launched anything."""
-    return Job(models, collectives) if models else None
+def _across_ranks(graph: JobGraph, models: Sequence[StepModel]) -> dict[int, CriticalPath]:
+    """The critical path of the recorded steps, cut to ranks, by their place; the last node first."""
+    times = simulate(graph, rounds=1).times
+    slots = (times[graph.before] + graph.lag_ns).argmax(axis=0)
+    came_from = np.take_along_axis(graph.before, slots[None], axis=0)[0]
+    of_begin = dict(zip(graph.begins.tolist(), graph.ends.tolist(), strict=True))
+    given, ends = set(graph.given.tolist()), set(graph.ends.tolist())
+    passed: dict[int, list[tuple[int, int, int, int]]] = defaultdict(list)
+    node = max(graph.carried.values(), key=lambda one: int(times[one]))
+    while node not in given and node > 1:
+        earlier = int(came_from[node])
+        own = of_begin.get(node, node)
+        if own < graph.bounds[-1]:  # else where ranks meet
+            place = bisect_right(graph.bounds, own) - 1
+            at = own - graph.bounds[place]
+            lasted_ns = int(graph.duration_ns[node])
+            came_ns = int(times[node] - times[earlier]) - lasted_ns
+            if node in ends:
+                lasted_ns, came_ns = came_ns, 0
+            passed[place].append((at, int(models[place].graph.edge[slots[node], at]), came_ns, lasted_ns))
+        node = earlier
+    found = {}
+    for place, rows in passed.items():
+        nodes, edge, edge_ns, own_ns = np.array(rows, dtype=np.int64).T
+        found[place] = CriticalPath(nodes, edge, edge_ns, own_ns, 0)
+    return found
+
+
+class ChosenRanks(NamedTuple):
+    """The ranks of a job that are simulated, and the middle one by its time."""
+
+    trace_ids: frozenset[int]
+    middle: int | None
+
+
+def choose_ranks(
+    steps_ns: Mapping[int, float], nodes: Mapping[int, int], awaited_ns: Mapping[int, int]
+) -> ChosenRanks:
+    """All ranks, or of too many the middle one and those for which the others wait most.
+
+    Args:
+        steps_ns: The step of each rank alone, by trace id.
+        nodes: How many nodes its graph has.
+        awaited_ns: How long others waited for it.
+    """
+    if not steps_ns:
+        return ChosenRanks(frozenset(), None)
+    middle = _middle(sorted(steps_ns), steps_ns.__getitem__)
+    order = sorted(steps_ns, key=lambda one: (one != middle, -awaited_ns.get(one, 0), -steps_ns[one], one))
+    reached = np.cumsum([nodes[one] for one in order])
+    count = max(1, int((reached <= _MOST_NODES).sum()))
+    return ChosenRanks(frozenset(order[:count]), middle)
+
+
+def _middle(ranks: Sequence[R], step_ns: Callable[[R], float]) -> R:
+    """The middle one by its time, the slower of two."""
+    return sorted(ranks, key=step_ns)[len(ranks) // 2]
+
+
+def job_of(
+    models: Sequence[StepModel], collectives: Sequence[Mapping[int, int]], middle: int | None = None
+) -> Job | None:
+    """The ranks of a Session together; None where no step launched anything. Arguments as of `Job`."""
+    return Job(models, collectives, middle) if models else None

@@ -45,11 +45,14 @@ from opscope.model.queries import sql
 from opscope.model.session import Session
 
 if TYPE_CHECKING:
-    from opscope.analysis.collectives import JobCollectives, Straggler
+    from opscope.analysis.collectives import JobCollectives
     from opscope.analysis.job_model import Job
+    from opscope.analysis.job_outlook import JobOutlook
     from opscope.analysis.measured_step import MeasuredStep
     from opscope.analysis.program.values import ProgramTotals
+    from opscope.analysis.rank_examination import RankExamination
     from opscope.analysis.step_model import StepExecution, StepModel
+    from opscope.analysis.straggler import Straggler
     from opscope.analysis.timeline.device_windows import TraceWindow
     from opscope.analysis.timeline.host import SessionRecords
     from opscope.analysis.timeline.values import Timeline, TimePartition
@@ -374,7 +377,8 @@ class Summary:
     @cached_property
     def execution(self) -> tuple[StepExecution, ...]:
         """The simulated step of each trace that launched something."""
-        return tuple(model.execution for model in self.step_models)
+        found = [one.execution for one in self._examined.values()]
+        return tuple(one for one in found if one is not None)
 
     @cached_property
     def collectives(self) -> JobCollectives:
@@ -384,10 +388,16 @@ class Summary:
     @cached_property
     def straggler(self) -> Straggler | None:
         """The rank for which the others wait; None without one, or where a rank of the job is missing."""
-        from opscope.analysis.collectives import find_straggler  # noqa: PLC0415 - not every report has it
+        from opscope.analysis.straggler import find_straggler  # noqa: PLC0415 - not every report has it
 
         durations = [(step.trace_id, step.duration_ns) for step in self.counted_steps]
-        return find_straggler(self.session, self.counted_timeline.skews, durations, self.timeline.left_out)
+        return find_straggler(
+            self.session,
+            self.counted_timeline.skews,
+            self.collectives.rank_steps,
+            durations,
+            self.timeline.left_out,
+        )
 
     @cached_property
     def typical_step(self) -> StepExecution | None:
@@ -422,9 +432,37 @@ class Summary:
     @cached_property
     def job(self) -> Job | None:
         """These steps together, to be simulated; None where there are none. Until the Summary is complete."""
-        from opscope.analysis.job_model import job_of  # noqa: PLC0415 - not every report has it
+        from opscope.analysis.job_model import choose_ranks, job_of  # noqa: PLC0415 - not every report has it
+        from opscope.analysis.step_model import step_models  # noqa: PLC0415
 
-        return job_of(self.step_models, self.collectives.activities)
+        examined = self._examined.items()
+        steps_ns = {trace_id: one.execution.step_ns for trace_id, one in examined if one.execution}
+        nodes = {trace_id: one.node_count for trace_id, one in examined}
+        awaited_ns = {skew.trace_id: skew.awaited_ns for skew in self.collectives.skews}
+        chosen = choose_ranks(steps_ns, nodes, awaited_ns)
+        if self.session.examined:
+            models = step_models(self.session, self._records, chosen.trace_ids)
+        else:
+            models = tuple(one for one in self.step_models if one.trace.trace_id in chosen.trace_ids)
+        return job_of(models, self.collectives.activities, chosen.middle)
+
+    @cached_property
+    def job_outlook(self) -> JobOutlook | None:
+        """What holds the ranks up, and what changes would bring; None where they are not simulated."""
+        if len(self.ranks) < 2:
+            return None
+        from opscope.analysis.job_outlook import look_at_job  # noqa: PLC0415 - not every report has it
+
+        return look_at_job(self.job, self.collectives, self.straggler)
+
+    @cached_property
+    def _examined(self) -> Mapping[int, RankExamination]:
+        """What is known of each trace alone: of the processes that read them, else worked out here."""
+        from opscope.analysis.rank_examination import examination_of  # noqa: PLC0415 - not every report has it
+
+        if self.session.examined:
+            return self.session.examined
+        return {one.trace.trace_id: examination_of(one, ()) for one in self.step_models}
 
     def _collectives(self, windows: Mapping[int, TraceWindow] | None) -> JobCollectives:
         """Those in the windows; in all of every trace's if None."""
@@ -460,7 +498,9 @@ def _in_window(device: DeviceTime, partition: TimePartition | None) -> DeviceTim
     return replace(device, span_ns=partition.span_ns, busy_ns=partition.busy_ns, idle_ns=partition.idle_ns)
 
 
-_UNTIL_COMPLETE = ("_session", "_launches", "_provenance", "_limits", "_records", "step_models", "job")
+_UNTIL_COMPLETE = (
+    "_session", "_launches", "_provenance", "_limits", "_records", "_examined", "step_models", "job",
+)  # fmt: skip
 _COMPUTED = tuple(name for name, value in vars(Summary).items() if isinstance(value, cached_property))
 # What is told, in the order in which it is worth computing it.
 _SECTIONS = (*Summary.__annotations__, *(name for name in _COMPUTED if name not in _UNTIL_COMPLETE))

@@ -6,10 +6,11 @@ CUDA to ask the devices.
 
 from __future__ import annotations
 
+import os
 import platform
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -19,7 +20,7 @@ from opscope.hardware.driver import cudnn_text, driver_cuda_version, version_tex
 from opscope.model.environment import Environment, GpuInfo
 from opscope.workloads.runtime import require_torch
 
-__all__ = ["collect_environment", "cpu_pressure_fraction"]
+__all__ = ["collect_environment", "cpu_pressure_fraction", "launched_as"]
 
 _PRESSURE = Path("/proc/pressure/cpu")
 # The wheels that provide `triton`, by platform.
@@ -97,3 +98,9 @@ def _gpus(torch: Any) -> tuple[GpuInfo, ...]:
         )
         for device in devices
     )
+
+
+def launched_as(variable: Literal["RANK", "WORLD_SIZE"]) -> int | None:
+    """Number of this process in its job, or of all of them, as torchrun and its like set it; None outside."""
+    value = os.environ.get(variable, "")
+    return int(value) if value.isdecimal() else None

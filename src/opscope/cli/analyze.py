@@ -62,8 +62,9 @@ def analyze(
     Example: opscope analyze trace.json.gz --section change kernels
 
     Args:
-        traces: Kineto traces (.json, .json.gz, .json.zst), folders of rank files, addresses (s3://, gs://, https://),
-            or one saved session. Several are read as the ranks of one job.
+        traces: Kineto traces (.json, .json.gz, .json.zst), folders of rank files, patterns of names
+            ('run/rank*.json'), addresses of these (s3://, gs://, https://), or one saved session. Several
+            are read as the ranks of one job.
         json: Print one JSON document and nothing else.
         output_dir: Also write analysis.json and report.md there.
         save: Also write the session to this .opscope file.

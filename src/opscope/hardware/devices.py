@@ -101,6 +101,8 @@ class DeviceSpec(msgspec.Struct, frozen=True):
             `sm_count` counts compute units.
         partition: The MIG slice, e.g. `1g.5gb`. A slice has its own memory and multiprocessors; what is known
             of the whole device only (peaks, bandwidth, cache, power) is left out.
+        nvlink_bytes_per_s: Of all its NVLinks in each direction, where every such device has them.
+        pcie_bytes_per_s: In each direction.
         number_sources: Sources of numbers that differ from `source`.
     """
 
@@ -119,6 +121,8 @@ class DeviceSpec(msgspec.Struct, frozen=True):
     memory_pin_bits_per_s: float | None = None
     memory_bandwidth_bytes_per_s: float | None = None
     l2_bytes: int | None = None
+    nvlink_bytes_per_s: float | None = None
+    pcie_bytes_per_s: float | None = None
     tdp_watts: int | None = None
     peaks: tuple[Peak, ...] = ()
     note: str | None = None
@@ -341,6 +345,8 @@ def _slice(device: DeviceSpec, reported: _Reported) -> DeviceSpec:
         memory_bus_bits=None,
         memory_bandwidth_bytes_per_s=None,
         l2_bytes=None,
+        nvlink_bytes_per_s=None,
+        pcie_bytes_per_s=None,
         tdp_watts=None,
         peaks=(),
         note="A slice of the device: peaks, bandwidth, cache and power of the whole are left out.",

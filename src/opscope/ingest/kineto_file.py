@@ -166,7 +166,7 @@ def read_kineto(
         events = locate_events(mapped, trace.name)
         text = Text(trace.name, local.path, mapped, events, local.damage)
         census, repairs = ingest_text(session, text, fill)
-        _write_trace(session, trace_id, text, census, None if sidecar is None else sidecar.environment)
+        _write_trace(session, trace_id, text, census, sidecar)
         write_devices(session, trace_id, events.properties.get("deviceProperties"))
         session.add_findings(
             quality.read_findings(
@@ -258,6 +258,10 @@ def _malformed(text: Text, error: duckdb.Error) -> InputError:
         return InputError(
             "not valid JSON inside the traceEvents array", source=text.name, byte_offset=offset, hint=hint
         )
+    except RecursionError:
+        return InputError(
+            "an event is nested too deeply", source=text.name, byte_offset=text.shift + start, hint=hint
+        )
     reason = re.sub(r'^.*?error in file "[^"]*", in ', "", str(error).splitlines()[0])
     return InputError(
         f"an event cannot be read ({reason})", source=text.name, byte_offset=text.shift + start, hint=hint
@@ -265,20 +269,24 @@ def _malformed(text: Text, error: duckdb.Error) -> InputError:
 
 
 def _write_trace(
-    session: Session, trace_id: int, text: Text, census: quality.Census, environment: Environment | None
+    session: Session, trace_id: int, text: Text, census: quality.Census, sidecar: Sidecar | None
 ) -> None:
     properties = text.events.properties
     distributed = properties.get("distributedInfo")
     distributed = distributed if isinstance(distributed, dict) else {}
     backend = distributed.get("backend")
+    rank, world_size = integer(distributed.get("rank")), integer(distributed.get("world_size"))
+    if rank is None and sidecar is not None:
+        # torch notes them only while the process group is there: a whole run is written when it is gone.
+        rank, world_size = sidecar.rank, sidecar.world_size
     others = {key: value for key, value in properties.items() if key != "deviceProperties"}
     write_trace(
         session,
         trace_id=trace_id,
         source=valid_text(text.name),
         format="kineto_legacy" if census.is_legacy else "kineto",
-        rank=integer(distributed.get("rank")),
-        world_size=integer(distributed.get("world_size")),
+        rank=rank,
+        world_size=world_size,
         backend=valid_text(backend) if isinstance(backend, str) else None,
         base_time_ns=integer(properties.get("baseTimeNanoseconds"), bits=64),
         window_start_ns=census.window_start_ns,
@@ -289,7 +297,10 @@ def _write_trace(
         size_bytes=len(text.mapped),
         event_count=census.event_count,
         properties=valid_text(json.dumps(others, ensure_ascii=False)),
-        **(_versions(environment) or {"torch_version": recorded_release(properties)}),
+        **(
+            _versions(None if sidecar is None else sidecar.environment)
+            or {"torch_version": recorded_release(properties)}
+        ),
     )
 
 

@@ -1,28 +1,33 @@
 """Many ranks: each is read in a process of its own, and the tables of all are put together here.
 
-A process reads one file into tables of its own and answers with them as Parquet. Here ids are shifted by
-what the files before it hold, in the order of the files, so that every row is as if one process had read all.
-Processes come from an executor: of this machine, or of a Dask cluster.
+A process reads one file into tables of its own and answers with them as Parquet: files in a folder that it
+shares with this one, or their bytes from another machine. Here ids are shifted by what the files before it
+hold, in the order of the files, so that every row is as if one process had read all. What an analysis wants
+to know of a rank alone, the process that read it works out too. What a worker cannot do is done here.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
+from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
 
 from opscope._version import __version__
 from opscope.errors import DependencyError, InputError
+from opscope.ingest.recorded import keep_sidecars
 from opscope.ingest.source import TraceFile
 from opscope.model.files import scratch_prefix
 from opscope.model.schema import TABLES, Table
@@ -33,10 +38,30 @@ if TYPE_CHECKING:
     from opscope.ingest.graph_sources import CaptureTraces
     from opscope.ingest.nsys_words import Demangle
 
-__all__ = ["MakeExecutor", "Noted", "Part", "dask_cluster", "local_processes", "read_part", "read_parts"]
+__all__ = [
+    "Examine",
+    "Noted",
+    "Part",
+    "ReadOptions",
+    "Workers",
+    "dask_cluster",
+    "local_processes",
+    "read_part",
+    "read_parts",
+]
 
-MakeExecutor = Callable[[], Executor]
 Noted = Callable[[str], object]
+
+
+class Examined(Protocol):
+    """What is worked out of one trace where it is read."""
+
+    def of_trace(self, trace_id: int) -> Any:
+        """The same by the trace's id in the Session of all."""
+
+
+# By trace id of a Session.
+Examine = Callable[[Session], Mapping[int, Examined]]
 
 # Parts that are put together by one statement for each table.
 _BATCH = 16
@@ -46,22 +71,54 @@ _NAMES = "kernel_names"
 _LEFT_OUT = frozenset(("metadata",))
 
 
+class ReadOptions(NamedTuple):
+    """How files are read.
+
+    Attributes:
+        demangle: As of `load`.
+        examine: Worked out of each file where it is read.
+        captures: Traces in which CUDA graphs were captured that these may replay.
+        folder: Where to leave Parquet; None to answer with it.
+    """
+
+    demangle: Demangle | None = None
+    examine: Examine | None = None
+    captures: CaptureTraces | None = None
+    folder: str | None = None
+
+
 class Part(msgspec.Struct):
     """What one file holds.
 
     Attributes:
-        tables: Parquet of each table that has rows.
+        tables: Parquet of each table that has rows, or the file that it is in.
         next_ids: The first id that is free, by table.
         names: Kernel names by id, with the kind of activity.
         sidecars: By trace id in this part.
+        examined: What was worked out, by trace id in this part.
         version: Of the opscope that read it.
     """
 
-    tables: dict[str, bytes]
+    tables: dict[str, bytes | Path]
     next_ids: dict[str, int]
     names: list[tuple[str, str]]
     sidecars: dict[int, Sidecar]
+    examined: Mapping[int, Examined] = {}
     version: str = __version__
+
+
+class Workers(NamedTuple):
+    """Processes that read.
+
+    Attributes:
+        make: Gives an executor of them; asked again when one broke.
+        number: How many there are.
+        folder: A folder that they share with this process; None where they may be on other machines.
+    """
+
+    make: Callable[[], Executor]
+    number: int = 1
+    folder: str | None = None
 
 
 class _Shared(NamedTuple):
@@ -71,6 +128,7 @@ class _Shared(NamedTuple):
     column: str
 
 
+_ALONE = ReadOptions()
 _IDENTITIES = {
     table.name: _Shared(table.name, table.columns[0].name)
     for table in TABLES
@@ -78,39 +136,46 @@ _IDENTITIES = {
 }
 
 
-def read_part(
-    trace: TraceFile, demangle: Demangle | None = None, captures: CaptureTraces | None = None
-) -> Part:
+def read_part(trace: TraceFile, how: ReadOptions = _ALONE) -> Part:
     """One file as tables of its own; what a process of an executor does.
 
     Raises:
         InputError: The file cannot be read.
     """
-    from opscope.ingest.reader import read_file  # noqa: PLC0415 - which imports this module
+    from opscope.ingest.reader import engine_errors, read_file  # noqa: PLC0415 - which imports this module
 
-    with Session(threads=1) as session, tempfile.TemporaryDirectory(prefix=scratch_prefix()) as folder:
-        sidecars = read_file(session, trace, demangle, captures)
-        tables = {}
+    with Session(threads=1) as session, tempfile.TemporaryDirectory(prefix=scratch_prefix()) as scratch:
+        with engine_errors(trace.name, None):
+            sidecars = read_file(session, trace, how.demangle, how.captures)
+        folder = scratch if how.folder is None else tempfile.mkdtemp(dir=how.folder)
+        tables: dict[str, bytes | Path] = {}
         for table in TABLES:
             if table.name in _LEFT_OUT or not session.scalar(f"SELECT count(*) FROM {table.name}"):
                 continue
             path = Path(folder) / f"{table.name}.parquet"
             session.connection.execute(f"COPY {table.name} TO '{path}' (FORMAT parquet, COMPRESSION lz4)")
-            tables[table.name] = path.read_bytes()
+            tables[table.name] = path.read_bytes() if how.folder is None else path
         next_ids = {
             name: int(session.scalar(f"SELECT coalesce(max({column}) + 1, 0) FROM {table}"))
             for name, (table, column) in _IDENTITIES.items()
         }
         names = session.query(f"SELECT kind, name FROM {_NAMES} ORDER BY name_id")
-        return Part(tables, next_ids, list(names), sidecars)
+        keep_sidecars(session, sidecars)
+        examined = {} if how.examine is None else how.examine(session)
+        return Part(tables, next_ids, list(names), sidecars, examined)
 
 
 @contextmanager
-def local_processes(workers: int) -> Iterator[MakeExecutor]:
-    """Processes of this machine; a new set of them after one was killed. None outlives the block."""
+def local_processes(workers: int, folder: Path | None = None) -> Iterator[Workers]:
+    """Processes of this machine; a new set of them after one was killed. None outlives the block.
+
+    Args:
+        workers: How many.
+        folder: Where they may leave files; the folder for temporary ones if None.
+    """
     made: list[Executor] = []
     others = set(multiprocessing.active_children())
-    with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as folder:
+    with tempfile.TemporaryDirectory(prefix=scratch_prefix(), dir=folder) as shared:
 
         def make() -> Executor:
             made.append(
@@ -118,14 +183,14 @@ def local_processes(workers: int) -> Iterator[MakeExecutor]:
                     workers,
                     multiprocessing.get_context("spawn"),
                     initializer=_serve_parent,
-                    initargs=(folder,),
+                    initargs=(shared,),
                 )
             )
             return made[-1]
 
         _start_resource_tracker()
         try:
-            yield make
+            yield Workers(make, workers, shared)
         except BaseException:
             for process in set(multiprocessing.active_children()) - others:
                 process.terminate()
@@ -166,8 +231,10 @@ def _start_resource_tracker() -> None:
 
 
 @contextmanager
-def dask_cluster(address: str) -> Iterator[MakeExecutor]:
+def dask_cluster(address: str, note: Noted = lambda text: None) -> Iterator[Workers]:
     """Workers of a Dask cluster, by the address of its scheduler. Lost ones are made up for by others.
+
+    Those without opscope, or with another version, are told, and get nothing to do while others are there.
 
     Raises:
         DependencyError: dask.distributed is not installed.
@@ -187,83 +254,153 @@ def dask_cluster(address: str) -> Iterator[MakeExecutor]:
             f"no Dask scheduler answers ({error})", source=address, hint="Start one with: dask scheduler"
         ) from error
     try:
-        yield lambda: client.get_executor(retries=_TRIES, pure=False)
+        fit, unfit = _fit_workers(client)
+        for reason, names in unfit.items():
+            note(f"no files are read by {_listed(names)}: {reason}")
+        if unfit and not fit:
+            note("the cluster has no worker that can read: files are read here")
+        elif not fit:
+            note("the cluster has no workers yet: files wait for them (dask worker ADDRESS)")
+        chosen = {"workers": fit, "allow_other_workers": True} if unfit and fit else {}
+        yield Workers(lambda: _ByValue(client.get_executor(retries=_TRIES, pure=False, **chosen)), len(fit))
     finally:
         client.close()
+
+
+class _ByValue(Executor):
+    """Packs calls, so that only the worker that runs one must have what it names: schedulers unpack them."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        # A lambda is sent as its code, a function as its name.
+        return self._executor.submit(
+            lambda packed: __import__("pickle").loads(packed)(), pickle.dumps(partial(fn, *args, **kwargs))
+        )
+
+
+_NAMED = 4
+
+
+def _fit_workers(client: Any) -> tuple[list[str], dict[str, list[str]]]:
+    """Addresses of the workers with this opscope; of the others, by what is wrong."""
+    # Sent by value: a worker without opscope could not look it up by its name.
+    found = client.run(
+        lambda: __import__("importlib").import_module("opscope._version").__version__, on_error="return"
+    )
+    fit: list[str] = []
+    unfit: dict[str, list[str]] = {}
+    for address, version in found.items():
+        if version == __version__:
+            fit.append(address)
+        elif isinstance(version, str):
+            unfit.setdefault(f"opscope {version} is there, {__version__} here", []).append(address)
+        else:
+            unfit.setdefault(str(version), []).append(address)
+    return fit, unfit
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"worker{'s' if len(names) > 1 else ''} {', '.join(names[:_NAMED])}{more}"
 
 
 def read_parts(
     session: Session,
     traces: Sequence[TraceFile],
-    make_executor: MakeExecutor,
+    workers: Workers,
+    how: ReadOptions = _ALONE,
     *,
-    captures: CaptureTraces | None = None,
-    demangle: Demangle | None = None,
     note: Noted = lambda text: None,
     on_done: Callable[[int], object] = lambda count: None,
 ) -> dict[int, Sidecar]:
     """Read files into the tables of an empty Session; sidecars by trace id.
 
+    What was worked out of each trace is in `session.examined`.
+
     Args:
         session: The Session.
         traces: Its files, in order.
-        make_executor: Gives an executor of processes; asked again when one broke.
-        captures: As of `load`.
-        demangle: As of `load`.
+        workers: The processes.
+        how: Demangler, and what is worked out of each file.
         note: Told what a worker could not do, which was done here instead.
-        on_done: Told how many files are in the tables.
+        on_done: Told how many files have been read.
 
     Raises:
         InputError: A file cannot be read, or processes that read it were killed again and again.
     """
     sidecars: dict[int, Sidecar] = {}
     merger = _Merger(session)
-    # Workers of an older release take no captures, and need none where none are given.
-    options = (demangle, captures) if captures is not None and captures.files else (demangle,)
     batch: list[Part] = []
-    for count, part in enumerate(_parts(traces, make_executor, options, note), 1):
+    for done, part in enumerate(_Parts(traces, workers, how, note), 1):
         batch.append(part)
-        if len(batch) == _BATCH or count == len(traces):
+        on_done(done)
+        if len(batch) == _BATCH or done == len(traces):
             sidecars |= merger.add(batch)
             batch = []
-            on_done(count)
     return sidecars
 
 
-def _parts(
-    traces: Sequence[TraceFile],
-    make_executor: MakeExecutor,
-    options: tuple[Any, ...],
-    note: Noted,
-) -> Iterator[Part]:
-    """The parts in the order of the files; few more than a batch are kept waiting for an earlier one."""
-    executor = make_executor()
-    running: dict[int, Future[Part]] = {}
-    tries = [0] * len(traces)
-    for place, trace in enumerate(traces):
-        while True:
-            for ahead in range(place, min(len(traces), place + 2 * _BATCH)):
-                if ahead not in running:
-                    running[ahead] = executor.submit(read_part, traces[ahead], *options)
+class _Parts:
+    """The parts in the order of the files; some more than there are workers wait for an earlier one."""
+
+    def __init__(self, traces: Sequence[TraceFile], workers: Workers, how: ReadOptions, note: Noted) -> None:
+        self._traces, self._workers, self._note = traces, workers, note
+        self._how = how._replace(folder=workers.folder)
+        self._executor = workers.make()
+        self._running: dict[int, Future[Part]] = {}
+        self._said: set[str] = set()
+
+    def __iter__(self) -> Iterator[Part]:
+        for place, trace in enumerate(self._traces):
             try:
-                part = running.pop(place).result()
-                break
+                part = self._of_worker(place)
+            except InputError:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever a cluster comes upon, the file may be in order
+                self._say(f"{type(error).__name__}: {_first_line(error)}", trace)
+                part = self._here(trace)
+            if part.version != __version__:
+                self._say(f"it has opscope {part.version}", trace)
+                part = self._here(trace)
+            yield part
+
+    def _of_worker(self, place: int) -> Part:
+        """What a worker made of a file; again where processes of this machine were killed."""
+        for tries in count(1):
+            for ahead in range(place, min(len(self._traces), place + _BATCH + 2 * self._workers.number)):
+                if ahead not in self._running:
+                    self._running[ahead] = self._executor.submit(read_part, self._traces[ahead], self._how)
+            try:
+                return self._running.pop(place).result()
             except BrokenExecutor as error:
                 # One process was killed, and with it the others' answers are lost.
-                tries[place] += 1
-                if tries[place] == _TRIES:
+                if tries == _TRIES:
                     raise InputError(
-                        "processes that read it were killed", source=trace.name, hint="Use fewer --workers"
+                        "processes that read it were killed",
+                        source=self._traces[place].name,
+                        hint="Use fewer --workers",
                     ) from error
-                executor, running = make_executor(), {}
-            except (ImportError, AttributeError) as error:
-                note(f"a worker cannot read {trace.name} ({error}): it was read here")
-                part = read_part(trace, *options)
-                break
-        if part.version != __version__:
-            note(f"a worker has opscope {part.version}: {trace.name} was read here")
-            part = read_part(trace, *options)
-        yield part
+                self._executor, self._running = self._workers.make(), {}
+            except InputError as error:
+                # Of another machine, or of a file system that only this process has.
+                self._say(str(error), self._traces[place])
+                return self._here(self._traces[place])
+        raise AssertionError("unreachable")
+
+    def _here(self, trace: TraceFile) -> Part:
+        return read_part(trace, self._how)
+
+    def _say(self, reason: str, trace: TraceFile) -> None:
+        if reason not in self._said:
+            self._said.add(reason)
+            note = self._note
+            note(f"a worker cannot read {trace.name} ({reason}): it is read here")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n", maxsplit=1)[0]
 
 
 class _Merger:
@@ -281,7 +418,11 @@ class _Merger:
         names: list[tuple[int, int, int]] = []
         new_names: list[tuple[int, str, str]] = []
         for number, part in enumerate(parts):
-            sidecars |= {self._next["traces"] + one: sidecar for one, sidecar in part.sidecars.items()}
+            first = self._next["traces"]
+            sidecars |= {first + one: sidecar for one, sidecar in part.sidecars.items()}
+            self._session.examined |= {
+                first + one: found.of_trace(first + one) for one, found in part.examined.items()
+            }
             for own_id, key in enumerate(part.names):
                 if key not in self._names:
                     self._names[key] = len(self._names)
@@ -313,8 +454,12 @@ class _Merger:
         paths = []
         for number, part in enumerate(parts):
             if table.name in part.tables:
+                given = part.tables[table.name]
                 paths.append(folder / f"{table.name}.{number}.parquet")
-                paths[-1].write_bytes(part.tables[table.name])
+                if isinstance(given, Path):
+                    given.rename(paths[-1])
+                else:
+                    paths[-1].write_bytes(given)
         if not paths:
             return
         columns, join = [], ""

@@ -282,26 +282,37 @@ def unrelated(session: Session, workloads: Mapping[int, object]) -> str | None:
     """Why the traces of several files are not of one job, in words; None if nothing speaks against it.
 
     Those of one job name one world size; of one rank (or none) they are cycles of one process and workload,
-    which share most of their operators.
+    one after the other, which share most of their operators.
 
     Args:
         session: All traces.
         workloads: What sidecars tell of the recorded programs, by trace id.
     """
     rows = session.query(
-        """SELECT trace_id, source, rank, world_size, process, format FROM traces LEFT JOIN (
+        """SELECT trace_id, source, rank, world_size, process, format,
+            trace_id IN (SELECT trace_id FROM findings WHERE code = 'trace.truncated') FROM traces LEFT JOIN (
             SELECT trace_id, coalesce(
                 min(process) FILTER (thread_id IN (SELECT thread_id FROM operators)), min(process)) AS process
             FROM threads GROUP BY trace_id
         ) USING (trace_id) ORDER BY trace_id"""
     )
-    operators = {
-        trace_id: set(names)
-        for trace_id, names in session.query("SELECT trace_id, list(DISTINCT name) FROM operators GROUP BY 1")
-    }
+    found = session.query(
+        "SELECT trace_id, list(DISTINCT name), min(start_ns), max(start_ns + duration_ns) FROM operators "
+        "GROUP BY trace_id"
+    )
+    operators = {trace_id: set(names) for trace_id, names, *_ in found}
+    times = {trace_id: (start_ns, end_ns) for trace_id, _, start_ns, end_ns in found}
     first: dict[tuple[int | None, str], tuple[Any, ...]] = {}
-    for trace_id, source, rank, world_size, process, recorder in rows:
+    ranked = next(
+        ((source, world) for _, source, rank, world, *_ in rows if rank is not None and (world or 0) > 1),
+        None,
+    )
+    for trace_id, source, rank, world_size, process, recorder, is_cut in rows:
+        if ranked is not None and rank is None and not is_cut:
+            return f"{source} names no rank, where {ranked[0]} is one of {ranked[1]:,}"
         of_rank = first.setdefault((rank, recorder), (trace_id, source, process))
+        if rank is not None and source != of_rank[1] and _overlap(times.get(of_rank[0]), times.get(trace_id)):
+            return f"{of_rank[1]} and {source} are both of rank {rank}, at the same time"
         facts = [("world sizes", rows[0][1], rows[0][3], world_size), ("processes", *of_rank[1:], process)]
         facts.append(("workloads", of_rank[1], workloads.get(of_rank[0]), workloads.get(trace_id)))
         for what, other, expected, found in facts:
@@ -311,6 +322,11 @@ def unrelated(session: Session, workloads: Mapping[int, object]) -> str | None:
         if source != of_rank[1] and len(names & others) < _LEAST_SHARED * min(len(names), len(others)):
             return f"{of_rank[1]} and {source} have few operators in common"
     return None
+
+
+def _overlap(one: tuple[int, int] | None, other: tuple[int, int] | None) -> bool:
+    """Whether two intervals, known both, have time in common."""
+    return one is not None and other is not None and one[0] < other[1] and other[0] < one[1]
 
 
 def rank_findings(session: Session) -> Iterator[Finding]:

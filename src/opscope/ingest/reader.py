@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import duckdb
@@ -17,7 +18,15 @@ from opscope.errors import InputError
 from opscope.ingest import quality
 from opscope.ingest.graph_sources import CaptureTraces
 from opscope.ingest.kineto_file import read_kineto
-from opscope.ingest.parallel import MakeExecutor, Noted, dask_cluster, local_processes, read_parts
+from opscope.ingest.parallel import (
+    Examine,
+    Noted,
+    ReadOptions,
+    Workers,
+    dask_cluster,
+    local_processes,
+    read_parts,
+)
 from opscope.ingest.recorded import keep_sidecars
 from opscope.ingest.source import TraceFile, find_traces, is_export, local_text
 from opscope.model.session import Session
@@ -26,7 +35,7 @@ from opscope.model.sidecar import Sidecar
 if TYPE_CHECKING:
     from opscope.ingest.nsys_words import Demangle
 
-__all__ = ["load", "read_file"]
+__all__ = ["engine_errors", "load", "read_file"]
 
 # Tables in memory take about twice the text's size. Above this share of the machine's memory they go to a
 # file.
@@ -48,6 +57,7 @@ def load(
     merge: bool = False,
     demangle: Demangle | None = None,
     captures: Sequence[str] = (),
+    examine: Examine | None = None,
     workers: int | None = None,
     dask: str | None = None,
     note: Noted = lambda text: None,
@@ -64,6 +74,7 @@ def load(
         demangle: Makes the text that a Kineto trace shows of a mangled name, where a recorder keeps those;
             without it the recorder's own text is used.
         captures: Traces in which CUDA graphs were captured that these may replay.
+        examine: What processes that read files work out of each rank too, kept in `session.examined`.
         workers: Processes that read several files; this one alone if None; one for each core where there are
             more than eight files if 0.
         dask: Address of the scheduler of a Dask cluster, whose workers read the files instead.
@@ -83,21 +94,14 @@ def load(
     sidecars: dict[int, Sidecar] = {}
     known = CaptureTraces(tuple(trace for one in captures for trace in find_traces(one)))
     try:
-        with _executor(len(traces), workers, dask) as make_executor:
-            if make_executor is not None:
-                with _engine_errors(traces[0].name, memory_limit):
-                    sidecars = read_parts(
-                        session,
-                        traces,
-                        make_executor,
-                        captures=known,
-                        demangle=demangle,
-                        note=note,
-                        on_done=on_done,
-                    )
+        with _processes(len(traces), workers, dask, session.temporary_directory, note) as processes:
+            if processes is not None:
+                how = ReadOptions(demangle, examine, known)
+                with engine_errors(traces[0].name, memory_limit):
+                    sidecars = read_parts(session, traces, processes, how, note=note, on_done=on_done)
             else:
                 for count, trace in enumerate(traces, 1):
-                    with _engine_errors(trace.name, memory_limit):
+                    with engine_errors(trace.name, memory_limit):
                         sidecars |= read_file(session, trace, demangle, known)
                     on_done(count)
         _require_one_job(session, sidecars, merge=merge)
@@ -110,14 +114,16 @@ def load(
 
 
 @contextmanager
-def _executor(files: int, workers: int | None, dask: str | None) -> Iterator[MakeExecutor | None]:
+def _processes(
+    files: int, workers: int | None, dask: str | None, folder: Path, note: Noted
+) -> Iterator[Workers | None]:
     """Processes to read files in; None where this one does."""
     if dask is not None:
-        with dask_cluster(dask) as make:
-            yield make
+        with dask_cluster(dask, note) as cluster:
+            yield cluster
     elif files > 1 and (count := _worker_count(files, workers)) > 1:
-        with local_processes(min(count, files)) as make:
-            yield make
+        with local_processes(min(count, files), folder) as processes:
+            yield processes
     else:
         yield None
 
@@ -159,7 +165,7 @@ def read_file(
 
 
 @contextmanager
-def _engine_errors(name: str, memory_limit: str | None) -> Iterator[None]:
+def engine_errors(name: str, memory_limit: str | None) -> Iterator[None]:
     """Turn what the database engine refuses into an error a user can act on."""
     try:
         yield

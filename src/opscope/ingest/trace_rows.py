@@ -116,7 +116,7 @@ def write_devices(session: Session, trace_id: int, properties: Any) -> None:
     common = json.loads(kinds.pop()) if len(kinds) == 1 else {}
     for device in sorted(described.keys() | used.keys()):
         entry = described.get(device, common)
-        facts = [entry.get(key) for key in _KEYS]
+        facts = [_fact(key, entry.get(key)) for key in _KEYS]
         if device in used and not str(facts[0] or "").strip():
             facts[0] = _name_of(entry)
             if facts[0] is not None:
@@ -126,6 +126,12 @@ def write_devices(session: Session, trace_id: int, properties: Any) -> None:
             _INSERT,
             [trace_id, device, *map(_text, facts), *used.get(device, (0, None, None, None, None, None))],
         )
+
+
+def _fact(key: str, value: Any) -> Any:
+    """None for a number of parts of a device that no device has."""
+    is_count = key not in {"computeMajor", "computeMinor"} and isinstance(value, int | float)
+    return None if is_count and value <= 0 else value
 
 
 def _name_of(entry: Mapping[str, Any]) -> str | None:

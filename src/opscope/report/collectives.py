@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from opscope.analysis.collectives import CollectiveTotal, Meanwhile
+from opscope.analysis.links import LinkEvidence, LinkKind, RankLink
 from opscope.analysis.summary import Summary
 from opscope.report.document import Block, BulletList, Code, Inline, number, table, words
-from opscope.units import UNKNOWN, format_byte_rate, format_bytes, format_duration
+from opscope.report.ranks import rank_blocks
+from opscope.units import UNKNOWN, format_byte_rate, format_bytes, format_duration, format_fraction
 
 __all__ = ["collective_blocks", "collective_records", "straggler_record"]
 
@@ -19,7 +21,7 @@ def collective_blocks(summary: Summary) -> tuple[Block, ...]:
     """The collectives that ranks share; nothing where there are none."""
     totals = summary.collectives.totals
     if not totals:
-        return ()
+        return tuple(rank_blocks(summary))
     shown = table(
         totals,
         words("Group", _group),
@@ -30,6 +32,7 @@ def collective_blocks(summary: Summary) -> tuple[Block, ...]:
         number("Moving data", "transfer_ns", format_duration),
         number("Exposed", "exposed_ns", format_duration, spare=True),
         number("Bus bandwidth", "bus_bytes_per_s", format_byte_rate),
+        number("Of link", _of_link, spare=True),
         words("Last", _last),
         caption=(
             "Waiting and exposed: of all ranks together. Moving data: from when the last rank had come. Bus "
@@ -37,7 +40,18 @@ def collective_blocks(summary: Summary) -> tuple[Block, ...]:
         ),
     )
     points = [text for one in totals if (text := _meanwhile(one))]
-    return (shown, BulletList(tuple(points))) if points else (shown,)
+    meanwhile = (BulletList(tuple(points)),) if points else ()
+    return (shown, *meanwhile, *rank_blocks(summary))
+
+
+def _of_link(one: CollectiveTotal) -> str:
+    if one.link is None or one.link_fraction is None:
+        return UNKNOWN
+    named = "best seen" if one.link.evidence is LinkEvidence.BEST_SEEN else _LINKS[one.link.kind]
+    return f"{format_fraction(one.link_fraction)} ({named})"
+
+
+_LINKS = {LinkKind.NVLINK: "NVLink", LinkKind.PCIE: "PCIe"}
 
 
 def _group(one: CollectiveTotal) -> str:
@@ -86,11 +100,18 @@ def collective_records(summary: Summary, *, each: bool) -> list[dict[str, Any]]:
             "wait_ns": one.wait_ns,
             "transfer_ns": one.transfer_ns,
             "exposed_ns": one.exposed_ns,
+            "algorithm_bytes_per_s": one.algorithm_bytes_per_s,
             "bus_bytes_per_s": one.bus_bytes_per_s,
+            "link": None if one.link is None else _link_record(one.link),
+            "link_fraction": one.link_fraction,
             "last_rank_was_doing": [{"name": part.name, "ns": part.ns} for part in one.meanwhile],
         }
         for one in found
     ]
+
+
+def _link_record(link: RankLink) -> dict[str, Any]:
+    return {"kind": link.kind, "bytes_per_s": link.bytes_per_s, "evidence": link.evidence}
 
 
 def straggler_record(summary: Summary) -> dict[str, Any] | None:
@@ -102,6 +123,8 @@ def straggler_record(summary: Summary) -> dict[str, Any] | None:
         "rank": late.rank,
         "kind": late.kind,
         "lag_ns_per_step": late.lag_ns_per_step,
+        "late_steps": late.late_steps,
+        "steps": late.steps,
         "operators": [
             {
                 "name": one.name,

@@ -263,6 +263,8 @@ def _device_facts(device: DeviceSpec) -> Iterator[tuple[str, Text]]:
             format_byte_rate(device.memory_bandwidth_bytes_per_s),
         ),
         ("L2 cache", "l2_bytes", format_binary(device.l2_bytes)),
+        ("NVLink, each way", "nvlink_bytes_per_s", format_byte_rate(device.nvlink_bytes_per_s)),
+        ("PCIe, each way", "pcie_bytes_per_s", format_byte_rate(device.pcie_bytes_per_s)),
         ("Power", "tdp_watts", f"{device.tdp_watts} W"),
     )
     left_out = []
@@ -270,7 +272,7 @@ def _device_facts(device: DeviceSpec) -> Iterator[tuple[str, Text]]:
         source = device.source_of(key)
         if source is not None:
             yield label, text if source == device.source else f"{text} ({source})"
-        elif key not in ("tensor_clock_hz", "memory_bus_bits"):
+        elif key not in ("tensor_clock_hz", "memory_bus_bits", "nvlink_bytes_per_s", "pcie_bytes_per_s"):
             left_out.append(label if label.startswith("L2") else label.lower())
     if left_out:
         yield "Not known for certain", ", ".join(left_out)
@@ -355,6 +357,8 @@ _NUMBERS = (
     "memory_pin_bits_per_s",
     "memory_bandwidth_bytes_per_s",
     "l2_bytes",
+    "nvlink_bytes_per_s",
+    "pcie_bytes_per_s",
     "tdp_watts",
 )
 

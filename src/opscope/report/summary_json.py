@@ -37,6 +37,7 @@ from opscope.report.explanation import SourceReader
 from opscope.report.json_encoding import Keys, encode, from_json_text, parsed
 from opscope.report.kernel_section import improvement_record, launch_records
 from opscope.report.operators import rank_fraction, ranked_findings, ranked_operators
+from opscope.report.ranks import rank_records
 from opscope.units import NS_PER_S, ns_to_ms
 
 __all__ = [
@@ -168,6 +169,7 @@ def analysis_document(summary: Summary, *, top: int | None = 10) -> dict[str, An
         parts |= {
             "collectives": collective_records(summary, each=top is None),
             "straggler": straggler_record(summary),
+            **rank_records(summary, each=top is None),
         }
     return _document(ANALYSIS_SCHEMA_VERSION, parts)
 

@@ -188,6 +188,11 @@ def test_fewer_collectives_in_a_step_are_found_without_numbers(job: Analyzed) ->
 @pytest.mark.parametrize(
     ("description", "name", "kind"),
     [
+        ("mesh_pp", "allreduce", "pipeline"),
+        ("mesh_dp", "allreduce", "data"),
+        ("mesh_ep", "alltoall", "expert"),
+        ("mesh_dp_shard", "allgather", "data"),
+        ("mesh_cp", "allgather", "context"),
         ("mesh_tp", "allreduce", "tensor"),
         ("TENSOR_MODEL_PARALLEL_GROUP", "allreduce", "tensor"),
         ("DATA_PARALLEL_GROUP", "allreduce", "data"),
@@ -218,3 +223,36 @@ def test_a_recorded_job_in_json_and_words(shared: Path, load: Callable[..., Sess
         assert sum(one[key] for one in every) == total[key]
     text = render_markdown(overview_document(summary))
     assert "rank 1: 12 of 12" in text
+    assert total["algorithm_bytes_per_s"] == pytest.approx(302_309_376 / total["transfer_ns"] * 1e9)
+    assert total["bus_bytes_per_s"] == pytest.approx(1.5 * total["algorithm_bytes_per_s"])
+    assert total["link"] == {"kind": "nvlink", "bytes_per_s": 450e9, "evidence": "data_sheet"}
+    assert (total["parallelism"], total["parallelism_evidence"]) == ("data", "inferred")
+    assert (document["straggler"]["late_steps"], document["straggler"]["steps"]) == (2, 2)
+    assert all(one["error_ns"] < 10_000 for one in document["clocks"])
+    of_late = [one for one in document["rank_steps"] if one["rank"] == 1]
+    assert [one["step"] for one in of_late] == [2, 3]
+    assert sum(one["awaited_ns"] for one in of_late) == total["wait_ns"]
+    path = document["job"]["critical_path"]
+    assert (path[0]["rank"], path[0]["name"]) == (1, "aten::mm")
+    gains = {one["change"]: one["gain_ns_per_step"] for one in document["job"]["what_if"]}
+    assert gains["rank_as_fast_as_median"] > gains["collective_overlapped"] > 0
+    assert "Were rank 1 as fast as the median of the others" in text
+
+
+def test_a_rank_that_is_late_once_is_no_straggler(job: Analyzed) -> None:
+    def one(number: int, *durations: tuple[float, ...]) -> TraceBuilder:
+        info = {"distributedInfo": {"rank": number, "world_size": 2}}
+        trace = TraceBuilder(**info)
+        for step, lasts in enumerate(durations):
+            trace.step(step + 1, 10_000 * step, 9_000)
+            for place, duration in enumerate(lasts):
+                start = 10_000 * step + 2000 * place
+                trace.launch(start + 1)
+                trace.kernel(NCCL, start + 10, duration, **RECORD, Seq=10 * step + place)
+        return trace
+
+    once = job(one(0, (50, 1900), (50, 50), (50, 50)), one(1, (50, 50), (50, 50), (50, 50)))
+    assert once.straggler is None
+    steady = job(one(0, (50, 1900), (50, 1900), (50, 50)), one(1, (50, 50), (50, 50), (50, 50))).straggler
+    assert steady is not None
+    assert (steady.rank, steady.kind, steady.late_steps, steady.steps) == (1, "steady", 2, 3)

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from opscope.analysis.execution_graph import simulate
-from opscope.analysis.job_model import Job
-from opscope.analysis.step_model import HostSpeed
+from opscope.analysis.job_model import Job, choose_ranks
+from opscope.analysis.step_model import HostSpeed, step_models
 from opscope.analysis.summary import Summary
+from opscope.analysis.timeline.host import read_session
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
 
@@ -51,11 +52,11 @@ def job_of(tmp_path: Path, load: Callable[..., Session]) -> JobOf:
 
     def together(*builders: TraceBuilder) -> Job:
         paths = [one.write(tmp_path / f"rank{number}.json") for number, one in enumerate(builders)]
-        job = Summary(load(paths)).job
-        assert job is not None
-        for model in job.ranks:
+        session = load(paths)
+        models = step_models(session, read_session(session))
+        for model in models:
             model.hosts = (HostSpeed(0.0),)
-        return job
+        return Job(models, Summary(session).collectives.activities)
 
     return together
 
@@ -139,3 +140,40 @@ def test_a_single_trace_is_its_own_job(job_of: JobOf) -> None:
     assert job.graph is None
     assert job.ranks == job.models == (job.middle,)
     assert job.execution == job.middle.execution
+
+
+def test_the_critical_path_runs_through_the_rank_that_others_wait_for(job_of: JobOf) -> None:
+    job = job_of(*pair())
+    found = {(one.trace_id, one.kind, one.name): one.ns for one in job.path}
+    assert found[SLOW, "kernel", "gemm"] == 600 * US
+    assert sum(one.ns for one in job.path if one.kind == "communication") == 50 * US
+    assert not any(one.kind == "kernel" and one.trace_id == FAST for one in job.path)
+    assert sum(one.fraction for one in job.path) == pytest.approx(1)
+
+
+def test_a_rank_as_fast_as_the_median_of_the_others(job_of: JobOf) -> None:
+    job = job_of(*pair())
+    change = job.as_fast_as_median(SLOW)
+    assert change is not None
+    assert job.gain_ns(change) == pytest.approx(500 * US, abs=20)
+    fast = job.as_fast_as_median(FAST)
+    assert fast is not None
+    assert job.gain_ns(fast) == 0
+    assert job.as_fast_as_median(7) is None
+
+
+def test_a_collective_that_is_overlapped_still_waits_for_the_last_rank(job_of: JobOf) -> None:
+    job = job_of(*pair())
+    ids = [{model.trace.trace_id: [activity for activity, node in model.node_of_activity.items()
+                                   if model.is_communication[node]] for model in job.ranks}]  # fmt: skip
+    assert job.gain_ns(job.overlapped(ids[0])) == pytest.approx(50 * US, abs=200)
+
+
+def test_of_too_many_ranks_those_are_simulated_that_others_wait_for() -> None:
+    steps_ns = {rank: 100.0 + rank for rank in range(10)}
+    few = choose_ranks(steps_ns, dict.fromkeys(steps_ns, 50_000), {3: 900, 4: 5})
+    assert few.middle == 5
+    assert few.trace_ids == {5, 3, 4, 9}
+    every = choose_ranks(steps_ns, dict.fromkeys(steps_ns, 10), {})
+    assert every.trace_ids == set(steps_ns)
+    assert choose_ranks({}, {}, {}).trace_ids == frozenset()

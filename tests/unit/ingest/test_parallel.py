@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -12,13 +15,23 @@ from typing import Any
 
 import pytest
 
+from opscope._version import __version__
 from opscope.errors import DependencyError, InputError
-from opscope.ingest.parallel import Part, dask_cluster, read_part, read_parts
+from opscope.ingest.parallel import (
+    Part,
+    ReadOptions,
+    Workers,
+    _fit_workers,
+    dask_cluster,
+    read_part,
+    read_parts,
+)
 from opscope.ingest.source import TraceFile, find_traces
 from opscope.model.schema import TABLES
 from opscope.model.session import Session
 from opscope.provenance.demangle import demangle
-from opscope.results import load
+from opscope.report.summary_json import analysis_document
+from opscope.results import load, summarize
 from opscope.testing import TraceBuilder
 
 ROWS = {table.name: f"SELECT * FROM {table.name} ORDER BY ALL" for table in TABLES}
@@ -62,8 +75,8 @@ def parts_of(folder: Path, *executors: Executor, said: list[str] | None = None) 
     read_parts(
         session,
         find_traces(str(folder)),
-        lambda: waiting.pop(0),
-        demangle=demangle,
+        Workers(lambda: waiting.pop(0)),
+        ReadOptions(demangle),
         note=(lambda text: None) if said is None else said.append,
     )
     return {name: found for name, found in rows(session).items() if name not in ("metadata", "findings")}
@@ -85,7 +98,7 @@ def test_of_a_recorded_job_too(shared: Path) -> None:
 def test_processes_of_this_machine(ranks: Path) -> None:
     counts: list[int] = []
     assert rows(load(ranks, workers=2, on_done=counts.append)) == rows(load(ranks))
-    assert counts == [16, 20]
+    assert counts == [*range(1, 21)]
 
 
 def test_a_worker_killed_in_the_middle_costs_its_files_alone(ranks: Path) -> None:
@@ -97,11 +110,11 @@ def test_a_worker_killed_in_the_middle_costs_its_files_alone(ranks: Path) -> Non
         parts_of(ranks, Here(killed), Here(killed), Here(killed))
 
 
-def kill_once(trace: TraceFile, demangle: Any, mark: str) -> Part:
+def kill_once(trace: TraceFile, how: ReadOptions, mark: str) -> Part:
     if not Path(mark).exists():
         Path(mark).touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return read_part(trace, demangle)
+    return read_part(trace, how)
 
 
 class Killing(ProcessPoolExecutor):
@@ -125,15 +138,57 @@ def test_what_a_worker_cannot_do_is_said_and_done_here(ranks: Path) -> None:
     def without_opscope(*_: Any) -> Part:
         raise ModuleNotFoundError("No module named 'opscope'")
 
-    def older(trace: TraceFile, demangle: Any) -> Part:
-        part = read_part(trace, demangle)
+    def older(trace: TraceFile, how: ReadOptions) -> Part:
+        part = read_part(trace, how)
         part.version = "0.0.1"
         return part
 
     said: list[str] = []
     assert parts_of(ranks, Here(without_opscope, older), said=said) == alone(ranks)
     assert "a worker cannot read" in said[0]
-    assert "a worker has opscope 0.0.1" in said[1]
+    assert "it has opscope 0.0.1" in said[1]
+
+
+def test_what_a_worker_cannot_see_is_said_and_read_here(ranks: Path) -> None:
+    """A file system of this process alone, as of a host whose disk the workers do not share."""
+    fsspec = pytest.importorskip("fsspec")
+    system = fsspec.filesystem("memory")
+    for path in ranks.iterdir():
+        system.pipe(f"/job/{path.name}", path.read_bytes())
+    said: list[str] = []
+    try:
+        together = load("memory://job/rank*.json", workers=2, note=said.append)
+        assert rows(together) == rows(load("memory://job"))
+    finally:
+        system.rm("/job", recursive=True)
+    assert "a worker cannot read memory://" in said[0]
+
+
+def test_what_is_worked_out_where_a_rank_is_read_is_what_would_be_found_here(shared: Path) -> None:
+    job = shared / "traces/h200/ddp_straggler_w4"
+    here = analysis_document(summarize(load(job)))
+    session = load(job, workers=2)
+    assert sorted(session.examined) == [0, 1, 2, 3]
+    assert analysis_document(summarize(session)) == here
+
+
+class FakeClient:
+    """A cluster whose workers answer so."""
+
+    def __init__(self, **answers: str | Exception) -> None:
+        self._answers = answers
+
+    def run(self, *_: Any, **__: Any) -> dict[str, str | Exception]:
+        return self._answers
+
+
+def test_workers_without_this_opscope_are_told_apart() -> None:
+    client = FakeClient(
+        a=__version__, b="0.0.1", c=ModuleNotFoundError("No module named 'opscope'"), d=__version__
+    )
+    fit, unfit = _fit_workers(client)
+    assert fit == ["a", "d"]
+    assert unfit == {f"opscope 0.0.1 is there, {__version__} here": ["b"], "No module named 'opscope'": ["c"]}
 
 
 def test_a_file_that_cannot_be_read_is_one_error_with_its_name(ranks: Path) -> None:
@@ -167,7 +222,7 @@ def test_dask_is_optional(ranks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_few_files_take_no_processes(ranks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
-    def processes(workers: int) -> Any:
+    def processes(workers: int, folder: Path) -> Any:
         asked.append(workers)
         raise InputError("asked")
 
@@ -178,3 +233,49 @@ def test_few_files_take_no_processes(ranks: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(InputError, match="asked"):
         load(few, workers=5)
     assert asked == [3]
+
+
+READING = """
+import os, sys, time
+from opscope.ingest.parallel import local_processes
+def main():
+    with local_processes(2) as make:
+        executor = make()
+        print(*{executor.submit(os.getpid).result() for _ in range(20)}, flush=True)
+        executor.submit(time.sleep, 60).result()
+if __name__ == "__main__":
+    main()
+"""
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_processes_end_with_the_one_that_started_them(tmp_path: Path, number: signal.Signals) -> None:
+    """However it ends, and whatever they compute."""
+    script, scratch = tmp_path / "reading.py", tmp_path / "tmp"
+    script.write_text(READING)
+    scratch.mkdir()
+    with subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "TMPDIR": str(scratch)},
+    ) as process:
+        assert process.stdout is not None
+        pids = [int(pid) for pid in process.stdout.readline().split()]
+        assert pids
+        process.send_signal(number)
+        process.wait(20)
+    deadline = time.monotonic() + 10
+    while (left := [pid for pid in pids if is_running(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left
+    if number == signal.SIGINT:
+        assert not list(scratch.iterdir())

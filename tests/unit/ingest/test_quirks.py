@@ -18,6 +18,7 @@ from opscope.model.environment import Environment
 from opscope.model.finding import Severity
 from opscope.model.session import Session
 from opscope.model.sidecar import RecordedSchedule, RecordedSettings, Sidecar, write_sidecar
+from opscope.results import load as load_traces
 from opscope.testing import TraceBuilder
 
 Load = Callable[..., Session]
@@ -318,7 +319,16 @@ class TestFlaws:
         assert codes(None) == set()
         assert codes(0, 1) == set()
         assert codes(0, None) == {"traces.without_rank"}
-        assert codes(3, 3) == {"traces.same_rank"}
+        with pytest.raises(InputError, match="both of rank 3, at the same time"):
+            codes(3, 3)
+        merged = load_traces(traces(3, 3), merge=True)
+        assert [f.code for f in merged.findings() if f.code.startswith("traces.")] == ["traces.same_rank"]
+
+    def test_a_trace_without_a_rank_is_none_of_a_job_of_several(self, load: Load, make_trace: Make) -> None:
+        of_job = TraceBuilder(distributedInfo={"rank": 0, "world_size": 2}).operator("a", 1, 2)
+        paths = [make_trace(of_job, "0.json"), make_trace(TraceBuilder().operator("a", 1, 2), "1.json")]
+        with pytest.raises(InputError, match=r"1\.json names no rank, where .*0\.json is one of 2"):
+            load(paths)
 
     def test_missing_ranks_and_steps_are_named(self, load: Load, make_trace: Make) -> None:
         def said(steps: dict[int, int], world: int) -> dict[str, str]:
@@ -586,9 +596,13 @@ class TestSidecars:
             partial=False,
             clean_window=True,
             wall_time_ns_per_step=(5, 6, 7),
+            rank=2,
+            world_size=4,
         )
         write_sidecar(path.with_name("t.opscope.json"), sidecar)
         session = load(path)
+        # torch notes none where the process group is gone when it writes.
+        assert session.query("SELECT rank, world_size FROM traces") == [(2, 4)]
         kept = msgspec.json.decode(session.metadata("sidecar:0") or "", type=Sidecar)
         assert kept == sidecar
         assert findings(session) == {}

@@ -49,6 +49,17 @@ class TestFinding:
         (tmp_path / "folder").mkdir()
         assert [Path(trace.name).name for trace in find_traces(str(tmp_path))] == ["t.json"]
 
+    def test_a_pattern_of_names(self, tmp_path: Path) -> None:
+        for name in ("a/rank10.json", "a/rank2.json", "b/rank1.json.gz", "b/notes.txt"):
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text('{"traceEvents": [', "utf-8")
+        found = find_traces(f"{tmp_path}/*/*")
+        assert [one.name.removeprefix(f"{tmp_path}/") for one in found] == [
+            "a/rank2.json", "a/rank10.json", "b/rank1.json.gz",
+        ]  # fmt: skip
+        with pytest.raises(InputError, match="no traces have names like this"):
+            find_traces(f"{tmp_path}/*/*.txt")
+
     def test_a_file_of_any_name(self, tmp_path: Path) -> None:
         path = tmp_path / "no suffix"
         path.write_bytes(TEXT)
@@ -186,6 +197,11 @@ class TestRemote:
             memory.pipe(f"/runs/{name}", TEXT)
         names = load("memory://runs").query("SELECT source FROM traces ORDER BY trace_id")
         assert [name.rsplit("/")[-1] for (name,) in names] == ["rank9.json", "rank10.json"]
+
+    def test_a_pattern_of_names(self, memory: Any, load: Load) -> None:
+        for name in ("rank10.json", "rank2.json", "other.txt"):
+            memory.pipe(f"/runs/{name}", b'{"traceEvents": []}')
+        assert [one.name[-11:] for one in find_traces("memory://runs/*")] == ["/rank2.json", "rank10.json"]
 
     def test_nothing_there(self, memory: Any) -> None:
         with pytest.raises(InputError, match="memory://none: no such file"):

@@ -99,7 +99,12 @@ def read_windows(session: Session) -> dict[int, TraceWindow]:
     found = {}
     for trace_id, start_ns, end_ns in session.query(sql(__package__, "timeline:spans")):
         mine = steps.get(trace_id, ())
-        start_ups = find_start_ups(session, trace_id, mine, (start_ns, end_ns))
+        examined = session.examined.get(trace_id)
+        start_ups = (
+            find_start_ups(session, trace_id, mine, (start_ns, end_ns))
+            if examined is None
+            else examined.start_ups
+        )
         gap = None if mine else _start_gap(session, trace_id, start_ns, end_ns)
         found[trace_id] = TraceWindow(start_ns, end_ns, mine, start_ups, gap)
     return found

@@ -1,0 +1,68 @@
+"""What the links between the ranks of a process group can carry: by the data sheet, else the best seen.
+
+Devices of one host have numbers of their own. So a group whose ranks name different devices is taken for one
+of one host, joined by NVLink where every such device has it, else by PCIe; a group in which a number returns
+is taken for one of several hosts, or of processes that each see one device: which network joins those, a
+trace does not tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from opscope.hardware.devices import DeviceSpec, match_device
+from opscope.model.session import Session
+from opscope.text_enum import TextEnum
+
+__all__ = ["LinkEvidence", "LinkKind", "RankLink", "common_spec", "link_of"]
+
+
+class LinkKind(TextEnum):
+    """What joins the devices."""
+
+    NVLINK = "nvlink"
+    PCIE = "pcie"
+    UNKNOWN = "unknown"
+
+
+class LinkEvidence(TextEnum):
+    """Where a link's rate comes from."""
+
+    DATA_SHEET = "data_sheet"
+    BEST_SEEN = "best_seen"
+
+
+class RankLink(msgspec.Struct, frozen=True):
+    """What each rank's link carries at most, in each direction."""
+
+    kind: LinkKind
+    bytes_per_s: float
+    evidence: LinkEvidence
+
+
+def common_spec(session: Session) -> DeviceSpec | None:
+    """The GPU that all of a Session's devices in use are; None where they differ or it is not known."""
+    rows = session.query("SELECT DISTINCT name, sm_count FROM devices WHERE activity_count > 0")
+    if len(rows) != 1 or rows[0][0] is None:
+        return None
+    name, sm_count = rows[0]
+    return match_device(name, sm_count=sm_count).spec
+
+
+def link_of(spec: DeviceSpec | None, devices: Sequence[int], seen: Iterable[float | None]) -> RankLink | None:
+    """The link of a group; None where neither its kind nor a rate is known.
+
+    Args:
+        spec: Of all its devices.
+        devices: Their numbers, by rank.
+        seen: Bus bandwidths that its collectives reached.
+    """
+    if spec is not None and len(set(devices)) == len(devices):
+        if spec.nvlink_bytes_per_s is not None:
+            return RankLink(LinkKind.NVLINK, spec.nvlink_bytes_per_s, LinkEvidence.DATA_SHEET)
+        if spec.pcie_bytes_per_s is not None:
+            return RankLink(LinkKind.PCIE, spec.pcie_bytes_per_s, LinkEvidence.DATA_SHEET)
+    best = max((one for one in seen if one is not None), default=None)
+    return None if best is None else RankLink(LinkKind.UNKNOWN, best, LinkEvidence.BEST_SEEN)

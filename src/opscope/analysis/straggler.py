@@ -1,0 +1,190 @@
+"""The rank for which the others wait, steadily or by turns, and what takes it longer than their median.
+
+A rank is waited for in a step if there the others wait for it more than for anybody else. One that is late
+once, by however much, is no straggler: its collective tells that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from statistics import median
+
+import msgspec
+
+from opscope.analysis.timeline.values import RankSkew
+from opscope.model.queries import sql
+from opscope.model.session import Session
+from opscope.text_enum import TextEnum
+
+__all__ = ["RankDifference", "RankStep", "Straggler", "StragglerKind", "find_straggler"]
+
+
+class RankStep(msgspec.Struct, frozen=True):
+    """How one rank arrived at the collectives of one step.
+
+    Attributes:
+        collectives: Those of the step that were matched.
+        last_count: Of those, how often it was clearly the last.
+        waiting_ns: Time its kernels waited for others.
+        awaited_ns: Time the kernels of others waited for it, summed over them.
+    """
+
+    trace_id: int
+    rank: int | None
+    step: int | None
+    collectives: int
+    last_count: int
+    waiting_ns: int
+    awaited_ns: int
+
+
+class RankDifference(msgspec.Struct, frozen=True):
+    """What an operator has in a step of one rank beyond the median of the other ranks."""
+
+    name: str
+    device_ns: float
+    host_ns: float
+    calls: float
+
+
+class StragglerKind(TextEnum):
+    """Whether the same rank comes last again and again, or the ranks take turns."""
+
+    STEADY = "steady"
+    WANDERING = "wandering"
+
+
+class Straggler(msgspec.Struct, frozen=True):
+    """The rank for which the others wait.
+
+    Attributes:
+        lag_ns_per_step: What every other rank waits for it per step, or more; what every rank waits for
+            others, of a wandering one.
+        awaited_fraction: Of all waiting, what is for this rank.
+        late_steps: Steps in which the others waited for it more than for anybody else, and for long.
+        steps: Steps in which collectives were matched.
+        differences: What takes it longer than the others, the most first; none of a wandering one.
+    """
+
+    trace_id: int
+    rank: int | None
+    kind: StragglerKind
+    lag_ns_per_step: float
+    awaited_fraction: float
+    late_steps: int
+    steps: int
+    differences: tuple[RankDifference, ...] = ()
+
+
+# By chance each rank comes last equally often.
+_LEAST_AWAITED_FRACTION = 0.7
+# Of a step: what all others wait.
+_LEAST_LAG_FRACTION = 0.05
+# Of what the others wait: an operator that takes the late rank longer by less explains nothing.
+_LEAST_DIFFERENCE_FRACTION = 0.02
+
+
+def find_straggler(
+    session: Session,
+    skews: Sequence[RankSkew],
+    rank_steps: Sequence[RankStep],
+    durations: Sequence[tuple[int, int]],
+    left_out: Collection[tuple[int, int | None]] = (),
+) -> Straggler | None:
+    """The rank for which the others wait in most collectives, or that ranks wait for each other by turns.
+
+    None as well where not all ranks of the job were recorded: the last one may be another.
+
+    Args:
+        session: The Session.
+        skews: How its ranks arrived.
+        rank_steps: The same by step.
+        durations: Trace and duration in ns of each step.
+        left_out: Trace and number of the steps that count for none.
+    """
+    world = session.scalar("SELECT max(world_size) FROM traces")
+    if not durations or (world is not None and world > len(skews)):
+        return None
+    steps = Counter(trace_id for trace_id, _ in durations)
+    step_ns = sum(duration_ns for _, duration_ns in durations) / len(durations)
+    caused_ns = sum(skew.awaited_ns for skew in skews)
+    late = max(skews, key=lambda skew: skew.awaited_ns, default=None)
+    others = [skew for skew in skews if skew is not late]
+    if late is None or not others or not caused_ns:
+        return None
+    awaited = late.awaited_ns / caused_ns
+    counted = [one for one in rank_steps if (one.trace_id, one.step) not in left_out]
+    late_steps = Counter(_late_in_steps(counted, _LEAST_LAG_FRACTION * step_ns))
+    count = len({one.step for one in counted})
+    is_steady = awaited >= _LEAST_AWAITED_FRACTION
+    if is_steady and count and late_steps[late.trace_id] <= count / 2:
+        return None
+    least = min(others if is_steady else skews, key=lambda skew: skew.waiting_ns)
+    lag_ns = least.waiting_ns / max(1, steps.get(least.trace_id, 0))
+    if lag_ns < _LEAST_LAG_FRACTION * step_ns:
+        return None
+    if not is_steady:
+        return Straggler(
+            late.trace_id,
+            late.rank,
+            StragglerKind.WANDERING,
+            lag_ns,
+            awaited,
+            late_steps[late.trace_id],
+            count,
+        )
+    differences = tuple(
+        one
+        for one in _differences(session, late.trace_id, [skew.trace_id for skew in others], steps, left_out)
+        if max(one.device_ns, one.host_ns) >= _LEAST_DIFFERENCE_FRACTION * lag_ns
+    )
+    return Straggler(
+        late.trace_id,
+        late.rank,
+        StragglerKind.STEADY,
+        lag_ns,
+        awaited,
+        late_steps[late.trace_id],
+        count,
+        differences,
+    )
+
+
+def _late_in_steps(rank_steps: Sequence[RankStep], least_ns: float) -> Iterator[int]:
+    """Of each step the trace that others waited for most, where each of them waited so long on the mean."""
+    by_step: dict[int | None, list[RankStep]] = defaultdict(list)
+    for one in rank_steps:
+        by_step[one.step].append(one)
+    for ranks in by_step.values():
+        late = max(ranks, key=lambda one: one.awaited_ns)
+        if late.awaited_ns >= least_ns * (len(ranks) - 1) > 0:
+            yield late.trace_id
+
+
+def _differences(
+    session: Session,
+    trace_id: int,
+    others: Sequence[int],
+    steps: Mapping[int, int],
+    left_out: Iterable[tuple[int, int | None]],
+) -> list[RankDifference]:
+    """What a rank spends more of a step on than the median of the others, the most first."""
+    records = session.records(
+        sql(__package__, "collectives:operators"), [[list(one) for one in sorted(left_out)]]
+    )
+    rows = {(row["trace_id"], row["name"]): row for row in records}
+    counts = {one: max(1, steps.get(one, 0)) for one in (trace_id, *others)}
+
+    def beyond(name: str, what: str) -> float:
+        mine, *theirs = (
+            rows[one, name][what] / counts[one] if (one, name) in rows else 0.0 for one in (trace_id, *others)
+        )
+        return mine - median(theirs)
+
+    found = [
+        RankDifference(name, *(beyond(name, what) for what in ("device_ns", "host_ns", "calls")))
+        for one, name in rows
+        if one == trace_id
+    ]
+    return sorted(found, key=lambda one: (-max(one.device_ns, one.host_ns), one.name))

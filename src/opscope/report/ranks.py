@@ -1,0 +1,200 @@
+"""What is said of the ranks of a job together: their clocks, who is waited for, what holds them up.
+
+Of many ranks those are told that others wait for most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from opscope.analysis.job_model import JobPath
+from opscope.analysis.job_outlook import WhatIf, WhatIfKind
+from opscope.analysis.pipeline import PipelineStage
+from opscope.analysis.straggler import RankStep
+from opscope.analysis.summary import Summary
+from opscope.report.document import Block, BulletList, Inline, Text, joined, number, table
+from opscope.units import counted, format_duration, format_fraction
+
+__all__ = ["rank_blocks", "rank_records"]
+
+_RANKS = 5
+_STEPS = 6
+_PARTS = 3
+_STAGES = 16
+
+
+def rank_blocks(summary: Summary) -> Iterator[Block]:
+    """The ranks together; nothing of a single one."""
+    points = [*_clock_points(summary), *_outlook_points(summary)]
+    waited = _waited_table(summary)
+    if waited is not None:
+        yield waited
+    if points:
+        yield BulletList(tuple(points))
+    stages = summary.collectives.stages
+    if stages:
+        shown = sorted(stages, key=lambda one: -one.bubble_ns)[:_STAGES]
+        yield table(
+            sorted(shown, key=lambda one: one.trace_id),
+            number("Rank", "rank"),
+            number("Sends and receives", "transfers", _count),
+            number("Bubble per step", lambda one: format_duration(one.bubble_ns / one.steps)),
+            number("Of the step", "bubble_fraction", format_fraction),
+            number("Ideal schedule", "ideal_fraction", format_fraction, spare=True),
+            caption="Pipeline bubbles: the device computes nothing and waits in a send or a receive.",
+        )
+
+
+def _count(value: int) -> str:
+    return f"{value:,}"
+
+
+def _waited_table(summary: Summary) -> Block | None:
+    """Who is waited for, by step."""
+    ranks = _most_awaited(summary)
+    steps = sorted({one.step for one in summary.collectives.rank_steps if one.step is not None})[:_STEPS]
+    if not ranks or not steps:
+        return None
+    found = {(one.trace_id, one.step): one for one in summary.collectives.rank_steps}
+    others = max(1, len(summary.collectives.ranks) - 1)
+
+    def waited(step: int) -> Any:
+        def of_rank(skew: Any) -> str:
+            one = found.get((skew.trace_id, step))
+            return format_duration(0 if one is None else one.awaited_ns / others)
+
+        return of_rank
+
+    columns = [number(f"Step {step}", waited(step), spare=place > 1) for place, step in enumerate(steps)]
+    return table(
+        ranks,
+        number("Rank", "rank"),
+        number("Came last", lambda one: f"{one.last_count:,} of {one.collectives:,}"),
+        *columns,
+        caption="How long each of the other ranks waited for it, on the mean, by step.",
+    )
+
+
+def _most_awaited(summary: Summary) -> list[Any]:
+    skews = sorted(summary.collectives.skews, key=lambda one: (-one.awaited_ns, one.trace_id))
+    return [one for one in skews if one.awaited_ns][:_RANKS]
+
+
+def _clock_points(summary: Summary) -> Iterator[Text]:
+    clocks = summary.collectives.clocks
+    if len(clocks) < 2:
+        return
+    offsets = [one.offset_ns for one in clocks.values()]
+    error_ns = max(one.error_ns for one in clocks.values())
+    yield (
+        f"Clocks of {counted(len(clocks), 'rank')} are {format_duration(max(offsets) - min(offsets))} apart; "
+        f"aligned by the ends of their collectives they agree to {format_duration(error_ns)}."
+    )
+
+
+def _outlook_points(summary: Summary) -> Iterator[Text]:
+    outlook = summary.job_outlook
+    if outlook is None:
+        return
+    by_trace = outlook.path_by_trace
+    if by_trace:
+        trace_id, fraction = next(iter(by_trace.items()))
+        mine = [one for one in outlook.path if one.trace_id == trace_id][:_PARTS]
+        yield (
+            f"The critical path across ranks runs through rank {summary.ranks[trace_id]} for "
+            f"{format_fraction(fraction)} of the recorded step: ",
+            *joined([_piece(one) for one in mine]),
+            ".",
+        )
+    for one in outlook.what_ifs:
+        if one.gain.ns > 0:
+            yield _what_if(one)
+
+
+def _piece(one: JobPath) -> Inline:
+    return f"{one.kind} {one.name or ''}".rstrip() + f" ({format_duration(one.ns)})"
+
+
+def _what_if(one: WhatIf) -> Text:
+    gain = format_duration(one.gain.ns)
+    if one.kind is WhatIfKind.RANK_AS_MEDIAN:
+        return f"Were rank {one.rank} as fast as the median of the others, a step would take {gain} less."
+    group = f" of group {one.process_group}" if one.process_group is not None else ""
+    return (
+        f"Did all data of {one.name}{group} move beside computation, a step would take {gain} less; ranks "
+        "would still wait for the last one."
+    )
+
+
+def rank_records(summary: Summary, *, each: bool) -> dict[str, Any]:
+    """`clocks`, `rank_steps`, `pipeline` and `job` of `analyze --json`; `each`: of all ranks."""
+    collectives = summary.collectives
+    told = {one.trace_id for one in _most_awaited(summary)}
+    return {
+        "clocks": [
+            {
+                "rank": collectives.ranks[trace_id],
+                "offset_ns": one.offset_ns,
+                "error_ns": one.error_ns,
+                "collectives": one.collectives,
+            }
+            for trace_id, one in sorted(collectives.clocks.items())
+        ],
+        "rank_steps": [_step_record(one) for one in collectives.rank_steps if each or one.trace_id in told],
+        "pipeline": [_stage_record(one) for one in collectives.stages] or None,
+        "job": _job_record(summary),
+    }
+
+
+def _step_record(one: RankStep) -> dict[str, Any]:
+    return {
+        "rank": one.rank,
+        "step": one.step,
+        "collectives": one.collectives,
+        "last_count": one.last_count,
+        "waiting_ns": one.waiting_ns,
+        "awaited_ns": one.awaited_ns,
+    }
+
+
+def _stage_record(one: PipelineStage) -> dict[str, Any]:
+    return {
+        "rank": one.rank,
+        "transfers": one.transfers,
+        "bubble_ns_per_step": one.bubble_ns / one.steps,
+        "bubble_fraction": one.bubble_fraction,
+        "ideal_fraction": one.ideal_fraction,
+    }
+
+
+def _job_record(summary: Summary) -> dict[str, Any] | None:
+    outlook = summary.job_outlook
+    if outlook is None:
+        return None
+    return {
+        "ranks": outlook.ranks,
+        "simulated_ranks": outlook.simulated,
+        "step_ns": outlook.step_ns,
+        "critical_path": [
+            {
+                "rank": summary.ranks[one.trace_id],
+                "kind": one.kind,
+                "name": one.name,
+                "ns_per_step": one.ns,
+                "fraction": one.fraction,
+            }
+            for one in outlook.path[: 2 * _RANKS]
+        ],
+        "what_if": [
+            {
+                "change": one.kind,
+                "rank": one.rank,
+                "process_group": one.process_group,
+                "name": one.name,
+                "gain_ns_per_step": one.gain.ns,
+                "gain_interval_ns_per_step": [one.gain.low_ns, one.gain.high_ns],
+            }
+            for one in outlook.what_ifs
+        ],
+    }
