@@ -27,7 +27,6 @@ class Program:
 
     build: Callable[[], Step]
     remedies: tuple[Remedy, ...]
-    held_out: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ def vision(name: str, size: Size, *, batch: int, train: bool, channels_last: boo
 
     layout = torch.channels_last if channels_last else torch.contiguous_format
     pixels = 224 if size.is_cuda else 64
-    arguments = {"img_size": pixels} if any(one in name for one in ("vit", "swin", "mixer")) else {}
+    arguments = {"img_size": pixels} if any(one in name for one in ("vit", "deit", "swin", "mixer")) else {}
     model = timm.create_model(name, num_classes=1000, **arguments).to(size.device).to(memory_format=layout)
     images = torch.randn(size.of(batch, 2), 3, pixels, pixels, device=size.device).to(memory_format=layout)
     if dtype is not None:
@@ -105,12 +104,13 @@ def vision(name: str, size: Size, *, batch: int, train: bool, channels_last: boo
 
 
 def language(kind: str, size: Size, *, batch: int, length: int, train: bool, attention: str = "sdpa",
-             dtype: Any = None, vocabulary: int | None = None, **options: Any) -> Step:  # fmt: skip
+             dtype: Any = None, vocabulary: int | None = None, layers: int = 12,
+             **options: Any) -> Step:  # fmt: skip
     """A transformers model of random weights on random tokens."""
     import torch
     import transformers
 
-    layers, hidden = size.of(12, 2), size.of(768, 64)
+    layers, hidden = size.of(layers, 2), size.of(768, 64)
     configurations = {
         "gpt2": lambda: transformers.GPT2Config(n_layer=layers, n_embd=hidden, n_head=hidden // 64),
         "llama": lambda: transformers.LlamaConfig(
@@ -586,31 +586,38 @@ def pointwise(size: Size, *, compiled: bool) -> Step:
     return step
 
 
-def programs(size: Size) -> dict[str, Program]:  # noqa: C901 - a table
+def of_vision(name: str, size: Size, *, batch: int, train: bool) -> Program:
+    """A timm model with the changes that such models can take."""
+    import torch
+
+    def build(**options: Any) -> Callable[[], Step]:
+        return lambda: vision(name, size, batch=batch, train=train, **options)
+
+    half = {"autocast": True} if train else {"dtype": torch.bfloat16}
+    remedies = [Remedy("advice.reduced_precision", build(**half))]
+    if any(one in name for one in ("vit", "deit", "swin", "mixer")):
+        remedies.append(Remedy("advice.tf32_off", settings=tf32))
+    else:
+        remedies.append(Remedy("advice.layout_conversion", build(channels_last=True)))
+    if train:
+        remedies.append(Remedy("advice.foreach_optimizer", build(optimizer={"fused": True})))
+    return Program(build(), tuple(remedies))
+
+
+def programs(size: Size) -> dict[str, Program]:
     """Every program by name."""
     import torch
 
     bf16 = torch.bfloat16
 
-    def of_vision(name: str, batch: int, *, train: bool) -> Program:
-        def build(**options: Any) -> Callable[[], Step]:
-            return lambda: vision(name, size, batch=batch, train=train, **options)
-
-        half = {"autocast": True} if train else {"dtype": bf16}
-        remedies = [Remedy("advice.reduced_precision", build(**half))]
-        if any(one in name for one in ("vit", "deit", "swin", "mixer")):
-            remedies.append(Remedy("advice.tf32_off", settings=tf32))
-        else:
-            remedies.append(Remedy("advice.layout_conversion", build(channels_last=True)))
-        if train:
-            remedies.append(Remedy("advice.foreach_optimizer", build(optimizer={"fused": True})))
-        return Program(build(), tuple(remedies))
+    def of_images(name: str, batch: int, *, train: bool) -> Program:
+        return of_vision(name, size, batch=batch, train=train)
 
     def of_language(
         kind: str, batch: int, length: int, *, train: bool, attention: str = "eager",
-        dtype: Any = None, graph: bool = False,
+        dtype: Any = None, graph: bool = False, layers: int = 12,
     ) -> Program:  # fmt: skip
-        base = {"attention": attention, "dtype": dtype}
+        base = {"attention": attention, "dtype": dtype, "layers": layers}
 
         def build(**options: Any) -> Callable[[], Step]:
             return lambda: language(
@@ -634,15 +641,15 @@ def programs(size: Size) -> dict[str, Program]:  # noqa: C901 - a table
 
     small = {"width": size.of(512, 16), "depth": 8, "batch": 64}
     return {
-        "resnet50 train": of_vision("resnet50", 64, train=True),
-        "vit train": of_vision("vit_base_patch16_224", 64, train=True),
+        "resnet50 train": of_images("resnet50", 64, train=True),
+        "vit train": of_images("vit_base_patch16_224", 64, train=True),
         "llama train": of_language("llama", 8, 512, train=True),
         "gpt2 forward bs1": of_language("gpt2", 1, 128, train=False, attention="sdpa", dtype=torch.float16,
                                         graph=True),
-        "convnext train": of_vision("convnext_tiny", 64, train=True),
-        "efficientnet infer": of_vision("efficientnet_b0", 128, train=False),
-        "regnet train": of_vision("regnety_032", 64, train=True),
-        "deit train": of_vision("deit_small_patch16_224.fb_in1k", 64, train=True),
+        "convnext train": of_images("convnext_tiny", 64, train=True),
+        "efficientnet infer": of_images("efficientnet_b0", 128, train=False),
+        "regnet train": of_images("regnety_032", 64, train=True),
+        "deit train": of_images("deit_small_patch16_224.fb_in1k", 64, train=True),
         "bert train": of_language("bert", 16, 256, train=True),
         "roberta infer": of_language("roberta", 16, 512, train=False),
         "opt train": of_language("opt", 8, 512, train=True),
@@ -686,18 +693,19 @@ def programs(size: Size) -> dict[str, Program]:  # noqa: C901 - a table
             lambda: pointwise(size, compiled=False),
             (Remedy("advice.unfused_pointwise", lambda: pointwise(size, compiled=True)),),
         ),
-    } | _held_out(size, of_vision, of_language)  # fmt: skip
+        "decoder train": of_language("llama", 8, 512, train=True, layers=8),
+    } | _once_held_out(size, of_images, of_language)  # fmt: skip
 
 
-def _held_out(
-    size: Size, of_vision: Callable[..., Program], of_language: Callable[..., Program]
+def _once_held_out(
+    size: Size, of_images: Callable[..., Program], of_language: Callable[..., Program]
 ) -> dict[str, Program]:
-    """Programs of which nothing had been looked at when they first ran; since then they have been."""
-    return _held_out_on_h100(size, of_vision, of_language) | _held_out_on_h200(size, of_vision, of_language)
+    """Programs that were held out once; since their first run they have been looked at."""
+    return _first_on_h100(size, of_images, of_language) | _first_on_h200(size, of_images, of_language)
 
 
-def _held_out_on_h100(
-    size: Size, of_vision: Callable[..., Program], of_language: Callable[..., Program]
+def _first_on_h100(
+    size: Size, of_images: Callable[..., Program], of_language: Callable[..., Program]
 ) -> dict[str, Program]:
     """Those that first ran on an H100."""
     import torch
@@ -707,10 +715,10 @@ def _held_out_on_h100(
     graph = [Remedy("advice.launch_bound", lambda: captured(decoding(size)))] if size.is_cuda else []
     diffusion = {"width": 256, "batch": 16}
     return {
-        "mobilenet train": of_vision("mobilenetv3_large_100", 128, train=True),
-        "densenet infer": of_vision("densenet121", 64, train=False),
-        "swin train": of_vision("swin_tiny_patch4_window7_224", 64, train=True),
-        "vit-s infer": of_vision("vit_small_patch16_224", 128, train=False),
+        "mobilenet train": of_images("mobilenetv3_large_100", 128, train=True),
+        "densenet infer": of_images("densenet121", 64, train=False),
+        "swin train": of_images("swin_tiny_patch4_window7_224", 64, train=True),
+        "vit-s infer": of_images("vit_small_patch16_224", 128, train=False),
         "electra train": of_language("electra", 16, 256, train=True),
         "mistral train": of_language("mistral", 4, 512, train=True),
         "neox forward bs1": of_language("gpt_neox", 1, 64, train=False, attention="sdpa",
@@ -763,8 +771,8 @@ def _held_out_on_h100(
     }  # fmt: skip
 
 
-def _held_out_on_h200(
-    size: Size, of_vision: Callable[..., Program], of_language: Callable[..., Program]
+def _first_on_h200(
+    size: Size, of_images: Callable[..., Program], of_language: Callable[..., Program]
 ) -> dict[str, Program]:
     """Those that first ran on an H200."""
     import torch
@@ -772,9 +780,9 @@ def _held_out_on_h200(
     tf32_off, half = Remedy("advice.tf32_off", settings=tf32), "advice.reduced_precision"
     fused, synchronized = "advice.foreach_optimizer", "advice.host_sync"
     return {
-        "mixer train": of_vision("mixer_s16_224", 64, train=True),
-        "resnext train": of_vision("resnext50_32x4d", 64, train=True),
-        "vgg infer": of_vision("vgg16_bn", 64, train=False),
+        "mixer train": of_images("mixer_s16_224", 64, train=True),
+        "resnext train": of_images("resnext50_32x4d", 64, train=True),
+        "vgg infer": of_images("vgg16_bn", 64, train=False),
         "distilbert train": of_language("distilbert", 32, 128, train=True),
         "albert infer": of_language("albert", 16, 384, train=False),
         "gemma infer": of_language("gemma", 4, 512, train=False),

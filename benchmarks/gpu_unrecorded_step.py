@@ -1,19 +1,19 @@
 """Is the step that a recording calls unrecorded the program's, and what does timing it cost?
 
-    python benchmarks/gpu_unrecorded_step.py --output FILE.json [--repeats 3]     # needs a CUDA device
-    python benchmarks/gpu_unrecorded_step.py --output FILE.json --device cpu      # a rehearsal
+    python benchmarks/gpu_unrecorded_step.py --output FILE.json [--recordings 1]   # needs a CUDA device
+    python benchmarks/gpu_unrecorded_step.py --output FILE.json --device cpu --programs mlp   # a rehearsal
 
-Each program runs in processes of its own. First it runs alone, in a loop with one wait at its end: without
-and with the clock that times steps, in turns. Hosts wander by more than timing costs, so its cost is the time
-within the clock's marks over that of the loop (at most 0.005), and what the clock tells of a loop is compared
-with what that loop took (within 3 %). Then it is recorded by `opscope.profile`, and the median of its
-unrecorded steps is compared with the median step alone (within 3 %), for the steps before and after the
-recording apart too. The step alone is measured after the recording once more: the host itself may have
-changed, which the figures then show.
+Hosts wander by more than timing costs, so every figure is of short loops that take turns:
+without the clock that times steps, and with it. Its cost is the time within its marks over that of the loop
+(at most 0.005), and what it tells of a step is compared with the loop without it just before or behind
+(within 3 %: medians of the pairs' ratios, with intervals). With `--recordings` each program is also recorded
+by `opscope.profile`, in a process of its own, and its unrecorded steps are shown beside loops of the second
+before, which the host's wandering decides as much as anything.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import math
@@ -31,9 +31,8 @@ from gpu_setup import environment_facts, parser_of, write
 MOST_COST = 0.005
 MOST_DIFFERENCE = 0.03
 WARMUP_STEPS = 30
-ROUNDS = 24
-ROUND_S = 0.25
-AROUND = 40
+PAIRS = 31
+LOOP_S = 0.08
 
 Step = Callable[[], object]
 
@@ -135,11 +134,60 @@ def timed_loop(
     step_ns = (time.perf_counter_ns() - start_ns) / count
     clock.stop()
     told = unrecorded_time(clock.read(), has_device=has_device)
-    return step_ns, marks_ns / count, math.nan if told is None else told.median
+    return step_ns, marks_ns / count - reading_ns(), math.nan if told is None else told.median
 
 
-def alone(step: Step, count: int, wait: Callable[[], object]) -> float:
-    """The median step of a loop by the host's clock; the mean where it runs ahead of the device."""
+@functools.cache
+def reading_ns() -> float:
+    """What reading the host's clock takes: of no mark, but of measuring each."""
+    pairs = [(time.perf_counter_ns(), time.perf_counter_ns()) for _ in range(1001)]
+    return statistics.median(later - one for one, later in pairs)
+
+
+def interleaved(name: str, device: str) -> dict[str, Any]:
+    """One program in loops that take turns: without the clock and with it."""
+    import torch
+
+    from opscope.benchmarking.statistics import median_interval
+
+    is_cuda = device.startswith("cuda")
+    wait = torch.cuda.synchronize if is_cuda else lambda: None
+    step = PROGRAMS[name](device)
+    loop(step, WARMUP_STEPS, wait)
+    count = min(400, max(20, round(LOOP_S * 1e9 / loop(step, WARMUP_STEPS, wait))))
+    timed_loop(step, count, wait, is_cuda)  # makes the events
+    bare_ns, timed = [], []
+    for pair in range(PAIRS):
+        for is_timed in (pair % 2 == 0, pair % 2 == 1):
+            if is_timed:
+                timed.append(timed_loop(step, count, wait, is_cuda))
+            else:
+                bare_ns.append(alone(step, count, wait))
+    pairs = list(zip(timed, bare_ns, strict=True))
+
+    def median(values: list[float]) -> dict[str, float]:
+        found = median_interval([one for one in values if not math.isnan(one)])
+        return {"median": found.median_ns, "low": found.low_ns, "high": found.high_ns}
+
+    result: dict[str, Any] = {
+        "program": name,
+        "steps_of_a_loop": count,
+        "reading_ns": reading_ns(),
+        "bare_ns": statistics.median(typical_ns for _, typical_ns in bare_ns),
+        "marks_over_step": median([marks_ns / step_ns for step_ns, marks_ns, _ in timed]),
+        "told_over_bare": median([told_ns / typical_ns for (*_, told_ns), (_, typical_ns) in pairs]),
+        "timed_over_bare": median([step_ns / mean_ns for (step_ns, *_), (mean_ns, _) in pairs]),
+    }
+    result["is_cheap"] = result["marks_over_step"]["median"] <= MOST_COST
+    result["is_right"] = abs(result["told_over_bare"]["median"] - 1) <= MOST_DIFFERENCE
+    return result
+
+
+def alone(step: Step, count: int, wait: Callable[[], object]) -> tuple[float, float]:
+    """Nanoseconds of a step without the clock: the mean, and the median by the host's clock.
+
+    Where the host runs ahead of the device the mean alone tells something.
+    """
     wait()
     starts_ns = []
     for _ in range(count):
@@ -147,121 +195,92 @@ def alone(step: Step, count: int, wait: Callable[[], object]) -> float:
         step()
     end_ns = time.perf_counter_ns()
     wait()
-    waited_ns = time.perf_counter_ns() - end_ns
+    done_ns = time.perf_counter_ns()
+    mean_ns = (done_ns - starts_ns[0]) / count
     period_ns = statistics.median(later - one for one, later in itertools.pairwise(starts_ns))
-    if waited_ns < 2 * period_ns:
-        return period_ns
-    return (time.perf_counter_ns() - starts_ns[0]) / count
+    return mean_ns, period_ns if done_ns - end_ns < 2 * period_ns else mean_ns
 
 
-def measure(name: str, device: str) -> dict[str, Any]:
-    """One program in this process: alone, timed, recorded."""
+def recorded(name: str, device: str) -> dict[str, Any]:
+    """One program in this process: alone, then recorded."""
     import torch
 
     import opscope
     from opscope.analysis.measured_step import unrecorded_time
     from opscope.analysis.summary import Summary
-    from opscope.benchmarking.statistics import ratio_interval
     from opscope.model.sidecar import StepPlace
 
     is_cuda = device.startswith("cuda")
     wait = torch.cuda.synchronize if is_cuda else lambda: None
     step = PROGRAMS[name](device)
     loop(step, WARMUP_STEPS, wait)
-    count = min(100, max(20, round(ROUND_S * 1e9 / loop(step, WARMUP_STEPS, wait))))
-    bare_ns, timed = [], []
-    for one in range(ROUNDS):
-        for is_timed in (one % 2 == 0, one % 2 == 1):
-            if is_timed:
-                timed.append(timed_loop(step, count, wait, is_cuda))
-            else:
-                bare_ns.append(loop(step, count, wait))
-    timed_ns = [step_ns for step_ns, *_ in timed]
-    alone_ns = statistics.median(alone(step, count, wait) for _ in range(ROUNDS))
-    with opscope.profile(wait=AROUND, warmup=2, active=3) as profiler:
-        for _ in range(profiler.total_steps + AROUND):
+    count = min(400, max(20, round(LOOP_S * 1e9 / loop(step, WARMUP_STEPS, wait))))
+    alone_ns = [alone(step, count, wait)[1] for _ in range(9)]
+    with opscope.profile(wait=2 * count, warmup=2, active=3) as profiler:
+        for _ in range(profiler.total_steps + count):
             step()
             profiler.step()
-    recorded = Summary(profiler.session).measured_step
-    later_ns = [alone(step, count, wait) for _ in range(ROUNDS)]
-    ratio = ratio_interval(timed_ns, bare_ns, seed=0)
-    places = {
-        str(place): unrecorded_time(
-            [one for one in profiler.unrecorded_steps if one.place is place], has_device=is_cuda
-        )
-        for place in (StepPlace.BEFORE, StepPlace.AFTER)
-    }
-    assert recorded.unrecorded_ns is not None
+    measured = Summary(profiler.session).measured_step
+    before = unrecorded_time(
+        [one for one in profiler.unrecorded_steps if one.place is StepPlace.BEFORE], has_device=is_cuda
+    )
+    assert measured.unrecorded_ns is not None
     return {
         "program": name,
         "alone_ns": alone_ns,
-        "alone_after_recording_ns": statistics.median(later_ns),
-        "marks_over_step": statistics.median(marks_ns / step_ns for step_ns, marks_ns, _ in timed),
-        "told_over_loop": statistics.median(told_ns / step_ns for step_ns, _, told_ns in timed),
-        "timed_over_bare": {"ratio": ratio.ratio, "low": ratio.low, "high": ratio.high},
-        "unrecorded_ns": recorded.unrecorded_ns.median,
-        "unrecorded_interval_ns": [recorded.unrecorded_ns.low, recorded.unrecorded_ns.high],
-        "clock": str(recorded.unrecorded_ns.clock),
-        "samples": recorded.unrecorded_ns.samples,
-        "recorded_ns": recorded.recorded_ns,
-        "busy_fraction": recorded.busy_fraction,
-        "host_stretch": recorded.host_stretch,
-        "unrecorded_over_alone": recorded.unrecorded_ns.median / alone_ns,
-        "before_over_alone": None if places["before"] is None else places["before"].median / alone_ns,
-        "after_over_alone": None if places["after"] is None else places["after"].median / alone_ns,
-        "bare_samples_ns": bare_ns,
-        "timed_samples_ns": timed_ns,
+        "unrecorded_ns": measured.unrecorded_ns.median,
+        "unrecorded_interval_ns": [measured.unrecorded_ns.low, measured.unrecorded_ns.high],
+        "before_ns": None if before is None else before.median,
+        "clock": str(measured.unrecorded_ns.clock),
+        "samples": measured.unrecorded_ns.samples,
+        "recorded_ns": measured.recorded_ns,
+        "busy_fraction": measured.busy_fraction,
+        "host_stretch": measured.host_stretch,
+        "unrecorded_over_alone": measured.unrecorded_ns.median / statistics.median(alone_ns),
     }
 
 
-def judged(name: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """A program's runs, and what is asked of it."""
-    names = ("marks_over_step", "told_over_loop", "unrecorded_over_alone")
-    figures = {one: statistics.median(run[one] for run in runs) for one in names}
-    return {
-        "program": name,
-        **figures,
-        "is_cheap": figures["marks_over_step"] <= MOST_COST,
-        "is_right": all(abs(figures[one] - 1) <= MOST_DIFFERENCE for one in names[1:]),
-        "runs": runs,
-    }
+def apart(name: str, device: str) -> dict[str, Any]:
+    """A recording in a process of its own: what it leaves attached must not slow the next."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "run.json"
+        command = [sys.executable, __file__, "--output", str(output), "--recorded", name, "--device", device]
+        subprocess.run(command, check=True)
+        found: dict[str, Any] = json.loads(output.read_text())
+    return found
 
 
 def main() -> int:
-    """Run every program some times, print a table, write the results."""
+    """Run every program, print a table, write the results."""
     parser = parser_of(__doc__)
     parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--program", choices=PROGRAMS, help="this one, once, in this process")
+    parser.add_argument("--programs", nargs="+", choices=PROGRAMS, default=list(PROGRAMS))
+    parser.add_argument("--recordings", type=int, default=0, help="so many of each program")
+    parser.add_argument("--recorded", choices=PROGRAMS, help="this one, once, in this process")
     arguments = parser.parse_args()
-    if arguments.program:
-        write(arguments.output, measure(arguments.program, arguments.device))
+    if arguments.recorded:
+        write(arguments.output, recorded(arguments.recorded, arguments.device))
         return 0
-    results = []
-    for name in PROGRAMS:
-        runs = []
-        for _ in range(arguments.repeats):
-            with tempfile.TemporaryDirectory() as folder:
-                output = Path(folder) / "run.json"
-                command = [sys.executable, __file__, "--output", str(output), "--program", name]
-                subprocess.run([*command, "--device", arguments.device], check=True)
-                runs.append(json.loads(output.read_text()))
-        results.append(judged(name, runs))
-        for run in runs:
-            print(
-                f"{name:14} alone {run['alone_ns'] / 1e6:7.3f} ms"
-                f" unrecorded {run['unrecorded_ns'] / 1e6:7.3f}"
-                f" ({run['clock']}, before {run['before_over_alone'] or 0:.3f} after"
-                f" {run['after_over_alone'] or 0:.3f}) recorded {run['recorded_ns'] / 1e6:7.3f}"
-                f" busy {run['busy_fraction']} timed over bare {run['timed_over_bare']['ratio']:.4f}"
-            )
+    results: list[dict[str, Any]] = []
+    recordings: list[dict[str, Any]] = []
+    document = {"environment": environment_facts(), "programs": results, "recordings": recordings}
+    for name in arguments.programs:
+        results.append(interleaved(name, arguments.device))
         last = results[-1]
-        print(
-            f"{name:14} cost {last['marks_over_step']:.4f} {'ok' if last['is_cheap'] else 'TOO MUCH'}, told "
-            f"over loop {last['told_over_loop']:.4f}, over alone {last['unrecorded_over_alone']:.4f} "
-            f"{'ok' if last['is_right'] else 'WRONG'}"
+        figures = ", ".join(
+            f"{one} {last[one]['median']:.4f} ({last[one]['low']:.4f} to {last[one]['high']:.4f})"
+            for one in ("marks_over_step", "told_over_bare", "timed_over_bare")
         )
-    write(arguments.output, {"environment": environment_facts(), "programs": results})
+        print(
+            f"{name:14} {last['bare_ns'] / 1e6:.3f} ms: {figures} {'cheap' if last['is_cheap'] else 'DEAR'} "
+            f"{'right' if last['is_right'] else 'WRONG'}",
+            flush=True,
+        )
+        write(arguments.output, document)
+    for name in arguments.programs * arguments.recordings:
+        recordings.append(apart(name, arguments.device))
+        write(arguments.output, document)
+        print(f"{name:14} recorded: unrecorded over alone {recordings[-1]['unrecorded_over_alone']:.4f}")
     return 0
 
 

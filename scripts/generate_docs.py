@@ -1,7 +1,10 @@
-"""Write docs/reference/tables.md from the declared schema, and the rules in docs/advice.md from rules.toml.
+"""Write what pages of docs take from declarations.
+
+These are docs/reference/tables.md from the schema, the rules in docs/advice.md from rules.toml, and the
+changes in docs/trying.md from the catalogue.
 
 `--check` fails if a page is stale. Deterministic: the same declarations give the same bytes. What people
-wrote in docs/advice.md, before and after the two marks, stays.
+wrote in docs/advice.md and docs/trying.md, before and after the two marks, stays.
 """
 
 from __future__ import annotations
@@ -25,12 +28,16 @@ from opscope.report.document import (
 from opscope.report.document import Column as Heading
 from opscope.report.document import Table as Grid
 from opscope.report.markdown import render_markdown
+from opscope.trials.catalog import CATALOG, Needs
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 TABLES_PAGE = DOCS / "reference" / "tables.md"
 ADVICE_PAGE = DOCS / "advice.md"
+TRYING_PAGE = DOCS / "trying.md"
 _BEGIN = "<!-- rules: written by scripts/generate_docs.py from src/opscope/advice/rules.toml -->\n"
 _END = "<!-- end of rules -->\n"
+_CHANGES_BEGIN = "<!-- changes: written by scripts/generate_docs.py from src/opscope/trials/catalog.py -->\n"
+_CHANGES_END = "<!-- end of changes -->\n"
 _WIDTH = 120
 
 
@@ -77,10 +84,6 @@ def advice_page(page: str) -> str:
     Raises:
         ValueError: It lacks a mark.
     """
-    before, begin, rest = page.partition(_BEGIN)
-    _, end, after = rest.partition(_END)
-    if not begin or not end:
-        raise ValueError(f"{ADVICE_PAGE} lacks its marks")
     book = rule_book()
     numbers = [f"| `{name}` | {one.value:g} | {one.reason} |" for name, one in book.numbers.items()]
     rules = [f"| `{rule.code}` | {rule.severity} | {rule.title} |" for rule in book.rules.values()]
@@ -91,7 +94,33 @@ def advice_page(page: str) -> str:
         "\n".join(("| code | severity | what it says |", "|---|---|---|", *rules)),
         *(block for rule in book.rules.values() for block in _rule_blocks(rule)),
     ]
-    return before + begin + "\n\n".join(blocks) + "\n\n" + end + after
+    return _between(page, ADVICE_PAGE, _BEGIN, _END, "\n\n".join(blocks))
+
+
+def trying_page(page: str) -> str:
+    """The page with the changes written anew between its marks.
+
+    Raises:
+        ValueError: It lacks a mark.
+    """
+    rows = [
+        f"| `{one.name}`{' (on request)' if one.on_request else ''} | {one.title} | "
+        f"{', '.join(f'`{code}`' for code in one.findings)} | "
+        f"{'; '.join(one.applies.reasons) if isinstance(one.applies, Needs) else ''} | "
+        f"{'diff or snippet' if one.edits else 'snippet'} | {one.effect} |"
+        for one in CATALOG
+    ]
+    heading = "| change | what is done | suggested by | not tried where | patch | numbers |"
+    text = "\n".join(["", heading, "|---|---|---|---|---|---|", *rows])
+    return _between(page, TRYING_PAGE, _CHANGES_BEGIN, _CHANGES_END, text)
+
+
+def _between(page: str, path: Path, begin: str, end: str, text: str) -> str:
+    before, has_begin, rest = page.partition(begin)
+    _, has_end, after = rest.partition(end)
+    if not has_begin or not has_end:
+        raise ValueError(f"{path} lacks its marks")
+    return before + begin + text + "\n\n" + end + after
 
 
 def _rule_blocks(rule: Rule) -> Iterator[str]:
@@ -115,7 +144,9 @@ def main(argv: list[str] | None = None) -> int:
     check = parser.parse_args(argv).check
     is_stale = False
     advice = ADVICE_PAGE.read_text(encoding="utf-8")
-    for path, page in ((TABLES_PAGE, tables_page()), (ADVICE_PAGE, advice_page(advice))):
+    trying = TRYING_PAGE.read_text(encoding="utf-8")
+    pages = {TABLES_PAGE: tables_page(), ADVICE_PAGE: advice_page(advice), TRYING_PAGE: trying_page(trying)}
+    for path, page in pages.items():
         current = path.read_text(encoding="utf-8") if path.exists() else ""
         if current == page:
             continue

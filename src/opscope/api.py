@@ -9,7 +9,6 @@ import functools
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -576,7 +575,8 @@ def run(
         InputError: The recording is refused before the script runs, for what standard error says.
         CaptureError: The script failed; what was recorded is kept.
     """
-    folder, before = Path(output_dir), time.time_ns()
+    folder = Path(output_dir)
+    before = _files(folder, "trace*.json")
     _call_verb("run", [os.fspath(script), *arguments], {"quiet": True, **options, "output_dir": folder})
     return load(_written(folder, "trace*.json", before)[-1])
 
@@ -605,7 +605,8 @@ def trace(
         InputError: The recording is refused before the program runs, for what standard error says.
         CaptureError: The program failed or used no CUDA; what was recorded is kept.
     """
-    folder, before = Path(output_dir), time.time_ns()
+    folder = Path(output_dir)
+    before = _files(folder, f"{name}*.json")
     _call_verb("trace", program, {**options, "output_dir": folder, "name": name})
     return load(_written(folder, f"{name}*.json", before), merge=True)
 
@@ -625,20 +626,23 @@ def _call_verb(verb: str, words: Sequence[str], options: Mapping[str, Any]) -> N
         )
 
 
-def _written(folder: Path, pattern: str, since_ns: int) -> list[Path]:
+def _files(folder: Path, pattern: str) -> dict[Path, tuple[int, int]]:
+    """What tells files from later ones of their names; the clock does not, which may be set meanwhile."""
+    found = {path: path.stat() for path in folder.glob(pattern) if not path.name.endswith(".opscope.json")}
+    return {path: (status.st_ino, status.st_mtime_ns) for path, status in found.items()}
+
+
+def _written(folder: Path, pattern: str, before: Mapping[Path, tuple[int, int]]) -> list[Path]:
     """The traces that a verb has just written, in their order."""
-    found = [
-        path
-        for path in sorted(folder.glob(pattern), key=lambda path: path.stat().st_mtime_ns)
-        if path.stat().st_mtime_ns >= since_ns and not path.name.endswith(".opscope.json")
-    ]
+    now = _files(folder, pattern)
+    found = sorted((path for path in now if before.get(path) != now[path]), key=lambda path: now[path][1])
     if not found:
         raise CaptureError("nothing was recorded", source=folder, hint="Standard error says why")
     return found
 
 
 def try_changes(
-    target: Source,
+    target: Source | Callable[[], object],
     arguments: Sequence[str] = (),
     *,
     on_run: Told = lambda name, done, total: None,
@@ -647,19 +651,24 @@ def try_changes(
     """Apply changes to a program and measure what each brings, each run in a process of its own.
 
         opscope.try_changes("train.py", ["--batch", "8"], only=["tf32"], rounds=3)
+        opscope.try_changes(step)
 
     Args:
-        target: A script, a workload's name, FILE.py:function or PACKAGE.MODULE:FACTORY.
+        target: A script, a workload's name, FILE.py:function or PACKAGE.MODULE:FACTORY; or the function
+            itself, which each process imports from its file, so that what else this file does as it is
+            imported happens there too: keep that under `if __name__ == "__main__":`.
         arguments: Of the script.
         on_run: Told of each run: what runs, runs done, runs in all.
         **options: As of `opscope.trials.planning.trial_plan`, where their defaults are.
 
     Raises:
-        InputError: There is no such program or change, or its steps cannot be recognized.
+        InputError: There is no such program or change, its steps cannot be recognized, or a function cannot
+            be imported from a file.
         CaptureError: The program fails as it is.
         DependencyError: torch is not installed.
     """
-    from opscope.trials.planning import trial_plan  # noqa: PLC0415
+    from opscope.trials.planning import target_of, trial_plan  # noqa: PLC0415
     from opscope.trials.rounds import Trial  # noqa: PLC0415
 
-    return Trial(trial_plan(os.fspath(target), arguments, **options), on_run).run()
+    name = target_of(target) if callable(target) else os.fspath(target)
+    return Trial(trial_plan(name, arguments, **options), on_run).run()

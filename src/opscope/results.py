@@ -71,6 +71,7 @@ def load(
     memory_limit: str | None = None,
     threads: int | None = None,
     merge: bool = False,
+    captures: Source | Sequence[Source] = (),
     **options: Unpack[LoadOptions],
 ) -> Session:
     """A Session of a saved `.opscope` file, or of one or several traces.
@@ -84,6 +85,8 @@ def load(
             temporary file.
         threads: Worker threads; all cores if None.
         merge: Read traces together that are not of one job (ranks, or cycles of one recording).
+        captures: Traces in which the CUDA graphs that these replay were captured, as serving engines write
+            them. opscope's own recordings note captures themselves.
         **options: How many files are read at once, see `LoadOptions`.
 
     Raises:
@@ -92,7 +95,7 @@ def load(
         CaptureError: nsys could not export a report.
         DependencyError: The address needs a package that is not installed; the message has the install line.
     """
-    sources = [os.fspath(one) for one in ([source] if isinstance(source, str | os.PathLike) else source)]
+    sources = [os.fspath(one) for one in _several(source)]
     if len(sources) == 1 and is_session_file(sources[0]):
         return Session.open(sources[0])
     from opscope.analysis.rank_examination import examine_ranks  # noqa: PLC0415 - sessions open without numpy
@@ -107,6 +110,7 @@ def load(
             memory_limit=memory_limit,
             threads=threads,
             merge=merge,
+            captures=[os.fspath(one) for one in _several(captures)],
             demangle=demangle,
             examine=examine_ranks,
             **options,
@@ -115,6 +119,10 @@ def load(
             if given != read:
                 session.connection.execute("UPDATE traces SET source = ? WHERE source = ?", [given, read])
         return session
+
+
+def _several(sources: Source | Sequence[Source]) -> Sequence[Source]:
+    return [sources] if isinstance(sources, str | os.PathLike) else sources
 
 
 def open_session(path: Source) -> Session:
@@ -126,23 +134,25 @@ def open_session(path: Source) -> Session:
     return Session.open(path)
 
 
-def summarize(session: Session, *, ceilings: Source | None = None) -> Summary:
+def summarize(session: Session, *, ceilings: Source | None = None, by: str | None = None) -> Summary:
     """Everything reports say about a Session: totals, limits, waiting, and what to change.
 
     Args:
         session: Of a recording.
         ceilings: File of `opscope devices --measure --save`; without one, what was measured on this machine
             for the same kind of GPU, else its data sheet.
+        by: `range:REGEX` groups device time by annotations: by what the expression finds in their names, by
+            its first group if it has one. None for the steps of a serving engine.
 
     Raises:
-        InputError: The file cannot be used, or is of another GPU than the recording.
+        InputError: The file cannot be used, or is of another GPU than the recording; or no such expression.
     """
     from opscope.advice import assess  # noqa: PLC0415 - needed only here
     from opscope.hardware.measured import LIMITS_FOLDER  # noqa: PLC0415
     from opscope.provenance.cache import cache_folder  # noqa: PLC0415
 
     file = None if ceilings is None else Path(ceilings)
-    return assess(session, measured_dir=cache_folder() / LIMITS_FOLDER, ceilings_file=file)
+    return assess(session, measured_dir=cache_folder() / LIMITS_FOLDER, ceilings_file=file, by=by)
 
 
 def print_report(

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ import pytest
 pytest.importorskip("torch")
 
 from opscope.cli.app import separate_script
+from opscope.cli.try_changes import _applied, left_text
+from opscope.trials.planning import trial_plan
 
 pytestmark = pytest.mark.torch
 
@@ -39,6 +42,16 @@ OWN = {
     "broken": "def change(hooks):\n    raise RuntimeError('no such thing')\n",
     "shallow": "def change(hooks):\n    def prepare(model):\n        return model[:-1]\n"
     "    hooks.prepare.append(prepare)\n",
+}
+
+
+CONTRACT = {
+    "baseline": "step_ns interval_ns rounds steps",
+    "noise": "ratio interval",
+    "variants": "name finding step_ns interval_ns ratio ratio_interval verdict correctness predicted_gain_ns "
+    "peak_bytes warm_up_ns error patch",
+    "not_tried": "name reason",
+    "best": "names step_ns ratio ratio_interval patch",
 }
 
 
@@ -67,6 +80,10 @@ def test_changes_are_measured_checked_and_leave_nothing(opscope, script: str, tm
     assert outcome.code == 0, outcome.err
     result = json.loads(outcome.out)
     assert result == json.loads((tmp_path / "result.json").read_text())
+    assert set(CONTRACT) <= set(result)
+    for part, keys in CONTRACT.items():
+        for one in result[part] if isinstance(result[part], list) else [result[part]]:
+            assert set(keys.split()) <= set(one or keys.split()), part
     found = {one["name"]: one for one in result["variants"]}
     assert found["set_to_none"]["correctness"] == "identical"
     assert found["fused_optimizer"]["correctness"] in {"identical", "within_rounding"}
@@ -150,25 +167,206 @@ def test_what_cannot_be_tried_is_one_error(
     assert "Traceback" not in outcome.err
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="no such signal")
+def test_interrupted_it_prints_what_is_measured_and_leaves_nothing(script: str, tmp_path: Path) -> None:
+    marker = tmp_path / "endless_runs"
+    (tmp_path / "endless.py").write_text(
+        f"import time\ndef change(hooks):\n    open({str(marker)!r}, 'w').close()\n    time.sleep(600)\n"
+    )
+    before = left_behind(tmp_path)
+    command = [sys.executable, "-m", "opscope", "try", "--seconds", "0.05", "--no-predict", "--json"]
+    command += ["--budget", "10m", "--rounds", "1", "--change", "endless.py", "--", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        wait_until(marker.exists)
+        children = children_of(process.pid)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    result = json.loads(out)
+    assert result["baseline"]["steps"] >= 6
+    assert [one["name"] for one in result["not_tried"]] == ["endless"]
+    assert children
+    wait_until(lambda: not any(map(is_alive, children)))
+    assert left_behind(tmp_path) == before | {"endless_runs"}
+
+
+@pytest.mark.exhaustive(few=False)
+def test_in_place_it_runs_here_and_a_gate_fails_below_a_factor(opscope, script: str, tmp_path: Path) -> None:
+    Path("data.txt").write_text("3")
+    Path(script).write_text(TRAINING.replace("range(10_000)", "range(10_000 * int(open('data.txt').read()))"))
+    quick = ("--rounds", "1", "--seconds", "0.05", "--no-predict", "--only", "set_to_none")
+    outcome = opscope("try", *quick, "--", script)
+    assert outcome.code == 1
+    assert "data.txt" in outcome.err
+    outcome = opscope("try", *quick, "--in-place", "--fail-below", "50", "--", script)
+    assert outcome.code == 3
+    assert "fails --fail-below 50" in outcome.err
+    assert "the program ran" in outcome.out
+    assert (tmp_path / "notes.txt").exists()
+
+
+def test_a_patch_is_applied_with_a_backup_and_never_over_one(
+    opscope, script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = trial_plan(script)
+    assert _applied(plan, ["set_to_none", "fused_optimizer"], Path("train.py.orig"))
+    assert Path("train.py.orig").read_text() == TRAINING
+    changed = Path(script).read_text()
+    assert "zero_grad(set_to_none=True)" in changed
+    assert "AdamW(model.parameters(), lr=1e-3, foreach=None, fused=True)" in changed
+    outcome = opscope("try", "--apply", "--", script)
+    assert outcome.code == 1
+    assert "train.py.orig" in outcome.err
+    assert _applied(trial_plan(script), ["compile"], Path("other.orig")) == []
+    assert "write them by hand" in capsys.readouterr().err
+
+
+def test_time_left_follows_from_runs_and_budget() -> None:
+    assert left_text(10, 0, 5, None) == ""
+    assert left_text(10, 2, 10, None) == "about 0:40 left"
+    assert left_text(10, 2, 100, 75) == "about 1:05 left"
+    assert left_text(80, 2, 100, 75) == "about 0:00 left"
+
+
+SLOW = """
+import sys, time, torch
+torch.set_num_threads(1)
+{before}
+model = torch.nn.Linear(8, 8)
+for number in range(10_000):
+    {within}
+    model(torch.randn(4, 8))
+"""
+FORKS = "import os\npid = os.fork()\nif pid:\n    os.waitpid(pid, 0)\n    sys.exit()"
+
+
+def looping(before: str = "", within: str = "pass") -> str:
+    return SLOW.format(before=before, within=within)
+
+
+@pytest.mark.exhaustive(few=False)
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (looping("import inspect; inspect.getsource(sys.modules['__main__']); open(__file__).read()"), ""),
+        (looping("assert __name__ == '__main__' and sys.argv == [__file__, '--own']"), ""),
+        (looping("from torch.profiler import profile\nprofiler = profile(); profiler.__enter__()",
+                 "profiler.__exit__(None, None, None) if number == 20 else None"), ""),
+        (looping(within="sys.exit('enough') if number == 5 else None"), "enough"),
+        (looping(FORKS), "too few steps to time: it made 0"),
+        (looping(within="exec('raise MemoryError(number)') if number == 3 else None"), "MemoryError: 3"),
+    ],
+    ids=["reads its source", "looks at its name", "has a profiler", "exits early", "forks", "fails"],
+)  # fmt: skip
+def test_programs_that_look_at_themselves_or_end_early(
+    opscope, script: str, tmp_path: Path, program: str, words: str
+) -> None:
+    Path("other.py").write_text(program)
+    kept = left_behind(tmp_path)
+    quick = ("--rounds", "1", "--seconds", "0.05", "--only", "inference_mode", "--no-predict")
+    outcome = opscope("try", "--steps", "forward", *quick, "--json", "other.py", "--own")
+    assert left_behind(tmp_path) == kept
+    if words:
+        assert outcome.code == 1
+        assert words in outcome.err
+    else:
+        assert outcome.code == 0, outcome.err
+        assert json.loads(outcome.out)["variants"][0]["correctness"] == "identical"
+
+
+RANKS = TRAINING.replace("\nmodel = ", "\ntorch.distributed.init_process_group('gloo')\nmodel = ").replace(
+    "\noptimizer = ", "\nmodel = torch.nn.parallel.DistributedDataParallel(model)\noptimizer = ", 1
+)
+
+
+@pytest.mark.exhaustive(few=False)
+def test_every_rank_of_torchrun_is_changed_alike(opscope, script: str, tmp_path: Path) -> None:
+    Path("ranks.py").write_text(RANKS)
+    (tmp_path / "told.py").write_text(
+        "import os\ndef change(hooks):\n"
+        f"    open(f'{tmp_path}/rank' + os.environ['RANK'], 'w').write('changed')\n"
+    )
+    kept = left_behind(tmp_path)
+    quick = ("--rounds", "1", "--seconds", "0.05", "--json", "--change", "told.py", "--only", "set_to_none")
+    outcome = opscope("try", *quick, "--", "torchrun", "--standalone", "--nproc-per-node", "2", "ranks.py")
+    assert outcome.code == 0, outcome.err
+    assert "no predictions of a program of several ranks" in outcome.err
+    found = {one["name"]: one["correctness"] for one in json.loads(outcome.out)["variants"]}
+    assert found == {"told": "identical", "set_to_none": "identical"}
+    assert left_behind(tmp_path) == kept | {"rank0", "rank1"}
+
+
+def test_a_rank_that_is_asked_to_try_is_refused(
+    opscope, script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    outcome = opscope("try", script)
+    assert outcome.code == 1
+    assert "opscope try torchrun" in outcome.err
+
+
+@pytest.mark.exhaustive(few=False)
+def test_what_advice_said_is_shown_and_remembered(
+    opscope, script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    quick = ("--rounds", "1", "--seconds", "0.05", "--json", "--only", "set_to_none", "fused_optimizer")
+    outcome = opscope("try", *quick, "--", script)
+    assert outcome.code == 0, outcome.err
+    assert "no predictions" not in outcome.err
+    result = json.loads(outcome.out)
+    assert result["runs"] == 3 + 1 + 2, "the baseline anew and forked twice, the recording, two changes"
+    said = {one["name"]: one["predicted_gain_ns"] for one in result["variants"]}
+    history = tmp_path / "data" / "opscope" / "gains.jsonl"
+    lines = [json.loads(line) for line in history.read_text().splitlines()] if history.exists() else []
+    assert {one["change"] for one in lines} == {name for name, gain in said.items() if gain is not None}
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the death of a parent is told on Linux alone")
 def test_killed_it_leaves_no_process_and_no_files(script: str, tmp_path: Path) -> None:
     before = left_behind(tmp_path)
     command = [sys.executable, "-m", "opscope", "try", "--seconds", "60", script]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as parent:
-        children: list[int] = []
-        deadline = time.monotonic() + 60
         # The child is at work once the program has written its file.
-        while time.monotonic() < deadline and not list(tmp_path.rglob("notes.txt")):
-            time.sleep(0.05)
-        children = [
-            int(one) for one in Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
-        ]
+        wait_until(lambda: list(tmp_path.rglob("notes.txt")))
+        children = children_of(parent.pid)
         os.kill(parent.pid, signal.SIGKILL)
     assert children
-    while time.monotonic() < deadline and any(map(is_alive, children)):
-        time.sleep(0.05)
-    assert not any(map(is_alive, children))
+    wait_until(lambda: not any(map(is_alive, children)))
     assert left_behind(tmp_path) == before
+
+
+@pytest.mark.exhaustive(few=False)
+@pytest.mark.skipif(sys.platform != "linux", reason="the death of a parent is told on Linux alone")
+def test_killed_it_leaves_no_rank_of_torchrun(script: str, tmp_path: Path) -> None:
+    Path("ranks.py").write_text(RANKS)
+    before = left_behind(tmp_path)
+    command = [sys.executable, "-m", "opscope", "try", "--seconds", "60", "torchrun", "--standalone"]
+    with subprocess.Popen(
+        [*command, "--nproc-per-node", "2", "ranks.py"], stderr=subprocess.DEVNULL
+    ) as parent:
+        wait_until(lambda: list(tmp_path.rglob("notes.txt")))
+        descendants = descendants_of(parent.pid)
+        os.kill(parent.pid, signal.SIGKILL)
+    assert len(descendants) >= 4, "the run, torchrun and two ranks"
+    wait_until(lambda: not any(map(is_alive, descendants)))
+    wait_until(lambda: left_behind(tmp_path) == before)
+
+
+def wait_until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 120
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def descendants_of(pid: int) -> list[int]:
+    children = children_of(pid)
+    return [*children, *(one for child in children for one in descendants_of(child))]
 
 
 def is_alive(pid: int) -> bool:
@@ -188,6 +386,10 @@ def is_alive(pid: int) -> bool:
         ("try --change mine.py train.py", "try --change mine.py -- train.py"),
         ("try --change a.py b.py -- train.py", "try --change a.py b.py -- train.py"),
         ("try bert --batch-sizes 8", "try bert --batch-sizes 8"),
+        (
+            "try --only tf32 torchrun --nproc-per-node 2 a.py",
+            "try --only tf32 -- torchrun --nproc-per-node 2 a.py",
+        ),
         ("try model.py:step --rounds 1", "try model.py:step --rounds 1"),
     ],
 )

@@ -101,26 +101,6 @@ def host_copies(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 
 @finds
-def layout_conversion(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Kernels that only turn channel orders."""
-    kernels = [k for k in run.summary.kernels if k.facts is not None and k.facts.family == "layout_transform"]
-    total_ns = sum(kernel.total_ns for kernel in kernels)
-    if run.is_minor(total_ns, rule):
-        return
-    calls = sum(kernel.calls for kernel in kernels)
-    names = {kernel.name for kernel in kernels}
-    operators = [one.name for one in run.summary.operators if any(k.name in names for k in one.kernels)]
-    yield Advice(
-        f"{run.times(calls, 'kernel')} only turn tensors between channel orders, in "
-        f"{listed(operators, 3) or 'no recorded operator'}: {run.device_time(total_ns)}.",
-        run.evidence(
-            total_ns, calls=calls, operators=operators, kernels=[kernel.name for kernel in kernels[:5]]
-        ),
-        lambda change: change.drop_kernels([kernel.name for kernel in kernels]),
-    )
-
-
-@finds
 def layout_copies(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     """Strided copies of unchanged type."""
     rows = [row for row in run.records("copies") if row["is_strided"] and not _is_cast(row)]

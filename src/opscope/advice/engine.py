@@ -18,18 +18,20 @@ from opscope.advice import (  # noqa: F401 - each registers the functions of its
     communication,
     copies,
     host,
+    image_layouts,
     kernels,
     optimizer,
     products,
 )
 from opscope.advice.profiled_run import FINDERS, Advice, ProfiledRun
-from opscope.advice.rules import Rule
+from opscope.advice.rules import EngineWords, Rule
 from opscope.analysis.job_model import Job, JobChange, job_of
 from opscope.analysis.step_model import step_models
 from opscope.analysis.summary import BestSet, Summary
 from opscope.analysis.timeline.host import read_session
 from opscope.model.finding import Finding, Severity
 from opscope.model.session import Session
+from opscope.provenance.serving import ServingPhase
 from opscope.units import format_duration
 
 __all__ = ["advise", "assess"]
@@ -39,10 +41,14 @@ _AT_LIMIT = "advice.at_limit"
 
 
 def assess(
-    session: Session, *, measured_dir: Path | None = None, ceilings_file: Path | None = None
+    session: Session,
+    *,
+    measured_dir: Path | None = None,
+    ceilings_file: Path | None = None,
+    by: str | None = None,
 ) -> Summary:
     """The Summary with advice; arguments and errors are those of `summarize`."""
-    summary = Summary(session, measured_dir=measured_dir, ceilings_file=ceilings_file)
+    summary = Summary(session, measured_dir=measured_dir, ceilings_file=ceilings_file, by=by)
     job = summary.job
     # Complete first: some rules read tables that the sections fill.
     return advise(session, summary.complete(), job)
@@ -68,7 +74,13 @@ def advise(session: Session, summary: Summary, job: Job | None = None) -> Summar
     if any(finding.estimated_gain_ns_per_step for finding, _ in found):
         found += _findings(run, rules[_AT_LIMIT])
     found.sort(key=lambda one: _rank(one[0]))
-    return summary.having(advice=tuple(finding for finding, _ in found), best_set=_best_set(run, found))
+    return summary.having(
+        advice=tuple(finding for finding, _ in found),
+        best_set=_best_set(run, found),
+        timeline=msgspec.structs.replace(
+            summary.timeline, host=tuple(map(run.simulated, summary.timeline.host))
+        ),
+    )
 
 
 _Found = tuple[Finding, JobChange | None]
@@ -103,21 +115,36 @@ def _findings(run: ProfiledRun, rule: Rule) -> list[_Found]:
         worth = _worth(run, rule, advice)
         if worth is None:
             continue
+        words = _words(run, rule, advice)
         basis = "; ".join(part for part in (advice.basis or rule.basis, worth.words) if part)
         finding = Finding(
             code=rule.code,
             severity=Severity.INFO if worth.is_deferred else rule.severity,
             message=advice.message,
-            suggestion=advice.suggestion or rule.suggestion,
+            suggestion=words.suggestion,
             trace_id=advice.trace_id,
             evidence=dict(advice.evidence),
             estimated_gain_ns_per_step=worth.gain_ns,
             gain_interval_ns_per_step=worth.interval_ns,
             gain_basis=basis or None,
-            change=advice.change or rule.change,
+            change=words.change,
         )
         found.append((finding, worth.change))
     return found
+
+
+def _words(run: ProfiledRun, rule: Rule, advice: Advice) -> EngineWords:
+    """What to do, and as code: in the words of the serving engine, where one was recorded."""
+    engine = run.summary.engine
+    if engine is None:
+        return EngineWords(advice.suggestion or rule.suggestion, advice.change or rule.change)
+    phase = next((one.phase for one in run.summary.ranges if one.phase is not None), None)
+    of_phase = f"{engine}_prefill" if phase is ServingPhase.PREFILL else engine
+    own = rule.engines.get(of_phase) or rule.engines.get(engine) or rule.engines.get("any")
+    if own is not None:
+        return own
+    # What changes a program's own lines is no word for an engine's user.
+    return EngineWords(advice.suggestion or rule.suggestion, None)
 
 
 class _Worth(msgspec.Struct, frozen=True):
@@ -146,9 +173,10 @@ def _worth(run: ProfiledRun, rule: Rule, advice: Advice) -> _Worth | None:
     if missing is not None:
         return _Worth(words=f"not simulated: {missing}")
     if change is not None:
-        gain = job.gain(change, rule.gain_error)
+        error = rule.gain_error if advice.error is None else advice.error
+        gain = job.gain(change, error)
         if advice.best is not None:
-            high_ns = job.gain(job.changed(advice.best), rule.gain_error).high_ns
+            high_ns = job.gain(job.changed(advice.best), error).high_ns
             gain = msgspec.structs.replace(gain, high_ns=max(gain.high_ns, high_ns))
     if gain is not None and gain.ns >= least_ns:
         return _Worth(gain.ns, (gain.low_ns, gain.high_ns), _simulated(job), change=change)

@@ -100,7 +100,7 @@ def recording_inflates_host(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 @finds
 def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     """Waits that leave the device idle, by place."""
-    pinned = run.book.rules["advice.pageable_copy"]
+    pinned, beside = (run.book.rules[f"advice.{name}"] for name in ("pageable_copy", "host_copies"))
     # Of one place all calls go together: `.item()` is a copy and a wait for its stream.
     places: dict[tuple[str | None, str | None], list[WaitingCall]] = {}
     for wait in run.summary.timeline.waits:
@@ -122,6 +122,10 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         idle_ns, host_ns = sum(one.idle_ns for one in waits), sum(one.host_ns for one in waits)
         # It waits because it copies from host memory that is not pinned.
         is_upload = longest.copy is not None and "(Pageable -> Device)" in longest.copy
+        # Results, not numbers: they can be copied beside the next step.
+        is_download = longest.copy is not None and "DtoH" in longest.copy
+        is_download = is_download and longest.operator not in _QUESTIONS
+        better = pinned if is_upload else beside if is_download else rule
         yield Advice(
             f"{_place(longest)} waits for the device {counted(longest.calls / run.step_count, 'time')} "
             f"{run.period}: the host loses {format_duration(host_ns / run.step_count)} in it, the device "
@@ -139,8 +143,8 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
                 [call_id for one in waits for call_id in one.call_ids],
             ),
             "the step with these calls returning at once",
-            suggestion=pinned.suggestion if is_upload else None,
-            change=pinned.change if is_upload else None,
+            suggestion=better.suggestion,
+            change=better.change,
         )
 
 

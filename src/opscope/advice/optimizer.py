@@ -56,13 +56,18 @@ def foreach_optimizer(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 @finds
 def zero_grad_fill(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     """Gradients that are filled instead of dropped."""
-    rows = _phase(run, "zero_grad")
-    launches, device_ns = _sum(rows, "launches"), _sum(rows, "device_ns")
-    if run.per_step(launches) < rule.threshold("least_launches"):
+    fills, additions = (_phase(run, one) for one in ("zero_grad", "accumulation"))
+    rows = [*fills, *additions]
+    if not fills or run.per_step(_sum(rows, "launches")) < rule.threshold("least_launches"):
         return
+    added = ""
+    if additions:
+        launches = run.times(_sum(additions, "launches"), "launch", "launches")
+        time = run.device_time(_sum(additions, "device_ns"))
+        added = f"; the backward pass adds to them by {launches}: {time}"
     yield Advice(
-        f"zero_grad fills gradients by {run.times(launches, 'launch', 'launches')}: "
-        f"{run.device_time(device_ns)}.",
+        f"zero_grad fills gradients by {run.times(_sum(fills, 'launches'), 'launch', 'launches')}: "
+        f"{run.device_time(_sum(fills, 'device_ns'))}{added}.",
         _evidence(run, rows),
         lambda change: change.drop_operators(_ids(rows)),
     )

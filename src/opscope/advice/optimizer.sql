@@ -1,5 +1,7 @@
 -- One row per operator with device work within Optimizer.step or Optimizer.zero_grad: the phase, the optimizer's
 -- range as recorded and where on the host all of them lie, launches, time on the device in ns, ids of the operators.
+-- The phase `accumulation` is what the first backward pass after a zero_grad that fills adds to the filled gradients;
+-- of gradients that are None it would write. Each pass begins by making its gradient of ones.
 -- Reads operators, annotations, device_activities.
 WITH ranges AS (
         SELECT thread_id, start_ns, start_ns + duration_ns AS end_ns, name FROM annotations
@@ -8,7 +10,25 @@ WITH ranges AS (
         SELECT thread_id, start_ns, start_ns + duration_ns, name FROM operators WHERE starts_with(name, 'Optimizer.')),
     launched AS (
         SELECT operator_id, count(*) AS launches, sum(duration_ns) AS device_ns
-        FROM device_activities WHERE operator_id IS NOT NULL GROUP BY operator_id)
+        FROM device_activities WHERE operator_id IS NOT NULL GROUP BY operator_id),
+    fills AS (
+        SELECT DISTINCT r.start_ns, r.end_ns
+        FROM ranges r
+        JOIN operators o ON o.thread_id = r.thread_id AND o.start_ns >= r.start_ns AND o.start_ns < r.end_ns
+        JOIN launched USING (operator_id)
+        WHERE starts_with(r.name, 'Optimizer.zero_grad')),
+    passes AS (
+        SELECT greatest(1, count(*) // greatest(1, (SELECT count(*) FROM fills))) AS per_fill
+        FROM operators WHERE name = 'aten::ones_like' AND parent_id IS NULL),
+    additions AS (
+        SELECT o.operator_id, o.name, launches, device_ns, 
+            row_number() OVER by_fill AS number, count(*) OVER (PARTITION BY f.start_ns) AS of_fill
+        FROM operators o
+        JOIN operators p ON p.operator_id = o.parent_id AND p.name = 'torch::autograd::AccumulateGrad'
+        JOIN launched ON launched.operator_id = o.operator_id
+        ASOF JOIN fills f ON o.start_ns >= f.end_ns
+        WHERE o.name = 'aten::add_'
+        WINDOW by_fill AS (PARTITION BY f.start_ns ORDER BY o.start_ns, o.operator_id))
 SELECT CASE WHEN starts_with(r.name, 'Optimizer.zero_grad') THEN 'zero_grad' ELSE 'step' END AS phase,
     r.name AS optimizer, (SELECT list({'thread_id': thread_id, 'start_ns': start_ns, 'end_ns': end_ns})
         FROM ranges WHERE ranges.name = r.name) AS ranges,
@@ -19,4 +39,9 @@ JOIN operators o ON o.thread_id = r.thread_id AND o.start_ns >= r.start_ns AND o
 JOIN launched USING (operator_id)
 WHERE starts_with(r.name, 'Optimizer.zero_grad') OR starts_with(r.name, 'Optimizer.step')
 GROUP BY ALL
+UNION ALL BY NAME
+SELECT 'accumulation' AS phase, 'AccumulateGrad' AS optimizer, NULL AS ranges, name, sum(launches)::BIGINT AS launches,
+    sum(device_ns)::BIGINT AS device_ns, list(operator_id) AS operator_ids
+FROM additions WHERE number <= ceil(of_fill / (SELECT per_fill FROM passes))
+GROUP BY name
 ORDER BY phase, device_ns DESC, o.name

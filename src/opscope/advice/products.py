@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from opscope.advice.image_calls import image_calls, type_share
 from opscope.advice.kernel_times import ITEM_BYTES, padded, product_ns
 from opscope.advice.profiled_run import (
     Advice,
@@ -35,6 +36,8 @@ _BATCHED = ("aten::bmm", "aten::baddbmm")
 _BATCHED_CAST_SHARE = 0.25  # attention's probabilities alone come from an operator that keeps float32
 # Kernels at a smaller share of their limit are not held back by it.
 _FAR_FROM_LIMIT = 0.1
+# Convolutions with channels first gain from nothing to twice that in 16 bits: their kernels are chosen anew.
+_ERROR_OF_CONVOLUTIONS = 1.0
 _LOAD_BYTES = 16  # of one tensor core operand row. Source: cuBLAS documentation, Tensor Core usage.
 
 
@@ -94,6 +97,7 @@ def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         basis,
         best=best,
         change=(rule.change or "").replace("bfloat16", _NAMES[half]),
+        error=_ERROR_OF_CONVOLUTIONS if _are_images(run, calls) else None,
     )
 
 
@@ -151,6 +155,14 @@ def small_products(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     )
 
 
+def _are_images(run: ProfiledRun, calls: Sequence[CallEfficiency]) -> bool:
+    """Whether most of the calls' time is of convolutions with channels first."""
+    first = {
+        one.call.call_id for one in image_calls(run) if one.kind.is_convolution and one.is_channels_first
+    }
+    return 2 * time_of(call for call in calls if call.call_id in first) > time_of(calls)
+
+
 def _products(run: ProfiledRun, types: tuple[DataType, ...]) -> list[CallEfficiency]:
     """Matrix products and convolutions with operands of these types that tensor cores have work for."""
     return [
@@ -183,11 +195,16 @@ def _times_ns(
     """Device time of the calls in a type, where shorter, by call id; None where the rate is unknown."""
     if run.rates.flop_per_s(data_type) is None:
         return None
+    images = {one.call.call_id: one for one in image_calls(run) if one.kind.is_convolution}
+    found = {}
+    for call in calls:
+        image = images.get(call.call_id)
+        if image is not None:
+            found[call.call_id] = call.roofline.device_ns * type_share(run, image, data_type)
+        elif (one_ns := _call_ns(run, call, data_type)) is not None:
+            found[call.call_id] = call.calls * one_ns
     return {
-        call.call_id: call.calls * one_ns
-        for call in calls
-        if (one_ns := _call_ns(run, call, data_type)) is not None
-        and call.calls * one_ns < call.roofline.device_ns
+        one.call_id: ns for one in calls if (ns := found.get(one.call_id)) and ns < one.roofline.device_ns
     }
 
 
@@ -287,16 +304,20 @@ def _follows_operands(operator: str) -> bool:
     Source: aten/src/ATen/autocast_mode.h, PyTorch 2.11, AT_FORALL_FP32 and the lists beside it.
     """
     category = category_of(operator)
-    if category in ("activation", "normalization"):
-        return "softmax" not in operator and "layer_norm" not in operator and "group_norm" not in operator
+    if category == "activation":
+        return "softmax" not in operator
     # Sums, products and copies often meet a float32 operand (a residual after a layer norm), which decides.
-    return category in ("random", "pooling")
+    return category == "random"
 
 
 def _is_halved(call: CallEfficiency) -> bool:
-    """Whether memory bounds a float32 call that is no product."""
+    """Whether memory bounds a float32 call that is no product.
+
+    Kernels of batch and group norms and of pools take as long for elements of 16 bits, as measured.
+    """
     return (
-        call.roofline.tensor_cores not in _ON_TENSOR_CORES
+        not any(name in call.operator for name in ("batch_norm", "group_norm", "pool"))
+        and call.roofline.tensor_cores not in _ON_TENSOR_CORES
         and call.roofline.bound is Bound.MEMORY
         and call.cost.data_type is DataType.FP32
     )

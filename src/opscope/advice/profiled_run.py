@@ -23,7 +23,7 @@ from opscope.analysis.job_model import Job
 from opscope.analysis.provenance import KernelFacts
 from opscope.analysis.step_model import Gain, GraphChange, StepModel
 from opscope.analysis.summary import Summary
-from opscope.analysis.timeline.values import IdleCause, WindowKind
+from opscope.analysis.timeline.values import HostTime, IdleCause, WindowKind
 from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.operators.arguments import parse_arguments
@@ -63,6 +63,7 @@ class Advice(msgspec.Struct, frozen=True):
         best: The same at best, where kernels may be chosen that nothing is known of.
         basis: How its effect, or the gain, was estimated.
         gain: What a step gets shorter, where that does not follow from an effect.
+        error: As the rule's `gain_error`.
     """
 
     message: str
@@ -74,6 +75,7 @@ class Advice(msgspec.Struct, frozen=True):
     change: str | None = None
     trace_id: int | None = None
     gain: Gain | None = None
+    error: float | None = None
 
 
 @dataclass(frozen=True)
@@ -125,14 +127,24 @@ class ProfiledRun:
         """The step of the middle rank, by its time; the slower of two. None if no trace tells."""
         return None if self.job is None else self.job.middle
 
-    @cached_property
+    @property
     def recorder_basis(self) -> str | None:
         """How the recorder's part of a step is known."""
-        step = self.step
-        if step is None or step.unrecorded_ns is not None:
-            return None if step is None else "steps of the same run, timed without the recorder"
-        hosts = self.summary.timeline.host
-        return next((host.recorder_basis for host in hosts if host.trace_id == step.trace.trace_id), None)
+        hosts = () if self.step is None else map(self.simulated, self.summary.timeline.host)
+        trace_id = None if self.step is None else self.step.trace.trace_id
+        return next((host.recorder_basis for host in hosts if host.trace_id == trace_id), None)
+
+    def simulated(self, host: HostTime) -> HostTime:
+        """A host's time with the recorder's part as it is simulated, so that a report tells one figure."""
+        models = () if self.job is None else self.job.ranks
+        model = next((one for one in models if one.trace.trace_id == host.trace_id), None)
+        if model is None or host.recorder_ns is None:
+            return host
+        basis = "steps of the same run, timed without the recorder"
+        if model.unrecorded_ns is None:
+            factor = f"{model.host.recorder:g} times as much as " if model.host.recorder != 1 else ""
+            basis = f"{factor}{host.recorder_basis}"
+        return msgspec.structs.replace(host, recorder_ns=model.recorder_ns, recorder_basis=basis)
 
     @cached_property
     def exposed_communication_ns(self) -> Mapping[int, int]:

@@ -14,7 +14,7 @@ import tomli
 
 from opscope.model.finding import Severity
 
-__all__ = ["Number", "Rule", "RuleBook", "rule_book"]
+__all__ = ["EngineWords", "Number", "Rule", "RuleBook", "rule_book"]
 
 
 class Number(msgspec.Struct, frozen=True):
@@ -22,6 +22,13 @@ class Number(msgspec.Struct, frozen=True):
 
     value: float
     reason: str
+
+
+class EngineWords(msgspec.Struct, frozen=True):
+    """What to do in a serving engine, and as its options."""
+
+    suggestion: str
+    change: str | None = None
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +46,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         basis: How a finding's gain was estimated, where every finding says the same.
         gain_error: How far the device time that it saves may be off, as a fraction of it.
         thresholds: Its numbers by name.
+        engines: What to do where a serving engine was recorded, by engine, `ENGINE_prefill` where it mostly
+            prefills, or `any`.
     """
 
     code: str
@@ -52,6 +61,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     basis: str | None = None
     gain_error: float = 0.0
     thresholds: dict[str, Number] = {}
+    engines: dict[str, EngineWords] = {}
 
     def threshold(self, name: str) -> float:
         """One of its numbers.

@@ -136,6 +136,9 @@ class ExecutionGraph(msgspec.Struct, frozen=True):
         end: Node at which the last step ends.
         steps: How many steps it holds; 1 where none were recorded.
         dropped_edges: Edges that would run backward in time.
+        event_waits: Waits of streams for others of which both streams were recorded.
+        contradicted_waits: Of these, those whose stream went on before the other had got so far: clocks
+            disagree, or streams are said to wait for each other.
     """
 
     trace_id: int
@@ -157,6 +160,8 @@ class ExecutionGraph(msgspec.Struct, frozen=True):
     end: int
     steps: int
     dropped_edges: int = 0
+    event_waits: int = 0
+    contradicted_waits: int = 0
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -480,6 +485,7 @@ class _Builder:
         self.cost_ns: dict[int, Int64] = {}  # of recording a thread's events until each node
         self.held_ns = np.zeros(len(self.kind), dtype=np.int64)
         self.unexplained_ns = np.zeros(len(self.kind), dtype=np.int64)
+        self.event_waits = self.contradicted_waits = 0
 
     def _returned_ns(self, waits: Int64) -> Int64:
         """When each call returned.
@@ -562,6 +568,7 @@ class _Builder:
             until_ns = wait_ns
             if sync is not None and sync.source_call is not None:
                 until_ns = int(calls.start_ns[sync.source_call])
+                self._check_wait(lanes, sync, until_ns, target)
             source = lanes.last_ended(
                 until_ns,
                 int(work.start_ns[target]),
@@ -571,6 +578,14 @@ class _Builder:
             if source >= 0:
                 self._tie_event(target, source)
         self._tie_replays()
+
+    def _check_wait(self, lanes: _Lanes, sync: Sync, until_ns: int, target: int) -> None:
+        """Counts a wait whose streams were recorded, and whether times contradict it."""
+        due = lanes.last_launched(until_ns, stream=sync.source)
+        if due >= 0:
+            self.event_waits += 1
+            ended_ns, began_ns = self.work.end_ns[due], self.work.start_ns[target]
+            self.contradicted_waits += int(ended_ns > began_ns + TOLERANCE_NS)
 
     def _tie_replays(self) -> None:
         """Within one replay on several streams, the first on each follows the last that ended elsewhere."""
@@ -751,7 +766,9 @@ class _Builder:
             tails=tails,
             end=self.end,
             steps=len(self.window.began_ns),
-            dropped_edges=int(is_backward[:, first:].sum()),
+            dropped_edges=int(is_backward[:, first:].sum()) + self.contradicted_waits,
+            event_waits=self.event_waits,
+            contradicted_waits=self.contradicted_waits,
         )
 
 
@@ -785,6 +802,15 @@ class _Lanes:
             if row >= 0 and int(ends[row]) > best_ns:
                 best, best_ns = low + row, int(ends[row])
         return best
+
+    def last_launched(self, until_ns: int, *, stream: int | None) -> int:
+        """The last launched on a stream before a moment; -1 for none, or where the stream is unknown."""
+        rows = [
+            low + int(launches.searchsorted(until_ns)) - 1
+            for _, its_stream, low, launches, _ in self._lanes
+            if its_stream == stream and launches[0] < until_ns
+        ]
+        return max(rows, default=-1)
 
     def first_launched_after(self, time_ns: int, stream: int) -> int:
         """The first launched on a stream from a moment on; -1 for none."""

@@ -62,6 +62,11 @@ def missing_edges(session: Session, trace: TraceRecords, graph: ExecutionGraph, 
         reasons += [
             f"{count:,} of {activities:,} activities {what}" for what, count in untied.items() if count
         ]
+    waits, contradicted = graph.event_waits, graph.contradicted_waits
+    if contradicted and contradicted >= MOST_UNTIED * waits:
+        reasons.append(
+            f"{contradicted:,} of {waits:,} waits of streams for each other contradict the times recorded"
+        )
     launches = _launches(trace, graph, origin_ns)
     lost = int((~trace.calls.is_launch[launches]).sum())
     if lost and lost >= MOST_UNTIED * launches.sum():

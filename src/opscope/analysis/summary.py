@@ -27,6 +27,7 @@ from opscope.analysis.launch_quality import (
     launch_quality,
 )
 from opscope.analysis.provenance import Provenance, read_provenance
+from opscope.analysis.ranges import GraphTotal, RangeTotal, graph_totals, range_totals, serving_engine
 from opscope.analysis.roofline.measure import measure_efficiency
 from opscope.analysis.session_limits import limits_of_session
 from opscope.analysis.totals import (
@@ -132,6 +133,7 @@ class Summary:
         *,
         measured_dir: Path | None = None,
         ceilings_file: Path | None = None,
+        by: str | None = None,
         **known: Any,
     ) -> None:
         """A Summary of a Session.
@@ -140,10 +142,12 @@ class Summary:
             session: The Session.
             measured_dir: Folder of measured device limits; the data sheet's are used if it holds none.
             ceilings_file: One measurement to use instead.
+            by: `range:REGEX`, by which annotations are grouped; None for the steps of a serving engine.
             **known: Attributes that are not to be computed, with their values.
         """
         self._session: Session | None = session
         self._measured = (measured_dir, ceilings_file)
+        self._ranges_by = by
         traces = session.query("SELECT source, rank FROM traces ORDER BY trace_id")
         self.traces = tuple(source for source, _ in traces)
         self.ranks = tuple(rank for _, rank in traces)
@@ -224,8 +228,25 @@ class Summary:
 
     @cached_property
     def categories(self) -> tuple[CategoryTotal, ...]:
-        """Self times by category."""
-        return category_totals(self.operators, self.device_time_ns, self.cpu_time_ns)
+        """Self times by category; what has no operator by its kernels', so that all are the device time."""
+        own = [row for row in self._launches if row["operator"] is None]
+        without = kernel_totals(own, self._provenance, self.device_time_ns)
+        return category_totals(self.operators, self.device_time_ns, self.cpu_time_ns, without)
+
+    @cached_property
+    def engine(self) -> str | None:
+        """The serving engine that was recorded; None if none was."""
+        return serving_engine(self.session)
+
+    @cached_property
+    def ranges(self) -> tuple[RangeTotal, ...]:
+        """Steps of a serving engine by phase, or what was asked for by an expression; empty without any."""
+        return range_totals(self.session, self._ranges_by, self.device_time_ns)
+
+    @cached_property
+    def graphs(self) -> tuple[GraphTotal, ...]:
+        """CUDA graphs whose replays were recorded, most device time first."""
+        return graph_totals(self.session)
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
@@ -244,6 +265,20 @@ class Summary:
     def torch_version(self) -> str | None:
         """The release whose tables were asked."""
         return self._provenance.torch_version
+
+    @cached_property
+    def torch_release(self) -> str | None:
+        """The release that recorded: as the traces say, else the one whose kernels these are; None if unsure.
+
+        Tables of releases hold CUDA's kernels, so those of a ROCm build tell none.
+        """
+        named = [row[0] for row in self.session.query("SELECT DISTINCT torch_version FROM traces")]
+        if len(named) == 1 and named[0]:
+            return str(named[0])
+        is_rocm = self.session.scalar(
+            "SELECT count(*) FROM traces WHERE properties::VARCHAR LIKE '%hip_runtime_version%'"
+        )
+        return None if is_rocm else self.torch_version
 
     @cached_property
     def torch_version_grade(self) -> Grade | None:

@@ -77,9 +77,10 @@ class OperatorTotal(msgspec.Struct, frozen=True):
 
 
 class CategoryTotal(msgspec.Struct, frozen=True):
-    """Self times of all operators of one category.
+    """Self times of all operators of one category, or launches of no operator by their kernels' category.
 
-    What a range no table knows launched (a compiled region) counts by its kernels' categories.
+    What a range no table knows launched (a compiled region) counts by its kernels' categories too. All rows
+    together are all device time.
     """
 
     category: str
@@ -87,6 +88,7 @@ class CategoryTotal(msgspec.Struct, frozen=True):
     cpu_ns: int
     fraction: float
     calls: int
+    without_operator: bool = False
 
 
 def operator_totals(
@@ -146,8 +148,12 @@ def _operator_category(
 def _device_ns_by_category(kernels: tuple[KernelTotal, ...]) -> dict[str, int]:
     time_ns: dict[str, int] = defaultdict(int)
     for kernel in kernels:
-        time_ns[kernel.facts.category if kernel.facts else OTHER] += kernel.total_ns
+        time_ns[_kernel_category(kernel)] += kernel.total_ns
     return time_ns
+
+
+def _kernel_category(kernel: KernelTotal) -> str:
+    return (kernel.facts.category if kernel.facts else None) or OTHER
 
 
 def _device_source(
@@ -232,9 +238,19 @@ def _triple(row: dict[str, Any], name: str) -> tuple[int, int, int] | None:
 
 
 def category_totals(
-    operators: tuple[OperatorTotal, ...], device_time_ns: int, cpu_time_ns: int
+    operators: tuple[OperatorTotal, ...],
+    device_time_ns: int,
+    cpu_time_ns: int,
+    without_operator: tuple[KernelTotal, ...] = (),
 ) -> tuple[CategoryTotal, ...]:
-    """All categories, the largest first."""
+    """All categories, the largest first.
+
+    Args:
+        operators: All operators.
+        device_time_ns: Of all activities.
+        cpu_time_ns: Of all operators.
+        without_operator: Kernels, copies and sets of no operator.
+    """
     device_ns: dict[str, int] = defaultdict(int)
     cpu_ns: dict[str, int] = defaultdict(int)
     calls: dict[str, int] = defaultdict(int)
@@ -247,6 +263,15 @@ def category_totals(
     totals = [
         CategoryTotal(name, device_ns[name], cpu_ns[name], _fraction(part[name], whole), calls[name])
         for name in {**calls, **device_ns}
+    ]
+    launches: dict[str, int] = defaultdict(int)
+    for kernel in without_operator:
+        launches[_kernel_category(kernel)] += kernel.calls
+    totals += [
+        CategoryTotal(
+            name, time_ns, 0, _fraction(time_ns, device_time_ns), launches[name], without_operator=True
+        )
+        for name, time_ns in _device_ns_by_category(without_operator).items()
     ]
     return tuple(sorted(totals, key=lambda total: (-total.fraction, -total.cpu_ns, total.category)))
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 __all__ = ["AttachedProfilers", "attached_profilers", "is_profiler_recording"]
@@ -31,6 +32,7 @@ class AttachedProfilers:
         self.is_attached = False
         self.changes = 0
         self._watchers: list[Callable[[], object]] = []
+        self._is_own = False
         self._originals: dict[str, Any] = {}
 
     def watch(self, before_start: Callable[[], object]) -> None:
@@ -48,6 +50,15 @@ class AttachedProfilers:
                 for name, original in originals.items():
                     setattr(_torch_module(), name, original)
 
+    @contextmanager
+    def own(self) -> Iterator[None]:
+        """Inside the block no one is told of starts: they are part of a recording that is watched itself."""
+        before, self._is_own = self._is_own, True
+        try:
+            yield
+        finally:
+            self._is_own = before
+
     def _replace(self) -> None:
         self.is_attached = is_profiler_recording()
         module = _torch_module()
@@ -60,7 +71,7 @@ class AttachedProfilers:
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
             if is_start:
-                for before_start in tuple(self._watchers):
+                for before_start in () if self._is_own else tuple(self._watchers):
                     before_start()
                 self._note(is_attached=True)
             try:

@@ -62,9 +62,11 @@ def profile_call(
     """
     profiler = Profiler(output_dir, name=name, wait=wait, warmup=warmup, active=active, **options)
     profiler.check_output()
+    profiler.note_graphs()
     try:
         profiler.unrecorded_steps += time_calls(lambda: fn(*args), unrecorded)
     except Exception as error:
+        profiler.forget_graphs()
         if not is_out_of_memory(error):
             raise
         raise CaptureError("out of memory before anything was recorded", hint=OUT_OF_MEMORY_HINT) from error

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 import os
-import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,6 +19,7 @@ import msgspec
 
 from opscope.capture.cycle import Cycle, Schedule
 from opscope.capture.environment import collect_environment, launched_as
+from opscope.capture.graph_notes import GraphNotes
 from opscope.capture.process_sources import (
     LiveObjects,
     compiled_graphs,
@@ -32,9 +32,10 @@ from opscope.capture.registrations import collect_registrations
 from opscope.capture.trace_file import TraceNames
 from opscope.errors import InputError
 from opscope.model.environment import Environment
-from opscope.model.generated_code import files_by_hash, generated_sources, read_generated
+from opscope.model.generated_code import files_by_hash, generated_sources, is_generated, read_generated
 from opscope.model.origin import Gap, OperatorRegistration, RecordedKernel, RecordedSource, SourceEvidence
 from opscope.model.sidecar import (
+    RecordedGraph,
     RecordedSchedule,
     RecordedSettings,
     Sidecar,
@@ -56,7 +57,6 @@ __all__ = [
 
 
 T = TypeVar("T")
-_GENERATED_FILE = re.compile(r"c[a-z2-7]{51}\.py")
 
 
 class OriginFinder(Protocol):
@@ -160,7 +160,7 @@ def write_copies(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
     """
     if folder.is_dir():
         for stale in folder.iterdir():
-            if _GENERATED_FILE.fullmatch(stale.name) and stale.stem not in texts:
+            if is_generated(stale.name) and stale.stem not in texts:
                 stale.unlink()
         if not any(folder.iterdir()):
             folder.rmdir()
@@ -182,12 +182,14 @@ class CycleEnd:
         partial: Before its last step did.
         ended_by: Class of the exception that ended it, or None.
         unrecorded_steps: Steps timed before it.
+        graphs: Notes of the CUDA graphs captured so far.
     """
 
     wall_times_ns: tuple[int, ...]
     partial: bool = False
     ended_by: str | None = None
     unrecorded_steps: tuple[UnrecordedStep, ...] = ()
+    graphs: GraphNotes | None = None
 
 
 @dataclass(frozen=True)
@@ -220,6 +222,7 @@ class CycleWriter:
         structure, structure_gaps = recording.structure()
         names = recording.export(trace_path)
         enrichment = collect(names, kernels_folder(trace_path), self.find_origins)
+        graphs, graph_gaps = _kept_graphs(end.graphs, trace_path)
         schedule = self.schedule
         sidecar = Sidecar(
             trace=trace_path.name,
@@ -237,11 +240,12 @@ class CycleWriter:
             kernels=enrichment.kernels,
             kernel_sources=enrichment.kernel_sources,
             registrations=enrichment.registrations,
-            gaps=(*enrichment.gaps, *structure_gaps),
+            gaps=(*enrichment.gaps, *structure_gaps, *graph_gaps),
             regions=recording.regions,
             ended_by=end.ended_by,
             structure=structure,
             unrecorded_steps=end.unrecorded_steps,
+            graphs=graphs,
             rank=launched_as("RANK"),
             world_size=launched_as("WORLD_SIZE"),
         )
@@ -251,6 +255,18 @@ class CycleWriter:
     @cached_property
     def _environment(self) -> Environment:
         return collect_environment()
+
+
+def _kept_graphs(
+    notes: GraphNotes | None, trace_path: Path
+) -> tuple[tuple[RecordedGraph, ...], tuple[Gap, ...]]:
+    """The CUDA graphs noted so far, their captures copied beside the trace, and what is missing of them."""
+    if notes is None:
+        return (), ()
+    try:
+        return notes.keep_beside(trace_path), tuple(notes.gaps)
+    except OSError as error:
+        return (), (*notes.gaps, Gap("CUDA graphs", f"{type(error).__name__}: {error}"))
 
 
 def with_unrecorded(cycle: Cycle, steps: tuple[UnrecordedStep, ...]) -> Cycle:

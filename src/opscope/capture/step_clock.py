@@ -4,8 +4,8 @@ A profiler stretches the host, so the step of a recording is not the step of the
 the host's clock is read and a CUDA event recorded on the current stream. Nothing waits for the device: events
 are read when the program has waited for it anyway, or at its end. A loop may run ahead of the device, so both
 clocks are kept, and whoever reads the samples takes the slower one. Taking both costs microseconds of the
-host; where the host decides and that is more than a few thousandths of a step, one sample covers several
-steps. Importing this module does not import torch.
+host, with events made beforehand; where that is more than a few thousandths of a step, one sample covers
+several steps. Importing this module does not import torch.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ R = TypeVar("R")
 
 # Of each place; before the recording the latest are kept, after it the first.
 MOST_SAMPLES = 100
-# A sample covers so many steps that taking it costs no more of them.
-MOST_COST = 0.003
-_MOST_STEPS = 16
+# Samples cover so many steps that taking all of a stretch costs no more of them; the first ones cover few.
+MOST_COST = 0.004
+_MOST_STEPS = 64
 _MOST_COST_NS = 1_000_000
+_SPARE = 8  # events: of stretches that were broken off, and the one that waits for its second
 _LEAD_IN = 3  # calls of a loop of our own that warm up
 
 
@@ -62,19 +63,48 @@ class _Sample(NamedTuple):
     end: _Mark
 
 
-def record_event() -> DeviceMark | None:
-    """An event on the current stream; None without CUDA, or where it would become part of a CUDA graph."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        return None
-    try:
-        if torch.cuda.is_current_stream_capturing():
+class EventPool:
+    """CUDA events that are made once and recorded again: making one costs several times as much."""
+
+    def __init__(self) -> None:
+        self._free: dict[int, list[DeviceMark]] = {}  # by device
+
+    def record(self) -> DeviceMark | None:
+        """An event on the current stream; None without CUDA, or where a CUDA graph is being captured."""
+        torch = sys.modules.get("torch")
+        if torch is None or not torch.cuda.is_initialized():
             return None
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-    except RuntimeError:  # the device is broken, which is the program's to find out
-        return None
+        try:
+            if torch.cuda.is_current_stream_capturing():
+                return None
+            device = torch.cuda.current_device()
+            if device not in self._free:
+                self._free[device] = [_recorded(torch) for _ in range(MOST_SAMPLES + _SPARE)]
+            free = self._free[device]
+            if not free:
+                return _recorded(torch)
+            event = free.pop()
+            event.record()  # type: ignore[attr-defined]
+        except RuntimeError:  # the device is broken, which is the program's to find out
+            return None
+        return event
+
+    def release(self, event: DeviceMark | None) -> None:
+        """Nobody reads this one any more."""
+        device = getattr(event, "device", None)
+        if event is not None and device is not None:
+            self._free.setdefault(device.index, []).append(event)
+
+
+def _recorded(torch: Any) -> DeviceMark:
+    """A new event; torch makes it where it is recorded first."""
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
     return event  # type: ignore[no-any-return]
+
+
+# Of the process: a later clock finds the events of an earlier one.
+_pool = EventPool()
 
 
 class StepClock:
@@ -82,7 +112,7 @@ class StepClock:
 
     Args:
         place: Where all its samples belong; if None, to before or after the first profiler.
-        record: Records a moment of the device.
+        record: Records a moment of the device; by default CUDA events.
         now_ns: The host's clock.
         profilers: Who knows what is attached.
     """
@@ -91,12 +121,12 @@ class StepClock:
         self,
         place: StepPlace | None = None,
         *,
-        record: Callable[[], DeviceMark | None] = record_event,
+        record: Callable[[], DeviceMark | None] | None = None,
         now_ns: Callable[[], int] = time.perf_counter_ns,
         profilers: AttachedProfilers = attached_profilers,
     ) -> None:
         self._place = place
-        self._record = record
+        self._record = record or _pool.record
         self._now_ns = now_ns
         self._profilers = profilers
         self._changes = -1
@@ -104,7 +134,8 @@ class StepClock:
         self._last: _Mark | None = None
         self._cost_ns = _MOST_COST_NS
         self._period_ns = 0
-        self._stride = 1
+        self._began_ns = self._spent_ns = 0
+        self._next_step = 0
         self._stretch = -1
         self._samples: list[_Sample] = []
         self._taken = dict.fromkeys(StepPlace, 0)
@@ -136,27 +167,32 @@ class StepClock:
 
     def mark(self, step: int) -> None:
         """A step begins, and the one before it has ended."""
-        last, has_changed = self._last, self._has_changed()
-        if last is not None and not has_changed and step - last.step < self._stride:
+        if step < self._next_step and self._profilers.changes == self._changes:
             return
+        last, has_changed = self._last, self._has_changed()
         if has_changed or not self.is_free or self.is_full:
             last = self._last = None
+            self._next_step = 0
         if not self.is_free or self.is_full:
             return
         self._last = mark = self._take(step)
+        cost_ns = self._now_ns() - mark.time_ns
         if last is None:
             self._stretch += 1
-            self._stride, self._period_ns = 1, 0
+            self._next_step, self._period_ns = step + 1, 0
+            self._began_ns, self._spent_ns = mark.time_ns, 0
             return
         self._add(StepKind.PERIOD, last, mark)
-        before_ns, self._period_ns = self._period_ns, (mark.time_ns - last.time_ns) // (step - last.step)
-        is_ahead = _is_ahead_of(last.event)
+        covered = step - last.step
+        before_ns, self._period_ns = self._period_ns, (mark.time_ns - last.time_ns) // covered
         # Of two marks the cheaper, for at times the host does something else in between; of two steps the
         # longer, for a single quick one says little.
-        earlier_ns, self._cost_ns = self._cost_ns, self._now_ns() - mark.time_ns
-        affordable_ns = max(1.0, MOST_COST * max(before_ns, self._period_ns))
-        wanted = 1 if is_ahead else math.ceil(min(earlier_ns, self._cost_ns) / affordable_ns)
-        self._stride = min(_MOST_STEPS, 2 * self._stride, wanted)
+        earlier_ns, self._cost_ns = self._cost_ns, cost_ns
+        usual_ns = min(earlier_ns, cost_ns)
+        self._spent_ns += usual_ns
+        affordable_after_ns = (self._spent_ns + usual_ns) / MOST_COST - (mark.time_ns - self._began_ns)
+        wanted = math.ceil(affordable_after_ns / max(1, before_ns, self._period_ns))
+        self._next_step = step + max(1, min(_MOST_STEPS, 2 * covered, wanted))
 
     def call(self, number: int, fn: Callable[[], R]) -> R:
         """The result of a call; its time becomes a sample unless it raises, or a profiler is attached."""
@@ -188,9 +224,12 @@ class StepClock:
         try:
             if event is not None:
                 event.synchronize()
-            return tuple(map(_step_of, samples))
+            found = tuple(map(_step_of, samples))
         except RuntimeError:
             return ()
+        for sample in samples:
+            self._release(sample)
+        return found
 
     @property
     def _last_event(self) -> DeviceMark | None:
@@ -203,7 +242,7 @@ class StepClock:
 
     def _break(self) -> None:
         """A profiler starts: the open step will be recorded in part."""
-        self._last = None
+        self._last, self._next_step = None, 0
 
     def _take(self, step: int) -> _Mark:
         return _Mark(step, self._now_ns(), self._record())
@@ -216,15 +255,13 @@ class StepClock:
         self._taken[place] += 1
         self._samples.append(_Sample(kind, place, self._stretch, begin, end))
         if self._taken[place] > MOST_SAMPLES:
-            del self._samples[0]
+            self._release(self._samples.pop(0))
 
-
-def _is_ahead_of(event: DeviceMark | None) -> bool:
-    """Whether the device has yet to pass an earlier mark: then the host's time costs nothing."""
-    try:
-        return event is not None and not event.query()
-    except RuntimeError:
-        return False
+    def _release(self, sample: _Sample) -> None:
+        """Its events may be recorded again; where one period ends, the next begins."""
+        _pool.release(sample.begin.event)
+        if sample.kind is StepKind.CALL:
+            _pool.release(sample.end.event)
 
 
 def _step_of(sample: _Sample) -> UnrecordedStep:

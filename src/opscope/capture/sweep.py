@@ -131,6 +131,20 @@ def _run(
     profiler: Profiler,
     unrecorded: int,
 ) -> ConfigurationRun:
+    profiler.note_graphs()
+    try:
+        return _run_noting(spec, configuration, measure, profiler, unrecorded)
+    finally:
+        profiler.forget_graphs()
+
+
+def _run_noting(
+    spec: WorkloadSpec,
+    configuration: Configuration,
+    measure: LatencyMeasure | None,
+    profiler: Profiler,
+    unrecorded: int,
+) -> ConfigurationRun:
     workload = spec.build(configuration.batch_size, configuration.seq_len)
     latency = None if measure is None else measure(workload.step, workload.device)
     profiler.unrecorded_steps += time_calls(workload.step, unrecorded)

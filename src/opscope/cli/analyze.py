@@ -50,6 +50,8 @@ def analyze(
     all: All = False,  # noqa: A002 - the option's name
     ceilings: Path | None = None,
     merge: Merge = False,
+    by: str | None = None,
+    capture: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=())] = (),
     memory_limit: str | None = None,
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     workers: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
@@ -76,6 +78,8 @@ def analyze(
         ceilings: Limits to hold calls against, of opscope devices --measure --save; else those cached on this
             machine for the same GPU, else the data sheet's.
         merge: Average traces that are not of one job too.
+        by: Group device time by annotations, range:REGEX: by what the expression finds in their names.
+        capture: Traces in which CUDA graphs that these replay were captured, as serving engines write them.
         memory_limit: Limit of the database engine while reading, e.g. 1GB; more spills to disk.
         threads: Worker threads; all cores by default.
         workers: Processes that read the files of many ranks; one for each core from 9 files on by default.
@@ -85,10 +89,16 @@ def analyze(
     check_outputs([*outputs, save, export_trace, html], force=force, inputs=(*traces, ceilings))
 
     with open_source(
-        traces, memory_limit=memory_limit, threads=threads, merge=merge, workers=workers, dask=dask
+        traces,
+        memory_limit=memory_limit,
+        threads=threads,
+        merge=merge,
+        captures=capture,
+        workers=workers,
+        dask=dask,
     ) as session:
         with status("Summarizing"):
-            summary = summarize(session, ceilings=ceilings)
+            summary = summarize(session, ceilings=ceilings, by=by)
         shown = None if all else top
 
         def document() -> Document:

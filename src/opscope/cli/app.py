@@ -42,8 +42,8 @@ __all__ = [
 FLAGS = frozenset({
     "-h", "--help", "--version", "--debug", "-m", "--module", "--with-stack", "--with-modules",
     "--profile-memory", "--track-compile", "--second-run", "--stop", "--force", "--quiet",
-    "--allow-precision",
-    "--in-place", "--predict", "--apply", "--json", "--train", "--use-real-bert",
+    "--allow-precision", "--in-place", "--no-predict", "--no-history", "--apply", "--json", "--train",
+    "--use-real-bert",
 })  # fmt: skip
 _LANGUAGE = ("--lang", "--lang=en", "--lang=zh", "en", "zh")
 # Verbs whose arguments end with a script and its own arguments.
@@ -68,7 +68,8 @@ def separate_script(tokens: Sequence[str]) -> list[str]:
         if token == "--":
             break
         if not token.startswith("-"):
-            if verb == "try" and not token.endswith(".py") and "-m" not in tokens[start:index]:
+            is_target = token.endswith(".py") or token == "torchrun" or "-m" in tokens[start:index]
+            if verb == "try" and not is_target:
                 index += 1  # one of several values, or a workload, whose options may follow
                 continue
             return [*tokens[:index], "--", *tokens[index:]]

@@ -280,6 +280,7 @@ def open_source(
     memory_limit: str | None = None,
     threads: int | None = None,
     merge: bool = False,
+    captures: Sequence[str] = (),
     workers: int | None = None,
     dask: str | None = None,
 ) -> Session:
@@ -291,6 +292,7 @@ def open_source(
             memory_limit=memory_limit,
             threads=threads,
             merge=merge,
+            captures=captures,
             workers=workers,
             dask=dask,
             note=note,

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from opscope import __version__
 from opscope.cli.app import EXIT_INTERRUPTED, EXIT_REGRESSION
 from opscope.cli.console import (
     check_outputs,
@@ -25,15 +30,19 @@ from opscope.cli.console import (
     write_page,
 )
 from opscope.cli.profile import ModelOptions
+from opscope.errors import OpscopeError
 from opscope.model.files import write_text
+from opscope.model.trial import TrialResult
 from opscope.report.html.result_charts import trial_charts
 from opscope.report.json_encoding import write_json
 from opscope.report.trial import trial_document, trial_json
 from opscope.trials.planning import trial_plan
+from opscope.trials.predictions import append_history
 from opscope.trials.rounds import Told, Trial, TrialPlan
+from opscope.units import counted
 from opscope.workloads.workload import WorkloadOptions
 
-__all__ = ["try_changes"]
+__all__ = ["left_text", "try_changes"]
 
 _DEFAULT_MODEL = ModelOptions()
 _Positive = Annotated[int, Parameter(validator=Number(gte=1))]
@@ -52,12 +61,13 @@ def try_changes(
     only: _Names = None,
     change: Annotated[list[Path] | None, Parameter(consume_multiple=True)] = None,
     rounds: _Positive = 3,
-    seconds: Annotated[float, Parameter(validator=Number(gt=0))] = 2.0,
+    seconds: Annotated[float, Parameter(validator=Number(gt=0))] = 1.0,
     budget: str | None = None,
     seed: int = 0,
     allow_precision: bool = False,
     in_place: bool = False,
-    predict: bool = False,
+    no_predict: bool = False,
+    no_history: bool = False,
     apply: bool = False,
     fail_below: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
     json: bool = False,
@@ -93,7 +103,10 @@ def try_changes(
         seed: Of torch and random, and of the order of runs.
         allow_precision: Recommend changes of the type too, where numbers stay within its rounding.
         in_place: Run in this folder, for programs that read files relative to it.
-        predict: Record the script once as well, and show what advice says beside what is measured.
+        no_predict: Do not record the program once as well for what advice says, which is shown beside what
+            is measured.
+        no_history: Do not append what advice said and what was measured to the file
+            ~/.local/share/opscope/gains.jsonl (XDG_DATA_HOME counts).
         apply: Write what was found best into the script, as far as it holds lines for it; the script as it
             was is kept beside it (SCRIPT.orig).
         fail_below: Exit with 3 if the best is not this many times as fast as the program is.
@@ -120,11 +133,13 @@ def try_changes(
         seed=seed,
         allow_precision=allow_precision,
         in_place=in_place,
-        predict=predict,
+        predict=not no_predict,
         note=note,
     )
-    with _progress(quiet=json) as told:
+    with _progress(plan.budget_s) as told:
         result = Trial(plan, told).run()
+    if not no_history:
+        _remember(result)
     document = trial_document(result, command_line())
     show(lambda: trial_json(result), lambda: document, json=json)
     written = []
@@ -137,7 +152,7 @@ def try_changes(
     if kept is not None and result.best is not None:
         written += _applied(plan, result.best.names, kept)
     say_wrote(written, on_stderr=json)
-    if not result.is_complete and budget is None:
+    if result.is_interrupted:
         return EXIT_INTERRUPTED
     speedup = 1.0 if result.best is None else 1 / result.best.ratio
     if fail_below is not None and speedup < fail_below:
@@ -156,14 +171,58 @@ def _applied(plan: TrialPlan, names: Sequence[str], kept: Path) -> list[Path]:
     return [kept, write_text(plan.source, edited)]
 
 
+def _remember(result: TrialResult) -> None:
+    """Append pairs of predicted and measured gains to the user's history; that it fails ends nothing."""
+    configured = Path(os.environ.get("XDG_DATA_HOME", ""))
+    facts = {
+        "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "opscope": __version__,
+        "device": result.device or platform.processor() or platform.machine(),
+    }
+    try:
+        folder = configured if configured.is_absolute() else Path.home() / ".local" / "share"
+        file = folder / "opscope" / "gains.jsonl"
+        count = append_history(file, result, facts)
+    except (OpscopeError, RuntimeError) as error:  # no home
+        note(f"not remembered: {error}")
+        return
+    if count:
+        note(f"appended {counted(count, 'pair')} of predicted and measured gains to {file}")
+
+
 @contextmanager
-def _progress(*, quiet: bool) -> Iterator[Told]:
-    """A bar of the runs on standard error."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=stderr_console(), disable=quiet, transient=True) as progress:
-        bar = progress.add_task("", total=None)
+def _progress(budget_s: float | None) -> Iterator[Told]:
+    """A bar of the runs on standard error: what runs, how many ran, and about how long the rest takes."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[left]}"),
+    )
+    began = time.monotonic()
+    with Progress(*columns, console=stderr_console(), transient=True) as progress:
+        bar = progress.add_task("", total=None, left="")
 
         def told(name: str, done: int, total: int) -> None:
-            progress.update(bar, description=name, completed=done, total=total)
+            left = left_text(time.monotonic() - began, done, total, budget_s)
+            progress.update(bar, description=name, completed=done, total=total, left=left)
 
         yield told
+
+
+def left_text(took_s: float, done: int, total: int, budget_s: float | None) -> str:
+    """About how long it still takes: the rest of the runs, at most the rest of the budget.
+
+    Args:
+        took_s: Since it began.
+        done: Runs.
+        total: Runs expected by now; more come when changes are combined.
+        budget_s: Time for all; None for any.
+    """
+    if not done:
+        return ""
+    left_s = took_s / done * (total - done)
+    if budget_s is not None:
+        left_s = min(left_s, max(0.0, budget_s - took_s))
+    minutes, seconds = divmod(round(left_s), 60)
+    return f"about {minutes}:{seconds:02d} left"

@@ -97,6 +97,8 @@ class DeviceSpec(msgspec.Struct, frozen=True):
         tensor_clock_hz: Boost clock of tensor core work where it is another than `boost_clock_hz`.
         memory_bytes: As labelled; drivers report a little less.
         memory_pin_bits_per_s: Data rate of one pin of the memory bus.
+        gfx_target: AMD's name of the chip (`gfx942`); such a device has no compute capability, and its
+            `sm_count` counts compute units.
         partition: The MIG slice, e.g. `1g.5gb`. A slice has its own memory and multiprocessors; what is known
             of the whole device only (peaks, bandwidth, cache, power) is left out.
         nvlink_bytes_per_s: Of all its NVLinks in each direction, where every such device has them.
@@ -126,6 +128,15 @@ class DeviceSpec(msgspec.Struct, frozen=True):
     note: str | None = None
     partition: str | None = None
     number_sources: tuple[tuple[str, Source], ...] = ()
+    gfx_target: str | None = None
+
+    @property
+    def reported_capability(self) -> str | None:
+        """The pair of numbers that a driver reports as its capability; AMD's are those of its target."""
+        if self.gfx_target is None:
+            return self.compute_capability
+        digits = self.gfx_target.removeprefix("gfx")
+        return f"{int(digits[:-2])}.{int(digits[-2], 16)}"
 
     def peak(self, data_type: DataType | str) -> Peak | None:
         """The dense peak of a type; None if it has none or none is known."""
@@ -156,9 +167,11 @@ def _device(
     known["memory_bytes"] = known.pop("memory_gib") * _GIB
     if "l2_kib" in known:
         known["l2_bytes"] = known.pop("l2_kib") * _KIB
+    capability = known.pop("compute_capability", None)
     return DeviceSpec(
         **known,
-        architecture=architecture(facts["compute_capability"]),
+        compute_capability=capability,
+        architecture=architecture(capability),
         peaks=tuple(_peaks(published, rate, known, sources)),
         number_sources=tuple((number, sources[key]) for number, key in number_sources.items()),
     )
@@ -195,7 +208,7 @@ _PARTITION = re.compile(r"\s+MIG\s+(\S+)$", re.IGNORECASE)
 # AMD reports gfx90a as 9.0, which is no compute capability of CUDA.
 _OTHER_VENDOR = re.compile(r"\b(?:AMD|Radeon|Instinct|gfx\d)", re.IGNORECASE)
 # Words that drivers add or leave out over the years.
-_BRANDS = frozenset(("nvidia", "tesla", "geforce"))
+_BRANDS = frozenset(("nvidia", "tesla", "geforce", "amd", "radeon", "instinct", "oam", "vf"))
 _SIMILAR = 5
 _ALIKE = 0.5  # share of characters in common, of names called similar
 
@@ -248,6 +261,8 @@ def match_device(
     reported = _Reported(
         whole, partition.group(1) if partition else None, compute_capability, memory_bytes, sm_count
     )
+    if not _words(whole):
+        return _by_facts(reported)
     named = [one for one in devices() if _words(whole) in _names(one)]
     agreeing = [one for one in named if _agrees(one, reported)]
     if len(agreeing) == 1:
@@ -256,6 +271,17 @@ def match_device(
         meant = ", ".join(one.name for one in agreeing)
         return DeviceMatch(None, f"'{whole}' may be any of {meant}")
     return _as_reported(reported, named)
+
+
+def _by_facts(reported: _Reported) -> DeviceMatch:
+    """The one device of that capability, size and memory, where a driver reports no name (ROCm does so)."""
+    facts = (reported.compute_capability, reported.sm_count, reported.memory_bytes)
+    agreeing = [one for one in devices() if None not in facts and one.sm_count and _agrees(one, reported)]
+    if len(agreeing) == 1:
+        return DeviceMatch(
+            agreeing[0], "the driver reported no name: its size and memory are this GPU's alone"
+        )
+    return _as_reported(reported, ())
 
 
 def is_partition(name: str) -> bool:
@@ -298,7 +324,7 @@ def _names(device: DeviceSpec) -> set[tuple[str, ...]]:
 
 def _agrees(device: DeviceSpec, reported: _Reported) -> bool:
     """Whether no reported fact contradicts the device; a slice's memory and SMs are not the device's."""
-    if reported.compute_capability not in (None, device.compute_capability):
+    if reported.compute_capability not in (None, device.reported_capability):
         return False
     if reported.partition is not None:
         return True
@@ -337,6 +363,8 @@ def _as_reported(reported: _Reported, named: Sequence[DeviceSpec]) -> DeviceMatc
     """A spec of the reported facts, with the reason why it is no more."""
     full_name = reported.name if reported.partition is None else f"{reported.name} MIG {reported.partition}"
     reason = f"'{reported.name}' is not in the table of devices"
+    if not reported.name.strip():
+        reason = "the driver reported no name of the GPU, and what it is of size fits no single one"
     if named:
         known = ", ".join(one.name for one in named)
         reason = f"what was reported of '{reported.name}' fits none of {known}"

@@ -259,7 +259,10 @@ class _Filler:
                 calls["is_graph_launch"].astype(bool),
             ),
             linking.Activities(
-                activities["start_ns"], activities["correlation_id"], activities["external_id"]
+                activities["start_ns"],
+                activities["correlation_id"],
+                activities["external_id"],
+                activities["replay"].astype(np.int64),
             ),
         )
 

@@ -37,6 +37,8 @@ SELECT {category} AS category, CASE WHEN category IS NULL THEN coalesce(cat, '')
     args."bytes" AS size_bytes,
     args."graph id" AS graph_id,
     args."graph node id" AS graph_node_id,
+    args."kernel" AS launched_kernel,
+    NULL::TINYINT AS replay,
     args."Collective name" IS NOT NULL OR args."kernel_backend" IS NOT NULL OR args."Call stack" <> ''
         OR args."Module Hierarchy" <> '' AS has_details
 FROM {events}
@@ -110,9 +112,80 @@ FROM staging.call_events
 SELECT row_id, start_ns, duration_ns,
     coalesce(external_id, -1) AS external_id,
     coalesce(correlation_id, -1) AS correlation_id,
+    coalesce(replay, 0) AS replay,
     coalesce(device, TRY_CAST(pid AS INTEGER), -1) AS device,
     coalesce(stream, TRY_CAST(regexp_extract(tid, '\d+') AS BIGINT), -1) AS stream
 FROM staging.activity_events
+
+-- :name module_frames
+-- Calls of modules, to be nested.
+SELECT rowid AS row_id, thread_key, start_ns, duration_ns FROM staging.staged
+WHERE category = 'python_function' AND name LIKE 'nn.Module: %' AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0
+
+-- :name captured_calls
+-- Calls that launch a kernel, copy or set (`kind`), or begin or end capturing (`capture`); an absent id is -1.
+SELECT row_id, thread_key, start_ns, coalesce(external_id, -1) AS external_id,
+    coalesce(correlation_id, -1) AS correlation_id, name, launched_kernel AS kernel, grid, block,
+    CASE WHEN NOT regexp_matches(name, '^(cuda|hip|cu)(Ext|Hcc)?(Module)?(Launch|Memcpy|Memset)') OR name LIKE '%GraphLaunch%'
+            OR name LIKE '%HostFunc%' THEN ''
+        WHEN contains(name, 'Memcpy') THEN 'memcpy' WHEN contains(name, 'Memset') THEN 'memset' ELSE 'kernel' END AS kind,
+    CASE WHEN contains(name, 'StreamBeginCapture') THEN 'begin' WHEN contains(name, 'StreamEndCapture') THEN 'end' ELSE '' END
+        AS capture
+FROM staging.call_events
+WHERE name LIKE '%Launch%' OR name LIKE '%Mem%' OR name LIKE '%StreamBeginCapture%' OR name LIKE '%StreamEndCapture%'
+
+-- :name launched_activities
+-- Activities by the call that launched them, outside of graphs.
+SELECT row_id, correlation_id, coalesce(name, '') AS name, replace(category::VARCHAR, 'gpu_', '') AS kind, grid, block
+FROM staging.activity_events WHERE correlation_id IS NOT NULL
+
+-- :name captured_columns
+-- The columns of operators and modules (`captured_rows`) that a replay repeats.
+SELECT rowid AS row_id, name, input_shapes::VARCHAR AS input_shapes, input_types::VARCHAR AS input_types,
+    input_strides::VARCHAR AS input_strides, concrete_inputs::VARCHAR AS concrete_inputs, python_module_id,
+    has_details
+FROM staging.staged JOIN captured_rows ON rowid = row_id
+
+-- :name captured_details
+-- Their rarer arguments, where they have any, as JSON text.
+SELECT row_id, any_value(to_json(d.args)::VARCHAR) AS details
+FROM staging.staged s JOIN captured_rows r ON s.rowid = r.row_id
+JOIN staging.details d ON d.start_ns = s.start_ns AND d.name = s.name AND d.args."External id" = s.external_id
+WHERE s.has_details AND d.args."kernel_backend" IS NOT NULL GROUP BY row_id
+
+-- :name replayed
+-- One row per activity of a graph launch, in order of start: the launch call and its thread, and what tells the activity.
+SELECT c.row_id AS call, a.row_id AS activity, c.start_ns AS call_start_ns, c.duration_ns AS call_duration_ns,
+    c.correlation_id, coalesce(a.name, '') AS name, replace(a.category::VARCHAR, 'gpu_', '') AS kind, a.start_ns,
+    a.duration_ns, a.graph_id, a.graph_node_id
+FROM staging.activity_events a
+JOIN (SELECT * FROM staging.call_events WHERE name LIKE '%GraphLaunch%'
+    QUALIFY row_number() OVER (PARTITION BY correlation_id ORDER BY start_ns) = 1) c USING (correlation_id)
+ORDER BY c.start_ns, c.row_id, a.start_ns, a.row_id
+
+-- :name add_replayed_events
+-- Operators and modules of the captures, repeated inside the launch calls (`replayed_events`).
+INSERT INTO staging.staged BY NAME
+SELECT e.category::staging.kineto_category AS category, 'X' AS ph, e.name, c.pid, c.tid, c.thread_key,
+    e.start_ns, e.duration_ns, false AS is_wide, e.external_id, e.input_shapes::JSON AS input_shapes,
+    e.input_types::JSON AS input_types, e.input_strides::JSON AS input_strides, e.concrete_inputs::JSON AS concrete_inputs,
+    e.python_module_id, e.details IS NOT NULL AS has_details
+FROM replayed_events e JOIN staging.staged c ON c.rowid = e.call
+
+-- :name add_replayed_details
+INSERT INTO staging.details BY NAME
+SELECT c.thread_key, 'cpu_op' AS cat, e.name, e.start_ns, e.duration_ns,
+    struct_update(from_json(e.details, '{keys}'), "External id" := e.external_id) AS args
+FROM replayed_events e JOIN staging.staged c ON c.rowid = e.call WHERE e.details IS NOT NULL
+
+-- :name link_replayed
+-- The operator of each replayed activity, and the geometry that its capture tells where the activity does not.
+UPDATE staging.staged SET external_id = r.external_id, replay = r.replay,
+    grid = coalesce(staged.grid, r.grid), block = coalesce(staged.block, r.block)
+FROM replayed_activities r WHERE staged.rowid = r.activity
+
+-- :name largest_external_id
+SELECT coalesce(max(external_id), 0) FROM staging.staged
 
 -- :name operators
 INSERT INTO operators

@@ -11,9 +11,10 @@ import json
 import mmap
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import duckdb
 import msgspec
@@ -21,17 +22,21 @@ from msgspec.structs import replace
 
 from opscope.errors import InputError
 from opscope.ingest import quality
+from opscope.ingest.graph_sources import CaptureTraces, GraphSources, graph_findings
 from opscope.ingest.kineto import fill_tables
 from opscope.ingest.recorded import read_beside
 from opscope.ingest.source import EventArray, LocalText, TraceFile, error_offset, locate_events
 from opscope.ingest.staging import NeedsRewritingError, staged_events
-from opscope.ingest.trace_rows import integer, valid_text, write_devices, write_trace
+from opscope.ingest.trace_rows import integer, recorded_release, valid_text, write_devices, write_trace
 from opscope.model.environment import Environment
 from opscope.model.finding import recorded_findings
 from opscope.model.session import Session
 from opscope.model.sidecar import Sidecar
 
-__all__ = ["mend", "normalize", "read_kineto"]
+if TYPE_CHECKING:
+    from opscope.ingest.nsys_words import Demangle
+
+__all__ = ["Text", "ingest_text", "mapped_text", "mend", "normalize", "read_kineto"]
 
 
 _CHUNK_BYTES = 8 << 20
@@ -115,7 +120,7 @@ def _chunks(text: mmap.mmap, start: int, end: int):  # type: ignore[no-untyped-d
         position = stop
 
 
-class _Text(msgspec.Struct, frozen=True):
+class Text(msgspec.Struct, frozen=True):
     """The text of one trace: its name for people, a local file, the same mapped, and where its events lie.
 
     `shift` added to a position in a mended copy gives the one in the original.
@@ -129,17 +134,38 @@ class _Text(msgspec.Struct, frozen=True):
     shift: int = 0
 
 
-def read_kineto(session: Session, trace_id: int, trace: TraceFile, local: LocalText) -> Sidecar | None:
+def read_kineto(
+    session: Session,
+    trace_id: int,
+    trace: TraceFile,
+    local: LocalText,
+    *,
+    captures: CaptureTraces | None = None,
+    demangle: Demangle | None = None,
+) -> Sidecar | None:
     """Read a Kineto file into the tables, as one trace; its sidecar, if it has one.
+
+    Args:
+        session: Of the tables.
+        trace_id: Of the trace.
+        trace: The file.
+        local: Its text on this machine.
+        captures: Traces of captures of CUDA graphs that it may replay.
+        demangle: As of `load`.
 
     Raises:
         InputError: The file cannot be read; names it and the byte offset.
     """
     sidecar, sidecar_findings = read_beside(trace_id, trace)
-    with _mapped(local.path, trace.name) as mapped:
+    graphs = GraphSources(trace, sidecar, captures or CaptureTraces(()), demangle)
+
+    def fill(census: quality.Census) -> quality.Census:
+        return fill_tables(session, trace_id, graphs.open_in(session, trace_id, census))
+
+    with mapped_text(local.path, trace.name) as mapped:
         events = locate_events(mapped, trace.name)
-        text = _Text(trace.name, local.path, mapped, events, local.damage)
-        census, repairs = _ingest(session, trace_id, text)
+        text = Text(trace.name, local.path, mapped, events, local.damage)
+        census, repairs = ingest_text(session, text, fill)
         _write_trace(session, trace_id, text, census, sidecar)
         write_devices(session, trace_id, events.properties.get("deviceProperties"))
         session.add_findings(
@@ -155,11 +181,17 @@ def read_kineto(session: Session, trace_id: int, trace: TraceFile, local: LocalT
     session.add_findings(quality.trace_findings(session, trace_id))
     session.add_findings(recorded_findings(events.properties, trace_id))
     session.add_findings(sidecar_findings)
+    session.add_findings(graph_findings(session, trace_id, captures))
     return sidecar
 
 
 @contextmanager
-def _mapped(path: Path, name: str) -> Iterator[mmap.mmap]:
+def mapped_text(path: Path, name: str) -> Iterator[mmap.mmap]:
+    """The text of a local file, mapped.
+
+    Raises:
+        InputError: It is empty.
+    """
     with path.open("rb") as file:
         try:
             text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -169,40 +201,43 @@ def _mapped(path: Path, name: str) -> Iterator[mmap.mmap]:
             yield text
 
 
-def _ingest(session: Session, trace_id: int, text: _Text) -> tuple[quality.Census, dict[str, int]]:
-    """Fill the tables; the text is normalized first if it must be, and mended if it is broken.
+Fill = Callable[[quality.Census], quality.Census]
+
+
+def ingest_text(session: Session, text: Text, fill: Fill) -> tuple[quality.Census, dict[str, int]]:
+    """Use the staged events; the text is normalized first if it must be, and mended if it is broken.
 
     Returns:
         What the events are, and the flaws that were mended, each with its first byte.
     """
     try:
-        return _ingest_sound(session, trace_id, text), {}
+        return _ingest_sound(session, text, fill), {}
     except duckdb.InvalidInputException as error:
         with _scratch(session) as copy:
             mended, flaws = mend(text.mapped, text.events, copy)
             if not flaws:
                 raise _malformed(text, error) from error
-            with _mapped(copy, text.name) as mapped:
-                whole = _Text(text.name, copy, mapped, mended, text.damage, shift=text.events.start)
-                return _ingest(session, trace_id, whole)[0], flaws
+            with mapped_text(copy, text.name) as mapped:
+                whole = Text(text.name, copy, mapped, mended, text.damage, shift=text.events.start)
+                return ingest_text(session, whole, fill)[0], flaws
 
 
-def _ingest_sound(session: Session, trace_id: int, text: _Text) -> quality.Census:
-    """Fill the tables from a text without flaws, rewritten first if it must be."""
+def _ingest_sound(session: Session, text: Text, fill: Fill) -> quality.Census:
+    """Use the staged events of a text without flaws, rewritten first if it must be."""
     try:
-        return _fill(session, trace_id, text)
+        return _fill(session, text, fill)
     except NeedsRewritingError as needed:
         with _scratch(session) as copy:
             normal = normalize(text.mapped, text.events, copy)
-            with _mapped(copy, text.name) as mapped:
-                rewritten = _Text(text.name, copy, mapped, normal)
-                census = _fill(session, trace_id, rewritten, is_rewritten=True)
+            with mapped_text(copy, text.name) as mapped:
+                rewritten = Text(text.name, copy, mapped, normal)
+                census = _fill(session, rewritten, fill, is_rewritten=True)
                 return replace(census, is_legacy=needed.is_legacy)
 
 
-def _fill(session: Session, trace_id: int, text: _Text, *, is_rewritten: bool = False) -> quality.Census:
+def _fill(session: Session, text: Text, fill: Fill, *, is_rewritten: bool = False) -> quality.Census:
     with staged_events(session, text.path, text.mapped, text.events, is_rewritten=is_rewritten) as census:
-        return fill_tables(session, trace_id, census)
+        return fill(census)
 
 
 @contextmanager
@@ -211,7 +246,7 @@ def _scratch(session: Session) -> Iterator[Path]:
         yield Path(folder) / "events.json"
 
 
-def _malformed(text: _Text, error: duckdb.Error) -> InputError:
+def _malformed(text: Text, error: duckdb.Error) -> InputError:
     """The error of an array that cannot be read, with the byte where it breaks."""
     hint = f"Decompression failed before: {text.damage}. Copy the file again" if text.damage else None
     start, end = text.events.start, text.events.end
@@ -223,6 +258,10 @@ def _malformed(text: _Text, error: duckdb.Error) -> InputError:
         return InputError(
             "not valid JSON inside the traceEvents array", source=text.name, byte_offset=offset, hint=hint
         )
+    except RecursionError:
+        return InputError(
+            "an event is nested too deeply", source=text.name, byte_offset=text.shift + start, hint=hint
+        )
     reason = re.sub(r'^.*?error in file "[^"]*", in ', "", str(error).splitlines()[0])
     return InputError(
         f"an event cannot be read ({reason})", source=text.name, byte_offset=text.shift + start, hint=hint
@@ -230,7 +269,7 @@ def _malformed(text: _Text, error: duckdb.Error) -> InputError:
 
 
 def _write_trace(
-    session: Session, trace_id: int, text: _Text, census: quality.Census, sidecar: Sidecar | None
+    session: Session, trace_id: int, text: Text, census: quality.Census, sidecar: Sidecar | None
 ) -> None:
     properties = text.events.properties
     distributed = properties.get("distributedInfo")
@@ -258,7 +297,10 @@ def _write_trace(
         size_bytes=len(text.mapped),
         event_count=census.event_count,
         properties=valid_text(json.dumps(others, ensure_ascii=False)),
-        **_versions(None if sidecar is None else sidecar.environment),
+        **(
+            _versions(None if sidecar is None else sidecar.environment)
+            or {"torch_version": recorded_release(properties)}
+        ),
     )
 
 

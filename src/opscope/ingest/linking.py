@@ -18,9 +18,11 @@ import numpy.typing as npt
 from opscope.ingest.nesting import Forest, Int64, enclosing
 from opscope.model.schema import Attribution
 
-__all__ = ["ATTRIBUTIONS", "Activities", "Calls", "Links", "gather", "link"]
+__all__ = ["ATTRIBUTIONS", "REPLAYS", "Activities", "Calls", "Links", "gather", "link"]
 
 ATTRIBUTIONS: tuple[Attribution, ...] = tuple(Attribution)
+# What an activity of an opened CUDA graph is known by.
+REPLAYS = (Attribution.GRAPH_NODE, Attribution.GRAPH_SEQUENCE, Attribution.GRAPH)
 _CODE = {attribution: code for code, attribution in enumerate(ATTRIBUTIONS)}
 MISSING = np.int64(-1)
 # Host and CUPTI clocks are converted apart; operators and calls of one thread agree to a few microseconds.
@@ -48,6 +50,7 @@ class Activities(msgspec.Struct, frozen=True):
     start_ns: Int64
     correlation_id: Int64
     external_id: Int64
+    replay: Int64 | None = None  # Of an opened CUDA graph: position in `REPLAYS`, from 1; else 0
 
     def __len__(self) -> int:
         return len(self.correlation_id)
@@ -92,6 +95,9 @@ def link(forest: Forest, operator_external_id: Int64, calls: Calls, activities: 
     impossible = impossible_calls + impossible_own
     possible = np.count_nonzero(call_by_id >= 0) + np.count_nonzero(own >= 0)
     ids_used = impossible <= _MOST_IMPOSSIBLE * (impossible + possible)
+    replay = activities.replay if activities.replay is not None else np.zeros(len(activities), dtype=np.int64)
+    opened = (replay > 0) & (own >= 0)
+    replayed_by = np.where(opened, own, MISSING)
     if not ids_used:
         call_by_id[:], own[:] = MISSING, MISSING
     call_operator = np.where(call_by_id >= 0, call_by_id, enclosing(forest, calls.thread, calls.start_ns))
@@ -102,11 +108,13 @@ def link(forest: Forest, operator_external_id: Int64, calls: Calls, activities: 
     by_call = gather(call_operator, activity_call)
     call_had_id = gather(call_by_id, activity_call) >= 0
     operator = np.where((own >= 0) & ~call_had_id, own, by_call)
+    operator = np.where(opened, replayed_by, operator)
     in_graph = gather(calls.is_graph_launch, activity_call) > 0
     # Correlation ids only grow, so one below the first recorded call was given out before the window opened.
     early = activities.correlation_id < (correlations[0] if len(correlations) else MISSING)
     attribution = np.select(
         [
+            *((replay == code) & opened for code in range(1, len(REPLAYS) + 1)),
             (operator >= 0) & in_graph,
             (own >= 0) | ((operator >= 0) & call_had_id),
             operator >= 0,
@@ -115,6 +123,7 @@ def link(forest: Forest, operator_external_id: Int64, calls: Calls, activities: 
             early,
         ],
         [
+            *(_CODE[attribution] for attribution in REPLAYS),
             _CODE[Attribution.GRAPH],
             _CODE[Attribution.EXTERNAL_ID],
             _CODE[Attribution.CORRELATION],

@@ -35,6 +35,7 @@ from opscope.model.session import Session
 from opscope.model.sidecar import Sidecar
 
 if TYPE_CHECKING:
+    from opscope.ingest.graph_sources import CaptureTraces
     from opscope.ingest.nsys_words import Demangle
 
 __all__ = [
@@ -76,11 +77,13 @@ class ReadOptions(NamedTuple):
     Attributes:
         demangle: As of `load`.
         examine: Worked out of each file where it is read.
+        captures: Traces in which CUDA graphs were captured that these may replay.
         folder: Where to leave Parquet; None to answer with it.
     """
 
     demangle: Demangle | None = None
     examine: Examine | None = None
+    captures: CaptureTraces | None = None
     folder: str | None = None
 
 
@@ -143,7 +146,7 @@ def read_part(trace: TraceFile, how: ReadOptions = _ALONE) -> Part:
 
     with Session(threads=1) as session, tempfile.TemporaryDirectory(prefix=scratch_prefix()) as scratch:
         with engine_errors(trace.name, None):
-            sidecars = read_file(session, trace, how.demangle)
+            sidecars = read_file(session, trace, how.demangle, how.captures)
         folder = scratch if how.folder is None else tempfile.mkdtemp(dir=how.folder)
         tables: dict[str, bytes | Path] = {}
         for table in TABLES:

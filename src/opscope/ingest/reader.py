@@ -16,6 +16,7 @@ import duckdb
 
 from opscope.errors import InputError
 from opscope.ingest import quality
+from opscope.ingest.graph_sources import CaptureTraces
 from opscope.ingest.kineto_file import read_kineto
 from opscope.ingest.parallel import (
     Examine,
@@ -55,6 +56,7 @@ def load(
     threads: int | None = None,
     merge: bool = False,
     demangle: Demangle | None = None,
+    captures: Sequence[str] = (),
     examine: Examine | None = None,
     workers: int | None = None,
     dask: str | None = None,
@@ -71,6 +73,7 @@ def load(
         merge: Read traces together that are not of one job.
         demangle: Makes the text that a Kineto trace shows of a mangled name, where a recorder keeps those;
             without it the recorder's own text is used.
+        captures: Traces in which CUDA graphs were captured that these may replay.
         examine: What processes that read files work out of each rank too, kept in `session.examined`.
         workers: Processes that read several files; this one alone if None; one for each core where there are
             more than eight files if 0.
@@ -89,16 +92,17 @@ def load(
         memory_limit=memory_limit, threads=threads, is_temporary_file=is_large or memory_limit is not None
     )
     sidecars: dict[int, Sidecar] = {}
+    known = CaptureTraces(tuple(trace for one in captures for trace in find_traces(one)))
     try:
         with _processes(len(traces), workers, dask, session.temporary_directory, note) as processes:
             if processes is not None:
-                how = ReadOptions(demangle, examine)
-                with engine_errors(sources[0], memory_limit):
+                how = ReadOptions(demangle, examine, known)
+                with engine_errors(traces[0].name, memory_limit):
                     sidecars = read_parts(session, traces, processes, how, note=note, on_done=on_done)
             else:
                 for count, trace in enumerate(traces, 1):
                     with engine_errors(trace.name, memory_limit):
-                        sidecars |= read_file(session, trace, demangle)
+                        sidecars |= read_file(session, trace, demangle, known)
                     on_done(count)
         _require_one_job(session, sidecars, merge=merge)
         keep_sidecars(session, sidecars)
@@ -141,7 +145,9 @@ def _require_one_job(session: Session, sidecars: dict[int, Sidecar], *, merge: b
         )
 
 
-def read_file(session: Session, trace: TraceFile, demangle: Demangle | None) -> dict[int, Sidecar]:
+def read_file(
+    session: Session, trace: TraceFile, demangle: Demangle | None, captures: CaptureTraces | None = None
+) -> dict[int, Sidecar]:
     """Read one file, which holds one trace or several; sidecars by trace id.
 
     Raises:
@@ -154,7 +160,7 @@ def read_file(session: Session, trace: TraceFile, demangle: Demangle | None) -> 
 
             read_export(session, trace_id, trace, local, demangle)
             return {}
-        sidecar = read_kineto(session, trace_id, trace, local)
+        sidecar = read_kineto(session, trace_id, trace, local, captures=captures, demangle=demangle)
     return {} if sidecar is None else {trace_id: sidecar}
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "LEGACY_CATEGORY",
     "NeedsRewritingError",
     "Reading",
+    "create_details",
     "create_tables",
     "lenient_events",
     "no_events",
@@ -55,7 +56,7 @@ ARGUMENTS: dict[str, str] = {
     "device": "INTEGER", "stream": "BIGINT", "context": "INTEGER", "grid": "VARCHAR", "block": "VARCHAR",
     "registers per thread": "INTEGER", "shared memory": "INTEGER", "blocks per SM": "DOUBLE",
     "warps per SM": "DOUBLE", "est. achieved occupancy %": "DOUBLE", "bytes": "BIGINT",
-    "graph id": "BIGINT", "graph node id": "BIGINT",
+    "graph id": "BIGINT", "graph node id": "BIGINT", "kernel": "VARCHAR",
     "Collective name": "VARCHAR", "kernel_backend": "VARCHAR",
 }  # fmt: skip
 
@@ -224,6 +225,11 @@ def create_tables(session: Session) -> None:
             events=no_events(ARGUMENTS), category=CATEGORY, cast="CAST", double_limit=_LARGEST_EXACT_DOUBLE_US
         )
     )
+    create_details(session)
+
+
+def create_details(session: Session) -> None:
+    """Make `staging.details` anew, without rows."""
     session.connection.execute(sql(__package__, "kineto:details").format(events=no_events(DETAILS)))
 
 
@@ -301,6 +307,7 @@ def _readable(session: Session, windows: Windows) -> Iterator[list[str]]:
             yield files.urls
         finally:
             session.connection.unregister_filesystem(PROTOCOL)
+            files.close()
         return
     with (
         tempfile.TemporaryDirectory(dir=session.temporary_directory) as folder,

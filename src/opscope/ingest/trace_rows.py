@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
+from opscope.hardware.architectures import SpecEvidence
+from opscope.hardware.devices import match_device
 from opscope.ingest.nesting import union_length
 from opscope.model import schema
+from opscope.model.finding import Finding, Severity
 from opscope.model.session import Session
 
-__all__ = ["integer", "valid_text", "write_devices", "write_trace"]
+__all__ = ["integer", "recorded_release", "valid_text", "write_devices", "write_trace"]
 
 
 def write_trace(session: Session, **values: Any) -> None:
@@ -34,6 +39,36 @@ def integer(value: Any, *, bits: int = 32) -> int | None:
 def valid_text(text: str) -> str:
     """The text without lone surrogates: half characters of JSON escapes, foreign bytes of file names."""
     return text.encode("utf-8", "replace").decode("utf-8")
+
+
+_TORCH_KEY = re.compile(r"(?:py)?torch(?:[_ -]?version)?", re.IGNORECASE)
+_TORCH_PACKAGE = re.compile(r"torch(?:==| )(\d+\.\d+\.\d+[\w.+]*)")
+_RELEASE = re.compile(r"v?(\d+\.\d+\.\d+[\w.+]*)")
+_MOST_VALUES = 20_000
+
+
+def recorded_release(properties: Mapping[str, Any]) -> str | None:
+    """The torch release that a trace's own metadata names, by a key of that name or a list of packages.
+
+    None if it names none, or several.
+    """
+    found: set[str] = set()
+    pending: list[tuple[str, Any]] = list(properties.items())
+    for _ in range(_MOST_VALUES):
+        if not pending:
+            break
+        key, value = pending.pop()
+        if isinstance(value, dict):
+            pending += [(str(name), one) for name, one in value.items()]
+        elif isinstance(value, list):
+            pending += [(key, one) for one in value]
+        elif isinstance(value, str):
+            named = _RELEASE.fullmatch(value.strip()) if _TORCH_KEY.fullmatch(key) else None
+            named = named or _TORCH_PACKAGE.fullmatch(value.strip())
+            if named is not None:
+                found.add(named[1])
+    releases = {one.partition("+")[0] for one in found}
+    return valid_text(max(found, key=len)) if len(releases) == 1 else None
 
 
 # Keys of deviceProperties (libkineto/src/DeviceProperties.cpp), in the order of the columns.
@@ -76,14 +111,51 @@ def write_devices(session: Session, trace_id: int, properties: Any) -> None:
         if isinstance(entry, dict) and _DEVICE_ID.fullmatch(str(entry.get("id")))
     }
     used = _use(session, trace_id)
+    # A host's GPUs are of one kind where all that are described are: so is one that is not.
+    kinds = {json.dumps({**entry, "id": None}, sort_keys=True) for entry in described.values()}
+    common = json.loads(kinds.pop()) if len(kinds) == 1 else {}
     for device in sorted(described.keys() | used.keys()):
-        entry = described.get(device, {})
-        facts = [entry.get(key) for key in _KEYS]
+        entry = described.get(device, common)
+        facts = [_fact(key, entry.get(key)) for key in _KEYS]
+        if device in used and not str(facts[0] or "").strip():
+            facts[0] = _name_of(entry)
+            if facts[0] is not None:
+                session.add_findings([_recognized(trace_id, device, facts[0])])
         facts[-1] = facts[-1] if facts[-1] is not None else entry.get(_AMD_SHARED_PER_SM)
         session.connection.execute(
             _INSERT,
             [trace_id, device, *map(_text, facts), *used.get(device, (0, None, None, None, None, None))],
         )
+
+
+def _fact(key: str, value: Any) -> Any:
+    """None for a number of parts of a device that no device has."""
+    is_count = key not in {"computeMajor", "computeMinor"} and isinstance(value, int | float)
+    return None if is_count and value <= 0 else value
+
+
+def _name_of(entry: Mapping[str, Any]) -> str | None:
+    """The name of the one GPU that has what is reported of a nameless one; None if there is no such one."""
+    major, minor = (integer(entry.get(key)) for key in ("computeMajor", "computeMinor"))
+    found = match_device(
+        "",
+        compute_capability=None if major is None else f"{major}.{minor or 0}",
+        memory_bytes=integer(entry.get("totalGlobalMem"), bits=64),
+        sm_count=integer(entry.get("numSms")),
+    ).spec
+    return None if found is None or found.evidence is SpecEvidence.DEVICE_PROPERTIES else found.names[0]
+
+
+def _recognized(trace_id: int, device: int, name: str) -> Finding:
+    return Finding(
+        "device.recognized",
+        Severity.INFO,
+        f"The driver reported no name of device {device}; its multiprocessors, memory and capability are "
+        f"those of {name} alone.",
+        None,
+        trace_id,
+        {"device": device, "name": name},
+    )
 
 
 def _text(value: Any) -> str | None:

@@ -53,7 +53,8 @@ _LAWS: tuple[tuple[str, str, str], ...] = (
         "closed_reasons",
         "An activity has an operator exactly if its attribution is one of the ways to have one",
         """SELECT activity_id, attribution, operator_id FROM device_activities
-        WHERE (operator_id IS NOT NULL) <> (attribution IN ('external_id', 'correlation', 'graph'))
+        WHERE (operator_id IS NOT NULL) <> (attribution IN (
+            'external_id', 'correlation', 'graph', 'graph_node', 'graph_sequence'))
             OR attribution IS NULL""",
     ),
     (

@@ -12,7 +12,17 @@ import msgspec
 
 from opscope.text_enum import TextEnum
 
-__all__ = ["SCHEMA_VERSION", "TABLES", "ActivityKind", "Attribution", "Column", "Table", "table"]
+__all__ = [
+    "SCHEMA_VERSION",
+    "TABLES",
+    "ActivityKind",
+    "Attribution",
+    "Column",
+    "ReplayEvidence",
+    "ReplaySource",
+    "Table",
+    "table",
+]
 
 SCHEMA_VERSION = 1
 
@@ -31,6 +41,8 @@ class Attribution(TextEnum):
     EXTERNAL_ID = "external_id"
     CORRELATION = "correlation"
     GRAPH = "graph"
+    GRAPH_NODE = "graph_node"
+    GRAPH_SEQUENCE = "graph_sequence"
     BEFORE_WINDOW = "before_window"
     NO_LAUNCH_RECORD = "no_launch_record"
     OUTSIDE_OPERATOR = "outside_operator"
@@ -46,12 +58,63 @@ _MEANINGS = {
     Attribution.EXTERNAL_ID: "the launch call (or the activity itself) carries the operator's external id",
     Attribution.CORRELATION: "the launch call lies inside the operator on its thread",
     Attribution.GRAPH: "launched by a CUDA graph replay whose launch call belongs to the operator",
+    Attribution.GRAPH_NODE: "replayed by a CUDA graph; its node was captured inside the operator",
+    Attribution.GRAPH_SEQUENCE: (
+        "replayed by a CUDA graph whose kernels follow each other as those that the operator launched "
+        "when it was captured, or eagerly"
+    ),
     Attribution.BEFORE_WINDOW: (
         "launched before the recording window opened, so its operator was not recorded"
     ),
     Attribution.NO_LAUNCH_RECORD: "its launch call is missing from the trace",
     Attribution.OUTSIDE_OPERATOR: "launched while no operator was open on the launching thread",
     Attribution.NO_CORRELATION: "the activity carries neither a correlation id nor an external id",
+}
+
+
+class ReplaySource(TextEnum):
+    """What the operators of a replayed CUDA graph are known from. A closed set."""
+
+    NOTED_CAPTURE = "noted_capture"
+    CAPTURE_TRACE = "capture_trace"
+    CAPTURE_PHASE = "capture_phase"
+    EAGER_PHASE = "eager_phase"
+
+    @property
+    def meaning(self) -> str:
+        """One phrase for people."""
+        return _SOURCE_MEANINGS[self]
+
+
+_SOURCE_MEANINGS = {
+    ReplaySource.NOTED_CAPTURE: "the recording noted the capture",
+    ReplaySource.CAPTURE_TRACE: "a trace of the capture was given",
+    ReplaySource.CAPTURE_PHASE: "the graph is captured in the trace itself",
+    ReplaySource.EAGER_PHASE: "the same kernels run eagerly in the trace",
+}
+
+
+class ReplayEvidence(TextEnum):
+    """How replayed activities were matched with captured launches, strongest first. A closed set."""
+
+    NODE_IDS = "node_ids"
+    KERNEL_SEQUENCE = "kernel_sequence"
+    KERNEL_COUNTS = "kernel_counts"
+    LAUNCH_ORDER = "launch_order"
+
+    @property
+    def meaning(self) -> str:
+        """One phrase for people."""
+        return _REPLAY_MEANINGS[self]
+
+
+_REPLAY_MEANINGS = {
+    ReplayEvidence.NODE_IDS: "by the ids of the graph's nodes, and every kernel is the captured one",
+    ReplayEvidence.KERNEL_SEQUENCE: "every kernel, in order, is the captured one",
+    ReplayEvidence.KERNEL_COUNTS: "each kernel runs as often as captured; those of one name by their order",
+    ReplayEvidence.LAUNCH_ORDER: (
+        "as many launches of the same kinds; where the capture names no kernel, equal calls run equal kernels"
+    ),
 }
 
 
@@ -281,6 +344,23 @@ TABLES: tuple[Table, ...] = (
             _OPERATOR_ID,
             Column("attribution", "VARCHAR", "How it was tied to the operator, or why not (closed set)"),
             _STEP,
+        ),
+    ),
+    Table(
+        "graph_replays",
+        "One replay of a CUDA graph (`cudaGraphLaunch`) with recorded activities, and how it was opened.",
+        (
+            _TRACE_ID,
+            Column("correlation_id", "BIGINT", "Of the launch call and its activities, in its trace"),
+            Column("graph", "INTEGER", "Number of the graph, from 1 in the order of first replays"),
+            Column("activity_count", "INTEGER", "Activities of the replay"),
+            Column("device_ns", "BIGINT", "Their device time", unit="ns"),
+            Column(
+                "source", "VARCHAR", "What its operators are known from (closed set); NULL if they are not"
+            ),
+            Column("evidence", "VARCHAR", "How it was matched (closed set); NULL if it was not"),
+            Column("file", "VARCHAR", "Trace that tells them"),
+            Column("reason", "VARCHAR", "Why its operators are unknown"),
         ),
     ),
     Table(

@@ -3,7 +3,7 @@
 The trace stays an ordinary Kineto file; everything opscope knows beyond it is here. The sidecar of
 `trace.json` (also `.json.gz`, `.json.zst`) is `trace.opscope.json` in the same folder; a name without such an
 ending gets `.opscope.json` appended. Sources that torch.compile generated lie beside it, in the folder
-`trace.kernels`. Written whole or not at all.
+`trace.kernels`, and recordings of captures of CUDA graphs in `trace.graphs`. Written whole or not at all.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ import msgspec
 
 from opscope.errors import CaptureError, InputError
 from opscope.model.environment import Environment
-from opscope.model.files import replacing
+from opscope.model.files import UNREADABLE_JSON, replacing
 from opscope.model.origin import Gap, OperatorRegistration, RecordedKernel, RecordedSource
 from opscope.text_enum import TextEnum
 
 __all__ = [
     "SIDECAR_SCHEMA_VERSION",
+    "SIZE_LIMIT",
+    "GraphNode",
+    "RecordedGraph",
     "RecordedModule",
     "RecordedRegion",
     "RecordedSchedule",
@@ -31,6 +34,7 @@ __all__ = [
     "StepKind",
     "StepPlace",
     "UnrecordedStep",
+    "graphs_folder",
     "kernels_folder",
     "read_sidecar",
     "sidecar_path",
@@ -38,6 +42,9 @@ __all__ = [
 ]
 
 SIDECAR_SCHEMA_VERSION = 1
+
+SIZE_LIMIT = "max_trace_size"
+"""`ended_by` of a recording that had grown too large."""
 
 _TRACE_SUFFIXES = (".json", ".json.gz", ".json.zst")
 
@@ -113,6 +120,36 @@ class RecordedStructure(msgspec.Struct, frozen=True):
     call_lines: tuple[int, ...] = ()
 
 
+class GraphNode(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One kernel, copy or set of a CUDA graph, as the driver tells it when the graph has been captured.
+
+    Args:
+        kind: `kernel`, `memcpy` or `memset`.
+        name: Of the kernel, mangled; None if the driver tells none.
+        number: The node's id in its graph, which replayed activities carry in the lower half of theirs.
+        grid: Blocks of the grid.
+        block: Threads of a block.
+    """
+
+    kind: str
+    name: str | None = None
+    number: int | None = None
+    grid: tuple[int, int, int] | None = None
+    block: tuple[int, int, int] | None = None
+
+
+class RecordedGraph(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One CUDA graph captured by the program before or while it was recorded.
+
+    Args:
+        file: Kineto trace of the capture, relative to the sidecar; None if the trace itself holds it.
+        nodes: Its kernels, copies and sets in their order; None if the driver did not tell them.
+    """
+
+    file: str | None = None
+    nodes: tuple[GraphNode, ...] | None = None
+
+
 class StepKind(TextEnum):
     """What the time of an unrecorded step runs from and to."""
 
@@ -175,9 +212,11 @@ class Sidecar(msgspec.Struct, frozen=True):
         registrations: Operators of the trace that are not PyTorch's own, or whose code was replaced.
         gaps: What of these could not be collected.
         regions: Where less than `settings.activities` was recorded, in order of time.
-        ended_by: Class of the exception that ended the program inside the window, or None.
+        ended_by: Class of the exception that ended the program inside the window, `SIZE_LIMIT` if the
+            recording had grown too large, or None.
         structure: The program behind the recorded Python frames; None without stacks.
         unrecorded_steps: Steps of the same program without a profiler, in order; its warm-up is among them.
+        graphs: CUDA graphs captured so far, in the order of their captures.
         rank: Of this process in its job, as its launcher set it; None outside of one.
         world_size: Processes of the job.
     """
@@ -201,6 +240,7 @@ class Sidecar(msgspec.Struct, frozen=True):
     ended_by: str | None = None
     structure: RecordedStructure | None = None
     unrecorded_steps: tuple[UnrecordedStep, ...] = ()
+    graphs: tuple[RecordedGraph, ...] = ()
     rank: int | None = None
     world_size: int | None = None
 
@@ -217,6 +257,11 @@ def sidecar_path(trace_path: str | os.PathLike[str]) -> Path:
 def kernels_folder(trace_path: str | os.PathLike[str]) -> Path:
     """Where copies of the generated sources of a trace's kernels lie."""
     return _beside(trace_path, ".kernels")
+
+
+def graphs_folder(trace_path: str | os.PathLike[str]) -> Path:
+    """Where recordings of the captures of a trace's CUDA graphs lie."""
+    return _beside(trace_path, ".graphs")
 
 
 def _beside(trace_path: str | os.PathLike[str], ending: str) -> Path:
@@ -256,5 +301,5 @@ def read_sidecar(path: str | os.PathLike[str]) -> Sidecar:
                 hint="Upgrade opscope to read it",
             )
         return msgspec.json.decode(content, type=Sidecar)
-    except msgspec.DecodeError as error:
+    except UNREADABLE_JSON as error:
         raise InputError(f"not a sidecar of opscope ({error})", source=path) from error

@@ -79,6 +79,7 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
         correctness: Its numbers beside the baseline's.
         is_recommended: Faster, and its numbers are as they should be or what they lose was allowed.
         predicted_gain_ns: What advice on a recording of the baseline says it brings; None if it says nothing.
+        predicted_interval_ns: Between what that lies, as advice says.
         peak_bytes: As of the baseline.
         warm_up_ns: What the first calls of models took, compilation included, and the first steps beyond as
             many later ones.
@@ -98,6 +99,7 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     correctness: Correctness = Correctness.UNKNOWN
     is_recommended: bool = False
     predicted_gain_ns: float | None = None
+    predicted_interval_ns: Interval | None = None
     peak_bytes: int | None = None
     warm_up_ns: float | None = None
     pays_off_after_steps: int | None = None
@@ -137,6 +139,8 @@ class TrialResult(msgspec.Struct, frozen=True):
         best: None if nothing helped.
         runs: How often the program was run.
         is_complete: Not interrupted, and within its budget.
+        device: The GPU's name; None of a program without one.
+        is_interrupted: By a person or another program; not by its budget.
     """
 
     program: str
@@ -147,5 +151,7 @@ class TrialResult(msgspec.Struct, frozen=True):
     best: BestChanges | None
     runs: int
     is_complete: bool = True
+    device: str | None = None
+    is_interrupted: bool = False
 
     _repr_html_ = notebook_html

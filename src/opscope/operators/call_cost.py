@@ -21,6 +21,8 @@ class CostEvidence(TextEnum):
     RECORDED = "recorded"
     GRADIENTS = "gradients"
     KERNEL_ARGUMENTS = "kernel_arguments"
+    LAUNCH_TILES = "launch_tiles"
+    ENGINE_STEP = "engine_step"
     MATCHED = "matched"
 
     @property
@@ -39,6 +41,10 @@ _EVIDENCE_MEANINGS = {
     CostEvidence.KERNEL_ARGUMENTS: (
         "from the tensors given to a generated kernel, in the order in which its compiler passes them"
     ),
+    CostEvidence.LAUNCH_TILES: (
+        "from the tiles in its kernels' names and their grids, in whole tiles, experts chosen evenly"
+    ),
+    CostEvidence.ENGINE_STEP: "from its arguments and the counts in the serving engine's annotation",
     CostEvidence.MATCHED: "that of the only recorded call which launches this kernel in this geometry",
 }
 

@@ -14,6 +14,7 @@ import msgspec
 from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.provenance.kernel_names import decode
+from opscope.provenance.serving import serving_step
 
 __all__ = ["Collective", "DistinctCall", "TritonLaunch", "collect_calls", "collect_launches"]
 
@@ -48,8 +49,10 @@ class DistinctCall(msgspec.Struct, frozen=True):
         self_device_ns: Device time of all their own activities.
         read_bytes: Where a call launched copies and sets alone: what these read from device memory.
         written_bytes: Likewise what they wrote.
-        kernel: Name of a kernel, where lists of tensors are among the arguments.
+        kernel: Name of a kernel, where lists of tensors are among the arguments; of an engine's attention.
         block_count: Blocks of all kernels of a call, likewise.
+        example_id: One of the operators; None of launches of no operator.
+        engine_step: Annotation of the serving engine's step that calls of attention were in.
     """
 
     call_id: int
@@ -68,6 +71,8 @@ class DistinctCall(msgspec.Struct, frozen=True):
     block_count: int | None = None
     triton: TritonLaunch | None = None
     collective: Collective | None = None
+    example_id: int | None = None
+    engine_step: str | None = None
 
 
 # Copies between host and host touch no device memory; between peers, one device's is read, another's written.
@@ -80,7 +85,7 @@ _DIRECTIONS = {
 }
 _ORDER = (
     "self_device_ns DESC, name, overload, input_shapes, input_types, input_strides, concrete_inputs, "
-    "read_bytes, written_bytes, kernel, block_count, triton_kernel, collective, in_element_count"
+    "read_bytes, written_bytes, kernel, block_count, triton_kernel, collective, in_element_count, engine_step"
 )
 _LAUNCH_ORDER = (
     "self_device_ns DESC, name, attribution, read_bytes, written_bytes, collective, in_element_count, "
@@ -99,6 +104,7 @@ _MAP_LAUNCHES = "INSERT INTO activity_costs SELECT unnest(member_ids), call_id F
 def collect_calls(session: Session) -> tuple[DistinctCall, ...]:
     """Distinct calls of operators, most device time first; their activities go into `activity_costs`."""
     _write_transfers(session)
+    _write_engine_steps(session)
     return _collect(session, f"({sql(__package__, 'operator_calls')})", _ORDER, _MAP_CALLS, first_id=0)
 
 
@@ -126,6 +132,26 @@ def _collect(
     records = session.records("SELECT * EXCLUDE (member_ids) FROM distinct_calls ORDER BY call_id")
     connection.execute("DROP TABLE distinct_calls")
     return tuple(map(_call, records))
+
+
+def _write_engine_steps(session: Session) -> None:
+    """Table `engine_steps`: the annotations of serving engines' steps; of nested ones the outer."""
+    annotations = session.query(
+        "SELECT trace_id, thread_id, start_ns, start_ns + duration_ns, name FROM annotations "
+        "WHERE side = 'host' AND thread_id IS NOT NULL "
+        "ORDER BY trace_id, thread_id, start_ns, duration_ns DESC"
+    )
+    steps: list[tuple[Any, ...]] = []
+    for row in annotations:
+        is_nested = bool(steps) and steps[-1][:2] == row[:2] and row[2] < steps[-1][3]
+        if not is_nested and serving_step(row[4]) is not None:
+            steps.append(row)
+    session.connection.execute(
+        "CREATE OR REPLACE TEMP TABLE engine_steps (trace_id INTEGER, thread_id INTEGER, start_ns BIGINT, "
+        "end_ns BIGINT, name VARCHAR)"
+    )
+    if steps:
+        session.connection.executemany("INSERT INTO engine_steps VALUES (?, ?, ?, ?, ?)", steps)
 
 
 def _write_transfers(session: Session) -> None:
@@ -173,7 +199,7 @@ def _call(record: dict[str, Any]) -> DistinctCall:
 
 _COLUMNS = (
     "call_id", "name", "overload", "attribution", "calls", "self_device_ns", "read_bytes", "written_bytes",
-    "kernel", "block_count",
+    "kernel", "block_count", "example_id", "engine_step",
 )  # fmt: skip
 _RENAMED = {
     "shapes": "input_shapes",

@@ -17,6 +17,7 @@ from opscope.operators.arguments import CallArguments, parse_arguments
 from opscope.operators.call_cost import CallCost, CostEvidence, FlopSource
 from opscope.operators.collective_costs import cost_of_collective
 from opscope.operators.distinct_calls import DistinctCall
+from opscope.operators.engine_operators import EngineCalls
 from opscope.operators.generated_kernels import cost_of_generated
 from opscope.operators.operator_table import cost_by_rules
 from opscope.operators.recorded_stack import without_stack
@@ -66,7 +67,8 @@ def known_costs(session: Session, calls: Sequence[DistinctCall]) -> dict[int, Ca
             costs[call.call_id] = cost
     described = _describe(session, told)
     costs |= _generated(session, [one for one in described if one.call.triton is not None])
-    costs |= {one.call.call_id: _by_rules(one) for one in described if one.call.triton is None}
+    engines = EngineCalls(session)
+    costs |= {one.call.call_id: _by_rules(one, engines) for one in described if one.call.triton is None}
     return {call_id: _storable(cost) for call_id, cost in costs.items()}
 
 
@@ -130,8 +132,9 @@ def _generated(session: Session, described: Sequence[_Described]) -> dict[int, C
     return costs
 
 
-def _by_rules(one: _Described) -> CallCost:
-    cost = cost_by_rules(one.arguments) or CallCost(reason=_unruled(one.arguments))
+def _by_rules(one: _Described, engines: EngineCalls) -> CallCost:
+    cost = cost_by_rules(one.arguments) or engines.cost(one.call, one.arguments)
+    cost = cost or CallCost(reason=_unruled(one.arguments))
     return _graded(one, cost)
 
 

@@ -4,7 +4,9 @@
 -- its kernels) and `block_count` (all blocks of all of them) where lists of tensors are among the arguments, for the
 -- recorder leaves out their types, and long ones whole; what torch.compile wrote; the collective. Launches of CUDA graphs
 -- are left out, for no operator recorded them; so are kernels that carry their own record of a collective.
--- Reads device_activities, kernel_names, operators, triton_launches, collectives, transfers (name_id, reads, writes).
+-- Attention in a serving engine also differs by its kernel, and by the engine's annotation of the step (`engine_step`), which counts its
+-- keys. Reads device_activities, kernel_names, operators, triton_launches, collectives, transfers (name_id, reads,
+-- writes), engine_steps (trace_id, thread_id, start_ns, end_ns, name).
 WITH launched AS (
     SELECT a.operator_id, sum(a.duration_ns)::BIGINT AS device_ns, bool_or(t.name_id IS NULL) AS has_kernel,
         min(a.name_id) FILTER (WHERE t.name_id IS NULL) AS name_id,
@@ -22,9 +24,13 @@ WITH launched AS (
         o.input_strides::VARCHAR AS input_strides, o.concrete_inputs::VARCHAR AS concrete_inputs,
         CASE WHEN NOT l.has_kernel AND l.has_sizes THEN l.read_bytes END AS read_bytes,
         CASE WHEN NOT l.has_kernel AND l.has_sizes THEN l.written_bytes END AS written_bytes,
-        CASE WHEN contains(o.input_types::VARCHAR, '"TensorList"') THEN l.name_id END AS name_id,
-        CASE WHEN contains(o.input_types::VARCHAR, '"TensorList"') THEN l.block_count END AS block_count
+        CASE WHEN contains(o.input_types::VARCHAR, '"TensorList"')
+            OR (contains(o.name, 'attention') AND NOT starts_with(o.name, 'aten::')) THEN l.name_id END AS name_id,
+        CASE WHEN contains(o.input_types::VARCHAR, '"TensorList"') THEN l.block_count END AS block_count,
+        e.name AS engine_step
     FROM launched l JOIN operators o USING (operator_id)
+    LEFT JOIN engine_steps e ON contains(o.name, 'attention') AND NOT starts_with(o.name, 'aten::')
+        AND e.trace_id = o.trace_id AND e.thread_id = o.thread_id AND o.start_ns >= e.start_ns AND o.start_ns < e.end_ns
 ), compiled AS (
     SELECT operator_id, any_value(kernel_name) AS triton_kernel, any_value(kernel_hash) AS triton_hash,
         any_value(kernel_num_gb) AS kernel_num_gb, any_value(kernel_flop) AS kernel_flop
@@ -37,7 +43,8 @@ WITH launched AS (
 )
 SELECT n.* EXCLUDE (operator_id, device_ns, name_id), k.name AS kernel,
     t.* EXCLUDE (operator_id), c.* EXCLUDE (operator_id),
-    count(*) AS calls, sum(n.device_ns)::BIGINT AS self_device_ns, list(n.operator_id) AS member_ids
+    count(*) AS calls, sum(n.device_ns)::BIGINT AS self_device_ns, list(n.operator_id) AS member_ids,
+    min(n.operator_id) AS example_id
 FROM named n
 LEFT JOIN kernel_names k USING (name_id)
 LEFT JOIN compiled t USING (operator_id)

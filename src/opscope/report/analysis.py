@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from opscope.analysis.measured_step import MeasuredStep, UnrecordedTime
 from opscope.analysis.summary import Summary
+from opscope.analysis.totals import CategoryTotal
 from opscope.errors import InputError
 from opscope.model.environment import Environment
 from opscope.model.measurement import Latency
@@ -330,12 +331,14 @@ def overview_document(summary: Summary, *, top: int | None = 10, title: str = ""
         sections(
             Section("What to change", advice),
             Section("Overview", (_overview_facts(summary),)),
+            _range_section(summary),
             Section("Devices", (_device_table(summary),)) if len(summary.devices) > 1 else None,
             Section("Top operators", (operator_table(summary, top_operators(summary, top)),)),
             Section("Categories", (_category_bars(summary),)),
             Section("Kernels", _kernel_blocks(summary, top)) if summary.kernels else None,
             Section("How far from the limit", efficiency_blocks(summary, top)),
             Section("Where the GPU waits", time_blocks(summary)),
+            _graph_section(summary),
             _collectives(summary),
             *program_sections(summary, top),
             Section("Unattributed time", unattributed),
@@ -367,12 +370,14 @@ def page_document(
         sections(
             Section("What to change", advice_notes(summary), advice_sections(summary)) if advised else None,
             Section("Overview", _overview_blocks(summary, None, None)),
+            _range_section(summary),
             Section("Operators", (ranking_paragraph(summary), operator_table(summary, operators))),
             Section("Kernels", _kernel_blocks(summary, rows)) if summary.kernels else None,
             Section("Categories", (_category_bars(summary),)),
             Section("How far from the limit", efficiency_blocks(summary, rows)),
             *program_sections(summary, rows),
             Section("Where the GPU waits", (*time, *([hint] if hint else []))),
+            _graph_section(summary),
             _collectives(summary),
             Section(
                 "Operators in detail", sections=tuple(operator_section(summary, one) for one in detailed)
@@ -409,6 +414,8 @@ def _body(
         ),
         Section("How far from the limit", efficiency_blocks(summary, top)),
         Section("Where the GPU waits", (*time, *([hint] if hint else []))),
+        _range_section(summary),
+        _graph_section(summary),
         _collectives(summary),
         *program_sections(summary, top),
         Section("What to change", advice_notes(summary), advice_sections(summary)) if advised else None,
@@ -455,11 +462,70 @@ def _category_bars(summary: Summary) -> BarList:
     times = (device, share, cpu) if summary.has_device else (cpu, share)
     rows = table(
         summary.categories,
-        words("Category", "category", category_title),
+        words("Category", _category_name),
         *times,
         number("Calls", "calls"),
     )
     return BarList(rows, tuple(category.fraction for category in summary.categories))
+
+
+def _range_section(summary: Summary) -> Section | None:
+    """Ranges by annotation: the steps of a serving engine, or what was asked for."""
+    rows = summary.ranges
+    if not rows:
+        return None
+    is_engine = rows[0].phase is not None
+    has_tokens = any(one.tokens for one in rows)
+    has_layers = any(one.layers for one in rows)
+    return Section(
+        "Steps of the engine" if is_engine else "By range",
+        (
+            table(
+                rows,
+                words("Phase", "name") if is_engine else identifier("Range", "name"),
+                number("Calls", "calls"),
+                number("Device time", "device_ns"),
+                number("Share", "device_fraction"),
+                number("Each", lambda one: format_duration(one.device_ns_per_call)),
+                number("Requests", "requests") if is_engine else None,
+                number("Tokens", "tokens") if has_tokens else None,
+                number("Per token", lambda one: _duration(one.device_ns_per_token)) if has_tokens else None,
+                number("Layers", "layers") if has_layers else None,
+                number("Per layer", lambda one: _duration(one.device_ns_per_layer)) if has_layers else None,
+                number("Host time", "host_ns"),
+                number("Kernels", "kernels"),
+            ),
+        ),
+    )
+
+
+def _duration(ns: float | None) -> str:
+    return "–" if ns is None else format_duration(ns)
+
+
+def _graph_section(summary: Summary) -> Section | None:
+    """CUDA graphs that were replayed, and what their operators are known from."""
+    if not summary.graphs:
+        return None
+    return Section(
+        "CUDA graphs",
+        (
+            table(
+                summary.graphs,
+                number("Graph", "graph", str),
+                number("Replays", "replays"),
+                number("Activities", "activities"),
+                number("Device time", "device_ns"),
+                words("Operators known from", lambda one: one.source.meaning if one.source else "unknown"),
+                words("Matched", lambda one: one.evidence.meaning if one.evidence else (one.reason or "")),
+            ),
+        ),
+    )
+
+
+def _category_name(category: CategoryTotal) -> str:
+    title = category_title(category.category)
+    return f"{title}, no operator" if category.without_operator else title
 
 
 def _kernel_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:

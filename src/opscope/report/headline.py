@@ -113,8 +113,8 @@ def _basis(summary: Summary) -> Iterator[tuple[str, Text]]:
     if summary.has_device:
         names = Counter(device.name or "an unknown device" for device in summary.devices)
         known += [name if count == 1 else f"{count} × {name}" for name, count in names.items()]
-    if summary.torch_version is not None:
-        known.append(f"PyTorch {summary.torch_version}")
+    if summary.torch_release is not None:
+        known.append(f"PyTorch {summary.torch_release}")
     if summary.attributed_fraction is not None:
         known.append(f"{format_fraction(summary.attributed_fraction)} attributed")
     warnings = sum(one.severity is not Severity.INFO for one in summary.findings)

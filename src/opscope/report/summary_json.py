@@ -22,6 +22,7 @@ from opscope.analysis.explanation import ExplainedKernel, Explanation, cuda_file
 from opscope.analysis.measured_step import MeasuredStep, UnrecordedTime
 from opscope.analysis.program.values import LineTotal, ProgramTotals
 from opscope.analysis.provenance import KernelFacts, NativeFunctionUse
+from opscope.analysis.ranges import RangeTotal
 from opscope.analysis.step_model import StepExecution
 from opscope.analysis.summary import DeviceTime, Summary
 from opscope.analysis.timeline.values import QueueSeries, StepStatistics, Timeline, TimePartition, WaitingCall
@@ -84,6 +85,10 @@ SUMMARY_KEYS: dict[type, Keys] = {
     MeasuredStep: Keys("recorded_ns unrecorded_ns host_stretch busy_fraction recorder_idle_ns"),
     ProgramTotals: Keys("module_ns line_ns modules lines"),
     QueueSeries: Keys("trace_id device start_ns interval_ns queue_depth=mean launch_latency_ns=latency_ns"),
+    RangeTotal: Keys(
+        "name calls device_ns tokens engine phase requests host_ns device_fraction kernels layers "
+        "device_ns_per_token device_ns_per_call device_ns_per_layer"
+    ),
     Roofline: Keys(
         "flop_count min_bytes arithmetic_intensity achieved_flop_per_s achieved_bytes_per_s attainable_ns "
         "roofline_fraction=fraction bound bound_ns costed_ns held_ns cache_resident_ns excess_ns data_type "
@@ -141,6 +146,9 @@ def analysis_document(summary: Summary, *, top: int | None = 10) -> dict[str, An
         "ranked_by": "self_device_ns" if summary.has_device else "self_cpu_ns",
         "top_operators": _operators(summary, operators),
         "categories": summary.categories,
+        "engine": summary.engine,
+        "ranges": summary.ranges,
+        "graphs": summary.graphs,
         "kernels": [
             _kernel(kernel, efficiency.kernels.get((None, kernel.name))) for kernel in summary.kernels
         ],
@@ -321,7 +329,9 @@ def stats_document(
         "step": summary.measured_step,
         "summary": _stats_totals(summary, wall_time_ns_per_step),
         "top_aten_operators": _stats_operators(summary, operators),
-        "operator_categories": {category.category: category for category in summary.categories},
+        "operator_categories": {
+            category.category: category for category in summary.categories if not category.without_operator
+        },
         "native_function_mapping": {operator.name: _function(operator) for operator in operators},
         "cuda_kernels": [
             _stats_kernel(kernel, kernels.get((None, kernel.name))) for kernel in summary.kernels

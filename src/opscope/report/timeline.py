@@ -27,6 +27,7 @@ from opscope.report.document import (
     Code,
     FactList,
     Field,
+    Paragraph,
     Table,
     Text,
     identifier,
@@ -57,6 +58,16 @@ def time_blocks(summary: Summary) -> tuple[Block, ...]:
     if not timeline.partitions:
         return ()
     blocks: list[Block] = [_partition_table(timeline.partitions)]
+    blocks += [
+        Paragraph(
+            f"A gap of {format_duration(gap.duration_ns)} at the start, before which the device worked for "
+            f"{format_duration(gap.before_ns)}, is set apart: the window begins after it."
+            if gap.before_ns
+            else f"A gap of {format_duration(gap.duration_ns)} at the start, before the device's first work, "
+            "is set apart: the window begins after it."
+        )
+        for gap in timeline.start_gaps
+    ]
     causes = _cause_table(timeline.partitions)
     if causes is not None:
         blocks.append(causes)

@@ -7,6 +7,8 @@ function `change(hooks)`. Importing this module does not import torch.
 
 from __future__ import annotations
 
+import importlib
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,10 +20,10 @@ import msgspec
 
 from opscope.errors import InputError
 from opscope.trials.hooks import Hooks
-from opscope.trials.patches import EditsOf, after_imports, with_keywords
+from opscope.trials.patches import EditsOf, after_imports, where_given, with_keywords
 from opscope.workloads.target import import_file
 
-__all__ = ["CATALOG", "ProgramTraits", "TriedChange", "change_of_file", "changes_named"]
+__all__ = ["CATALOG", "ROUNDINGS", "Needs", "ProgramTraits", "TriedChange", "change_of_file", "changes_named"]
 
 
 class ProgramTraits(msgspec.Struct, kw_only=True):
@@ -30,7 +32,7 @@ class ProgramTraits(msgspec.Struct, kw_only=True):
     Attributes:
         device: `cuda` or `cpu`: where the first model's parameters lie.
         is_training: A backward pass was seen.
-        dtypes: Types of the parameters of all models.
+        dtypes: Types of the parameters of all models, and of autocast.
         optimizers: Names of the optimizers' classes; `(fused)` or `(foreach)` follows where asked for.
         loaders: DataLoaders without worker processes.
         unpinned_loaders: DataLoaders that pin no memory.
@@ -42,6 +44,10 @@ class ProgramTraits(msgspec.Struct, kw_only=True):
         is_autocast: The first model was called under autocast.
         threads: torch.get_num_threads() at the end.
         has_dropout: The first model holds dropout that was active.
+        attends: The first model's first call made calls of scaled_dot_product_attention.
+        forgetful_loaders: DataLoaders whose worker processes end with each epoch.
+        has_step: Its steps are calls of a function without arguments.
+        device_name: Of the GPU, once the program has used it.
     """
 
     device: str = "cpu"
@@ -58,6 +64,10 @@ class ProgramTraits(msgspec.Struct, kw_only=True):
     is_autocast: bool = False
     threads: int = 1
     has_dropout: bool = False
+    attends: bool = False
+    forgetful_loaders: int = 0
+    has_step: bool = False
+    device_name: str | None = None
 
     @property
     def is_float32(self) -> bool:
@@ -67,8 +77,10 @@ class ProgramTraits(msgspec.Struct, kw_only=True):
 
 # Relative rounding of a type: half of the distance from 1 to the next number.
 _BFLOAT16, _FLOAT16, _TF32 = 2.0**-8, 2.0**-11, 2.0**-11
+ROUNDINGS = {"bfloat16": _BFLOAT16, "float16": _FLOAT16}
 # Torch's own, 65536, is too much for many a first step, which is left out then.
 _LOSS_SCALE = 1024.0
+_PREFETCHED = 4  # batches by each worker
 # The same operations in another order, in float32.
 _REORDERED = 2.0**-14
 
@@ -87,6 +99,7 @@ class TriedChange:
         group: Of changes of one group at most one is part of a set.
         redraws: Random numbers come in another order, so that dropout drops other elements.
         on_request: Tried only when named: it takes minutes.
+        is_costly: It takes much longer than others, because it compiles.
         environment: Variables of the process.
         snippet: What to write.
         edits: Where that is in a source; None if no line stands for it.
@@ -102,15 +115,33 @@ class TriedChange:
     group: str | None = None
     redraws: bool = False
     on_request: bool = False
+    is_costly: bool = False
     environment: tuple[tuple[str, str], ...] = ()
     edits: EditsOf | None = None
 
+    @property
+    def effect(self) -> str:
+        """What it may do to the numbers, in words."""
+        if self.group == "precision":
+            return f"roundings of 2^{round(math.log2(self.rounding))}"
+        effect = "operations in another order" if self.rounding else "none"
+        return f"{effect}; dropout drops other elements" if self.redraws else effect
 
-def _needs(
-    *conditions: tuple[Callable[[ProgramTraits], object], str],
-) -> Callable[[ProgramTraits], str | None]:
-    """The reason of the first condition that does not hold."""
-    return lambda facts: next((reason for holds, reason in conditions if not holds(facts)), None)
+
+class Needs:
+    """Conditions on a program; called with what is known of it, the reason of the first that does not hold.
+
+    Attributes:
+        reasons: Of all.
+    """
+
+    def __init__(self, *conditions: tuple[Callable[[ProgramTraits], object], str]) -> None:
+        self._conditions = conditions
+        self.reasons = tuple(reason for _, reason in conditions)
+
+    def __call__(self, facts: ProgramTraits) -> str | None:
+        """Why a change does not apply to this program; None if it does."""
+        return next((reason for holds, reason in self._conditions if not holds(facts)), None)
 
 
 _ON_CUDA = (lambda facts: facts.device == "cuda", "its models are not on a GPU")
@@ -122,7 +153,13 @@ _EAGER = (lambda facts: not facts.is_graphed, "it compiles or captures its model
 _CONVOLVES = (lambda facts: facts.convolutions, "its models hold no convolutions")
 _WITHOUT_TF32 = (lambda facts: facts.precision == "highest", "TF32 is allowed already")
 _ATTENDS_EAGERLY = (lambda facts: "eager" in facts.attention, "no transformers model attends eagerly")
+_ATTENDS = (lambda facts: facts.attends, "its models do not call scaled_dot_product_attention")
+_HAS_STEP = (lambda facts: facts.has_step, "its steps are no calls of a function without arguments")
 _LOADS_UNPINNED = (lambda facts: facts.unpinned_loaders, "it makes no DataLoader that pins no memory")
+_FORGETS_WORKERS = (
+    lambda facts: facts.forgetful_loaders,
+    "it makes no DataLoader whose workers end with an epoch",
+)
 _FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 _OPTIMIZES = (
     lambda facts: any(name in _FUSED for name in facts.optimizers),
@@ -200,6 +237,20 @@ def _attention(implementation: str, hooks: Hooks) -> None:
     hooks.prepare.append(prepare)
 
 
+def _backend(name: str, hooks: Hooks) -> None:
+    attention = importlib.import_module("torch.nn.attention")
+    every = attention.SDPBackend
+    others = (every.FLASH_ATTENTION, every.EFFICIENT_ATTENTION, every.CUDNN_ATTENTION, every.MATH)
+    first = getattr(every, name)
+    order = [first, *(one for one in others if one is not first)]
+
+    def context() -> Any:
+        hooks.applied.add("model")
+        return attention.sdpa_kernel(order, set_priority=True)
+
+    hooks.around.append(context)
+
+
 def _compiled(hooks: Hooks, **options: Any) -> None:
     def prepare(model: Any) -> Any:
         hooks.applied.add("model")
@@ -215,22 +266,85 @@ def _graphed(hooks: Hooks) -> None:
         graphed: dict[Any, Any] = {}
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            tensors = all(isinstance(one, torch.Tensor) and one.is_cuda for one in args)
-            if kwargs or not tensors:
+            values = (*args, *kwargs.values())
+            tensors = tuple(one for one in values if isinstance(one, torch.Tensor))
+            if not tensors or not all(one.is_cuda for one in tensors) or not _are_plain(values, torch):
                 return model(*args, **kwargs)
-            key = tuple((one.shape, one.dtype) for one in args)
+            key = len(args), *kwargs, *map(partial(_form, torch), values)
             if key not in graphed:
                 with torch.enable_grad() if model.training else torch.no_grad():
-                    samples = tuple(one.detach().clone() for one in args)
-                    graphed[key] = torch.cuda.make_graphed_callables(model, samples)
+                    samples = tuple(one.detach().clone() for one in tensors)
+                    is_plain = not kwargs and len(tensors) == len(args)
+                    of_tensors = model if is_plain else _of_tensors(torch, model, args, kwargs)
+                    graphed[key] = torch.cuda.make_graphed_callables(of_tensors, samples)
                 hooks.applied.add("model")
-            return graphed[key](*args)
+            return graphed[key](*tensors)
 
         return call
 
     hooks.prepare.append(prepare)
     # A graph returns its own gradient buffers: where they stay, the next replay is added to itself.
     hooks.wrap_arguments(torch.optim.Optimizer, "zero_grad", _to_none)
+
+
+def _are_plain(values: tuple[Any, ...], torch: Any) -> bool:
+    """Whether all are tensors, or values that a captured call may keep."""
+    return all(isinstance(one, (torch.Tensor, bool, int, float, str, type(None))) for one in values)
+
+
+def _form(torch: Any, value: Any) -> object:
+    """What a graph depends on of a value."""
+    return (value.shape, value.dtype) if isinstance(value, torch.Tensor) else value
+
+
+def _of_tensors(torch: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The model as a module that is called with the tensors of these arguments alone."""
+
+    class OfTensors(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.training = model, model.training
+
+        def forward(self, *tensors: Any) -> Any:
+            given = iter(tensors)
+            filled = [
+                next(given) if isinstance(one, torch.Tensor) else one for one in (*args, *kwargs.values())
+            ]
+            return self.inner(*filled[: len(args)], **dict(zip(kwargs, filled[len(args) :], strict=True)))
+
+    return OfTensors()
+
+
+def _graphed_step(hooks: Hooks) -> None:
+    torch, leaves = hooks.torch, importlib.import_module("torch.utils._pytree").tree_leaves
+
+    def tensors(output: Any) -> list[Any]:
+        return [one for one in leaves(output) if isinstance(one, torch.Tensor)]
+
+    def prepare(step: Callable[[], Any]) -> Callable[[], Any]:
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            first, *others = [[one.clone() for one in tensors(step())] for _ in range(3)]
+        torch.cuda.current_stream().wait_stream(stream)
+        # A step that reads another batch would be given the captured one for ever.
+        is_constant = first and all(
+            len(one) == len(first) and all(map(torch.equal, one, first)) for one in others
+        )
+        if not is_constant:
+            return step
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            output = step()
+        hooks.applied.add("step")
+
+        def replay() -> Any:
+            graph.replay()
+            return output
+
+        return replay
+
+    hooks.prepare_step.append(prepare)
 
 
 def _to_none(optimizer: Any, *_: Any, **__: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -306,6 +420,15 @@ def _workers(hooks: Hooks) -> None:
     hooks.on_making("torch.utils.data:DataLoader", change)
 
 
+def _kept_workers(hooks: Hooks) -> None:
+    def change(_: Any, arguments: dict[str, Any]) -> None:
+        if arguments.get("num_workers") and not arguments.get("persistent_workers"):
+            arguments.update(persistent_workers=True, prefetch_factor=_PREFETCHED)
+            hooks.applied.add("loader")
+
+    hooks.on_making("torch.utils.data:DataLoader", change)
+
+
 def _threads(hooks: Hooks) -> None:
     hooks.torch.set_num_threads(os.cpu_count() or 1)
     hooks.applied.add("settings")
@@ -320,120 +443,152 @@ _TF32_LINES = 'torch.set_float32_matmul_precision("high")\ntorch.backends.cudnn.
 CATALOG = (
     TriedChange(
         "tf32", "TF32 for float32 products and convolutions", _tf32,
-        _needs(_ON_CUDA, _IN_FLOAT32, _WITHOUT_TF32),
+        Needs(_ON_CUDA, _IN_FLOAT32, _WITHOUT_TF32),
         _TF32_LINES,
         ("tf32_off",), _TF32, "precision",
         edits=after_imports(_TF32_LINES),
     ),
     TriedChange(
         "bf16_autocast", "bfloat16 autocast around the model", partial(_autocast, "bfloat16"),
-        _needs(_IN_FLOAT32),
+        Needs(_IN_FLOAT32),
         'with torch.autocast("cuda", dtype=torch.bfloat16):   # "cpu" on a CPU\n    output = model(batch)',
         ("reduced_precision",), _BFLOAT16, "precision",
     ),
     TriedChange(
         "fp16_autocast", "float16 autocast around the model, with scaled losses",
         partial(_autocast, "float16"),
-        _needs(_ON_CUDA, _IN_FLOAT32),
+        Needs(_ON_CUDA, _IN_FLOAT32),
         'scaler = torch.amp.GradScaler(init_scale=1024)\nwith torch.autocast("cuda", dtype=torch.float16):\n'
         "    output = model(batch)\nscaler.scale(loss).backward()\nscaler.step(optimizer)\nscaler.update()",
         ("reduced_precision",), _FLOAT16, "precision",
     ),
     TriedChange(
         "bf16_weights", "bfloat16 weights and inputs", partial(_weights, "bfloat16"),
-        _needs(_INFERENCE, _IN_FLOAT32),
+        Needs(_INFERENCE, _IN_FLOAT32),
         "model = model.to(torch.bfloat16)   # and its floating-point inputs",
         ("reduced_precision",), _BFLOAT16, "precision",
     ),
     TriedChange(
         "inference_mode", "inference mode around the model", _inference_mode,
-        _needs(_INFERENCE), "with torch.inference_mode():\n    output = model(batch)",
+        Needs(_INFERENCE), "with torch.inference_mode():\n    output = model(batch)",
     ),
     TriedChange(
         "sdpa", "transformers' attention by scaled_dot_product_attention", partial(_attention, "sdpa"),
-        _needs(_ATTENDS_EAGERLY),
+        Needs(_ATTENDS_EAGERLY),
         'model = AutoModel.from_pretrained(…, attn_implementation="sdpa")',
-        ("eager_attention", "attention_backend"), _REORDERED, "attention",
+        ("eager_attention",), _REORDERED, "attention",
+        edits=where_given("attn_implementation", "'sdpa'"),
+    ),
+    *(
+        TriedChange(
+            f"sdpa_{name}", f"scaled_dot_product_attention by {title}", partial(_backend, backend),
+            Needs(_ON_CUDA, _ATTENDS),
+            "from torch.nn.attention import SDPBackend, sdpa_kernel\n"
+            f"with sdpa_kernel([SDPBackend.{backend}, SDPBackend.MATH], set_priority=True):\n"
+            "    output = model(batch)",
+            ("attention_backend",), _REORDERED, "attention", redraws=True, on_request=name != "cudnn",
+        )
+        for name, backend, title in (
+            ("cudnn", "CUDNN_ATTENTION", "cuDNN"),
+            ("flash", "FLASH_ATTENTION", "flash attention"),
+            ("efficient", "EFFICIENT_ATTENTION", "memory-efficient attention"),
+        )
     ),
     TriedChange(
         "compile", "torch.compile of the model", _compiled,
-        _needs(_EAGER), "model = torch.compile(model)",
-        ("unfused_pointwise", "launch_bound"), _REORDERED, "capture", redraws=True,
+        Needs(_EAGER), "model = torch.compile(model)",
+        ("unfused_pointwise", "launch_bound"), _REORDERED, "capture", redraws=True, is_costly=True,
     ),
     TriedChange(
         "compile_dynamic", "torch.compile of the model for changing shapes", partial(_compiled, dynamic=True),
-        _needs(_EAGER), "model = torch.compile(model, dynamic=True)",
-        ("unfused_pointwise",), _REORDERED, "capture", redraws=True, on_request=True,
+        Needs(_EAGER), "model = torch.compile(model, dynamic=True)",
+        ("unfused_pointwise",), _REORDERED, "capture", redraws=True, is_costly=True, on_request=True,
     ),
     TriedChange(
         "compile_reduce_overhead", "torch.compile of the model with CUDA graphs",
         partial(_compiled, mode="reduce-overhead"),
-        _needs(_ON_CUDA, _EAGER), 'model = torch.compile(model, mode="reduce-overhead")',
-        ("launch_bound",), _REORDERED, "capture", redraws=True,
+        Needs(_ON_CUDA, _EAGER), 'model = torch.compile(model, mode="reduce-overhead")',
+        ("launch_bound",), _REORDERED, "capture", redraws=True, is_costly=True,
     ),
     TriedChange(
         "compile_max_autotune", "torch.compile of the model, kernels chosen by timing",
         partial(_compiled, mode="max-autotune"),
-        _needs(_EAGER), 'model = torch.compile(model, mode="max-autotune")',
-        ("unfused_pointwise", "launch_bound"), _REORDERED, "capture", redraws=True, on_request=True,
+        Needs(_EAGER), 'model = torch.compile(model, mode="max-autotune")',
+        ("unfused_pointwise", "launch_bound"), _REORDERED, "capture", redraws=True, is_costly=True,
+        on_request=True,
     ),
     TriedChange(
         "cuda_graph", "a CUDA graph of the model's forward, and backward in training", _graphed,
-        _needs(_ON_CUDA, _EAGER),
+        Needs(_ON_CUDA, _EAGER),
         "model = torch.cuda.make_graphed_callables(model, (example_batch,))   # of fixed shapes\n"
         "optimizer.zero_grad(set_to_none=True)   # in training: gradients are the graph's own buffers",
         ("launch_bound",), _REORDERED, "capture", redraws=True,
     ),
     TriedChange(
+        "step_graph", "a CUDA graph of the whole step", _graphed_step,
+        Needs(_ON_CUDA, _INFERENCE, _HAS_STEP, _EAGER),
+        "graph = torch.cuda.CUDAGraph()   # after three steps on another stream\n"
+        "with torch.cuda.graph(graph):\n    output = step()\n"
+        "graph.replay()   # for each step; copy a new batch into the tensors of the captured one before",
+        ("launch_bound",), 0.0, "capture",
+    ),
+    TriedChange(
         "fused_optimizer", "the optimizer's fused implementation", partial(_optimizer, "fused"),
-        _needs(_TRAINING, _OPTIMIZES), "torch.optim.AdamW(model.parameters(), …, fused=True)",
+        Needs(_TRAINING, _OPTIMIZES), "torch.optim.AdamW(model.parameters(), …, fused=True)",
         ("foreach_optimizer", "per_tensor_optimizer"), _REORDERED, "optimizer",
         edits=with_keywords(_FUSED, "foreach", fused="True"),
     ),
     TriedChange(
         "foreach_optimizer", "the optimizer's foreach implementation", partial(_optimizer, "foreach"),
-        _needs(_TRAINING, _OPTIMIZES), "torch.optim.AdamW(model.parameters(), …, foreach=True)",
+        Needs(_TRAINING, _OPTIMIZES), "torch.optim.AdamW(model.parameters(), …, foreach=True)",
         ("per_tensor_optimizer",), _REORDERED, "optimizer",
         edits=with_keywords(_FUSED, "fused", foreach="True"),
     ),
     TriedChange(
         "set_to_none", "gradients dropped instead of filled with zeros", _drop_gradients,
-        _needs(_TRAINING, (lambda facts: facts.filled_gradients, "zero_grad fills no gradients")),
+        Needs(_TRAINING, (lambda facts: facts.filled_gradients, "zero_grad fills no gradients")),
         "optimizer.zero_grad(set_to_none=True)   # the default since PyTorch 2.0",
         ("zero_grad_fill",), edits=with_keywords(("zero_grad",), set_to_none="True"),
     ),
     TriedChange(
-        "channels_last", "channels-last memory format", _channels_last, _needs(_CONVOLVES),
+        "channels_last", "channels-last memory format", _channels_last, Needs(_CONVOLVES),
         "model = model.to(memory_format=torch.channels_last)\n"
         "batch = batch.to(memory_format=torch.channels_last)",
         ("layout_conversion",), _REORDERED,
     ),
     TriedChange(
         "cudnn_benchmark", "convolution algorithms chosen by timing", _cudnn_benchmark,
-        _needs(_ON_CUDA, _CONVOLVES), "torch.backends.cudnn.benchmark = True   # for inputs of fixed shapes",
+        Needs(_ON_CUDA, _CONVOLVES), "torch.backends.cudnn.benchmark = True   # for inputs of fixed shapes",
         (), _REORDERED, edits=after_imports("torch.backends.cudnn.benchmark = True"),
     ),
     TriedChange(
         "pinned_loader", "pinned memory in the DataLoader, copies that do not block", _pinned,
-        _needs(_ON_CUDA, _LOADS_UNPINNED),
+        Needs(_ON_CUDA, _LOADS_UNPINNED),
         'DataLoader(…, pin_memory=True)\nbatch = batch.to("cuda", non_blocking=True)',
-        ("pageable_copy", "host_copies"),
+        ("pageable_copy", "host_copies"), edits=with_keywords(("DataLoader",), pin_memory="True"),
     ),
     TriedChange(
         "loader_workers", "worker processes in the DataLoader, kept between epochs", _workers,
-        _needs((lambda facts: facts.loaders, "it makes no DataLoader without workers")),
+        Needs((lambda facts: facts.loaders, "it makes no DataLoader without workers")),
         "DataLoader(…, num_workers=8, persistent_workers=True)",
         ("data_loading",), group="loader",
         edits=with_keywords(("DataLoader",), num_workers="8", persistent_workers="True"),
     ),
     TriedChange(
+        "kept_workers", "worker processes of the DataLoader kept between epochs, more prefetched",
+        _kept_workers, Needs(_FORGETS_WORKERS),
+        f"DataLoader(…, persistent_workers=True, prefetch_factor={_PREFETCHED})",
+        ("data_loading",), group="loader",
+        edits=with_keywords(("DataLoader",), persistent_workers="True", prefetch_factor=str(_PREFETCHED)),
+    ),
+    TriedChange(
         "expandable_segments", "memory segments that grow", _environment,
-        _needs(_ON_CUDA), "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python …",
+        Needs(_ON_CUDA), "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python …",
         ("cuda_malloc",), environment=(("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),),
     ),
     TriedChange(
         "all_threads", "a thread for every core", _threads,
-        _needs(_ON_CPU, (lambda facts: facts.threads < (os.cpu_count() or 1), "every core has one already")),
+        Needs(_ON_CPU, (lambda facts: facts.threads < (os.cpu_count() or 1), "every core has one already")),
         "torch.set_num_threads(os.cpu_count())", (), _REORDERED,
         edits=after_imports(f"torch.set_num_threads({os.cpu_count()})"),
     ),

@@ -3,12 +3,14 @@
 `python -m opscope.trials.child REQUEST.json` runs what the request names and writes what it found beside it.
 It ends by itself once enough steps are timed, or when the process that started it ends, and then removes the
 scratch folder it was given. Nothing here imports torch before the program does. With `--fork` it imports what
-it is told to and is forked for each run.
+it is told to and is forked for each run; with `--become` it imports and then becomes one run. With `--record`
+it is the command line of `opscope`, and ends as all of these do.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import json
 import os
@@ -21,11 +23,16 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from importlib import import_module
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from inspect import isfunction
 from pathlib import Path
-from types import FrameType
+from runpy import run_module
+from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
 import msgspec
@@ -33,19 +40,23 @@ import msgspec
 from opscope.capture.program import ProgramEnd, after_import, run_program
 from opscope.capture.program_recorder import FunctionSteps, StepSource, program_of, step_source
 from opscope.capture.step_clock import StepClock
-from opscope.model.files import replacing
+from opscope.model.files import process_of, replacing
 from opscope.model.sidecar import StepPlace, UnrecordedStep
 from opscope.trials.catalog import CATALOG, ProgramTraits, TriedChange, change_of_file
 from opscope.trials.hooks import Hooks
 from opscope.trials.observation import Observation, Observer
+from opscope.trials.ranks import is_first_rank, is_rank, launch_of, run_ranks
 from opscope.workloads.spec import WorkloadOptions, resolve
 
-__all__ = ["LEAST_STEPS", "ForkedRun", "TrialRequest", "TrialRun"]
+__all__ = ["LEAST_STEPS", "QUIET_FILE", "ForkedRun", "TrialRequest", "TrialRun"]
 
 LEAST_STEPS = 12
 _SLOW = 3.0  # times the median of the steps before: something was compiled or loaded
 _LAST = 8
 _PR_SET_PDEATHSIG = 1  # Source: linux/prctl.h
+# In the scratch folder, while steps are timed.
+QUIET_FILE = "quiet"
+_PAUSE_S = 0.005
 _CUDA_ERROR_NOT_INITIALIZED = 3  # Source: cuda.h
 _INSTALLED = ("site-packages", "dist-packages")
 
@@ -54,7 +65,7 @@ class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What to run.
 
     Attributes:
-        kind: `script`, `module` or `workload`.
+        kind: `script`, `module`, `workload`, or `ranks`: arguments of torchrun.
         target: Its name.
         arguments: Of a script.
         steps: What ends a step, as `step_source` takes it.
@@ -66,6 +77,7 @@ class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
         most_steps: Steps after which it ends in any case.
         seed: Of torch, random and numpy.
         scratch: Folder to remove if the parent dies; None for none.
+        origin: Folder that a module, or the script of ranks, is looked for in.
     """
 
     kind: str
@@ -76,10 +88,11 @@ class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
     sizes: tuple[int, int] = (1, 128)
     changes: tuple[str, ...] = ()
     change_files: tuple[str, ...] = ()
-    seconds: float = 2.0
+    seconds: float = 1.0
     most_steps: int = 2000
     seed: int = 0
     scratch: str | None = None
+    origin: str = "."
 
 
 class TrialRun(msgspec.Struct, kw_only=True):
@@ -138,6 +151,7 @@ class _Run:
         self._taken: dict[str, set[str]] = {}
         self._periods_ns: list[int] = []
         self._last_ns = self._steady_ns = self._samples_before = 0
+        self._process = os.getpid()
         self._environment = dict(os.environ)
         self._sets_variables = False
 
@@ -146,7 +160,9 @@ class _Run:
         self._sets_variables = dict(os.environ) != self._environment
         _seed(torch, self.request.seed)
         self.hooks = hooks = Hooks(torch)
-        _Witness(hooks, self.facts.facts)
+        witness = _Witness(hooks, self.facts.facts)
+        if not self.changes():
+            witness.watch_attention()
         for change in self.changes():
             own = hooks.of_one_change()
             change.install(own)
@@ -155,6 +171,21 @@ class _Run:
         hooks.install()
         self.clock.start()
 
+    def stepping(self, function: Any) -> Any:
+        """A function whose calls are steps, with what changes make of it where it takes no arguments."""
+        made: list[Callable[[], Any]] = []
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self.hooks is None or args or kwargs:
+                return function(*args, **kwargs)
+            self.facts.facts.has_step = True
+            if not made:
+                made.append(self.hooks.step_in_place_of(function))
+            return made[0]()
+
+        return call
+
     def changes(self) -> list[TriedChange]:
         """The changes of the request."""
         named = [change for change in CATALOG if change.name in self.request.changes]
@@ -162,9 +193,13 @@ class _Run:
 
     def step(self) -> None:
         """A step has ended; ends the process if there are enough."""
+        if os.getpid() != self._process or not is_first_rank():
+            return  # of a process that the program forked off, or one that ends with the first
         now_ns = time.perf_counter_ns()
         self.facts.steps += 1
         self.clock.mark(self.facts.steps)
+        if self.facts.steps == 1:
+            self._quieten()
         if self._last_ns:
             period_ns = now_ns - self._last_ns
             usual_ns = sorted(self._periods_ns)[len(self._periods_ns) // 2] if self._periods_ns else 0
@@ -180,6 +215,11 @@ class _Run:
             self.facts.is_enough = True
             self.end(0)
 
+    def _quieten(self) -> None:
+        """Have processes that import for later runs pause: models are built, and compiled where they are."""
+        if self.request.scratch is not None:
+            Path(self.request.scratch, QUIET_FILE).touch()
+
     def end(self, code: int) -> NoReturn:
         """Write what was found and end the process, without what the program would do at its end."""
         try:
@@ -187,8 +227,9 @@ class _Run:
             self.facts.samples = self.clock.read()
             self._conclude()
             # Not JSON, which has no infinite loss.
-            with replacing(self.output) as partial:
-                partial.write_bytes(msgspec.msgpack.encode(self.facts))
+            if is_first_rank():
+                with replacing(self.output) as partial:
+                    partial.write_bytes(msgspec.msgpack.encode(self.facts))
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -200,12 +241,15 @@ class _Run:
             facts.observation = self.observer.found
         if torch is None or self.hooks is None:
             return
-        facts.modules = () if self._sets_variables else tuple(filter(_is_installed, list(sys.modules)))
+        facts.modules = (
+            () if self._sets_variables or is_rank() else tuple(filter(_is_installed, list(sys.modules)))
+        )
         facts.first_calls_ns = self.hooks.first_calls_ns
         facts.not_applied = tuple(name for name, applied in self._taken.items() if not applied)
         facts.facts.precision = torch.get_float32_matmul_precision()
         facts.facts.threads = torch.get_num_threads()
         if torch.cuda.is_initialized():
+            facts.facts.device_name = torch.cuda.get_device_name()
             facts.peak_bytes = torch.cuda.max_memory_allocated()
         else:
             facts.peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -217,6 +261,7 @@ class _Witness:
     def __init__(self, hooks: Hooks, facts: ProgramTraits) -> None:
         self._torch, self._facts = hooks.torch, facts
         self._seen: set[int] = set()
+        self._restore: Callable[[], object] = lambda: None
         hooks.called.append(self._called)
         torch = hooks.torch
         for name in ("Adam", "AdamW", "SGD", "Adagrad"):
@@ -235,6 +280,8 @@ class _Witness:
     def _loader(self, _: Any, arguments: dict[str, Any]) -> None:
         self._facts.loaders += not arguments.get("num_workers")
         self._facts.unpinned_loaders += not arguments.get("pin_memory")
+        workers, are_kept = arguments.get("num_workers"), arguments.get("persistent_workers")
+        self._facts.forgetful_loaders += bool(workers) and not are_kept
 
     def _zeroed(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         fills = not kwargs.get("set_to_none", args[1] if len(args) > 1 else True)
@@ -249,7 +296,25 @@ class _Witness:
         self._facts.is_graphed = True
         return args, kwargs
 
+    def watch_attention(self) -> None:
+        """Note calls of attention until a model has been called; a compiler would compile twice for it."""
+        functional = self._torch.nn.functional
+        original, is_compiling = functional.scaled_dot_product_attention, self._torch.compiler.is_compiling
+
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not is_compiling():
+                self._facts.attends = True
+            return original(*args, **kwargs)
+
+        def restore() -> None:
+            if functional.scaled_dot_product_attention is call:
+                functional.scaled_dot_product_attention = original
+
+        functional.scaled_dot_product_attention, self._restore = call, restore
+
     def _called(self, model: Any, _: Any) -> None:
+        self._restore()
         if id(model) in self._seen:
             return
         self._seen.add(id(model))
@@ -258,7 +323,10 @@ class _Witness:
         facts.device = "cuda" if any(one.is_cuda for one in parameters) else facts.device
         names = {str(one.dtype).removeprefix("torch.") for one in parameters}
         facts.dtypes = sorted({*facts.dtypes, *names})
-        facts.is_autocast = facts.is_autocast or self._torch.is_autocast_enabled()
+        if self._torch.is_autocast_enabled(facts.device):
+            facts.is_autocast = True
+            type_name = str(self._torch.get_autocast_dtype(facts.device)).removeprefix("torch.")
+            facts.dtypes = sorted({*facts.dtypes, type_name})
         for module in model.modules():
             facts.convolutions += isinstance(module, (nn.Conv2d, nn.Conv3d))
             is_dropout = isinstance(module, nn.modules.dropout._DropoutNd)
@@ -277,12 +345,19 @@ def _seed(torch: Any, seed: int) -> None:
         sys.modules["numpy"].random.seed(seed)
 
 
-def end_with_parent(scratch: str | None) -> None:
-    """End when the parent does, however it does, and then remove the scratch folder."""
+def end_with_parent(scratch: str | None, parent: int | None = None) -> None:
+    """End when the parent does, however it does, and then remove the scratch folder.
+
+    Args:
+        scratch: The folder; None if it is not this process's to remove.
+        parent: Number of the process that started this one; None for the one that the folder is named after.
+    """
 
     def ended(number: int, frame: FrameType | None) -> None:
         if scratch is not None:
             shutil.rmtree(scratch, ignore_errors=True)
+        if os.getsid(0) == os.getpid():
+            os.killpg(0, signal.SIGKILL)  # with what the program started
         os._exit(128 + number)
 
     if sys.platform == "linux":
@@ -290,15 +365,24 @@ def end_with_parent(scratch: str | None) -> None:
         number = signal.SIGRTMAX - 1
         signal.signal(number, ended)
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+        if parent is None and scratch is not None:
+            parent = process_of(scratch)
+        if os.getppid() == 1 if parent is None else os.getppid() != parent:
+            os.kill(os.getpid(), number)  # it ended before it was asked for
 
 
 def run_script(run: _Run, request: TrialRequest) -> ProgramEnd:
     """Run a script or module; its steps are what the request says."""
     source = step_source(request.steps)
     assert source is not None
+    if request.kind == "module":
+        sys.path.insert(1, request.origin)
     program, found = program_of(request.target, request.arguments, source, is_module=request.kind == "module")
     assert found is not None
     steps: StepSource = found
+    if program.wrap is not None:
+        wrap = program.wrap
+        program = replace(program, wrap=lambda one: wrap(run.stepping(one) if isfunction(one) else one))
     callbacks: dict[str, Any] = {}
 
     def imported(torch: Any) -> None:
@@ -318,10 +402,29 @@ def run_workload(run: _Run, request: TrialRequest) -> ProgramEnd:
 
     run.torch_imported(torch)
     spec = resolve(request.target, WorkloadOptions(**request.options))
-    workload = spec.build(*request.sizes)
+    step = run.stepping(spec.build(*request.sizes).step)
     while True:
-        workload.step()
+        step()
         run.step()
+
+
+def run_launcher(run: _Run, request: TrialRequest) -> NoReturn:
+    """Run the ranks of a program, each with the changes of the request."""
+    launch, path = launch_of(request.arguments), run.output.with_name("ranks.json")
+    script = Path(request.origin, launch.target)
+    asked = msgspec.structs.replace(
+        request,
+        kind="module" if launch.is_module else "script",
+        target=str(script) if script.exists() and not launch.is_module else launch.target,
+        arguments=launch.arguments,
+        scratch=None,  # torchrun ends with this process, and ranks with it
+    )
+    path.write_bytes(msgspec.json.encode(asked))
+    done = path.with_suffix(".result")
+    code = run_ranks(launch, path, done)
+    if done.exists():
+        done.replace(run.output)
+    os._exit(code)
 
 
 def _is_installed(name: str) -> bool:
@@ -338,13 +441,29 @@ def _uses_driver() -> bool:
     return bool(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != _CUDA_ERROR_NOT_INITIALIZED)
 
 
-def fork_runs(descriptor: int, scratch: str) -> int:
-    """Import modules, then fork for each run; told over a socket, a line of JSON each.
+class _Pauses(MetaPathFinder):
+    """Finds no module; asked for each one, it waits while a file is there that says that steps are timed."""
 
-    The first line holds the modules and is answered with whether runs can be forked. Each further line is a
-    `ForkedRun`; it is answered with the number of the process, and with null once that has ended.
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        while self._file.exists():
+            time.sleep(_PAUSE_S)
+        return None
+
+
+def run_imported(descriptor: int, scratch: str, *, forks: bool) -> int:
+    """Import modules, then become a run, or fork for each; told over a socket, a line of JSON each.
+
+    The first line holds the modules and is answered with whether it can run. Each further line is a
+    `ForkedRun`. Where it is forked, it is answered with the number of the process, and once more when that
+    has ended; else this process becomes that run.
     """
     end_with_parent(scratch)
+    server = os.getpid() if forks else None
     with socket.socket(fileno=descriptor) as connection, connection.makefile("rwb") as stream:
 
         def tell(what: object) -> None:
@@ -353,16 +472,20 @@ def fork_runs(descriptor: int, scratch: str) -> int:
 
         # Asked whether there is a GPU, torch then asks NVML and not the driver.
         os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+        pauses = _Pauses(Path(scratch, QUIET_FILE))
+        sys.meta_path.insert(0, pauses)
         for name in json.loads(stream.readline()):
             with suppress(BaseException):  # whatever a package raises; the run imports it again
                 import_module(name)
+        sys.meta_path.remove(pauses)
         del os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"]
-        gc.collect()
-        gc.freeze()  # else the first collection of every fork would copy the pages of all objects
-        tell(threading.active_count() == 1 and not _uses_driver())
+        if forks:
+            gc.collect()
+            gc.freeze()  # else the first collection of every fork would copy the pages of all objects
+        tell(not forks or (threading.active_count() == 1 and not _uses_driver()))
         for line in stream:
             run = msgspec.json.decode(line, type=ForkedRun)
-            pid = os.fork()
+            pid = os.fork() if forks else 0
             if pid == 0:
                 _become(run)
                 break
@@ -371,12 +494,21 @@ def fork_runs(descriptor: int, scratch: str) -> int:
             tell("ended")
         else:
             return 0
-    return main([run.request])
+    return main([run.request], server)
+
+
+def record(scratch: str, arguments: Sequence[str]) -> int:
+    """Run `opscope` with these arguments, for a recording that ends with the parent."""
+    end_with_parent(scratch)
+    sys.argv[1:] = arguments
+    run_module("opscope", run_name="__main__", alter_sys=True)
+    return 0
 
 
 def _become(run: ForkedRun) -> None:
-    """Make of this fork what a new process would be."""
-    os.setsid()
+    """Make of this process what a new one would be."""
+    with suppress(PermissionError):  # one that was not forked leads its session already
+        os.setsid()
     os.chdir(run.work)
     for number, name, flags in (
         (0, os.devnull, os.O_RDONLY),
@@ -391,15 +523,24 @@ def _become(run: ForkedRun) -> None:
     tempfile.tempdir = None
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run what the request says."""
-    if arguments[0] == "--fork":
-        return fork_runs(int(arguments[1]), arguments[2])
+def main(arguments: Sequence[str], parent: int | None = None) -> int:
+    """Run what the request says.
+
+    Args:
+        arguments: Of the command line.
+        parent: Number of the process that this one was forked from; None if it was not.
+    """
+    if arguments[0] in {"--fork", "--become"}:
+        return run_imported(int(arguments[1]), arguments[2], forks=arguments[0] == "--fork")
+    if arguments[0] == "--record":
+        return record(arguments[1], arguments[2:])
     path = Path(arguments[0])
     request = msgspec.json.decode(path.read_bytes(), type=TrialRequest)
-    end_with_parent(request.scratch)
+    end_with_parent(request.scratch, parent)
     run = _Run(request, path.with_suffix(".result"))
     try:
+        if request.kind == "ranks":
+            run_launcher(run, request)
         end = run_workload(run, request) if request.kind == "workload" else run_script(run, request)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the parent tells
         traceback.print_exc()
@@ -407,7 +548,7 @@ def main(arguments: Sequence[str]) -> int:
     run.facts.exit_code = end.exit_code
     if end.error is not None:
         run.facts.error = "".join(traceback.format_exception_only(end.error)).strip()
-    return run.end(0)
+    return run.end(0 if is_first_rank() else end.exit_code)
 
 
 if __name__ == "__main__":

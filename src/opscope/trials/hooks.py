@@ -29,6 +29,8 @@ class Hooks:
 
     Attributes:
         prepare: Called with a model before its first call; what it returns is called in its place.
+        prepare_step: Called with the function whose calls are steps, if it takes no arguments, before its
+            first call; what it returns is called in its place.
         inputs: Called with the arguments of each call of a model, returns them changed.
         around: Makes a context for each call of a model.
         called: Called with a model and its first output.
@@ -39,6 +41,7 @@ class Hooks:
     def __init__(self, torch: Any) -> None:
         self.torch = torch
         self.prepare: list[Callable[[Any], Any]] = []
+        self.prepare_step: list[Callable[[Callable[[], Any]], Callable[[], Any]]] = []
         self.inputs: list[Callable[[Any], Any]] = []
         self.around: list[Callable[[], AbstractContextManager[Any]]] = []
         self.called: list[Callable[[Any, Any], object]] = []
@@ -81,6 +84,14 @@ class Hooks:
                 module_class.__call__ = before
 
         module_class.__call__ = call
+
+    def step_in_place_of(self, function: Callable[[], Any]) -> Callable[[], Any]:
+        """What to call for each step instead of a function without arguments; asked before its first call."""
+        began_ns = time.perf_counter_ns()
+        for prepare in self.prepare_step:
+            function = prepare(function)
+        self.first_calls_ns += time.perf_counter_ns() - began_ns
+        return function
 
     @property
     def optimizers(self) -> Any:

@@ -11,7 +11,7 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-__all__ = ["Edit", "EditsOf", "after_imports", "edited", "unified_diff", "with_keywords"]
+__all__ = ["Edit", "EditsOf", "after_imports", "edited", "unified_diff", "where_given", "with_keywords"]
 
 
 class Edit(NamedTuple):
@@ -58,6 +58,17 @@ def with_keywords(callees: Sequence[str], *dropped: str, **values: str) -> Edits
     def edits(tree: ast.Module) -> list[Edit]:
         calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and _name(node) in callees)
         return [edit for call in calls for edit in _set(call, {**dict.fromkeys(dropped), **values})]
+
+    return edits
+
+
+def where_given(keyword: str, value: str) -> EditsOf:
+    """Calls that give this keyword, with another value for it."""
+
+    def edits(tree: ast.Module) -> list[Edit]:
+        calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+        given = (call for call in calls if any(one.arg == keyword for one in call.keywords))
+        return [edit for call in given for edit in _set(call, {keyword: value})]
 
     return edits
 
@@ -109,11 +120,9 @@ def edited(source: str, edits_of: Iterable[EditsOf]) -> str | None:
     for edit in sorted(found, reverse=True):
         begin, end = starts[edit.line - 1] + edit.column, starts[edit.end_line - 1] + edit.end_column
         text = edit.text
-        if begin == end and edit.column:  # a keyword before the closing parenthesis
-            before = content[:begin].rstrip()
-            text = text if before.endswith((b"(", b",")) else f", {text}"
-            if before.endswith(b",") and len(before) == begin:
-                text = f" {text}"
+        if begin == end and not text.endswith("\n"):  # a keyword, not lines
+            begin, text = _before_parenthesis(content[:begin], text)
+            end = begin
         content = content[:begin] + text.encode() + content[end:]
     result = content.decode()
     try:
@@ -121,6 +130,25 @@ def edited(source: str, edits_of: Iterable[EditsOf]) -> str | None:
     except SyntaxError:
         return None
     return result
+
+
+def _before_parenthesis(before: bytes, keyword: str) -> tuple[int, str]:
+    """Where a keyword goes in a call, and how it is written: like the arguments before it.
+
+    Args:
+        before: The source up to the closing parenthesis.
+        keyword: Such as `fused=True`.
+    """
+    arguments = before.rstrip()
+    is_first, has_comma = arguments.endswith(b"("), arguments.endswith(b",")
+    if b"\n" in before[len(arguments) :] and not is_first:  # the parenthesis stands on a line of its own
+        line = arguments[arguments.rfind(b"\n") + 1 :]
+        indent = line[: len(line) - len(line.lstrip())].decode()
+        newline = "\r\n" if before[len(arguments) :].startswith(b"\r\n") else "\n"
+        return len(arguments), f"{'' if has_comma else ','}{newline}{indent}{keyword},"
+    if has_comma:
+        return len(before), f" {keyword}" if len(before) == len(arguments) else keyword
+    return len(before), keyword if is_first else f", {keyword}"
 
 
 def unified_diff(before: str, after: str, name: str) -> str:

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from opscope.capture.program import Program, check_program
 from opscope.capture.program_recorder import step_source
 from opscope.errors import DependencyError, InputError
-from opscope.model.files import scratch_prefix
 from opscope.trials.catalog import change_of_file, changes_named
 from opscope.trials.child import TrialRequest
+from opscope.trials.predictions import predicted
+from opscope.trials.ranks import LAUNCHERS, is_rank
 from opscope.trials.rounds import TrialPlan
 from opscope.workloads.spec import BUILTIN_WORKLOADS, WorkloadOptions, resolve
 
-__all__ = ["gains_said", "trial_plan"]
+__all__ = ["target_of", "trial_plan"]
 
 
 def trial_plan(
@@ -37,12 +34,12 @@ def trial_plan(
     only: Sequence[str] | None = None,
     change: Sequence[Path] = (),
     rounds: int = 3,
-    seconds: float = 2.0,
+    seconds: float = 1.0,
     budget_s: float | None = None,
     seed: int = 0,
     allow_precision: bool = False,
     in_place: bool = False,
-    predict: bool = False,
+    predict: bool = True,
     note: Callable[[str], object] = lambda text: None,
 ) -> TrialPlan:
     """The plan of a trial.
@@ -62,26 +59,30 @@ def trial_plan(
         seed: Of torch and random, and of the order of runs.
         allow_precision: Recommend changes of the type too.
         in_place: Run in the working folder.
-        predict: Record the script once as well, for what advice says of it.
+        predict: Record the program once as well, for what advice says of it.
         note: Told why there are no predictions.
 
     Raises:
         InputError: There is no such program or change, or its steps cannot be recognized.
         DependencyError: torch is not installed.
     """
-    began = time.monotonic()
+    if is_rank():
+        raise InputError(
+            "each rank would try changes by itself", hint="Let it start them: opscope try torchrun … SCRIPT"
+        )
     if find_spec("torch") is None:
         raise DependencyError("PyTorch is not installed", hint="pip install 'opscope[torch]'")
     request = msgspec.structs.replace(
         _request(target, arguments, steps, options or WorkloadOptions(), sizes, module=module),
         seconds=seconds,
         seed=seed,
+        origin=str(Path.cwd()),
     )
     own = {one.name: (one, path.absolute()) for path in change for one in [change_of_file(path)]}
     named = () if only is None and own else changes_named(None if only is None else list(only))
-    predicted_ns = _predicted(request, note) if predict else {}
-    if budget_s is not None:
-        budget_s -= time.monotonic() - began
+    if predict and request.kind == "ranks":
+        note("no predictions of a program of several ranks: record it with torchrun --no-python opscope run")
+        predict = False
     return TrialPlan(
         request,
         (*named, *(one for one, _ in own.values())),
@@ -90,9 +91,24 @@ def trial_plan(
         budget_s=budget_s,
         allow_precision=allow_precision,
         in_place=in_place,
-        predicted_ns=predicted_ns,
+        predict=partial(predicted, request, note=note) if predict else None,
         source=Path(request.target) if request.kind == "script" else None,
     )
+
+
+def target_of(function: Callable[..., object]) -> str:
+    """FILE.py:FUNCTION of a function, by which other processes find it.
+
+    Raises:
+        InputError: It is no function at the top of a file.
+    """
+    name, code = getattr(function, "__qualname__", repr(function)), getattr(function, "__code__", None)
+    if code is None or "<" in name or not code.co_filename.endswith(".py"):
+        raise InputError(
+            f"'{name}' cannot be imported by other processes",
+            hint="Pass a function that is defined at the top of a Python file, or name FILE.py:FUNCTION",
+        )
+    return f"{Path(code.co_filename).absolute()}:{name}"
 
 
 def _is_workload(target: str) -> bool:
@@ -121,6 +137,8 @@ def _request(
         return TrialRequest(kind="workload", target=name, options=asdict(spec.options), sizes=sizes)
     if step_source(steps) is None:
         raise InputError("--steps none has no steps to time", hint="Name what ends a step")
+    if target in LAUNCHERS:
+        return TrialRequest(kind="ranks", target=target, arguments=tuple(arguments), steps=steps)
     if module:
         return TrialRequest(kind="module", target=target, arguments=tuple(arguments), steps=steps)
     program = Program(target, tuple(arguments))
@@ -128,35 +146,3 @@ def _request(
     return TrialRequest(
         kind="script", target=str(Path(target).absolute()), arguments=tuple(arguments), steps=steps
     )
-
-
-def _predicted(request: TrialRequest, note: Callable[[str], object]) -> Mapping[str, float]:
-    """What advice on a recording of the program says, by its code without `advice.`."""
-    if request.kind == "workload":
-        note("--predict records scripts alone")
-        return {}
-    with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as folder:
-        command = [sys.executable, "-m", "opscope", "run", "--quiet", "--stop", "--steps", request.steps]
-        command += [
-            "--output-dir",
-            folder,
-            *(["-m"] if request.kind == "module" else []),
-            "--",
-            request.target,
-        ]
-        done = subprocess.run([*command, *request.arguments], capture_output=True, text=True, check=False)
-        analysis = Path(folder) / "analysis.json"
-        if not analysis.exists():
-            said = done.stderr.strip().splitlines()
-            note(f"no predictions: the recording failed ({said[-1] if said else done.returncode})")
-            return {}
-        return gains_said(msgspec.json.decode(analysis.read_bytes()))
-
-
-def gains_said(analysis: Mapping[str, Any]) -> dict[str, float]:
-    """Time per step that the findings of an analysis say is gained, by their codes without `advice.`."""
-    return {
-        one["code"].removeprefix("advice."): one["estimated_gain_ns_per_step"]
-        for one in reversed(analysis["findings"])
-        if one["estimated_gain_ns_per_step"] is not None
-    }

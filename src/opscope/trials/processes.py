@@ -1,10 +1,12 @@
 """The processes that run a program: each ends with what it found, or with the last lines it said.
 
-The first run of a program is a process started anew. It tells which installed packages were imported; one
-more process then imports just these and is forked for every later run, so that only the first pays for
-imports (6 of 6.7 s where torch and transformers are). A fork is as fresh as a new process as long as nothing
-but imports ran before: no thread, and no memory, stream or driver state of a GPU exists yet. The process that
-imports checks this and refuses otherwise; a run that sets environment variables for a change starts anew.
+The first run of a program is a process started anew. It tells which installed packages were imported (6 of
+6.7 s where torch and transformers are). Later runs have them imported already: they are forked from one more
+process that imports just these, or, of a program that uses a GPU, some are made ahead: they import while
+another run starts, pause while its steps are timed, and become a run each. A fork is as fresh as a new
+process as long as nothing but imports ran before: no thread, and no memory, stream or driver state of a GPU
+exists yet. The process that imports checks this and refuses otherwise; a run that sets environment variables
+for a change starts anew.
 """
 
 from __future__ import annotations
@@ -18,20 +20,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from opscope.model.files import scratch_prefix
-from opscope.trials.child import ForkedRun, TrialRequest, TrialRun
+from opscope.trials.child import QUIET_FILE, ForkedRun, TrialRequest, TrialRun
 
 __all__ = ["ProgramRuns"]
 
 _SAID_LINES = 6
 _END_S = 5.0
+_MOST_AHEAD = 4
+_IMPORTED_BYTES = 2 << 30  # generously, of a process that has imported torch and more
 
 
 class ProgramRuns:
@@ -47,6 +52,8 @@ class ProgramRuns:
     def __init__(self, *, in_place: bool) -> None:
         self._in_place = in_place
         self._imported: _Imported | None = None
+        self._make: Callable[[], _Imported] | None = None
+        self._ahead: list[_Imported] = []
         self.scratch = Path()
 
     @contextmanager
@@ -62,19 +69,43 @@ class ProgramRuns:
     def fork_from(self, modules: Sequence[str], seed: int, limit_s: float) -> None:
         """From now on, fork runs from a process that imports these modules, if it does so in time."""
         if modules and hasattr(os, "fork"):
-            self._imported = _Imported(modules, self._environment(seed), self.scratch, limit_s)
-            if not self._imported.is_ready:
-                self.start_anew()
+            self._imported = _Imported(modules, self._environment(seed), self.scratch, limit_s, forks=True)
+
+    def make_ahead(self, modules: Sequence[str], seed: int, limit_s: float) -> None:
+        """From now on, have processes import these modules before their runs, several side by side."""
+        if modules:
+            self._make = partial(
+                _Imported, modules, self._environment(seed), self.scratch, limit_s, forks=False
+            )
+            self._fill()
+
+    def _fill(self) -> None:
+        if self._make is not None:
+            self._ahead += [self._make() for _ in range(_count_ahead() - len(self._ahead))]
+
+    def _next_ahead(self) -> _Imported | None:
+        """A process made ahead; another one begins to import, until this one's steps are timed."""
+        if self._make is None:
+            return None
+        found = self._ahead.pop(0)
+        if not found.is_ready:
+            found.end()
+            self.start_anew()
+            return None
+        self._fill()
+        return found
 
     def start_anew(self) -> None:
         """From now on, start each run anew."""
-        if self._imported is not None:
-            self._imported.end()
-            self._imported = None
+        for one in [*self._ahead, *([self._imported] if self._imported else [])]:
+            one.end()
+        self._ahead, self._imported, self._make = [], None, None
 
     @property
     def are_forked(self) -> bool:
         """Whether runs are forked from a process that has imported."""
+        if self._imported is not None and not self._imported.is_ready:
+            self.start_anew()
         return self._imported is not None
 
     def run(
@@ -92,24 +123,39 @@ class ProgramRuns:
         """
         folder = Path(tempfile.mkdtemp(dir=self.scratch))
         try:
-            path, output = folder / "request.json", folder / "request.result"
-            path.write_bytes(msgspec.json.encode(msgspec.structs.replace(request, scratch=str(self.scratch))))
-            work = Path.cwd() if self._in_place else folder / "work"
-            work.mkdir(exist_ok=True)
-            said = folder / "said.txt"
-            variables = self._environment(request.seed) | {"TMPDIR": str(folder)} | dict(environment)
-            task = ForkedRun(str(path), str(work), variables, str(said))
-            if self._imported is not None and not environment:
-                is_over = self._imported.run(task, limit_s)
-            else:
-                is_over = _run_anew(task, limit_s)
+            task, output = self._task(folder, request.seed, environment), folder / "request.result"
+            asked = msgspec.structs.replace(request, scratch=str(self.scratch))
+            Path(task.request).write_bytes(msgspec.json.encode(asked))
+            (self.scratch / QUIET_FILE).unlink(missing_ok=True)
+            imported = None if environment else self._imported or self._next_ahead()
+            is_over = _run_anew(task, limit_s) if imported is None else imported.run(task, limit_s)
             if not is_over:
                 return None, f"no end after {limit_s:.0f} s"
-            lines = said.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            lines = _lines_of(task)
             found = msgspec.msgpack.decode(output.read_bytes(), type=TrialRun) if output.exists() else None
             return found, "\n".join(lines[-_SAID_LINES:])
         finally:
+            (self.scratch / QUIET_FILE).unlink(missing_ok=True)
             shutil.rmtree(folder, ignore_errors=True)
+
+    def record(self, arguments: Sequence[str], request: TrialRequest, limit_s: float) -> str:
+        """Run `opscope` with these arguments as the program of a request is run; the last line it said."""
+        folder = Path(tempfile.mkdtemp(dir=self.scratch))
+        paths = [request.origin, *filter(None, [os.environ.get("PYTHONPATH")])]
+        try:
+            task = self._task(folder, request.seed, {"PYTHONPATH": os.pathsep.join(paths)})
+            is_over = _run_anew(task, limit_s, ["--record", str(self.scratch), *arguments])
+            lines = _lines_of(task)
+            return (lines[-1] if lines else "nothing said") if is_over else f"no end after {limit_s:.0f} s"
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _task(self, folder: Path, seed: int, environment: Mapping[str, str]) -> ForkedRun:
+        """A run that leaves everything in a folder."""
+        work = Path.cwd() if self._in_place else folder / "work"
+        work.mkdir(exist_ok=True)
+        variables = self._environment(seed) | {"TMPDIR": str(folder)} | dict(environment)
+        return ForkedRun(str(folder / "request.json"), str(work), variables, str(folder / "said.txt"))
 
     def _environment(self, seed: int) -> dict[str, str]:
         return {
@@ -121,11 +167,16 @@ class ProgramRuns:
         }
 
 
-def _run_anew(task: ForkedRun, limit_s: float) -> bool:
+def _lines_of(task: ForkedRun) -> list[str]:
+    """What it said."""
+    return Path(task.said).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+
+
+def _run_anew(task: ForkedRun, limit_s: float, arguments: Sequence[str] | None = None) -> bool:
     """Run it in a new process; whether it ended in time."""
     with Path(task.said).open("wb") as stream:
         process = subprocess.Popen(
-            [sys.executable, "-m", "opscope.trials.child", task.request],
+            [sys.executable, "-m", "opscope.trials.child", *(arguments or [task.request])],
             cwd=task.work,
             env=task.environment,
             stdin=subprocess.DEVNULL,
@@ -138,23 +189,42 @@ def _run_anew(task: ForkedRun, limit_s: float) -> bool:
     except subprocess.TimeoutExpired:
         return False
     finally:
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            _signal_group(process.pid, number)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(_END_S)
+        _end_group(process)
     return True
 
 
+def _count_ahead() -> int:
+    """How many processes may import side by side: a quarter of the cores, as far as memory reaches."""
+    has_pages = "SC_AVPHYS_PAGES" in getattr(os, "sysconf_names", ())
+    free_bytes = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if has_pages else 0
+    return max(1, min(_MOST_AHEAD, (os.cpu_count() or 2) // 4, free_bytes // _IMPORTED_BYTES))
+
+
 class _Imported:
-    """A process that has imported modules, to be forked."""
+    """A process that imports modules, to be forked for runs or to become one.
+
+    Args:
+        modules: To import; it does so while this one goes on.
+        environment: Of the process.
+        scratch: Folder to remove if this process dies.
+        limit_s: Time to import.
+        forks: It is forked for each run; else it becomes one.
+    """
 
     def __init__(
-        self, modules: Sequence[str], environment: dict[str, str], scratch: Path, limit_s: float
+        self,
+        modules: Sequence[str],
+        environment: dict[str, str],
+        scratch: Path,
+        limit_s: float,
+        *,
+        forks: bool,
     ) -> None:
         ours, theirs = socket.socketpair()
+        how = "--fork" if forks else "--become"
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "opscope.trials.child", "--fork", str(theirs.fileno()), str(scratch)],
+                [sys.executable, "-m", "opscope.trials.child", how, str(theirs.fileno()), str(scratch)],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -162,39 +232,58 @@ class _Imported:
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
-        self._socket, self._received = ours, b""
-        self.is_ready = self._ask(list(modules), limit_s) is True
+        self._socket, self._received, self._forks = ours, b"", forks
+        self._until = time.monotonic() + limit_s
+        self._is_ready: bool | None = None
+        self._tell(list(modules))
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has imported, and can run; waits for that."""
+        if self._is_ready is None:
+            self._is_ready = self._answer(self._until - time.monotonic()) is True
+        return self._is_ready
 
     def run(self, task: ForkedRun, limit_s: float) -> bool:
-        """Fork it for a run; whether that ended in time."""
+        """Run it; whether that ended in time."""
         if not self.is_ready:
             return _run_anew(task, limit_s)
-        pid = self._ask(msgspec.to_builtins(task), _END_S)
-        if not isinstance(pid, int):
-            self.is_ready = False
-            return _run_anew(task, limit_s)
-        has_ended = False
+        return self._fork(task, limit_s) if self._forks else self._become(task, limit_s)
+
+    def _become(self, task: ForkedRun, limit_s: float) -> bool:
+        self._tell(msgspec.to_builtins(task))
         try:
-            has_ended = self._answer(limit_s) is not None
+            self._process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            return False
+        finally:
+            self.end()
+        return True
+
+    def _fork(self, task: ForkedRun, limit_s: float) -> bool:
+        self._tell(msgspec.to_builtins(task))
+        pid = self._answer(_END_S)
+        if not isinstance(pid, int):
+            self._is_ready = False
+            return _run_anew(task, limit_s)
+        has_ended = has_told = False
+        try:
+            has_ended = has_told = self._answer(limit_s) is not None
         finally:
             for number in (signal.SIGTERM, signal.SIGKILL):
                 _signal_group(pid, number)
-                has_told = has_ended or self._answer(_END_S) is not None
-        self.is_ready = has_told
+                has_told = has_told or self._answer(_END_S) is not None
+        self._is_ready = has_told
         return has_ended
 
     def end(self) -> None:
         """End the process."""
         self._socket.close()
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            _signal_group(self._process.pid, number)
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(_END_S)
+        _end_group(self._process)
 
-    def _ask(self, what: Any, limit_s: float) -> Any:
+    def _tell(self, what: Any) -> None:
         with suppress(OSError):
             self._socket.sendall(json.dumps(what).encode() + b"\n")
-        return self._answer(limit_s)
 
     def _answer(self, limit_s: float) -> Any:
         """The next line; None if none came in time, or none will come."""
@@ -210,6 +299,14 @@ class _Imported:
             self._received += part
         line, _, self._received = self._received.partition(b"\n")
         return json.loads(line)
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """End a process and what is left of its group."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        _signal_group(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_END_S)
 
 
 def _signal_group(pid: int, number: int) -> None:

@@ -18,6 +18,8 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from dataclasses import replace as _replace
+from itertools import chain as chained
 from itertools import pairwise, takewhile
 from pathlib import Path
 
@@ -38,17 +40,19 @@ from opscope.model.trial import (
     TrialVerdict,
     Variant,
 )
-from opscope.trials.catalog import TriedChange
+from opscope.trials.catalog import CATALOG, ROUNDINGS, TriedChange
 from opscope.trials.child import LEAST_STEPS, TrialRequest, TrialRun
 from opscope.trials.observation import compare
 from opscope.trials.patches import edited, unified_diff
+from opscope.trials.predictions import SaidGain
 from opscope.trials.processes import ProgramRuns
+from opscope.units import format_duration
 from opscope.visible_text import without_secrets
 
 __all__ = ["BASELINE", "Trial", "TrialPlan"]
 
 BASELINE, _AGAIN = "baseline", "baseline again"
-_SAME_WITHIN = 0.02
+_SAME_WITHIN, _MOST_SAME_WITHIN = 0.02, 0.1
 _VERDICTS = {
     Verdict.FASTER: TrialVerdict.FASTER,
     Verdict.SLOWER: TrialVerdict.SLOWER,
@@ -56,10 +60,19 @@ _VERDICTS = {
     Verdict.AMBIGUOUS: TrialVerdict.INCONCLUSIVE,
 }
 
-# Imports, and the first forked run, may each take so much longer than the run that did both.
-_FORKED_S = 10.0
+# How far equal processes scatter; it counts like one round of the baseline against itself. One pair tells
+# little: 12 runs of a training step on an H200 scattered by 9 %, and the first two agreed within 0.5 %.
+_USUAL_SCATTER, _SCATTER_OF_ONE_PAIR, _USUAL_ROUNDS = 0.01, 0.05, 1
+_SAME_ROUNDS = 3  # in which equal programs have shown how far they are apart
+# Quantiles of Student's t, 97.5 %, by degrees of freedom; beyond, within 0.02.
+_STUDENT = {2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306}
+# Imports, and the first run with them, may each take so much longer than the run that did both.
+_IMPORTS_S = 10.0
 # What a run may take in any case, so that one which is nearly done when the budget ends still counts.
 _LEAST_S = 10.0
+_RECENT_RUNS = 8
+_COSTLY_S = 20.0  # what a run that compiles takes longer: BERT on an H200, 18 to 22 s
+_MUCH_SLOWER = 1.1
 _NOT_COMBINED = frozenset({TrialVerdict.SLOWER, TrialVerdict.FAILED})
 
 Told = Callable[[str, int, int], object]
@@ -83,7 +96,8 @@ class TrialPlan:
         run_s: Time for one run.
         allow_precision: Recommend changes whose numbers are within rounding of a coarser type.
         in_place: Run in the working folder instead of an empty one.
-        predicted_ns: What advice says, by its code.
+        predict: Records the program for what advice says of it, by its code, in so many seconds; None to go
+            without.
         source: The script, for diffs; None if there is none.
     """
 
@@ -95,7 +109,7 @@ class TrialPlan:
     run_s: float = 300.0
     allow_precision: bool = False
     in_place: bool = False
-    predicted_ns: Mapping[str, float] = field(default_factory=dict)
+    predict: Callable[[ProgramRuns, float], Mapping[str, SaidGain]] | None = None
     source: Path | None = None
 
     def patch_of(self, changes: Sequence[TriedChange]) -> str:
@@ -166,7 +180,9 @@ class Trial:
         self._not_tried: list[NotTried] = []
         self._runs, self._expected = 0, 2
         self._began = time.monotonic()
-        self._is_complete = True
+        self._is_complete, self._is_interrupted = True, False
+        self._took_s: list[float] = []
+        self._said: Mapping[str, SaidGain] = {}
         self._processes = ProgramRuns(in_place=plan.in_place)
         self._sets: dict[_Changes, _Side] = {}
         self._chain: list[_Side] = []
@@ -181,41 +197,62 @@ class Trial:
             self._run_once(BASELINE, 0)
             self._require_baseline()
             try:
+                self._import_first()
+                self._predict()
                 self._run_again()
                 waiting = self._waiting()
                 while waiting:
                     self._screen(waiting)
                     self._combine()
                 self._rest()
-            except (KeyboardInterrupt, _OutOfTimeError):
-                self._is_complete = False
+            except (KeyboardInterrupt, _OutOfTimeError) as end:
+                self._is_complete, self._is_interrupted = False, isinstance(end, KeyboardInterrupt)
                 self._keep_best_alone()
         return self._result()
 
-    def _run_again(self) -> None:
-        """Run the program as it is once more, for the noise; all runs but the first are made alike.
+    def _import_first(self) -> None:
+        """Have later runs begin where the program's imports have been made, while this one goes on.
 
-        The first was started anew. If the program also runs forked, that takes its place. Programs that use
-        a GPU are not forked: on an H100, a fork that was to initialize CUDA never ended.
+        Programs that use a GPU are not forked: on an H100, a fork that was to initialize CUDA never ended.
         """
-        anew, limit_s = self._sides[BASELINE], _FORKED_S + time.monotonic() - self._began
-        assert anew.facts is not None
-        if anew.facts.facts.device != "cuda":
-            self._processes.fork_from(anew.facts.modules, self.plan.request.seed, limit_s)
+        facts, limit_s = self._sides[BASELINE].facts, self._import_limit_s
+        assert facts is not None
+        import_first = (
+            self._processes.make_ahead if facts.facts.device == "cuda" else self._processes.fork_from
+        )
+        import_first(facts.modules, self.plan.request.seed, limit_s)
+
+    @property
+    def _import_limit_s(self) -> float:
+        return _IMPORTS_S + 3 * self._took_s[0]
+
+    def _predict(self) -> None:
+        """Ask advice what it expects of the program."""
+        if self.plan.predict is not None:
+            self._told("advice", self._runs, self._expected + 1)
+            self._runs += 1
+            left_s = self.plan.run_s
+            if self.plan.budget_s is not None:
+                left_s = min(left_s, (self._began + self.plan.budget_s - time.monotonic()) / 2)
+            self._said = self.plan.predict(self._processes, left_s)
+
+    def _run_again(self) -> None:
+        """Run the program as it is once more, for the noise; where runs are forked, both are."""
         if self._processes.are_forked:
             forked = _Side((), BASELINE)
-            self._run_once(BASELINE, 0, forked, limit_s=limit_s)
+            self._run_once(BASELINE, 0, forked, limit_s=self._import_limit_s)
             if forked.error is None:
                 self._sides[BASELINE] = forked
             else:
                 self._processes.start_anew()
         self._run_once(_AGAIN, 0)
 
-    def _is_over(self, runs: int = 0) -> bool:
-        """Whether the budget would be spent after so many more runs."""
-        took_s = time.monotonic() - self._began
-        expected_s = took_s * (1 + runs / max(self._runs, 1))
-        return self.plan.budget_s is not None and expected_s > self.plan.budget_s
+    def _is_over(self, runs: int = 0, extra_s: float = 0.0) -> bool:
+        """Whether the budget would be spent after so many more runs, and some time besides."""
+        if self.plan.budget_s is None:
+            return False
+        expected_s = runs * float(np.median(self._took_s[-_RECENT_RUNS:]))
+        return time.monotonic() - self._began + expected_s + extra_s > self.plan.budget_s
 
     def _require_baseline(self) -> None:
         side = self._sides[BASELINE]
@@ -227,7 +264,7 @@ class Trial:
             )
 
     def _waiting(self) -> list[_Side]:
-        """The changes that apply; those of which advice says most come first."""
+        """The changes that apply; those that compile come last, those of which advice says most first."""
         facts = self._sides[BASELINE].facts
         assert facts is not None
         for change in self.plan.changes:
@@ -237,16 +274,25 @@ class Trial:
             else:
                 self._not_tried.append(NotTried(change.name, reason))
         waiting = [side for side in self._sides.values() if side.changes]
-        return sorted(waiting, key=lambda side: -(self._predicted(side.changes[0])[1] or 0.0))
+        return sorted(
+            waiting, key=lambda side: (side.changes[0].is_costly, -self._gain_said_ns(side.changes[0]))
+        )
 
     def _screen(self, waiting: list[_Side]) -> None:
-        """Run changes once, taken from those waiting, until half of the time that is left is spent."""
-        began = time.monotonic()
+        """Run changes once, taken from those waiting, until half of the time that is left is spent.
+
+        Or until those that are left compile: they are tried together with what these have shown first.
+        """
+        began, is_costly = time.monotonic(), waiting[0].changes[0].is_costly
         self._expected = max(self._expected, self._runs + len(waiting))
         while waiting:
             if self._is_over():
                 raise _OutOfTimeError
+            if waiting[0].changes[0].is_costly and not is_costly:
+                return
             side = waiting.pop(0)
+            if self._ran(side):
+                continue
             self._run_once(side.label, 0, side)
             now = time.monotonic()
             if self.plan.budget_s is not None and now - began > self._began + self.plan.budget_s - now:
@@ -278,8 +324,9 @@ class Trial:
             return side.error is not None
         if self._correctness(side)[0] is Correctness.CHANGED:
             return True
-        _, verdict, _ = self._against(side, self._sides[BASELINE])
-        return verdict in {TrialVerdict.SAME, TrialVerdict.SLOWER}
+        (ratio, (low, _)), verdict, _ = self._against(side, self._sides[BASELINE])
+        is_same = verdict is TrialVerdict.SAME and abs(ratio - 1) <= _SAME_WITHIN
+        return is_same or low > _MUCH_SLOWER
 
     def _run_once(
         self, name: str, number: int, side: _Side | None = None, limit_s: float | None = None
@@ -292,7 +339,9 @@ class Trial:
         if self.plan.budget_s is not None and name != BASELINE:
             left_s = _LEAST_S + max(0.0, self._began + self.plan.budget_s - time.monotonic())
         limit_s = self.plan.run_s if limit_s is None else limit_s
+        began = time.monotonic()
         facts, said = self._process(side.changes, min(limit_s, left_s))
+        self._took_s.append(time.monotonic() - began)
         if facts is None and left_s < limit_s and self._is_over():
             raise _OutOfTimeError
         if facts is None:
@@ -341,30 +390,62 @@ class Trial:
             for pair in zip(side.times_ns[number], reference.times_ns[number], strict=False)
         ]
         ours, theirs = zip(*pairs, strict=True)
-        ratio = ratio_interval(ours, theirs, seed=self.plan.request.seed)
-        verdict, reason = judge(ratio, self._same_within)
+        rounds = len(side.times_ns.keys() & reference.times_ns.keys())
+        noise = self._noise(rounds)
+        within = ratio_interval(ours, theirs, seed=self.plan.request.seed)
+        has_rounds = rounds >= _SAME_ROUNDS
+        same_within = min(max(_SAME_WITHIN, noise), _MOST_SAME_WITHIN) if has_rounds else _SAME_WITHIN
+        verdict, reason = judge(within, same_within)
+        down, up = (abs(math.log(end / within.ratio)) for end in (within.low, within.high))
+        low = within.ratio * math.exp(-math.hypot(down, noise))
+        high = within.ratio * math.exp(math.hypot(up, noise))
+        if verdict in {Verdict.FASTER, Verdict.SLOWER} and low <= 1 <= high:
+            verdict = Verdict.AMBIGUOUS
+            reason = f"{within.ratio:.4f}, and runs of the program as it is differ by {100 * noise:.2g} %"
         if verdict is Verdict.AMBIGUOUS:
-            rounds = len(side.times_ns.keys() & reference.times_ns.keys())
-            more = samples_to_tell(ratio, self._same_within)
-            needed = rounds + math.ceil(more * rounds / ratio.rounds)
+            more = samples_to_tell(_replace(within, low=low, high=high), _SAME_WITHIN)
+            needed = rounds + math.ceil(more * rounds / within.rounds)
             reason += f"; about {more:,} more steps would tell (--rounds {needed})"
-        return (ratio.ratio, ratio.bounds), _VERDICTS[verdict], reason
+        return (within.ratio, (low, high)), _VERDICTS[verdict], reason
 
-    @property
-    def _same_within(self) -> float:
-        """What two runs of the same program differ by, at least 2 %."""
-        by_round = [
-            float(np.median(again) / np.median(self._sides[BASELINE].times_ns[number]))
-            for number, again in self._sides[_AGAIN].times_ns.items()
-            if number in self._sides[BASELINE].times_ns
+    def _noise(self, rounds: int) -> float:
+        """Half of the 95 % interval of the logarithm of a ratio of two equal programs over so many rounds.
+
+        Two processes of one program differ by more than the steps of each of them tell: addresses, clocks and
+        neighbors are others. The baseline against itself shows by how much, one number a round, and so do the
+        rounds of every other side around their mean. That two processes agree by chance does not make the
+        third agree, so a usual scatter counts too.
+
+        Source: A. Gelman et al., Bayesian Data Analysis, 3rd edition, §2.6 and §3.2 (scaled inverse χ² prior
+        of a variance; the posterior interval is Student's).
+        """
+        by_round = {name: self._logarithms(side) for name, side in self._sides.items() if side.times_ns}
+        by_round |= {side.label: self._logarithms(side) for side in self._sets.values() if side.times_ns}
+        pairs = by_round.pop(_AGAIN, [])
+        others = [[one - float(np.mean(ratios)) for one in ratios] for ratios in by_round.values() if ratios]
+        usual = _USUAL_SCATTER if len(pairs) > 1 else _SCATTER_OF_ONE_PAIR
+        freedom = _USUAL_ROUNDS + len(pairs) + sum(len(ratios) - 1 for ratios in others)
+        squares = _USUAL_ROUNDS * usual**2 + sum(one**2 for one in chained(pairs, *others)) / 2
+        student = _STUDENT.get(freedom, 1.96 + 2.6 / freedom)
+        return student * math.sqrt(squares / freedom) * math.sqrt(2 / rounds)
+
+    def _logarithms(self, side: _Side) -> list[float]:
+        """Of the ratios of its median step to the baseline's, by round."""
+        base = self._sides[BASELINE].times_ns
+        if side is self._sides[BASELINE]:
+            return []
+        return [
+            math.log(np.median(side.times_ns[one]) / np.median(base[one]))
+            for one in base.keys() & side.times_ns.keys()
         ]
-        return max([_SAME_WITHIN, *(abs(one - 1) for one in by_round)])
 
     def _correctness(self, side: _Side) -> tuple[Correctness, str]:
         base, again = self._sides[BASELINE].facts, self._sides[_AGAIN].facts
         if side.facts is None or base is None or again is None:
             return Correctness.UNKNOWN, "the baseline ran once only"
         rounding = max((one.rounding for one in side.changes), default=0.0)
+        if rounding:  # other operations, in the types that the program computes in
+            rounding = max([rounding, *(ROUNDINGS.get(one, 0.0) for one in base.facts.dtypes)])
         found, reason = compare(base.observation, again.observation, side.facts.observation, rounding)
         if (
             found is Correctness.CHANGED
@@ -378,12 +459,13 @@ class Trial:
         return found, reason
 
     def _variant(self, change: TriedChange, side: _Side) -> Variant:
-        code, predicted_ns = self._predicted(change)
+        code, said = self._predicted(change)
         known = Variant(
             name=change.name,
             finding=None if code is None else f"advice.{code}",
             verdict=TrialVerdict.FAILED,
-            predicted_gain_ns=predicted_ns,
+            predicted_gain_ns=None if said is None else said.gain_ns,
+            predicted_interval_ns=None if said is None else said.interval_ns,
             error=side.error,
             patch=self.plan.patch_of([change]),
         )
@@ -409,10 +491,14 @@ class Trial:
             pays_off_after_steps=round(extra_ns / gain_ns) if gain_ns > 0 else None,
         )
 
-    def _predicted(self, change: TriedChange) -> tuple[str | None, float | None]:
+    def _predicted(self, change: TriedChange) -> tuple[str | None, SaidGain | None]:
         """The finding that suggests a change, and what it says that is gained."""
-        code = next((code for code in change.findings if code in self.plan.predicted_ns), None)
-        return code, None if code is None else self.plan.predicted_ns[code]
+        code = next((code for code in change.findings if code in self._said), None)
+        return code, None if code is None else self._said[code]
+
+    def _gain_said_ns(self, change: TriedChange) -> float:
+        said = self._predicted(change)[1]
+        return 0.0 if said is None else said.gain_ns
 
     def _is_right(self, side: _Side, correctness: Correctness) -> bool:
         is_coarser = any(one.group == "precision" for one in side.changes)
@@ -434,29 +520,65 @@ class Trial:
             refused.add(self._chain[len(standing)].changes)
 
     def _grow(self, refused: Set[_Changes]) -> bool:
-        """Add changes to the best set one by one while each helps; those alone most gainful come first."""
+        """Add changes to the best set one by one while each helps; those alone most gainful come first.
+
+        Costly changes, which compile, are tried on top of that, and alone when there is time: what limits the
+        program is another thing by then, and one compilation is saved.
+        """
         chain: list[_Side] = []
-        best = self._sides[BASELINE]
         candidates = [(self._variant(side.changes[0], side), side) for _, side in self._tried()]
         candidates.sort(key=lambda one: one[0].ratio or 1.0)
-        for variant, alone in candidates:
-            if variant.verdict in _NOT_COMBINED or not self._is_right(alone, variant.correctness):
-                continue
-            changes = (*best.changes, *alone.changes)
-            groups = [one.group for one in changes if one.group is not None]
-            if len(set(groups)) < len(groups) or changes in refused:
-                continue
-            side = self._sets.setdefault(changes, _Side(changes)) if best.changes else alone
-            if not self._ran(side):
-                if self._is_over(len(chain) + 3):
-                    self._is_complete = False
-                    break
-                self._run_once(side.label, 0, side)
-            if self._helps(side, best):
-                best = side
-                chain.append(side)
+        helpful = [
+            side.changes[0]
+            for variant, side in candidates
+            if variant.verdict not in _NOT_COMBINED and self._is_right(side, variant.correctness)
+        ]
+        costly = [
+            side.changes[0]
+            for side in self._sides.values()
+            if side.changes and side.changes[0].is_costly and not self._ran(side)
+        ]
+        costly.sort(key=lambda one: -self._gain_said_ns(one))
+        for change in [one for one in helpful if not one.is_costly]:
+            groups = [one.group for one in (*self._top(chain).changes, change) if one.group is not None]
+            if len(set(groups)) == len(groups):
+                chain = self._with_change(chain, change, refused)
+        for change in [*(one for one in helpful if one.is_costly), *costly]:
+            chain = self._with_change(chain, change, refused)
         self._chain = chain
         return bool(chain)
+
+    def _with_change(self, chain: list[_Side], change: TriedChange, refused: Set[_Changes]) -> list[_Side]:
+        """The chain with one more change, in the place of one of its group, if that helps; else as it is."""
+        best = self._top(chain)
+        kept = tuple(one for one in best.changes if one.group is None or one.group != change.group)
+        changes = (*kept, change)
+        runs_after = len(chain) + 3 if self.plan.rounds > 1 else 0
+        if changes in refused or not self._run_set(changes, runs_after):
+            return chain
+        if not self._helps(self._side_of(changes), best, provisional=True):
+            return chain
+        if not all(self._run_set(kept[:count], 0) for count in range(1, len(kept) + 1)):
+            return chain
+        return [self._side_of(changes[:count]) for count in range(1, len(changes) + 1)]
+
+    def _top(self, chain: Sequence[_Side]) -> _Side:
+        return chain[-1] if chain else self._sides[BASELINE]
+
+    def _side_of(self, changes: _Changes) -> _Side:
+        if len(changes) == 1 and changes[0].name in self._sides:
+            return self._sides[changes[0].name]
+        return self._sets.setdefault(changes, _Side(changes))
+
+    def _run_set(self, changes: _Changes, runs_after: int) -> bool:
+        """Run these changes once unless they have been; whether there was time, also for runs after that."""
+        side = self._side_of(changes)
+        if not self._ran(side):
+            if self._is_over(runs_after, _COSTLY_S if any(one.is_costly for one in changes) else 0.0):
+                self._is_complete = False
+                return False
+            self._run_once(side.label, 0, side)
+        return True
 
     def _keep_best_alone(self) -> None:
         """Have the change that alone helps most for the best, unless a better set is known."""
@@ -465,11 +587,17 @@ class Trial:
         if best is not None and best not in self._chain:
             self._chain = [best]
 
-    def _helps(self, side: _Side, reference: _Side) -> bool:
-        """Whether a side is faster than another one, by what is known, and its numbers are right."""
+    def _helps(self, side: _Side, reference: _Side, *, provisional: bool = False) -> bool:
+        """Whether a side is faster than another one, by what is known, and its numbers are right.
+
+        While rounds are missing that would tell, a ratio is taken for what it is.
+        """
         if side.error is not None or not side.times_ns.keys() & reference.times_ns.keys():
             return False
-        is_faster = self._against(side, reference)[1] is TrialVerdict.FASTER
+        (ratio, _), verdict, _ = self._against(side, reference)
+        has_rounds = min(len(one.times_ns) for one in (side, reference)) >= self.plan.rounds
+        is_open = verdict is TrialVerdict.INCONCLUSIVE and not has_rounds and ratio < 1 - _SAME_WITHIN
+        is_faster = verdict is TrialVerdict.FASTER or (provisional and is_open)
         return is_faster and self._is_right(side, self._correctness(side)[0])
 
     def _standing(self) -> list[_Side]:
@@ -506,6 +634,17 @@ class Trial:
             if side.changes and not self._ran(side):
                 yield NotTried(name, "the trial ended before its turn")
 
+    def _from_inside(self) -> Iterator[NotTried]:
+        """What advice says of which no change of the catalogue, from outside, is the remedy."""
+        remedied = {code for change in CATALOG for code in change.findings}
+        for code, said in self._said.items():
+            if code not in remedied:
+                gain = format_duration(said.gain_ns)
+                reason = (
+                    f"only a change of the program's own lines helps; advice says −{gain}: {said.message}"
+                )
+                yield NotTried(f"advice.{code}", reason)
+
     def _result(self) -> TrialResult:
         base = self._sides[BASELINE]
         interval = median_interval(base.all_ns)
@@ -526,8 +665,10 @@ class Trial:
             ),
             noise=noise,
             variants=tuple(variants),
-            not_tried=(*self._not_tried, *self._not_reached()),
+            not_tried=(*self._not_tried, *self._not_reached(), *self._from_inside()),
             best=self._best(),
             runs=self._runs,
             is_complete=self._is_complete,
+            is_interrupted=self._is_interrupted,
+            device=None if base.facts is None else base.facts.facts.device_name,
         )

@@ -261,7 +261,7 @@ class AskedStep:
     loading: Mapping[int, Any] = {}
     unrecorded_ns = missing = None
     path: Sequence[Any] = ()
-    hosts = (HostSpeed(1.0), HostSpeed(0.0), HostSpeed(2.0))
+    host, *_ = hosts = (HostSpeed(1.0), HostSpeed(0.0), HostSpeed(2.0))
     launch_ns = None
 
     def __init__(self, host: HostTime, calls: Iterable[CallEfficiency]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from opscope.advice import advise
+from opscope.advice import advise, assess
 from opscope.analysis.efficiency import Bound, Efficiency, Roofline, TensorCoreUse
 from opscope.analysis.summary import Summary, summarize
 from opscope.analysis.timeline.values import IdleCause, Timeline, WaitingCall
@@ -186,3 +186,16 @@ def test_bad_arguments_are_borne(load: Callable[..., Session], arguments: dict[s
     session = load(builder)
     for finding in advise(session, summarize(session)).advice or ():
         assert finding.code not in {"advice.eager_attention", "advice.unfused_pointwise", "advice.tf32_off"}
+
+
+def test_a_report_tells_one_figure_of_the_recorders_part(load: Callable[..., Session]) -> None:
+    builder = trace().step(1, 0, 3_000)
+    for place in range(20):
+        at = 10 + 100 * place
+        builder.operator("aten::mm", at, 90).launch(at + 80, 5).kernel("gemm", at + 90, 20)
+    session = load(builder)
+    (model,) = Summary(session).step_models
+    (measured,) = Summary(session).timeline.host
+    (told_of,) = assess(session).timeline.host
+    assert told_of.recorder_ns == model.recorder_ns > (measured.recorder_ns or 0)
+    assert (told_of.recorder_basis or "").startswith("1.3 times as much as 20 operators")

@@ -92,6 +92,20 @@ def test_a_wait_within_a_step_is_told_with_its_line(advise_on: Program) -> None:
     told(found, "host_sync", place, has_gain=True)
 
 
+@pytest.mark.parametrize(
+    ("operator", "words"), [("aten::to", "results.copy_"), ("aten::item", "loss.detach()")]
+)
+def test_results_are_copied_beside_the_next_step_and_numbers_asked_for_later(
+    advise_on: Program, operator: str, words: str
+) -> None:
+    copy = "Memcpy DtoH (Device -> Pageable)"
+    call = WaitingCall("cudaMemcpyAsync", operator, None, 1, 2 * MS, MS, copy=copy)
+    facts = waiting(
+        IdleCause.SYNCHRONIZATION, MS, hosts=[host(8 * MS, 2 * MS, step_ns=10 * MS)], waits=(call,)
+    )
+    told(advise_on(step_of(10), **facts), "host_sync", words, has_gain=True)
+
+
 def test_the_wait_with_which_a_recorder_ends_the_last_step_is_none_of_the_programs(
     advise_on: Program,
 ) -> None:

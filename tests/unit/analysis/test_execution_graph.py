@@ -255,6 +255,16 @@ def test_where_the_device_decides_the_host_is_as_fast_as_when_it_ran_ahead(load:
     assert timed.step_ns == model.step_ns
 
 
+def test_a_host_that_never_ran_ahead_is_as_others_are_without_their_recorder(load: Load) -> None:
+    """200 µs recorded: half of it likely, and never more than the step allows."""
+    model = without_recorder(model_of(load, device_bound(3)))
+    timed = refit(model, model.recorded_ns)
+    assert timed.host_ns == pytest.approx(0.53 * model.host_ns, rel=0.01)
+    least_ns, most_ns = timed.host_range_ns
+    assert (least_ns, most_ns) == pytest.approx((0.43 * model.host_ns, 0.74 * model.host_ns), rel=0.01)
+    assert timed.step_ns == model.step_ns
+
+
 def refit(model: StepModel, *steps_ns: float, host_ns: float | None = None) -> StepModel:
     """The model as if these steps had been timed: least, median, most."""
     low_ns, median_ns, high_ns = steps_ns * (3 // len(steps_ns))

@@ -146,3 +146,21 @@ def test_launches_into_a_captured_graph_are_no_losses(load: Callable[..., Sessio
     builder.launch(1900, 2, name="cudaStreamEndCapture")
     (step,) = assess(load(builder)).execution
     assert step.missing is None
+
+
+def test_streams_that_are_said_to_wait_for_each_other_tell_no_gain(load: Callable[..., Session]) -> None:
+    """What one launches in front of its event, the other waits for, and the other way round."""
+    builder = program()
+    for stream, other, at, kernel_us in ((20, 30, 1600, 1660), (30, 20, 1620, 1700)):
+        builder.launch(at, 1, name="cudaStreamWaitEvent", correlation=at)
+        args = {"cuda_sync_kind": "Stream Wait Event", "stream": stream, "correlation": at}
+        args |= {"wait_on_stream": other, "wait_on_cuda_event_record_corr_id": 10_000 + other}
+        builder.event("cuda_sync", "Stream Wait Event", at, 1, 0, args)
+        builder.operator("aten::mul", at + 2, 6).launch(at + 4, 2, correlation=20_000 + stream)
+        builder.kernel("mul", kernel_us, 60, stream=stream, correlation=20_000 + stream)
+    for stream in (20, 30):
+        builder.launch(1640 + stream, 1, name="cudaEventRecord", correlation=10_000 + stream)
+    (step,) = (summary := assess(load(builder))).execution
+    assert "1 of 2 waits of streams for each other contradict the times recorded" in (step.missing or "")
+    assert step.missing_edges >= 1
+    assert all(one.estimated_gain_ns_per_step is None for one in summary.advice or ())

@@ -98,7 +98,11 @@ class TestUnknown:
         assert (limits.memory.per_s, dict(limits.peaks), limits.l2_bytes) == (5e11, {}, None)
 
     def test_another_vendor(self) -> None:
-        match = match_limits("AMD Instinct MI300X", compute_capability="9.4", sm_count=304)
+        known = match_limits("AMD Instinct MI300X", compute_capability="9.4", sm_count=304).limits
+        assert known is not None
+        assert known.memory is not None
+        assert known.memory.per_s == 5.325e12
+        match = match_limits("Intel Data Center GPU Max 1550", sm_count=128)
         assert match.limits is None
         assert "not in the table" in str(match.reason)
 

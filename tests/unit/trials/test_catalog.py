@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +12,15 @@ import pytest
 
 from opscope.advice.rules import rule_book
 from opscope.errors import InputError
-from opscope.trials.catalog import CATALOG, ProgramTraits, _scale_losses, change_of_file, changes_named
+from opscope.trials.catalog import (
+    CATALOG,
+    ProgramTraits,
+    _of_tensors,
+    _scale_losses,
+    change_of_file,
+    changes_named,
+)
+from opscope.trials.hooks import Hooks
 
 
 def test_every_change_has_a_name_of_its_own_and_answers_known_advice() -> None:
@@ -49,6 +59,14 @@ TRAINING = ProgramTraits(device="cuda", is_training=True, dtypes=["float32"], op
             ProgramTraits(device="cuda", dtypes=["bfloat16"], is_graphed=True, attention=["eager"]),
             "inference_mode sdpa expandable_segments",
         ),
+        (
+            ProgramTraits(
+                device="cuda", dtypes=["float16"], has_step=True, attends=True, forgetful_loaders=1
+            ),
+            "inference_mode sdpa_cudnn sdpa_flash sdpa_efficient compile compile_dynamic "
+            "compile_reduce_overhead compile_max_autotune cuda_graph step_graph kept_workers "
+            "expandable_segments",
+        ),
     ],
 )
 def test_what_applies_follows_from_the_program(facts: ProgramTraits, names: str) -> None:
@@ -84,3 +102,80 @@ def test_scaled_losses_leave_gradients_as_they_are_and_infinite_ones_out(
         before[0](optimizer)
         assert (None if weight.grad is None else weight.grad.item()) == gradient
         after[0](optimizer)
+
+
+class FakeCuda:
+    """Streams that order nothing, and graphs that note their replays."""
+
+    def __init__(self) -> None:
+        self.replays = 0
+        self.Stream, self.CUDAGraph = lambda: self, lambda: self
+
+    def wait_stream(self, other: object) -> None:
+        pass
+
+    def current_stream(self) -> FakeCuda:
+        return self
+
+    def stream(self, one: object) -> nullcontext[None]:
+        return nullcontext()
+
+    def graph(self, one: object) -> nullcontext[None]:
+        return nullcontext()
+
+    def replay(self) -> None:
+        self.replays += 1
+
+
+@pytest.mark.parametrize("reads_another_batch", [False, True])
+def test_a_step_is_captured_only_if_it_is_the_same_each_time(reads_another_batch: bool) -> None:
+    torch = pytest.importorskip("torch")
+    cuda, calls = FakeCuda(), count()
+    used = SimpleNamespace(cuda=cuda, Tensor=torch.Tensor, equal=torch.equal)
+    hooks = Hooks(used)
+    change = next(one for one in CATALOG if one.name == "step_graph")
+    change.install(hooks)
+
+    def step() -> object:
+        number = next(calls)
+        return {"logits": torch.full((2,), float(number if reads_another_batch else 1))}
+
+    captured = hooks.step_in_place_of(step)
+    assert (captured is step) is reads_another_batch
+    assert ("step" in hooks.applied) is not reads_another_batch
+    before = next(calls)
+    captured()
+    assert cuda.replays == (0 if reads_another_batch else 1)
+    assert next(calls) == before + (2 if reads_another_batch else 1)
+
+
+def test_the_back_end_of_attention_is_asked_for_first_and_the_numbers_stay() -> None:
+    torch = pytest.importorskip("torch")
+    hooks = Hooks(torch)
+    for change in CATALOG:
+        if change.name == "sdpa_efficient":
+            change.install(hooks)
+    x = torch.randn(1, 2, 8, 16)
+    attend = partial(torch.nn.functional.scaled_dot_product_attention, x, x, x)
+    with hooks.around[0]():
+        assert torch.allclose(attend(), attend())
+        order = torch._C._get_sdp_priority_order()
+    assert order[0] == int(torch.nn.attention.SDPBackend.EFFICIENT_ATTENTION.value)
+    assert hooks.applied == {"model"}
+
+
+def test_a_model_is_captured_with_its_tensors_alone_however_it_is_called() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Model(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.frozen = torch.nn.Dropout().eval()
+
+        def forward(self, x: object, factor: int, mask: object = None, *, more: object = None) -> object:
+            return x * factor + more  # type: ignore[operator]
+
+    model, x, more = Model(), torch.ones(2), torch.ones(2)
+    of_tensors = _of_tensors(torch, model, (x, 3), {"mask": None, "more": more})
+    assert of_tensors(x + 1, more * 5).tolist() == [11.0, 11.0]
+    assert (of_tensors.training, model.frozen.training) == (True, False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from opscope.trials.patches import after_imports, edited, unified_diff, with_keywords
+from opscope.trials.patches import after_imports, edited, unified_diff, where_given, with_keywords
 
 FUSED = with_keywords(("AdamW", "SGD"), "foreach", fused="True")
 
@@ -15,7 +15,8 @@ FUSED = with_keywords(("AdamW", "SGD"), "foreach", fused="True")
         ("o = torch.optim.AdamW(p, lr=1)\n", "o = torch.optim.AdamW(p, lr=1, fused=True)\n"),
         ("o = AdamW(p, foreach=True)\n", "o = AdamW(p, foreach=None, fused=True)\n"),
         ("o = AdamW(p, fused=False)\n", "o = AdamW(p, fused=True)\n"),
-        ("o = SGD(\n    p,\n    lr=1,\n)\n", "o = SGD(\n    p,\n    lr=1,\nfused=True)\n"),
+        ("o = SGD(\n    p,\n    lr=1,\n)\n", "o = SGD(\n    p,\n    lr=1,\n    fused=True,\n)\n"),
+        ("o = SGD(\r\n  p,\r\n  lr=1\r\n)\r\n", "o = SGD(\r\n  p,\r\n  lr=1,\r\n  fused=True,\r\n)\r\n"),
         ("s = 'größe'; o = AdamW(f('é', p))\n", "s = 'größe'; o = AdamW(f('é', p), fused=True)\n"),
         ("a, b = SGD(p), AdamW(q)\n", "a, b = SGD(p, fused=True), AdamW(q, fused=True)\n"),
         ("o = AdamW()\n", "o = AdamW(fused=True)\n"),
@@ -38,6 +39,13 @@ def test_lines_follow_the_imports_of_torch() -> None:
         "+++ b/train.py",
         "@@ -1,5 +1,6 @@",
     ]
+
+
+def test_a_keyword_is_replaced_where_it_is_given() -> None:
+    sdpa = where_given("attn_implementation", "'sdpa'")
+    source = "m = make(c, attn_implementation='eager')\nt = Tokenizer(c)\n"
+    assert edited(source, [sdpa]) == "m = make(c, attn_implementation='sdpa')\nt = Tokenizer(c)\n"
+    assert edited("m = make(c)\n", [sdpa]) is None
 
 
 def test_several_changes_are_one_edit() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +14,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from opscope.trials.child import TrialRequest, TrialRun
+from opscope.trials.child import QUIET_FILE, TrialRequest, TrialRun, _Pauses
 from opscope.trials.processes import ProgramRuns
 
 pytestmark = pytest.mark.torch
@@ -49,14 +52,16 @@ def found(answer: tuple[TrialRun | None, str]) -> TrialRun:
     return run
 
 
-def test_a_forked_run_finds_what_one_started_anew_does(
-    runs: ProgramRuns, request_of_program: TrialRequest, tmp_path: Path
+@pytest.mark.parametrize("forks", [True, False])
+def test_a_run_with_its_imports_made_finds_what_one_started_anew_does(
+    runs: ProgramRuns, request_of_program: TrialRequest, tmp_path: Path, forks: bool
 ) -> None:
     anew = found(runs.run(request_of_program, {}, 60))
     assert "torch" in anew.modules
     assert "__main__" not in anew.modules
-    runs.fork_from(anew.modules, seed=0, limit_s=60)
-    assert runs.are_forked
+    (runs.fork_from if forks else runs.make_ahead)(anew.modules, seed=0, limit_s=60)
+    assert runs.are_forked is forks
+    found(runs.run(request_of_program, {}, 60))
     began = time.monotonic()
     run, said = runs.run(request_of_program, {}, 60)
     forked_s = time.monotonic() - began
@@ -71,20 +76,63 @@ def test_a_forked_run_finds_what_one_started_anew_does(
     began = time.monotonic()
     run, said = runs.run(request_of_program, {"GIVEN": "value"}, 60)
     assert " value " in said
-    assert forked_s < time.monotonic() - began, "the one with a variable of its own starts anew"
+    is_quicker = forked_s < time.monotonic() - began
+    assert is_quicker or not forks, "the one with a variable of its own starts anew"
 
 
-@pytest.mark.parametrize("forked", [False, True])
+@pytest.mark.parametrize("how", ["anew", "forked", "made ahead"])
 def test_a_run_that_does_not_end_is_ended_and_the_next_goes_on(
-    runs: ProgramRuns, request_of_program: TrialRequest, forked: bool
+    runs: ProgramRuns, request_of_program: TrialRequest, how: str
 ) -> None:
-    if forked:
-        runs.fork_from(["torch"], seed=0, limit_s=60)
+    if how != "anew":
+        (runs.fork_from if how == "forked" else runs.make_ahead)(["torch"], seed=0, limit_s=60)
     waiting = TrialRequest(kind="script", target=request_of_program.target, arguments=("wait",))
     assert runs.run(waiting, {}, 4) == (None, "no end after 4 s")
-    assert runs.are_forked is forked
+    assert runs.are_forked is (how == "forked")
     assert runs.scratch.exists()
     assert found(runs.run(request_of_program, {}, 60)).is_enough
+
+
+WAITS = """
+import sys, time
+from pathlib import Path
+from opscope.trials.processes import ProgramRuns
+runs = ProgramRuns(in_place=False)
+with runs.open():
+    runs.make_ahead(["json"], 0, 60)
+    if sys.argv[1] == "ready":
+        runs._ahead[0].is_ready
+    print(runs.scratch, runs._ahead[0]._process.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the death of a parent is told on Linux alone")
+@pytest.mark.parametrize("state", ["ready", "importing"])
+def test_killed_it_leaves_nothing_that_was_made_ahead(state: str) -> None:
+    with subprocess.Popen([sys.executable, "-c", WAITS, state], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        scratch, pid = parent.stdout.readline().split()
+        parent.kill()
+    deadline = time.monotonic() + 30
+    status = Path(f"/proc/{pid}/stat")
+    while (Path(scratch).exists() or status.exists()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
+    assert not Path(scratch).exists()
+
+
+def test_what_imports_for_later_runs_pauses_while_steps_are_timed(tmp_path: Path) -> None:
+    quiet = tmp_path / QUIET_FILE
+    quiet.touch()
+    pauses = _Pauses(quiet)
+    thread = threading.Thread(target=pauses.find_spec, args=("anything", None))
+    thread.start()
+    thread.join(0.1)
+    assert thread.is_alive()
+    quiet.unlink()
+    thread.join(10)
+    assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("why", ["a thread of its own", "it takes too long"])

@@ -17,7 +17,7 @@ from opscope.model.trial import Correctness, TrialVerdict
 from opscope.trials.catalog import ProgramTraits, TriedChange
 from opscope.trials.child import TrialRequest, TrialRun
 from opscope.trials.observation import Observation
-from opscope.trials.planning import gains_said
+from opscope.trials.predictions import SaidGain, gains_said
 from opscope.trials.rounds import Trial, TrialPlan
 
 MS = 1_000_000
@@ -62,9 +62,7 @@ class GivenRuns(Trial):
 
 
 def tried(*changes: TriedChange, **given: Any) -> Any:
-    options = {
-        name: given.pop(name) for name in ("allow_precision", "rounds", "predicted_ns") if name in given
-    }
+    options = {name: given.pop(name) for name in ("allow_precision", "rounds", "predict") if name in given}
     trial = GivenRuns(TrialPlan(TrialRequest(kind="script", target="train.py"), changes, **options))
     vars(trial).update(given)
     return trial.run()
@@ -98,6 +96,43 @@ def test_what_helps_only_after_another_change_is_found() -> None:
     assert best is not None
     assert best.names == ("half", "graph")
     assert best.ratio == pytest.approx(0.15, rel=0.02)
+
+
+class Compiled(GivenRuns):
+    """What compiles takes another one's place; the order of runs is kept."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.order: list[str] = []
+        self.factors = {"half": 0.5, "graph": 0.6, "compiled": 0.4, "compiled badly": 0.9}
+
+    def _process(self, changes: Sequence[TriedChange], limit_s: float) -> tuple[TrialRun | None, str]:
+        self.order.append(" + ".join(one.name for one in changes))
+        return super()._process(changes, limit_s)
+
+
+def test_what_compiles_is_tried_on_top_of_the_others_and_may_take_the_place_of_one() -> None:
+    compiled = [
+        change(name, group="capture", is_costly=True, findings=(name,))
+        for name in ("compiled badly", "compiled")
+    ]
+    changes = (*compiled, change("graph", group="capture"), change("half"))
+    said = {"compiled badly": SaidGain(1.0), "compiled": SaidGain(2.0)}
+    request = TrialRequest(kind="script", target="train.py")
+    trial = Compiled(TrialPlan(request, changes, rounds=1, predict=lambda *_: said))
+    result = trial.run()
+    assert result.best is not None
+    assert result.best.names == ("half", "compiled")
+    assert result.best.steps_ns == pytest.approx([5 * MS, 2 * MS], rel=0.02)
+    assert trial.order[2:] == [
+        "graph",
+        "half",
+        "half + graph",
+        "half + compiled",
+        "half + compiled badly",
+        "compiled",
+        "compiled badly",
+    ]
 
 
 def test_what_does_not_stand_in_more_rounds_is_left_out() -> None:
@@ -153,6 +188,24 @@ def test_only_right_numbers_are_recommended(
     assert (result.best is not None) is is_recommended
 
 
+def test_another_order_of_16_bit_operations_is_no_change_of_numbers() -> None:
+    class Half(GivenRuns):
+        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> tuple[TrialRun | None, str]:
+            run, said = super()._process(changes, limit_s)
+            assert run is not None
+            return msgspec.structs.replace(run, facts=ProgramTraits(dtypes=["float16"])), said
+
+    request = TrialRequest(kind="script", target="train.py")
+    changes = (change("reordered", rounding=2.0**-14), change("nothing rounded"))
+    trial = Half(TrialPlan(request, changes, rounds=1))
+    trial.outputs = {"reordered": 9e-4, "nothing rounded": 9e-4}
+    found = {one.name: one.correctness for one in trial.run().variants}
+    assert found == {
+        "reordered": Correctness.WITHIN_ROUNDING,
+        "nothing rounded": Correctness.CHANGED,
+    }
+
+
 def test_what_fails_or_does_not_apply_is_told_and_the_rest_goes_on() -> None:
     result = tried(
         change("broken"),
@@ -162,12 +215,17 @@ def test_what_fails_or_does_not_apply_is_told_and_the_rest_goes_on() -> None:
         factors={"good": 0.5},
         failing=frozenset({"broken"}),
         idle=frozenset({"nothing_there"}),
-        predicted_ns={"tf32_off": 4.0 * MS},
+        predict=lambda *_: {
+            "tf32_off": SaidGain(4.0 * MS),
+            "host_sync": SaidGain(1.0 * MS, None, "It waits."),
+        },
     )
     good, broken = result.variants
     assert (broken.verdict, broken.error) == (TrialVerdict.FAILED, "RuntimeError: no kernel")
     assert (good.finding, good.predicted_gain_ns) == ("advice.tf32_off", 4.0 * MS)
-    assert {one.name for one in result.not_tried} == {"nothing_there", "elsewhere"}
+    reasons = {one.name: one.reason for one in result.not_tried}
+    assert set(reasons) == {"nothing_there", "elsewhere", "advice.host_sync"}
+    assert reasons["advice.host_sync"].endswith("advice says −1.00 ms: It waits.")
     assert result.best.names == ("good",)
 
 
@@ -241,9 +299,9 @@ def test_what_advice_says_most_of_is_tried_first() -> None:
             order.extend(one.name for one in changes)
             return super()._process(changes, limit_s)
 
-    predicted_ns = {"small": 1.0 * MS, "large": 5.0 * MS}
+    said = {"small": SaidGain(1.0 * MS), "large": SaidGain(5.0 * MS)}
     request = TrialRequest(kind="script", target="train.py")
-    Noted(TrialPlan(request, tuple(changes), predicted_ns=predicted_ns)).run()
+    Noted(TrialPlan(request, tuple(changes), predict=lambda *_: said)).run()
     assert order[:3] == ["large", "small", "unsaid"]
 
 
@@ -268,9 +326,42 @@ def test_with_a_budget_a_set_is_measured_before_every_change_was_tried(
 
 def test_the_largest_gain_said_of_a_finding_counts() -> None:
     findings = [
-        {"code": "advice.tf32_off", "estimated_gain_ns_per_step": 5.0},
+        {
+            "code": "advice.tf32_off",
+            "estimated_gain_ns_per_step": 5.0,
+            "gain_interval_ns_per_step": (4.0, 6.0),
+        },
         {"code": "advice.eager_attention", "estimated_gain_ns_per_step": 2.0},
         {"code": "advice.tf32_off", "estimated_gain_ns_per_step": 3.0},
         {"code": "advice.dataloader", "estimated_gain_ns_per_step": None},
     ]
-    assert gains_said({"findings": findings}) == {"tf32_off": 5.0, "eager_attention": 2.0}
+    said = {"tf32_off": SaidGain(5.0, (4.0, 6.0)), "eager_attention": SaidGain(2.0)}
+    assert gains_said({"findings": findings}) == said
+
+
+@pytest.mark.parametrize(
+    ("scatter", "rounds"), [(0.001, 1), (0.001, 3), (0.03, 1), (0.03, 3), (0.08, 1), (0.08, 3)]
+)
+def test_equal_programs_are_told_apart_in_one_of_twenty_at_most(scatter: float, rounds: int) -> None:
+    """Processes of one program differ by more than their steps tell."""
+    processes = np.random.default_rng(0)
+
+    class Scattered(GivenRuns):
+        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> tuple[TrialRun | None, str]:
+            self.factors = {changes[0].name: 1.0} if changes else {}
+            run, said = super()._process(changes, limit_s)
+            assert run is not None
+            factor = float(np.exp(processes.normal(0, scatter)))
+            samples = [msgspec.structs.replace(one, host_ns=int(one.host_ns * factor)) for one in run.samples]
+            return msgspec.structs.replace(run, samples=tuple(samples)), said
+
+    verdicts = []
+    for seed in range(40):
+        request = TrialRequest(kind="script", target="train.py", seed=seed)
+        changes = tuple(change(f"change_{number}") for number in range(5))
+        result = Scattered(TrialPlan(request, changes, rounds=rounds)).run()
+        verdicts += [one.verdict for one in result.variants]
+    told_apart = sum(one in {TrialVerdict.FASTER, TrialVerdict.SLOWER} for one in verdicts)
+    assert told_apart <= len(verdicts) / 20
+    if scatter < 0.01:
+        assert verdicts.count(TrialVerdict.SAME) >= 0.95 * len(verdicts)

@@ -3,7 +3,8 @@
 Where steps were recorded, the window is theirs: from the start of each to its end, with the recorder's own
 work between one and the next. A host runs ahead of its device, so the window of a device goes on until the
 work that a step launched is done. Where there are no steps, it is the span from the first event of host or
-device to the last. The parts of a window sum to it exactly, and with the work outside of it to all work.
+device to the last; a gap that takes much of it, before which next to nothing ran, is set apart with what is
+before it. The parts of a window sum to it exactly, and with the work outside of it to all work.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 from opscope.analysis.timeline.records import DeviceRecords, Flags, WorkKind, distinct
 from opscope.analysis.timeline.spans import Spans, between, covering, cut, merge, overlap, total
 from opscope.analysis.timeline.start_up import find_start_ups
-from opscope.analysis.timeline.values import DeviceStep, StartUp, WindowKind
+from opscope.analysis.timeline.values import DeviceStep, StartGap, StartUp, WindowKind
 from opscope.ingest.nesting import Int64
 from opscope.model.queries import sql
 from opscope.model.session import Session
@@ -45,6 +46,7 @@ class TraceWindow:
     end_ns: int
     steps: tuple[Step, ...] = ()
     start_ups: tuple[StartUp, ...] = ()
+    start_gap: StartGap | None = None
 
     @property
     def kind(self) -> WindowKind:
@@ -77,7 +79,8 @@ class TraceWindow:
 
     def _until(self, ends: Sequence[int]) -> Spans:
         bounds = [(step.start_ns, end_ns) for step, end_ns in zip(self.steps, ends, strict=True)]
-        starts, until = zip(*bounds or [(self.start_ns, self.end_ns)], strict=True)
+        steady_ns = self.start_ns if self.start_gap is None else self.start_gap.end_ns
+        starts, until = zip(*bounds or [(steady_ns, self.end_ns)], strict=True)
         return merge((np.array(starts, dtype=np.int64), np.array(until, dtype=np.int64)))
 
     def step_at(self, time_ns: int) -> int | None:
@@ -102,8 +105,38 @@ def read_windows(session: Session) -> dict[int, TraceWindow]:
             if examined is None
             else examined.start_ups
         )
-        found[trace_id] = TraceWindow(start_ns, end_ns, mine, start_ups)
+        gap = None if mine else _start_gap(session, trace_id, start_ns, end_ns)
+        found[trace_id] = TraceWindow(start_ns, end_ns, mine, start_ups, gap)
     return found
+
+
+# Of the whole span, and of all device time: a gap that large, with that little before it, is no steady state.
+_LEAST_GAP = 1 / 3
+_MOST_BEFORE = 0.02
+_WORK_SQL = """
+SELECT a.start_ns, a.duration_ns, coalesce(r.start_ns, a.start_ns) AS call_ns
+FROM device_activities a LEFT JOIN runtime_calls r USING (runtime_call_id)
+WHERE a.trace_id = ? ORDER BY a.start_ns, a.activity_id"""
+
+
+def _start_gap(session: Session, trace_id: int, start_ns: int, end_ns: int) -> StartGap | None:
+    """The last gap of the start, to where the work after it was first launched; None if there is none."""
+    work = session.connection.execute(_WORK_SQL, [trace_id]).fetchnumpy()
+    starts, durations = (work[name].astype(np.int64) for name in ("start_ns", "duration_ns"))
+    if not len(starts):
+        return None
+    before_ns = np.concatenate(([0], np.cumsum(durations)[:-1]))
+    until_ns = np.concatenate(([start_ns], np.maximum.accumulate(starts + durations)[:-1]))
+    is_start = before_ns <= _MOST_BEFORE * durations.sum()
+    found = np.flatnonzero(is_start & (starts - until_ns >= _LEAST_GAP * (end_ns - start_ns)))
+    if not len(found):
+        return None
+    first = int(found[-1])
+    # The host's part of launching that work is no gap.
+    launched_ns = min(int(starts[first]), max(int(work["call_ns"][first]), int(until_ns[first])))
+    if first and launched_ns - int(until_ns[first]) < _LEAST_GAP * (end_ns - start_ns):
+        launched_ns = int(starts[first])
+    return StartGap(trace_id, int(until_ns[first]), launched_ns, int(before_ns[first]))
 
 
 class Occupation(msgspec.Struct, frozen=True):

@@ -18,6 +18,7 @@ __all__ = [
     "QueueSeries",
     "RankSkew",
     "SkewEvidence",
+    "StartGap",
     "StartUp",
     "StepStatistics",
     "TimePartition",
@@ -251,6 +252,26 @@ class StartUp(msgspec.Struct, frozen=True):
         return self.usual_ns is not None
 
 
+class StartGap(msgspec.Struct, frozen=True):
+    """A gap at the start of a recording without steps, set apart with the little that ran before it.
+
+    Attributes:
+        start_ns: Where the work before it ended, or the recording began.
+        end_ns: Where steady work begins.
+        before_ns: Device time of the work before it.
+    """
+
+    trace_id: int
+    start_ns: int
+    end_ns: int
+    before_ns: int
+
+    @property
+    def duration_ns(self) -> int:
+        """Its length."""
+        return self.end_ns - self.start_ns
+
+
 class HostTime(msgspec.Struct, frozen=True):
     """What the host needs per step to launch what a step launches.
 
@@ -323,6 +344,7 @@ class Timeline(msgspec.Struct, frozen=True):
     skews: tuple[RankSkew, ...] = ()
     device_steps: tuple[DeviceStep, ...] = ()
     start_ups: tuple[StartUp, ...] = ()
+    start_gaps: tuple[StartGap, ...] = ()
 
     @property
     def left_out(self) -> frozenset[tuple[int, int | None]]:

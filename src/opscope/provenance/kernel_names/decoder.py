@@ -24,9 +24,11 @@ from opscope.provenance.kernel_names.libraries import (
     read_cudnn,
     read_device_algorithm,
     read_library,
+    read_mangled,
     read_memory_copy,
     read_nccl,
     read_plain_words,
+    read_serving,
     read_triton,
 )
 from opscope.provenance.packaged import lazy_pattern
@@ -65,7 +67,9 @@ def decode(name: str) -> DecodedKernel:
 def _read(cxx: CxxName, text: str) -> Reading | None:
     function = cxx.function
     if function is None:
-        return read_cutlass(cxx, text) if "cutlass" in text else None
+        # A mangled name that no demangler of its time could read still holds its words.
+        mangled = read_mangled(text) if text.startswith("_Z") else None
+        return mangled or (read_cutlass(cxx, text) if "cutlass" in text else None)
     if len(function) > _LONGEST:
         return None
     last = last_part(function)
@@ -73,7 +77,7 @@ def _read(cxx: CxxName, text: str) -> Reading | None:
         reading = read_aten(cxx, last)
         if reading is not None:
             return reading
-    return _read_generated(cxx, text) or _read_libraries(cxx, last, text)
+    return read_serving(cxx, text) or _read_generated(cxx, text) or _read_libraries(cxx, last, text)
 
 
 def _read_generated(cxx: CxxName, text: str) -> Reading | None:

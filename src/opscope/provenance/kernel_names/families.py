@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from functools import cache, lru_cache
+from typing import cast
 
 import msgspec
 
@@ -50,6 +51,16 @@ def direction_of(text: str) -> str | None:
 def family_by_rules(section: str, text: str) -> str | None:
     """The family of the first rule in a section of `family_rules.toml` that occurs in the text; else None."""
     return next((family for family, pattern in _rules(section) if pattern.search(text)), None)
+
+
+@lru_cache(maxsize=65536)
+def library_by_rules(section: str, text: str) -> str | None:
+    """The library that the rule which `family_by_rules` answers with is of; None if it says none."""
+    rules = packaged_toml("kernel_names", "family_rules.toml")[section]
+    for rule, (_, pattern) in zip(rules, _rules(section), strict=True):
+        if pattern.search(text):
+            return cast("str | None", rule.get("library"))
+    return None
 
 
 @cache

@@ -12,7 +12,7 @@ from typing import Any
 
 from opscope.provenance.kernel_names.cxx_name import CxxName, entities, last_part, without_module
 from opscope.provenance.kernel_names.decoded_kernel import Reading, fields_found
-from opscope.provenance.kernel_names.families import direction_of, family_by_rules
+from opscope.provenance.kernel_names.families import direction_of, family_by_rules, library_by_rules
 from opscope.provenance.kernel_names.vocabulary import FLOATING, element_type
 from opscope.provenance.packaged import lazy_pattern, packaged_path, packaged_toml
 
@@ -22,10 +22,12 @@ _NAMESPACES = {
         name: name
         for name in (
             "vllm", "flashinfer", "tensorrt_llm", "transformer_engine", "deep_gemm", "deep_ep", "apex",
-            "marlin", "cusparse", "torchao", "mslk", "gloo", "torchvision", "nvshmem",
+            "marlin", "cusparse", "torchao", "mslk", "gloo", "torchvision", "nvshmem", "aiter", "ck_tile",
+            "ck",
         )
     },
     "fbgemm_gpu": "fbgemm", "vision": "torchvision", "nvshmemi": "nvshmem", "sgl": "sglang",
+    "marlin_moe_wna16": "marlin", "quickreduce": "vllm",
 }  # fmt: skip
 _FIRST_NAMESPACE = lazy_pattern(r"(?:::)?(\w+)::")
 
@@ -42,6 +44,82 @@ def read_library(cxx: CxxName) -> Reading | None:
         return None
     direction = direction_of(function) if family else None
     return Reading({"library": library}, {"family": family, "direction": direction})
+
+
+_MOST_TEMPLATE = 1000  # What a name is about stands first.
+
+
+def read_serving(cxx: CxxName, text: str) -> Reading | None:
+    """What a kernel of a serving engine, or of the libraries these call, says; None if it is none.
+
+    Args:
+        cxx: The name, taken apart; its function is not None.
+        text: The name as recorded.
+    """
+    function = cxx.function or ""
+    head = text[:_MOST_TEMPLATE]
+    family = family_by_rules("serving_template", head) or family_by_rules("serving", function)
+    if family is None:
+        return None
+    library = library_by_rules("serving", function) or _library_of_namespace(function)
+    types = _OGS_TYPES.match(function)
+    inferred: dict[str, Any] = {"family": family, "direction": direction_of(function)}
+    if types is not None:
+        inferred.update(
+            operand_type=element_type(types["first"]),
+            output_type=element_type(types["out"]),
+            tile=types["tile"],
+        )
+    elif exported := _EXPORTED_TYPES.match(function):
+        inferred.update(_exported_types(exported), tensor_core=True)
+    return Reading(
+        {"library": library}, {name: value for name, value in inferred.items() if value is not None}
+    )
+
+
+def read_mangled(text: str) -> Reading | None:
+    """What the words of a mangled name say; None if nothing."""
+    head = text[:_MOST_TEMPLATE]
+    family = family_by_rules("serving", head) or family_by_rules("rocm", head)
+    if family is None:
+        return None
+    namespace = _MANGLED_NAMESPACE.match(head)
+    library = _NAMESPACES.get(namespace[1]) if namespace is not None else None
+    return Reading({"library": library}, {"family": family, "direction": direction_of(head[:200])})
+
+
+_MANGLED_NAMESPACE = lazy_pattern(r"_ZN?K?\d+(aiter|ck_tile|ck|vllm)\d")
+
+
+# Triton's grouped products name layouts, types and tile, `_matmul_ogs_NNT_bf16xbf16xmxfp4_16x128x256x1`: of
+# the results, tokens and weights. Source: triton python/triton_kernels, `_matmul_ogs.py` and `matmul_ogs.py`.
+_TRITON_TYPE = r"(?:bf16|fp16|fp32|fp8e[45]\w{0,3}?|mxfp[48]|u?int\d+)"
+_OGS_TYPES = lazy_pattern(
+    rf"_(?:p_)?matmul_ogs_[NT]+_(?P<out>{_TRITON_TYPE})x(?P<first>{_TRITON_TYPE})x(?P<second>{_TRITON_TYPE})"
+    r"_(?P<tile>\d+x\d+x\d+)"
+)
+# TensorRT-LLM's exported products name the types of the result, of A and of B, as in
+# `MxE4m3_MxE2m1MxE4m3_Fp32_t128x16x256`: `Mx` marks scales of blocks. Observed; A are the
+# weights where the result is transposed.
+_EXPORTED_TYPES = lazy_pattern(
+    r"(?:b|ge)mm_(?P<out>[A-Z][A-Za-z0-9]+?)_(?P<operands>[A-Z][A-Za-z0-9]+?)_(?P<sum>Fp32|Fp16)"
+    r"_t(?P<tile>\d+x\d+x\d+)"
+)
+_EXPORTED_TYPE = lazy_pattern(r"(?:Mx)?(E4m3|E5m2|E2m1|Bfloat16|Fp16|Fp8)")
+_EXPORTED_NAMES = {"E4m3": "e4m3", "E5m2": "e5m2", "E2m1": "e2m1", "Bfloat16": "bf16", "Fp16": "f16"}
+
+
+def _exported_types(match: re.Match[str]) -> dict[str, Any]:
+    named = [_EXPORTED_NAMES.get(one) for one in _EXPORTED_TYPE.findall(match["operands"])]
+    out = _EXPORTED_TYPE.match(match["out"])
+    # The wider operand decides how fast the product is: fp4 weights with fp8 tokens run at the rate of fp8.
+    widest = max(named, key=lambda one: one != "e2m1", default=None)
+    return {
+        "operand_type": widest,
+        "accumulator_type": "f32" if match["sum"] == "Fp32" else "f16",
+        "output_type": None if out is None else _EXPORTED_NAMES.get(out[1]),
+        "tile": match["tile"],
+    }
 
 
 def _library_of_namespace(function: str) -> str | None:

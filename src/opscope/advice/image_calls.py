@@ -1,0 +1,158 @@
+"""Calls of a run that work on images: convolutions, norms over channels and pools, and how their images lie.
+
+What kernels of another order or type take cannot be read from a recording. Layers as networks hold them were
+measured in both orders and three types (`benchmarks/gpu_layouts.py`); a call is given the share of its time
+that such a layer took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from opscope.advice.profiled_run import ProfiledRun
+from opscope.analysis.efficiency import CallEfficiency, TensorCoreUse
+from opscope.hardware.devices import DataType
+from opscope.operators.arguments import CallArguments, TensorArgument, parse_arguments
+from opscope.operators.convolutions import ConvolutionShapes, convolution_shapes
+
+__all__ = ["ImageCall", "ImageKind", "image_calls", "type_share"]
+
+_FEW_CHANNELS = 4  # of an input image: convolutions have no kernels on tensor cores for so few
+_WIDE_WINDOW = 5  # beyond it depthwise convolutions have other kernels
+
+
+class ImageKind(Enum):
+    """Layers that gain differently from another order or type."""
+
+    DENSE = "dense"
+    STEM = "stem"
+    GROUPED = "grouped"
+    DEPTHWISE = "depthwise"
+    WIDE_DEPTHWISE = "wide_depthwise"
+    BATCH_NORM = "batch_norm"
+    GROUP_NORM = "group_norm"
+    UPSAMPLE = "upsample"
+    POOL = "pool"
+
+    @property
+    def is_convolution(self) -> bool:
+        """Whether it is one."""
+        return self in _CONVOLUTIONS
+
+
+_CONVOLUTIONS = (
+    ImageKind.DENSE, ImageKind.STEM, ImageKind.GROUPED, ImageKind.DEPTHWISE, ImageKind.WIDE_DEPTHWISE,
+)  # fmt: skip
+_OTHERS = {
+    "group_norm": ImageKind.GROUP_NORM,
+    "batch_norm": ImageKind.BATCH_NORM,
+    "upsample": ImageKind.UPSAMPLE,
+    "max_pool2d": ImageKind.POOL,
+}
+
+
+class ImageCall(msgspec.Struct, frozen=True):
+    """Distinct calls of one layer.
+
+    Attributes:
+        is_backward: Whether it is the gradient.
+        is_training: A norm that takes its statistics from the batch; None if that is unknown.
+        turning_ns: Of its device time, what kernels take that only turn tensors between channel orders.
+        image: What it works on: of gradients, the image or the image's gradient.
+    """
+
+    kind: ImageKind
+    call: CallEfficiency
+    is_backward: bool
+    is_training: bool | None
+    turning_ns: int
+    image: TensorArgument
+
+    @property
+    def device_ns(self) -> int:
+        """Device time of all its calls."""
+        return self.call.roofline.device_ns
+
+    @property
+    def computing_ns(self) -> int:
+        """The same without what only turns tensors."""
+        return self.device_ns - self.turning_ns
+
+    @property
+    def is_channels_first(self) -> bool:
+        """Whether neighbors in memory are neighbors in the image; not where strides were not recorded."""
+        _, channels, height, width = self.image.shape
+        strides = self.image.strides
+        if strides is None or min(channels, height * width) < 2:
+            return False
+        return strides[1] == height * width and strides[3] == 1
+
+
+def image_calls(run: ProfiledRun) -> Iterator[ImageCall]:
+    """The calls of a run that work on two-dimensional images."""
+    known = {call.call_id: call for call in run.calls}
+    for row in run.records("image_calls"):
+        call = known.get(row["call_id"])
+        found = None if call is None else _described(row, call)
+        if found is not None:
+            yield found
+
+
+# Of the shared numbers, by layer, what it takes in 16 bits of its time in TF32, and in TF32 of that without.
+_HALF_SHARES = {
+    ImageKind.DENSE: ("half_convolution_forward", "half_convolution_backward"),
+    ImageKind.GROUPED: ("half_grouped_forward", "half_grouped_backward"),
+}
+_TF32_SHARES = {
+    ImageKind.DENSE: "tf32_convolution",
+    ImageKind.STEM: "tf32_stem",
+    ImageKind.GROUPED: "tf32_grouped",
+}
+
+
+def type_share(run: ProfiledRun, one: ImageCall, data_type: DataType) -> float:
+    """Of the time of a float32 convolution what it takes in another type, as such layers were measured."""
+    share = 1.0
+    if one.call.roofline.tensor_cores is TensorCoreUse.ELIGIBLE and one.kind in _TF32_SHARES:
+        share = run.book.number(_TF32_SHARES[one.kind])
+    if data_type is not DataType.TF32 and one.kind in _HALF_SHARES:
+        share *= run.book.number(_HALF_SHARES[one.kind][one.is_backward])
+    return share
+
+
+def _described(row: Mapping[str, Any], call: CallEfficiency) -> ImageCall | None:
+    arguments = parse_arguments(
+        row["name"],
+        overload=row["overload"],
+        shapes=row["shapes"],
+        types=row["types"],
+        strides=row["strides"],
+        concrete=row["concrete"],
+    )
+    image = arguments.tensor("input", "self", "grad_output", "grad_out")
+    kind = next((kind for name, kind in _OTHERS.items() if name in row["name"]), None)
+    if kind is None:
+        shapes = convolution_shapes(arguments)
+        kind = None if shapes is None else _convolution(shapes)
+    if image is None or len(image.shape) != 4 or kind is None:
+        return None
+    is_training = _is_training(arguments) if kind is ImageKind.BATCH_NORM else None
+    return ImageCall(kind, call, "backward" in row["name"], is_training, row["turning_ns"], image)
+
+
+def _is_training(arguments: CallArguments) -> bool | None:
+    names = [name for name in ("training", "train") if arguments.has(name)]
+    return arguments.boolean(names[0]) if names else None
+
+
+def _convolution(shapes: ConvolutionShapes) -> ImageKind:
+    if shapes.groups == 1:
+        return ImageKind.STEM if shapes.data[1] <= _FEW_CHANNELS else ImageKind.DENSE
+    if shapes.groups < shapes.data[1]:
+        return ImageKind.GROUPED
+    is_wide = max(shapes.weight[2:]) > _WIDE_WINDOW
+    return ImageKind.WIDE_DEPTHWISE if is_wide else ImageKind.DEPTHWISE

@@ -1,0 +1,236 @@
+"""Device time by annotation: steps of a serving engine by phase, or any ranges that an expression names.
+
+An activity belongs to the range in which it was launched, on the thread that launched it; of several to the
+innermost, so that groups share the time out and never count it twice.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from opscope.errors import InputError
+from opscope.model.queries import sql
+from opscope.model.schema import ReplayEvidence, ReplaySource
+from opscope.model.session import Session
+from opscope.provenance.kernel_names import decode
+from opscope.provenance.serving import ServingPhase, ServingStep, engine_of, serving_step
+
+__all__ = ["GraphTotal", "RangeTotal", "graph_totals", "range_totals", "serving_engine"]
+
+_BY_RANGE = "range:"
+# One launch of these for each layer; others prepare or finish what they do.
+_ATTENTION = frozenset(
+    (
+        "attention", "attention_flash", "attention_mem_efficient", "attention_cudnn", "attention_paged",
+        "attention_sage", "attention_linear",
+    )
+)  # fmt: skip
+
+
+class RangeTotal(msgspec.Struct, frozen=True):
+    """All ranges of one group.
+
+    Attributes:
+        name: Phase of an engine's steps, or what the expression found in the names.
+        calls: Ranges.
+        device_ns: Device time of what was launched in them.
+        host_ns: Host time of the ranges; what nests counts twice.
+        device_fraction: Share of all device time (0–1).
+        kernels: Kernels launched.
+        engine: Of an engine's steps; else None.
+        phase: Likewise.
+        requests: Of all steps together; None of other ranges.
+        tokens: Read and generated; None where the annotations do not count them.
+        device_ns_per_token: Device time of one token.
+        layers: Attention launches in each range; None where their number differs or is zero.
+    """
+
+    name: str
+    calls: int
+    device_ns: int
+    host_ns: int
+    device_fraction: float
+    kernels: int
+    engine: str | None = None
+    phase: ServingPhase | None = None
+    requests: int | None = None
+    tokens: int | None = None
+    layers: int | None = None
+
+    @property
+    def device_ns_per_token(self) -> float | None:
+        """Device time of one token."""
+        return self.device_ns / self.tokens if self.tokens else None
+
+    @property
+    def device_ns_per_call(self) -> float:
+        """Device time of one range."""
+        return self.device_ns / self.calls
+
+    @property
+    def device_ns_per_layer(self) -> float | None:
+        """Device time of one layer of one range."""
+        return None if not self.layers else self.device_ns / self.calls / self.layers
+
+
+def serving_engine(session: Session) -> str | None:
+    """The serving engine that was recorded; None if none was."""
+    annotations = (row[0] for row in session.query("SELECT DISTINCT name FROM annotations ORDER BY name"))
+    operators = (row[0] for row in session.query("SELECT DISTINCT name FROM operators ORDER BY name"))
+    return engine_of(annotations, operators)
+
+
+def range_totals(session: Session, by: str | None, device_time_ns: int) -> tuple[RangeTotal, ...]:
+    """Groups of ranges, most device time first; empty where no annotation is of an engine or fits.
+
+    Args:
+        session: With its annotations.
+        by: `range:REGEX`, searched for in the names of annotations: they are grouped by what it finds, by its
+            first group if it has one. None for the steps of a serving engine, by phase.
+        device_time_ns: Of the whole Session.
+
+    Raises:
+        InputError: It is no such expression.
+    """
+    group_of = _phase_of if by is None else _found_by(by)
+    rows = session.query(
+        "SELECT annotation_id, name FROM annotations WHERE side = 'host' AND duration_ns >= 0 "
+        "ORDER BY annotation_id"
+    )
+    groups: dict[str, int] = {}
+    names = {}
+    wanted = []
+    for annotation_id, name in rows:
+        group = group_of(name)
+        if group is not None:
+            names[annotation_id] = name
+            wanted.append((annotation_id, groups.setdefault(group, len(groups))))
+    if not wanted:
+        return ()
+    members: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for row in _measured(session, wanted):
+        members[row["group_id"]].append(row)
+    totals = [
+        _total(name, members[number], names, device_time_ns, is_engine=by is None)
+        for name, number in groups.items()
+    ]
+    return tuple(sorted(totals, key=lambda one: (-one.device_ns, one.name)))
+
+
+def _phase_of(name: str) -> str | None:
+    step = serving_step(name)
+    return None if step is None else step.phase.value
+
+
+def _found_by(by: str) -> Callable[[str], str | None]:
+    if not by.startswith(_BY_RANGE):
+        raise InputError(f"'{by}' names no grouping", hint="Write --by range:REGEX")
+    try:
+        pattern = re.compile(by.removeprefix(_BY_RANGE))
+    except re.error as error:
+        raise InputError(
+            f"'{by.removeprefix(_BY_RANGE)}' is no regular expression ({error})",
+            hint="Write --by range:REGEX",
+        ) from error
+
+    def group(name: str) -> str | None:
+        match = pattern.search(name)
+        if match is None:
+            return None
+        return next((one for one in match.groups() if one is not None), match.group())
+
+    return group
+
+
+def _measured(session: Session, wanted: list[tuple[int, int]]) -> list[dict[str, Any]]:
+    attention = [
+        name_id
+        for name_id, name in session.query("SELECT name_id, name FROM kernel_names WHERE kind = 'kernel'")
+        if decode(name).family in _ATTENTION
+    ]
+    session.connection.execute(
+        "CREATE OR REPLACE TEMP TABLE wanted_ranges AS SELECT unnest(?::BIGINT[]) AS annotation_id, "
+        "unnest(?::INTEGER[]) AS group_id",
+        [list(column) for column in zip(*wanted, strict=True)],
+    )
+    session.connection.execute(
+        "CREATE OR REPLACE TEMP TABLE attention_names AS SELECT unnest(?::INTEGER[]) AS name_id", [attention]
+    )
+    try:
+        return session.records(sql(__package__, "ranges"))
+    finally:
+        session.connection.execute("DROP TABLE wanted_ranges")
+        session.connection.execute("DROP TABLE attention_names")
+
+
+def _total(
+    name: str, rows: list[dict[str, Any]], names: dict[int, str], device_time_ns: int, *, is_engine: bool
+) -> RangeTotal:
+    device_ns = sum(row["device_ns"] for row in rows)
+    steps = [step for row in rows if (step := serving_step(names[row["annotation_id"]])) is not None]
+    is_whole = len(steps) == len(rows)  # an expression may name other ranges too
+    layers = {row["attention_launches"] for row in rows if row["kernels"]}
+    return RangeTotal(
+        name,
+        len(rows),
+        device_ns,
+        sum(row["host_ns"] for row in rows),
+        device_ns / device_time_ns if device_time_ns else 0.0,
+        sum(row["kernels"] for row in rows),
+        steps[0].engine if is_whole else None,
+        steps[0].phase if is_whole and is_engine else None,
+        sum(step.requests for step in steps) if is_whole else None,
+        _tokens(steps) if is_whole else None,
+        layers.pop() or None if len(layers) == 1 else None,
+    )
+
+
+def _tokens(steps: list[ServingStep]) -> int | None:
+    counts = [step.tokens for step in steps]
+    return None if None in counts else sum(one for one in counts if one is not None)
+
+
+class GraphTotal(msgspec.Struct, frozen=True):
+    """All recorded replays of one CUDA graph that are known alike.
+
+    Attributes:
+        graph: Its number, from 1 in the order of first replays.
+        replays: Launches of the graph.
+        activities: Kernels, copies and sets of each.
+        device_ns: Of all replays.
+        source: What its operators are known from; None if they are not.
+        evidence: How replays were matched; None if they were not.
+        file: Trace that tells them.
+        reason: Why its operators are unknown.
+    """
+
+    graph: int
+    replays: int
+    activities: int
+    device_ns: int
+    source: ReplaySource | None
+    evidence: ReplayEvidence | None
+    file: str | None
+    reason: str | None
+
+
+def graph_totals(session: Session) -> tuple[GraphTotal, ...]:
+    """CUDA graphs whose replays were recorded, most device time first."""
+    rows = session.query(
+        "SELECT graph, count(*), max(activity_count), sum(device_ns)::BIGINT, source, evidence, file, reason "
+        "FROM graph_replays GROUP BY ALL ORDER BY 4 DESC, 1, 5, 6"
+    )
+    return tuple(
+        GraphTotal(
+            graph, replays, activities, device_ns,
+            None if source is None else ReplaySource(source),
+            None if evidence is None else ReplayEvidence(evidence),
+            file, reason,
+        )
+        for graph, replays, activities, device_ns, source, evidence, file, reason in rows
+    )  # fmt: skip

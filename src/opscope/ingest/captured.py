@@ -1,0 +1,324 @@
+"""Captured CUDA graphs, from the staged events of a trace: each launch in its order, inside its operators.
+
+While a stream captures, launch calls are recorded and no device activity follows them. What Kineto keeps of a
+launch differs: on AMD its kernel's name and grid, on NVIDIA neither, so there the nodes that the driver told
+(`model.sidecar.GraphNode`) or the operator that is named after its kernel fill in. A phase in which the same
+kernels ran eagerly tells the same.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from opscope.ingest import linking, nesting
+from opscope.ingest.nesting import Forest, Int64
+from opscope.model.queries import sql
+from opscope.model.schema import ReplaySource
+from opscope.model.session import Session
+from opscope.model.sidecar import GraphNode
+
+__all__ = ["Capture", "CapturedEvent", "CapturedLaunch", "captured_phases", "eager_run", "with_nodes"]
+
+_GENERATED = "triton_"
+_NONE = -1
+
+
+class CapturedLaunch(msgspec.Struct, frozen=True):
+    """One captured launch.
+
+    Attributes:
+        kind: `kernel`, `memcpy` or `memset`.
+        name: Of the kernel, as the trace would show it; None if nothing tells.
+        grid: Blocks, as a trace writes them; None if not recorded.
+        block: Threads, likewise.
+        number: Id of its node in the graph; None if the driver told none.
+        event: Index of its innermost operator among the capture's events; -1 for none.
+        place: What it has in common with launches of other calls: operator, arguments, and which launch of
+            the operator it is. Launches of one place run one kernel.
+    """
+
+    kind: str
+    name: str | None = None
+    grid: str | None = None
+    block: str | None = None
+    number: int | None = None
+    event: int = _NONE
+    place: int = _NONE
+
+
+class CapturedEvent(msgspec.Struct, frozen=True):
+    """An operator, or the call of a module, that launched something: its first launch and its last.
+
+    `columns` are its staged columns, `details` the rarer arguments as JSON text, if it has any.
+    """
+
+    category: str
+    first: int
+    last: int
+    columns: dict[str, Any]
+    details: str | None = None
+
+
+class Capture(msgspec.Struct, frozen=True):
+    """What one graph is made of. Events come outermost first.
+
+    Attributes:
+        source: Where it is known from.
+        file: The trace it was read from.
+        launches: In their order.
+        events: Those around them.
+    """
+
+    source: ReplaySource
+    file: str
+    launches: tuple[CapturedLaunch, ...]
+    events: tuple[CapturedEvent, ...]
+
+    def part(self, start: int, count: int) -> Capture:
+        """The launches from one on, with what is wholly around them."""
+        end = start + count
+        kept = [at for at, one in enumerate(self.events) if start <= one.first and one.last < end]
+        index = {at: new for new, at in enumerate(kept)}
+        events = (self.events[at] for at in kept)
+        moved = (
+            msgspec.structs.replace(one, first=one.first - start, last=one.last - start) for one in events
+        )
+        launches = (
+            msgspec.structs.replace(one, event=index.get(one.event, _NONE))
+            for one in self.launches[start:end]
+        )
+        return Capture(self.source, self.file, tuple(launches), tuple(moved))
+
+
+def captured_phases(session: Session, source: ReplaySource, file: str) -> tuple[Capture, ...]:
+    """One capture for each stretch in which a stream was captured, in order of time; empty ones left out."""
+    phases = _Staged(session).phases()
+    return tuple(Capture(source, file, *one) for one in phases if one[0])
+
+
+def eager_run(session: Session, source: ReplaySource, file: str) -> Capture | None:
+    """All launches outside of graphs that were executed, in the order of their calls; None without any."""
+    launches, events = _Staged(session).eager()
+    return Capture(source, file, launches, events) if launches else None
+
+
+def with_nodes(
+    capture: Capture, nodes: Sequence[GraphNode] | None, demangle: Callable[[str], str | None] | None
+) -> Capture:
+    """A capture with what the driver told of its nodes, where these are as many and of the same kinds."""
+    if nodes is None or [one.kind for one in nodes] != [one.kind for one in capture.launches]:
+        return capture
+    launches = []
+    for launch, node in zip(capture.launches, nodes, strict=True):
+        name = node.name
+        if name is not None and name.startswith("_Z"):
+            name = demangle(name) if demangle is not None else None
+        launches.append(
+            msgspec.structs.replace(
+                launch, name=launch.name if name is None else name, number=node.number,
+                grid=launch.grid or _text(node.grid), block=launch.block or _text(node.block),
+            )
+        )  # fmt: skip
+    return msgspec.structs.replace(capture, launches=tuple(launches))
+
+
+def _text(sizes: tuple[int, int, int] | None) -> str | None:
+    return None if sizes is None else json.dumps(sizes)
+
+
+_Phase = tuple[tuple[CapturedLaunch, ...], tuple[CapturedEvent, ...]]
+# Whose grid is given in threads.
+_GLOBAL_SIZE = re.compile(r"hip(?:Hcc|Ext)ModuleLaunchKernel")
+
+
+class _Staged:
+    """The staged calls, operators and modules of a trace, nested and linked."""
+
+    def __init__(self, session: Session) -> None:
+        self._connection = session.connection
+        self._connection.execute(sql(__package__, "kineto:events"))
+        operators, modules = self._arrays("operator_rows"), self._arrays("module_frames")
+        self._calls, activities = self._arrays("captured_calls"), self._arrays("launched_activities")
+        threads = np.unique(
+            np.concatenate([one["thread_key"] for one in (operators, modules, self._calls)])
+        )  # fmt: skip
+        for one in (operators, modules, self._calls):
+            one["thread"] = np.searchsorted(threads, one["thread_key"])
+        self._operators, self._operator_rows = _nested(operators, operators["external_id"])
+        self._modules, self._module_rows = _nested(modules, modules["row_id"])
+        self._call_operator = self._linked(operators["external_id"][self._operators.order])
+        self._call_module = nesting.enclosing(self._modules, self._calls["thread"], self._calls["start_ns"])
+        self._activity = _first_of_each(activities, self._calls["correlation_id"])
+        self._activities = activities
+
+    def phases(self) -> Iterator[_Phase]:
+        """Launches of each stretch of capturing."""
+        calls = self._calls
+        free = (calls["kind"] != "") & (self._activity < 0)
+        stretches = list(_stretches(calls))
+        for begin, end, thread in stretches:
+            alone = not any(b < end and begin < e and t != thread for b, e, t in stretches)
+            inside = free & (calls["start_ns"] > begin) & (calls["start_ns"] < end)
+            yield self._phase(np.flatnonzero(inside & (alone | (calls["thread"] == thread))), begin)
+
+    def eager(self) -> _Phase:
+        """Launches whose activity was recorded, but for those of graphs."""
+        launched = (self._calls["kind"] != "") & (self._activity >= 0)
+        return self._phase(np.flatnonzero(launched), np.iinfo(np.int64).min)
+
+    def _phase(self, calls: Int64, begin_ns: int) -> _Phase:
+        calls = calls[np.argsort(self._calls["start_ns"][calls], kind="stable")]
+        spans: list[tuple[str, int, int, int, int]] = []
+        owner_key: dict[int, int] = {}
+        for category, forest, rows, owners in (
+            ("cpu_op", self._operators, self._operator_rows, self._call_operator),
+            ("python_function", self._modules, self._module_rows, self._call_module),
+        ):
+            for position, (first, last) in _covered(forest, owners[calls]).items():
+                if forest.start_ns[position] >= begin_ns:
+                    spans.append((category, first, -last, position, int(rows[position])))
+        # Preorder positions put the outer of equal ones first.
+        spans.sort(key=lambda one: (one[1], one[2], one[0] == "cpu_op", one[3]))
+        columns = self._columns([row for *_, row in spans])
+        events = []
+        for index, (category, first, last, position, row) in enumerate(spans):
+            fields, details = columns[row]
+            events.append(CapturedEvent(category, first, -last, fields, details))
+            if category == "cpu_op":
+                owner_key[position] = index
+        return tuple(self._launches(calls, owner_key, events)), tuple(events)
+
+    def _launches(
+        self, calls: Int64, owners: dict[int, int], events: list[CapturedEvent]
+    ) -> Iterator[CapturedLaunch]:
+        places: dict[Any, int] = {}
+        counts: dict[int, int] = {}
+        for call in calls.tolist():
+            position = int(self._call_operator[call])
+            event = owners.get(position, _NONE)
+            activity = int(self._activity[call])
+            kind = self._calls["kind"][call]
+            nth = counts[position] = counts.get(position, -1) + 1
+            fields = events[event].columns if event >= 0 else {}
+            key = (fields.get("name"), fields.get("input_shapes"), fields.get("input_types"), nth)
+            place = places.setdefault(key, len(places)) if event >= 0 else _NONE
+            if activity >= 0:
+                found = self._activities
+                name, grid, block = (found[one][activity] for one in ("name", "grid", "block"))
+                yield CapturedLaunch(found["kind"][activity], name, grid, block, event=event, place=place)
+                continue
+            name = self._calls["kernel"][call] or None
+            if name is None and str(fields.get("name")).startswith(_GENERATED):
+                name = fields["name"]
+            grid, block = self._calls["grid"][call], self._calls["block"][call]
+            if _GLOBAL_SIZE.match(self._calls["name"][call]):
+                grid = _in_blocks(grid, block)
+            yield CapturedLaunch(
+                kind, name if kind == "kernel" else None, grid or None, block or None, event=event,
+                place=place,
+            )  # fmt: skip
+
+    def _linked(self, external_id: Int64) -> Int64:
+        calls = self._calls
+        none = np.empty(0, dtype=np.int64)
+        links = linking.link(
+            self._operators,
+            external_id,
+            linking.Calls(
+                calls["thread"], calls["start_ns"], calls["correlation_id"], calls["external_id"],
+                np.zeros(len(calls["thread"]), dtype=bool),
+            ),
+            linking.Activities(none, none, none),
+        )  # fmt: skip
+        return links.call_operator
+
+    def _columns(self, rows: list[int]) -> dict[int, tuple[dict[str, Any], str | None]]:
+        if not rows:
+            return {}
+        self._connection.register("captured_rows", {"row_id": np.unique(np.array(rows, dtype=np.int64))})
+        try:
+            cursor = self._connection.execute(sql(__package__, "kineto:captured_columns"))
+            names = [column[0] for column in cursor.description]
+            found: dict[int, tuple[dict[str, Any], str | None]] = {}
+            for values in cursor.fetchall():
+                row = dict(zip(names, values, strict=True))
+                found[row.pop("row_id")] = (row, None)
+            details = []
+            has_details = [row.pop("has_details") for row, _ in found.values()]
+            if any(has_details):
+                details = self._connection.execute(sql(__package__, "kineto:captured_details")).fetchall()
+        finally:
+            self._connection.unregister("captured_rows")
+        for row_id, text in details:
+            found[row_id] = (found[row_id][0], text)
+        return found
+
+    def _arrays(self, statement: str) -> dict[str, npt.NDArray[Any]]:
+        found: dict[str, npt.NDArray[Any]] = self._connection.execute(
+            sql(__package__, f"kineto:{statement}")
+        ).fetchnumpy()
+        order = np.argsort(found["row_id"], kind="stable")
+        # Text that may be absent comes masked.
+        return {
+            name: (column.filled(None) if isinstance(column, np.ma.MaskedArray) else column)[order]
+            for name, column in found.items()
+        }
+
+
+def _nested(rows: dict[str, npt.NDArray[Any]], sequence: Int64) -> tuple[Forest, Int64]:
+    forest = nesting.nest(rows["thread"], rows["start_ns"], rows["duration_ns"], sequence)
+    return forest, rows["row_id"][forest.order]
+
+
+def _first_of_each(activities: dict[str, npt.NDArray[Any]], correlation_id: Int64) -> Int64:
+    """Position of the activity that each correlation id names; -1 where there is none."""
+    ids, first = np.unique(activities["correlation_id"], return_index=True)
+    found = np.full(len(correlation_id), _NONE)
+    if len(ids):
+        slot = np.minimum(np.searchsorted(ids, correlation_id), len(ids) - 1)
+        hit = (ids[slot] == correlation_id) & (correlation_id >= 0)
+        found[hit] = first[slot[hit]]
+    return found
+
+
+def _stretches(calls: dict[str, npt.NDArray[Any]]) -> Iterator[tuple[int, int, int]]:
+    """Start, end and thread of each stretch of capturing; one that never ends lasts to the end."""
+    opened: dict[int, int] = {}
+    order = np.argsort(calls["start_ns"], kind="stable")
+    for index in order.tolist():
+        thread, start_ns = int(calls["thread"][index]), int(calls["start_ns"][index])
+        if calls["capture"][index] == "begin":
+            opened.setdefault(thread, start_ns)
+        elif calls["capture"][index] == "end" and thread in opened:
+            yield opened.pop(thread), start_ns, thread
+    for thread, start_ns in opened.items():
+        yield start_ns, int(np.iinfo(np.int64).max), thread
+
+
+def _covered(forest: Forest, owners: Int64) -> dict[int, tuple[int, int]]:
+    """First and last launch of each interval around the launches that it owns itself or by others."""
+    found: dict[int, tuple[int, int]] = {}
+    for launch, owner in enumerate(owners.tolist()):
+        position = owner
+        while position >= 0:
+            first = found.get(position, (launch, launch))[0]
+            found[position] = (first, launch)
+            position = int(forest.parent[position])
+    return found
+
+
+def _in_blocks(grid: str | None, block: str | None) -> str | None:
+    """Threads of a grid as blocks; None where they do not divide."""
+    try:
+        threads, sizes = json.loads(grid or ""), json.loads(block or "")
+        blocks = [-(-whole // part) for whole, part in zip(threads, sizes, strict=True)]
+    except (ValueError, TypeError, ZeroDivisionError):
+        return None
+    return json.dumps(blocks)

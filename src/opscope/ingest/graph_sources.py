@@ -1,0 +1,193 @@
+"""Where the captures of a trace's CUDA graphs are known from: noted beside it, given, or in the trace itself.
+
+They are read only for a trace that replays graphs, each file once, into a Session of its own that is thrown
+away. A capture that cannot be read is an error where it was given, and a finding where it was noted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from opscope.errors import InputError
+from opscope.ingest import quality
+from opscope.ingest.captured import Capture, captured_phases, eager_run, with_nodes
+from opscope.ingest.replays import open_replays
+from opscope.ingest.source import TraceFile, local_text, locate_events
+from opscope.model.finding import Finding, Severity
+from opscope.model.schema import ReplaySource
+from opscope.model.session import Session
+from opscope.model.sidecar import Sidecar
+from opscope.units import counted
+
+if TYPE_CHECKING:
+    from opscope.ingest.nsys_words import Demangle
+
+__all__ = ["CaptureTraces", "GraphSources", "graph_findings"]
+
+_HAS_REPLAYS = """SELECT count(*) FROM staging.staged
+WHERE category IN ('cuda_runtime', 'cuda_driver') AND name LIKE '%GraphLaunch%'"""
+
+
+class CaptureTraces:
+    """Traces of captures that a user gives; read when first asked for.
+
+    Args:
+        files: The traces.
+    """
+
+    def __init__(self, files: tuple[TraceFile, ...]) -> None:
+        self.files = files
+        self._read: list[tuple[tuple[Capture, ...], Capture | None]] | None = None
+
+    def read(self) -> list[tuple[tuple[Capture, ...], Capture | None]]:
+        """Captures and eager launches of each file.
+
+        Raises:
+            InputError: One cannot be read.
+        """
+        if self._read is None:
+            self._read = [_read(one, ReplaySource.CAPTURE_TRACE) for one in self.files]
+        return self._read
+
+
+class GraphSources:
+    """All that is known of the graphs of one trace.
+
+    Args:
+        trace: The trace.
+        sidecar: Its sidecar, if it has one.
+        given: Traces of captures that the user gives.
+        demangle: Makes Kineto's text of a mangled name.
+    """
+
+    def __init__(
+        self, trace: TraceFile, sidecar: Sidecar | None, given: CaptureTraces, demangle: Demangle | None
+    ) -> None:
+        self._trace = trace
+        self._graphs = () if sidecar is None else sidecar.graphs
+        self._given = given
+        self._demangle = demangle
+        self._unread: list[str] = []
+
+    def open_in(self, session: Session, trace_id: int, census: quality.Census) -> quality.Census:
+        """Open the replays of the staged trace; the census, with what that added.
+
+        Raises:
+            InputError: A trace that the user gave cannot be read.
+        """
+        if not session.scalar(_HAS_REPLAYS):
+            return census
+        name = self._trace.name
+        phases = captured_phases(session, ReplaySource.CAPTURE_PHASE, name)
+        captures = [*self._noted(), *self._noted_in_trace(phases)]
+        eager = [eager_run(session, ReplaySource.EAGER_PHASE, name)]
+        for found, run in self._given.read():
+            captures += found
+            eager.append(run)
+        added = open_replays(
+            session, trace_id, captures, [one for one in eager if one is not None],
+            has_details=census.detailed_count > 0,
+        )  # fmt: skip
+        if self._unread:
+            session.add_findings([_unreadable(trace_id, self._unread)])
+        # What is nested and written later depends on what the trace holds.
+        counts = (
+            {"python_function": added.modules, **census.categories} if added.modules else census.categories
+        )
+        return replace(census, categories=counts, detailed_count=census.detailed_count + added.details)
+
+    def _noted(self) -> Iterator[Capture]:
+        """Captures that were recorded beside the trace."""
+        for graph in self._graphs:
+            if graph.file is None or self._trace.path is None:
+                continue
+            path = self._trace.path.parent / graph.file
+            try:
+                found, _ = _read(TraceFile(str(path), path), ReplaySource.NOTED_CAPTURE)
+            except InputError as error:
+                self._unread.append(str(error))
+                continue
+            for capture in found[:1]:
+                yield with_nodes(capture, graph.nodes, self._demangle)
+
+    def _noted_in_trace(self, phases: tuple[Capture, ...]) -> Iterator[Capture]:
+        """Captures inside the trace, with what the driver told of their nodes where each was noted."""
+        nodes = [graph.nodes for graph in self._graphs if graph.file is None]
+        told = nodes if len(nodes) == len(phases) else [None] * len(phases)
+        for capture, known in zip(phases, told, strict=True):
+            yield with_nodes(capture, known, self._demangle)
+
+
+def _read(trace: TraceFile, source: ReplaySource) -> tuple[tuple[Capture, ...], Capture | None]:
+    # Which imports this module.
+    from opscope.ingest.kineto_file import Text, ingest_text, mapped_text  # noqa: PLC0415
+
+    found: list[tuple[tuple[Capture, ...], Capture | None]] = []
+    with (
+        Session() as session,
+        local_text(trace, session.temporary_directory) as local,
+        mapped_text(local.path, trace.name) as mapped,
+    ):
+
+        def keep(census: quality.Census) -> quality.Census:
+            phases = captured_phases(session, source, trace.name)
+            found.append((phases, eager_run(session, source, trace.name)))
+            return census
+
+        events = locate_events(mapped, trace.name)
+        ingest_text(session, Text(trace.name, local.path, mapped, events, local.damage), keep)
+    return found[-1]
+
+
+def graph_findings(session: Session, trace_id: int, given: CaptureTraces | None) -> Iterator[Finding]:
+    """What a reader should know of the trace's replays: which stay closed, and captures that were refused."""
+    row = session.query(_SUMMARY, [trace_id])[0]
+    replays, unopened, device_ns, unopened_ns, graphs, reason, sources = row
+    files = [one.name for one in given.files] if given is not None else []
+    if files and not replays:
+        yield Finding(
+            "graphs.none",
+            Severity.INFO,
+            "A trace of a capture was given, and the trace replays no CUDA graph.",
+            None,
+            trace_id,
+        )
+    if not replays or not unopened:
+        return
+    is_refused = bool(files) and ReplaySource.CAPTURE_TRACE.value not in sources
+    yield Finding(
+        "graphs.capture_refused" if is_refused else "graphs.closed",
+        Severity.WARNING,
+        f"{counted(unopened, 'replay', 'replays')} of {counted(graphs, 'CUDA graph', 'CUDA graphs')} "
+        f"({100 * unopened_ns / max(1, device_ns):.1f} % of device time) could not be opened: {reason}.",
+        "Give the trace of the same engine's capture" if is_refused else _REMEDY,
+        trace_id,
+        {"replay_count": replays, "unopened_count": unopened, "unopened_ns": unopened_ns},
+    )
+
+
+_REMEDY = (
+    "Give the trace of the capture: opscope analyze TRACE --capture CAPTURE (engines write one where they "
+    "capture while profiling), or record the program from its start, which notes captures"
+)
+_SUMMARY = """
+SELECT count(*), count(*) FILTER (WHERE evidence IS NULL),
+    (SELECT coalesce(sum(duration_ns), 0)::BIGINT FROM device_activities WHERE trace_id = $1),
+    coalesce(sum(device_ns) FILTER (WHERE evidence IS NULL), 0)::BIGINT,
+    count(DISTINCT graph) FILTER (WHERE evidence IS NULL),
+    arg_max(reason, device_ns) FILTER (WHERE evidence IS NULL), coalesce(list(DISTINCT source), [])
+FROM graph_replays WHERE trace_id = $1"""
+
+
+def _unreadable(trace_id: int, reasons: list[str]) -> Finding:
+    return Finding(
+        "graphs.note_unreadable",
+        Severity.WARNING,
+        f"{counted(len(reasons), 'noted capture', 'noted captures')} of CUDA graphs cannot be read: "
+        f"{reasons[0]}.",
+        None,
+        trace_id,
+    )

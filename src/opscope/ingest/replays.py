@@ -1,0 +1,474 @@
+"""Replays of CUDA graphs opened: each activity gets the operator that launched it when it was captured.
+
+A replay is one launch call. What was captured (`captured.Capture`) is matched with the activities of each
+replay, by node ids where these are recorded, else by the sequence of kernels; a capture that does not fit is
+refused. The captured operators and modules are then repeated, as staged events, inside the launch call: from
+there on the replay is read as if it had been launched eagerly, and every later stage is that of eager code.
+A replay that nothing explains and that no operator launched becomes an operator of its own, `graph N`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from opscope.ingest.captured import Capture
+from opscope.ingest.linking import REPLAYS
+from opscope.ingest.nesting import Int64
+from opscope.ingest.staging import DETAILS, create_details
+from opscope.model.queries import sql
+from opscope.model.schema import Attribution, ReplayEvidence, ReplaySource
+from opscope.model.session import Session
+
+__all__ = ["Replay", "ReplayMatch", "match", "open_replays"]
+
+_NODE_MASK = 0xFFFFFFFF
+_BY_NODE, _BY_SEQUENCE, _BY_GRAPH = (
+    REPLAYS.index(one) + 1 for one in (Attribution.GRAPH_NODE, Attribution.GRAPH_SEQUENCE, Attribution.GRAPH)
+)
+_SHOWN = 60
+
+
+class Replay(msgspec.Struct, frozen=True):
+    """The activities of one launch of a graph, in order of start.
+
+    Attributes:
+        call: Row of the launch call.
+        call_start_ns: Its start.
+        call_duration_ns: Its duration.
+        correlation_id: Of it and its activities.
+        activities: Their rows.
+        kinds: `kernel`, `memcpy` or `memset`.
+        names: Their names.
+        device_ns: Their time.
+        graph_id: Of the graph, where recorded.
+        numbers: Ids of their nodes in the graph; None where one is not recorded.
+    """
+
+    call: int
+    call_start_ns: int
+    call_duration_ns: int
+    correlation_id: int
+    activities: tuple[int, ...]
+    kinds: tuple[str, ...]
+    names: tuple[str, ...]
+    device_ns: int
+    graph_id: int | None = None
+    numbers: tuple[int, ...] | None = None
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for replays that are matched alike."""
+        return self.kinds, self.names, self.numbers
+
+    @property
+    def sequence(self) -> list[tuple[str, str | None]]:
+        """Kind of each activity, and name of each kernel."""
+        return [_told(kind, name) for kind, name in zip(self.kinds, self.names, strict=True)]
+
+
+class ReplayMatch(msgspec.Struct, frozen=True):
+    """Which captured launch each activity of a replay is; `evidence` None and a reason where none fits."""
+
+    launches: tuple[int, ...] = ()
+    evidence: ReplayEvidence | None = None
+    reason: str | None = None
+    agreed: int = 0
+
+
+class Added(NamedTuple):
+    """What opening replays added to a trace that it may not have had: calls of modules, rarer arguments."""
+
+    modules: int = 0
+    details: int = 0
+
+
+def open_replays(
+    session: Session,
+    trace_id: int,
+    captures: Sequence[Capture],
+    eager: Sequence[Capture],
+    *,
+    has_details: bool,
+) -> Added:
+    """Repeat the captured operators inside the launch calls of the staged trace, and note how it went.
+
+    Args:
+        session: Whose database has the trace staged.
+        trace_id: Of the trace.
+        captures: Captures to match replays with, best source first.
+        eager: All eager launches of each trace that may hold the same kernels.
+        has_details: Whether the trace has rarer arguments staged.
+
+    Returns:
+        What was added.
+    """
+    replays = list(read_replays(session))
+    if not replays:
+        return Added()
+    opened = _opened(replays, captures, eager)
+    graphs = _graph_numbers(replays)
+    found = [(one, opened[one.correlation_id]) for one in replays]
+    added = _Writer(session, has_details=has_details).write(found, graphs)
+    session.insert_rows(
+        "graph_replays",
+        [
+            {
+                "trace_id": trace_id,
+                "correlation_id": one.correlation_id,
+                "graph": graphs[one.correlation_id],
+                "activity_count": len(one.activities),
+                "device_ns": one.device_ns,
+                "source": None if capture is None else capture.source.value,
+                "evidence": None if matched.evidence is None else matched.evidence.value,
+                "file": None if capture is None else capture.file,
+                "reason": matched.reason,
+            }
+            for one, (capture, matched) in found
+        ],
+    )
+    return added
+
+
+def read_replays(session: Session) -> Iterator[Replay]:
+    """The replays of the staged trace whose activities were recorded, in order of their calls."""
+    session.connection.execute(sql(__package__, "kineto:events"))
+    rows = session.query(sql(__package__, "kineto:replayed"))
+    by_call: dict[int, list[Any]] = defaultdict(list)
+    for row in rows:
+        by_call[row[0]].append(row)
+    for call, own in by_call.items():
+        nodes = [row[10] for row in own]
+        is_known = all(node for node in nodes) and len(set(nodes)) == len(nodes)
+        yield Replay(
+            call,
+            own[0][2],
+            own[0][3],
+            own[0][4],
+            tuple(row[1] for row in own),
+            tuple(row[6] for row in own),
+            tuple(row[5] for row in own),
+            sum(row[8] for row in own),
+            own[0][9] or None,
+            tuple(node & _NODE_MASK for node in nodes) if is_known else None,
+        )
+
+
+_Opened = dict[int, tuple[Capture | None, ReplayMatch]]
+
+
+def _opened(replays: Sequence[Replay], captures: Sequence[Capture], eager: Sequence[Capture]) -> _Opened:
+    """Capture and match of each replay, by its correlation id."""
+    alike: dict[Any, list[Replay]] = defaultdict(list)
+    for one in replays:
+        alike[one.key].append(one)
+    found: _Opened = {}
+    for same in alike.values():
+        fitting, refusal = _fitting(same[0], captures)
+        if not fitting:
+            fitting = next(filter(None, (_eager_fit(same[0], run) for run in eager)), [])
+        for index, one in enumerate(same):
+            # Graphs of equal layers are equal: they are replayed in the order in which they were captured.
+            turn = index % len(fitting) if fitting and len(same) % len(fitting) == 0 else 0
+            found[one.correlation_id] = fitting[turn] if fitting else (None, refusal)
+    return found
+
+
+def _fitting(
+    replay: Replay, captures: Sequence[Capture]
+) -> tuple[list[tuple[Capture, ReplayMatch]], ReplayMatch]:
+    """The captures that fit best; else why the one that agrees longest does not."""
+    matches = [(capture, match(capture, replay)) for capture in captures]
+    fitting = [one for one in matches if one[1].evidence is not None]
+    if fitting:
+        order = list(ReplayEvidence)
+        best = min((_rank(one[1], order), list(ReplaySource).index(one[0].source)) for one in fitting)
+        return [
+            one for one in fitting if (_rank(one[1], order), list(ReplaySource).index(one[0].source)) == best
+        ], ReplayMatch()
+    if not matches:
+        return [], ReplayMatch(reason="neither its capture nor an eager run of its kernels is in the trace")
+    return [], max((one[1] for one in matches), key=lambda one: one.agreed)
+
+
+def _rank(found: ReplayMatch, order: list[ReplayEvidence]) -> int:
+    assert found.evidence is not None
+    return order.index(found.evidence)
+
+
+def match(capture: Capture, replay: Replay) -> ReplayMatch:
+    """Which launch of a capture each activity of a replay is, if it is a replay of it."""
+    launches, count = capture.launches, len(replay.activities)
+    captured = [_told(one.kind, one.name) for one in launches]
+    replayed = replay.sequence
+    in_time = tuple(range(count))
+    if len(launches) != count:
+        agreed = _agreed(captured, replayed)
+        reason = (
+            f"the graph has {count} kernels, copies and sets, the capture in {capture.file} "
+            f"{len(launches)}{_differing(captured, replayed, agreed)}"
+        )
+        return ReplayMatch(reason=reason, agreed=agreed)
+    for order in _node_orders(capture, replay):
+        if _fits(captured, [replayed[at] for at in order], launches):
+            return ReplayMatch(_inverted(order), ReplayEvidence.NODE_IDS)
+    if _fits(captured, replayed, launches):
+        named = all(name is not None for kind, name in captured if kind == "kernel")
+        evidence = ReplayEvidence.KERNEL_SEQUENCE if named else ReplayEvidence.LAUNCH_ORDER
+        return ReplayMatch(in_time, evidence)
+    if Counter(captured) == Counter(replayed):
+        return ReplayMatch(_by_occurrence(captured, replayed), ReplayEvidence.KERNEL_COUNTS)
+    agreed = _agreed(captured, replayed)
+    reason = (
+        f"the capture in {capture.file} is of another graph{_differing(captured, replayed, agreed)}"
+        if agreed < count
+        else f"equal calls of the capture in {capture.file} would have run different kernels"
+    )
+    return ReplayMatch(reason=reason, agreed=agreed)
+
+
+def _told(kind: str, name: str | None) -> tuple[str, str | None]:
+    """What can be compared: copies and sets are named by their sides, which a launch does not tell."""
+    return kind, name if kind == "kernel" else None
+
+
+_Sequence = Sequence[tuple[str, str | None]]
+
+
+def _agreed(captured: _Sequence, replayed: _Sequence) -> int:
+    """How many launches agree from the first on."""
+    for at, ((kind, name), (other_kind, other)) in enumerate(zip(captured, replayed, strict=False)):
+        if kind != other_kind or (name is not None and name != other):
+            return at
+    return min(len(captured), len(replayed))
+
+
+def _differing(captured: _Sequence, replayed: _Sequence, at: int) -> str:
+    """The first difference, to be added to a sentence."""
+    if at >= min(len(captured), len(replayed)):
+        return ""
+    own, other = ((name or kind)[:_SHOWN] for kind, name in (replayed[at], captured[at]))
+    return f": its launch {at + 1} is {own}, in the capture {other}"
+
+
+def _fits(captured: _Sequence, replayed: _Sequence, launches: Sequence[Any]) -> bool:
+    """Whether all agree; launches of one place, where their kernels are not told, run one kernel."""
+    if _agreed(captured, replayed) < len(captured):
+        return False
+    kernels: dict[int, str | None] = {}
+    return all(
+        launch.place < 0 or name is not None or kernels.setdefault(launch.place, other) == other
+        for launch, (_, name), (_, other) in zip(launches, captured, replayed, strict=True)
+    )
+
+
+def _node_orders(capture: Capture, replay: Replay) -> Iterator[list[int]]:
+    """Positions of the activities in the order of the captured launches, by the ids of their nodes."""
+    if replay.numbers is None:
+        return
+    by_number = {number: at for at, number in enumerate(replay.numbers)}
+    numbers = [one.number for one in capture.launches]
+    if all(number in by_number for number in numbers):
+        yield [by_number[number] for number in numbers if number is not None]
+    # Nodes are numbered as they are captured.
+    yield sorted(range(len(replay.numbers)), key=replay.numbers.__getitem__)
+
+
+def _inverted(order: list[int]) -> tuple[int, ...]:
+    launches = [0] * len(order)
+    for launch, activity in enumerate(order):
+        launches[activity] = launch
+    return tuple(launches)
+
+
+def _by_occurrence(captured: _Sequence, replayed: _Sequence) -> tuple[int, ...]:
+    places: dict[Any, list[int]] = defaultdict(list)
+    for at, one in enumerate(captured):
+        places[one].append(at)
+    turns: Counter[Any] = Counter()
+    found = []
+    for one in replayed:
+        found.append(places[one][turns[one]])
+        turns[one] += 1
+    return tuple(found)
+
+
+def _eager_fit(replay: Replay, eager: Capture) -> list[tuple[Capture, ReplayMatch]]:
+    """The last stretch of eager launches with just the kernels of a replay, in its order."""
+    captured = [_told(one.kind, one.name) for one in eager.launches]
+    replayed = replay.sequence
+    if "kernel" not in replay.kinds:
+        return []
+    numbers: dict[Any, int] = {}
+    whole = np.array([numbers.setdefault(one, len(numbers)) for one in captured])
+    wanted = np.array([numbers.get(one, -1) for one in replayed])
+    if len(wanted) > len(whole) or -1 in wanted:
+        return []
+    starts = np.flatnonzero(whole[: len(whole) - len(wanted) + 1] == wanted[0])
+    for start in starts[::-1].tolist():
+        if np.array_equal(whole[start : start + len(wanted)], wanted):
+            part = eager.part(start, len(wanted))
+            return [(part, ReplayMatch(tuple(range(len(wanted))), ReplayEvidence.KERNEL_SEQUENCE))]
+    return []
+
+
+def _graph_numbers(replays: Iterable[Replay]) -> dict[int, int]:
+    """Number of the graph of each replay, by its correlation id: by recorded id, else by its activities."""
+    numbers: dict[Any, int] = {}
+    found = {}
+    for one in replays:
+        key = one.graph_id if one.graph_id is not None else (one.kinds, one.names)
+        found[one.correlation_id] = numbers.setdefault(key, len(numbers) + 1)
+    return found
+
+
+_OPERATOR = "cpu_op"
+_UNKNOWN = "graph {number} of engine step"
+_COLUMNS = ("name", "input_shapes", "input_types", "input_strides", "concrete_inputs", "python_module_id")
+
+
+_PLACES = ("category", "call", "start_ns", "duration_ns", "external_id", "details")
+
+
+class _Rows(NamedTuple):
+    """Rows to be added or changed, as columns in the making."""
+
+    events: dict[str, list[Any]]
+    activities: dict[str, list[Any]]
+
+
+class _Writer:
+    """Adds the events of replays to the staged ones, and ties the activities to them."""
+
+    def __init__(self, session: Session, *, has_details: bool) -> None:
+        self._session, self._has_details = session, has_details
+        self._connection = session.connection
+        self._next_id = int(session.scalar(sql(__package__, "kineto:largest_external_id"))) + 1
+        rows = self._connection.execute(
+            "SELECT row_id, thread_key, start_ns, duration_ns FROM staging.operator_events"
+        ).fetchnumpy()
+        self._operators = rows
+        self._calls = self._connection.execute(
+            "SELECT row_id, thread_key FROM staging.call_events WHERE name LIKE '%GraphLaunch%'"
+        ).fetchall()
+
+    def write(
+        self, found: Sequence[tuple[Replay, tuple[Capture | None, ReplayMatch]]], graphs: dict[int, int]
+    ) -> Added:
+        """Write all replays."""
+        rows = _Rows(
+            {name: [] for name in (*_COLUMNS, *_PLACES)},
+            {name: [] for name in ("activity", "external_id", "replay", "grid", "block")},
+        )  # fmt: skip
+        threads = dict(self._calls)
+        for replay, (capture, matched) in found:
+            if capture is not None and matched.evidence is not None:
+                self._repeat(rows, replay, capture, matched)
+            elif not self._is_inside_operator(threads[replay.call], replay.call_start_ns):
+                self._name(rows, replay, graphs[replay.correlation_id])
+        self._insert(rows)
+        details = [one for one in rows.events["details"] if one]
+        return Added(rows.events["category"].count("python_function"), len(details))
+
+    def _repeat(self, rows: _Rows, replay: Replay, capture: Capture, matched: ReplayMatch) -> None:
+        place = _Ticks(replay, len(capture.launches))
+        ids = []
+        for event in capture.events:
+            is_operator = event.category == _OPERATOR
+            ids.append(self._next_id if is_operator else None)
+            self._next_id += is_operator
+            start_ns, end_ns = place.between(event.first, event.last + 1)
+            row = {
+                **event.columns, "category": event.category, "call": replay.call, "start_ns": start_ns,
+                "duration_ns": end_ns - start_ns, "external_id": ids[-1], "details": event.details,
+            }  # fmt: skip
+            for name, column in rows.events.items():
+                column.append(row[name])
+        code = _BY_NODE if matched.evidence is ReplayEvidence.NODE_IDS else _BY_SEQUENCE
+        for activity, position in zip(replay.activities, matched.launches, strict=True):
+            launch = capture.launches[position]
+            if launch.event < 0:
+                continue
+            values = (activity, ids[launch.event], code, launch.grid, launch.block)
+            for column, value in zip(rows.activities.values(), values, strict=True):
+                column.append(value)
+
+    def _name(self, rows: _Rows, replay: Replay, number: int) -> None:
+        """An operator for a replay of which nothing else is known."""
+        start_ns, end_ns = _Ticks(replay, 1).between(0, 1)
+        values = dict.fromkeys(rows.events) | {
+            "name": _UNKNOWN.format(number=number), "category": _OPERATOR, "call": replay.call,
+            "start_ns": start_ns, "duration_ns": end_ns - start_ns, "external_id": self._next_id,
+        }  # fmt: skip
+        for name, column in rows.events.items():
+            column.append(values[name])
+        for activity in replay.activities:
+            for column, value in zip(
+                rows.activities.values(), (activity, self._next_id, _BY_GRAPH, None, None), strict=True
+            ):
+                column.append(value)
+        self._next_id += 1
+
+    def _is_inside_operator(self, thread: int, time_ns: int) -> bool:
+        own = self._operators
+        around = (
+            (own["thread_key"] == thread)
+            & (own["start_ns"] <= time_ns)
+            & (own["start_ns"] + own["duration_ns"] > time_ns)
+        )
+        return bool(around.any())
+
+    def _insert(self, rows: _Rows) -> None:
+        if rows.events["call"]:
+            text = {"name", "category", "details", *_COLUMNS[1:5]}
+            columns = {name: _column(values, is_text=name in text) for name, values in rows.events.items()}
+            self._connection.register("replayed_events", columns)
+            self._connection.execute(sql(__package__, "kineto:add_replayed_events"))
+            if any(rows.events["details"]):
+                if not self._has_details:
+                    create_details(self._session)
+                keys = json.dumps(DETAILS).replace("'", "''")
+                self._connection.execute(
+                    sql(__package__, "kineto:add_replayed_details").replace("{keys}", keys)
+                )
+            self._connection.unregister("replayed_events")
+        if rows.activities["activity"]:
+            columns = {
+                name: _column(values, is_text=name in ("grid", "block"))
+                for name, values in rows.activities.items()
+            }
+            self._connection.register("replayed_activities", columns)
+            self._connection.execute(sql(__package__, "kineto:link_replayed"))
+            self._connection.unregister("replayed_activities")
+
+
+def _column(values: list[Any], *, is_text: bool) -> npt.NDArray[Any]:
+    if is_text:
+        return np.array([None if one is None else str(one) for one in values], dtype=object)
+    missing = np.array([one is None for one in values])
+    numbers: Int64 = np.array([0 if one is None else int(one) for one in values], dtype=np.int64)
+    return np.ma.MaskedArray(numbers, missing) if missing.any() else numbers
+
+
+class _Ticks:
+    """The launches of a replay as equal parts of its launch call, a nanosecond each where there is room.
+
+    What is repeated costs the host next to nothing: the call's time is not theirs.
+    """
+
+    def __init__(self, replay: Replay, count: int) -> None:
+        self._start_ns = replay.call_start_ns + 1
+        self._room_ns = min(count, max(0, replay.call_duration_ns - 2))
+        self._count = max(1, count)
+
+    def between(self, first: int, end: int) -> tuple[int, int]:
+        """Start and end of the launches from one up to another."""
+        return tuple(  # type: ignore[return-value]
+            self._start_ns + at * self._room_ns // self._count for at in (first, end)
+        )

@@ -1,0 +1,156 @@
+"""What a serving engine's annotation says of a step: prefill or decode, how many requests and tokens.
+
+The formats stand in `serving.toml`. What an annotation does not count is None; counts beyond any batch are
+none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cache, lru_cache
+from typing import Any
+
+import msgspec
+
+from opscope.provenance.packaged import packaged_toml
+from opscope.text_enum import TextEnum
+
+__all__ = ["ServingPhase", "ServingStep", "engine_of", "serving_step"]
+
+_LARGEST = 1 << 62
+_PAIR = re.compile(r"(\w+)=(\d+)")
+
+
+class ServingPhase(TextEnum):
+    """What the requests of a step are at. A closed set."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+    MIXED = "mixed"
+    IDLE = "idle"
+
+
+class ServingStep(msgspec.Struct, frozen=True):
+    """One step of an engine. What was not counted is None.
+
+    Attributes:
+        engine: `vllm`, `sglang`, `tensorrt_llm`, `atom`.
+        c_requests: Requests whose prompts, or parts of them, are read.
+        g_requests: Requests that generate.
+        c_tokens: Tokens of the first.
+        g_tokens: Tokens of the second; more than one a request where tokens are drafted.
+        c_keys: Keys that the first attend to, of all requests.
+        g_keys: Likewise of the second.
+        c_square: Sum over requests of their tokens squared.
+        c_pairs: Sum over requests of their tokens times their keys.
+        g_pairs: Likewise of the second.
+    """
+
+    engine: str
+    c_requests: int | None = None
+    g_requests: int | None = None
+    c_tokens: int | None = None
+    g_tokens: int | None = None
+    c_keys: int | None = None
+    g_keys: int | None = None
+    c_square: int | None = None
+    c_pairs: int | None = None
+    g_pairs: int | None = None
+
+    @property
+    def phase(self) -> ServingPhase:
+        """Prefill, decode, or both."""
+        if self.c_requests:
+            return ServingPhase.MIXED if self.g_requests else ServingPhase.PREFILL
+        return ServingPhase.DECODE if self.g_requests else ServingPhase.IDLE
+
+    @property
+    def requests(self) -> int:
+        """Requests in the step."""
+        return (self.c_requests or 0) + (self.g_requests or 0)
+
+    @property
+    def tokens(self) -> int | None:
+        """Tokens that the step reads and generates."""
+        parts = ((self.c_requests, self.c_tokens), (self.g_requests, self.g_tokens))
+        counted = [tokens for requests, tokens in parts if requests]
+        return None if None in counted else sum(one for one in counted if one is not None)
+
+    @property
+    def attended_pairs(self) -> int | None:
+        """Pairs of a query and a key it may see: each prompt's own tokens see those before them alone."""
+        context = self._causal_pairs()
+        generation = self.g_pairs if self.g_requests else 0
+        return None if context is None or generation is None else context + generation
+
+    @property
+    def keys(self) -> int | None:
+        """Keys and values that the step reads from the cache, its own included."""
+        context = self.c_keys if self.c_requests else 0
+        if context is None and self.c_requests == 1 and self.c_tokens and self.c_pairs is not None:
+            context = self.c_pairs // self.c_tokens
+        generation = self.g_keys if self.g_requests else 0
+        if generation is None and self.g_tokens == self.g_requests:
+            generation = self.g_pairs
+        return None if context is None or generation is None else context + generation
+
+    def _causal_pairs(self) -> int | None:
+        if not self.c_requests:
+            return 0
+        square = self.c_square
+        if square is None and self.c_requests == 1 and self.c_tokens is not None:
+            square = self.c_tokens**2
+        if self.c_pairs is None or square is None or self.c_tokens is None:
+            return None
+        return self.c_pairs - (square - self.c_tokens) // 2
+
+
+@lru_cache(maxsize=65536)
+def serving_step(name: str) -> ServingStep | None:
+    """The step that an annotation names; None if it is none of a known engine."""
+    for entry, pattern in _annotations():
+        match = pattern.fullmatch(name)
+        if match is not None:
+            groups = match.groupdict()
+            counts = {key: value for key, value in groups.items() if key not in ("mode", "pairs")}
+            if "keys" in entry:
+                names = entry["keys"][groups["mode"]]
+                counts = {names[key]: value for key, value in _PAIR.findall(groups["pairs"]) if key in names}
+            known = {key: int(value) for key, value in counts.items() if value is not None}
+            step = (
+                ServingStep(entry["engine"], **known) if max(known.values(), default=0) < _LARGEST else None
+            )
+            return _completed(step)
+    return None
+
+
+def _completed(step: ServingStep | None) -> ServingStep | None:
+    """A request that decodes generates one token, unless the annotation counts them."""
+    if step is None or step.g_tokens is not None or not step.g_requests or step.engine == "tensorrt_llm":
+        return step
+    return msgspec.structs.replace(step, g_tokens=step.g_requests)
+
+
+def engine_of(annotations: Iterable[str], operators: Iterable[str]) -> str | None:
+    """The engine that annotations, else operators, are of; None if none."""
+    for name in annotations:
+        step = serving_step(name)
+        if step is not None:
+            return step.engine
+        part = next((engine for engine, pattern in _parts() if pattern.fullmatch(name)), None)
+        if part is not None:
+            return part
+    namespaces = {name.partition("::")[0] for name in operators if "::" in name}
+    known: dict[str, list[str]] = packaged_toml("serving.toml")["operators"]
+    return next((engine for engine, own in known.items() if namespaces & set(own)), None)
+
+
+@cache
+def _annotations() -> list[tuple[dict[str, Any], re.Pattern[str]]]:
+    return [(entry, re.compile(entry["pattern"])) for entry in packaged_toml("serving.toml")["annotation"]]
+
+
+@cache
+def _parts() -> list[tuple[str, re.Pattern[str]]]:
+    return [(one["engine"], re.compile(one["pattern"])) for one in packaged_toml("serving.toml")["part"]]

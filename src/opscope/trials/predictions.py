@@ -1,0 +1,134 @@
+"""What advice expects of changes, from one recording of the program, and what they brought.
+
+The program is recorded by `opscope run` in a process like that of any other run: in an empty folder, with the
+same seed, ended with its parent. A workload is a script that calls its step.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from opscope.errors import InputError
+from opscope.model.benchmark import Interval
+from opscope.model.trial import Correctness, TrialResult, TrialVerdict
+from opscope.trials.child import TrialRequest
+from opscope.trials.processes import ProgramRuns
+
+__all__ = ["SaidGain", "append_history", "gains_said", "predicted"]
+
+_WORKLOAD = """
+from opscope.workloads.spec import WorkloadOptions, resolve
+workload = resolve({target!r}, WorkloadOptions(**{options!r})).build(*{sizes!r})
+def step():
+    workload.step()
+while True:
+    step()
+"""
+
+
+class SaidGain(msgspec.Struct, frozen=True):
+    """What advice says a finding costs.
+
+    Attributes:
+        gain_ns: Per step.
+        interval_ns: Between what that lies.
+        message: The finding, in a sentence.
+    """
+
+    gain_ns: float
+    interval_ns: Interval | None = None
+    message: str = ""
+
+
+def predicted(
+    request: TrialRequest, runs: ProgramRuns, limit_s: float, *, note: Callable[[str], object]
+) -> Mapping[str, SaidGain]:
+    """What advice on a recording of the program says, by its code without `advice.`; nothing if that fails.
+
+    Args:
+        request: The program.
+        runs: Where it is recorded.
+        limit_s: Time to record it.
+        note: Told why there are no predictions.
+    """
+    folder = runs.scratch / "recording"
+    folder.mkdir()
+    target, steps = request.target, request.steps
+    if request.kind == "workload":
+        target, steps = str(folder / "program.py"), "step"
+        Path(target).write_text(
+            _WORKLOAD.format(target=request.target, options=request.options, sizes=request.sizes),
+            encoding="utf-8",
+        )
+    command = ["run", "--quiet", "--stop", "--steps", steps, "--output-dir", str(folder / "out")]
+    command += [*(["-m"] if request.kind == "module" else []), "--", target, *request.arguments]
+    said = runs.record(command, request, limit_s)
+    analysis = folder / "out" / "analysis.json"
+    if not analysis.exists():
+        note(f"no predictions: the recording failed ({said})")
+        return {}
+    return gains_said(msgspec.json.decode(analysis.read_bytes()))
+
+
+def gains_said(analysis: Mapping[str, Any]) -> dict[str, SaidGain]:
+    """Time per step that the findings of an analysis say is gained, by their codes without `advice.`.
+
+    Of several findings of one code, the first counts: they are sorted by their gain.
+    """
+    return {
+        one["code"].removeprefix("advice."): SaidGain(
+            one["estimated_gain_ns_per_step"], one.get("gain_interval_ns_per_step"), one.get("message", "")
+        )
+        for one in reversed(analysis["findings"])
+        if one["estimated_gain_ns_per_step"] is not None
+    }
+
+
+def append_history(path: Path, result: TrialResult, facts: Mapping[str, Any]) -> int:
+    """Append what was said and what was measured of each change to a file of JSON lines; how many.
+
+    Args:
+        path: Of the user; its folder is made.
+        result: Of a trial.
+        facts: What else each line holds, such as when, and on which device.
+
+    Raises:
+        InputError: It cannot be written.
+    """
+    lines = [json.dumps({**facts, **pair}, ensure_ascii=False) + "\n" for pair in _pairs(result)]
+    if not lines:
+        return 0
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as stream:
+            stream.write("".join(lines))
+    except OSError as error:
+        raise InputError(f"the history cannot be written ({error.strerror})", source=path) from error
+    return len(lines)
+
+
+def _pairs(result: TrialResult) -> Iterator[dict[str, Any]]:
+    """One of each change that advice said something of and that was timed with numbers that are right."""
+    for one in result.variants:
+        if one.predicted_gain_ns is None or one.ratio is None or one.ratio_interval is None:
+            continue
+        if one.verdict is TrialVerdict.FAILED or one.correctness is Correctness.CHANGED:
+            continue
+        step_ns = result.baseline.step_ns
+        yield {
+            "program": result.program,
+            "change": one.name,
+            "finding": one.finding,
+            "step_ns": step_ns,
+            "predicted_gain_ns": one.predicted_gain_ns,
+            "predicted_interval_ns": one.predicted_interval_ns,
+            "measured_gain_ns": (1 - one.ratio) * step_ns,
+            "measured_interval_ns": [(1 - end) * step_ns for end in reversed(one.ratio_interval)],
+            "verdict": one.verdict,
+            "correctness": one.correctness,
+        }

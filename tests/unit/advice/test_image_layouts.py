@@ -1,0 +1,167 @@
+"""Images with their channels first: what their layers would take in the other order, and in another type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from opscope.advice import assess
+from opscope.advice.rules import rule_book
+from opscope.model.finding import Finding
+from opscope.model.session import Session
+from opscope.testing import TraceBuilder
+
+from .conftest import only, trace
+
+Load = Callable[..., Session]
+RULE = rule_book().rules["advice.layout_conversion"]
+TURNING = (
+    "void cudnn::engines_precompiled::nchwToNhwcKernel<float, float, float, false, true, "
+    "(cudnnKernelDataType_t)2>(cudnn::engines_precompiled::nchw2nhwc_params_t<float>, float const*, float*)"
+)
+CONVOLVING = (
+    "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x128x16_stage4_"
+    "warpsize2x2x1_g1_tensor16x8x8_execute_kernel__5x_cudnn"
+)
+
+
+def strides_of(shape: Sequence[int], *, last: bool) -> list[int]:
+    _, channels, height, width = shape
+    plane = height * width
+    return [channels * plane, 1, width * channels, channels] if last else [channels * plane, plane, width, 1]
+
+
+def layers(
+    *calls: tuple[str, dict[str, Any], float], other_us: float = 1000, turning_us: float = 0
+) -> TraceBuilder:
+    """A step of layers one after the other, the first with a kernel that turns, and of other work."""
+    at_us = 25.0
+    whole_us = at_us + turning_us + sum(device_us for *_, device_us in calls) + other_us
+    builder = trace().step(1, 0, whole_us + 20)
+    for number, (name, arguments, device_us) in enumerate(calls):
+        builder.operator(name, 10 + 40 * number, 30, **arguments)
+        if turning_us and not number:
+            builder.launch(12).kernel(TURNING, at_us, turning_us)
+            at_us += turning_us
+        builder.launch(15 + 40 * number).kernel(CONVOLVING, at_us, device_us)
+        at_us += device_us
+    builder.operator("aten::mm", 400, 20).launch(410).kernel("gemm", at_us, other_us)
+    return builder.launch(430, whole_us - 420, name="cudaDeviceSynchronize")
+
+
+def image(
+    shape: Sequence[int], *others: Sequence[int], last: bool = False, concrete: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Arguments of an operator on an image: tensors, then values."""
+    rest: list[Any] = [list(one) for one in others]
+    values = list(concrete)
+    return {
+        "Input Dims": [list(shape), *rest, *[[] for _ in values]],
+        "Input type": ["float", *["float"] * len(rest), *map(type_of_value, values)],
+        "Input Strides": [
+            strides_of(shape, last=last),
+            *[[1] * len(one) for one in rest],
+            *[[] for _ in values],
+        ],
+        "Concrete Inputs": ["", *[""] * len(rest), *values],
+    }
+
+
+def type_of_value(text: str) -> str:
+    if not text:
+        return ""
+    return "ScalarList" if text.startswith("[") else "Scalar"
+
+
+def convolution(channels: int, groups: int, **options: Any) -> dict[str, Any]:
+    """Of 3×3 windows over 64 images of 56×56."""
+    values = ("[1, 1]", "[1, 1]", "[1, 1]", str(groups), "False", "False", "True")
+    weight = [channels, channels // groups, 3, 3]
+    return image([64, channels, 56, 56], weight, concrete=("[1, 1]", *values[1:]), **options)
+
+
+def batch_norm(channels: int, *, is_training: bool, **options: Any) -> dict[str, Any]:
+    parameters = [[channels]] * 4
+    return image(
+        [64, channels, 112, 112], *parameters, concrete=(str(is_training), "0.1", "1e-05"), **options
+    )
+
+
+def group_norm() -> dict[str, Any]:
+    values = ("64", "64", "12544", "16", "1e-05")
+    return image([64, 64, 112, 112], [64], [64], concrete=values)
+
+
+def gain_of(load: Load, builder: TraceBuilder) -> Finding | None:
+    found = [one for one in assess(load(builder)).advice or () if one.code == RULE.code]
+    return found[0] if found else None
+
+
+def test_turning_goes_and_dense_convolutions_stay_about_as_long(load: Load) -> None:
+    found = gain_of(
+        load, layers(("aten::cudnn_convolution", convolution(64, 1), 2000), other_us=100, turning_us=800)
+    )
+    assert found is not None
+    saved_us = 800 + 2000 * (1 - RULE.threshold("dense_forward"))
+    assert found.estimated_gain_ns_per_step == pytest.approx(1000 * saved_us, rel=0.02)
+    low, high = found.gain_interval_ns_per_step or (0, 0)
+    assert low < found.estimated_gain_ns_per_step < high
+    assert "aten::cudnn_convolution" in found.message
+
+
+def test_depthwise_convolutions_have_better_kernels_without_any_turning(load: Load) -> None:
+    found = gain_of(load, layers(("aten::_conv_depthwise2d", depthwise(), 2000)))
+    assert found is not None
+    assert found.estimated_gain_ns_per_step == pytest.approx(
+        2_000_000 * (1 - RULE.threshold("depthwise_forward")), rel=0.02
+    )
+    assert "channels first" in found.message
+
+
+def depthwise(**options: Any) -> dict[str, Any]:
+    values = ("[3, 3]", "", "[1, 1]", "[1, 1]", "[1, 1]")
+    return image([64, 192, 56, 56], [192, 1, 3, 3], concrete=values, **options)
+
+
+def test_statistics_of_few_channels_leave_the_device_idle(load: Load) -> None:
+    """64 blocks for 132 multiprocessors; the bytes need 0.14 ms."""
+    norm = ("aten::cudnn_batch_norm", batch_norm(64, is_training=True), 1800)
+    found = gain_of(load, layers(norm))
+    assert found is not None
+    assert 1_400_000 < (found.estimated_gain_ns_per_step or 0) < 1_700_000
+
+
+QUIET = {
+    "channels last": layers(("aten::_conv_depthwise2d", depthwise(last=True), 2000)),
+    "many channels": layers(("aten::cudnn_batch_norm", batch_norm(256, is_training=True), 1800)),
+    "evaluation": layers(("aten::cudnn_batch_norm", batch_norm(64, is_training=False), 100)),
+    "group norms turn": layers(
+        ("aten::cudnn_convolution", convolution(64, 1), 300),
+        *[("aten::native_group_norm", group_norm(), 200)] * 3,
+        turning_us=60,
+    ),
+}
+
+
+@pytest.mark.parametrize("builder", QUIET.values(), ids=QUIET)
+def test_what_gains_nothing_is_left_alone(load: Load, builder: TraceBuilder) -> None:
+    assert gain_of(load, builder) is None
+
+
+def test_evaluation_of_small_images_is_far_from_its_bytes(load: Load) -> None:
+    """As one block for each channel computes it; 12 MB twice need 6 µs."""
+    arguments = image([64, 960, 7, 7], *[[960]] * 4, concrete=("False", "0.1", "1e-05"))
+    found = gain_of(load, layers(*[("aten::cudnn_batch_norm", arguments, 300)] * 8, other_us=300))
+    assert found is not None
+    assert (found.estimated_gain_ns_per_step or 0) > 2_000_000
+
+
+def test_in_16_bits_convolutions_gain_what_such_layers_gained(load: Load) -> None:
+    advice = assess(load(layers(("aten::cudnn_convolution", convolution(64, 1), 2000), other_us=50))).advice
+    found = only(advice or (), "reduced_precision")
+    share = rule_book().number("half_convolution_forward")
+    assert found.estimated_gain_ns_per_step == pytest.approx(2_000_000 * (1 - share), rel=0.05)
+    assert found.gain_interval_ns_per_step is not None
+    assert found.gain_interval_ns_per_step[0] == pytest.approx(0, abs=1000)

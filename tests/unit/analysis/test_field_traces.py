@@ -1,0 +1,103 @@
+"""Traces of serving engines and of others' machines: what of their time is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import opscope
+from opscope.analysis.summary import Summary, summarize
+from opscope.model.session import Session
+from opscope.provenance.kernel_names import decode
+
+NAMES = (
+    "b200_vllm_eager", "h100_timesformer", "mi300_resnet_act_checkpoint", "vllm_decode_capture",
+    "vllm_decode_execution",
+)  # fmt: skip
+KNOWN = """
+SELECT coalesce(sum(duration_ns) FILTER (WHERE {}), 0) / sum(duration_ns)
+FROM device_activities a LEFT JOIN activity_costs USING (activity_id)
+LEFT JOIN call_costs c USING (call_id) WHERE a.kind = 'kernel'"""
+
+
+def share(session: Session, condition: str) -> float:
+    """Of kernel time."""
+    return float(session.scalar(KNOWN.format(condition)))
+
+
+Read = Callable[[str], tuple[Session, Summary]]
+
+
+@pytest.fixture(scope="module")
+def read() -> Iterator[Read]:
+    """Session and Summary of a trace of the field, read once; an execution with its capture."""
+    folder = Path(__file__).parents[4] / "shared/traces/field"
+    if not folder.is_dir():
+        pytest.skip(f"no {folder}")
+    known: dict[str, tuple[Session, Summary]] = {}
+
+    def once(name: str) -> tuple[Session, Summary]:
+        if name not in known:
+            captures = [folder / "vllm_decode_capture.json.gz"] if "execution" in name else []
+            session = opscope.load(folder / f"{name}.json.gz", captures=captures, threads=1)
+            known[name] = session, summarize(session)
+        return known[name]
+
+    yield once
+    for session, _ in known.values():
+        session.close()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_kernels_have_a_family(read: Read, name: str) -> None:
+    session, _ = read(name)
+    kernels = session.query(
+        "SELECT n.name, sum(duration_ns) FROM device_activities a JOIN kernel_names n USING (name_id) "
+        "WHERE a.kind = 'kernel' GROUP BY ALL"
+    )
+    known = sum(ns for kernel, ns in kernels if decode(kernel).family is not None)
+    assert known / sum(ns for _, ns in kernels) > 0.99
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_categories_are_the_device_time(read: Read, name: str) -> None:
+    session, summary = read(name)
+    assert sum(one.device_ns for one in summary.categories) == summary.device_time_ns
+    assert not [check for check in session.check() if check.violations]
+    remainder = sum(one.device_ns for one in summary.categories if one.without_operator)
+    assert remainder == session.scalar(
+        "SELECT coalesce(sum(duration_ns), 0)::BIGINT FROM device_activities WHERE operator_id IS NULL"
+    )
+
+
+@pytest.mark.parametrize("name", ["b200_vllm_eager", "vllm_decode_execution"])
+def test_engines_time_has_operators_and_costs(read: Read, name: str) -> None:
+    session, _ = read(name)
+    assert share(session, "a.operator_id IS NOT NULL") > 0.99
+    assert share(session, "c.evidence IS NOT NULL") > 0.85
+    assert share(session, "c.flop_count IS NOT NULL") > 0.85
+    assert share(session, "c.evidence IS NULL AND c.reason IS NULL AND a.operator_id IS NOT NULL") == 0
+
+
+def test_a_replay_is_matched_by_its_kernels(read: Read) -> None:
+    _, summary = read("vllm_decode_execution")
+    (graph,) = summary.graphs
+    assert (graph.source, graph.evidence) == ("capture_trace", "kernel_sequence")
+    assert summary.engine == "vllm"
+    (step,) = summary.ranges
+    assert (step.phase, step.tokens, step.calls) == ("decode", 32, 1)
+
+
+def test_steps_of_an_engine_tell_prefill(read: Read) -> None:
+    _, summary = read("b200_vllm_eager")
+    assert [(one.phase, one.tokens) for one in summary.ranges] == [("prefill", 888)]
+    assert summary.torch_release == "2.11.0"
+
+
+def test_a_gpu_and_a_release_are_told_by_the_trace_itself(read: Read) -> None:
+    _, summary = read("mi300_resnet_act_checkpoint")
+    assert summary.efficiency.limits is not None
+    assert summary.efficiency.limits.name == "MI300X"
+    assert read("h100_timesformer")[1].torch_release == "2.6.0+cu124"

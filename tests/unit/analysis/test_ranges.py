@@ -1,0 +1,90 @@
+"""Device time by annotation: what was launched in a range, once, whichever ranges overlap."""
+
+from __future__ import annotations
+
+import pytest
+
+from opscope.analysis.ranges import range_totals, serving_engine
+from opscope.errors import InputError
+from opscope.testing import TraceBuilder
+
+
+def annotated(*ranges: tuple[str, float, float], thread: int = 1) -> TraceBuilder:
+    trace = TraceBuilder()
+    for name, start, duration in ranges:
+        trace.event("user_annotation", name, start, duration, thread, {})
+    return trace
+
+
+def totals(session, by=None):
+    whole = int(session.scalar("SELECT coalesce(sum(duration_ns), 0) FROM device_activities"))
+    return {one.name: one for one in range_totals(session, by, whole)}
+
+
+def test_steps_of_an_engine_by_phase_with_tokens_and_layers(load) -> None:
+    trace = annotated(
+        ("step[DECODE bs=2]", 0, 50), ("step[DECODE bs=4]", 100, 50), ("step[EXTEND bs=1 toks=9]", 200, 50)
+    )
+    for start, kernels in ((10, 2), (110, 2), (210, 3)):
+        for at in range(kernels):
+            trace.launch(start + at).kernel("kernel_unified_attention_2d", start + 20 + 5 * at, 4)
+    found = totals(load(trace))
+    decode, prefill = found["decode"], found["prefill"]
+    assert (decode.calls, decode.requests, decode.tokens, decode.device_ns) == (2, 6, 6, 16_000)
+    assert (decode.layers, decode.device_ns_per_layer, decode.device_ns_per_token) == (2, 4000, 16_000 / 6)
+    assert (prefill.tokens, prefill.device_ns, prefill.layers) == (9, 12_000, 3)
+    assert decode.device_fraction + prefill.device_fraction == pytest.approx(1)
+
+
+def test_an_expression_groups_by_what_it_finds(load) -> None:
+    trace = annotated(("layer 1 forward", 0, 10), ("layer 2 forward", 10, 10), ("other", 20, 10))
+    for start in (2, 12, 22):
+        trace.launch(start).kernel("k", start + 100, 3)
+    session = load(trace)
+    assert {name: one.calls for name, one in totals(session, "range:layer").items()} == {"layer": 2}
+    assert set(totals(session, r"range:(layer \d)")) == {"layer 1", "layer 2"}
+    assert totals(session, "range:nothing") == {}
+
+
+def test_what_lies_in_several_ranges_counts_to_the_innermost(load) -> None:
+    trace = annotated(("outer", 0, 30), ("inner", 10, 10))
+    for start in (2, 12, 25):
+        trace.launch(start).kernel("k", start + 100, 3)
+    found = totals(load(trace), "range:outer|inner")
+    assert {name: one.device_ns for name, one in found.items()} == {"outer": 6000, "inner": 3000}
+
+
+def test_ranges_that_overlap_without_nesting_share_the_time_out(load) -> None:
+    trace = annotated(("a", 0, 20), ("b", 10, 20))
+    for start in (5, 15, 25):
+        trace.launch(start).kernel("k", start + 100, 1)
+    found = totals(load(trace), "range:^[ab]$")
+    assert {name: one.device_ns for name, one in found.items()} == {"a": 1000, "b": 2000}
+
+
+def test_a_range_that_never_closes_is_none(load) -> None:
+    trace = annotated(("step[DECODE bs=1]", 0, 10))
+    trace.events.append(
+        {"ph": "B", "cat": "user_annotation", "name": "step[DECODE bs=8]", "pid": 1, "tid": 1, "ts": 12}
+    )
+    del trace.events[0]["dur"]
+    session = load(trace.launch(14).kernel("k", 20, 1))
+    assert totals(session) == {}
+
+
+def test_launches_of_other_threads_belong_to_no_range_of_this_one(load) -> None:
+    trace = annotated(("step[DECODE bs=1]", 0, 10))
+    session = load(trace.launch(5, thread=2).kernel("k", 20, 1))
+    assert totals(session)["decode"].device_ns == 0
+
+
+@pytest.mark.parametrize("by", ["range:(", "module:x", "range"])
+def test_no_such_expression(load, by: str) -> None:
+    with pytest.raises(InputError, match=r"--by range:REGEX|regular expression|grouping"):
+        range_totals(load(annotated(("a", 0, 1))), by, 0)
+
+
+def test_without_an_engine_there_are_no_steps_of_one(load) -> None:
+    session = load(annotated(("forward", 0, 10)).launch(1).kernel("k", 20, 1))
+    assert serving_engine(session) is None
+    assert totals(session) == {}

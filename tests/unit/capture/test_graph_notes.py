@@ -1,0 +1,194 @@
+"""Notes of captured CUDA graphs: around the program's capture, without harming it, whatever goes wrong."""
+
+from __future__ import annotations
+
+import ctypes
+import gzip
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from opscope.capture import graph_notes  # noqa: E402
+from opscope.capture.graph_notes import GraphNotes, graph_nodes  # noqa: E402
+from opscope.capture.profiler import Profiler  # noqa: E402
+from opscope.model.sidecar import GraphNode, read_sidecar  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+NODES = (GraphNode("kernel", "_Z3addPf", 0, (1, 1, 1), (32, 1, 1)), GraphNode("memset", None, 1))
+
+
+class FakeGraph:
+    """A graph that captures nothing, in place of torch's, which needs a GPU."""
+
+    failing = False
+
+    def capture_begin(self, pool=None):
+        if self.failing:
+            raise RuntimeError("cannot capture")
+        self.begun = True
+
+    def capture_end(self):
+        self.ended = True
+
+
+@pytest.fixture
+def graph_class(monkeypatch):
+    monkeypatch.setattr("torch.cuda.graphs.CUDAGraph", FakeGraph)
+    monkeypatch.setattr(graph_notes, "graph_nodes", lambda: NODES)
+    monkeypatch.setattr(FakeGraph, "failing", False)
+    return FakeGraph
+
+
+def captured(graph_class):
+    graph = graph_class()
+    graph.capture_begin()
+    torch.ones(4, 4) @ torch.ones(4, 4)
+    graph.capture_end()
+    return graph
+
+
+def operators(path):
+    with gzip.open(path, "rt") as file:
+        return [one["name"] for one in json.load(file)["traceEvents"] if one.get("cat") == "cpu_op"]
+
+
+def test_a_capture_is_recorded_and_kept_beside_the_trace(tmp_path, graph_class):
+    begin = graph_class.capture_begin
+    with Profiler(tmp_path, wait=1, warmup=0, active=1) as profiler:
+        graph = captured(graph_class)
+        assert graph.begun
+        assert graph.ended
+        profiler.step()
+        torch.ones(2) + 1
+        profiler.step()
+    assert graph_class.capture_begin is begin
+    (graph_file,) = read_sidecar(profiler.cycles[0].sidecar_path).graphs
+    assert graph_file.nodes == NODES
+    assert graph_file.file == "trace.graphs/graph_0.json.gz"
+    assert "aten::mm" in operators(tmp_path / graph_file.file)
+    assert not profiler.cycles[0].sidecar.gaps
+
+
+def test_a_capture_inside_the_window_stays_in_the_trace(tmp_path, graph_class):
+    with Profiler(tmp_path, warmup=0, active=1) as profiler:
+        captured(graph_class)
+        profiler.step()
+    (graph,) = profiler.cycles[0].sidecar.graphs
+    assert graph.file is None
+    assert graph.nodes == NODES
+
+
+def test_a_capture_while_the_profiler_warms_up_makes_it_step_aside(tmp_path, graph_class):
+    with Profiler(tmp_path, warmup=1, active=1) as profiler:
+        captured(graph_class)
+        profiler.step()
+        torch.ones(3) * 2
+        profiler.step()
+    (graph,) = profiler.cycles[0].sidecar.graphs
+    assert "aten::mm" in operators(tmp_path / graph.file)
+    names = [one["name"] for one in json.loads(profiler.cycles[0].trace_path.read_text())["traceEvents"]]
+    assert "aten::mul" in names
+
+
+def test_graphs_captured_before_the_block_are_noted_if_asked_for(tmp_path, graph_class):
+    profiler = Profiler(tmp_path, warmup=0, active=1)
+    profiler.note_graphs()
+    captured(graph_class)
+    with profiler:
+        profiler.step()
+    assert len(profiler.cycles[0].sidecar.graphs) == 1
+
+
+def test_a_capture_that_fails_fails_as_it_does_without_notes(tmp_path, graph_class, monkeypatch):
+    monkeypatch.setattr(FakeGraph, "failing", True)
+    notes = GraphNotes()
+    notes.start()
+    with pytest.raises(RuntimeError, match="cannot capture"):
+        graph_class().capture_begin()
+    assert not torch.autograd._profiler_enabled()
+    notes.discard()
+
+
+def test_what_goes_wrong_with_a_note_is_a_gap_and_not_the_programs(graph_class, monkeypatch, tmp_path):
+    def broken():
+        raise OSError("no driver")
+
+    monkeypatch.setattr(graph_notes, "graph_nodes", broken)
+    notes = GraphNotes()
+    notes.start()
+    assert captured(graph_class).ended
+    assert [gap.reason for gap in notes.gaps] == ["OSError: no driver"]
+    assert not torch.autograd._profiler_enabled()
+    notes.discard()
+
+
+def test_of_very_many_graphs_the_first_are_noted(graph_class, monkeypatch, tmp_path):
+    monkeypatch.setattr(graph_notes, "_MOST_GRAPHS", 1)
+    notes = GraphNotes()
+    notes.start()
+    captured(graph_class)
+    captured(graph_class)
+    assert len(notes.keep_beside(tmp_path / "trace.json")) == 1
+    assert "more than 1 captures" in notes.gaps[0].reason
+    notes.discard()
+
+
+class FakeDriver:
+    """The driver's functions that notes ask, over nodes given as (kind, name, grid)."""
+
+    def __init__(self, nodes, *, tells_ids=True):
+        self.nodes = nodes
+        self.names = {}
+        if tells_ids:
+            self.cuGraphNodeGetToolsId = self.tools_id
+
+    def cuStreamGetCaptureInfo_v2(self, stream, status, identity, graph, dependencies, count):  # noqa: PLR0917
+        graph._obj.value = 4096
+        return 0
+
+    def cuGraphGetNodes(self, graph, nodes, count):
+        if nodes is not None:
+            for index in range(len(self.nodes)):
+                nodes[index] = index + 1
+        count._obj.value = len(self.nodes)
+        return 0
+
+    def cuGraphNodeGetType(self, node, kind):
+        kind._obj.value = self.nodes[node.value - 1][0]
+        return 0
+
+    def cuGraphKernelNodeGetParams_v2(self, node, parameters):
+        one = parameters._obj
+        one.func = node.value
+        one.grid_x, one.grid_y, one.grid_z = self.nodes[node.value - 1][2]
+        one.block_x, one.block_y, one.block_z = 128, 1, 1
+        return 0
+
+    def cuFuncGetName(self, name, function):
+        name._obj.value = self.nodes[function.value - 1][1].encode()
+        return 0
+
+    def tools_id(self, node, identity):
+        identity._obj.value = (7 << 32) | (node.value + 10)
+        return 0
+
+
+def test_the_driver_tells_kernels_copies_and_sets_in_order(monkeypatch):
+    stream = type("Stream", (), {"cuda_stream": 3})()
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    nodes = [(0, "_Z1av", (2, 3, 1)), (5, "", ()), (1, "", ()), (2, "", ())]
+    assert graph_nodes(FakeDriver(nodes)) == (
+        GraphNode("kernel", "_Z1av", 11, (2, 3, 1), (128, 1, 1)),
+        GraphNode("memcpy", None, 13),
+        GraphNode("memset", None, 14),
+    )
+    assert graph_nodes(FakeDriver(nodes[:1], tells_ids=False))[0].number is None
+
+
+def test_the_parameters_of_a_kernel_are_laid_out_as_the_driver_has_them():
+    # CUDA_KERNEL_NODE_PARAMS_v2 on 64-bit Linux: a pointer, seven unsigned, padding, four pointers.
+    assert ctypes.sizeof(graph_notes._KernelParameters) == 72
+    assert graph_notes._KernelParameters.kern.offset == 56

@@ -1,0 +1,262 @@
+"""Replays of CUDA graphs: matched with their captures and opened as if launched eagerly, else named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opscope.ingest.captured import Capture, CapturedEvent, CapturedLaunch, with_nodes
+from opscope.ingest.replays import Replay, match
+from opscope.model.environment import Environment
+from opscope.model.schema import ReplayEvidence, ReplaySource
+from opscope.model.sidecar import (
+    GraphNode,
+    RecordedGraph,
+    RecordedSchedule,
+    RecordedSettings,
+    Sidecar,
+    sidecar_path,
+    write_sidecar,
+)
+from opscope.testing import TraceBuilder
+
+ROWS = """SELECT n.name, o.name, a.attribution FROM device_activities a JOIN kernel_names n USING (name_id)
+LEFT JOIN operators o ON o.operator_id = a.operator_id ORDER BY a.start_ns"""
+REPLAYS = "SELECT graph, activity_count, source, evidence, reason FROM graph_replays ORDER BY correlation_id"
+SHAPES = {"Input Dims": [[4, 8], [8, 2]], "Input type": ["float", "float"]}
+
+
+def captured(
+    trace: TraceBuilder, start: float = 0.0, *, names: tuple[str, ...] = ("gemm", "add")
+) -> TraceBuilder:
+    """A model whose two operators are captured: AMD's recorder names the kernels of their launches."""
+    trace.event("cuda_runtime", "hipStreamBeginCapture", start, 1, 1, {"correlation": 1})
+    trace.frame("nn.Module: Net_0", start + 1, 30, module=0)
+    for at, (operator, kernel) in enumerate(zip(("aten::mm", "aten::add"), names, strict=False)):
+        trace.operator(operator, start + 2 + 10 * at, 8, external_id=500 + at, **SHAPES)
+        args = {"correlation": 10 + at, "External id": 500 + at, "kernel": kernel, "grid": [7, 1, 1]}
+        trace.event("cuda_runtime", "hipLaunchKernel", start + 4 + 10 * at, 2, 1, args)
+    return trace.event("cuda_runtime", "hipStreamEndCapture", start + 40, 1, 1, {"correlation": 2})
+
+
+def replayed(
+    trace: TraceBuilder, start: float = 100.0, *, names: tuple[str, ...] = ("gemm", "add"), **args: Any
+) -> TraceBuilder:
+    trace.launch(start, 5, name="hipGraphLaunch")
+    for at, name in enumerate(names):
+        trace.kernel(name, start + 10 + 3 * at, 2, **{key: value[at] for key, value in args.items()})
+    return trace
+
+
+def test_a_replay_has_the_operators_modules_and_arguments_of_its_capture(load, make_trace) -> None:
+    capture = make_trace(captured(TraceBuilder()), "capture.json")
+    session = load(replayed(TraceBuilder()), captures=[capture])
+    assert session.query(ROWS) == [
+        ("gemm", "aten::mm", "graph_sequence"), ("add", "aten::add", "graph_sequence"),
+    ]  # fmt: skip
+    assert session.query(REPLAYS) == [(1, 2, "capture_trace", "kernel_sequence", None)]
+    assert session.query("SELECT input_shapes::VARCHAR FROM operators WHERE name = 'aten::mm'") == [
+        ("[[4,8],[8,2]]",)
+    ]
+    assert session.query("SELECT m.name FROM operators JOIN modules m USING (module_id)") == [("Net_0",)] * 2
+    assert not [check for check in session.check() if check.violations]
+
+
+def test_what_is_repeated_lies_inside_the_launch_call_and_takes_no_time_of_it(load, make_trace) -> None:
+    capture = make_trace(captured(TraceBuilder()), "capture.json")
+    session = load(replayed(TraceBuilder()), captures=[capture])
+    (call,) = session.query("SELECT start_ns, start_ns + duration_ns FROM runtime_calls")
+    spans = session.query("SELECT start_ns, start_ns + duration_ns, self_cpu_ns FROM operators")
+    assert all(call[0] < start <= end < call[1] for start, end, _ in spans)
+    assert all(cpu_ns <= 2 for *_, cpu_ns in spans)
+
+
+def test_every_replay_is_opened_and_counts_its_own_calls(load, make_trace) -> None:
+    capture = make_trace(captured(TraceBuilder()), "capture.json")
+    trace = replayed(replayed(TraceBuilder()), 200)
+    session = load(trace, captures=[capture])
+    assert session.scalar("SELECT count(*) FROM operators WHERE name = 'aten::mm'") == 2
+    assert [row[0] for row in session.query(REPLAYS)] == [1, 1]
+
+
+def test_the_capture_may_be_in_the_trace_itself(load) -> None:
+    session = load(replayed(captured(TraceBuilder())))
+    assert {attribution for *_, attribution in session.query(ROWS)} == {"graph_sequence"}
+    assert session.query(REPLAYS) == [(1, 2, "capture_phase", "kernel_sequence", None)]
+
+
+def test_an_eager_run_of_the_same_kernels_tells_operators_too(load) -> None:
+    trace = TraceBuilder()
+    for at, (operator, kernel) in enumerate(
+        (("aten::mm", "gemm"), ("aten::add", "add"), ("aten::sum", "sum"))
+    ):
+        trace.operator(operator, 10 * at, 8).launch(10 * at + 2).kernel(kernel, 10 * at + 5, 2)
+    session = load(replayed(trace))
+    assert session.query(ROWS)[3:] == [
+        ("gemm", "aten::mm", "graph_sequence"), ("add", "aten::add", "graph_sequence"),
+    ]  # fmt: skip
+    assert session.query(REPLAYS)[0][2:4] == ("eager_phase", "kernel_sequence")
+
+
+def test_a_capture_of_another_model_is_refused_and_said(load, make_trace) -> None:
+    capture = make_trace(captured(TraceBuilder(), names=("gemm", "mul")), "capture.json")
+    session = load(replayed(TraceBuilder()), captures=[capture])
+    ((graph, _, source, evidence, reason),) = session.query(REPLAYS)
+    assert (graph, source, evidence) == (1, None, None)
+    assert "its launch 2 is add, in the capture mul" in reason
+    (finding,) = [one for one in session.findings() if one.code == "graphs.capture_refused"]
+    assert "could not be opened" in finding.message
+
+
+def test_a_capture_of_another_length_is_refused(load, make_trace) -> None:
+    capture = make_trace(captured(TraceBuilder()), "capture.json")
+    session = load(replayed(TraceBuilder(), names=("gemm", "add", "add")), captures=[capture])
+    assert "the graph has 3 kernels, copies and sets, the capture" in session.query(REPLAYS)[0][4]
+
+
+def test_a_replay_of_which_nothing_is_known_is_its_graph_and_not_unattributed(load) -> None:
+    trace = replayed(replayed(replayed(TraceBuilder()), 200, names=("other",)), 300)
+    session = load(trace)
+    assert session.query(ROWS) == [
+        ("gemm", "graph 1 of engine step", "graph"), ("add", "graph 1 of engine step", "graph"),
+        ("other", "graph 2 of engine step", "graph"),
+        ("gemm", "graph 1 of engine step", "graph"), ("add", "graph 1 of engine step", "graph"),
+    ]  # fmt: skip
+    messages = " ".join(f"{one.message} {one.suggestion}" for one in session.findings())
+    assert "custom_op" not in messages
+    assert "--capture CAPTURE" in messages
+
+
+def test_a_closed_replay_inside_an_operator_stays_with_it(load) -> None:
+    session = load(replayed(TraceBuilder().operator("Torch-Compiled Region", 90, 40)))
+    assert {row[1:] for row in session.query(ROWS)} == {("Torch-Compiled Region", "graph")}
+
+
+def test_replays_of_several_graphs_may_interleave(load, make_trace) -> None:
+    first = make_trace(captured(TraceBuilder()), "first.json")
+    second = make_trace(captured(TraceBuilder(), names=("gemm", "mul")), "second.json")
+    trace = TraceBuilder()
+    trace.launch(100, 5, name="cudaGraphLaunch", correlation=1)
+    trace.launch(106, 5, name="cudaGraphLaunch", correlation=2)
+    for at, (name, correlation) in enumerate((("gemm", 1), ("gemm", 2), ("mul", 2), ("add", 1))):
+        trace.kernel(name, 120 + 3 * at, 2, correlation=correlation, stream=correlation)
+    session = load(trace, captures=[first, second])
+    assert [row[4] for row in session.query(REPLAYS)] == [None, None]
+    assert {row[2] for row in session.query(ROWS)} == {"graph_sequence"}
+
+
+def test_a_trace_without_replays_says_that_a_capture_was_of_no_use(load, make_trace) -> None:
+    capture = make_trace(captured(TraceBuilder()), "capture.json")
+    session = load(
+        TraceBuilder().operator("aten::mm", 0, 5).launch(1).kernel("gemm", 7, 1), captures=[capture]
+    )
+    assert [one.code for one in session.findings() if one.code.startswith("graphs.")] == ["graphs.none"]
+
+
+def test_node_ids_join_replays_with_what_the_recording_noted(load, tmp_path: Path) -> None:
+    """As opscope's own recordings do: NVIDIA's recorder names no kernel of a captured launch."""
+    folder = tmp_path / "trace.graphs"
+    folder.mkdir()
+    noted = captured(TraceBuilder(), names=("", ""))
+    for event in noted.events:
+        event["name"] = event["name"].replace("hip", "cuda")
+        for absent in ("kernel", "grid"):
+            event["args"].pop(absent, None)
+    noted.write(folder / "graph_0.json")
+    nodes = (GraphNode("kernel", "gemm", 4), GraphNode("kernel", "add", 5))
+    trace = replayed(
+        TraceBuilder(), names=("add", "gemm"), **{"graph node id": ((9 << 32) | 5, (9 << 32) | 4)}
+    )
+    path = trace.write(tmp_path / "trace.json")
+    write_sidecar_of(path, RecordedGraph("trace.graphs/graph_0.json", nodes))
+    session = load(path)
+    assert session.query(ROWS) == [("add", "aten::add", "graph_node"), ("gemm", "aten::mm", "graph_node")]
+    assert session.query(REPLAYS)[0][2:4] == ("noted_capture", "node_ids")
+
+
+def test_a_noted_capture_that_is_gone_is_a_finding(load, tmp_path: Path) -> None:
+    path = replayed(TraceBuilder()).write(tmp_path / "trace.json")
+    write_sidecar_of(path, RecordedGraph("trace.graphs/graph_0.json", None))
+    session = load(path)
+    assert "graphs.note_unreadable" in [one.code for one in session.findings()]
+    assert session.query(ROWS)[0][1] == "graph 1 of engine step"
+
+
+def write_sidecar_of(path: Path, *graphs: RecordedGraph) -> None:
+    recorded = RecordedSettings(
+        True, with_stack=False, with_modules=False, profile_memory=False, activities=("cpu",)
+    )
+    environment = Environment("3.12", "Linux", "0", "2.11.0")
+    sidecar = Sidecar(
+        path.name,
+        "",
+        environment,
+        RecordedSchedule(0, 0, 1, 1, 0),
+        recorded,
+        0,
+        False,
+        True,
+        (),
+        graphs=graphs,
+    )
+    write_sidecar(sidecar_path(path), sidecar)
+
+
+# Matching by itself.
+
+
+def capture_of(*names: str | None, places: tuple[int, ...] = ()) -> Capture:
+    launches = tuple(
+        CapturedLaunch("kernel", name, event=at, place=places[at] if places else at)
+        for at, name in enumerate(names)
+    )
+    events = tuple(CapturedEvent("cpu_op", at, at, {"name": f"op{at}"}) for at in range(len(names)))
+    return Capture(ReplaySource.CAPTURE_TRACE, "capture.json", launches, events)
+
+
+def replay_of(*names: str, numbers: tuple[int, ...] | None = None) -> Replay:
+    count = len(names)
+    return Replay(0, 0, 100, 1, tuple(range(count)), ("kernel",) * count, names, 10, None, numbers)
+
+
+@pytest.mark.parametrize(
+    ("capture", "replay", "evidence", "launches"),
+    [
+        (capture_of("a", "b"), replay_of("a", "b"), ReplayEvidence.KERNEL_SEQUENCE, (0, 1)),
+        (capture_of("a", "b"), replay_of("b", "a"), ReplayEvidence.KERNEL_COUNTS, (1, 0)),
+        (capture_of("a", "b"), replay_of("b", "a", numbers=(2, 1)), ReplayEvidence.NODE_IDS, (1, 0)),
+        # Ids of nodes that give other kernels than were captured say nothing.
+        (capture_of("a", "b"), replay_of("a", "b", numbers=(2, 1)), ReplayEvidence.KERNEL_SEQUENCE, (0, 1)),
+        (capture_of(None, "b"), replay_of("a", "b"), ReplayEvidence.LAUNCH_ORDER, (0, 1)),
+        (capture_of(None, None, places=(0, 0)), replay_of("a", "a"), ReplayEvidence.LAUNCH_ORDER, (0, 1)),
+    ],
+)  # fmt: skip
+def test_replays_match(
+    capture: Capture, replay: Replay, evidence: ReplayEvidence, launches: tuple[int, ...]
+) -> None:
+    found = match(capture, replay)
+    assert (found.evidence, found.launches) == (evidence, launches)
+
+
+def test_equal_calls_run_equal_kernels() -> None:
+    found = match(capture_of(None, None, places=(0, 0)), replay_of("a", "b"))
+    assert found.evidence is None
+    assert found.reason is not None
+    assert "equal calls" in found.reason
+
+
+def test_nodes_of_another_graph_tell_nothing() -> None:
+    capture = capture_of(None, None)
+    assert with_nodes(capture, (GraphNode("kernel", "a"),), None) == capture
+    assert with_nodes(capture, (GraphNode("kernel", "a"), GraphNode("memset")), None) == capture
+
+
+def test_nodes_name_kernels_as_the_trace_shows_them() -> None:
+    demangle: Callable[[str], str | None] = {"_Z1av": "a()"}.get
+    named = with_nodes(
+        capture_of(None, None), (GraphNode("kernel", "_Z1av", 3), GraphNode("kernel", "triton_")), demangle
+    )
+    assert [(one.name, one.number) for one in named.launches] == [("a()", 3), ("triton_", None)]
