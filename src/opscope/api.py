@@ -9,7 +9,6 @@ import functools
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -576,7 +575,8 @@ def run(
         InputError: The recording is refused before the script runs, for what standard error says.
         CaptureError: The script failed; what was recorded is kept.
     """
-    folder, before = Path(output_dir), time.time_ns()
+    folder = Path(output_dir)
+    before = _files(folder, "trace*.json")
     _call_verb("run", [os.fspath(script), *arguments], {"quiet": True, **options, "output_dir": folder})
     return load(_written(folder, "trace*.json", before)[-1])
 
@@ -605,7 +605,8 @@ def trace(
         InputError: The recording is refused before the program runs, for what standard error says.
         CaptureError: The program failed or used no CUDA; what was recorded is kept.
     """
-    folder, before = Path(output_dir), time.time_ns()
+    folder = Path(output_dir)
+    before = _files(folder, f"{name}*.json")
     _call_verb("trace", program, {**options, "output_dir": folder, "name": name})
     return load(_written(folder, f"{name}*.json", before), merge=True)
 
@@ -625,13 +626,16 @@ def _call_verb(verb: str, words: Sequence[str], options: Mapping[str, Any]) -> N
         )
 
 
-def _written(folder: Path, pattern: str, since_ns: int) -> list[Path]:
+def _files(folder: Path, pattern: str) -> dict[Path, tuple[int, int]]:
+    """What tells files from later ones of their names; the clock does not, which may be set meanwhile."""
+    found = {path: path.stat() for path in folder.glob(pattern) if not path.name.endswith(".opscope.json")}
+    return {path: (status.st_ino, status.st_mtime_ns) for path, status in found.items()}
+
+
+def _written(folder: Path, pattern: str, before: Mapping[Path, tuple[int, int]]) -> list[Path]:
     """The traces that a verb has just written, in their order."""
-    found = [
-        path
-        for path in sorted(folder.glob(pattern), key=lambda path: path.stat().st_mtime_ns)
-        if path.stat().st_mtime_ns >= since_ns and not path.name.endswith(".opscope.json")
-    ]
+    now = _files(folder, pattern)
+    found = sorted((path for path in now if before.get(path) != now[path]), key=lambda path: now[path][1])
     if not found:
         raise CaptureError("nothing was recorded", source=folder, hint="Standard error says why")
     return found

@@ -25,7 +25,10 @@ def visible(text: str, most: int = _LONGEST) -> str:
 
 
 # Options and variables whose values are nobody's business, and values that say themselves what they are.
-_SECRET_NAME = re.compile(r"(?i)(?:^|[-_.])(?:apikey|key|token|secret|password|passwd|credentials?)$")
+_SECRET_NAME = re.compile(
+    r"(?i)(?:^|[-_.])"
+    r"(?:apikey|key|token|secret|password|passwd|passphrase|pwd|pat|auth|bearer|credentials?)$"
+)
 _SECRET_VALUE = re.compile(
     r"^(?:sk-|hf_|gh[opsu]_|github_pat_|glpat-|xox[abp]-|AKIA|ASIA|AIza|eyJ)[\w.-]{12,}$|://[^/\s:@]+:[^/\s@]+@"
 )

@@ -305,3 +305,22 @@ def test_every_flag_is_known() -> None:
     flags = {f"--{name.replace('_', '-')}" for name, type_ in options.items() if "bool" in str(type_)}
     assert flags <= FLAGS
     assert FLAGS - flags == {"-h", "--help", "--version", "--debug", "-m"}
+
+
+PLANTED = "hf_PlantedKeyThatNobodyMaySee123"
+
+
+def test_planted_keys_are_in_no_file(
+    run, script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither those of the environment nor those of the command."""
+    text = SCRIPT.replace("options = parser", 'parser.add_argument("--api-key")\n    options = parser')
+    (tmp_path / "train.py").write_text(text)
+    for name in ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "HARMLESS"):
+        monkeypatch.setenv(name, PLANTED)
+    arguments = (script, "--api-key", PLANTED)
+    monkeypatch.setattr(sys, "argv", ["opscope", "run", "--html", "page.html", *arguments])
+    assert run("--html", "page.html", "--with-stack", *arguments).code == 0
+    written = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert len(written) > 4
+    assert not [file.name for file in written if PLANTED.encode() in file.read_bytes()]

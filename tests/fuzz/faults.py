@@ -20,7 +20,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import zstandard
+
 import opscope
+from fuzz import device_code
 from opscope.testing import TraceBuilder
 
 __all__ = ["SIGNALS", "VERBS", "interrupted"]
@@ -54,8 +57,9 @@ VERBS = {
     " --report out/report.md --html out/page.html",
     "profile": "profile bert --layers 1 --hidden 64 --batch-sizes 1 2 --seq-lens 16 --output-dir out",
     "run": "run --stop --output-dir out training.py",
-    "try": "try --budget 20s --seconds 0.1 --only foreach_optimizer --save out/trial.json --output out/report.md"
-    " training.py",
+    "index": "index --library libtorch_cuda.so --release 9.9.9",
+    "try": "try --budget 20s --seconds 0.1 --only foreach_optimizer --save out/trial.json"
+    " --output out/report.md training.py",
 }
 
 
@@ -70,6 +74,7 @@ def _prepare(folder: Path) -> None:
             builder.operator("aten::mm", 100.0 * number + 5, 30).launch(100.0 * number + 10, 4)
             builder.kernel("gemm", 100.0 * number + 20, 30)
         (folder / f"ranks/rank{rank}.json").write_text(builder.text())
+    (folder / "libtorch_cuda.so").write_bytes(device_code())
     (folder / "training.py").write_text(_TRAINING)
     (folder / "functions.py").write_text(_FUNCTIONS)
 
@@ -119,8 +124,8 @@ def _wrong(folder: Path, code: int | None, number: int, session: int, *, is_kill
     if left:
         yield f"{len(left)} processes are left"
     # torch keeps a cache of its own there.
-    for file in [*folder.glob("out/**/*"), *folder.glob("tmp/opscope-*")]:
-        is_scratch = file.is_relative_to(folder / "tmp") or ".partial" in file.name
+    for file in [*folder.glob("out/**/*"), *folder.glob("tmp/opscope-*"), *folder.glob("cache/**/*")]:
+        is_scratch = file.is_relative_to(folder / "tmp") or ".partial" in file.name or file.suffix == ".lock"
         if is_scratch and not is_killed:
             yield f"{file.relative_to(folder)} is left"
         elif not is_scratch and file.is_file() and (error := _error_of(file)):
@@ -140,7 +145,9 @@ def _left_of(session: int) -> Iterator[int]:
 
 def _error_of(file: Path) -> str | None:
     try:
-        if file.suffix in {".opscope", ".gz"}:
+        if file.suffix == ".zst":
+            zstandard.decompress(file.read_bytes())
+        elif file.suffix in {".opscope", ".gz"}:
             opscope.load(file).close()
         elif file.suffix == ".json":
             if "traceEvents" in json.loads(file.read_text()):

@@ -3,8 +3,8 @@
 A case is a number: its input is made anew from the seed and the number, so what fails is found again. A
 worker reads case after case; the process that started it ends one that hangs, and starts the next. A reader
 may refuse its input by a documented error and nothing else, within `MOST_S` and `MOST_BYTES`, and leaves no
-open file and no temporary one. Where a recording loads, times are conserved. What failed once is kept in
-`corpus/`, which the tests read on every run.
+open file, no temporary one and no process. Where a recording loads, times are conserved. What failed once is
+kept in `corpus/`, which the tests read on every run. `--results` counts inputs of each reader in a file.
 """
 
 from __future__ import annotations
@@ -16,25 +16,60 @@ import multiprocessing
 import os
 import random
 import resource
+import runpy
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
 import zstandard
 
 import opscope
+from opscope.cupti.recording import (
+    CHUNK_HEAD,
+    HEADER,
+    MARK,
+    RECORDS,
+    TEXT_HEAD,
+    ChunkKind,
+    FileState,
+    TextTable,
+    read_recording,
+)
+from opscope.cupti.trace_file import write_trace
 from opscope.errors import OpscopeError
+from opscope.hardware.measured import read_measured
+from opscope.kernels.disassembly import split_sass
+from opscope.kernels.ptx import parse_ptxas, ptx_functions, ptx_preamble
+from opscope.model.environment import Environment
+from opscope.model.generated_code import parse_graph, parse_kernel
+from opscope.model.origin import RecordedKernel
+from opscope.model.sidecar import (
+    RecordedModule,
+    RecordedRegion,
+    RecordedSchedule,
+    RecordedSettings,
+    RecordedStructure,
+    Sidecar,
+    StepKind,
+    StepPlace,
+    UnrecordedStep,
+)
+from opscope.nvcc.compile import constant_bytes, double_uses
+from opscope.nvcc.messages import error_text, parse_messages
 from opscope.provenance.binaries.elf import open_elf
 from opscope.provenance.binaries.embedded import embedded_kernels
+from opscope.provenance.binaries.library import read_library
 from opscope.testing import ExportBuilder, TraceBuilder
 from opscope.toolchain.ncu_reading import MAGIC, read_container
 
-__all__ = ["TARGETS", "check", "corpus", "mutated", "trace_text"]
+__all__ = ["TARGETS", "Target", "check", "corpus", "device_code", "mutated", "trace_text"]
 
 MOST_S, MOST_BYTES = 10.0, 1 << 30
 _CASES_OF_A_WORKER = 400
@@ -74,15 +109,28 @@ def _result(_: Path) -> bytes:
 
 
 def _sidecar(_: Path) -> bytes:
-    document = {
-        "schema_version": 1,
-        "opscope_version": "0.1.0",
-        "created": "2026-11-01T00:00:00+00:00",
-        "environment": {"torch": "2.11.0"},
-        "kernels": [],
-        "modules": [],
-    }
-    return json.dumps(document).encode()
+    sidecar = Sidecar(
+        trace="beside.json",
+        created="2026-11-01T00:00:00+00:00",
+        environment=Environment("3.12.3", "linux", "0.1.0", "2.11.0"),
+        schedule=RecordedSchedule(0, 1, 3, 1, 0),
+        settings=RecordedSettings(True, True, True, False, ("cpu", "cuda")),
+        steps=3,
+        partial=False,
+        clean_window=True,
+        wall_time_ns_per_step=(100_000, 100_000, 100_000),
+        workload={"workload": "bert", "batch_size": 8},
+        kernels=(RecordedKernel("gemm", "/usr/lib/libtorch_cuda.so"),),
+        regions=(RecordedRegion(1_000, 2_000, ("cuda",), 1),),
+        structure=RecordedStructure(
+            ("train.py",), (RecordedModule("A_0", "B_0", "layer.0"),), 0, (10,), (3,)
+        ),
+        unrecorded_steps=(
+            UnrecordedStep(StepKind.PERIOD, StepPlace.BEFORE, 0, 0, 1, 90_000, 80_000),
+            UnrecordedStep(StepKind.PERIOD, StepPlace.AFTER, 1, 9, 2, 180_000),
+        ),
+    )
+    return msgspec.json.encode(sidecar)
 
 
 def _library(_: Path) -> bytes:
@@ -90,6 +138,127 @@ def _library(_: Path) -> bytes:
     return min(
         Path(json.__file__).parents[1].rglob("*.so"), key=lambda file: file.stat().st_size
     ).read_bytes()
+
+
+def _binaries() -> dict[str, Any]:
+    """The writers of ELF files and of containers of device code that the tests of their readers use."""
+    return runpy.run_path(str(Path(__file__).parents[1] / "unit/provenance/binaries/conftest.py"))
+
+
+def device_code() -> bytes:
+    """A library that registers kernels and holds cubins, of both packings, and PTX."""
+    write = _binaries()
+    name = write["internal"]("/src/add.cu")
+    cubin, ptx = write["cubin_bytes"]([name, "plain"], ["other"]), write["ptx_bytes"]([name])
+    code = write["Code"]
+    container = write["container_bytes"](
+        code(cubin), code(cubin, flags=write["LZ4"]), code(ptx, kind=write["PTX"], flags=0)
+    )
+    units = [write["Unit"]("add", [name, "plain"], ["variable"])]
+    return bytes(write["library_bytes"](units, device_code=container, relocatable=container))
+
+
+def _cubin(_: Path) -> bytes:
+    return bytes(_binaries()["cubin_bytes"](["_Z3addPf", "plain"], ["other"]))
+
+
+def _records(_: Path) -> bytes:
+    """What the recorder of `opscope trace` writes: of each kind of record two, and texts."""
+    header = np.zeros(1, HEADER)
+    header["mark"], header["header_bytes"], header["state"] = MARK, HEADER.itemsize, FileState.ENDED
+    header["process"], header["start_ns"], header["end_ns"] = 4711, 1_000, 1_000_000
+    header["start_realtime_ns"] = 1_790_857_026_000_000_000
+    parts = [header.tobytes()]
+    for kind, row in RECORDS.items():
+        rows = np.zeros(2, row)
+        if "start_ns" in (row.names or ()):
+            rows["start_ns"], rows["end_ns"] = (2_000, 3_000), (2_500, 3_500)
+        if "correlation" in (row.names or ()):
+            rows["correlation"] = (1, 2)
+        parts.append(_chunk(kind, 2, rows.tobytes()))
+    texts = b""
+    for table in TextTable:
+        text = b"/usr/bin/python\0train.py\0" if table is TextTable.COMMAND else b"_Z3addPf"
+        texts += np.array([(table, 0, len(text), 0)], TEXT_HEAD).tobytes() + text + bytes(-len(text) % 8)
+    return b"".join([*parts, _chunk(ChunkKind.TEXTS, len(TextTable), texts)])
+
+
+def _chunk(kind: ChunkKind, count: int, payload: bytes) -> bytes:
+    return np.array([(kind, count, len(payload))], CHUNK_HEAD).tobytes() + payload
+
+
+def _limits(_: Path) -> bytes:
+    text = (Path(__file__).parents[2] / "benchmarks/results/h200_limits.json").read_bytes()
+    return json.dumps(json.loads(text)["measured"]).encode()
+
+
+_SASS = """
+Fatbin elf code:
+================
+arch = sm_90
+
+\tcode for sm_90
+\t\tFunction : _Z3addPf
+\t.headerflags\t@"EF_CUDA_TEXMODE_UNIFIED EF_CUDA_64BIT_ADDRESS EF_CUDA_SM90"
+        /*0000*/                   LDC R1, c[0x0][0x28] ;    /* 0x00000a00ff017b82 */
+                                                             /* 0x000fe20000000800 */
+        /*0010*/                   S2R R2, SR_TID.X ;        /* 0x0000000000027919 */
+        /*0020*/                   EXIT ;                    /* 0x000000000000794d */
+\t\t..........
+\t\tFunction : plain
+        /*0000*/                   EXIT ;                    /* 0x000000000000794d */
+\t\t..........
+"""
+_PTX = """.version 9.0
+.target sm_90
+.address_size 64
+.file 1 "/src/add.cu"
+.visible .entry _Z3addPf(
+\t.param .u64 _Z3addPf_param_0
+)
+.maxntid 32, 8, 2
+.minnctapersm 2
+{
+\t.loc 1 4 3
+\tcvt.f64.f32 %fd1, %f1;
+\tmul.f64 %fd2, %fd1, 0d3FF0000000000000;
+\tret;
+}
+"""
+_COMPILER = """add.cu(4): warning #177-D: variable "unused" was declared but never referenced
+     int unused;
+         ^
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function '_Z3addPf' for 'sm_80'
+ptxas info    : Function properties for _Z3addPf
+    8 bytes stack frame, 4 bytes spill stores, 4 bytes spill loads
+ptxas info    : Used 16 registers, used 0 barriers, 376 bytes cmem[0]
+gw.cu:2:28: warning: format '%s' expects argument of type 'char*' [-Wformat=]
+    2 | int main() { printf("%s", 5); }
+gw.cu:2:9: note: declared here
+ptxas /tmp/tmpxft_00002e45-6_asm.ptx, line 27; error   : Not a name of any known instruction: 'wrong'
+ptxas fatal   : Ptx assembly aborted due to errors
+collect2: error: ld returned 1 exit status
+"""
+_GENERATED = """
+# Topologically Sorted Source Nodes: [x, y], Original ATen: [aten.add, aten.relu]
+# Source node to ATen node mapping:
+#   x => add
+# Graph fragment:
+#   %add : Tensor "f32[8, 8]" = call_function[target=torch.ops.aten.add](args = (%a, 1), kwargs = {})
+triton_poi_fused_add_0 = async_compile.triton('triton_poi_fused_add_0', '''
+import triton
+import triton.language as tl
+@triton_heuristics.pointwise(
+    size_hints={'x': 64}, filename=__file__,
+    triton_meta={'signature': {'in_ptr0': '*fp32', 'xnumel': 'i32'}, 'device': None},
+    inductor_meta={'kernel_name': 'triton_poi_fused_add_0', 'num_load': 1},
+)
+@triton.jit
+def triton_poi_fused_add_0(in_ptr0, xnumel, XBLOCK : tl.constexpr):
+    xnumel = 64
+''', device_str='cuda')
+"""
 
 
 def _container(_: Path) -> bytes:
@@ -137,6 +306,38 @@ def _read_elf(path: Path) -> None:
         embedded_kernels(elf)
 
 
+def _read_device_code(path: Path) -> None:
+    _read_elf(path)
+    read_library(path)
+
+
+def _read_records(path: Path) -> None:
+    recording = read_recording(path)
+    written = write_trace(path.with_name("written.json"), recording, recording.start_ns)
+    json.loads(written.path.read_bytes())
+
+
+def _read_text(read: Callable[[str], object]) -> Callable[[Path], object]:
+    return lambda path: read(path.read_text(encoding="utf-8", errors="replace"))
+
+
+def _read_ptx(text: str) -> None:
+    ptx_functions(text)
+    ptx_preamble(text)
+    double_uses(text)
+
+
+def _read_messages(text: str) -> None:
+    error_text(parse_messages(text), text)
+    parse_ptxas(text)
+
+
+def _read_generated(text: str) -> None:
+    parse_graph(text)
+    parse_kernel(text)
+    parse_kernel(text.partition("'''")[2].partition("'''")[0])
+
+
 @dataclass(frozen=True)
 class Target:
     """A reader: an input that it takes, and what it does with one."""
@@ -145,6 +346,11 @@ class Target:
     read: Callable[[Path], object]
     suffix: str = ""
     is_text: bool = False
+    weight: int = 1
+
+
+def _text(text: str) -> Callable[[Path], bytes]:
+    return lambda _: text.encode()
 
 
 TARGETS = {
@@ -154,9 +360,17 @@ TARGETS = {
     "sidecar": Target(_sidecar, _load_beside_a_trace, ".json", is_text=True),
     "session": Target(_session, _load, ".opscope"),
     "export": Target(_export, _load, ".sqlite"),
-    "result": Target(_result, opscope.load_result, ".json", is_text=True),
-    "elf": Target(_library, _read_elf, ".so"),
-    "report": Target(_container, read_container, ".ncu-rep"),
+    "result": Target(_result, opscope.load_result, ".json", is_text=True, weight=4),
+    "limits": Target(_limits, read_measured, ".json", is_text=True, weight=4),
+    "elf": Target(_library, _read_elf, ".so", weight=8),
+    "fatbin": Target(lambda _: device_code(), _read_device_code, ".so", weight=12),
+    "cubin": Target(_cubin, lambda path: constant_bytes(path.read_bytes()), ".cubin", weight=8),
+    "records": Target(_records, _read_records, ".cuda", weight=6),
+    "report": Target(_container, read_container, ".ncu-rep", weight=12),
+    "sass": Target(_text(_SASS), _read_text(split_sass), ".txt", is_text=True, weight=6),
+    "ptx": Target(_text(_PTX), _read_text(_read_ptx), ".ptx", is_text=True, weight=8),
+    "compiler": Target(_text(_COMPILER), _read_text(_read_messages), ".txt", is_text=True, weight=8),
+    "generated": Target(_text(_GENERATED), _read_text(_read_generated), ".py", is_text=True, weight=8),
 }
 
 
@@ -225,31 +439,52 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
         yield from _places(value[key])
 
 
+@dataclass
+class Count:
+    """What became of inputs of one reader."""
+
+    inputs: int = 0
+    refused: int = 0
+    failed: int = 0
+    longest_s: float = 0.0
+
+
 def check(name: str, data: bytes, folder: Path) -> str | None:
     """What is wrong with how a reader takes an input; None if nothing is."""
+    return _checked(name, data, folder)[0]
+
+
+def _checked(name: str, data: bytes, folder: Path) -> tuple[str | None, bool, float]:
+    """The same, whether the input was refused, and the seconds it took."""
     target = TARGETS[name]
-    path = folder / f"input{target.suffix}"
+    place, scratch = folder / "in", folder / "tmp"
+    for one in (place, scratch):
+        one.mkdir(exist_ok=True)
+    tempfile.tempdir, before_tempdir = str(scratch), tempfile.tempdir
+    path = place / f"input{target.suffix}"
     path.write_bytes(data)
     before, began = _open_files(), time.perf_counter()
-    failure = None
+    failure, is_refused = None, False
     try:
         target.read(path)
     except OpscopeError:
-        pass
+        is_refused = True
     except Exception as error:  # noqa: BLE001 - that is what is looked for
         failure = f"{type(error).__name__}: {str(error)[:300]}"
     took_s = time.perf_counter() - began
-    left = [file for file in folder.iterdir() if file.name.startswith("opscope-")]
-    for file in folder.iterdir():
-        if file.is_file():
-            file.unlink()
+    left = [file.name for file in scratch.iterdir()]
+    tempfile.tempdir = before_tempdir
+    for file in place.iterdir():
+        file.unlink()
     if failure is None and took_s > MOST_S:
         failure = f"took {took_s:.1f} s"
     if failure is None and _open_files() > before:
         failure = f"{_open_files() - before} files stay open"
     if failure is None and left:
-        failure = f"leaves {', '.join(file.name for file in left)}"
-    return failure
+        failure = f"leaves {', '.join(left)}"
+    if failure is None and multiprocessing.active_children():
+        failure = "leaves a process"
+    return failure, is_refused, took_s
 
 
 def _open_files() -> int:
@@ -268,7 +503,7 @@ def _seeds(folder: Path) -> dict[str, bytes]:
 def case(seeds: dict[str, bytes], seed: int, number: int) -> tuple[str, bytes]:
     """The reader and the input of a case."""
     random_ = random.Random(f"{seed}-{number}")
-    name = random_.choice(list(TARGETS))
+    name = random_.choices(list(TARGETS), [target.weight for target in TARGETS.values()])[0]
     return name, mutated(seeds[name], random_, is_text=TARGETS[name].is_text)
 
 
@@ -276,52 +511,77 @@ def _work(seeds: dict[str, bytes], seed: int, numbers: range, said: Connection) 
     """Read case after case; what is said of each goes to the process that watches."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        tempfile.tempdir = name
         os.environ["TMPDIR"] = name
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - for as long as the process lives
         for number in numbers:
             said.send((number, None))
             target, data = case(seeds, seed, number)
-            failure = check(target, data, folder)
+            failure, is_refused, took_s = _checked(target, data, folder)
             peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
             if failure is None and peak_bytes > MOST_BYTES:
                 failure = f"took {peak_bytes >> 20} MiB"
-            said.send((number, failure or ""))
+            said.send((number, (target, failure or "", is_refused, took_s, peak_bytes)))
             if peak_bytes > MOST_BYTES:
                 return
 
 
-def _watched(seeds: dict[str, bytes], seed: int, first: int, until: float) -> Iterator[tuple[int, str]]:
-    """Every case that failed, and how; the last item is the number of the next case, and nothing."""
-    number = first
-    context = multiprocessing.get_context("fork")
-    while time.monotonic() < until:
-        ours, theirs = context.Pipe(duplex=False)
-        numbers = range(number, number + _CASES_OF_A_WORKER)
-        worker = context.Process(target=_work, args=(seeds, seed, numbers, theirs))
-        worker.start()
-        theirs.close()
-        try:
-            while ours.poll(3 * MOST_S):
-                number, failure = ours.recv()
-                if failure:
-                    yield number, failure
-                if failure is not None:
-                    number += 1
-                if time.monotonic() > until:
-                    break
-            else:
-                yield number, f"no end after {3 * MOST_S:.0f} s"
-                number += 1
-        except EOFError:
-            if worker.is_alive() or worker.exitcode:
+class Watch:
+    """Runs workers and counts what they say.
+
+    Attributes:
+        counts: By reader.
+        peak_bytes: The most that a worker took, with all it had read before.
+        number: Of the next case.
+    """
+
+    def __init__(self, seeds: dict[str, bytes], seed: int, first: int) -> None:
+        self._seeds, self._seed = seeds, seed
+        self.counts = {name: Count() for name in TARGETS}
+        self.peak_bytes = 0
+        self.number = first
+
+    def failures(self, until: float) -> Iterator[tuple[int, str]]:
+        """Every case that failed, and how, until a moment of the monotonic clock."""
+        context = multiprocessing.get_context("fork")
+        while time.monotonic() < until:
+            ours, theirs = context.Pipe(duplex=False)
+            numbers = range(self.number, self.number + _CASES_OF_A_WORKER)
+            worker = context.Process(target=_work, args=(self._seeds, self._seed, numbers, theirs))
+            worker.start()
+            theirs.close()
+            try:
+                while ours.poll(3 * MOST_S):
+                    self.number, done = ours.recv()
+                    if done is not None:
+                        if failure := self._counted(*done):
+                            yield self.number, failure
+                        self.number += 1
+                    if time.monotonic() > until:
+                        break
+                else:
+                    yield self._lost(f"no end after {3 * MOST_S:.0f} s")
+            except EOFError:
                 worker.join(1)
-            if worker.exitcode:
-                yield number, f"the process ended with {worker.exitcode}"
-                number += 1
-        worker.kill()
-        worker.join()
-    yield number, ""
+                if worker.exitcode:
+                    yield self._lost(f"the process ended with {worker.exitcode}")
+            worker.kill()
+            worker.join()
+            ours.close()
+
+    def _counted(self, name: str, failure: str, is_refused: bool, took_s: float, peak_bytes: int) -> str:
+        count = self.counts[name]
+        count.inputs += 1
+        count.refused += is_refused
+        count.failed += bool(failure)
+        count.longest_s = round(max(count.longest_s, took_s), 3)
+        self.peak_bytes = max(self.peak_bytes, peak_bytes)
+        return failure
+
+    def _lost(self, failure: str) -> tuple[int, str]:
+        number, name = self.number, case(self._seeds, self._seed, self.number)[0]
+        self._counted(name, failure, False, 0.0, 0)
+        self.number += 1
+        return number, failure
 
 
 def main() -> int:
@@ -331,19 +591,33 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
     parser.add_argument("--keep", type=Path, help="folder for inputs that fail")
+    parser.add_argument("--results", type=Path, help="file for the counts")
+    parser.add_argument("--readers", nargs="*", default=[], choices=TARGETS, help="these alone")
     options = parser.parse_args()
+    for name in set(TARGETS) - set(options.readers or TARGETS):
+        del TARGETS[name]
     with tempfile.TemporaryDirectory() as folder:
         seeds = _seeds(Path(folder))
-    failed, number, until = 0, options.first, time.monotonic() + options.seconds
-    for number, failure in _watched(seeds, options.seed, options.first, until):
-        if failure:
-            failed += 1
-            name, data = case(seeds, options.seed, number)
-            print(f"{name} {options.seed}-{number}: {failure}", flush=True)
-            if options.keep is not None:
-                options.keep.mkdir(parents=True, exist_ok=True)
-                (options.keep / f"{name}-{options.seed}-{number}{TARGETS[name].suffix}").write_bytes(data)
-    print(f"{number - options.first:,} inputs of seed {options.seed}, {failed} failed")
+    watch, failed, began = Watch(seeds, options.seed, options.first), 0, time.monotonic()
+    for number, failure in watch.failures(began + options.seconds):
+        failed += 1
+        name, data = case(seeds, options.seed, number)
+        print(f"{name} {options.seed}-{number}: {failure}", flush=True)
+        if options.keep is not None:
+            options.keep.mkdir(parents=True, exist_ok=True)
+            (options.keep / f"{name}-{options.seed}-{number}{TARGETS[name].suffix}").write_bytes(data)
+    print(f"{watch.number - options.first:,} inputs of seed {options.seed}, {failed} failed")
+    if options.results is not None:
+        document = {
+            "seed": options.seed,
+            "first": options.first,
+            "inputs": watch.number - options.first,
+            "failed": failed,
+            "seconds": round(time.monotonic() - began),
+            "peak_bytes_of_a_worker": watch.peak_bytes,
+            "readers": {name: asdict(count) for name, count in watch.counts.items()},
+        }
+        options.results.write_text(json.dumps(document, indent=1) + "\n")
     return 1 if failed else 0
 
 

@@ -80,3 +80,18 @@ def test_another_way_to_write_it_changes_nothing(name: str, tmp_path: Path) -> N
     plain.write_text(trace_text())
     rewritten.write_bytes(REWRITINGS[name](trace_text()))
     assert tables(rewritten) == tables(plain)
+
+
+def test_ranks_in_files_of_their_own_are_as_in_a_packed_folder(tmp_path: Path) -> None:
+    """Each file written another way: the job stays the same."""
+    ways = list(REWRITINGS.items())
+    for folder in ("plain", "rewritten"):
+        (tmp_path / folder).mkdir()
+    for rank in range(len(ways)):
+        document = json.loads(trace_text())
+        document["distributedInfo"] = {"backend": "nccl", "rank": rank, "world_size": len(ways)}
+        text = json.dumps(document)
+        name, rewritten = ways[rank]
+        (tmp_path / f"plain/rank{rank}.json").write_text(text)
+        (tmp_path / f"rewritten/rank{rank}{name[name.index('.') :]}").write_bytes(rewritten(text))
+    assert tables(tmp_path / "rewritten") == tables(tmp_path / "plain")

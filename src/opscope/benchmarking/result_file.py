@@ -16,7 +16,7 @@ import msgspec
 from opscope.benchmarking.plan import BenchmarkSweep
 from opscope.errors import InputError
 from opscope.model.benchmark import BENCHMARK_SCHEMA_VERSION, BenchmarkResult
-from opscope.model.files import finite, write_text
+from opscope.model.files import UNREADABLE_JSON, finite, write_text
 
 __all__ = [
     "check_writable",
@@ -97,7 +97,7 @@ def load_benchmark(path: str | os.PathLike[str]) -> BenchmarkResult | BenchmarkS
         if "points" in document:
             return msgspec.convert(document, BenchmarkSweep)
         return msgspec.convert(document, BenchmarkResult)
-    except msgspec.ValidationError as error:
+    except UNREADABLE_JSON as error:
         raise InputError(f"the benchmark result is damaged ({error})", source=path, hint=_HINT) from error
 
 
@@ -117,7 +117,7 @@ def _read(path: Path) -> Mapping[str, Any]:
     except OSError as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
         raise InputError(reason, source=path, hint=_HINT) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE_JSON as error:
         raise InputError(f"not a benchmark result: no JSON ({error})", source=path, hint=_HINT) from error
     is_result = isinstance(document, dict) and all(key in document for key in _KEYS)
     if not is_result or not ("rows" in document or "points" in document):

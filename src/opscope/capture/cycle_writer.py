@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 import os
-import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -32,7 +31,7 @@ from opscope.capture.registrations import collect_registrations
 from opscope.capture.trace_file import TraceNames
 from opscope.errors import InputError
 from opscope.model.environment import Environment
-from opscope.model.generated_code import files_by_hash, generated_sources, read_generated
+from opscope.model.generated_code import files_by_hash, generated_sources, is_generated, read_generated
 from opscope.model.origin import Gap, OperatorRegistration, RecordedKernel, RecordedSource, SourceEvidence
 from opscope.model.sidecar import (
     RecordedSchedule,
@@ -56,7 +55,6 @@ __all__ = [
 
 
 T = TypeVar("T")
-_GENERATED_FILE = re.compile(r"c[a-z2-7]{51}\.py")
 
 
 class OriginFinder(Protocol):
@@ -160,7 +158,7 @@ def write_copies(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
     """
     if folder.is_dir():
         for stale in folder.iterdir():
-            if _GENERATED_FILE.fullmatch(stale.name) and stale.stem not in texts:
+            if is_generated(stale.name) and stale.stem not in texts:
                 stale.unlink()
         if not any(folder.iterdir()):
             folder.rmdir()

@@ -40,8 +40,9 @@ from opscope.capture.recording import (
 from opscope.capture.step_clock import StepClock
 from opscope.errors import CaptureError, DependencyError, InputError
 from opscope.model.files import claimed, scratch_prefix
-from opscope.model.sidecar import RecordedSettings, UnrecordedStep, kernels_folder, sidecar_path
-from opscope.workloads.runtime import is_out_of_memory, require_torch
+from opscope.model.sidecar import SIZE_LIMIT, RecordedSettings, UnrecordedStep, kernels_folder, sidecar_path
+from opscope.units import parse_bytes
+from opscope.workloads.runtime import is_out_of_memory, require_torch, resident_bytes
 
 __all__ = [
     "KNOWN_ACTIVITIES",
@@ -230,10 +231,15 @@ class Profiler:
         keep_on_error: Write the open window too when an exception leaves the block, out of memory included;
             the exception always passes as it is. If even that fails, the window is dropped.
 
+        max_trace_size: What recording may add to this process's memory, e.g. `"2GB"`: the profiler holds its
+            events there until a cycle ends. After a step in which the process has grown by more since the
+            cycle's first, by its own data too, the recording ends with that step. No bound if None.
+
     Attributes:
         cycles: The cycles recorded so far.
         workload: As given; what it is when a cycle ends goes into that cycle's sidecar.
         unrecorded_steps: Steps timed without a profiler; who has timed some before the block may add them.
+        grown_bytes: What the process had grown by when `max_trace_size` ended the recording; else None.
         lost: Why the window that an exception left open could not be kept, with `keep_on_error`; else None.
         give_way: Called when another Profiler is entered while this one runs; has to end this one. None, the
             default, refuses the other.
@@ -266,7 +272,11 @@ class Profiler:
         find_origins: OriginFinder | None = None,
         engine: str = PROFILER,
         keep_on_error: bool = False,
+        max_trace_size: str | int | None = None,
     ) -> None:
+        self._most_bytes = None if max_trace_size is None else parse_bytes(str(max_trace_size))
+        self._resident_bytes = 0  # when the open window began
+        self.grown_bytes: int | None = None
         self.schedule = Schedule(wait, warmup, active, repeat)
         self.cycles: list[Cycle] = []
         self._file_names = trace_file_names(name, repeat)
@@ -348,8 +358,10 @@ class Profiler:
             self._begin(self._position)
             self._clock.mark(0)
         except BaseException:
-            self._abandon()
-            _release_session()
+            try:
+                self._abandon()
+            finally:
+                _release_session()
             raise
         self._is_open = True
         return self
@@ -365,18 +377,28 @@ class Profiler:
         previous = self._position
         self._step_index += 1
         self._clock.mark(self._step_index)
-        current = self._position = self.schedule.position(self._step_index)
+        current = self._position = self._next_position(previous)
         is_no_block = previous.phase is Phase.WARMUP and self.is_recording
         if is_no_block and self._recording is not None:
             self._recording.abandon()
             self._recording = None
         if current != previous or is_no_block:
             if previous.phase is Phase.ACTIVE:
-                self._finish_cycle(previous.cycle)
+                self._finish_cycle(previous.cycle, ended_by=None if self.grown_bytes is None else SIZE_LIMIT)
             self._begin(current)
             self._clock.mark(self._step_index)
         elif self._recording is not None and self._recording.is_started:
             self._recording.next_step(self._step_index)
+
+    def _next_position(self, previous: Position) -> Position:
+        """Where the step that begins lies; nowhere once recording has taken the memory that it may take."""
+        if self.grown_bytes is None and previous.phase is Phase.ACTIVE and self._most_bytes is not None:
+            grown_bytes = resident_bytes() - self._resident_bytes
+            if grown_bytes > self._most_bytes:
+                self.grown_bytes = grown_bytes
+        if self.grown_bytes is not None:
+            return Position(self.schedule.repeat, Phase.DONE)
+        return self.schedule.position(self._step_index)
 
     def off(self) -> AbstractContextManager[None]:
         """A block of which nothing is recorded: neither operators nor kernels.
@@ -430,9 +452,11 @@ class Profiler:
                 self._finish_failed(error)
             self.keep_late_steps()
         finally:
-            self._abandon()
             self._is_open = False
-            _release_session()
+            try:
+                self._abandon()
+            finally:
+                _release_session()
         if error is not None and not self._keep_on_error and is_out_of_memory(error):
             raise self._out_of_memory() from error
         if error is None and not self.cycles:
@@ -492,6 +516,7 @@ class Profiler:
             self._recording.prepare()
         if position.phase is Phase.ACTIVE or self._may_be_the_step:
             self._recording.start(self._step_index)
+            self._resident_bytes = resident_bytes()
             if self._regions.wanted is not None:
                 self._recording.collect(self._regions.wanted)
 
@@ -528,13 +553,14 @@ class Profiler:
             handler(cycle)
 
     def _abandon(self) -> None:
-        self._claim.close()
-        self._clock.stop()
         recording, self._recording = self._recording, None
-        if self._tracking is not None:
-            self._tracking.stop()
-        if recording is not None:
-            recording.abandon()
+        with ExitStack() as ends:  # each of them, whichever fails
+            if recording is not None:
+                ends.callback(recording.abandon)
+            if self._tracking is not None:
+                ends.callback(self._tracking.stop)
+            ends.callback(self._clock.stop)
+            ends.callback(self._claim.close)
 
     def _out_of_memory(self) -> CaptureError:
         phase = self.schedule.position(self._step_index).phase.value

@@ -15,7 +15,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
@@ -26,6 +26,7 @@ from opscope.capture.profiler import Profiler
 from opscope.capture.program import Program, ProgramEnd, after_import, run_program
 from opscope.errors import CaptureError, InputError
 from opscope.model.sidecar import UnrecordedStep
+from opscope.units import format_bytes
 from opscope.workloads.runtime import require_torch
 
 __all__ = [
@@ -278,6 +279,7 @@ class ProgramRecorder:
         self._is_over = False
         self._is_own = False
         self._has_torch = False
+        self._is_large = False
         profiler.give_way = self._give_way
 
     @property
@@ -344,9 +346,10 @@ class ProgramRecorder:
 
     def _torch_imported(self, torch: ModuleType) -> None:
         self._has_torch = True
-        attached_profilers.watch(self._starting)
-        if self._source is not None:
-            self._source.watch(self._step)
+        with self._own():
+            attached_profilers.watch(self._starting)
+            if self._source is not None:
+                self._source.watch(self._step)
 
     def _starting(self) -> None:
         if not self._is_own:
@@ -372,11 +375,21 @@ class ProgramRecorder:
                 self._enter()
                 return
             self._profiler.step()
+            if self._profiler.grown_bytes is not None:
+                self._stop_growing(self._profiler.grown_bytes)
         # Leave as soon as enough steps are timed: the program needs to be watched no longer.
         if not self._is_over and self._profiler.needs_no_steps:
             self._finish(None)
             if self._stop:
                 raise SystemExit
+
+    def _stop_growing(self, grown_bytes: int) -> None:
+        if not self._is_large:
+            self._is_large = True
+            self.notes.append(
+                f"recording ended before its last step: the process had grown by "
+                f"{format_bytes(grown_bytes)}, more than --max-trace-size"
+            )
 
     def _start(self) -> None:
         """Without a source, start with the program's first line; what is in the way ends it before that."""
@@ -405,10 +418,14 @@ class ProgramRecorder:
         self._unwatch()
 
     def _unwatch(self) -> None:
-        """Leave torch as it was."""
-        if self._source is not None and self._has_torch:
-            self._source.stop()
-        attached_profilers.unwatch(self._starting)
+        """Leave torch as it was; what of it fails must not end the program."""
+        try:
+            with ExitStack() as ends:
+                ends.callback(attached_profilers.unwatch, self._starting)
+                if self._source is not None and self._has_torch:
+                    ends.callback(self._source.stop)
+        except Exception as error:  # noqa: BLE001
+            self.notes.append(str(error) or repr(error))
 
     def _leave(self, error: BaseException | None) -> None:
         if error is None and not self.cycles and not self._profiler.is_recording:
@@ -419,7 +436,7 @@ class ProgramRecorder:
     @contextmanager
     def _own(self) -> Iterator[None]:
         """Inside the block a start of torch's profiler is ours; an error becomes a note and ends it all."""
-        self._is_own = True
+        before, self._is_own = self._is_own, True
         try:
             yield
         except Exception as error:  # noqa: BLE001 - it must not end the program it records
@@ -427,7 +444,7 @@ class ProgramRecorder:
             if not self._is_over:
                 self._finish(error)
         finally:
-            self._is_own = False
+            self._is_own = before
 
 
 def _steps(count: int) -> str:

@@ -153,7 +153,7 @@ def _kind(source: str) -> str:
         if not path.is_file() or path.stat().st_size > _LARGEST_RESULT_BYTES or is_session_file(path):
             return _RECORDING
         keys = msgspec.json.decode(path.read_bytes(), type=dict[str, msgspec.Raw]).keys()
-    except (OSError, ValueError, msgspec.DecodeError):
+    except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
         return _RECORDING
     is_result = "suite" in keys and ("rows" in keys or "points" in keys)
     return _BENCHMARK if is_result and "traceEvents" not in keys else _RECORDING

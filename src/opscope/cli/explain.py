@@ -66,4 +66,5 @@ def explain(
 def _reader(checkout: Path | None, traces: Iterable[str]) -> SourceReader:
     from opscope.provenance.sources.at_hand import source_reader  # noqa: PLC0415 - only with --source
 
-    return source_reader(checkout, [kernels_folder(trace) for trace in traces])
+    paths = [Path(trace) for trace in traces]
+    return source_reader(checkout, [kernels_folder(path) for path in paths], [path.parent for path in paths])

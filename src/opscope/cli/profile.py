@@ -209,7 +209,7 @@ def _write_results(task: Task, run: ConfigurationRun) -> dict[str, Any]:
 def _read_stats(path: Path) -> Mapping[str, Any] | None:
     try:
         stats = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return stats if isinstance(stats, dict) else None
 

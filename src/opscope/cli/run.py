@@ -69,6 +69,7 @@ class ProgramRecording:
         with_modules: Record the calls of nn.Modules.
         profile_memory: Record allocations.
         track_compile: Have torch.compile note the lines that its kernels stand for.
+        max_trace_size: Memory that recording may take (2GB); the step that takes more is the last one.
         engine: profiler (torch.profiler) or autograd (torch.autograd.profiler).
     """
 
@@ -81,6 +82,7 @@ class ProgramRecording:
     with_modules: bool = False
     profile_memory: bool = False
     track_compile: bool = False
+    max_trace_size: str | None = None
     engine: str = "profiler"
 
     def schedule(self) -> dict[str, int]:
@@ -89,12 +91,13 @@ class ProgramRecording:
         Raises:
             InputError: A schedule was given, and there are no steps.
         """
-        given = {name: getattr(self, name) for name in _STEPWISE if getattr(self, name) is not None}
+        stepwise = (*_STEPWISE, "max_trace_size")
+        given = {name: getattr(self, name) for name in stepwise if getattr(self, name) is not None}
         if self.steps != "none":
-            return {**_STEPWISE, **given}
+            return {**_STEPWISE, **{name: given[name] for name in _STEPWISE if name in given}}
         if given:
             raise InputError(
-                f"--steps none records the whole run: --{next(iter(given))} does not apply",
+                f"--steps none records the whole run: --{next(iter(given)).replace('_', '-')} does not apply",
                 hint="Leave it out, or name what ends a step",
             )
         return {"wait": 0, "warmup": 0, "active": 1, "repeat": 1}
@@ -256,6 +259,7 @@ def _profiler(
         with_modules=recording.with_modules,
         profile_memory=recording.profile_memory,
         engine=recording.engine,
+        max_trace_size=recording.max_trace_size,
         overwrite=force,
         find_origins=recorded_origins,
         keep_on_error=True,
@@ -274,7 +278,11 @@ def _profiler(
 
 def _report(recorder: ProgramRecorder, outputs: _Outputs, *, top: int | None) -> None:
     """Write what the recording says, and print the last cycle's top operators unless `top` is None."""
-    for text in [*recorder.notes, *filter(None, map(_shortfall, recorder.cycles)), *_untimed(recorder)]:
+    for text in [
+        *recorder.notes,
+        *filter(None, map(_shortfall, recorder.cycles)),
+        *_untimed(recorder),
+    ]:
         note(text)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # The script may have turned warnings into errors; ours are not its.

@@ -6,7 +6,7 @@ import csv as csv_format
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import chain, islice
@@ -159,7 +159,8 @@ def _parsed(row: tuple[Any, ...], json_columns: list[int]) -> tuple[Any, ...]:
     cells = list(row)
     for index in json_columns:
         if cells[index] is not None:
-            cells[index] = json.loads(cells[index], parse_float=Decimal)
+            with suppress(ValueError, RecursionError):  # nested too deeply: as text
+                cells[index] = json.loads(cells[index], parse_float=Decimal)
     return tuple(cells)
 
 

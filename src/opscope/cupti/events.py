@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from opscope.cupti.recording import ABSENT, ChunkKind, CuptiRecording, Records, TextTable
+from opscope.cupti.recording import ABSENT, LATEST_NS, ChunkKind, CuptiRecording, Records, TextTable
 
 __all__ = [
     "ProcessEvents",
@@ -193,8 +193,9 @@ def process_events(recording: CuptiRecording, kernel_names: Mapping[int, str], b
 
 
 def _ended(records: Records) -> Records:
-    """The records with a start and an end, by start."""
-    whole = records[(records["start_ns"] > 0) & (records["end_ns"] >= records["start_ns"])]
+    """The records with a start and an end, by start; damaged ones have times that no clock gives."""
+    starts_ns, ends_ns = records["start_ns"], records["end_ns"]
+    whole = records[(starts_ns > 0) & (ends_ns >= starts_ns) & (ends_ns < LATEST_NS)]
     return whole[np.argsort(whole["start_ns"], kind="stable")]
 
 

@@ -21,6 +21,7 @@ __all__ = [
     "ABSENT",
     "CHUNK_HEAD",
     "HEADER",
+    "LATEST_NS",
     "MARK",
     "RECORDS",
     "TEXT_HEAD",
@@ -35,6 +36,7 @@ __all__ = [
 
 
 MARK = b"opscope cuda 01"
+LATEST_NS = 1 << 62  # the year 2116
 ABSENT = 0xFFFFFFFF
 """An id that a record does not have."""
 
@@ -251,6 +253,8 @@ def read_recording(path: Path) -> CuptiRecording:
         or int(header["unified_state"]) not in UnifiedState._value2member_map_
     ):
         raise InputError("not a file of records of this opscope", source=path, byte_offset=0)
+    if max(int(header[key]) for key in ("start_ns", "start_realtime_ns", "end_ns")) >= LATEST_NS:
+        raise InputError("the header of the records is damaged", source=path, byte_offset=0)
     chunks = _Chunks(content)
     records = chunks.records()
     texts = chunks.texts()

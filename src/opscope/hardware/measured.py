@@ -20,7 +20,7 @@ import msgspec
 
 from opscope.errors import InputError
 from opscope.hardware.devices import is_same_name, match_device
-from opscope.model.files import finite, write_text
+from opscope.model.files import UNREADABLE_JSON, finite, write_text
 from opscope.model.measured_limits import (
     MEASURED_LIMITS_SCHEMA_VERSION,
     MeasuredLimits,
@@ -110,7 +110,7 @@ def read_measured(path: str | os.PathLike[str]) -> MeasuredLimits:
                 hint=_HINT,
             )
         measured = msgspec.json.decode(content, type=MeasuredLimits)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE_JSON as error:
         raise InputError(f"this holds no measured limits ({error})", source=path, hint=_HINT) from error
     defect = _defect(measured)
     if defect is not None:

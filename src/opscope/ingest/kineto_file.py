@@ -223,6 +223,10 @@ def _malformed(text: _Text, error: duckdb.Error) -> InputError:
         return InputError(
             "not valid JSON inside the traceEvents array", source=text.name, byte_offset=offset, hint=hint
         )
+    except RecursionError:
+        return InputError(
+            "an event is nested too deeply", source=text.name, byte_offset=text.shift + start, hint=hint
+        )
     reason = re.sub(r'^.*?error in file "[^"]*", in ', "", str(error).splitlines()[0])
     return InputError(
         f"an event cannot be read ({reason})", source=text.name, byte_offset=text.shift + start, hint=hint

@@ -34,6 +34,9 @@ __all__ = [
 
 # Some other program may be writing it; a second tells a slow write from a held lock.
 _LOCK_TIMEOUT_S = 1.0
+# Steps of SQLite's machine: a row takes some dozens. A view or a recursion can have rows without an end.
+_LEAST_STEPS, _STEPS_PER_BYTE, _STEPS_AT_ONCE = 20_000_000, 1000, 100_000
+_LENGTH, _LONGEST_VALUE_BYTES = 0, 64 << 20  # SQLITE_LIMIT_LENGTH
 # What tells an export from other databases: texts by id, and one table of nsys at least.
 _STRINGS = "StringIds"
 _MARKS = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "TARGET_INFO_", "META_DATA_", "ANALYSIS_")
@@ -72,10 +75,11 @@ def open_export(name: str, path: Path) -> Iterator[Export]:
         raise InputError("the file is empty", source=name, byte_offset=0)
     try:
         with closing(_connect(path)) as connection:
+            _ration(connection, path.stat().st_size)
             export = Export(name, connection, _columns(connection))
             _check(export)
             yield export
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise _explained(error, name) from error
 
 
@@ -95,10 +99,25 @@ def _opened(uri: str) -> sqlite3.Connection:
     try:
         connection.text_factory = _decoded
         connection.execute("SELECT count(*) FROM sqlite_master")
-    except sqlite3.Error:
+    except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _ration(connection: sqlite3.Connection, size_bytes: int) -> None:
+    """Bound what reading may cost: a few words of a schema describe tables without an end."""
+    left = _LEAST_STEPS + _STEPS_PER_BYTE * size_bytes
+
+    def take() -> bool:
+        nonlocal left
+        left -= _STEPS_AT_ONCE
+        return left < 0
+
+    connection.set_progress_handler(take, _STEPS_AT_ONCE)
+    connection.execute("PRAGMA trusted_schema = OFF")
+    if hasattr(connection, "setlimit"):  # Python 3.11
+        connection.setlimit(_LENGTH, _LONGEST_VALUE_BYTES)
 
 
 def _decoded(text: bytes) -> str:
@@ -125,7 +144,7 @@ def _check(export: Export) -> None:
     )
 
 
-def _explained(error: sqlite3.Error, name: str) -> InputError:
+def _explained(error: sqlite3.Error | UnicodeDecodeError, name: str) -> InputError:
     reason = str(error)
     if "locked" in reason or "busy" in reason:
         return InputError(

@@ -17,7 +17,7 @@ from opscope.ingest.source import TraceFile
 from opscope.model.finding import Finding, Severity
 from opscope.model.origin import RecordedKernel, RecordedSource
 from opscope.model.session import Session
-from opscope.model.sidecar import RecordedRegion, Sidecar, read_sidecar, sidecar_path
+from opscope.model.sidecar import SIZE_LIMIT, RecordedRegion, Sidecar, read_sidecar, sidecar_path
 from opscope.units import format_duration
 
 __all__ = ["keep_sidecars", "read_beside"]
@@ -139,6 +139,8 @@ def _window_findings(trace_id: int, sidecar: Sidecar) -> Iterator[Finding]:
         yield _partial_collection(trace_id, off, same, sidecar.settings.activities)
     if sidecar.partial:
         yield _partial_window(trace_id, sidecar)
+    elif sidecar.ended_by == SIZE_LIMIT and sidecar.steps < sidecar.schedule.active:
+        yield _size_limit(trace_id, sidecar)
 
 
 def _partial_collection(
@@ -173,6 +175,18 @@ def _partial_window(trace_id: int, sidecar: Sidecar) -> Finding:
         Severity.INFO,
         f"The recording ended{cause} after {sidecar.steps} of {sidecar.schedule.active} steps; what followed "
         "the last whole step is in the trace too.",
+        None,
+        trace_id,
+        {"step_count": sidecar.steps, "planned_step_count": sidecar.schedule.active},
+    )
+
+
+def _size_limit(trace_id: int, sidecar: Sidecar) -> Finding:
+    return Finding(
+        "capture.size_limit",
+        Severity.INFO,
+        f"The recording ended after {sidecar.steps} of {sidecar.schedule.active} steps, because it had grown "
+        "beyond --max-trace-size.",
         None,
         trace_id,
         {"step_count": sidecar.steps, "planned_step_count": sidecar.schedule.active},

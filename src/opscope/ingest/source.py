@@ -14,6 +14,7 @@ import shutil
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -297,13 +298,37 @@ def _unzstd(stream: BinaryIO, out: BinaryIO, text: LocalText, name: str) -> None
         raise InputError(f"broken zstd: {reason}", source=name, byte_offset=stream.tell())
 
 
+_WHITESPACE = re.compile(rb"[ \t\r\n]*")
+_COLON = re.compile(rb"\s*(?::|\Z)")
+# Strings and brackets. A string without an end takes the rest: what is looked at is looked at once.
+_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\Z)|[{}\[\]]', re.DOTALL)
 _EVENT_END = re.compile(rb"\}\s*\]")
+_ARRAY_END = re.compile(rb"\s*\]")
+# The rest of an object is `}` or `, "key"`, never another brace or bracket.
+_TRAILER = re.compile(rb'\s*(?:,\s*"|\}\s*\Z)')
+_NOTHING = re.compile(rb"\s*\Z")
 _TAIL_BYTES = 1 << 16
 _KEY = b'"traceEvents"'
 # Every event has a phase; objects in its arguments, or in keys after the array, have none.
 _PHASE = b'"ph"'
 # How far a salvage looks: objects in front of the phase of one event, broken events, bytes of one event.
 _MOST_OBJECTS, _MOST_BROKEN_EVENTS, _LARGEST_EVENT_BYTES = 64, 20, 16 << 20
+# Strings and brackets in front of the array (hundreds are usual), and how deep they nest.
+_MOST_TOKENS, _DEEPEST = 1 << 20, 1000
+# What is parsed in search of the array's end, in all: places that only look like one cost time.
+_MOST_PARSED_BYTES = 32 << 20
+
+
+class _Allowance:
+    """Bytes that may still be parsed."""
+
+    def __init__(self) -> None:
+        self._left = _MOST_PARSED_BYTES
+
+    def allows(self, size_bytes: int) -> bool:
+        """Take so many off; whether there were any left."""
+        self._left -= size_bytes
+        return self._left + size_bytes > 0
 
 
 class EventArray(msgspec.Struct, frozen=True):
@@ -355,21 +380,34 @@ def locate_events(text: mmap.mmap, source: str) -> EventArray:
 
 
 def _skip_whitespace(text: mmap.mmap, position: int) -> int:
-    while position < len(text) and text[position : position + 1] in (b" ", b"\t", b"\r", b"\n"):
-        position += 1
-    return position
+    found = _WHITESPACE.match(text, position)
+    return position if found is None else found.end()
 
 
 def _find_array_start(text: mmap.mmap, first: int, source: str) -> tuple[int, dict[str, Any]]:
-    position = text.find(_KEY)
-    while position >= 0:
-        header = _parse_object(text[first:position] + b'"traceEvents":0}')
-        if header is not None:
-            header.pop("traceEvents")
-            return _open_bracket(text, position + len(_KEY), source), header
-        position = text.find(_KEY, position + 1)
-    _explain_missing_array(text, first, source)
-    raise AssertionError("unreachable")
+    position = _own_key(text, first)
+    header = None if position is None else _parse_object(text[first:position] + b'"traceEvents":0}')
+    if position is None or header is None:
+        _explain_missing_array(text, first, source)
+        raise AssertionError("unreachable")
+    header.pop("traceEvents")
+    return _open_bracket(text, position + len(_KEY), source), header
+
+
+def _own_key(text: mmap.mmap, first: int) -> int | None:
+    """Where the object's own key `traceEvents` stands, not one of an object or a text within it."""
+    depth = 0
+    for match in islice(_TOKEN.finditer(text, first), _MOST_TOKENS):
+        token = match.group()
+        if token in b"{[":
+            depth += 1
+        elif token in b"}]":
+            depth -= 1
+        elif depth == 1 and token == _KEY and _COLON.match(text, match.end()):
+            return match.start()
+        if not 0 < depth <= _DEEPEST:
+            return None
+    return None
 
 
 def _open_bracket(text: mmap.mmap, position: int, source: str) -> int:
@@ -406,35 +444,36 @@ def _find_array_end(text: mmap.mmap, start: int, *, is_bare_array: bool) -> tupl
     Arrays may follow traceEvents (`INFO`, `distributedInfo`), so the last `}]` need not be the one. The right
     one ends an event, and what follows it parses as the rest of an object. The tail grows until it is found.
     """
-    size = _TAIL_BYTES
+    size, allowance, stop = _TAIL_BYTES, _Allowance(), _without_whitespace(text)
     while True:
-        tail_start = max(start, len(text) - size)
-        found = _first_valid_end(text, start, tail_start, is_bare_array)
-        if found is not None or tail_start == start or size >= 64 * _TAIL_BYTES:
-            return found
+        tail_start = max(start, stop - size)
+        tail = text[tail_start:stop]
+        for match in _EVENT_END.finditer(tail):
+            trailer = _trailer(tail, match.end(), is_bare_array, allowance)
+            end = tail_start + match.start() + 1
+            if trailer is not None and _last_event_end(text, start, end, allowance, end) == end:
+                return tail_start + match.end() - 1, trailer
+        if tail_start == start or size >= 64 * _TAIL_BYTES:
+            return None
         size *= 4
 
 
-def _first_valid_end(
-    text: mmap.mmap, start: int, tail_start: int, is_bare_array: bool
-) -> tuple[int, dict[str, Any]] | None:
-    tail = text[tail_start:]
-    for match in _EVENT_END.finditer(tail):
-        trailer = _trailer(tail[match.end() :], is_bare_array)
-        event_end = tail_start + match.start() + 1
-        if trailer is not None and _last_event_end(text, start, event_end) == event_end:
-            return tail_start + match.end() - 1, trailer
-    return None
+def _without_whitespace(text: mmap.mmap) -> int:
+    """Where the whitespace at the end begins."""
+    stop = len(text)
+    while stop and not (tail := text[max(0, stop - _TAIL_BYTES) : stop].rstrip()):
+        stop = max(0, stop - _TAIL_BYTES)
+    return max(0, stop - _TAIL_BYTES) + len(tail) if stop else 0
 
 
-def _trailer(rest: bytes, is_bare_array: bool) -> dict[str, Any] | None:
+def _trailer(tail: bytes, position: int, is_bare_array: bool, allowance: _Allowance) -> dict[str, Any] | None:
     """The keys after the array, if the text after a bracket can be what follows it."""
     if is_bare_array:
-        return None if rest.strip() else {}
-    # A cheap look first: the rest of the object is `}` or `, "key"`, never another brace or bracket.
-    if not re.match(rb'\s*(,\s*"|\}\s*$)', rest):
+        return {} if _NOTHING.match(tail, position) else None
+    # A cheap look first.
+    if not _TRAILER.match(tail, position) or not allowance.allows(len(tail) - position):
         return None
-    trailer = _parse_object(b'{"":0' + rest)
+    trailer = _parse_object(b'{"":0' + tail[position:])
     if trailer is not None:
         trailer.pop("")
     return trailer
@@ -442,38 +481,57 @@ def _trailer(rest: bytes, is_bare_array: bool) -> dict[str, Any] | None:
 
 def _salvage(text: mmap.mmap, start: int, header: dict[str, Any], source: str) -> EventArray:
     """The array up to the last event that parses; the rest is counted as lost."""
-    position = len(text)
+    position, allowance = len(text), _Allowance()
     for _ in range(_MOST_BROKEN_EVENTS):
         position = text.rfind(_PHASE, start, position)
         if position < 0:
             break
-        end = _last_event_end(text, start, position + len(_PHASE))
+        end = _last_event_end(text, start, position + len(_PHASE), allowance)
         if end is not None:
             return EventArray(start, end, header, lost_bytes=len(text) - end)
     raise InputError("the file ends before its first complete event", source=source, byte_offset=len(text))
 
 
-def _last_event_end(text: mmap.mmap, start: int, before: int) -> int | None:
-    """Where the event with the last phase before a position ends; None if it is cut off, or there is none."""
+def _last_event_end(
+    text: mmap.mmap, start: int, before: int, allowance: _Allowance, end: int | None = None
+) -> int | None:
+    """Where the event with the last phase before a position ends; None if it is cut off, or there is none.
+
+    Args:
+        text: The whole file.
+        start: Where its events begin.
+        before: The position.
+        allowance: What may be parsed for it.
+        end: Where it ends, if it does there.
+    """
     opening = phase = text.rfind(_PHASE, start, before)
     for _ in range(_MOST_OBJECTS):
-        opening = text.rfind(b"{", start, opening) if opening >= 0 else -1
+        opening = text.rfind(b"{", max(start, before - _LARGEST_EVENT_BYTES), opening) if opening >= 0 else -1
         if opening < 0:
             return None
-        length = _event_length(text[opening : opening + _LARGEST_EVENT_BYTES])
+        length = _event_length(text, opening, allowance, end)
         if opening + length > phase:
             return opening + length
     return None
 
 
-def _event_length(text: bytes) -> int:
-    """Length of the event a text begins with; 0 if it begins with none."""
-    try:
+def _event_length(text: mmap.mmap, opening: int, allowance: _Allowance, end: int | None) -> int:
+    """Length of the event that begins at a place; 0 if none does."""
+    size = _TAIL_BYTES if end is None else end - opening
+    while True:
         # Structure is ASCII, and Latin-1 keeps every byte one character.
-        value, length = json.JSONDecoder(strict=False).raw_decode(text.decode("latin-1"))
-    except (ValueError, RecursionError):
-        return 0
-    return length if "ph" in value else 0
+        piece = text[opening : opening + min(size, _LARGEST_EVENT_BYTES)].decode("latin-1")
+        if not allowance.allows(len(piece)):
+            return 0
+        try:
+            value, length = json.JSONDecoder(strict=False).raw_decode(piece)
+        except (ValueError, RecursionError):
+            # It may go on behind the piece.
+            if end is not None or len(piece) < size or size >= _LARGEST_EVENT_BYTES:
+                return 0
+            size *= 16
+        else:
+            return length if "ph" in value else 0
 
 
 def _parse_object(text: bytes) -> dict[str, Any] | None:

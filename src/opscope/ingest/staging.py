@@ -301,6 +301,7 @@ def _readable(session: Session, windows: Windows) -> Iterator[list[str]]:
             yield files.urls
         finally:
             session.connection.unregister_filesystem(PROTOCOL)
+            files.close()
         return
     with (
         tempfile.TemporaryDirectory(dir=session.temporary_directory) as folder,

@@ -78,12 +78,18 @@ def write_devices(session: Session, trace_id: int, properties: Any) -> None:
     used = _use(session, trace_id)
     for device in sorted(described.keys() | used.keys()):
         entry = described.get(device, {})
-        facts = [entry.get(key) for key in _KEYS]
+        facts = [_fact(key, entry.get(key)) for key in _KEYS]
         facts[-1] = facts[-1] if facts[-1] is not None else entry.get(_AMD_SHARED_PER_SM)
         session.connection.execute(
             _INSERT,
             [trace_id, device, *map(_text, facts), *used.get(device, (0, None, None, None, None, None))],
         )
+
+
+def _fact(key: str, value: Any) -> Any:
+    """None for a number of parts of a device that no device has."""
+    is_count = key not in {"computeMajor", "computeMinor"} and isinstance(value, int | float)
+    return None if is_count and value <= 0 else value
 
 
 def _text(value: Any) -> str | None:

@@ -20,8 +20,8 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 class _Window:
     """A read-only file: `[`, bytes `[start, end)` of a file, `]`."""
 
-    def __init__(self, path: str, start: int, end: int) -> None:
-        self._descriptor = os.open(path, os.O_RDONLY)
+    def __init__(self, descriptor: int, start: int, end: int) -> None:
+        self._descriptor = descriptor
         self._start = start
         self._length = end - start
         self._position = 0
@@ -58,21 +58,26 @@ class _Window:
         return chunk
 
     def close(self) -> None:
-        if not self.closed:
-            os.close(self._descriptor)
-            self.closed = True
+        self.closed = True
 
 
 class WindowFileSystem(fsspec.AbstractFileSystem):  # type: ignore[misc]
-    """Serves windows of one local file as `opscopewindow://N`."""
+    """Serves windows of one local file as `opscopewindow://N` until it is closed.
+
+    All read through one descriptor: DuckDB does not close the files of a statement that fails.
+    """
 
     protocol = PROTOCOL
     cachable = False
 
     def __init__(self, path: str, windows: list[tuple[int, int]]) -> None:
         super().__init__()
-        self._path = path
+        self._descriptor = os.open(path, os.O_RDONLY)
         self._windows = windows
+
+    def close(self) -> None:
+        """Read nothing more."""
+        os.close(self._descriptor)
 
     @property
     def urls(self) -> list[str]:
@@ -107,4 +112,4 @@ class WindowFileSystem(fsspec.AbstractFileSystem):  # type: ignore[misc]
 
     def _open(self, path: str, mode: str = "rb", **_: Any) -> _Window:
         start, end = self._window(path)
-        return _Window(self._path, start, end)
+        return _Window(self._descriptor, start, end)

@@ -11,6 +11,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Collection
+from itertools import zip_longest
 from pathlib import Path
 
 from opscope.errors import DependencyError, MeasurementError
@@ -25,6 +26,7 @@ __all__ = [
     "library_ptx",
     "library_sass",
     "library_symbols",
+    "split_sass",
 ]
 
 _MAPS = Path("/proc/self/maps")
@@ -63,7 +65,7 @@ def library_symbols(library: Path) -> dict[str, str]:
 
 def library_sass(library: Path, symbols: Collection[str]) -> dict[str, str]:
     """Machine code of some kernels, by symbol; of the first architecture that has it."""
-    return _split_sass(_cuobjdump("-sass", "-fun", ",".join(symbols), str(library)))
+    return split_sass(_cuobjdump("-sass", "-fun", ",".join(symbols), str(library)))
 
 
 def library_ptx(library: Path, symbols: Collection[str]) -> dict[str, str]:
@@ -79,7 +81,7 @@ def library_ptx(library: Path, symbols: Collection[str]) -> dict[str, str]:
 
 def file_sass(file: Path, target: str) -> dict[str, str]:
     """Machine code for one target in a program, library, object or cubin: text by symbol."""
-    return _split_sass(_cuobjdump("-sass", "-arch", target, str(file)))
+    return split_sass(_cuobjdump("-sass", "-arch", target, str(file)))
 
 
 def cubin_sass(cubin: bytes) -> str:
@@ -87,13 +89,14 @@ def cubin_sass(cubin: bytes) -> str:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        return "\n".join(_split_sass(_cuobjdump("-sass", file.name)).values())
+        return "\n".join(split_sass(_cuobjdump("-sass", file.name)).values())
 
 
-def _split_sass(text: str) -> dict[str, str]:
+def split_sass(text: str) -> dict[str, str]:
+    """Machine code by symbol, of what cuobjdump prints."""
     found: dict[str, str] = {}
     starts = list(_FUNCTION.finditer(text))
-    for start, following in zip(starts, [*starts[1:], None], strict=True):
+    for start, following in zip_longest(starts, starts[1:]):
         body = text[start.end() : len(text) if following is None else following.start()]
         image, _, _ = body.partition(_FATBIN)
         lines = (_ENCODING.sub("", line).rstrip() for line in image.splitlines())

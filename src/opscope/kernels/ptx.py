@@ -22,8 +22,8 @@ _DEFINITION = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _DECLARED = re.compile(r"^(?:\.\w+[ \t]+)*?\.(?:entry|func)\s", re.MULTILINE)
-_THREADS = re.compile(r"\.(?:maxntid|reqntid)\s+([\d, ]+)")
-_BLOCKS = re.compile(r"\.minnctapersm\s+(\d+)")
+_THREADS = re.compile(r"\.(?:maxntid|reqntid)\s+(\d{1,18}(?:\s*,\s*\d{1,18}){0,2})")
+_BLOCKS = re.compile(r"\.minnctapersm\s+(\d{1,18})")
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def ptx_preamble(text: str) -> str:
 
 def _threads(head: str) -> int | None:
     sizes = _THREADS.search(head)
-    return None if sizes is None else math.prod(int(size) for size in sizes[1].split(",") if size.strip())
+    return None if sizes is None else math.prod(map(int, sizes[1].split(",")))
 
 
 def _blocks(head: str) -> int | None:
@@ -84,13 +84,14 @@ _MODULE = re.compile(r"\d+ bytes gmem")
 _ENTRY = re.compile(r"Compiling entry function '(?P<symbol>[^']+)' for '(?P<target>[^']+)'")
 _FUNCTION = re.compile(r"Function properties for '?(?P<symbol>[^\s']+)'?")
 _STACK = re.compile(
-    r"^\s+(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", re.MULTILINE
+    r"^\s+(\d{1,18}) bytes stack frame, (\d{1,18}) bytes spill stores, (\d{1,18}) bytes spill loads",
+    re.MULTILINE,
 )
-_REGISTERS = re.compile(r"^Used (\d+) registers")
-_BARRIERS = re.compile(r"used (\d+) barriers")
-_CUMULATIVE = re.compile(r"(\d+) bytes cumulative stack size")
-_SHARED = re.compile(r"(\d+)(?:\+(\d+))? bytes smem")
-_CONSTANT = re.compile(r"(\d+) bytes cmem\[(\d+)\]")
+_REGISTERS = re.compile(r"^Used (\d{1,18}) registers")
+_BARRIERS = re.compile(r"used (\d{1,18}) barriers")
+_CUMULATIVE = re.compile(r"(\d{1,18}) bytes cumulative stack size")
+_SHARED = re.compile(r"(\d{1,18})(?:\+(\d{1,18}))? bytes smem")
+_CONSTANT = re.compile(r"(\d{1,18}) bytes cmem\[(\d{1,18})\]")
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,23 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from opscope.errors import InputError, OpscopeError
 
-__all__ = ["claimed", "finite", "process_of", "replacing", "scratch_prefix", "write_text"]
+__all__ = [
+    "UNREADABLE_JSON",
+    "claimed",
+    "finite",
+    "process_of",
+    "remove_left_behind",
+    "replacing",
+    "scratch_prefix",
+    "write_text",
+]
+
+UNREADABLE_JSON: tuple[type[Exception], ...] = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What is raised of a stranger's JSON: malformed, of other types, not UTF-8, nested too deeply."""
 
 _LEFT_BEHIND_S = 3600.0
 
@@ -58,6 +72,13 @@ def _is_left_behind(path: Path, pid: str) -> bool:
     except (OSError, ValueError):
         return False
     return False
+
+
+def remove_left_behind(target: Path) -> None:
+    """Remove what killed processes left of a file that they were writing, some time ago."""
+    for left in target.parent.glob(f".{glob.escape(target.stem)}.*.partial{glob.escape(target.suffix)}*"):
+        if _is_left_behind(left, left.name.removeprefix(f".{target.stem}.").partition(".")[0]):
+            left.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -121,9 +142,7 @@ def replacing(
     partial = Path(tempfile.gettempdir(), name) if is_special else target.with_name(name)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        for left in target.parent.glob(f".{glob.escape(target.stem)}.*.partial{glob.escape(target.suffix)}*"):
-            if _is_left_behind(left, left.name.removeprefix(f".{target.stem}.").partition(".")[0]):
-                left.unlink(missing_ok=True)
+        remove_left_behind(target)
         yield partial
         if is_special:
             with partial.open("rb") as written, target.open("wb") as out:
@@ -134,8 +153,9 @@ def replacing(
         reason = getattr(failure, "strerror", None) or str(failure).partition("\n")[0]
         raise error(f"{what} cannot be written ({reason})", source=target) from failure
     finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # with what a database writes beside it
+            for left in partial.parent.glob(f"{glob.escape(partial.name)}*"):
+                left.unlink(missing_ok=True)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> Path:

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from opscope.model.files import UNREADABLE_JSON
 from opscope.model.origin import RecordedSource, SourceEvidence, SourceFrame, SourceKind, Stack
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "GraphKernel",
     "files_by_hash",
     "generated_sources",
+    "is_generated",
     "parse_graph",
     "parse_kernel",
     "parse_stack",
@@ -53,7 +55,7 @@ _NODES = re.compile(
     r"^\s*# (?:Topologically Sorted |Unsorted )?Source Nodes: \[(.*?)\], Original ATen: \[(.*?)\]"
 )
 _PATH = re.compile(r"^# kernel path: (.+)$")
-_USER_PATH = re.compile(r"^# Original path: (.+):(\d+)$")
+_USER_PATH = re.compile(r"^# Original path: (.+):(\d{1,18})$")
 _DEFINITION = re.compile(r"^(\w+) = async_compile\.triton\('(\w+)', (r?''')")
 _DEFINITION_END = re.compile(r"^''', device_str=")
 _OPERATOR = re.compile(r"(\w+)\.(\w+)")
@@ -306,7 +308,7 @@ def _quoted(quote: str, body: str) -> str | None:
 
 # "cppCodeToPost" names the kernels of every backend.
 _KERNEL_NODES = "cppCodeToPost"
-_FRAME = re.compile(r'^\s*File "(.+)", line (\d+), in (.+)$')
+_FRAME = re.compile(r'^\s*File "(.+)", line (\d{1,18}), in (.+)$')
 _CARETS = re.compile(r"^[\s^~]+$")
 
 
@@ -407,7 +409,7 @@ def _object(text: str | None) -> dict[str, Any]:
         return {}
     try:
         value = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
+    except UNREADABLE_JSON:
         return {}
     return value if isinstance(value, dict) else {}
 
@@ -416,15 +418,30 @@ def _object(text: str | None) -> dict[str, Any]:
 _NO_KEY = "None"
 
 
+_GENERATED_FILE = re.compile(r"c[a-z2-7]{51}\.py")
+_LARGEST_FILE_BYTES = 8 << 20
+
+
+def is_generated(name: str) -> bool:
+    """Whether a file is named as torch.compile names what it generates: by the hash of its text."""
+    return _GENERATED_FILE.fullmatch(name) is not None
+
+
 def files_by_hash(files: Iterable[str]) -> dict[str, str]:
     """Paths of generated files by the hash of their text, which is their stem."""
     return {PurePath(file).stem: file for file in files}
 
 
 def read_generated(file: str | Path, hash_: str) -> str | None:
-    """The text of a file if it has that hash; None if it has another, or cannot be read."""
+    """The text of a file if it has that hash; None if it has another, or cannot be read.
+
+    A trace names the file: what has another name than generated code, is no file or too large is not read.
+    """
+    path = Path(file)
     try:
-        text = Path(file).read_bytes().decode("utf-8")
+        if not is_generated(path.name) or not path.is_file() or path.stat().st_size > _LARGEST_FILE_BYTES:
+            return None
+        text = path.read_bytes().decode("utf-8")
     except (OSError, ValueError):
         return None
     return text if source_hash(text) == hash_ else None

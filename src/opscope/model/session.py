@@ -32,6 +32,8 @@ __all__ = ["Session", "is_session_file"]
 
 _DUCKDB_MAGIC = b"DUCK"
 _DUCKDB_MAGIC_OFFSET = 8
+# Of a DuckDB file of today's defaults: three headers of 4 KiB, then blocks.
+_HEADERS_BYTES, _BLOCK_BYTES = 3 << 12, 1 << 18
 # DuckDB's limit counts neither the interpreter nor arrays, file windows and results. On a trace of 1 GB: with
 # this share the whole process stays under two thirds of the user's limit.
 _ENGINE_SHARE = 0.3
@@ -127,6 +129,10 @@ class Session:
                 source=file,
                 hint="Sessions are written by `opscope analyze TRACE --save FILE.opscope`",
             )
+        if (
+            file.stat().st_size - _HEADERS_BYTES
+        ) % _BLOCK_BYTES:  # of some such files the engine makes no end
+            raise InputError("the session is cut off or damaged", source=file, hint="Copy it again")
         session = cls.__new__(cls)
         session.path = file
         session.is_file_backed = True
@@ -139,6 +145,7 @@ class Session:
             raise InputError(f"the session cannot be opened ({_first_line(error)})", source=file) from error
         try:
             session._check_version()
+            session._check_contents()
         except InputError:
             session.close()
             raise
@@ -168,6 +175,20 @@ class Session:
                 source=self.path,
                 hint="Upgrade opscope to read it",
             )
+
+    def _check_contents(self) -> None:
+        """Refuse what reads more than the file itself when it is queried: it may be a stranger's."""
+        try:
+            made = self.scalar(
+                "SELECT (SELECT count(*) FROM duckdb_views() WHERE NOT internal)"
+                " + (SELECT count(*) FROM duckdb_functions() WHERE NOT internal)"
+            )
+        except duckdb.Error as error:
+            raise InputError(
+                f"the session cannot be read ({_first_line(error)})", source=self.path
+            ) from error
+        if made:
+            raise InputError("it holds views or functions, which no session has", source=self.path)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Write the Session to one file and return its path; the file appears only when it is whole.

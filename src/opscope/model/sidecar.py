@@ -16,12 +16,13 @@ import msgspec
 
 from opscope.errors import CaptureError, InputError
 from opscope.model.environment import Environment
-from opscope.model.files import replacing
+from opscope.model.files import UNREADABLE_JSON, replacing
 from opscope.model.origin import Gap, OperatorRegistration, RecordedKernel, RecordedSource
 from opscope.text_enum import TextEnum
 
 __all__ = [
     "SIDECAR_SCHEMA_VERSION",
+    "SIZE_LIMIT",
     "RecordedModule",
     "RecordedRegion",
     "RecordedSchedule",
@@ -38,6 +39,9 @@ __all__ = [
 ]
 
 SIDECAR_SCHEMA_VERSION = 1
+
+SIZE_LIMIT = "max_trace_size"
+"""`ended_by` of a recording that had grown too large."""
 
 _TRACE_SUFFIXES = (".json", ".json.gz", ".json.zst")
 
@@ -175,7 +179,8 @@ class Sidecar(msgspec.Struct, frozen=True):
         registrations: Operators of the trace that are not PyTorch's own, or whose code was replaced.
         gaps: What of these could not be collected.
         regions: Where less than `settings.activities` was recorded, in order of time.
-        ended_by: Class of the exception that ended the program inside the window, or None.
+        ended_by: Class of the exception that ended the program inside the window, `SIZE_LIMIT` if the
+            recording had grown too large, or None.
         structure: The program behind the recorded Python frames; None without stacks.
         unrecorded_steps: Steps of the same program without a profiler, in order; its warm-up is among them.
     """
@@ -252,5 +257,5 @@ def read_sidecar(path: str | os.PathLike[str]) -> Sidecar:
                 hint="Upgrade opscope to read it",
             )
         return msgspec.json.decode(content, type=Sidecar)
-    except msgspec.DecodeError as error:
+    except UNREADABLE_JSON as error:
         raise InputError(f"not a sidecar of opscope ({error})", source=path) from error

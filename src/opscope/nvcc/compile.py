@@ -129,8 +129,8 @@ class Compilation:
 
 _WIDENED = re.compile(r"^\s*cvt(?:\.\w+)*\.f64\.f32\b", re.MULTILINE)
 _ROUNDED = re.compile(r"^\s*cvt(?:\.\w+)*\.f32\.f64\b")
-_PLACE = re.compile(r"^\s*\.loc\s+(\d+)\s+(\d+)\s")
-_FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', re.MULTILINE)
+_PLACE = re.compile(r"^\s*\.loc\s+(\d{1,18})\s+(\d{1,18})\s")
+_FILE = re.compile(r'^\s*\.file\s+(\d{1,18})\s+"([^"]*)"', re.MULTILINE)
 
 
 def double_uses(ptx: str) -> tuple[DoubleUse, ...]:
@@ -196,7 +196,7 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
     (r"experimental flag '--expt-relaxed-constexpr'", "--nvcc-option=--expt-relaxed-constexpr"),
     (r"extended-lambda|extended lambda", "--nvcc-option=--extended-lambda"),
     (
-        r"requires at least C\+\+(\d+)|requires C\+\+(\d+)",
+        r"requires at least C\+\+(\d{1,18})|requires C\+\+(\d{1,18})",
         "--nvcc-option=-std=c++17 or c++20 chooses the language",
     ),
     (r"torch/extension\.h: No such file", "A PyTorch extension: torch.utils.cpp_extension.load compiles it"),
@@ -264,7 +264,7 @@ def _kept(folder: Path, stem: str, suffix: str, names: Sequence[str]) -> Path | 
     return unnamed[0] if unnamed else None
 
 
-_CONSTANT = re.compile(r"\.nv\.constant(\d+)\.(.+)")
+_CONSTANT = re.compile(r"\.nv\.constant(\d{1,18})\.(.+)")
 _REPORT = "-Xptxas=-v"
 _LONGEST_S = 86_400.0  # some kernels take hours to compile
 _NOTHING_ASKED = PtxFunction("", is_kernel=True, text="", first_line=0)

@@ -71,18 +71,18 @@ class Message:
 _LEVELS = {"warning": Level.WARNING, "remark": Level.REMARK, "info": Level.REMARK}  # else an error
 # `add.cu(4): warning #177-D: variable "unused" was declared but never referenced`
 _FRONT_END = re.compile(
-    r"^(?P<file>\S.*?)\((?P<line>\d+)\): (?P<level>(?:catastrophic |internal )?error|warning|remark)"
+    r"^(?P<file>\S.*?)\((?P<line>\d{1,18})\): (?P<level>(?:catastrophic |internal )?error|warning|remark)"
     r"(?: (?P<code>#\d+(?:-D)?))?: (?P<text>.*)$",
     re.IGNORECASE,
 )
 # `add.cu:1:10: fatal error: nothing.h: No such file or directory`
 _HOST = re.compile(
-    r"^(?P<file>[^\s:(][^:(]*):(?P<line>\d+):(?:\d+:)? (?P<level>fatal error|error|warning): (?P<text>.*?)"
-    r"(?: \[(?P<code>-W[^\]]+)\])?$"
+    r"^(?P<file>[^\s:(][^:(]*):(?P<line>\d{1,18}):(?:\d+:)? (?P<level>fatal error|error|warning): "
+    r"(?P<text>.*?)(?: \[(?P<code>-W[^\]]+)\])?$"
 )
 # `ptxas /tmp/a.ptx, line 27; error   : Not a name of any known instruction: 'wrong'`
 _TOOL = re.compile(
-    r"^(?P<tool>nvcc|ptxas|nvlink|cudafe\+\+|cicc|fatbinary)(?: (?P<file>\S+), line (?P<line>\d+);)? "
+    r"^(?P<tool>nvcc|ptxas|nvlink|cudafe\+\+|cicc|fatbinary)(?: (?P<file>\S+), line (?P<line>\d{1,18});)? "
     r"(?P<level>fatal|error|warning|info)\s*: (?:\((?P<code>C\d+)\):? )?(?P<text>.*)$"
 )
 # What -v makes ptxas and nvlink print.

@@ -326,7 +326,7 @@ def _tensors(arguments: tuple[Argument, ...]) -> Iterator[TensorArgument]:
 def _items(column: Any) -> list[Any] | None:
     try:
         parsed = json.loads(column) if isinstance(column, str) else column
-    except ValueError:
+    except (ValueError, RecursionError):
         raise _DefectError("the recorded arguments are no JSON") from None
     if parsed is None or isinstance(parsed, list):
         return parsed

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import msgspec
 
+from opscope.model.files import UNREADABLE_JSON
 from opscope.operators.arguments import CallArguments
 from opscope.operators.distinct_calls import DistinctCall
 from opscope.provenance.operators import (
@@ -65,5 +66,5 @@ def _types(recorded: str | None) -> tuple[str, ...]:
     """The recorded input types; empty for what is no list of names."""
     try:
         return () if recorded is None else msgspec.json.decode(recorded, type=tuple[str, ...])
-    except msgspec.DecodeError:
+    except UNREADABLE_JSON:
         return ()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from opscope.errors import InputError
+from opscope.model.files import remove_left_behind
 
 Kept = TypeVar("Kept")
 
@@ -40,7 +41,10 @@ def write_atomically(path: Path, content: bytes) -> None:
         OSError: The folder cannot be made or written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    remove_left_behind(path)
+    # Processes of several machines may share the folder.
+    name = f".{path.stem}.{os.getpid()}."
+    descriptor, temporary = tempfile.mkstemp(f".partial{path.suffix}", name, path.parent)
     try:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(content)

@@ -22,6 +22,7 @@ import msgspec
 
 from opscope.errors import InputError
 from opscope.model.evidence import Grade
+from opscope.model.files import UNREADABLE_JSON
 from opscope.model.generated_code import (
     CompiledGraph,
     files_by_hash,
@@ -96,7 +97,7 @@ def _metadata(line: str) -> dict[str, Any] | None:
         return None
     try:
         value = msgspec.json.decode(found[1])
-    except msgspec.DecodeError:
+    except UNREADABLE_JSON:
         return None
     return value if isinstance(value, dict) else None
 

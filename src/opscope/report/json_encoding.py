@@ -128,7 +128,7 @@ def from_json_text(text: str) -> Any:
     """The value of a JSON text; the text itself where it is none."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

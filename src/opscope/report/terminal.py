@@ -44,6 +44,7 @@ from opscope.report.document import (
     inlines,
     plain,
 )
+from opscope.visible_text import visible
 
 __all__ = [
     "GAP",
@@ -200,7 +201,7 @@ def render_terminal(document: Document) -> RenderableType:
     if document.blocks:
         parts.append(_opening(document))
     elif document.title:
-        parts.append(Words(document.title, style="bold"))
+        parts.append(Words(_printable(document.title), style="bold"))
     for section in document.sections:
         parts.extend(_section(section))
     return Group(*parts)
@@ -272,15 +273,15 @@ class _FittedTable:
 def _opening(document: Document) -> RenderableType:
     body = Group(*(_block(block) for block in document.blocks))
     if not all(isinstance(block, FactList) for block in document.blocks):
-        return Group(Words(document.title, style="bold"), body)
-    title = Words(shorten_middle(document.title, 60), style="bold")
+        return Group(Words(_printable(document.title), style="bold"), body)
+    title = Words(shorten_middle(_printable(document.title), 60), style="bold")
     return Panel(body, title=title, title_align="left", border_style="dim", expand=False)
 
 
 def _section(section: Section) -> Iterator[RenderableType]:
     heading = f"{section.number} {section.title}" if section.number else section.title
     if heading:
-        yield Words(f"\n{heading}", style="bold")
+        yield Words(f"\n{_printable(heading)}", style="bold")
     for previous, block in zip((None, *section.blocks), section.blocks, strict=False):
         if previous is not None and not isinstance(previous, Paragraph):
             yield Words("")
@@ -326,7 +327,8 @@ def _(block: FactList) -> RenderableType:
 
 @_block.register
 def _(block: CodeBlock) -> RenderableType:
-    return Padding(Words(block.text.rstrip()), (0, 2))
+    text = block.text.rstrip().expandtabs(4)
+    return Padding(Words(visible(text, most=len(text))), (0, 2))
 
 
 @_block.register

@@ -61,6 +61,7 @@ _CUDA = "CUDA Version"
 # Headers seen have up to 10 kB; a length beyond this is no length.
 _LONGEST_HEADER = 1 << 26
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_LONGEST_VARINT_BITS = 63
 
 Fields = dict[int, list[int | bytes]]
 
@@ -411,9 +412,12 @@ def read_container(path: Path) -> Container:
 def _blocks(file: BinaryIO, path: Path, size: int) -> Iterator[Fields]:
     while file.tell() < size:
         header = _message(file, path, size)
-        end = file.tell() + (_integer(header, _PAYLOAD_SIZE) or 0)
+        payload_bytes = _integer(header, _PAYLOAD_SIZE) or 0
+        end = file.tell() + payload_bytes
         if end > size:
             raise _cut_off(path, size, end)
+        if (_integer(header, _RESULTS) or 0) > payload_bytes:  # what a count claims is made room for
+            raise _damaged(path, end)
         file.seek(end)
         yield header
 
@@ -481,7 +485,7 @@ def _fields(content: bytes) -> Fields:
 
     Raises:
         IndexError: The content ends within a value.
-        ValueError: A wire type that does not exist.
+        ValueError: A wire type that does not exist, or a number of more than 64 bits.
     """
     fields: Fields = {}
     position = 0
@@ -516,6 +520,8 @@ def _varint(content: bytes, position: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, position
         shift += 7
+        if shift > _LONGEST_VARINT_BITS:
+            raise ValueError(shift)
 
 
 def _integer(fields: Fields, number: int) -> int | None:

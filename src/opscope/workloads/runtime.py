@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from opscope.errors import DependencyError, InputError
@@ -19,6 +21,7 @@ __all__ = [
     "is_out_of_memory",
     "release_memory",
     "require_torch",
+    "resident_bytes",
     "resolve_device",
     "resolve_dtype",
     "seeded",
@@ -163,3 +166,11 @@ def release_memory() -> None:
     if torch is not None and torch.cuda.is_initialized():
         gc.collect()  # a model and its optimizer refer to each other
         torch.cuda.empty_cache()
+
+
+def resident_bytes() -> int:
+    """Memory that this process has in use; 0 where the system does not say."""
+    with suppress(OSError, ValueError, IndexError):
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+    return 0

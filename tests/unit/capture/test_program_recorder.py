@@ -10,6 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import opscope  # noqa: E402
+from opscope.capture import cycle_writer, profiler, program_recorder  # noqa: E402
+from opscope.capture.cycle_writer import CycleWriter  # noqa: E402
 from opscope.capture.profiler import Profiler, _session  # noqa: E402
 from opscope.capture.program import Program  # noqa: E402
 from opscope.capture.program_recorder import (  # noqa: E402
@@ -19,6 +22,8 @@ from opscope.capture.program_recorder import (  # noqa: E402
     ProgramRecorder,
     step_source,
 )
+from opscope.capture.recording import Recording  # noqa: E402
+from opscope.capture.step_clock import StepClock  # noqa: E402
 from opscope.errors import CaptureError, InputError  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -184,6 +189,64 @@ def test_after_the_schedule_the_program_may_profile_freely(record):
     assert end.exit_code == 0
     assert [cycle.sidecar.steps for cycle in recorder.cycles] == [3]
     assert recorder.notes == []
+
+
+HOOKS = [
+    (Profiler, "__enter__"), (Profiler, "step"), (Profiler, "keep_late_steps"), (Profiler, "_make_writer"),
+    (StepClock, "start"), (StepClock, "mark"), (StepClock, "read"),
+    (Recording, "prepare"), (Recording, "start"), (Recording, "next_step"), (Recording, "export"),
+    (Recording, "structure"), (CycleWriter, "write"), (cycle_writer, "collect"),
+    (cycle_writer, "write_sidecar"), (cycle_writer, "collect_environment"),
+    (profiler, "require_no_profiler"), (profiler, "resident_bytes"),
+    (program_recorder.attached_profilers, "watch"), (OptimizerSteps, "watch"), (ProgramRecorder, "_enter"),
+]  # fmt: skip
+# What puts things back: it fails when it has, for nobody else would.
+ENDS = [
+    (Profiler, "__exit__"), (Profiler, "_abandon"), (StepClock, "stop"), (Recording, "stop"),
+    (Recording, "abandon"), (OptimizerSteps, "stop"),
+    (program_recorder.attached_profilers, "unwatch"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "is_end"),
+    [
+        pytest.param(owner, name, is_end, id=f"{getattr(owner, '__name__', 'attached')}.{name}")
+        for hooks, is_end in ((HOOKS, False), (ENDS, True))
+        for owner, name in hooks
+    ],
+)
+def test_an_error_in_any_hook_ends_the_recording_and_not_the_program(  # noqa: PLR0917
+    record, monkeypatch, capsys, owner, name, is_end
+):
+    original = getattr(owner, name)
+    calls = []
+
+    def fail(*args, **kwargs):
+        calls.append(name)
+        if is_end:
+            original(*args, **kwargs)
+        raise RuntimeError("injected")
+
+    monkeypatch.setattr(owner, name, fail)
+    recorder, end = record("train(9)\nprint('trained', weight.sum().item())", repeat=2, active=2)
+    assert (end.exit_code, end.error) == (0, None)
+    assert capsys.readouterr().out.startswith("trained 0.39")
+    assert recorder.notes or recorder.cycles or not calls
+
+
+def test_a_recording_that_grows_too_large_ends_with_its_step(record, monkeypatch):
+    sizes = iter([0, 10**9, 4 * 10**9, 9 * 10**9])
+    monkeypatch.setattr(profiler, "resident_bytes", lambda: next(sizes))
+    recorder, _ = record("train(12)", active=6, repeat=2, max_trace_size="3GB")
+    (cycle,) = recorder.cycles
+    assert (cycle.sidecar.steps, cycle.sidecar.partial) == (2, False)
+    assert recorder.notes == [
+        "recording ended before its last step: the process had grown by 4.00 GB, more than --max-trace-size"
+    ]
+    with opscope.load(cycle.trace_path) as session:
+        (finding,) = (one for one in session.findings() if one.code == "capture.size_limit")
+    assert "after 2 of 6 steps" in finding.message
 
 
 def test_a_failing_recording_does_not_end_the_program(record, tmp_path):

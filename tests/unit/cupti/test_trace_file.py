@@ -192,3 +192,20 @@ def test_missing_copies_matter_to_a_program_with_managed_memory(make_recording: 
 
 def test_signals_by_name() -> None:
     assert signal_name(2) == "SIGINT"
+
+
+def test_planted_keys_are_in_no_file(tmp_path: Path, make_recording: Make) -> None:
+    planted = "sk-PlantedKeyThatNobodyMaySee123"
+    command = (
+        "./train",
+        "--token",
+        planted,
+        f"API_KEY={planted}",
+        planted,
+        f"--url=https://me:{planted}@host",
+    )
+    recording = make_recording({ChunkKind.KERNELS: [kernel(10, 20)]}, command=command)
+    written = write_trace(tmp_path / "trace.json", recording, START_NS)
+    write_sidecar(sidecar_path(written.path), recording_sidecar(written, (), (), created="2026-11-24"))
+    assert len(list(tmp_path.iterdir())) == 2
+    assert not [file.name for file in tmp_path.iterdir() if planted.encode() in file.read_bytes()]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -178,3 +181,49 @@ def test_few_files_take_no_processes(ranks: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(InputError, match="asked"):
         load(few, workers=5)
     assert asked == [3]
+
+
+READING = """
+import os, sys, time
+from opscope.ingest.parallel import local_processes
+def main():
+    with local_processes(2) as make:
+        executor = make()
+        print(*{executor.submit(os.getpid).result() for _ in range(20)}, flush=True)
+        executor.submit(time.sleep, 60).result()
+if __name__ == "__main__":
+    main()
+"""
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_processes_end_with_the_one_that_started_them(tmp_path: Path, number: signal.Signals) -> None:
+    """However it ends, and whatever they compute."""
+    script, scratch = tmp_path / "reading.py", tmp_path / "tmp"
+    script.write_text(READING)
+    scratch.mkdir()
+    with subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "TMPDIR": str(scratch)},
+    ) as process:
+        assert process.stdout is not None
+        pids = [int(pid) for pid in process.stdout.readline().split()]
+        assert pids
+        process.send_signal(number)
+        process.wait(20)
+    deadline = time.monotonic() + 10
+    while (left := [pid for pid in pids if is_running(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left
+    if number == signal.SIGINT:
+        assert not list(scratch.iterdir())

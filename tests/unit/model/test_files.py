@@ -7,12 +7,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from opscope.errors import InputError
-from opscope.model.files import replacing, scratch_prefix, write_text
+from opscope.model.files import claimed, replacing, scratch_prefix, write_text
 
 HOUR_S = 3600
 
@@ -74,3 +75,52 @@ def test_a_folder_is_no_file_to_write(tmp_path: Path) -> None:
         partial.write_text("")
     assert tmp_path.is_dir()
     assert not list(tmp_path.parent.glob("*.partial*"))
+
+
+HOLD = (
+    "import sys, time\n"
+    "from opscope.model.files import claimed\n"
+    "with claimed(sys.argv[1]):\n"
+    "    print('claimed', flush=True)\n"
+    "    time.sleep(60)\n"
+)
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that has claimed `trace.json`."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path / "trace.json")], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "claimed\n"
+        yield process
+        process.kill()
+
+
+def test_two_processes_exclude_each_other_and_the_holder_is_named(
+    tmp_path: Path, holder: subprocess.Popen[str]
+) -> None:
+    with (
+        pytest.raises(InputError, match=f"process {holder.pid} on .* is writing it"),
+        claimed(tmp_path / "trace.json"),
+    ):
+        pass
+    with claimed(tmp_path / "another.json"):
+        pass
+
+
+def test_a_claim_ends_with_its_process_however_that_ends(
+    tmp_path: Path, holder: subprocess.Popen[str]
+) -> None:
+    holder.kill()
+    holder.wait()
+    with claimed(tmp_path / "trace.json"):
+        assert str(os.getpid()) in (tmp_path / ".trace.json.lock").read_text()
+    assert not list(tmp_path.iterdir())
+
+
+def test_where_no_lock_can_be_made_nothing_is_claimed(tmp_path: Path) -> None:
+    with claimed(tmp_path / "no folder" / "trace.json"):
+        pass
+    assert not list(tmp_path.iterdir())

@@ -216,9 +216,23 @@ class TestOpening:
         assert not is_session_file(tmp_path / "none.opscope")
         assert not is_session_file(tmp_path)
 
+    @pytest.mark.parametrize(
+        "statement",
+        [
+            "CREATE VIEW kernel_names AS SELECT * FROM read_text('/etc/hostname')",
+            "CREATE MACRO first_line(x) AS (SELECT content FROM read_text('/etc/hostname'))",
+        ],
+    )
+    def test_what_reads_other_files_when_it_is_asked_is_refused(self, saved: Path, statement: str) -> None:
+        connection = duckdb.connect(str(saved))
+        connection.execute(f"DROP TABLE IF EXISTS kernel_names; {statement}")
+        connection.close()
+        with pytest.raises(InputError, match="holds views or functions"):
+            Session.open(saved)
+
     def test_a_damaged_session(self, saved: Path) -> None:
         saved.write_bytes(saved.read_bytes()[:2_000])
-        with pytest.raises(InputError, match="the session cannot be opened"):
+        with pytest.raises(InputError, match="cut off or damaged"):
             Session.open(saved)
 
 

@@ -7,7 +7,7 @@ attribute, which line) comes from their sidecars, everything else is judged by n
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any
 
@@ -26,6 +26,7 @@ from opscope.analysis.program.recorded import (
 )
 from opscope.analysis.program.values import LineKind, LineTotal
 from opscope.ingest.nesting import Forest, Int64
+from opscope.model.files import UNREADABLE_JSON
 from opscope.model.location import FrameName, is_program_file, parse_frame
 from opscope.model.queries import sql
 from opscope.model.session import Session
@@ -127,10 +128,10 @@ class Frames(msgspec.Struct, frozen=True):
 def read_structure(session: Session) -> ProgramStructure:
     """What the sidecars of a Session say of the programs' structure."""
     rows = session.query("SELECT key, value FROM metadata WHERE starts_with(key, 'sidecar:') ORDER BY key")
-    kept = {
-        int(key.removeprefix("sidecar:")): msgspec.json.decode(value, type=_Sidecar).structure
-        for key, value in rows
-    }
+    kept: dict[int, RecordedStructure | None] = {}
+    for key, value in rows:
+        with suppress(*UNREADABLE_JSON):  # a saved session may be a stranger's
+            kept[int(key.removeprefix("sidecar:"))] = msgspec.json.decode(value, type=_Sidecar).structure
     bases = dict(session.query("SELECT trace_id, coalesce(base_time_ns, 0) FROM traces"))
     return ProgramStructure({trace: one for trace, one in kept.items() if one is not None}, bases)
 

@@ -106,8 +106,11 @@ class OperatorTable(msgspec.Struct, frozen=True, eq=False, dict=True):
         return Derivative(name, forward, description=SPECIAL_NODES[name])
 
     def graded(self, grade: Grade) -> OperatorTable:
-        """The same facts, worth this much."""
-        return replace(self, grade=grade)
+        """The same facts, worth this much; one table for each grade, as what is resolved is kept by table."""
+        graded: dict[Grade, OperatorTable] = self.__dict__.setdefault("_graded", {self.grade: self})
+        if grade not in graded:
+            graded[grade] = replace(self, grade=grade)
+        return graded[grade]
 
 
 class _Stored(msgspec.Struct, frozen=True, array_like=True):

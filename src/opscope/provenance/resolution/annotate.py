@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from opscope.model.evidence import weakest
+from opscope.model.files import UNREADABLE_JSON
 from opscope.model.location import SourceLocation
 from opscope.model.session import Session
 from opscope.provenance.kernel_names import DecodedKernel
@@ -102,7 +103,7 @@ def _types(recorded: str | None) -> tuple[str, ...] | None:
     """The recorded input types; None for what is no list of names."""
     try:
         return None if recorded is None else msgspec.json.decode(recorded, type=tuple[str, ...])
-    except msgspec.DecodeError:
+    except UNREADABLE_JSON:
         return None
 
 

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
+from opscope.model.generated_code import is_generated
 from opscope.model.location import SourceLocation
 from opscope.provenance.installation import label_order, nearest_release, package_folders
 from opscope.provenance.packaged import lazy_pattern, packaged_table, release_files
@@ -166,17 +167,20 @@ def nearest_index(version: str | None) -> SourceIndex | None:
 
 
 def source_reader(
-    checkout: Path | None = None, copies: Sequence[Path] = ()
+    checkout: Path | None = None, copies: Sequence[Path] = (), folders: Sequence[Path] = ()
 ) -> Callable[[SourceLocation], list[str] | None]:
     """A function that gives the lines at a location, from a checkout or the installed headers.
 
-    A user's own or a generated file (an absolute path) is read where it lies, else from its copy. None stands
-    for a file that is not at hand.
+    A user's own or a generated file (an absolute path) is read where it lies, else from its copy; but a
+    recording, which may be a stranger's, names it. So where it lies is a folder given here, or it is named by
+    the hash of generated code. None stands for a file that is not at hand.
 
     Args:
-        checkout: Of PyTorch; looked at first.
+        checkout: Of PyTorch, or of the user's own; looked at first.
         copies: Folders with copies of generated files, under their own names.
+        folders: Of the recordings.
     """
+    allowed = [folder.resolve() for folder in (checkout, *folders) if folder is not None]
     roots = [root for root in (checkout, include_folder()) if root is not None]
 
     def read(location: SourceLocation) -> list[str] | None:
@@ -184,7 +188,9 @@ def source_reader(
             return None
         path = Path(location.file)
         if path.is_absolute():
-            return read_lines(path.name, location.line, location.end_line, [path.parent, *copies])
+            is_own = any(path.parent.resolve().is_relative_to(folder) for folder in allowed)
+            place = [path.parent] if is_own or is_generated(path.name) else []
+            return read_lines(path.name, location.line, location.end_line, [*place, *copies])
         return read_lines(location.file, location.line, location.end_line, roots)
 
     return read

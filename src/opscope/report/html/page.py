@@ -25,6 +25,7 @@ from opscope._version import __version__
 from opscope.analysis.summary import Summary
 from opscope.errors import DependencyError
 from opscope.model.environment import Environment
+from opscope.model.files import UNREADABLE_JSON
 from opscope.model.session import Session
 from opscope.report.analysis import page_document
 from opscope.report.document import (
@@ -80,7 +81,7 @@ def _environments(session: Session) -> Iterator[Environment]:
     """Of traces that opscope recorded, which say it."""
     for (text,) in session.query(_ENVIRONMENTS_SQL):
         # A saved session may be a stranger's.
-        with suppress(msgspec.MsgspecError):
+        with suppress(*UNREADABLE_JSON):
             yield msgspec.json.decode(text, type=Environment)
 
 

@@ -238,5 +238,19 @@ def test_lines_from_a_checkout_or_the_installation(
     assert source_reader()(location) == ["// of the installation"]
     assert source_reader(checkout)(location) == ["// of the checkout"]
     own = SourceLocation(str(tmp_path / "own.py"), Grade.EXACT, 1, None, Grade.EXACT)
-    assert source_reader()(own) == ["def kernel(): ..."]
+    for folders in (own_folder := [tmp_path], [tmp_path.parent]):
+        assert source_reader(folders=folders)(own) == ["def kernel(): ..."]
+    assert source_reader(copies=own_folder)(own) == ["def kernel(): ..."]
     assert source_reader()(SourceLocation(HEADER, Grade.EXACT)) is None
+
+
+def test_a_recording_has_no_file_read_outside_of_its_folder(tmp_path: Path) -> None:
+    folder, secret = tmp_path / "recording", tmp_path / "secret.py"
+    folder.mkdir()
+    secret.write_text("password = 'x'\n", encoding="utf-8")
+    (folder / "link.py").symlink_to(secret)
+    (folder / "up").symlink_to(tmp_path)
+    read = source_reader(folders=[folder])
+    named = [secret, folder / "link.py", folder / "up" / "secret.py", folder / ".." / "secret.py"]
+    for file in (*named, Path("/etc/passwd"), Path("/dev/zero")):
+        assert read(SourceLocation(str(file), Grade.EXACT, 1, None, Grade.EXACT)) is None, file

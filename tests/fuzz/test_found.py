@@ -1,0 +1,210 @@
+"""What an attack found, by class: descriptors, claimed sizes, time, damage, endless tables."""
+
+from __future__ import annotations
+
+import gc
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import zstandard
+
+import opscope
+from opscope.errors import InputError, OpscopeError
+from opscope.ingest import staging
+from opscope.testing import ExportBuilder, TraceBuilder
+from opscope.toolchain.ncu_reading import MAGIC, read_container
+
+from .fuzz import TARGETS, check, trace_text
+
+MEBIBYTE = 1 << 20
+EVENT = '{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 1, "args": {}}'
+
+
+def loaded_s(path: Path) -> float:
+    began = time.perf_counter()
+    with suppress(OpscopeError):
+        opscope.load(path).close()
+    return time.perf_counter() - began
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+class TestDescriptors:
+    @pytest.mark.parametrize(
+        "change",
+        [('"stream": 7', '"stream": "abc"'), ('"dur": 30', '"dur": "abc"'), ('"ts": 5', '"ts": x')],
+        ids=["another type", "no time", "no JSON"],
+    )
+    @pytest.mark.parametrize("in_place", [True, False])
+    def test_a_read_that_fails_closes_its_windows(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: tuple[str, str], in_place: bool
+    ) -> None:
+        if in_place:  # as files are read that are too large to copy
+            monkeypatch.setattr(staging, "_LARGEST_COPY_BYTES", 0)
+        path = tmp_path / "trace.json"
+        text = trace_text()
+        assert change[0] in text
+        path.write_text(text.replace(*change))
+        loaded_s(path)
+        before = descriptors()
+        for _ in range(3):
+            loaded_s(path)
+        assert descriptors() == before
+
+    @pytest.mark.exhaustive(few=False)
+    def test_sixty_four_are_enough_for_any_number_of_loads(self, tmp_path: Path) -> None:
+        (tmp_path / "trace.json").write_text(trace_text().replace('"stream": 7', '"stream": "abc"'))
+        script = "import sys, opscope\nfor _ in range(60): opscope.load(sys.argv[1]).close()"
+        command = f"ulimit -n 64; exec {sys.executable} -c '{script}' {tmp_path / 'trace.json'}"
+        subprocess.run(["bash", "-c", command], check=True, timeout=120)
+
+
+class TestClaims:
+    def test_more_results_than_a_report_has_bytes(self, tmp_path: Path) -> None:
+        def message(*parts: bytes) -> bytes:
+            return sum(map(len, parts)).to_bytes(4, "little") + b"".join(parts)
+
+        header, count, size = b"\x08\x07", b"\x10\xff\xff\xff\xff\x0f", b"\x28\x08"
+        path = tmp_path / "a.ncu-rep"
+        path.write_bytes(MAGIC + message(header) + message(count, size) + bytes(8))
+        with pytest.raises(InputError, match="the report is damaged"):
+            read_container(path)
+
+    def test_a_number_without_an_end(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.ncu-rep"
+        path.write_bytes(
+            MAGIC + b"\x02\0\0\0\x08\x07" + (1 << 20).to_bytes(4, "little") + b"\x10" + b"\xff" * (1 << 20)
+        )
+        began = time.perf_counter()
+        with pytest.raises(InputError, match="the report is damaged"):
+            read_container(path)
+        assert time.perf_counter() - began < 5
+
+    @pytest.mark.parametrize(
+        "rows",
+        [
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS id, 'x' AS value"
+            " FROM n",
+            "SELECT 1 AS id, hex(zeroblob(900000000)) AS value",
+        ],
+        ids=["rows", "bytes"],
+    )
+    def test_a_schema_of_a_few_words_has_no_end_of(self, tmp_path: Path, rows: str) -> None:
+        path = (
+            ExportBuilder().range("step", 0, 90).launch(10).kernel("gemm", 20, 5).write(tmp_path / "a.sqlite")
+        )
+        with sqlite3.connect(path) as connection:
+            connection.execute("DROP TABLE StringIds")
+            connection.execute(f"CREATE VIEW StringIds AS {rows}")
+        connection.close()
+        assert check("export", path.read_bytes(), tmp_path) is None
+        with pytest.raises(InputError, match="cannot be read"):
+            opscope.load(path)
+
+
+@pytest.mark.parametrize(
+    ("marker", "filler"),
+    [
+        ('"traceEvents"', " " * 20 * MEBIBYTE + '"traceEvents"'),
+        ("[{", " " * 20 * MEBIBYTE + "[{"),
+        ("]}", "]" + " " * 20 * MEBIBYTE + "}"),
+        ('{"traceEvents"', "{" + '"a": {"traceEvents": 1}, ' * 20_000 + '"traceEvents"'),
+        ('{"traceEvents"', '{"a": "' + '\\"traceEvents\\": ' * 20_000 + '", "traceEvents"'),
+        ("]}", ", " + '"ph"' * 200_000),
+        ("]}", ', {"a": ' * 200_000 + '"ph"'),
+        ("]}", "}]" * 200_000),
+        ("]}", '}], "a": [{' * 100_000),
+        ("]}", ""),
+        ("]}", ", " + EVENT[:-9]),
+    ],
+    ids=[
+        "space before the key", "space before the array", "space behind it", "keys within", "keys in a text",
+        "phases", "objects", "ends", "ends and keys", "no end", "half an event",
+    ],
+)  # fmt: skip
+def test_reading_takes_no_longer_than_that_of_a_sound_file(tmp_path: Path, marker: str, filler: str) -> None:
+    """Three times as long, but for a second that any machine may have lost."""
+    sound = '{"traceEvents": [' + ",\n".join([EVENT] * 20_000) + "]}"
+    text = sound.replace(marker, filler, 1)
+    (tmp_path / "sound.json").write_text(
+        '{"traceEvents": [' + ",\n".join([EVENT] * (len(text) // len(EVENT))) + "]}"
+    )
+    (tmp_path / "hostile.json").write_text(text)
+    sound_s = loaded_s(tmp_path / "sound.json")
+    assert loaded_s(tmp_path / "hostile.json") < 3 * sound_s + 1
+
+
+def test_space_of_any_size_changes_nothing(tmp_path: Path) -> None:
+    packed = zstandard.compress(
+        trace_text().replace('"traceEvents"', " " * MEBIBYTE + '"traceEvents"').encode()
+    )
+    (tmp_path / "a.json.zst").write_bytes(packed)
+    (tmp_path / "b.json").write_text(trace_text())
+    with opscope.load(tmp_path / "a.json.zst") as spaced, opscope.load(tmp_path / "b.json") as plain:
+        assert spaced.query("SELECT * FROM operators") == plain.query("SELECT * FROM operators")
+
+
+class TestDamage:
+    @pytest.mark.parametrize(
+        ("written", "instead"),
+        [
+            ('"numSms": 132', '"numSms": 0'),
+            ('"numSms": 132', '"numSms": -1'),
+            ("[[4, 4], [4, 4]]", "[" * 3_000 + "]" * 3_000),
+            ('"ts": 5.0', '"ts": ' + "[" * 100_000 + "]" * 100_000),
+            ('"dur": 30', '"dur": "abc"'),
+            ("aten::mm", "aten::\\ud800"),
+        ],
+        ids=["no multiprocessors", "fewer", "deep shapes", "a deep time", "no duration", "half a character"],
+    )
+    def test_of_a_trace(self, tmp_path: Path, written: str, instead: str) -> None:
+        text = trace_text()
+        assert written.removesuffix(".0") in text
+        assert check("trace", text.replace(written, instead).encode(), tmp_path) is None
+
+    @pytest.mark.parametrize("target", ["sidecar", "result", "limits"])
+    @pytest.mark.parametrize("data", [b"\xff\xfe", b"[" * 100_000, b'{"schema_version": "\xff"}', b"null"])
+    def test_of_a_document(self, tmp_path: Path, target: str, data: bytes) -> None:
+        assert check(target, data, tmp_path) is None
+
+    def test_a_bad_event_costs_itself_alone(self, tmp_path: Path) -> None:
+        builder = TraceBuilder().operator("aten::add", 10, 20).launch(12, 4).kernel("add", 20, 5)
+        builder.operator("aten::mul", 50, 20)
+        path = tmp_path / "trace.json"
+        path.write_text(builder.text().replace('"dur": 5', '"dur": "abc"'))
+        with opscope.load(path) as session:
+            assert session.scalar("SELECT count(*) FROM operators") == 2
+            assert session.findings()
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_nothing_and_a_byte_are_no_input_of_any_reader(name: str, tmp_path: Path) -> None:
+    for data in (b"", b"\0", b"{", b"\xff" * 100):
+        assert check(name, data, tmp_path) is None, data
+
+
+def test_many_loads_keep_no_objects_and_no_descriptors(tmp_path: Path) -> None:
+    """Of a release without a table of its own, whose neighbor's serves."""
+    path = tmp_path / "trace.json"
+    path.write_text(trace_text())
+
+    def load() -> None:
+        with opscope.load(path) as session:
+            opscope.summarize(session).operators  # noqa: B018 - computed when asked for
+
+    for _ in range(3):
+        load()
+    gc.collect()
+    objects, files = len(gc.get_objects()), descriptors()
+    for _ in range(5):
+        load()
+    gc.collect()
+    assert descriptors() == files
+    assert len(gc.get_objects()) - objects < 200

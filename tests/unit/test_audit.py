@@ -1,0 +1,54 @@
+"""`scripts/audit.py`: a vulnerability fails, what cannot be asked is said."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+AUDIT = Path(__file__).parents[2] / "scripts/audit.py"
+ANSWER = """
+import sys
+packages = sys.stdin.read()
+assert "duckdb==" in packages and "opscope==" not in packages, packages
+print({answer!r})
+"""
+
+
+def audit(folder: Path, answer: str) -> tuple[int, str]:
+    """The script with a pip-audit that answers so."""
+    (folder / "pip_audit").mkdir()
+    (folder / "pip_audit/__init__.py").touch()
+    (folder / "pip_audit/__main__.py").write_text(ANSWER.format(answer=answer))
+    path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, AUDIT],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def answer(**fields: object) -> str:
+    return json.dumps({"dependencies": [{"name": "duckdb", "version": "1.0", **fields}]})
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "words"),
+    [
+        (answer(vulns=[{"id": "CVE-2026-1"}]), 1, "duckdb 1.0: CVE-2026-1"),
+        (answer(vulns=[]), 0, "audit: 1 of "),
+        (answer(skip_reason="not found"), 0, "knows no advisories of: duckdb"),
+        ("no network", 0, "audit: not done"),
+    ],
+)
+def test_what_is_said_and_what_fails(tmp_path: Path, said: str, code: int, words: str) -> None:
+    found = audit(tmp_path, said)
+    assert found[0] == code, found
+    assert words in found[1]

@@ -1,0 +1,108 @@
+"""SIGTERM and SIGHUP are errors inside the block, and what they were outside of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from opscope.signals import Terminated, ending_signals_raise, interrupted_by
+
+ENDING = [signal.SIGTERM, signal.SIGHUP]
+
+
+def send(number: signal.Signals) -> None:
+    os.kill(os.getpid(), number)
+    time.sleep(1)  # a handler runs before the sleep is over, and ends it
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_a_signal_raises_and_is_remembered_until_the_block_ends(number: signal.Signals) -> None:
+    with ending_signals_raise():
+        with pytest.raises(Terminated):
+            send(number)
+        assert interrupted_by() == number
+    assert interrupted_by() == signal.SIGINT
+    assert signal.getsignal(number) is signal.SIG_DFL
+
+
+def test_it_ends_a_program_as_ctrl_c_does_and_is_no_error_to_catch() -> None:
+    assert issubclass(Terminated, KeyboardInterrupt)
+    assert not issubclass(Terminated, Exception)
+
+
+def test_the_innermost_block_says_what_is_raised() -> None:
+    with ending_signals_raise():
+        with (
+            pytest.raises(SystemExit, match="143"),
+            ending_signals_raise(lambda number: SystemExit(128 + number)),
+        ):
+            send(signal.SIGTERM)
+        with pytest.raises(Terminated):
+            send(signal.SIGTERM)
+
+
+def test_handlers_of_others_and_ignored_signals_stay() -> None:
+    got: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: got.append(number))
+    ignored = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with ending_signals_raise():
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGHUP)
+            time.sleep(0.01)
+        assert got == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGHUP, ignored)
+
+
+def test_a_handler_that_is_set_inside_the_block_stays() -> None:
+    def own(number: int, frame: object) -> None:
+        pass
+
+    try:
+        with ending_signals_raise():
+            signal.signal(signal.SIGTERM, own)
+        assert signal.getsignal(signal.SIGTERM) is own
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def test_in_another_thread_nothing_is_taken() -> None:
+    seen: list[object] = []
+
+    def work() -> None:
+        with ending_signals_raise():
+            seen.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [signal.SIG_DFL]
+
+
+def test_a_forked_process_ends_by_the_signal_itself(tmp_path: Path) -> None:
+    script = tmp_path / "forks.py"
+    script.write_text(
+        "import os, signal, time\n"
+        "from opscope.signals import ending_signals_raise\n"
+        "with ending_signals_raise():\n"
+        "    pid = os.fork()\n"
+        "    if not pid:\n"
+        "        try:\n"
+        "            time.sleep(20)\n"
+        "        finally:\n"
+        "            print('closed what is the parent\\'s', flush=True)\n"
+        "    time.sleep(0.2)\n"
+        "    os.kill(pid, signal.SIGTERM)\n"
+        "    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, timeout=30)
+    assert done.stdout == "-15\n"
