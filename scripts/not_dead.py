@@ -9,6 +9,7 @@ _.barriers
 _.candidate_interval_ns
 _.clean_window
 _.decorator_line
+_.device_fraction
 _.input_sets
 _.is_free_threaded
 _.largest_threads

@@ -159,3 +159,12 @@ def test_a_page_with_pictures(opscope, trace: Path, tmp_path: Path) -> None:
     again = opscope("analyze", trace, "--html", page)
     assert again.code == 1
     assert "page.html" in again.err
+
+
+def test_ranges_by_an_expression(opscope, trace: Path) -> None:
+    assert opscope("analyze", trace, "--by", "range:nothing").code == 0
+    broken = opscope("analyze", trace, "--by", "range:(")
+    assert broken.code == 1
+    assert "no regular expression" in broken.err
+    assert opscope("analyze", trace, "--by", "color").code == 1
+    assert opscope("analyze", trace, "--capture", trace.parent / "absent.json").code == 1

@@ -59,8 +59,6 @@ def layout_conversion(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             calls=count,
             operators=list(dict.fromkeys([*turning, *(one.call.operator for one in layers)])),
             kernels=names[:5],
-            layers_ns=computing_ns,
-            layers_channels_last_ns=then_ns,
         ),
         _effect(calls, after_ns, names),
         "kernels that only turn tensors go; what else layers on images do takes "

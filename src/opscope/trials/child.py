@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
@@ -463,18 +463,20 @@ def run_imported(descriptor: int, scratch: str, *, forks: bool) -> int:
     has ended; else this process becomes that run.
     """
     end_with_parent(scratch)
-    server = os.getpid() if forks else None
+    server, parent = os.getpid() if forks else None, os.getppid()
     with socket.socket(fileno=descriptor) as connection, connection.makefile("rwb") as stream:
 
         def tell(what: object) -> None:
-            stream.write(json.dumps(what).encode() + b"\n")
-            stream.flush()
+            with suppress(OSError):  # the parent has died
+                stream.write(json.dumps(what).encode() + b"\n")
+                stream.flush()
 
+        lines = _lines(stream)
         # Asked whether there is a GPU, torch then asks NVML and not the driver.
         os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
         pauses = _Pauses(Path(scratch, QUIET_FILE))
         sys.meta_path.insert(0, pauses)
-        for name in json.loads(stream.readline()):
+        for name in json.loads(next(lines, b"[]")):
             with suppress(BaseException):  # whatever a package raises; the run imports it again
                 import_module(name)
         sys.meta_path.remove(pauses)
@@ -483,7 +485,7 @@ def run_imported(descriptor: int, scratch: str, *, forks: bool) -> int:
             gc.collect()
             gc.freeze()  # else the first collection of every fork would copy the pages of all objects
         tell(not forks or (threading.active_count() == 1 and not _uses_driver()))
-        for line in stream:
+        for line in lines:
             run = msgspec.json.decode(line, type=ForkedRun)
             pid = os.fork() if forks else 0
             if pid == 0:
@@ -493,8 +495,18 @@ def run_imported(descriptor: int, scratch: str, *, forks: bool) -> int:
             os.waitpid(pid, 0)
             tell("ended")
         else:
+            # The parent ends this process, or has died and its end is not told yet.
+            while os.getppid() == parent:
+                time.sleep(_PAUSE_S)
+            shutil.rmtree(scratch, ignore_errors=True)
             return 0
     return main([run.request], server)
+
+
+def _lines(stream: Iterable[bytes]) -> Iterator[bytes]:
+    """What comes over a connection until its other end is gone."""
+    with suppress(OSError):
+        yield from stream
 
 
 def record(scratch: str, arguments: Sequence[str]) -> int:

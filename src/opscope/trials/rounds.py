@@ -62,7 +62,7 @@ _VERDICTS = {
 
 # How far equal processes scatter; it counts like one round of the baseline against itself. One pair tells
 # little: 12 runs of a training step on an H200 scattered by 9 %, and the first two agreed within 0.5 %.
-_USUAL_SCATTER, _SCATTER_OF_ONE_PAIR, _USUAL_ROUNDS = 0.01, 0.05, 1
+_USUAL_SCATTER, _SCATTER_OF_ONE_PAIR, _USUAL_ROUNDS = 0.01, 0.08, 1
 _SAME_ROUNDS = 3  # in which equal programs have shown how far they are apart
 # Quantiles of Student's t, 97.5 %, by degrees of freedom; beyond, within 0.02.
 _STUDENT = {2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306}
@@ -531,7 +531,9 @@ class Trial:
         helpful = [
             side.changes[0]
             for variant, side in candidates
-            if variant.verdict not in _NOT_COMBINED and self._is_right(side, variant.correctness)
+            if variant.verdict not in _NOT_COMBINED
+            and (variant.ratio or 1.0) < _MUCH_SLOWER
+            and self._is_right(side, variant.correctness)
         ]
         costly = [
             side.changes[0]

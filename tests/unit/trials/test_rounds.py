@@ -365,3 +365,27 @@ def test_equal_programs_are_told_apart_in_one_of_twenty_at_most(scatter: float, 
     assert told_apart <= len(verdicts) / 20
     if scatter < 0.01:
         assert verdicts.count(TrialVerdict.SAME) >= 0.95 * len(verdicts)
+
+
+def test_equal_runs_that_scattered_on_a_gpu_are_not_told_apart() -> None:
+    """One training step on an H200, unchanged; its first two runs agreed (h200_try_unchanged.json)."""
+    steps_ms = [8.833, 8.874, 8.579, 8.290, 8.338, 7.630, 7.444, 9.379, 6.988, 7.616, 7.990, 7.424, 8.963]
+
+    class Recorded(GivenRuns):
+        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> tuple[TrialRun | None, str]:
+            place = int(changes[0].name) + 1 if changes else self._runs - 1
+            self.factors = {one.name: steps_ms[place] / 10 for one in changes[:1]} or {}
+            run, said = super()._process(changes, limit_s)
+            assert run is not None
+            factor = 1.0 if changes else steps_ms[place] / 10
+            samples = [msgspec.structs.replace(one, host_ns=int(one.host_ns * factor)) for one in run.samples]
+            return msgspec.structs.replace(run, samples=tuple(samples)), said
+
+    changes = tuple(change(str(number)) for number in range(1, 12))
+    request = TrialRequest(kind="script", target="train.py")
+    result = Recorded(TrialPlan(request, changes, rounds=1)).run()
+    assert result.noise.ratio == pytest.approx(8.874 / 8.833, rel=0.01)
+    verdicts = {one.name: one.verdict for one in result.variants}
+    assert len(verdicts) == 11
+    assert set(verdicts.values()) <= {TrialVerdict.SAME, TrialVerdict.INCONCLUSIVE}
+    assert result.best is None

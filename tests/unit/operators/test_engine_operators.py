@@ -1,0 +1,61 @@
+"""Costs of serving engines' own operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from opscope.model.session import Session
+from opscope.operators.session_costs import fill_costs
+from opscope.testing import TraceBuilder
+
+Load = Callable[..., Session]
+Cost = tuple[str | None, int | None, int | None, str | None]
+HALF = "c10::BFloat16"
+
+
+def cost(
+    load: Load, operator: str, dims: list[Any], types: list[str], *, kernel: str = "kernel", step: str = ""
+) -> Cost:
+    trace = TraceBuilder()
+    if step:
+        trace.event("user_annotation", step, 0, 40, 1, {})
+    trace.operator(operator, 1, 20, **{"Input Dims": dims, "Input type": types})
+    session = load(trace.launch(5).kernel(kernel, 25, 2))
+    fill_costs(session)
+    return session.query("SELECT evidence, flop_count, read_bytes, reason FROM call_costs")[0]
+
+
+def test_a_norm_reads_its_rows_and_weight(load: Load) -> None:
+    evidence, flops, read, _ = cost(
+        load, "_C::rms_norm", [[32, 64], [32, 64], [64], []], [HALF, HALF, HALF, "Scalar"]
+    )
+    assert (evidence, flops, read) == ("shape_rules", 4 * 32 * 64, 2 * (32 * 64 + 64))
+
+
+def test_attention_costs_what_the_engines_step_says(load: Load) -> None:
+    dims = [[8, 512], [8, 128], [8, 128], [8, 512]]
+    step = "execute_context_0(0)_generation_8(8)"
+    evidence, _, _, reason = cost(load, "vllm::unified_attention_with_output", dims, [HALF] * 4, step=step)
+    assert evidence is None
+    assert reason is not None
+    assert "how many keys" in reason
+
+
+def test_attention_within_an_unrecorded_window_has_no_cost(load: Load) -> None:
+    dims = [[8, 512], [8, 128], [8, 128], [8, 512]]
+    evidence, _, _, reason = cost(
+        load, "vllm::unified_attention_with_output", dims, [HALF] * 4, kernel="kernel_unified_attention_3d"
+    )
+    assert evidence is None
+    assert reason is not None
+    assert "window" in reason
+
+
+def test_experts_whose_weights_are_no_arguments_have_no_cost(load: Load) -> None:
+    evidence, _, _, reason = cost(
+        load, "vllm::moe_forward", [[32, 64], [32, 8], []], [HALF, HALF, "Scalar"], kernel="unknown_kernel"
+    )
+    assert evidence is None
+    assert reason is not None
+    assert "experts" in reason
