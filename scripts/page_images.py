@@ -68,9 +68,9 @@ def pages() -> Iterator[tuple[str, str]]:
     entries = [_entry(path) for path in sorted((RESULTS / "h200_bert").glob("profiling_stats_*.json"))]
     maps = workload_charts(sweep_document(entries)["configurations"])
     yield "profile", render_page(sweep_report(entries), maps)
-    tried = json.loads((RESULTS / "h200_try_bert.json").read_bytes())
-    trial = msgspec.convert(tried, TrialResult)
-    yield "try", render_page(trial_document(trial, "opscope try bert"), trial_charts(trial))
+    tried = json.loads((RESULTS / "h200_try.json").read_bytes())["programs"]
+    trial = msgspec.convert(next(one for one in tried if one["best"] is not None), TrialResult)
+    yield "try", render_page(trial_document(trial, f"opscope try {trial.program}"), trial_charts(trial))
 
 
 def _entry(path: Path) -> SweepEntry:
