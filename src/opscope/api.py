@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, overload
 
 from opscope.benchmarking.decorator import benchmark
 from opscope.capture.calls import ProfiledFunction
@@ -90,6 +90,7 @@ class Profile(Profiler):
             with self:
                 return fn(*args, **kwargs)
 
+        recorded.recording = self  # type: ignore[attr-defined] # its cycles and its session
         return recorded
 
     @property
@@ -109,6 +110,11 @@ class Profile(Profiler):
         return self._session_of[1]
 
 
+@overload
+def profile(output_dir: Callable[P, R], /) -> Callable[P, R]: ...
+
+
+@overload
 def profile(
     output_dir: Source | None = None,
     *,
@@ -118,11 +124,24 @@ def profile(
     active: int = ACTIVE_STEPS,
     repeat: int = 1,
     **options: Unpack[CaptureOptions],
-) -> Profile:
+) -> Profile: ...
+
+
+def profile(
+    output_dir: Source | Callable[..., Any] | None = None,
+    *,
+    name: str = "trace",
+    wait: int = 0,
+    warmup: int = 2,
+    active: int = ACTIVE_STEPS,
+    repeat: int = 1,
+    **options: Unpack[CaptureOptions],
+) -> Profile | Callable[..., Any]:
     """Record the steps of the program in its `with` block: `with opscope.profile("out") as p: … p.step()`.
 
     Without any `step()` the block is recorded as one step (but not with `wait` or a `warmup` of 1). As a
-    decorator, `@opscope.profile("out")`, it records the first call of a function; `profiled` later ones.
+    decorator, `@opscope.profile("out")` or `@opscope.profile`, it records the first call of a function, whose
+    attribute `recording` is then this; `profiled` records later calls.
 
     Leaves, per cycle, an ordinary Kineto trace and a small sidecar in `output_dir`; `p.cycles` names them and
     `p.session` is the last one's Session. Arguments are those of `Profiler`.
@@ -131,6 +150,10 @@ def profile(
         InputError: The schedule or the name makes no sense.
     """
     options.setdefault("find_origins", recorded_origins)
+    if callable(output_dir):
+        return Profile(None, name=name, wait=wait, warmup=warmup, active=active, repeat=repeat, **options)(
+            output_dir
+        )
     return Profile(output_dir, name=name, wait=wait, warmup=warmup, active=active, repeat=repeat, **options)
 
 

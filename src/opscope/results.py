@@ -140,7 +140,7 @@ def summarize(session: Session, *, ceilings: Source | None = None, by: str | Non
     Args:
         session: Of a recording.
         ceilings: File of `opscope devices --measure --save`; without one, what was measured on this machine
-            for the same kind of GPU, else its data sheet.
+            for the same kind of GPU, else its datasheet.
         by: `range:REGEX` groups device time by annotations: by what the expression finds in their names, by
             its first group if it has one. None for the steps of a serving engine.
 

@@ -193,7 +193,7 @@ def test_what_is_asked_for_comes_on_top(ncu_run: Run, tmp_path: Path) -> None:
         2,
         "--set",
         "full",
-        "--section",
+        "--ncu-section",
         "PmSampling",
     ]
     ncu_run(*options, "--metrics", "a.sum", "--replay-mode", "application", "-o", "mine", "--", *SAYS)

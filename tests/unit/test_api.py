@@ -101,6 +101,17 @@ class TestRecording:
         with pytest.raises(InputError, match="overwrite=True"), opscope.profile(tmp_path):
             pass
 
+    def test_the_decorator_needs_no_brackets(self, matmul) -> None:
+        @opscope.profile
+        def call() -> object:
+            return matmul()
+
+        call()
+        call()
+        recording = call.recording  # type: ignore[attr-defined]
+        with recording.session as session:
+            assert session.scalar("SELECT count(*) FROM operators WHERE name = 'aten::mm'") == 1
+
     def test_profile_call(self, matmul, tmp_path: Path) -> None:
         result, session = opscope.profile_call(matmul, output_dir=tmp_path, active=2)
         with session:

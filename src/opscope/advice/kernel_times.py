@@ -44,7 +44,7 @@ _ATTENTION_TENSORS = {False: 4, True: 8}
 
 @dataclass(frozen=True)
 class Rates:
-    """What work can be expected to reach on one device: its limits, a data sheet's reduced to what is seen.
+    """What work can be expected to reach on one device: its limits, a datasheet's reduced to what is seen.
 
     Attributes:
         limits: None if unknown.

@@ -26,7 +26,7 @@ from opscope.model.comparison import (
     TimeChange,
 )
 from opscope.model.finding import Finding, Severity
-from opscope.units import format_duration, format_fraction
+from opscope.units import counted, format_duration, format_fraction
 
 __all__ = [
     "MeanResampler",
@@ -98,7 +98,7 @@ def time_change(
     if fewest < FEWEST_ROUNDS:
         reason = "one measurement each gives no interval"
         if fewest > 1:
-            reason = f"{fewest} samples are too few for an interval, which takes {FEWEST_ROUNDS}"
+            reason = f"{fewest} samples, {FEWEST_ROUNDS} needed for an interval"
         return _change(reference, candidate, verdict=Verdict.AMBIGUOUS, reason=reason)
     return _judged(reference, candidate, resampler, threshold)
 
@@ -128,9 +128,13 @@ def _judged(reference: Timing, candidate: Timing, resampler: RatioResampler, thr
     )
 
 
+_NEAR_ONE = 0.1  # ratios nearer to 1 are told with three decimals
+
+
 def _reason(verdict: Verdict, interval: Interval, threshold: float) -> str:
     low, high = interval
-    text = f"{CONFIDENCE:.0%} CI {low:.3f}–{high:.3f}×".replace("%", " %")
+    decimals = 3 if min(abs(low - 1), abs(high - 1)) < _NEAR_ONE else 2
+    text = f"{CONFIDENCE:.0%} CI {low:.{decimals}f}–{high:.{decimals}f}×".replace("%", " %")
     within = format_fraction(threshold)
     if verdict is Verdict.SAME:
         return f"{text}, within {within} of 1"
@@ -274,8 +278,7 @@ def no_verdict(comparison: BenchmarkComparison | SessionComparison) -> str | Non
     if isinstance(comparison, SessionComparison):
         steps = min(comparison.reference.steps, comparison.candidate.steps)
         if _is_undecided(comparison.total) and steps < FEWEST_ROUNDS:
-            recorded = f"{steps} step{'' if steps == 1 else 's'} recorded"
-            return f"{recorded}, {FEWEST_ROUNDS} needed (--active {FEWEST_ROUNDS})"
+            return f"{counted(steps, 'step')} recorded, {FEWEST_ROUNDS} needed (--active {FEWEST_ROUNDS})"
         times = [comparison.total]
     else:
         times = [row.time for _, row in comparison.rows if row.presence is Presence.BOTH]

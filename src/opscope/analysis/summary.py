@@ -8,6 +8,7 @@ operators + Σ unattributed_ns = device_time_ns, exactly.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from copy import copy
 from functools import cached_property
 from pathlib import Path
@@ -38,7 +39,9 @@ from opscope.analysis.totals import (
     kernel_totals,
     operator_totals,
 )
+from opscope.model.environment import Environment
 from opscope.model.evidence import Grade
+from opscope.model.files import UNREADABLE_JSON
 from opscope.model.finding import Finding
 from opscope.model.notebook import notebook_html
 from opscope.model.queries import sql
@@ -140,7 +143,7 @@ class Summary:
 
         Args:
             session: The Session.
-            measured_dir: Folder of measured device limits; the data sheet's are used if it holds none.
+            measured_dir: Folder of measured device limits; the datasheet's are used if it holds none.
             ceilings_file: One measurement to use instead.
             by: `range:REGEX`, by which annotations are grouped; None for the steps of a serving engine.
             **known: Attributes that are not to be computed, with their values.
@@ -203,6 +206,16 @@ class Summary:
     def steps(self) -> tuple[StepTotal, ...]:
         """Profiler steps, by trace and start."""
         return tuple(StepTotal(*row) for row in self.session.query(_STEPS_SQL))
+
+    @cached_property
+    def environments(self) -> tuple[Environment, ...]:
+        """What traces of opscope's own recorder were recorded on."""
+        found = []
+        for (text,) in self.session.query(_ENVIRONMENTS_SQL):
+            # A saved session may be a stranger's.
+            with suppress(*UNREADABLE_JSON):
+                found.append(msgspec.json.decode(text, type=Environment))
+        return tuple(found)
 
     @cached_property
     def unattributed_ns(self) -> dict[str, int]:
@@ -520,6 +533,10 @@ SELECT d.trace_id, rank, device, name, CASE WHEN compute_major IS NOT NULL THEN
     span_ns, busy_ns, idle_ns, activity_count
 FROM devices d JOIN traces USING (trace_id) WHERE activity_count > 0 ORDER BY d.trace_id, device"""
 
+_ENVIRONMENTS_SQL = """
+SELECT DISTINCT (value::JSON->'$.environment')::VARCHAR AS environment FROM metadata
+WHERE key LIKE 'sidecar:%' AND environment IS NOT NULL ORDER BY 1"""
+
 _UNATTRIBUTED_SQL = """
 SELECT attribution, sum(duration_ns)::BIGINT FROM device_activities
 WHERE operator_id IS NULL GROUP BY attribution ORDER BY 2 DESC, 1"""
@@ -539,7 +556,7 @@ def summarize(
 
     Args:
         session: The Session.
-        measured_dir: Folder of measured device limits; the data sheet's are used if it holds none.
+        measured_dir: Folder of measured device limits; the datasheet's are used if it holds none.
         ceilings_file: One measurement to use instead.
 
     Raises:

@@ -17,6 +17,7 @@ can be switched off and on while it records.
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 import time
 from collections.abc import Collection, Iterator, Set
@@ -65,6 +66,24 @@ def quiet_torch_log() -> Iterator[None]:
         yield
     finally:
         level.value = previous
+
+
+# Kineto reads it when a process first records. At 5 it writes two lines about each recording on standard
+# error ("USDT: … profiler_start"); errors are at 4.
+_KINETO_LEVEL, _ABOVE_STEPS = "KINETO_LOG_LEVEL", "6"
+
+
+@contextmanager
+def _quiet_kineto() -> Iterator[None]:
+    """Around the first use of Kineto: it does not tell that it starts and stops, unless it was asked to."""
+    if _KINETO_LEVEL in os.environ:
+        yield
+        return
+    os.environ[_KINETO_LEVEL] = _ABOVE_STEPS
+    try:
+        yield
+    finally:
+        os.environ.pop(_KINETO_LEVEL, None)
 
 
 @cache
@@ -141,7 +160,8 @@ class _ProfilerEngine:
         )
 
     def prepare(self) -> None:
-        self._profile.prepare_trace()
+        with _quiet_kineto():
+            self._profile.prepare_trace()
         inner = getattr(self._profile, "profiler", None)
         if inner is not None:
             # Otherwise every event becomes a Python object when the window closes, which nobody asks for
@@ -181,7 +201,8 @@ class _AutogradEngine:
         )
 
     def prepare(self) -> None:
-        self._profile._prepare_trace()
+        with _quiet_kineto():
+            self._profile._prepare_trace()
 
     def start(self) -> None:
         self._profile._start_trace()

@@ -11,6 +11,7 @@ from cyclopts.validators import Number
 from opscope.cli.console import (
     All,
     Merge,
+    Parts,
     Top,
     check_outputs,
     markdown,
@@ -21,8 +22,7 @@ from opscope.cli.console import (
     write_recording_page,
 )
 from opscope.model.files import write_text
-from opscope.report.analysis import analysis_report, only_sections, overview_document
-from opscope.report.analysis import brief as first_screen
+from opscope.report.analysis import analysis_report, full_document, overview_document
 from opscope.report.document import Document
 from opscope.report.json_encoding import write_json
 from opscope.report.summary_json import analysis_document
@@ -30,6 +30,7 @@ from opscope.results import summarize
 
 __all__ = ["analyze"]
 
+_READING = Parts()
 _JSON_NAME = "analysis.json"
 _REPORT_NAME = "report.md"
 
@@ -44,8 +45,7 @@ def analyze(
     export_trace: Path | None = None,
     html: Path | None = None,
     force: bool = False,
-    brief: bool = False,
-    section: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=())] = (),
+    reading: Parts = _READING,
     top: Top = 10,
     all: All = False,  # noqa: A002 - the option's name
     ceilings: Path | None = None,
@@ -71,12 +71,11 @@ def analyze(
         export_trace: Also write the trace (one) there with its critical path as a track, for Perfetto.
         html: Also write the report with pictures to this HTML file, which needs no network.
         force: Overwrite existing files.
-        brief: Print the first screen alone: the step, what holds it up, what to change.
-        section: Print the first screen and these sections, by the beginning of their titles: change, kernels.
+        reading: How much of the report is printed.
         top: Operators (and kernels) to list.
         all: List every operator and kernel instead.
         ceilings: Limits to hold calls against, of opscope devices --measure --save; else those cached on this
-            machine for the same GPU, else the data sheet's.
+            machine for the same GPU, else the datasheet's.
         merge: Average traces that are not of one job too.
         by: Group device time by annotations, range:REGEX: by what the expression finds in their names.
         capture: Traces in which CUDA graphs that these replay were captured, as serving engines write them.
@@ -102,12 +101,9 @@ def analyze(
         shown = None if all else top
 
         def document() -> Document:
-            whole = overview_document(summary, top=shown)
-            if brief:
-                return first_screen(whole)
-            return only_sections(whole, section) if section else whole
+            return full_document(summary) if reading.full else overview_document(summary, top=shown)
 
-        show(lambda: analysis_document(summary, top=shown), document, json=json)
+        show(lambda: analysis_document(summary, top=shown), document, json=json, reading=reading)
         written = []
         if output_dir is not None:
             report = markdown(analysis_report(summary, top=shown))

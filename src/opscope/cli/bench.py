@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -29,6 +29,7 @@ from opscope.benchmarking.result_file import check_writable, load_benchmark, res
 from opscope.benchmarking.suites import SUITES, suite
 from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED
 from opscope.cli.console import (
+    Parts,
     check_outputs,
     load_noticed,
     markdown,
@@ -168,6 +169,7 @@ class OutputOptions:
 
 
 _GIVEN, _MEASURING, _OUTPUT = GivenOptions(), MeasuringOptions(), OutputOptions()
+_READING = Parts()
 
 
 def bench(
@@ -175,6 +177,7 @@ def bench(
     given: GivenOptions = _GIVEN,
     measuring: MeasuringOptions = _MEASURING,
     output: OutputOptions = _OUTPUT,
+    reading: Parts = _READING,
     list: Annotated[bool, Parameter(name="--list")] = False,  # noqa: A002 - the option's name
 ) -> int:
     """Compare implementations: a suite, or functions of your own; or show a saved result again.
@@ -193,6 +196,7 @@ def bench(
         given: What is measured.
         measuring: How it is measured.
         output: What comes out.
+        reading: How much of the report is printed.
         list: Show the suites and their implementations, and measure nothing.
     """
     if list:
@@ -201,6 +205,8 @@ def bench(
         raise InputError(
             "there is nothing to benchmark", hint=f"Use {', '.join(SUITES)}, or FILE.py:function"
         )
+    if reading.full:
+        output = replace(output, show_kernels=True)
     files = [path for path in (output.save, output.report, output.html) if path is not None]
     check_outputs(files, force=output.force, inputs=targets)
     for path in files:
@@ -212,13 +218,13 @@ def bench(
                 source=targets[0],
                 hint="Measure again with the suite's name",
             )
-        return _show_saved(Path(targets[0]), output)
+        return _show_saved(Path(targets[0]), output, reading)
     # What the user's code prints must not stand in the JSON document.
     with redirect_stdout(sys.stderr) if output.json else nullcontext():
         run = _Run(plan_of(targets, _request(given)), _options(measuring), measuring, output)
         with load_noticed():
             sweep = run.execute()
-    run.show(sweep)
+    run.show(sweep, reading)
     return _exit_code(sweep)
 
 
@@ -228,7 +234,7 @@ def _list(*, json: bool) -> int:
     return 0
 
 
-def _show_saved(path: Path, output: OutputOptions) -> int:
+def _show_saved(path: Path, output: OutputOptions, reading: Parts) -> int:
     saved = load_benchmark(path)
     points = saved.points if isinstance(saved, BenchmarkSweep) else (saved,)
     extra = [(kernel_use_section(point),) if output.show_kernels else () for point in points]
@@ -239,7 +245,7 @@ def _show_saved(path: Path, output: OutputOptions) -> int:
     if output.json:
         print_json(result_document(saved))
     else:
-        print_document(document)
+        print_document(document, reading=reading)
     say_wrote(_written(output, document, saved), on_stderr=output.json)
     return 0
 
@@ -343,7 +349,7 @@ class _Run:
         """The sweep, or its only point where there is but one."""
         return sweep if self.plan.is_sweep else sweep.points[0]
 
-    def show(self, sweep: BenchmarkSweep) -> None:
+    def show(self, sweep: BenchmarkSweep, reading: Parts) -> None:
         """Print the result, and write the reports that were asked for."""
         if not sweep.points and not self.plan.is_sweep:
             return
@@ -351,7 +357,7 @@ class _Run:
         if output.json:
             print_json(self._json(sweep))
         else:
-            print_document(document)
+            print_document(document, reading=reading)
         saved = [] if output.save is None else [output.save]
         say_wrote([*saved, *_written(output, document, self._result(sweep))], on_stderr=output.json)
 

@@ -16,6 +16,7 @@ from opscope.cli.app import EXIT_INCONCLUSIVE, EXIT_REGRESSION
 from opscope.cli.console import (
     All,
     Merge,
+    Parts,
     Top,
     check_outputs,
     markdown,
@@ -39,6 +40,7 @@ from opscope.report.html.result_charts import comparison_charts
 
 __all__ = ["compare"]
 
+_READING = Parts()
 _BENCHMARK = "a benchmark result"
 _RECORDING = "a recording"
 # A thousand rows of a thousand samples each take about 20 MB; larger files are traces.
@@ -56,6 +58,7 @@ def compare(
     merge: Merge = False,
     top: Top = 20,
     all: All = False,  # noqa: A002 - the option's name
+    reading: Parts = _READING,
     output: Path | None = None,
     html: Path | None = None,
     force: bool = False,
@@ -80,6 +83,7 @@ def compare(
         merge: Read traces of a folder together that are not of one job too.
         top: Operators (or rows of each benchmark) to list.
         all: List everything instead.
+        reading: How much of the report is printed.
         output: Also write the report to this Markdown file.
         html: Also write the report with pictures to this HTML file, which needs no network.
         force: Overwrite existing files.
@@ -89,13 +93,14 @@ def compare(
     comparison = _compare(reference, candidate, options, merge=merge)
     failures = gate_reasons(comparison, fail_on) if fail_on is not None else ()
     inconclusive = no_verdict(comparison) if fail_on is not None and not failures else None
-    document = _document(comparison, None if all else top)
+    document = _document(comparison, None if all else reading.rows(top))
     show(
         lambda: comparison_document(
             comparison, fail_on=fail_on, failures=failures, inconclusive=inconclusive
         ),
         lambda: document,
         json=json,
+        reading=reading,
     )
     if output is not None:
         say_wrote([write_text(output, markdown(document))], on_stderr=json)

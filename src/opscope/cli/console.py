@@ -8,17 +8,18 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 
 from opscope.errors import InputError, OpscopeError
 from opscope.model.files import write_text
 from opscope.model.session import Session
-from opscope.report.document import Document
+from opscope.report.document import Document, first_screen, only_sections
 from opscope.report.json_encoding import to_json
 from opscope.report.languages import Language, language_of, translated, translated_words
 from opscope.report.markdown import render_markdown
@@ -36,6 +37,8 @@ __all__ = [
     "All",
     "Merge",
     "Output",
+    "Parts",
+    "ProgramParts",
     "Top",
     "Words",
     "check_outputs",
@@ -67,6 +70,64 @@ All = Annotated[bool, Parameter(name="--all")]
 Output = Annotated[Path | None, Parameter(name=["--output", "-o"])]
 Merge = Annotated[bool, Parameter(name="--merge")]
 Words = Annotated[tuple[str, ...], Parameter(show_default=False)]
+
+_READING = Group("Report", sort_key=0)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    brief: bool
+    section: tuple[str, ...]
+    full: bool
+
+    def of(self, document: Document) -> Document:
+        """What is to be read of a report.
+
+        Raises:
+            InputError: It has no such section.
+        """
+        if self.section:
+            return only_sections(document, self.section, in_language)
+        return first_screen(document) if self.brief else document
+
+    def rows(self, top: int | None) -> int | None:
+        """How many rows tables have: all of them in a full report."""
+        return None if self.full else top
+
+
+@Parameter(name="*", group=_READING)
+@dataclass(frozen=True)
+class Parts(_Parts):
+    """How much of a report is printed.
+
+    Args:
+        brief: Print the first screen alone: what it comes to, and what to change.
+        section: Print the first screen and these sections, by the beginning of their titles: change, kernels.
+        full: Print everything: all rows, and all that is known of each.
+    """
+
+    brief: bool = False
+    section: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=())] = ()
+    full: bool = False
+
+
+@Parameter(name="*", group=_READING)
+@dataclass(frozen=True)
+class ProgramParts(_Parts):
+    """The same for verbs that a program follows: one section after each --section.
+
+    Args:
+        brief: Print the first screen alone: what it comes to, and what to change.
+        section: Print the first screen and this section, by the beginning of its title; once for each.
+        full: Print everything: all rows, and all that is known of each.
+    """
+
+    brief: bool = False
+    section: Annotated[tuple[str, ...], Parameter(negative=())] = ()
+    full: bool = False
+
+
+_WHOLE = Parts()
 
 # Part of the time in which something waits for a CPU; an idle machine that runs one program has 1 or 2 %.
 _LOADED = 0.2
@@ -120,7 +181,12 @@ def load_noticed() -> Iterator[None]:
 
 
 def show(
-    as_json: Callable[[], Any], as_document: Callable[[], Document], *, json: bool, on_stderr: bool = False
+    as_json: Callable[[], Any],
+    as_document: Callable[[], Document],
+    *,
+    json: bool,
+    reading: Parts | ProgramParts = _WHOLE,
+    on_stderr: bool = False,
 ) -> None:
     """Print a result: as the one JSON document on stdout, or as a report.
 
@@ -128,12 +194,13 @@ def show(
         as_json: Makes its JSON values.
         as_document: Makes its report.
         json: Which of them is printed.
+        reading: How much of the report.
         on_stderr: Print the report on stderr: stdout is a program's own.
     """
     if json:
         print_json(as_json())
     else:
-        print_document(as_document(), on_stderr=on_stderr)
+        print_document(as_document(), reading=reading, on_stderr=on_stderr)
 
 
 class _PipeConsole(Console):
@@ -159,10 +226,13 @@ def _wide_console(stream: TextIO) -> Console:
     return _PipeConsole(file=stream, width=width, highlight=False, soft_wrap=False)
 
 
-def print_document(document: Document, *, on_stderr: bool = False) -> None:
-    """Print a report Document on stdout, or on stderr where stdout is a program's own."""
+def print_document(
+    document: Document, *, reading: Parts | ProgramParts = _WHOLE, on_stderr: bool = False
+) -> None:
+    """Print what is to be read of a report on stdout, or on stderr where stdout is a program's own."""
     stream = sys.stderr if on_stderr else sys.stdout
-    _wide_console(stream).print(render_terminal(translated(document, _language)), crop=False)
+    shown = translated(reading.of(document), _language)
+    _wide_console(stream).print(render_terminal(shown), crop=False)
 
 
 def markdown(document: Document) -> str:

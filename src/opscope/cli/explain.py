@@ -11,12 +11,23 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from opscope import api
-from opscope.cli.console import Merge, check_outputs, open_source, say_wrote, show, status, write_page
+from opscope.cli.console import (
+    Merge,
+    Parts,
+    check_outputs,
+    open_source,
+    say_wrote,
+    show,
+    status,
+    write_page,
+)
 from opscope.model.sidecar import kernels_folder
 from opscope.report.explanation import SourceReader, explanation_document
 from opscope.report.summary_json import explanation_json
 
 __all__ = ["explain"]
+
+_READING = Parts()
 
 
 def explain(
@@ -29,6 +40,7 @@ def explain(
     source: bool = False,
     checkout: Path | None = None,
     torch_version: str | None = None,
+    reading: Parts = _READING,
     html: Path | None = None,
     force: bool = False,
 ) -> int:
@@ -46,6 +58,7 @@ def explain(
         checkout: A PyTorch checkout to read lines from, before the installed torch's headers.
         torch_version: Release to answer for without a trace; the installed torch, else the newest known
             release.
+        reading: How much of the report is printed.
         html: Also write the report with pictures to this HTML file, which needs no network.
         force: Overwrite an existing file.
     """
@@ -56,8 +69,8 @@ def explain(
     ):  # what is printed is computed when asked for
         with status("Explaining"):
             explanation = api.explain(name, session, torch_version=torch_version)
-        document = partial(explanation_document, explanation, read_source)
-        show(lambda: explanation_json(explanation, read_source), document, json=json)
+        document = partial(explanation_document, explanation, read_source, is_full=reading.full)
+        show(lambda: explanation_json(explanation, read_source), document, json=json, reading=reading)
         if html is not None:
             say_wrote([write_page(html, document())], on_stderr=json)
     return 0

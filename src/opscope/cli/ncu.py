@@ -25,6 +25,7 @@ from opscope.cli.app import EXIT_INTERRUPTED
 from opscope.cli.console import (
     STDERR,
     All,
+    ProgramParts,
     Top,
     Words,
     check_outputs,
@@ -71,7 +72,7 @@ class Collecting:
         launch_skip: Matching launches to pass over.
         launch_count: Matching launches to profile at most; 20 by default.
         set: A set of ncu (basic, detailed, full) besides what is read here.
-        section: Sections of ncu besides those read here.
+        ncu_section: Sections of ncu besides those read here.
         metrics: Metrics of ncu besides those read here.
         replay_mode: kernel runs each launch again for every group of counters; application runs the program
             again.
@@ -83,7 +84,7 @@ class Collecting:
     launch_skip: _Count = None
     launch_count: Annotated[int | None, Parameter(validator=Number(gte=1))] = None
     set: str | None = None
-    section: Words = ()
+    ncu_section: Words = ()
     metrics: Words = ()
     replay_mode: Literal["kernel", "application"] = "kernel"
     output: Annotated[Path, Parameter(name=["--output", "-o"])] = Path("opscope.ncu-rep")
@@ -95,6 +96,7 @@ class Collecting:
 
 
 _DEFAULT = Collecting()
+_READING = ProgramParts()
 _Collecting = Annotated[Collecting, Parameter(name="*", group=Group("Profiling a program"))]
 
 
@@ -104,6 +106,7 @@ def ncu(
     json: bool = False,
     top: Top = 10,
     all: All = False,  # noqa: A002 - the option's name
+    reading: ProgramParts = _READING,
     html: Path | None = None,
     force: bool = False,
     collecting: _Collecting = _DEFAULT,
@@ -122,20 +125,21 @@ def ncu(
         json: Print one JSON document and nothing else.
         top: Launches to show, the longest first.
         all: Show every launch instead.
+        reading: How much of the report is printed.
         html: Also write the report with pictures to this HTML file, which needs no network.
         force: Overwrite existing files.
         collecting: What is profiled of a program.
     """
-    shown = None if all else top
+    shown = _Shown(None if all else reading.rows(top), reading, json, html)
     check_outputs([html], force=force, inputs=target)
     if not target:
         raise InputError("nothing to read or run", hint="opscope ncu FILE.ncu-rep, or opscope ncu -- PROGRAM")
     if len(target) == 1 and (is_report(target[0]) or shutil.which(target[0]) is None):
         _refuse_options(collecting)
         analysis = api.ncu(target[0], trace)
-        _show(analysis, json=json, top=shown, html=html, on_stderr=False)
+        shown.show(analysis, on_stderr=False)
         return 0
-    return _profile(target, trace, collecting, json=json, top=shown, html=html, force=force)
+    return _profile(target, trace, collecting, shown, force=force)
 
 
 def _refuse_options(collecting: Collecting) -> None:
@@ -146,14 +150,35 @@ def _refuse_options(collecting: Collecting) -> None:
         )
 
 
+@dataclass(frozen=True)
+class _Shown:
+    """What is said of the counters, and where."""
+
+    top: int | None
+    reading: ProgramParts
+    json: bool
+    html: Path | None
+
+    def show(self, analysis: CounterAnalysis, *, on_stderr: bool) -> None:
+        document = ncu_document(analysis, top=self.top)
+        show(
+            lambda: ncu_json(analysis),
+            lambda: document,
+            json=self.json,
+            reading=self.reading,
+            on_stderr=on_stderr,
+        )
+        if self.html is not None:
+            page = write_page(self.html, document, counter_charts(analysis))
+            say_wrote([page], on_stderr=self.json or on_stderr)
+
+
 def _profile(
     program: tuple[str, ...],
     trace: Path | None,
     collecting: Collecting,
+    shown: _Shown,
     *,
-    json: bool,
-    top: int | None,
-    html: Path | None,
     force: bool,
 ) -> int:
     check_reader()
@@ -169,11 +194,11 @@ def _profile(
         else:
             with open_source([str(trace)]) as session:
                 plan = _plan(runner, session, collecting)
-        run = runner.run(_collection(plan, collecting), report, stdout=STDERR if json else None)
+        run = runner.run(_collection(plan, collecting), report, stdout=STDERR if shown.json else None)
     if run.was_interrupted and not report.exists():
         raise KeyboardInterrupt
     check_run(run, report)
-    _show(api.ncu(report, trace), json=json, top=top, html=html, on_stderr=True)
+    shown.show(api.ncu(report, trace), on_stderr=True)
     say_wrote([report], on_stderr=True)
     return EXIT_INTERRUPTED if run.was_interrupted else run.target_code
 
@@ -243,17 +268,8 @@ def _collection(plan: CollectionPlan | None, collecting: Collecting) -> Collecti
         kernels=own if plan is None else plan.kernels,
         launch_skip=planned_skip if collecting.launch_skip is None else collecting.launch_skip,
         launch_count=collecting.limit if plan is None else plan.launch_count,
-        sections=(*SECTIONS, *collecting.section),
+        sections=(*SECTIONS, *collecting.ncu_section),
         metrics=(*metrics, *collecting.metrics),
         metric_set=collecting.set,
         replay_mode=collecting.replay_mode,
     )
-
-
-def _show(
-    analysis: CounterAnalysis, *, json: bool, top: int | None, html: Path | None, on_stderr: bool
-) -> None:
-    document = ncu_document(analysis, top=top)
-    show(lambda: ncu_json(analysis), lambda: document, json=json, on_stderr=on_stderr)
-    if html is not None:
-        say_wrote([write_page(html, document, counter_charts(analysis))], on_stderr=json or on_stderr)

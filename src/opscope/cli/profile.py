@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import msgspec
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -25,6 +26,7 @@ from opscope.capture.cycle import ACTIVE_STEPS
 from opscope.capture.sweep import ConfigurationRun, configuration_of, run_configuration
 from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED
 from opscope.cli.console import (
+    Parts,
     Top,
     check_outputs,
     load_noticed,
@@ -41,7 +43,8 @@ from opscope.model.files import write_text
 from opscope.model.measurement import LatencyMeasure
 from opscope.model.sidecar import sidecar_path
 from opscope.provenance.origins import recorded_origins
-from opscope.report.analysis import configuration_report
+from opscope.report.analysis import configuration_report, full_document
+from opscope.report.document import Document, Section
 from opscope.report.html.result_charts import workload_charts
 from opscope.report.json_encoding import write_json
 from opscope.report.summary_json import stats_document
@@ -227,6 +230,7 @@ _SUMMARY_JSON = "profiling_summary.json"
 _SUMMARY_MARKDOWN = "profiling_summary.md"
 
 _DEFAULT_RECORDING = RecordingOptions()
+_READING = Parts()
 _Recording = Annotated[RecordingOptions, Parameter(name="*", group=Group("Recording"))]
 _Sizes = Annotated[tuple[int, ...] | None, Parameter(consume_multiple=True, validator=Number(gte=1))]
 
@@ -295,6 +299,7 @@ def profile(
     force: bool = False,
     json: bool = False,
     top: Top = 10,
+    reading: Parts = _READING,
 ) -> int:
     """Profile a workload over batch sizes and sequence lengths.
 
@@ -319,6 +324,7 @@ def profile(
         force: Overwrite existing files.
         json: Print the summary as one JSON document and nothing else.
         top: Operators to report in detail.
+        reading: How much of the report is printed; --full adds that of each configuration.
     """
     preset_batches, preset_lengths = _PRESETS[preset]
     spec = resolve(workload, WorkloadOptions(**asdict(model)))
@@ -335,7 +341,7 @@ def profile(
     kept = [kept_entry(task) for task in tasks] if resume and not force else [None] * len(tasks)
     with load_noticed():
         code = _run(tasks, kept, sweep, quiet=json)
-    _print(sweep, json=json)
+    _print(sweep, json=json, reading=reading)
     if html is not None and sweep.entries:
         say_wrote([_page(html, sweep, top=top)], on_stderr=json)
     return code
@@ -397,13 +403,24 @@ def _progress(count: int, *, quiet: bool) -> Iterator[Callable[[str, str | None]
         yield advance
 
 
-def _print(sweep: _Sweep, *, json: bool) -> None:
+def _print(sweep: _Sweep, *, json: bool, reading: Parts) -> None:
     if json:
         print_json(sweep_document(sweep.entries))
     elif sweep.entries:
-        print_document(sweep_report(sweep.entries))
+        print_document(_whole(sweep) if reading.full else sweep_report(sweep.entries), reading=reading)
     if sweep.entries:
         say_wrote(_written(sweep), on_stderr=json)
+
+
+def _whole(sweep: _Sweep) -> Document:
+    """The summary, and the report on each configuration."""
+    document, reports = sweep_report(sweep.entries), []
+    for entry in sweep.entries:
+        if "trace" in entry.files:
+            with load(str(sweep.output_dir / entry.files["trace"])) as session:
+                report = full_document(summarize(session))
+            reports.append(Section(entry.label, report.blocks, report.sections))
+    return msgspec.structs.replace(document, sections=(*document.sections, *reports))
 
 
 def _page(path: Path, sweep: _Sweep, *, top: int) -> Path:

@@ -27,6 +27,7 @@ from opscope.capture.program import Program, check_program
 from opscope.capture.program_recorder import ProgramRecorder, program_of, step_source
 from opscope.capture.second_run import time_second_run
 from opscope.cli.console import (
+    ProgramParts,
     Top,
     check_outputs,
     load_noticed,
@@ -40,7 +41,7 @@ from opscope.errors import CaptureError, DependencyError, InputError, OpscopeErr
 from opscope.model.files import write_text
 from opscope.model.sidecar import kernels_folder, sidecar_path
 from opscope.provenance.origins import recorded_origins
-from opscope.report.analysis import analysis_report, overview_document
+from opscope.report.analysis import analysis_report, full_document, overview_document
 from opscope.report.json_encoding import write_json
 from opscope.report.summary_json import analysis_document
 from opscope.results import load, summarize
@@ -105,6 +106,7 @@ class ProgramRecording:
 
 
 _DEFAULT_RECORDING = ProgramRecording()
+_READING = ProgramParts()
 _Recording = Annotated[ProgramRecording, Parameter(name="*", group=Group("Recording"))]
 
 
@@ -153,6 +155,7 @@ def run(
     force: bool = False,
     quiet: bool = False,
     top: Top = 10,
+    reading: ProgramParts = _READING,
 ) -> int:
     """Profile an unmodified training or inference script: opscope run [OPTIONS] SCRIPT [ARGS…].
 
@@ -176,6 +179,7 @@ def run(
         force: Overwrite existing files.
         quiet: Do not print the top operators.
         top: Operators to list.
+        reading: How much of the report is printed.
     """
     program, source = program_of(script, arguments, step_source(recording.steps), is_module=module)
     if second_run and source is None:
@@ -202,7 +206,7 @@ def run(
         recorder.require_cycles()
         if second_run and end.exit_code == 0:
             _add_second_run(recorder, script, arguments, recording.steps, is_module=module)
-        _report(recorder, outputs, top=None if quiet else top)
+        _report(recorder, outputs, top=None if quiet else top, reading=reading)
     except OpscopeError as error:
         if end.exit_code == 0:
             raise
@@ -271,7 +275,7 @@ def _profiler(
     return profiler
 
 
-def _report(recorder: ProgramRecorder, outputs: _Outputs, *, top: int | None) -> None:
+def _report(recorder: ProgramRecorder, outputs: _Outputs, *, top: int | None, reading: ProgramParts) -> None:
     """Write what the recording says, and print the last cycle's top operators unless `top` is None."""
     for text in [
         *recorder.notes,
@@ -284,7 +288,11 @@ def _report(recorder: ProgramRecorder, outputs: _Outputs, *, top: int | None) ->
         for cycle in recorder.cycles:
             is_shown = cycle is recorder.cycles[-1] and outputs.is_first
             _report_cycle(
-                cycle, outputs, top=top if is_shown else None, page=outputs.page if is_shown else None
+                cycle,
+                outputs,
+                top=top if is_shown else None,
+                reading=reading,
+                page=outputs.page if is_shown else None,
             )
 
 
@@ -310,7 +318,9 @@ def _untimed(recorder: ProgramRecorder) -> Iterator[str]:
         )
 
 
-def _report_cycle(cycle: Cycle, outputs: _Outputs, *, top: int | None, page: Path | None) -> None:
+def _report_cycle(
+    cycle: Cycle, outputs: _Outputs, *, top: int | None, reading: ProgramParts, page: Path | None
+) -> None:
     analysis, report = outputs.of(cycle.trace_path.name)
     folder = cycle.trace_path.parent
     with load(cycle.trace_path) as session:
@@ -318,6 +328,7 @@ def _report_cycle(cycle: Cycle, outputs: _Outputs, *, top: int | None, page: Pat
         write_json(folder / analysis.name, analysis_document(summary, top=None))
         write_text(folder / report.name, markdown(analysis_report(summary, top=_REPORTED)))
         if top is not None:
-            print_document(overview_document(summary, top=top), on_stderr=True)
+            document = full_document(summary) if reading.full else overview_document(summary, top=top)
+            print_document(document, reading=reading, on_stderr=True)
         pages = [] if page is None else [write_recording_page(page, session, summary, top=top or _REPORTED)]
     say_wrote([outputs.directory / cycle.trace_path.name, analysis, report, *pages], on_stderr=True)

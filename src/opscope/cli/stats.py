@@ -13,6 +13,7 @@ from opscope import api
 from opscope.cli.console import (
     Merge,
     Output,
+    Parts,
     check_outputs,
     open_source,
     print_document,
@@ -28,6 +29,7 @@ from opscope.report.tables import stats_csv, stats_json, stats_tables_document
 __all__ = ["stats"]
 
 
+_READING = Parts()
 _FORMAT = Group("Output format", validator=mutually_exclusive)
 
 
@@ -38,6 +40,7 @@ def stats(
     report: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
     json: Annotated[bool, Parameter(group=_FORMAT)] = False,
     csv: Annotated[bool, Parameter(group=_FORMAT)] = False,
+    reading: Parts = _READING,
     merge: Merge = False,
     output: Output = None,
     html: Path | None = None,
@@ -54,6 +57,7 @@ def stats(
             shows kernels by their function's name alone.
         json: Print one JSON document, reports by name, and nothing else.
         csv: Print CSV, an empty line between reports.
+        reading: How much of the report is printed.
         merge: Read traces together that are not of one job too.
         output: Write what --json or --csv would print (JSON by default) to this file instead.
         html: Also write the report with pictures to this HTML file, which needs no network.
@@ -70,7 +74,7 @@ def stats(
     elif csv:
         sys.stdout.write(stats_csv(tables))
     else:
-        print_document(stats_tables_document(tables))
+        print_document(stats_tables_document(tables), reading=reading)
     if html is not None:
         document = stats_tables_document(tables, title=f"Statistics of {', '.join(source)}")
         say_wrote([write_page(html, document, statistics_charts(tables))], on_stderr=json or csv)

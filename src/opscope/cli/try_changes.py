@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from opscope import __version__
 from opscope.cli.app import EXIT_INTERRUPTED, EXIT_REGRESSION
 from opscope.cli.console import (
+    ProgramParts,
     check_outputs,
     command_line,
     markdown,
@@ -45,6 +46,7 @@ from opscope.workloads.workload import WorkloadOptions
 __all__ = ["left_text", "try_changes"]
 
 _DEFAULT_MODEL = ModelOptions()
+_READING = ProgramParts()
 _Positive = Annotated[int, Parameter(validator=Number(gte=1))]
 _Names = Annotated[list[str] | None, Parameter(consume_multiple=True)]
 
@@ -70,6 +72,7 @@ def try_changes(
     no_history: bool = False,
     apply: bool = False,
     fail_below: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
+    reading: ProgramParts = _READING,
     json: bool = False,
     save: Path | None = None,
     output: Path | None = None,
@@ -110,6 +113,7 @@ def try_changes(
         apply: Write what was found best into the script, as far as it holds lines for it; the script as it
             was is kept beside it (SCRIPT.orig).
         fail_below: Exit with 3 if the best is not this many times as fast as the program is.
+        reading: How much of the report is printed.
         json: Print one JSON document and nothing else.
         save: Also write that document to a file.
         output: Also write the report to this Markdown file.
@@ -141,7 +145,7 @@ def try_changes(
     if not no_history:
         _remember(result)
     document = trial_document(result, command_line())
-    show(lambda: trial_json(result), lambda: document, json=json)
+    show(lambda: trial_json(result), lambda: document, json=json, reading=reading)
     written = []
     if save is not None:
         written.append(write_json(save, trial_json(result)))

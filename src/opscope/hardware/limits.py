@@ -1,6 +1,6 @@
-"""What a device can do: the rates that work is held against, measured on it or from its data sheet.
+"""What a device can do: the rates that work is held against, measured on it or from its datasheet.
 
-Each rate is taken by itself: a measured one wins, else the data sheet's, else it is None. Published rates are
+Each rate is taken by itself: a measured one wins, else the datasheet's, else it is None. Published rates are
 reached by no program; measured ones are what good code reaches, and a lucky call may exceed them by a few
 percent. Of a MIG slice nothing is published, so only measured rates count.
 """
@@ -53,7 +53,7 @@ class DeviceLimits(msgspec.Struct, frozen=True):
 
     Attributes:
         name: Product name; for a device that no table has, its driver's name.
-        memory: Bytes read and written per second by a large copy (measured), or of the bus (data sheet).
+        memory: Bytes read and written per second by a large copy (measured), or of the bus (datasheet).
         l2: Bytes per second out of the level-2 cache; None if unknown.
         peaks: Dense operations per second by type.
         launch_ns: Host time of one kernel launch; None if unknown.

@@ -282,7 +282,7 @@ def unrelated(session: Session, workloads: Mapping[int, object]) -> str | None:
     """Why the traces of several files are not of one job, in words; None if nothing speaks against it.
 
     Those of one job name one world size; of one rank (or none) they are cycles of one process and workload,
-    one after the other, which share most of their operators.
+    one after the other, which share most of their operators and kernels.
 
     Args:
         session: All traces.
@@ -296,12 +296,16 @@ def unrelated(session: Session, workloads: Mapping[int, object]) -> str | None:
             FROM threads GROUP BY trace_id
         ) USING (trace_id) ORDER BY trace_id"""
     )
-    found = session.query(
-        "SELECT trace_id, list(DISTINCT name), min(start_ns), max(start_ns + duration_ns) FROM operators "
-        "GROUP BY trace_id"
-    )
-    operators = {trace_id: set(names) for trace_id, names, *_ in found}
-    times = {trace_id: (start_ns, end_ns) for trace_id, _, start_ns, end_ns in found}
+    used = {
+        what: {trace_id: set(names) for trace_id, names in session.query(query)}
+        for what, query in _USED_SQL.items()
+    }
+    times = {
+        trace_id: (start_ns, end_ns)
+        for trace_id, start_ns, end_ns in session.query(
+            "SELECT trace_id, min(start_ns), max(start_ns + duration_ns) FROM operators GROUP BY trace_id"
+        )
+    }
     first: dict[tuple[int | None, str], tuple[Any, ...]] = {}
     ranked = next(
         ((source, world) for _, source, rank, world, *_ in rows if rank is not None and (world or 0) > 1),
@@ -318,10 +322,18 @@ def unrelated(session: Session, workloads: Mapping[int, object]) -> str | None:
         for what, other, expected, found in facts:
             if source != other and None not in (expected, found) and expected != found:
                 return f"{other} and {source} are of different {what}"
-        names, others = operators.get(trace_id, set()), operators.get(of_rank[0], set())
-        if source != of_rank[1] and len(names & others) < _LEAST_SHARED * min(len(names), len(others)):
-            return f"{of_rank[1]} and {source} have few operators in common"
+        for what, of_trace in used.items():
+            names, others = of_trace.get(trace_id, set()), of_trace.get(of_rank[0], set())
+            if source != of_rank[1] and len(names & others) < _LEAST_SHARED * min(len(names), len(others)):
+                return f"{of_rank[1]} and {source} have few {what} in common"
     return None
+
+
+_USED_SQL = {
+    "operators": "SELECT trace_id, list(DISTINCT name) FROM operators GROUP BY 1",
+    "kernels": """SELECT trace_id, list(DISTINCT name_id) FROM device_activities
+        WHERE kind = 'kernel' GROUP BY 1""",
+}
 
 
 def _overlap(one: tuple[int, int] | None, other: tuple[int, int] | None) -> bool:

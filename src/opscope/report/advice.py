@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
+from opscope.advice.rules import rule_book
 from opscope.analysis.summary import Summary
 from opscope.model.finding import Finding
 from opscope.report.document import (
@@ -19,26 +22,40 @@ from opscope.report.document import (
     Strong,
     Text,
 )
+from opscope.report.meanings import advice_meaning
 from opscope.units import format_byte_rate, format_bytes, format_duration, format_flop_rate, format_fraction
 
-__all__ = ["advice_blocks", "advice_notes", "advice_sections"]
+__all__ = ["advice_blocks", "advice_notes", "advice_sections", "change_title", "set_text"]
 
 
 _SHOWN = 6
-_ALONE = "Each gain is that of the one change alone: they do not add up."
+_CODES = 3
 _NOTHING = "Nothing: no rule found anything worth changing in what was recorded."
 
 
 def advice_blocks(summary: Summary) -> tuple[Block, ...]:
-    """The short form: one point each, the largest gain first."""
+    """The short form: one point each, the largest gain first; the first of them with their code."""
     advice = summary.advice or ()
     if not advice:
         return (Paragraph(_NOTHING),)
-    points: list[Text] = [_point(finding, summary) for finding in advice[:_SHOWN]]
+    blocks: list[Block] = []
+    for rank, finding in enumerate(advice[:_SHOWN]):
+        blocks.append(BulletList((_point(finding, summary),)))
+        if finding.change and rank < _CODES:
+            blocks.append(CodeBlock(finding.change, _language(finding.change)))
     rest = len(advice) - _SHOWN
     if rest > 0:
-        points.append(f"{rest} more: opscope analyze … --output-dir DIR writes them all.")
-    return (BulletList(tuple(points)), *_apart(summary))
+        blocks.append(BulletList((f"{rest} more: --full prints them all.",)))
+    return (*_joined_points(blocks), *_apart(summary))
+
+
+def _joined_points(blocks: list[Block]) -> Iterator[Block]:
+    """Points without code between them are one list."""
+    for are_points, run in groupby(blocks, lambda block: isinstance(block, BulletList)):
+        if are_points:
+            yield BulletList(tuple(item for one in run if isinstance(one, BulletList) for item in one.items))
+        else:
+            yield from run
 
 
 def advice_sections(summary: Summary) -> tuple[Section, ...]:
@@ -51,25 +68,47 @@ def advice_notes(summary: Summary) -> tuple[Block, ...]:
     return _apart(summary) if summary.advice else (Paragraph(_NOTHING),)
 
 
+def change_numbers(summary: Summary) -> dict[str, int]:
+    """The number of each change with a gain, by code, the largest gain first."""
+    numbers: dict[str, int] = {}
+    gaining = (one for one in summary.advice or () if one.estimated_gain_ns_per_step)
+    for number, finding in enumerate(gaining, 1):
+        numbers.setdefault(finding.code, number)
+    return numbers
+
+
+def set_text(summary: Summary, codes: Sequence[str]) -> str:
+    """`changes 1 + 3`: a set of changes by their numbers."""
+    numbers = change_numbers(summary)
+    shown = sorted(numbers[code] for code in codes if code in numbers)
+    numbered = " + ".join(map(str, shown))
+    return f"change {numbered}" if len(shown) == 1 else f"changes {numbered}"
+
+
+def change_title(finding: Finding) -> str:
+    """The change in a few words."""
+    rule = rule_book().rules.get(finding.code)
+    return finding.code if rule is None else rule.title
+
+
 def _apart(summary: Summary) -> tuple[Block, ...]:
-    """How several gains go together."""
+    """How several gains go together, and how to find out for sure."""
     gains = sum(bool(finding.estimated_gain_ns_per_step) for finding in summary.advice or ())
-    best = summary.best_set
-    if gains < 2 or best is None:
-        return ()
-    codes = " + ".join(code.removeprefix("advice.") for code in best.codes)
-    return (
-        Paragraph(
-            f"{_ALONE} Simulated together, the best set is {codes}: "
-            f"−{_time(best.estimated_gain_ns_per_step, summary)}."
-        ),
-    )
+    best, meaning = summary.best_set, advice_meaning(summary)
+    together: tuple[Block, ...] = ()
+    if gains > 1 and best is not None:
+        gain = _time(best.estimated_gain_ns_per_step, summary)
+        together = (
+            Paragraph(f"Gains do not add up. The best set is {set_text(summary, best.codes)}: −{gain}."),
+        )
+    return (*together, meaning) if meaning else together
 
 
 def _point(finding: Finding, summary: Summary) -> Text:
     parts: list[Inline] = []
+    number = change_numbers(summary).get(finding.code)
     if finding.estimated_gain_ns_per_step:
-        parts += [Strong(f"−{_gain(finding, summary)}:"), " "]
+        parts += [Strong(f"Change {number}"), ": ", Strong(f"−{_gain(finding, summary)}"), ". "]
     parts.append(finding.message)
     if finding.suggestion:
         parts.append(f" {finding.suggestion}")
@@ -103,7 +142,12 @@ def _section(finding: Finding, summary: Summary) -> Section:
     if finding.gain_basis:
         facts.append(("How it was estimated", finding.gain_basis))
     facts += [(_label(key), _value(key, value)) for key, value in finding.evidence.items()]
-    return Section(finding.code, (*blocks, FactList(tuple(facts))))
+    facts.append(("Rule", Code(finding.code)))
+    number = change_numbers(summary).get(finding.code) if finding.estimated_gain_ns_per_step else None
+    title = change_title(finding)
+    return Section(
+        title if number is None else f"Change {number}: {title}", (*blocks, FactList(tuple(facts)))
+    )
 
 
 def _language(code: str) -> str:

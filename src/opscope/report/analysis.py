@@ -7,7 +7,7 @@ from the Summary; a value no one has found is said to be unknown, never left out
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from opscope.analysis.measured_step import MeasuredStep, UnrecordedTime
 from opscope.analysis.summary import Summary
 from opscope.analysis.totals import CategoryTotal
-from opscope.errors import InputError
 from opscope.model.environment import Environment
 from opscope.model.measurement import Latency
 from opscope.model.schema import Attribution
@@ -30,6 +29,7 @@ from opscope.report.document import (
     Document,
     FactList,
     FindingList,
+    Meaning,
     Paragraph,
     Section,
     Strong,
@@ -44,6 +44,14 @@ from opscope.report.document import (
 )
 from opscope.report.efficiency import efficiency_blocks
 from opscope.report.headline import headline
+from opscope.report.meanings import (
+    categories_meaning,
+    devices_meaning,
+    kernels_meaning,
+    operators_meaning,
+    overview_meaning,
+    unattributed_meaning,
+)
 from opscope.report.operators import (
     merged_findings,
     operator_section,
@@ -68,11 +76,9 @@ from opscope.units import (
 
 __all__ = [
     "analysis_report",
-    "brief",
     "configuration_report",
-    "only_sections",
+    "full_document",
     "overview_document",
-    "page_document",
 ]
 
 
@@ -155,7 +161,7 @@ def _overview_blocks(
         blocks.append(_device_table(summary))
     if summary.steps:
         blocks.append(_step_table(summary))
-    return tuple(blocks)
+    return (*blocks, overview_meaning(summary))
 
 
 def _overview_facts(
@@ -323,18 +329,27 @@ def configuration_report(
 
 def overview_document(summary: Summary, *, top: int | None = 10, title: str = "") -> Document:
     """The short form for a terminal: ranked tables without details per operator; all rows for None."""
-    unattributed = (_unattributed_table(summary),) if summary.unattributed_ns else ()
+    unattributed: tuple[Block, ...] = (
+        (_unattributed_table(summary), *_if_known(unattributed_meaning(summary)))
+        if summary.unattributed_ns
+        else ()
+    )
     advice = advice_blocks(summary) if summary.advice is not None and summary.has_device else ()
     return Document(
         title or _source_title(summary),
         (headline(summary),),
         sections(
             Section("What to change", advice),
-            Section("Overview", (_overview_facts(summary),)),
+            Section("Overview", (_overview_facts(summary), overview_meaning(summary))),
             _range_section(summary),
-            Section("Devices", (_device_table(summary),)) if len(summary.devices) > 1 else None,
-            Section("Top operators", (operator_table(summary, top_operators(summary, top)),)),
-            Section("Categories", (_category_bars(summary),)),
+            Section("Devices", (_device_table(summary), devices_meaning(summary)))
+            if len(summary.devices) > 1
+            else None,
+            Section(
+                "Top operators",
+                (operator_table(summary, top_operators(summary, top)), operators_meaning(summary)),
+            ),
+            Section("Categories", _category_blocks(summary)),
             Section("Kernels", _kernel_blocks(summary, top)) if summary.kernels else None,
             Section("How far from the limit", efficiency_blocks(summary, top)),
             Section("Where the GPU waits", time_blocks(summary)),
@@ -348,15 +363,12 @@ def overview_document(summary: Summary, *, top: int | None = 10, title: str = ""
     )
 
 
-def page_document(
-    summary: Summary, *, top: int | None = 10, environments: Iterable[Environment] = ()
-) -> Document:
-    """The report for a page: what to change first, tables long enough to be searched, what it rests on last.
+def full_document(summary: Summary, *, top: int | None = None) -> Document:
+    """All that is known: what to change first, tables long enough to be searched, what it rests on last.
 
     Args:
         summary: Of the recording.
         top: Operators in detail; all if None.
-        environments: What it was recorded on, where that is known.
     """
     rows = None if top is None else max(top, _PAGE_ROWS)
     operators = top_operators(summary, rows)
@@ -371,12 +383,15 @@ def page_document(
             Section("What to change", advice_notes(summary), advice_sections(summary)) if advised else None,
             Section("Overview", _overview_blocks(summary, None, None)),
             _range_section(summary),
-            Section("Operators", (ranking_paragraph(summary), operator_table(summary, operators))),
+            Section(
+                "Operators",
+                (ranking_paragraph(summary), operator_table(summary, operators), operators_meaning(summary)),
+            ),
             Section("Kernels", _kernel_blocks(summary, rows)) if summary.kernels else None,
-            Section("Categories", (_category_bars(summary),)),
+            Section("Categories", _category_blocks(summary)),
             Section("How far from the limit", efficiency_blocks(summary, rows)),
             *program_sections(summary, rows),
-            Section("Where the GPU waits", (*time, *([hint] if hint else []))),
+            Section("Where the GPU waits", _before_the_meaning(time, hint)),
             _graph_section(summary),
             _collectives(summary),
             Section(
@@ -385,7 +400,7 @@ def page_document(
             Section("How exact this is", accuracy_blocks(summary) if summary.has_device else ()),
             Section("Unattributed time", _unattributed_blocks(summary)),
             Section("Findings", (FindingList(merged_findings(summary)),)),
-            Section("What was read", (_trace_facts(summary), *map(_environment_facts, environments))),
+            Section("What was read", (_trace_facts(summary), *map(_environment_facts, summary.environments))),
         ),
     )
 
@@ -406,14 +421,14 @@ def _body(
     advised = summary.advice is not None and summary.has_device
     shown = sections(
         Section("Overview", _overview_blocks(summary, benchmark, batch_size)),
-        Section("Categories", (_category_bars(summary),)),
+        Section("Categories", _category_blocks(summary)),
         Section(
             f"Top {len(detailed)} operators in detail" if detailed else "Top operators in detail",
-            (ranking_paragraph(summary), operator_table(summary, operators)),
+            (ranking_paragraph(summary), operator_table(summary, operators), operators_meaning(summary)),
             tuple(operator_section(summary, operator) for operator in detailed),
         ),
         Section("How far from the limit", efficiency_blocks(summary, top)),
-        Section("Where the GPU waits", (*time, *([hint] if hint else []))),
+        Section("Where the GPU waits", _before_the_meaning(time, hint)),
         _range_section(summary),
         _graph_section(summary),
         _collectives(summary),
@@ -427,32 +442,23 @@ def _body(
     return tuple(_numbered(section, rank) for rank, section in enumerate(shown, 2))
 
 
-def brief(document: Document) -> Document:
-    """Its first screen."""
-    return replace(document, sections=())
-
-
-def only_sections(document: Document, titles: Sequence[str]) -> Document:
-    """Its first screen and the sections whose titles begin with one of these, whatever their case.
-
-    Raises:
-        InputError: No section does; names those there are.
-    """
-    chosen = []
-    for title in titles:
-        found = [one for one in document.sections if one.title.lower().startswith(title.lower())]
-        if not found:
-            raise InputError(
-                f"the report has no section '{title}'",
-                hint="It has: " + ", ".join(one.title for one in document.sections),
-            )
-        chosen += found
-    return replace(document, sections=tuple(one for one in document.sections if one in chosen))
-
-
 def _numbered(section: Section, rank: int) -> Section:
     below = (replace(one, number=f"{rank}.{index}") for index, one in enumerate(section.sections, 1))
     return replace(section, number=str(rank), sections=tuple(below))
+
+
+def _if_known(meaning: Meaning | None) -> tuple[Meaning, ...]:
+    return () if meaning is None else (meaning,)
+
+
+def _before_the_meaning(blocks: tuple[Block, ...], hint: Paragraph | None) -> tuple[Block, ...]:
+    if hint is None:
+        return blocks
+    return (*blocks[:-1], hint, *blocks[-1:]) if isinstance(blocks[-1], Meaning) else (*blocks, hint)
+
+
+def _category_blocks(summary: Summary) -> tuple[Block, ...]:
+    return (_category_bars(summary), *_if_known(categories_meaning(summary)))
 
 
 def _category_bars(summary: Summary) -> BarList:
@@ -536,23 +542,28 @@ def _kernel_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
     kernels = table(
         shown,
         identifier("Name", "name"),
-        words("Kind", "kind"),
-        number("Calls", "calls"),
+        words("Kind", "kind", spare=2),
+        number("Calls", "calls", spare=1),
         number("Time", "total_ns"),
         number("Share", "fraction"),
         number("Mean", lambda kernel: format_duration(kernel.total_ns / kernel.calls)),
     )
-    if not rest:
-        return (kernels,)
-    total = format_duration(sum(kernel.total_ns for kernel in rest))
-    return (kernels, Paragraph(f"{len(rest):,} more names take {total}."))
+    blocks: list[Block] = [kernels]
+    if rest:
+        total = format_duration(sum(kernel.total_ns for kernel in rest))
+        blocks.append(Paragraph(f"{len(rest):,} more names take {total}."))
+    return (*blocks, *_if_known(kernels_meaning(summary)))
 
 
 def _unattributed_blocks(summary: Summary) -> tuple[Block, ...]:
     if not summary.has_device:
         return (Paragraph("No device activity was recorded, so there is nothing to attribute."),)
     none = Paragraph("Every nanosecond of device time belongs to an operator.")
-    return (_unattributed_table(summary) if summary.unattributed_ns else none, _conservation(summary))
+    return (
+        _unattributed_table(summary) if summary.unattributed_ns else none,
+        _conservation(summary),
+        *_if_known(unattributed_meaning(summary)),
+    )
 
 
 def _unattributed_table(summary: Summary) -> Table:

@@ -7,6 +7,7 @@ Imports no renderer.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -42,6 +43,7 @@ from opscope.report.document import (
     Field,
     FindingList,
     Inline,
+    Meaning,
     Paragraph,
     Section,
     Strong,
@@ -62,7 +64,9 @@ from opscope.units import (
     NS_PER_S,
     NS_PER_US,
     UNKNOWN,
+    counted,
     format_byte_rate,
+    format_duration,
     format_extent,
     format_flop_rate,
     format_mean_count,
@@ -214,14 +218,55 @@ def benchmark_document(result: BenchmarkResult, *, extra: Sequence[Section] = ()
         extra: Further sections, put before the findings: kernels, generated code.
     """
     *before, findings = _benchmark_sections(result)
-    return Document(benchmark_title(result), (_condition_facts(result),), sections(*before, *extra, findings))
+    conditions = Section("Conditions", (_condition_facts(result),))
+    shown = sections(*before, *extra, findings, conditions)
+    return Document(benchmark_title(result), (_headline(result),), shown)
+
+
+def _headline(result: BenchmarkResult) -> FactList:
+    """Who is fastest and why, what is wrong, and what that rests on."""
+    timed = sorted((row for row in result.rows if row.median_ns), key=lambda row: row.median_ns or 0.0)
+    reasons = explanations(result)
+    wrong = [Code(row.name) for row in result.rows if row.status in _WRONG]
+    missing = sum(row.status is not Status.OK and row.status not in _WRONG for row in result.rows)
+    return facts(
+        ("Result", _fastest(result)),
+        *((_place_of(rank, len(timed)), _row_text(row, result)) for rank, row in _ends(timed)),
+        ("Why", reasons[0] if reasons else None),
+        ("Wrong or failed", joined(wrong) if wrong else None),
+        ("Not measured", f"{missing} of {len(result.rows)}, see below" if missing else None),
+        ("Rests on", ", ".join(filter(None, (_device(result), _sample_counts([result]))))),
+        ("Complete", None if result.complete else _INTERRUPTED),
+    )
+
+
+_ENDS = 3
+_WRONG = frozenset((Status.WRONG, Status.MUTATES_INPUTS, Status.FAILED, Status.OUT_OF_MEMORY))
+_WRONG = frozenset((Status.WRONG, Status.MUTATES_INPUTS, Status.FAILED, Status.OUT_OF_MEMORY))
+
+
+def _ends(timed: Sequence[BenchmarkRow]) -> list[tuple[int, BenchmarkRow]]:
+    """The first few and the last."""
+    ranked = list(enumerate(timed, 1))
+    return ranked if len(ranked) <= _ENDS + 1 else [*ranked[:_ENDS], ranked[-1]]
+
+
+def _place_of(rank: int, count: int) -> str:
+    return "Slowest" if rank == count > 1 else "Fastest" if rank == 1 else f"No. {rank}"
+
+
+def _row_text(row: BenchmarkRow, result: BenchmarkResult) -> Text:
+    known = row.ceiling_fraction is not None
+    share = f", {format_percent(row.ceiling_fraction or 0.0)} of the {row.ceiling} ceiling" if known else ""
+    verdict = plain(verdict_cell(row, result.reference))
+    return (Code(row.name), f": {format_duration(row.median_ns)}, {verdict}{share}")
 
 
 def _benchmark_sections(result: BenchmarkResult) -> tuple[Section, Section, Section, Section]:
     """Table, explanations, what was not measured, findings; the latter three may be empty."""
     fastest = _fastest(result)
     return (
-        Section("", (benchmark_table(result), *([Paragraph(fastest)] if fastest else []))),
+        Section("Result", (benchmark_table(result), *([Meaning(fastest)] if fastest else []))),
         Section("Why", (BulletList(explanations(result)),)),
         Section("Not measured", (BulletList(_not_measured(result)),)),
         Section("Findings", (FindingList(_further_findings(result)),)),
@@ -250,14 +295,25 @@ def _condition_facts(result: BenchmarkResult) -> FactList:
 
 def _samples(results: Sequence[BenchmarkResult]) -> str | None:
     """How many samples the medians of some results rest on, and what ± means."""
+    number = _sample_numbers(results)
+    if number is None:
+        return None
+    text = f"{number} of each, taken in turns in random order; ± is half the 95 % interval of the median"
+    other = dict.fromkeys(name for result in results for name in _ratios_of_fewer(result))
+    return text if not other else f"{text}; ratios are of the rounds both sides have ({', '.join(other)})"
+
+
+def _sample_numbers(results: Sequence[BenchmarkResult]) -> str | None:
     counts = [len(row.samples_ns) for result in results for row in result.rows if row.samples_ns]
     if not counts:
         return None
     low, high = min(counts), max(counts)
-    number = str(low) if low == high else f"{low} to {high}"
-    text = f"{number} of each, taken in turns in random order; ± is half the 95 % interval of the median"
-    other = dict.fromkeys(name for result in results for name in _ratios_of_fewer(result))
-    return text if not other else f"{text}; ratios are of the rounds both sides have ({', '.join(other)})"
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def _sample_counts(results: Sequence[BenchmarkResult]) -> str | None:
+    number = _sample_numbers(results)
+    return None if number is None else f"{number} samples of each"
 
 
 def _ratios_of_fewer(result: BenchmarkResult) -> Iterator[str]:
@@ -470,7 +526,29 @@ def sweep_benchmark_document(sweep: BenchmarkSweep, *, extra: Sequence[Sequence[
     for point, further in zip(sweep.points, extra, strict=False):
         shown += [replace(each, title=f"{each.title}: {point_label(sweep, point)}") for each in further]
     failed = Section("Points without a result", (BulletList(sweep.failures),))
-    return Document(sweep.suite, (_facts(sweep),), sections(*shown, failed))
+    conditions = Section("Conditions", (_facts(sweep),))
+    return Document(sweep.suite, (_sweep_headline(sweep),), sections(*shown, failed, conditions))
+
+
+def _sweep_headline(sweep: BenchmarkSweep) -> FactList:
+    """Who is fastest at how many points, and what that rests on."""
+    wins: Counter[str] = Counter()
+    for point in sweep.points:
+        timed = [row for row in point.rows if row.median_ns]
+        if timed:
+            wins[min(timed, key=lambda row: row.median_ns or 0.0).name] += 1
+    swept = [f"{name}: {', '.join(map(str, values))}" for name, values in sweep.parameters.items()]
+    first = sweep.points[:1]
+    return facts(
+        *(
+            ("Fastest", (Code(name), f" at {count} of {counted(wins.total(), 'point')}"))
+            for name, count in wins.most_common(_ENDS)
+        ),
+        ("Swept", "; ".join(swept)),
+        ("Without a result", counted(len(sweep.failures), "point") if sweep.failures else None),
+        ("Rests on", ", ".join(filter(None, (*map(_device, first), _sample_counts(sweep.points))))),
+        ("Complete", None if sweep.complete else _INTERRUPTED),
+    )
 
 
 def point_label(sweep: BenchmarkSweep, point: BenchmarkResult) -> str:

@@ -8,6 +8,7 @@ from opscope.analysis.collectives import CollectiveTotal, Meanwhile
 from opscope.analysis.links import LinkEvidence, LinkKind, RankLink
 from opscope.analysis.summary import Summary
 from opscope.report.document import Block, BulletList, Code, Inline, number, table, words
+from opscope.report.meanings import collectives_meaning
 from opscope.report.ranks import rank_blocks
 from opscope.units import UNKNOWN, format_byte_rate, format_bytes, format_duration, format_fraction
 
@@ -41,7 +42,8 @@ def collective_blocks(summary: Summary) -> tuple[Block, ...]:
     )
     points = [text for one in totals if (text := _meanwhile(one))]
     meanwhile = (BulletList(tuple(points)),) if points else ()
-    return (shown, *meanwhile, *rank_blocks(summary))
+    meaning = collectives_meaning(summary)
+    return (shown, *meanwhile, *rank_blocks(summary), *([meaning] if meaning else []))
 
 
 def _of_link(one: CollectiveTotal) -> str:

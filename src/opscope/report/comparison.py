@@ -12,6 +12,7 @@ from math import inf, log
 from typing import Any
 
 from opscope._version import __version__
+from opscope.analysis.comparison_rules import no_verdict
 from opscope.model.benchmark import BenchmarkRow, Interval, Status, Verdict
 from opscope.model.comparison import (
     Basis,
@@ -44,6 +45,7 @@ from opscope.report.document import (
     Document,
     FactList,
     FindingList,
+    Meaning,
     Paragraph,
     Section,
     Strong,
@@ -54,6 +56,7 @@ from opscope.report.document import (
     joined,
     number,
     numeric,
+    plain,
     sections,
     table,
     words,
@@ -132,6 +135,7 @@ def _count(count: Fraction | None) -> str:
 
 _Used = OperatorChange | VariantChange | KernelChange | UnattributedChange
 
+_LARGEST = 3
 _EXPLAINED_OPERATORS = 6
 _KERNELS_EACH = 4
 _VARIANTS_EACH = 2
@@ -146,6 +150,7 @@ def session_comparison_document(comparison: SessionComparison, *, top: int | Non
         (_facts(comparison),),
         sections(
             Section("Before reading on", (FindingList(comparison.findings),)),
+            Section("Overview", (_overview(comparison),)),
             Section("Operators by difference", _operator_blocks(comparison, top)),
             Section("Which kernels", sections=_reasons(comparison, top)),
             _categories(comparison),
@@ -163,16 +168,37 @@ def _facts(comparison: SessionComparison) -> FactList:
     is_device = comparison.metric is Metric.DEVICE
     what = "Device time" if is_device else "CPU time in operators"
     step = comparison.unrecorded
+    recorded = None if comparison.wall is None or step is not None else _headline(comparison.wall)
     return facts(
+        ("Verdict", _verdict(comparison)),
+        ("Step without the recorder", None if step is None else (_headline(step), f"; {_judged(step)}")),
+        ("Recorded step", recorded),
+        (f"{what}{per}", _headline(comparison.total)),
+        *_largest_operators(comparison),
         ("Reference", _source(comparison.reference)),
         ("Candidate", _source(comparison.candidate)),
-        ("Recorded", _recorded(comparison)),
-        ("Step without the recorder", None if step is None else (_headline(step), f"; {_judged(step)}")),
-        (f"{what}{per}", _headline(comparison.total)),
+        ("Rests on", _recorded(comparison)),
+    )
+
+
+def _largest_operators(comparison: SessionComparison) -> Iterator[tuple[str, Text]]:
+    """The operators whose time changed most."""
+    changed = [row for row in comparison.operators if row.time.difference_ns]
+    for rank, row in enumerate(changed[:_LARGEST], 1):
+        ratio = ratio_cell(row.time, row.presence)
+        yield (
+            f"Difference {rank}",
+            (Strong(difference_text(row.time.difference_ns)), " ", Code(row.name), f" ({plain(ratio)})"),
+        )
+
+
+def _overview(comparison: SessionComparison) -> FactList:
+    per = " per step" if comparison.basis is Basis.STEP else ""
+    is_device = comparison.metric is Metric.DEVICE
+    return facts(
         (f"Kernel launches{per}", _all_launches(comparison) if is_device else None),
         ("Kernel set", _kernel_set(comparison) if is_device else None),
         ("Recorded step", None if comparison.wall is None else _headline(comparison.wall)),
-        ("Verdict", _verdict(comparison)),
     )
 
 
@@ -225,17 +251,18 @@ def _all_launches(comparison: SessionComparison) -> str:
 
 
 def _verdict(comparison: SessionComparison) -> Text:
-    words = _judged(comparison.total)
+    missing = no_verdict(comparison)
+    words = f"no verdict: {missing}" if missing else _judged(comparison.total)
     verdict, colon, reason = words.partition(":")
-    return words if verdict.startswith("none") else (Strong(verdict), f"{colon}{reason}")
+    return (Strong(verdict), f"{colon}{reason}")
 
 
 def _judged(time: TimeChange) -> str:
     """The verdict and what it rests on."""
     if time.verdict is None:
-        return f"none: {time.reason}"
+        return f"no verdict: {time.reason}"
     if time.ratio_interval is None and time.reason and "equal" not in time.reason:
-        return f"none by statistics: {time.reason}"
+        return f"no verdict: {time.reason}"
     return f"{time.verdict}: {time.reason}"
 
 
@@ -247,7 +274,23 @@ def _operator_blocks(comparison: SessionComparison, top: int | None) -> tuple[Bl
     if top is not None:
         changed = [row for row in changed if row.time.difference_ns or row.time.reference_ns]
     shown = changed[:top]
-    return (_operator_table(comparison, shown), _rest(comparison, shown))
+    return (_operator_table(comparison, shown), _rest(comparison, shown), _operators_meaning(comparison))
+
+
+def _operators_meaning(comparison: SessionComparison) -> Meaning:
+    """Which operators make the difference, for better and for worse."""
+    changed = [row for row in comparison.operators if row.time.difference_ns]
+    more_ns = sum(row.time.difference_ns for row in changed if row.time.difference_ns > 0)
+    less_ns = sum(row.time.difference_ns for row in changed if row.time.difference_ns < 0)
+    most = changed[0]
+    return Meaning(
+        (
+            f"Operators take {difference_text(more_ns)} and {difference_text(less_ns)}, "
+            f"{difference_text(more_ns + less_ns)} in all; ",
+            Code(most.name),
+            " changed most.",
+        )
+    )
 
 
 def _operator_table(comparison: SessionComparison, rows: Sequence[OperatorChange]) -> Table:
@@ -257,8 +300,8 @@ def _operator_table(comparison: SessionComparison, rows: Sequence[OperatorChange
         rows,
         identifier("Operator", "name"),
         *_TIME_FIELDS,
-        number("Ratio", lambda row: ratio_cell(row.time, row.presence)),
-        number("Launches" if is_device else "Calls", count),
+        number("Ratio", lambda row: ratio_cell(row.time, row.presence), spare=1),
+        number("Launches" if is_device else "Calls", count, spare=2),
     )
 
 
@@ -388,7 +431,11 @@ def _categories(comparison: SessionComparison) -> Section | None:
         number("Candidate", "candidate_ns"),
         number("Difference", "difference_ns", difference_text),
     )
-    return Section("Categories", (changes,)) if rows else None
+    if not rows:
+        return None
+    most = max(rows, key=lambda row: abs(row.difference_ns))
+    meaning = f"{category_title(most.category)} changed most: {difference_text(most.difference_ns)}."
+    return Section("Categories", (changes, Meaning(meaning)))
 
 
 def _unattributed(comparison: SessionComparison) -> Section | None:
@@ -454,16 +501,30 @@ def _benchmark_facts(comparison: BenchmarkComparison) -> FactList:
     measured = [("Measured on", told[0])] if told[0] == told[1] else [
         ("Reference on", told[0]), ("Candidate on", told[1])
     ]  # fmt: skip
-    verdict: Text = f"none: {comparison.verdict_reason}"
+    verdict: Text = (Strong("no verdict"), f": {comparison.verdict_reason}")
     if comparison.verdict is not None:
         verdict = (Strong(str(comparison.verdict)), f": {comparison.verdict_reason}")
     facts: list[tuple[str, Text]] = [
+        ("Verdict", verdict),
+        *_largest_rows(comparison),
         ("Reference", Code(comparison.reference_source)),
         ("Candidate", Code(comparison.candidate_source)),
         *measured,
-        ("Verdict", verdict),
     ]
     return FactList(tuple(facts))
+
+
+def _largest_rows(comparison: BenchmarkComparison) -> Iterator[tuple[str, Text]]:
+    """The rows whose time changed most."""
+    rows = [
+        (point, row)
+        for point, row in comparison.rows
+        if row.time.ratio and row.time.verdict in (Verdict.FASTER, Verdict.SLOWER)
+    ]
+    for rank, (point, row) in enumerate(sorted(rows, key=lambda pair: _rank(pair[1]))[:_LARGEST], 1):
+        times = f"{format_duration(row.time.reference_ns)} → {format_duration(row.time.candidate_ns)}"
+        ratio = plain(ratio_cell(row.time, row.presence))
+        yield f"Difference {rank}", (Strong(ratio), ": ", Code(f"{point.suite}, {row.name}"), f", {times}")
 
 
 def _environment(environment: Mapping[str, str]) -> str:

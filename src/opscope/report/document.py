@@ -14,7 +14,9 @@ from operator import attrgetter
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
+from opscope.errors import InputError
 from opscope.model.finding import Finding, Severity
 from opscope.units import UNKNOWN, format_quantity
 
@@ -32,18 +34,21 @@ __all__ = [
     "FindingList",
     "Inline",
     "Link",
+    "Meaning",
     "Paragraph",
     "Section",
     "Strong",
     "Table",
     "Text",
     "facts",
+    "first_screen",
     "identifier",
     "inlines",
     "joined",
     "named",
     "number",
     "numeric",
+    "only_sections",
     "plain",
     "sections",
     "table",
@@ -86,20 +91,29 @@ class Align(str, Enum):
 
 
 class Column(msgspec.Struct, frozen=True):
-    """Heading and alignment of one table column. A `spare` one may be left out where all are too wide."""
+    """Heading and alignment of one table column.
+
+    A `spare` one may be left out where all are too wide: the one with the largest number first.
+    """
 
     title: str
     align: Align = Align.LEFT
-    spare: bool = False
+    spare: int = 0
 
 
-def numeric(title: str, *, spare: bool = False) -> Column:
+def numeric(title: str, *, spare: int = 0) -> Column:
     """A column of numbers, flush right."""
     return Column(title, Align.RIGHT, spare)
 
 
 class Paragraph(msgspec.Struct, frozen=True):
     """Running text."""
+
+    text: Text
+
+
+class Meaning(msgspec.Struct, frozen=True):
+    """What a section comes to: the sentence it ends in."""
 
     text: Text
 
@@ -151,7 +165,7 @@ class FindingList(msgspec.Struct, frozen=True):
     severities: Mapping[Severity, str] = {}
 
 
-Block = Paragraph | Table | FactList | BarList | CodeBlock | BulletList | FindingList
+Block = Paragraph | Meaning | Table | FactList | BarList | CodeBlock | BulletList | FindingList
 
 
 class Section(msgspec.Struct, frozen=True):
@@ -169,6 +183,40 @@ class Document(msgspec.Struct, frozen=True):
     title: str
     blocks: tuple[Block, ...] = ()
     sections: tuple[Section, ...] = ()
+
+
+def first_screen(document: Document) -> Document:
+    """The document without its sections."""
+    return replace(document, sections=())
+
+
+def only_sections(document: Document, titles: Sequence[str], spoken: Callable[[str], str] = str) -> Document:
+    """Its first screen and the sections whose titles begin with one of these, whatever their case.
+
+    Args:
+        document: The report, in English.
+        titles: Beginnings of titles.
+        spoken: The title as it is shown, which will do as well.
+
+    Raises:
+        InputError: No section does; names those there are.
+    """
+    chosen = []
+    for title in titles:
+        asked = title.lower()
+        found = [
+            one
+            for one in document.sections
+            if one.title.lower().startswith(asked) or spoken(one.title).lower().startswith(asked)
+        ]
+        if not found:
+            there = ", ".join(spoken(one.title) for one in document.sections)
+            raise InputError(
+                f"the report has no section '{title}'",
+                hint=f"It has: {there}" if there else "It has no sections",
+            )
+        chosen += found
+    return replace(document, sections=tuple(one for one in document.sections if one in chosen))
 
 
 def inlines(text: Text) -> tuple[Inline, ...]:
@@ -223,9 +271,9 @@ class Field(msgspec.Struct, frozen=True):
     cell: Callable[[Any], Text]
 
 
-def words(title: str, value: Value, form: Callable[[Any], Text] | None = None) -> Field:
+def words(title: str, value: Value, form: Callable[[Any], Text] | None = None, *, spare: int = 0) -> Field:
     """A column of text, from an attribute (a dotted path) or a function of the row; "–" for None."""
-    return Field(Column(title), _cell(value, form))
+    return Field(Column(title, spare=spare), _cell(value, form))
 
 
 def identifier(title: str, value: Value) -> Field:
@@ -233,9 +281,7 @@ def identifier(title: str, value: Value) -> Field:
     return words(title, value, lambda found: Code(found) if isinstance(found, str) else found)
 
 
-def number(
-    title: str, value: Value, form: Callable[[Any], Text] | None = None, *, spare: bool = False
-) -> Field:
+def number(title: str, value: Value, form: Callable[[Any], Text] | None = None, *, spare: int = 0) -> Field:
     """A column of numbers, flush right: by the unit in the attribute's name unless `form` is given."""
     return Field(numeric(title, spare=spare), _cell(value, form))
 

@@ -1,6 +1,6 @@
 """How far from the limit: what the device can do, what each call reached of it, and what stands in its way.
 
-A fraction always says which limit it refers to, measured or of the data sheet. Calls whose cost is unknown
+A fraction always says which limit it refers to, measured or of the datasheet. Calls whose cost is unknown
 are named with the reason, never left out.
 """
 
@@ -36,6 +36,7 @@ from opscope.report.document import (
     words,
 )
 from opscope.report.json_encoding import from_json_text
+from opscope.report.meanings import efficiency_meaning
 from opscope.units import (
     UNKNOWN,
     counted,
@@ -73,7 +74,7 @@ def limit_fields(summary: Summary) -> tuple[Field, ...]:
     rooflines, none = summary.efficiency.operators, Roofline(0, 0)
     return (
         number("Of limit", lambda operator: format_fraction(rooflines.get(operator.name, none).fraction)),
-        number("Bound", lambda operator: rooflines.get(operator.name, none).bound, str),
+        number("Bound", lambda operator: rooflines.get(operator.name, none).bound, str, spare=1),
     )
 
 
@@ -81,7 +82,7 @@ _UNCOSTED_ROWS = 5
 _SHOWN_SHAPES = 4
 _TENSOR = "tensor"
 _KNOWN = 0.9995  # from here on "all of its time"
-_EVIDENCE = {LimitEvidence.MEASURED: "measured", LimitEvidence.DATASHEET: "data sheet"}
+_EVIDENCE = {LimitEvidence.MEASURED: "measured", LimitEvidence.DATASHEET: "datasheet"}
 
 
 def has_efficiency(summary: Summary) -> bool:
@@ -101,7 +102,8 @@ def efficiency_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
             blocks.append(_call_table(far[:top], summary.device_time_ns))
     if efficiency.coverage.uncosted:
         blocks.append(_uncosted_table(efficiency.coverage, summary.device_time_ns))
-    return tuple(blocks)
+    meaning = efficiency_meaning(summary)
+    return (*blocks, meaning) if meaning else tuple(blocks)
 
 
 def operator_limit_facts(summary: Summary, operator: str) -> list[tuple[str, Text]]:
@@ -173,10 +175,10 @@ def _call_table(calls: list[CallEfficiency], device_time_ns: int) -> Table:
             lambda call: call.operator if call.attribution is None else (Code(call.operator), " *"),
         ),
         words("Shapes", call_arguments),
-        number("Calls", "calls", spare=True),
+        number("Calls", "calls", spare=2),
         number("Device time", "roofline.device_ns"),
-        number("Bound", "roofline.bound", str),
-        number("Achieved", lambda call: _main_rate(call.roofline), spare=True),
+        number("Bound", "roofline.bound", str, spare=1),
+        number("Achieved", lambda call: _main_rate(call.roofline), spare=3),
         number("Of limit", "roofline.fraction"),
         number(
             "Beyond it",

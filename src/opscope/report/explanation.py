@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from opscope.analysis.explanation import ExplainedKernel, Explanation, Subject, is_file
 from opscope.analysis.kernel_titles import kernel_title
@@ -22,6 +22,7 @@ from opscope.report.document import (
     Field,
     Inline,
     Link,
+    Meaning,
     Paragraph,
     Section,
     Table,
@@ -49,6 +50,7 @@ from opscope.units import (
     format_duration,
     format_extent,
     format_fraction,
+    format_share,
 )
 
 __all__ = [
@@ -65,7 +67,7 @@ _SHOWN_NAMES = 3
 
 
 def operator_functions(
-    functions: Sequence[NativeFunctionUse], recorded: Sequence[str], most: int
+    functions: Sequence[NativeFunctionUse], recorded: Sequence[str], most: int | None
 ) -> tuple[Table, int]:
     """One row per operator: those of a recording first, in its order; then by name, internal ones last.
 
@@ -102,7 +104,7 @@ def operator_functions(
 
 
 def file_functions(
-    functions: Sequence[NativeFunctionUse], file: str, recorded: Sequence[str], most: int
+    functions: Sequence[NativeFunctionUse], file: str, recorded: Sequence[str], most: int | None
 ) -> tuple[Table, int]:
     """One row per place in a file and the native functions it serves: a recording's first, then in order.
 
@@ -158,24 +160,36 @@ def below_folder(path: str) -> str:
 
 
 SourceReader = Callable[[SourceLocation], "list[str] | None"]
-_KERNELS_IN_DETAIL = 6
-_TABLE_ROWS = 40
 
 
-def explanation_document(explanation: Explanation, read_source: SourceReader | None = None) -> Document:
+class _Most(NamedTuple):
+    """Kernels in detail, and rows of a table; all for None."""
+
+    kernels: int | None
+    rows: int | None
+
+
+_USUAL, _ALL = _Most(6, 40), _Most(None, None)
+
+
+def explanation_document(
+    explanation: Explanation, read_source: SourceReader | None = None, *, is_full: bool = False
+) -> Document:
     """The explanation for readers.
 
     Args:
         explanation: What is known.
         read_source: Gives the lines at a location, or None where they are not at hand; None to show no
             source.
+        is_full: Show every kernel and every row.
     """
+    most = _ALL if is_full else _USUAL
     is_one = explanation.subject in (Subject.OPERATOR, Subject.KERNEL)
     sections = [
         *(_chain_sections(explanation) if is_one else ()),
         *_trace_sections(explanation),
-        *(_kernel_sections(explanation) if is_one else _kernel_table_sections(explanation)),
-        *(() if is_one else _function_table_sections(explanation)),
+        *(_kernel_sections(explanation, most) if is_one else _kernel_table_sections(explanation, most)),
+        *(() if is_one else _function_table_sections(explanation, most)),
         *_backward_sections(explanation),
         *_source_sections(explanation, read_source),
     ]
@@ -189,16 +203,56 @@ def _title(explanation: Explanation) -> str:
 
 
 def _opening(explanation: Explanation) -> FactList:
+    """What it is, what it costs in the trace, where it is written; then what that rests on."""
     version, summary = explanation.torch_version, explanation.summary
-    if summary is None:
-        return facts(("What", _what(explanation)), ("PyTorch release", version or "not recognized"))
     release = release_text(version, explanation.torch_version_grade, explanation.torch_version_reason)
+    if summary is None:
+        release = version or "not recognized"
     return facts(
         ("What", _what(explanation)),
+        ("In this trace", _cost(explanation) if summary is not None else None),
+        ("Written in", _written_in(explanation)),
+        ("Kernels", _longest_kernel(explanation)),
         ("PyTorch release", release),
-        *(("Trace", Code(trace)) for trace in summary.traces),
-        ("In this trace", None if explanation.is_recorded else "not recorded"),
+        *(("Trace", Code(trace)) for trace in (summary.traces[:_TRACES] if summary is not None else ())),
     )
+
+
+_TRACES = 2
+
+
+def _cost(explanation: Explanation) -> str:
+    if not explanation.is_recorded:
+        return "not recorded"
+    operators = explanation.operators
+    if not operators:
+        totals = [use.total for use in explanation.kernels if use.total is not None]
+        ns, calls = sum(one.total_ns for one in totals), sum(one.calls for one in totals)
+        return f"{format_duration(ns)} of device time in {counted(calls, 'launch', 'launches')}"
+    called = counted(sum(one.calls for one in operators), "call")
+    device_ns = sum(one.self_device_ns for one in operators)
+    if explanation.summary is None or not explanation.summary.has_device:
+        return f"{called}, {format_duration(sum(one.self_cpu_ns for one in operators))} of CPU time"
+    share = format_share(device_ns, explanation.summary.device_time_ns)
+    return f"{called}, {format_duration(device_ns)} of device time ({share})"
+
+
+def _written_in(explanation: Explanation) -> Text | None:
+    """Where what serves it begins."""
+    if explanation.subject not in (Subject.OPERATOR, Subject.KERNEL):
+        return None
+    used = [one.facts.location for one in explanation.kernels]
+    places = [one.location for one in explanation.functions]
+    place = next((one for one in (*places, *used) if one is not None), None)
+    return None if place is None else location_text(place)
+
+
+def _longest_kernel(explanation: Explanation) -> Text | None:
+    uses = explanation.kernels
+    if not uses or explanation.subject is Subject.KERNEL:
+        return None
+    title = Code(kernel_title(uses[0].facts))
+    return title if len(uses) == 1 else (title, f" and {len(uses) - 1} more")
 
 
 _KINDS = {
@@ -297,6 +351,10 @@ def _trace_sections(explanation: Explanation) -> list[Section]:
     blocks: list[Block] = [operators]
     if called and explanation.subject is Subject.OPERATOR:
         blocks += [Paragraph("It called, with device time below them:"), BulletList(tuple(called))]
+    calls = sum(one.calls for one in explanation.operators)
+    each_ns = sum(one.total_device_ns for one in explanation.operators) / calls
+    if each_ns:
+        blocks.append(Meaning(f"A call takes {format_duration(each_ns)} of the device on average."))
     return [Section("In this trace", tuple(blocks))]
 
 
@@ -311,25 +369,27 @@ def _absence(explanation: Explanation) -> Text:
     return f"This trace holds no call of an operator {whose}."
 
 
-def _kernel_sections(explanation: Explanation) -> list[Section]:
+def _kernel_sections(explanation: Explanation, most: _Most) -> list[Section]:
     uses = explanation.kernels
     if not uses:
         return []
-    shown = uses[:_KERNELS_IN_DETAIL]
+    shown = uses[: most.kernels]
     blocks: tuple[Block, ...] = ()
     if len(uses) > len(shown):
         blocks = (Paragraph(f"The {len(shown)} longest of {len(uses)} kernels."),)
     if explanation.subject is Subject.KERNEL and len(uses) == 1:
-        return [Section("On the GPU", _kernel_blocks(uses[0], explanation))]
-    sections = tuple(Section(kernel_title(use.facts), _kernel_blocks(use, explanation)) for use in shown)
+        return [Section("On the GPU", _kernel_blocks(uses[0], explanation, most))]
+    sections = tuple(
+        Section(kernel_title(use.facts), _kernel_blocks(use, explanation, most)) for use in shown
+    )
     return [Section("On the GPU", blocks, sections)]
 
 
-def _kernel_blocks(use: ExplainedKernel, explanation: Explanation) -> tuple[Block, ...]:
+def _kernel_blocks(use: ExplainedKernel, explanation: Explanation, most: _Most) -> tuple[Block, ...]:
     title = None if explanation.subject is Subject.KERNEL else kernel_title(use.facts)
     blocks: list[Block] = [FactList((*_use_facts(use), *kernel_facts(use.facts, title=title)))]
     if use.total is not None and use.total.geometries:
-        blocks.append(_geometry_table(use.total.geometries))
+        blocks.append(_geometry_table(use.total.geometries[: most.kernels]))
     if use.total is not None and explanation.summary is not None:
         blocks.extend(launch_blocks(explanation.summary, explanation.owner, use.facts.name))
     return tuple(blocks)
@@ -353,7 +413,7 @@ def _use_facts(use: ExplainedKernel) -> list[tuple[str, Text]]:
 
 def _geometry_table(geometries: tuple[LaunchGeometry, ...]) -> Table:
     return table(
-        geometries[:_KERNELS_IN_DETAIL],
+        geometries,
         number("Grid", "grid", format_extent),
         number("Block", "block", format_extent),
         number("Calls", "calls"),
@@ -363,8 +423,8 @@ def _geometry_table(geometries: tuple[LaunchGeometry, ...]) -> Table:
     )
 
 
-def _kernel_table_sections(explanation: Explanation) -> list[Section]:
-    uses = explanation.kernels[:_TABLE_ROWS]
+def _kernel_table_sections(explanation: Explanation, most: _Most) -> list[Section]:
+    uses = explanation.kernels[: most.rows]
     if not uses:
         return []
     titles = distinct_titles([use.facts for use in uses])
@@ -379,7 +439,7 @@ def _kernel_table_sections(explanation: Explanation) -> list[Section]:
         words("Comes from", lambda row: _places(row[1])),
         caption=_FOLDER_CAPTION if is_shortened else None,
     )
-    return [Section("On the GPU", (kernels, *_rest(len(explanation.kernels))))]
+    return [Section("On the GPU", (kernels, *_rest(len(explanation.kernels), most)))]
 
 
 def distinct_titles(kernels: Sequence[KernelFacts]) -> list[Code]:
@@ -399,20 +459,20 @@ def _places(use: ExplainedKernel) -> Text:
     return Code(below_folder(units[0])) if len(units) == 1 else f"{len(units)} files"
 
 
-def _function_table_sections(explanation: Explanation) -> list[Section]:
+def _function_table_sections(explanation: Explanation, most: _Most) -> list[Section]:
     if not explanation.functions:
         return []
     recorded = [operator.name for operator in explanation.operators]
     if explanation.subject is Subject.FILE:
-        table, row_count = file_functions(explanation.functions, explanation.name, recorded, _TABLE_ROWS)
+        table, row_count = file_functions(explanation.functions, explanation.name, recorded, most.rows)
     else:
-        table, row_count = operator_functions(explanation.functions, recorded, _TABLE_ROWS)
-    return [Section("Native functions", (table, *_rest(row_count)))]
+        table, row_count = operator_functions(explanation.functions, recorded, most.rows)
+    return [Section("Native functions", (table, *_rest(row_count, most)))]
 
 
-def _rest(row_count: int) -> tuple[Block, ...]:
-    more = row_count - _TABLE_ROWS
-    return (Paragraph(f"{more:,} more; --json lists all."),) if more > 0 else ()
+def _rest(row_count: int, most: _Most) -> tuple[Block, ...]:
+    more = 0 if most.rows is None else row_count - most.rows
+    return (Paragraph(f"{more:,} more; --full lists all."),) if more > 0 else ()
 
 
 def _backward_sections(explanation: Explanation) -> list[Section]:

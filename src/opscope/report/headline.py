@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from opscope.advice.rules import rule_book
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import IdleCause
 from opscope.model.finding import Finding, Severity
+from opscope.report.advice import change_title, set_text
 from opscope.report.document import Code, FactList, Inline, Strong, Text, facts
 from opscope.units import counted, format_duration, format_fraction
 
@@ -16,6 +16,19 @@ __all__ = ["headline"]
 
 _CHANGES = 3
 _LONGEST_CODE = 60
+
+
+# Shorter than their meaning, so that each is one line.
+_CAUSES = {
+    IdleCause.HOST_LAUNCH: "the GPU ran out of queued kernels",
+    IdleCause.SYNCHRONIZATION: "the host waited for the GPU",
+    IdleCause.DATA_LOADING: "the host waited for the next batch",
+    IdleCause.MEMORY_ALLOCATION: "device memory was allocated or freed",
+    IdleCause.PROFILER_OVERHEAD: "the recorder was busy with itself",
+    IdleCause.DEPENDENCY: "kernels waited for one another",
+    IdleCause.NOTHING_SCHEDULED: "the host had no work for the GPU",
+    IdleCause.UNKNOWN: "the trace does not tell why",
+}
 
 
 def headline(summary: Summary) -> FactList:
@@ -34,18 +47,21 @@ def _step(summary: Summary) -> Iterator[tuple[str, Text]]:
         yield "Step", (Strong(format_duration(time.median)), text)
     elif recorded:
         steps = summary.counted_steps
-        left_out = len(summary.steps) - len(steps)
-        without = f", {left_out} of start-up left out" if left_out else ""
-        text = f" recorded ({counted(len(steps), 'step')}{without})"
-        if simulated is not None:
-            low, high = map(format_duration, simulated.step_interval_ns)
-            if low.split()[1] == high.split()[1]:
-                low = low.split()[0]
-            between = high if low in high.split() else f"{low} to {high}"
-            text += f", simulated {between} unrecorded"
-        yield "Step", (Strong(recorded), text)
+        told = f"{recorded} recorded ({counted(len(steps), 'step')})"
+        if simulated is None:
+            yield "Step", (Strong(recorded), told.removeprefix(recorded))
+        else:
+            yield "Step", (Strong(_between(simulated.step_interval_ns)), f" unrecorded (simulated), {told}")
     elif summary.window_ns is not None:
         yield "Recording", (Strong(format_duration(summary.window_ns)), "; no steps in it")
+
+
+def _between(interval_ns: tuple[float, float]) -> str:
+    """`7.00–7.12 ms`."""
+    low, high = map(format_duration, interval_ns)
+    if low.split()[1] == high.split()[1]:
+        low = low.split()[0]
+    return high if low in high.split() else f"{low}–{high}"
 
 
 def _bound(summary: Summary) -> Iterator[tuple[str, Text]]:
@@ -71,8 +87,7 @@ def _bound(summary: Summary) -> Iterator[tuple[str, Text]]:
         causes.update(partition.idle_by_cause)
     if causes:
         cause, ns = causes.most_common(1)[0]
-        meaning = cause.meaning.removeprefix("CPU-bound: ")
-        yield "GPU waits", f"{format_fraction(ns / causes.total())} of idle time: {meaning}"
+        yield "GPU waits", f"{format_fraction(ns / causes.total())} of idle time: {_CAUSES[cause]}"
 
 
 def _changes(summary: Summary) -> Iterator[tuple[str, Text]]:
@@ -82,20 +97,14 @@ def _changes(summary: Summary) -> Iterator[tuple[str, Text]]:
     for number, finding in enumerate(advice[:_CHANGES], 1):
         gain, code = f"−{format_duration(finding.estimated_gain_ns_per_step)}", _first_line(finding)
         written: tuple[Inline, ...] = (": ", Code(code, is_whole=True)) if code else ()
-        yield f"Change {number}", (Strong(gain), f" {period}: {_title(finding)}", *written)
+        yield f"Change {number}", (Strong(gain), f" {period}: {change_title(finding)}", *written)
     best = summary.best_set
     if best is not None and len(advice) > 1:
-        codes = " + ".join(code.removeprefix("advice.") for code in best.codes)
         gain = f"−{format_duration(best.estimated_gain_ns_per_step)}"
-        yield "Best set", (Strong(gain), f" {period}: {codes}")
+        yield "Best set", (Strong(gain), f" {period}: {set_text(summary, best.codes)}")
     if not advice and summary.advice is not None and summary.has_device:
         others = len(summary.advice)
         yield "Changes", f"none with a gain; {counted(others, 'remark')} below" if others else "none found"
-
-
-def _title(finding: Finding) -> str:
-    rule = rule_book().rules.get(finding.code)
-    return finding.code if rule is None else rule.title
 
 
 def _first_line(finding: Finding) -> str | None:
@@ -117,6 +126,9 @@ def _basis(summary: Summary) -> Iterator[tuple[str, Text]]:
         known.append(f"PyTorch {summary.torch_release}")
     if summary.attributed_fraction is not None:
         known.append(f"{format_fraction(summary.attributed_fraction)} attributed")
+    left_out = len(summary.steps) - len(summary.counted_steps) if summary.steps else 0
+    if left_out:
+        known.append(f"without {counted(left_out, 'start-up step')}")
     warnings = sum(one.severity is not Severity.INFO for one in summary.findings)
     if warnings:
         known.append(counted(warnings, "warning"))

@@ -26,6 +26,7 @@ from opscope.report.document import (
     FactList,
     FindingList,
     Inline,
+    Meaning,
     Paragraph,
     Section,
     Strong,
@@ -98,6 +99,7 @@ class _Translation:
     def _block(self, block: Block) -> Block:
         ways: dict[type, Callable[[Any], Block]] = {
             Paragraph: lambda one: Paragraph(self._text(one.text)),
+            Meaning: lambda one: Meaning(self._text(one.text)),
             Table: self._table,
             BarList: lambda one: replace(one, table=self._table(one.table)),
             FactList: lambda one: FactList(

@@ -23,6 +23,7 @@ from opscope.report.document import (
     FindingList,
     Inline,
     Link,
+    Meaning,
     Paragraph,
     Section,
     Strong,
@@ -71,6 +72,11 @@ def _block(block: Block) -> str:
 @_block.register
 def _(block: Paragraph) -> str:
     return _at_line_start(_text(block.text))
+
+
+@_block.register
+def _(block: Meaning) -> str:
+    return f"→ {_text(block.text)}"
 
 
 @_block.register

@@ -5,6 +5,7 @@ A counter that was not collected reads "not collected", and the metrics that wou
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from typing import Any
@@ -18,6 +19,7 @@ from opscope.analysis.counters import (
     Match,
     counter_book,
 )
+from opscope.model.finding import Finding
 from opscope.model.schema import Attribution
 from opscope.report.document import (
     Block,
@@ -31,6 +33,7 @@ from opscope.report.document import (
     Section,
     Table,
     Text,
+    facts,
     identifier,
     number,
     sections,
@@ -50,7 +53,16 @@ from opscope.toolchain.ncu_report import (
     Quantity,
     metrics_to_collect,
 )
-from opscope.units import UNKNOWN, format_bytes, format_count, format_duration, format_extent, format_fraction
+from opscope.units import (
+    UNKNOWN,
+    counted,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_extent,
+    format_fraction,
+    format_share,
+)
 
 __all__ = ["NCU_SCHEMA_VERSION", "ncu_document", "ncu_json"]
 
@@ -58,6 +70,7 @@ __all__ = ["NCU_SCHEMA_VERSION", "ncu_document", "ncu_json"]
 _ABSENT = "not collected"
 _NO_LIMIT = "unknown"
 _STALLS_SHOWN = 3
+_CHANGES = 3
 _RESOURCES = {"shared_memory": "shared memory", "threads": "block size"}
 
 
@@ -79,21 +92,60 @@ def ncu_document(analysis: CounterAnalysis, *, top: int | None = 10) -> Document
             Section("What to change", (FindingList(analysis.findings),)),
             each,
             Section("Not collected", _missing(analysis)),
+            Section("What was read", (_read_facts(analysis),)),
         ),
     )
 
 
 def _opening(analysis: CounterAnalysis) -> FactList:
-    report = analysis.report
-    devices = dict.fromkeys(_device(kernel.counters) for kernel in analysis.kernels)
-    return FactList(
+    """How long kernels take, what limits them, what to change."""
+    times = [(kernel.counters.duration_ns or 0, kernel) for kernel in analysis.kernels]
+    whole_ns = sum(ns for ns, _ in times)
+    limits: Counter[str] = Counter()
+    for ns, kernel in times:
+        limits[str(kernel.limit or _NO_LIMIT)] += round(ns)
+    longest = max(times, key=lambda pair: pair[0], default=None)
+    told = ", ".join(f"{name} {format_share(ns, whole_ns)}" for name, ns in limits.most_common() if whole_ns)
+    return facts(
+        ("Kernels", f"{counted(len(times), 'launch', 'launches')}, {format_duration(whole_ns)} in all"),
+        ("Time limited by", told or None),
         (
-            ("Report", Code(str(report.source))),
-            *(("Recording", Code(source)) for source in analysis.recordings),
-            ("Device", ", ".join(devices)),
-            *([("Written by", f"ncu {report.ncu_version}")] if report.ncu_version else []),
-            *([("Command", _program(report.command))] if report.command else []),
-        )
+            "Longest",
+            None
+            if longest is None
+            else (
+                Code(longest[1].title),
+                f": {format_duration(longest[0])}, limited by {longest[1].limit or _NO_LIMIT}",
+            ),
+        ),
+        *(
+            (f"Change {number}", _first_sentence(finding))
+            for number, finding in enumerate(analysis.findings[:_CHANGES], 1)
+        ),
+        ("Rests on", _basis(analysis)),
+    )
+
+
+def _first_sentence(finding: Finding) -> str:
+    """What to do, and with which launch; else what is the matter."""
+    text = (finding.suggestion or finding.message).partition(". ")[0].rstrip(".")
+    launch = finding.evidence.get("launch")
+    return text if launch is None else f"launch {launch}: {text}"
+
+
+def _basis(analysis: CounterAnalysis) -> Text:
+    devices = dict.fromkeys(_device(kernel.counters) for kernel in analysis.kernels)
+    version = f", ncu {analysis.report.ncu_version}" if analysis.report.ncu_version else ""
+    return f"{', '.join(devices)}{version}"
+
+
+def _read_facts(analysis: CounterAnalysis) -> FactList:
+    report = analysis.report
+    return facts(
+        ("Report", Code(str(report.source))),
+        *(("Recording", Code(source)) for source in analysis.recordings),
+        ("Written by", f"ncu {report.ncu_version}" if report.ncu_version else None),
+        ("Command", _program(report.command) if report.command else None),
     )
 
 

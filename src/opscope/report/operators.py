@@ -172,7 +172,7 @@ def operator_table(summary: Summary, operators: tuple[OperatorTotal, ...]) -> Ta
         identifier("Operator", "name"),
         number("Calls", "calls"),
     ]
-    own = number("Self CPU", "self_cpu_ns", spare=summary.has_device)
+    own = number("Self CPU", "self_cpu_ns", spare=3 if summary.has_device else 0)
     total = number("Total CPU", "total_cpu_ns")
     share = number("Share", lambda operator: format_fraction(rank_fraction(summary, operator)))
     if not summary.has_device:
@@ -182,9 +182,9 @@ def operator_table(summary: Summary, operators: tuple[OperatorTotal, ...]) -> Ta
         *fields,
         number("Self device", "self_device_ns"),
         share,
-        number("Total device", "total_device_ns"),
+        number("Total device", "total_device_ns", spare=2),
         own,
-        number("Launches", "kernel_launches", spare=True),
+        number("Launches", "kernel_launches", spare=4),
         *limit_fields(summary),
     )
 

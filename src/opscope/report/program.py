@@ -26,6 +26,7 @@ from opscope.report.document import (
     table,
     words,
 )
+from opscope.report.meanings import lines_meaning, modules_meaning
 from opscope.units import format_duration, format_share
 
 __all__ = ["module_blocks", "program_sections", "recording_hint"]
@@ -106,7 +107,8 @@ def module_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
         number("Launches", "total.kernel_launches"),
         caption=caption,
     )
-    return (rows,)
+    meaning = modules_meaning(summary)
+    return (rows, meaning) if meaning else (rows,)
 
 
 def _part_name(part: _Part) -> Text:
@@ -170,7 +172,7 @@ def _line_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
         number("Launches", "kernel_launches"),
         caption=" ".join([caption, *notes]),
     )
-    return (rows,)
+    return (rows, lines_meaning(summary)) if lines else (rows,)
 
 
 def _rest(summary: Summary, charged_ns: int, where: str) -> str:

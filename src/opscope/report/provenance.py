@@ -26,6 +26,7 @@ from opscope.report.document import (
     table,
     words,
 )
+from opscope.report.meanings import accuracy_meaning
 from opscope.units import format_count, format_fraction
 
 __all__ = [
@@ -183,6 +184,7 @@ def accuracy_blocks(summary: Summary) -> tuple[Block, ...]:
         facts(("PyTorch release", release), *((label, format_fraction(share)) for label, share in figures)),
         *_grade_table(accuracy.by_grade.items()),
         Paragraph(f"Grades: {meanings}."),
+        *_come_to(summary),
     )
 
 
@@ -209,7 +211,13 @@ def accuracy_overview(summary: Summary) -> tuple[Block, ...]:
             ("PyTorch's kernels", f"translation unit: {units or 'none recorded'}"),
             ("Kernel names", f"{format_fraction(accuracy.family_fraction)} of device time with a family"),
         ),
+        *_come_to(summary),
     )
+
+
+def _come_to(summary: Summary) -> tuple[Block, ...]:
+    meaning = accuracy_meaning(summary)
+    return () if meaning is None else (meaning,)
 
 
 def _grade_table(by_grade: Iterable[tuple[str, Mapping[str, float]]]) -> tuple[Table, ...]:

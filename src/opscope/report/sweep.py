@@ -7,6 +7,7 @@ CPU time ranks the operators.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,9 +18,12 @@ from opscope.report.document import (
     BulletList,
     Code,
     Document,
+    FactList,
+    Meaning,
     Section,
     Strong,
     Text,
+    facts,
     named,
     number,
     sections,
@@ -29,6 +33,7 @@ from opscope.report.document import (
 from opscope.units import (
     NS_PER_MS,
     UNKNOWN,
+    counted,
     format_count,
     format_duration,
     format_fraction,
@@ -98,18 +103,79 @@ def sweep_report(entries: Sequence[SweepEntry], *, title: str = "Profiling summa
         records,
         words("Config", lambda record: record["label"]),
         number("Step, median (95 %)", lambda record: record["step"], _unrecorded),
-        number("Busy", lambda record: (record["step"] or {}).get("busy_fraction"), format_fraction),
-        number("Recorded step", of_summary("wall_time_ms_per_step", _milliseconds)),
-        number("Stretch", lambda record: (record["step"] or {}).get("host_stretch"), format_ratio),
-        number("Device per step" if on_device else "CPU per step", of_summary(key, _milliseconds)),
-        number("Kernel launches", of_summary("kernel_launches", format_count)),
-        words("Latency ms, median (5–95 %)", lambda record: record["latency_ms"], _latency),
+        number("Busy", lambda record: (record["step"] or {}).get("busy_fraction"), format_fraction, spare=1),
+        number("Recorded step", of_summary("wall_time_ms_per_step", _milliseconds), spare=4),
+        number("Stretch", lambda record: (record["step"] or {}).get("host_stretch"), format_ratio, spare=6),
+        number("Device per step" if on_device else "CPU per step", of_summary(key, _milliseconds), spare=3),
+        number("Kernel launches", of_summary("kernel_launches", format_count), spare=5),
+        words("Latency ms, median (5–95 %)", lambda record: record["latency_ms"], _latency, spare=2),
         number("Seq. per s", lambda record: record["throughput_sequences_per_s"], "{:,.1f}".format),
         words("Top operator", _top_cell),
     )
     failures = tuple((Code(entry.label), f": {entry.error}") for entry in entries if entry.error is not None)
     failed = Section("Failed configurations", (BulletList(failures),))
-    return Document(_title(title, records), (configurations,), sections(failed))
+    return Document(
+        _title(title, records),
+        (_headline(records),),
+        sections(Section("Configurations", (configurations, *_scaling(records))), failed),
+    )
+
+
+def _headline(records: Sequence[Mapping[str, Any]]) -> FactList:
+    """The fastest step and the highest throughput, and what holds them up."""
+    done = [record for record in records if record["status"] != "failed"]
+    steps = [(ns, one) for one in done if (ns := _step_ms(one)) is not None]
+    rates = [(rate, one) for one in done if (rate := one["throughput_sequences_per_s"]) is not None]
+    busy = [(share, one) for one in done if (share := (one["step"] or {}).get("busy_fraction")) is not None]
+    best, most = min(steps, key=_first, default=None), max(rates, key=_first, default=None)
+    least = min(busy, key=_first, default=None)
+    slowest = max(steps, key=_first, default=None)
+    tops = Counter(one["top_operator"]["name"] for one in done if one["top_operator"])
+    return facts(
+        ("Shortest step", None if best is None else f"{_milliseconds(best[0])} at {best[1]['label']}"),
+        (
+            "Longest step",
+            None
+            if slowest is None or slowest is best
+            else f"{_milliseconds(slowest[0])} at {slowest[1]['label']}",
+        ),
+        ("Most sequences", None if most is None else f"{most[0]:,.1f} per s at {most[1]['label']}"),
+        ("GPU least busy", None if least is None else f"{format_fraction(least[0])} at {least[1]['label']}"),
+        *(
+            ("Top operator", (Code(name), f" in {count} of {counted(len(done), 'configuration')}"))
+            for name, count in tops.most_common(1)
+        ),
+        ("Failed", f"{len(records) - len(done)} of {len(records)}" if len(done) < len(records) else None),
+    )
+
+
+def _first(pair: tuple[float, Mapping[str, Any]]) -> float:
+    return pair[0]
+
+
+def _step_ms(record: Mapping[str, Any]) -> float | None:
+    """Without the recorder where that was timed, else as recorded."""
+    unrecorded = (record["step"] or {}).get("unrecorded_ms")
+    time: float | None = unrecorded["median"] if unrecorded else record["summary"]["wall_time_ms_per_step"]
+    return time
+
+
+def _scaling(records: Sequence[Mapping[str, Any]]) -> tuple[Meaning, ...]:
+    """What a larger batch costs."""
+    known = [
+        (one["config"].get("batch_size"), ms)
+        for one in records
+        if one["config"] and (ms := _step_ms(one)) is not None and one["config"].get("batch_size")
+    ]
+    if len({batch for batch, _ in known}) < 2:
+        return ()
+    (low, low_ms), (high, high_ms) = min(known), max(known)
+    return (
+        Meaning(
+            f"From batch size {low} to {high} a step takes {format_ratio(high_ms / low_ms)} as long for "
+            f"{format_ratio(high / low)} the sequences."
+        ),
+    )
 
 
 def _top_cell(record: Mapping[str, Any]) -> Text:

@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 from opscope.analysis.nsys_reports import ReportTable
@@ -18,15 +19,19 @@ from opscope.report.document import (
     Column,
     Document,
     FactList,
+    Meaning,
     Paragraph,
     Section,
     Table,
     Text,
+    facts,
     number,
     table,
     words,
 )
+from opscope.report.names import telling_name
 from opscope.report.terminal import GAP, column_need
+from opscope.units import counted, format_duration, format_share
 from opscope.visible_text import visible
 
 __all__ = ["query_document", "stats_csv", "stats_json", "stats_tables_document"]
@@ -75,6 +80,7 @@ def _cell(value: Any) -> Text:
     return Code(str(value))
 
 
+_MOST = 0.8
 _OPERATION = "[CUDA "  # copies and sets, which are short
 _WORDS = frozenset(("Name", "Operation", "Category"))
 _SPREAD = ("Med ", "Min ", "Max ", "StdDev ")
@@ -82,7 +88,27 @@ _SPREAD = ("Med ", "Min ", "Max ", "StdDev ")
 
 def stats_tables_document(tables: Sequence[ReportTable], *, title: str = "") -> Document:
     """A section for each report."""
-    return Document(title, sections=tuple(_section(one) for one in tables))
+    return Document(title, (_totals(tables),), tuple(_section(one) for one in tables))
+
+
+def _totals(tables: Sequence[ReportTable]) -> FactList:
+    """The total of each report, and what takes most of it."""
+    return facts(*((one.report.title, _total(one)) for one in tables))
+
+
+def _total(shown: ReportTable) -> Text:
+    column = _total_column(shown)
+    whole = sum(row[column] for row in shown.rows)
+    if not whole:
+        return "nothing"
+    first = max(shown.rows, key=lambda row: row[column])
+    text = f"{whole:,.3f} MB" if shown.report.is_size else format_duration(whole)
+    share = format_share(first[column], whole)
+    return (f"{text}; {share} in ", Code(telling_name(str(first[shown.report.name_column]))))
+
+
+def _total_column(shown: ReportTable) -> str:
+    return "Total (MB)" if shown.report.is_size else "Total Time (ns)"
 
 
 def stats_csv(tables: Sequence[ReportTable]) -> str:
@@ -117,7 +143,16 @@ def _section(shown: ReportTable) -> Section:
         else number(name, partial(_number, column=name, decimals=decimals), spare=name.startswith(_SPREAD))
         for name in report.columns
     )
-    return Section(title, (table(shown.rows, *fields),))
+    return Section(title, (table(shown.rows, *fields), _meaning(shown)))
+
+
+def _meaning(shown: ReportTable) -> Meaning:
+    """How few rows make up most of the report."""
+    totals = sorted((row[_total_column(shown)] for row in shown.rows), reverse=True)
+    sums = list(accumulate(totals))
+    count = next((index for index, total in enumerate(sums, 1) if total >= _MOST * sums[-1]), len(sums))
+    share = format_share(sums[count - 1], sums[-1])
+    return Meaning(f"{count} of {counted(len(totals), 'row')} make up {share} of it.")
 
 
 def _number(row: Mapping[str, Any], *, column: str, decimals: int) -> str:

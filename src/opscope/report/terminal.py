@@ -8,8 +8,8 @@ Nothing here prints: the command line hands the result to a console.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from enum import IntEnum
 from functools import singledispatch
 
 import msgspec
@@ -17,7 +17,6 @@ from rich import box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, JustifyMethod, RenderableType, RenderResult
 from rich.measure import Measurement
-from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table as Grid
 from rich.text import Text as Words
@@ -36,6 +35,7 @@ from opscope.report.document import (
     FindingList,
     Inline,
     Link,
+    Meaning,
     Paragraph,
     Section,
     Strong,
@@ -44,16 +44,16 @@ from opscope.report.document import (
     inlines,
     plain,
 )
+from opscope.report.names import fitting_names, is_operator_name, least_width, shorten_middle
 from opscope.visible_text import visible
 
 __all__ = [
     "GAP",
     "ColumnNeed",
+    "Shrink",
     "column_need",
     "fit_widths",
     "render_terminal",
-    "shorten_distinctly",
-    "shorten_middle",
 ]
 
 
@@ -63,6 +63,14 @@ _ONE_LINE = 16  # characters of a text that are kept on one line
 _NARROWEST = 4
 
 
+class Shrink(IntEnum):
+    """What may be narrower than it needs, the first before the others: shortened, wrapped, wrapped."""
+
+    NAME = 0
+    TEXT = 1
+    OPERATOR = 2
+
+
 class ColumnNeed(msgspec.Struct, frozen=True):
     """Cells of a terminal that a column takes: one for most characters, two for a Chinese one.
 
@@ -70,15 +78,13 @@ class ColumnNeed(msgspec.Struct, frozen=True):
         least: Before its cells suffer; its heading may be wrapped.
         full: Without any compromise.
         floor: Where even shortening stops.
-        is_text: It may be widened and wrapped.
-        is_name: It may be shortened.
+        shrink: In which order its cells suffer; None where they never do.
     """
 
     least: int
     full: int
     floor: int
-    is_text: bool = False
-    is_name: bool = False
+    shrink: Shrink | None = None
 
 
 def column_need(column: Column, cells: Sequence[Text]) -> ColumnNeed:
@@ -91,16 +97,19 @@ def column_need(column: Column, cells: Sequence[Text]) -> ColumnNeed:
     if column.align is Align.RIGHT:
         return ColumnNeed(max(longest, heading), full, floor)
     if any(isinstance(part, Code | Link) for cell in cells for part in inlines(cell)):
-        return ColumnNeed(max(min(longest, _SHORTEST_NAME), heading), full, floor, is_text=True, is_name=True)
+        least = max(min(longest, max(_SHORTEST_NAME, least_width(texts))), heading)
+        names = [text for text, cell in zip(texts, cells, strict=True) if _holds_name(cell)]
+        kind = Shrink.OPERATOR if all(map(is_operator_name, names)) else Shrink.NAME
+        return ColumnNeed(least, full, floor, kind)
     least = max([heading, *map(_longest_word, texts), *(n for n in map(len, texts) if n <= _ONE_LINE)])
-    return ColumnNeed(least, full, floor, is_text=True)
+    return ColumnNeed(least, full, floor, Shrink.TEXT)
 
 
 def fit_widths(needs: Sequence[ColumnNeed], available: int) -> list[int]:
     """Widths of the columns, together at most `available` where that is possible.
 
-    Columns get their `full` width, else at least their `least`. Below that names go first, then texts;
-    numbers never do.
+    Columns get their `full` width, else at least their `least`. Below that names go first, then texts, then
+    operators; numbers never do.
     """
     if sum(need.full for need in needs) <= available:
         return [need.full for need in needs]
@@ -108,13 +117,9 @@ def fit_widths(needs: Sequence[ColumnNeed], available: int) -> list[int]:
     spare = available - sum(widths)
     if spare >= 0:
         return _widened(needs, widths, spare)
-    for is_name in (True, False):
+    for kind in Shrink:
         while spare < 0:
-            shrinkable = [
-                i
-                for i, need in enumerate(needs)
-                if need.is_text and need.is_name is is_name and widths[i] > need.floor
-            ]
+            shrinkable = [i for i, need in enumerate(needs) if need.shrink is kind and widths[i] > need.floor]
             if not shrinkable:
                 break
             widths[max(shrinkable, key=lambda i: widths[i])] -= 1
@@ -124,7 +129,7 @@ def fit_widths(needs: Sequence[ColumnNeed], available: int) -> list[int]:
 
 def _widened(needs: Sequence[ColumnNeed], widths: list[int], spare: int) -> list[int]:
     while spare > 0:
-        growing = [i for i, need in enumerate(needs) if need.is_text and widths[i] < need.full]
+        growing = [i for i, need in enumerate(needs) if need.shrink is not None and widths[i] < need.full]
         growing = growing or [i for i, need in enumerate(needs) if widths[i] < need.full]
         if not growing:
             break
@@ -139,52 +144,6 @@ _WIDE_WORD = re.compile("[\u3000-\u9fff\uff00-\uffef]{1,3}")
 
 def _longest_word(text: str) -> int:
     return max(map(cell_len, _WIDE_WORD.sub(r"\g<0> ", text).split()), default=0)
-
-
-_ELLIPSIS = "…"
-# Characters kept before the place where two names part, so that it can be recognized.
-_CONTEXT = 6
-
-
-def shorten_middle(text: str, width: int) -> str:
-    """The text in at most `width` characters, its middle replaced by an ellipsis."""
-    if len(text) <= width:
-        return text
-    if width <= 1:
-        return _ELLIPSIS[:width]
-    kept = width - 1
-    head = (kept + 1) // 2
-    return text[:head] + _ELLIPSIS + text[len(text) - (kept - head) :]
-
-
-def shorten_distinctly(names: Sequence[str], width: int) -> list[str]:
-    """Each name in at most `width` characters; different names that would read the same show where they part.
-
-    Kernel names often differ in a tile size in their middle alone.
-    """
-    short = {name: shorten_middle(name, width) for name in names}
-    alike: dict[str, list[str]] = defaultdict(list)
-    for name, text in short.items():
-        alike[text].append(name)
-    for group in alike.values():
-        if len(group) > 1:
-            short.update({name: _shorten_around(name, _common_length(group), width) for name in group})
-    return [short[name] for name in names]
-
-
-def _shorten_around(name: str, parting: int, width: int) -> str:
-    head = width // 3
-    rest = width - head - 2
-    start = max(head, min(parting - _CONTEXT, len(name) - rest))
-    end = start + rest
-    return name[:head] + _ELLIPSIS + name[start:end] + (_ELLIPSIS if end < len(name) else "")
-
-
-def _common_length(names: Sequence[str]) -> int:
-    """Characters that all names start with. Comparing the extremes in sort order is enough."""
-    first, last = min(names), max(names)
-    pairs = zip(first, last, strict=False)
-    return next((index for index, (one, other) in enumerate(pairs) if one != other), len(first))
 
 
 _NAME_STYLE = "cyan"
@@ -217,7 +176,8 @@ class _Name:
         if self._words.cell_len <= options.max_width:
             yield self._words
         else:
-            yield Words(shorten_middle(self._words.plain, options.max_width), style=_NAME_STYLE, no_wrap=True)
+            (short,) = fitting_names([self._words.plain], options.max_width)
+            yield Words(short, style=_NAME_STYLE, no_wrap=not is_operator_name(short))
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         longest = self._words.cell_len
@@ -255,7 +215,10 @@ class _FittedTable:
     def _shown(self, width: int) -> list[int]:
         """Positions of the columns for which there is room."""
         shown = list(range(len(self._needs)))
-        spare = [index for index in shown if self._table.columns[index].spare]
+        spare = sorted(
+            (index for index in shown if self._table.columns[index].spare),
+            key=lambda index: (self._table.columns[index].spare, index),
+        )
         while spare and sum(self._needs[index].least + GAP for index in shown) - GAP > width:
             shown.remove(spare.pop())
         return shown
@@ -304,6 +267,11 @@ def _(block: Paragraph) -> RenderableType:
 
 
 @_block.register
+def _(block: Meaning) -> RenderableType:
+    return _bulleted([(Words("→", style="bold"), _words(block.text))])
+
+
+@_block.register
 def _(block: Table) -> RenderableType:
     table = _FittedTable(block)
     return table if block.caption is None else Group(_words(block.caption), table)
@@ -327,8 +295,10 @@ def _(block: FactList) -> RenderableType:
 
 @_block.register
 def _(block: CodeBlock) -> RenderableType:
+    # Copied from a terminal it must still be code: a line that is too long is not broken.
     text = block.text.rstrip().expandtabs(4)
-    return Padding(Words(visible(text, most=len(text))), (0, 2))
+    lines = visible(text, most=len(text)).split("\n")
+    return Group(*(Words(f"  {line}", no_wrap=True, overflow="ignore") for line in lines))
 
 
 @_block.register
@@ -357,12 +327,12 @@ def _bulleted(rows: list[tuple[Words, Words]]) -> Grid:
 
 
 def _cells(texts: Sequence[Text], width: int) -> list[RenderableType]:
-    """The cells of one column; names that do not fit are shortened so that they still differ."""
+    """The cells of one column; names that do not fit keep what tells them apart, operators everything."""
     names = [plain(text) for text in texts if _holds_name(text)]
-    short = dict(zip(names, shorten_distinctly(names, width), strict=True))
+    short = dict(zip(names, fitting_names(names, width), strict=True))
     return [
         Words(_printable(short[plain(text)]), style=_NAME_STYLE, no_wrap=True)
-        if _holds_name(text) and len(plain(text)) > width
+        if _holds_name(text) and len(plain(text)) > width and not is_operator_name(plain(text))
         else _words(text)
         for text in texts
     ]

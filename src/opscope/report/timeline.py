@@ -35,6 +35,7 @@ from opscope.report.document import (
     table,
     words,
 )
+from opscope.report.meanings import waits_meaning
 from opscope.units import (
     UNKNOWN,
     counted,
@@ -82,7 +83,9 @@ def time_blocks(summary: Summary) -> tuple[Block, ...]:
     blocks += _path_table(summary)
     blocks += _launch_tables(summary) if len(timeline.partitions) > 1 else []
     facts = _facts(summary)
-    return (*blocks, FactList(tuple(facts))) if facts else tuple(blocks)
+    blocks += [FactList(tuple(facts))] if facts else []
+    meaning = waits_meaning(summary)
+    return (*blocks, meaning) if meaning else tuple(blocks)
 
 
 def _partition_table(partitions: tuple[TimePartition, ...]) -> Table:

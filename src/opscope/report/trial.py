@@ -30,6 +30,8 @@ from opscope.units import UNKNOWN, counted, format_bytes, format_duration, forma
 __all__ = ["trial_document", "trial_json"]
 
 _SCHEMA_VERSION = 1
+_CHANGES = 3
+_LONGEST_CODE = 60
 _NUMBERS = {
     Correctness.IDENTICAL: "identical",
     Correctness.WITHIN_ROUNDING: "within rounding",
@@ -67,22 +69,38 @@ def _first_screen(result: TrialResult) -> Iterator[Block]:
     base, best, noise = result.baseline, result.best, result.noise
     yield facts(
         ("Step", f"{format_duration(base.step_ns)} as it is ({counted(base.steps, 'step')} timed)"),
-        ("Best", _best_text(result)),
+        ("Best", _best_text(result) or "nothing that was tried is faster with the same numbers"),
+        *_single_changes(result),
+        ("To write", None if best is None else _first_added(best.patch)),
         (
             "Noise",
             None
             if noise is None
             else f"the program against itself: {_ratio(noise.ratio, noise.interval)} of the time",
         ),
-        ("Memory", None if base.peak_bytes is None else f"{format_bytes(base.peak_bytes)} at most"),
         (
-            "Runs",
-            f"the program ran {counted(result.runs, 'time')}"
-            + ("" if result.is_complete else "; ended before all was tried"),
+            "Rests on",
+            f"{counted(result.runs, 'run')} of the program"
+            + ("" if result.is_complete else "; ended before all was tried")
+            + ("" if base.peak_bytes is None else f"; {format_bytes(base.peak_bytes)} of memory at most"),
         ),
     )
-    if best is None:
-        yield Paragraph("Nothing that was tried is faster with the same numbers.")
+
+
+def _single_changes(result: TrialResult) -> Iterator[tuple[str, Text]]:
+    """The changes that are recommended alone, the fastest first."""
+    good = sorted((one for one in result.variants if one.is_recommended), key=lambda one: one.ratio or 1.0)
+    for rank, one in enumerate(good[:_CHANGES], 1):
+        yield f"Change {rank}", (Code(one.name), f": {100 * (one.ratio or 1.0):.1f} % of the time")
+
+
+def _first_added(patch: str) -> Text | None:
+    """The first line that the patch adds."""
+    is_diff = patch.startswith("---")
+    lines = [line for line in patch.splitlines() if line.strip() and not line.startswith("+++")]
+    added = [line[1:].strip() for line in lines if line.startswith("+")] if is_diff else lines
+    shown = next((line for line in added if line and not line.startswith("#")), None)
+    return None if shown is None else Code(shown, is_whole=len(shown) < _LONGEST_CODE)
 
 
 def _best_text(result: TrialResult) -> Text | None:
@@ -113,12 +131,14 @@ def _table(result: TrialResult) -> Block:
         identifier("Change", lambda one: one.name),
         number("Step", lambda one: one.step_ns, format_duration),
         number("Time", lambda one: one.ratio, lambda ratio: f"{100 * ratio:.1f} %"),
-        words("95 % interval", lambda one: one.ratio_interval, _percents),
+        words("95 % interval", lambda one: one.ratio_interval, _percents, spare=2),
         words("Verdict", lambda one: one, _verdict),
         words("Numbers", lambda one: _NUMBERS[one.correctness]),
-        number("Advice said", lambda one: one.predicted_gain_ns, lambda ns: f"−{format_duration(ns)}"),
-        number("Memory", lambda one: one.peak_bytes, format_bytes),
-        number("Warm-up", lambda one: one.warm_up_ns, format_duration),
+        number(
+            "Advice said", lambda one: one.predicted_gain_ns, lambda ns: f"−{format_duration(ns)}", spare=1
+        ),
+        number("Memory", lambda one: one.peak_bytes, format_bytes, spare=3),
+        number("Warm-up", lambda one: one.warm_up_ns, format_duration, spare=4),
         caption="Time: of the baseline's in the same rounds. Numbers: losses, gradients and outputs beside "
         "the baseline's. Warm-up: what the first calls and steps took beyond later ones.",
     )  # fmt: skip

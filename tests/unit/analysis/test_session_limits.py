@@ -1,4 +1,4 @@
-"""Limits of a recording: given file, cached measurement, data sheet; none where GPUs are mixed or unknown."""
+"""Limits of a recording: given file, cached measurement, datasheet; none where GPUs are mixed or unknown."""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -81,3 +83,20 @@ def test_only_the_log_of_the_block_is_quiet(capfd):
         for is_on in (False, True):
             profile.toggle_collection_dynamic(is_on, activities)
     assert "Toggling" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("asked", [None, "5"])
+def test_kineto_does_not_tell_that_it_starts_unless_it_is_asked_to(tmp_path, monkeypatch, asked):
+    monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
+    if asked:
+        monkeypatch.setenv("KINETO_LOG_LEVEL", asked)
+    program = (
+        "import os, sys, torch, opscope\n"
+        "with opscope.profile(sys.argv[1]):\n    torch.rand(3)\n"
+        "print(os.environ.get('KINETO_LOG_LEVEL'))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert run.stdout.strip() == str(asked)
+    assert ("profiler_start" in run.stderr) is (asked is not None)

@@ -1,4 +1,4 @@
-"""Limits of a device: measured rates win one by one, the data sheet fills in, the unknown stays None."""
+"""Limits of a device: measured rates win one by one, the datasheet fills in, the unknown stays None."""
 
 from __future__ import annotations
 

@@ -469,6 +469,16 @@ class TestErrors:
         assert "--merge" in str(caught.value)
         load(paths, merge=True)
 
+    def test_traces_of_one_process_with_other_kernels_are_refused(self, load: Load, tmp_path: Path) -> None:
+        def trace(name: str, kernel: str) -> Path:
+            made = TraceBuilder().operator("aten::mm", 0, 20).launch(5).kernel(kernel, 30, 10)
+            return made.write(tmp_path / name)
+
+        paths = [trace("a.json", "gemm"), trace("b.json", "attention")]
+        with pytest.raises(InputError, match=r"a\.json and .*b\.json have few kernels in common"):
+            load(paths)
+        load([paths[0], trace("c.json", "gemm")])
+
     def test_the_second_of_two_files_is_named(self, load: Load, make_trace: Make) -> None:
         good, bad = make_trace(TraceBuilder().operator("a", 1, 2), "a.json"), make_trace("hello", "b.json")
         with pytest.raises(InputError, match="not JSON") as caught:

@@ -69,7 +69,7 @@ EFFICIENCY = Efficiency(
     DeviceLimits(
         "NVIDIA H200",
         memory=Limit(4.28e12, LimitEvidence.MEASURED, "torch copy_ of 2 GiB"),
-        peaks={DataType.FP32: Limit(67e12, LimitEvidence.DATASHEET, "H200 data sheet")},
+        peaks={DataType.FP32: Limit(67e12, LimitEvidence.DATASHEET, "H200 datasheet")},
     ),
     CostCoverage(0.9, 0.6, (("aten::_unique2", 999_999, "its results depend on the data"),)),
     {"aten::addmm": ADDMM},
@@ -169,7 +169,7 @@ def of_one_trace(summary: Summary) -> Summary:
 
 
 TWO_TRACES: dict[str, Any] = {"traces": ("a.json", "b.json"), "ranks": (0, 1)}
-OF_A_DATASHEET = replace(EFFICIENCY.limits, memory=Limit(4.8e12, LimitEvidence.DATASHEET, "data sheet"))
+OF_A_DATASHEET = replace(EFFICIENCY.limits, memory=Limit(4.8e12, LimitEvidence.DATASHEET, "datasheet"))
 NOTHING = Summary(
     Session(),
     accuracy=None, torch_version=None, torch_version_grade=None, torch_version_reason=None, accounts={},

@@ -117,7 +117,9 @@ def test_a_category_lists_the_traces_own_operators_first(example: Session) -> No
     functions = section(document, "Native functions")
     assert [row[0] for row in table(functions)][: len(recorded)] == recorded
     assert len(table(functions)) == 40
-    assert plain(functions.blocks[-1].text).endswith("more; --json lists all.")  # type: ignore[union-attr]
+    assert plain(functions.blocks[-1].text).endswith("more; --full lists all.")
+    everything = explanation_document(explain("matrix", example), is_full=True)
+    assert len(table(section(everything, "Native functions"))) > 40  # type: ignore[union-attr]
     assert table(section(document, "On the GPU"))[0][-1] == "cublas"
 
 

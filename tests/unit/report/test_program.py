@@ -6,7 +6,7 @@ import pytest
 
 from opscope.analysis.program.values import LineKind, LineTotal, ModuleTotal, ProgramTotals
 from opscope.analysis.summary import Summary
-from opscope.report.document import Document, Table, plain
+from opscope.report.document import Document, Meaning, Table, plain
 from opscope.report.markdown import render_markdown
 from opscope.report.program import module_blocks, program_sections, recording_hint
 
@@ -50,7 +50,8 @@ def test_modules_of_one_part_share_a_row(program: Summary) -> None:
 
 
 def test_a_cut_tree_is_whole_above_what_it_shows(program: Summary) -> None:
-    (table,) = module_blocks(program, 1)
+    table, meaning = module_blocks(program, 1)
+    assert isinstance(meaning, Meaning)
     assert [row[0] for row in rows(table)] == ["Net", "· layers.*: Block ×2"]
     assert isinstance(table, Table)
     assert plain(table.caption or "") == (
@@ -59,7 +60,8 @@ def test_a_cut_tree_is_whole_above_what_it_shows(program: Summary) -> None:
 
 
 def test_lines_say_what_their_number_is(program: Summary) -> None:
-    (table,) = program_sections(program, 10)[1].blocks
+    table, meaning = program_sections(program, 10)[1].blocks
+    assert plain(meaning.text) == "net.py:7 launches the most: 80.0 % of device time."  # type: ignore[union-attr]
     assert [row[:3] for row in rows(table)] == [
         ["net.py:7", "forward", "2"],
         ["net.py:3 def", "helper", "–"],
@@ -73,7 +75,7 @@ def test_lines_say_what_their_number_is(program: Summary) -> None:
 
 
 def test_notes_are_made_only_where_they_apply(program: Summary) -> None:
-    (table,) = program_sections(program, 1)[1].blocks
+    table, _ = program_sections(program, 1)[1].blocks
     assert isinstance(table, Table)
     assert plain(table.caption or "").startswith("The first 1 of 3 lines. ")
     assert "marked" not in plain(table.caption or "")

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from opscope.analysis.summary import Summary
-from opscope.report.analysis import analysis_report, brief, overview_document
+from opscope.report.analysis import analysis_report, overview_document
 from opscope.report.document import (
     Align,
     BulletList,
@@ -23,15 +23,11 @@ from opscope.report.document import (
     Section,
     Table,
     Text,
+    first_screen,
     numeric,
 )
-from opscope.report.terminal import (
-    column_need,
-    fit_widths,
-    render_terminal,
-    shorten_distinctly,
-    shorten_middle,
-)
+from opscope.report.names import fitting_names, least_width, shorten_middle
+from opscope.report.terminal import column_need, fit_widths, render_terminal
 from opscope.results import load, summarize
 
 
@@ -53,7 +49,7 @@ def test_no_line_is_wider_than_the_console_and_no_number_is_cut(summary: Summary
 def test_the_first_screen_is_small(shared: Path) -> None:
     for trace in ("bert_eager_attn", "gpt2_generate_fp16", "own_kernels"):
         with load(shared / "traces/h200" / f"{trace}.json.gz") as session:
-            text = rendered(brief(overview_document(summarize(session))), 80)
+            text = rendered(first_screen(overview_document(summarize(session))), 80)
         assert len(text.splitlines()) <= 14
         assert (
             "torch.compile(" in text
@@ -62,10 +58,9 @@ def test_the_first_screen_is_small(shared: Path) -> None:
         )
 
 
-def test_a_long_name_loses_its_middle(summary: Summary) -> None:
+def test_a_long_name_keeps_what_tells_it_apart(summary: Summary) -> None:
     text = rendered(overview_document(summary), 80)
-    assert "sm80_xmma" in text
-    assert "_execute" in text
+    assert "sm80_xmma_gemm…128x64x8" in text
     assert summary.kernels[0].name not in text
 
 
@@ -77,8 +72,8 @@ def test_kernels_that_differ_in_the_middle_still_differ(summary: Summary) -> Non
     name = summary.kernels[0].name
     twin = replace(summary.kernels[0], name=name.replace("tilesize128", "tilesize64"))
     text = rendered(overview_document(summary.having(kernels=(summary.kernels[0], twin))), 100)
-    assert "size128" in text
-    assert "size64" in text
+    assert "128x64x8" in text
+    assert "64x64x8" in text
 
 
 def test_the_full_report_renders_too(summary: Summary, cpu_summary: Summary) -> None:
@@ -130,11 +125,11 @@ def test_a_long_link_shrinks_as_a_name_does() -> None:
 
 
 def test_a_name_that_must_be_whole_is_wrapped_and_not_cut() -> None:
-    name = "kernel<" + "a" * 150 + ">"
+    name = "function<" + "a" * 150 + ">"
     whole = rendered(Document("", (FactList((("Name", Code(name, is_whole=True)),)),)), 60)
     assert "…" not in whole
     assert whole.count("a") == 150 + 1  # and the one of the label
-    assert "…" in rendered(Document("", (FactList((("Name", Code(name)),)),)), 60)
+    assert rendered(Document("", (FactList((("Name", Code(name)),)),)), 60).count("a") == 1
 
 
 def test_blocks_stand_apart_but_a_paragraph_leads_on() -> None:
@@ -197,9 +192,25 @@ def test_shortening_keeps_both_ends() -> None:
 
 
 def test_names_that_would_read_the_same_show_where_they_part() -> None:
-    names = ["prefix" * 5 + part + "suffix" * 5 for part in ("_128x64_", "_64x64_")]
-    first, second = shorten_distinctly(names, 30)
-    assert first != second
-    assert "128x64" in first
+    names = [f"{'prefix' * 5}_{part}_{'suffix' * 5}" for part in ("128x64", "64x64")]
+    first, second = fitting_names(names, 30)
+    assert first.endswith("…128x64")
+    assert second.endswith("…64x64")
     assert max(len(first), len(second)) <= 30
-    assert shorten_distinctly([names[0], names[0]], 30) == [shorten_middle(names[0], 30)] * 2
+    assert fitting_names([names[0], names[0]], 30) == [shorten_middle(names[0], 30)] * 2
+
+
+def test_the_telling_part_of_kernels_is_kept_and_operators_whole() -> None:
+    kernel = "void at::native::{}_kernel<{}, at::native::GeluCUDAKernelImpl(x)::{{lambda()#2}}, a>(int, b)"
+    names = [kernel.format("vectorized_elementwise", lanes) for lanes in (4, 8)]
+    assert fitting_names(names[:1], 60) == ["vectorized_elementwise_kernel<… GeluCUDAKernelImpl …>"]
+    assert fitting_names(names, 30) == ["GeluCUDAKernelImpl…4", "GeluCUDAKernelImpl…8"]
+    alike = [kernel.format("vectorized_elementwise", 4), kernel.format("vectorized_elementwise", 4) + "(1)"]
+    assert len(set(fitting_names(alike, 24))) == 2
+    assert all(one.startswith("GeluCUDA") for one in fitting_names(alike, 24))
+    wrapped = "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_128x64_64x4_tn_align8>(X)"
+    assert fitting_names([wrapped], 36) == ["cutlass_80_tensorop…128x64_64x4"]
+    operator = "aten::_scaled_dot_product_efficient_attention_backward"
+    assert fitting_names([operator], 12) == [operator]
+    assert least_width([operator, *names]) == len(operator)
+    assert max(map(len, fitting_names(["x" * 1_000_000, "y" * 5000], 30))) <= 30

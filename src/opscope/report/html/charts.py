@@ -348,7 +348,7 @@ def _roofline_chart(efficiency: Efficiency) -> list[Chart]:
     top = max([limit.per_s for limit in peaks.values()], default=bandwidth * max(intensities))
     left = min(intensities) / 3
     right = max(max(intensities) * 3, top / bandwidth * 4)
-    evidence = {LimitEvidence.MEASURED: "measured", LimitEvidence.DATASHEET: "data sheet"}
+    evidence = {LimitEvidence.MEASURED: "measured", LimitEvidence.DATASHEET: "datasheet"}
     lines = [
         (
             f"memory {format_byte_rate(bandwidth)} ({evidence[limits.memory.evidence]})",

@@ -11,7 +11,6 @@ import base64
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from functools import cache
 from importlib import resources
 from importlib.util import find_spec
@@ -24,10 +23,8 @@ from msgspec.structs import replace
 from opscope._version import __version__
 from opscope.analysis.summary import Summary
 from opscope.errors import DependencyError
-from opscope.model.environment import Environment
-from opscope.model.files import UNREADABLE_JSON
 from opscope.model.session import Session
-from opscope.report.analysis import page_document
+from opscope.report.analysis import full_document
 from opscope.report.document import (
     CodeBlock,
     Document,
@@ -40,6 +37,7 @@ from opscope.report.html.charts import session_charts
 from opscope.report.html.figures import LABEL, Chart
 from opscope.report.html.languages import page_words
 from opscope.report.languages import Language
+from opscope.report.names import telling_name
 from opscope.report.provenance import operator_chain_facts
 from opscope.visible_text import visible
 
@@ -72,21 +70,9 @@ def session_page(
         one.name: FactList(tuple(operator_chain_facts(one, has_device=summary.has_device)))
         for one in summary.operators[:_CHAINS]
     }
-    document = page_document(summary, top=top, environments=_environments(session))
+    document = full_document(summary, top=top)
     charts = session_charts(session, summary)
     return render_page(document, charts, chains=chains, command=command, trace=trace, language=language)
-
-
-def _environments(session: Session) -> Iterator[Environment]:
-    """Of traces that opscope recorded, which say it."""
-    for (text,) in session.query(_ENVIRONMENTS_SQL):
-        # A saved session may be a stranger's.
-        with suppress(*UNREADABLE_JSON):
-            yield msgspec.json.decode(text, type=Environment)
-
-
-_ENVIRONMENTS_SQL = """SELECT DISTINCT (value::JSON->'$.environment')::VARCHAR AS environment FROM metadata
-WHERE key LIKE 'sidecar:%' AND environment IS NOT NULL ORDER BY 1"""
 
 
 def render_page(
@@ -126,6 +112,7 @@ def render_page(
         visible=visible,
         plain=plain,
         safe_url=_address,
+        telling=telling_name,
     )
     if command and all(one.title != _REPEAT for one in document.sections):
         document = replace(

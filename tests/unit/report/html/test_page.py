@@ -19,7 +19,7 @@ from opscope.analysis.summary import summarize
 from opscope.analysis.timeline.host import read_session
 from opscope.analysis.timeline.step_view import step_times
 from opscope.model.session import Session
-from opscope.report.analysis import page_document
+from opscope.report.analysis import full_document
 from opscope.report.document import Document, Link, Paragraph, Section, plain
 from opscope.report.html.page import render_page, session_page
 from opscope.testing import TraceBuilder
@@ -126,7 +126,7 @@ def test_streams_of_the_timeline_hold_every_activity_of_the_step(bert: tuple[Ses
 
 def test_tables_say_what_the_document_says(bert: tuple[Session, _Page, str]) -> None:
     session, page, _ = bert
-    document = page_document(summarize(session))
+    document = full_document(summarize(session), top=10)
     for section in document.sections:
         assert section.title in page.text
     table = next(section for section in document.sections if section.title == "Operators").blocks[1]

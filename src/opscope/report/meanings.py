@@ -1,0 +1,244 @@
+"""What the sections of a report on a recording come to: the sentence that each of them ends in.
+
+Nothing is computed here that a section does not show: a sentence says which of its figures matter, and what
+for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import accumulate
+from operator import attrgetter
+
+from opscope.analysis.summary import Summary
+from opscope.analysis.timeline.values import IdleCause
+from opscope.provenance.categories import category_title
+from opscope.report.document import Code, Inline, Meaning
+from opscope.units import counted, format_duration, format_fraction, format_share
+
+__all__ = [
+    "accuracy_meaning",
+    "advice_meaning",
+    "categories_meaning",
+    "collectives_meaning",
+    "devices_meaning",
+    "efficiency_meaning",
+    "kernels_meaning",
+    "lines_meaning",
+    "modules_meaning",
+    "operators_meaning",
+    "overview_meaning",
+    "unattributed_meaning",
+    "waits_meaning",
+]
+
+_MOST = 0.8
+_SHORT_NS = 10_000  # a launch costs the host about as much
+_REMEDIES = {
+    IdleCause.HOST_LAUNCH: "launch fewer kernels, or replay them as a CUDA graph",
+    IdleCause.SYNCHRONIZATION: "take out the calls that make the host wait",
+    IdleCause.DATA_LOADING: "load batches ahead, in other processes",
+    IdleCause.MEMORY_ALLOCATION: "keep device memory instead of freeing it",
+    IdleCause.PROFILER_OVERHEAD: "the program itself does not wait there",
+    IdleCause.DEPENDENCY: "these kernels wait for one another, not for the host",
+    IdleCause.NOTHING_SCHEDULED: "see what the host was in during the longest gaps",
+    IdleCause.UNKNOWN: "record the host side too to learn the cause",
+}
+
+
+def overview_meaning(summary: Summary) -> Meaning:
+    """Which side decides how long a step takes."""
+    step = summary.typical_step
+    if not summary.has_device:
+        return Meaning("No device was used: every time here is CPU time.")
+    if step is None:
+        return Meaning(f"The GPU was busy for {format_fraction(summary.busy_fraction)} of the recording.")
+    device, host = format_duration(step.device_ns), format_duration(step.host_ns)
+    if step.host_ns > step.device_ns:
+        return Meaning(
+            f"CPU-bound: a step needs {host} of the CPU and {device} of the GPU. Fewer or cheaper launches "
+            "shorten it; faster kernels alone do not."
+        )
+    return Meaning(
+        f"GPU-bound: a step needs {device} of the GPU and {host} of the CPU. "
+        "Faster or fewer kernels shorten it."
+    )
+
+
+def devices_meaning(summary: Summary) -> Meaning:
+    """How even the devices are."""
+    shares = [one.busy_ns / one.span_ns for one in summary.devices if one.span_ns]
+    low, high = map(format_fraction, (min(shares, default=0.0), max(shares, default=0.0)))
+    if low == high:
+        return Meaning(f"All devices are busy for the same share of the time, {low}.")
+    return Meaning(f"The least busy device works for {low} of the time, the busiest for {high}.")
+
+
+def operators_meaning(summary: Summary) -> Meaning:
+    """How few operators make up most of the time."""
+    what = "device time" if summary.has_device else "CPU time"
+    own_ns = attrgetter("self_device_ns" if summary.has_device else "self_cpu_ns")
+    times = [(own_ns(one), one.name) for one in summary.operators]
+    count, share = _most([ns for ns, _ in times])
+    if not count:
+        return Meaning(f"No operator has {what} of its own.")
+    first = times[0]
+    whole = sum(ns for ns, _ in times)
+    if count == 1:
+        return Meaning((Code(first[1]), f" alone takes {share} of all operators' {what}: start there."))
+    return Meaning(
+        (
+            f"The first {count} of {counted(len(times), 'operator')} take {share} of all operators' {what}, ",
+            Code(first[1]),
+            f" alone {format_share(first[0], whole)}.",
+        )
+    )
+
+
+def _most(times_ns: list[int]) -> tuple[int, str]:
+    """How many, the longest first, take most of the time, and their share."""
+    whole = sum(times_ns)
+    sums = list(accumulate(sorted(times_ns, reverse=True)))
+    count = next((index for index, ns in enumerate(sums, 1) if whole and ns >= _MOST * whole), 0)
+    return count, format_share(sums[count - 1], whole) if count else ""
+
+
+def categories_meaning(summary: Summary) -> Meaning | None:
+    """Which kinds of work take the time."""
+    shown = [one for one in summary.categories if one.fraction]
+    if not shown:
+        return None
+    what = "device time" if summary.has_device else "CPU time"
+    first, *others = ((category_title(one.category), format_fraction(one.fraction)) for one in shown[:2])
+    most = f"Most {what} goes to {first[0]} ({first[1]})"
+    return Meaning(f"{most}, then {others[0][0]} ({others[0][1]})." if others else f"{most}.")
+
+
+def kernels_meaning(summary: Summary) -> Meaning | None:
+    """Whether kernels are long enough to be worth a launch."""
+    kernels = [one for one in summary.kernels if one.kind == "kernel"]
+    launches = sum(one.calls for one in kernels)
+    if not launches:
+        return None
+    mean_ns = sum(one.total_ns for one in kernels) / launches
+    short = sum(one.calls for one in kernels if one.total_ns < _SHORT_NS * one.calls)
+    text = (
+        f"A kernel runs for {format_duration(mean_ns)} on average; {format_share(short, launches)} of "
+        f"launches are of kernels shorter than {format_duration(_SHORT_NS)}"
+    )
+    if short > launches / 2:
+        return Meaning(f"{text}: fusing them, or a CUDA graph, saves launches.")
+    return Meaning(f"{text}.")
+
+
+def efficiency_meaning(summary: Summary) -> Meaning | None:
+    """How much of the device time the limits would allow to save."""
+    calls = [one for one in summary.efficiency.calls if one.gap_ns]
+    gap_ns = sum(one.gap_ns or 0 for one in calls)
+    if not gap_ns:
+        return None
+    lost: dict[str, float] = {}
+    for one in calls:
+        lost[one.operator] = lost.get(one.operator, 0.0) + (one.gap_ns or 0.0)
+    name, most_ns = max(lost.items(), key=lambda item: item[1])
+    parts: tuple[Inline, ...] = (
+        f"At these limits the same calls would take {format_duration(gap_ns)} less, "
+        f"{format_share(gap_ns, summary.device_time_ns)} of device time; ",
+        Code(name),
+        f" holds {format_share(most_ns, gap_ns)} of that.",
+    )
+    return Meaning(parts)
+
+
+def waits_meaning(summary: Summary) -> Meaning | None:
+    """How much waiting there is, and what to do about most of it."""
+    causes: Counter[IdleCause] = Counter()
+    for partition in summary.timeline.in_use:
+        causes.update(partition.idle_by_cause)
+    span_ns = sum(one.span_ns for one in summary.timeline.in_use)
+    if not span_ns:
+        return None
+    if not causes.total():
+        return Meaning("The GPU never waits.")
+    cause, ns = causes.most_common(1)[0]
+    idle = f"{format_duration(causes.total())} ({format_share(causes.total(), span_ns)})"
+    return Meaning(
+        f"The GPU waits for {idle}, {format_share(ns, causes.total())} of it because {_because(cause)}: "
+        f"{_REMEDIES[cause]}."
+    )
+
+
+def _because(cause: IdleCause) -> str:
+    return cause.meaning.removeprefix("CPU-bound: ")
+
+
+def collectives_meaning(summary: Summary) -> Meaning | None:
+    """Whether ranks wait for one another or for data."""
+    totals = summary.collectives.totals
+    wait_ns = sum(one.wait_ns or 0 for one in totals)
+    moved_ns = sum((one.transfer_ns or 0) * one.ranks for one in totals)
+    if not wait_ns + moved_ns:
+        return None
+    last = Counter[int]()
+    for one in totals:
+        if one.last_rank is not None:
+            last[one.last_rank] += one.last_count
+    share = format_share(wait_ns, wait_ns + moved_ns)
+    if wait_ns > moved_ns and last:
+        rank = last.most_common(1)[0][0]
+        return Meaning(
+            f"{share} of the time in collectives is waiting for the last rank, most often rank {rank}."
+        )
+    return Meaning(f"{share} of the time in collectives is waiting; the rest moves data.")
+
+
+def modules_meaning(summary: Summary) -> Meaning | None:
+    """Which innermost kind of module holds the time."""
+    what = "self_device_ns" if summary.has_device else "self_cpu_ns"
+    own: Counter[str] = Counter()
+    for one in summary.program.modules:
+        own[one.class_name] += getattr(one, what)
+    if not own.total():
+        return None
+    name, ns = own.most_common(1)[0]
+    return Meaning((Code(name), f" modules themselves hold the most: {format_share(ns, own.total())}."))
+
+
+def lines_meaning(summary: Summary) -> Meaning:
+    """Which line of the program holds the most."""
+    first = summary.program.lines[0]
+    share = format_share(first.self_device_ns, summary.device_time_ns)
+    return Meaning((Code(f"{first.file}:{first.line}"), f" launches the most: {share} of device time."))
+
+
+def unattributed_meaning(summary: Summary) -> Meaning | None:
+    """What that leaves for operators."""
+    if not summary.unattributed_ns:
+        return None
+    return Meaning(
+        f"Figures of operators cover the other {format_fraction(summary.attributed_fraction)} of device time."
+    )
+
+
+def accuracy_meaning(summary: Summary) -> Meaning | None:
+    """What can be relied on."""
+    accuracy = summary.accuracy
+    if accuracy is None or accuracy.aten_operator_file_fraction is None:
+        return None
+    return Meaning(
+        f"Times are exact; the way to a source file is known for "
+        f"{format_fraction(accuracy.aten_operator_file_fraction)} of the time of PyTorch's operators."
+    )
+
+
+def advice_meaning(summary: Summary) -> Meaning | None:
+    """How to find out."""
+    if not any(one.estimated_gain_ns_per_step for one in summary.advice or ()):
+        return None
+    return Meaning(
+        (
+            "Gains are simulated, each for that change alone. ",
+            Code("opscope try SCRIPT", is_whole=True),
+            " applies changes to the program and measures them.",
+        )
+    )

@@ -1,0 +1,144 @@
+"""Names that machines write, in fewer characters: what tells one from another stays, template arguments go.
+
+An operator's name is never shortened. Of a kernel stays the functor of a generic kernel, else the function;
+of a matrix product the tile. Pure text: what a name says is the decoder's business.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import lru_cache
+
+from opscope.provenance.kernel_names.decoder import decode
+
+__all__ = [
+    "fitting_names",
+    "is_operator_name",
+    "least_width",
+    "shorten_middle",
+    "telling_name",
+]
+
+_ELLIPSIS = "…"
+_LONGEST_OPERATOR = 64  # what is longer is no name of PyTorch's
+_LONGEST_NAME = 4096  # a stranger's file may hold any
+_WIDEST = 36  # that a column keeps for the telling part
+_OPERATOR = re.compile(r"\w+(?:::\w+)+(?:\.\w+)?(?: \*)?")
+_BETWEEN = re.compile(r"[^A-Za-z0-9]")
+_WRAPPERS = frozenset(("Kernel", "Kernel2", "device_kernel", "kernel"))  # templates of CUTLASS
+_CUTLASS_TILE = re.compile(r"^cutlass_\w*?_(\d+x\d+(?:_\d+x\d+)?)_")
+_TITLE = re.compile(r"\w+<… (\w+) …>")
+
+
+def is_operator_name(name: str) -> bool:
+    """`aten::add.Tensor`."""
+    return len(name) <= _LONGEST_OPERATOR and _OPERATOR.fullmatch(name) is not None
+
+
+@lru_cache(maxsize=4096)
+def _forms(name: str) -> tuple[str, ...]:
+    """The name and shorter forms of it, the longest first."""
+    title = _TITLE.fullmatch(name)
+    if title is not None:
+        return (name, title[1])
+    decoded = decode(name) if len(name) <= _LONGEST_NAME else None
+    if decoded is None or decoded.function is None:
+        return (name,)
+    function = decoded.function.rpartition("::")[2]
+    wrapped = _wrapped(decoded.template_arguments)
+    if function in _WRAPPERS and wrapped:
+        function = wrapped
+    functor = (decoded.functor or "").rpartition("::")[2]
+    if functor:
+        return (name, f"{function}<… {functor} …>", functor)
+    return tuple(dict.fromkeys((name, function, *_around_the_tile(function, decoded.tile))))
+
+
+def _wrapped(arguments: Sequence[str]) -> str:
+    """`cutlass_80_tensorop_bf16_…` of `cutlass::Kernel2<cutlass_80_tensorop_bf16_…>`."""
+    first = arguments[0].partition("<")[0] if arguments else ""
+    return first.rpartition("::")[2]
+
+
+def _around_the_tile(function: str, tile: str | None) -> tuple[str, ...]:
+    """`sm80_xmma_gemm…128x64x8`: the family and the tile of a matrix product."""
+    written = _CUTLASS_TILE.search(function)
+    tile = written[1] if written else tile
+    if tile is None or tile not in function:
+        return ()
+    place = function.index(tile)
+    head = "_".join(function[:place].split("_")[:3])
+    return (f"{head[:20]}{_ELLIPSIS}{tile}",) if len(head) + len(tile) < place else ()
+
+
+def telling_name(name: str) -> str:
+    """The name without what tells least: `vectorized_elementwise_kernel<… GeluCUDAKernelImpl …>`."""
+    forms = _forms(name)
+    return name if is_operator_name(name) else forms[min(1, len(forms) - 1)]
+
+
+def least_width(names: Sequence[str]) -> int:
+    """Columns that these names need to be told apart."""
+    shortest = (name if is_operator_name(name) else min(_forms(name), key=len) for name in names)
+    widths = [len(name) if is_operator_name(name) else min(len(name), _WIDEST) for name in shortest]
+    return max(widths, default=0)
+
+
+def fitting_names(names: Sequence[str], width: int) -> list[str]:
+    """Each name in at most `width` characters, operators in full; different ones stay different.
+
+    The longest form that fits is taken. Where two names would read the same, the place where they part is
+    shown as well, or they are numbered.
+    """
+    short = {name: _fitting(name, width) for name in names}
+    alike: dict[str, list[str]] = defaultdict(list)
+    for name, text in short.items():
+        alike[text].append(name)
+    for text, group in alike.items():
+        if len(group) > 1:
+            short.update(_told_apart(text, group, width))
+    return [short[name] for name in names]
+
+
+def _fitting(name: str, width: int) -> str:
+    if len(name) <= width or is_operator_name(name):
+        return name
+    forms = _forms(name)
+    found = next((one for one in forms if len(one) <= width), None)
+    return found or shorten_middle(forms[-1], width)
+
+
+def _told_apart(text: str, group: Sequence[str], width: int) -> dict[str, str]:
+    """The common form with the word of each name in which they part; else with a number."""
+    place = _common_length(group)
+    marks = {name: f"…{_word_at(name, place)}" for name in group}
+    if len(set(marks.values())) < len(group) or max(map(len, marks.values())) > width // 2:
+        marks = {name: f" ({number})" for number, name in enumerate(group, 1)}
+    kept = shorten_middle(text.rstrip(_ELLIPSIS), width - max(map(len, marks.values())))
+    return {name: f"{kept}{mark}" for name, mark in marks.items()}
+
+
+def _word_at(name: str, place: int) -> str:
+    start = max((match.end() for match in _BETWEEN.finditer(name, 0, place)), default=0)
+    end = _BETWEEN.search(name, place)
+    return name[start : end.start() if end else None]
+
+
+def shorten_middle(text: str, width: int) -> str:
+    """The text in at most `width` characters, its middle replaced by an ellipsis."""
+    if len(text) <= width:
+        return text
+    if width <= 1:
+        return _ELLIPSIS[:width]
+    kept = width - 1
+    head = (kept + 1) // 2
+    return text[:head] + _ELLIPSIS + text[len(text) - (kept - head) :]
+
+
+def _common_length(names: Sequence[str]) -> int:
+    """Characters that all names start with. Comparing the extremes in sort order is enough."""
+    first, last = min(names), max(names)
+    pairs = zip(first, last, strict=False)
+    return next((index for index, (one, other) in enumerate(pairs) if one != other), len(first))

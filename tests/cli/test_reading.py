@@ -1,0 +1,138 @@
+"""`--brief`, `--section` and `--full` of every verb that reports."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from opscope.analysis.summary import Summary
+from opscope.model.session import Session
+from opscope.report.analysis import full_document, overview_document
+from opscope.report.benchmark import benchmark_document, sweep_benchmark_document
+from opscope.report.comparison import benchmark_comparison_document, session_comparison_document
+from opscope.report.document import BulletList, Document, FindingList, Meaning, Section, first_screen
+from opscope.report.ncu import ncu_document
+from opscope.report.sweep import sweep_report
+from opscope.report.tables import stats_tables_document
+from opscope.report.terminal import render_terminal
+from opscope.report.trial import trial_document
+from opscope.results import summarize
+
+VERBS = ("analyze", "profile", "run", "bench", "compare", "try", "explain", "ncu", "stats")
+MOST_LINES = 14
+BERT = Path(__file__).parents[2] / "src/opscope/data/bert_h200.json.gz"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_offers_all_three(opscope, verb: str) -> None:
+    told = opscope(verb, "--help").out
+    for option in ("--brief", "--section", "--full"):
+        assert option in told
+
+
+@pytest.fixture(scope="module")
+def documents(results_named: Callable[[str], SimpleNamespace]) -> dict[str, Document]:
+    found = results_named("aten::native_layer_norm_backward")
+    return {
+        "compare": session_comparison_document(found.sessions),
+        "compare benchmarks": benchmark_comparison_document(found.benchmarks),
+        "bench": benchmark_document(found.benchmark),
+        "sweep": sweep_benchmark_document(found.sweep),
+        "profile": sweep_report(found.configurations),
+        "try": trial_document(found.trial, "opscope try train.py"),
+        "ncu": ncu_document(found.counters),
+        "explain": found.explanation,
+        "stats": stats_tables_document(found.statistics),
+    }
+
+
+def lines_of(document: Document, width: int = 80) -> list[str]:
+    stream = io.StringIO()
+    Console(file=stream, width=width, highlight=False).print(render_terminal(document), crop=False)
+    return stream.getvalue().splitlines()
+
+
+def test_the_first_screen_of_every_verb_is_small_and_says_something(documents: dict[str, Document]) -> None:
+    for verb, document in documents.items():
+        shown = lines_of(first_screen(document))
+        assert 4 <= len(shown) <= MOST_LINES, verb
+        assert max(map(len, shown)) <= 80, verb
+
+
+@pytest.fixture
+def bert(shared_session: Callable[[Path], Session]) -> Summary:
+    return summarize(shared_session(BERT))
+
+
+def test_every_section_ends_in_what_it_means(bert: Summary) -> None:
+    for document in (overview_document(bert), full_document(bert, top=3)):
+        ends: dict[str, Section] = {one.title: one for one in document.sections}
+        for title in ("Operators in detail", "What was read"):
+            ends.pop(title, None)
+        assert len(ends) > 8
+        for title, section in ends.items():
+            # A finding is a sentence itself.
+            assert isinstance(section.blocks[-1], Meaning | FindingList), title
+
+
+def test_everything_is_more_than_a_report_and_tells_every_operator(bert: Summary) -> None:
+    usual, everything = (lines_of(one) for one in (overview_document(bert), full_document(bert)))
+    assert len(everything) > 3 * len(usual)
+    text = "\n".join(everything)
+    assert all(one.name in text for one in bert.operators)
+    assert "How it was estimated" in text
+    assert "How it was estimated" not in "\n".join(usual)
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_operators_are_never_cut(bert: Summary, width: int) -> None:
+    text = "\n".join(lines_of(overview_document(bert), width))
+    assert "aten::native_layer_norm" in text
+    assert "aten::nat…" not in text
+    assert "GeluCUDAKernelImpl" in text
+    assert "direct_copy_kernel_cuda" in text
+
+
+def test_a_section_is_found_by_the_beginning_of_its_title_in_any_language(opscope, trace: Path) -> None:
+    chosen = opscope("analyze", trace, "--section", "内核", "--lang", "zh")
+    assert chosen.code == 0
+    assert "类别" not in chosen.out
+    assert opscope("analyze", trace, "--section", "kernels", "--lang", "zh").out == chosen.out
+    unknown = opscope("analyze", trace, "--section", "无", "--lang", "zh")
+    assert unknown.code == 1 and "内核" in unknown.err
+
+
+@pytest.mark.parametrize(
+    ("command", "section"),
+    [
+        (("compare", "TRACE", "TRACE"), "accounting"),
+        (("explain", "aten::mm", "--trace", "TRACE"), "in this trace"),
+        (("stats", "TRACE"), "cuda gpu summary (kernels/memops) (cuda_gpu_sum)"),
+        (("bench", "square", "--device", "cpu", "--shape", "8", "8", "--time-budget", "0.01"), "conditions"),
+    ],
+)
+def test_parts_of_other_verbs(opscope, trace: Path, command: tuple[str, ...], section: str) -> None:
+    if command[0] == "bench":
+        pytest.importorskip("torch")
+    typed = [trace if word == "TRACE" else word for word in command]
+    brief, one, every = (
+        opscope(*typed, *more) for more in (("--brief",), ("--section", section), ("--full",))
+    )
+    assert (brief.code, one.code, every.code) == (0, 0, 0)
+    assert len(brief.out.splitlines()) <= MOST_LINES
+    assert section in one.out.lower() and section in every.out.lower()
+    assert command[0] == "bench" or one.out.startswith(brief.out)  # it measures anew
+    assert len(one.out) <= len(every.out)
+
+
+def test_points_of_advice_come_with_their_code(bert: Summary) -> None:
+    text = "\n".join(lines_of(overview_document(bert)))
+    assert '\n  torch.set_float32_matmul_precision("high")' in text
+    advice = overview_document(bert).sections[0]
+    assert any(isinstance(block, BulletList) for block in advice.blocks)
+    assert "advice." not in text
