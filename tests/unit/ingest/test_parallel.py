@@ -239,8 +239,8 @@ READING = """
 import os, sys, time
 from opscope.ingest.parallel import local_processes
 def main():
-    with local_processes(2) as make:
-        executor = make()
+    with local_processes(2) as workers:
+        executor = workers.make()
         print(*{executor.submit(os.getpid).result() for _ in range(20)}, flush=True)
         executor.submit(time.sleep, 60).result()
 if __name__ == "__main__":

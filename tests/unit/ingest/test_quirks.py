@@ -425,10 +425,11 @@ class TestErrors:
         [
             ((None, None, 1), (None, None, 2), "b.json are of different processes"),
             ((None, None, 1), (None, None, 1, "aten::b"), "b.json have few operators in common"),
-            ((0, 2, 1), (0, 2, 2), "different processes"),
+            ((0, 2, 1), (0, 2, 2, "a", 20), "different processes"),
             ((0, 2, 1), (1, 4, 2), "different world sizes"),
             ((0, 2, 1), (1, 2, 2), None),
-            ((0, 2, 1), (0, 2, 1), None),
+            ((0, 2, 1), (0, 2, 1, "a", 20), None),
+            ((0, 2, 1), (0, 2, 1), "both of rank 0, at the same time"),
         ],
     )
     def test_traces_of_different_jobs_are_refused(
@@ -440,7 +441,12 @@ class TestErrors:
         reason: str | None,
     ) -> None:
         def trace(
-            name: str, rank: int | None, world_size: int | None, process: int, operator: str = "a"
+            name: str,
+            rank: int | None,
+            world_size: int | None,
+            process: int,
+            operator: str = "a",
+            ts: int = 10,
         ) -> Path:
             job = {"distributedInfo": {"rank": rank, "world_size": world_size}} if world_size else {}
             event = {
@@ -449,10 +455,10 @@ class TestErrors:
                 "name": operator,
                 "pid": process,
                 "tid": 1,
-                "ts": 1,
+                "ts": ts,
                 "dur": 2,
             }
-            return make_trace(json.dumps({"traceEvents": [{**event, "ts": 1, "dur": 2}], **job}), name)
+            return make_trace(json.dumps({"traceEvents": [event], **job}), name)
 
         paths = [trace("a.json", *first), trace("b.json", *second)]
         if reason is None:
