@@ -62,7 +62,7 @@ CHANGES = {
     "noise": (change(timing(100, 0.2), timing(105, 0.2, seed=2)), AMBIGUOUS, "settles neither"),
     "close": (change(timing(100, count=50), timing(100.5, count=50, seed=2)), SAME, "within 2.0 % of 1"),
     "equal": (change(timing(100, 0.5), timing(100, 0.5)), SAME, "equal to the nanosecond"),
-    "few": (change(timing(100, count=5), timing(200, count=5, seed=2)), AMBIGUOUS, "too few"),
+    "few": (change(timing(100, count=5), timing(200, count=5, seed=2)), AMBIGUOUS, "5 samples, 6 needed"),
     "clocks": (change(timing(100), timing(200, seed=2), incomparable=CLOCKS), AMBIGUOUS, CLOCKS),
     "absent": (change(None, timing(100)), None, "only in the candidate"),
     "no time": (change(Timing(0.0, (0.0,) * 6), timing(100, count=6)), None, "no time in the reference"),

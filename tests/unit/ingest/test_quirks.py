@@ -440,7 +440,7 @@ class TestErrors:
         second: tuple[Any, ...],
         reason: str | None,
     ) -> None:
-        def trace(
+        def trace(  # noqa: PLR0917
             name: str,
             rank: int | None,
             world_size: int | None,

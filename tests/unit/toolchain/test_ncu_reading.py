@@ -154,7 +154,10 @@ def test_errors_name_the_packed_file(content: bytes, packed: Path, tmp_path: Pat
     [
         (b"\x02\0\0\0\x08\x07", "holds no results"),
         (b"\x02\0\0\0\x08\x63" + bytes(32), "in a file of format 99"),
-        (b"\x02\0\0\0\x08\x07\x02\0\0\0\x10\x03", "finds 0 of its 3 results in a file of format 7"),
+        (
+            b"\x02\0\0\0\x08\x07\x04\0\0\0\x10\x03\x28\x03" + bytes(3),
+            "finds 0 of its 3 results in a file of format 7",
+        ),
     ],
 )
 def test_a_report_the_reader_finds_nothing_in(tmp_path: Path, tail: bytes, message: str) -> None:

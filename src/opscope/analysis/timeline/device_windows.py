@@ -132,10 +132,10 @@ def _start_gap(session: Session, trace_id: int, start_ns: int, end_ns: int) -> S
     if not len(found):
         return None
     first = int(found[-1])
-    # The host's part of launching that work is no gap.
+    # What passes between the launch of that work and its start is no gap.
     launched_ns = min(int(starts[first]), max(int(work["call_ns"][first]), int(until_ns[first])))
-    if first and launched_ns - int(until_ns[first]) < _LEAST_GAP * (end_ns - start_ns):
-        launched_ns = int(starts[first])
+    if launched_ns - int(until_ns[first]) < _LEAST_GAP * (end_ns - start_ns):
+        return None
     return StartGap(trace_id, int(until_ns[first]), launched_ns, int(before_ns[first]))
 
 
