@@ -628,6 +628,6 @@ class TestKnownPrograms:
         shares = self.shares(
             "public/HTA/tests/data/critical_path/alexnet/benchmark_result_2869224_1695835535_trace.json.gz"
         )
-        # 30 of 43 s in the first call of all, before any activity, are set apart; 8.5 of the rest are allocations.
+        # 30 of 43 s in the first call of all, before any activity, are set apart; 8.5 s of the rest allocate.
         assert 0.64 < shares[IdleCause.MEMORY_ALLOCATION] < 0.67
         assert shares[IdleCause.HOST_LAUNCH] > 0.33
