@@ -34,6 +34,8 @@ _NAMES = re.compile(
     # Terms that Chinese documents of CUDA and PyTorch keep.
     r"anonymous namespace|warp shuffle|epilogue \w+|online softmax|decoupled look-back|external id"
     r"|correlation id|world size|CUDA graph|<[^<>]*>"
+    # The operator that a replay of unknown operators belongs to.
+    r"|graph \d+ of engine step"
     # Names of NVIDIA's documents and of its tools' reports, and what these tools wrote themselves.
     r"|.*(?:Programming Guide|Release Notes|datasheet|whitepaper|specifications|Tuning Guide).*"
     r"|nsys warned while it recorded: .*|CUDA (?:API|GPU) .*Summary.*"

@@ -170,7 +170,7 @@ def graph_findings(session: Session, trace_id: int, given: CaptureTraces | None)
 
 
 _REMEDY = (
-    "Give the trace of the capture: opscope analyze TRACE --capture CAPTURE (engines write one where they "
+    "Give the trace of the capture: `opscope analyze TRACE --capture CAPTURE` (engines write one where they "
     "capture while profiling), or record the program from its start, which notes captures"
 )
 _SUMMARY = """

@@ -58,8 +58,17 @@ _LINKS = {LinkKind.NVLINK: "NVLink", LinkKind.PCIE: "PCIe"}
 
 def _group(one: CollectiveTotal) -> str:
     name = one.group_description or one.process_group or UNKNOWN
-    kind = "" if one.parallelism is None else f", {one.parallelism.kind} parallel"
+    kind = "" if one.parallelism is None else f", {_PARALLELISMS[one.parallelism.kind]}"
     return f"{name}{kind} ({one.ranks} ranks)"
+
+
+_PARALLELISMS = {
+    "context": "context parallel",
+    "data": "data parallel",
+    "expert": "expert parallel",
+    "pipeline": "pipeline parallel",
+    "tensor": "tensor parallel",
+}
 
 
 def _last(one: CollectiveTotal) -> str:

@@ -120,9 +120,9 @@ def _what_if(one: WhatIf) -> Text:
     gain = format_duration(one.gain.ns)
     if one.kind is WhatIfKind.RANK_AS_MEDIAN:
         return f"Were rank {one.rank} as fast as the median of the others, a step would take {gain} less."
-    group = f" of group {one.process_group}" if one.process_group is not None else ""
+    data = one.name if one.process_group is None else f"{one.name} of group {one.process_group}"
     return (
-        f"Did all data of {one.name}{group} move beside computation, a step would take {gain} less; ranks "
+        f"Did all data of {data} move beside computation, a step would take {gain} less; ranks "
         "would still wait for the last one."
     )
 
