@@ -493,7 +493,7 @@ def window_of(session: Session, trace_id: int, device: int) -> list[tuple[int, i
     return [(min(start for start, _ in known), max(end for _, end in known))]
 
 
-def occupied_ns(session: Session, trace_id: int, device: int) -> dict[str, int]:
+def occupied_ns(session: Session, trace_id: int, device: int, steady_ns: int | None = None) -> dict[str, int]:
     """Parts of a window by one sweep over all starts and ends, the first kind that is open counting."""
     rows = session.query(
         "SELECT a.kind, n.name, a.start_ns, a.start_ns + a.duration_ns FROM device_activities a "
@@ -505,7 +505,8 @@ def occupied_ns(session: Session, trace_id: int, device: int) -> dict[str, int]:
         is_communication = kind == "kernel" and any(word in name.lower() for word in ("nccl", "multimem"))
         part = "copy" if kind != "kernel" else "communication" if is_communication else "compute"
         edges += [(start, 1, part), (end, -1, part)]
-    for start, end in window_of(session, trace_id, device):
+    for begin, end in window_of(session, trace_id, device):
+        start = max(begin, steady_ns or begin)
         edges += [(start, 1, "window"), (end, -1, "window")]
     found = dict.fromkeys(("compute", "communication", "copy", "idle", "outside", "window"), 0)
     running = dict.fromkeys(found, 0)
@@ -528,6 +529,7 @@ class TestEveryTrace:
     def test_the_parts_are_those_of_a_sweep_and_sum_to_the_window(self, case: Case) -> None:
         session, found = case
         partitions = found.partitions
+        steady = {gap.trace_id: gap.end_ns for gap in found.start_gaps}
         devices = session.query(
             "SELECT trace_id, device, busy_ns FROM devices WHERE activity_count > 0 ORDER BY ALL"
         )
@@ -539,7 +541,7 @@ class TestEveryTrace:
             assert parts_ns + one.idle_ns == one.span_ns
             assert sum(one.idle_by_cause.values()) == one.idle_ns
             assert min(one.idle_by_cause.values(), default=1) > 0
-            assert occupied_ns(session, one.trace_id, one.device) == {
+            assert occupied_ns(session, one.trace_id, one.device, steady.get(one.trace_id)) == {
                 "compute": one.compute_ns,
                 "communication": one.exposed_communication_ns,
                 "copy": one.exposed_copy_ns,
