@@ -113,15 +113,11 @@ def read_windows(session: Session) -> dict[int, TraceWindow]:
 # Of the whole span, and of all device time: a gap that large, with that little before it, is no steady state.
 _LEAST_GAP = 1 / 3
 _MOST_BEFORE = 0.02
-_WORK_SQL = """
-SELECT a.start_ns, a.duration_ns, coalesce(r.start_ns, a.start_ns) AS call_ns
-FROM device_activities a LEFT JOIN runtime_calls r USING (runtime_call_id)
-WHERE a.trace_id = ? ORDER BY a.start_ns, a.activity_id"""
 
 
 def _start_gap(session: Session, trace_id: int, start_ns: int, end_ns: int) -> StartGap | None:
     """The last gap of the start, to where the work after it was first launched; None if there is none."""
-    work = session.connection.execute(_WORK_SQL, [trace_id]).fetchnumpy()
+    work = session.connection.execute(sql(__package__, "timeline:work"), [trace_id]).fetchnumpy()
     starts, durations = (work[name].astype(np.int64) for name in ("start_ns", "duration_ns"))
     if not len(starts):
         return None

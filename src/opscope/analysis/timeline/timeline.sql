@@ -83,6 +83,13 @@ SELECT trace_id, min(start_ns) AS start_ns, max(start_ns + duration_ns) AS end_n
     UNION ALL SELECT trace_id, start_ns, duration_ns FROM device_activities)
 GROUP BY trace_id ORDER BY trace_id
 
+-- :name work
+-- One row per activity of a trace, by start: start, duration, start of its launch call (its own where none is recorded).
+-- Parameter: the trace. Reads device_activities, runtime_calls.
+SELECT a.start_ns, a.duration_ns, coalesce(r.start_ns, a.start_ns) AS call_ns
+FROM device_activities a LEFT JOIN runtime_calls r USING (runtime_call_id)
+WHERE a.trace_id = ? ORDER BY a.start_ns, a.activity_id
+
 -- :name steps
 -- One row per step, by trace and start: number, start, end, and until when its turn lasts: to the start of the next, where
 -- that is the next by number as well, since between two such only the recorder works. Reads steps.
