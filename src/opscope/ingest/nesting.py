@@ -25,6 +25,8 @@ __all__ = [
 
 Int64 = npt.NDArray[np.int64]
 _LARGEST_KEY = 1 << 62
+# Looked up at once: what that takes of memory is some 40 bytes of each.
+_MOST_MOMENTS = 1 << 20
 
 
 class Forest(msgspec.Struct, frozen=True):
@@ -190,8 +192,15 @@ def _nest_one_by_one(
 def enclosing(forest: Forest, thread: Int64, time_ns: Int64) -> Int64:
     """Preorder index of the innermost interval open at each moment on its thread; -1 where none is."""
     found = np.full(len(thread), -1, dtype=np.int64)
-    if not len(forest) or not len(thread):
-        return found
+    if len(forest):
+        for low in range(0, len(thread), _MOST_MOMENTS):
+            part = slice(low, low + _MOST_MOMENTS)
+            found[part] = _enclosing(forest, thread[part], time_ns[part])
+    return found
+
+
+def _enclosing(forest: Forest, thread: Int64, time_ns: Int64) -> Int64:
+    found = np.full(len(thread), -1, dtype=np.int64)
     rank = _ranks(forest.thread)
     threads = forest.thread[np.flatnonzero(np.diff(rank, prepend=-1))]
     start, moment = _small_times(len(threads), forest.start_ns, time_ns)
