@@ -132,49 +132,69 @@ def measure_loads(recording: Path, loads: int) -> dict[str, Any]:
 
 
 _STEPPED = """
-import json, statistics, time, torch
-model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(8)])
-optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-batch = torch.ones(16, 64)
+import json, statistics, sys, time, torch
+from torch.optim import optimizer as optimizers
+width, batch_size, steps, blocks = map(int, sys.argv[1:])
 torch.set_num_threads(1)
-times_ns = []
-for _ in range(2000):
+model = torch.nn.Sequential(*[torch.nn.Linear(width, width) for _ in range(8)])
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+batch = torch.ones(batch_size, width)
+def mean_ns():
     began_ns = time.thread_time_ns()
-    optimizer.zero_grad()
-    model(batch).sum().backward()
-    optimizer.step()
-    times_ns.append(time.thread_time_ns() - began_ns)
-print(json.dumps(statistics.median(times_ns[200:])))
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+    return (time.thread_time_ns() - began_ns) / steps
+mean_ns()
+registered = optimizers._global_optimizer_post_hooks
+hooks = dict(registered)
+times_ns = {True: [], False: []}
+for block in range(2 * blocks):
+    registered.clear()
+    is_idle = block % 4 in (1, 2)
+    if is_idle:
+        registered.update(hooks)
+    times_ns[is_idle].append(mean_ns())
+registered.update(hooks)
+print(json.dumps({"hooks": len(hooks), "bare": times_ns[False], "idle": times_ns[True]}))
 """
-_USUAL_STEP_NS = 8_000_000
+# Steps of less than a millisecond and of some eight: width, batch, steps of a block, pairs of blocks.
+_STEPS = {"short": (64, 16, 100, 60), "usual": (512, 64, 12, 60)}
 
 
-def measure_hooks(pairs: int = 16) -> dict[str, Any]:
-    """What `opscope run` that never comes to record adds to a step: processes in turns, bare and idle.
+def measure_hooks() -> dict[str, Any]:
+    """What `opscope run` that never comes to record adds to a step.
 
-    What hooks take does not depend on the length of a step, and noise does: so the step is a short one, yet
-    long enough that the clock of unrecorded steps is read at each. Time is that of the processor, which other
-    processes disturb little; the interval is that of the median of the pairs, by the sign test.
+    Blocks of steps with the hook and without it take turns in one process, so that caches, memory and the
+    machine's mood are the same; time is that of the processor, in which waiting for one does not count. The
+    interval is that of the median of the pairs, by the sign test: what else runs widens it and moves nothing.
     """
+    found = {}
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "train.py"
         script.write_text(_STEPPED)
         idle = ["-m", "opscope", "run", "--wait", "1000000", "--quiet", "--force", "--output-dir", folder]
-        commands = {"bare": [sys.executable, str(script)], "idle": [sys.executable, *idle, str(script)]}
-        step_ns: dict[str, list[float]] = {"bare": [], "idle": []}
-        for pair in range(pairs):
-            for name in ("bare", "idle") if pair % 2 else ("idle", "bare"):
-                done = subprocess.run(commands[name], check=False, capture_output=True, text=True)
-                step_ns[name].append(json.loads(done.stdout))
-    added_ns = sorted(idle - bare for bare, idle in zip(step_ns["bare"], step_ns["idle"], strict=True))
+        for name, settings in _STEPS.items():
+            command = [sys.executable, *idle, str(script), *map(str, settings)]
+            done = subprocess.run(command, check=False, capture_output=True, text=True)
+            measured = json.loads(done.stdout)
+            if measured["hooks"] != 1:
+                raise RuntimeError(f"{measured['hooks']} hooks instead of one: {done.stderr}")
+            found[name] = _added(measured["bare"], measured["idle"])
+    return found
+
+
+def _added(bare_ns: list[float], idle_ns: list[float]) -> dict[str, Any]:
+    added_ns = sorted(idle - bare for bare, idle in zip(bare_ns, idle_ns, strict=True))
+    pairs, step_ns = len(added_ns), statistics.median(bare_ns)
     outer = next(rank for rank in range(pairs) if _tail(pairs, rank + 1) > 0.025)
-    low_ns, high_ns = added_ns[outer], added_ns[-1 - outer]
+    edges_ns = {"median": statistics.median(added_ns), "low": added_ns[outer], "high": added_ns[-1 - outer]}
     return {
-        "step_ns": step_ns,
-        "added_ns": round(statistics.median(added_ns)),
-        "added_ns_interval": [round(low_ns), round(high_ns)],
-        "share_of_a_step_of_8_ms": round(statistics.median(added_ns) / _USUAL_STEP_NS, 5),
-        "share_interval": [round(edge_ns / _USUAL_STEP_NS, 5) for edge_ns in (low_ns, high_ns)],
+        "step_ns": round(step_ns),
+        "pairs": pairs,
+        "added_ns": {name: round(value) for name, value in edges_ns.items()},
+        "share": {name: round(value / step_ns, 5) for name, value in edges_ns.items()},
     }
 
 

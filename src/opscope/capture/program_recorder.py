@@ -371,6 +371,8 @@ class ProgramRecorder:
         if self.is_child or self._is_over:
             return
         self.step_count += 1
+        if self._profiler.pass_step():
+            return
         with self._own():
             if not self._is_entered:
                 self._enter()

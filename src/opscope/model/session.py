@@ -37,7 +37,8 @@ _HEADERS_BYTES, _BLOCK_BYTES = 3 << 12, 1 << 18
 # DuckDB's limit counts neither the interpreter nor arrays, file windows and results. On a trace of 1 GB: with
 # this share the whole process stays under two thirds of the user's limit.
 _ENGINE_SHARE = 0.3
-# Of a session that is only asked, where that is more than it needs: what is computed of long traces lies beside.
+# Of a session that is only asked, where that is more than it needs: what is computed of long traces lies
+# beside it.
 _ASKED_SHARE, _ASKED_BYTES = 0.15, 256 << 20
 # Giving freed memory back to the system after every 128 MB, and touching it anew, takes a quarter of the time
 # of loading 1 GB. It is given back when the Session closes.
