@@ -244,7 +244,8 @@ class Profiler:
 
         max_trace_size: What recording may add to this process's memory, e.g. `"2GB"`: the profiler holds its
             events there until a cycle ends. After a step in which the process has grown by more since the
-            cycle's first, by its own data too, the recording ends with that step. No bound if None.
+            cycle's first, by its own data too, the recording ends with that step. No bound if None. A block
+            without steps is asked to end by `is_large`.
 
     Attributes:
         cycles: The cycles recorded so far.
@@ -433,13 +434,18 @@ class Profiler:
 
     def _next_position(self, previous: Position) -> Position:
         """Where the step that begins lies; nowhere once recording has taken the memory that it may take."""
-        if self.grown_bytes is None and previous.phase is Phase.ACTIVE and self._most_bytes is not None:
+        if self.grown_bytes is not None or (previous.phase is Phase.ACTIVE and self.is_large):
+            return Position(self.schedule.repeat, Phase.DONE)
+        return self.schedule.position(self._step_index)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether recording has taken more memory than it may; asked where it is, and so noted."""
+        if self.grown_bytes is None and self._most_bytes is not None and self.is_recording:
             grown_bytes = resident_bytes() - self._resident_bytes
             if grown_bytes > self._most_bytes:
                 self.grown_bytes = grown_bytes
-        if self.grown_bytes is not None:
-            return Position(self.schedule.repeat, Phase.DONE)
-        return self.schedule.position(self._step_index)
+        return self.grown_bytes is not None
 
     def off(self) -> AbstractContextManager[None]:
         """A block of which nothing is recorded: neither operators nor kernels.
@@ -488,7 +494,7 @@ class Profiler:
         """
         try:
             if error is None:
-                self._finish_early()
+                self._finish_early(ended_by=None if self.grown_bytes is None else SIZE_LIMIT)
             elif self._keep_on_error:
                 self._finish_failed(error)
             self.keep_late_steps()
@@ -556,8 +562,8 @@ class Profiler:
             self._recording = Recording(self._writer.settings)
             self._recording.prepare()
         if position.phase is Phase.ACTIVE or self._may_be_the_step:
-            self._recording.start(self._step_index)
             self._resident_bytes = resident_bytes()
+            self._recording.start(self._step_index)
             if self._regions.wanted is not None:
                 self._recording.collect(self._regions.wanted)
 
