@@ -24,6 +24,7 @@ from opscope.capture.attached import attached_profilers
 from opscope.capture.cycle import Cycle
 from opscope.capture.profiler import Profiler
 from opscope.capture.program import Program, ProgramEnd, after_import, run_program
+from opscope.capture.size_watch import SizeWatch
 from opscope.errors import CaptureError, InputError
 from opscope.model.sidecar import UnrecordedStep
 from opscope.units import format_bytes
@@ -280,6 +281,7 @@ class ProgramRecorder:
         self._is_own = False
         self._has_torch = False
         self._is_large = False
+        self._size_watch = SizeWatch(lambda: profiler.is_large, self._end_large)
         profiler.give_way = self._give_way
 
     @property
@@ -371,6 +373,8 @@ class ProgramRecorder:
         if self.is_child or self._is_over:
             return
         self.step_count += 1
+        if self._profiler.pass_step():
+            return
         with self._own():
             if not self._is_entered:
                 self._enter()
@@ -384,11 +388,19 @@ class ProgramRecorder:
             if self._stop:
                 raise SystemExit
 
+    def _end_large(self) -> None:
+        """Without a source, end where the program stands."""
+        if self.is_child or self._is_over or self._profiler.grown_bytes is None:
+            return
+        self._stop_growing(self._profiler.grown_bytes)
+        self._finish(None)
+
     def _stop_growing(self, grown_bytes: int) -> None:
         if not self._is_large:
             self._is_large = True
+            what = "the program" if self._source is None else "its last step"
             self.notes.append(
-                f"recording ended before its last step: the process had grown by "
+                f"recording ended before {what}: the process had grown by "
                 f"{format_bytes(grown_bytes)}, more than --max-trace-size"
             )
 
@@ -399,6 +411,7 @@ class ProgramRecorder:
             require_torch()
             self._enter()
             self._is_own = False
+            self._size_watch.start()
 
     def _enter(self) -> None:
         self._profiler.__enter__()
@@ -413,6 +426,7 @@ class ProgramRecorder:
 
     def _finish(self, error: BaseException | None) -> None:
         self._is_over = True
+        self._size_watch.stop()
         if self._is_entered:
             with self._own():
                 self._leave(error)

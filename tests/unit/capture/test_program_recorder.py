@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import types
@@ -61,7 +62,7 @@ def record(tmp_path):
         if isinstance(source, FunctionSteps) and source.module == "__main__":
             program = Program(str(script), (), False, source.function, source.wrapped)
         if source is None:
-            schedule = {"warmup": 0, "active": 1}
+            schedule = {**schedule, "warmup": 0, "active": 1}
         profiler = Profiler(tmp_path / "out", keep_on_error=True, overwrite=True, **{"active": 3, **schedule})
         recorder = ProgramRecorder(profiler, source)
         return recorder, recorder.run(program)
@@ -406,3 +407,28 @@ def test_names_of_sources():
 def test_names_that_tell_no_steps(name):
     with pytest.raises(InputError, match="tells no steps"):
         step_source(name)
+
+
+def test_without_steps_a_recording_that_grows_too_large_ends_where_it_is(record, monkeypatch):
+    """The program goes on; what was recorded until then is a trace."""
+    base = profiler.resident_bytes()
+    sizes = itertools.chain([base, base], itertools.repeat(base + 4 * 10**9))
+    monkeypatch.setattr(profiler, "resident_bytes", lambda: next(sizes))
+    recorder, end = record(
+        "import time\nbegan = time.monotonic()\n"
+        "while time.monotonic() - began < 1.5: torch.ones(2) + 1\nfor _ in range(1000): torch.ones(2) * 2\n"
+        "result = 'ran on'",
+        "none",
+        max_trace_size="3GB",
+    )
+    assert (end.exit_code, end.error) == (0, None)
+    (cycle,) = recorder.cycles
+    assert cycle.sidecar.partial
+    assert recorder.notes == [
+        "recording ended before the program: the process had grown by 4.00 GB, more than --max-trace-size"
+    ]
+    with opscope.load(cycle.trace_path) as session:
+        assert session.scalar("SELECT count(*) FROM operators WHERE name = 'aten::add'") > 0
+        assert session.scalar("SELECT count(*) FROM operators WHERE name = 'aten::mul'") == 0
+        (finding,) = (one for one in session.findings() if one.code == "capture.size_limit")
+    assert "beyond --max-trace-size" in finding.message
