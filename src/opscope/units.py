@@ -176,6 +176,6 @@ def parse_bytes(text: str) -> int:
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?(?:e\d+)?)\s*([kmgt]?)(i?)b?\s*", text, re.IGNORECASE)
     if match is None:
-        raise InputError(f"'{text}' is no size in bytes", hint="Write it like 1GB, 512MiB or 2000000000")
+        raise InputError(f"'{text}' is not a size in bytes", hint="Write it like 1GB, 512MiB or 2000000000")
     base = 1024 if match.group(3) else 1000
     return int(float(match.group(1)) * base ** " kmgt".index(match.group(2).lower() or " "))

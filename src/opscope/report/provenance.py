@@ -253,7 +253,7 @@ def _backward_facts(function: NativeFunctionUse) -> list[tuple[str, Text]]:
 _OUTSIDE = {
     "triton": "a Triton kernel launched by compiled code",
     "custom": "a custom operator: no entry in native_functions.yaml",
-    "range": "a recorded range, no dispatcher operator",
+    "range": "a recorded range, not a dispatcher operator",
     "native": "no entry in the native_functions.yaml at hand",
 }
 

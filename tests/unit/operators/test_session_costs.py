@@ -101,7 +101,8 @@ def test_what_is_unknown_has_a_reason(load: Load) -> None:
     built.launch(80, thread=2).kernel("mine", 90, 1)
     reasons = {row.name: row.cost.reason for row in filled(load(built))}
     assert reasons == {
-        "mylib::product": "mylib::product is no operator of torch: only its own code could tell its results",
+        "mylib::product": "mylib::product is not an operator of torch: "
+        "only its own code could tell its results",
         "aten::mm": "no argument shapes were recorded",
         "mine": "launched by no operator whose arguments were recorded",
     }

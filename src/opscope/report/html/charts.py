@@ -266,7 +266,7 @@ def _waits_charts(summary: Summary) -> Iterator[Chart]:
         if ns > 0
     ]
     title = f"What rank {late.rank} takes longer for"
-    note = "Own time of operators in a mean step, beyond the median of the other ranks, which wait for it."
+    note = "Self time of operators in a mean step, beyond the median of the other ranks, which wait for it."
     yield bars(
         "late", "Collectives", title, note, rows,
         axis=f"Longer per step ({unit.name})", colors={"device": BLUE, "host": ORANGE},
@@ -318,7 +318,7 @@ def _memory_chart(session: Session, summary: Summary) -> list[Chart]:
         },
         "hovermode": "x unified",
     }
-    note = "The most that tensors had, and that the allocator held, in each interval in which it changed."
+    note = "Peak memory of tensors and of the caching allocator, in each interval in which it changed."
     figure = {"data": data, "layout": layout}
     return [Chart("memory", "Overview", "Device memory over time", note, figure, 300)]
 
@@ -720,8 +720,9 @@ def _queue_chart(summary: Summary) -> list[Chart]:
         "showlegend": len(known) > 1,
     }
     note = (
-        "Launched and not yet finished, mean of each interval: near zero, the device waits for the host. "
-        "Below, from the launch call to the start of the kernel, median of those that begin in the interval."
+        "Top: activities launched and not yet finished, mean per interval; near zero, the device waits "
+        "for the host. Bottom: launch latency, from the launch call to the start of the kernel, median "
+        "per interval."
     )
     return [
         Chart("queue", "Where the GPU", "Launch queue over time", note, {"data": data, "layout": layout}, 440)

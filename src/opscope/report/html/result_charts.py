@@ -209,7 +209,7 @@ def _own_ratios(key: str, section: str, result: BenchmarkResult) -> Iterator[Cha
         for row in result.rows
         if row.ratio is not None and row.name != result.reference
     ]
-    note = f"Median over that of {result.reference} with its 95 % interval; left of the line is faster."
+    note = f"Median over that of {result.reference}, with its 95 % interval; left of the line is faster."
     yield from _ratios(section, note, rows, key)
 
 
@@ -427,13 +427,13 @@ def counter_charts(analysis: CounterAnalysis) -> tuple[Chart, ...]:
     ]  # fmt: skip
     if not rows:
         return ()
-    note = "Share of its peak that each part reaches while a kernel runs; resident warps of those possible."
+    note = "Share of its peak that each unit reaches while a kernel runs; resident warps of the maximum."
     if len(ranked) < len(analysis.kernels):
         note += f" The longest {len(ranked)} of {counted(len(analysis.kernels), 'launch', 'launches')}."
     colors = {"compute": BLUE, "memory": ORANGE, "occupancy": GRAY}
     return (
         bars(
-            "limits", "Kernels", "Counters against limits", note, rows,
+            "limits", "Kernels", "Counters relative to their limits", note, rows,
             axis="Share of the limit (%)", colors=colors, mark=100.0,
         ),
     )  # fmt: skip
