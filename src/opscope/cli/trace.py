@@ -234,7 +234,7 @@ def _read_all(records: Path, *, is_given: bool) -> list[CuptiRecording]:
         try:
             recordings.append(read_recording(path))
         except InputError as error:
-            note(f"a process's records were left aside: {error}")
+            note(f"a process's records were skipped: {error}")
     return recordings
 
 

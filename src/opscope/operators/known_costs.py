@@ -162,5 +162,5 @@ def _graded(one: _Described, cost: CallCost) -> CallCost:
 def _storable(cost: CallCost) -> CallCost:
     counts = (cost.flop_count, cost.read_bytes, cost.written_bytes)
     if any(count is not None and not 0 <= count <= _LARGEST for count in counts):
-        return CallCost(reason="its recorded sizes are absurd")
+        return CallCost(reason="its recorded sizes are implausible")
     return cost

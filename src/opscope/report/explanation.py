@@ -256,7 +256,7 @@ def _longest_kernel(explanation: Explanation) -> Text | None:
 
 
 _KINDS = {
-    "backward": "node of autograd",
+    "backward": "autograd node",
     "triton": "Triton kernel launched by compiled code",
     "range": "recorded range, not a dispatcher operator",
 }
@@ -517,7 +517,7 @@ def _source_sections(explanation: Explanation, read_source: SourceReader | None)
     sections = []
     for location in explanation.locations:
         lines = read_source(location)
-        blocks: tuple[Block, ...] = (Paragraph("Its lines are not on this machine."),)
+        blocks: tuple[Block, ...] = (Paragraph("Its source is not on this machine."),)
         if lines is not None:
             blocks = (Paragraph(location_text(location)), CodeBlock("\n".join(lines), "cpp"))
         if location.url is not None:

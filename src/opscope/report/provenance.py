@@ -238,7 +238,7 @@ def _grade_table(by_grade: Iterable[tuple[str, Mapping[str, float]]]) -> tuple[T
 def _backward_facts(function: NativeFunctionUse) -> list[tuple[str, Text]]:
     forward = function.details.get("forward") or []
     if not forward:
-        return [("Native function", "a node of autograd; its forward operator is unknown")]
+        return [("Native function", "an autograd node; its forward operator is unknown")]
     facts: list[tuple[str, Text]] = [
         ("Backward of", (*joined(map(Code, forward)), graded(function.overload_grade)))
     ]

@@ -168,7 +168,7 @@ def _wait_table(summary: Summary) -> Table:
         number("Calls", "calls"),
         number("Host waited", "host_ns"),
         number("Device idle after", "idle_ns"),
-        caption="Calls by which the host waits for the device.",
+        caption="Calls that make the host wait for the device.",
     )
     return _without_unknown(waits)
 

@@ -131,7 +131,7 @@ def test_counts_that_no_column_holds_are_absurd(load: Load) -> None:
     )
     (row,) = filled(load(built.launch(1).kernel("k", 6, 1)))
     assert (row.cost.flop_count, row.cost.min_bytes) == (None, None)
-    assert row.cost.reason == "its recorded sizes are absurd"
+    assert row.cost.reason == "its recorded sizes are implausible"
 
 
 def test_filling_again_changes_nothing(load: Load) -> None:

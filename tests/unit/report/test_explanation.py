@@ -147,7 +147,7 @@ def test_lines_are_shown_where_they_are_at_hand() -> None:
     explanation = without_a_trace("aten::gelu.out")
     text = render_markdown(explanation_document(explanation, read))
     assert "```cpp\nTORCH_IMPL_FUNC(gelu_out_cuda)\n```" in text
-    assert "Its lines are not on this machine." in text
+    assert "Its source is not on this machine." in text
     sources = explanation_json(explanation, read)["sources"]
     assert [source["lines"] for source in sources] == [["TORCH_IMPL_FUNC(gelu_out_cuda)"], None]
     assert "sources" not in explanation_json(explanation)

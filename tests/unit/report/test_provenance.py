@@ -69,7 +69,7 @@ class TestFunction:
 
     @pytest.mark.parametrize(
         ("kind", "words"),
-        [("triton", "a Triton kernel"), ("custom", "a custom operator"), ("range", "not a dispatcher operator"),
+        [("triton", "a Triton kernel"), ("custom", "a custom operator"), ("range", "not a dispatcher"),
          ("native", "no entry in the native_functions.yaml at hand")],
     )  # fmt: skip
     def test_what_no_yaml_entry_describes(self, kind: str, words: str) -> None:

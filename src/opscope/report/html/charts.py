@@ -182,7 +182,7 @@ def _steps_chart(times: Sequence[StepTime]) -> Chart:
     return Chart(
         "steps",
         "Overview",
-        "Where the time of a step goes",
+        "Where the time goes" if times[0].step is None else "Where the time of a step goes",
         note,
         {"data": data, "layout": layout},
         160 + 30 * len(times),
@@ -697,7 +697,12 @@ def _queue_chart(summary: Summary) -> list[Chart]:
     if not known:
         return []
     unit = unit_of(max(one.interval_ns * len(one.mean) for one in known))
-    data = [trace for index, one in enumerate(known) for trace in _queue_traces(one, index, summary, unit)]
+    waited = unit_of(max(ns or 0.0 for one in known for ns in one.latency_ns) or 1e3)
+    data = [
+        trace
+        for index, one in enumerate(known)
+        for trace in _queue_traces(one, index, summary, (unit, waited))
+    ]
     layout = {
         "xaxis": {
             "title": {"text": f"Time since the start of the window ({unit.name})"},
@@ -711,7 +716,7 @@ def _queue_chart(summary: Summary) -> list[Chart]:
             "automargin": True,
         },
         "yaxis2": {
-            "title": {"text": "Launch latency (µs)"},
+            "title": {"text": f"Launch latency ({waited.name})"},
             "domain": [0, 0.44],
             "rangemode": "tozero",
             "automargin": True,
@@ -729,7 +734,10 @@ def _queue_chart(summary: Summary) -> list[Chart]:
     ]
 
 
-def _queue_traces(one: QueueSeries, index: int, summary: Summary, unit: TimeUnit) -> Iterator[dict[str, Any]]:
+def _queue_traces(
+    one: QueueSeries, index: int, summary: Summary, units: tuple[TimeUnit, TimeUnit]
+) -> Iterator[dict[str, Any]]:
+    unit, waited = units
     rank = summary.ranks[one.trace_id]
     name = f"rank {rank}" if rank is not None else f"trace {one.trace_id}"
     name += f", device {one.device}"
@@ -748,13 +756,13 @@ def _queue_traces(one: QueueSeries, index: int, summary: Summary, unit: TimeUnit
         "hovertemplate": "%{y:.1f} queued<extra>" + name + "</extra>",
     }
     if any(one.latency_ns):
-        us = [None if ns is None else round(ns / 1e3, 3) for ns in one.latency_ns]
+        waits = [None if ns is None else round(ns / waited.ns, 6) for ns in one.latency_ns]
         texts = [UNKNOWN if ns is None else format_duration(ns) for ns in one.latency_ns]
         yield {
             **line,
             "mode": "lines+markers",
             "marker": {"size": 4},
-            "y": us,
+            "y": waits,
             "yaxis": "y2",
             "text": texts,
             "showlegend": False,
