@@ -574,7 +574,7 @@ def _mismatch_findings(
             Severity.ERROR,
             f"{title}, {where}: {_named(odd, ranks)} of {counted(len(kernels), 'rank')} launched "
             f"{_what(theirs)} where the others launched {_what(usual)}.",
-            "Ranks of a collective must give as many elements: look at what differs in their inputs.",
+            "Ranks of a collective must pass the same number of elements: check how their inputs differ.",
             evidence={"ranks": [ranks[one] for one in odd], "where": where},
         )
 
@@ -587,7 +587,7 @@ def _missing_findings(
             "collectives.missing",
             Severity.ERROR,
             f"{title}: {_named(absent, ranks)} recorded no {where}, which other ranks took part in.",
-            "A rank that leaves a collective out makes the others wait for ever.",
+            "A rank that skips a collective makes the others hang.",
             evidence={"ranks": [ranks[one] for one in absent], "where": where},
         )
 

@@ -1,4 +1,4 @@
-"""How long a step takes without the recorder, beside how long it took recorded.
+"""How long a step takes without the profiler, beside how long it took recorded.
 
 A recorder stretches the host, so a recorded step is not the program's. Recordings of opscope also time steps
 while nothing is attached (`capture.step_clock`); of other traces only the recorded step is known, and what
@@ -101,7 +101,7 @@ class MeasuredStep(msgspec.Struct, frozen=True):
         trace_id: The trace.
         recorded_ns: Mean of the recorded steps; None if no steps were recorded.
         busy_ns: Busy time of the busiest device in a recorded step; None if unknown.
-        unrecorded_ns: A step without the recorder; None if unknown.
+        unrecorded_ns: A step without the profiler; None if unknown.
     """
 
     trace_id: int | None = None
@@ -226,7 +226,7 @@ def step_times(samples: Sequence[UnrecordedStep], *, has_device: bool) -> tuple[
 
 
 def unrecorded_samples(session: Session) -> tuple[float, ...]:
-    """Times in ns of steps without the recorder, of the trace with the longest steps; empty if unknown."""
+    """Times in ns of steps without the profiler, of the trace with the longest steps; empty if unknown."""
     has_device = bool(session.scalar("SELECT count(*) FROM device_activities"))
     found = (_decisive(samples, has_device=has_device) for samples in _samples(session).values())
     by_trace = [tuple(one[3]) for one in found if one is not None]

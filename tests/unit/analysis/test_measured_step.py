@@ -1,4 +1,4 @@
-"""Steps without the recorder: which samples are warm-up, which clock is true, what follows from them."""
+"""Steps without the profiler: which samples are warm-up, which clock is true, what follows from them."""
 
 from __future__ import annotations
 
