@@ -105,11 +105,14 @@ def _most(times_ns: list[int]) -> tuple[int, str]:
 
 def categories_meaning(summary: Summary) -> Meaning | None:
     """Which kinds of work take the time."""
-    shown = [one for one in summary.categories if one.fraction]
-    if not shown:
+    fractions: Counter[str] = Counter()
+    for one in summary.categories:
+        if one.fraction:  # with an operator and without
+            fractions[category_title(one.category)] += one.fraction
+    if not fractions:
         return None
     what = "device time" if summary.has_device else "CPU time"
-    first, *others = ((category_title(one.category), format_fraction(one.fraction)) for one in shown[:2])
+    first, *others = ((title, format_fraction(share)) for title, share in fractions.most_common(2))
     most = f"Most {what} goes to {first[0]} ({first[1]})"
     return Meaning(f"{most}, then {others[0][0]} ({others[0][1]})." if others else f"{most}.")
 
