@@ -837,6 +837,8 @@ def step_models(
         if window is None:
             continue
         steps = window.counted.steps
+        if not len(window.host.start_ns):
+            continue
         began_ns = tuple(step.start_ns for step in steps) or (int(window.host.start_ns[0]),)
         end_ns = max((step.end_ns for step in steps), default=int(window.host.end_ns[-1]))
         gap = window.start_gap

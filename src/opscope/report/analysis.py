@@ -505,6 +505,11 @@ def _range_section(summary: Summary) -> Section | None:
     )
 
 
+def _how_matched(graph: GraphTotal) -> str:
+    parts = (graph.evidence.meaning if graph.evidence else None, graph.reason)
+    return "; ".join(part for part in parts if part)
+
+
 def _duration(ns: float | None) -> str:
     return "–" if ns is None else format_duration(ns)
 
@@ -523,7 +528,7 @@ def _graph_section(summary: Summary) -> Section | None:
                 number("Activities", "activities"),
                 number("Device time", "device_ns"),
                 words("Operators known from", lambda one: one.source.meaning if one.source else "unknown"),
-                words("Matched", lambda one: one.evidence.meaning if one.evidence else (one.reason or "")),
+                words("Matched", _how_matched),
             ),
         ),
     )

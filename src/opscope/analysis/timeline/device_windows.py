@@ -145,12 +145,14 @@ def _start_gap(session: Session, trace_id: int, start_ns: int, end_ns: int) -> S
         return None
     first = int(found[-1])
     begun_ns, ended_ns = int(starts[first]), int(until_ns[first])
-    launched_ns = min(begun_ns, max(int(work["call_ns"][first]), ended_ns))
+    call_ns = int(work["call_ns"][first])
+    launched_ns = begun_ns if call_ns < 0 else min(begun_ns, max(call_ns, ended_ns))
     is_held_up = first == 0 and begun_ns - launched_ns > _LONGEST_LATENCY_NS
     steady_ns = begun_ns if is_held_up else launched_ns
     if steady_ns - ended_ns < least_ns:
         return None
-    host_end_ns = launched_ns if launched_ns - ended_ns >= least_ns else start_ns
+    is_late = call_ns >= 0 and launched_ns - ended_ns >= least_ns
+    host_end_ns = launched_ns if is_late else start_ns
     return StartGap(trace_id, ended_ns, steady_ns, int(before_ns[first]), host_end_ns)
 
 

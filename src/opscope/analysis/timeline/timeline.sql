@@ -87,9 +87,9 @@ FROM (
 GROUP BY trace_id ORDER BY trace_id
 
 -- :name work
--- One row per activity of a trace, by start: start, duration, start of its launch call (its own where none is recorded).
+-- One row per activity of a trace, by start: start, duration, start of its launch call (-1 where none is recorded).
 -- Parameter: the trace. Reads device_activities, runtime_calls.
-SELECT a.start_ns, a.duration_ns, coalesce(r.start_ns, a.start_ns) AS call_ns
+SELECT a.start_ns, a.duration_ns, coalesce(r.start_ns, -1) AS call_ns
 FROM device_activities a LEFT JOIN runtime_calls r USING (runtime_call_id)
 WHERE a.trace_id = ? ORDER BY a.start_ns, a.activity_id
 
