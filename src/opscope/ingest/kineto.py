@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from opscope.ingest import linking, nesting, quality
 from opscope.ingest.linking import gather
-from opscope.ingest.nesting import Forest, Int64
+from opscope.ingest.nesting import Forest, Int64, RecordedSteps
 from opscope.model.queries import sql
 from opscope.model.session import Session
 
@@ -119,24 +119,6 @@ _BASE_NAME = (
     """CASE WHEN contains({0}, '.') THEN regexp_replace({0}, '^(\\w+::\\w+)\\.\\w+$', '\\1') ELSE {0} END"""
 )
 _WITHOUT_STACKS = {"call_stack": "NULL", "module_hierarchy": "NULL", "details": ""}
-
-
-class _Steps(msgspec.Struct, frozen=True):
-    """Steps of one trace by start; `step[i]` covers `[start_ns[i], end_ns[i])`."""
-
-    step: Int64
-    start_ns: Int64
-    duration_ns: Int64
-
-    def at(self, time_ns: Int64) -> Int64:
-        """Number of the step open at each moment; -1 outside steps."""
-        found = np.full(len(time_ns), -1, dtype=np.int64)
-        if len(self.step):
-            slot = np.searchsorted(self.start_ns, time_ns, side="right") - 1
-            inside = slot >= 0
-            inside[inside] = time_ns[inside] < (self.start_ns + self.duration_ns)[slot[inside]]
-            found[inside] = self.step[slot[inside]]
-        return found
 
 
 class _Operators(msgspec.Struct, frozen=True):
@@ -283,7 +265,7 @@ class _Filler:
             activities: The activities, as columns.
             beside: Columns of the operators, in preorder, that the side connection makes.
         """
-        steps = _Steps(**self.main.arrays("step_rows"))
+        steps = RecordedSteps(**self.main.arrays("step_rows"))
         operator_step, call_step = steps.at(operators.forest.start_ns), steps.at(calls["start_ns"])
         by_operator = gather(operator_step, links.activity_operator)
         by_call = gather(call_step, links.activity_call)

@@ -18,7 +18,17 @@ import numpy.typing as npt
 from opscope.ingest.nesting import Forest, Int64, enclosing
 from opscope.model.schema import Attribution
 
-__all__ = ["ATTRIBUTIONS", "REPLAYS", "Activities", "Calls", "Links", "gather", "link"]
+__all__ = [
+    "ATTRIBUTIONS",
+    "REPLAYS",
+    "Activities",
+    "Calls",
+    "Links",
+    "earliest_of_each",
+    "gather",
+    "link",
+    "look_up",
+]
 
 ATTRIBUTIONS: tuple[Attribution, ...] = tuple(Attribution)
 # What an activity of an opened CUDA graph is known by.
@@ -102,8 +112,8 @@ def link(forest: Forest, operator_external_id: Int64, calls: Calls, activities: 
         call_by_id[:], own[:] = MISSING, MISSING
     call_operator = np.where(call_by_id >= 0, call_by_id, enclosing(forest, calls.thread, calls.start_ns))
 
-    correlations, launchers = _earliest_of_each(calls.correlation_id, calls.start_ns)
-    activity_call = _look_up(correlations, launchers, activities.correlation_id)
+    correlations, launchers = earliest_of_each(calls.correlation_id, calls.start_ns)
+    activity_call = look_up(correlations, launchers, activities.correlation_id)
     launched = activity_call >= 0
     by_call = gather(call_operator, activity_call)
     call_had_id = gather(call_by_id, activity_call) >= 0
@@ -140,7 +150,7 @@ def _by_id(
     forest: Forest, ids: Int64, owners: Int64, wanted: Int64, time_ns: Int64, *, is_host: bool
 ) -> tuple[Int64, int]:
     """Operator each external id names, -1 where it names none that can be meant, and how many could not."""
-    found = _look_up(ids, owners, wanted)
+    found = look_up(ids, owners, wanted)
     named = np.flatnonzero(found >= 0)
     operator = found[named]
     possible = time_ns[named] >= forest.start_ns[operator] - CLOCK_SLACK_NS
@@ -165,7 +175,7 @@ def _unique(ids: Int64) -> tuple[Int64, Int64]:
     return values[good], first[good].astype(np.int64)
 
 
-def _earliest_of_each(ids: Int64, time_ns: Int64) -> tuple[Int64, Int64]:
+def earliest_of_each(ids: Int64, time_ns: Int64) -> tuple[Int64, Int64]:
     """Every id, sorted, and its earliest position, so that the order of input says nothing."""
     values, first, counts = np.unique(ids, return_index=True, return_counts=True)
     if counts[values >= 0].max(initial=0) > 1:
@@ -175,7 +185,7 @@ def _earliest_of_each(ids: Int64, time_ns: Int64) -> tuple[Int64, Int64]:
     return values[good], first[good].astype(np.int64)
 
 
-def _look_up(keys: Int64, positions: Int64, wanted: Int64) -> Int64:
+def look_up(keys: Int64, positions: Int64, wanted: Int64) -> Int64:
     """Position of each wanted id among sorted keys; -1 where it is absent."""
     found = np.full(len(wanted), MISSING)
     if not len(keys):

@@ -13,6 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from opscope.analysis.measured_step import MeasuredStep, UnrecordedTime
+from opscope.analysis.ranges import GraphTotal
 from opscope.analysis.summary import Summary
 from opscope.analysis.totals import CategoryTotal
 from opscope.model.environment import Environment

@@ -30,7 +30,7 @@ OPERATORS = "SELECT name, input_shapes::VARCHAR FROM operators ORDER BY start_ns
 MODULES = "SELECT m.name FROM operators o LEFT JOIN modules m USING (module_id) ORDER BY o.start_ns"
 
 
-def captured(  # noqa: PLR0913 - what tells one capture from another
+def captured(
     trace: TraceBuilder,
     start: float = 0.0,
     *,
@@ -217,7 +217,9 @@ def test_replays_before_and_after_an_update_are_each_what_they_are(load, make_tr
     trace = replayed(replayed(TraceBuilder(), **ids), 200, names=("gemm", "mul"), **ids)
     session = load(trace, captures=[capture])
     assert [row[3] for row in session.query(REPLAYS)] == ["node_ids", None]
-    assert [row[1] for row in session.query(ROWS)] == ["aten::mm", "aten::add"] + ["graph 1 of engine step"] * 2
+    assert [row[1] for row in session.query(ROWS)] == ["aten::mm", "aten::add"] + [
+        "graph 1 of engine step"
+    ] * 2
 
 
 @pytest.mark.parametrize("ids", [(0, 0), ((9 << 32) | 4, 0), ((9 << 32) | 4, (9 << 32) | 4)])

@@ -4,7 +4,8 @@ Where steps were recorded, the window is theirs: from the start of each to its e
 work between one and the next. A host runs ahead of its device, so the window of a device goes on until the
 work that a step launched is done. Where there are no steps, it is the span from the first event of host or
 device to the last, and the host's ends with its own last event; a gap that takes much of it, before which
-next to nothing ran, is set apart with what is before it. The parts of a window sum to it exactly, and with the work outside of it to all work.
+next to nothing ran, is set apart with what is before it. The parts of a window sum to it exactly, and with
+the work outside of it to all work.
 """
 
 from __future__ import annotations
