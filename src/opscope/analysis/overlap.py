@@ -112,7 +112,7 @@ def _loaded(trace: TraceFile) -> Iterator[DeviceSpans]:
 
 # What the names of kernels that only compute begin with. Reading a name compiles the rules of all families
 # first, which takes longer than reading the activities of a rank.
-COMPUTING = ("void at::native::", "triton_", "nvjet_", "ampere_", "sm80_", "sm90_", "void cutlass::", "Cijk_")
+COMPUTING = ("void at::native::", "triton_", "nvjet_", "ampere_", "sm80_", "sm90_", "Cijk_")
 
 
 @lru_cache(maxsize=65536)

@@ -369,9 +369,9 @@ def _other_grid(capture: Capture, replay: Replay, order: Sequence[int]) -> str |
         captured, replayed = _blocks(launch.grid), _blocks(replay.grids[at])
         if captured is not None and replayed is not None and captured != replayed:
             return (
-                f"its {replay.names[at][:_SHOWN]} runs {_format_grid(replayed)} blocks, in the capture in "
-                f"{capture.file} {_format_grid(captured)}: the capture is of another batch, or the graph was "
-                "updated after it"
+                f"its {replay.names[at][:_SHOWN]} runs {_format_grid(replayed)} blocks, "
+                f"{_format_grid(captured)} in the capture in {capture.file}: the capture is of another batch, "
+                "or the graph was updated after it"
             )
     return None
 

@@ -202,7 +202,7 @@ def test_a_graph_that_was_updated_after_its_capture_is_refused_and_said(load, ma
     ((*_, evidence, reason),) = session.query(REPLAYS)
     assert evidence is None
     assert reason == (
-        f"its add runs 9×1×1 blocks, in the capture in {capture} 7×1×1: "
+        f"its add runs 9×1×1 blocks, 7×1×1 in the capture in {capture}: "
         "the capture is of another batch, or the graph was updated after it"
     )
     assert {row[1] for row in session.query(ROWS)} == {"graph 1 of engine step"}
