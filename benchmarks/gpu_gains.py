@@ -10,8 +10,8 @@ never loads the profiler: the true gain is the difference of medians, with the i
 turn. Then the program is recorded with `opscope.profile`, as a user would, in another process. A change that
 advice says nothing of counts as a gain of 0 said; it is right where the true gain is below 2 % of a step.
 A true gain whose own interval holds both what would be right and what would not is `undecided`.
-Programs of `gpu_programs.py` were looked at while cost models were made; those of `gpu_held_out.py` are the
-proof.
+Programs of `gpu_programs.py` and `gpu_once_held_out.py` were looked at while cost models were made; those of
+`gpu_held_out.py` are the proof.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from gpu_held_out import held_out_programs
+from gpu_once_held_out import once_held_out
 from gpu_programs import Program, Size, programs
 from gpu_setup import Step, environment_facts, in_turns, loop_ns, parser_of, steps_of_a_sample, write
 
@@ -253,11 +254,16 @@ def summed_up(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return summary
 
 
+def all_programs(size: Size) -> dict[str, Program]:
+    """Every program by name, those that nothing was fitted on last."""
+    return programs(size) | once_held_out(size) | held_out_programs(size)
+
+
 def measured_apart(name: str, size: Size, folder: Path) -> dict[str, Any]:
     """A program timed, then recorded, each in a process of its own."""
     folder.mkdir(parents=True, exist_ok=True)
     kept_aside, began = held_out_programs(size), time.perf_counter()
-    program = (programs(size) | kept_aside)[name]
+    program = all_programs(size)[name]
     result: dict[str, Any] = {"program": name, "held_out": name in kept_aside, "changes": []}
 
     def recorded() -> dict[str, Any]:
@@ -315,7 +321,7 @@ def main() -> None:
         return
     preload()
     with tempfile.TemporaryDirectory() as work:
-        folder, all_names = options.traces or Path(work), [*programs(size), *held_out_programs(size)]
+        folder, all_names = options.traces or Path(work), list(all_programs(size))
         results = [
             measured_apart(name, size, folder / f"{number:02}_{name.replace(' ', '_')}")
             for number, name in enumerate(all_names)

@@ -34,6 +34,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--traces", type=Path, help="keep recordings in this folder")
     parser.add_argument("--only", nargs="+", choices=sorted(PROGRAMS), default=sorted(PROGRAMS))
     parser.add_argument("--program", choices=sorted(PROGRAMS), help=argparse.SUPPRESS)
     parser.add_argument("--times", type=Path, help=argparse.SUPPRESS)
@@ -44,7 +45,9 @@ def main() -> int:
     results: dict[str, Any] = {"processes": options.processes, "device": options.device}
     with tempfile.TemporaryDirectory(prefix="opscope-ranks-") as scratch:
         for name in options.only:
-            results[name] = recorded(name, options.processes, options.device, Path(scratch) / name)
+            folder = (options.traces or Path(scratch)) / name
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            results[name] = recorded(name, options.processes, options.device, folder)
             print(json.dumps({name: results[name]}), flush=True)
         if "plain" in options.only:
             results["bus_bandwidth"] = compared(results["plain"])

@@ -26,9 +26,8 @@ R = TypeVar("R")
 # Of each place; before the recording the latest are kept, after it the first.
 MOST_SAMPLES = 100
 # Samples cover so many steps that taking all of a stretch costs no more of them; the first ones cover few.
-MOST_COST = 0.004
+MOST_COST = 0.003
 _MOST_STEPS = 64
-_MOST_COST_NS = 1_000_000
 _SPARE = 8  # events: of stretches that were broken off, and the one that waits for its second
 _LEAD_IN = 3  # calls of a loop of our own that warm up
 
@@ -132,7 +131,7 @@ class StepClock:
         self._changes = -1
         self._first_changes = 0
         self._last: _Mark | None = None
-        self._cost_ns = _MOST_COST_NS
+        self._cost_ns = 0
         self._period_ns = 0
         self._began_ns = self._spent_ns = 0
         self._next_step = 0
@@ -176,20 +175,21 @@ class StepClock:
         if not self.is_free or self.is_full:
             return
         self._last = mark = self._take(step)
-        cost_ns = self._now_ns() - mark.time_ns
         if last is None:
             self._stretch += 1
             self._next_step, self._period_ns = step + 1, 0
             self._began_ns, self._spent_ns = mark.time_ns, 0
+            self._cost_ns = self._now_ns() - mark.time_ns
             return
         self._add(StepKind.PERIOD, last, mark)
+        cost_ns = self._now_ns() - mark.time_ns
         covered = step - last.step
         before_ns, self._period_ns = self._period_ns, (mark.time_ns - last.time_ns) // covered
         # Of two marks the cheaper, for at times the host does something else in between; of two steps the
         # longer, for a single quick one says little.
         earlier_ns, self._cost_ns = self._cost_ns, cost_ns
         usual_ns = min(earlier_ns, cost_ns)
-        self._spent_ns += usual_ns
+        self._spent_ns = (self._spent_ns or usual_ns) + usual_ns  # the first mark counts too
         affordable_after_ns = (self._spent_ns + usual_ns) / MOST_COST - (mark.time_ns - self._began_ns)
         wanted = math.ceil(affordable_after_ns / max(1, before_ns, self._period_ns))
         self._next_step = step + max(1, min(_MOST_STEPS, 2 * covered, wanted))

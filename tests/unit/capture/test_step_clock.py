@@ -113,7 +113,7 @@ def test_a_profiler_that_comes_and_goes_within_a_step_breaks_it(world):
     assert clock.read() == ()
 
 
-@pytest.mark.parametrize(("step_ns", "count"), [(10_000_000, 1), (1_000_000, 1), (100_000, 10), (1_000, 64)])
+@pytest.mark.parametrize(("step_ns", "count"), [(10_000_000, 1), (1_000_000, 1), (100_000, 13), (1_000, 64)])
 def test_short_steps_share_a_sample(step_ns, count):
     world = FakeWorld(cost_ns=4_000)
     clock = world.clock()

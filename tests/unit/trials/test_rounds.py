@@ -324,6 +324,23 @@ def test_with_a_budget_a_set_is_measured_before_every_change_was_tried(
     assert tried_names | {one.name for one in result.not_tried} == {one.name for one in changes}
 
 
+@pytest.mark.parametrize(("budget_s", "verdict"), [(None, "inconclusive"), (60, "faster")])
+def test_a_budget_that_is_left_goes_to_what_is_inconclusive(
+    monkeypatch: pytest.MonkeyPatch, budget_s: float | None, verdict: str
+) -> None:
+    CLOCK[0] = 0.0
+    monkeypatch.setattr("opscope.trials.rounds.time.monotonic", lambda: CLOCK[0])
+    request = TrialRequest(kind="script", target="train.py")
+    trial = Timed(TrialPlan(request, (change("some"), change("none")), rounds=1, budget_s=budget_s))
+    trial.factors = {"some": 0.9}
+    result = trial.run()
+    assert result.is_complete
+    assert CLOCK[0] <= 61
+    assert next(one.verdict for one in result.variants if one.name == "some") == verdict
+    assert (result.best is not None) == (verdict == "faster")
+    assert result.baseline.rounds < 12
+
+
 def test_the_largest_gain_said_of_a_finding_counts() -> None:
     findings = [
         {
