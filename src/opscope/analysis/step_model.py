@@ -863,9 +863,13 @@ def step_models(
         if window is None:
             continue
         steps = window.counted.steps
-        began_ns = tuple(step.start_ns for step in steps) or (window.start_ns,)
-        end_ns = max((step.end_ns for step in steps), default=window.end_ns)
-        place = StepsWindow(threads.get(trace.trace_id), began_ns, end_ns)
+        if not len(window.host.start_ns):
+            continue
+        began_ns = tuple(step.start_ns for step in steps) or (int(window.host.start_ns[0]),)
+        end_ns = max((step.end_ns for step in steps), default=int(window.host.end_ns[-1]))
+        gap = window.start_gap
+        held_ns = gap.end_ns if gap is not None and gap.end_ns > gap.host_end_ns else NEVER_NS
+        place = StepsWindow(threads.get(trace.trace_id), began_ns, end_ns, held_ns)
         graph = build_graph(trace, host, place, syncs[trace.trace_id])
         if graph is not None:
             found.append(
