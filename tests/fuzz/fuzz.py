@@ -4,8 +4,8 @@ A case is a number: its input is made anew from the seed and the number, so what
 worker reads case after case; the process that started it ends one that hangs, and starts the next. A reader
 may refuse its input by a documented error and nothing else, within `MOST_S` and `MOST_BYTES`, and leaves no
 open file, no temporary one and no process. Where a recording loads, times are conserved. What fails is made
-small (`minimized`) and kept in `corpus/`, which the tests read on every run. `--results` counts inputs of each
-reader in a file.
+small (`minimized`) and kept in `corpus/`, which the tests read on every run. `--results` counts the inputs of
+each reader in a file.
 """
 
 from __future__ import annotations
