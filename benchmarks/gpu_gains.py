@@ -10,8 +10,8 @@ never loads the profiler: the true gain is the difference of medians, with the i
 turn. Then the program is recorded with `opscope.profile`, as a user would, in another process. A change that
 advice says nothing of counts as a gain of 0 said; it is right where the true gain is below 2 % of a step.
 A true gain whose own interval holds both what would be right and what would not is `undecided`.
-Programs of `gpu_programs.py` were looked at while cost models were made; those of `gpu_held_out.py` are the
-proof.
+Programs of `gpu_programs.py` and `gpu_once_held_out.py` were looked at while cost models were made; those of
+`gpu_held_out.py` are the proof.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from gpu_held_out import held_out_programs
+from gpu_once_held_out import once_held_out
 from gpu_programs import Program, Size, programs
 from gpu_setup import Step, environment_facts, in_turns, loop_ns, parser_of, steps_of_a_sample, write
 
@@ -108,8 +109,8 @@ def compared(entry: dict[str, Any], summary: Any) -> None:
     interval = None if found is None else [scale * edge for edge in found]
     within = is_right(said_ns, interval, gain_ns, least_ns)
     edges_ns = entry.get("true_interval_ns") or [gain_ns, gain_ns]
-    could_be = {is_right(said_ns, interval, one, least_ns) for one in np.linspace(*edges_ns, 101)}
-    entry |= {"said_ns": said_ns, "interval_ns": interval, "within": within, "undecided": len(could_be) > 1}
+    is_undecided = len(could_be(said_ns, interval, edges_ns, least_ns)) > 1
+    entry |= {"said_ns": said_ns, "interval_ns": interval, "within": within, "undecided": is_undecided}
     shown, true = (
         "–" if one is None else f"{one[0] / 1e6:.3f} to {one[1] / 1e6:.3f}"
         for one in (interval, entry.get("true_interval_ns"))
@@ -126,6 +127,13 @@ def is_right(said_ns: float, interval: Sequence[float] | None, gain_ns: float, l
     is_close = gain_ns > 0 and abs(said_ns / gain_ns - 1) <= TOLERANCE
     is_inside = interval is not None and interval[0] <= gain_ns <= interval[1]
     return is_close or is_inside if gain_ns >= least_ns else said_ns <= 2 * least_ns or is_inside
+
+
+def could_be(
+    said_ns: float, interval: Sequence[float] | None, edges_ns: Sequence[float], least_ns: float
+) -> set[bool]:
+    """Whether what was said is right, for every gain that the measurement leaves open."""
+    return {is_right(said_ns, interval, one, least_ns) for one in np.linspace(*edges_ns, 101)}
 
 
 def described(result: dict[str, Any], summary: Any) -> None:
@@ -253,11 +261,16 @@ def summed_up(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return summary
 
 
+def all_programs(size: Size) -> dict[str, Program]:
+    """Every program by name, those that nothing was fitted on last."""
+    return programs(size) | once_held_out(size) | held_out_programs(size)
+
+
 def measured_apart(name: str, size: Size, folder: Path) -> dict[str, Any]:
     """A program timed, then recorded, each in a process of its own."""
     folder.mkdir(parents=True, exist_ok=True)
     kept_aside, began = held_out_programs(size), time.perf_counter()
-    program = (programs(size) | kept_aside)[name]
+    program = all_programs(size)[name]
     result: dict[str, Any] = {"program": name, "held_out": name in kept_aside, "changes": []}
 
     def recorded() -> dict[str, Any]:
@@ -315,7 +328,7 @@ def main() -> None:
         return
     preload()
     with tempfile.TemporaryDirectory() as work:
-        folder, all_names = options.traces or Path(work), [*programs(size), *held_out_programs(size)]
+        folder, all_names = options.traces or Path(work), list(all_programs(size))
         results = [
             measured_apart(name, size, folder / f"{number:02}_{name.replace(' ', '_')}")
             for number, name in enumerate(all_names)

@@ -9,6 +9,7 @@ from typing import Any
 
 from gpu_setup import Step, as_it_is, captured, tf32
 
+_OF_PATCHES = ("vit", "deit", "swin", "mixer", "beit", "resmlp")  # timm models of products, of a fixed size
 Settings = Callable[[], contextlib.AbstractContextManager[None]]
 
 
@@ -91,7 +92,7 @@ def vision(name: str, size: Size, *, batch: int, train: bool, channels_last: boo
 
     layout = torch.channels_last if channels_last else torch.contiguous_format
     pixels = 224 if size.is_cuda else 64
-    arguments = {"img_size": pixels} if any(one in name for one in ("vit", "deit", "swin", "mixer")) else {}
+    arguments = {"img_size": pixels} if any(one in name for one in _OF_PATCHES) else {}
     model = timm.create_model(name, num_classes=1000, **arguments).to(size.device).to(memory_format=layout)
     images = torch.randn(size.of(batch, 2), 3, pixels, pixels, device=size.device).to(memory_format=layout)
     if dtype is not None:
@@ -159,6 +160,25 @@ def language(kind: str, size: Size, *, batch: int, length: int, train: bool, att
             num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=hidden // 64,
             num_key_value_heads=hidden // 64, intermediate_size=4 * hidden, vocab_size=size.of(32000, 100),
         ),
+        "data2vec": lambda: transformers.Data2VecTextConfig(
+            max_position_embeddings=514, num_hidden_layers=layers, hidden_size=hidden,
+            num_attention_heads=hidden // 64, intermediate_size=4 * hidden, vocab_size=size.of(30000, 100),
+        ),
+        "starcoder2": lambda: transformers.Starcoder2Config(
+            num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=hidden // 64,
+            num_key_value_heads=hidden // 64, intermediate_size=4 * hidden, vocab_size=size.of(24000, 100),
+            sliding_window=None,
+        ),
+        "stablelm": lambda: transformers.StableLmConfig(
+            num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=hidden // 64,
+            num_key_value_heads=hidden // 64, intermediate_size=size.of(2048, 64),
+            vocab_size=size.of(32000, 100),
+        ),
+        "cohere": lambda: transformers.CohereConfig(
+            num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=hidden // 64,
+            num_key_value_heads=hidden // 64, intermediate_size=size.of(2048, 64),
+            vocab_size=size.of(40000, 100), pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        ),
     }  # fmt: skip
     configuration = configurations[kind]()
     configuration.update({"use_cache": False} | ({} if vocabulary is None else {"vocab_size": vocabulary}))
@@ -166,7 +186,7 @@ def language(kind: str, size: Size, *, batch: int, length: int, train: bool, att
         for name in list(configuration.to_dict()):
             if "drop" in name and isinstance(getattr(configuration, name, None), float):
                 setattr(configuration, name, 0.0)
-    masked = kind in ("bert", "roberta", "electra", "distilbert", "albert")
+    masked = kind in ("bert", "roberta", "electra", "distilbert", "albert", "data2vec")
     maker = transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
     model = maker.from_config(configuration, attn_implementation=attention).to(size.device)
     if dtype is not None:
@@ -595,12 +615,40 @@ def of_vision(name: str, size: Size, *, batch: int, train: bool) -> Program:
 
     half = {"autocast": True} if train else {"dtype": torch.bfloat16}
     remedies = [Remedy("advice.reduced_precision", build(**half))]
-    if any(one in name for one in ("vit", "deit", "swin", "mixer")):
+    if any(one in name for one in _OF_PATCHES):
         remedies.append(Remedy("advice.tf32_off", settings=tf32))
     else:
         remedies.append(Remedy("advice.layout_conversion", build(channels_last=True)))
     if train:
         remedies.append(Remedy("advice.foreach_optimizer", build(optimizer={"fused": True})))
+    return Program(build(), tuple(remedies))
+
+
+def of_language(
+    kind: str, size: Size, *, batch: int, length: int, train: bool, attention: str = "eager",
+    dtype: Any = None, graph: bool = False, layers: int = 12,
+) -> Program:  # fmt: skip
+    """A transformers model with the changes that such models can take."""
+    import torch
+
+    base = {"attention": attention, "dtype": dtype, "layers": layers}
+
+    def build(**options: Any) -> Callable[[], Step]:
+        return lambda: language(kind, size, batch=batch, length=length, train=train, **{**base, **options})
+
+    remedies = []
+    if attention == "eager":
+        remedies.append(Remedy("advice.eager_attention", build(attention="sdpa")))
+    if dtype is None:
+        half = {"autocast": True} if train else {"dtype": torch.bfloat16}
+        remedies += [
+            Remedy("advice.reduced_precision", build(**half)),
+            Remedy("advice.tf32_off", settings=tf32),
+        ]
+    if train:
+        remedies.append(Remedy("advice.foreach_optimizer", build(optimizer={"fused": True})))
+    if graph and size.is_cuda:
+        remedies.append(Remedy("advice.launch_bound", lambda: captured(build()())))
     return Program(build(), tuple(remedies))
 
 
@@ -613,49 +661,26 @@ def programs(size: Size) -> dict[str, Program]:
     def of_images(name: str, batch: int, *, train: bool) -> Program:
         return of_vision(name, size, batch=batch, train=train)
 
-    def of_language(
-        kind: str, batch: int, length: int, *, train: bool, attention: str = "eager",
-        dtype: Any = None, graph: bool = False, layers: int = 12,
-    ) -> Program:  # fmt: skip
-        base = {"attention": attention, "dtype": dtype, "layers": layers}
-
-        def build(**options: Any) -> Callable[[], Step]:
-            return lambda: language(
-                kind, size, batch=batch, length=length, train=train, **{**base, **options}
-            )
-
-        remedies = []
-        if attention == "eager":
-            remedies.append(Remedy("advice.eager_attention", build(attention="sdpa")))
-        if dtype is None:
-            half = {"autocast": True} if train else {"dtype": bf16}
-            remedies += [
-                Remedy("advice.reduced_precision", build(**half)),
-                Remedy("advice.tf32_off", settings=tf32),
-            ]
-        if train:
-            remedies.append(Remedy("advice.foreach_optimizer", build(optimizer={"fused": True})))
-        if graph and size.is_cuda:
-            remedies.append(Remedy("advice.launch_bound", lambda: captured(build()())))
-        return Program(build(), tuple(remedies))
+    def language_of(kind: str, batch: int, length: int, **options: Any) -> Program:
+        return of_language(kind, size, batch=batch, length=length, **options)
 
     small = {"width": size.of(512, 16), "depth": 8, "batch": 64}
     return {
         "resnet50 train": of_images("resnet50", 64, train=True),
         "vit train": of_images("vit_base_patch16_224", 64, train=True),
-        "llama train": of_language("llama", 8, 512, train=True),
-        "gpt2 forward bs1": of_language("gpt2", 1, 128, train=False, attention="sdpa", dtype=torch.float16,
+        "llama train": language_of("llama", 8, 512, train=True),
+        "gpt2 forward bs1": language_of("gpt2", 1, 128, train=False, attention="sdpa", dtype=torch.float16,
                                         graph=True),
         "convnext train": of_images("convnext_tiny", 64, train=True),
         "efficientnet infer": of_images("efficientnet_b0", 128, train=False),
         "regnet train": of_images("regnety_032", 64, train=True),
         "deit train": of_images("deit_small_patch16_224.fb_in1k", 64, train=True),
-        "bert train": of_language("bert", 16, 256, train=True),
-        "roberta infer": of_language("roberta", 16, 512, train=False),
-        "opt train": of_language("opt", 8, 512, train=True),
-        "qwen2 forward bs1": of_language("qwen2", 1, 64, train=False, attention="sdpa", dtype=bf16,
+        "bert train": language_of("bert", 16, 256, train=True),
+        "roberta infer": language_of("roberta", 16, 512, train=False),
+        "opt train": language_of("opt", 8, 512, train=True),
+        "qwen2 forward bs1": language_of("qwen2", 1, 64, train=False, attention="sdpa", dtype=bf16,
                                          graph=True),
-        "gpt2 train": of_language("gpt2", 8, 512, train=True, attention="sdpa"),
+        "gpt2 train": language_of("gpt2", 8, 512, train=True, attention="sdpa"),
         "unet denoise": Program(
             lambda: unet(size),
             (
@@ -693,19 +718,19 @@ def programs(size: Size) -> dict[str, Program]:
             lambda: pointwise(size, compiled=False),
             (Remedy("advice.unfused_pointwise", lambda: pointwise(size, compiled=True)),),
         ),
-        "decoder train": of_language("llama", 8, 512, train=True, layers=8),
-    } | _once_held_out(size, of_images, of_language)  # fmt: skip
+        "decoder train": language_of("llama", 8, 512, train=True, layers=8),
+    } | _once_held_out(size, of_images, language_of)  # fmt: skip
 
 
 def _once_held_out(
-    size: Size, of_images: Callable[..., Program], of_language: Callable[..., Program]
+    size: Size, of_images: Callable[..., Program], language_of: Callable[..., Program]
 ) -> dict[str, Program]:
     """Programs that were held out once; since their first run they have been looked at."""
-    return _first_on_h100(size, of_images, of_language) | _first_on_h200(size, of_images, of_language)
+    return _first_on_h100(size, of_images, language_of) | _first_on_h200(size, of_images, language_of)
 
 
 def _first_on_h100(
-    size: Size, of_images: Callable[..., Program], of_language: Callable[..., Program]
+    size: Size, of_images: Callable[..., Program], language_of: Callable[..., Program]
 ) -> dict[str, Program]:
     """Those that first ran on an H100."""
     import torch
@@ -719,9 +744,9 @@ def _first_on_h100(
         "densenet infer": of_images("densenet121", 64, train=False),
         "swin train": of_images("swin_tiny_patch4_window7_224", 64, train=True),
         "vit-s infer": of_images("vit_small_patch16_224", 128, train=False),
-        "electra train": of_language("electra", 16, 256, train=True),
-        "mistral train": of_language("mistral", 4, 512, train=True),
-        "neox forward bs1": of_language("gpt_neox", 1, 64, train=False, attention="sdpa",
+        "electra train": language_of("electra", 16, 256, train=True),
+        "mistral train": language_of("mistral", 4, 512, train=True),
+        "neox forward bs1": language_of("gpt_neox", 1, 64, train=False, attention="sdpa",
                                         dtype=torch.float16, graph=True),
         "t5 train": Program(
             lambda: translation(size),
@@ -772,7 +797,7 @@ def _first_on_h100(
 
 
 def _first_on_h200(
-    size: Size, of_images: Callable[..., Program], of_language: Callable[..., Program]
+    size: Size, of_images: Callable[..., Program], language_of: Callable[..., Program]
 ) -> dict[str, Program]:
     """Those that first ran on an H200."""
     import torch
@@ -783,10 +808,10 @@ def _first_on_h200(
         "mixer train": of_images("mixer_s16_224", 64, train=True),
         "resnext train": of_images("resnext50_32x4d", 64, train=True),
         "vgg infer": of_images("vgg16_bn", 64, train=False),
-        "distilbert train": of_language("distilbert", 32, 128, train=True),
-        "albert infer": of_language("albert", 16, 384, train=False),
-        "gemma infer": of_language("gemma", 4, 512, train=False),
-        "phi forward bs1": of_language("phi", 1, 64, train=False, attention="sdpa", dtype=torch.bfloat16,
+        "distilbert train": language_of("distilbert", 32, 128, train=True),
+        "albert infer": language_of("albert", 16, 384, train=False),
+        "gemma infer": language_of("gemma", 4, 512, train=False),
+        "phi forward bs1": language_of("phi", 1, 64, train=False, attention="sdpa", dtype=torch.bfloat16,
                                        graph=True),
         "bart train": Program(
             lambda: summarizing(size),

@@ -5,8 +5,9 @@
 
 Hosts wander by more than timing costs, so every figure is of short loops that take turns:
 without the clock that times steps, and with it. Its cost is the time within its marks over that of the loop
-(at most 0.005), and what it tells of a step is compared with the loop without it just before or behind
-(within 3 %: medians of the pairs' ratios, with intervals). With `--recordings` each program is also recorded
+(at most 0.005, in longer loops, for the first marks of a stretch are many), and what it tells of a step is
+compared with the loop without it just before or behind (within 3 %: medians of the pairs' ratios, with
+intervals). With `--recordings` each program is also recorded
 by `opscope.profile`, in a process of its own, and its unrecorded steps are shown beside loops of the second
 before, which the host's wandering decides as much as anything.
 """
@@ -33,6 +34,7 @@ MOST_DIFFERENCE = 0.03
 WARMUP_STEPS = 30
 PAIRS = 31
 LOOP_S = 0.08
+LONGER, LONG_LOOPS = 6, 7  # of the loops that tell what marks cost
 
 Step = Callable[[], object]
 
@@ -164,6 +166,7 @@ def interleaved(name: str, device: str) -> dict[str, Any]:
             else:
                 bare_ns.append(alone(step, count, wait))
     pairs = list(zip(timed, bare_ns, strict=True))
+    long = [timed_loop(step, LONGER * count, wait, is_cuda) for _ in range(LONG_LOOPS)]
 
     def median(values: list[float]) -> dict[str, float]:
         found = median_interval([one for one in values if not math.isnan(one)])
@@ -174,7 +177,7 @@ def interleaved(name: str, device: str) -> dict[str, Any]:
         "steps_of_a_loop": count,
         "reading_ns": reading_ns(),
         "bare_ns": statistics.median(typical_ns for _, typical_ns in bare_ns),
-        "marks_over_step": median([marks_ns / step_ns for step_ns, marks_ns, _ in timed]),
+        "marks_over_step": median([marks_ns / step_ns for step_ns, marks_ns, _ in long]),
         "told_over_bare": median([told_ns / typical_ns for (*_, told_ns), (_, typical_ns) in pairs]),
         "timed_over_bare": median([step_ns / mean_ns for (step_ns, *_), (mean_ns, _) in pairs]),
     }

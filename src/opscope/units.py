@@ -179,5 +179,5 @@ def parse_bytes(text: str) -> int:
     base = 1024 if match is not None and match.group(3) else 1000
     size = 0.0 if match is None else float(match.group(1))
     if match is None or not math.isfinite(size):
-        raise InputError(f"'{text}' is no size in bytes", hint="Write it like 1GB, 512MiB or 2000000000")
+        raise InputError(f"'{text}' is not a size in bytes", hint="Write it like 1GB, 512MiB or 2000000000")
     return int(size * base ** " kmgt".index(match.group(2).lower() or " "))

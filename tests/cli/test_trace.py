@@ -283,8 +283,8 @@ def test_kernels_are_sought_in_what_the_program_had_loaded(
         (["--from-records", "none"], "the folder holds no records"),
         (["--", "./none"], "there is no program './none'"),
         (["--", "program"], "A file of this folder is ./program"),
-        (["--name", "a/b", "--", "./program"], "'a/b' is no file name"),
-        (["--name", "..", "--", "./program"], "'..' is no file name"),
+        (["--name", "a/b", "--", "./program"], "'a/b' is not a file name"),
+        (["--name", "..", "--", "./program"], "'..' is not a file name"),
     ],
 )
 def test_what_cannot_be_run(trace: Trace, arguments: list[str], message: str) -> None:

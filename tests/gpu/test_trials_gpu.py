@@ -56,6 +56,7 @@ OF_INFERENCE = {"bf16_weights", "inference_mode", "step_graph"}
 @pytest.mark.parametrize(
     ("program", "steps", "others"),
     [(TRAINING, "optimizer", OF_INFERENCE), (INFERENCE, "infer", OF_TRAINING)],
+    ids=["training", "inference"],
 )
 def test_every_change_takes_hold(tmp_path: Path, program: str, steps: str, others: set[str]) -> None:
     script = tmp_path / "program.py"

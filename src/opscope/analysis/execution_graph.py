@@ -338,11 +338,15 @@ def critical_path(graph: ExecutionGraph, lag_ns: Int64 | None = None) -> Critica
 
 
 class StepsWindow(NamedTuple):
-    """The steps of a trace: their thread (None if not recorded), when each began, and when the last ended."""
+    """The steps of a trace: their thread (None if not recorded), when each began, and when the last ended.
+
+    Streams are busy with what was not recorded until `held_until_ns`.
+    """
 
     thread_id: int | None
     began_ns: tuple[int, ...]
     end_ns: int
+    held_until_ns: int = NEVER_NS
 
 
 class Sync(NamedTuple):
@@ -427,7 +431,8 @@ def _work(trace: TraceRecords, window: StepsWindow) -> tuple[_Work, Int64]:
     everything = _Work(*columns)
     is_before = everything.launched_ns < window.began_ns[0]
     is_within = ~is_before & (everything.launched_ns < window.end_ns)
-    tail_ns = np.full(int(lane[-1]) + 1, NEVER_NS, dtype=np.int64)
+    held_ns = max(NEVER_NS, window.held_until_ns - window.began_ns[0])
+    tail_ns = np.full(int(lane[-1]) + 1, held_ns, dtype=np.int64)
     np.maximum.at(tail_ns, lane[is_before], end_ns[order][is_before] - window.began_ns[0])
     return _Work(*(column[is_within] for column in everything)), tail_ns
 

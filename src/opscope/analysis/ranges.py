@@ -134,7 +134,7 @@ def _found_by(by: str) -> Callable[[str], str | None]:
         pattern = re.compile(by.removeprefix(_BY_RANGE))
     except re.error as error:
         raise InputError(
-            f"'{by.removeprefix(_BY_RANGE)}' is no regular expression ({error})",
+            f"'{by.removeprefix(_BY_RANGE)}' is not a regular expression ({error})",
             hint="Write --by range:REGEX",
         ) from error
 
@@ -206,7 +206,7 @@ class GraphTotal(msgspec.Struct, frozen=True):
         source: What its operators are known from; None if they are not.
         evidence: How replays were matched; None if they were not.
         file: Trace that tells them.
-        reason: Why its operators are unknown.
+        reason: Why its operators are unknown, or what of them is.
     """
 
     graph: int

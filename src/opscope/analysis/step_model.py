@@ -1,4 +1,4 @@
-"""The steps of a Session as execution graphs: how long one takes without the recorder, and after a change.
+"""The steps of a Session as execution graphs: how long one takes without the profiler, and after a change.
 
 A gain is the difference of two simulations of the same steps, both without what the recorder added to the
 host. How much that was is known where steps were timed without it, else estimated from the events it wrote;
@@ -53,7 +53,7 @@ Float64 = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
 class HostSpeed(NamedTuple):
-    """One way the host may have run without the recorder.
+    """One way the host may have run without the profiler.
 
     Attributes:
         recorder: How much of what recording is estimated to add is taken away.
@@ -74,7 +74,7 @@ _DEVICE_DECIDES = 0.97  # of a step is what the device alone needs
 _RAN_AHEAD = 0.8  # of the device's time: a host that quick was not held up by it
 # Single steps of a host, on machines shared with others, against the median of many.
 _ONE_STEP_ERROR = 0.3
-# Of the recorded host's time, what is left without the recorder: median, least and most of 16 programs that
+# Of the recorded host's time, what is left without the profiler: median, least and most of 16 programs that
 # the host decides, on hosts of an H100 and an H200 (`benchmarks/results/*_gains*.json`).
 _HOST_SHARES = (0.43, 0.53, 0.74)
 _MOST_SHARE = 2.0
@@ -154,7 +154,7 @@ class StepExecution(msgspec.Struct, frozen=True):
         host_ns: What the host alone needs for that.
         device_ns: What the device alone needs.
         recorded_error: Share of the recorded step that no known edge of the graph explains.
-        unrecorded_error: How far the simulated step is off steps that were timed without the recorder; None
+        unrecorded_error: How far the simulated step is off steps that were timed without the profiler; None
             if none were.
         missing_edges: Nodes that come later than what they are known to depend on explains, and edges that
             would run backward in time because clocks disagree.
@@ -395,7 +395,7 @@ class StepModel:
         graph: Its execution graph.
         origin_ns: When its first step began.
         loading: When its threads waited for data, by thread.
-        timed: A step as timed without the recorder; None if it was not.
+        timed: A step as timed without the profiler; None if it was not.
         hosts: How fast the host may have been: the likely way first.
     """
 
@@ -417,7 +417,7 @@ class StepModel:
 
     @property
     def unrecorded_ns(self) -> float | None:
-        """A step as timed without the recorder; None if it was not."""
+        """A step as timed without the profiler; None if it was not."""
         return None if self.timed is None else self.timed.median
 
     @property
@@ -483,7 +483,7 @@ class StepModel:
         return is_one
 
     def unrecorded_lags(self, host: HostSpeed) -> Int64:
-        """Lags of the graph without the recorder's part, to be changed."""
+        """Lags of the graph without the profiler's part, to be changed."""
         lag_ns: Int64 = self.graph.lag_ns.copy()
         for slot, on_host in ((0, self.graph.thread_id >= 0), (2, self.is_handed_over)):
             chosen = on_host & (lag_ns[slot] > 0)
@@ -496,12 +496,12 @@ class StepModel:
 
     @cached_property
     def steps_ns(self) -> tuple[float, ...]:
-        """A step without the recorder, by `hosts`."""
+        """A step without the profiler, by `hosts`."""
         return tuple(map(self._step_ns, self.hosts))
 
     @property
     def step_ns(self) -> float:
-        """A step without the recorder."""
+        """A step without the profiler."""
         return self.steps_ns[0]
 
     @cached_property
@@ -511,7 +511,7 @@ class StepModel:
 
     @cached_property
     def host_ns(self) -> float:
-        """What the host needs for a step if no device ever kept it waiting, without the recorder."""
+        """What the host needs for a step if no device ever kept it waiting, without the profiler."""
         return self._host_ns(self.host)
 
     @cached_property
@@ -599,7 +599,7 @@ class StepModel:
 
     @property
     def unrecorded_share(self) -> float:
-        """Host time without the recorder over that with it."""
+        """Host time without the profiler over that with it."""
         return self.host_ns / self.recorded_host_ns if self.recorded_host_ns else 1.0
 
     @property
@@ -621,7 +621,7 @@ class StepModel:
 
     @property
     def unrecorded_error(self) -> float | None:
-        """How far the simulated step is off the one timed without the recorder; None if none was."""
+        """How far the simulated step is off the one timed without the profiler; None if none was."""
         return None if self.unrecorded_ns is None else self.step_ns / self.unrecorded_ns - 1.0
 
     def gain_ns(self, change: GraphChange) -> float:
@@ -742,7 +742,7 @@ class StepModel:
     def path(self) -> tuple[PathTotal, ...]:
         """The critical path of the steps by kind and name, the largest first; fractions sum to 1.
 
-        Of the step that was timed without the recorder, else of the recorded one, which is known.
+        Of the step that was timed without the profiler, else of the recorded one, which is known.
         """
         is_timed = self.unrecorded_ns is not None
         found = self._stretches(
@@ -863,9 +863,13 @@ def step_models(
         if window is None:
             continue
         steps = window.counted.steps
-        began_ns = tuple(step.start_ns for step in steps) or (window.start_ns,)
-        end_ns = max((step.end_ns for step in steps), default=window.end_ns)
-        place = StepsWindow(threads.get(trace.trace_id), began_ns, end_ns)
+        if not len(window.host.start_ns):
+            continue
+        began_ns = tuple(step.start_ns for step in steps) or (int(window.host.start_ns[0]),)
+        end_ns = max((step.end_ns for step in steps), default=int(window.host.end_ns[-1]))
+        gap = window.start_gap
+        held_ns = gap.end_ns if gap is not None and gap.end_ns > gap.host_end_ns else NEVER_NS
+        place = StepsWindow(threads.get(trace.trace_id), began_ns, end_ns, held_ns)
         graph = build_graph(trace, host, place, syncs[trace.trace_id])
         if graph is not None:
             found.append(

@@ -13,6 +13,7 @@ import functools
 import importlib
 import os
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -33,6 +34,7 @@ from opscope.workloads.runtime import require_torch
 __all__ = [
     "ForwardSteps",
     "FunctionSteps",
+    "MarkedSteps",
     "OptimizerSteps",
     "ProgramRecorder",
     "StepSource",
@@ -42,6 +44,7 @@ __all__ = [
 
 
 _OnStep = Callable[[], object]
+_MARK = "mark:"
 
 
 class StepSource(Protocol):
@@ -65,10 +68,11 @@ class StepSource(Protocol):
 
 
 def step_source(name: str) -> StepSource | None:
-    """The source that a name stands for: `optimizer`, `forward`, a function, or None for `none`.
+    """The source that a name stands for: `optimizer`, `forward`, a range, a function, or None for `none`.
 
     Args:
-        name: A function is written `FUNCTION`, for one of the program itself, or `MODULE:FUNCTION`.
+        name: A range is written `mark:NAME`, a function `FUNCTION`, for one of the program itself, or
+            `MODULE:FUNCTION`.
 
     Raises:
         InputError: It is none of these.
@@ -79,11 +83,14 @@ def step_source(name: str) -> StepSource | None:
         return OptimizerSteps()
     if name == "forward":
         return ForwardSteps()
+    if name.startswith(_MARK) and len(name) > len(_MARK):
+        return MarkedSteps(name.removeprefix(_MARK))
     module, _, function = name.rpartition(":")
     parts = [*module.split("."), *function.split(".")] if module else function.split(".")
     if not all(part.isidentifier() for part in parts) or (":" in name and not module):
         raise InputError(
-            f"'{name}' tells no steps", hint="Use optimizer, forward, none, FUNCTION or MODULE:FUNCTION"
+            f"'{name}' tells no steps",
+            hint="Use optimizer, forward, none, mark:NAME, FUNCTION or MODULE:FUNCTION",
         )
     return FunctionSteps(module or "__main__", function)
 
@@ -191,6 +198,56 @@ class ForwardSteps:
     def _tell(self) -> None:
         if self._on_step is not None:
             _untraced(self._on_step)
+
+
+class MarkedSteps:
+    """A step ends where the program ends a range of this name: of `record_function`, or of NVTX.
+
+    Args:
+        name: As the program gives it to `torch.profiler.record_function` or `torch.cuda.nvtx`.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.what = f"the end of a range '{name}'"
+        self.hint = "Name a range that every step ends, or record the whole program: --steps none"
+        self._stop = ExitStack()
+
+    def watch(self, on_step: _OnStep) -> None:
+        """Look at the end of every range."""
+        ranges = importlib.import_module("torch.autograd.profiler").record_function
+        nvtx = importlib.import_module("torch.cuda.nvtx")
+        leave, push, pop = ranges.__exit__, nvtx.range_push, nvtx.range_pop
+        of_thread = threading.local()
+
+        @functools.wraps(leave)
+        def left(one: Any, *args: Any) -> Any:
+            result = leave(one, *args)
+            if one.name == self.name:
+                _untraced(on_step)
+            return result
+
+        @functools.wraps(push)
+        def pushed(message: str, *args: Any) -> Any:
+            of_thread.open = [*getattr(of_thread, "open", ()), message]
+            return push(message, *args)
+
+        @functools.wraps(pop)
+        def popped(*args: Any) -> Any:
+            result = pop(*args)
+            *of_thread.open, message = getattr(of_thread, "open", None) or [None]
+            if message == self.name:
+                _untraced(on_step)
+            return result
+
+        ours = ((ranges, "__exit__", left), (nvtx, "range_push", pushed), (nvtx, "range_pop", popped))
+        for owner, attribute, replacement in ours:
+            self._stop.callback(setattr, owner, attribute, getattr(owner, attribute))
+            setattr(owner, attribute, replacement)
+
+    def stop(self) -> None:
+        """Put torch's own functions back."""
+        self._stop.close()
 
 
 class FunctionSteps:

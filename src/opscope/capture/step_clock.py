@@ -25,10 +25,12 @@ R = TypeVar("R")
 
 # Of each place; before the recording the latest are kept, after it the first.
 MOST_SAMPLES = 100
-# Samples cover so many steps that taking all of a stretch costs no more of them; the first ones cover few.
-MOST_COST = 0.004
+# Samples cover so many steps that taking all of a stretch costs no more of the host's time.
+MOST_COST = 0.0025
 _MOST_STEPS = 64
-_MOST_COST_NS = 1_000_000
+# After so many they may cover twice as many. A loop that runs ahead of the device does not tell yet how long
+# its steps take, and a short one would leave too few samples.
+_BEFORE_DOUBLING = 4
 _SPARE = 8  # events: of stretches that were broken off, and the one that waits for its second
 _LEAD_IN = 3  # calls of a loop of our own that warm up
 
@@ -135,11 +137,11 @@ class StepClock:
         self._changes = -1
         self._first_changes = 0
         self._last: _Mark | None = None
-        self._cost_ns = _MOST_COST_NS
+        self._cost_ns = 0
         self._period_ns = 0
         self._began_ns = self._spent_ns = 0
         self._next_step = 0
-        self._stretch = -1
+        self._stretch, self._periods = -1, 0  # the periods of this stretch
         self._samples: list[_Sample] = []
         self._taken = dict.fromkeys(StepPlace, 0)
 
@@ -187,22 +189,24 @@ class StepClock:
         self._last = mark = self._take(step)
         if last is None:
             self._stretch += 1
-            self._next_step, self._period_ns = step + 1, 0
+            self._next_step, self._period_ns, self._periods = step + 1, 0, 0
             self._began_ns, self._spent_ns = mark.time_ns, 0
+            self._cost_ns = self._now_ns() - began_ns + self._around_ns
             return
         self._add(StepKind.PERIOD, last, mark)
-        covered = step - last.step
-        before_ns, self._period_ns = self._period_ns, (mark.time_ns - last.time_ns) // covered
+        self._periods += 1
+        before_ns, self._period_ns = self._period_ns, (mark.time_ns - last.time_ns) // (step - last.step)
         # Of two marks the cheaper, for at times the host does something else in between; of two steps the
         # longer, for a single quick one says little.
         earlier_ns, self._cost_ns = self._cost_ns, self._now_ns() - began_ns + self._around_ns
         usual_ns = min(earlier_ns, self._cost_ns)
-        self._spent_ns += usual_ns
+        self._spent_ns = (self._spent_ns or usual_ns) + usual_ns  # the first mark counts too
         affordable_after_ns = (self._spent_ns + usual_ns) / MOST_COST - (mark.time_ns - self._began_ns)
         if affordable_after_ns < 0:  # a pause of the program is no reason to hurry afterwards
             self._began_ns -= int(affordable_after_ns)
         wanted = math.ceil(affordable_after_ns / max(1, before_ns, self._period_ns))
-        self._next_step = step + max(1, min(_MOST_STEPS, 2 * covered, wanted))
+        most = min(_MOST_STEPS, 1 << self._periods // _BEFORE_DOUBLING)
+        self._next_step = step + max(1, min(most, wanted))
 
     def call(self, number: int, fn: Callable[[], R]) -> R:
         """The result of a call; its time becomes a sample unless it raises, or a profiler is attached."""

@@ -62,7 +62,8 @@ class ProgramRecording:
 
     Args:
         steps: What ends a step: optimizer (optimizer.step), forward (the call of a model), a FUNCTION of the
-            script, or MODULE:FUNCTION; none records the whole run.
+            script, MODULE:FUNCTION, or mark:NAME (a range of record_function or NVTX); none records the whole
+            run.
         wait: Steps to let pass after the first one, which is never recorded; 0 by default.
         warmup: Steps to run with the profiler attached but not recording; 1 by default.
         active: Steps to record; 6 by default.

@@ -119,7 +119,7 @@ def trace(
     if bool(program) == (from_records is not None):
         raise InputError("nothing to run, or too much", hint="opscope trace -- ./program ARGS")
     if re.search(r"[/\0]", name) or not name.strip("."):
-        raise InputError(f"'{name}' is no file name", hint="--name takes a name, --output-dir a folder")
+        raise InputError(f"'{name}' is not a file name", hint="--name takes a name, --output-dir a folder")
     output = _Output(output_dir, name)
     check_outputs(output.existing(), force=force)
     if from_records is not None:
@@ -252,7 +252,7 @@ def _read_all(records: Path, *, is_given: bool) -> list[CuptiRecording]:
         try:
             recordings.append(read_recording(path))
         except InputError as error:
-            note(f"a process's records were left aside: {error}")
+            note(f"a process's records were skipped: {error}")
     return recordings
 
 
@@ -267,7 +267,7 @@ def _refused(recording: CuptiRecording) -> CaptureError:
     return CaptureError(
         f"CUPTI does not start in the program ({outcome.failure})",
         hint=f"Its library is {recording.cupti_path or 'not loaded'}; it must not be of a newer CUDA than "
-        "the driver serves (nvidia-smi shows it). CUDA_HOME names another toolkit",
+        "the driver supports (nvidia-smi shows it). CUDA_HOME names another toolkit",
     )
 
 

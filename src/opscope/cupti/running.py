@@ -54,7 +54,7 @@ def check_program(name: str, search_path: str | None) -> None:
         return
     path = Path(name)
     if path.is_dir():
-        raise InputError("a folder is no program", source=name)
+        raise InputError("a folder is not a program", source=name)
     if path.is_file() and os.sep not in name:
         raise InputError(f"there is no program '{name}' on PATH", hint=f"A file of this folder is ./{name}")
     if path.is_file():
@@ -111,7 +111,7 @@ def run_recorded(
         stdout: File descriptor that takes its standard output; this process's own if None.
 
     Raises:
-        InputError: It is no program of this machine.
+        InputError: It is not a program for this machine.
         CaptureError: It cannot be started.
     """
     with _forwarding() as forward:
@@ -120,7 +120,7 @@ def run_recorded(
         except OSError as error:
             if error.errno == errno.ENOEXEC:
                 raise InputError(
-                    "no program of this machine", source=command[0], hint="A script begins with #!"
+                    "not a program for this machine", source=command[0], hint="A script begins with #!"
                 ) from error
             raise CaptureError(
                 f"the program cannot be started ({error.strerror})", source=command[0]

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from opscope.ingest import linking, nesting, quality
 from opscope.ingest.linking import gather
-from opscope.ingest.nesting import Forest, Int64
+from opscope.ingest.nesting import Forest, Int64, RecordedSteps
 from opscope.model.queries import sql
 from opscope.model.session import Session
 
@@ -126,24 +126,6 @@ _BASE_NAME = (
     """CASE WHEN contains({0}, '.') THEN regexp_replace({0}, '^(\\w+::\\w+)\\.\\w+$', '\\1') ELSE {0} END"""
 )
 _WITHOUT_STACKS = {"call_stack": "NULL", "module_hierarchy": "NULL", "details": ""}
-
-
-class _Steps(msgspec.Struct, frozen=True):
-    """Steps of one trace by start; `step[i]` covers `[start_ns[i], end_ns[i])`."""
-
-    step: Int64
-    start_ns: Int64
-    duration_ns: Int64
-
-    def at(self, time_ns: Int64) -> Int64:
-        """Number of the step open at each moment; -1 outside steps."""
-        found = np.full(len(time_ns), -1, dtype=np.int64)
-        if len(self.step):
-            slot = np.searchsorted(self.start_ns, time_ns, side="right") - 1
-            inside = slot >= 0
-            inside[inside] = time_ns[inside] < (self.start_ns + self.duration_ns)[slot[inside]]
-            found[inside] = self.step[slot[inside]]
-        return found
 
 
 class _Operators(msgspec.Struct, frozen=True):
@@ -254,8 +236,8 @@ class _Filler:
             with self.side.relations():
                 self.side.insert("frames", "frame_id")
 
-    def _steps(self) -> _Steps:
-        return _Steps(**self.main.arrays("step_rows"))
+    def _steps(self) -> RecordedSteps:
+        return RecordedSteps(**self.main.arrays("step_rows"))
 
     def _memory_rows(self) -> Columns:
         if "memory" not in self.census.categories:
@@ -307,7 +289,7 @@ class _Filler:
             first_ns = pause_ns
 
     def _kept(
-        self, operators: _Operators, steps: _Steps, beside: dict[str, Future[Any]]
+        self, operators: _Operators, steps: RecordedSteps, beside: dict[str, Future[Any]]
     ) -> tuple[_Extent | None, Callable[[], Columns]]:
         """The extent of operators, and a function that gives their columns, in preorder, when asked for."""
         columns = _operator_columns(operators, steps)
@@ -353,7 +335,7 @@ class _Filler:
             self.side.run("steps")
 
     def _activity_links(
-        self, activities: Columns, links: linking.Links, steps: _Steps, call_step: Int64
+        self, activities: Columns, links: linking.Links, steps: RecordedSteps, call_step: Int64
     ) -> Columns:
         launched = links.activity_call >= 0
         step = np.where(launched, gather(call_step, links.activity_call), -1)
@@ -416,7 +398,7 @@ class _Filler:
 class _Linked:
     """Calls, activities and memory events of a trace, and what of its operators they may belong to."""
 
-    def __init__(self, calls: Columns, activities: Columns, memory: Columns, steps: _Steps) -> None:
+    def __init__(self, calls: Columns, activities: Columns, memory: Columns, steps: RecordedSteps) -> None:
         self.calls, self.activities, self.memory, self.steps = calls, activities, memory, steps
         self.memory_operator = np.full(len(memory.get("row_id", ())), -1, dtype=np.int64)
         self.candidates = linking.Candidates(
@@ -489,7 +471,7 @@ def _write_threads(session: Session, trace_id: int, census: quality.Census) -> t
     return keys, np.arange(len(keys), dtype=np.int64) + first
 
 
-def _operator_columns(operators: _Operators, steps: _Steps) -> Columns:
+def _operator_columns(operators: _Operators, steps: RecordedSteps) -> Columns:
     """What is known of operators before activities are linked, in preorder."""
     forest, ids = operators.forest, operators.operator_id
     return {

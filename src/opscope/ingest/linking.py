@@ -25,6 +25,7 @@ __all__ = [
     "Calls",
     "Candidates",
     "Links",
+    "earliest_of_each",
     "gather",
     "link",
     "look_up",
@@ -164,7 +165,7 @@ class Candidates:
             call_by_id[:], own_operator[:] = MISSING, MISSING
         call_operator = np.where(call_by_id >= 0, call_by_id, self._around)
 
-        correlations, launchers = _earliest_of_each(calls.correlation_id, calls.start_ns)
+        correlations, launchers = earliest_of_each(calls.correlation_id, calls.start_ns)
         activity_call = look_up(correlations, launchers, activities.correlation_id)
         launched = activity_call >= 0
         by_call = gather(call_operator, activity_call)
@@ -229,7 +230,7 @@ def gather(values: npt.NDArray[Any], index: Int64) -> Int64:
     return found
 
 
-def _earliest_of_each(ids: Int64, time_ns: Int64) -> tuple[Int64, Int64]:
+def earliest_of_each(ids: Int64, time_ns: Int64) -> tuple[Int64, Int64]:
     """Every id, sorted, and its earliest position, so that the order of input says nothing."""
     values, first, counts = np.unique(ids, return_index=True, return_counts=True)
     if counts[values >= 0].max(initial=0) > 1:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 __all__ = [
     "Forest",
     "Int64",
+    "RecordedSteps",
     "enclosing",
     "last_pause",
     "nest",
@@ -290,3 +291,21 @@ def union_length(start_ns: Int64, end_ns: Int64) -> int:
     fresh = end_ns - start_ns
     fresh[1:] = end_ns[1:] - np.maximum(start_ns[1:], covered_until[:-1])
     return int(np.maximum(fresh, 0).sum())
+
+
+class RecordedSteps(msgspec.Struct, frozen=True):
+    """Steps of one trace by start; `step[i]` covers `[start_ns[i], start_ns[i] + duration_ns[i])`."""
+
+    step: Int64
+    start_ns: Int64
+    duration_ns: Int64
+
+    def at(self, time_ns: Int64) -> Int64:
+        """Number of the step open at each moment; -1 outside steps."""
+        found = np.full(len(time_ns), -1, dtype=np.int64)
+        if len(self.step):
+            slot = np.searchsorted(self.start_ns, time_ns, side="right") - 1
+            inside = slot >= 0
+            inside[inside] = time_ns[inside] < (self.start_ns + self.duration_ns)[slot[inside]]
+            found[inside] = self.step[slot[inside]]
+        return found

@@ -132,7 +132,7 @@ def read_findings(
             "trace.truncated",
             Severity.WARNING,
             f"The file ends inside the event array (byte {size_bytes}); the {lost_bytes} bytes after the "
-            "last complete event are lost, and so is everything the recorder had not written yet.",
+            "last complete event are lost, and so is everything the profiler had not written yet.",
             "Totals are lower bounds. Let the job finish its export, or record fewer steps.",
             trace_id,
             {"lost_bytes": lost_bytes, "size_bytes": size_bytes},
@@ -150,8 +150,7 @@ def read_findings(
         yield Finding(
             "trace.unexpected_types",
             Severity.INFO,
-            "Some values are of another type than known recorders write; where they fit no column they "
-            "are NULL.",
+            "Some values have another type than known profilers write; those that fit no column are NULL.",
             None,
             trace_id,
         )
@@ -189,8 +188,8 @@ def read_findings(
             "attribution.impossible_external_ids",
             Severity.INFO,
             f"{census.impossible_id_count} external ids name operators that were not open at the time; "
-            + ("those were" if census.are_ids_used else "this recorder numbers otherwise, so all were")
-            + " left aside and time nesting decided.",
+            + ("those were" if census.are_ids_used else "this profiler numbers otherwise, so all were")
+            + " ignored, and nesting by time decided.",
             None,
             trace_id,
             {"id_count": census.impossible_id_count},
@@ -245,7 +244,8 @@ def _absences(session: Session, trace_id: int) -> Iterator[Finding]:
             (SELECT count(*) FROM operators WHERE trace_id = $1) AS operators,
             (SELECT count(*) FROM operators WHERE trace_id = $1 AND input_shapes IS NOT NULL) AS shapes,
             (SELECT count(*) FROM steps WHERE trace_id = $1) AS steps,
-            (SELECT count(*) FROM devices WHERE trace_id = $1 AND name IS NOT NULL) AS described""",
+            (SELECT count(*) FROM devices WHERE trace_id = $1 AND name IS NOT NULL) AS described,
+            (SELECT count(*) FROM findings WHERE trace_id = $1 AND code = 'trace.truncated') AS cut_off""",
         [trace_id],
     )[0]
     if not counts["activities"]:
@@ -253,7 +253,7 @@ def _absences(session: Session, trace_id: int) -> Iterator[Finding]:
             "trace.no_device_activity",
             Severity.WARNING,
             "No device activity was recorded: device times are 0 and operators are ranked by CPU time.",
-            _RECORD_DEVICE[_is_nsys(session, trace_id)],
+            None if counts["cut_off"] else _RECORD_DEVICE[_is_nsys(session, trace_id)],
             trace_id,
         )
     absent = [
@@ -271,7 +271,7 @@ def _absences(session: Session, trace_id: int) -> Iterator[Finding]:
         yield Finding(
             "trace.absent",
             Severity.INFO,
-            f"Absent from the trace: {', '.join(absent)}. What rests on them is unknown.",
+            f"Missing from the trace: {', '.join(absent)}. Figures based on them are unknown.",
             None,
             trace_id,
             {"absent": absent},
@@ -313,7 +313,7 @@ def unrelated(session: Session, workloads: Mapping[int, object]) -> str | None:
     )
     for trace_id, source, rank, world_size, process, recorder, is_cut in rows:
         if ranked is not None and rank is None and not is_cut:
-            return f"{source} names no rank, where {ranked[0]} is one of {ranked[1]:,}"
+            return f"{source} has no rank, while {ranked[0]} is one of {ranked[1]:,}"
         of_rank = first.setdefault((rank, recorder), (trace_id, source, process))
         if rank is not None and source != of_rank[1] and _overlap(times.get(of_rank[0]), times.get(trace_id)):
             return f"{of_rank[1]} and {source} are both of rank {rank}, at the same time"
@@ -374,8 +374,8 @@ def _missing_ranks(session: Session) -> Iterator[Finding]:
         yield Finding(
             "traces.missing_ranks",
             Severity.INFO,
-            f"{len(present):,} of {world:,} ranks were read ({named} not): who comes last to a collective "
-            "may be one of the others.",
+            f"{len(present):,} of {world:,} ranks were read ({named} not): the last rank of a "
+            "collective may be one of the others.",
             "Give the traces of all ranks, to tell waiting and transfer apart.",
             evidence={"rank_count": len(present), "world_size": world},
         )

@@ -97,7 +97,7 @@ def _unreadable(trace_id: int, reason: str) -> Finding:
     return Finding(
         "trace.sidecar_unreadable",
         Severity.INFO,
-        f"The sidecar beside the trace was left aside: {reason}.",
+        f"The sidecar of the trace was ignored: {reason}.",
         None,
         trace_id,
     )

@@ -29,6 +29,7 @@ __all__ = [
     "CATEGORIES",
     "CATEGORY",
     "DETAILS",
+    "LARGEST_EXACT_DOUBLE_US",
     "LEGACY_CATEGORY",
     "NeedsRewritingError",
     "Reading",
@@ -161,7 +162,7 @@ _SMALLEST_WINDOW_BYTES = 4 << 20
 _LARGEST_EVENT_BYTES = 16 << 20
 _LARGEST_COPY_BYTES = 32 << 20
 # Up to here a double of microseconds has room for three decimals (decision 0002).
-_LARGEST_EXACT_DOUBLE_US = 1 << 43
+LARGEST_EXACT_DOUBLE_US = 1 << 43
 # A time with a fraction that is not zero, or beyond 2**53 = 9007199254740992.
 _WIDE_TIME = re.compile(rb'"ts"\s*:\s*"?-?(?:\d+\.0*[1-9]|9[1-9]\d{14}|90[1-9]\d{13}|900[7-9]\d{12}|\d{17})')
 
@@ -224,7 +225,7 @@ def create_tables(session: Session) -> None:
     """Make `staging.staged` and `staging.details` anew, without rows, with the columns that events get."""
     session.connection.execute(
         sql(__package__, "kineto:stage").format(
-            events=no_events(ARGUMENTS), category=CATEGORY, cast="CAST", double_limit=_LARGEST_EXACT_DOUBLE_US
+            events=no_events(ARGUMENTS), category=CATEGORY, cast="CAST", double_limit=LARGEST_EXACT_DOUBLE_US
         )
     )
     create_details(session)
@@ -283,7 +284,7 @@ def _read(session: Session, windows: Windows, read: Reading, cast: str, is_rewri
                 events=read(ARGUMENTS, urls, time_type, _LARGEST_EVENT_BYTES),
                 category=LEGACY_CATEGORY if is_rewritten else CATEGORY,
                 cast=cast,
-                double_limit="NULL" if is_rewritten else _LARGEST_EXACT_DOUBLE_US,
+                double_limit="NULL" if is_rewritten else LARGEST_EXACT_DOUBLE_US,
             )
         )
         census = quality.take_census(

@@ -360,7 +360,7 @@ TABLES: tuple[Table, ...] = (
             ),
             Column("evidence", "VARCHAR", "How it was matched (closed set); NULL if it was not"),
             Column("file", "VARCHAR", "Trace that tells them"),
-            Column("reason", "VARCHAR", "Why its operators are unknown"),
+            Column("reason", "VARCHAR", "Why its operators, or what of them, are unknown"),
         ),
     ),
     Table(

@@ -17,6 +17,7 @@ from opscope.report.document import (
     CodeBlock,
     FactList,
     Inline,
+    Meaning,
     Paragraph,
     Section,
     Strong,
@@ -37,7 +38,7 @@ def advice_blocks(summary: Summary) -> tuple[Block, ...]:
     """The short form: one point each, the largest gain first; the first of them with their code."""
     advice = summary.advice or ()
     if not advice:
-        return (Paragraph(_NOTHING),)
+        return (Meaning(_NOTHING),)
     blocks: list[Block] = []
     for rank, finding in enumerate(advice[:_SHOWN]):
         blocks.append(BulletList((_point(finding, summary),)))
@@ -65,7 +66,7 @@ def advice_sections(summary: Summary) -> tuple[Section, ...]:
 
 def advice_notes(summary: Summary) -> tuple[Block, ...]:
     """What stands before the sections: how to read several gains, or that there is no advice."""
-    return _apart(summary) if summary.advice else (Paragraph(_NOTHING),)
+    return _apart(summary) if summary.advice else (Meaning(_NOTHING),)
 
 
 def change_numbers(summary: Summary) -> dict[str, int]:

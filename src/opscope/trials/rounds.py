@@ -8,7 +8,8 @@ set, each of its steps and the program run in turns, in random order, until ther
 does not stand is left out. What remains is for the other changes.
 
 With a budget, single runs take half of the time that is left, then the set is grown from what they showed,
-and so on: however short it is, something is found.
+and so on: however short it is, something is found. What it leaves over goes to more rounds of what is
+inconclusive.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ _VERDICTS = {
 # How far equal processes scatter; it counts like one round of the baseline against itself. One pair tells
 # little: 12 runs of a training step on an H200 scattered by 9 %, and the first two agreed within 0.5 %.
 _USUAL_SCATTER, _SCATTER_OF_ONE_PAIR, _USUAL_ROUNDS = 0.01, 0.08, 1
+_MOST_ROUNDS = 12  # however much time is left
 _SAME_ROUNDS = 3  # in which equal programs have shown how far they are apart
 # Quantiles of Student's t, 97.5 %, by degrees of freedom; beyond, within 0.02.
 _STUDENT = {2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306}
@@ -91,7 +93,7 @@ class TrialPlan:
         request: The program; its changes are ours to fill in.
         changes: To try.
         change_files: Files of the user's own changes, by name.
-        rounds: Of every change that may be faster.
+        rounds: Of every change that may be faster; more of what is inconclusive while a budget is left.
         budget_s: Time for all; None for any.
         run_s: Time for one run.
         allow_precision: Recommend changes whose numbers are within rounding of a coarser type.
@@ -179,6 +181,7 @@ class Trial:
         self._sides = {name: _Side((), name) for name in (BASELINE, _AGAIN)}
         self._not_tried: list[NotTried] = []
         self._runs, self._expected = 0, 2
+        self._rounds = plan.rounds
         self._began = time.monotonic()
         self._is_complete, self._is_interrupted = True, False
         self._took_s: list[float] = []
@@ -205,8 +208,13 @@ class Trial:
                     self._screen(waiting)
                     self._combine()
                 self._rest()
+                while self._is_worth_a_round():
+                    self._rounds += 1
+                    self._combine()
+                    self._rest()
             except (KeyboardInterrupt, _OutOfTimeError) as end:
-                self._is_complete, self._is_interrupted = False, isinstance(end, KeyboardInterrupt)
+                self._is_interrupted = isinstance(end, KeyboardInterrupt)
+                self._is_complete &= self._rounds > self.plan.rounds
                 self._keep_best_alone()
         return self._result()
 
@@ -311,11 +319,21 @@ class Trial:
         while open_sides := [
             side
             for name, side in self._sides.items()
-            if len(side.times_ns) < self.plan.rounds and not self._is_settled(name)
+            if len(side.times_ns) < self._rounds and not self._is_settled(name)
         ]:
             baseline = self._sides[BASELINE]
             others = [side for side in open_sides if side is not baseline]
             self._round(max(baseline.times_ns) + 1, [baseline, *others])
+
+    def _is_worth_a_round(self) -> bool:
+        """Whether a budget is left, and something is inconclusive of which another round may tell."""
+        base = self._sides[BASELINE]
+        is_open = any(
+            not self._is_settled(name) and self._against(side, base)[1] is TrialVerdict.INCONCLUSIVE
+            for name, side in self._tried()
+        )
+        has_time = self.plan.budget_s is not None and not self._is_over(runs=3)
+        return is_open and has_time and self._rounds < _MOST_ROUNDS
 
     def _is_settled(self, name: str) -> bool:
         """Whether more rounds tell nothing: it failed, its numbers are others, or it is not faster."""
@@ -345,7 +363,7 @@ class Trial:
         if facts is None and left_s < limit_s and self._is_over():
             raise _OutOfTimeError
         if facts is None:
-            side.error = said or "it ended without a word"
+            side.error = said or "it ended without any output"
             return
         if facts.not_applied and len(side.changes) > 1:
             side.error = f"{', '.join(facts.not_applied)}: nothing is left to change"
@@ -405,7 +423,7 @@ class Trial:
         if verdict is Verdict.AMBIGUOUS:
             more = samples_to_tell(_replace(within, low=low, high=high), _SAME_WITHIN)
             needed = rounds + math.ceil(more * rounds / within.rounds)
-            reason += f"; about {more:,} more steps would tell (--rounds {needed})"
+            reason += f"; about {more:,} more steps would settle it (--rounds {needed})"
         return (within.ratio, (low, high)), _VERDICTS[verdict], reason
 
     def _noise(self, rounds: int) -> float:
@@ -460,6 +478,7 @@ class Trial:
 
     def _variant(self, change: TriedChange, side: _Side) -> Variant:
         code, said = self._predicted(change)
+        said = said and said.of(self._sides[BASELINE].median_ns)
         known = Variant(
             name=change.name,
             finding=None if code is None else f"advice.{code}",
@@ -512,7 +531,7 @@ class Trial:
         refused: set[_Changes] = set()
         while self._grow(refused):
             baselines = [self._sides[BASELINE], self._sides[_AGAIN]]
-            for _ in range(max(0, self.plan.rounds - min(len(side.times_ns) for side in self._chain))):
+            for _ in range(max(0, self._rounds - min(len(side.times_ns) for side in self._chain))):
                 self._round(max(baselines[0].times_ns) + 1, [*baselines, *self._chain])
             standing = self._standing()
             if len(standing) == len(self._chain):
@@ -555,7 +574,7 @@ class Trial:
         best = self._top(chain)
         kept = tuple(one for one in best.changes if one.group is None or one.group != change.group)
         changes = (*kept, change)
-        runs_after = len(chain) + 3 if self.plan.rounds > 1 else 0
+        runs_after = len(chain) + 3 if self._rounds > 1 else 0
         if changes in refused or not self._run_set(changes, runs_after):
             return chain
         if not self._helps(self._side_of(changes), best, provisional=True):
@@ -597,7 +616,7 @@ class Trial:
         if side.error is not None or not side.times_ns.keys() & reference.times_ns.keys():
             return False
         (ratio, _), verdict, _ = self._against(side, reference)
-        has_rounds = min(len(one.times_ns) for one in (side, reference)) >= self.plan.rounds
+        has_rounds = min(len(one.times_ns) for one in (side, reference)) >= self._rounds
         is_open = verdict is TrialVerdict.INCONCLUSIVE and not has_rounds and ratio < 1 - _SAME_WITHIN
         is_faster = verdict is TrialVerdict.FASTER or (provisional and is_open)
         return is_faster and self._is_right(side, self._correctness(side)[0])
@@ -643,7 +662,7 @@ class Trial:
             if code not in remedied:
                 gain = format_duration(said.gain_ns)
                 reason = (
-                    f"only a change of the program's own lines helps; advice says −{gain}: {said.message}"
+                    f"only editing the program's own lines helps; advice predicts −{gain}: {said.message}"
                 )
                 yield NotTried(f"advice.{code}", reason)
 

@@ -225,7 +225,7 @@ def test_what_fails_or_does_not_apply_is_told_and_the_rest_goes_on() -> None:
     assert (good.finding, good.predicted_gain_ns) == ("advice.tf32_off", 4.0 * MS)
     reasons = {one.name: one.reason for one in result.not_tried}
     assert set(reasons) == {"nothing_there", "elsewhere", "advice.host_sync"}
-    assert reasons["advice.host_sync"].endswith("advice says −1.00 ms: It waits.")
+    assert reasons["advice.host_sync"].endswith("advice predicts −1.00 ms: It waits.")
     assert result.best.names == ("good",)
 
 
@@ -276,7 +276,7 @@ def test_what_is_inconclusive_says_how_much_more_would_tell() -> None:
     result = Noisy(TrialPlan(TrialRequest(kind="script", target="train.py"), (change("one"),))).run()
     (variant,) = result.variants
     assert variant.verdict is TrialVerdict.INCONCLUSIVE
-    assert re.search(r"about [\d,]+ more steps would tell \(--rounds \d+\)", variant.reason)
+    assert re.search(r"about [\d,]+ more steps would settle it \(--rounds \d+\)", variant.reason)
 
 
 class Timed(GivenRuns):
@@ -322,6 +322,23 @@ def test_with_a_budget_a_set_is_measured_before_every_change_was_tried(
     tried_names = {one.name for one in result.variants}
     assert 19 <= len(tried_names) < 60
     assert tried_names | {one.name for one in result.not_tried} == {one.name for one in changes}
+
+
+@pytest.mark.parametrize(("budget_s", "verdict"), [(None, "inconclusive"), (60, "faster")])
+def test_a_budget_that_is_left_goes_to_what_is_inconclusive(
+    monkeypatch: pytest.MonkeyPatch, budget_s: float | None, verdict: str
+) -> None:
+    CLOCK[0] = 0.0
+    monkeypatch.setattr("opscope.trials.rounds.time.monotonic", lambda: CLOCK[0])
+    request = TrialRequest(kind="script", target="train.py")
+    trial = Timed(TrialPlan(request, (change("some"), change("none")), rounds=1, budget_s=budget_s))
+    trial.factors = {"some": 0.9}
+    result = trial.run()
+    assert result.is_complete
+    assert CLOCK[0] <= 61
+    assert next(one.verdict for one in result.variants if one.name == "some") == verdict
+    assert (result.best is not None) == (verdict == "faster")
+    assert result.baseline.rounds < 12
 
 
 def test_the_largest_gain_said_of_a_finding_counts() -> None:

@@ -58,7 +58,7 @@ _MEANINGS = {
     IdleCause.SYNCHRONIZATION: "the host waited for the device before it launched on",
     IdleCause.DATA_LOADING: "the host waited for the next batch",
     IdleCause.MEMORY_ALLOCATION: "the host was allocating or freeing device memory",
-    IdleCause.PROFILER_OVERHEAD: "the recorder was busy with itself",
+    IdleCause.PROFILER_OVERHEAD: "the profiler itself was busy",
     IdleCause.DEPENDENCY: "queued work waited for an event, another stream or its launch",
     IdleCause.NOTHING_SCHEDULED: "the host ran nothing that was recorded, or had no work for this device",
     IdleCause.UNKNOWN: "the trace does not tell",
@@ -259,12 +259,14 @@ class StartGap(msgspec.Struct, frozen=True):
         start_ns: Where the work before it ended, or the recording began.
         end_ns: Where steady work begins.
         before_ns: Device time of the work before it.
+        host_end_ns: Where the host's steady work begins: it may have launched what waited in the gap.
     """
 
     trace_id: int
     start_ns: int
     end_ns: int
     before_ns: int
+    host_end_ns: int
 
     @property
     def duration_ns(self) -> int:
