@@ -40,6 +40,7 @@ __all__ = [
     "CriticalPath",
     "Edge",
     "ExecutionGraph",
+    "Ints",
     "NodeKind",
     "RunOrder",
     "Simulation",
@@ -384,6 +385,7 @@ def build_graph(
     builder.tie_late()
     builder.tie_waits()
     builder.tie_pauses()
+    del builder.host, host  # of a long trace as large as all that is still to be made
     return builder.graph()
 
 

@@ -130,11 +130,6 @@ class ThreadEvents:
     ranges: Columns
 
     @property
-    def event_count(self) -> int:
-        """How many events they are."""
-        return len(self.operators["id"]) + len(self.frames["id"])
-
-    @property
     def recorded_ns(self) -> dict[str, Int64]:
         """When events that cost the recorder time began, by kind of `RECORDED_EVENT_NS`."""
         shaped, start_ns = self.operators["has_shapes"], self.operators["start_ns"]
@@ -237,13 +232,21 @@ class SessionRecords:
         self.traces, self.windows, self.frame_names = traces, windows, frame_names
         self._hosts: dict[int, Host] | None = None
 
+    @cached_property
+    def is_large(self) -> bool:
+        """Whether hosts are too many events to be kept."""
+        counted = self._session.scalar(
+            "SELECT (SELECT count(*) FROM operators) + (SELECT count(*) FROM frames)"
+        )
+        return int(counted) > _MOST_KEPT
+
     @property
     def hosts(self) -> dict[int, Host]:
         """By trace id."""
         if self._hosts is not None:
             return self._hosts
         hosts = _hosts(self._session, self.traces, self.windows, self.frame_names)
-        if sum(one.event_count for host in hosts.values() for one in host.threads.values()) <= _MOST_KEPT:
+        if not self.is_large:
             self._hosts = hosts
         return hosts
 
