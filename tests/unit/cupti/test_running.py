@@ -47,8 +47,7 @@ def test_a_signal_to_this_process_reaches_the_program(
     ready = tmp_path / "ready"
 
     def send() -> None:
-        while not ready.exists():
-            time.sleep(0.01)
+        wait_for(ready)
         time.sleep(0.1)
         os.kill(os.getpid(), number)
 
@@ -68,8 +67,7 @@ def test_the_terminals_interrupt_is_not_sent_twice(tmp_path: Path, monkeypatch: 
     ready = tmp_path / "ready"
 
     def send() -> None:
-        while not ready.exists():
-            time.sleep(0.01)
+        wait_for(ready)
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=send)
@@ -85,6 +83,13 @@ def test_from_another_thread_too() -> None:
     thread.start()
     thread.join()
     assert runs[0].exit_code == 3
+
+
+def wait_for(path: Path) -> None:
+    """Not for ever: a program that ended before has left none."""
+    deadline = time.monotonic() + 60
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
 def script(path: Path, text: str, mode: int = 0o755) -> Path:
