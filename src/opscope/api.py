@@ -24,7 +24,7 @@ from opscope.data import example_trace
 from opscope.errors import CaptureError, InputError, MeasurementError
 from opscope.model.session import Session
 from opscope.provenance.origins import recorded_origins
-from opscope.results import Source, load, open_session, print_report, summarize
+from opscope.results import Source, load, open_session, print_report, several, summarize
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from opscope.analysis.counters import CounterAnalysis
     from opscope.analysis.explanation import Explanation
     from opscope.analysis.nsys_reports import ReportTable
+    from opscope.analysis.overlap import CommunicationOverlap
     from opscope.analysis.summary import Summary
     from opscope.benchmarking.problem import Problem
     from opscope.hardware.devices import SearchResult
@@ -59,6 +60,7 @@ __all__ = [
     "measure",
     "ncu",
     "open_session",
+    "overlap",
     "print_table",
     "profile",
     "profile_call",
@@ -478,6 +480,22 @@ def stats(
 
     with _opened(source, merge=merge) as session:
         return report_tables(session, wanted_reports(reports))
+
+
+def overlap(source: Source | Sequence[Source]) -> tuple[CommunicationOverlap, ...]:
+    """How much of communication runs beside computation on each device, by rank.
+
+    No Session is made: only the activities of devices are read, which takes a tenth of the time.
+
+    Args:
+        source: Traces as of `load`: a file, a folder of rank files, a pattern, an address, or several.
+
+    Raises:
+        InputError: The source cannot be read.
+    """
+    from opscope.analysis.overlap import communication_overlap  # noqa: PLC0415
+
+    return communication_overlap([os.fspath(one) for one in several(source)])
 
 
 def flamegraph(

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         | Diagnosis
     )
 
-__all__ = ["load", "load_result", "open_session", "print_report", "save_result", "summarize"]
+__all__ = ["load", "load_result", "open_session", "print_report", "save_result", "several", "summarize"]
 
 Source = str | os.PathLike[str]
 _NOTEBOOK_WIDTH = 100
@@ -95,7 +95,7 @@ def load(
         CaptureError: nsys could not export a report.
         DependencyError: The address needs a package that is not installed; the message has the install line.
     """
-    sources = [os.fspath(one) for one in _several(source)]
+    sources = [os.fspath(one) for one in several(source)]
     if len(sources) == 1 and is_session_file(sources[0]):
         return Session.open(sources[0])
     from opscope.analysis.rank_examination import examine_ranks  # noqa: PLC0415 - sessions open without numpy
@@ -110,7 +110,7 @@ def load(
             memory_limit=memory_limit,
             threads=threads,
             merge=merge,
-            captures=[os.fspath(one) for one in _several(captures)],
+            captures=[os.fspath(one) for one in several(captures)],
             demangle=demangle,
             examine=examine_ranks,
             **options,
@@ -121,7 +121,8 @@ def load(
         return session
 
 
-def _several(sources: Source | Sequence[Source]) -> Sequence[Source]:
+def several(sources: Source | Sequence[Source]) -> Sequence[Source]:
+    """One source or several, as several."""
     return [sources] if isinstance(sources, str | os.PathLike) else sources
 
 

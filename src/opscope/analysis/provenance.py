@@ -30,6 +30,7 @@ class GeneratedCode(msgspec.Struct, frozen=True):
         graph: e.g. `0_forward`; None for a kernel of no graph.
         original_aten: Operators it computes.
         source_nodes: Nodes of the program's graph.
+        modules: Modules of the program's model whose code they are of.
         post_grad_nodes: Nodes of the lowered graph.
         program_lines: Lines of the user's program, `FILE:LINE` and the code in it where known.
         copy: The copied source, relative to the trace's folder.
@@ -39,6 +40,7 @@ class GeneratedCode(msgspec.Struct, frozen=True):
     graph: str | None
     original_aten: tuple[str, ...]
     source_nodes: tuple[str, ...]
+    modules: tuple[str, ...]
     post_grad_nodes: tuple[str, ...]
     program_lines: tuple[tuple[str, str | None], ...]
     copy: str | None
@@ -115,7 +117,8 @@ _KERNELS_SQL = (
 )
 
 _GENERATED_SQL = """
-SELECT n.name AS kernel, s.kind, s.graph, s.original_aten, s.source_nodes, s.post_grad_nodes, s.stacks, s.copy
+SELECT n.name AS kernel, s.kind, s.graph, s.original_aten, s.source_nodes, s.modules, s.post_grad_nodes, s.stacks,
+    s.copy
 FROM kernel_sources s JOIN kernel_names n USING (name_id) ORDER BY n.name, s.graph, s.hash"""
 
 _FUNCTIONS_SQL = """
@@ -207,6 +210,7 @@ def _generated(row: dict[str, Any]) -> GeneratedCode:
         row["graph"],
         tuple(row["original_aten"] or ()),
         tuple(row["source_nodes"] or ()),
+        tuple(row["modules"] or ()),
         tuple(row["post_grad_nodes"] or ()),
         tuple(lines.items()),
         row["copy"],

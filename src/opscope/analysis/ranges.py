@@ -206,7 +206,7 @@ class GraphTotal(msgspec.Struct, frozen=True):
         source: What its operators are known from; None if they are not.
         evidence: How replays were matched; None if they were not.
         file: Trace that tells them.
-        reason: Why its operators are unknown.
+        reason: Why its operators are unknown, or what of them is.
     """
 
     graph: int

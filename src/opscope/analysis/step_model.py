@@ -21,6 +21,7 @@ from opscope.analysis.execution_graph import (
     CriticalPath,
     Edge,
     ExecutionGraph,
+    Ints,
     NodeKind,
     StepsWindow,
     Sync,
@@ -126,6 +127,22 @@ class PathPiece(NamedTuple):
     name: str | None
     start_ns: int
     ns: int
+
+
+class _Stretches(NamedTuple):
+    """Pieces of a path as columns.
+
+    Attributes:
+        kind: Position in `_PATH_KINDS`.
+        named: Of what the host did, the operator launched at its end; of activities, the name; -1 for none.
+        until_ns: When each ended.
+        ns: How long each took.
+    """
+
+    kind: Int64
+    named: Int64
+    until_ns: Int64
+    ns: Int64
 
 
 class StepExecution(msgspec.Struct, frozen=True):
@@ -622,15 +639,20 @@ class StepModel:
         return gain_of(self.steps_ns, lambda way, strength: change.apply(self.hosts[way], strength), error)
 
     @cached_property
-    def _ids(self) -> dict[str, Int64]:
+    def _ids(self) -> dict[str, Ints]:
         """What each node is of: operator, activity and name id; -1 for none."""
         graph, count = self.graph, len(self.graph)
-        activity, name = np.full((2, count), -1, dtype=np.int64)
+        largest = max((int(one.activity_id.max(initial=0)) for one in self.trace.devices), default=0)
+        calls = self.trace.calls
+        largest = max(largest, int(calls.operator_id.max(initial=0)), int(calls.call_id.max(initial=0)))
+        # Of a long trace four arrays of this length are much.
+        kind = np.int32 if largest < 1 << 31 else np.int64
+        activity, name = np.full((2, count), -1, dtype=kind)
         for row, device in enumerate(self.trace.devices):
             mine = graph.device_row == row
             activity[mine] = device.activity_id[graph.activity[mine]]
             name[mine] = device.name_id[graph.activity[mine]]
-        operator = np.full(count, -1, dtype=np.int64)
+        operator = np.full(count, -1, dtype=kind)
         call_id = operator.copy()
         known = graph.call >= 0
         operator[known] = self.trace.calls.operator_id[graph.call[known]]
@@ -644,17 +666,17 @@ class StepModel:
         return dict(zip(self._ids["activity"][nodes].tolist(), nodes.tolist(), strict=True))
 
     @cached_property
-    def operator_of_node(self) -> Int64:
+    def operator_of_node(self) -> Ints:
         """Operator that launched each activity; -1 of others."""
         return np.where(self.graph.activity >= 0, self._ids["operator"], -1)
 
     @cached_property
-    def call_id_of_node(self) -> Int64:
+    def call_id_of_node(self) -> Ints:
         """Runtime call of each node of the host; -1 of others."""
         return np.where(self.graph.activity < 0, self._ids["call"], -1)
 
     @property
-    def call_id_of_activity(self) -> Int64:
+    def call_id_of_activity(self) -> Ints:
         """Runtime call that launched each activity; -1 of others."""
         return np.where(self.graph.activity >= 0, self._ids["call"], -1)
 
@@ -729,26 +751,47 @@ class StepModel:
         Of the step that was timed without the profiler, else of the recorded one, which is known.
         """
         is_timed = self.unrecorded_ns is not None
-        total_ns: dict[tuple[str, str | None], int] = defaultdict(int)
-        for piece in self._path_pieces(self.unrecorded_lags(self.host) if is_timed else None):
-            total_ns[piece.kind, piece.name] += piece.ns
-        whole_ns = sum(total_ns.values()) or 1
-        ranked = sorted(total_ns.items(), key=lambda item: (-item[1], item[0][0], item[0][1] or ""))
+        found = self._stretches(
+            critical_path(self.graph, self.unrecorded_lags(self.host) if is_timed else None)
+        )
+        connection = self.session.connection
+        connection.register("path", {"kind": found.kind, "named": found.named, "ns": found.ns})
+        try:
+            totals = [(_PATH_KINDS[kind], *rest) for kind, *rest in self.session.query(_PATH_TOTALS_SQL)]
+        finally:
+            connection.unregister("path")
+        whole_ns = sum(ns for _, _, ns in totals) or 1
+        ranked = sorted(totals, key=lambda one: (-one[2], one[0], one[1] or ""))
         return tuple(
-            PathTotal(kind, name, ns / self.graph.steps, ns / whole_ns) for (kind, name), ns in ranked if ns
+            PathTotal(kind, name, ns / self.graph.steps, ns / whole_ns) for kind, name, ns in ranked if ns
         )
 
     @property
     def recorded_path(self) -> list[PathPiece]:
         """The critical path of the steps as recorded, piece by piece."""
-        return self._path_pieces(None)
-
-    def _path_pieces(self, lag_ns: Int64 | None) -> list[PathPiece]:
-        """The critical path with lags of the graph's edges, or with those recorded, in order of time."""
-        return self.pieces(critical_path(self.graph, lag_ns))
+        return self.pieces(critical_path(self.graph))
 
     def pieces(self, passed: CriticalPath) -> list[PathPiece]:
         """What a path, or the part of one that runs through this trace, consists of, in order of time."""
+        found = self._stretches(passed)
+        asked = self.session.query(
+            "SELECT operator_id, name FROM operators WHERE operator_id IN (SELECT unnest(?::BIGINT[]))",
+            [np.unique(found.named[found.kind == Edge.THREAD]).tolist()],
+        )
+        operators = dict(asked)
+        kernels = dict(self.session.query("SELECT name_id, name FROM kernel_names"))
+        return [
+            PathPiece(
+                _PATH_KINDS[of_kind],
+                (kernels if of_kind >= len(Edge) else operators).get(name_id),
+                end_ns - piece_ns,
+                piece_ns,
+            )
+            for of_kind, name_id, end_ns, piece_ns in zip(*(one.tolist() for one in found), strict=True)
+        ]
+
+    def _stretches(self, passed: CriticalPath) -> _Stretches:
+        """The same as columns."""
         graph, ids = self.graph, self._ids
         nodes, has_own = passed.node[::-1], passed.own_ns[::-1] > 0
         edge, operator = passed.edge[::-1], ids["operator"][nodes]
@@ -762,22 +805,7 @@ class StepModel:
         ns = np.stack((passed.edge_ns[::-1], passed.own_ns[::-1])).T.ravel()
         until_ns = self.origin_ns + passed.end_ns + np.cumsum(ns) - ns.sum()
         chosen = np.flatnonzero(np.stack((np.ones_like(has_own), has_own)).T.ravel())
-        asked = self.session.query(
-            "SELECT operator_id, name FROM operators WHERE operator_id IN (SELECT unnest(?::BIGINT[]))",
-            [np.unique(operator[edge == Edge.THREAD]).tolist()],
-        )
-        operators = dict(asked)
-        kernels = dict(self.session.query("SELECT name_id, name FROM kernel_names"))
-        columns_of = (column[chosen].tolist() for column in (kind, named, until_ns, ns))
-        return [
-            PathPiece(
-                _PATH_KINDS[of_kind],
-                (kernels if of_kind >= len(Edge) else operators).get(name_id),
-                end_ns - piece_ns,
-                piece_ns,
-            )
-            for of_kind, name_id, end_ns, piece_ns in zip(*columns_of, strict=True)
-        ]
+        return _Stretches(kind[chosen], named[chosen], until_ns[chosen], ns[chosen])
 
 
 # By `Edge`, then by `WorkKind`.
@@ -785,6 +813,10 @@ _PATH_KINDS = (
     "host", "kernel gap", "launch latency", "wait", "stream event", "hand-over", "kernel", "communication",
     "copy",
 )  # fmt: skip
+
+_PATH_TOTALS_SQL = f"""SELECT p.kind, coalesce(o.name, k.name), sum(p.ns)::BIGINT FROM path p
+LEFT JOIN operators o ON p.kind < {len(Edge)} AND o.operator_id = p.named
+LEFT JOIN kernel_names k ON p.kind >= {len(Edge)} AND k.name_id = p.named GROUP BY ALL"""
 
 
 def _bisect(goal: float, low: float, high: float, function: Callable[[float], float]) -> float:
@@ -821,7 +853,7 @@ def step_models(
         records: Of it.
         only: Trace ids; all if None.
     """
-    windows, hosts = records.windows, records.hosts
+    windows, hosts = records.windows, dict(records.hosts)
     traces = [one for one in records.traces if only is None or one.trace_id in only]
     threads = dict(session.query("SELECT trace_id, min(thread_id) FROM steps GROUP BY trace_id"))
     syncs = _syncs(session, traces)
@@ -833,14 +865,21 @@ def step_models(
     }
     found = []
     for trace in traces:
-        host, window = hosts[trace.trace_id], windows.get(trace.trace_id)
+        window = windows.get(trace.trace_id)
         if window is None:
             continue
         steps = window.counted.steps
-        began_ns = tuple(step.start_ns for step in steps) or (window.start_ns,)
-        end_ns = max((step.end_ns for step in steps), default=window.end_ns)
-        place = StepsWindow(threads.get(trace.trace_id), began_ns, end_ns)
-        graph = build_graph(trace, host, place, syncs[trace.trace_id])
+        if not len(window.host.start_ns):
+            continue
+        began_ns = tuple(step.start_ns for step in steps) or (int(window.host.start_ns[0]),)
+        end_ns = max((step.end_ns for step in steps), default=int(window.host.end_ns[-1]))
+        gap = window.start_gap
+        held_ns = gap.end_ns if gap is not None and gap.end_ns > gap.host_end_ns else NEVER_NS
+        place = StepsWindow(threads.get(trace.trace_id), began_ns, end_ns, held_ns)
+        threads_of_host = hosts[trace.trace_id].threads
+        loading = {thread: events.loading for thread, events in threads_of_host.items()}
+        del threads_of_host
+        graph = build_graph(trace, hosts.pop(trace.trace_id), place, syncs[trace.trace_id])
         if graph is not None:
             found.append(
                 StepModel(
@@ -848,7 +887,7 @@ def step_models(
                     trace,
                     graph,
                     origin_ns=began_ns[0],
-                    loading={thread: events.loading for thread, events in host.threads.items()},
+                    loading=loading,
                     timed=timed.get(trace.trace_id),
                 )
             )
@@ -858,10 +897,6 @@ def step_models(
 def _syncs(session: Session, traces: Sequence[TraceRecords]) -> dict[int, dict[int, Sync]]:
     """Synchronizations whose stream was recorded, by trace and position of the call."""
     found: dict[int, dict[int, Sync]] = {trace.trace_id: {} for trace in traces}
-    positions = {
-        trace.trace_id: {call_id: place for place, call_id in enumerate(trace.calls.call_id.tolist())}
-        for trace in traces
-    }
     rows = session.query(
         "SELECT s.trace_id, r.runtime_call_id, s.stream, s.wait_on_stream, e.runtime_call_id FROM syncs s "
         "JOIN runtime_calls r ON r.trace_id = s.trace_id AND r.correlation_id = s.correlation_id "
@@ -869,6 +904,10 @@ def _syncs(session: Session, traces: Sequence[TraceRecords]) -> dict[int, dict[i
         "AND e.correlation_id = s.wait_on_event_correlation_id "
         "WHERE s.kind IN ('Stream Sync', 'Stream Wait Event') AND s.stream IS NOT NULL"
     )
+    positions = {
+        trace.trace_id: {call_id: place for place, call_id in enumerate(trace.calls.call_id.tolist())}
+        for trace in (traces if rows else ())
+    }
     for trace_id, call_id, stream, source, source_call in rows:
         if trace_id not in positions:
             continue

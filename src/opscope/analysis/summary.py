@@ -353,7 +353,7 @@ class Summary:
             return self.timeline
         windows = {trace_id: window.counted for trace_id, window in self._records.windows.items()}
         skews = self._collectives(windows).skews
-        timeline = measure_timeline(self.session, self._records._replace(windows=windows), skews)
+        timeline = measure_timeline(self.session, self._records.within(windows), skews)
         return replace(timeline, start_ups=self.timeline.start_ups)
 
     @cached_property
@@ -440,6 +440,8 @@ class Summary:
         """The step of each trace that launched something, to be simulated; until the Summary is complete."""
         from opscope.analysis.step_model import step_models  # noqa: PLC0415 - not every report has it
 
+        if self._records.is_large:
+            _ = self.timeline  # first: what it takes beside the graphs of a long trace is too much
         return step_models(self.session, self._records)
 
     @cached_property

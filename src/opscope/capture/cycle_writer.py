@@ -141,7 +141,7 @@ class _Collector:
             names.kernels,
             files_by_hash(names.kernel_files),
             names.graph_keys,
-            compiled_graphs(found.graphs),
+            compiled_graphs(found.graphs, found.traced),
             read=lambda file, hash_: None if file is None else read_generated(file, hash_),
             by_name=SourceEvidence.PROCESS,
         )

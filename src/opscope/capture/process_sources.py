@@ -1,7 +1,7 @@
 """Where the kernels of this process come from: Triton functions and CUDA extensions, by file and line.
 
-torch.compile and Triton keep no public list of compiled graphs and kernel functions, so the garbage collector
-is asked: 0.2 s per million objects. A trace names no file for a Triton kernel that the program launches
+torch.compile and Triton keep no public list of graphs, compiled or as traced, and of kernel functions, so the
+garbage collector is asked: 0.2 s per million objects. A trace names no file for a Triton kernel that the program launches
 itself, so its function is found by name: only functions that were launched count (Triton's own library has
 many that are only called), and of several equal names none, unless they lie in one place. Of a library that
 `torch.utils.cpp_extension` built here, `build.ninja` beside it names the `.cu` files; torch's own libraries
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from opscope.model.generated_code import CompiledGraph, parse_graph, parse_tracking
+from opscope.model.generated_code import CompiledGraph, GraphCode, parse_graph, parse_tracking
 from opscope.model.origin import RecordedKernel, RecordedSource, SourceEvidence, SourceKind
 
 __all__ = [
@@ -32,10 +32,12 @@ __all__ = [
     "global_function_lines",
     "live_objects",
     "mapped_files",
+    "modules_of_nodes",
     "triton_sources",
 ]
 
 
+_TRACED_CLASS = ("torch.fx.graph_module", "GraphModule")
 _GRAPH_CLASS = ("torch._inductor.output_code", "CompiledFxGraph")
 _FUNCTION_CLASS = ("triton.runtime.jit", "JITFunction")
 _KERNEL_DEFINITION = "async_compile.triton("
@@ -43,28 +45,37 @@ _KERNEL_DEFINITION = "async_compile.triton("
 
 @dataclass(frozen=True)
 class LiveObjects:
-    """Objects of this process: torch's `CompiledFxGraph`s and Triton's `JITFunction`s."""
+    """Objects of this process: torch's `CompiledFxGraph`s and `GraphModule`s, and Triton's `JITFunction`s."""
 
     graphs: tuple[Any, ...] = ()
     functions: tuple[Any, ...] = ()
+    traced: tuple[Any, ...] = ()
 
 
 def live_objects() -> LiveObjects:
     """The objects, found in one pass over all that the garbage collector tracks."""
     graphs, functions = _class_ids(*_GRAPH_CLASS), _class_ids(*_FUNCTION_CLASS)
-    wanted = graphs | functions
-    if not wanted:
+    if not graphs | functions:
         return LiveObjects()
+    traced = _class_ids(*_TRACED_CLASS) if graphs else set()
+    wanted = graphs | functions | traced
     # By the identity of the class: isinstance asks the objects, and lazy ones would wake up.
     found = [one for one in gc.get_objects() if id(type(one)) in wanted]
     return LiveObjects(
         tuple(one for one in found if id(type(one)) in graphs),
         tuple(one for one in found if id(type(one)) in functions),
+        tuple(one for one in found if id(type(one)) in traced),
     )
 
 
-def compiled_graphs(graphs: tuple[Any, ...]) -> Iterator[CompiledGraph]:
-    """The graphs that define Triton kernels, read from torch's objects."""
+def compiled_graphs(graphs: tuple[Any, ...], traced: tuple[Any, ...] = ()) -> Iterator[CompiledGraph]:
+    """The graphs that define Triton kernels, read from torch's objects.
+
+    Args:
+        graphs: `CompiledFxGraph`s.
+        traced: `GraphModule`s, among them those that graphs were compiled from.
+    """
+    modules = [found for one in traced if (found := modules_of_nodes(one))]
     for graph in graphs:
         code = getattr(graph, "source_code", None)
         if not isinstance(code, str) or _KERNEL_DEFINITION not in code:
@@ -73,7 +84,44 @@ def compiled_graphs(graphs: tuple[Any, ...]) -> Iterator[CompiledGraph]:
             getattr(graph, "inductor_provenance_stack_traces_str", None),
             getattr(graph, "inductor_provenance_mapping_str", None),
         )
-        yield CompiledGraph(parse_graph(code), getattr(graph, "_fx_graph_cache_key", None), stacks, nodes)
+        parsed = parse_graph(code)
+        key = getattr(graph, "_fx_graph_cache_key", None)
+        yield CompiledGraph(parsed, key, stacks, nodes, _modules_of(parsed, modules))
+
+
+# What torch calls the program's own model in the qualified names of a traced graph.
+_ROOT = re.compile(r"^L\['[^']*'\]\.?")
+
+
+def modules_of_nodes(traced: Any) -> dict[str, str]:
+    """By node of a traced graph, the qualified name of the innermost module whose code it is of.
+
+    The model itself is "". Empty where the graph was not traced from modules.
+    """
+    found: dict[str, str] = {}
+    for node in getattr(getattr(traced, "graph", None), "nodes", ()):
+        stack = getattr(node, "meta", {}).get("nn_module_stack")
+        if isinstance(stack, dict) and stack:
+            last = list(stack.values())[-1]
+            path = last[0] if isinstance(last, tuple) and last else last
+            if isinstance(path, str):
+                found[str(node.name)] = _ROOT.sub("", path)
+    return found
+
+
+def _modules_of(graph: GraphCode, traced: list[dict[str, str]]) -> dict[str, str]:
+    """Modules of a compiled graph's nodes; none where several traced graphs with these nodes disagree."""
+    wanted = {node for kernel in graph.kernels for node in kernel.source_nodes}
+    fitting = [{node: one[node] for node in wanted if node in one} for one in traced]
+    most = max(map(len, fitting), default=0)
+    best = [one for one in fitting if len(one) == most]
+    # A graph that holds few of the nodes is another one's, in which some are called alike.
+    is_whole = most > 0 and most >= _LEAST_KNOWN * len(wanted)
+    return best[0] if is_whole and all(one == best[0] for one in best) else {}
+
+
+# Nodes that are made after tracing have no module: a few of each graph.
+_LEAST_KNOWN = 0.8
 
 
 def _class_ids(module: str, name: str) -> set[int]:

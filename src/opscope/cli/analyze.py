@@ -56,6 +56,7 @@ def analyze(
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     workers: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
     dask: str | None = None,
+    overlap: bool = False,
 ) -> int:
     """Report where the device time of recorded traces goes.
 
@@ -83,7 +84,11 @@ def analyze(
         threads: Worker threads; all cores by default.
         workers: Processes that read the files of many ranks; one for each core from 9 files on by default.
         dask: Address of the scheduler of a Dask cluster (tcp://HOST:8786), whose workers read the files.
+        overlap: Tell only how much of communication runs beside computation, by rank: at once, for nothing
+            else is read.
     """
+    if overlap:
+        return _overlap(traces, json=json)
     outputs = [] if output_dir is None else [output_dir / _JSON_NAME, output_dir / _REPORT_NAME]
     check_outputs([*outputs, save, export_trace, html], force=force, inputs=(*traces, ceilings))
 
@@ -120,4 +125,14 @@ def analyze(
         if html is not None:
             written.append(write_recording_page(html, session, summary, top=shown))
     say_wrote(written, on_stderr=json)
+    return 0
+
+
+def _overlap(traces: list[str], *, json: bool) -> int:
+    from opscope.analysis.overlap import communication_overlap  # noqa: PLC0415 - seldom asked
+    from opscope.report.overlap import overlap_document, overlap_report  # noqa: PLC0415
+
+    with status("Reading"):
+        found = communication_overlap(traces)
+    show(lambda: overlap_document(found), lambda: overlap_report(found), json=json)
     return 0

@@ -22,7 +22,7 @@ from cyclopts import Parameter
 
 from opscope._version import __version__
 from opscope.analysis.nsys_reports import REPORTS, report_tables
-from opscope.cli.console import STDERR, check_outputs, note, print_document, print_json, say_wrote
+from opscope.cli.console import STDERR, check_outputs, note, print_document, print_json, say, say_wrote
 from opscope.cupti.events import first_moment_ns
 from opscope.cupti.library import (
     Cupti,
@@ -51,6 +51,7 @@ from opscope.provenance.cache import cache_folder
 from opscope.provenance.origins import recorded_origins
 from opscope.report.tables import stats_json, stats_tables_document
 from opscope.results import load
+from opscope.units import parse_bytes
 
 __all__ = ["trace"]
 
@@ -92,6 +93,7 @@ def trace(
     keep_records: bool = False,
     from_records: Path | None = None,
     without_unified_memory: bool = False,
+    max_trace_size: str | None = None,
     json: bool = False,
 ) -> int:
     """Record a CUDA program: opscope trace [OPTIONS] -- ./program ARGS.
@@ -111,6 +113,7 @@ def trace(
         keep_records: Keep the files of raw records too, in NAME.records.
         from_records: Run nothing: make the traces of such a folder, which an interrupted recording left.
         without_unified_memory: Do not record copies of unified memory.
+        max_trace_size: What the records of each process may take (2GB); later ones are left out and counted.
         json: Print one JSON document and nothing else: traces, findings, nsys' reports.
     """
     if bool(program) == (from_records is not None):
@@ -124,7 +127,14 @@ def trace(
         written = _written(output, from_records, None)
         _show(None, written, (), json=json)
         return 0
-    run = _run(program, output, with_unified_memory=not without_unified_memory, json=json)
+    most_bytes = None if max_trace_size is None else parse_bytes(max_trace_size)
+    run = _run(
+        program,
+        output,
+        with_unified_memory=not without_unified_memory,
+        most_bytes=most_bytes,
+        json=json,
+    )
     try:
         written = _written(output, output.records, run)
         _show(run, written, program, json=json)
@@ -132,14 +142,21 @@ def trace(
         if run.exit_code == 0:
             raise
         # The program's own failure comes first.
-        sys.stderr.write(f"error: {error}\n")
+        say(f"error: {error}")
         return run.exit_code
     if not keep_records:
         shutil.rmtree(output.records, ignore_errors=True)
     return run.exit_code
 
 
-def _run(program: tuple[str, ...], output: _Output, *, with_unified_memory: bool, json: bool) -> ProgramRun:
+def _run(
+    program: tuple[str, ...],
+    output: _Output,
+    *,
+    with_unified_memory: bool,
+    most_bytes: int | None,
+    json: bool,
+) -> ProgramRun:
     """Run the program; its processes leave their records."""
     check_program(program[0], os.environ.get("PATH"))
     cupti = find_cupti(_places(), driver_cuda_version())
@@ -150,6 +167,7 @@ def _run(program: tuple[str, ...], output: _Output, *, with_unified_memory: bool
             cupti=cupti.library,
             folder=output.records,
             with_unified_memory=with_unified_memory,
+            most_bytes=most_bytes,
         )
         _clear(output, with_records=True)
         sys.stdout.flush()
@@ -338,4 +356,4 @@ def _say(finding: Finding, written: WrittenTrace, *, is_only: bool) -> None:
     kind = "note" if finding.severity is Severity.INFO else str(finding.severity)
     where = "" if is_only else f"{written.path.name}: "
     advice = f" {finding.suggestion}" if finding.suggestion else ""
-    sys.stderr.write(f"{kind}: {where}{finding.message}{advice}\n")
+    say(f"{kind}: {where}{finding.message}{advice}")

@@ -63,7 +63,13 @@ def check_program(name: str, search_path: str | None) -> None:
 
 
 def trace_environment(
-    environment: Mapping[str, str], *, library: Path, cupti: Path, folder: Path, with_unified_memory: bool
+    environment: Mapping[str, str],
+    *,
+    library: Path,
+    cupti: Path,
+    folder: Path,
+    with_unified_memory: bool,
+    most_bytes: int | None = None,
 ) -> dict[str, str]:
     """The environment of a recorded program.
 
@@ -73,6 +79,7 @@ def trace_environment(
         cupti: The CUPTI library it loads, where the program has none loaded.
         folder: Where the records go; it must exist.
         with_unified_memory: Record copies of unified memory.
+        most_bytes: What the records of a process may take; no bound if None.
 
     Raises:
         CaptureError: Another tool injects a library of its own.
@@ -89,6 +96,7 @@ def trace_environment(
         "OPSCOPE_TRACE_FOLDER": str(folder.absolute()),
         "OPSCOPE_TRACE_CUPTI": str(cupti.absolute()),
         "OPSCOPE_TRACE_UNIFIED": "1" if with_unified_memory else "0",
+        **({} if most_bytes is None else {"OPSCOPE_TRACE_MOST_BYTES": str(max(1, most_bytes))}),
     }
 
 

@@ -194,11 +194,10 @@ def _clock_hz(data_type: DataType, device: dict[str, Any]) -> float:
 
     Source: NVIDIA H100 Tensor Core GPU Architecture, whitepaper (2023), table of clocks.
     """
-    boost_hz: float = device["boost_clock_hz"]
-    if not data_type.uses_tensor_cores or data_type is DataType.FP64_TENSOR:
-        return boost_hz
-    tensor_hz: float = device.get("tensor_clock_hz", boost_hz)
-    return tensor_hz
+    is_full = not data_type.uses_tensor_cores or data_type is DataType.FP64_TENSOR
+    key = "boost_clock_hz" if is_full or "tensor_clock_hz" not in device else "tensor_clock_hz"
+    clock_hz: float = device[key]
+    return clock_hz
 
 
 # A driver reports what is left of the labelled memory: at least 0.9 of it (ECC takes 1/16 of GDDR6).

@@ -32,6 +32,7 @@ from opscope.model.environment import Environment
 from opscope.model.finding import recorded_findings
 from opscope.model.session import Session
 from opscope.model.sidecar import Sidecar
+from opscope.signals import raise_if_interrupted
 
 if TYPE_CHECKING:
     from opscope.ingest.nsys_words import Demangle
@@ -167,7 +168,8 @@ def read_kineto(
         text = Text(trace.name, local.path, mapped, events, local.damage)
         census, repairs = ingest_text(session, text, fill)
         _write_trace(session, trace_id, text, census, sidecar)
-        write_devices(session, trace_id, events.properties.get("deviceProperties"))
+        described = (events.properties.get(key) for key in ("deviceProperties", "agents"))
+        write_devices(session, trace_id, *described)
         session.add_findings(
             quality.read_findings(
                 trace_id,
@@ -213,6 +215,7 @@ def ingest_text(session: Session, text: Text, fill: Fill) -> tuple[quality.Censu
     try:
         return _ingest_sound(session, text, fill), {}
     except duckdb.InvalidInputException as error:
+        raise_if_interrupted(error)
         with _scratch(session) as copy:
             mended, flaws = mend(text.mapped, text.events, copy)
             if not flaws:
@@ -279,7 +282,7 @@ def _write_trace(
     if rank is None and sidecar is not None:
         # torch notes them only while the process group is there: a whole run is written when it is gone.
         rank, world_size = sidecar.rank, sidecar.world_size
-    others = {key: value for key, value in properties.items() if key != "deviceProperties"}
+    others = {key: value for key, value in properties.items() if key not in ("deviceProperties", "agents")}
     write_trace(
         session,
         trace_id=trace_id,

@@ -11,11 +11,23 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Forest", "Int64", "enclosing", "nest", "outermost_of_name", "subtree_sums", "union_length"]
+__all__ = [
+    "Forest",
+    "Int64",
+    "RecordedSteps",
+    "enclosing",
+    "last_pause",
+    "nest",
+    "outermost_of_name",
+    "subtree_sums",
+    "union_length",
+]
 
 
 Int64 = npt.NDArray[np.int64]
 _LARGEST_KEY = 1 << 62
+# Looked up at once: what that takes of memory is some 40 bytes of each.
+_MOST_MOMENTS = 1 << 20
 
 
 class Forest(msgspec.Struct, frozen=True):
@@ -181,8 +193,15 @@ def _nest_one_by_one(
 def enclosing(forest: Forest, thread: Int64, time_ns: Int64) -> Int64:
     """Preorder index of the innermost interval open at each moment on its thread; -1 where none is."""
     found = np.full(len(thread), -1, dtype=np.int64)
-    if not len(forest) or not len(thread):
-        return found
+    if len(forest):
+        for low in range(0, len(thread), _MOST_MOMENTS):
+            part = slice(low, low + _MOST_MOMENTS)
+            found[part] = _enclosing(forest, thread[part], time_ns[part])
+    return found
+
+
+def _enclosing(forest: Forest, thread: Int64, time_ns: Int64) -> Int64:
+    found = np.full(len(thread), -1, dtype=np.int64)
     rank = _ranks(forest.thread)
     threads = forest.thread[np.flatnonzero(np.diff(rank, prepend=-1))]
     start, moment = _small_times(len(threads), forest.start_ns, time_ns)
@@ -205,11 +224,11 @@ def enclosing(forest: Forest, thread: Int64, time_ns: Int64) -> Int64:
         found[closed] = forest.parent[found[closed]]
 
 
-def subtree_sums(forest: Forest, value: Int64) -> Int64:
-    """Sum of `value` (in preorder) over each subtree, exact."""
+def subtree_sums(last_descendant: Int64, value: Int64) -> Int64:
+    """Sum of `value` (in preorder) over each subtree of a forest, exact."""
     prefix = np.zeros(len(value) + 1, dtype=np.int64)
     np.cumsum(value, out=prefix[1:])
-    return prefix[forest.last_descendant + 1] - prefix[np.arange(len(value))]
+    return prefix[last_descendant + 1] - prefix[:-1]
 
 
 def children_time(forest: Forest) -> Int64:
@@ -250,6 +269,18 @@ def outermost_of_name(forest: Forest, name: npt.NDArray[np.uint64]) -> npt.NDArr
     return outermost
 
 
+def last_pause(start_ns: Int64, duration_ns: Int64) -> int | None:
+    """The last start of an interval at which none that began before is open; None if there is none.
+
+    What begins from there on nests as if there were nothing before.
+    """
+    order = np.argsort(start_ns, kind="stable")
+    start_ns, end_ns = start_ns[order], (start_ns + duration_ns)[order]
+    is_pause = (start_ns[1:] >= np.maximum.accumulate(end_ns)[:-1]) & (start_ns[1:] > start_ns[:-1])
+    found = np.flatnonzero(is_pause)
+    return int(start_ns[found[-1] + 1]) if len(found) else None
+
+
 def union_length(start_ns: Int64, end_ns: Int64) -> int:
     """Length of the union of the intervals `[start_ns, end_ns)`, in nanoseconds; order is irrelevant."""
     if not len(start_ns):
@@ -260,3 +291,21 @@ def union_length(start_ns: Int64, end_ns: Int64) -> int:
     fresh = end_ns - start_ns
     fresh[1:] = end_ns[1:] - np.maximum(start_ns[1:], covered_until[:-1])
     return int(np.maximum(fresh, 0).sum())
+
+
+class RecordedSteps(msgspec.Struct, frozen=True):
+    """Steps of one trace by start; `step[i]` covers `[start_ns[i], start_ns[i] + duration_ns[i])`."""
+
+    step: Int64
+    start_ns: Int64
+    duration_ns: Int64
+
+    def at(self, time_ns: Int64) -> Int64:
+        """Number of the step open at each moment; -1 outside steps."""
+        found = np.full(len(time_ns), -1, dtype=np.int64)
+        if len(self.step):
+            slot = np.searchsorted(self.start_ns, time_ns, side="right") - 1
+            inside = slot >= 0
+            inside[inside] = time_ns[inside] < (self.start_ns + self.duration_ns)[slot[inside]]
+            found[inside] = self.step[slot[inside]]
+        return found

@@ -14,6 +14,7 @@ import pickle
 import signal
 import tempfile
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
@@ -248,7 +249,10 @@ def dask_cluster(address: str, note: Noted = lambda text: None) -> Iterator[Work
         ) from error
     try:
         connect: Any = distributed.Client
-        client = connect(address, timeout="10s", set_as_default=False)
+        with warnings.catch_warnings():
+            # Of packages that a worker may lack; what counts of its versions is told below.
+            warnings.simplefilter("ignore", distributed.versions.VersionMismatchWarning)
+            client = connect(address, timeout="10s", set_as_default=False)
     except (OSError, ValueError) as error:
         raise InputError(
             f"no Dask scheduler answers ({error})", source=address, hint="Start one with: dask scheduler"

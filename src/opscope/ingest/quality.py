@@ -244,7 +244,8 @@ def _absences(session: Session, trace_id: int) -> Iterator[Finding]:
             (SELECT count(*) FROM operators WHERE trace_id = $1) AS operators,
             (SELECT count(*) FROM operators WHERE trace_id = $1 AND input_shapes IS NOT NULL) AS shapes,
             (SELECT count(*) FROM steps WHERE trace_id = $1) AS steps,
-            (SELECT count(*) FROM devices WHERE trace_id = $1 AND name IS NOT NULL) AS described""",
+            (SELECT count(*) FROM devices WHERE trace_id = $1 AND name IS NOT NULL) AS described,
+            (SELECT count(*) FROM findings WHERE trace_id = $1 AND code = 'trace.truncated') AS cut_off""",
         [trace_id],
     )[0]
     if not counts["activities"]:
@@ -252,7 +253,7 @@ def _absences(session: Session, trace_id: int) -> Iterator[Finding]:
             "trace.no_device_activity",
             Severity.WARNING,
             "No device activity was recorded: device times are 0 and operators are ranked by CPU time.",
-            _RECORD_DEVICE[_is_nsys(session, trace_id)],
+            None if counts["cut_off"] else _RECORD_DEVICE[_is_nsys(session, trace_id)],
             trace_id,
         )
     absent = [

@@ -31,6 +31,7 @@ from opscope.ingest.recorded import keep_sidecars
 from opscope.ingest.source import TraceFile, find_traces, is_export, local_text
 from opscope.model.session import Session
 from opscope.model.sidecar import Sidecar
+from opscope.signals import raise_if_interrupted
 
 if TYPE_CHECKING:
     from opscope.ingest.nsys_words import Demangle
@@ -107,6 +108,7 @@ def load(
         _require_one_job(session, sidecars, merge=merge)
         keep_sidecars(session, sidecars)
         session.add_findings(quality.rank_findings(session))
+        session.make_room()
     except BaseException:
         session.close()
         raise
@@ -170,6 +172,7 @@ def engine_errors(name: str, memory_limit: str | None) -> Iterator[None]:
     try:
         yield
     except duckdb.Error as error:
+        raise_if_interrupted(error)
         reason = str(error).strip().split("\n", maxsplit=1)[0]
         hint = None
         if "Out of Memory" in reason:  # The window reader wraps the exception's own class away.

@@ -12,13 +12,14 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from opscope.ingest.captured import Capture
+from opscope.ingest.captured import Capture, CapturedEvent
 from opscope.ingest.linking import REPLAYS
 from opscope.ingest.nesting import Int64
 from opscope.ingest.staging import DETAILS, create_details
@@ -49,6 +50,7 @@ class Replay(msgspec.Struct, frozen=True):
         device_ns: Their time.
         graph_id: Of the graph, where recorded.
         numbers: Ids of their nodes in the graph; None where one is not recorded.
+        grids: Blocks of each, as recorded; None of those not recorded. Empty if of none.
     """
 
     call: int
@@ -61,11 +63,12 @@ class Replay(msgspec.Struct, frozen=True):
     device_ns: int
     graph_id: int | None = None
     numbers: tuple[int, ...] | None = None
+    grids: tuple[str | None, ...] = ()
 
     @property
     def key(self) -> tuple[Any, ...]:
         """Equal for replays that are matched alike."""
-        return self.kinds, self.names, self.numbers
+        return self.kinds, self.names, self.numbers, self.grids
 
     @property
     def sequence(self) -> list[tuple[str, str | None]]:
@@ -157,6 +160,7 @@ def read_replays(session: Session) -> Iterator[Replay]:
             sum(row[8] for row in own),
             own[0][9] or None,
             tuple(node & _NODE_MASK for node in nodes) if is_known else None,
+            tuple(row[11] for row in own),
         )
 
 
@@ -173,16 +177,91 @@ def _opened(replays: Sequence[Replay], captures: Sequence[Capture], eager: Seque
         fitting, refusal = _fitting(same[0], captures)
         if not fitting:
             fitting = next(filter(None, (_eager_fit(same[0], run) for run in eager)), [])
-        for index, one in enumerate(same):
-            # Graphs of equal layers are equal: they are replayed in the order in which they were captured.
-            turn = index % len(fitting) if fitting and len(same) % len(fitting) == 0 else 0
-            found[one.correlation_id] = fitting[turn] if fitting else (None, refusal)
+        for one, choice in zip(same, _assigned(same, fitting), strict=True):
+            found[one.correlation_id] = choice or (None, refusal)
     return found
 
 
-def _fitting(
-    replay: Replay, captures: Sequence[Capture]
-) -> tuple[list[tuple[Capture, ReplayMatch]], ReplayMatch]:
+_Fit = tuple[Capture, ReplayMatch]
+
+
+def _assigned(
+    same: Sequence[Replay], fitting: Sequence[_Fit]
+) -> Sequence[tuple[Capture | None, ReplayMatch] | None]:
+    """Which of the captures that fit equal replays each of them is of; None where none fits.
+
+    Graphs of equal layers are equal: they are replayed in the order in which they were captured, and have
+    ids in that order. Where neither tells which is which, what differs between the captures is left out.
+    """
+    if len(fitting) < 2:
+        return list(fitting or (None,)) * len(same)
+    ids = sorted({-1 if one.graph_id is None else one.graph_id for one in same})
+    if len(ids) == len(fitting) and ids[0] >= 0:
+        return [fitting[ids.index(-1 if one.graph_id is None else one.graph_id)] for one in same]
+    first, *others = (_operators(capture) for capture, _ in fitting)
+    if len(same) % len(fitting) == 0 and all(one == first for one in others):
+        return [fitting[at % len(fitting)] for at in range(len(same))]
+    return [_common(fitting)] * len(same)
+
+
+def _common(fitting: Sequence[_Fit]) -> tuple[Capture | None, ReplayMatch]:
+    """What captures of the same kernels agree in; nothing if they have other operators."""
+    captures = [capture for capture, _ in fitting]
+    count, (first, matched) = len(captures), fitting[0]
+    if len({_shape(one) for one in captures}) > 1:
+        return None, ReplayMatch(reason=f"{count} captures have its kernels, from different operators")
+    modules = [Counter(map(_place, one.events)) for one in captures]
+    kept = [
+        at
+        for at, one in enumerate(first.events)
+        if one.category == _OPERATOR or all(_place(one) in other for other in modules)
+    ]
+    alike = dict(zip(
+        (at for at in kept if first.events[at].category == _OPERATOR),
+        zip(*map(_operators, captures), strict=True),
+        strict=True,
+    ))  # fmt: skip
+    events = tuple(_agreed_event(alike.get(at, (first.events[at],))) for at in kept)
+    index = {at: new for new, at in enumerate(kept)}
+    launches = tuple(msgspec.structs.replace(one, event=index.get(one.event, -1)) for one in first.launches)
+    left_out = events != first.events
+    reason = f"{count} captures have its kernels: what differs between them is left out" if left_out else None
+    return Capture(first.source, first.file, launches, events), msgspec.structs.replace(
+        matched, reason=reason
+    )
+
+
+def _operators(capture: Capture) -> list[CapturedEvent]:
+    return [one for one in capture.events if one.category == _OPERATOR]
+
+
+def _place(event: CapturedEvent) -> tuple[str, int, int, str]:
+    return event.category, event.first, event.last, str(event.columns.get("name"))
+
+
+def _shape(capture: Capture) -> tuple[Any, ...]:
+    """Operators of a capture with what they launched, without arguments."""
+    number = {at: rank for rank, at in enumerate(_positions(capture))}
+    owners = tuple(number.get(one.event, -1) for one in capture.launches)
+    return (tuple(map(_place, _operators(capture))), owners)
+
+
+def _positions(capture: Capture) -> Iterator[int]:
+    return (at for at, one in enumerate(capture.events) if one.category == _OPERATOR)
+
+
+def _agreed_event(events: Sequence[CapturedEvent]) -> CapturedEvent:
+    """One event with the arguments that are equal in all."""
+    first, *others = events
+    columns = {
+        key: value if all(one.columns.get(key) == value for one in others) else None
+        for key, value in first.columns.items()
+    }
+    details = first.details if all(one.details == first.details for one in others) else None
+    return msgspec.structs.replace(first, columns=columns, details=details)
+
+
+def _fitting(replay: Replay, captures: Sequence[Capture]) -> tuple[list[_Fit], ReplayMatch]:
     """The captures that fit best; else why the one that agrees longest does not."""
     matches = [(capture, match(capture, replay)) for capture in captures]
     fitting = [one for one in matches if one[1].evidence is not None]
@@ -207,7 +286,7 @@ def match(capture: Capture, replay: Replay) -> ReplayMatch:
     launches, count = capture.launches, len(replay.activities)
     captured = [_told(one.kind, one.name) for one in launches]
     replayed = replay.sequence
-    in_time = tuple(range(count))
+    in_time = range(count)
     if len(launches) != count:
         agreed = _agreed(captured, replayed)
         reason = (
@@ -215,13 +294,15 @@ def match(capture: Capture, replay: Replay) -> ReplayMatch:
             f"{len(launches)}{_differing(captured, replayed, agreed)}"
         )
         return ReplayMatch(reason=reason, agreed=agreed)
-    for order in _node_orders(capture, replay):
+    for order in (*_node_orders(capture, replay), in_time):
         if _fits(captured, [replayed[at] for at in order], launches):
-            return ReplayMatch(_inverted(order), ReplayEvidence.NODE_IDS)
-    if _fits(captured, replayed, launches):
-        named = all(name is not None for kind, name in captured if kind == "kernel")
-        evidence = ReplayEvidence.KERNEL_SEQUENCE if named else ReplayEvidence.LAUNCH_ORDER
-        return ReplayMatch(in_time, evidence)
+            other = _other_grid(capture, replay, order)
+            if other is not None:
+                return ReplayMatch(reason=other, agreed=count)
+            named = all(name is not None for kind, name in captured if kind == "kernel")
+            in_order = ReplayEvidence.KERNEL_SEQUENCE if named else ReplayEvidence.LAUNCH_ORDER
+            evidence = in_order if order is in_time else ReplayEvidence.NODE_IDS
+            return ReplayMatch(_inverted(order), evidence)
     if Counter(captured) == Counter(replayed):
         return ReplayMatch(_by_occurrence(captured, replayed), ReplayEvidence.KERNEL_COUNTS)
     agreed = _agreed(captured, replayed)
@@ -280,7 +361,36 @@ def _node_orders(capture: Capture, replay: Replay) -> Iterator[list[int]]:
     yield sorted(range(len(replay.numbers)), key=replay.numbers.__getitem__)
 
 
-def _inverted(order: list[int]) -> tuple[int, ...]:
+def _other_grid(capture: Capture, replay: Replay, order: Sequence[int]) -> str | None:
+    """Why a replay with the captured kernels is none of the capture: one runs another number of blocks."""
+    if not replay.grids:
+        return None
+    for launch, at in zip(capture.launches, order, strict=True):
+        captured, replayed = _blocks(launch.grid), _blocks(replay.grids[at])
+        if captured is not None and replayed is not None and captured != replayed:
+            return (
+                f"its {replay.names[at][:_SHOWN]} runs {_format_grid(replayed)} blocks, "
+                f"{_format_grid(captured)} in the capture in {capture.file}: the capture is of another "
+                "batch, or the graph was updated after it"
+            )
+    return None
+
+
+@lru_cache(maxsize=65536)
+def _blocks(grid: str | None) -> tuple[int, ...] | None:
+    try:
+        sizes = json.loads(grid or "")
+        return tuple(map(int, sizes))
+    except (ValueError, TypeError):
+        return None
+
+
+def _format_grid(blocks: Iterable[int]) -> str:
+    """`32×8×1`."""
+    return "×".join(map(str, blocks))
+
+
+def _inverted(order: Sequence[int]) -> tuple[int, ...]:
     launches = [0] * len(order)
     for launch, activity in enumerate(order):
         launches[activity] = launch
@@ -299,7 +409,7 @@ def _by_occurrence(captured: _Sequence, replayed: _Sequence) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _eager_fit(replay: Replay, eager: Capture) -> list[tuple[Capture, ReplayMatch]]:
+def _eager_fit(replay: Replay, eager: Capture) -> list[_Fit]:
     """The last stretch of eager launches with just the kernels of a replay, in its order."""
     captured = [_told(one.kind, one.name) for one in eager.launches]
     replayed = replay.sequence
@@ -314,6 +424,8 @@ def _eager_fit(replay: Replay, eager: Capture) -> list[tuple[Capture, ReplayMatc
     for start in starts[::-1].tolist():
         if np.array_equal(whole[start : start + len(wanted)], wanted):
             part = eager.part(start, len(wanted))
+            if _other_grid(part, replay, range(len(wanted))) is not None:
+                continue  # of another batch
             return [(part, ReplayMatch(tuple(range(len(wanted))), ReplayEvidence.KERNEL_SEQUENCE))]
     return []
 

@@ -12,7 +12,7 @@ import mmap
 import re
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,12 +22,14 @@ from opscope.ingest import quality
 from opscope.ingest.source import EventArray
 from opscope.model.queries import sql
 from opscope.model.session import Session
+from opscope.signals import raise_if_interrupted
 
 __all__ = [
     "ARGUMENTS",
     "CATEGORIES",
     "CATEGORY",
     "DETAILS",
+    "LARGEST_EXACT_DOUBLE_US",
     "LEGACY_CATEGORY",
     "NeedsRewritingError",
     "Reading",
@@ -160,7 +162,7 @@ _SMALLEST_WINDOW_BYTES = 4 << 20
 _LARGEST_EVENT_BYTES = 16 << 20
 _LARGEST_COPY_BYTES = 32 << 20
 # Up to here a double of microseconds has room for three decimals (decision 0002).
-_LARGEST_EXACT_DOUBLE_US = 1 << 43
+LARGEST_EXACT_DOUBLE_US = 1 << 43
 # A time with a fraction that is not zero, or beyond 2**53 = 9007199254740992.
 _WIDE_TIME = re.compile(rb'"ts"\s*:\s*"?-?(?:\d+\.0*[1-9]|9[1-9]\d{14}|90[1-9]\d{13}|900[7-9]\d{12}|\d{17})')
 
@@ -214,15 +216,16 @@ def staging_area(session: Session) -> Iterator[None]:
             session.connection.execute(f"CREATE TYPE staging.kineto_category AS ENUM {CATEGORIES}")
             yield
         finally:
-            session.connection.execute("RESET disabled_optimizers")
-            session.connection.execute("DETACH staging")
+            with suppress(duckdb.ConnectionException):  # a signal came meanwhile, and it has been closed
+                session.connection.execute("RESET disabled_optimizers")
+                session.connection.execute("DETACH staging")
 
 
 def create_tables(session: Session) -> None:
     """Make `staging.staged` and `staging.details` anew, without rows, with the columns that events get."""
     session.connection.execute(
         sql(__package__, "kineto:stage").format(
-            events=no_events(ARGUMENTS), category=CATEGORY, cast="CAST", double_limit=_LARGEST_EXACT_DOUBLE_US
+            events=no_events(ARGUMENTS), category=CATEGORY, cast="CAST", double_limit=LARGEST_EXACT_DOUBLE_US
         )
     )
     create_details(session)
@@ -267,7 +270,8 @@ def _try_read(
     """As `_read`; None if the text does not fit."""
     try:
         return _read(session, windows, read, cast, is_rewritten)
-    except (duckdb.InvalidInputException, duckdb.ConversionException):
+    except (duckdb.InvalidInputException, duckdb.ConversionException) as error:
+        raise_if_interrupted(error)
         return None
 
 
@@ -280,7 +284,7 @@ def _read(session: Session, windows: Windows, read: Reading, cast: str, is_rewri
                 events=read(ARGUMENTS, urls, time_type, _LARGEST_EVENT_BYTES),
                 category=LEGACY_CATEGORY if is_rewritten else CATEGORY,
                 cast=cast,
-                double_limit="NULL" if is_rewritten else _LARGEST_EXACT_DOUBLE_US,
+                double_limit="NULL" if is_rewritten else LARGEST_EXACT_DOUBLE_US,
             )
         )
         census = quality.take_census(
@@ -306,8 +310,9 @@ def _readable(session: Session, windows: Windows) -> Iterator[list[str]]:
         try:
             yield files.urls
         finally:
-            session.connection.unregister_filesystem(PROTOCOL)
             files.close()
+            with suppress(duckdb.ConnectionException):  # as above
+                session.connection.unregister_filesystem(PROTOCOL)
         return
     with (
         tempfile.TemporaryDirectory(dir=session.temporary_directory) as folder,

@@ -97,19 +97,20 @@ _INSERT = "INSERT INTO devices SELECT " + ", ".join(
 )
 
 
-def write_devices(session: Session, trace_id: int, properties: Any) -> None:
+def write_devices(session: Session, trace_id: int, properties: Any, agents: Any = None) -> None:
     """Fill table `devices` for one trace.
 
     Args:
         session: The Session, with the trace's device activities.
         trace_id: The trace.
         properties: `deviceProperties` as the trace has it; anything else than a list of objects is ignored.
+        agents: `agents` as ROCm's profiler describes them, likewise; they tell what the properties do not.
     """
-    described = {
-        int(entry["id"]): entry
-        for entry in (properties if isinstance(properties, list) else [])
-        if isinstance(entry, dict) and _DEVICE_ID.fullmatch(str(entry.get("id")))
-    }
+    described = _of_agents(agents)
+    for entry in properties if isinstance(properties, list) else []:
+        if isinstance(entry, dict) and _DEVICE_ID.fullmatch(str(entry.get("id"))):
+            told = {key: value for key, value in entry.items() if value not in ("", None)}
+            described[int(entry["id"])] = described.get(int(entry["id"]), {}) | told
     used = _use(session, trace_id)
     # A host's GPUs are of one kind where all that are described are: so is one that is not.
     kinds = {json.dumps({**entry, "id": None}, sort_keys=True) for entry in described.values()}
@@ -126,6 +127,39 @@ def write_devices(session: Session, trace_id: int, properties: Any) -> None:
             _INSERT,
             [trace_id, device, *map(_text, facts), *used.get(device, (0, None, None, None, None, None))],
         )
+
+
+_GPU_AGENTS = (2, "2", "GPU", "ROCPROFILER_AGENT_TYPE_GPU")
+
+
+def _of_agents(agents: Any) -> dict[int, dict[str, Any]]:
+    """What agents tell of GPUs, under the keys of deviceProperties.
+
+    Source: ROCm/rocprofiler-sdk, rocprofiler-sdk/agent.h (`rocprofiler_agent_v0_t`), whose number among the
+    agents of its type is the device of a kernel (pytorch/kineto, libkineto/src/RocprofLogger.cpp).
+    """
+    gpus = [
+        one
+        for one in (agents if isinstance(agents, list) else [])
+        if isinstance(one, dict) and one.get("type") in _GPU_AGENTS
+    ]
+    found = {}
+    for position, one in enumerate(gpus):
+        target, threads = (integer(one.get(key)) for key in ("gfx_target_version", "wave_front_size"))
+        waves, local_kib = (integer(one.get(key)) for key in ("max_waves_per_cu", "lds_size_in_kb"))
+        number = integer(one.get("logical_node_type_id"))
+        found[position if number is None or number < 0 else number] = {
+            "name": one.get("product_name") or one.get("name"),
+            "computeMajor": target and target // 10_000 % 100,
+            "computeMinor": target and target // 100 % 100,
+            "numSms": one.get("cu_count"),
+            "totalGlobalMem": one.get("local_mem_size"),
+            "warpSize": threads,
+            "maxThreadsPerBlock": one.get("workgroup_max_size"),
+            "maxThreadsPerMultiprocessor": threads and waves and threads * waves,
+            "sharedMemPerBlock": local_kib and local_kib * 1024,
+        }
+    return found
 
 
 def _fact(key: str, value: Any) -> Any:

@@ -320,12 +320,19 @@ class CompiledGraph(msgspec.Struct, frozen=True):
         key: Its cache key, which annotations of a trace name; None if caches were off or it is not known.
         stacks: By `kernel:handle`, the lines of the program that a use of a kernel stands for, if tracked.
         nodes: By `kernel:handle`, the nodes of the lowered graph.
+        modules: By node of the program's graph, the qualified name of the module whose code it is of.
     """
 
     code: GraphCode
     key: str | None = None
     stacks: Mapping[str, tuple[Stack, ...]] = msgspec.field(default_factory=dict)
     nodes: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    modules: Mapping[str, str] = msgspec.field(default_factory=dict)
+
+    def modules_of(self, kernel: GraphKernel) -> tuple[str, ...]:
+        """Modules whose code a kernel computes, each once, in the order of its nodes."""
+        known = (self.modules[node] for node in kernel.source_nodes if node in self.modules)
+        return tuple(dict.fromkeys(known))
 
     def stacks_of(self, kernel: GraphKernel) -> tuple[Stack, ...]:
         """Lines of the program that all uses of a kernel stand for, each once."""
@@ -393,6 +400,7 @@ def recorded_source(
         graph_key=graph.key,
         original_aten=kernel.original_aten,
         source_nodes=kernel.source_nodes,
+        modules=graph.modules_of(kernel),
         post_grad_nodes=graph.nodes_of(kernel),
         stacks=graph.stacks_of(kernel),
         meta={} if parsed is None else parsed.meta,

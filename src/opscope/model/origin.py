@@ -105,6 +105,7 @@ class RecordedSource(msgspec.Struct, frozen=True, omit_defaults=True):
         graph_key: Cache key of that graph, which the trace's annotations name.
         original_aten: ATen operators it computes.
         source_nodes: Nodes of the program's graph it computes.
+        modules: Modules of the program's model whose code these nodes are of, by qualified name.
         post_grad_nodes: Nodes of the graph as inductor lowered it; only with provenance tracking.
         stacks: Lines of the program it computes; only with provenance tracking.
         meta: What the generated code states of itself, e.g. `num_load`.
@@ -125,6 +126,7 @@ class RecordedSource(msgspec.Struct, frozen=True, omit_defaults=True):
     graph_key: str | None = None
     original_aten: tuple[str, ...] = ()
     source_nodes: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
     post_grad_nodes: tuple[str, ...] = ()
     stacks: tuple[Stack, ...] = ()
     meta: dict[str, Any] = {}

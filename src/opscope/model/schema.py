@@ -360,7 +360,7 @@ TABLES: tuple[Table, ...] = (
             ),
             Column("evidence", "VARCHAR", "How it was matched (closed set); NULL if it was not"),
             Column("file", "VARCHAR", "Trace that tells them"),
-            Column("reason", "VARCHAR", "Why its operators are unknown"),
+            Column("reason", "VARCHAR", "Why its operators, or what of them, are unknown"),
         ),
     ),
     Table(
@@ -431,6 +431,7 @@ TABLES: tuple[Table, ...] = (
             Column("graph_key", "VARCHAR", "Cache key of that graph, which annotations name"),
             Column("original_aten", "VARCHAR[]", "ATen operators it computes"),
             Column("source_nodes", "VARCHAR[]", "Nodes of the program's graph it computes"),
+            Column("modules", "VARCHAR[]", "Modules of the model whose code these nodes are of"),
             Column("post_grad_nodes", "VARCHAR[]", "Nodes of the lowered graph, with provenance tracking"),
             Column("stacks", "JSON", "Lines of the program it computes, with provenance tracking"),
             Column("meta", "JSON", "What the generated code states of itself, e.g. `num_load`"),

@@ -13,6 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from opscope.analysis.measured_step import MeasuredStep, UnrecordedTime
+from opscope.analysis.ranges import GraphTotal
 from opscope.analysis.summary import Summary
 from opscope.analysis.totals import CategoryTotal
 from opscope.model.environment import Environment
@@ -510,6 +511,11 @@ def _range_section(summary: Summary) -> Section | None:
     )
 
 
+def _how_matched(graph: GraphTotal) -> str:
+    parts = (graph.evidence.meaning if graph.evidence else None, graph.reason)
+    return "; ".join(part for part in parts if part)
+
+
 def _duration(ns: float | None) -> str:
     return "–" if ns is None else format_duration(ns)
 
@@ -528,7 +534,7 @@ def _graph_section(summary: Summary) -> Section | None:
                 number("Activities", "activities"),
                 number("Device time", "device_ns"),
                 words("Operators known from", lambda one: one.source.meaning if one.source else "unknown"),
-                words("Matched", lambda one: one.evidence.meaning if one.evidence else (one.reason or "")),
+                words("Matched", _how_matched),
             ),
             graphs_meaning(summary),
         ),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import IdleCause
 from opscope.model.finding import Finding, Severity
-from opscope.report.advice import change_title, set_text
+from opscope.report.advice import change_title, gain_text, set_text
 from opscope.report.document import Code, FactList, Inline, Strong, Text, facts
 from opscope.units import counted, format_duration, format_fraction
 
@@ -98,9 +98,9 @@ def _changes(summary: Summary) -> Iterator[tuple[str, Text]]:
     advice = [one for one in summary.advice or () if one.estimated_gain_ns_per_step]
     period = "a step" if summary.steps else "in all"
     for number, finding in enumerate(advice[:_CHANGES], 1):
-        gain, code = f"−{format_duration(finding.estimated_gain_ns_per_step)}", _first_line(finding)
+        gain, code = f"−{gain_text(finding, period)}", _first_line(finding)
         written: tuple[Inline, ...] = (": ", Code(code, is_whole=True)) if code else ()
-        yield f"Change {number}", (Strong(gain), f" {period}: {change_title(finding)}", *written)
+        yield f"Change {number}", (Strong(gain), f": {change_title(finding)}", *written)
     best = summary.best_set
     if best is not None and len(advice) > 1:
         gain = f"−{format_duration(best.estimated_gain_ns_per_step)}"

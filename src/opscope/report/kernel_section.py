@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from opscope.analysis.improvement import OperatorImprovement
@@ -92,8 +94,21 @@ def _computed(facts: KernelFacts) -> Iterator[tuple[str, Text]]:
         where = f" of {code.graph}" if code.graph else ""
         if code.original_aten:
             yield f"Computes{where}", (Code(", ".join(code.original_aten)), graded(Grade.EXACT))
+        if code.modules:
+            yield f"In modules{where}", (Code(", ".join(_alike(code.modules))), graded(Grade.EXACT))
         for place, text in code.program_lines:
             yield "For the line", (Code(place), f": {text}" if text else "", graded(Grade.EXACT))
+
+
+_INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
+_MOST_MODULES = 8
+
+
+def _alike(modules: Sequence[str]) -> list[str]:
+    """Names of modules, those of equal layers as one: `layers.*.norm ×12`."""
+    counts = Counter(_INDEX.sub("*", name) or "the model itself" for name in modules)
+    shown = [f"{name} ×{count}" if count > 1 else name for name, count in counts.most_common(_MOST_MODULES)]
+    return [*shown, f"{len(counts) - len(shown)} more"] if len(counts) > len(shown) else shown
 
 
 def _is_unit_alone(facts: KernelFacts) -> bool:

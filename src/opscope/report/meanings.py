@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import accumulate
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import IdleCause
@@ -107,11 +107,15 @@ def _most(times_ns: list[int]) -> tuple[int, str]:
 
 def categories_meaning(summary: Summary) -> Meaning | None:
     """Which kinds of work take the time."""
-    shown = [one for one in summary.categories if one.fraction]
+    fractions: dict[str, float] = {}  # with an operator and without
+    for one in summary.categories:
+        title = category_title(one.category)
+        fractions[title] = fractions.get(title, 0.0) + one.fraction
+    shown = sorted(filter(itemgetter(1), fractions.items()), key=itemgetter(1), reverse=True)[:2]
     if not shown:
         return None
     what = "device time" if summary.has_device else "CPU time"
-    first, *others = ((category_title(one.category), format_fraction(one.fraction)) for one in shown[:2])
+    first, *others = ((title, format_fraction(share)) for title, share in shown)
     most = f"Most {what} goes to {first[0]} ({first[1]})"
     return Meaning(f"{most}, then {others[0][0]} ({others[0][1]})." if others else f"{most}.")
 

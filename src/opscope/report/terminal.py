@@ -333,9 +333,29 @@ def _cells(texts: Sequence[Text], width: int) -> list[RenderableType]:
     return [
         Words(_printable(short[plain(text)]), style=_NAME_STYLE, no_wrap=True)
         if _holds_name(text) and len(plain(text)) > width and not is_operator_name(plain(text))
-        else _words(text)
+        else _words(_in_lines(text, width))
         for text in texts
     ]
+
+
+# Sizes that do not fit on a line are broken between dimensions, not within one.
+_DIMENSION = re.compile(r"[^×]*×|[^×]+")
+
+
+def _in_lines(text: Text, width: int) -> Text:
+    """Plain text with words that are wider than their column broken after a "×"."""
+    if not isinstance(text, str) or "×" not in text:
+        return text
+    return " ".join(word if cell_len(word) <= width else _broken(word, width) for word in text.split(" "))
+
+
+def _broken(word: str, width: int) -> str:
+    lines = [""]
+    for part in _DIMENSION.findall(word):
+        if lines[-1] and cell_len(lines[-1] + part) > width:
+            lines.append("")
+        lines[-1] += part
+    return " ".join(lines)
 
 
 def _is_name(text: Text) -> bool:

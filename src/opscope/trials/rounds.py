@@ -478,6 +478,7 @@ class Trial:
 
     def _variant(self, change: TriedChange, side: _Side) -> Variant:
         code, said = self._predicted(change)
+        said = said and said.of(self._sides[BASELINE].median_ns)
         known = Variant(
             name=change.name,
             finding=None if code is None else f"advice.{code}",

@@ -82,6 +82,14 @@ def test_the_slower_clock_is_the_steps(case):
     assert (None if time is None else (time.median, str(time.clock))) == expected
 
 
+def test_a_loop_that_ran_ahead_for_half_of_its_samples_took_as_long_as_the_device():
+    """Then the host waited for a full queue: its median is the device's, and its samples are of two kinds."""
+    host = [6.5, *[0.3] * 19, *[6.5] * 21]
+    time = unrecorded_time(samples(host, [6.4] * len(host)), has_device=True)
+    assert time.clock is StepClockKind.DEVICE
+    assert time.low == time.high == 6.4
+
+
 def test_the_median_has_an_interval_from_six_samples_on():
     time = unrecorded_time(samples([90, *range(10, 20)]), has_device=False)
     assert time == UnrecordedTime(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -188,3 +191,106 @@ def test_copies_of_an_earlier_recording_are_removed_and_other_files_left(tmp_pat
     (folder / "notes.py").unlink()
     assert write_copies(folder, {}) == {}
     assert not folder.exists()
+
+
+class GraphModule:
+    """A traced graph: nodes by name, each with the modules around it, outermost first."""
+
+    def __init__(self, **modules_of):
+        self.graph = SimpleNamespace(
+            nodes=[SimpleNamespace(name=name, meta=self._meta(paths)) for name, paths in modules_of.items()]
+        )
+
+    @staticmethod
+    def _meta(paths):
+        stack = {str(at): (path, object) for at, path in enumerate(paths)}
+        return {"nn_module_stack": stack} if stack else {}
+
+
+LAYERS = {
+    "h": ("L['self'].layers.0", "L['self'].layers.0.norm"),
+    "h_1": ("L['self'].layers.1", "L['self'].layers.1.norm"),
+    "used_k": ("L['self'].layers.1",),
+}
+
+
+def test_a_generated_kernel_has_the_modules_of_its_nodes(
+    tmp_path, libraries, monkeypatch, graph_text, kernel_text
+):
+    """They are read from the graph that was compiled, as torch keeps it."""
+    monkeypatch.setitem(sys.modules, "torch.fx.graph_module", SimpleNamespace(GraphModule=GraphModule))
+    compiled = CompiledFxGraph(graph_text("0_inference", {"k": kernel_text("k")}))
+    traced, other = GraphModule(**LAYERS), GraphModule(h=("L['self'].head",), unknown=())
+    (source,) = collect(names("k", keys=(KEY,)), tmp_path / "t.kernels").kernel_sources
+    assert source.source_nodes == ("h", "h_1", "used_k")
+    assert source.modules == ("layers.0.norm", "layers.1.norm", "layers.1")
+    del compiled, traced, other
+
+
+ELSEWHERE = {"h": ("L['self'].head",)}
+
+
+@pytest.mark.parametrize(
+    "traced",
+    [
+        pytest.param([ELSEWHERE], id="another graph with a node of that name"),
+        pytest.param([LAYERS, LAYERS | ELSEWHERE], id="two with all of them, which disagree"),
+        pytest.param([dict.fromkeys(LAYERS, ())], id="traced from functions"),
+        pytest.param([], id="none kept"),
+    ],
+)
+def test_modules_that_are_not_certain_are_not_told(traced, graph_text, kernel_text):
+    text = graph_text("0_inference", {"k": kernel_text("k")})
+    kept = (object(), *(GraphModule(**one) for one in traced))
+    (graph,) = compiled_graphs((CompiledFxGraph(text),), kept)
+    assert graph.modules == {}
+
+
+COMPILED_LAYERS = """
+import torch
+from opscope.capture.process_sources import live_objects, modules_of_nodes
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.fc = torch.nn.LayerNorm(32), torch.nn.Linear(32, 32)
+
+    def forward(self, x):
+        return x + torch.nn.functional.gelu(self.fc(self.norm(x)))
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList([Block(), Block()])
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+with torch.no_grad():
+    model = torch.compile(Net())
+    model(torch.randn(4, 32))
+for one in live_objects().traced:
+    found = modules_of_nodes(one)
+    print({name: found[name] for name in ("layer_norm", "linear_1", "gelu_1") if name in found})
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.exhaustive  # compiled anew: 20 s of processor time
+def test_torch_keeps_the_graph_that_it_compiled(tmp_path):
+    pytest.importorskip("torch")
+    if not any(map(shutil.which, ("g++", "clang++", "c++"))):
+        pytest.skip("no C++ compiler")
+    environment = {
+        **os.environ,
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path),
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+    }
+    run = subprocess.run(
+        [sys.executable, "-c", COMPILED_LAYERS], env=environment, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    known = {"layer_norm": "layers.0.norm", "linear_1": "layers.1.fc", "gelu_1": "layers.1"}
+    assert str(known) in run.stdout.splitlines()

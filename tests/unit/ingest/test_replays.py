@@ -26,18 +26,27 @@ from opscope.testing import TraceBuilder
 ROWS = """SELECT n.name, o.name, a.attribution FROM device_activities a JOIN kernel_names n USING (name_id)
 LEFT JOIN operators o ON o.operator_id = a.operator_id ORDER BY a.start_ns"""
 REPLAYS = "SELECT graph, activity_count, source, evidence, reason FROM graph_replays ORDER BY correlation_id"
-SHAPES = {"Input Dims": [[4, 8], [8, 2]], "Input type": ["float", "float"]}
+OPERATORS = "SELECT name, input_shapes::VARCHAR FROM operators ORDER BY start_ns"
+MODULES = "SELECT m.name FROM operators o LEFT JOIN modules m USING (module_id) ORDER BY o.start_ns"
 
 
 def captured(
-    trace: TraceBuilder, start: float = 0.0, *, names: tuple[str, ...] = ("gemm", "add")
+    trace: TraceBuilder,
+    start: float = 0.0,
+    *,
+    names: tuple[str, ...] = ("gemm", "add"),
+    rows: int = 4,
+    grid: int = 7,
+    module: str = "Net_0",
 ) -> TraceBuilder:
     """A model whose two operators are captured: AMD's recorder names the kernels of their launches."""
     trace.event("cuda_runtime", "hipStreamBeginCapture", start, 1, 1, {"correlation": 1})
-    trace.frame("nn.Module: Net_0", start + 1, 30, module=0)
+    trace.frame(f"nn.Module: {module}", start + 1, 30, module=int(module.rpartition("_")[2]))
+    shapes = {"Input Dims": [[rows, 8], [8, 2]], "Input type": ["float", "float"]}
+    first = 500 + int(10 * start)
     for at, (operator, kernel) in enumerate(zip(("aten::mm", "aten::add"), names, strict=False)):
-        trace.operator(operator, start + 2 + 10 * at, 8, external_id=500 + at, **SHAPES)
-        args = {"correlation": 10 + at, "External id": 500 + at, "kernel": kernel, "grid": [7, 1, 1]}
+        trace.operator(operator, start + 2 + 10 * at, 8, external_id=first + at, **shapes)
+        args = {"correlation": first + at, "External id": first + at, "kernel": kernel, "grid": [grid, 1, 1]}
         trace.event("cuda_runtime", "hipLaunchKernel", start + 4 + 10 * at, 2, 1, args)
     return trace.event("cuda_runtime", "hipStreamEndCapture", start + 40, 1, 1, {"correlation": 2})
 
@@ -46,6 +55,7 @@ def replayed(
     trace: TraceBuilder, start: float = 100.0, *, names: tuple[str, ...] = ("gemm", "add"), **args: Any
 ) -> TraceBuilder:
     trace.launch(start, 5, name="hipGraphLaunch")
+    args = {"grid": [[7, 1, 1]] * len(names), **args}
     for at, name in enumerate(names):
         trace.kernel(name, start + 10 + 3 * at, 2, **{key: value[at] for key, value in args.items()})
     return trace
@@ -93,7 +103,8 @@ def test_an_eager_run_of_the_same_kernels_tells_operators_too(load) -> None:
     for at, (operator, kernel) in enumerate(
         (("aten::mm", "gemm"), ("aten::add", "add"), ("aten::sum", "sum"))
     ):
-        trace.operator(operator, 10 * at, 8).launch(10 * at + 2).kernel(kernel, 10 * at + 5, 2)
+        trace.operator(operator, 10 * at, 8).launch(10 * at + 2)
+        trace.kernel(kernel, 10 * at + 5, 2, grid=[7, 1, 1])
     session = load(replayed(trace))
     assert session.query(ROWS)[3:] == [
         ("gemm", "aten::mm", "graph_sequence"), ("add", "aten::add", "graph_sequence"),
@@ -142,10 +153,89 @@ def test_replays_of_several_graphs_may_interleave(load, make_trace) -> None:
     trace.launch(100, 5, name="cudaGraphLaunch", correlation=1)
     trace.launch(106, 5, name="cudaGraphLaunch", correlation=2)
     for at, (name, correlation) in enumerate((("gemm", 1), ("gemm", 2), ("mul", 2), ("add", 1))):
-        trace.kernel(name, 120 + 3 * at, 2, correlation=correlation, stream=correlation)
+        trace.kernel(name, 120 + 3 * at, 2, correlation=correlation, stream=correlation, grid=[7, 1, 1])
     session = load(trace, captures=[first, second])
     assert [row[4] for row in session.query(REPLAYS)] == [None, None]
     assert {row[2] for row in session.query(ROWS)} == {"graph_sequence"}
+
+
+def test_graphs_of_equal_layers_are_told_apart_by_their_ids(load, make_trace) -> None:
+    """Also where one was replayed more often than another."""
+    layers = captured(captured(TraceBuilder()), 50, module="Net_1")
+    capture = make_trace(layers, "capture.json")
+    trace = TraceBuilder()
+    for at, graph in enumerate((21, 22, 21)):
+        replayed(trace, 100 * (at + 1), **{"graph id": (graph, graph)})
+    session = load(trace, captures=[capture])
+    assert [name for (name,) in session.query(MODULES)] == ["Net_0"] * 2 + ["Net_1"] * 2 + ["Net_0"] * 2
+
+
+def test_graphs_of_equal_layers_without_ids_are_replayed_in_the_order_of_capture(load, make_trace) -> None:
+    capture = make_trace(captured(captured(TraceBuilder()), 50, module="Net_1"), "capture.json")
+    session = load(replayed(replayed(TraceBuilder()), 200), captures=[capture])
+    assert [name for (name,) in session.query(MODULES)] == ["Net_0"] * 2 + ["Net_1"] * 2
+
+
+def test_of_captures_of_several_batches_the_grid_tells_which_is_replayed(load, make_trace) -> None:
+    batches = captured(captured(TraceBuilder(), rows=64, grid=16), 50, rows=4, grid=7)
+    capture = make_trace(batches, "capture.json")
+    session = load(replayed(TraceBuilder(), grid=([7, 1, 1], [7, 1, 1])), captures=[capture])
+    assert session.query(OPERATORS) == [("aten::mm", "[[4,8],[8,2]]"), ("aten::add", "[[4,8],[8,2]]")]
+
+
+def test_where_nothing_tells_captures_of_several_batches_apart_no_argument_is_guessed(
+    load, make_trace
+) -> None:
+    capture = make_trace(captured(captured(TraceBuilder(), rows=64), 50), "capture.json")
+    session = load(replayed(TraceBuilder()), captures=[capture])
+    assert session.query(OPERATORS) == [("aten::mm", None), ("aten::add", None)]
+    assert [name for (name,) in session.query(MODULES)] == ["Net_0"] * 2
+    ((*_, evidence, reason),) = session.query(REPLAYS)
+    assert evidence == "kernel_sequence"
+    assert reason == "2 captures have its kernels: what differs between them is left out"
+
+
+def test_a_graph_that_was_updated_after_its_capture_is_refused_and_said(load, make_trace) -> None:
+    """cudaGraphExecUpdate gives the nodes of a graph other arguments, or other kernels."""
+    capture = make_trace(captured(TraceBuilder()), "capture.json")
+    session = load(replayed(TraceBuilder(), grid=([7, 1, 1], [9, 1, 1])), captures=[capture])
+    ((*_, evidence, reason),) = session.query(REPLAYS)
+    assert evidence is None
+    assert reason == (
+        f"its add runs 9×1×1 blocks, 7×1×1 in the capture in {capture}: "
+        "the capture is of another batch, or the graph was updated after it"
+    )
+    assert {row[1] for row in session.query(ROWS)} == {"graph 1 of engine step"}
+    assert [one.code for one in session.findings() if one.code.startswith("graphs.")] == [
+        "graphs.capture_refused"
+    ]
+
+
+def test_replays_before_and_after_an_update_are_each_what_they_are(load, make_trace) -> None:
+    capture = make_trace(captured(TraceBuilder()), "capture.json")
+    ids = {"graph id": (5, 5), "graph node id": ((5 << 32) | 1, (5 << 32) | 2)}
+    trace = replayed(replayed(TraceBuilder(), **ids), 200, names=("gemm", "mul"), **ids)
+    session = load(trace, captures=[capture])
+    assert [row[3] for row in session.query(REPLAYS)] == ["node_ids", None]
+    assert [row[1] for row in session.query(ROWS)] == ["aten::mm", "aten::add"] + [
+        "graph 1 of engine step"
+    ] * 2
+
+
+@pytest.mark.parametrize("ids", [(0, 0), ((9 << 32) | 4, 0), ((9 << 32) | 4, (9 << 32) | 4)])
+def test_node_ids_that_are_missing_or_repeated_leave_the_sequence(load, make_trace, ids) -> None:
+    capture = make_trace(captured(TraceBuilder()), "capture.json")
+    session = load(replayed(TraceBuilder(), **{"graph node id": ids}), captures=[capture])
+    assert [row[3] for row in session.query(REPLAYS)] == ["kernel_sequence"]
+
+
+def test_an_eager_run_of_another_batch_is_not_the_one_replayed(load) -> None:
+    trace = TraceBuilder()
+    for at, (kernel, grid) in enumerate((("gemm", 4), ("add", 4), ("gemm", 16), ("add", 16))):
+        trace.operator(f"aten::{kernel}", 10 * at, 8, **{"Input Dims": [[grid, 8]]})
+        trace.launch(10 * at + 2).kernel(kernel, 10 * at + 5, 2, grid=[grid, 1, 1])
+    session = load(replayed(trace, grid=([4, 1, 1], [4, 1, 1])))
+    assert session.query(OPERATORS)[4:] == [("aten::gemm", "[[4,8]]"), ("aten::add", "[[4,8]]")]
 
 
 def test_a_trace_without_replays_says_that_a_capture_was_of_no_use(load, make_trace) -> None:

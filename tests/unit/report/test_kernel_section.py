@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from opscope.analysis.kernel_titles import kernel_title
 from opscope.analysis.launch_quality import ExplainedLaunch
-from opscope.analysis.provenance import KernelFacts
+from opscope.analysis.provenance import GeneratedCode, KernelFacts
 from opscope.analysis.summary import Summary
 from opscope.launches import Heading, LaunchExplanation, Statement
 from opscope.launches.facts import LaunchGeometry
@@ -152,3 +152,10 @@ def test_as_json_unknown_is_null(told: Summary) -> None:
             ],
         }
     ]
+
+
+def test_modules_of_generated_code_are_told_once_for_equal_layers() -> None:
+    modules = (*(f"layers.{at}.norm" for at in range(12)), "head", "")
+    code = GeneratedCode("inductor", "0_inference", ("aten::gelu",), (), modules, (), (), None)
+    lines = {label: plain(text) for label, text in kernel_facts(replace(POW, generated=(code,)))}
+    assert lines["In modules of 0_inference"] == "layers.*.norm ×12, head, the model itself (exact)"

@@ -3,8 +3,9 @@
 Where steps were recorded, the window is theirs: from the start of each to its end, with the recorder's own
 work between one and the next. A host runs ahead of its device, so the window of a device goes on until the
 work that a step launched is done. Where there are no steps, it is the span from the first event of host or
-device to the last; a gap that takes much of it, before which next to nothing ran, is set apart with what is
-before it. The parts of a window sum to it exactly, and with the work outside of it to all work.
+device to the last, and the host's ends with its own last event; a gap that takes much of it, before which
+next to nothing ran, is set apart with what is before it. The parts of a window sum to it exactly, and with
+the work outside of it to all work.
 """
 
 from __future__ import annotations
@@ -40,13 +41,17 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class TraceWindow:
-    """The window of one trace. `steps` come by start; the span holds every event; `start_ups` begin it."""
+    """The window of one trace. `steps` come by start; the span holds every event; `start_ups` begin it.
+
+    `host_end_ns` is the end of the last event of the host; None if that is the span's.
+    """
 
     start_ns: int
     end_ns: int
     steps: tuple[Step, ...] = ()
     start_ups: tuple[StartUp, ...] = ()
     start_gap: StartGap | None = None
+    host_end_ns: int | None = None
 
     @property
     def kind(self) -> WindowKind:
@@ -66,7 +71,9 @@ class TraceWindow:
     @cached_property
     def host(self) -> Spans:
         """The window of the host."""
-        return self._until([step.until_ns for step in self.steps])
+        steady_ns = self.start_ns if self.start_gap is None else self.start_gap.host_end_ns
+        span = (steady_ns, self.end_ns if self.host_end_ns is None else max(steady_ns, self.host_end_ns))
+        return self._until([step.until_ns for step in self.steps], span)
 
     def of(self, device: DeviceRecords) -> Spans:
         """The window of a device: the host's, and what steps launched until it is done."""
@@ -75,12 +82,14 @@ class TraceWindow:
         done_ns = np.zeros(len(numbers), dtype=np.int64)
         np.maximum.at(done_ns, np.searchsorted(numbers, device.step[launched]), device.end_ns[launched])
         done = dict(zip(numbers.tolist(), done_ns.tolist(), strict=True))
-        return self._until([max(step.until_ns, done.get(step.number, 0)) for step in self.steps])
-
-    def _until(self, ends: Sequence[int]) -> Spans:
-        bounds = [(step.start_ns, end_ns) for step, end_ns in zip(self.steps, ends, strict=True)]
+        ends = [max(step.until_ns, done.get(step.number, 0)) for step in self.steps]
         steady_ns = self.start_ns if self.start_gap is None else self.start_gap.end_ns
-        starts, until = zip(*bounds or [(steady_ns, self.end_ns)], strict=True)
+        return self._until(ends, (steady_ns, self.end_ns))
+
+    def _until(self, ends: Sequence[int], span: tuple[int, int]) -> Spans:
+        """The steps until these ends; the span where there are none."""
+        bounds = [(step.start_ns, end_ns) for step, end_ns in zip(self.steps, ends, strict=True)]
+        starts, until = zip(*bounds or [span], strict=True)
         return merge((np.array(starts, dtype=np.int64), np.array(until, dtype=np.int64)))
 
     def step_at(self, time_ns: int) -> int | None:
@@ -97,7 +106,7 @@ def read_windows(session: Session) -> dict[int, TraceWindow]:
         for trace_id, group in groupby(rows, key=lambda row: row[0])
     }
     found = {}
-    for trace_id, start_ns, end_ns in session.query(sql(__package__, "timeline:spans")):
+    for trace_id, start_ns, end_ns, host_end_ns in session.query(sql(__package__, "timeline:spans")):
         mine = steps.get(trace_id, ())
         examined = session.examined.get(trace_id)
         start_ups = (
@@ -106,33 +115,46 @@ def read_windows(session: Session) -> dict[int, TraceWindow]:
             else examined.start_ups
         )
         gap = None if mine else _start_gap(session, trace_id, start_ns, end_ns)
-        found[trace_id] = TraceWindow(start_ns, end_ns, mine, start_ups, gap)
+        found[trace_id] = TraceWindow(start_ns, end_ns, mine, start_ups, gap, host_end_ns)
     return found
 
 
 # Of the whole span, and of all device time: a gap that large, with that little before it, is no steady state.
 _LEAST_GAP = 1 / 3
 _MOST_BEFORE = 0.02
+# A device to which nothing else was handed takes µs to begin. One that takes longer is at what was launched
+# before the recording began, or is starting up.
+_LONGEST_LATENCY_NS = 1_000_000
 
 
 def _start_gap(session: Session, trace_id: int, start_ns: int, end_ns: int) -> StartGap | None:
-    """The last gap of the start, to where the work after it was first launched; None if there is none."""
+    """The last gap of the start; None if there is none.
+
+    It ends where the work after it was launched, for what passes until that starts is no gap; or where the
+    device's first work starts, if that waited longer than a device does that has nothing else to do.
+    """
     work = session.connection.execute(sql(__package__, "timeline:work"), [trace_id]).fetchnumpy()
     starts, durations = (work[name].astype(np.int64) for name in ("start_ns", "duration_ns"))
     if not len(starts):
         return None
+    least_ns = _LEAST_GAP * (end_ns - start_ns)
     before_ns = np.concatenate(([0], np.cumsum(durations)[:-1]))
     until_ns = np.concatenate(([start_ns], np.maximum.accumulate(starts + durations)[:-1]))
     is_start = before_ns <= _MOST_BEFORE * durations.sum()
-    found = np.flatnonzero(is_start & (starts - until_ns >= _LEAST_GAP * (end_ns - start_ns)))
+    found = np.flatnonzero(is_start & (starts - until_ns >= least_ns))
     if not len(found):
         return None
     first = int(found[-1])
-    # What passes between the launch of that work and its start is no gap.
-    launched_ns = min(int(starts[first]), max(int(work["call_ns"][first]), int(until_ns[first])))
-    if launched_ns - int(until_ns[first]) < _LEAST_GAP * (end_ns - start_ns):
+    begun_ns, ended_ns = int(starts[first]), int(until_ns[first])
+    call_ns = int(work["call_ns"][first])
+    launched_ns = begun_ns if call_ns < 0 else min(begun_ns, max(call_ns, ended_ns))
+    is_held_up = first == 0 and begun_ns - launched_ns > _LONGEST_LATENCY_NS
+    steady_ns = begun_ns if is_held_up else launched_ns
+    if steady_ns - ended_ns < least_ns:
         return None
-    return StartGap(trace_id, int(until_ns[first]), launched_ns, int(before_ns[first]))
+    is_late = call_ns >= 0 and launched_ns - ended_ns >= least_ns
+    host_end_ns = launched_ns if is_late else start_ns
+    return StartGap(trace_id, ended_ns, steady_ns, int(before_ns[first]), host_end_ns)
 
 
 class Occupation(msgspec.Struct, frozen=True):

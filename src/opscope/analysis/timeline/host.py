@@ -207,26 +207,59 @@ class Host:
         return int(self.ran.start_ns[0]) if len(self.ran.start_ns) else None
 
 
-class SessionRecords(NamedTuple):
+# Events of hosts; those of more are read again when they are needed again, for nothing else takes as much
+# memory.
+_MOST_KEPT = 1 << 22
+
+
+class SessionRecords:
     """All that was recorded of a Session's traces: what the timeline and the execution graphs are made of.
 
     Attributes:
         traces: Calls and device activities.
         windows: By trace id, of traces that hold any event.
-        hosts: By trace id.
         frame_names: Names of Python frames by what they are.
     """
 
-    traces: tuple[TraceRecords, ...]
-    windows: dict[int, TraceWindow]
-    hosts: dict[int, Host]
-    frame_names: FrameNames
+    def __init__(
+        self,
+        session: Session,
+        traces: tuple[TraceRecords, ...],
+        windows: dict[int, TraceWindow],
+        frame_names: FrameNames,
+    ) -> None:
+        self._session = session
+        self.traces, self.windows, self.frame_names = traces, windows, frame_names
+        self._hosts: dict[int, Host] | None = None
+
+    @cached_property
+    def is_large(self) -> bool:
+        """Whether hosts are too many events to be kept."""
+        counted = self._session.scalar(
+            "SELECT (SELECT count(*) FROM operators) + (SELECT count(*) FROM frames)"
+        )
+        return int(counted) > _MOST_KEPT
+
+    @property
+    def hosts(self) -> dict[int, Host]:
+        """By trace id."""
+        if self._hosts is not None:
+            return self._hosts
+        hosts = _hosts(self._session, self.traces, self.windows, self.frame_names)
+        if not self.is_large:
+            self._hosts = hosts
+        return hosts
+
+    def within(self, windows: dict[int, TraceWindow]) -> SessionRecords:
+        """The same in other windows."""
+        found = SessionRecords(self._session, self.traces, windows, self.frame_names)
+        found._hosts = self._hosts
+        return found
 
 
 def read_session(session: Session) -> SessionRecords:
     """Read them, once for all that is derived."""
-    traces, windows, names = read_records(session), read_windows(session), _frame_names(session)
-    return SessionRecords(traces, windows, _hosts(session, traces, windows, names), names)
+    return SessionRecords(session, read_records(session), read_windows(session), _frame_names(session))
 
 
 def _hosts(
@@ -235,7 +268,7 @@ def _hosts(
     """The host of each trace, by trace id."""
     threads = [thread for trace in traces for thread in trace.launch_threads]
     operators, frames, annotations = (
-        by_thread(columns(session, query, [threads]))
+        by_thread(_narrow(columns(session, query, [threads])))
         for query in ("host_operators", "host_frames", "annotations")
     )
     chosen = {"threads": threads, "loading": list(names.loading), "asleep": list(names.asleep)}
@@ -259,6 +292,13 @@ def _hosts(
         edges_ns = tuple(edge_ns for step in steps for edge_ns in (step.start_ns, step.end_ns))
         hosts[trace.trace_id] = Host(events, _stalls(candidates, events.values()), edges_ns)
     return hosts
+
+
+def _narrow(found: Columns) -> Columns:
+    """Ids in half the memory, where they are small enough: there is no more of anything."""
+    if found["id"].max(initial=0) < 1 << 31:
+        found["id"] = found["id"].astype(np.int32)
+    return found
 
 
 _NONE: Columns = {

@@ -73,20 +73,23 @@ SELECT trace_id, name, start_ns, start_ns + duration_ns AS end_ns FROM overheads
 WHERE list_contains(?::VARCHAR[], name) ORDER BY trace_id, start_ns
 
 -- :name spans
--- One row per trace: its first start and last end of an event of host or device. Reads operators, runtime_calls,
--- frames, annotations, device_activities.
-SELECT trace_id, min(start_ns) AS start_ns, max(start_ns + duration_ns) AS end_ns FROM (
-    SELECT trace_id, start_ns, duration_ns FROM operators
-    UNION ALL SELECT trace_id, start_ns, duration_ns FROM runtime_calls
-    UNION ALL SELECT trace_id, start_ns, duration_ns FROM frames
-    UNION ALL SELECT trace_id, start_ns, duration_ns FROM annotations WHERE side = 'host'
-    UNION ALL SELECT trace_id, start_ns, duration_ns FROM device_activities)
+-- One row per trace: its first start and last end of an event of host or device, and the last end of one of the host
+-- (its own end where none is recorded). Reads operators, runtime_calls, frames, annotations, device_activities.
+SELECT
+    trace_id, min(start_ns) AS start_ns, max(end_ns) AS end_ns,
+    coalesce(max(end_ns) FILTER (WHERE is_host), max(end_ns)) AS host_end_ns
+FROM (
+    SELECT trace_id, start_ns, start_ns + duration_ns AS end_ns, true AS is_host FROM operators
+    UNION ALL SELECT trace_id, start_ns, start_ns + duration_ns, true FROM runtime_calls
+    UNION ALL SELECT trace_id, start_ns, start_ns + duration_ns, true FROM frames
+    UNION ALL SELECT trace_id, start_ns, start_ns + duration_ns, true FROM annotations WHERE side = 'host'
+    UNION ALL SELECT trace_id, start_ns, start_ns + duration_ns, false FROM device_activities)
 GROUP BY trace_id ORDER BY trace_id
 
 -- :name work
--- One row per activity of a trace, by start: start, duration, start of its launch call (its own where none is recorded).
+-- One row per activity of a trace, by start: start, duration, start of its launch call (-1 where none is recorded).
 -- Parameter: the trace. Reads device_activities, runtime_calls.
-SELECT a.start_ns, a.duration_ns, coalesce(r.start_ns, a.start_ns) AS call_ns
+SELECT a.start_ns, a.duration_ns, coalesce(r.start_ns, -1) AS call_ns
 FROM device_activities a LEFT JOIN runtime_calls r USING (runtime_call_id)
 WHERE a.trace_id = ? ORDER BY a.start_ns, a.activity_id
 

@@ -259,12 +259,14 @@ class StartGap(msgspec.Struct, frozen=True):
         start_ns: Where the work before it ended, or the recording began.
         end_ns: Where steady work begins.
         before_ns: Device time of the work before it.
+        host_end_ns: Where the host's steady work begins: it may have launched what waited in the gap.
     """
 
     trace_id: int
     start_ns: int
     end_ns: int
     before_ns: int
+    host_end_ns: int
 
     @property
     def duration_ns(self) -> int:

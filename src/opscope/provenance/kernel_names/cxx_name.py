@@ -35,11 +35,11 @@ SMALL_GROUP = rf"<{_NESTED}(?<!-)>|{LAMBDA_GROUP}|{PARENTHESES}"
 
 _LENGTH = lazy_pattern(r"\d{1,4}")
 _PREFIX = lazy_pattern(r"_ZN?[rVK]*")
-_SUBSTITUTION = lazy_pattern(r"S(?:[0-9A-Z]*_|[tabsiod])|T[0-9]*_|A\d*_|Dv\d+_|DF\d+_")
+_SUBSTITUTION = lazy_pattern(r"S(?:[0-9A-Z]*_|[tabsiod])|T[0-9]*_|A\d*_|Dv\d+_|DF\d+[_bx]")
 # Inside template arguments: what opens a group that `E` ends, what stands for itself, and builtin types.
 _ARGUMENT_TOKEN = lazy_pattern(
-    r"(?P<digits>\d{1,4})|(?P<substitution>S(?:[0-9A-Z]*_|[tabsiod])|T\d*_|A\d*_|Dv\d+_|DF\d+_)|(?P<literal>L)"
-    r"|(?P<opening>[NIJXF]+)|(?P<ends>E+)|[^\dSTLNIJXFE]+|."
+    r"(?P<digits>\d{1,4})|(?P<substitution>S(?:[0-9A-Z]*_|[tabsiod])|T\d*_|A\d*_|Dv\d+_|DF\d+[_bx])|(?P<literal>L)"
+    r"|(?P<opening>[NIJXF]+)|(?P<ends>E+)|[^\dSTLNIJXFED]+|."
 )
 _LITERAL_VALUE = lazy_pattern(r"n?[0-9a-f.]*E")
 _MICROSOFT = lazy_pattern(r"\?([A-Za-z_]\w*)@((?:[A-Za-z_]\w*@)*)@")

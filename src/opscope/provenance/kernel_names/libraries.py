@@ -63,7 +63,9 @@ def read_serving(cxx: CxxName, text: str) -> Reading | None:
         return None
     library = library_by_rules("serving", function) or _library_of_namespace(function)
     types = _OGS_TYPES.match(function)
-    inferred: dict[str, Any] = {"family": family, "direction": direction_of(function)}
+    entered = _entered(cxx, head)
+    direction = direction_of(entered or function)
+    inferred: dict[str, Any] = {"family": family, "direction": direction, "functor": entered}
     if types is not None:
         inferred.update(
             operand_type=element_type(types["first"]),
@@ -75,6 +77,23 @@ def read_serving(cxx: CxxName, text: str) -> Reading | None:
     return Reading(
         {"library": library}, {name: value for name, value in inferred.items() if value is not None}
     )
+
+
+# Composable Kernel enters every kernel by one function, whose argument it is.
+# Source: ROCm/composable_kernel include/ck_tile/host/kernel_launch.hpp (`kentry`).
+_ENTRY = "ck_tile::kentry"
+_MANGLED_ENTERED = lazy_pattern(r"kentryI(?:Li\d+E)?NS_(\d+)(\w+)")
+
+
+def _entered(cxx: CxxName, head: str) -> str | None:
+    """The kernel that Composable Kernel's entry function enters."""
+    if cxx.function != _ENTRY:
+        return None
+    given = next((one for one in cxx.template_arguments if one.startswith("ck_tile::")), None)
+    if given is not None:
+        return given.partition("<")[0]
+    mangled = _MANGLED_ENTERED.search(head)
+    return None if mangled is None else f"ck_tile::{mangled[2][: int(mangled[1])]}"
 
 
 def read_mangled(text: str) -> Reading | None:

@@ -157,6 +157,78 @@ class TestTheSpan:
         assert causes(timeline(trace).partitions[0]) == {IdleCause.UNKNOWN: 90}
 
 
+class TestTheGapAtTheStart:
+    """Of a recording without steps; set apart, so that figures are of what runs steadily."""
+
+    def steady(self, trace: TraceBuilder, start: float, count: int = 10) -> TraceBuilder:
+        """Kernels of 9 ms, each launched a millisecond before the one before it ends."""
+        for at in range(count):
+            began = start + 10_000 * at
+            trace.operator("aten::mm", began, 50).launch(began + 5).kernel("gemm", began + 1000, 9000)
+        return trace
+
+    def test_where_the_host_prepares_what_it_then_launches(self, timeline: Measure) -> None:
+        trace = self.steady(TraceBuilder().operator("aten::empty", 0, 20), 463_000)
+        found = timeline(trace)
+        (one,) = found.partitions
+        (gap,) = found.start_gaps
+        assert (gap.duration_ns, gap.before_ns) == (463_005_000, 0)
+        assert told(one) == (99_995, 90_000, 0, 0)
+        assert sum(causes(one).values()) == 9_995
+        assert found.host[0].launch_path_ns < 100_000_000
+
+    def test_where_little_ran_before_it(self, timeline: Measure) -> None:
+        trace = TraceBuilder().operator("aten::empty", 0, 20).launch(100).kernel("warm-up", 110, 890)
+        found = timeline(self.steady(trace, 463_000))
+        (gap,) = found.start_gaps
+        assert (gap.start_ns, gap.before_ns) == (1_000_000, 890_000)
+        (one,) = found.partitions
+        assert told(one) == (99_995, 90_000, 890, 0)
+
+    def test_where_the_device_is_at_work_from_before_the_recording(self, timeline: Measure) -> None:
+        """An engine schedules a step while the one before it runs; that one was not recorded."""
+        trace = TraceBuilder().operator("aten::mm", 0, 900)
+        for at in range(4):
+            trace.launch(100 * at, correlation=at + 1)
+        for at in range(4):
+            trace.kernel("gemm", 8000 + 1000 * at, 1000, correlation=at + 1)
+        found = timeline(trace)
+        (gap,) = found.start_gaps
+        assert (gap.end_ns, gap.host_end_ns) == (8_000_000, 0)
+        (one,) = found.partitions
+        assert told(one) == (4000, 4000, 0, 0)
+        (host,) = found.host
+        assert (host.launches, host.launch_path_ns, host.step_ns) == (4, 900_000, 12_000_000)
+        assert not found.waits
+
+    def test_the_host_of_such_a_step_is_not_the_slower_side(self, load: Callable[..., Session]) -> None:
+        trace = TraceBuilder().operator("aten::mm", 0, 900)
+        for at in range(4):
+            trace.launch(100 * at, correlation=at + 1)
+        for at in range(4):
+            trace.kernel("gemm", 8000 + 1000 * at, 1000, correlation=at + 1)
+        job = Summary(load(trace)).job
+        assert job is not None
+        assert job.device_ns == pytest.approx(4_000_000, rel=0.01)
+        assert job.host_ns <= 900_000
+        assert not job.is_host_bound
+
+    def test_a_launch_that_takes_its_time_is_none(self, timeline: Measure) -> None:
+        found = timeline(TraceBuilder().operator("aten::mm", 0, 20).launch(5).kernel("gemm", 900, 100))
+        assert not found.start_gaps
+        assert causes(found.partitions[0]) == {HOST: 6, QUEUED: 894}
+
+    def test_a_gap_in_the_middle_is_none(self, timeline: Measure) -> None:
+        trace = self.steady(self.steady(TraceBuilder(), 0), 463_000)
+        assert not timeline(trace).start_gaps
+
+    def test_recorded_steps_have_none(self, timeline: Measure) -> None:
+        trace = self.steady(TraceBuilder().step(1, 0, 600_000), 463_000)
+        found = timeline(trace)
+        assert not found.start_gaps
+        assert found.partitions[0].span_ns == 600_000_000
+
+
 @pytest.mark.parametrize(
     ("name", "busy", "longest_ms", "host"),
     [

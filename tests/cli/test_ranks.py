@@ -1,0 +1,149 @@
+"""Ranks of a recorded job that are not as they should be: said, and the rest is analyzed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.conftest import Run
+
+Trace = dict[str, Any]
+_GROUP_KEYS = ("Process Group Name", "Process Group Description", "Process Group Ranks", "Group size", "Seq")
+
+
+@pytest.fixture(scope="module")
+def recorded(shared: Path) -> list[Trace]:
+    """Four ranks of DistributedDataParallel, of which rank 1 does extra work."""
+    files = sorted((shared / "traces/h200/ddp_straggler_w4").glob("rank*.json.gz"))
+    return [json.loads(gzip.decompress(one.read_bytes())) for one in files]
+
+
+def without_groups(rank: int, trace: Trace) -> Trace:
+    def bare(event: Trace) -> Trace:
+        arguments = event.get("args")
+        if not isinstance(arguments, dict):
+            return event
+        return {**event, "args": {key: one for key, one in arguments.items() if key not in _GROUP_KEYS}}
+
+    return {**trace, "traceEvents": [bare(event) for event in trace["traceEvents"]]}
+
+
+def minutes_apart(rank: int, trace: Trace) -> Trace:
+    offset_us = rank * 137e6
+    events = [
+        {**event, "ts": round(event["ts"] + offset_us, 3)} if "ts" in event else event
+        for event in trace["traceEvents"]
+    ]
+    return {**trace, "traceEvents": events}
+
+
+def a_step_less_on_rank_2(rank: int, trace: Trace) -> Trace:
+    if rank != 2:
+        return trace
+    steps = [one["name"] for one in trace["traceEvents"] if str(one.get("name")).startswith("ProfilerStep#")]
+    kept = [one for one in trace["traceEvents"] if one.get("name") != max(steps)]
+    return {**trace, "traceEvents": kept}
+
+
+def of_a_larger_world(rank: int, trace: Trace) -> Trace:
+    info = trace["distributedInfo"]
+    return {**trace, "distributedInfo": {**info, "world_size": 8}} if rank == 3 else trace
+
+
+def of_no_job(rank: int, trace: Trace) -> Trace:
+    return {key: one for key, one in trace.items() if key != "distributedInfo"} if rank == 3 else trace
+
+
+def rank_2_twice(rank: int, trace: Trace) -> Trace:
+    return {**trace, "distributedInfo": {**trace["distributedInfo"], "rank": 2}} if rank == 3 else trace
+
+
+def rank_2_missing(rank: int, trace: Trace) -> Trace | None:
+    return None if rank == 2 else trace
+
+
+def unchanged(rank: int, trace: Trace) -> Trace:
+    return trace
+
+
+Change = Callable[[int, Trace], Trace | None]
+
+
+def write(folder: Path, recorded: list[Trace], change: Change) -> Path:
+    for rank, trace in enumerate(recorded):
+        changed = change(rank, trace)
+        if changed is not None:
+            text = json.dumps(changed).encode()
+            (folder / f"rank{rank}.json.gz").write_bytes(gzip.compress(text, 1))
+    return folder
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (rank_2_twice, "are both of rank 2, at the same time"),
+        (of_a_larger_world, "are of different world sizes"),
+        (of_no_job, "names no rank, where"),
+    ],
+)
+def test_what_is_not_one_job_is_refused_unless_merged(
+    opscope: Run, tmp_path: Path, recorded: list[Trace], change: Change, says: str
+) -> None:
+    folder = write(tmp_path, recorded, change)
+    refused = opscope("analyze", str(folder), "--brief")
+    assert refused.code == 1
+    assert says in refused.err
+    assert "Traceback" not in refused.err
+    assert opscope("analyze", str(folder), "--brief", "--merge").code == 0
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (rank_2_missing, "3 of 4 ranks were read (2 not)"),
+        (a_step_less_on_rank_2, "Ranks recorded different numbers of steps: most 2, but rank 2: 1"),
+    ],
+)
+def test_what_is_unclear_is_said_and_the_rest_is_analyzed(
+    opscope: Run, tmp_path: Path, recorded: list[Trace], change: Change, says: str
+) -> None:
+    done = opscope("analyze", str(write(tmp_path, recorded, change)), "--json")
+    assert done.code == 0
+    found = json.loads(done.out)
+    assert any(says in one["message"] for one in found["findings"])
+    assert found["collectives"][0]["name"] == "allreduce"
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("change", [unchanged, without_groups, minutes_apart])
+def test_the_straggler_is_found_whatever_clocks_and_metadata(
+    opscope: Run, tmp_path: Path, recorded: list[Trace], change: Change
+) -> None:
+    done = opscope("analyze", str(write(tmp_path, recorded, change)), "--json")
+    found = json.loads(done.out)
+    assert (found["straggler"]["rank"], found["straggler"]["kind"]) == (1, "steady")
+    apart_ns = [one["offset_ns"] for one in found["clocks"]]
+    assert max(one["error_ns"] for one in found["clocks"]) < 20_000
+    assert (max(apart_ns) > 400e9) == (change is minutes_apart)
+
+
+@pytest.mark.exhaustive
+def test_a_rank_that_is_cut_off_is_read_as_far_as_it_goes(
+    opscope: Run, tmp_path: Path, recorded: list[Trace]
+) -> None:
+    write(tmp_path, recorded, unchanged)
+    file = tmp_path / "rank2.json.gz"
+    text = gzip.decompress(file.read_bytes())
+    file.write_bytes(gzip.compress(text[: len(text) * 6 // 10]))
+    done = opscope("analyze", str(tmp_path), "--json")
+    messages = [(one["code"], one["message"], one["suggestion"]) for one in json.loads(done.out)["findings"]]
+    assert done.code == 0
+    assert any(code == "trace.truncated" for code, *_ in messages)
+    # What is lost was recorded: nobody is told to record it.
+    assert [hint for code, _, hint in messages if code == "trace.no_device_activity"] == [None]
