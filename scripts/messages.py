@@ -22,7 +22,8 @@ SOURCE = Path(__file__).parent.parent / "src/opscope"
 # Who speaks in reports (`file:class` for a part); what other modules say are errors, and words of commands.
 SPEAKERS = (
     "report", "advice", "analysis", "launches", "toolchain/doctor", "results.py",
-    "benchmarking/findings.py", "capture/program_recorder.py", "cli/compare.py", "cli/index.py", "cli/ncu.py",
+    "benchmarking/findings.py", "benchmarking/statistics.py",
+    "capture/program_recorder.py", "cli/compare.py", "cli/index.py", "cli/ncu.py",
     "cli/nvcc.py", "cli/run.py", "cli/trace.py", "trials/rounds.py",
     "hardware/architectures.py", "hardware/occupancy.py",
     "ingest/graph_sources.py", "ingest/nsys_facts.py", "ingest/quality.py", "ingest/recorded.py",

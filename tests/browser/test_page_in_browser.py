@@ -100,7 +100,7 @@ def test_a_part_of_the_icicle_opens_its_way_to_the_source(page: Any, drawn: Draw
 
 def test_parts_of_the_icicle_are_reached_by_keys(page: Any, drawn: Drawn) -> None:
     drawn(page, "icicle")
-    page.get_by_role("button", name="Largest part").focus()
+    page.get_by_role("button", name="Largest child").focus()
     chain = page.locator("#chain")
     seen = []
     for key in ("Enter", "ArrowDown", "ArrowDown", "ArrowRight", "ArrowUp"):

@@ -171,7 +171,7 @@ class TestRefusing:
     ) -> None:
         found = opscope("index", "--source", checkout, "--release", release)
         assert found.code == 1
-        assert f"{release!r} is no version" in found.err
+        assert f"{release!r} is not a version" in found.err
         assert not releases.exists()
 
     def test_a_release_with_nothing_to_add(self, opscope: Run) -> None:

@@ -229,7 +229,7 @@ def test_code_that_no_gpu_here_runs_is_not_run(opscope, write, monkeypatch):
         (["a.cu", "-o", "folder.cu"], "it is a folder"),
         (["a.cu", "-o", "nowhere/a"], "the folder of the output does not exist"),
         (["a.cu", "--emit", "nothing", "-o", "b"], "writes no file"),
-        (["a.cu", "--block-size", "0"], "no list of block sizes"),
+        (["a.cu", "--block-size", "0"], "not a list of block sizes"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_runs(opscope, write, monkeypatch, arguments, words):

@@ -165,16 +165,14 @@ def judge(ratio: RatioInterval, same_within: float) -> tuple[Verdict, str]:
         same_within: A ratio whose interval lies within 1 ± this is "same".
     """
     if ratio.rounds < FEWEST_ROUNDS:
-        reason = f"only {ratio.rounds} rounds hold both; {FEWEST_ROUNDS} are needed for a 95 % interval"
+        reason = f"{ratio.rounds} rounds with both sides, {FEWEST_ROUNDS} needed for a 95 % interval"
         return Verdict.AMBIGUOUS, reason
     first, where = _position(ratio.low, ratio.high, same_within)
-    reason = (
-        f"95 % interval of the ratio, {ratio.low:.4f} to {ratio.high:.4f} over {ratio.rounds} rounds, {where}"
-    )
+    reason = f"95 % CI {ratio.low:.4f}–{ratio.high:.4f}× over {ratio.rounds} rounds {where}"
     second, where = _position(ratio.within_low, ratio.within_high, same_within)
     if first in {second, Verdict.SAME}:
         return first, reason
-    reason += f"; that of ratios within rounds, {ratio.within_low:.4f} to {ratio.within_high:.4f}, {where}"
+    reason += f"; of ratios within rounds, {ratio.within_low:.4f}–{ratio.within_high:.4f}× {where}"
     width, within_width = ratio.high - ratio.low, ratio.within_high - ratio.within_low
     is_sharper = _MUCH_WIDER * within_width < width and within_width <= 2 * same_within
     if second is Verdict.SAME or (first is Verdict.AMBIGUOUS and is_sharper):
@@ -257,7 +255,7 @@ def _position(low: float, high: float, same_within: float) -> tuple[Verdict, str
         return Verdict.FASTER, "lies below 1"
     if low > 1:
         return Verdict.SLOWER, "lies above 1"
-    return Verdict.AMBIGUOUS, f"includes 1 and reaches beyond {band}"
+    return Verdict.AMBIGUOUS, f"includes 1 and extends beyond {band}"
 
 
 def _resampled_ratios(pairs: Samples, block: int, random: np.random.Generator) -> tuple[Samples, Samples]:

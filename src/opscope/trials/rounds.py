@@ -676,7 +676,9 @@ class Trial:
         variants = [self._variant(side.changes[0], side) for _, side in self._tried()]
         variants.sort(key=lambda one: (one.ratio is None, one.ratio or 0.0))
         return TrialResult(
-            program=" ".join([self.plan.request.target, *without_secrets(self.plan.request.arguments)]),
+            program=" ".join(
+                [_shown(self.plan.request.target), *without_secrets(self.plan.request.arguments)]
+            ),
             baseline=Baseline(
                 interval.median_ns,
                 interval.bounds_ns if interval.coverage >= 0.95 else None,
@@ -693,3 +695,9 @@ class Trial:
             is_interrupted=self._is_interrupted,
             device=None if base.facts is None else base.facts.facts.device_name,
         )
+
+
+def _shown(target: str) -> str:
+    """A file of this folder by its name from here, as a user would write it."""
+    here = Path.cwd()
+    return str(Path(target).relative_to(here)) if Path(target).is_relative_to(here) else target

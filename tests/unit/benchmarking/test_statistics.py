@@ -110,13 +110,13 @@ def test_two_rounds_are_enough_to_be_computed():
         (1.001, 1.015, Verdict.SAME, "lies within 1 ± 0.02"),
         (0.90, 0.95, Verdict.FASTER, "lies below 1"),
         (1.01, 1.05, Verdict.SLOWER, "lies above 1"),
-        (0.97, 1.03, Verdict.AMBIGUOUS, "includes 1 and reaches beyond 1 ± 0.02"),
+        (0.97, 1.03, Verdict.AMBIGUOUS, "includes 1 and extends beyond 1 ± 0.02"),
     ],
 )
 def test_verdicts_follow_from_the_interval_and_name_it(low, high, verdict, words):
     given, reason = judge(RatioInterval((low + high) / 2, low, high, low, high, rounds=40), 0.02)
     assert given is verdict
-    assert f"{low:.4f} to {high:.4f} over 40 rounds, {words}" in reason
+    assert f"{low:.4f}–{high:.4f}× over 40 rounds {words}" in reason
 
 
 @pytest.mark.parametrize(
@@ -134,13 +134,13 @@ def test_verdicts_follow_from_the_interval_and_name_it(low, high, verdict, words
 def test_ratios_within_rounds_are_asked_too(medians, within, verdict):
     given, reason = judge(RatioInterval(1.0, *medians, *within, rounds=40), 0.02)
     assert given is verdict
-    assert f"within rounds, {within[0]:.4f} to {within[1]:.4f}, " in reason
+    assert f"within rounds, {within[0]:.4f}–{within[1]:.4f}× " in reason
 
 
 def test_too_few_rounds_are_ambiguous():
     verdict, reason = judge(RatioInterval(2.0, 2.0, 2.0, 2.0, 2.0, rounds=5), 0.02)
     assert verdict is Verdict.AMBIGUOUS
-    assert "only 5 rounds" in reason
+    assert "5 rounds with both sides" in reason
 
 
 def test_swapping_sides_inverts_the_verdict():
