@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
+import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -39,13 +42,14 @@ def _status(key: str, process: str = "self") -> int:
 
 def measure_load(file: Path) -> dict[str, Any]:
     """Load, check the laws, count; in a process of its own."""
-    began = time.perf_counter()
+    began, began_cpu = time.perf_counter(), time.process_time()
     with opscope.load(str(file), memory_limit=MEMORY_LIMIT) as session:
-        load_s = time.perf_counter() - began
+        load_s, load_cpu_s = time.perf_counter() - began, time.process_time() - began_cpu
         violations = sum(len(check.violations) for check in session.check())
         figures = [int(value or 0) for value in session.query(_FIGURES)[0]]
     return {
         "load_s": round(load_s, 2),
+        "load_cpu_s": round(load_cpu_s, 2),
         "violations": violations,
         "figures": figures,
         "peak_rss_bytes": _status("VmHWM"),
@@ -80,8 +84,10 @@ def measure_analyze(file: Path) -> dict[str, Any]:
     if process.returncode != 0:
         raise RuntimeError(f"analyze of {file} failed with exit code {process.returncode}")
     operators = json.loads(output)["top_operators"]
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return {
         "analyze_s": round(time.perf_counter() - began, 2),
+        "analyze_cpu_s": round(used.ru_utime + used.ru_stime, 2),
         "peak_rss_bytes": peak_bytes,
         "operators": len(operators),
     }
@@ -105,6 +111,7 @@ def measure_size(recording: Path, folder: Path, size_mb: float) -> dict[str, Any
             "copies": copies,
             "load": loaded,
             "ns_per_byte": round(loaded["load_s"] * 1e9 / file.stat().st_size, 3),
+            "cpu_ns_per_byte": round(loaded["load_cpu_s"] * 1e9 / file.stat().st_size, 3),
             "analyze": in_process("analyze", file),
         }
     finally:
@@ -125,36 +132,75 @@ def measure_loads(recording: Path, loads: int) -> dict[str, Any]:
 
 
 _STEPPED = """
-import json, statistics, time, torch
-model = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(8)])
-optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-batch = torch.ones(64, 256)
+import json, statistics, sys, time, torch
+from torch.optim import optimizer as optimizers
+width, batch_size, steps, blocks = map(int, sys.argv[1:])
 torch.set_num_threads(1)
-times_s = []
-for _ in range(400):
-    began = time.perf_counter()
-    optimizer.zero_grad()
-    model(batch).sum().backward()
-    optimizer.step()
-    times_s.append(time.perf_counter() - began)
-print(json.dumps(statistics.median(times_s[50:])))
+model = torch.nn.Sequential(*[torch.nn.Linear(width, width) for _ in range(8)])
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+batch = torch.ones(batch_size, width)
+def mean_ns():
+    began_ns = time.thread_time_ns()
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+    return (time.thread_time_ns() - began_ns) / steps
+mean_ns()
+registered = optimizers._global_optimizer_post_hooks
+hooks = dict(registered)
+times_ns = {True: [], False: []}
+for block in range(2 * blocks):
+    registered.clear()
+    is_idle = block % 4 in (1, 2)
+    if is_idle:
+        registered.update(hooks)
+    times_ns[is_idle].append(mean_ns())
+registered.update(hooks)
+print(json.dumps({"hooks": len(hooks), "bare": times_ns[False], "idle": times_ns[True]}))
 """
+# Steps of less than a millisecond and of some eight: width, batch, steps of a block, pairs of blocks.
+_STEPS = {"short": (64, 16, 100, 60), "usual": (512, 64, 12, 60)}
 
 
-def measure_hooks(repetitions: int = 7) -> dict[str, Any]:
-    """Step time of a small training, bare and under `opscope run` that never comes to record, in turns."""
+def measure_hooks() -> dict[str, Any]:
+    """What `opscope run` that never comes to record adds to a step.
+
+    Blocks of steps with the hook and without it take turns in one process, so that caches, memory and the
+    machine's mood are the same; time is that of the processor, in which waiting for one does not count. The
+    interval is that of the median of the pairs, by the sign test: what else runs widens it and moves nothing.
+    """
+    found = {}
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "train.py"
         script.write_text(_STEPPED)
         idle = ["-m", "opscope", "run", "--wait", "1000000", "--quiet", "--force", "--output-dir", folder]
-        times_s: dict[str, list[float]] = {"bare": [], "idle": []}
-        for _ in range(repetitions):
-            for name, options in (("bare", []), ("idle", idle)):
-                command = [sys.executable, *options, str(script)]
-                done = subprocess.run(command, check=False, capture_output=True, text=True)
-                times_s[name].append(json.loads(done.stdout))
-    least = {name: min(values) for name, values in times_s.items()}
-    return {"step_s": times_s, "idle_over_bare_of_minima": round(least["idle"] / least["bare"], 5)}
+        for name, settings in _STEPS.items():
+            command = [sys.executable, *idle, str(script), *map(str, settings)]
+            done = subprocess.run(command, check=False, capture_output=True, text=True)
+            measured = json.loads(done.stdout)
+            if measured["hooks"] != 1:
+                raise RuntimeError(f"{measured['hooks']} hooks instead of one: {done.stderr}")
+            found[name] = _added(measured["bare"], measured["idle"])
+    return found
+
+
+def _added(bare_ns: list[float], idle_ns: list[float]) -> dict[str, Any]:
+    added_ns = sorted(idle - bare for bare, idle in zip(bare_ns, idle_ns, strict=True))
+    pairs, step_ns = len(added_ns), statistics.median(bare_ns)
+    outer = next(rank for rank in range(pairs) if _tail(pairs, rank + 1) > 0.025)
+    edges_ns = {"median": statistics.median(added_ns), "low": added_ns[outer], "high": added_ns[-1 - outer]}
+    return {
+        "step_ns": round(step_ns),
+        "pairs": pairs,
+        "added_ns": {name: round(value) for name, value in edges_ns.items()},
+        "share": {name: round(value / step_ns, 5) for name, value in edges_ns.items()},
+    }
+
+
+def _tail(count: int, most: int) -> float:
+    """Probability of at most so many heads of a fair coin."""
+    return sum(math.comb(count, heads) for heads in range(most + 1)) / 2**count
 
 
 def main() -> int:

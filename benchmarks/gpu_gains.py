@@ -109,8 +109,8 @@ def compared(entry: dict[str, Any], summary: Any) -> None:
     interval = None if found is None else [scale * edge for edge in found]
     within = is_right(said_ns, interval, gain_ns, least_ns)
     edges_ns = entry.get("true_interval_ns") or [gain_ns, gain_ns]
-    could_be = {is_right(said_ns, interval, one, least_ns) for one in np.linspace(*edges_ns, 101)}
-    entry |= {"said_ns": said_ns, "interval_ns": interval, "within": within, "undecided": len(could_be) > 1}
+    is_undecided = len(could_be(said_ns, interval, edges_ns, least_ns)) > 1
+    entry |= {"said_ns": said_ns, "interval_ns": interval, "within": within, "undecided": is_undecided}
     shown, true = (
         "–" if one is None else f"{one[0] / 1e6:.3f} to {one[1] / 1e6:.3f}"
         for one in (interval, entry.get("true_interval_ns"))
@@ -127,6 +127,13 @@ def is_right(said_ns: float, interval: Sequence[float] | None, gain_ns: float, l
     is_close = gain_ns > 0 and abs(said_ns / gain_ns - 1) <= TOLERANCE
     is_inside = interval is not None and interval[0] <= gain_ns <= interval[1]
     return is_close or is_inside if gain_ns >= least_ns else said_ns <= 2 * least_ns or is_inside
+
+
+def could_be(
+    said_ns: float, interval: Sequence[float] | None, edges_ns: Sequence[float], least_ns: float
+) -> set[bool]:
+    """Whether what was said is right, for every gain that the measurement leaves open."""
+    return {is_right(said_ns, interval, one, least_ns) for one in np.linspace(*edges_ns, 101)}
 
 
 def described(result: dict[str, Any], summary: Any) -> None:

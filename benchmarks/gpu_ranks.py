@@ -22,6 +22,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gpu_setup import environment_facts
+
 MEGABYTES = (1, 16, 64, 256)
 STEPS = 8
 MOST_OFF = 0.05
@@ -43,15 +45,17 @@ def main() -> int:
         in_group(options.program, options.device, options.times)
         return 0
     results: dict[str, Any] = {"processes": options.processes, "device": options.device}
+    results["environment"] = environment_facts()
     with tempfile.TemporaryDirectory(prefix="opscope-ranks-") as scratch:
         for name in options.only:
             folder = (options.traces or Path(scratch)) / name
             folder.parent.mkdir(parents=True, exist_ok=True)
             results[name] = recorded(name, options.processes, options.device, folder)
+            if name == "plain":
+                results["bus_bandwidth"] = compared(results[name])
+                del results[name]["collectives"]  # of every call
+                print(json.dumps(results["bus_bandwidth"]))
             print(json.dumps({name: results[name]}), flush=True)
-        if "plain" in options.only:
-            results["bus_bandwidth"] = compared(results["plain"])
-            print(json.dumps(results["bus_bandwidth"]))
     if options.output:
         options.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     large = [one["error"] for one in results.get("bus_bandwidth", []) if one["bytes"] >= TELLING_BYTES]
@@ -69,7 +73,8 @@ def recorded(name: str, processes: int, device: str, folder: Path) -> dict[str, 
     run([*torchrun, *command, "--times", str(times)])
     steps = ["--steps", "none"] if name == "plain" else []
     run([*torchrun, "-m", "opscope", "run", "--quiet", "--output-dir", str(folder), *steps, *command])
-    said = run([sys.executable, "-m", "opscope", "analyze", str(folder), "--json", "--all"])
+    each = ["--all"] if name == "plain" else []
+    said = run([sys.executable, "-m", "opscope", "analyze", str(folder), "--json", *each])
     document = json.loads(said)
     return {
         "timed": json.loads(times.read_text(encoding="utf-8")),
@@ -141,12 +146,12 @@ def plain(device: Any) -> list[dict[str, Any]]:
 
 
 def timed(call: Any, device: Any) -> float:
-    """Seconds of ten calls in a row by ten; by CUDA events, so that launching is hidden."""
+    """Seconds of a call, of many in a row; by CUDA events, so that launching is hidden."""
     import time
 
     import torch
 
-    calls = 10
+    calls = 50 if device.type == "cuda" else 10
     if device.type != "cuda":
         started = time.perf_counter()
         for _ in range(calls):

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gpu_gains import LEAST_GAIN, TOLERANCE
+from gpu_gains import LEAST_GAIN, could_be, is_right
 from gpu_programs import Size, programs
 from gpu_setup import environment_facts, parser_of, write
 from opscope import try_changes
@@ -32,7 +32,6 @@ from opscope.workloads.spec import WorkloadOptions
 SCRIPT = """
 import sys
 sys.path.insert(0, {folder!r})
-from gpu_gains import LEAST_GAIN, TOLERANCE
 from gpu_programs import Size, programs
 step = programs(Size({device!r}))[{name!r}].build()
 
@@ -130,18 +129,19 @@ def is_pair(variant: dict[str, Any]) -> bool:
 
 
 def pair(result: dict[str, Any], variant: dict[str, Any]) -> tuple[str, ...]:
-    """A row of what was gained and said; right is what lies within 30 %, or in what was said."""
+    """A row of what was gained and said, and whether that is right, as `gpu_gains.py` judges."""
     base_ns, said_ns = result["baseline"]["step_ns"], variant["predicted_gain_ns"]
     low_ns, gained_ns, high_ns = (
         (1 - ratio) * base_ns
         for ratio in (variant["ratio_interval"][1], variant["ratio"], variant["ratio_interval"][0])
     )
     edges_ns = variant.get("predicted_interval_ns") or (said_ns, said_ns)
-    is_near = abs(said_ns - gained_ns) <= TOLERANCE * abs(gained_ns)
-    is_small = max(said_ns, gained_ns) < LEAST_GAIN * base_ns
-    is_right = is_near or is_small or edges_ns[0] <= gained_ns <= edges_ns[1]
+    known = (said_ns, edges_ns)
+    is_told = could_be(*known, (low_ns, high_ns), LEAST_GAIN * base_ns)
+    is_near = is_right(*known, gained_ns, LEAST_GAIN * base_ns)
+    right = ("yes" if is_near else "no") + ("" if len(is_told) == 1 else " (undecided)")
     return (result["program"], f"`{variant['name']}`", ms(base_ns), ms(gained_ns), ms(low_ns, high_ns),
-            ms(said_ns), ms(*edges_ns), "yes" if is_right else "no")  # fmt: skip
+            ms(said_ns), ms(*edges_ns), right)  # fmt: skip
 
 
 def ms(*edges_ns: float) -> str:

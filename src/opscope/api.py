@@ -663,7 +663,7 @@ def _call_verb(verb: str, words: Sequence[str], options: Mapping[str, Any]) -> N
         raise CaptureError(
             f"opscope {verb} ended with exit code {done.returncode}",
             source=words[0] if words else None,
-            hint="Standard error says why; what was recorded is kept",
+            hint="The standard error output says why; what was recorded is kept",
         )
 
 
@@ -678,7 +678,7 @@ def _written(folder: Path, pattern: str, before: Mapping[Path, tuple[int, int]])
     now = _files(folder, pattern)
     found = sorted((path for path in now if before.get(path) != now[path]), key=lambda path: now[path][1])
     if not found:
-        raise CaptureError("nothing was recorded", source=folder, hint="Standard error says why")
+        raise CaptureError("nothing was recorded", source=folder, hint="The standard error output says why")
     return found
 
 

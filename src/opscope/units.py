@@ -5,6 +5,7 @@ Storage is always int64 nanoseconds and bytes; only renderers call this module. 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -175,7 +176,8 @@ def parse_bytes(text: str) -> int:
         InputError: It is no size.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?(?:e\d+)?)\s*([kmgt]?)(i?)b?\s*", text, re.IGNORECASE)
-    if match is None:
-        raise InputError(f"'{text}' is no size in bytes", hint="Write it like 1GB, 512MiB or 2000000000")
-    base = 1024 if match.group(3) else 1000
-    return int(float(match.group(1)) * base ** " kmgt".index(match.group(2).lower() or " "))
+    base = 1024 if match is not None and match.group(3) else 1000
+    size = 0.0 if match is None else float(match.group(1))
+    if match is None or not math.isfinite(size):
+        raise InputError(f"'{text}' is not a size in bytes", hint="Write it like 1GB, 512MiB or 2000000000")
+    return int(size * base ** " kmgt".index(match.group(2).lower() or " "))

@@ -96,7 +96,7 @@ class TestSource:
         outcome = explain("aten::gelu", "--source", "--checkout", tmp_path)
         assert "// line 96" in outcome.out
         assert "// line 95\n" not in outcome.out
-        assert "Its lines are not on this machine." in outcome.out
+        assert "Its source is not on this machine." in outcome.out
         assert re.search(r"^https://github.com/pytorch/pytorch/blob/\w{40}/.*#L96", outcome.out, re.MULTILINE)
         first = explain("aten::gelu", "--source", "--checkout", tmp_path, "--json").json["sources"][0]
         assert (first["line"], first["lines"][0]) == (96, "// line 96")

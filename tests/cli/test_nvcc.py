@@ -176,7 +176,7 @@ def test_a_file_without_main_names_what_can_be_made_of_it(opscope, write):
     ("arguments", "words"),
     [
         (["--arch", "sm_99"], "no GPU of compute capability 9.9 is known here. It knows sm_"),
-        (["--arch", "sm_9"], "'sm_9' is no target of nvcc"),
+        (["--arch", "sm_9"], "'sm_9' is not a target of nvcc"),
         (["--arch", "sm_80a"], "Ampere has no features of its own"),
         (["--arch", "compute_90"], "--arch sm_90 --ptx"),
         (["--arch", "blackwell"], "'blackwell' means several targets. Choose of sm_100"),

@@ -217,7 +217,7 @@ def test_processes_of_a_job_share_the_folder(run, script: str, monkeypatch: pyte
     ("arguments", "message"),
     [
         (["absent.py"], "absent.py: no such script"),
-        (["."], "a folder is no script"),
+        (["."], "a folder is not a script"),
         (["broken.py"], "broken.py: not Python: line 1"),
         (["-m", "opscope_absent"], "no module 'opscope_absent'"),
         (["--steps", "a b", "train.py"], "tells no steps"),

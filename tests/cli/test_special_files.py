@@ -73,7 +73,7 @@ def test_traces_come_from_pipes(trace: Path, source: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("analyze /dev/zero", "error: /dev/zero: a device, no trace"),
+        ("analyze /dev/zero", "error: /dev/zero: a device, not a trace"),
         ("analyze trace.json > /dev/full", "error: No space left on device"),
         ("analyze trace.json >&-", "error: stdout is closed"),
         (f"analyze {'x' * 300}.json", "no such file or folder"),

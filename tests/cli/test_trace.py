@@ -283,8 +283,8 @@ def test_kernels_are_sought_in_what_the_program_had_loaded(
         (["--from-records", "none"], "the folder holds no records"),
         (["--", "./none"], "there is no program './none'"),
         (["--", "program"], "A file of this folder is ./program"),
-        (["--name", "a/b", "--", "./program"], "'a/b' is no file name"),
-        (["--name", "..", "--", "./program"], "'..' is no file name"),
+        (["--name", "a/b", "--", "./program"], "'a/b' is not a file name"),
+        (["--name", "..", "--", "./program"], "'..' is not a file name"),
     ],
 )
 def test_what_cannot_be_run(trace: Trace, arguments: list[str], message: str) -> None:
@@ -339,3 +339,14 @@ def test_a_signal_to_opscope_ends_the_program_and_keeps_its_records(trace: Trace
     assert "Wrote" in err
     with load(tmp_path / "opscope_trace" / "trace.json") as session:
         assert session.scalar("SELECT count(*) FROM device_activities") == 4
+
+
+def test_records_may_be_bounded(trace: Trace) -> None:
+    outcome = trace("--json", "--max-trace-size", "1MB", "--", "./program", "launch", 50_000)
+    assert outcome.code == 0
+    (one,) = json.loads(outcome.out)["traces"]
+    assert one["findings"][0]["code"] == "recorder.size_limit"
+    assert "--max-trace-size" in outcome.said
+    assert 0 < one["dropped_records"] < 100_000
+    assert one["dropped_records"] + sum(one["events"][kind] for kind in ("kernels", "calls")) == 100_000
+    assert "no size in bytes" in trace("--force", "--max-trace-size", "1e999", "--", "./program").said

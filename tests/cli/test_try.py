@@ -153,7 +153,7 @@ def test_a_program_that_cannot_be_timed_is_one_error(opscope, script: str, text:
         (("missing.py",), "no such script"),
         (("--only", "faster", "--", "train.py"), "there is no change 'faster'"),
         (("--steps", "none", "train.py"), "no steps to time"),
-        (("--budget", "soon", "train.py"), "'soon' is no time"),
+        (("--budget", "soon", "train.py"), "'soon' is not a time"),
         (("--change", "train2.py", "--", "train.py"), "train2.py"),
         (("nothing",), "no such script"),
     ],

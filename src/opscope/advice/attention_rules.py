@@ -24,8 +24,8 @@ _HALF = (DataType.FP16, DataType.BF16)
 _REASONS = {
     "type": "its operands are float32, and flash attention takes 16-bit types only",
     "mask": "a mask is given, and flash attention takes none but is_causal",
-    "head_size": f"its head size is no multiple of {_FLASH_HEAD_MULTIPLE}",
-    "choice": "nothing in its arguments forbids flash attention, so the program or its libraries chose",
+    "head_size": f"its head size is not a multiple of {_FLASH_HEAD_MULTIPLE}",
+    "choice": "nothing in its arguments rules out flash attention, so the program or a library chose",
 }
 _FOR_GROUPS = (
     "heads share keys and values; in float32 scaled_dot_product_attention with enable_gqa is composed of "
@@ -185,6 +185,6 @@ def _flash(
     }
     return (
         calls_taking([call for call, _ in found], after_ns),
-        f"these calls take {run.time(sum(before_ns.values()))}, as flash attention "
-        f"{run.time(sum(after_ns.values()))}",
+        f"these calls take {run.time(sum(before_ns.values()))}, with flash "
+        f"attention {run.time(sum(after_ns.values()))}",
     )

@@ -30,7 +30,7 @@ def exposed_communication(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         return
     per_step_ns = exposed_ns / run.step_count
     is_known = bool(waiting_ns)
-    note = "waiting for other ranks left out" if is_known else "which may be waiting for other ranks"
+    note = "waiting for other ranks not counted" if is_known else "which may be waiting for other ranks"
     slow = next(
         (
             rate
@@ -43,11 +43,11 @@ def exposed_communication(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     if slow is not None:
         note += (
             f"; {slow.name} of {format_bytes(slow.size_bytes)} reaches "
-            f"{format_byte_rate(slow.mean_bus_bytes_per_s)} of bus bandwidth, so it is waiting more than "
-            "bytes"
+            f"{format_byte_rate(slow.mean_bus_bytes_per_s)} of bus bandwidth: more waiting "
+            "than transfer"
         )
     yield Advice(
-        f"Communication runs beside no other kernel for {format_duration(per_step_ns)} {run.period} "
+        f"Communication is exposed for {format_duration(per_step_ns)} {run.period} "
         f"({format_fraction(exposed_ns / run.window_ns)} of the time), {note}.",
         {
             "exposed_ns_per_step": per_step_ns,
@@ -57,7 +57,7 @@ def exposed_communication(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             "bus_bytes_per_s": None if slow is None else slow.mean_bus_bytes_per_s,
         },
         (lambda change: change.scale_communication(waiting_ns)) if is_known else None,
-        "at most: all of it hidden behind computation"
+        "upper bound: all of it overlapped with computation"
         if is_known
         else "not estimated: with the other ranks unrecorded, transfer and waiting cannot be told apart",
         suggestion=None
@@ -79,9 +79,9 @@ def straggler_rank(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         f"Rank {late.rank} comes last in {skew.last_count} of {skew.collectives} collectives: every other "
         f"rank waits for it, {_lag(run, late)}. "
         + (
-            f"In a step it takes longer than the median of the others for {differs}."
+            f"Per step it spends more time than the median rank in {differs}."
             if differs
-            else "No operator takes it longer than the others."
+            else "No operator takes longer on it than on the others."
         ),
         {
             "rank": late.rank,
@@ -106,8 +106,8 @@ def wandering_straggler(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         return
     skews = _skews(run)
     yield Advice(
-        f"Ranks take turns in coming last: each waits for others, {_lag(run, late)}, and no more than "
-        f"{format_fraction(late.awaited_fraction)} of all waiting is for one of them (rank {late.rank}).",
+        f"Ranks take turns coming last: each waits for others, {_lag(run, late)}, and at most "
+        f"{format_fraction(late.awaited_fraction)} of all waiting is for any one of them (rank {late.rank}).",
         {"share_of_waiting_fraction": late.awaited_fraction, "waiting_ns_by_rank": _waiting(skews)},
     )
 

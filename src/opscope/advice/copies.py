@@ -79,7 +79,7 @@ def host_copies(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             reached += f", {format_fraction(share)} of what the bus of this GPU's generation gives"
         part = f"{format_fraction(on_path)} of the critical path"
         if on_path < exposed:
-            part = f"{format_fraction(exposed)} of the time beside no kernel"
+            part = f"{format_fraction(exposed)} of the time exposed"
         yield Advice(
             f"{run.times(calls, 'copy', 'copies')} {_DIRECTIONS[direction]} ({memory} memory) take "
             f"{run.device_time(total_ns)}, {part}{reached}.",
@@ -106,7 +106,9 @@ def layout_copies(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     rows = [row for row in run.records("copies") if row["is_strided"] and not _is_cast(row)]
     attended = (part for one in run.attention for part in one.parts if part.name in _PASSING)
     attended_ns = sum(part.device_ns for part in attended)
-    shared = f"; {run.time(attended_ns)} of them one attention kernel would spare too" if attended_ns else ""
+    shared = (
+        f"; {run.time(attended_ns)} of them a fused attention kernel would remove too" if attended_ns else ""
+    )
     yield from _copies(run, rule, rows, "only reorder memory", shared)
 
 

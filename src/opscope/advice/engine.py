@@ -163,7 +163,7 @@ def _worth(run: ProfiledRun, rule: Rule, advice: Advice) -> _Worth | None:
     if advice.effect is None and advice.gain is None:
         return _Worth()
     if job is None:
-        return _Worth(words="not turned into a gain: nothing is known of the host's side of a step")
+        return _Worth(words="not converted into a gain: the host's side of a step is unknown")
     least_ns = run.book.number("least_gain_fraction") * job.step_ns
     change, gain = None, advice.gain
     missing = next((model.missing for model in job.ranks if model.missing), None)
@@ -192,7 +192,7 @@ def _simulated(job: Job) -> str:
     """The step that a gain is taken from."""
     together = f" of {len(job.models)} ranks together" if len(job.models) > 1 else ""
     return (
-        f"simulated in a step of {format_duration(job.step_ns)}{together} without the recorder, for which "
+        f"simulated in a step of {format_duration(job.step_ns)}{together} without the profiler, for which "
         f"the device alone needs {format_duration(job.device_ns)} and the host alone "
         f"{format_duration(job.host_ns)}"
     )

@@ -49,8 +49,8 @@ def launch_bound(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             "idle_fraction": idle_fraction,
         },
         lambda change: change.replay(graph_ns),
-        f"one CUDA graph {'per step' if run.has_steps else 'of it all'} leaves the host "
-        f"{format_duration(graph_ns)}",
+        f"with one CUDA graph {'per step' if run.has_steps else 'of it all'} the "
+        f"host needs {format_duration(graph_ns)}",
     )
 
 
@@ -67,7 +67,7 @@ def _recorded(step: StepModel) -> str:
         return " as recorded"
     least_ns, most_ns = step.host_range_ns
     between = "" if least_ns == most_ns else f", {format_duration(least_ns)} to {format_duration(most_ns)}"
-    return f" ({format_duration(step.recorded_host_ns)} as recorded{between} without the recorder)"
+    return f" ({format_duration(step.recorded_host_ns)} as recorded{between} without the profiler)"
 
 
 @finds
@@ -82,11 +82,11 @@ def recording_inflates_host(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     if step.recorded_host_ns < rule.threshold("host_over_device") * step.device_ns:
         return
     yield Advice(
-        f"Of the {format_duration(step.recorded_host_ns)} that the host needs {run.period} as recorded, the "
-        f"recording itself took an estimated {format_duration(step.recorder_ns)} "
-        f"({format_fraction(fraction)}): without it about "
-        f"{format_duration(step.recorded_host_ns - step.recorder_ns)}, beside "
-        f"{format_duration(step.device_ns)} of the device.",
+        f"Of the {format_duration(step.recorded_host_ns)} of host time {run.period} as recorded, "
+        f"an estimated {format_duration(step.recorder_ns)} ({format_fraction(fraction)}) is profiler "
+        "overhead: without it the host needs about "
+        f"{format_duration(step.recorded_host_ns - step.recorder_ns)}, the device "
+        f"{format_duration(step.device_ns)}.",
         {
             "recorded_host_ns": step.recorded_host_ns,
             "recorder_ns": step.recorder_ns,
@@ -128,8 +128,8 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         better = pinned if is_upload else beside if is_download else rule
         yield Advice(
             f"{_place(longest)} waits for the device {counted(longest.calls / run.step_count, 'time')} "
-            f"{run.period}: the host loses {format_duration(host_ns / run.step_count)} in it, the device "
-            f"stands idle for {format_duration(idle_ns / run.step_count)} {run.period}.",
+            f"{run.period}: the host spends {format_duration(host_ns / run.step_count)} in it, the "
+            f"device is idle for {format_duration(idle_ns / run.step_count)} {run.period}.",
             {
                 "calls": list(dict.fromkeys(one.name for one in waits)),
                 "operator": longest.operator,
@@ -142,7 +142,7 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
                 "drop_questions" if longest.operator in _QUESTIONS else "free_waits",
                 [call_id for one in waits for call_id in one.call_ids],
             ),
-            "the step with these calls returning at once",
+            "the step simulated with these calls returning at once",
             suggestion=better.suggestion,
             change=better.change,
         )
@@ -180,10 +180,11 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         idle_ns = sum(gap.duration_ns for _, gap in found)
         if idle_ns < rule.threshold("least_idle_fraction") * run.window_ns:
             continue
-        where = " at ".join(part for part in (host, line) if part) or "something that was not recorded"
+        where = " at ".join(part for part in (host, line) if part) or "code that was not recorded"
         yield Advice(
-            f"The device waits {format_duration(idle_ns / run.step_count)} {run.period}, "
-            f"{format_fraction(idle_ns / run.window_ns)} of the time, while the host is in {where}.",
+            f"The device is idle for {format_duration(idle_ns / run.step_count)} "
+            f"{run.period}, {format_fraction(idle_ns / run.window_ns)} of the time, while the host is in "
+            f"{where}.",
             {"idle_ns": idle_ns, "host": host, "line": line, "gaps": len(found)},
             methodcaller(
                 "drop_host_between",
@@ -224,8 +225,9 @@ def cuda_malloc(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     names = [row["name"] for row in rows]
     host_ns = sum(row["duration_ns"] for row in rows) / run.step_count
     yield Advice(
-        f"{listed(names)} run {counted(calls / run.step_count, 'time')} {run.period} and take the host "
-        f"{format_duration(host_ns)}: memory comes from the driver, not from the cache.",
+        f"{listed(names)} run {counted(calls / run.step_count, 'time')} {run.period} and take "
+        f"{format_duration(host_ns)} of host time: memory comes from the driver, not from the caching "
+        "allocator.",
         {"calls": calls, "steps_with_calls": steps, "functions": names, "host_ns_per_step": host_ns},
         lambda change: change.drop_calls([one for row in rows for one in row["call_ids"]]),
     )
@@ -285,7 +287,7 @@ def start_up(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         usual = f"later ones {format_duration(usual_ns)} each"
         told = (
             f"{steps} {takes} {format_duration(duration_ns)}, {usual}: {once}. "
-            f"Averages and gains are without {them}."
+            f"Averages and gains exclude {them}."
         )
     yield Advice(
         told,

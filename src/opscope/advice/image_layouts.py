@@ -61,9 +61,9 @@ def layout_conversion(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             kernels=names[:5],
         ),
         _effect(calls, after_ns, names),
-        "kernels that only turn tensors go; what else layers on images do takes "
-        f"{run.time(computing_ns)} and would take {run.time(then_ns)}, as such layers were measured in both "
-        "orders",
+        "kernels that only convert layouts go away; the rest of these layers "
+        f"takes {run.time(computing_ns)} and would take {run.time(then_ns)}, as measured for such layers "
+        "in both layouts",
         best=_effect(calls, nothing_slower_ns, names),
     )
 
@@ -94,12 +94,12 @@ def _message(
     """What is turned; where that is little, which layers run with channels first."""
     if turning_ns:
         return (
-            f"{run.times(count, 'kernel')} only turn tensors between channel orders, in "
-            f"{listed(turning, 3) or 'no recorded operator'}: {run.device_time(turning_ns)}."
+            f"{run.times(count, 'kernel')} only convert tensors between channel layouts, "
+            f"in {listed(turning, 3) or 'no recorded operator'}: {run.device_time(turning_ns)}."
         )
     layers_ns = sum(one.computing_ns for one in layers)
     operators = list(dict.fromkeys(one.call.operator for one in layers))
-    return f"{listed(operators, 3)} work on images with channels first: {run.device_time(layers_ns)}."
+    return f"{listed(operators, 3)} work on channels-first (NCHW) images: {run.device_time(layers_ns)}."
 
 
 def _channels_last_ns(run: ProfiledRun, rule: Rule, one: ImageCall) -> float:

@@ -67,9 +67,9 @@ def unfused_pointwise(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         f"{listed(longest.names, 8)} on {longest.elements:,} elements.",
         run.evidence(total_ns, calls=count, chains=[" → ".join(chain.names) for chain in chains[:5]]),
         lambda change: _fused(change, chains, run.book.number("kernel_floor_ns")),
-        f"fused, the chains would take {run.time(after_ns)} on the device, in proportion to the "
-        f"tensors read and written; {run.times(launches, 'launch', 'launches')} go, with "
-        f"{run.time(host_ns * run.unrecorded_share)} of the host",
+        f"fused, the chains would take {run.time(after_ns)} on the device, in proportion to "
+        f"the tensors read and written; {run.times(launches, 'launch', 'launches')} and "
+        f"{run.time(host_ns * run.unrecorded_share)} of host time go away",
     )
 
 
@@ -145,9 +145,9 @@ def tail_wave(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     lost_ns = sum(tail.geometry.total_ns * tail.loss for tail in found)
     worst = max(found, key=lambda tail: (tail.geometry.total_ns, tail.kernel))
     yield Advice(
-        f"Kernels that take {run.device_share(total_ns)} end in a round that fills little of the device: the "
-        f"longest deals {worst.blocks:,} blocks to {run.sm_count} multiprocessors in {worst.rounds:.2f} "
-        "rounds.",
+        f"Kernels that take {run.device_share(total_ns)} end in a nearly empty wave: the "
+        f"longest has {worst.blocks:,} blocks for {run.sm_count} multiprocessors, {worst.rounds:.2f} "
+        "waves.",
         run.evidence(
             total_ns,
             lost_ns=lost_ns,
@@ -156,7 +156,7 @@ def tail_wave(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             blocks=worst.blocks,
         ),
         lambda change: [change.scale_kernels([name], 1.0 - lost) for name, lost in _losses(run, found)],
-        f"the empty places of their rounds: {run.time(lost_ns)} of {run.time(total_ns)}",
+        f"the empty slots of their waves: {run.time(lost_ns)} of {run.time(total_ns)}",
     )
 
 
@@ -201,9 +201,9 @@ def low_occupancy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     worst = max(found, key=lambda quality: (quality.total_ns, quality.kernel))
     limiters = [str(limiter) for limiter in worst.limiters]
     yield Advice(
-        f"Kernels bound by memory take {run.device_time(total_ns)} with at most "
-        f"{format_fraction(max(quality.occupancy or 0.0 for quality in found))} of the warps resident; what "
-        f"allows the longest no more: {' and '.join(limiters).replace('_', ' ')}.",
+        f"Memory-bound kernels take {run.device_time(total_ns)} with at "
+        f"most {format_fraction(max(quality.occupancy or 0.0 for quality in found))} of the warps "
+        f"resident; the longest is limited by {' and '.join(limiters).replace('_', ' ')}.",
         run.evidence(
             total_ns,
             kernels=list(dict.fromkeys(quality.kernel for quality in found))[:5],
@@ -243,7 +243,7 @@ def at_limit(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     reached = sum((roofline.fraction or 0.0) * roofline.device_ns for _, roofline in near) / total_ns
     names = list(dict.fromkeys(name for name, _ in near))
     yield Advice(
-        f"{run.device_time(total_ns)} is in {counted(len(names), 'kernel')} near the limit, at "
-        f"{format_fraction(reached)} of it: nothing to gain there at this level.",
+        f"{run.device_time(total_ns)} is in {counted(len(names), 'kernel')} near "
+        f"the limit, at {format_fraction(reached)} of it: little to gain there.",
         run.evidence(total_ns, roofline_fraction=reached, kernels=names),
     )

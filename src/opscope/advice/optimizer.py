@@ -29,7 +29,7 @@ def per_tensor_optimizer(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         _evidence(run, rows),
         _effect(run, rows, fused, rule),
         f"a fused optimizer needs about {counted(rule.threshold('fused_launches'), 'launch', 'launches')} "
-        "and passes over its state once: a third of the device time, as of Adam",
+        "and passes over its state once: a third of the device time, as measured for Adam",
         change=_change(rows, rule),
     )
 

@@ -84,9 +84,9 @@ def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         best_ns = _best_ns(calls)
         best = calls_taking(run.calls, after_ns | others_ns | best_ns) if best_ns else None
         saved_ns = time_of(halved) - sum(others_ns.values())
-        saved = f"kernels bound by memory, with half the bytes, save {run.time(saved_ns)}"
+        saved = f"memory-bound kernels move half the bytes, which saves {run.time(saved_ns)}"
         basis = f"{basis}; {saved}" if calls else saved
-    subject, reason = _subject(calls), "tensor cores do them several times as fast"
+    subject, reason = _subject(calls), "tensor cores are several times as fast"
     if run.is_minor(total_ns, rule):
         calls = [*calls, *halved]
         subject, reason = f"Operators ({listed(operators_of(calls), 3)})", "they move half the bytes"
@@ -239,8 +239,8 @@ def _basis(
         return f"not estimated: the device's {name} rate is unknown"
     then_ns = sum(after_ns.get(call.call_id, call.roofline.device_ns) for call in calls)
     return (
-        f"{kinds} take {run.time(time_of(calls))} and would take {run.time(then_ns)} in {name}, by whole "
-        "rounds of tiles and by bytes"
+        f"{kinds} take {run.time(time_of(calls))} and would take {run.time(then_ns)} in {name}, by "
+        "waves of tiles and by bytes"
     )
 
 
@@ -278,9 +278,9 @@ def _with_casts(
     return (
         effect_of(after_ns),
         effect_of({**after_ns, **best_ns}) if best_ns else None,
-        f"; casting the operands costs {run.time(sum(cast_ns.values()))} on the device and "
-        f"{run.time(host_ns)} on the host; what works on their results, with half the bytes, saves "
-        f"{run.time(saved_ns)}",
+        f"; casting the operands costs {run.time(sum(cast_ns.values()))} on the device "
+        f"and {run.time(host_ns)} on the host; operators on their results move half the bytes, which "
+        f"saves {run.time(saved_ns)}",
     )
 
 

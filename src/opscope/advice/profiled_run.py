@@ -140,7 +140,7 @@ class ProfiledRun:
         model = next((one for one in models if one.trace.trace_id == host.trace_id), None)
         if model is None or host.recorder_ns is None:
             return host
-        basis = "steps of the same run, timed without the recorder"
+        basis = "steps of the same run, timed without the profiler"
         if model.unrecorded_ns is None:
             factor = f"{model.host.recorder:g} times as much as " if model.host.recorder != 1 else ""
             basis = f"{factor}{host.recorder_basis}"
@@ -160,7 +160,7 @@ class ProfiledRun:
 
     @cached_property
     def unrecorded_share(self) -> float:
-        """Host time without the recorder over that with it; 1 if unknown."""
+        """Host time without the profiler over that with it; 1 if unknown."""
         return 1.0 if self.step is None else self.step.unrecorded_share
 
     @cached_property

@@ -281,7 +281,7 @@ def point_findings(reference: BenchmarkResult, candidate: BenchmarkResult) -> It
             yield Finding(
                 "compare.incomplete",
                 Severity.WARNING,
-                f"{_name(result)}: the {side} was interrupted; its figures rest on what was finished.",
+                f"{_name(result)}: the {side} was interrupted; its figures are of what was finished.",
             )
         throttled = [row.name for row in result.rows if row.throttled]
         if throttled:
@@ -302,7 +302,7 @@ def _clock_finding(reference: BenchmarkResult, candidate: BenchmarkResult) -> It
         "compare.clocks_differ",
         Severity.WARNING,
         f"{_name(reference)}: the GPU ran at {before} MHz after the reference, at {after} MHz after the "
-        "candidate; what computes takes longer at lower clocks.",
+        "candidate; compute-bound work takes longer at lower clocks.",
         evidence={"reference_sm_clock_mhz": before, "candidate_sm_clock_mhz": after},
     )
 

@@ -208,7 +208,7 @@ class JobCollectives(msgspec.Struct, frozen=True, dict=True):
         meanwhile: What the last rank of each matched one did while others waited, by place in `matched`.
         spec: The GPU of all ranks; None if they differ or it is unknown.
         stages: Those of pipelines, and what they wait.
-        is_data_parallel: Whether DistributedDataParallel ran the model.
+        purpose: What ran the model tells of its only process group, `data` or `tensor`; None if nothing.
     """
 
     ranks: Mapping[int, int | None]
@@ -218,7 +218,7 @@ class JobCollectives(msgspec.Struct, frozen=True, dict=True):
     meanwhile: Mapping[int, tuple[Meanwhile, ...]] = msgspec.field(default_factory=dict)
     spec: DeviceSpec | None = None
     stages: tuple[PipelineStage, ...] = ()
-    is_data_parallel: bool = False
+    purpose: str | None = None
 
     @cached_property
     def activities(self) -> list[dict[int, int]]:
@@ -265,9 +265,8 @@ class JobCollectives(msgspec.Struct, frozen=True, dict=True):
             names[first.members][first.title or ""] += 1
             described[first.members] = first.group_description
         found = {members: _parallelism(described[members], titles) for members, titles in names.items()}
-        if self.is_data_parallel and list(found.values()) == [None]:
-            # One group, in which gradients are summed.
-            return dict.fromkeys(found, Parallelism("data", "inferred"))
+        if self.purpose is not None and list(found.values()) == [None]:
+            return dict.fromkeys(found, Parallelism(self.purpose, "inferred"))
         return found
 
     def _total(self, places: Sequence[int]) -> CollectiveTotal:
@@ -398,7 +397,7 @@ def read_collectives(
         done,
         common_spec(session),
         find_bubbles(pairwise, ranks, by_device, step_times),
-        bool(session.scalar(sql(__package__, "collectives:data_parallel"))),
+        session.scalar(sql(__package__, "collectives:purpose")),
     )
 
 
@@ -574,7 +573,7 @@ def _mismatch_findings(
             Severity.ERROR,
             f"{title}, {where}: {_named(odd, ranks)} of {counted(len(kernels), 'rank')} launched "
             f"{_what(theirs)} where the others launched {_what(usual)}.",
-            "Ranks of a collective must give as many elements: look at what differs in their inputs.",
+            "Ranks of a collective must pass the same number of elements: check how their inputs differ.",
             evidence={"ranks": [ranks[one] for one in odd], "where": where},
         )
 
@@ -587,7 +586,7 @@ def _missing_findings(
             "collectives.missing",
             Severity.ERROR,
             f"{title}: {_named(absent, ranks)} recorded no {where}, which other ranks took part in.",
-            "A rank that leaves a collective out makes the others wait for ever.",
+            "A rank that skips a collective makes the others hang.",
             evidence={"ranks": [ranks[one] for one in absent], "where": where},
         )
 

@@ -52,6 +52,13 @@ FROM operators WHERE step IS NOT NULL AND NOT list_contains($1::BIGINT[][], [tra
 GROUP BY trace_id, name
 ORDER BY trace_id, name
 
--- :name data_parallel
--- Whether DistributedDataParallel ran a model: it names its forward so. Reads annotations.
-SELECT EXISTS (SELECT 1 FROM annotations WHERE name = 'DistributedDataParallel.forward')
+-- :name purpose
+-- What the only process group is for: DistributedDataParallel names its forward so; tensors whose parts are on
+-- several ranks sum them in a function of their own. Reads annotations and operators.
+SELECT CASE
+    WHEN EXISTS (SELECT 1 FROM annotations WHERE name = 'DistributedDataParallel.forward') THEN 'data'
+    WHEN EXISTS (
+        SELECT 1 FROM operators AS o JOIN operators AS p ON o.parent_id = p.operator_id
+        WHERE o.name = '_c10d_functional::all_reduce' AND p.name = 'Redistribute'
+    ) THEN 'tensor'
+END

@@ -43,7 +43,7 @@ class ComparedRecording:
         calls: Rows of `compared_operators.sql`.
         launches: Rows of `compared_launches.sql`.
         steps: Duration of each step in ns, by trace and number, without those that begin the program.
-        unrecorded_ns: Times of steps without the recorder; empty if unknown.
+        unrecorded_ns: Times of steps without the profiler; empty if unknown.
         has_stacks: Whether Python frames were recorded, which slows the host down.
     """
 

@@ -139,7 +139,7 @@ def _reason(verdict: Verdict, interval: Interval, threshold: float) -> str:
     if verdict is Verdict.SAME:
         return f"{text}, within {within} of 1"
     if verdict is Verdict.AMBIGUOUS:
-        return f"{text}, which settles neither a difference nor that it is within {within}"
+        return f"{text}: neither a difference nor equality within {within} is established"
     return text
 
 

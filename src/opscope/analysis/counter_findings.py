@@ -181,7 +181,7 @@ def _unfilled(kernel: CountedKernel) -> Finding | None:
         return None
     code, why = "uneven_blocks", "blocks end at different times, or the last wave is nearly empty"
     if occupancy.waves is not None and occupancy.waves < 1:
-        code, why = "unfilled_device", f"the grid fills {occupancy.waves:.2f} of the device once"
+        code, why = "unfilled_device", f"the grid is {occupancy.waves:.2f} of a wave"
     achieved, possible = _percent(occupancy.achieved, 1), _percent(occupancy.theoretical, 1)
     return _finding(
         kernel,
@@ -206,7 +206,7 @@ def _low_occupancy(kernel: CountedKernel) -> Finding | None:
     return _finding(
         kernel,
         "low_occupancy",
-        f"it waits, and at most {_percent(occupancy.theoretical)} of the warps a multiprocessor can hold are "
+        f"it is latency-bound, with at most {_percent(occupancy.theoretical)} of a multiprocessor's warps "
         f"resident{limited}",
         theoretical_occupancy=occupancy.theoretical,
         limiters=list(occupancy.limiters),
@@ -227,7 +227,7 @@ def _extra_traffic(kernel: CountedKernel) -> Finding | None:
         kernel,
         "extra_traffic",
         f"it moves {moved / 1e6:,.0f} MB of device memory where inputs and outputs{operator} have "
-        f"{least / 1e6:,.0f} MB: {ratio:.2f} × the least{reads}",
+        f"{least / 1e6:,.0f} MB: {ratio:.2f} × the minimum{reads}",
         gain=_traffic_gain(kernel, ratio),
         dram_bytes=moved,
         min_bytes=least,
@@ -261,7 +261,7 @@ def _traffic_gain(kernel: CountedKernel, ratio: float) -> dict[str, Any]:
         return {}
     return {
         "estimated_gain_ns_per_step": kernel.recorded_ns * kernel.launches_per_step * (1 - 1 / ratio),
-        "gain_basis": "the recorded time of these launches, times the share of bytes beyond the least: "
+        "gain_basis": "the recorded time of these launches, times the share of bytes above the minimum: "
         "device memory limits the kernel",
     }
 
@@ -322,7 +322,7 @@ def _idle_tensor_cores(kernel: CountedKernel) -> Finding | None:
     return _finding(
         kernel,
         "idle_tensor_cores",
-        f"it multiplies {operands} and its tensor cores were active in {_percent(tensor, 1)} of the cycles",
+        f"it multiplies {operands}, but tensor cores were active in {_percent(tensor, 1)} of the cycles",
         None if is_fp32 else "Align the sizes of the product to 16 bytes",
         {"change": 'torch.set_float32_matmul_precision("high")' if is_fp32 else None},
         tensor_pipe_fraction=tensor,

@@ -234,7 +234,7 @@ class CountedKernel(msgspec.Struct, frozen=True):
                 f"a call issues {self.call.activities_per_call:.3g} device activities, of which this is one"
             )
         if not self.call.cost.min_bytes:
-            return self.call.cost.reason or "the least bytes of the call are unknown"
+            return self.call.cost.reason or "the minimum bytes of the call are unknown"
         return "the report holds no bytes of device memory"
 
 

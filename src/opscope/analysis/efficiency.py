@@ -40,10 +40,10 @@ class Bound(TextEnum):
 
 
 _BOUND_MEANINGS = {
-    Bound.COMPUTE: "its operations need longer than its bytes",
-    Bound.MEMORY: "its bytes need longer than its operations",
+    Bound.COMPUTE: "its operations take longer than moving its bytes",
+    Bound.MEMORY: "moving its bytes takes longer than its operations",
     Bound.LATENCY: "too little work to fill the device once",
-    Bound.LAUNCH: "shorter than the host needs to launch it",
+    Bound.LAUNCH: "shorter than its launch on the host",
 }
 
 

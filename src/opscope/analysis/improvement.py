@@ -181,7 +181,7 @@ def _fusion(operator: OperatorTotal, roofline: Roofline | None) -> str | None:
         per_call = operator.kernel_launches / operator.calls
         return f"{per_call:.1f} kernels per call pass their results through device memory"
     if operator.category in _POINTWISE:
-        return "pointwise: fused into the operator before or after, its own reading and writing would vanish"
+        return "pointwise: fused into the operator before or after, its own reads and writes would go away"
     if operator.category in _ROW_WISE and roofline is not None and roofline.bound is Bound.MEMORY:
         return "a pointwise neighbor fused into it would cost it no further bytes"
     return None

@@ -270,7 +270,7 @@ class Job:
 
     @property
     def host_ns(self) -> float:
-        """What the slowest host needs for a step if no device ever kept it waiting, without the recorder."""
+        """What the slowest host needs for a step if no device ever kept it waiting, without the profiler."""
         return max(model.host_ns for model in self.models)
 
     @cached_property
@@ -296,7 +296,7 @@ class Job:
 
     @cached_property
     def steps_ns(self) -> tuple[float, ...]:
-        """A step without the recorder, the likely one first."""
+        """A step without the profiler, the likely one first."""
         if self.graph is None:
             return self.middle.steps_ns
         unchanged, ways = self.changed(lambda _: None), max(len(model.hosts) for model in self.models)
@@ -304,7 +304,7 @@ class Job:
 
     @property
     def step_ns(self) -> float:
-        """A step without the recorder."""
+        """A step without the profiler."""
         return self.steps_ns[0]
 
     def gain_ns(self, change: JobChange) -> float:

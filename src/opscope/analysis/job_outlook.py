@@ -41,7 +41,7 @@ class JobOutlook(msgspec.Struct, frozen=True):
     Attributes:
         ranks: How many the job has here.
         simulated: How many of them are in the simulation.
-        step_ns: A step of them without the recorder.
+        step_ns: A step of them without the profiler.
         path: The critical path of the recorded steps across ranks, the largest first.
         what_ifs: Changes by kind, the most worth first.
     """

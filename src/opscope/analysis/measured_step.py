@@ -1,4 +1,4 @@
-"""How long a step takes without the recorder, beside how long it took recorded.
+"""How long a step takes without the profiler, beside how long it took recorded.
 
 A recorder stretches the host, so a recorded step is not the program's. Recordings of opscope also time steps
 while nothing is attached (`capture.step_clock`); of other traces only the recorded step is known, and what
@@ -16,7 +16,8 @@ Which samples count, by stretch of steps that followed each other:
 
 A step's time is the longer of two: by the host's clock, and between the device's events. A loop that does not
 wait runs ahead of the device until the launch queue is full, and then only the device's period is true; a
-device that works off its queue is quicker than the loop, and then only the host's is.
+device that works off its queue is quicker than the loop, and then only the host's is. Where both took as long
+altogether, the device's events tell how the time was spread.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ __all__ = [
 
 # Of steps before the recording, for an interval; one sample may cover several.
 _FEWEST_STEPS, _FEWEST_SAMPLES = FEWEST_ROUNDS, 3
+_AS_LONG = 0.98  # of the two clocks, altogether
 # Of device times between a recording and what surrounds it, at most.
 _WANDER = 1.05
 
@@ -99,7 +101,7 @@ class MeasuredStep(msgspec.Struct, frozen=True):
         trace_id: The trace.
         recorded_ns: Mean of the recorded steps; None if no steps were recorded.
         busy_ns: Busy time of the busiest device in a recorded step; None if unknown.
-        unrecorded_ns: A step without the recorder; None if unknown.
+        unrecorded_ns: A step without the profiler; None if unknown.
     """
 
     trace_id: int | None = None
@@ -224,7 +226,7 @@ def step_times(samples: Sequence[UnrecordedStep], *, has_device: bool) -> tuple[
 
 
 def unrecorded_samples(session: Session) -> tuple[float, ...]:
-    """Times in ns of steps without the recorder, of the trace with the longest steps; empty if unknown."""
+    """Times in ns of steps without the profiler, of the trace with the longest steps; empty if unknown."""
     has_device = bool(session.scalar("SELECT count(*) FROM device_activities"))
     found = (_decisive(samples, has_device=has_device) for samples in _samples(session).values())
     by_trace = [tuple(one[3]) for one in found if one is not None]
@@ -239,14 +241,17 @@ def _decisive(
     chosen = _chosen(settled)
     if not chosen:
         return None
-    times = {StepClockKind.HOST: [one.host_ns / one.step_count for one in chosen]}
-    on_device = [one.device_ns / one.step_count for one in chosen if one.device_ns is not None]
+    on_device = [one for one in chosen if one.device_ns is not None]
     if 2 * len(on_device) >= len(chosen):
-        times[StepClockKind.DEVICE] = on_device
+        host_ns, device_ns = (
+            sum(one.host_ns for one in on_device),
+            sum(one.device_ns or 0 for one in on_device),
+        )
+        if device_ns >= _AS_LONG * host_ns:
+            return chosen, warmup, StepClockKind.DEVICE, list(_clocks(on_device))[1]
     elif has_device:
         return None
-    clock = max(times, key=lambda one: float(np.median(times[one])))
-    return chosen, warmup, clock, times[clock]
+    return chosen, warmup, StepClockKind.HOST, next(_clocks(chosen))
 
 
 def _settled(samples: Sequence[UnrecordedStep]) -> tuple[list[UnrecordedStep], int]:

@@ -93,8 +93,8 @@ def _untied(calls: RuntimeCalls, graph: ExecutionGraph, origin_ns: int) -> dict[
     is_late = is_later & (graph.excess_ns[mine] > TOLERANCE_NS)
     return {
         "have no recorded launch": int((~has_launch).sum()),
-        "begin before their launch, so that clocks disagree": int(is_early.sum()),
-        "begin later than what they are known to wait for": int(is_late.sum()),
+        "start before their launch, so that clocks disagree": int(is_early.sum()),
+        "start later than their known dependencies allow": int(is_late.sum()),
     }
 
 

@@ -134,7 +134,7 @@ def _found_by(by: str) -> Callable[[str], str | None]:
         pattern = re.compile(by.removeprefix(_BY_RANGE))
     except re.error as error:
         raise InputError(
-            f"'{by.removeprefix(_BY_RANGE)}' is no regular expression ({error})",
+            f"'{by.removeprefix(_BY_RANGE)}' is not a regular expression ({error})",
             hint="Write --by range:REGEX",
         ) from error
 

@@ -122,7 +122,7 @@ class _Matcher:
         )
 
     def _unrecorded(self) -> TimeChange | None:
-        """The step without the recorder, where both sides timed it."""
+        """The step without the profiler, where both sides timed it."""
         sides = (self.reference.recording.unrecorded_ns, self.candidate.recording.unrecorded_ns)
         if not all(sides):
             return None
@@ -458,7 +458,7 @@ def _step_findings(sides: Sequence[ComparedSession], basis: Basis) -> Iterator[F
         )
     if min(steps) < FEWEST_ROUNDS and _differ(sides):
         count = min(steps)
-        yield _no_interval("One step is too little" if count == 1 else f"{count} steps of a side are too few")
+        yield _no_interval("One step is not enough" if count == 1 else f"{count} steps of a side are too few")
     outside = [side.side().outside_steps_ns for side in sides]
     if any(outside):
         yield Finding(
@@ -482,7 +482,7 @@ def _totals_finding(sides: Sequence[ComparedSession]) -> Iterator[Finding]:
             "Record both with a schedule of steps",
         )
     if _differ(sides):
-        yield _no_interval("One recording each, without steps, is too little")
+        yield _no_interval("One recording each, without steps, is not enough")
 
 
 def _differ(sides: Sequence[ComparedSession]) -> bool:

@@ -1,4 +1,4 @@
-"""The steps of a Session as execution graphs: how long one takes without the recorder, and after a change.
+"""The steps of a Session as execution graphs: how long one takes without the profiler, and after a change.
 
 A gain is the difference of two simulations of the same steps, both without what the recorder added to the
 host. How much that was is known where steps were timed without it, else estimated from the events it wrote;
@@ -53,7 +53,7 @@ Float64 = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
 class HostSpeed(NamedTuple):
-    """One way the host may have run without the recorder.
+    """One way the host may have run without the profiler.
 
     Attributes:
         recorder: How much of what recording is estimated to add is taken away.
@@ -74,7 +74,7 @@ _DEVICE_DECIDES = 0.97  # of a step is what the device alone needs
 _RAN_AHEAD = 0.8  # of the device's time: a host that quick was not held up by it
 # Single steps of a host, on machines shared with others, against the median of many.
 _ONE_STEP_ERROR = 0.3
-# Of the recorded host's time, what is left without the recorder: median, least and most of 16 programs that
+# Of the recorded host's time, what is left without the profiler: median, least and most of 16 programs that
 # the host decides, on hosts of an H100 and an H200 (`benchmarks/results/*_gains*.json`).
 _HOST_SHARES = (0.43, 0.53, 0.74)
 _MOST_SHARE = 2.0
@@ -128,6 +128,22 @@ class PathPiece(NamedTuple):
     ns: int
 
 
+class _Stretches(NamedTuple):
+    """Pieces of a path as columns.
+
+    Attributes:
+        kind: Position in `_PATH_KINDS`.
+        named: Of what the host did, the operator launched at its end; of activities, the name; -1 for none.
+        until_ns: When each ended.
+        ns: How long each took.
+    """
+
+    kind: Int64
+    named: Int64
+    until_ns: Int64
+    ns: Int64
+
+
 class StepExecution(msgspec.Struct, frozen=True):
     """The simulated step of one trace; times are of a mean step, in nanoseconds.
 
@@ -138,7 +154,7 @@ class StepExecution(msgspec.Struct, frozen=True):
         host_ns: What the host alone needs for that.
         device_ns: What the device alone needs.
         recorded_error: Share of the recorded step that no known edge of the graph explains.
-        unrecorded_error: How far the simulated step is off steps that were timed without the recorder; None
+        unrecorded_error: How far the simulated step is off steps that were timed without the profiler; None
             if none were.
         missing_edges: Nodes that come later than what they are known to depend on explains, and edges that
             would run backward in time because clocks disagree.
@@ -379,7 +395,7 @@ class StepModel:
         graph: Its execution graph.
         origin_ns: When its first step began.
         loading: When its threads waited for data, by thread.
-        timed: A step as timed without the recorder; None if it was not.
+        timed: A step as timed without the profiler; None if it was not.
         hosts: How fast the host may have been: the likely way first.
     """
 
@@ -401,7 +417,7 @@ class StepModel:
 
     @property
     def unrecorded_ns(self) -> float | None:
-        """A step as timed without the recorder; None if it was not."""
+        """A step as timed without the profiler; None if it was not."""
         return None if self.timed is None else self.timed.median
 
     @property
@@ -467,7 +483,7 @@ class StepModel:
         return is_one
 
     def unrecorded_lags(self, host: HostSpeed) -> Int64:
-        """Lags of the graph without the recorder's part, to be changed."""
+        """Lags of the graph without the profiler's part, to be changed."""
         lag_ns: Int64 = self.graph.lag_ns.copy()
         for slot, on_host in ((0, self.graph.thread_id >= 0), (2, self.is_handed_over)):
             chosen = on_host & (lag_ns[slot] > 0)
@@ -480,12 +496,12 @@ class StepModel:
 
     @cached_property
     def steps_ns(self) -> tuple[float, ...]:
-        """A step without the recorder, by `hosts`."""
+        """A step without the profiler, by `hosts`."""
         return tuple(map(self._step_ns, self.hosts))
 
     @property
     def step_ns(self) -> float:
-        """A step without the recorder."""
+        """A step without the profiler."""
         return self.steps_ns[0]
 
     @cached_property
@@ -495,7 +511,7 @@ class StepModel:
 
     @cached_property
     def host_ns(self) -> float:
-        """What the host needs for a step if no device ever kept it waiting, without the recorder."""
+        """What the host needs for a step if no device ever kept it waiting, without the profiler."""
         return self._host_ns(self.host)
 
     @cached_property
@@ -583,7 +599,7 @@ class StepModel:
 
     @property
     def unrecorded_share(self) -> float:
-        """Host time without the recorder over that with it."""
+        """Host time without the profiler over that with it."""
         return self.host_ns / self.recorded_host_ns if self.recorded_host_ns else 1.0
 
     @property
@@ -605,7 +621,7 @@ class StepModel:
 
     @property
     def unrecorded_error(self) -> float | None:
-        """How far the simulated step is off the one timed without the recorder; None if none was."""
+        """How far the simulated step is off the one timed without the profiler; None if none was."""
         return None if self.unrecorded_ns is None else self.step_ns / self.unrecorded_ns - 1.0
 
     def gain_ns(self, change: GraphChange) -> float:
@@ -726,29 +742,50 @@ class StepModel:
     def path(self) -> tuple[PathTotal, ...]:
         """The critical path of the steps by kind and name, the largest first; fractions sum to 1.
 
-        Of the step that was timed without the recorder, else of the recorded one, which is known.
+        Of the step that was timed without the profiler, else of the recorded one, which is known.
         """
         is_timed = self.unrecorded_ns is not None
-        total_ns: dict[tuple[str, str | None], int] = defaultdict(int)
-        for piece in self._path_pieces(self.unrecorded_lags(self.host) if is_timed else None):
-            total_ns[piece.kind, piece.name] += piece.ns
-        whole_ns = sum(total_ns.values()) or 1
-        ranked = sorted(total_ns.items(), key=lambda item: (-item[1], item[0][0], item[0][1] or ""))
+        found = self._stretches(
+            critical_path(self.graph, self.unrecorded_lags(self.host) if is_timed else None)
+        )
+        connection = self.session.connection
+        connection.register("path", {"kind": found.kind, "named": found.named, "ns": found.ns})
+        try:
+            totals = [(_PATH_KINDS[kind], *rest) for kind, *rest in self.session.query(_PATH_TOTALS_SQL)]
+        finally:
+            connection.unregister("path")
+        whole_ns = sum(ns for _, _, ns in totals) or 1
+        ranked = sorted(totals, key=lambda one: (-one[2], one[0], one[1] or ""))
         return tuple(
-            PathTotal(kind, name, ns / self.graph.steps, ns / whole_ns) for (kind, name), ns in ranked if ns
+            PathTotal(kind, name, ns / self.graph.steps, ns / whole_ns) for kind, name, ns in ranked if ns
         )
 
     @property
     def recorded_path(self) -> list[PathPiece]:
         """The critical path of the steps as recorded, piece by piece."""
-        return self._path_pieces(None)
-
-    def _path_pieces(self, lag_ns: Int64 | None) -> list[PathPiece]:
-        """The critical path with lags of the graph's edges, or with those recorded, in order of time."""
-        return self.pieces(critical_path(self.graph, lag_ns))
+        return self.pieces(critical_path(self.graph))
 
     def pieces(self, passed: CriticalPath) -> list[PathPiece]:
         """What a path, or the part of one that runs through this trace, consists of, in order of time."""
+        found = self._stretches(passed)
+        asked = self.session.query(
+            "SELECT operator_id, name FROM operators WHERE operator_id IN (SELECT unnest(?::BIGINT[]))",
+            [np.unique(found.named[found.kind == Edge.THREAD]).tolist()],
+        )
+        operators = dict(asked)
+        kernels = dict(self.session.query("SELECT name_id, name FROM kernel_names"))
+        return [
+            PathPiece(
+                _PATH_KINDS[of_kind],
+                (kernels if of_kind >= len(Edge) else operators).get(name_id),
+                end_ns - piece_ns,
+                piece_ns,
+            )
+            for of_kind, name_id, end_ns, piece_ns in zip(*(one.tolist() for one in found), strict=True)
+        ]
+
+    def _stretches(self, passed: CriticalPath) -> _Stretches:
+        """The same as columns."""
         graph, ids = self.graph, self._ids
         nodes, has_own = passed.node[::-1], passed.own_ns[::-1] > 0
         edge, operator = passed.edge[::-1], ids["operator"][nodes]
@@ -762,22 +799,7 @@ class StepModel:
         ns = np.stack((passed.edge_ns[::-1], passed.own_ns[::-1])).T.ravel()
         until_ns = self.origin_ns + passed.end_ns + np.cumsum(ns) - ns.sum()
         chosen = np.flatnonzero(np.stack((np.ones_like(has_own), has_own)).T.ravel())
-        asked = self.session.query(
-            "SELECT operator_id, name FROM operators WHERE operator_id IN (SELECT unnest(?::BIGINT[]))",
-            [np.unique(operator[edge == Edge.THREAD]).tolist()],
-        )
-        operators = dict(asked)
-        kernels = dict(self.session.query("SELECT name_id, name FROM kernel_names"))
-        columns_of = (column[chosen].tolist() for column in (kind, named, until_ns, ns))
-        return [
-            PathPiece(
-                _PATH_KINDS[of_kind],
-                (kernels if of_kind >= len(Edge) else operators).get(name_id),
-                end_ns - piece_ns,
-                piece_ns,
-            )
-            for of_kind, name_id, end_ns, piece_ns in zip(*columns_of, strict=True)
-        ]
+        return _Stretches(kind[chosen], named[chosen], until_ns[chosen], ns[chosen])
 
 
 # By `Edge`, then by `WorkKind`.
@@ -785,6 +807,10 @@ _PATH_KINDS = (
     "host", "kernel gap", "launch latency", "wait", "stream event", "hand-over", "kernel", "communication",
     "copy",
 )  # fmt: skip
+
+_PATH_TOTALS_SQL = f"""SELECT p.kind, coalesce(o.name, k.name), sum(p.ns)::BIGINT FROM path p
+LEFT JOIN operators o ON p.kind < {len(Edge)} AND o.operator_id = p.named
+LEFT JOIN kernel_names k ON p.kind >= {len(Edge)} AND k.name_id = p.named GROUP BY ALL"""
 
 
 def _bisect(goal: float, low: float, high: float, function: Callable[[float], float]) -> float:
@@ -862,10 +888,6 @@ def step_models(
 def _syncs(session: Session, traces: Sequence[TraceRecords]) -> dict[int, dict[int, Sync]]:
     """Synchronizations whose stream was recorded, by trace and position of the call."""
     found: dict[int, dict[int, Sync]] = {trace.trace_id: {} for trace in traces}
-    positions = {
-        trace.trace_id: {call_id: place for place, call_id in enumerate(trace.calls.call_id.tolist())}
-        for trace in traces
-    }
     rows = session.query(
         "SELECT s.trace_id, r.runtime_call_id, s.stream, s.wait_on_stream, e.runtime_call_id FROM syncs s "
         "JOIN runtime_calls r ON r.trace_id = s.trace_id AND r.correlation_id = s.correlation_id "
@@ -873,6 +895,10 @@ def _syncs(session: Session, traces: Sequence[TraceRecords]) -> dict[int, dict[i
         "AND e.correlation_id = s.wait_on_event_correlation_id "
         "WHERE s.kind IN ('Stream Sync', 'Stream Wait Event') AND s.stream IS NOT NULL"
     )
+    positions = {
+        trace.trace_id: {call_id: place for place, call_id in enumerate(trace.calls.call_id.tolist())}
+        for trace in (traces if rows else ())
+    }
     for trace_id, call_id, stream, source, source_call in rows:
         if trace_id not in positions:
             continue

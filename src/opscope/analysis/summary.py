@@ -353,7 +353,7 @@ class Summary:
             return self.timeline
         windows = {trace_id: window.counted for trace_id, window in self._records.windows.items()}
         skews = self._collectives(windows).skews
-        timeline = measure_timeline(self.session, self._records._replace(windows=windows), skews)
+        timeline = measure_timeline(self.session, self._records.within(windows), skews)
         return replace(timeline, start_ups=self.timeline.start_ups)
 
     @cached_property

@@ -152,7 +152,9 @@ def values_of(parameters: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
 
 def _with_mark(fn: F, mark: BenchmarkMark) -> F:
     if not callable(fn):
-        raise InputError(f"a {type(fn).__name__} is no function", hint="Write @opscope.benchmark(inputs=…)")
+        raise InputError(
+            f"'{type(fn).__name__}' is not a function", hint="Write @opscope.benchmark(inputs=…)"
+        )
     try:
         setattr(fn, _ATTRIBUTE, mark)
     except (AttributeError, TypeError):  # a builtin such as torch.square holds no attributes

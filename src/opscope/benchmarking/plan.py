@@ -261,7 +261,7 @@ def _options_at(suite: Suite, options: SuiteOptions, values: Mapping[str, Any]) 
     sizes = {name: value for name, value in values.items() if name in suite.shape_names}
     for name, size in sizes.items():
         if not isinstance(size, int):
-            raise InputError(f"{name}={size} is no size for '{suite.name}'", hint="Sizes are integers")
+            raise InputError(f"{name}={size} is not a size for '{suite.name}'", hint="Sizes are integers")
     own = {name: str(value) for name, value in values.items() if name in suite.parameters}
     options = replace(
         options,

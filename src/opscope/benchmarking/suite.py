@@ -175,7 +175,7 @@ class Suite:
             )
         for name, size in zip(self.shape_names, shape, strict=True):
             if size < 1:
-                raise InputError(f"{name}={size} is no size for '{self.name}'", hint="Sizes start at 1")
+                raise InputError(f"{name}={size} is not a size for '{self.name}'", hint="Sizes start at 1")
         return shape
 
     def _checked_dtype(self, name: str) -> str:

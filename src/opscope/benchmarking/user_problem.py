@@ -256,11 +256,11 @@ def check_parameters(groups: Sequence[FunctionGroup], names: Iterable[str]) -> N
     """
     for name in names:
         if name in {"seed", "device"}:
-            raise InputError(f"'{name}' is no parameter to sweep over", hint=f"Use the option --{name}")
+            raise InputError(f"'{name}' is not a parameter to sweep over", hint=f"Use the option --{name}")
         if not any(takes(group, name) for group in groups):
             sources = dict.fromkeys(_name_of(group.inputs) for group in groups)
             raise InputError(
-                f"no one takes the parameter '{name}'",
+                f"nothing takes the parameter '{name}'",
                 hint=f"Name it in {' or '.join(sources)}, or as a keyword-only parameter of a function",
             )
 
@@ -415,7 +415,7 @@ def _require_no_arguments(group: FunctionGroup) -> None:
         needed = [key for key, parameter in _parameters(function).items() if _is_required(parameter)]
         if needed:
             raise InputError(
-                f"'{name}' takes arguments ({', '.join(needed)}), but nothing makes them",
+                f"'{name}' takes arguments ({', '.join(needed)}), but nothing provides them",
                 hint=f"Give --inputs FILE.py:function, or define {DEFAULT_INPUTS} in its file",
             )
 
@@ -429,7 +429,7 @@ def _require_known(source: Callable[..., Any], known: Collection[str]) -> None:
     ]
     if unknown:
         raise InputError(
-            f"{_name_of(source)} needs arguments that no one gives ({', '.join(unknown)})",
+            f"{_name_of(source)} needs arguments that nothing provides ({', '.join(unknown)})",
             hint=f"Give --param {unknown[0]}=…; it also gets device, dtype and seed if it names them",
         )
 

@@ -106,6 +106,11 @@ class Schedule:
         """Steps until nothing more is recorded."""
         return self.repeat * self.steps_per_cycle
 
+    def recorded_from(self, step: int) -> int:
+        """The step at which a wait ends in which this one lies; itself if it lies in none."""
+        cycle, offset = divmod(step, self.steps_per_cycle)
+        return step + self.wait - offset if cycle < self.repeat and offset < self.wait else step
+
     def position(self, step: int) -> Position:
         """Where a step, counted from 0, lies."""
         cycle, offset = divmod(step, self.steps_per_cycle)

@@ -65,6 +65,9 @@ __all__ = [
 
 _LEVEL = "provenance_tracking_level"
 _NORMAL = 1
+# What a step costs the program in which its clock is read, beside that: hooks and bookkeeping that a step of
+# the program has driven out of the caches (`benchmarks/endurance.py --hooks`).
+_STEP_NS = 20_000
 
 
 class CompileTracking:
@@ -241,7 +244,8 @@ class Profiler:
 
         max_trace_size: What recording may add to this process's memory, e.g. `"2GB"`: the profiler holds its
             events there until a cycle ends. After a step in which the process has grown by more since the
-            cycle's first, by its own data too, the recording ends with that step. No bound if None.
+            cycle's first, by its own data too, the recording ends with that step. No bound if None. A block
+            without steps is asked to end by `is_large`.
 
     Attributes:
         cycles: The cycles recorded so far.
@@ -301,13 +305,14 @@ class Profiler:
         self._find_origins = find_origins
         self._tracking = CompileTracking() if track_compile else None
         self.unrecorded_steps: list[UnrecordedStep] = []
-        self._clock = StepClock()
+        self._clock = StepClock(around_ns=_STEP_NS)
         self._writer: CycleWriter | None = None
         self._graphs = GraphNotes(self._step_aside, self._step_back)
         self._claim = ExitStack()  # of the files, while its block runs
         self._recording: Recording | None = None
         self._is_open = False
         self._step_index = 0
+        self._busy_from = 0
         self._position = self.schedule.position(0)
 
     @property
@@ -389,6 +394,17 @@ class Profiler:
         self._is_open = True
         return self
 
+    def pass_step(self) -> bool:
+        """Do what `step` does where that is nothing but counting: waiting costs a program next to nothing.
+
+        Returns:
+            Whether it was; if not, call `step`.
+        """
+        if self._step_index + 1 >= self._busy_from:
+            return False
+        self._step_index += 1
+        return True
+
     def step(self) -> None:
         """Say that a step is done and the next one begins.
 
@@ -412,16 +428,24 @@ class Profiler:
             self._clock.mark(self._step_index)
         elif self._recording is not None and self._recording.is_started:
             self._recording.next_step(self._step_index)
+        is_waiting = self._recording is None and current.phase is Phase.WAIT
+        waits_until = self.schedule.recorded_from(self._step_index) if is_waiting else 0
+        self._busy_from = min(waits_until, self._clock.next_step)
 
     def _next_position(self, previous: Position) -> Position:
         """Where the step that begins lies; nowhere once recording has taken the memory that it may take."""
-        if self.grown_bytes is None and previous.phase is Phase.ACTIVE and self._most_bytes is not None:
+        if self.grown_bytes is not None or (previous.phase is Phase.ACTIVE and self.is_large):
+            return Position(self.schedule.repeat, Phase.DONE)
+        return self.schedule.position(self._step_index)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether recording has taken more memory than it may; asked where it is, and so noted."""
+        if self.grown_bytes is None and self._most_bytes is not None and self.is_recording:
             grown_bytes = resident_bytes() - self._resident_bytes
             if grown_bytes > self._most_bytes:
                 self.grown_bytes = grown_bytes
-        if self.grown_bytes is not None:
-            return Position(self.schedule.repeat, Phase.DONE)
-        return self.schedule.position(self._step_index)
+        return self.grown_bytes is not None
 
     def off(self) -> AbstractContextManager[None]:
         """A block of which nothing is recorded: neither operators nor kernels.
@@ -470,7 +494,7 @@ class Profiler:
         """
         try:
             if error is None:
-                self._finish_early()
+                self._finish_early(ended_by=None if self.grown_bytes is None else SIZE_LIMIT)
             elif self._keep_on_error:
                 self._finish_failed(error)
             self.keep_late_steps()
@@ -538,8 +562,8 @@ class Profiler:
             self._recording = Recording(self._writer.settings)
             self._recording.prepare()
         if position.phase is Phase.ACTIVE or self._may_be_the_step:
-            self._recording.start(self._step_index)
             self._resident_bytes = resident_bytes()
+            self._recording.start(self._step_index)
             if self._regions.wanted is not None:
                 self._recording.collect(self._regions.wanted)
 

@@ -170,7 +170,7 @@ def _as_python(program: Program) -> Iterator[None]:
 def _load_script(program: Program) -> _Main:
     path = Path(program.target)
     if path.is_dir():
-        raise InputError("a folder is no script", source=path, hint="Name a file in it, or use -m PACKAGE")
+        raise InputError("a folder is not a script", source=path, hint="Name a file in it, or use -m PACKAGE")
     try:
         content = path.read_bytes()
     except OSError as error:

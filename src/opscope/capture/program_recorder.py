@@ -13,6 +13,7 @@ import functools
 import importlib
 import os
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -24,6 +25,7 @@ from opscope.capture.attached import attached_profilers
 from opscope.capture.cycle import Cycle
 from opscope.capture.profiler import Profiler
 from opscope.capture.program import Program, ProgramEnd, after_import, run_program
+from opscope.capture.size_watch import SizeWatch
 from opscope.errors import CaptureError, InputError
 from opscope.model.sidecar import UnrecordedStep
 from opscope.units import format_bytes
@@ -32,6 +34,7 @@ from opscope.workloads.runtime import require_torch
 __all__ = [
     "ForwardSteps",
     "FunctionSteps",
+    "MarkedSteps",
     "OptimizerSteps",
     "ProgramRecorder",
     "StepSource",
@@ -41,6 +44,7 @@ __all__ = [
 
 
 _OnStep = Callable[[], object]
+_MARK = "mark:"
 
 
 class StepSource(Protocol):
@@ -64,10 +68,11 @@ class StepSource(Protocol):
 
 
 def step_source(name: str) -> StepSource | None:
-    """The source that a name stands for: `optimizer`, `forward`, a function, or None for `none`.
+    """The source that a name stands for: `optimizer`, `forward`, a range, a function, or None for `none`.
 
     Args:
-        name: A function is written `FUNCTION`, for one of the program itself, or `MODULE:FUNCTION`.
+        name: A range is written `mark:NAME`, a function `FUNCTION`, for one of the program itself, or
+            `MODULE:FUNCTION`.
 
     Raises:
         InputError: It is none of these.
@@ -78,11 +83,14 @@ def step_source(name: str) -> StepSource | None:
         return OptimizerSteps()
     if name == "forward":
         return ForwardSteps()
+    if name.startswith(_MARK) and len(name) > len(_MARK):
+        return MarkedSteps(name.removeprefix(_MARK))
     module, _, function = name.rpartition(":")
     parts = [*module.split("."), *function.split(".")] if module else function.split(".")
     if not all(part.isidentifier() for part in parts) or (":" in name and not module):
         raise InputError(
-            f"'{name}' tells no steps", hint="Use optimizer, forward, none, FUNCTION or MODULE:FUNCTION"
+            f"'{name}' tells no steps",
+            hint="Use optimizer, forward, none, mark:NAME, FUNCTION or MODULE:FUNCTION",
         )
     return FunctionSteps(module or "__main__", function)
 
@@ -192,6 +200,56 @@ class ForwardSteps:
             _untraced(self._on_step)
 
 
+class MarkedSteps:
+    """A step ends where the program ends a range of this name: of `record_function`, or of NVTX.
+
+    Args:
+        name: As the program gives it to `torch.profiler.record_function` or `torch.cuda.nvtx`.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.what = f"the end of a range '{name}'"
+        self.hint = "Name a range that every step ends, or record the whole program: --steps none"
+        self._stop = ExitStack()
+
+    def watch(self, on_step: _OnStep) -> None:
+        """Look at the end of every range."""
+        ranges = importlib.import_module("torch.autograd.profiler").record_function
+        nvtx = importlib.import_module("torch.cuda.nvtx")
+        leave, push, pop = ranges.__exit__, nvtx.range_push, nvtx.range_pop
+        of_thread = threading.local()
+
+        @functools.wraps(leave)
+        def left(one: Any, *args: Any) -> Any:
+            result = leave(one, *args)
+            if one.name == self.name:
+                _untraced(on_step)
+            return result
+
+        @functools.wraps(push)
+        def pushed(message: str, *args: Any) -> Any:
+            of_thread.open = [*getattr(of_thread, "open", ()), message]
+            return push(message, *args)
+
+        @functools.wraps(pop)
+        def popped(*args: Any) -> Any:
+            result = pop(*args)
+            *of_thread.open, message = getattr(of_thread, "open", None) or [None]
+            if message == self.name:
+                _untraced(on_step)
+            return result
+
+        ours = ((ranges, "__exit__", left), (nvtx, "range_push", pushed), (nvtx, "range_pop", popped))
+        for owner, attribute, replacement in ours:
+            self._stop.callback(setattr, owner, attribute, getattr(owner, attribute))
+            setattr(owner, attribute, replacement)
+
+    def stop(self) -> None:
+        """Put torch's own functions back."""
+        self._stop.close()
+
+
 class FunctionSteps:
     """A step ends when a function returns.
 
@@ -280,6 +338,7 @@ class ProgramRecorder:
         self._is_own = False
         self._has_torch = False
         self._is_large = False
+        self._size_watch = SizeWatch(lambda: profiler.is_large, self._end_large)
         profiler.give_way = self._give_way
 
     @property
@@ -371,6 +430,8 @@ class ProgramRecorder:
         if self.is_child or self._is_over:
             return
         self.step_count += 1
+        if self._profiler.pass_step():
+            return
         with self._own():
             if not self._is_entered:
                 self._enter()
@@ -384,11 +445,19 @@ class ProgramRecorder:
             if self._stop:
                 raise SystemExit
 
+    def _end_large(self) -> None:
+        """Without a source, end where the program stands."""
+        if self.is_child or self._is_over or self._profiler.grown_bytes is None:
+            return
+        self._stop_growing(self._profiler.grown_bytes)
+        self._finish(None)
+
     def _stop_growing(self, grown_bytes: int) -> None:
         if not self._is_large:
             self._is_large = True
+            what = "the program" if self._source is None else "its last step"
             self.notes.append(
-                f"recording ended before its last step: the process had grown by "
+                f"recording ended before {what}: the process had grown by "
                 f"{format_bytes(grown_bytes)}, more than --max-trace-size"
             )
 
@@ -399,6 +468,7 @@ class ProgramRecorder:
             require_torch()
             self._enter()
             self._is_own = False
+            self._size_watch.start()
 
     def _enter(self) -> None:
         self._profiler.__enter__()
@@ -413,6 +483,7 @@ class ProgramRecorder:
 
     def _finish(self, error: BaseException | None) -> None:
         self._is_over = True
+        self._size_watch.stop()
         if self._is_entered:
             with self._own():
                 self._leave(error)

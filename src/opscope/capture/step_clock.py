@@ -25,9 +25,12 @@ R = TypeVar("R")
 
 # Of each place; before the recording the latest are kept, after it the first.
 MOST_SAMPLES = 100
-# Samples cover so many steps that taking all of a stretch costs no more of them; the first ones cover few.
-MOST_COST = 0.003
+# Samples cover so many steps that taking all of a stretch costs no more of the host's time.
+MOST_COST = 0.0025
 _MOST_STEPS = 64
+# After so many they may cover twice as many. A loop that runs ahead of the device does not tell yet how long
+# its steps take, and a short one would leave too few samples.
+_BEFORE_DOUBLING = 4
 _SPARE = 8  # events: of stretches that were broken off, and the one that waits for its second
 _LEAD_IN = 3  # calls of a loop of our own that warm up
 
@@ -114,6 +117,7 @@ class StepClock:
         record: Records a moment of the device; by default CUDA events.
         now_ns: The host's clock.
         profilers: Who knows what is attached.
+        around_ns: What a mark costs the host beyond itself.
     """
 
     def __init__(
@@ -123,7 +127,9 @@ class StepClock:
         record: Callable[[], DeviceMark | None] | None = None,
         now_ns: Callable[[], int] = time.perf_counter_ns,
         profilers: AttachedProfilers = attached_profilers,
+        around_ns: int = 0,
     ) -> None:
+        self._around_ns = around_ns
         self._place = place
         self._record = record or _pool.record
         self._now_ns = now_ns
@@ -135,7 +141,7 @@ class StepClock:
         self._period_ns = 0
         self._began_ns = self._spent_ns = 0
         self._next_step = 0
-        self._stretch = -1
+        self._stretch, self._periods = -1, 0  # the periods of this stretch
         self._samples: list[_Sample] = []
         self._taken = dict.fromkeys(StepPlace, 0)
 
@@ -143,6 +149,11 @@ class StepClock:
     def is_full(self) -> bool:
         """Whether it takes no more samples."""
         return self._taken[self._place or StepPlace.AFTER] >= MOST_SAMPLES
+
+    @property
+    def next_step(self) -> int:
+        """The step that it marks next, unless a profiler comes or goes before."""
+        return self._next_step
 
     @property
     def sample_count(self) -> int:
@@ -168,6 +179,7 @@ class StepClock:
         """A step begins, and the one before it has ended."""
         if step < self._next_step and self._profilers.changes == self._changes:
             return
+        began_ns = self._now_ns()
         last, has_changed = self._last, self._has_changed()
         if has_changed or not self.is_free or self.is_full:
             last = self._last = None
@@ -177,22 +189,24 @@ class StepClock:
         self._last = mark = self._take(step)
         if last is None:
             self._stretch += 1
-            self._next_step, self._period_ns = step + 1, 0
+            self._next_step, self._period_ns, self._periods = step + 1, 0, 0
             self._began_ns, self._spent_ns = mark.time_ns, 0
-            self._cost_ns = self._now_ns() - mark.time_ns
+            self._cost_ns = self._now_ns() - began_ns + self._around_ns
             return
         self._add(StepKind.PERIOD, last, mark)
-        cost_ns = self._now_ns() - mark.time_ns
-        covered = step - last.step
-        before_ns, self._period_ns = self._period_ns, (mark.time_ns - last.time_ns) // covered
+        self._periods += 1
+        before_ns, self._period_ns = self._period_ns, (mark.time_ns - last.time_ns) // (step - last.step)
         # Of two marks the cheaper, for at times the host does something else in between; of two steps the
         # longer, for a single quick one says little.
-        earlier_ns, self._cost_ns = self._cost_ns, cost_ns
-        usual_ns = min(earlier_ns, cost_ns)
+        earlier_ns, self._cost_ns = self._cost_ns, self._now_ns() - began_ns + self._around_ns
+        usual_ns = min(earlier_ns, self._cost_ns)
         self._spent_ns = (self._spent_ns or usual_ns) + usual_ns  # the first mark counts too
         affordable_after_ns = (self._spent_ns + usual_ns) / MOST_COST - (mark.time_ns - self._began_ns)
+        if affordable_after_ns < 0:  # a pause of the program is no reason to hurry afterwards
+            self._began_ns -= int(affordable_after_ns)
         wanted = math.ceil(affordable_after_ns / max(1, before_ns, self._period_ns))
-        self._next_step = step + max(1, min(_MOST_STEPS, 2 * covered, wanted))
+        most = min(_MOST_STEPS, 1 << self._periods // _BEFORE_DOUBLING)
+        self._next_step = step + max(1, min(most, wanted))
 
     def call(self, number: int, fn: Callable[[], R]) -> R:
         """The result of a call; its time becomes a sample unless it raises, or a profiler is attached."""

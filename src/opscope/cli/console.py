@@ -293,11 +293,11 @@ def seconds_of(text: str) -> float:
     """The seconds of `90s`, `10m` or `1h`.
 
     Raises:
-        InputError: It is no time.
+        InputError: It is not a time.
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
     if found is None:
-        raise InputError(f"'{text}' is no time", hint="Write 90s, 10m or 1h")
+        raise InputError(f"'{text}' is not a time", hint="Write 90s, 10m or 1h")
     return float(found[1]) * _SECONDS[found[2]]
 
 

@@ -250,7 +250,7 @@ def _check(
 def _block_sizes(text: str) -> list[int]:
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not words or not all(word.isdecimal() and int(word) for word in words):
-        raise InputError(f"'{text}' is no list of block sizes", hint="Such as --block-size 128,256")
+        raise InputError(f"'{text}' is not a list of block sizes", hint="Such as --block-size 128,256")
     return list(dict.fromkeys(map(int, words)))
 
 

@@ -62,7 +62,8 @@ class ProgramRecording:
 
     Args:
         steps: What ends a step: optimizer (optimizer.step), forward (the call of a model), a FUNCTION of the
-            script, or MODULE:FUNCTION; none records the whole run.
+            script, MODULE:FUNCTION, or mark:NAME (a range of record_function or NVTX); none records the whole
+            run.
         wait: Steps to let pass after the first one, which is never recorded; 0 by default.
         warmup: Steps to run with the profiler attached but not recording; 1 by default.
         active: Steps to record; 6 by default.
@@ -71,7 +72,8 @@ class ProgramRecording:
         with_modules: Record the calls of nn.Modules.
         profile_memory: Record allocations.
         track_compile: Have torch.compile note the lines that its kernels stand for.
-        max_trace_size: Memory that recording may take (2GB); the step that takes more is the last one.
+        max_trace_size: Memory that recording may take (2GB); the step that takes more is the last one, and
+            without steps recording ends there.
         engine: profiler (torch.profiler) or autograd (torch.autograd.profiler).
     """
 
@@ -93,10 +95,9 @@ class ProgramRecording:
         Raises:
             InputError: A schedule was given, and there are no steps.
         """
-        stepwise = (*_STEPWISE, "max_trace_size")
-        given = {name: getattr(self, name) for name in stepwise if getattr(self, name) is not None}
+        given = {name: getattr(self, name) for name in _STEPWISE if getattr(self, name) is not None}
         if self.steps != "none":
-            return {**_STEPWISE, **{name: given[name] for name in _STEPWISE if name in given}}
+            return {**_STEPWISE, **given}
         if given:
             raise InputError(
                 f"--steps none records the whole run: --{next(iter(given)).replace('_', '-')} does not apply",

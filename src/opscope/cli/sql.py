@@ -103,7 +103,7 @@ def _single_statement(session: Session, query: str) -> str:
     except duckdb.Error as error:
         raise _query_error(error) from error
     except RuntimeError as error:  # a kind of statement the Python client has no name for
-        raise InputError("the query is no SELECT") from error
+        raise InputError("the query is not a SELECT") from error
     if len(statements) != 1:
         raise InputError(f"{len(statements)} statements where one SELECT is expected")
     statement = statements[0]

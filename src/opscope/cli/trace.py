@@ -51,6 +51,7 @@ from opscope.provenance.cache import cache_folder
 from opscope.provenance.origins import recorded_origins
 from opscope.report.tables import stats_json, stats_tables_document
 from opscope.results import load
+from opscope.units import parse_bytes
 
 __all__ = ["trace"]
 
@@ -92,6 +93,7 @@ def trace(
     keep_records: bool = False,
     from_records: Path | None = None,
     without_unified_memory: bool = False,
+    max_trace_size: str | None = None,
     json: bool = False,
 ) -> int:
     """Record a CUDA program: opscope trace [OPTIONS] -- ./program ARGS.
@@ -111,12 +113,13 @@ def trace(
         keep_records: Keep the files of raw records too, in NAME.records.
         from_records: Run nothing: make the traces of such a folder, which an interrupted recording left.
         without_unified_memory: Do not record copies of unified memory.
+        max_trace_size: What the records of each process may take (2GB); later ones are left out and counted.
         json: Print one JSON document and nothing else: traces, findings, nsys' reports.
     """
     if bool(program) == (from_records is not None):
         raise InputError("nothing to run, or too much", hint="opscope trace -- ./program ARGS")
     if re.search(r"[/\0]", name) or not name.strip("."):
-        raise InputError(f"'{name}' is no file name", hint="--name takes a name, --output-dir a folder")
+        raise InputError(f"'{name}' is not a file name", hint="--name takes a name, --output-dir a folder")
     output = _Output(output_dir, name)
     check_outputs(output.existing(), force=force)
     if from_records is not None:
@@ -124,7 +127,14 @@ def trace(
         written = _written(output, from_records, None)
         _show(None, written, (), json=json)
         return 0
-    run = _run(program, output, with_unified_memory=not without_unified_memory, json=json)
+    most_bytes = None if max_trace_size is None else parse_bytes(max_trace_size)
+    run = _run(
+        program,
+        output,
+        with_unified_memory=not without_unified_memory,
+        most_bytes=most_bytes,
+        json=json,
+    )
     try:
         written = _written(output, output.records, run)
         _show(run, written, program, json=json)
@@ -139,7 +149,14 @@ def trace(
     return run.exit_code
 
 
-def _run(program: tuple[str, ...], output: _Output, *, with_unified_memory: bool, json: bool) -> ProgramRun:
+def _run(
+    program: tuple[str, ...],
+    output: _Output,
+    *,
+    with_unified_memory: bool,
+    most_bytes: int | None,
+    json: bool,
+) -> ProgramRun:
     """Run the program; its processes leave their records."""
     check_program(program[0], os.environ.get("PATH"))
     cupti = find_cupti(_places(), driver_cuda_version())
@@ -150,6 +167,7 @@ def _run(program: tuple[str, ...], output: _Output, *, with_unified_memory: bool
             cupti=cupti.library,
             folder=output.records,
             with_unified_memory=with_unified_memory,
+            most_bytes=most_bytes,
         )
         _clear(output, with_records=True)
         sys.stdout.flush()
@@ -234,7 +252,7 @@ def _read_all(records: Path, *, is_given: bool) -> list[CuptiRecording]:
         try:
             recordings.append(read_recording(path))
         except InputError as error:
-            note(f"a process's records were left aside: {error}")
+            note(f"a process's records were skipped: {error}")
     return recordings
 
 
@@ -249,7 +267,7 @@ def _refused(recording: CuptiRecording) -> CaptureError:
     return CaptureError(
         f"CUPTI does not start in the program ({outcome.failure})",
         hint=f"Its library is {recording.cupti_path or 'not loaded'}; it must not be of a newer CUDA than "
-        "the driver serves (nvidia-smi shows it). CUDA_HOME names another toolkit",
+        "the driver supports (nvidia-smi shows it). CUDA_HOME names another toolkit",
     )
 
 

@@ -94,7 +94,7 @@ def try_changes(
         target: A Python file, or bert, transformer, FILE.py:FUNCTION or PACKAGE.MODULE:FACTORY.
         arguments: Arguments of the script; options of opscope come before SCRIPT.
         module: SCRIPT is the name of a module, run as python -m does.
-        steps: What ends a step of a script: optimizer, forward, FUNCTION or MODULE:FUNCTION.
+        steps: What ends a step of a script: optimizer, forward, FUNCTION, MODULE:FUNCTION or mark:NAME.
         batch_sizes: Batch size of a workload.
         seq_lens: Sequence length of a workload.
         model: How a workload is built.

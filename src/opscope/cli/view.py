@@ -81,7 +81,7 @@ def _files(traces: list[str], folder: Path, *, top: int | None, merge: bool) -> 
         try:
             files[_TRACE] = export_trace(session, folder / _TRACE)
         except InputError as error:
-            note(f"Perfetto does not get the trace: {error}")
+            note(f"The trace could not be given to Perfetto: {error}")
         trace = _TRACE if _TRACE in files else ""
         write_recording_page(files[""], session, summary, top=top, trace=trace)
     return files

@@ -1,7 +1,7 @@
 """Finds CUPTI, compiles the recorder's C sources against it, and keeps the library for later runs.
 
 CUPTI comes with the CUDA toolkit, as a wheel of its own (PyTorch's CUDA builds bring it), and inside
-Triton's. One of a newer CUDA than the driver serves does not start. A library is kept under a key of all it
+Triton's. One of a newer CUDA than the driver supports does not start. A library is kept under a key of all it
 is made from; it appears whole or not at all. Nothing is linked to CUPTI: the library loads it in the program,
 where PyTorch may have it loaded already.
 """
@@ -106,7 +106,7 @@ def find_cupti(places: CuptiPlaces, driver_version: int | None) -> Cupti:
     if found:
         newest = ", ".join(f"{one.library} (CUDA {one.cuda_major})" for one in found)
         raise DependencyError(
-            f"CUPTI is installed for a newer CUDA than the driver serves "
+            f"CUPTI is installed for a newer CUDA than the driver supports "
             f"({driver_version and driver_version // 1000}): {newest}",
             hint="Update the driver, or install the older CUPTI: pip install nvidia-cuda-cupti-cu12 "
             "nvidia-cuda-runtime-cu12",

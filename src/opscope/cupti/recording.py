@@ -25,6 +25,7 @@ __all__ = [
     "MARK",
     "RECORDS",
     "TEXT_HEAD",
+    "WRITE_LIMIT",
     "ChunkKind",
     "CuptiRecording",
     "FileState",
@@ -83,6 +84,7 @@ class TextTable(IntEnum):
     MAPS = 6
 
 
+WRITE_LIMIT = -1
 HEADER = np.dtype(
     [
         ("mark", "S16"), ("header_bytes", "<u4"), ("state", "<u4"), ("process", "<u4"),
@@ -160,7 +162,7 @@ class Outcome:
         unified_refusal: CUPTI's result where it refused them, else None.
         dropped_count: Records CUPTI dropped.
         lost_count: Records that could not be written.
-        write_errno: Why not; 0 if all could be.
+        write_errno: Why not; 0 if all could be, `WRITE_LIMIT` if the file had grown as large as it may.
         unreadable_count: Buffers CUPTI could not read to their end.
         truncated_bytes: Bytes of an incomplete record at the end of the file.
     """

@@ -54,7 +54,7 @@ def check_program(name: str, search_path: str | None) -> None:
         return
     path = Path(name)
     if path.is_dir():
-        raise InputError("a folder is no program", source=name)
+        raise InputError("a folder is not a program", source=name)
     if path.is_file() and os.sep not in name:
         raise InputError(f"there is no program '{name}' on PATH", hint=f"A file of this folder is ./{name}")
     if path.is_file():
@@ -63,7 +63,13 @@ def check_program(name: str, search_path: str | None) -> None:
 
 
 def trace_environment(
-    environment: Mapping[str, str], *, library: Path, cupti: Path, folder: Path, with_unified_memory: bool
+    environment: Mapping[str, str],
+    *,
+    library: Path,
+    cupti: Path,
+    folder: Path,
+    with_unified_memory: bool,
+    most_bytes: int | None = None,
 ) -> dict[str, str]:
     """The environment of a recorded program.
 
@@ -73,6 +79,7 @@ def trace_environment(
         cupti: The CUPTI library it loads, where the program has none loaded.
         folder: Where the records go; it must exist.
         with_unified_memory: Record copies of unified memory.
+        most_bytes: What the records of a process may take; no bound if None.
 
     Raises:
         CaptureError: Another tool injects a library of its own.
@@ -89,6 +96,7 @@ def trace_environment(
         "OPSCOPE_TRACE_FOLDER": str(folder.absolute()),
         "OPSCOPE_TRACE_CUPTI": str(cupti.absolute()),
         "OPSCOPE_TRACE_UNIFIED": "1" if with_unified_memory else "0",
+        **({} if most_bytes is None else {"OPSCOPE_TRACE_MOST_BYTES": str(max(1, most_bytes))}),
     }
 
 
@@ -103,7 +111,7 @@ def run_recorded(
         stdout: File descriptor that takes its standard output; this process's own if None.
 
     Raises:
-        InputError: It is no program of this machine.
+        InputError: It is not a program for this machine.
         CaptureError: It cannot be started.
     """
     with _forwarding() as forward:
@@ -112,7 +120,7 @@ def run_recorded(
         except OSError as error:
             if error.errno == errno.ENOEXEC:
                 raise InputError(
-                    "no program of this machine", source=command[0], hint="A script begins with #!"
+                    "not a program for this machine", source=command[0], hint="A script begins with #!"
                 ) from error
             raise CaptureError(
                 f"the program cannot be started ({error.strerror})", source=command[0]

@@ -16,7 +16,14 @@ from typing import Any, TextIO
 
 from opscope._version import __version__
 from opscope.cupti.events import ProcessEvents, process_events
-from opscope.cupti.recording import ChunkKind, CuptiRecording, FileState, TextTable, UnifiedState
+from opscope.cupti.recording import (
+    WRITE_LIMIT,
+    ChunkKind,
+    CuptiRecording,
+    FileState,
+    TextTable,
+    UnifiedState,
+)
 from opscope.errors import CaptureError
 from opscope.hardware.driver import version_text
 from opscope.model.environment import Environment, GpuInfo
@@ -62,7 +69,16 @@ def _missing(recording: CuptiRecording) -> Iterator[Finding]:
             "Record a shorter run.",
             evidence={"dropped_count": outcome.dropped_count},
         )
-    if outcome.lost_count:
+    if outcome.lost_count and outcome.write_errno == WRITE_LIMIT:
+        yield Finding(
+            "recorder.size_limit",
+            Severity.WARNING,
+            f"The records reached --max-trace-size: {_count(outcome.lost_count, 'record')} that came later "
+            "are left out, and counts and times are those of the beginning.",
+            "Give more (--max-trace-size), or record a shorter run.",
+            evidence={"lost_count": outcome.lost_count},
+        )
+    elif outcome.lost_count:
         reason = os.strerror(outcome.write_errno)
         yield Finding(
             "recorder.lost",

@@ -227,7 +227,7 @@ def _defect(measured: MeasuredLimits) -> str | None:
     try:
         _moment(measured)
     except ValueError:
-        return f"'{measured.created}' is no time"
+        return f"'{measured.created}' is not a time"
     for rate in measured.rates:
         if not _is_ordered(rate.low_per_s, rate.per_s, rate.high_per_s):
             return f"{rate.name} of {rate.per_s:g} per s, between {rate.low_per_s:g} and {rate.high_per_s:g}"

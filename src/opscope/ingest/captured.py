@@ -262,7 +262,7 @@ class _Staged:
 
     def _arrays(self, statement: str) -> dict[str, npt.NDArray[Any]]:
         found: dict[str, npt.NDArray[Any]] = self._connection.execute(
-            sql(__package__, f"kineto:{statement}")
+            sql(__package__, f"kineto:{statement}").format(extent="true")
         ).fetchnumpy()
         order = np.argsort(found["row_id"], kind="stable")
         # Text that may be absent comes masked.

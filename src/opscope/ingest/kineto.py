@@ -6,9 +6,12 @@ Ids, times and nothing else come back from the database as integer arrays, to be
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import duckdb
@@ -99,6 +102,9 @@ class Statements:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_Extent = tuple[int, int]  # of time, its ends included, in nanoseconds
+# Nested at once: what that takes of memory is some 200 bytes of each.
+_MOST_OPERATORS = 1 << 20
 _ThreadKeys = npt.NDArray[np.uint64]
 
 # Python stacks only exist in formats that write them on the operator itself. Once per distinct call: two
@@ -122,12 +128,13 @@ _WITHOUT_STACKS = {"call_stack": "NULL", "module_hierarchy": "NULL", "details": 
 
 
 class _Operators(msgspec.Struct, frozen=True):
-    """Operators of one trace: their forest, and columns in preorder."""
+    """Operators that began in an extent of time, their forest, and columns in preorder; ids ascend."""
 
+    extent: _Extent | None
     forest: Forest
+    operator_id: Int64
     row_id: Int64
     external_id: Int64
-    first_id: int
 
 
 def fill_tables(session: Session, trace_id: int, census: quality.Census) -> quality.Census:
@@ -142,41 +149,61 @@ def fill_tables(session: Session, trace_id: int, census: quality.Census) -> qual
         The census, with what linking found.
     """
     keys, ids = _write_threads(session, trace_id, census)
-    with session.connection.cursor() as cursor, ThreadPoolExecutor(1) as executor:
+    with (
+        session.connection.cursor() as cursor,
+        tempfile.TemporaryDirectory(dir=session.temporary_directory) as folder,
+        ThreadPoolExecutor(1) as executor,
+    ):
         main, side = (
             Statements(connection, trace_id, keys, ids) for connection in (session.connection, cursor)
         )
-        return _Filler(main, side, executor, census).fill()
+        return _Filler(main, side, executor, census, Path(folder)).fill()
 
 
 class _Filler:
     """Fills the tables over two connections: `main` nests, links and writes operators, `side` does the rest.
 
     What is submitted to the side connection runs there in order; results are awaited where they are needed.
+    Operators of a long trace are nested extent by extent. What is known of those of one waits in a file until
+    all are linked, so that memory holds calls and activities whole, but operators in parts.
     """
 
     def __init__(
-        self, main: Statements, side: Statements, executor: Executor, census: quality.Census
+        self,
+        main: Statements,
+        side: Statements,
+        executor: Executor,
+        census: quality.Census,
+        folder: Path,
     ) -> None:
         self.main = main
         self.side = side
         self.executor = executor
         self.census = census
+        self.folder = folder
+        self.irregular_count = 0
 
     def fill(self) -> quality.Census:
         self.main.run("events")
         prepared = self._beside(self._prepare)
-        calls = self._beside(self.side.arrays, "call_rows")
-        activities = self._beside(self.side.arrays, "activity_rows")
-        operators = self._operators()
-        beside: dict[str, Future[Any]] = {
-            "is_outermost": self._beside(self._outermost, operators.forest),
-            "module_id": self._beside(self._modules_at, operators.forest),
-        }
-        prepared.result()
-        links = self._link(operators, calls.result(), activities.result())
-        self._write_linked(operators, links, calls.result(), activities.result(), beside)
-        self._write_memory_events(operators)
+        calls_read = self._beside(self.side.arrays, "call_rows")
+        activities_read = self._beside(self.side.arrays, "activity_rows")
+        modules = self._beside(self._module_calls)
+        parts, linked = [], None
+        for operators in self._operators():
+            beside: dict[str, Future[Any]] = {
+                "is_outermost": self._beside(self._outermost, operators),
+                "module_id": self._beside(self._modules_at, operators.forest, modules),
+            }
+            if linked is None:
+                prepared.result()
+                linked = _Linked(
+                    calls_read.result(), activities_read.result(), self._memory_rows(), self._steps()
+                )
+            linked.add(operators)
+            parts.append(self._kept(operators, linked.steps, beside))
+        assert linked is not None
+        links = self._write(linked, parts)
         with self.main.relations():
             if self.census.detailed_count:
                 self.main.insert("syncs", "sync_id")
@@ -184,7 +211,7 @@ class _Filler:
                 self.main.run("triton_launches")
         return replace(
             self.census,
-            irregular_count=operators.forest.irregular_count,
+            irregular_count=self.irregular_count,
             impossible_id_count=links.impossible_ids,
             are_ids_used=links.ids_used,
         )
@@ -208,31 +235,172 @@ class _Filler:
             with self.side.relations():
                 self.side.insert("frames", "frame_id")
 
-    def _outermost(self, forest: Forest) -> npt.NDArray[np.bool_]:
-        """Whether no ancestor of an operator has its name (on the side connection)."""
-        names = self.side.arrays("operator_names", base_name=_BASE_NAME.format("name"))
-        return nesting.outermost_of_name(forest, names["name_hash"][forest.order])
+    def _steps(self) -> RecordedSteps:
+        return RecordedSteps(**self.main.arrays("step_rows"))
 
-    def _operators(self) -> _Operators:
-        rows = self.main.arrays("operator_rows")
+    def _memory_rows(self) -> Columns:
+        if "memory" not in self.census.categories:
+            return {}
+        return self.main.arrays("memory_rows")
+
+    def _operators(self) -> Iterator[_Operators]:
+        """The operators, extent by extent."""
+        threads = self.main.arrays("operator_threads")
+        order = np.argsort(threads["thread"])
+        counts = threads["operators"][order]
+        first_ids = self.main.next_id("operators", "operator_id") + np.cumsum(counts) - counts
+        next_id = dict(zip(threads["thread"][order].tolist(), first_ids.tolist(), strict=True))
         # Clocks that tick in microseconds let a child end up to one tick after its parent.
-        ticks_us = not np.any(rows["start_ns"] % 1000) and not np.any(rows["duration_ns"] % 1000)
-        forest = nesting.nest(
-            rows["thread"],
-            rows["start_ns"],
-            rows["duration_ns"],
-            rows["external_id"],
-            tolerance_ns=1000 if ticks_us else 0,
-        )
-        order = forest.order
-        first_id = self.main.next_id("operators", "operator_id")
-        return _Operators(forest, rows["row_id"][order], rows["external_id"][order], first_id)
+        tolerance_ns = 1000 if np.all(threads["ticks_us"]) else 0
+        for extent, rows in self._operator_rows(int(counts.sum())):
+            forest = nesting.nest(
+                rows["thread"],
+                rows["start_ns"],
+                rows["duration_ns"],
+                rows["external_id"],
+                tolerance_ns=tolerance_ns,
+            )
+            self.irregular_count += forest.irregular_count
+            ids = _numbered(forest.thread, next_id)
+            yield _Operators(
+                extent, forest, ids, rows["row_id"][forest.order], rows["external_id"][forest.order]
+            )
 
-    def _link(self, operators: _Operators, calls: Columns, activities: Columns) -> linking.Links:
-        """Attribute calls and activities."""
-        return linking.link(
-            operators.forest,
-            operators.external_id,
+    def _operator_rows(self, count: int) -> Iterator[tuple[_Extent | None, Columns]]:
+        """Columns for nesting, in extents at whose ends no operator is open."""
+        parts = -(-count // _MOST_OPERATORS)
+        if parts <= 1:
+            yield None, self.main.arrays("operator_rows", extent="true")
+            return
+        fractions = [part / parts for part in range(1, parts)]
+        (guesses,) = self.main.run("operator_quantiles", fractions=fractions).fetchall()[0]
+        first_ns, latest_ns = -(1 << 63), (1 << 63) - 1
+        for guess_ns in (*guesses, latest_ns):
+            rows = self.main.arrays("operator_rows", extent=_condition((first_ns, guess_ns)))
+            if guess_ns < latest_ns:
+                pause_ns = nesting.last_pause(rows["start_ns"], rows["duration_ns"])
+                if pause_ns is None:
+                    continue
+                rows = {name: column[rows["start_ns"] < pause_ns] for name, column in rows.items()}
+            else:
+                pause_ns = latest_ns + 1
+            yield (first_ns, pause_ns - 1), rows
+            first_ns = pause_ns
+
+    def _kept(
+        self, operators: _Operators, steps: RecordedSteps, beside: dict[str, Future[Any]]
+    ) -> tuple[_Extent | None, Callable[[], Columns]]:
+        """The extent of operators, and a function that gives their columns, in preorder, when asked for."""
+        columns = _operator_columns(operators, steps)
+        if operators.extent is None:
+            return None, lambda: columns | {name: column.result() for name, column in beside.items()}
+        path = self.folder / f"{operators.extent[0]}.npz"
+        everything: dict[str, Any] = columns | {name: column.result() for name, column in beside.items()}
+        np.savez(path, **everything)
+        return operators.extent, lambda: _restored(path)
+
+    def _write(
+        self, linked: _Linked, parts: list[tuple[_Extent | None, Callable[[], Columns]]]
+    ) -> linking.Links:
+        """Write the tables that carry links, operators beside all others; the links."""
+        links = linked.candidates.links()
+        calls, activities = linked.calls, linked.activities
+        call_step = linked.steps.at(calls["start_ns"])
+        launches = self._beside(
+            self._write_launches,
+            _call_links(calls, links, call_step, self.main.next_id("runtime_calls", "runtime_call_id")),
+            self._activity_links(activities, links, linked.steps, call_step),
+        )
+        frames = self._beside(self._write_frames)
+        stacks = _WITH_STACKS if self.census.detailed_count else _WITHOUT_STACKS
+        for extent, columns in parts:
+            rows = _in_row_order(_operator_links(columns(), links, activities["duration_ns"]))
+            with self.main.relations(operator_links=rows):
+                self.main.run(
+                    "operators", base_name=_BASE_NAME.format("s.name"), extent=_condition(extent), **stacks
+                )
+        if self.census.categories.get("cpu_op"):
+            with self.main.relations():
+                self.main.insert("autograd_links", "link_id")
+        launches.result()
+        frames.result()
+        self._write_memory_events(linked)
+        return links
+
+    def _write_launches(self, call_links: Columns, activity_links: Columns) -> None:
+        with self.side.relations(call_links=call_links, activity_links=activity_links):
+            self.side.run("runtime_calls")
+            self.side.run("device_activities")
+            self.side.run("steps")
+
+    def _activity_links(
+        self, activities: Columns, links: linking.Links, steps: RecordedSteps, call_step: Int64
+    ) -> Columns:
+        launched = links.activity_call >= 0
+        step = np.where(launched, gather(call_step, links.activity_call), -1)
+        # Without a call, the operator is the one that its own id names.
+        named = np.flatnonzero(~launched & (links.activity_operator >= 0))
+        step[named] = steps.at(links.own_start_ns[named])
+        rank = np.empty(len(step), dtype=np.int64)
+        rank[np.lexsort((activities["start_ns"], activities["device"]))] = np.arange(len(step))
+        names = np.array([str(attribution) for attribution in linking.ATTRIBUTIONS], dtype=object)
+        first_call_id = self.main.next_id("runtime_calls", "runtime_call_id")
+        return {
+            "row_id": activities["row_id"],
+            "activity_id": rank + self.main.next_id("device_activities", "activity_id"),
+            "activity_device": activities["device"],
+            "activity_stream": activities["stream"],
+            "runtime_call_id": np.where(launched, links.activity_call + first_call_id, -1),
+            "operator_id": links.activity_operator,
+            "attribution": names[links.attribution],
+            "step": step,
+        }
+
+    def _outermost(self, operators: _Operators) -> npt.NDArray[np.bool_]:
+        """Whether no ancestor of an operator has its name (on the side connection)."""
+        names = self.side.arrays(
+            "operator_names", base_name=_BASE_NAME.format("name"), extent=_condition(operators.extent)
+        )
+        return nesting.outermost_of_name(operators.forest, names["name_hash"][operators.forest.order])
+
+    def _module_calls(self) -> tuple[Forest, Int64] | None:
+        """Calls of nn.Modules, and the module of each; None if there are none (on the side connection)."""
+        if "python_function" not in self.census.categories:
+            return None
+        rows = self.side.arrays("module_rows")
+        forest = nesting.nest(rows["thread"], rows["start_ns"], rows["duration_ns"], rows["row_id"])
+        return forest, rows["module_id"][forest.order]
+
+    def _modules_at(self, forest: Forest, modules: Future[tuple[Forest, Int64] | None]) -> Int64:
+        """Innermost nn.Module call open at each operator's start; -1 for none (on the side connection)."""
+        found = modules.result()
+        if found is None:
+            return np.full(len(forest), -1, dtype=np.int64)
+        calls, module_id = found
+        return gather(module_id, nesting.enclosing(calls, forest.thread, forest.start_ns))
+
+    def _write_memory_events(self, linked: _Linked) -> None:
+        if "memory" not in self.census.categories:
+            return
+        rows = linked.memory
+        links = {
+            "row_id": rows["row_id"],
+            "memory_event_id": np.arange(len(rows["row_id"]))
+            + self.main.next_id("memory_events", "memory_event_id"),
+            "thread_id": rows["thread"],
+            "operator_id": linked.memory_operator,
+        }
+        with self.main.relations(memory_links=links):
+            self.main.run("memory_events")
+
+
+class _Linked:
+    """Calls, activities and memory events of a trace, and what of its operators they may belong to."""
+
+    def __init__(self, calls: Columns, activities: Columns, memory: Columns, steps: RecordedSteps) -> None:
+        self.calls, self.activities, self.memory, self.steps = calls, activities, memory, steps
+        self.memory_operator = np.full(len(memory.get("row_id", ())), -1, dtype=np.int64)
+        self.candidates = linking.Candidates(
             linking.Calls(
                 calls["thread"],
                 calls["start_ns"],
@@ -248,77 +416,34 @@ class _Filler:
             ),
         )
 
-    def _write_linked(
-        self,
-        operators: _Operators,
-        links: linking.Links,
-        calls: Columns,
-        activities: Columns,
-        beside: dict[str, Future[Any]],
-    ) -> None:
-        """Write the tables that carry links, operators beside all others.
+    def add(self, operators: _Operators) -> None:
+        """Take in operators."""
+        forest, ids = operators.forest, operators.operator_id
+        self.candidates.add(forest, ids, operators.external_id, operators.extent)
+        if self.memory:
+            here = linking.within(self.memory["start_ns"], operators.extent)
+            inside = nesting.enclosing(forest, self.memory["thread"][here], self.memory["start_ns"][here])
+            self.memory_operator[here] = gather(ids, inside)
 
-        Args:
-            operators: The operators.
-            links: Where calls and activities belong.
-            calls: The calls, as columns.
-            activities: The activities, as columns.
-            beside: Columns of the operators, in preorder, that the side connection makes.
-        """
-        steps = RecordedSteps(**self.main.arrays("step_rows"))
-        operator_step, call_step = steps.at(operators.forest.start_ns), steps.at(calls["start_ns"])
-        by_operator = gather(operator_step, links.activity_operator)
-        by_call = gather(call_step, links.activity_call)
-        activity_step = np.where(links.activity_call >= 0, by_call, by_operator)
-        first_call_id = self.main.next_id("runtime_calls", "runtime_call_id")
-        first_activity_id = self.main.next_id("device_activities", "activity_id")
-        launches = self._beside(
-            self._write_launches,
-            _call_links(calls, links, call_step, operators.first_id, first_call_id),
-            _activity_links(
-                activities, links, activity_step, (operators.first_id, first_call_id, first_activity_id)
-            ),
-        )
-        rows = _operator_links(operators, links, activities["duration_ns"], operator_step)
-        frames = self._beside(self._write_frames)
-        rows |= {name: column.result() for name, column in beside.items()}
-        rows = _in_row_order(rows)
-        with self.main.relations(operator_links=rows):
-            stacks = _WITH_STACKS if self.census.detailed_count else _WITHOUT_STACKS
-            self.main.run("operators", base_name=_BASE_NAME.format("s.name"), **stacks)
-            if len(operators.forest):
-                self.main.insert("autograd_links", "link_id")
-        launches.result()
-        frames.result()
 
-    def _write_launches(self, call_links: Columns, activity_links: Columns) -> None:
-        with self.side.relations(call_links=call_links, activity_links=activity_links):
-            self.side.run("runtime_calls")
-            self.side.run("device_activities")
-            self.side.run("steps")
+def _condition(extent: _Extent | None) -> str:
+    """The extent as a condition of SQL."""
+    return "true" if extent is None else f"start_ns BETWEEN {extent[0]} AND {extent[1]}"
 
-    def _modules_at(self, forest: Forest) -> Int64:
-        """Innermost nn.Module call open at each operator's start; -1 for none (on the side connection)."""
-        if "python_function" not in self.census.categories:
-            return np.full(len(forest), -1, dtype=np.int64)
-        rows = self.side.arrays("module_rows")
-        calls = nesting.nest(rows["thread"], rows["start_ns"], rows["duration_ns"], rows["row_id"])
-        inside = nesting.enclosing(calls, forest.thread, forest.start_ns)
-        return gather(rows["module_id"][calls.order], inside)
 
-    def _write_memory_events(self, operators: _Operators) -> None:
-        if "memory" not in self.census.categories:
-            return
-        rows = self.main.arrays("memory_rows")
-        owner = nesting.enclosing(operators.forest, rows["thread"], rows["start_ns"])
-        links = {
-            "row_id": rows["row_id"],
-            "memory_event_id": np.arange(len(owner)) + self.main.next_id("memory_events", "memory_event_id"),
-            "thread_id": rows["thread"],
-            "operator_id": _shift(owner, operators.first_id),
-        }
-        with self.main.relations(memory_links=links):
-            self.main.run("memory_events")
+def _restored(path: Path) -> Columns:
+    with np.load(path) as stored:
+        return dict(stored)
+
+
+def _numbered(thread: Int64, next_id: dict[int, int]) -> Int64:
+    """Ids of operators, thread by thread from the next one of each, which is moved on."""
+    ids = np.arange(len(thread))
+    begins = np.flatnonzero(np.diff(thread, prepend=-1))
+    for low, high in pairwise((*begins.tolist(), len(thread))):
+        ids[low:high] += next_id[int(thread[low])] - low
+        next_id[int(thread[low])] += high - low
+    return ids
 
 
 def _write_threads(session: Session, trace_id: int, census: quality.Census) -> tuple[_ThreadKeys, Int64]:
@@ -345,54 +470,43 @@ def _write_threads(session: Session, trace_id: int, census: quality.Census) -> t
     return keys, np.arange(len(keys), dtype=np.int64) + first
 
 
-def _operator_links(operators: _Operators, links: linking.Links, duration_ns: Int64, step: Int64) -> Columns:
-    forest, first = operators.forest, operators.first_id
-    owned = links.activity_operator >= 0
-    # Sums of integers below 2**53 are exact in the float64 that bincount adds in.
-    self_device = np.bincount(
-        links.activity_operator[owned], weights=duration_ns[owned], minlength=len(forest)
-    ).astype(np.int64)
+def _operator_columns(operators: _Operators, steps: RecordedSteps) -> Columns:
+    """What is known of operators before activities are linked, in preorder."""
+    forest, ids = operators.forest, operators.operator_id
     return {
         "row_id": operators.row_id,
-        "operator_id": np.arange(len(forest)) + first,
+        "operator_id": ids,
         "thread_id": forest.thread.astype(np.int32),
-        "parent_id": np.where(forest.parent >= 0, forest.parent + first, -1),
+        "parent_id": gather(ids, forest.parent),
         "depth": forest.depth.astype(np.int32),
-        "last_descendant_id": forest.last_descendant + first,
-        "step": step.astype(np.int32),
+        "last_descendant_id": ids[forest.last_descendant],
+        "step": steps.at(forest.start_ns).astype(np.int32),
         "self_cpu_ns": forest.end_ns - forest.start_ns - nesting.children_time(forest),
-        "self_device_ns": self_device,
-        "total_device_ns": nesting.subtree_sums(forest, self_device),
     }
 
 
-def _call_links(
-    calls: Columns, links: linking.Links, step: Int64, first_operator_id: int, first_call_id: int
-) -> Columns:
+def _operator_links(columns: Columns, links: linking.Links, duration_ns: Int64) -> Columns:
+    """The same columns, and the device time of each operator."""
+    ids = columns["operator_id"]
+    place = linking.look_up(ids, np.arange(len(ids)), links.activity_operator)
+    owned = np.flatnonzero(place >= 0)
+    # Sums of integers below 2**53 are exact in the float64 that bincount adds in.
+    self_device = np.bincount(place[owned], weights=duration_ns[owned], minlength=len(ids)).astype(np.int64)
+    # Ids of one thread are consecutive.
+    last = np.arange(len(ids)) + columns["last_descendant_id"] - ids
+    return {
+        **columns,
+        "self_device_ns": self_device,
+        "total_device_ns": nesting.subtree_sums(last, self_device),
+    }
+
+
+def _call_links(calls: Columns, links: linking.Links, step: Int64, first_call_id: int) -> Columns:
     return {
         "row_id": calls["row_id"],
         "runtime_call_id": np.arange(len(calls["row_id"])) + first_call_id,
         "thread_id": calls["thread"],
-        "operator_id": _shift(links.call_operator, first_operator_id),
-        "step": step,
-    }
-
-
-def _activity_links(
-    activities: Columns, links: linking.Links, step: Int64, first_ids: tuple[int, int, int]
-) -> Columns:
-    """Links of the activities; `first_ids` are those of operators, runtime calls and activities."""
-    rank = np.empty(len(step), dtype=np.int64)
-    rank[np.lexsort((activities["start_ns"], activities["device"]))] = np.arange(len(step))
-    names = np.array([str(attribution) for attribution in linking.ATTRIBUTIONS], dtype=object)
-    return {
-        "row_id": activities["row_id"],
-        "activity_id": rank + first_ids[2],
-        "activity_device": activities["device"],
-        "activity_stream": activities["stream"],
-        "runtime_call_id": _shift(links.activity_call, first_ids[1]),
-        "operator_id": _shift(links.activity_operator, first_ids[0]),
-        "attribution": names[links.attribution],
+        "operator_id": links.call_operator,
         "step": step,
     }
 
@@ -402,8 +516,3 @@ def _in_row_order(links: Columns) -> Columns:
     order = np.argsort(links["row_id"], kind="stable")
     # One after the other, so that no more than one column is there twice.
     return {name: links.pop(name)[order] for name in tuple(links)}
-
-
-def _shift(index: Int64, first_id: int) -> Int64:
-    """Ids of positions, and -1 where the position is -1."""
-    return np.where(index >= 0, index + first_id, -1)

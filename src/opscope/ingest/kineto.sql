@@ -94,13 +94,22 @@ CREATE OR REPLACE VIEW staging.activity_events AS SELECT rowid AS row_id, * FROM
 WHERE category BETWEEN 'kernel'::staging.kineto_category AND 'gpu_memset'::staging.kineto_category
     AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0
 
+-- :name operator_threads
+-- One row per thread with operators, and whether all times of its clock are whole microseconds.
+SELECT thread_key, count(*) AS operators, bool_and(start_ns % 1000 = 0 AND duration_ns % 1000 = 0) AS ticks_us
+FROM staging.operator_events GROUP BY thread_key
+
+-- :name operator_quantiles
+-- Moments between which about as many operators begin.
+SELECT approx_quantile(start_ns, {fractions}) FROM staging.operator_events
+
 -- :name operator_rows
 -- Columns for nesting; an absent id is -1.
 SELECT row_id, thread_key, start_ns, duration_ns, coalesce(external_id, -1) AS external_id
-FROM staging.operator_events
+FROM staging.operator_events WHERE {extent}
 
 -- :name operator_names
-SELECT row_id, hash({base_name}) AS name_hash FROM staging.operator_events
+SELECT row_id, hash({base_name}) AS name_hash FROM staging.operator_events WHERE {extent}
 
 -- :name call_rows
 -- Columns for linking; an absent id is -1.
@@ -199,7 +208,7 @@ SELECT CASE WHEN s.row_id = l.row_id THEN l.operator_id ELSE error('staged rows 
     s.input_shapes, s.input_types, s.input_strides, s.concrete_inputs,
     {call_stack}, {module_hierarchy},
     nullif(l.module_id, -1), nullif(l.step, -1), l.self_cpu_ns, l.self_device_ns, l.total_device_ns
-FROM staging.operator_events s POSITIONAL JOIN operator_links l {details}
+FROM (FROM staging.operator_events WHERE {extent}) s POSITIONAL JOIN operator_links l {details}
 
 -- :name runtime_calls
 INSERT INTO runtime_calls

@@ -23,11 +23,13 @@ __all__ = [
     "REPLAYS",
     "Activities",
     "Calls",
+    "Candidates",
     "Links",
     "earliest_of_each",
     "gather",
     "link",
     "look_up",
+    "within",
 ]
 
 ATTRIBUTIONS: tuple[Attribution, ...] = tuple(Attribution)
@@ -70,9 +72,10 @@ class Links(msgspec.Struct, frozen=True):
     """Where calls and activities belong.
 
     Args:
-        call_operator: Preorder index of each call's operator; -1 for none.
+        call_operator: Id of each call's operator; -1 for none.
         activity_call: Index of each activity's call; -1 for none.
-        activity_operator: Preorder index of each activity's operator; -1 for none.
+        activity_operator: Id of each activity's operator; -1 for none.
+        own_start_ns: Start of the operator that an activity's own external id names; -1 for none.
         attribution: Index into `ATTRIBUTIONS` for each activity.
         impossible_ids: Calls and activities whose external id names an operator that was not open.
         ids_used: Whether external ids were used at all.
@@ -81,13 +84,14 @@ class Links(msgspec.Struct, frozen=True):
     call_operator: Int64
     activity_call: Int64
     activity_operator: Int64
+    own_start_ns: Int64
     attribution: npt.NDArray[np.int8]
     impossible_ids: int
     ids_used: bool
 
 
 def link(forest: Forest, operator_external_id: Int64, calls: Calls, activities: Activities) -> Links:
-    """Links of one trace.
+    """Links of one trace whose operators are one forest; an operator's id is its preorder index.
 
     Args:
         forest: Its operators.
@@ -95,69 +99,127 @@ def link(forest: Forest, operator_external_id: Int64, calls: Calls, activities: 
         calls: Its runtime calls.
         activities: Its device activities.
     """
-    ids, owners = _unique(operator_external_id)
-    call_by_id, impossible_calls = _by_id(
-        forest, ids, owners, calls.external_id, calls.start_ns, is_host=True
-    )
-    own, impossible_own = _by_id(
-        forest, ids, owners, activities.external_id, activities.start_ns, is_host=False
-    )
-    impossible = impossible_calls + impossible_own
-    possible = np.count_nonzero(call_by_id >= 0) + np.count_nonzero(own >= 0)
-    ids_used = impossible <= _MOST_IMPOSSIBLE * (impossible + possible)
-    replay = activities.replay if activities.replay is not None else np.zeros(len(activities), dtype=np.int64)
-    opened = (replay > 0) & (own >= 0)
-    replayed_by = np.where(opened, own, MISSING)
-    if not ids_used:
-        call_by_id[:], own[:] = MISSING, MISSING
-    call_operator = np.where(call_by_id >= 0, call_by_id, enclosing(forest, calls.thread, calls.start_ns))
-
-    correlations, launchers = earliest_of_each(calls.correlation_id, calls.start_ns)
-    activity_call = look_up(correlations, launchers, activities.correlation_id)
-    launched = activity_call >= 0
-    by_call = gather(call_operator, activity_call)
-    call_had_id = gather(call_by_id, activity_call) >= 0
-    operator = np.where((own >= 0) & ~call_had_id, own, by_call)
-    operator = np.where(opened, replayed_by, operator)
-    in_graph = gather(calls.is_graph_launch, activity_call) > 0
-    # Correlation ids only grow, so one below the first recorded call was given out before the window opened.
-    early = activities.correlation_id < (correlations[0] if len(correlations) else MISSING)
-    attribution = np.select(
-        [
-            *((replay == code) & opened for code in range(1, len(REPLAYS) + 1)),
-            (operator >= 0) & in_graph,
-            (own >= 0) | ((operator >= 0) & call_had_id),
-            operator >= 0,
-            launched,
-            activities.correlation_id < 0,
-            early,
-        ],
-        [
-            *(_CODE[attribution] for attribution in REPLAYS),
-            _CODE[Attribution.GRAPH],
-            _CODE[Attribution.EXTERNAL_ID],
-            _CODE[Attribution.CORRELATION],
-            _CODE[Attribution.OUTSIDE_OPERATOR],
-            _CODE[Attribution.NO_CORRELATION],
-            _CODE[Attribution.BEFORE_WINDOW],
-        ],
-        _CODE[Attribution.NO_LAUNCH_RECORD],
-    ).astype(np.int8)
-    return Links(call_operator, activity_call, operator, attribution, impossible, ids_used)
+    candidates = Candidates(calls, activities)
+    candidates.add(forest, np.arange(len(forest)), operator_external_id)
+    return candidates.links()
 
 
-def _by_id(
-    forest: Forest, ids: Int64, owners: Int64, wanted: Int64, time_ns: Int64, *, is_host: bool
-) -> tuple[Int64, int]:
-    """Operator each external id names, -1 where it names none that can be meant, and how many could not."""
-    found = look_up(ids, owners, wanted)
-    named = np.flatnonzero(found >= 0)
-    operator = found[named]
-    possible = time_ns[named] >= forest.start_ns[operator] - CLOCK_SLACK_NS
-    if is_host:
-        possible &= time_ns[named] <= forest.end_ns[operator] + CLOCK_SLACK_NS
-    found[named[~possible]] = MISSING
-    return found, int(np.count_nonzero(~possible))
+class Candidates:
+    """Operators that calls and activities may belong to, from one forest after the other.
+
+    Of all operators only those are kept that some external id names, or that enclose a call: an array of all
+    of a long trace is larger than all else that is known of it.
+
+    Args:
+        calls: The runtime calls of one trace.
+        activities: Its device activities.
+    """
+
+    def __init__(self, calls: Calls, activities: Activities) -> None:
+        self._calls, self._activities = calls, activities
+        ids = np.unique(np.concatenate((calls.external_id, activities.external_id)))
+        self._ids = ids[ids >= 0]
+        self._named: Int64 = np.zeros(len(self._ids), dtype=np.int64)
+        self._operator, self._start_ns, self._end_ns = np.full((3, len(self._ids)), MISSING)
+        self._around = np.full(len(calls), MISSING)
+
+    def add(
+        self, forest: Forest, operator_id: Int64, external_id: Int64, extent: tuple[int, int] | None = None
+    ) -> None:
+        """Take in operators.
+
+        Args:
+            forest: The operators.
+            operator_id: Id of each in preorder.
+            external_id: External id of each in preorder, -1 if absent.
+            extent: Calls that began from the one moment to the other lie in these or in none; all if None.
+        """
+        ids, first, counts = np.unique(external_id, return_index=True, return_counts=True)
+        slot = look_up(self._ids, np.arange(len(self._ids)), ids)
+        found = np.flatnonzero(slot >= 0)
+        slot, first = slot[found], first[found]
+        self._named[slot] += counts[found]
+        self._operator[slot] = operator_id[first]
+        self._start_ns[slot], self._end_ns[slot] = forest.start_ns[first], forest.end_ns[first]
+        start_ns = self._calls.start_ns
+        here = within(start_ns, extent)
+        inside = enclosing(forest, self._calls.thread[here], start_ns[here])
+        self._around[here] = gather(operator_id, inside)
+
+    def links(self) -> Links:
+        """Links of the trace, once all its operators were taken in."""
+        calls, activities = self._calls, self._activities
+        by_id, impossible_calls = self._by_id(calls.external_id, calls.start_ns, is_host=True)
+        own, impossible_own = self._by_id(activities.external_id, activities.start_ns, is_host=False)
+        impossible = impossible_calls + impossible_own
+        possible = np.count_nonzero(by_id >= 0) + np.count_nonzero(own >= 0)
+        ids_used = impossible <= _MOST_IMPOSSIBLE * (impossible + possible)
+        replay = activities.replay
+        replay = replay if replay is not None else np.zeros(len(activities), dtype=np.int64)
+        opened = (replay > 0) & (own >= 0)
+        own_start_ns = gather(self._start_ns, own)
+        own_operator = gather(self._operator, own)
+        replayed_by = np.where(opened, own_operator, MISSING)
+        call_by_id = gather(self._operator, by_id)
+        if not ids_used:
+            call_by_id[:], own_operator[:] = MISSING, MISSING
+        call_operator = np.where(call_by_id >= 0, call_by_id, self._around)
+
+        correlations, launchers = earliest_of_each(calls.correlation_id, calls.start_ns)
+        activity_call = look_up(correlations, launchers, activities.correlation_id)
+        launched = activity_call >= 0
+        by_call = gather(call_operator, activity_call)
+        call_had_id = gather(call_by_id, activity_call) >= 0
+        operator = np.where((own_operator >= 0) & ~call_had_id, own_operator, by_call)
+        operator = np.where(opened, replayed_by, operator)
+        in_graph = gather(calls.is_graph_launch, activity_call) > 0
+        # Correlation ids only grow, so one below the first recorded call was given out before the window
+        # opened.
+        early = activities.correlation_id < (correlations[0] if len(correlations) else MISSING)
+        attribution = np.select(
+            [
+                *((replay == code) & opened for code in range(1, len(REPLAYS) + 1)),
+                (operator >= 0) & in_graph,
+                (own_operator >= 0) | ((operator >= 0) & call_had_id),
+                operator >= 0,
+                launched,
+                activities.correlation_id < 0,
+                early,
+            ],
+            [
+                *(_CODE[attribution] for attribution in REPLAYS),
+                _CODE[Attribution.GRAPH],
+                _CODE[Attribution.EXTERNAL_ID],
+                _CODE[Attribution.CORRELATION],
+                _CODE[Attribution.OUTSIDE_OPERATOR],
+                _CODE[Attribution.NO_CORRELATION],
+                _CODE[Attribution.BEFORE_WINDOW],
+            ],
+            _CODE[Attribution.NO_LAUNCH_RECORD],
+        ).astype(np.int8)
+        return Links(call_operator, activity_call, operator, own_start_ns, attribution, impossible, ids_used)
+
+    def _by_id(self, wanted: Int64, time_ns: Int64, *, is_host: bool) -> tuple[Int64, int]:
+        """Slot of the operator each external id names, -1 where none can be meant, and how many could not.
+
+        An id that several operators share identifies none.
+        """
+        known = np.flatnonzero(self._named == 1)
+        found = look_up(self._ids[known], known, wanted)
+        named = np.flatnonzero(found >= 0)
+        slot = found[named]
+        possible = time_ns[named] >= self._start_ns[slot] - CLOCK_SLACK_NS
+        if is_host:
+            possible &= time_ns[named] <= self._end_ns[slot] + CLOCK_SLACK_NS
+        found[named[~possible]] = MISSING
+        return found, int(np.count_nonzero(~possible))
+
+
+def within(time_ns: Int64, extent: tuple[int, int] | None) -> slice | Int64:
+    """Which moments lie in an extent, its ends included; all if None."""
+    if extent is None:
+        return slice(None)
+    return np.flatnonzero((time_ns >= extent[0]) & (time_ns <= extent[1]))
 
 
 def gather(values: npt.NDArray[Any], index: Int64) -> Int64:
@@ -166,13 +228,6 @@ def gather(values: npt.NDArray[Any], index: Int64) -> Int64:
     known = index >= 0
     found[known] = values[index[known]]
     return found
-
-
-def _unique(ids: Int64) -> tuple[Int64, Int64]:
-    """Ids that occur exactly once, sorted, and where; an id several operators share identifies none."""
-    values, first, counts = np.unique(ids, return_index=True, return_counts=True)
-    good = (counts == 1) & (values >= 0)
-    return values[good], first[good].astype(np.int64)
 
 
 def earliest_of_each(ids: Int64, time_ns: Int64) -> tuple[Int64, Int64]:

@@ -16,6 +16,7 @@ __all__ = [
     "Int64",
     "RecordedSteps",
     "enclosing",
+    "last_pause",
     "nest",
     "outermost_of_name",
     "subtree_sums",
@@ -25,6 +26,8 @@ __all__ = [
 
 Int64 = npt.NDArray[np.int64]
 _LARGEST_KEY = 1 << 62
+# Looked up at once: what that takes of memory is some 40 bytes of each.
+_MOST_MOMENTS = 1 << 20
 
 
 class Forest(msgspec.Struct, frozen=True):
@@ -190,8 +193,15 @@ def _nest_one_by_one(
 def enclosing(forest: Forest, thread: Int64, time_ns: Int64) -> Int64:
     """Preorder index of the innermost interval open at each moment on its thread; -1 where none is."""
     found = np.full(len(thread), -1, dtype=np.int64)
-    if not len(forest) or not len(thread):
-        return found
+    if len(forest):
+        for low in range(0, len(thread), _MOST_MOMENTS):
+            part = slice(low, low + _MOST_MOMENTS)
+            found[part] = _enclosing(forest, thread[part], time_ns[part])
+    return found
+
+
+def _enclosing(forest: Forest, thread: Int64, time_ns: Int64) -> Int64:
+    found = np.full(len(thread), -1, dtype=np.int64)
     rank = _ranks(forest.thread)
     threads = forest.thread[np.flatnonzero(np.diff(rank, prepend=-1))]
     start, moment = _small_times(len(threads), forest.start_ns, time_ns)
@@ -214,11 +224,11 @@ def enclosing(forest: Forest, thread: Int64, time_ns: Int64) -> Int64:
         found[closed] = forest.parent[found[closed]]
 
 
-def subtree_sums(forest: Forest, value: Int64) -> Int64:
-    """Sum of `value` (in preorder) over each subtree, exact."""
+def subtree_sums(last_descendant: Int64, value: Int64) -> Int64:
+    """Sum of `value` (in preorder) over each subtree of a forest, exact."""
     prefix = np.zeros(len(value) + 1, dtype=np.int64)
     np.cumsum(value, out=prefix[1:])
-    return prefix[forest.last_descendant + 1] - prefix[np.arange(len(value))]
+    return prefix[last_descendant + 1] - prefix[:-1]
 
 
 def children_time(forest: Forest) -> Int64:
@@ -257,6 +267,18 @@ def outermost_of_name(forest: Forest, name: npt.NDArray[np.uint64]) -> npt.NDArr
     covered = reach[:-1] >= group[1:] * len(forest) + by_name[1:]
     outermost[by_name[1:]] = ~covered
     return outermost
+
+
+def last_pause(start_ns: Int64, duration_ns: Int64) -> int | None:
+    """The last start of an interval at which none that began before is open; None if there is none.
+
+    What begins from there on nests as if there were nothing before.
+    """
+    order = np.argsort(start_ns, kind="stable")
+    start_ns, end_ns = start_ns[order], (start_ns + duration_ns)[order]
+    is_pause = (start_ns[1:] >= np.maximum.accumulate(end_ns)[:-1]) & (start_ns[1:] > start_ns[:-1])
+    found = np.flatnonzero(is_pause)
+    return int(start_ns[found[-1] + 1]) if len(found) else None
 
 
 def union_length(start_ns: Int64, end_ns: Int64) -> int:

@@ -138,7 +138,7 @@ def _check(export: Export) -> None:
         return
     found = f"its tables are {', '.join(sorted(tables)[:3])} …" if tables else "it has no tables"
     raise InputError(
-        f"a SQLite database, but no export of Nsight Systems ({found})",
+        f"a SQLite database, but not an export of Nsight Systems ({found})",
         source=export.name,
         hint=f"{EXPORT_COMMAND} FILE.nsys-rep makes one",
     )

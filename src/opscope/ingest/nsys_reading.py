@@ -88,7 +88,7 @@ def owning_ranges(
     owner = enclosing(forest, launch_thread[is_outside], launch_ns[is_outside])
     launches = np.bincount(owner[owner >= 0], minlength=len(forest)).astype(np.int64)
     holds_launch = np.zeros(len(forest), dtype=np.bool_)
-    holds_launch[forest.order] = subtree_sums(forest, launches) > 0
+    holds_launch[forest.order] = subtree_sums(forest.last_descendant, launches) > 0
     chosen = np.isin(names, names[holds_launch])
     return np.sort(free.range_id[chosen])
 

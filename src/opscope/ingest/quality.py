@@ -132,7 +132,7 @@ def read_findings(
             "trace.truncated",
             Severity.WARNING,
             f"The file ends inside the event array (byte {size_bytes}); the {lost_bytes} bytes after the "
-            "last complete event are lost, and so is everything the recorder had not written yet.",
+            "last complete event are lost, and so is everything the profiler had not written yet.",
             "Totals are lower bounds. Let the job finish its export, or record fewer steps.",
             trace_id,
             {"lost_bytes": lost_bytes, "size_bytes": size_bytes},
@@ -150,8 +150,7 @@ def read_findings(
         yield Finding(
             "trace.unexpected_types",
             Severity.INFO,
-            "Some values are of another type than known recorders write; where they fit no column they "
-            "are NULL.",
+            "Some values have another type than known profilers write; those that fit no column are NULL.",
             None,
             trace_id,
         )
@@ -189,8 +188,8 @@ def read_findings(
             "attribution.impossible_external_ids",
             Severity.INFO,
             f"{census.impossible_id_count} external ids name operators that were not open at the time; "
-            + ("those were" if census.are_ids_used else "this recorder numbers otherwise, so all were")
-            + " left aside and time nesting decided.",
+            + ("those were" if census.are_ids_used else "this profiler numbers otherwise, so all were")
+            + " ignored, and nesting by time decided.",
             None,
             trace_id,
             {"id_count": census.impossible_id_count},
@@ -272,7 +271,7 @@ def _absences(session: Session, trace_id: int) -> Iterator[Finding]:
         yield Finding(
             "trace.absent",
             Severity.INFO,
-            f"Absent from the trace: {', '.join(absent)}. What rests on them is unknown.",
+            f"Missing from the trace: {', '.join(absent)}. Figures based on them are unknown.",
             None,
             trace_id,
             {"absent": absent},
@@ -314,7 +313,7 @@ def unrelated(session: Session, workloads: Mapping[int, object]) -> str | None:
     )
     for trace_id, source, rank, world_size, process, recorder, is_cut in rows:
         if ranked is not None and rank is None and not is_cut:
-            return f"{source} names no rank, where {ranked[0]} is one of {ranked[1]:,}"
+            return f"{source} has no rank, while {ranked[0]} is one of {ranked[1]:,}"
         of_rank = first.setdefault((rank, recorder), (trace_id, source, process))
         if rank is not None and source != of_rank[1] and _overlap(times.get(of_rank[0]), times.get(trace_id)):
             return f"{of_rank[1]} and {source} are both of rank {rank}, at the same time"
@@ -375,8 +374,8 @@ def _missing_ranks(session: Session) -> Iterator[Finding]:
         yield Finding(
             "traces.missing_ranks",
             Severity.INFO,
-            f"{len(present):,} of {world:,} ranks were read ({named} not): who comes last to a collective "
-            "may be one of the others.",
+            f"{len(present):,} of {world:,} ranks were read ({named} not): the last rank of a "
+            "collective may be one of the others.",
             "Give the traces of all ranks, to tell waiting and transfer apart.",
             evidence={"rank_count": len(present), "world_size": world},
         )

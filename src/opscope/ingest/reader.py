@@ -107,6 +107,7 @@ def load(
         _require_one_job(session, sidecars, merge=merge)
         keep_sidecars(session, sidecars)
         session.add_findings(quality.rank_findings(session))
+        session.make_room()
     except BaseException:
         session.close()
         raise

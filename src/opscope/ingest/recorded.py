@@ -97,7 +97,7 @@ def _unreadable(trace_id: int, reason: str) -> Finding:
     return Finding(
         "trace.sidecar_unreadable",
         Severity.INFO,
-        f"The sidecar beside the trace was left aside: {reason}.",
+        f"The sidecar of the trace was ignored: {reason}.",
         None,
         trace_id,
     )
@@ -137,10 +137,10 @@ def _window_findings(trace_id: int, sidecar: Sidecar) -> Iterator[Finding]:
         regions[region.off].append(region)
     for off, same in sorted(regions.items()):
         yield _partial_collection(trace_id, off, same, sidecar.settings.activities)
-    if sidecar.partial:
-        yield _partial_window(trace_id, sidecar)
-    elif sidecar.ended_by == SIZE_LIMIT and sidecar.steps < sidecar.schedule.active:
+    if sidecar.ended_by == SIZE_LIMIT and (sidecar.partial or sidecar.steps < sidecar.schedule.active):
         yield _size_limit(trace_id, sidecar)
+    elif sidecar.partial:
+        yield _partial_window(trace_id, sidecar)
 
 
 def _partial_collection(
@@ -185,8 +185,10 @@ def _size_limit(trace_id: int, sidecar: Sidecar) -> Finding:
     return Finding(
         "capture.size_limit",
         Severity.INFO,
-        f"The recording ended after {sidecar.steps} of {sidecar.schedule.active} steps, because it had grown "
-        "beyond --max-trace-size.",
+        "The recording ended before the program, because it had grown beyond --max-trace-size."
+        if sidecar.partial
+        else f"The recording ended after {sidecar.steps} of {sidecar.schedule.active} steps, because it had "
+        "grown beyond --max-trace-size.",
         None,
         trace_id,
         {"step_count": sidecar.steps, "planned_step_count": sidecar.schedule.active},

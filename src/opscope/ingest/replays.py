@@ -370,8 +370,8 @@ def _other_grid(capture: Capture, replay: Replay, order: Sequence[int]) -> str |
         if captured is not None and replayed is not None and captured != replayed:
             return (
                 f"its {replay.names[at][:_SHOWN]} runs {_format_grid(replayed)} blocks, "
-                f"{_format_grid(captured)} in the capture in {capture.file}: the capture is of another batch, "
-                "or the graph was updated after it"
+                f"{_format_grid(captured)} in the capture in {capture.file}: the capture is of another "
+                "batch, or the graph was updated after it"
             )
     return None
 

@@ -229,7 +229,9 @@ def _from_pipe(path: Path, copy: Path) -> Path:
         InputError: A device, which may never end.
     """
     if path.is_char_device() or path.is_block_device():
-        raise InputError("a device, no trace", source=path, hint="Give a file, or send one into opscope … -")
+        raise InputError(
+            "a device, not a trace", source=path, hint="Give a file, or send one into opscope … -"
+        )
     with path.open("rb") as stream, copy.open("wb") as out:
         shutil.copyfileobj(stream, out, _CHUNK_BYTES)
     return copy

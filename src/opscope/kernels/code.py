@@ -221,7 +221,7 @@ def generated_code(kind: str, fn: Callable[..., object], inputs: Sequence[Any]) 
         wanted = CodeKind(kind)
     except ValueError:
         kinds = ", ".join(str(one) for one in CodeKind)
-        raise InputError(f"'{kind}' is no kind of generated code", hint=f"Choose one of {kinds}") from None
+        raise InputError(f"'{kind}' is not a kind of generated code", hint=f"Choose one of {kinds}") from None
     if wanted is CodeKind.TRITON:
         return _triton_code(fn, inputs)
     return _kernel_code(wanted, observe(fn, inputs))

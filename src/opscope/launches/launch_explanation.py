@@ -299,10 +299,10 @@ def _launch_statement(launch: LaunchFacts, check: LaunchCheck) -> Statement:
     if check.matched is not None:
         configuration = f" ({check.matched.configuration})" if check.matched.configuration else ""
         reason = f"{check.matched.formula}{configuration}"
-        text = f"Launched as {launched}, explained by what was recorded: {reason}."
+        text = f"Launched as {launched}, as predicted from the recording: {reason}."
     else:
         expected = _launch_text(check.tried[0])
-        text = f"Not explained: launched as {launched}, but what was recorded would give {expected}."
+        text = f"Not as predicted: launched as {launched}, but the recording predicts {expected}."
     return Statement(Heading.LAUNCH, text, check.grade)
 
 

@@ -235,7 +235,7 @@ class SessionComparison:
     Args:
         total: The compared time of everything in scope.
         wall: Duration of a step while it was recorded; None without steps.
-        unrecorded: Duration of a step without the recorder, medians; None unless both sides timed it.
+        unrecorded: Duration of a step without the profiler, medians; None unless both sides timed it.
     """
 
     reference: SessionSide

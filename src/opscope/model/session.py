@@ -37,6 +37,9 @@ _HEADERS_BYTES, _BLOCK_BYTES = 3 << 12, 1 << 18
 # DuckDB's limit counts neither the interpreter nor arrays, file windows and results. On a trace of 1 GB: with
 # this share the whole process stays under two thirds of the user's limit.
 _ENGINE_SHARE = 0.3
+# Of a session that is only asked, where that is more than it needs: what is computed of long traces lies
+# beside it.
+_ASKED_SHARE, _ASKED_BYTES = 0.15, 256 << 20
 # Giving freed memory back to the system after every 128 MB, and touching it anew, takes a quarter of the time
 # of loading 1 GB. It is given back when the Session closes.
 _NEVER_FLUSH = "1TB"
@@ -70,6 +73,7 @@ class Session:
         is_temporary_file: bool = False,
     ) -> None:
         self._scratch: _ScratchFolder | None = None
+        self._memory_limit = memory_limit
         self.examined: dict[int, Any] = {}
         self.path = None if path is None else Path(path)
         if self.path is not None and self.path.exists():
@@ -109,6 +113,14 @@ class Session:
         # Row order is carried by ids, so both cores may write at once.
         connection.execute("SET preserve_insertion_order = false")
         return connection
+
+    def make_room(self) -> None:
+        """Let the engine keep less memory from now on, where it was limited: all has been written."""
+        if self._memory_limit is None:
+            return
+        limit_bytes = parse_bytes(self._memory_limit)
+        kept_bytes = max(_ASKED_SHARE * limit_bytes, min(_ENGINE_SHARE * limit_bytes, _ASKED_BYTES))
+        self.connection.execute(f"SET memory_limit = '{int(kept_bytes)}B'")
 
     @property
     def temporary_directory(self) -> Path:

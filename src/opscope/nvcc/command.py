@@ -198,7 +198,7 @@ def _known(word: str, known: Sequence[Target], explain: Explanation) -> Target:
             hint=f"--arch sm_{ptx[1]} --ptx has it beside machine code",
         )
     if target is None:
-        raise InputError(f"'{word}' is no target of nvcc", hint=hint)
+        raise InputError(f"'{word}' is not a target of nvcc", hint=hint)
     sentence = explain(target)
     reason = "" if sentence is None else f": {sentence}"
     raise InputError(f"this nvcc does not build for {target.name}{reason}", hint=hint)

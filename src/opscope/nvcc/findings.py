@@ -146,7 +146,7 @@ def _spills(compilation: Compilation) -> Iterator[Finding]:
                 Severity.WARNING,
                 f"{kernel.name} spills for {kernel.target.name}: each thread writes "
                 f"{use.spill_store_bytes:,} bytes to local memory and reads {use.spill_load_bytes:,} back, "
-                f"for want of more than {kernel.registers} registers",
+                f"because {kernel.registers} registers are not enough",
                 suggestion=_more_registers(kernel),
                 evidence=_evidence(kernel),
             )

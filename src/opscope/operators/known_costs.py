@@ -146,7 +146,7 @@ def _unruled(call: CallArguments) -> str:
     if call.defect is not None:
         return call.defect
     if not separator or namespace not in _TORCH_NAMESPACES:
-        return f"{call.name} is no operator of torch: only its own code could tell its results"
+        return f"{call.name} is not an operator of torch: only its own code could tell its results"
     if call.has_unrecorded_list:
         return "the members of its lists of tensors were not recorded"
     return f"no rule tells the results of {call.name}"
@@ -162,5 +162,5 @@ def _graded(one: _Described, cost: CallCost) -> CallCost:
 def _storable(cost: CallCost) -> CallCost:
     counts = (cost.flop_count, cost.read_bytes, cost.written_bytes)
     if any(count is not None and not 0 <= count <= _LARGEST for count in counts):
-        return CallCost(reason="its recorded sizes are absurd")
+        return CallCost(reason="its recorded sizes are implausible")
     return cost

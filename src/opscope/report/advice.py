@@ -17,6 +17,7 @@ from opscope.report.document import (
     CodeBlock,
     FactList,
     Inline,
+    Meaning,
     Paragraph,
     Section,
     Strong,
@@ -25,7 +26,7 @@ from opscope.report.document import (
 from opscope.report.meanings import advice_meaning
 from opscope.units import format_byte_rate, format_bytes, format_duration, format_flop_rate, format_fraction
 
-__all__ = ["advice_blocks", "advice_notes", "advice_sections", "change_title", "set_text"]
+__all__ = ["advice_blocks", "advice_notes", "advice_sections", "change_title", "gain_text", "set_text"]
 
 
 _SHOWN = 6
@@ -37,7 +38,7 @@ def advice_blocks(summary: Summary) -> tuple[Block, ...]:
     """The short form: one point each, the largest gain first; the first of them with their code."""
     advice = summary.advice or ()
     if not advice:
-        return (Paragraph(_NOTHING),)
+        return (Meaning(_NOTHING),)
     blocks: list[Block] = []
     for rank, finding in enumerate(advice[:_SHOWN]):
         blocks.append(BulletList((_point(finding, summary),)))
@@ -65,7 +66,7 @@ def advice_sections(summary: Summary) -> tuple[Section, ...]:
 
 def advice_notes(summary: Summary) -> tuple[Block, ...]:
     """What stands before the sections: how to read several gains, or that there is no advice."""
-    return _apart(summary) if summary.advice else (Paragraph(_NOTHING),)
+    return _apart(summary) if summary.advice else (Meaning(_NOTHING),)
 
 
 def change_numbers(summary: Summary) -> dict[str, int]:
@@ -115,19 +116,32 @@ def _point(finding: Finding, summary: Summary) -> Text:
     return tuple(parts)
 
 
+def gain_text(finding: Finding, period: str) -> str:
+    """What a change takes off; where it may bring nothing, how much at most."""
+    interval = finding.gain_interval_ns_per_step
+    if interval is not None and interval[0] <= 0 < interval[1]:
+        return f"{format_duration(interval[1])} {period} at most"
+    return f"{format_duration(finding.estimated_gain_ns_per_step)} {period}"
+
+
 def _gain(finding: Finding, summary: Summary) -> str:
     """The gain, and between what it lies."""
-    text = _time(finding.estimated_gain_ns_per_step, summary)
-    if finding.gain_interval_ns_per_step is None:
+    text, interval = gain_text(finding, _period(summary)), finding.gain_interval_ns_per_step
+    if interval is None or interval[0] <= 0:
         return text
-    low, high = map(format_duration, finding.gain_interval_ns_per_step)
+    low, high = map(format_duration, interval)
     return text if low == high else f"{text} ({low} to {high})"
 
 
 def _time(gain_ns: float | None, summary: Summary) -> str:
+    return f"{format_duration(gain_ns)} {_period(summary)}"
+
+
+def _period(summary: Summary) -> str:
     """A recording without steps counts as one."""
-    whole = "of the recording" if len(summary.traces) < 2 else "per trace"
-    return f"{format_duration(gain_ns)} {'per step' if summary.steps else whole}"
+    if summary.steps:
+        return "per step"
+    return "of the recording" if len(summary.traces) < 2 else "per trace"
 
 
 def _section(finding: Finding, summary: Summary) -> Section:

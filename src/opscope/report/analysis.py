@@ -48,9 +48,11 @@ from opscope.report.headline import headline
 from opscope.report.meanings import (
     categories_meaning,
     devices_meaning,
+    graphs_meaning,
     kernels_meaning,
     operators_meaning,
     overview_meaning,
+    ranges_meaning,
     unattributed_meaning,
 )
 from opscope.report.operators import (
@@ -192,7 +194,7 @@ def _overview_facts(
 
 
 def _step_facts(summary: Summary) -> list[tuple[str, Text]]:
-    """A step without the recorder first, then as recorded; nothing where no step is known."""
+    """A step without the profiler first, then as recorded; nothing where no step is known."""
     step = summary.measured_step
     known: list[tuple[str, Text]] = []
     if step.unrecorded_ns is not None:
@@ -207,12 +209,12 @@ def _step_facts(summary: Summary) -> list[tuple[str, Text]]:
 def _samples_text(time: UnrecordedTime) -> str:
     """How sure an unrecorded step is."""
     if time.samples == 1:
-        return " without the recorder, by a single sample"
+        return " without the profiler, by a single sample"
     interval = f"{format_duration(time.low)} to {format_duration(time.high)}"
     count = counted(time.samples, "sample")
     if not time.has_interval:
-        return f" without the recorder: median of {count} from {interval}, too few for an interval"
-    text = f" without the recorder: median of {count}, 95 % interval {interval}"
+        return f" without the profiler: median of {count} from {interval}, too few for an interval"
+    text = f" without the profiler: median of {count}, 95 % interval {interval}"
     # A profiler may leave something behind that slows the host.
     return f"{text}; all after the recording" if time.place is StepPlace.AFTER else text
 
@@ -220,8 +222,8 @@ def _samples_text(time: UnrecordedTime) -> str:
 def _stretch_text(step: MeasuredStep) -> str:
     """What the recorder did to a step."""
     if step.host_stretch is None or step.recorder_idle_ns is None:
-        return "how long a step takes without the recorder is unknown"
-    text = f"{format_ratio(step.host_stretch)} the step without the recorder"
+        return "the step time without the profiler is unknown"
+    text = f"{format_ratio(step.host_stretch)} the step without the profiler"
     if step.recorder_idle_ns and step.busy_ns is not None:
         text += f", which leaves the device idle for {format_duration(step.recorder_idle_ns)} of each"
     return text
@@ -358,7 +360,7 @@ def overview_document(summary: Summary, *, top: int | None = 10, title: str = ""
             _collectives(summary),
             *program_sections(summary, top),
             Section("Unattributed time", unattributed),
-            Section("How exact this is", accuracy_overview(summary) if summary.has_device else ()),
+            Section("Accuracy", accuracy_overview(summary) if summary.has_device else ()),
             Section("Findings", (FindingList(merged_findings(summary)),)),
         ),
     )
@@ -398,7 +400,7 @@ def full_document(summary: Summary, *, top: int | None = None) -> Document:
             Section(
                 "Operators in detail", sections=tuple(operator_section(summary, one) for one in detailed)
             ),
-            Section("How exact this is", accuracy_blocks(summary) if summary.has_device else ()),
+            Section("Accuracy", accuracy_blocks(summary) if summary.has_device else ()),
             Section("Unattributed time", _unattributed_blocks(summary)),
             Section("Findings", (FindingList(merged_findings(summary)),)),
             Section("What was read", (_trace_facts(summary), *map(_environment_facts, summary.environments))),
@@ -438,7 +440,7 @@ def _body(
         Section("Kernels", _kernel_blocks(summary, None if top is None else max(top, 10))),
         Section("Unattributed time", _unattributed_blocks(summary)),
         Section("Findings", (FindingList(findings) if findings else Paragraph("None."),)),
-        Section("How exact this is", accuracy_blocks(summary) if summary.has_device else ()),
+        Section("Accuracy", accuracy_blocks(summary) if summary.has_device else ()),
     )
     return tuple(_numbered(section, rank) for rank, section in enumerate(shown, 2))
 
@@ -494,14 +496,17 @@ def _range_section(summary: Summary) -> Section | None:
                 number("Device time", "device_ns"),
                 number("Share", "device_fraction"),
                 number("Each", lambda one: format_duration(one.device_ns_per_call), spare=1),
-                number("Requests", "requests") if is_engine else None,
+                number("Requests", "requests", spare=2) if is_engine else None,
                 number("Tokens", "tokens") if has_tokens else None,
                 number("Per token", lambda one: _duration(one.device_ns_per_token)) if has_tokens else None,
-                number("Layers", "layers", spare=2) if has_layers else None,
-                number("Per layer", lambda one: _duration(one.device_ns_per_layer)) if has_layers else None,
-                number("Host time", "host_ns", spare=3),
-                number("Kernels", "kernels", spare=4),
+                number("Layers", "layers", spare=6) if has_layers else None,
+                number("Per layer", lambda one: _duration(one.device_ns_per_layer), spare=4)
+                if has_layers
+                else None,
+                number("Host time", "host_ns", spare=5),
+                number("Kernels", "kernels", spare=3),
             ),
+            *_if_known(ranges_meaning(summary)),
         ),
     )
 
@@ -531,6 +536,7 @@ def _graph_section(summary: Summary) -> Section | None:
                 words("Operators known from", lambda one: one.source.meaning if one.source else "unknown"),
                 words("Matched", _how_matched),
             ),
+            graphs_meaning(summary),
         ),
     )
 

@@ -111,7 +111,7 @@ def problem_title(
 _UNITS = ((NS_PER_S, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "µs"), (1, "ns"))
 _STATUS_WORDS = {
     Status.OK: "ok",
-    Status.CHECKED: "right, not timed",
+    Status.CHECKED: "correct, not timed",
     Status.WRONG: "wrong",
     Status.UNAVAILABLE: "unavailable",
     Status.FAILED: "failed",
@@ -200,13 +200,13 @@ def _interval_text(interval: Interval) -> str:
 
 _CLOCKS = {
     Clock.CUDA_EVENT: "CUDA events on the device around each call",
-    Clock.CUDA_GRAPH: "CUDA events around the replay of a CUDA graph of the call: launches cost nothing",
-    Clock.WALL: "wall clock of the host around each call, the device idle before and after",
+    Clock.CUDA_GRAPH: "CUDA events around the replay of a CUDA graph of the call: no launch overhead",
+    Clock.WALL: "host wall clock around each call, the device synchronized before and after",
 }
 _CACHES = {
-    CacheState.COLD: "L2 overwritten before each (cold)",
-    CacheState.HOT: "L2 as the call before left it (hot)",
-    CacheState.UNCONTROLLED: "CPU caches as they come; inputs rotate",
+    CacheState.COLD: "L2 flushed before each call (cold)",
+    CacheState.HOT: "L2 as the previous call left it (hot)",
+    CacheState.UNCONTROLLED: "CPU caches not controlled; inputs rotate",
 }
 
 
@@ -235,7 +235,7 @@ def _headline(result: BenchmarkResult) -> FactList:
         ("Why", reasons[0] if reasons else None),
         ("Wrong or failed", joined(wrong) if wrong else None),
         ("Not measured", f"{missing} of {len(result.rows)}, see below" if missing else None),
-        ("Rests on", ", ".join(filter(None, (_device(result), _sample_counts([result]))))),
+        ("Based on", ", ".join(filter(None, (_device(result), _sample_counts([result]))))),
         ("Complete", None if result.complete else _INTERRUPTED),
     )
 
@@ -298,7 +298,7 @@ def _samples(results: Sequence[BenchmarkResult]) -> str | None:
     number = _sample_numbers(results)
     if number is None:
         return None
-    text = f"{number} of each, taken in turns in random order; ± is half the 95 % interval of the median"
+    text = f"{number} of each, interleaved in random order; ± is half the 95 % interval of the median"
     other = dict.fromkeys(name for result in results for name in _ratios_of_fewer(result))
     return text if not other else f"{text}; ratios are of the rounds both sides have ({', '.join(other)})"
 
@@ -546,7 +546,7 @@ def _sweep_headline(sweep: BenchmarkSweep) -> FactList:
         ),
         ("Swept", "; ".join(swept)),
         ("Without a result", counted(len(sweep.failures), "point") if sweep.failures else None),
-        ("Rests on", ", ".join(filter(None, (*map(_device, first), _sample_counts(sweep.points))))),
+        ("Based on", ", ".join(filter(None, (*map(_device, first), _sample_counts(sweep.points))))),
         ("Complete", None if sweep.complete else _INTERRUPTED),
     )
 
@@ -588,12 +588,17 @@ def _tables(points: Sequence[BenchmarkResult], swept: Sequence[str]) -> Iterator
     yield table(points, *parameters, *medians, caption="Median")
     others = [name for name in names if any(name != point.reference for point in points)]
     if others:
-        caption = ("Time over that of ", Code(points[0].reference), " (≈ the same, ? ambiguous)")
+        caption = ("Time relative to ", Code(points[0].reference), " (≈ same, ? ambiguous)")
         ratios = [number(name, partial(_ratio, name=name)) for name in others]
         yield table(points, *parameters, *ratios, caption=caption)
     growth = _growth_table(points, swept, names)
     if growth is not None:
         yield growth
+    known = [(point, said) for point in points if (said := _fastest(point)) is not None]
+    if known:
+        point, said = known[-1]
+        at = ", ".join(f"{name}={_parameter(point, name=name)}" for name in swept)
+        yield Meaning((f"At {at}: ", *(said if isinstance(said, tuple) else (said,))))
 
 
 def _ratio(point: BenchmarkResult, *, name: str) -> str:

@@ -93,8 +93,8 @@ def _is_at_one_ceiling(rows: Sequence[BenchmarkRow]) -> bool:
 
 def _what_binds(row: BenchmarkRow) -> str:
     if row.ceiling == "copy":
-        return f"so moving {format_bytes(row.min_bytes)} decides, not what is computed."
-    return "so the matrix products decide."
+        return f"so moving {format_bytes(row.min_bytes)} sets the time, not the arithmetic."
+    return "so the matrix products set the time."
 
 
 def _kernel_counts(reference: BenchmarkRow, rows: Sequence[BenchmarkRow]) -> Iterator[Text]:
@@ -138,7 +138,7 @@ def _memory_beside(many: BenchmarkRow, few: BenchmarkRow) -> str:
     if many.peak_memory_bytes <= few.peak_memory_bytes:
         return ""
     return (
-        f", {format_bytes(many.peak_memory_bytes)} at the peak beside {format_bytes(few.peak_memory_bytes)}"
+        f", {format_bytes(many.peak_memory_bytes)} at the peak against {format_bytes(few.peak_memory_bytes)}"
     )
 
 
@@ -165,11 +165,11 @@ def _good_version(teaching: BenchmarkRow, rows: Sequence[BenchmarkRow]) -> Bench
 def _teaching_facts(row: BenchmarkRow, good: BenchmarkRow) -> str:
     facts = []
     if row.ceiling_fraction is not None and good.ceiling_fraction is not None:
-        shares = f"{format_percent(row.ceiling_fraction)} of the {row.ceiling} ceiling beside "
+        shares = f"{format_percent(row.ceiling_fraction)} of the {row.ceiling} ceiling against "
         facts.append(shares + format_percent(good.ceiling_fraction))
     launches = [_launch(each) for each in (row, good)]
     if all(launches) and launches[0] != launches[1]:
-        facts.append(f"{launches[0]} beside {launches[1]}")
+        facts.append(f"{launches[0]} against {launches[1]}")
     return f": {'; '.join(facts)}" if facts else ""
 
 
@@ -192,7 +192,11 @@ def _at_ceiling(rows: Sequence[BenchmarkRow]) -> Iterator[Text]:
         yield (
             *_listed(near),
             f" {verb} at {_shares(near)} of the {ceiling} ceiling measured in this run: "
-            + ("as fast as this memory copies." if ceiling == "copy" else "as fast as torch multiplies."),
+            + (
+                "as fast as a copy in this memory."
+                if ceiling == "copy"
+                else "as fast as torch's own matrix products."
+            ),
         )
 
 

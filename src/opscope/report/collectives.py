@@ -30,14 +30,14 @@ def collective_blocks(summary: Summary) -> tuple[Block, ...]:
         number("Calls", "calls"),
         number("Bytes", "size_bytes", format_bytes, spare=True),
         number("Waiting", "wait_ns", format_duration),
-        number("Moving data", "transfer_ns", format_duration),
+        number("Transfer", "transfer_ns", format_duration),
         number("Exposed", "exposed_ns", format_duration, spare=True),
         number("Bus bandwidth", "bus_bytes_per_s", format_byte_rate),
         number("Of link", _of_link, spare=True),
         words("Last", _last),
         caption=(
-            "Waiting and exposed: of all ranks together. Moving data: from when the last rank had come. Bus "
-            "bandwidth: what each rank's link carried meanwhile."
+            "Waiting and exposed: all ranks together. Transfer: from the arrival of the last rank "
+            "on. Bus bandwidth: what each rank's link carried meanwhile."
         ),
     )
     points = [text for one in totals if (text := _meanwhile(one))]

@@ -149,16 +149,13 @@ def session_comparison_document(comparison: SessionComparison, *, top: int | Non
         "Comparison of two recordings",
         (_facts(comparison),),
         sections(
-            Section("Before reading on", (FindingList(comparison.findings),)),
-            Section("Overview", (_overview(comparison),)),
+            Section("Caveats", (FindingList(comparison.findings),)),
+            Section("Overview", (_overview(comparison), *_overview_meaning(comparison))),
             Section("Operators by difference", _operator_blocks(comparison, top)),
-            Section("Which kernels", sections=_reasons(comparison, top)),
+            Section("Which kernels", _kernels_meaning(comparison), _reasons(comparison, top)),
             _categories(comparison),
             _unattributed(comparison),
-            Section(
-                "Accounting",
-                (BulletList((_account(comparison, "reference"), _account(comparison, "candidate"))),),
-            ),
+            Section("Accounting", _accounting(comparison)),
         ),
     )
 
@@ -171,13 +168,13 @@ def _facts(comparison: SessionComparison) -> FactList:
     recorded = None if comparison.wall is None or step is not None else _headline(comparison.wall)
     return facts(
         ("Verdict", _verdict(comparison)),
-        ("Step without the recorder", None if step is None else (_headline(step), f"; {_judged(step)}")),
+        ("Step without the profiler", None if step is None else (_headline(step), f"; {_judged(step)}")),
         ("Recorded step", recorded),
         (f"{what}{per}", _headline(comparison.total)),
         *_largest_operators(comparison),
         ("Reference", _source(comparison.reference)),
         ("Candidate", _source(comparison.candidate)),
-        ("Rests on", _recorded(comparison)),
+        ("Based on", _recorded(comparison)),
     )
 
 
@@ -200,6 +197,34 @@ def _overview(comparison: SessionComparison) -> FactList:
         ("Kernel set", _kernel_set(comparison) if is_device else None),
         ("Recorded step", None if comparison.wall is None else _headline(comparison.wall)),
     )
+
+
+def _overview_meaning(comparison: SessionComparison) -> tuple[Meaning, ...]:
+    """Whether it is other work, or the same work at another speed."""
+    if comparison.metric is not Metric.DEVICE:
+        return ()
+    before, after = (side.per_step(side.launches) for side in (comparison.reference, comparison.candidate))
+    kernels = [kernel for kernel in comparison.kernels if kernel.kind == "kernel"]
+    is_same = {one.reference_name for one in kernels} == {one.candidate_name for one in kernels}
+    if is_same and before == after:
+        text = "The same kernels, equally often: what differs is how long they take."
+    elif is_same:
+        text = "The same kernels, at other counts."
+    else:
+        text = "The sides run different kernels: the work itself differs."
+    return (Meaning(text),)
+
+
+def _kernels_meaning(comparison: SessionComparison) -> tuple[Meaning, ...]:
+    """In how many of the operators that changed it is other kernels that run."""
+    changed = [row for row in comparison.operators if row.time.difference_ns and _is_telling(row)]
+    if not changed:
+        return ()
+    others = sum(any(one.presence is not Presence.BOTH for one in row.kernels) for row in changed)
+    whole = counted(len(changed), "operator")
+    if not others:
+        return (Meaning(f"The same kernels run in all {whole} that changed: at other speeds or counts."),)
+    return (Meaning(f"Other kernels run in {others} of {whole} that changed."),)
 
 
 def _source(side: SessionSide) -> Text:
@@ -462,6 +487,15 @@ def _largest(kernels: Iterable[KernelChange]) -> list[KernelChange]:
     return sorted(changed, key=lambda kernel: -abs(kernel.time.difference_ns))[:_KERNELS_EACH]
 
 
+def _accounting(comparison: SessionComparison) -> tuple[Block, ...]:
+    sides = ("reference", "candidate")
+    adds_up = all(comparison.accounted_ns(one) == getattr(comparison, one).whole_ns for one in sides)
+    text = "Every nanosecond of both sides is in the figures above."
+    if not adds_up:
+        text = "Time is missing from the figures above, or counted twice: do not rely on them."
+    return BulletList(tuple(_account(comparison, one) for one in sides)), Meaning(text)
+
+
 def _account(comparison: SessionComparison, name: str) -> Text:
     side: SessionSide = getattr(comparison, name)
     operators_ns = _sum(getattr(row, name) for row in comparison.operators)
@@ -488,9 +522,9 @@ def benchmark_comparison_document(comparison: BenchmarkComparison, *, top: int |
         "Comparison of benchmarks",
         (_benchmark_facts(comparison),),
         sections(
-            Section("Before reading on", (FindingList(comparison.findings),)),
+            Section("Caveats", (FindingList(comparison.findings),)),
             *(_point_section(change, comparison, top) for change in comparison.points),
-            Section("Without a counterpart", (_unmatched(comparison),)),
+            Section("Only on one side", (_unmatched(comparison),)),
         ),
     )
 
@@ -605,9 +639,7 @@ def _relative(row: BenchmarkRowChange, comparison: BenchmarkComparison) -> str:
     before, after = row.reference_relative, row.candidate_relative
     if not is_elsewhere or before is None or after is None:
         return ""
-    return (
-        f"; beside the reference implementation of its own run {format_ratio(before)} → {format_ratio(after)}"
-    )
+    return f"; relative to the reference of its own run {format_ratio(before)} → {format_ratio(after)}"
 
 
 def _unmatched(comparison: BenchmarkComparison) -> BulletList:

@@ -124,7 +124,7 @@ class Table(msgspec.Struct, frozen=True):
     columns: tuple[Column, ...]
     rows: tuple[tuple[Text, ...], ...]
     caption: Text | None = None
-    left_out: str = "Not shown, for width: {}"
+    left_out: str = "Hidden at this width: {}"
 
     def __post_init__(self) -> None:
         for row in self.rows:

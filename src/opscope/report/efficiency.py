@@ -158,8 +158,8 @@ def _limit_text(limit: Limit, form: Callable[[float], str]) -> str:
 def _coverage_text(efficiency: Efficiency) -> str:
     coverage = efficiency.coverage
     return (
-        f"Least bytes are known for {format_fraction(coverage.bytes_fraction)} of device time, "
-        f"floating-point operations (or that there are none) for {format_fraction(coverage.flop_fraction)}."
+        f"Minimum bytes are known for {format_fraction(coverage.bytes_fraction)} "
+        f"of device time, FLOP counts (zero included) for {format_fraction(coverage.flop_fraction)}."
     )
 
 
@@ -181,7 +181,7 @@ def _call_table(calls: list[CallEfficiency], device_time_ns: int) -> Table:
         number("Achieved", lambda call: _main_rate(call.roofline), spare=3),
         number("Of limit", "roofline.fraction"),
         number(
-            "Beyond it",
+            "Avoidable",
             lambda call: (
                 f"{format_duration(call.gap_ns)}, {format_fraction((call.gap_ns or 0) / device_time_ns)}"
             ),

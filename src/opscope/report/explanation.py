@@ -256,9 +256,9 @@ def _longest_kernel(explanation: Explanation) -> Text | None:
 
 
 _KINDS = {
-    "backward": "node of autograd",
+    "backward": "autograd node",
     "triton": "Triton kernel launched by compiled code",
-    "range": "recorded range, no dispatcher operator",
+    "range": "recorded range, not a dispatcher operator",
 }
 
 
@@ -303,9 +303,19 @@ def _chain_sections(explanation: Explanation) -> list[Section]:
     if not sections:
         return []
     title = "From the operator to its source"
+    meaning = _source_meaning(explanation)
     if len(sections) == 1:
-        return [Section(title, sections[0].blocks)]
-    return [Section(title, (), tuple(sections))]
+        return [Section(title, (*sections[0].blocks, *meaning))]
+    return [Section(title, meaning, tuple(sections))]
+
+
+def _source_meaning(explanation: Explanation) -> tuple[Meaning, ...]:
+    """Where to begin reading."""
+    place = next((one.location for one in explanation.functions if one.location is not None), None)
+    if place is None:
+        return ()
+    text = location_text(place)
+    return (Meaning(("Start reading at ", *(text if isinstance(text, tuple) else (text,)), ".")),)
 
 
 def _groups(functions: Sequence[NativeFunctionUse]) -> list[list[NativeFunctionUse]]:
@@ -354,7 +364,7 @@ def _trace_sections(explanation: Explanation) -> list[Section]:
     calls = sum(one.calls for one in explanation.operators)
     each_ns = sum(one.total_device_ns for one in explanation.operators) / calls
     if each_ns:
-        blocks.append(Meaning(f"A call takes {format_duration(each_ns)} of the device on average."))
+        blocks.append(Meaning(f"A call takes {format_duration(each_ns)} of device time on average."))
     return [Section("In this trace", tuple(blocks))]
 
 
@@ -362,7 +372,7 @@ def _absence(explanation: Explanation) -> Text:
     subject = explanation.subject
     if subject is Subject.OPERATOR:
         release = f"PyTorch {explanation.torch_version}" if explanation.torch_version else "PyTorch"
-        return f"This trace holds no call of it. What is said above is how {release} serves one."
+        return f"This trace holds no call of it. The above is how {release} implements it."
     if subject is Subject.KERNEL:
         return "This trace holds no launch of it."
     whose = "of this category" if subject is Subject.CATEGORY else "of this file"
@@ -377,12 +387,28 @@ def _kernel_sections(explanation: Explanation, most: _Most) -> list[Section]:
     blocks: tuple[Block, ...] = ()
     if len(uses) > len(shown):
         blocks = (Paragraph(f"The {len(shown)} longest of {len(uses)} kernels."),)
+    meaning = _kernels_meaning(explanation)
     if explanation.subject is Subject.KERNEL and len(uses) == 1:
-        return [Section("On the GPU", _kernel_blocks(uses[0], explanation, most))]
+        return [Section("On the GPU", (*_kernel_blocks(uses[0], explanation, most), *meaning))]
     sections = tuple(
         Section(kernel_title(use.facts), _kernel_blocks(use, explanation, most)) for use in shown
     )
-    return [Section("On the GPU", blocks, sections)]
+    return [Section("On the GPU", (*blocks, *meaning), sections)]
+
+
+def _kernels_meaning(explanation: Explanation) -> tuple[Meaning, ...]:
+    """Which kernel the time goes to."""
+    totals = [(use, use.total) for use in explanation.kernels if use.total is not None]
+    whole_ns = sum(total.total_ns for _, total in totals)
+    if not whole_ns:
+        return ()
+    use, longest = max(totals, key=lambda pair: pair[1].total_ns)
+    each = f"{format_duration(longest.total_ns / longest.calls)} a launch"
+    title = Code(kernel_title(use.facts))
+    if len(totals) == 1:
+        return (Meaning((title, f" takes {each} on average.")),)
+    share = format_share(longest.total_ns, whole_ns)
+    return (Meaning((title, f" takes {share} of these kernels' time, {each} on average.")),)
 
 
 def _kernel_blocks(use: ExplainedKernel, explanation: Explanation, most: _Most) -> tuple[Block, ...]:
@@ -439,7 +465,8 @@ def _kernel_table_sections(explanation: Explanation, most: _Most) -> list[Sectio
         words("Comes from", lambda row: _places(row[1])),
         caption=_FOLDER_CAPTION if is_shortened else None,
     )
-    return [Section("On the GPU", (kernels, *_rest(len(explanation.kernels), most)))]
+    rest = _rest(len(explanation.kernels), most)
+    return [Section("On the GPU", (kernels, *rest, *_kernels_meaning(explanation)))]
 
 
 def distinct_titles(kernels: Sequence[KernelFacts]) -> list[Code]:
@@ -467,7 +494,9 @@ def _function_table_sections(explanation: Explanation, most: _Most) -> list[Sect
         table, row_count = file_functions(explanation.functions, explanation.name, recorded, most.rows)
     else:
         table, row_count = operator_functions(explanation.functions, recorded, most.rows)
-    return [Section("Native functions", (table, *_rest(row_count, most)))]
+    used = len(set(recorded) & {one.name for one in explanation.functions})
+    meaning = (Meaning(f"The trace calls {used} of these operators."),) if recorded else ()
+    return [Section("Native functions", (table, *_rest(row_count, most), *meaning))]
 
 
 def _rest(row_count: int, most: _Most) -> tuple[Block, ...]:
@@ -478,7 +507,8 @@ def _rest(row_count: int, most: _Most) -> tuple[Block, ...]:
 def _backward_sections(explanation: Explanation) -> list[Section]:
     nodes = explanation.derivatives
     sections = tuple(Section(one.name, (FactList(tuple(function_facts(one))),)) for one in nodes)
-    return [Section("Backward", (), sections)] if sections else []
+    meaning = Meaning(("Gradients come from ", *joined(Code(one.name) for one in nodes), "."))
+    return [Section("Backward", (meaning,), sections)] if sections else []
 
 
 def _source_sections(explanation: Explanation, read_source: SourceReader | None) -> list[Section]:
@@ -487,7 +517,7 @@ def _source_sections(explanation: Explanation, read_source: SourceReader | None)
     sections = []
     for location in explanation.locations:
         lines = read_source(location)
-        blocks: tuple[Block, ...] = (Paragraph("Its lines are not on this machine."),)
+        blocks: tuple[Block, ...] = (Paragraph("Its source is not on this machine."),)
         if lines is not None:
             blocks = (Paragraph(location_text(location)), CodeBlock("\n".join(lines), "cpp"))
         if location.url is not None:

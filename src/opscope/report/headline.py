@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import IdleCause
 from opscope.model.finding import Finding, Severity
-from opscope.report.advice import change_title, set_text
+from opscope.report.advice import change_title, gain_text, set_text
 from opscope.report.document import Code, FactList, Inline, Strong, Text, facts
 from opscope.units import counted, format_duration, format_fraction
 
@@ -24,7 +24,7 @@ _CAUSES = {
     IdleCause.SYNCHRONIZATION: "the host waited for the GPU",
     IdleCause.DATA_LOADING: "the host waited for the next batch",
     IdleCause.MEMORY_ALLOCATION: "device memory was allocated or freed",
-    IdleCause.PROFILER_OVERHEAD: "the recorder was busy with itself",
+    IdleCause.PROFILER_OVERHEAD: "the profiler itself was busy",
     IdleCause.DEPENDENCY: "kernels waited for one another",
     IdleCause.NOTHING_SCHEDULED: "the host had no work for the GPU",
     IdleCause.UNKNOWN: "the trace does not tell why",
@@ -37,13 +37,13 @@ def headline(summary: Summary) -> FactList:
 
 
 def _step(summary: Summary) -> Iterator[tuple[str, Text]]:
-    """The step: without the recorder where it was timed or can be simulated, and as recorded."""
+    """The step: without the profiler where it was timed or can be simulated, and as recorded."""
     measured, simulated = summary.measured_step, summary.typical_step
     recorded = "" if measured.recorded_ns is None else format_duration(measured.recorded_ns)
     if measured.unrecorded_ns is not None:
         time = measured.unrecorded_ns
         count = counted(time.samples, "sample")
-        text = f" unrecorded (median of {count})" + (f", {recorded} recorded" if recorded else "")
+        text = f" without profiler (median of {count})" + (f", {recorded} recorded" if recorded else "")
         yield "Step", (Strong(format_duration(time.median)), text)
     elif recorded:
         steps = summary.counted_steps
@@ -51,7 +51,10 @@ def _step(summary: Summary) -> Iterator[tuple[str, Text]]:
         if simulated is None:
             yield "Step", (Strong(recorded), told.removeprefix(recorded))
         else:
-            yield "Step", (Strong(_between(simulated.step_interval_ns)), f" unrecorded (simulated), {told}")
+            yield (
+                "Step",
+                (Strong(_between(simulated.step_interval_ns)), f" without profiler (simulated), {told}"),
+            )
     elif summary.window_ns is not None:
         yield "Recording", (Strong(format_duration(summary.window_ns)), "; no steps in it")
 
@@ -95,16 +98,19 @@ def _changes(summary: Summary) -> Iterator[tuple[str, Text]]:
     advice = [one for one in summary.advice or () if one.estimated_gain_ns_per_step]
     period = "a step" if summary.steps else "in all"
     for number, finding in enumerate(advice[:_CHANGES], 1):
-        gain, code = f"−{format_duration(finding.estimated_gain_ns_per_step)}", _first_line(finding)
+        gain, code = f"−{gain_text(finding, period)}", _first_line(finding)
         written: tuple[Inline, ...] = (": ", Code(code, is_whole=True)) if code else ()
-        yield f"Change {number}", (Strong(gain), f" {period}: {change_title(finding)}", *written)
+        yield f"Change {number}", (Strong(gain), f": {change_title(finding)}", *written)
     best = summary.best_set
     if best is not None and len(advice) > 1:
         gain = f"−{format_duration(best.estimated_gain_ns_per_step)}"
         yield "Best set", (Strong(gain), f" {period}: {set_text(summary, best.codes)}")
     if not advice and summary.advice is not None and summary.has_device:
         others = len(summary.advice)
-        yield "Changes", f"none with a gain; {counted(others, 'remark')} below" if others else "none found"
+        yield (
+            "Changes",
+            f"none with an estimated gain; {counted(others, 'remark')} below" if others else "none found",
+        )
 
 
 def _first_line(finding: Finding) -> str | None:
@@ -133,4 +139,4 @@ def _basis(summary: Summary) -> Iterator[tuple[str, Text]]:
     if warnings:
         known.append(counted(warnings, "warning"))
     if known:
-        yield "Rests on", ", ".join(known)
+        yield "Based on", ", ".join(known)

@@ -257,7 +257,7 @@ def _sentences(statements: tuple[Statement, ...]) -> str:
     return " ".join(parts)
 
 
-_OPEN = "the recording does not tell; hardware counters would"
+_OPEN = "not in the recording; hardware counters show it"
 
 
 def improvement_blocks(found: OperatorImprovement) -> list[Block]:
@@ -275,7 +275,8 @@ def improvement_blocks(found: OperatorImprovement) -> list[Block]:
     if found.command is not None:
         blocks += [
             Paragraph(
-                "What only counters can tell, of its longest launch (counted from the recording's start):"
+                "To read what only counters show, for its longest launch (counted from the start of the "
+                "recording):"
             ),
             CodeBlock(found.command, "bash"),
         ]

@@ -23,11 +23,13 @@ __all__ = [
     "collectives_meaning",
     "devices_meaning",
     "efficiency_meaning",
+    "graphs_meaning",
     "kernels_meaning",
     "lines_meaning",
     "modules_meaning",
     "operators_meaning",
     "overview_meaning",
+    "ranges_meaning",
     "unattributed_meaning",
     "waits_meaning",
 ]
@@ -36,12 +38,12 @@ _MOST = 0.8
 _SHORT_NS = 10_000  # a launch costs the host about as much
 _REMEDIES = {
     IdleCause.HOST_LAUNCH: "launch fewer kernels, or replay them as a CUDA graph",
-    IdleCause.SYNCHRONIZATION: "take out the calls that make the host wait",
+    IdleCause.SYNCHRONIZATION: "remove the calls that make the host wait",
     IdleCause.DATA_LOADING: "load batches ahead, in other processes",
     IdleCause.MEMORY_ALLOCATION: "keep device memory instead of freeing it",
     IdleCause.PROFILER_OVERHEAD: "the program itself does not wait there",
     IdleCause.DEPENDENCY: "these kernels wait for one another, not for the host",
-    IdleCause.NOTHING_SCHEDULED: "see what the host was in during the longest gaps",
+    IdleCause.NOTHING_SCHEDULED: "see what the host did during the longest gaps",
     IdleCause.UNKNOWN: "record the host side too to learn the cause",
 }
 
@@ -88,7 +90,7 @@ def operators_meaning(summary: Summary) -> Meaning:
         return Meaning((Code(first[1]), f" alone takes {share} of all operators' {what}: start there."))
     return Meaning(
         (
-            f"The first {count} of {counted(len(times), 'operator')} take {share} of all operators' {what}, ",
+            f"The top {count} of {counted(len(times), 'operator')} take {share} of all operators' {what}, ",
             Code(first[1]),
             f" alone {format_share(first[0], whole)}.",
         )
@@ -149,7 +151,7 @@ def efficiency_meaning(summary: Summary) -> Meaning | None:
         f"At these limits the same calls would take {format_duration(gap_ns)} less, "
         f"{format_share(gap_ns, summary.device_time_ns)} of device time; ",
         Code(name),
-        f" holds {format_share(most_ns, gap_ns)} of that.",
+        f" accounts for {format_share(most_ns, gap_ns)} of that.",
     )
     return Meaning(parts)
 
@@ -174,6 +176,28 @@ def waits_meaning(summary: Summary) -> Meaning | None:
 
 def _because(cause: IdleCause) -> str:
     return cause.meaning.removeprefix("CPU-bound: ")
+
+
+def ranges_meaning(summary: Summary) -> Meaning | None:
+    """Which kind of range takes the device time."""
+    if not summary.device_time_ns:
+        return None
+    most = max(summary.ranges, key=lambda one: one.device_ns)
+    each = f"{format_duration(most.device_ns / most.calls)} each"
+    if most.device_ns_per_token is not None:
+        each = f"{format_duration(most.device_ns_per_token)} a token"
+    share = format_fraction(most.device_fraction)
+    return Meaning((Code(most.name), f" takes {share} of device time, {each}."))
+
+
+def graphs_meaning(summary: Summary) -> Meaning:
+    """How much of what graphs run is known by operators."""
+    whole_ns = sum(one.device_ns for one in summary.graphs)
+    known_ns = sum(one.device_ns for one in summary.graphs if one.source is not None)
+    return Meaning(
+        f"Replays of CUDA graphs take {format_share(whole_ns, summary.device_time_ns)} of device time; "
+        f"the operators of {format_share(known_ns, whole_ns)} of that are known."
+    )
 
 
 def collectives_meaning(summary: Summary) -> Meaning | None:
@@ -205,7 +229,7 @@ def modules_meaning(summary: Summary) -> Meaning | None:
     if not own.total():
         return None
     name, ns = own.most_common(1)[0]
-    return Meaning((Code(name), f" modules themselves hold the most: {format_share(ns, own.total())}."))
+    return Meaning((Code(name), f" modules take the most self time: {format_share(ns, own.total())}."))
 
 
 def lines_meaning(summary: Summary) -> Meaning:
@@ -230,7 +254,7 @@ def accuracy_meaning(summary: Summary) -> Meaning | None:
     if accuracy is None or accuracy.aten_operator_file_fraction is None:
         return None
     return Meaning(
-        f"Times are exact; the way to a source file is known for "
+        f"Times are exact; the source file is known for "
         f"{format_fraction(accuracy.aten_operator_file_fraction)} of the time of PyTorch's operators."
     )
 
@@ -238,7 +262,7 @@ def accuracy_meaning(summary: Summary) -> Meaning | None:
 def advice_meaning(summary: Summary) -> Meaning | None:
     """How to find out."""
     if not any(one.estimated_gain_ns_per_step for one in summary.advice or ()):
-        return None
+        return Meaning("No gain could be estimated for these.") if summary.advice else None
     return Meaning(
         (
             "Gains are simulated, each for that change alone. ",

@@ -29,6 +29,7 @@ from opscope.report.document import (
     FactList,
     FindingList,
     Inline,
+    Meaning,
     Paragraph,
     Section,
     Table,
@@ -103,7 +104,7 @@ def _opening(analysis: CounterAnalysis) -> FactList:
     whole_ns = sum(ns for ns, _ in times)
     limits: Counter[str] = Counter()
     for ns, kernel in times:
-        limits[str(kernel.limit or _NO_LIMIT)] += round(ns)
+        limits[_limit(kernel)] += round(ns)
     longest = max(times, key=lambda pair: pair[0], default=None)
     told = ", ".join(f"{name} {format_share(ns, whole_ns)}" for name, ns in limits.most_common() if whole_ns)
     return facts(
@@ -115,15 +116,21 @@ def _opening(analysis: CounterAnalysis) -> FactList:
             if longest is None
             else (
                 Code(longest[1].title),
-                f": {format_duration(longest[0])}, limited by {longest[1].limit or _NO_LIMIT}",
+                f": {format_duration(longest[0])}, limited by {_limit(longest[1])}",
             ),
         ),
         *(
             (f"Change {number}", _first_sentence(finding))
             for number, finding in enumerate(analysis.findings[:_CHANGES], 1)
         ),
-        ("Rests on", _basis(analysis)),
+        ("Based on", _basis(analysis)),
     )
+
+
+def _limit(kernel: CountedKernel) -> str:
+    """What limits it, as words."""
+    limit = str(kernel.limit or _NO_LIMIT)
+    return "DRAM" if limit == "dram" else limit
 
 
 def _first_sentence(finding: Finding) -> str:
@@ -167,11 +174,20 @@ def _kernel_blocks(analysis: CounterAnalysis, shown: Sequence[CountedKernel]) ->
         yield Paragraph(f"The longest {len(shown)} of {len(analysis.kernels)} launches.")
     if analysis.report.other_results:
         count = len(analysis.report.other_results)
-        yield Paragraph(f"{count} results are no kernel launches (ranges, graphs) and are not shown.")
+        yield Paragraph(f"{count} results are not kernel launches (ranges, graphs) and are not shown.")
     yield Paragraph(_times_note(analysis.report.command or ""))
     lost = [kernel for kernel in analysis.kernels if kernel.match in (Match.NOT_RECORDED, Match.AMBIGUOUS)]
     if lost:
         yield Paragraph(_lost(lost))
+    yield from _kernels_meaning(analysis)
+
+
+def _kernels_meaning(analysis: CounterAnalysis) -> Iterator[Meaning]:
+    """How unevenly the time is spread: where to look first."""
+    times = sorted((kernel.counters.duration_ns or 0 for kernel in analysis.kernels), reverse=True)
+    if len(times) > 1 and times[0] > times[1]:
+        share = format_share(times[0], sum(times))
+        yield Meaning(f"The longest launch takes {share} of the kernel time: start with it.")
 
 
 def _table(kernels: Sequence[CountedKernel], *, has_recording: bool) -> Table:
@@ -182,11 +198,11 @@ def _table(kernels: Sequence[CountedKernel], *, has_recording: bool) -> Table:
         words("Operator", _operator) if has_recording else None,
         number("Time", "counters.duration_ns"),
         number("DRAM", "counters.dram_bytes"),
-        number("Of least", "traffic_ratio", "{:.2f} ×".format) if has_recording else None,
+        number("Of minimum", "traffic_ratio", "{:.2f} ×".format) if has_recording else None,
         number("Compute", lambda kernel: format_fraction(kernel.counters.ratio(Quantity.SM_FRACTION))),
         number("Memory", lambda kernel: format_fraction(kernel.counters.ratio(Quantity.MEMORY_FRACTION))),
         number("Occupancy", lambda kernel: format_fraction(kernel.counters.occupancy.achieved)),
-        words("Limited by", lambda kernel: str(kernel.limit or _NO_LIMIT)),
+        words("Limited by", _limit),
     )
 
 
@@ -236,9 +252,20 @@ def _details(kernel: CountedKernel, analysis: CounterAnalysis) -> Section:
         ("Bank conflicts", _conflicts(counters)),
         ("Divergence", _divergence(counters)),
         ("Occupancy", _occupancy(counters)),
-        ("Warps wait for", _stalls(counters)),
+        ("Warp stalls", _stalls(counters)),
     ]
-    return Section(f"Launch {counters.index}: {kernel.title}", (FactList(tuple(facts)),))
+    meaning = Meaning(_what_it_comes_to(kernel, analysis))
+    return Section(f"Launch {counters.index}: {kernel.title}", (FactList(tuple(facts)), meaning))
+
+
+def _what_it_comes_to(kernel: CountedKernel, analysis: CounterAnalysis) -> str:
+    """What limits it, and what to do about that."""
+    index = kernel.counters.index
+    found = next((one for one in analysis.findings if one.evidence.get("launch") == index), None)
+    limit = f"Limited by {_limit(kernel)}"
+    if found is None or found.suggestion is None:
+        return f"{limit}; no counter stands out."
+    return f"{limit}. {found.suggestion.partition('. ')[0].rstrip('.')}."
 
 
 def _call(kernel: CountedKernel) -> Text:
@@ -289,8 +316,8 @@ def _traffic(kernel: CountedKernel) -> str:
 
 def _least(kernel: CountedKernel) -> str:
     if kernel.traffic_ratio is not None:
-        return f"; {kernel.traffic_ratio:.2f} × the least of {format_bytes(kernel.min_bytes)}"
-    return "" if kernel.match is None else f"; not compared with the least: {kernel.no_ratio_reason}"
+        return f"; {kernel.traffic_ratio:.2f} × the minimum of {format_bytes(kernel.min_bytes)}"
+    return "" if kernel.match is None else f"; not compared with the minimum: {kernel.no_ratio_reason}"
 
 
 def _peaks(counters: KernelCounters) -> str:
@@ -320,7 +347,7 @@ def _access(name: str, access: GlobalAccess) -> Iterator[str]:
         yield f"no {name}"
     elif access.sectors_per_request is not None:
         ideal = access.ideal_sectors_per_request
-        needed = "" if ideal is None else f", {ideal:.1f} would do"
+        needed = "" if ideal is None else f", {ideal:.1f} would suffice"
         yield f"{name} touch {access.sectors_per_request:.1f} sectors per request{needed}"
 
 
@@ -391,8 +418,10 @@ def _missing(analysis: CounterAnalysis) -> tuple[Block, ...]:
     metrics = metrics_to_collect(capability, absent)
     options += [f"--metrics {','.join(metrics)}"] if metrics else []
     names = ", ".join(str(quantity) for quantity in absent)
-    told = (f"{names}. ", Code("opscope ncu -- PROGRAM", is_whole=True), " collects them; or ncu itself with")
-    return Paragraph(told), CodeBlock(" ".join(options))
+    meaning = Meaning(
+        (Code("opscope ncu -- PROGRAM", is_whole=True), " collects them; or ncu with these options.")
+    )
+    return Paragraph(f"{names}."), CodeBlock(" ".join(options)), meaning
 
 
 NCU_SCHEMA_VERSION = 2

@@ -167,9 +167,10 @@ def _note(compiled: CompiledFile) -> str:
     dynamic = compiled.dynamic_shared_bytes
     assumed = f"{format_bytes(dynamic)} of" if dynamic else "no"
     return (
-        "Registers, stack and spills are of each thread, shared memory is of each block. Occupancy: warps "
-        f"that a multiprocessor holds of those it can, with {assumed} dynamic shared memory. The best block "
-        "is the largest of those with most threads; what a kernel does with them only a run tells."
+        "Registers, stack and spills are of each thread, shared memory is of each block. Occupancy: resident "
+        f"warps as a share of what a multiprocessor can hold, with {assumed} dynamic shared memory. The "
+        "best block "
+        "is the largest of those with most threads; how a kernel performs with them, only a run shows."
     )
 
 

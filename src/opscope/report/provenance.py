@@ -238,7 +238,7 @@ def _grade_table(by_grade: Iterable[tuple[str, Mapping[str, float]]]) -> tuple[T
 def _backward_facts(function: NativeFunctionUse) -> list[tuple[str, Text]]:
     forward = function.details.get("forward") or []
     if not forward:
-        return [("Native function", "a node of autograd; its forward operator is unknown")]
+        return [("Native function", "an autograd node; its forward operator is unknown")]
     facts: list[tuple[str, Text]] = [
         ("Backward of", (*joined(map(Code, forward)), graded(function.overload_grade)))
     ]
@@ -253,7 +253,7 @@ def _backward_facts(function: NativeFunctionUse) -> list[tuple[str, Text]]:
 _OUTSIDE = {
     "triton": "a Triton kernel launched by compiled code",
     "custom": "a custom operator: no entry in native_functions.yaml",
-    "range": "a recorded range, no dispatcher operator",
+    "range": "a recorded range, not a dispatcher operator",
     "native": "no entry in the native_functions.yaml at hand",
 }
 

@@ -72,7 +72,7 @@ def _waited_table(summary: Summary) -> Block | None:
         number("Rank", "rank"),
         number("Came last", lambda one: f"{one.last_count:,} of {one.collectives:,}"),
         *columns,
-        caption="How long each of the other ranks waited for it, on the mean, by step.",
+        caption="How long each of the other ranks waited for it, on average, by step.",
     )
 
 
@@ -119,11 +119,11 @@ def _piece(one: JobPath) -> Inline:
 def _what_if(one: WhatIf) -> Text:
     gain = format_duration(one.gain.ns)
     if one.kind is WhatIfKind.RANK_AS_MEDIAN:
-        return f"Were rank {one.rank} as fast as the median of the others, a step would take {gain} less."
+        return f"If rank {one.rank} were as fast as the median of the others, a step would take {gain} less."
     data = one.name if one.process_group is None else f"{one.name} of group {one.process_group}"
     return (
-        f"Did all data of {data} move beside computation, a step would take {gain} less; ranks "
-        "would still wait for the last one."
+        f"If all transfers of {data} overlapped with computation, a step would take {gain} "
+        "less; ranks would still wait for the last one."
     )
 
 

@@ -105,7 +105,12 @@ def sweep_report(entries: Sequence[SweepEntry], *, title: str = "Profiling summa
         number("Step, median (95 %)", lambda record: record["step"], _unrecorded),
         number("Busy", lambda record: (record["step"] or {}).get("busy_fraction"), format_fraction, spare=1),
         number("Recorded step", of_summary("wall_time_ms_per_step", _milliseconds), spare=4),
-        number("Stretch", lambda record: (record["step"] or {}).get("host_stretch"), format_ratio, spare=6),
+        number(
+            "Profiler slowdown",
+            lambda record: (record["step"] or {}).get("host_stretch"),
+            format_ratio,
+            spare=6,
+        ),
         number("Device per step" if on_device else "CPU per step", of_summary(key, _milliseconds), spare=3),
         number("Kernel launches", of_summary("kernel_launches", format_count), spare=5),
         words("Latency ms, median (5–95 %)", lambda record: record["latency_ms"], _latency, spare=2),
@@ -139,7 +144,7 @@ def _headline(records: Sequence[Mapping[str, Any]]) -> FactList:
             if slowest is None or slowest is best
             else f"{_milliseconds(slowest[0])} at {slowest[1]['label']}",
         ),
-        ("Most sequences", None if most is None else f"{most[0]:,.1f} per s at {most[1]['label']}"),
+        ("Highest throughput", None if most is None else f"{most[0]:,.1f} per s at {most[1]['label']}"),
         ("GPU least busy", None if least is None else f"{format_fraction(least[0])} at {least[1]['label']}"),
         *(
             ("Top operator", (Code(name), f" in {count} of {counted(len(done), 'configuration')}"))
@@ -225,7 +230,7 @@ def _title(title: str, records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _unrecorded(step: Mapping[str, Any]) -> str:
-    """A step without the recorder, by the clock of the program's own loop."""
+    """A step without the profiler, by the clock of the program's own loop."""
     time = step.get("unrecorded_ms")
     if time is None:
         return UNKNOWN

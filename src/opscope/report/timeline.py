@@ -62,10 +62,10 @@ def time_blocks(summary: Summary) -> tuple[Block, ...]:
     blocks += [
         Paragraph(
             f"A gap of {format_duration(gap.duration_ns)} at the start, before which the device worked for "
-            f"{format_duration(gap.before_ns)}, is set apart: the window begins after it."
+            f"{format_duration(gap.before_ns)}, is excluded: the window begins after it."
             if gap.before_ns
-            else f"A gap of {format_duration(gap.duration_ns)} at the start, before the device's first work, "
-            "is set apart: the window begins after it."
+            else f"A gap of {format_duration(gap.duration_ns)} at the start, before the device's first "
+            "work, is excluded: the window begins after it."
         )
         for gap in timeline.start_gaps
     ]
@@ -168,7 +168,7 @@ def _wait_table(summary: Summary) -> Table:
         number("Calls", "calls"),
         number("Host waited", "host_ns"),
         number("Device idle after", "idle_ns"),
-        caption="Calls by which the host waits for the device.",
+        caption="Calls that make the host wait for the device.",
     )
     return _without_unknown(waits)
 
@@ -217,14 +217,14 @@ def _launch_tables(summary: Summary) -> list[Block]:
         timeline.partitions,
         words("Of", lambda one: _of(summary, one.trace_id, one.device).removeprefix(" of ")),
         number("Launch latency", of(latencies, "median_ns")),
-        number("95 %", of(latencies, "p95_ns"), spare=True),
+        number("p95", of(latencies, "p95_ns"), spare=True),
         number("Queue mean", of(queues, "mean", "{:.1f}".format)),
         number("Most", of(queues, "maximum"), spare=True),
-        number("None queued", of(queues, "empty_fraction")),
+        number("Queue empty", of(queues, "empty_fraction")),
         number("Median recorded step", of(steps, "median_ns")),
         number("Host work", of(host, "launch_path_ns")),
         number("Launches", of(host, "launches", "{:,.0f}".format), spare=True),
-        number("Recorder's part", of(host, "recorder_ns")),
+        number("Profiler overhead", of(host, "recorder_ns")),
         caption=f"Launches, their queue, and what the host needs for them{' per step' if steps else ''}.",
     )
     return [_without_unknown(launches), *_series_table(summary)]
@@ -255,14 +255,14 @@ def _facts(summary: Summary) -> list[tuple[str, Text]]:
 
 
 def _simulated_text(step: StepExecution) -> str:
-    late = "1 moment comes" if step.missing_edges == 1 else f"{step.missing_edges:,} moments come"
+    late = "1 event starts" if step.missing_edges == 1 else f"{step.missing_edges:,} events start"
     unexplained = f"; {late} later than known dependencies explain" if step.missing_edges else ""
     if step.missing is not None:
-        unexplained += f"; no change is simulated, for {step.missing}"
+        unexplained += f"; no change is simulated, because {step.missing}"
     low, high = map(format_duration, step.step_interval_ns)
     between = low if low == high else f"{low} to {high}"
     return (
-        f"{between} a step without the recorder, "
+        f"{between} a step without the profiler, "
         f"{format_duration(step.recorded_ns)} with it; the device alone needs "
         f"{format_duration(step.device_ns)}, the host alone {format_duration(step.host_ns)}{unexplained}"
     )
@@ -271,7 +271,7 @@ def _simulated_text(step: StepExecution) -> str:
 def _device_facts(timeline: Timeline) -> list[tuple[str, Text]]:
     facts: list[tuple[str, Text]] = []
     for latency in timeline.latencies:
-        text = f"median {format_duration(latency.median_ns)}, 95 % {format_duration(latency.p95_ns)}"
+        text = f"median {format_duration(latency.median_ns)}, p95 {format_duration(latency.p95_ns)}"
         facts.append(("Launch latency", f"{text}{_disagreement(latency)}"))
     for queue in timeline.queues:
         text = (
@@ -342,7 +342,7 @@ def _host_text(host: HostTime, *, has_steps: bool) -> str:
         f"while the device is busy for {format_duration(host.device_busy_ns)}"
     )
     if host.recorder_ns is not None:
-        text += f"; an estimated {format_duration(host.recorder_ns)} of it is the recorder's"
+        text += f"; an estimated {format_duration(host.recorder_ns)} of the host work is profiler overhead"
     return text
 
 

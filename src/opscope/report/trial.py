@@ -14,7 +14,7 @@ from opscope.report.document import (
     Code,
     CodeBlock,
     Document,
-    Paragraph,
+    Meaning,
     Section,
     Strong,
     Text,
@@ -57,7 +57,7 @@ def trial_document(result: TrialResult, command: str | None = None) -> Document:
         tuple(_first_screen(result)),
         sections(
             Section("What to change", tuple(_best(result))) if result.best else None,
-            Section("Changes tried", (_table(result),)) if result.variants else None,
+            Section("Changes tried", (_table(result), _tried(result))) if result.variants else None,
             _details(result),
             _not_tried(result),
             Section("To repeat", (CodeBlock(command, "sh"),)) if command else None,
@@ -68,8 +68,8 @@ def trial_document(result: TrialResult, command: str | None = None) -> Document:
 def _first_screen(result: TrialResult) -> Iterator[Block]:
     base, best, noise = result.baseline, result.best, result.noise
     yield facts(
-        ("Step", f"{format_duration(base.step_ns)} as it is ({counted(base.steps, 'step')} timed)"),
-        ("Best", _best_text(result) or "nothing that was tried is faster with the same numbers"),
+        ("Step", f"{format_duration(base.step_ns)} unchanged ({counted(base.steps, 'step')} timed)"),
+        ("Best", _best_text(result) or "no change that was tried is faster with the same numerics"),
         *_single_changes(result),
         ("To write", None if best is None else _first_added(best.patch)),
         (
@@ -79,9 +79,9 @@ def _first_screen(result: TrialResult) -> Iterator[Block]:
             else f"the program against itself: {_ratio(noise.ratio, noise.interval)} of the time",
         ),
         (
-            "Rests on",
+            "Based on",
             f"{counted(result.runs, 'run')} of the program"
-            + ("" if result.is_complete else "; ended before all was tried")
+            + ("" if result.is_complete else "; stopped before all changes were tried")
             + ("" if base.peak_bytes is None else f"; {format_bytes(base.peak_bytes)} of memory at most"),
         ),
     )
@@ -120,7 +120,7 @@ def _best(result: TrialResult) -> Iterator[Block]:
         before_ns = step_ns
     yield BulletList(tuple(lines))
     yield CodeBlock(best.patch, "diff" if best.patch.startswith("---") else "python")
-    yield Paragraph(
+    yield Meaning(
         f"Together {_ratio(best.ratio, best.ratio_interval)} of the time; {_numbers(best.correctness)}."
     )
 
@@ -133,15 +133,24 @@ def _table(result: TrialResult) -> Block:
         number("Time", lambda one: one.ratio, lambda ratio: f"{100 * ratio:.1f} %"),
         words("95 % interval", lambda one: one.ratio_interval, _percents, spare=2),
         words("Verdict", lambda one: one, _verdict),
-        words("Numbers", lambda one: _NUMBERS[one.correctness]),
-        number(
-            "Advice said", lambda one: one.predicted_gain_ns, lambda ns: f"−{format_duration(ns)}", spare=1
-        ),
+        words("Numerics", lambda one: _NUMBERS[one.correctness]),
+        number("Predicted", lambda one: one.predicted_gain_ns, lambda ns: f"−{format_duration(ns)}", spare=1),
         number("Memory", lambda one: one.peak_bytes, format_bytes, spare=3),
         number("Warm-up", lambda one: one.warm_up_ns, format_duration, spare=4),
-        caption="Time: of the baseline's in the same rounds. Numbers: losses, gradients and outputs beside "
-        "the baseline's. Warm-up: what the first calls and steps took beyond later ones.",
+        caption="Time: of the baseline's in the same rounds. Numerics: losses, gradients and outputs "
+        "compared with the baseline's. Warm-up: what the first calls and steps took beyond later ones.",
     )  # fmt: skip
+
+
+def _tried(result: TrialResult) -> Meaning:
+    """How many helped, and the one that helps most."""
+    good = sorted((one for one in result.variants if one.is_recommended), key=lambda one: one.ratio or 1.0)
+    whole = counted(len(result.variants), "change")
+    if not good:
+        return Meaning(f"None of {whole} is faster with the same numerics.")
+    first = good[0]
+    rest = f" alone takes {100 * (first.ratio or 1.0):.1f} % of the time."
+    return Meaning((f"{len(good)} of {whole} are worth writing; ", Code(first.name), rest))
 
 
 def _percents(ends: tuple[float, float]) -> str:
@@ -187,8 +196,8 @@ def _ratio(ratio: float, interval: tuple[float, float]) -> str:
 
 def _numbers(correctness: Correctness) -> str:
     return {
-        Correctness.IDENTICAL: "the numbers are identical",
-        Correctness.WITHIN_ROUNDING: "the numbers are within rounding",
-        Correctness.CHANGED: "the numbers are others",
-        Correctness.UNKNOWN: "the numbers could not be compared",
+        Correctness.IDENTICAL: "the numerics are identical",
+        Correctness.WITHIN_ROUNDING: "the numerics agree within rounding",
+        Correctness.CHANGED: "the numerics differ",
+        Correctness.UNKNOWN: "the numerics could not be compared",
     }[correctness]

@@ -289,7 +289,7 @@ def _nothing(run: NcuRun) -> CaptureError:
     if run.target_code:
         return CaptureError(
             f"the program ended with exit code {run.target_code} before a kernel was profiled",
-            hint="Its own words are above",
+            hint="Its own output is above",
         )
     if "No kernels were profiled" not in run.log:
         return CaptureError(f"ncu wrote no report (exit code {run.exit_code})", hint=run.log.strip()[-500:])

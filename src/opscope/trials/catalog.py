@@ -154,16 +154,16 @@ _CONVOLVES = (lambda facts: facts.convolutions, "its models hold no convolutions
 _WITHOUT_TF32 = (lambda facts: facts.precision == "highest", "TF32 is allowed already")
 _ATTENDS_EAGERLY = (lambda facts: "eager" in facts.attention, "no transformers model attends eagerly")
 _ATTENDS = (lambda facts: facts.attends, "its models do not call scaled_dot_product_attention")
-_HAS_STEP = (lambda facts: facts.has_step, "its steps are no calls of a function without arguments")
-_LOADS_UNPINNED = (lambda facts: facts.unpinned_loaders, "it makes no DataLoader that pins no memory")
+_HAS_STEP = (lambda facts: facts.has_step, "its steps are not calls of a function without arguments")
+_LOADS_UNPINNED = (lambda facts: facts.unpinned_loaders, "it creates no DataLoader without pinned memory")
 _FORGETS_WORKERS = (
     lambda facts: facts.forgetful_loaders,
-    "it makes no DataLoader whose workers end with an epoch",
+    "it creates no DataLoader whose workers end with an epoch",
 )
 _FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 _OPTIMIZES = (
     lambda facts: any(name in _FUSED for name in facts.optimizers),
-    "it makes no optimizer that has such an implementation and does not use it",
+    "it creates no optimizer with such an implementation that does not use it",
 )
 
 
@@ -569,7 +569,7 @@ CATALOG = (
     ),
     TriedChange(
         "loader_workers", "worker processes in the DataLoader, kept between epochs", _workers,
-        Needs((lambda facts: facts.loaders, "it makes no DataLoader without workers")),
+        Needs((lambda facts: facts.loaders, "it creates no DataLoader without workers")),
         "DataLoader(…, num_workers=8, persistent_workers=True)",
         ("data_loading",), group="loader",
         edits=with_keywords(("DataLoader",), num_workers="8", persistent_workers="True"),

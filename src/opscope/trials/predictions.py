@@ -38,11 +38,21 @@ class SaidGain(msgspec.Struct, frozen=True):
         gain_ns: Per step.
         interval_ns: Between what that lies.
         message: The finding, in a sentence.
+        step_ns: The step that it is a gain of, without the recorder; None if unknown.
     """
 
     gain_ns: float
     interval_ns: Interval | None = None
     message: str = ""
+    step_ns: float | None = None
+
+    def of(self, step_ns: float) -> SaidGain:
+        """The gain of the same program in another process, where a step takes so long."""
+        if not self.step_ns:
+            return self
+        scale = step_ns / self.step_ns
+        interval = self.interval_ns and (scale * self.interval_ns[0], scale * self.interval_ns[1])
+        return SaidGain(scale * self.gain_ns, interval, self.message, step_ns)
 
 
 def predicted(
@@ -80,9 +90,13 @@ def gains_said(analysis: Mapping[str, Any]) -> dict[str, SaidGain]:
 
     Of several findings of one code, the first counts: they are sorted by their gain.
     """
+    unrecorded_ns = (analysis.get("step") or {}).get("unrecorded_ns") or {}
     return {
         one["code"].removeprefix("advice."): SaidGain(
-            one["estimated_gain_ns_per_step"], one.get("gain_interval_ns_per_step"), one.get("message", "")
+            one["estimated_gain_ns_per_step"],
+            one.get("gain_interval_ns_per_step"),
+            one.get("message", ""),
+            unrecorded_ns.get("median"),
         )
         for one in reversed(analysis["findings"])
         if one["estimated_gain_ns_per_step"] is not None

@@ -363,7 +363,7 @@ class Trial:
         if facts is None and left_s < limit_s and self._is_over():
             raise _OutOfTimeError
         if facts is None:
-            side.error = said or "it ended without a word"
+            side.error = said or "it ended without any output"
             return
         if facts.not_applied and len(side.changes) > 1:
             side.error = f"{', '.join(facts.not_applied)}: nothing is left to change"
@@ -423,7 +423,7 @@ class Trial:
         if verdict is Verdict.AMBIGUOUS:
             more = samples_to_tell(_replace(within, low=low, high=high), _SAME_WITHIN)
             needed = rounds + math.ceil(more * rounds / within.rounds)
-            reason += f"; about {more:,} more steps would tell (--rounds {needed})"
+            reason += f"; about {more:,} more steps would settle it (--rounds {needed})"
         return (within.ratio, (low, high)), _VERDICTS[verdict], reason
 
     def _noise(self, rounds: int) -> float:
@@ -478,6 +478,7 @@ class Trial:
 
     def _variant(self, change: TriedChange, side: _Side) -> Variant:
         code, said = self._predicted(change)
+        said = said and said.of(self._sides[BASELINE].median_ns)
         known = Variant(
             name=change.name,
             finding=None if code is None else f"advice.{code}",
@@ -661,7 +662,7 @@ class Trial:
             if code not in remedied:
                 gain = format_duration(said.gain_ns)
                 reason = (
-                    f"only a change of the program's own lines helps; advice says −{gain}: {said.message}"
+                    f"only editing the program's own lines helps; advice predicts −{gain}: {said.message}"
                 )
                 yield NotTried(f"advice.{code}", reason)
 

@@ -58,7 +58,7 @@ def _settle(options: WorkloadOptions, name: str) -> WorkloadOptions:
         )
     for field, value in (("layers", options.layers), ("hidden", options.hidden)):
         if value is not None and value < 1:
-            raise InputError(f"{field}={value} is no model size", hint="Sizes start at 1")
+            raise InputError(f"{field}={value} is not a model size", hint="Sizes start at 1")
     if (options.use_real_bert or options.weights) and name != "bert":
         raise InputError(f"'{name}' has no real BERT", hint="--use-real-bert and --weights belong to 'bert'")
     settled = replace(options, dtype=resolve_dtype(options.dtype), device=resolve_device(options.device))

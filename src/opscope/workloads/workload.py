@@ -104,7 +104,8 @@ class WorkloadSpec:
         """
         if batch_size < 1 or seq_len < 1:
             raise InputError(
-                f"batch size {batch_size} with sequence length {seq_len} is no batch", hint="Both start at 1"
+                f"batch size {batch_size} with sequence length {seq_len} is not a batch",
+                hint="Both start at 1",
             )
         return self.builder(self.options, batch_size, seq_len)
 

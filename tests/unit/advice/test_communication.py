@@ -67,14 +67,14 @@ def test_what_the_late_rank_does_more_is_named_by_operator(advise_on: Program) -
     builders[0].operator("aten::add", 4000, 3000)
     found = advise_on(*builders, skews=tuple(late_one()), hosts=hosts(), partitions=exposed(range(4)))
     product = "aten::mm (3.61 ms on the host, 800 µs on the device, 20 calls more)"
-    words = f"than the median of the others for {product} and aten::t (300 µs on the host, 1 call more)."
+    words = f"than the median rank in {product} and aten::t (300 µs on the host, 1 call more)."
     finding = told(found, "straggler_rank", words, has_gain=True)
     assert len(finding.evidence["takes_longer_for"]) == 2
 
 
 def test_a_late_rank_that_does_what_the_others_do(advise_on: Program) -> None:
     found = advise_on(*ranks(4), skews=tuple(late_one()), hosts=hosts(), partitions=exposed(range(4)))
-    told(found, "straggler_rank", "No operator takes it longer than the others.", has_gain=True)
+    told(found, "straggler_rank", "No operator takes longer on it than on the others.", has_gain=True)
 
 
 def test_of_a_job_half_recorded_no_rank_is_blamed(advise_on: Program) -> None:
@@ -90,7 +90,7 @@ def test_exposed_communication_counts_without_the_waiting(advise_on: Program) ->
         hosts=[host(19 * MS, 5 * MS, trace_id=rank) for rank in range(2)],
         partitions=exposed(range(2), 5),
     )
-    told(found, "exposed_communication", "waiting for other ranks left out", has_gain=True)
+    told(found, "exposed_communication", "waiting for other ranks not counted", has_gain=True)
 
 
 def test_one_rank_alone_cannot_tell_transfer_from_waiting(advise_on: Program) -> None:
@@ -101,7 +101,7 @@ def test_one_rank_alone_cannot_tell_transfer_from_waiting(advise_on: Program) ->
 def test_ranks_that_are_late_by_turns_are_told_apart_from_one(advise_on: Program) -> None:
     even = tuple(skew(rank, 2, 2, 2 + rank % 2) for rank in range(4))
     found = advise_on(*ranks(4), skews=even, hosts=hosts(11), partitions=exposed(range(4), 1))
-    words = "no more than 25.0 % of all waiting is for one of them"
+    words = "at most 25.0 % of all waiting is for any one of them"
     told(found, "wandering_straggler", words, has_gain=False)
     assert "straggler_rank" not in codes(found)
 

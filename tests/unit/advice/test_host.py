@@ -52,7 +52,7 @@ def test_without_steps_a_slow_host_is_told_of_the_recording(advise_on: Program) 
     found = advise_on(without_steps(), **waiting(hosts=[recorded]))
     assert codes(found) == ["launch_bound", "recording_inflates_host"]
     assert "to launch what was recorded" in found[0].message
-    assert "that the host needs in all as recorded" in found[1].message
+    assert "of host time in all as recorded" in found[1].message
     assert not any("per step" in f"{finding.message} {finding.gain_basis}" for finding in found)
 
 
@@ -60,11 +60,11 @@ def test_without_steps_waits_are_counted_in_all(advise_on: Program) -> None:
     hosts, waits = [host(8 * MS, 2 * MS, step_ns=10 * MS)], (wait(2 * MS, calls=4),)
     found = advise_on(without_steps(), **waiting(IdleCause.SYNCHRONIZATION, 2 * MS, hosts=hosts, waits=waits))
     message = only(found, "host_sync").message
-    assert "stands idle for 2.00 ms in all." in message
+    assert "is idle for 2.00 ms in all." in message
 
 
 def test_the_recorders_part_is_not_the_hosts(advise_on: Program) -> None:
-    """As recorded the host needs 10 ms; without the recorder 2, and the device 8."""
+    """As recorded the host needs 10 ms; without the profiler 2, and the device 8."""
     recorded = host(8 * MS, 10 * MS, launches=100, recorder_ns=8 * MS)
     found = advise_on(step_of(10), **waiting(hosts=[recorded]))
     assert codes(found) == ["recording_inflates_host"]
@@ -76,7 +76,7 @@ def test_a_host_that_may_be_the_slower_side_is_told_with_its_doubt(advise_on: Pr
     """Bare, the host needs 12 ± 7 ms beside 12 of the device: worth the mean of 0, 0 and 7."""
     recorded = host(12 * MS, 33 * MS, launches=200, recorder_ns=21 * MS, step_ns=33 * MS)
     found = advise_on(step_of(33), **waiting(idle_ns=4 * MS, hosts=[recorded]))
-    told(found, "launch_bound", "5.00 ms to 19.0 ms without the recorder", has_gain=True)
+    told(found, "launch_bound", "5.00 ms to 19.0 ms without the profiler", has_gain=True)
     assert codes(found) == ["launch_bound", "recording_inflates_host"]
 
 

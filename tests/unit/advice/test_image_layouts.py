@@ -117,7 +117,7 @@ def test_depthwise_convolutions_have_better_kernels_without_any_turning(load: Lo
     assert found.estimated_gain_ns_per_step == pytest.approx(
         2_000_000 * (1 - RULE.threshold("depthwise_forward")), rel=0.02
     )
-    assert "channels first" in found.message
+    assert "channels-first" in found.message
 
 
 def depthwise(**options: Any) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def running(kernel: str, **launch: Any) -> TraceBuilder:
 def test_a_tail_is_counted_in_rounds_of_multiprocessors(advise_on: Program) -> None:
     """140 blocks on 132 SMs: of the 264 places of two rounds 124 stay empty."""
     content = running(GEMM, grid=[140, 1, 1], block=[384, 1, 1])
-    words = "140 blocks to 132 multiprocessors in 1.06 rounds"
+    words = "140 blocks for 132 multiprocessors, 1.06 waves"
     found = advise_on(content, hosts=[host(2 * MS, 1 * MS)])
     told(found, "tail_wave", words, has_gain=True)
 

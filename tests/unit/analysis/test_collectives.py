@@ -207,6 +207,16 @@ def test_what_a_group_is_for(job: Analyzed, description: str, name: str, kind: s
     assert (None if total.parallelism is None else total.parallelism.kind) == kind
 
 
+def test_tensors_with_parts_on_every_rank_sum_their_products(job: Analyzed) -> None:
+    """As `parallelize_module` of torch does on two H100s, whose only group has the default description."""
+    own = {**RECORD, "Process Group Description": "default_pg", "Collective name": "allreduce"}
+    ranks = [rank(number, [50], **own, Seq=1) for number in range(2)]
+    for one in ranks:
+        one.operator("Redistribute", 5_000, 100).operator("_c10d_functional::all_reduce", 5_010, 50)
+    (total,) = job(*ranks).collectives.totals
+    assert (total.parallelism.kind, total.parallelism.evidence) == ("tensor", "inferred")
+
+
 def test_a_recorded_job_in_json_and_words(shared: Path, load: Callable[..., Session]) -> None:
     summary = summarize(load(shared / "traces/h200/ddp_straggler_w4"))
     document = analysis_document(summary)
@@ -236,7 +246,7 @@ def test_a_recorded_job_in_json_and_words(shared: Path, load: Callable[..., Sess
     assert (path[0]["rank"], path[0]["name"]) == (1, "aten::mm")
     gains = {one["change"]: one["gain_ns_per_step"] for one in document["job"]["what_if"]}
     assert gains["rank_as_fast_as_median"] > gains["collective_overlapped"] > 0
-    assert "Were rank 1 as fast as the median of the others" in text
+    assert "If rank 1 were as fast as the median of the others" in text
 
 
 def test_a_rank_that_is_late_once_is_no_straggler(job: Analyzed) -> None:

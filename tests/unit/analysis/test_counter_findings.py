@@ -62,7 +62,7 @@ def test_a_real_report_with_a_recording_finds_what_layer_norm_reads_twice(
     assert analysis.findings[0] is finding  # the only one with a gain
     assert finding.evidence["traffic_ratio"] == pytest.approx(1.44, abs=0.005)
     assert "773 MB" in finding.message
-    assert "aten::native_layer_norm have 537 MB: 1.44 × the least" in finding.message
+    assert "aten::native_layer_norm have 537 MB: 1.44 × the minimum" in finding.message
     assert "reads its inputs 1.9 times" in finding.message
     # 30.6 % of 210.784 µs, once a step.
     assert finding.estimated_gain_ns_per_step == pytest.approx(210_784 * (1 - 1 / 1.44026), rel=1e-4)
@@ -192,7 +192,7 @@ MB = 10**6
 def test_traffic_beyond_the_least(kernel: Kernel) -> None:
     finding = only(recorded(kernel, moved=300 * MB, least=200 * MB, read=200 * MB))
     assert finding.code == "counters.extra_traffic"
-    assert "1.50 × the least (it reads its inputs 2.0 times)" in finding.message
+    assert "1.50 × the minimum (it reads its inputs 2.0 times)" in finding.message
     assert finding.estimated_gain_ns_per_step is None  # no steps
     gain = only(
         recorded(kernel, moved=300 * MB, least=200 * MB, recorded_ns=9000, launches_per_step=2.0)

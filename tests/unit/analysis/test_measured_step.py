@@ -1,4 +1,4 @@
-"""Steps without the recorder: which samples are warm-up, which clock is true, what follows from them."""
+"""Steps without the profiler: which samples are warm-up, which clock is true, what follows from them."""
 
 from __future__ import annotations
 
@@ -80,6 +80,14 @@ def test_the_slower_clock_is_the_steps(case):
     host, device, has_device, expected = case
     time = unrecorded_time(samples(host, device), has_device=has_device)
     assert (None if time is None else (time.median, str(time.clock))) == expected
+
+
+def test_a_loop_that_ran_ahead_for_half_of_its_samples_took_as_long_as_the_device():
+    """Then the host waited for a full queue: its median is the device's, and its samples are of two kinds."""
+    host = [6.5, *[0.3] * 19, *[6.5] * 21]
+    time = unrecorded_time(samples(host, [6.4] * len(host)), has_device=True)
+    assert time.clock is StepClockKind.DEVICE
+    assert time.low == time.high == 6.4
 
 
 def test_the_median_has_an_interval_from_six_samples_on():

@@ -73,15 +73,15 @@ DEFECTS = {
     ),
     "clocks disagree": (
         program(device_clock_us=-300),
-        "20 of 20 activities begin before their launch, so that clocks disagree",
+        "20 of 20 activities start before their launch, so that clocks disagree",
     ),
     "edges run backward": (
-        program(device_clock_us=-1000), "20 of 20 activities begin before their launch",
+        program(device_clock_us=-1000), "20 of 20 activities start before their launch",
     ),
     "steps overlap": (program(step_us=2500), "steps 1 and 2 overlap"),
     "unknown waits": (
         program(starts_us=lambda place: 30 * place),
-        "of 20 activities begin later than what they are known to wait for",
+        "of 20 activities start later than their known dependencies allow",
     ),
 }  # fmt: skip
 
@@ -94,7 +94,7 @@ def test_no_gain_rests_on_missing_edges(
     (copies,) = [one for one in summary.advice or () if one.code == "advice.pageable_copy"]
     assert copies.estimated_gain_ns_per_step is None
     assert copies.gain_interval_ns_per_step is None
-    assert (reason or "nothing is known of the host") in copies.gain_basis
+    assert (reason or "the host's side of a step is unknown") in copies.gain_basis
     assert summary.best_set is None
     assert [reason in (step.missing or "") for step in summary.execution] == [True] * (reason is not None)
 

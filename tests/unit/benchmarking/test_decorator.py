@@ -107,7 +107,7 @@ def test_mistakes_are_refused_when_the_decorator_is_written() -> None:
         benchmark(params={"n": []})
     with pytest.raises(InputError, match="both name a reference"):
         benchmark(reference="x", is_reference=True)
-    with pytest.raises(InputError, match="is no function"):
+    with pytest.raises(InputError, match="is not a function"):
         benchmark(3)  # type: ignore[type-var]
 
 

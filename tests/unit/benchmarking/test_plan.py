@@ -98,7 +98,7 @@ def test_parameters_and_names_hold_for_the_groups_they_belong_to(file: Path) -> 
         (["gelu", torch.abs], {}, "cannot be mixed"),
         ([], {}, "nothing to benchmark"),
         (["gelu"], {"parameters": {"n": (1,)}}, "has no parameter 'n'. It has rows, columns, dtype"),
-        (["gelu"], {"parameters": {"rows": ("x",)}}, "rows=x is no size"),
+        (["gelu"], {"parameters": {"rows": ("x",)}}, "rows=x is not a size"),
         (["gelu"], {"shape": (3,)}, "sizes"),
         (["gelu"], {"implementations": ("x",)}, "'x' is not an implementation of 'gelu'. Use naive, torch"),
         (["gelu"], {"inputs": "a.py:f"}, "makes its own inputs"),
@@ -106,7 +106,7 @@ def test_parameters_and_names_hold_for_the_groups_they_belong_to(file: Path) -> 
         (["{file}"], {"options": {"approximate": "tanh"}}, "--approximate belongs to suites"),
         (["{file}"], {"implementations": ("x",)}, "has no function 'x'. It has: slow, fast, alone"),
         (["{file}"], {"reference": "x"}, "has no function 'x'"),
-        (["{file}"], {"parameters": {"m": (1,)}}, "no one takes the parameter 'm'"),
+        (["{file}"], {"parameters": {"m": (1,)}}, "nothing takes the parameter 'm'"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_is_measured(

@@ -97,8 +97,8 @@ def test_the_interpreter_checks_the_shape_that_was_asked_for():
     [
         ("gelu", {"shape": (8192,)}, r"2 sizes \(rows columns\), not 8192\. For example --shape 8192 8192"),
         ("matmul", {"shape": (8, 8)}, r"3 sizes \(M N K\)"),
-        ("attention", {"shape": (1, 2, 0, 8)}, "sequence=0 is no size"),
-        ("softmax", {"shape": (-4, 8)}, "rows=-4 is no size"),
+        ("attention", {"shape": (1, 2, 0, 8)}, "sequence=0 is not a size"),
+        ("softmax", {"shape": (-4, 8)}, "rows=-4 is not a size"),
         ("gelu", {"dtype": "int8"}, "'int8' is not a dtype"),
         ("cdist", {"dtype": "fp16"}, "not defined for float16. Use float32"),
         ("gelu", {"implementations": ("torhc",)}, "'torhc' is not an implementation of 'gelu'. Use naive, "),

@@ -91,7 +91,7 @@ def test_functions_without_arguments_need_no_inputs() -> None:
         (lambda: [1], "returned a list"),
         (lambda: {"x": 1}, "returned a dict"),
         (lambda: 1 / 0, "fails in line .* \\(ZeroDivisionError"),
-        (lambda m: m, "needs arguments that no one gives \\(m\\)"),
+        (lambda m: m, "needs arguments that nothing provides \\(m\\)"),
         ([1], "inputs returned a list"),
     ],
 )
@@ -101,7 +101,7 @@ def test_inputs_that_cannot_be_used_say_why(inputs: Any, message: str) -> None:
 
 
 def test_functions_that_take_arguments_need_inputs() -> None:
-    with pytest.raises(InputError, match=r"'f' takes arguments \(x\), but nothing makes them"):
+    with pytest.raises(InputError, match=r"'f' takes arguments \(x\), but nothing provides them"):
         problem_of(None)
 
 
@@ -110,7 +110,7 @@ def test_options_that_no_one_takes_are_refused() -> None:
         problem_of(lambda: torch.ones(1), Setting("cpu", "float16"))
     group = group_of_functions({"f": scaled}, inputs=ones)
     check_parameters([group], ["n", "factor"])
-    with pytest.raises(InputError, match="no one takes the parameter 'm'"):
+    with pytest.raises(InputError, match="nothing takes the parameter 'm'"):
         check_parameters([group], ["m"])
     with pytest.raises(InputError, match="Use the option --seed"):
         check_parameters([group], ["seed"])

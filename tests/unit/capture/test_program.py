@@ -180,7 +180,7 @@ def test_a_file_that_is_not_python_is_refused(folder, content, message):
 def test_what_is_no_script_is_refused(folder):
     with pytest.raises(InputError, match="no such script"):
         check_program(Program("absent.py"))
-    with pytest.raises(InputError, match="a folder is no script"):
+    with pytest.raises(InputError, match="a folder is not a script"):
         check_program(Program(str(folder)))
     assert not list(folder.iterdir())
 

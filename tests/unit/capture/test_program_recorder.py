@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
+import threading
 import types
 
 import pytest
@@ -18,6 +20,7 @@ from opscope.capture.program import Program  # noqa: E402
 from opscope.capture.program_recorder import (  # noqa: E402
     ForwardSteps,
     FunctionSteps,
+    MarkedSteps,
     OptimizerSteps,
     ProgramRecorder,
     step_source,
@@ -61,7 +64,7 @@ def record(tmp_path):
         if isinstance(source, FunctionSteps) and source.module == "__main__":
             program = Program(str(script), (), False, source.function, source.wrapped)
         if source is None:
-            schedule = {"warmup": 0, "active": 1}
+            schedule = {**schedule, "warmup": 0, "active": 1}
         profiler = Profiler(tmp_path / "out", keep_on_error=True, overwrite=True, **{"active": 3, **schedule})
         recorder = ProgramRecorder(profiler, source)
         return recorder, recorder.run(program)
@@ -93,6 +96,16 @@ def test_inference_has_steps_too(record, steps):
         "server = Server()\n"
         "for _ in range(6): server.answer()\n",
         steps,
+    )
+    assert [cycle.sidecar.steps for cycle in recorder.cycles] == [3]
+
+
+def test_a_range_that_the_program_marks_ends_steps(record):
+    recorder, _ = record(
+        "from torch.profiler import record_function\n"
+        "for _ in range(6):\n"
+        "    with record_function('other'), record_function('train step'): torch.ones(2)\n",
+        "mark:train step",
     )
     assert [cycle.sidecar.steps for cycle in recorder.cycles] == [3]
 
@@ -389,6 +402,29 @@ def test_functions_and_methods_of_a_module_count(watched, steps):
     assert len(steps) == 3
 
 
+def test_ranges_of_nvtx_count_by_their_thread(watched, steps, monkeypatch):
+    nvtx = torch.cuda.nvtx
+    monkeypatch.setattr(nvtx, "range_push", lambda message: 0)
+    monkeypatch.setattr(nvtx, "range_pop", lambda: 0)
+    before = (nvtx.range_push, nvtx.range_pop, torch.profiler.record_function.__exit__)
+    source = watched(MarkedSteps("step"))
+    nvtx.range_pop()  # one that was pushed before
+    for name in ("step", "layer", "step"):
+        nvtx.range_push(name)
+    thread = threading.Thread(target=nvtx.range_pop)
+    thread.start()
+    thread.join()
+    assert steps == []
+    for expected in (1, 1, 2):
+        nvtx.range_pop()
+        assert len(steps) == expected
+    with nvtx.range("step"), torch.profiler.record_function("a"), torch.profiler.record_function("step"):
+        pass
+    assert len(steps) == 4
+    source.stop()
+    assert (nvtx.range_push, nvtx.range_pop, torch.profiler.record_function.__exit__) == before
+
+
 def test_what_cannot_be_called_stays():
     assert FunctionSteps("m", "x").wrapped(5) == 5
 
@@ -397,12 +433,38 @@ def test_names_of_sources():
     assert step_source("none") is None
     assert isinstance(step_source("optimizer"), OptimizerSteps)
     assert isinstance(step_source("forward"), ForwardSteps)
+    assert step_source("mark:a step").name == "a step"
     own, other = step_source("infer"), step_source("package.module:Trainer.step")
     assert (own.module, own.function) == ("__main__", "infer")
     assert (other.module, other.function) == ("package.module", "Trainer.step")
 
 
-@pytest.mark.parametrize("name", ["", ":f", "m:", "a b", "3", "m:f:g", "-x"])
+@pytest.mark.parametrize("name", ["", "mark:", ":f", "m:", "a b", "3", "m:f:g", "-x"])
 def test_names_that_tell_no_steps(name):
     with pytest.raises(InputError, match="tells no steps"):
         step_source(name)
+
+
+def test_without_steps_a_recording_that_grows_too_large_ends_where_it_is(record, monkeypatch):
+    """The program goes on; what was recorded until then is a trace."""
+    base = profiler.resident_bytes()
+    sizes = itertools.chain([base, base], itertools.repeat(base + 4 * 10**9))
+    monkeypatch.setattr(profiler, "resident_bytes", lambda: next(sizes))
+    recorder, end = record(
+        "import time\nbegan = time.monotonic()\n"
+        "while time.monotonic() - began < 1.5: torch.ones(2) + 1\nfor _ in range(1000): torch.ones(2) * 2\n"
+        "result = 'ran on'",
+        "none",
+        max_trace_size="3GB",
+    )
+    assert (end.exit_code, end.error) == (0, None)
+    (cycle,) = recorder.cycles
+    assert cycle.sidecar.partial
+    assert recorder.notes == [
+        "recording ended before the program: the process had grown by 4.00 GB, more than --max-trace-size"
+    ]
+    with opscope.load(cycle.trace_path) as session:
+        assert session.scalar("SELECT count(*) FROM operators WHERE name = 'aten::add'") > 0
+        assert session.scalar("SELECT count(*) FROM operators WHERE name = 'aten::mul'") == 0
+        (finding,) = (one for one in session.findings() if one.code == "capture.size_limit")
+    assert "beyond --max-trace-size" in finding.message

@@ -133,7 +133,7 @@ def test_the_driver_decides(both: CuptiPlaces, driver: int | None, major: int) -
 
 def test_a_driver_too_old_for_all(both: CuptiPlaces) -> None:
     with pytest.raises(
-        DependencyError, match=r"newer CUDA than the driver serves.*pip install nvidia-cuda-cupti"
+        DependencyError, match=r"newer CUDA than the driver supports.*pip install nvidia-cuda-cupti"
     ):
         find_cupti(both, 11_080)
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from opscope.cupti.recording import (
+    WRITE_LIMIT,
     ChunkKind,
     FileState,
     TextTable,
@@ -264,3 +265,18 @@ def test_without_the_variables_it_does_nothing(fake_cuda: Any, tmp_path: Path) -
     process.communicate(timeout=10)
     assert process.returncode == 4
     assert list(tmp_path.iterdir()) == []
+
+
+def test_records_stop_at_a_size(fake_cuda: Any, tmp_path: Path) -> None:
+    """What is there is what came first, whole; the rest is counted."""
+    most = 1_000_000
+    code, (recording,) = fake_cuda.run(tmp_path / "records", "launch", 100_000, OPSCOPE_TRACE_MOST_BYTES=most)
+    assert code == 0
+    (file,) = (tmp_path / "records").iterdir()
+    assert most // 2 < file.stat().st_size < most + 10_000
+    outcome = recording.outcome
+    written = kernels(recording) + len(recording.of(ChunkKind.RUNTIME_CALLS))
+    assert written + outcome.lost_count == 200_000
+    assert written > 0
+    assert (outcome.write_errno, outcome.failure) == (WRITE_LIMIT, None)
+    assert set(recording.of(ChunkKind.KERNELS)["name"].tolist()) <= set(recording.names[TextTable.KERNEL])

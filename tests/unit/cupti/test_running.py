@@ -101,7 +101,7 @@ def test_programs_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     check_program("sh", os.environ["PATH"])
     for name, words in (
         ("./none", r"there is no program './none'"),
-        (str(tmp_path), "a folder is no program"),
+        (str(tmp_path), "a folder is not a program"),
         (str(plain), r"may not be executed.*chmod \+x"),
         ("tool", r"on PATH.*\./tool"),
     ):
@@ -111,7 +111,7 @@ def test_programs_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_file_that_is_no_program(tmp_path: Path) -> None:
     path = script(tmp_path / "text", "no interpreter line")
-    with pytest.raises(InputError, match="no program of this machine"):
+    with pytest.raises(InputError, match="not a program for this machine"):
         run_recorded([str(path)], os.environ)
     broken = script(tmp_path / "broken", "#!/nowhere/interpreter\n")
     with pytest.raises(CaptureError, match="cannot be started"):

@@ -61,7 +61,7 @@ def damaged(make: Make, **changes: Any) -> bytes:
         ({"schema_version": 2}, "version 2; 1 can be read"),
         ({"schema_version": "x"}, "holds no measured limits"),
         ({"device": None}, "holds no measured limits"),
-        ({"created": "yesterday"}, "'yesterday' is no time"),
+        ({"created": "yesterday"}, "'yesterday' is not a time"),
         ({"rates__0__per_s": -1.0}, "copy of -1 per s"),
         ({"rates__0__per_s": 0}, "copy of 0 per s"),
         ({"rates__0__low_per_s": 9e12}, "cannot be right: copy"),

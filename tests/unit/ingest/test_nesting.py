@@ -13,6 +13,7 @@ from opscope.ingest.nesting import (
     Forest,
     children_time,
     enclosing,
+    last_pause,
     nest,
     outermost_of_name,
     subtree_sums,
@@ -50,7 +51,7 @@ class TestNest:
     def test_no_intervals(self) -> None:
         forest = forest_of([])
         assert len(forest) == 0
-        assert len(children_time(forest)) == len(subtree_sums(forest, int64([]))) == 0
+        assert len(children_time(forest)) == len(subtree_sums(forest.last_descendant, int64([]))) == 0
         assert len(outermost_of_name(forest, np.array([], dtype=np.uint64))) == 0
         assert enclosing(forest, int64([1]), int64([0])).tolist() == [-1]
 
@@ -106,7 +107,9 @@ class TestNest:
         assert forest.parent.tolist() == list(range(-1, count - 1))
         assert forest.last_descendant.tolist() == [count - 1] * count
         assert enclosing(forest, int64([1]), int64([count])).tolist() == [count - 1]
-        assert subtree_sums(forest, np.ones(count, dtype=np.int64)).tolist() == list(range(count, 0, -1))
+        assert subtree_sums(forest.last_descendant, np.ones(count, dtype=np.int64)).tolist() == list(
+            range(count, 0, -1)
+        )
 
     def test_times_far_apart_on_many_threads_do_not_overflow(self) -> None:
         epoch = 1_763_712_000_000_000_000
@@ -141,7 +144,7 @@ class TestEnclosing:
 class TestSums:
     def test_subtree_sums_include_the_root(self) -> None:
         forest = forest_of([(1, 0, 10), (1, 1, 4), (1, 2, 1), (1, 6, 1), (2, 0, 3)])
-        assert subtree_sums(forest, int64([1, 20, 300, 4_000, 50_000])).tolist() == [
+        assert subtree_sums(forest.last_descendant, int64([1, 20, 300, 4_000, 50_000])).tolist() == [
             4_321, 320, 300, 4_000, 50_000,
         ]  # fmt: skip
 
@@ -270,7 +273,7 @@ def test_sums_and_names_by_walking_the_tree(
     parent = forest.parent.tolist()
     lines = [ancestors(parent, i) for i in range(count)]
     values = data.draw(st.lists(st.integers(0, 2**40), min_size=count, max_size=count))
-    assert subtree_sums(forest, int64(values)).tolist() == [
+    assert subtree_sums(forest.last_descendant, int64(values)).tolist() == [
         sum(values[j] for j in range(count) if j == i or i in lines[j]) for i in range(count)
     ]
     names = data.draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
@@ -304,3 +307,29 @@ def test_neither_order_of_input_nor_the_time_of_day_matters(
     for column in ("thread", "parent", "depth", "last_descendant"):
         assert getattr(after, column).tolist() == getattr(before, column).tolist()
     assert after.irregular_count == before.irregular_count
+
+
+@given(ANY, st.integers(0, 2), st.integers(0, 34))
+def test_what_begins_after_a_pause_nests_alone(
+    intervals: list[Interval], tolerance: int, until_ns: int
+) -> None:
+    """Cut at the last pause before any moment, both parts are those of the whole."""
+    early = [one for one in intervals if one[1] < until_ns]
+    pause_ns = last_pause(int64([one[1] for one in early]), int64([one[2] for one in early]))
+    if pause_ns is None:
+        return
+    parts = [[one for one in intervals if (one[1] >= pause_ns) is later] for later in (False, True)]
+    assert all(one[1] + one[2] <= pause_ns for one in parts[0])
+    forests = [forest_of(part, tolerance) for part in parts]
+    whole = forest_of(intervals, tolerance)
+
+    def told(forest: Forest, of: list[Interval]) -> list[tuple[object, ...]]:
+        chosen = [of[i] for i in forest.order.tolist()]
+        above = [None if at < 0 else chosen[at] for at in forest.parent.tolist()]
+        size = (forest.last_descendant - np.arange(len(forest))).tolist()
+        own = children_time(forest).tolist()
+        return sorted(zip(chosen, above, forest.depth.tolist(), size, own, strict=True), key=repr)
+
+    both = [one for forest, part in zip(forests, parts, strict=True) for one in told(forest, part)]
+    assert sorted(both, key=repr) == told(whole, intervals)
+    assert sum(forest.irregular_count for forest in forests) == whole.irregular_count

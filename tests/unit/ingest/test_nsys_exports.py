@@ -195,7 +195,7 @@ class TestUnreadable:
         path = tmp_path / "x.sqlite"
         with closing(sqlite3.connect(path)) as connection:
             connection.execute("CREATE TABLE songs (title TEXT)")
-        with pytest.raises(InputError, match=r"no export of Nsight Systems \(its tables are songs"):
+        with pytest.raises(InputError, match=r"not an export of Nsight Systems \(its tables are songs"):
             load(path)
 
     def test_garbage_an_empty_file_and_a_cut_one(self, tmp_path: Path) -> None:

@@ -327,7 +327,7 @@ class TestFlaws:
     def test_a_trace_without_a_rank_is_none_of_a_job_of_several(self, load: Load, make_trace: Make) -> None:
         of_job = TraceBuilder(distributedInfo={"rank": 0, "world_size": 2}).operator("a", 1, 2)
         paths = [make_trace(of_job, "0.json"), make_trace(TraceBuilder().operator("a", 1, 2), "1.json")]
-        with pytest.raises(InputError, match=r"1\.json names no rank, where .*0\.json is one of 2"):
+        with pytest.raises(InputError, match=r"1\.json has no rank, while .*0\.json is one of 2"):
             load(paths)
 
     def test_missing_ranks_and_steps_are_named(self, load: Load, make_trace: Make) -> None:

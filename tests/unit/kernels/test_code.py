@@ -72,7 +72,7 @@ def launching(*functions):
 
 
 def test_an_unknown_kind_lists_the_kinds():
-    with pytest.raises(InputError, match=r"'llvm' is no kind of generated code.*ptx, sass, triton"):
+    with pytest.raises(InputError, match=r"'llvm' is not a kind of generated code.*ptx, sass, triton"):
         generated_code("llvm", torch.nn.functional.gelu, (torch.ones(2),))
 
 

@@ -108,7 +108,7 @@ def test_all_is_every_general_target_and_all_major_what_nvcc_has_for_it():
 def test_an_unknown_target_lists_the_known_and_says_what_explains_it():
     with pytest.raises(InputError, match=r"does not build for sm_70: because\. It knows sm_75, .*sm_121f"):
         choose_targets(["sm_70"], KNOWN, native=list, explain=lambda target: "because")
-    with pytest.raises(InputError, match=r"'sm_9' is no target of nvcc\. It knows sm_75"):
+    with pytest.raises(InputError, match=r"'sm_9' is not a target of nvcc\. It knows sm_75"):
         choose("sm_9")
     with pytest.raises(InputError, match="--arch sm_90 --ptx"):
         choose("compute_90")

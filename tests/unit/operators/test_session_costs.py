@@ -101,7 +101,8 @@ def test_what_is_unknown_has_a_reason(load: Load) -> None:
     built.launch(80, thread=2).kernel("mine", 90, 1)
     reasons = {row.name: row.cost.reason for row in filled(load(built))}
     assert reasons == {
-        "mylib::product": "mylib::product is no operator of torch: only its own code could tell its results",
+        "mylib::product": "mylib::product is not an operator of torch: "
+        "only its own code could tell its results",
         "aten::mm": "no argument shapes were recorded",
         "mine": "launched by no operator whose arguments were recorded",
     }
@@ -130,7 +131,7 @@ def test_counts_that_no_column_holds_are_absurd(load: Load) -> None:
     )
     (row,) = filled(load(built.launch(1).kernel("k", 6, 1)))
     assert (row.cost.flop_count, row.cost.min_bytes) == (None, None)
-    assert row.cost.reason == "its recorded sizes are absurd"
+    assert row.cost.reason == "its recorded sizes are implausible"
 
 
 def test_filling_again_changes_nothing(load: Load) -> None:

@@ -89,7 +89,7 @@ class TestOperator:
         assert facts(document)["In this trace"] == "not recorded"
         assert "Launches through" in facts(section(document, "From the operator to its source"))
         text = plain(section(document, "In this trace").blocks[0].text)  # type: ignore[union-attr]
-        assert text == "This trace holds no call of it. What is said above is how PyTorch 2.11.0 serves one."
+        assert text == "This trace holds no call of it. The above is how PyTorch 2.11.0 implements it."
 
 
 class TestKernel:
@@ -117,7 +117,7 @@ def test_a_category_lists_the_traces_own_operators_first(example: Session) -> No
     functions = section(document, "Native functions")
     assert [row[0] for row in table(functions)][: len(recorded)] == recorded
     assert len(table(functions)) == 40
-    assert plain(functions.blocks[-1].text).endswith("more; --full lists all.")
+    assert plain(functions.blocks[-2].text).endswith("more; --full lists all.")
     everything = explanation_document(explain("matrix", example), is_full=True)
     assert len(table(section(everything, "Native functions"))) > 40  # type: ignore[union-attr]
     assert table(section(document, "On the GPU"))[0][-1] == "cublas"
@@ -147,7 +147,7 @@ def test_lines_are_shown_where_they_are_at_hand() -> None:
     explanation = without_a_trace("aten::gelu.out")
     text = render_markdown(explanation_document(explanation, read))
     assert "```cpp\nTORCH_IMPL_FUNC(gelu_out_cuda)\n```" in text
-    assert "Its lines are not on this machine." in text
+    assert "Its source is not on this machine." in text
     sources = explanation_json(explanation, read)["sources"]
     assert [source["lines"] for source in sources] == [["TORCH_IMPL_FUNC(gelu_out_cuda)"], None]
     assert "sources" not in explanation_json(explanation)

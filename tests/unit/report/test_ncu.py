@@ -81,9 +81,9 @@ def test_every_fact_of_a_kernel_that_was_collected() -> None:
     )
     for said in (
         "10.0 µs; 9.00 µs recorded (median of 3 launches)",
-        "300 B (200 B read, 100 B written); 4.00 kB through L2; 1.50 × the least of 200 B",
+        "300 B (200 B read, 100 B written); 4.00 kB through L2; 1.50 × the minimum of 200 B",
         "compute 10.0 %, memory system 90.0 %, device memory 90.0 %",
-        "loads touch 32.0 sectors per request, 4.0 would do; no stores",
+        "loads touch 32.0 sectors per request, 4.0 would suffice; no stores",
         "100 of 400 passes through shared memory (25.0 %)",
         "16.0 of 32 threads active per instruction",
         "25.0 % of 50.0 % possible, limited by registers; 2.00 waves",
@@ -135,7 +135,7 @@ def test_only_the_longest_are_shown_if_asked() -> None:
 def test_a_report_without_kernel_launches() -> None:
     report = NcuReport(Path("a.ncu-rep"), (), ("range",))
     shown = text(ncu_document(CounterAnalysis(report, ())))
-    assert "1 results are no kernel launches" in shown
+    assert "1 results are not kernel launches" in shown
 
 
 def test_json_has_every_quantity_and_names_what_is_missing() -> None:

@@ -69,7 +69,7 @@ class TestFunction:
 
     @pytest.mark.parametrize(
         ("kind", "words"),
-        [("triton", "a Triton kernel"), ("custom", "a custom operator"), ("range", "no dispatcher operator"),
+        [("triton", "a Triton kernel"), ("custom", "a custom operator"), ("range", "not a dispatcher"),
          ("native", "no entry in the native_functions.yaml at hand")],
     )  # fmt: skip
     def test_what_no_yaml_entry_describes(self, kind: str, words: str) -> None:
@@ -142,7 +142,7 @@ class TestAccuracy:
 
     def test_figures_and_their_grades(self, summary: Summary) -> None:
         measured = summary.having(accuracy=self.MEASURED, torch_version="2.6.0")
-        text = render_markdown(analysis_report(measured)).split("## 8. How exact this is")[1]
+        text = render_markdown(analysis_report(measured)).split("## 8. Accuracy")[1]
         for line in (
             "- PyTorch release: 2.6.0",
             "- Attributed to an operator: 90.0 %",

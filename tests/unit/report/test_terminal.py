@@ -181,7 +181,7 @@ def test_spare_columns_go_before_names_are_cut_and_are_named(width: int, hidden:
     assert name in text
     assert "2,000,000" in text
     assert ("3,000,000" in text, "1,000,000" in text) == ("Least" not in hidden, "Spare" not in hidden)
-    assert ("Not shown, for width: " in text) is bool(hidden)
+    assert ("Hidden at this width: " in text) is bool(hidden)
     assert all(one in text.partition("Not shown")[2] for one in hidden)
 
 

@@ -78,7 +78,7 @@ def test_the_report_says_it_all() -> None:
         "sdpa: 10.0 ms → 6.00 ms",
         "−3.50 ms",
         "`sdpa` pays off after 3 steps",
-        "`tf32` is faster, the numbers are within rounding; --allow-precision recommends it",
+        "`tf32` is faster, the numerics agree within rounding; --allow-precision recommends it",
         "`mine` is faster but not recommended: losses differ by 0.01",
         "`compile` failed: RuntimeError:",
         "`cuda_graph` no verdict: includes 1",
@@ -91,8 +91,8 @@ def test_the_report_says_it_all() -> None:
 def test_where_nothing_helps_it_says_so() -> None:
     nothing = msgspec.structs.replace(RESULT, best=None, variants=(), noise=None, is_complete=False)
     text = render_markdown(trial_document(nothing, "opscope try train.py"))
-    assert "nothing that was tried is faster with the same numbers" in text
-    assert "ended before all was tried" in text
+    assert "no change that was tried is faster with the same numerics" in text
+    assert "stopped before all changes were tried" in text
 
 
 def test_json_is_the_result() -> None:

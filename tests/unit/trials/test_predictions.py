@@ -9,7 +9,7 @@ import pytest
 
 from opscope.errors import InputError
 from opscope.model.trial import Baseline, Correctness, TrialResult, TrialVerdict, Variant
-from opscope.trials.predictions import append_history
+from opscope.trials.predictions import SaidGain, append_history, gains_said
 
 
 def variant(name: str, **fields: object) -> Variant:
@@ -54,6 +54,19 @@ def test_pairs_of_said_and_measured_gains_are_appended(tmp_path: Path) -> None:
         "verdict": "faster",
         "correctness": "identical",
     }
+
+
+def test_a_gain_is_of_the_step_that_was_timed() -> None:
+    finding = {
+        "code": "advice.tf32_off",
+        "estimated_gain_ns_per_step": 4.0,
+        "gain_interval_ns_per_step": (2, 5),
+    }
+    step = {"unrecorded_ns": {"median": 10.0}}
+    assert gains_said({"findings": [finding], "step": step})["tf32_off"].of(20.0) == SaidGain(
+        8, (4, 10), "", 20
+    )
+    assert gains_said({"findings": [finding], "step": None})["tf32_off"].of(20.0) == SaidGain(4.0, (2, 5))
 
 
 def test_a_history_that_cannot_be_written_is_one_error(tmp_path: Path) -> None:

@@ -225,7 +225,7 @@ def test_what_fails_or_does_not_apply_is_told_and_the_rest_goes_on() -> None:
     assert (good.finding, good.predicted_gain_ns) == ("advice.tf32_off", 4.0 * MS)
     reasons = {one.name: one.reason for one in result.not_tried}
     assert set(reasons) == {"nothing_there", "elsewhere", "advice.host_sync"}
-    assert reasons["advice.host_sync"].endswith("advice says −1.00 ms: It waits.")
+    assert reasons["advice.host_sync"].endswith("advice predicts −1.00 ms: It waits.")
     assert result.best.names == ("good",)
 
 
@@ -276,7 +276,7 @@ def test_what_is_inconclusive_says_how_much_more_would_tell() -> None:
     result = Noisy(TrialPlan(TrialRequest(kind="script", target="train.py"), (change("one"),))).run()
     (variant,) = result.variants
     assert variant.verdict is TrialVerdict.INCONCLUSIVE
-    assert re.search(r"about [\d,]+ more steps would tell \(--rounds \d+\)", variant.reason)
+    assert re.search(r"about [\d,]+ more steps would settle it \(--rounds \d+\)", variant.reason)
 
 
 class Timed(GivenRuns):

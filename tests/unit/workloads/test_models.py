@@ -101,7 +101,7 @@ def test_a_longer_sequence_gets_more_positions():
         ("train.py", {}, "train.py:function"),
         ("bert", {"dtype": "int8"}, "not a dtype"),
         ("bert", {"attn_implementation": "flash"}, "not an attention implementation"),
-        ("bert", {"layers": 0}, "no model size"),
+        ("bert", {"layers": 0}, "not a model size"),
         ("bert", {"train": True, "dtype": "fp16"}, "epsilon"),
         ("transformer", {"use_real_bert": True}, "no real BERT"),
     ],
@@ -127,7 +127,7 @@ def test_sizes_that_do_not_fit(name, options, message):
     else:
         with pytest.raises(InputError, match=message):
             spec.build(1, 4)
-    with pytest.raises(InputError, match="no batch"):
+    with pytest.raises(InputError, match="not a batch"):
         spec.build(0, 4)
 
 

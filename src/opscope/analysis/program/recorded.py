@@ -21,7 +21,6 @@ __all__ = [
     "NONE",
     "BackwardCalls",
     "Bools",
-    "Charge",
     "Operators",
     "ProgramActivities",
     "call_forest",
@@ -92,9 +91,11 @@ class ProgramActivities(msgspec.Struct, frozen=True):
 def columns(session: Session, query: str, *, order_by: str) -> dict[str, npt.NDArray[Any]]:
     """What a query selects, as arrays in the order of one of its columns. The query selects no NULL."""
     found: dict[str, npt.NDArray[Any]] = session.connection.execute(query).fetchnumpy()
-    if np.any(np.diff(found[order_by]) < 0):
-        order = np.argsort(found[order_by], kind="stable")
-        found = {name: column[order] for name, column in found.items()}
+    ids = found[order_by]
+    if np.any(ids[1:] < ids[:-1]):
+        order = np.argsort(ids, kind="stable")
+        # One after the other, so that no more than one column is there twice.
+        found = {name: found.pop(name)[order] for name in tuple(found)}
     return found
 
 
@@ -103,16 +104,24 @@ def read_operators(session: Session) -> Operators:
     rows = columns(session, sql(__package__, "program:operators"), order_by="operator_id")
     links = columns(session, sql(__package__, "program:links"), order_by="backward_id")
     first_id = int(rows["operator_id"][0]) if len(rows["operator_id"]) else 0
-    parent = np.where(rows["parent_id"] >= 0, rows["parent_id"] - first_id, NONE)
-    forward = np.full(len(parent), NONE)
+    del rows["operator_id"]
+    rows["end_ns"] = rows.pop("duration_ns")
+    rows["end_ns"] += rows["start_ns"]
+    count = len(rows["start_ns"])
+    # Of a long trace these are the largest arrays of all.
+    place = np.int32 if count < 1 << 31 else np.int64
+    parent = rows.pop("parent_id")
+    parent[parent >= 0] -= first_id
+    parent = parent.astype(place)
+    forward: Any = np.full(count, NONE, dtype=place)
     forward[links["backward_id"] - first_id] = links["forward_id"] - first_id
-    by_engine = np.where(rows["is_backward"] | (forward >= 0), np.arange(len(parent)), NONE)
+    by_engine = np.where(rows.pop("is_backward") | (forward >= 0), np.arange(count, dtype=place), place(-1))
     return Operators(
         first_id,
         rows["trace_id"],
         rows["thread"],
         rows["start_ns"],
-        rows["start_ns"] + rows["duration_ns"],
+        rows["end_ns"],
         parent,
         rows["depth"],
         inherit(by_engine, parent, rows["depth"]),
@@ -166,18 +175,6 @@ def inherit(own: Int64, parent: Int64, depth: Int64) -> Int64:
 _MOST_STEPS = 64
 
 
-class Charge(msgspec.Struct, frozen=True):
-    """Where activities are charged.
-
-    Attributes:
-        place: Place of each activity; -1 for none.
-        at_operator: Place that each operator is charged to; -1 for none.
-    """
-
-    place: Int64
-    at_operator: Int64
-
-
 class BackwardCalls(msgspec.Struct, frozen=True):
     """Calls that run a backward pass, `[start_ns, end_ns)` by start, each with the place it was made from."""
 
@@ -208,8 +205,8 @@ def charge(
     at_operator: Int64,
     forest: Forest | None,
     backward_calls: BackwardCalls | None = None,
-) -> Charge:
-    """The place of each activity.
+) -> Int64:
+    """The place of each activity; -1 for none.
 
     Args:
         operators: All operators.
@@ -218,20 +215,19 @@ def charge(
         forest: The intervals that places are positions of, to look up launch calls in; None if they are not.
         backward_calls: For what the engine ran without a forward operator.
     """
-    settled, last = _settle(operators, at_operator)
-    place = gather(settled, activities.operator)
+    place, last = _settle(operators, at_operator, activities.operator)
     if forest is not None:
         # A composite operator may call Python again, so the launch itself may lie deeper than its start.
         called = enclosing(forest, activities.call_thread, activities.call_start_ns)
         called = _inside(forest, called, operators, activities.operator)
         place = np.where(called >= 0, called, place)
     if backward_calls is not None:
-        engine = gather(operators.engine, gather(last, activities.operator))
+        engine = gather(operators.engine, last)
         stray = np.flatnonzero((place < 0) & (engine >= 0) & (gather(operators.forward, engine) < 0))
         place[stray] = _caller(
             backward_calls, activities.trace[stray], operators.start_ns[activities.operator[stray]]
         )
-    return Charge(place, settled)
+    return place
 
 
 def _inside(forest: Forest, place: Int64, operators: Operators, around: Int64) -> Int64:
@@ -246,20 +242,20 @@ def _inside(forest: Forest, place: Int64, operators: Operators, around: Int64) -
     return kept
 
 
-def _settle(operators: Operators, at_operator: Int64) -> tuple[Int64, Int64]:
-    """Place of each operator by way of forward operators and callers, and the operator asked last."""
-    engine = operators.engine
-    onward = gather(operators.forward, engine)
-    onward = np.where((engine >= 0) & (onward < 0), gather(operators.parent, engine), onward)
-    place = at_operator.copy()
-    last = np.arange(len(operators))
-    open_ = np.flatnonzero((place < 0) & (onward >= 0))
+def _settle(operators: Operators, at_operator: Int64, asked: Int64) -> tuple[Int64, Int64]:
+    """Place of operators by way of forward operators and callers, and the one asked last; -1 for none."""
+    place, last = gather(at_operator, asked), asked.copy()
+    open_ = np.flatnonzero((place < 0) & (asked >= 0))
     for _ in range(_MOST_STEPS):
+        engine = gather(operators.engine, last[open_])
+        onward = gather(operators.forward, engine)
+        onward = np.where(onward < 0, gather(operators.parent, engine), onward)
+        open_, onward = open_[onward >= 0], onward[onward >= 0]
         if not len(open_):
             break
-        last[open_] = onward[last[open_]]
-        place[open_] = at_operator[last[open_]]
-        open_ = open_[(place[open_] < 0) & (onward[last[open_]] >= 0)]
+        last[open_] = onward
+        place[open_] = at_operator[onward]
+        open_ = open_[place[open_] < 0]
     return place, last
 
 

@@ -123,7 +123,7 @@ def _charged(recorded: _Recorded, frames: Frames, forest: Forest) -> Int64:
     """The call each activity is charged to, as a position in the forest."""
     operators, activities = recorded.operators, recorded.activities
     calls = _backward_calls(frames, forest)
-    return charge(operators, activities, within(forest, operators), forest, calls).place
+    return charge(operators, activities, within(forest, operators), forest, calls)
 
 
 def _backward_calls(frames: Frames, forest: Forest) -> BackwardCalls:
@@ -151,7 +151,7 @@ def _lines_of_texts(session: Session, recorded: _Recorded) -> tuple[LineTotal, .
     around = inherit(np.where(own >= 0, np.arange(len(own)), NONE), operators.parent, operators.depth)
     # As with frames: of what the engine ran, only stacks that were taken inside of it count.
     at_operator = gather(own, np.where(around >= operators.engine, around, NONE))
-    charged = charge(operators, recorded.activities, at_operator, None).place
+    charged = charge(operators, recorded.activities, at_operator, None)
     return line_totals(lines, charged, recorded.activities, recorded.backward)
 
 

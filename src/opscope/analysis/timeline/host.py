@@ -130,6 +130,11 @@ class ThreadEvents:
     ranges: Columns
 
     @property
+    def event_count(self) -> int:
+        """How many events they are."""
+        return len(self.operators["id"]) + len(self.frames["id"])
+
+    @property
     def recorded_ns(self) -> dict[str, Int64]:
         """When events that cost the recorder time began, by kind of `RECORDED_EVENT_NS`."""
         shaped, start_ns = self.operators["has_shapes"], self.operators["start_ns"]
@@ -207,26 +212,51 @@ class Host:
         return int(self.ran.start_ns[0]) if len(self.ran.start_ns) else None
 
 
-class SessionRecords(NamedTuple):
+# Events of hosts; those of more are read again when they are needed again, for nothing else takes as much
+# memory.
+_MOST_KEPT = 1 << 22
+
+
+class SessionRecords:
     """All that was recorded of a Session's traces: what the timeline and the execution graphs are made of.
 
     Attributes:
         traces: Calls and device activities.
         windows: By trace id, of traces that hold any event.
-        hosts: By trace id.
         frame_names: Names of Python frames by what they are.
     """
 
-    traces: tuple[TraceRecords, ...]
-    windows: dict[int, TraceWindow]
-    hosts: dict[int, Host]
-    frame_names: FrameNames
+    def __init__(
+        self,
+        session: Session,
+        traces: tuple[TraceRecords, ...],
+        windows: dict[int, TraceWindow],
+        frame_names: FrameNames,
+    ) -> None:
+        self._session = session
+        self.traces, self.windows, self.frame_names = traces, windows, frame_names
+        self._hosts: dict[int, Host] | None = None
+
+    @property
+    def hosts(self) -> dict[int, Host]:
+        """By trace id."""
+        if self._hosts is not None:
+            return self._hosts
+        hosts = _hosts(self._session, self.traces, self.windows, self.frame_names)
+        if sum(one.event_count for host in hosts.values() for one in host.threads.values()) <= _MOST_KEPT:
+            self._hosts = hosts
+        return hosts
+
+    def within(self, windows: dict[int, TraceWindow]) -> SessionRecords:
+        """The same in other windows."""
+        found = SessionRecords(self._session, self.traces, windows, self.frame_names)
+        found._hosts = self._hosts
+        return found
 
 
 def read_session(session: Session) -> SessionRecords:
     """Read them, once for all that is derived."""
-    traces, windows, names = read_records(session), read_windows(session), _frame_names(session)
-    return SessionRecords(traces, windows, _hosts(session, traces, windows, names), names)
+    return SessionRecords(session, read_records(session), read_windows(session), _frame_names(session))
 
 
 def _hosts(

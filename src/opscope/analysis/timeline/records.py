@@ -89,12 +89,14 @@ def columns(session: Session, name: str, parameters: Any = None) -> Columns:
 
 
 def by_thread(found: Columns) -> dict[int, Columns]:
-    """Rows by their `thread_id`, in the order in which they came."""
+    """Rows by their `thread_id`, in the order in which they came; `found` is used up."""
     thread = found["thread_id"]
     if np.any(thread[1:] < thread[:-1]):
         order = np.argsort(thread, kind="stable")
-        found = {name: column[order] for name, column in found.items()}
+        # One after the other, so that no more than one column is there twice.
+        found = {name: found.pop(name)[order] for name in tuple(found)}
         thread = found["thread_id"]
+    del found["thread_id"]
     bounds = [*np.flatnonzero(np.diff(thread, prepend=-1)).tolist(), len(thread)]
     return {
         int(thread[low]): {name: column[low:high] for name, column in found.items()}

@@ -123,9 +123,10 @@ def step_times(records: SessionRecords, *, most: int) -> tuple[StepTime, ...]:
     """The first steps of every device that did anything, `most` of them in all, in order."""
     found: list[StepTime] = []
     devices = [(trace, device) for trace in records.traces for device in trace.devices]
+    hosts = records.hosts
     each = max(1, most // max(1, len(devices)))
     for trace, device in devices:
-        window, host = records.windows[trace.trace_id], records.hosts[trace.trace_id]
+        window, host = records.windows[trace.trace_id], hosts[trace.trace_id]
         mine = list(_device_steps(trace, device, window, host, each))
         found += mine if any(len(one.gaps.start_ns) != 1 or _is_busy(one) for one in mine) else []
     return tuple(found[:most])

@@ -58,7 +58,7 @@ _MEANINGS = {
     IdleCause.SYNCHRONIZATION: "the host waited for the device before it launched on",
     IdleCause.DATA_LOADING: "the host waited for the next batch",
     IdleCause.MEMORY_ALLOCATION: "the host was allocating or freeing device memory",
-    IdleCause.PROFILER_OVERHEAD: "the recorder was busy with itself",
+    IdleCause.PROFILER_OVERHEAD: "the profiler itself was busy",
     IdleCause.DEPENDENCY: "queued work waited for an event, another stream or its launch",
     IdleCause.NOTHING_SCHEDULED: "the host ran nothing that was recorded, or had no work for this device",
     IdleCause.UNKNOWN: "the trace does not tell",

@@ -23,6 +23,8 @@ static struct {
     dev_t device;
     ino_t inode;
     off_t end; /* up to here the file is whole */
+    uint64_t most; /* bytes; 0 for no limit */
+    int is_full;
     char path[PATH_MAX];
     struct file_header header;
     struct stage stages[CHUNK_KINDS];
@@ -75,6 +77,11 @@ int record_file_open(const char *folder)
     return identify();
 }
 
+void record_file_limit(uint64_t bytes)
+{
+    file.most = bytes;
+}
+
 struct file_header *record_file_header(void)
 {
     return &file.header;
@@ -119,11 +126,14 @@ static int write_all(struct iovec *parts, int count)
     return 0;
 }
 
-/* A chunk is written whole or not at all: what is behind it stays readable. */
+/* A chunk is written whole or not at all: what is behind it stays readable. Behind the limit comes nothing more, so that
+ * what is there is all that came until then. */
 static void append(struct chunk_head head, const void *bytes)
 {
     struct iovec parts[2] = {{&head, sizeof head}, {(void *)(uintptr_t)bytes, head.bytes}};
-    int failure = has_descriptor() ? write_all(parts, 2) : EBADF;
+    int is_record = head.kind != CHUNK_DEVICES; /* few, and read at the end */
+    if (is_record && file.most > 0 && (uint64_t)file.end + sizeof head + head.bytes > file.most) file.is_full = 1;
+    int failure = is_record && file.is_full ? WRITE_LIMIT : has_descriptor() ? write_all(parts, 2) : EBADF;
     uint64_t records = head.kind < CHUNK_DEVICES ? head.count : 0;
     if (failure == 0) {
         file.header.record_count += records;
@@ -131,7 +141,7 @@ static void append(struct chunk_head head, const void *bytes)
     }
     file.header.write_errno = failure;
     file.header.lost_count += records;
-    if (failure != EBADF && ftruncate(file.descriptor, file.end) != 0) file.header.write_errno = errno;
+    if (failure != EBADF && failure != WRITE_LIMIT && ftruncate(file.descriptor, file.end) != 0) file.header.write_errno = errno;
 }
 
 static void write_stage(enum chunk_kind kind)

@@ -3,12 +3,16 @@
 #define OPSCOPE_RECORD_FILE_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include "record_format.h"
 
 /* Make the file `<process>.<number>.cuda` in a folder; the number is the first that is free, since a program that
  * executes another keeps its process id. Returns 0, or errno. */
 int record_file_open(const char *folder);
+
+/* Let the file grow no larger: what comes once it has reached this is counted as lost, with WRITE_LIMIT for errno. */
+void record_file_limit(uint64_t bytes);
 
 /* The header as it will be written by the next flush. */
 struct file_header *record_file_header(void);

@@ -14,6 +14,8 @@ enum file_state { FILE_STARTED = 1, FILE_RECORDING = 2, FILE_ENDED = 3 };
 
 enum unified_state { UNIFIED_UNTRIED = 0, UNIFIED_RECORDED = 1, UNIFIED_REFUSED = 2, UNIFIED_UNWANTED = 3 };
 
+enum { WRITE_LIMIT = -1 };
+
 struct file_header {
     char mark[16];
     uint32_t header_bytes;
@@ -30,7 +32,7 @@ struct file_header {
     int32_t failed_code;  /* CUptiResult of what failed; 0 if nothing did, -1 for a failure of another kind */
     int32_t unified_code; /* CUptiResult of switching unified memory on */
     uint32_t unified_state;
-    int32_t write_errno;
+    int32_t write_errno; /* of what could not be written last; WRITE_LIMIT where the file was to grow no larger */
     uint64_t record_count;
     uint64_t dropped_count;    /* by CUPTI */
     uint64_t lost_count;       /* could not be written */

@@ -444,6 +444,8 @@ int InitializeInjection(void)
     const char *cupti_path = setting("OPSCOPE_TRACE_CUPTI");
     const char *unified = setting("OPSCOPE_TRACE_UNIFIED");
     if (atomic_flag_test_and_set(&is_started) || folder == NULL || cupti_path == NULL) return 1;
+    const char *most = setting("OPSCOPE_TRACE_MOST_BYTES");
+    if (most != NULL) record_file_limit(strtoull(most, NULL, 10));
     if (record_file_open(folder) != 0) return 1;
     owner = getpid();
     pthread_mutex_lock(&writing);

@@ -132,7 +132,7 @@ def add_source(checkout: Path, label: str | None) -> Path:
     """
     if label is not None and not _RELEASE.match(label):
         raise InputError(
-            f"{label!r} is no version, which an index of sources is kept under",
+            f"{label!r} is not a version, which an index of sources is kept under",
             hint="Name the release the checkout is of, such as 2.12.0",
         )
     return store_index(build_index(checkout, label))

@@ -182,7 +182,7 @@ def _steps_chart(times: Sequence[StepTime]) -> Chart:
     return Chart(
         "steps",
         "Overview",
-        "Where the time of a step goes",
+        "Where the time goes" if times[0].step is None else "Where the time of a step goes",
         note,
         {"data": data, "layout": layout},
         160 + 30 * len(times),
@@ -266,7 +266,7 @@ def _waits_charts(summary: Summary) -> Iterator[Chart]:
         if ns > 0
     ]
     title = f"What rank {late.rank} takes longer for"
-    note = "Own time of operators in a mean step, beyond the median of the other ranks, which wait for it."
+    note = "Self time of operators in a mean step, beyond the median of the other ranks, which wait for it."
     yield bars(
         "late", "Collectives", title, note, rows,
         axis=f"Longer per step ({unit.name})", colors={"device": BLUE, "host": ORANGE},
@@ -318,7 +318,7 @@ def _memory_chart(session: Session, summary: Summary) -> list[Chart]:
         },
         "hovermode": "x unified",
     }
-    note = "The most that tensors had, and that the allocator held, in each interval in which it changed."
+    note = "Peak memory of tensors and of the caching allocator, in each interval in which it changed."
     figure = {"data": data, "layout": layout}
     return [Chart("memory", "Overview", "Device memory over time", note, figure, 300)]
 
@@ -697,7 +697,12 @@ def _queue_chart(summary: Summary) -> list[Chart]:
     if not known:
         return []
     unit = unit_of(max(one.interval_ns * len(one.mean) for one in known))
-    data = [trace for index, one in enumerate(known) for trace in _queue_traces(one, index, summary, unit)]
+    waited = unit_of(max(ns or 0.0 for one in known for ns in one.latency_ns) or 1e3)
+    data = [
+        trace
+        for index, one in enumerate(known)
+        for trace in _queue_traces(one, index, summary, (unit, waited))
+    ]
     layout = {
         "xaxis": {
             "title": {"text": f"Time since the start of the window ({unit.name})"},
@@ -711,7 +716,7 @@ def _queue_chart(summary: Summary) -> list[Chart]:
             "automargin": True,
         },
         "yaxis2": {
-            "title": {"text": "Launch latency (µs)"},
+            "title": {"text": f"Launch latency ({waited.name})"},
             "domain": [0, 0.44],
             "rangemode": "tozero",
             "automargin": True,
@@ -720,15 +725,19 @@ def _queue_chart(summary: Summary) -> list[Chart]:
         "showlegend": len(known) > 1,
     }
     note = (
-        "Launched and not yet finished, mean of each interval: near zero, the device waits for the host. "
-        "Below, from the launch call to the start of the kernel, median of those that begin in the interval."
+        "Top: activities launched and not yet finished, mean per interval; near zero, the device waits "
+        "for the host. Bottom: launch latency, from the launch call to the start of the kernel, median "
+        "per interval."
     )
     return [
         Chart("queue", "Where the GPU", "Launch queue over time", note, {"data": data, "layout": layout}, 440)
     ]
 
 
-def _queue_traces(one: QueueSeries, index: int, summary: Summary, unit: TimeUnit) -> Iterator[dict[str, Any]]:
+def _queue_traces(
+    one: QueueSeries, index: int, summary: Summary, units: tuple[TimeUnit, TimeUnit]
+) -> Iterator[dict[str, Any]]:
+    unit, waited = units
     rank = summary.ranks[one.trace_id]
     name = f"rank {rank}" if rank is not None else f"trace {one.trace_id}"
     name += f", device {one.device}"
@@ -747,13 +756,13 @@ def _queue_traces(one: QueueSeries, index: int, summary: Summary, unit: TimeUnit
         "hovertemplate": "%{y:.1f} queued<extra>" + name + "</extra>",
     }
     if any(one.latency_ns):
-        us = [None if ns is None else round(ns / 1e3, 3) for ns in one.latency_ns]
+        waits = [None if ns is None else round(ns / waited.ns, 6) for ns in one.latency_ns]
         texts = [UNKNOWN if ns is None else format_duration(ns) for ns in one.latency_ns]
         yield {
             **line,
             "mode": "lines+markers",
             "marker": {"size": 4},
-            "y": us,
+            "y": waits,
             "yaxis": "y2",
             "text": texts,
             "showlegend": False,

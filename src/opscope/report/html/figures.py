@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from opscope.model.benchmark import Interval
+from opscope.report.names import fitting_names
 from opscope.units import format_duration
 from opscope.visible_text import visible
 
@@ -85,13 +86,6 @@ def as_lines(name: str) -> str:
     whole = visible(name, 3 * _LINE).replace("\n", " ")
     parts = (whole[start : start + _LINE] for start in range(0, len(whole), _LINE))
     return "<br>".join(escape(part, quote=False) for part in parts)
-
-
-def _beside(name: str) -> str:
-    """A name as the label of an axis."""
-    if len(name) > _BESIDE:
-        name = f"{name[: _BESIDE * 2 // 3]}…{name[-_BESIDE // 3 :]}"
-    return as_text(name)
 
 
 class TimeUnit(NamedTuple):
@@ -195,7 +189,7 @@ def bars(
         "xaxis": {"title": {"text": axis}, "rangemode": "tozero"},
         "yaxis": {
             "tickvals": list(range(len(names))),
-            "ticktext": [_beside(label) for label in names.values()],
+            "ticktext": [as_text(label) for label in fitting_names(list(names.values()), _BESIDE)],
             "range": [len(names) - 0.4, -0.6],
             "automargin": True,
             "showgrid": False,

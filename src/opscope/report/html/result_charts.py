@@ -38,6 +38,7 @@ from opscope.report.html.figures import (
     log_axis,
     unit_of,
 )
+from opscope.report.names import fitting_names
 from opscope.toolchain.ncu_report import Quantity
 from opscope.units import NS_PER_MS, counted, format_duration, format_fraction, format_share
 
@@ -51,6 +52,7 @@ __all__ = [
 ]
 
 _ROWS = 15  # of bars, that are read at once
+_TITLE = 36  # characters of a kernel beside its bars
 _EVERY_SAMPLE = 3_000  # points that a browser draws without delay
 _FEW_SAMPLES = 20
 _OUTLYING = 0.02  # of the samples of an implementation on each side may lie outside of the picture
@@ -86,7 +88,7 @@ def _ratios(section: str, note: str, rows: Sequence[Bar], key: str = "ratios") -
         note += f" The {len(shown)} farthest from 1 of {len(rows)}."
     ordered = [row for row in rows if row in shown]
     yield bars(
-        key, section, "Time over the reference's", note, ordered,
+        key, section, "Time relative to the reference", note, ordered,
         axis="Ratio of times", colors=_VERDICTS, mark=1.0, is_ratio=True,
     )  # fmt: skip
 
@@ -132,7 +134,7 @@ def _waterfall(comparison: SessionComparison) -> Iterator[Chart]:
         note += " Whiskers: the 95 % interval of the ratio, times the reference's time."
     yield bars(
         "waterfall", "Operators by difference", f"Where the difference{per} comes from", note, rows,
-        axis=f"Candidate minus reference{per} ({unit.name})",
+        axis=f"Difference{per} ({unit.name})",
         colors={"takes longer": RED, "takes less": BLUE, "in all": GRAY}, mark=0.0,
     )  # fmt: skip
 
@@ -196,7 +198,7 @@ def _samples(key: str, section: str, result: BenchmarkResult) -> Iterator[Chart]
         "yaxis": {"autorange": "reversed", "automargin": True, "showgrid": False},
         "showlegend": False,
     }
-    note = "Each beside the median of its implementation; boxes hold the middle half."
+    note = "Deviation of each sample from the median of its implementation; boxes hold the middle half."
     if outside:
         note += f" {outside} of {counted(count, 'sample')} lie outside of the picture."
     figure = {"data": data, "layout": layout}
@@ -209,7 +211,7 @@ def _own_ratios(key: str, section: str, result: BenchmarkResult) -> Iterator[Cha
         for row in result.rows
         if row.ratio is not None and row.name != result.reference
     ]
-    note = f"Median over that of {result.reference} with its 95 % interval; left of the line is faster."
+    note = f"Median over that of {result.reference}, with its 95 % interval; left of the line is faster."
     yield from _ratios(section, note, rows, key)
 
 
@@ -420,20 +422,21 @@ def _trial_text(one: Variant) -> str:
 def counter_charts(analysis: CounterAnalysis) -> tuple[Chart, ...]:
     """What each kernel reaches of the limits of the device."""
     ranked = sorted(analysis.kernels, key=lambda kernel: -(kernel.counters.duration_ns or 0))[:_ROWS]
+    titles = fitting_names([kernel.title for kernel in ranked], _TITLE)
     rows = [
-        Bar(f"{kernel.counters.index}: {kernel.title}", 100 * share, kind=kind, hover=_share(kind, share))
-        for kernel in ranked
+        Bar(f"{kernel.counters.index}: {title}", 100 * share, kind=kind, hover=_share(kind, share))
+        for title, kernel in zip(titles, ranked, strict=True)
         for kind, share in _reached(kernel)
-    ]  # fmt: skip
+    ]
     if not rows:
         return ()
-    note = "Share of its peak that each part reaches while a kernel runs; resident warps of those possible."
+    note = "Share of its peak that each unit reaches while a kernel runs; resident warps of the maximum."
     if len(ranked) < len(analysis.kernels):
         note += f" The longest {len(ranked)} of {counted(len(analysis.kernels), 'launch', 'launches')}."
     colors = {"compute": BLUE, "memory": ORANGE, "occupancy": GRAY}
     return (
         bars(
-            "limits", "Kernels", "Counters against limits", note, rows,
+            "limits", "Kernels", "Counters relative to their limits", note, rows,
             axis="Share of the limit (%)", colors=colors, mark=100.0,
         ),
     )  # fmt: skip

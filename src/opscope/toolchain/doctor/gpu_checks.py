@@ -94,7 +94,7 @@ def _torch_import(facts: Facts) -> DoctorOutcome:
     if torch.import_error is not None:
         return problem(f"import torch fails: {torch.import_error}", install_torch(facts))
     if torch.version is None:
-        return problem(f"import torch does not end: it {torch.stopped}", install_torch(facts))
+        return problem(f"import torch hangs: it {torch.stopped}", install_torch(facts))
     return ok(f"imported in {torch.import_s:.1f} s" if torch.import_s is not None else "imported")
 
 
@@ -169,7 +169,7 @@ def _unreachable(facts: Facts, signs: str) -> DoctorOutcome:
         return problem(f"{signs}, but there is no CUDA driver: {reason}", remedy)
     if driver.init_error is not None:
         return problem(
-            f"{signs}, but CUDA does not start: {driver.init_error}", _init_remedy(driver.init_error)
+            f"{signs}, but CUDA cannot be initialized: {driver.init_error}", _init_remedy(driver.init_error)
         )
     return problem(f"{signs}, but CUDA shows none", "nvidia-smi  # says what the driver itself sees")
 
@@ -226,8 +226,8 @@ def _driver_runtime(facts: Facts) -> DoctorOutcome:
     if served is None:
         if driver.library is None:
             return not_applicable("no CUDA driver")
-        return unknown("the driver does not say which CUDA it serves")
-    pair = f"the driver serves CUDA {driver.cuda_version}, torch is built for {torch.cuda}"
+        return unknown("the driver does not report which CUDA it supports")
+    pair = f"the driver supports CUDA {driver.cuda_version}, torch is built for {torch.cuda}"
     if served >= runtime:
         return ok(pair)
     if served[0] == runtime[0]:
@@ -261,10 +261,10 @@ def _torch_gpu(facts: Facts) -> DoctorOutcome:
 
 def _not_started(facts: Facts, torch: TorchFacts) -> DoctorOutcome:
     if torch.stopped is not None:
-        return problem(f"torch does not start CUDA: it {torch.stopped}", _ASK_KERNEL_LOG)
+        return problem(f"torch cannot initialize CUDA: it {torch.stopped}", _ASK_KERNEL_LOG)
     too_old = _driver_runtime(facts).remedy
     return problem(
-        f"torch does not start CUDA: {torch.cuda_error or 'it sees no GPU'}",
+        f"torch cannot initialize CUDA: {torch.cuda_error or 'it sees no GPU'}",
         too_old or 'python -c "import torch; torch.cuda.init()"',
     )
 
@@ -341,12 +341,12 @@ def _gpu_calculation(facts: Facts) -> DoctorOutcome:
             f"a calculation on cuda:{one.device} fails: {one.error}", _calculation_remedy(facts, one.error)
         )
     if len(torch.calculations) < len(torch.devices):
-        return problem(f"a calculation on the GPU does not end: torch {torch.stopped}", _ASK_KERNEL_LOG)
+        return problem(f"a calculation on the GPU hangs: torch {torch.stopped}", _ASK_KERNEL_LOG)
     if torch.product_error is not None:
         remedy = "unset LD_LIBRARY_PATH" if torch.shadowed else install_torch(facts)
         return problem(f"a matrix product fails: {torch.product_error}", remedy)
     if not torch.has_product:
-        return problem(f"a matrix product does not end: torch {torch.stopped}", _ASK_KERNEL_LOG)
+        return problem(f"a matrix product hangs: torch {torch.stopped}", _ASK_KERNEL_LOG)
     return ok(f"right on {len(torch.devices)} of {len(torch.devices)} GPUs, with a kernel and with cuBLAS")
 
 
@@ -405,8 +405,8 @@ def _profiler_taken(facts: Facts) -> DoctorOutcome:
     if variables:
         first = variables[0]
         return warning(
-            f"{first}={facts.machine.variables[first]} puts another tool into every CUDA program, and CUPTI "
-            "serves one",
+            f"{first}={facts.machine.variables[first]} injects another tool into every CUDA program, and "
+            "CUPTI serves only one",
             f"unset {' '.join(variables)}",
         )
     running = [name for name in facts.machine.tools_running if name in _TRACERS]
@@ -414,7 +414,7 @@ def _profiler_taken(facts: Facts) -> DoctorOutcome:
         return warning(
             f"{', '.join(running)} runs on this machine and may hold CUPTI", "end it while recording"
         )
-    return ok("no other profiler in sight")
+    return ok("no other profiler found")
 
 
 @check(GPU_CHECKS, "profiler.settings", "no setting distorts times")
@@ -459,9 +459,9 @@ def _gpu_processes(facts: Facts) -> DoctorOutcome:
             "nvidia-smi  # shows who uses it; choose an idle one with CUDA_VISIBLE_DEVICES",
         )
     if is_amd(facts):
-        return not_applicable("other work is told of NVIDIA's GPUs only")
+        return not_applicable("other work is known for NVIDIA GPUs only")
     if all(one.processes is None and one.memory_used_bytes is None for one in devices):
-        return unknown("who uses the GPU is not told", "pip install 'opscope[nvml]'")
+        return unknown("which processes use the GPU is not known", "pip install 'opscope[nvml]'")
     return ok("no other process, and little memory in use")
 
 
@@ -476,11 +476,11 @@ def _other_work(device: GpuFacts) -> Iterator[str]:
         yield f"{_title(device)} was busy for {busy:.0%} of the last moment"
 
 
-@check(GPU_CHECKS, "gpu.compute_mode", "GPU takes several processes")
+@check(GPU_CHECKS, "gpu.compute_mode", "GPU accepts several processes")
 def _gpu_compute_mode(facts: Facts) -> DoctorOutcome:
     devices = [one for one in visible_devices(facts) if one.compute_mode is not None]
     if not devices:
-        return not_applicable("no GPU tells its compute mode")
+        return not_applicable("no GPU reports its compute mode")
     odd = [one for one in devices if one.compute_mode != "default"]
     if not odd:
         return ok("default: any number of processes")
@@ -496,7 +496,7 @@ def _gpu_compute_mode(facts: Facts) -> DoctorOutcome:
 def _gpu_persistence(facts: Facts) -> DoctorOutcome:
     devices = [one for one in visible_devices(facts) if one.persistence_mode is not None]
     if not devices:
-        return not_applicable("no GPU tells whether the driver stays loaded")
+        return not_applicable("no GPU reports whether the driver stays loaded")
     if all(one.persistence_mode for one in devices):
         return ok("the driver stays loaded")
     return warning(
@@ -506,7 +506,7 @@ def _gpu_persistence(facts: Facts) -> DoctorOutcome:
     )
 
 
-@check(GPU_CHECKS, "gpu.clocks", "clocks not held down")
+@check(GPU_CHECKS, "gpu.clocks", "clocks not throttled")
 def _gpu_clocks(facts: Facts) -> DoctorOutcome:
     devices = visible_devices(facts)
     if not devices:
@@ -515,13 +515,13 @@ def _gpu_clocks(facts: Facts) -> DoctorOutcome:
     if held:
         one = held[0]
         return warning(
-            f"clocks of {_title(one)} are held down: {', '.join(one.clock_reasons)}", _clock_remedy(one)
+            f"clocks of {_title(one)} are throttled: {', '.join(one.clock_reasons)}", _clock_remedy(one)
         )
     if is_amd(facts):
-        return not_applicable("clocks are told of NVIDIA's GPUs only")
+        return not_applicable("clocks are known for NVIDIA GPUs only")
     if all(one.sm_clock_mhz is None for one in devices):
-        return unknown("the clocks are not told", "pip install 'opscope[nvml]'")
-    return ok("nothing holds the clocks down")
+        return unknown("the clocks are not reported", "pip install 'opscope[nvml]'")
+    return ok("nothing throttles the clocks")
 
 
 def _clock_remedy(device: GpuFacts) -> str:

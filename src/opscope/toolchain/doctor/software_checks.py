@@ -192,7 +192,7 @@ def _setting(facts: Facts) -> str:
 def _counter_monitor(facts: Facts) -> DoctorOutcome:
     running = [name for name in facts.machine.tools_running if name in _MONITORS]
     if not running:
-        return ok("no monitor of counters in sight")
+        return ok("no monitor of counters found")
     if facts.counters.is_readable:
         return ok(f"{', '.join(running)} runs, and counters can be read")
     return warning(f"{', '.join(running)} runs and may hold the counters", "dcgmi profread --pause")
@@ -385,7 +385,7 @@ def _cache_folders(facts: Facts) -> DoctorOutcome:
     )
 
 
-@check(SOFTWARE_CHECKS, "folders.space", "room on the disks")
+@check(SOFTWARE_CHECKS, "folders.space", "space on the disks")
 def _free_space(facts: Facts) -> DoctorOutcome:
     known = [one for one in facts.folders if one.free_bytes is not None and one.purpose != SHARED_MEMORY]
     if not known:
@@ -398,8 +398,8 @@ def _free_space(facts: Facts) -> DoctorOutcome:
     remedy = f"df -h {' '.join(one.path for one in _by_place(little))}  # make room, or choose another disk"
     too_little = [one for one in little if (one.free_bytes or 0) < _TOO_LITTLE_BYTES]
     if any(one.purpose in ("output", "temporary") for one in too_little):
-        return problem(f"hardly any room: {reason}", remedy)
-    return warning(f"little room: {reason}", remedy)
+        return problem(f"almost no space: {reason}", remedy)
+    return warning(f"little space: {reason}", remedy)
 
 
 def _by_place(folders: Iterable[FolderFacts]) -> list[FolderFacts]:
@@ -416,7 +416,7 @@ def _size(size_bytes: int | None) -> str:
     return f"{size_bytes / _GIB:.1f} GiB" if size_bytes >= _GIB else f"{size_bytes / _MIB:.0f} MiB"
 
 
-@check(SOFTWARE_CHECKS, "folders.shared_memory", "room in shared memory")
+@check(SOFTWARE_CHECKS, "folders.shared_memory", "space in shared memory")
 def _shared_memory(facts: Facts) -> DoctorOutcome:
     found = next((one for one in facts.folders if one.purpose == SHARED_MEMORY), None)
     if found is None or found.total_bytes is None:
@@ -429,9 +429,9 @@ def _shared_memory(facts: Facts) -> DoctorOutcome:
     )
 
 
-@check(SOFTWARE_CHECKS, "doctor.probes", "all found out")
+@check(SOFTWARE_CHECKS, "doctor.probes", "all answered")
 def _probes_answered(facts: Facts) -> DoctorOutcome:
     if not facts.failed_probes:
         return ok("every probe answered")
     reasons = "; ".join(f"{name}: {reason}" for name, reason in facts.failed_probes.items())
-    return unknown(f"not found out: {reasons}")
+    return unknown(f"no answer: {reasons}")

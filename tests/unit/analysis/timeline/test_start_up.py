@@ -126,7 +126,7 @@ def test_advice_is_that_of_the_other_steps_and_its_name(load: Load) -> None:
     (finding,) = [one for one in whole if one.code == "advice.start_up"]
     assert finding.message == (
         "Step 0 takes 3.30 ms, later ones 100 µs each: 3.20 ms of that in entire_frame_compile "
-        "(dynamo_timed) and cudaMalloc, which a program does once. Averages and gains are without it."
+        "(dynamo_timed) and cudaMalloc, which a program does once. Averages and gains exclude it."
     )
     assert finding.estimated_gain_ns_per_step is None
     assert rest

@@ -199,7 +199,7 @@ class TestAddingSources:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(inventory, "build_index", None)
-        with pytest.raises(InputError, match="'ours' is no version"):
+        with pytest.raises(InputError, match="'ours' is not a version"):
             add_source(tmp_path, "ours")
 
     def test_a_folder_that_is_no_checkout_is_refused(self, tmp_path: Path) -> None:

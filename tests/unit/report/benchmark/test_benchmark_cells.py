@@ -44,7 +44,7 @@ def test_ratios_read_as_words(ratio: float, verdict: Verdict | None, text: str) 
 
 def test_the_verdict_of_a_row_that_was_not_timed_is_its_status(row) -> None:
     assert verdict_cell(row("x", None, status=Status.WRONG), "torch") == Strong("wrong")
-    assert verdict_cell(row("x", None, status=Status.CHECKED), "torch") == "right, not timed"
+    assert verdict_cell(row("x", None, status=Status.CHECKED), "torch") == "correct, not timed"
     assert verdict_cell(row("torch", ratio=1.0), "torch") == "reference"
     assert verdict_cell(row("x"), "torch") == "–"
 

@@ -38,7 +38,7 @@ def test_same_rows_of_other_kernels_at_the_ceiling_say_what_binds(row, result, p
     )  # fmt: skip
     assert said(result(*rows))[0] == (
         "multiply launches another kernel (mul), but takes the same time as torch: both are at 97–98 % of "
-        "the copy ceiling, so moving 537 MB decides, not what is computed."
+        "the copy ceiling, so moving 537 MB sets the time, not the arithmetic."
     )
 
 
@@ -59,7 +59,7 @@ def test_many_kernels_explain_a_slower_row_with_their_memory(row, result, profil
     )  # fmt: skip
     assert said(result(*rows)) == [
         "naive launches 8 kernels where torch launches 1, of 174 µs each on average: intermediate results "
-        "pass through memory, 1.07 GB at the peak beside 268 MB."
+        "pass through memory, 1.07 GB at the peak against 268 MB."
     ]
 
 
@@ -86,7 +86,7 @@ def test_a_teaching_version_is_set_beside_its_good_one(row, result, profile) -> 
     )  # fmt: skip
     assert said(result(*rows))[0] == (
         "cuda_teaching (one element per thread) takes 1.57× the time of cuda: 61 % of the copy ceiling "
-        "beside 97 %; 262144×1×1 blocks of 256×1×1 threads beside 4096×1×1 blocks of 512×1×1 threads."
+        "against 97 %; 262144×1×1 blocks of 256×1×1 threads against 4096×1×1 blocks of 512×1×1 threads."
     )
 
 

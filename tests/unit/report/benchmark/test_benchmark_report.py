@@ -82,8 +82,8 @@ def test_conditions_say_clock_cache_check_and_state(row, result, check) -> None:
     )
     text = " ".join(text_of(benchmark_document(made), width=200).split())
     assert "NVIDIA H200 (cuda:0)" in text
-    assert "CUDA events on the device around each call; L2 overwritten before each (cold)" in text
-    assert "7 of each, taken in turns in random order" in text
+    assert "CUDA events on the device around each call; L2 flushed before each call (cold)" in text
+    assert "7 of each, interleaved in random order" in text
     assert "against torch in float64; largest relative error 1e-05" in text
     assert "copy 4.28 TB/s (copy_ of 256 MB)" in text
     assert "1980 of 1980 MHz, 40 °C → 1755 of 1980 MHz, sw_power_cap" in text

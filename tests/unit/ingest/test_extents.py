@@ -1,0 +1,84 @@
+"""A long trace is nested in extents of time: its tables are those of the whole, to the row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import opscope
+from opscope.ingest import kineto
+from opscope.model.schema import TABLES
+from opscope.testing import TraceBuilder
+
+TRACES = Path(__file__).parents[2] / "golden/traces"
+RECORDED = (
+    Path(__file__).parents[3] / "examples/traces/gpt2_generate_fp16.json.gz",
+    *sorted(TRACES.rglob("*.json.gz"), key=lambda file: file.stat().st_size),
+)
+
+
+def tables(path: Path) -> dict[str, list[str]]:
+    """With one thread, so that names are numbered alike."""
+    with opscope.load(path, threads=1) as session:
+        return {one.name: sorted(map(str, session.query(f'SELECT * FROM "{one.name}"'))) for one in TABLES}
+
+
+def compare(path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> int:
+    """The number of extents in which the trace was read."""
+    extents = []
+    plain = kineto._condition
+
+    def noted(extent: tuple[int, int] | None) -> str:
+        extents.append(extent)
+        return plain(extent)
+
+    whole = tables(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(kineto, "_MOST_OPERATORS", most)
+        patch.setattr(kineto, "_condition", noted)
+        assert tables(path) == whole
+    # Asked for as often as something is read of one, and for guesses too.
+    return len({extent[0] for extent in extents if extent is not None})
+
+
+def test_of_a_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert compare(RECORDED[0], monkeypatch, 1_000) > 10
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("path", [pytest.param(path, id=path.name) for path in RECORDED[1:]])
+def test_of_every_recording(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compare(path, monkeypatch, 100)
+
+
+def built() -> Iterator[tuple[str, TraceBuilder]]:
+    apart = TraceBuilder()
+    for number in range(12):
+        at = 100.0 * number
+        apart.operator("aten::mm", at, 30, external_id=number + 1).launch(at + 10, 4)
+        # What was launched in the first extent runs, and is named, in others.
+        apart.kernel("gemm", at + 500, 30, **{"External id": 12 - number})
+    yield "activities of operators of other extents", apart
+    over = TraceBuilder()
+    over.operator("outer", 0, 5_000)
+    for number in range(12):
+        over.operator("aten::mm", 100.0 * number + 5, 30).launch(100.0 * number + 10, 4).kernel("k", 6_000, 2)
+    yield "an operator that is always open", over
+    twins = TraceBuilder()
+    for number in range(12):
+        twins.operator("aten::mm", 100.0 * number, 30, external_id=number % 6 + 1)
+        twins.launch(100.0 * number + 10, 4, external_id=number % 6 + 1).kernel("k", 2_000, 2)
+    yield "ids of two operators", twins
+
+
+@pytest.mark.parametrize(("name", "builder"), [pytest.param(*one, id=one[0]) for one in built()])
+@pytest.mark.parametrize("most", [1, 3, 5])
+def test_of_a_built_trace(
+    name: str, builder: TraceBuilder, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(builder.text())
+    extents = compare(path, monkeypatch, most)
+    assert extents == 1 if "always open" in name else extents > 1
