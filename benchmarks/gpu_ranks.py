@@ -149,13 +149,13 @@ def plain(device: Any, *, in_graph: bool = False) -> list[dict[str, Any]]:
         median_s, launched_s = (sorted(one)[len(one) // 2] for one in (samples, launched))
         bus = 2 * (count - 1) / count * size_bytes / median_s
         found.append({
-            "bytes": size_bytes, "median_s": median_s, "bus_bytes_per_s": bus, "launched_one_by_one_s": launched_s,
+            "bytes": size_bytes, "median_s": median_s, "bus_bytes_per_s": bus, "one_by_one_s": launched_s,
         })  # fmt: skip
     return found
 
 
 def replayed(call: Any, calls: int = 50, samples: int = 20) -> list[float]:
-    """Seconds of a call, captured many times into one CUDA graph: next to nothing lies between two kernels."""
+    """Seconds of a call, captured many times into one CUDA graph: next to nothing lies between two."""
     import torch
     import torch.distributed as dist
 
