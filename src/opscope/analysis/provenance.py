@@ -117,8 +117,8 @@ _KERNELS_SQL = (
 )
 
 _GENERATED_SQL = """
-SELECT n.name AS kernel, s.kind, s.graph, s.original_aten, s.source_nodes, s.modules, s.post_grad_nodes, s.stacks,
-    s.copy
+SELECT n.name AS kernel, s.kind, s.graph, s.original_aten, s.source_nodes, s.modules, s.post_grad_nodes,
+    s.stacks, s.copy
 FROM kernel_sources s JOIN kernel_names n USING (name_id) ORDER BY n.name, s.graph, s.hash"""
 
 _FUNCTIONS_SQL = """
