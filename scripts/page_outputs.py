@@ -19,14 +19,11 @@ import argparse
 import difflib
 import os
 import re
+import shlex
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-
-import nbformat
-from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -36,6 +33,9 @@ _BLOCK = re.compile(
     r"(?P<head><!-- (?P<kind>output|recorded): (?P<command>.+?) -->\n)```console\n(?P<body>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
+
+
+_OPSCOPE = f'opscope() {{ {shlex.quote(sys.executable)} -m opscope "$@"; }}'
 
 
 class CommandError(Exception):
@@ -53,7 +53,8 @@ def main() -> int:
     options = parser.parse_args()
     pages = [page.resolve() for page in options.pages] or PAGES
     kinds = {"output", "recorded"} if options.recorded and not options.check else {"output"}
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    # What is timed must not run beside others.
+    with ThreadPoolExecutor(1 if options.recorded else os.cpu_count()) as pool:
         problems = list(pool.map(lambda page: renew(page, kinds, is_check=options.check), pages))
     sys.stdout.write("".join(problems))
     return int(any(problems))
@@ -91,6 +92,11 @@ def executed(notebook: str) -> str:
     Raises:
         CommandError: A cell fails.
     """
+    # Pages alone are written on machines that have no notebooks.
+    import nbformat  # noqa: PLC0415
+    from nbclient import NotebookClient  # noqa: PLC0415
+    from nbclient.exceptions import CellExecutionError  # noqa: PLC0415
+
     book = nbformat.reads(notebook, as_version=4)
     client = NotebookClient(
         book, resources={"metadata": {"path": str(DOCS / "notebooks")}}, record_timing=False
@@ -107,7 +113,7 @@ def executed(notebook: str) -> str:
 
 
 def output_of(command: str) -> str:
-    """What a command prints to stdout, with the environment's programs first on PATH.
+    """What a command prints to stdout; `opscope` is that of this tree, in this environment.
 
     Raises:
         CommandError: It exits with another code than 0.
@@ -116,12 +122,13 @@ def output_of(command: str) -> str:
         **os.environ,
         "OPSCOPE_LANG": "en",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}".rstrip(os.pathsep),
         "COLUMNS": str(COLUMNS),
         "NO_COLOR": "1",
         "TERM": "dumb",
     }
     result = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", command],
+        ["bash", "-o", "pipefail", "-c", f"{_OPSCOPE}\n{command}"],
         cwd=ROOT,
         env=environment,
         check=False,

@@ -103,7 +103,12 @@ class Benched:
                 self._keep()
                 return
             than = self.kept_path
-        failures, undecided = self._compared(than, threshold)
+        from opscope.errors import OpscopeError  # noqa: PLC0415
+
+        try:
+            failures, undecided = self._compared(than, threshold)
+        except OpscopeError as error:
+            pytest.fail(str(error), pytrace=False)
         if failures:
             pytest.fail("\n".join(("slower than before:", *failures)), pytrace=False)
         if undecided and self._config.getoption("--opscope-strict"):

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["load", "load_result", "open_session", "print_report", "save_result", "several", "summarize"]
 
 Source = str | os.PathLike[str]
-_NOTEBOOK_WIDTH = 120
+_NOTEBOOK_WIDTH = 100
 
 
 class LoadOptions(TypedDict, total=False):

@@ -6,24 +6,86 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
+from weakref import WeakSet
 
-__all__ = ["Terminated", "ending_signals_raise", "interrupted_by"]
+__all__ = [
+    "Terminated",
+    "ending_signals_raise",
+    "interrupted_by",
+    "interrupts",
+    "raise_if_interrupted",
+    "signals_interrupt",
+]
 
 _NAMES = ("SIGTERM", "SIGHUP")
 _handlers: set[Any] = set()
 _last = int(signal.SIGINT)
 
 
+# What computes in one call of C for any time, in which Python handles no signal; each has `interrupt()`.
+interrupts: WeakSet[Any] = WeakSet()
+
+
 class Terminated(KeyboardInterrupt):  # it ends a program as Ctrl-C does, and is no error
     """Another program, or the end of the terminal, ends this one."""
+
+
+def raise_if_interrupted(error: Exception) -> None:
+    """Raise what a signal raised in code that the engine called: the engine tells it as an error of its own.
+
+    Raises:
+        KeyboardInterrupt: The error is that of a signal.
+    """
+    text = str(error)
+    if KeyboardInterrupt.__name__ in text or Terminated.__name__ in text:
+        raise KeyboardInterrupt from error
 
 
 def interrupted_by() -> int:
     """Number of the signal that raised in the block now running; SIGINT if none did."""
     return _last
+
+
+def _apart() -> None:
+    with suppress(ValueError):  # forked off by another thread than the main one
+        signal.set_wakeup_fd(-1)
+
+
+@contextmanager
+def signals_interrupt() -> Iterator[None]:
+    """Inside the block a signal that Python handles ends what the engine computes, so that it is handled.
+
+    A single operator of a query may compute for hours without a look at signals. Signals of processes forked
+    off are theirs alone.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    ended = threading.Event()
+
+    def look() -> None:
+        while os.read(reader, 1) and not ended.is_set():
+            for one in tuple(interrupts):
+                one.interrupt()
+
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    os.register_at_fork(after_in_child=_apart)
+    thread = threading.Thread(target=look, name="opscope-signals", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        ended.set()
+        os.write(writer, b"\0")
+        thread.join()
+        os.close(writer)
+        os.close(reader)
 
 
 @contextmanager

@@ -15,7 +15,15 @@ from opscope.model.session import Session
 from opscope.report.analysis import full_document, overview_document
 from opscope.report.benchmark import benchmark_document, sweep_benchmark_document
 from opscope.report.comparison import benchmark_comparison_document, session_comparison_document
-from opscope.report.document import BulletList, Document, FindingList, Meaning, Section, first_screen
+from opscope.report.document import (
+    BulletList,
+    Document,
+    FindingList,
+    Meaning,
+    Paragraph,
+    Section,
+    first_screen,
+)
 from opscope.report.ncu import ncu_document
 from opscope.report.sweep import sweep_report
 from opscope.report.tables import stats_tables_document
@@ -78,6 +86,23 @@ def test_every_section_ends_in_what_it_means(bert: Summary) -> None:
         for title, section in ends.items():
             # A finding is a sentence itself.
             assert isinstance(section.blocks[-1], Meaning | FindingList), title
+
+
+# Statements by themselves: what they mean is what they say.
+PLAIN = ("Caveats", "Findings", "Why", "Not measured", "Points without a result", "Failed configurations",
+         "Conditions", "What was read", "To repeat", "Remarks", "Not tried", "What to change",
+         "Only on one side", "Unattributed time")  # fmt: skip
+
+
+def test_sections_of_results_end_in_what_they_mean(documents: dict[str, Document]) -> None:
+    for verb, document in documents.items():
+        for section in document.sections:
+            is_empty = all(isinstance(block, Paragraph) for block in section.blocks)
+            if section.title in PLAIN or verb == "compare benchmarks" or (is_empty and not section.sections):
+                continue
+            deepest = [section, *section.sections]
+            ends = [one.blocks[-1] for one in deepest if one.blocks]
+            assert any(isinstance(block, Meaning) for block in ends), (verb, section.title)
 
 
 def test_everything_is_more_than_a_report_and_tells_every_operator(bert: Summary) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,6 +38,19 @@ VERBS = [
     "ncu read {evil}",
     "index --library {evil} --release 1.0",
     "devices {evil}",
+    "run {evil}",
+    "run --steps {evil} --output-dir out {file}",
+    "run --output-dir {evil} {file}",
+    "trace {evil}",
+    "trace --name {evil} --output-dir out -- ./{evil}",
+    "trace --from-records {evil}",
+    "try {evil}",
+    "try --only {evil} {file}",
+    "try --change {evil} {file}",
+    "view {evil}",
+    "view {file} --host {evil}",
+    "ncu run --kernel {evil} -- ./{evil}",
+    "doctor {evil}",
 ]
 
 
@@ -58,6 +74,82 @@ def test_names_paths_and_queries_reach_nothing_unseen(
         assert not UNSEEN.intersection(text), words
     assert outcome.code in {0, 1, 2, 4}
     assert "internal error" not in outcome.err
+
+
+def test_of_a_page_that_is_served(
+    opscope: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = Path(EVIL.replace("\x00", "") + ".json")
+    file.write_text(
+        TraceBuilder().step(1, 0, 100).operator(EVIL, 10, 20).launch(12, 4).kernel(EVIL, 20, 5).text()
+    )
+    pages = []
+
+    def serve(server: Any, *, is_opened: bool) -> None:
+        pages.extend(one.read_text() for one in server.files.values() if one.suffix == ".html")
+
+    monkeypatch.setattr("opscope.cli.view._serve", serve)
+    outcome = opscope("view", "--no-browser", os.fspath(file))
+    assert outcome.code == 0
+    for text in (outcome.out, outcome.err, *pages):
+        assert not UNSEEN.intersection(text)
+    assert len(pages) == 1
+
+
+PROGRAM = """
+import sys, torch
+class Layer(torch.nn.Module):
+    def forward(self, x): return torch.relu(x)
+Layer.__name__ = Layer.__qualname__ = {evil!r}
+model, weight = Layer(), torch.ones(2, requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for _ in range(4):
+    with torch.profiler.record_function({evil!r}):
+        model(weight).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.exhaustive(few=False)
+@pytest.mark.parametrize(
+    "words", ["run --with-modules --active 2 --html out/page.html --output-dir out", "try --budget 5s"]
+)
+def test_of_a_program_that_is_run(tmp_path: Path, words: str) -> None:
+    """Its file, its modules and its ranges; what it prints itself is its own."""
+    evil = EVIL.replace("\x00", "")
+    (tmp_path / "out").mkdir()
+    (tmp_path / f"{evil}.py").write_text(PROGRAM.format(evil=evil))
+    done = subprocess.run(
+        [sys.executable, "-m", "opscope", *words.split(), f"{evil}.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode in {0, 1}, done.stderr
+    assert "internal error" not in done.stderr
+    written = [one.read_text() for one in (tmp_path / "out").rglob("*") if one.suffix in {".md", ".html"}]
+    for text in (done.stdout, done.stderr, *written):
+        assert not UNSEEN.intersection(text)
+
+
+WRITES = {"sys.stderr.write", "sys.stdout.write"}
+
+
+def test_verbs_write_no_text_of_others_past_the_edge() -> None:
+    """What is put together goes through `console`; streams take constants, and what was encoded whole."""
+    for file in sorted(Path(sys.modules["opscope.cli"].__path__[0]).glob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in {
+                "sys.stderr.write",
+                "sys.stdout.write",
+            }:
+                put_together = [one for one in ast.walk(node.args[0]) if isinstance(one, ast.FormattedValue)]
+                said = {ast.unparse(one.value) for one in put_together}
+                assert file.name == "console.py" or said <= {"server.url"}, f"{file}:{node.lineno}"
 
 
 def _split(words: str) -> list[str]:

@@ -3,8 +3,9 @@
 A case is a number: its input is made anew from the seed and the number, so what fails is found again. A
 worker reads case after case; the process that started it ends one that hangs, and starts the next. A reader
 may refuse its input by a documented error and nothing else, within `MOST_S` and `MOST_BYTES`, and leaves no
-open file, no temporary one and no process. Where a recording loads, times are conserved. What failed once is
-kept in `corpus/`, which the tests read on every run. `--results` counts inputs of each reader in a file.
+open file, no temporary one and no process. Where a recording loads, times are conserved. What fails is made
+small (`minimized`) and kept in `corpus/`, which the tests read on every run. `--results` counts the inputs of
+each reader in a file.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import resource
 import runpy
 import sys
@@ -27,21 +29,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import zstandard
 
 import opscope
-from opscope.cupti.recording import (
-    CHUNK_HEAD,
-    HEADER,
-    MARK,
-    RECORDS,
-    TEXT_HEAD,
-    ChunkKind,
-    FileState,
-    TextTable,
-    read_recording,
-)
+from opscope.cupti.recording import read_recording
 from opscope.cupti.trace_file import write_trace
 from opscope.errors import OpscopeError
 from opscope.hardware.measured import read_measured
@@ -69,7 +60,17 @@ from opscope.provenance.binaries.library import read_library
 from opscope.testing import ExportBuilder, TraceBuilder
 from opscope.toolchain.ncu_reading import MAGIC, read_container
 
-__all__ = ["TARGETS", "Target", "check", "corpus", "device_code", "mutated", "trace_text"]
+__all__ = [
+    "TARGETS",
+    "Target",
+    "case",
+    "check",
+    "corpus",
+    "device_code",
+    "minimized",
+    "mutated",
+    "trace_text",
+]
 
 MOST_S, MOST_BYTES = 10.0, 1 << 30
 _CASES_OF_A_WORKER = 400
@@ -140,9 +141,14 @@ def _library(_: Path) -> bytes:
     ).read_bytes()
 
 
+def _beside(file: str) -> dict[str, Any]:
+    """What the tests of a reader use to write what it reads."""
+    return runpy.run_path(str(Path(__file__).parents[1] / "unit" / file))
+
+
 def _binaries() -> dict[str, Any]:
-    """The writers of ELF files and of containers of device code that the tests of their readers use."""
-    return runpy.run_path(str(Path(__file__).parents[1] / "unit/provenance/binaries/conftest.py"))
+    """The writers of ELF files and of containers of device code."""
+    return _beside("provenance/binaries/conftest.py")
 
 
 def device_code() -> bytes:
@@ -163,28 +169,8 @@ def _cubin(_: Path) -> bytes:
 
 
 def _records(_: Path) -> bytes:
-    """What the recorder of `opscope trace` writes: of each kind of record two, and texts."""
-    header = np.zeros(1, HEADER)
-    header["mark"], header["header_bytes"], header["state"] = MARK, HEADER.itemsize, FileState.ENDED
-    header["process"], header["start_ns"], header["end_ns"] = 4711, 1_000, 1_000_000
-    header["start_realtime_ns"] = 1_790_857_026_000_000_000
-    parts = [header.tobytes()]
-    for kind, row in RECORDS.items():
-        rows = np.zeros(2, row)
-        if "start_ns" in (row.names or ()):
-            rows["start_ns"], rows["end_ns"] = (2_000, 3_000), (2_500, 3_500)
-        if "correlation" in (row.names or ()):
-            rows["correlation"] = (1, 2)
-        parts.append(_chunk(kind, 2, rows.tobytes()))
-    texts = b""
-    for table in TextTable:
-        text = b"/usr/bin/python\0train.py\0" if table is TextTable.COMMAND else b"_Z3addPf"
-        texts += np.array([(table, 0, len(text), 0)], TEXT_HEAD).tobytes() + text + bytes(-len(text) % 8)
-    return b"".join([*parts, _chunk(ChunkKind.TEXTS, len(TextTable), texts)])
-
-
-def _chunk(kind: ChunkKind, count: int, payload: bytes) -> bytes:
-    return np.array([(kind, count, len(payload))], CHUNK_HEAD).tobytes() + payload
+    """What the recorder of `opscope trace` writes, as the tests of its reader write it."""
+    return bytes(_beside("cupti/record_bytes.py")["every_kind"]())
 
 
 def _limits(_: Path) -> bytes:
@@ -261,19 +247,61 @@ def triton_poi_fused_add_0(in_ptr0, xnumel, XBLOCK : tl.constexpr):
 """
 
 
+_Fields = list[tuple[int, "int | bytes"]]
+
+
 def _container(_: Path) -> bytes:
-    """A report's header and one block, as `ncu_reading` describes them."""
+    """A report's header and two blocks with all that is read of them, as `ncu_reading` describes them."""
+    software = _message([(1, b"Nsight Compute Target"), (2, b"2026.3.0")])
+    process = _message([(1, 4711), (3, b"/usr/bin/python")])
+    session = _message([(8, software), (11, b"python train.py"), (6, process)])
+    blocks = [[(2, 1), (3, session), (5, 8), (6, process)], [(2, 2), (5, 16), (6, process), (6, process)]]
+    return _signed([(1, 7)], [(fields, 8 * number) for number, fields in enumerate(blocks, 1)])
 
-    def message(*fields: tuple[int, int | bytes]) -> bytes:
-        parts = b""
-        for number, value in fields:
-            if isinstance(value, int):
-                parts += bytes([number << 3]) + _varint(value)
-            else:
-                parts += bytes([number << 3 | 2]) + _varint(len(value)) + value
-        return len(parts).to_bytes(4, "little") + parts
 
-    return MAGIC + message((1, 7)) + message((2, 1), (5, 8)) + bytes(8)
+def _message(fields: _Fields) -> bytes:
+    parts = b""
+    for number, value in fields:
+        if isinstance(value, int):
+            parts += _varint(number << 3) + _varint(value)
+        else:
+            parts += _varint(number << 3 | 2) + _varint(len(value)) + value
+    return parts
+
+
+def _signed(header: _Fields, blocks: list[tuple[_Fields, int]]) -> bytes:
+    """A report whose lengths are right: of fields, and of the payloads behind them."""
+    parts = [MAGIC]
+    for fields, payload_bytes in [(header, 0), *blocks]:
+        message = _message(fields)
+        parts += [len(message).to_bytes(4, "little"), message, bytes(payload_bytes)]
+    return b"".join(parts)
+
+
+def _resigned(random_: random.Random) -> bytes:
+    """A report of any fields, whose lengths are right, so that what is wrong lies behind them."""
+
+    def fields(depth: int) -> _Fields:
+        return [
+            (random_.choice((1, 2, 3, 5, 6, 8, 11, 15, 2000)), value(depth))
+            for _ in range(random_.randrange(7))
+        ]
+
+    def value(depth: int) -> int | bytes:
+        if random_.randrange(2):
+            return random_.choice(
+                (0, 1, 2, 7, 8, 255, 1 << 20, (1 << 31) - 1, (1 << 32) - 1, (1 << 63) - 1, 1 << 64)
+            )
+        nested = depth and random_.randrange(3)
+        return (
+            _message(fields(depth - 1)) if nested else random_.randbytes(random_.choice((0, 1, 8, 40, 4000)))
+        )
+
+    blocks = []
+    for _ in range(random_.randrange(5)):
+        size = random_.choice((0, 0, 8, 4096))
+        blocks.append(([(2, random_.choice((0, 1, 1, 3, 1 << 20))), (5, size), *fields(3)], size))
+    return _signed([(1, 7)] if random_.randrange(8) else fields(2), blocks)
 
 
 def _varint(value: int) -> bytes:
@@ -347,6 +375,7 @@ class Target:
     suffix: str = ""
     is_text: bool = False
     weight: int = 1
+    make: Callable[[random.Random], bytes] | None = None  # inputs that mutations of bytes seldom give
 
 
 def _text(text: str) -> Callable[[Path], bytes]:
@@ -366,7 +395,7 @@ TARGETS = {
     "fatbin": Target(lambda _: device_code(), _read_device_code, ".so", weight=12),
     "cubin": Target(_cubin, lambda path: constant_bytes(path.read_bytes()), ".cubin", weight=8),
     "records": Target(_records, _read_records, ".cuda", weight=6),
-    "report": Target(_container, read_container, ".ncu-rep", weight=12),
+    "report": Target(_container, read_container, ".ncu-rep", weight=12, make=_resigned),
     "sass": Target(_text(_SASS), _read_text(split_sass), ".txt", is_text=True, weight=6),
     "ptx": Target(_text(_PTX), _read_text(_read_ptx), ".ptx", is_text=True, weight=8),
     "compiler": Target(_text(_COMPILER), _read_text(_read_messages), ".txt", is_text=True, weight=8),
@@ -487,6 +516,52 @@ def _checked(name: str, data: bytes, folder: Path) -> tuple[str | None, bool, fl
     return failure, is_refused, took_s
 
 
+def minimized(name: str, data: bytes, *, seconds: float = 60.0) -> bytes:
+    """The smallest input found in some time that fails as this one does: parts are left out, ever smaller.
+
+    Each is read in a process of its own, for it may hang or end it.
+    """
+    until = time.monotonic() + seconds
+    wanted = _kind_of_failure(name, data)
+    size = len(data) // 2
+    while size and wanted is not None:
+        place, before = 0, len(data)
+        while place < len(data) and time.monotonic() < until:
+            without = data[:place] + data[place + size :]
+            if _kind_of_failure(name, without) == wanted:
+                data = without
+            else:
+                place += size
+        if time.monotonic() >= until:
+            break
+        size = size if len(data) < before and size > 1 else size // 2
+    return data
+
+
+def _kind_of_failure(name: str, data: bytes) -> str | None:
+    """How a reader fails at an input, without what differs from input to input; None if it does not."""
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    worker = multiprocessing.get_context("fork").Process(target=_read_once, args=(name, data, theirs))
+    worker.start()
+    theirs.close()
+    try:
+        failure = ours.recv() if ours.poll(3 * MOST_S) else "no end"
+    except EOFError:
+        failure = "the process ended"
+    worker.kill()
+    worker.join()
+    ours.close()
+    return None if failure is None else re.sub(r"[\d.,]+", "N", failure.partition(":")[0])
+
+
+def _read_once(name: str, data: bytes, said: Connection) -> None:
+    sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - for as long as the process lives
+    with tempfile.TemporaryDirectory() as folder:
+        failure = check(name, data, Path(folder))
+        peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        said.send(failure or (None if peak_bytes <= MOST_BYTES else "took memory"))
+
+
 def _open_files() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
@@ -504,7 +579,9 @@ def case(seeds: dict[str, bytes], seed: int, number: int) -> tuple[str, bytes]:
     """The reader and the input of a case."""
     random_ = random.Random(f"{seed}-{number}")
     name = random_.choices(list(TARGETS), [target.weight for target in TARGETS.values()])[0]
-    return name, mutated(seeds[name], random_, is_text=TARGETS[name].is_text)
+    target = TARGETS[name]
+    data = target.make(random_) if target.make is not None and random_.randrange(2) else seeds[name]
+    return name, mutated(data, random_, is_text=target.is_text) if random_.randrange(4) else data
 
 
 def _work(seeds: dict[str, bytes], seed: int, numbers: range, said: Connection) -> None:
@@ -605,7 +682,9 @@ def main() -> int:
         print(f"{name} {options.seed}-{number}: {failure}", flush=True)
         if options.keep is not None:
             options.keep.mkdir(parents=True, exist_ok=True)
-            (options.keep / f"{name}-{options.seed}-{number}{TARGETS[name].suffix}").write_bytes(data)
+            file = options.keep / f"{name}-{options.seed}-{number}{TARGETS[name].suffix}"
+            file.write_bytes(data)
+            file.write_bytes(minimized(name, data))
     print(f"{watch.number - options.first:,} inputs of seed {options.seed}, {failed} failed")
     if options.results is not None:
         document = {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -15,7 +17,8 @@ import zstandard
 
 import opscope
 from opscope.errors import InputError, OpscopeError
-from opscope.ingest import staging
+from opscope.ingest import staging, windows
+from opscope.signals import Terminated
 from opscope.testing import ExportBuilder, TraceBuilder
 from opscope.toolchain.ncu_reading import MAGIC, read_container
 
@@ -208,3 +211,68 @@ def test_many_loads_keep_no_objects_and_no_descriptors(tmp_path: Path) -> None:
     gc.collect()
     assert descriptors() == files
     assert len(gc.get_objects()) - objects < 200
+
+
+class TestInterrupts:
+    @pytest.mark.parametrize("raised", [KeyboardInterrupt, Terminated])
+    def test_one_that_the_engine_swallows_is_one(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: type[BaseException]
+    ) -> None:
+        """In what it calls to read a window, errors become its own."""
+        monkeypatch.setattr(staging, "_LARGEST_COPY_BYTES", 0)
+
+        def read(self: object, size: int = -1) -> bytes:
+            raise raised
+
+        monkeypatch.setattr(windows._Window, "read", read)
+        path = tmp_path / "trace.json"
+        path.write_text(trace_text())
+        with pytest.raises(KeyboardInterrupt):
+            opscope.load(path)
+
+    @pytest.mark.exhaustive(few=False)
+    @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+    def test_an_operator_of_a_query_that_looks_at_no_signal(self, tmp_path: Path, name: str) -> None:
+        number = getattr(signal, name)
+        (tmp_path / "trace.json").write_text(trace_text())
+        query = "SELECT count(*) FROM range(100000000000) a, range(1000)"
+        process = subprocess.Popen(
+            [sys.executable, "-m", "opscope", "sql", "trace.json", query],
+            cwd=tmp_path,
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        # It is in the query once it has computed for longer than starting and loading take.
+        while process.poll() is None and used_s(process.pid) < 4:
+            time.sleep(0.05)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=10)
+        assert process.returncode == 128 + number
+        assert said == "interrupted: files already written are kept, nothing else was written\n"
+        assert [file.name for file in tmp_path.iterdir()] == ["trace.json"]
+
+
+def used_s(process: int) -> float:
+    """Processor time of a process."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.parametrize("limit", ["0", "1", "1MB", "1e999"])
+def test_a_limit_of_memory_that_nothing_fits_in(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], limit: str
+) -> None:
+    from opscope.cli import main
+
+    (tmp_path / "trace.json").write_text(trace_text())
+    assert main(["analyze", str(tmp_path / "trace.json"), "--memory-limit", limit]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "memory" in said or "no size in bytes" in said
+
+
+def test_nothing_is_no_name_of_a_folder() -> None:
+    with pytest.raises(InputError, match="without a name"):
+        opscope.load("")

@@ -92,6 +92,16 @@ def test_without_a_verdict_it_warns_or_fails_if_strict(pytest_run) -> None:
     assert (code, "no verdict: work" in output) == (1, True)
 
 
+@pytest.mark.torch
+def test_what_cannot_be_compared_fails_in_one_line(pytest_run) -> None:
+    pytest.importorskip("torch")
+    text = FAST.format(seconds=0.001).replace("assert_not_slower()", "assert_not_slower('absent.json')")
+    code, output = pytest_run(text)
+    assert (code, "absent.json: no such file" in output) == (1, True)
+    assert "Traceback" not in output
+    assert "ingest" not in output
+
+
 def test_a_fixture_of_that_name_in_the_tests_comes_first(pytest_run) -> None:
     text = """
         import pytest

@@ -40,6 +40,7 @@ __all__ = [
     "CriticalPath",
     "Edge",
     "ExecutionGraph",
+    "Ints",
     "NodeKind",
     "RunOrder",
     "Simulation",
@@ -384,6 +385,7 @@ def build_graph(
     builder.tie_late()
     builder.tie_waits()
     builder.tie_pauses()
+    del builder.host, host  # of a long trace as large as all that is still to be made
     return builder.graph()
 
 
@@ -494,7 +496,8 @@ class _Builder:
         self.work_node = _positions(self.row, self.row >= 0, len(work))
         self.duration_ns = np.zeros(len(self.kind), dtype=np.int64)
         self.duration_ns[self.work_node] = work.end_ns - work.start_ns
-        self.before, self.edge, self.typical_ns = np.zeros((3, 3, len(self.kind)), dtype=np.int64)
+        self.before, self.typical_ns = np.zeros((2, 3, len(self.kind)), dtype=np.int64)
+        self.edge = np.zeros((3, len(self.kind)), dtype=np.int8)
         self.recorder_ns = np.zeros((3, len(self.kind)), dtype=np.int64)
         self.cost_ns: dict[int, Int64] = {}  # of recording a thread's events until each node
         self.held_ns = np.zeros(len(self.kind), dtype=np.int64)
@@ -739,6 +742,7 @@ class _Builder:
         is_there[0] |= self.time_ns[self.before[0]] > NEVER_NS // 2
         is_there &= self.time_ns[self.before] > NEVER_NS // 2
         recorded_ns = began_ns - self.time_ns[self.before]
+        np.clip(self.recorder_ns, 0, np.maximum(self.typical_ns, 0), out=self.recorder_ns)
         excess_ns = np.where(is_there, np.maximum(recorded_ns - self.typical_ns, 0), -NEVER_NS)
         best = excess_ns.argmin(axis=0)
         lag_ns = np.where(is_there, np.minimum(recorded_ns, self.typical_ns), self.typical_ns)
@@ -755,6 +759,9 @@ class _Builder:
         lost = lost[lost >= first]
         self.before[0, lost], lag_ns[0, lost] = 1, began_ns[lost]
         unexplained_ns[lost] = -NEVER_NS
+        dropped_edges = int(is_backward[:, first:].sum()) + self.contradicted_waits
+        # Of a long trace these take more memory than the graph, and the order needs as much again.
+        del is_backward, is_there, recorded_ns, excess_ns, best, has_any, everything, self.typical_ns
         device_row, activity = np.full((2, count), -1, dtype=np.int32)
         device_row[self.work_node], activity[self.work_node] = self.work.device_row, self.work.activity
         is_last = np.diff(self.work.lane, append=-1) != 0
@@ -769,10 +776,10 @@ class _Builder:
             duration_ns=self.duration_ns,
             before=self.before,
             lag_ns=lag_ns,
-            edge=self.edge.astype(np.int8),
+            edge=self.edge,
             excess_ns=unexplained_ns,
             own_ns=np.minimum(lag_ns[0], self.time_ns - self.time_ns[self.before[0]] - self.held_ns),
-            recorder_ns=np.clip(self.recorder_ns, 0, np.maximum(self.typical_ns, 0)),
+            recorder_ns=self.recorder_ns,
             thread_id=self.thread_id.astype(np.int32),
             call=self.call.astype(np.int32),
             device_row=device_row,
@@ -781,7 +788,7 @@ class _Builder:
             tails=tails,
             end=self.end,
             steps=len(self.window.began_ns),
-            dropped_edges=int(is_backward[:, first:].sum()) + self.contradicted_waits,
+            dropped_edges=dropped_edges,
             event_waits=self.event_waits,
             contradicted_waits=self.contradicted_waits,
         )

@@ -21,6 +21,7 @@ from opscope.analysis.execution_graph import (
     CriticalPath,
     Edge,
     ExecutionGraph,
+    Ints,
     NodeKind,
     StepsWindow,
     Sync,
@@ -638,15 +639,20 @@ class StepModel:
         return gain_of(self.steps_ns, lambda way, strength: change.apply(self.hosts[way], strength), error)
 
     @cached_property
-    def _ids(self) -> dict[str, Int64]:
+    def _ids(self) -> dict[str, Ints]:
         """What each node is of: operator, activity and name id; -1 for none."""
         graph, count = self.graph, len(self.graph)
-        activity, name = np.full((2, count), -1, dtype=np.int64)
+        largest = max((int(one.activity_id.max(initial=0)) for one in self.trace.devices), default=0)
+        calls = self.trace.calls
+        largest = max(largest, int(calls.operator_id.max(initial=0)), int(calls.call_id.max(initial=0)))
+        # Of a long trace four arrays of this length are much.
+        kind = np.int32 if largest < 1 << 31 else np.int64
+        activity, name = np.full((2, count), -1, dtype=kind)
         for row, device in enumerate(self.trace.devices):
             mine = graph.device_row == row
             activity[mine] = device.activity_id[graph.activity[mine]]
             name[mine] = device.name_id[graph.activity[mine]]
-        operator = np.full(count, -1, dtype=np.int64)
+        operator = np.full(count, -1, dtype=kind)
         call_id = operator.copy()
         known = graph.call >= 0
         operator[known] = self.trace.calls.operator_id[graph.call[known]]
@@ -660,17 +666,17 @@ class StepModel:
         return dict(zip(self._ids["activity"][nodes].tolist(), nodes.tolist(), strict=True))
 
     @cached_property
-    def operator_of_node(self) -> Int64:
+    def operator_of_node(self) -> Ints:
         """Operator that launched each activity; -1 of others."""
         return np.where(self.graph.activity >= 0, self._ids["operator"], -1)
 
     @cached_property
-    def call_id_of_node(self) -> Int64:
+    def call_id_of_node(self) -> Ints:
         """Runtime call of each node of the host; -1 of others."""
         return np.where(self.graph.activity < 0, self._ids["call"], -1)
 
     @property
-    def call_id_of_activity(self) -> Int64:
+    def call_id_of_activity(self) -> Ints:
         """Runtime call that launched each activity; -1 of others."""
         return np.where(self.graph.activity >= 0, self._ids["call"], -1)
 
@@ -847,7 +853,7 @@ def step_models(
         records: Of it.
         only: Trace ids; all if None.
     """
-    windows, hosts = records.windows, records.hosts
+    windows, hosts = records.windows, dict(records.hosts)
     traces = [one for one in records.traces if only is None or one.trace_id in only]
     threads = dict(session.query("SELECT trace_id, min(thread_id) FROM steps GROUP BY trace_id"))
     syncs = _syncs(session, traces)
@@ -859,7 +865,7 @@ def step_models(
     }
     found = []
     for trace in traces:
-        host, window = hosts[trace.trace_id], windows.get(trace.trace_id)
+        window = windows.get(trace.trace_id)
         if window is None:
             continue
         steps = window.counted.steps
@@ -870,7 +876,10 @@ def step_models(
         gap = window.start_gap
         held_ns = gap.end_ns if gap is not None and gap.end_ns > gap.host_end_ns else NEVER_NS
         place = StepsWindow(threads.get(trace.trace_id), began_ns, end_ns, held_ns)
-        graph = build_graph(trace, host, place, syncs[trace.trace_id])
+        threads_of_host = hosts[trace.trace_id].threads
+        loading = {thread: events.loading for thread, events in threads_of_host.items()}
+        del threads_of_host
+        graph = build_graph(trace, hosts.pop(trace.trace_id), place, syncs[trace.trace_id])
         if graph is not None:
             found.append(
                 StepModel(
@@ -878,7 +887,7 @@ def step_models(
                     trace,
                     graph,
                     origin_ns=began_ns[0],
-                    loading={thread: events.loading for thread, events in host.threads.items()},
+                    loading=loading,
                     timed=timed.get(trace.trace_id),
                 )
             )

@@ -440,6 +440,8 @@ class Summary:
         """The step of each trace that launched something, to be simulated; until the Summary is complete."""
         from opscope.analysis.step_model import step_models  # noqa: PLC0415 - not every report has it
 
+        if self._records.is_large:
+            _ = self.timeline  # first: what it takes beside the graphs of a long trace is too much
         return step_models(self.session, self._records)
 
     @cached_property

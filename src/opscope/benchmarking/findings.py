@@ -171,7 +171,7 @@ def _about_samples(rows: Sequence[BenchmarkRow], facts: RunFacts) -> Iterator[Fi
             "bench.outliers",
             Severity.INFO,
             f"Samples far from the median, all kept: {_listed(many, _percent)}.",
-            "The median bears them; look for other work on the machine.",
+            "The median is robust to them; check for other work on the machine.",
             evidence={"outlier_fraction": many},
         )
 

@@ -455,10 +455,13 @@ class ProgramRecorder:
     def _stop_growing(self, grown_bytes: int) -> None:
         if not self._is_large:
             self._is_large = True
-            what = "the program" if self._source is None else "its last step"
+            grown = format_bytes(grown_bytes)
             self.notes.append(
-                f"recording ended before {what}: the process had grown by "
-                f"{format_bytes(grown_bytes)}, more than --max-trace-size"
+                f"recording ended before the program: the process had grown by {grown}, more than "
+                "--max-trace-size"
+                if self._source is None
+                else f"recording ended before its last step: the process had grown by {grown}, more than "
+                "--max-trace-size"
             )
 
     def _start(self) -> None:

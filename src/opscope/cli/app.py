@@ -13,7 +13,7 @@ import re
 import sys
 import traceback
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,7 +22,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from opscope._version import __version__
 from opscope.errors import OpscopeError
-from opscope.signals import ending_signals_raise, interrupted_by
+from opscope.signals import ending_signals_raise, interrupted_by, signals_interrupt
 
 __all__ = [
     "EXIT_ERROR",
@@ -85,6 +85,7 @@ EXIT_INCONCLUSIVE = 4
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 # What the engine's RuntimeError says of a query that Ctrl-C ended.
 _ENGINE_INTERRUPTED = "Query interrupted"
+_ENGINE_IS_FULL = "OutOfMemoryException"
 _EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 _VERB = re.compile(r'"""`opscope (?P<verb>\w+)`: (?P<summary>.+?)\.(?:""")?$')
@@ -110,9 +111,11 @@ def entry_point() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
-    if _RUN_PROGRAMS.isdisjoint(sys.argv):
-        gc.disable()  # modules and reports live until the end: looking for garbage is a tenth of the time
-    with ending_signals_raise():
+    with ExitStack() as ends:
+        ends.enter_context(ending_signals_raise())
+        if _RUN_PROGRAMS.isdisjoint(sys.argv):
+            gc.disable()  # modules and reports live until the end: looking for garbage is a tenth of the time
+            ends.enter_context(signals_interrupt())
         code = main()
     sys.exit(code)
 
@@ -236,6 +239,8 @@ def _defect(error: Exception, tokens: Sequence[str]) -> int:
         traceback.print_exc()
     if isinstance(error, OSError):
         return _refused(error)
+    if type(error).__name__ == _ENGINE_IS_FULL:
+        return _fail("out of memory. Raise --memory-limit, or leave it out", EXIT_ERROR)
     message = f"{type(error).__name__}: {error}"
     return _fail(f"internal error, {message}. Run again with --debug and report it", EXIT_ERROR)
 

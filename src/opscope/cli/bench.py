@@ -35,6 +35,7 @@ from opscope.cli.console import (
     markdown,
     print_document,
     print_json,
+    say,
     say_wrote,
     show,
     stderr_console,
@@ -415,7 +416,7 @@ def _exit_code(sweep: BenchmarkSweep) -> int:
     """130 for an interrupted run; 1 where a point, a reference or every implementation failed; else 0."""
     if not sweep.complete or not all(point.complete for point in sweep.points):
         finished = sum(row.median_ns is not None for point in sweep.points for row in point.rows)
-        sys.stderr.write(f"interrupted: {finished} measured implementations are kept\n")
+        say(f"interrupted: {finished} measured implementations are kept")
         return EXIT_INTERRUPTED
     return EXIT_ERROR if sweep.failures or not all(map(_is_useful, sweep.points)) else 0
 

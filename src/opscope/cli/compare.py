@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +20,7 @@ from opscope.cli.console import (
     check_outputs,
     markdown,
     open_source,
+    say,
     say_wrote,
     show,
     status,
@@ -107,9 +107,9 @@ def compare(
     if html is not None:
         say_wrote([write_page(html, document, comparison_charts(comparison))], on_stderr=json)
     for failure in failures:
-        sys.stderr.write(f"fails --fail-on {fail_on}: {failure}\n")
+        say(f"fails --fail-on {fail_on}: {failure}")
     if inconclusive:
-        sys.stderr.write(f"no verdict: {inconclusive}\n")
+        say(f"no verdict: {inconclusive}")
     return EXIT_REGRESSION if failures else EXIT_INCONCLUSIVE if inconclusive else 0
 
 

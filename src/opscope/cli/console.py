@@ -51,6 +51,7 @@ __all__ = [
     "open_source",
     "print_document",
     "print_json",
+    "say",
     "say_wrote",
     "seconds_of",
     "show",
@@ -162,6 +163,11 @@ def note(text: str) -> None:
     sys.stderr.write(f"note: {visible(in_language(text))}\n")
 
 
+def say(text: str) -> None:
+    """One line on stderr, as it is but for what cannot be seen."""
+    sys.stderr.write(f"{visible(text)}\n")
+
+
 @contextmanager
 def load_noticed() -> Iterator[None]:
     """Around what is measured: one line afterwards if the CPUs were too busy with other work for it."""
@@ -249,7 +255,7 @@ def say_wrote(paths: Iterable[Path], *, on_stderr: bool) -> None:
     """One line `Wrote PATH` for each file, on stderr where stdout carries JSON."""
     stream = sys.stderr if on_stderr else sys.stdout
     for path in paths:
-        stream.write(f"Wrote {path}\n")
+        stream.write(f"Wrote {visible(str(path))}\n")
 
 
 def command_line() -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -33,6 +32,7 @@ from opscope.cli.console import (
     markdown,
     print_document,
     print_json,
+    say,
     say_wrote,
     stderr_console,
     write_page,
@@ -357,9 +357,9 @@ def _run(tasks: Sequence[Task], kept: Sequence[SweepEntry | None], sweep: _Sweep
                 advance(task.label, _outcome(finished, kept=entry is not None))
         except KeyboardInterrupt:
             complete = sum(entry.error is None for entry in sweep.entries)
-            sys.stderr.write(
+            say(
                 f"interrupted: {complete} of {len(tasks)} configurations are kept in {sweep.output_dir}; "
-                "continue with --resume\n"
+                "continue with --resume"
             )
             return EXIT_INTERRUPTED
     return EXIT_ERROR if sweep.failed else 0

@@ -6,7 +6,6 @@ Standard output belongs to the script; everything of ours goes to standard error
 from __future__ import annotations
 
 import os
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +33,7 @@ from opscope.cli.console import (
     markdown,
     note,
     print_document,
+    say,
     say_wrote,
     write_recording_page,
 )
@@ -212,7 +212,7 @@ def run(
         if end.exit_code == 0:
             raise
         # The script's own failure comes first.
-        sys.stderr.write(f"error: {error}\n")
+        say(f"error: {error}")
     return end.exit_code
 
 

@@ -22,7 +22,7 @@ from cyclopts import Parameter
 
 from opscope._version import __version__
 from opscope.analysis.nsys_reports import REPORTS, report_tables
-from opscope.cli.console import STDERR, check_outputs, note, print_document, print_json, say_wrote
+from opscope.cli.console import STDERR, check_outputs, note, print_document, print_json, say, say_wrote
 from opscope.cupti.events import first_moment_ns
 from opscope.cupti.library import (
     Cupti,
@@ -142,7 +142,7 @@ def trace(
         if run.exit_code == 0:
             raise
         # The program's own failure comes first.
-        sys.stderr.write(f"error: {error}\n")
+        say(f"error: {error}")
         return run.exit_code
     if not keep_records:
         shutil.rmtree(output.records, ignore_errors=True)
@@ -356,4 +356,4 @@ def _say(finding: Finding, written: WrittenTrace, *, is_only: bool) -> None:
     kind = "note" if finding.severity is Severity.INFO else str(finding.severity)
     where = "" if is_only else f"{written.path.name}: "
     advice = f" {finding.suggestion}" if finding.suggestion else ""
-    sys.stderr.write(f"{kind}: {where}{finding.message}{advice}\n")
+    say(f"{kind}: {where}{finding.message}{advice}")

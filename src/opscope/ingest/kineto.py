@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -96,8 +96,9 @@ class Statements:
         try:
             yield
         finally:
-            for name in relations:
-                self._connection.unregister(name)
+            with suppress(duckdb.ConnectionException):  # a signal came meanwhile, and it has been closed
+                for name in relations:
+                    self._connection.unregister(name)
 
 
 P = ParamSpec("P")

@@ -32,6 +32,7 @@ from opscope.model.environment import Environment
 from opscope.model.finding import recorded_findings
 from opscope.model.session import Session
 from opscope.model.sidecar import Sidecar
+from opscope.signals import raise_if_interrupted
 
 if TYPE_CHECKING:
     from opscope.ingest.nsys_words import Demangle
@@ -214,6 +215,7 @@ def ingest_text(session: Session, text: Text, fill: Fill) -> tuple[quality.Censu
     try:
         return _ingest_sound(session, text, fill), {}
     except duckdb.InvalidInputException as error:
+        raise_if_interrupted(error)
         with _scratch(session) as copy:
             mended, flaws = mend(text.mapped, text.events, copy)
             if not flaws:

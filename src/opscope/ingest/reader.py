@@ -31,6 +31,7 @@ from opscope.ingest.recorded import keep_sidecars
 from opscope.ingest.source import TraceFile, find_traces, is_export, local_text
 from opscope.model.session import Session
 from opscope.model.sidecar import Sidecar
+from opscope.signals import raise_if_interrupted
 
 if TYPE_CHECKING:
     from opscope.ingest.nsys_words import Demangle
@@ -171,6 +172,7 @@ def engine_errors(name: str, memory_limit: str | None) -> Iterator[None]:
     try:
         yield
     except duckdb.Error as error:
+        raise_if_interrupted(error)
         reason = str(error).strip().split("\n", maxsplit=1)[0]
         hint = None
         if "Out of Memory" in reason:  # The window reader wraps the exception's own class away.

@@ -82,6 +82,8 @@ def find_traces(source: str) -> list[TraceFile]:
     if match and match.group(1).lower() != "file":
         return _find_remote(source, match.group(1).lower())
     text = source[7:] if match else source
+    if not text:
+        raise InputError("a file without a name", hint="Give the file of a trace, or a folder: . is this one")
     path = _existing_path(text)
     if path is None:
         if (found := _matching(text)) is not None:

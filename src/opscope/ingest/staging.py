@@ -12,7 +12,7 @@ import mmap
 import re
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from opscope.ingest import quality
 from opscope.ingest.source import EventArray
 from opscope.model.queries import sql
 from opscope.model.session import Session
+from opscope.signals import raise_if_interrupted
 
 __all__ = [
     "ARGUMENTS",
@@ -215,8 +216,9 @@ def staging_area(session: Session) -> Iterator[None]:
             session.connection.execute(f"CREATE TYPE staging.kineto_category AS ENUM {CATEGORIES}")
             yield
         finally:
-            session.connection.execute("RESET disabled_optimizers")
-            session.connection.execute("DETACH staging")
+            with suppress(duckdb.ConnectionException):  # a signal came meanwhile, and it has been closed
+                session.connection.execute("RESET disabled_optimizers")
+                session.connection.execute("DETACH staging")
 
 
 def create_tables(session: Session) -> None:
@@ -268,7 +270,8 @@ def _try_read(
     """As `_read`; None if the text does not fit."""
     try:
         return _read(session, windows, read, cast, is_rewritten)
-    except (duckdb.InvalidInputException, duckdb.ConversionException):
+    except (duckdb.InvalidInputException, duckdb.ConversionException) as error:
+        raise_if_interrupted(error)
         return None
 
 
@@ -307,8 +310,9 @@ def _readable(session: Session, windows: Windows) -> Iterator[list[str]]:
         try:
             yield files.urls
         finally:
-            session.connection.unregister_filesystem(PROTOCOL)
             files.close()
+            with suppress(duckdb.ConnectionException):  # as above
+                session.connection.unregister_filesystem(PROTOCOL)
         return
     with (
         tempfile.TemporaryDirectory(dir=session.temporary_directory) as folder,

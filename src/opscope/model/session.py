@@ -26,6 +26,7 @@ from opscope.model.checks import Check, run_checks
 from opscope.model.files import replacing, scratch_prefix
 from opscope.model.finding import Finding, Severity
 from opscope.model.notebook import QueryRows, notebook_html
+from opscope.signals import interrupts
 from opscope.units import parse_bytes
 
 __all__ = ["Session", "is_session_file"]
@@ -39,7 +40,7 @@ _HEADERS_BYTES, _BLOCK_BYTES = 3 << 12, 1 << 18
 _ENGINE_SHARE = 0.3
 # Of a session that is only asked, where that is more than it needs: what is computed of long traces lies
 # beside it.
-_ASKED_SHARE, _ASKED_BYTES = 0.15, 256 << 20
+_ASKED_SHARE, _ASKED_BYTES = 0.18, 256 << 20
 # Giving freed memory back to the system after every 128 MB, and touching it anew, takes a quarter of the time
 # of loading 1 GB. It is given back when the Session closes.
 _NEVER_FLUSH = "1TB"
@@ -110,6 +111,7 @@ class Session:
                 source=self.path,
                 hint="Check the path, the memory limit and the number of threads",
             ) from error
+        interrupts.add(self)
         # Row order is carried by ids, so both cores may write at once.
         connection.execute("SET preserve_insertion_order = false")
         return connection
@@ -156,6 +158,7 @@ class Session:
         try:
             connection: Any = _SavedConnection(duckdb.connect(str(file), read_only=True), file)
             session.connection = connection
+            interrupts.add(session)
         except duckdb.Error as error:
             raise InputError(f"the session cannot be opened ({_first_line(error)})", source=file) from error
         try:
@@ -313,6 +316,10 @@ class Session:
         """Shut the database off from files and the network, for good: queries can neither read nor write."""
         for setting in ("enable_external_access = false", "lock_configuration = true"):
             self.connection.execute(f"SET {setting}")
+
+    def interrupt(self) -> None:
+        """End what the engine computes; from any thread."""
+        self.connection.interrupt()
 
     def close(self) -> None:
         """Release the database and its temporary files."""

@@ -206,7 +206,9 @@ def _overview_meaning(comparison: SessionComparison) -> tuple[Meaning, ...]:
     before, after = (side.per_step(side.launches) for side in (comparison.reference, comparison.candidate))
     kernels = [kernel for kernel in comparison.kernels if kernel.kind == "kernel"]
     is_same = {one.reference_name for one in kernels} == {one.candidate_name for one in kernels}
-    if is_same and before == after:
+    if is_same and before == after and not comparison.total.difference_ns:
+        text = "The same kernels, equally often, in the same time."
+    elif is_same and before == after:
         text = "The same kernels, equally often: what differs is how long they take."
     elif is_same:
         text = "The same kernels, at other counts."

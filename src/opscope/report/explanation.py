@@ -241,10 +241,14 @@ def _written_in(explanation: Explanation) -> Text | None:
     """Where what serves it begins."""
     if explanation.subject not in (Subject.OPERATOR, Subject.KERNEL):
         return None
+    place = _beginning(explanation)
+    return None if place is None else location_text(place)
+
+
+def _beginning(explanation: Explanation) -> SourceLocation | None:
     used = [one.facts.location for one in explanation.kernels]
     places = [one.location for one in explanation.functions]
-    place = next((one for one in (*places, *used) if one is not None), None)
-    return None if place is None else location_text(place)
+    return next((one for one in (*places, *used) if one is not None), None)
 
 
 def _longest_kernel(explanation: Explanation) -> Text | None:
@@ -311,9 +315,9 @@ def _chain_sections(explanation: Explanation) -> list[Section]:
 
 def _source_meaning(explanation: Explanation) -> tuple[Meaning, ...]:
     """Where to begin reading."""
-    place = next((one.location for one in explanation.functions if one.location is not None), None)
+    place = _beginning(explanation)
     if place is None:
-        return ()
+        return (Meaning("No source file of it is known."),)
     text = location_text(place)
     return (Meaning(("Start reading at ", *(text if isinstance(text, tuple) else (text,)), ".")),)
 

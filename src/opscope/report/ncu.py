@@ -102,9 +102,7 @@ def _opening(analysis: CounterAnalysis) -> FactList:
     """How long kernels take, what limits them, what to change."""
     times = [(kernel.counters.duration_ns or 0, kernel) for kernel in analysis.kernels]
     whole_ns = sum(ns for ns, _ in times)
-    limits: Counter[str] = Counter()
-    for ns, kernel in times:
-        limits[_limit(kernel)] += round(ns)
+    limits = _limits(analysis)
     longest = max(times, key=lambda pair: pair[0], default=None)
     told = ", ".join(f"{name} {format_share(ns, whole_ns)}" for name, ns in limits.most_common() if whole_ns)
     return facts(
@@ -183,11 +181,25 @@ def _kernel_blocks(analysis: CounterAnalysis, shown: Sequence[CountedKernel]) ->
 
 
 def _kernels_meaning(analysis: CounterAnalysis) -> Iterator[Meaning]:
-    """How unevenly the time is spread: where to look first."""
-    times = sorted((kernel.counters.duration_ns or 0 for kernel in analysis.kernels), reverse=True)
-    if len(times) > 1 and times[0] > times[1]:
-        share = format_share(times[0], sum(times))
-        yield Meaning(f"The longest launch takes {share} of the kernel time: start with it.")
+    """What limits most of the time, and how much of it is one launch's."""
+    times = [kernel.counters.duration_ns or 0 for kernel in analysis.kernels]
+    if not sum(times):
+        return
+    limits = _limits(analysis)
+    limit, ns = limits.most_common(1)[0]
+    longest = format_share(max(times), sum(times))
+    yield Meaning(
+        f"{format_share(ns, sum(times))} of the kernel time is limited by {limit}; "
+        f"the longest launch takes {longest}."
+    )
+
+
+def _limits(analysis: CounterAnalysis) -> Counter[str]:
+    """Time by what limits it."""
+    limits: Counter[str] = Counter()
+    for kernel in analysis.kernels:
+        limits[_limit(kernel)] += round(kernel.counters.duration_ns or 0)
+    return limits
 
 
 def _table(kernels: Sequence[CountedKernel], *, has_recording: bool) -> Table:

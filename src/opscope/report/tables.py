@@ -37,6 +37,10 @@ from opscope.visible_text import visible
 __all__ = ["query_document", "stats_csv", "stats_json", "stats_tables_document"]
 
 
+_FEWEST_GAPS = 4
+_OF_CODE = frozenset("<>{}[]=")
+
+
 def query_document(names: Sequence[str], rows: Sequence[Sequence[Any]], *, width: int) -> Document:
     """The rows for a display of `width` columns."""
     columns = tuple(
@@ -77,7 +81,9 @@ def _cell(value: Any) -> Text:
         return str(value)
     if isinstance(value, list | dict):
         return Code(json.dumps(value, default=str, ensure_ascii=False))
-    return Code(str(value))
+    text = str(value)
+    # A name may be shortened, a sentence is broken into lines.
+    return text if text.count(" ") >= _FEWEST_GAPS and _OF_CODE.isdisjoint(text) else Code(text)
 
 
 _MOST = 0.8

@@ -121,7 +121,7 @@ def _best(result: TrialResult) -> Iterator[Block]:
     yield BulletList(tuple(lines))
     yield CodeBlock(best.patch, "diff" if best.patch.startswith("---") else "python")
     yield Meaning(
-        f"Together {_ratio(best.ratio, best.ratio_interval)} of the time; {_numbers(best.correctness)}."
+        f"Together they take {_ratio(best.ratio, best.ratio_interval)} of the time; {_numbers(best.correctness)}."
     )
 
 

@@ -17,7 +17,6 @@ from opscope.cupti.library import native_folder
 from opscope.cupti.recording import (
     CHUNK_HEAD,
     HEADER,
-    MARK,
     RECORDS,
     TEXT_HEAD,
     ChunkKind,
@@ -27,6 +26,8 @@ from opscope.cupti.recording import (
     read_recording,
 )
 from opscope.errors import InputError
+
+from .record_bytes import chunk, header, text
 
 NATIVE = Path(__file__).parent / "native"
 
@@ -62,28 +63,6 @@ def test_a_second_file_of_a_process_id_has_a_number(writer: Path, tmp_path: Path
         subprocess.run([writer, tmp_path, "1", "1"], check=True)
     assert all(path.name.endswith(".0.cuda") for path in tmp_path.iterdir())
     assert len(list(tmp_path.iterdir())) == 2
-
-
-def header(**values: object) -> bytes:
-    row = np.zeros(1, HEADER)
-    row["mark"], row["header_bytes"], row["state"] = MARK, HEADER.itemsize, int(FileState.RECORDING)
-    for name, value in values.items():
-        row[name] = value
-    return row.tobytes()
-
-
-def chunk(kind: ChunkKind, count: int) -> bytes:
-    records = np.zeros(count, RECORDS[kind])
-    records["start_ns"], records["end_ns"] = np.arange(count) + 10, np.arange(count) + 20
-    head = np.array([(int(kind), count, records.nbytes)], CHUNK_HEAD)
-    return head.tobytes() + records.tobytes()
-
-
-def text(table: TextTable, id_: int, content: bytes) -> bytes:
-    padded = content.ljust((len(content) + 7) // 8 * 8, b"\0")
-    head = np.array([(int(table), id_, len(content), 0)], TEXT_HEAD)
-    size = len(padded) + TEXT_HEAD.itemsize
-    return np.array([(int(ChunkKind.TEXTS), 1, size)], CHUNK_HEAD).tobytes() + head.tobytes() + padded
 
 
 WHOLE = (

@@ -36,6 +36,7 @@ __all__ = [
 
 
 NONE = np.int64(-1)
+_AT_ONCE = 1 << 20  # operators
 Bools = npt.NDArray[np.bool_]
 
 
@@ -195,8 +196,12 @@ def within(forest: Forest, operators: Operators) -> Int64:
 
     For what the engine ran only intervals count that were opened inside of it.
     """
-    place = enclosing(forest, operators.thread, operators.start_ns)
-    return _inside(forest, place, operators, operators.engine)
+    place = np.full(len(operators), NONE)
+    for low in range(0, len(operators), _AT_ONCE):
+        part = slice(low, low + _AT_ONCE)
+        found = enclosing(forest, operators.thread[part], operators.start_ns[part])
+        place[part] = _inside(forest, found, operators, operators.engine[part])
+    return place
 
 
 def charge(

@@ -130,11 +130,6 @@ class ThreadEvents:
     ranges: Columns
 
     @property
-    def event_count(self) -> int:
-        """How many events they are."""
-        return len(self.operators["id"]) + len(self.frames["id"])
-
-    @property
     def recorded_ns(self) -> dict[str, Int64]:
         """When events that cost the recorder time began, by kind of `RECORDED_EVENT_NS`."""
         shaped, start_ns = self.operators["has_shapes"], self.operators["start_ns"]
@@ -237,13 +232,21 @@ class SessionRecords:
         self.traces, self.windows, self.frame_names = traces, windows, frame_names
         self._hosts: dict[int, Host] | None = None
 
+    @cached_property
+    def is_large(self) -> bool:
+        """Whether hosts are too many events to be kept."""
+        counted = self._session.scalar(
+            "SELECT (SELECT count(*) FROM operators) + (SELECT count(*) FROM frames)"
+        )
+        return int(counted) > _MOST_KEPT
+
     @property
     def hosts(self) -> dict[int, Host]:
         """By trace id."""
         if self._hosts is not None:
             return self._hosts
         hosts = _hosts(self._session, self.traces, self.windows, self.frame_names)
-        if sum(one.event_count for host in hosts.values() for one in host.threads.values()) <= _MOST_KEPT:
+        if not self.is_large:
             self._hosts = hosts
         return hosts
 
@@ -265,7 +268,7 @@ def _hosts(
     """The host of each trace, by trace id."""
     threads = [thread for trace in traces for thread in trace.launch_threads]
     operators, frames, annotations = (
-        by_thread(columns(session, query, [threads]))
+        by_thread(_narrow(columns(session, query, [threads])))
         for query in ("host_operators", "host_frames", "annotations")
     )
     chosen = {"threads": threads, "loading": list(names.loading), "asleep": list(names.asleep)}
@@ -289,6 +292,13 @@ def _hosts(
         edges_ns = tuple(edge_ns for step in steps for edge_ns in (step.start_ns, step.end_ns))
         hosts[trace.trace_id] = Host(events, _stalls(candidates, events.values()), edges_ns)
     return hosts
+
+
+def _narrow(found: Columns) -> Columns:
+    """Ids in half the memory, where they are small enough: there is no more of anything."""
+    if found["id"].max(initial=0) < 1 << 31:
+        found["id"] = found["id"].astype(np.int32)
+    return found
 
 
 _NONE: Columns = {

@@ -385,7 +385,7 @@ def trial_charts(result: TrialResult) -> tuple[Chart, ...]:
         ends = None if interval is None else (interval[0] / unit.ns, interval[1] / unit.ns)
         return Bar(name, ns / unit.ns, ends, kind=kind, hover=hover)
 
-    rows = [bar("as it is", base.step_ns, base.interval_ns, "as it is", format_duration(base.step_ns))]
+    rows = [bar("unchanged", base.step_ns, base.interval_ns, "as it is", format_duration(base.step_ns))]
     rows += [
         bar(one.name, one.step_ns or 0.0, one.interval_ns, _recommended(one), _trial_text(one))
         for one in timed
@@ -397,7 +397,7 @@ def trial_charts(result: TrialResult) -> tuple[Chart, ...]:
                 f"{format_duration(best.step_ns)}, {100 * best.ratio:.1f} % of the time",
             )
         )  # fmt: skip
-    colors = {"as it is": GRAY, "recommended": GREEN, "not recommended": ORANGE, "best together": BLUE}
+    colors = {"unchanged": GRAY, "recommended": GREEN, "not recommended": ORANGE, "best together": BLUE}
     note = "Median step of each change, and of those that help together; whiskers are 95 % intervals."
     return (
         bars(

@@ -102,7 +102,7 @@ def test_maps_say_what_the_table_of_a_sweep_says(found: SimpleNamespace) -> None
 def test_steps_of_changes_with_their_intervals(found: SimpleNamespace) -> None:
     (chart,) = trial_charts(found.trial)
     ends = {name: end for name, (_, end) in by_row(chart).items()}
-    assert ends == {"as it is": 10, NAME: 6, "tf32": 8, f"{NAME} + tf32": 5}
+    assert ends == {"unchanged": 10, NAME: 6, "tf32": 8, f"{NAME} + tf32": 5}
     (recommended,) = [one for one in chart.figure["data"] if one["name"] == "recommended"]
     assert recommended["error_x"]["array"] == [pytest.approx(0.2), None]
 
