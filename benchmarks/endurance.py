@@ -96,7 +96,7 @@ def measure_analyze(file: Path) -> dict[str, Any]:
 def in_process(case: str, file: Path) -> dict[str, Any]:
     """A case in a process of its own."""
     command = [sys.executable, __file__, "--case", case, "--file", str(file)]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)  # type: ignore[no-any-return]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)  # type: ignore[no-any-return]
 
 
 def measure_size(recording: Path, folder: Path, size_mb: float) -> dict[str, Any]:

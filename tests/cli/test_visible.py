@@ -35,7 +35,7 @@ VERBS = [
     "bench {evil}",
     "profile {evil}",
     "nvcc {evil}",
-    "ncu read {evil}",
+    "ncu {evil}.ncu-rep",
     "index --library {evil} --release 1.0",
     "devices {evil}",
     "run {evil}",
@@ -49,7 +49,7 @@ VERBS = [
     "try --change {evil} {file}",
     "view {evil}",
     "view {file} --host {evil}",
-    "ncu run --kernel {evil} -- ./{evil}",
+    "ncu --kernel {evil} -- ./{evil}",
     "doctor {evil}",
 ]
 

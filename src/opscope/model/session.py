@@ -11,10 +11,10 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import duckdb
 import msgspec
@@ -31,6 +31,8 @@ from opscope.units import parse_bytes
 
 __all__ = ["Session", "is_session_file"]
 
+R = TypeVar("R")
+
 _DUCKDB_MAGIC = b"DUCK"
 _DUCKDB_MAGIC_OFFSET = 8
 # Of a DuckDB file of today's defaults: three headers of 4 KiB, then blocks.
@@ -40,7 +42,7 @@ _HEADERS_BYTES, _BLOCK_BYTES = 3 << 12, 1 << 18
 _ENGINE_SHARE = 0.3
 # Of a session that is only asked, where that is more than it needs: what is computed of long traces lies
 # beside it.
-_ASKED_SHARE, _ASKED_BYTES = 0.18, 256 << 20
+_ASKED_SHARE, _ASKED_BYTES = 0.22, 256 << 20
 # Giving freed memory back to the system after every 128 MB, and touching it anew, takes a quarter of the time
 # of loading 1 GB. It is given back when the Session closes.
 _NEVER_FLUSH = "1TB"
@@ -75,6 +77,7 @@ class Session:
     ) -> None:
         self._scratch: _ScratchFolder | None = None
         self._memory_limit = memory_limit
+        self._whole_bytes: float | None = None  # of the engine, once it has made room
         self.examined: dict[int, Any] = {}
         self.path = None if path is None else Path(path)
         if self.path is not None and self.path.exists():
@@ -120,9 +123,26 @@ class Session:
         """Let the engine keep less memory from now on, where it was limited: all has been written."""
         if self._memory_limit is None:
             return
-        limit_bytes = parse_bytes(self._memory_limit)
-        kept_bytes = max(_ASKED_SHARE * limit_bytes, min(_ENGINE_SHARE * limit_bytes, _ASKED_BYTES))
-        self.connection.execute(f"SET memory_limit = '{int(kept_bytes)}B'")
+        whole_bytes = _ENGINE_SHARE * parse_bytes(self._memory_limit)
+        kept_bytes = max(whole_bytes * _ASKED_SHARE / _ENGINE_SHARE, min(whole_bytes, _ASKED_BYTES))
+        self._limit_engine(kept_bytes)
+        self._whole_bytes = whole_bytes
+
+    def _limit_engine(self, most_bytes: float) -> None:
+        self.connection.execute(f"SET memory_limit = '{int(most_bytes)}B'")
+
+    def _in_room(self, ask: Callable[[], R]) -> R:
+        """What it returns; a query that does not fit in what the engine was left gets all of its share."""
+        try:
+            return ask()
+        except duckdb.OutOfMemoryException:
+            if self._whole_bytes is None:
+                raise
+            self._limit_engine(self._whole_bytes)
+            try:
+                return ask()
+            finally:
+                self.make_room()
 
     @property
     def temporary_directory(self) -> Path:
@@ -153,6 +173,7 @@ class Session:
         session.path = file
         session.is_file_backed = True
         session.is_read_only = True
+        session._memory_limit = session._whole_bytes = None
         session._scratch = None
         session.examined = {}
         try:
@@ -237,7 +258,7 @@ class Session:
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> QueryRows:
         """All rows of a query on this Session's tables; `.df()`, `.pl()`, `.arrow()` make frames of them."""
         given = list(parameters)
-        rows = self.connection.execute(sql, given).fetchall()
+        rows = self._in_room(lambda: self.connection.execute(sql, given).fetchall())
         return QueryRows(rows, lambda: self.connection.sql(sql, params=given))
 
     def scalar(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
@@ -247,9 +268,13 @@ class Session:
 
     def records(self, sql: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
         """All rows as dictionaries keyed by column name."""
-        cursor = self.connection.execute(sql, list(parameters))
-        names = [column[0] for column in cursor.description or ()]
-        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+        def ask() -> list[dict[str, Any]]:
+            cursor = self.connection.execute(sql, list(parameters))
+            names = [column[0] for column in cursor.description or ()]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+        return self._in_room(ask)
 
     def metadata(self, key: str) -> str | None:
         """The value of a key of table `metadata`, or None."""

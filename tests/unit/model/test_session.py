@@ -390,3 +390,33 @@ class TestLocking:
         assert locked.scalar("SELECT count(*) FROM operators") == 4
         assert all(check.holds for check in locked.check())
         assert locked.query("SELECT * FROM device_activities ORDER BY random() LIMIT 1")
+
+
+class _Full:
+    """A connection whose queries fit only in all of the engine's share."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self.limits: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def execute(self, query: str, parameters: Any = ()) -> Any:
+        if query.startswith("SET memory_limit"):
+            self.limits.append(query.split("'")[1])
+        elif self.limits and self.limits[-1] != "300000000B":
+            raise duckdb.OutOfMemoryException("Out of Memory Error")
+        return self._connection.execute(query, parameters)
+
+
+def test_a_query_that_does_not_fit_in_what_the_engine_was_left_gets_all_of_its_share() -> None:
+    with Session(memory_limit="1GB") as session:
+        session.connection = full = _Full(session.connection)  # type: ignore[assignment]
+        session.make_room()
+        assert session.scalar("SELECT 1") == 1
+        assert session.records("SELECT 2 AS two") == [{"two": 2}]
+        assert full.limits == ["268435456B", "300000000B", "268435456B", "300000000B", "268435456B"]
+    with Session() as unbounded:
+        unbounded.make_room()
+        assert unbounded.scalar("SELECT 1") == 1
