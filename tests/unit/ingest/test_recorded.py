@@ -42,7 +42,7 @@ GEMM = RecordedKernel(
 SOURCE = RecordedSource(
     "triton_k", SourceKind.INDUCTOR, SourceEvidence.LAUNCH, "/cache/ck.py", 18, 30, hash="ck",
     copy="t.kernels/ck.py", graph="0_forward", graph_key="fosf", heuristic="pointwise",
-    original_aten=("aten::gelu",), source_nodes=("h", "h_1"),
+    original_aten=("aten::gelu",), source_nodes=("h", "h_1"), modules=("layers.0",),
     stacks=((SourceFrame("/home/me/model.py", 8, "forward", "h = F.gelu(h)"),),),
     meta={"num_load": 2},
 )  # fmt: skip
