@@ -42,7 +42,7 @@ GEMM = RecordedKernel(
 SOURCE = RecordedSource(
     "triton_k", SourceKind.INDUCTOR, SourceEvidence.LAUNCH, "/cache/ck.py", 18, 30, hash="ck",
     copy="t.kernels/ck.py", graph="0_forward", graph_key="fosf", heuristic="pointwise",
-    original_aten=("aten::gelu",), source_nodes=("h", "h_1"),
+    original_aten=("aten::gelu",), source_nodes=("h", "h_1"), modules=("layers.0",),
     stacks=((SourceFrame("/home/me/model.py", 8, "forward", "h = F.gelu(h)"),),),
     meta={"num_load": 2},
 )  # fmt: skip
@@ -119,7 +119,7 @@ def test_sources_are_kept_and_saved(load: Load, recorded: Callable[..., Path], t
         "name": "triton_k", "kind": "inductor", "evidence": "launch", "file": "/cache/ck.py", "line": 18,
         "end_line": 30, "hash": "ck", "copy": "t.kernels/ck.py", "user_file": None, "user_line": None,
         "heuristic": "pointwise", "graph": "0_forward", "graph_key": "fosf", "original_aten": ["aten::gelu"],
-        "source_nodes": ["h", "h_1"], "post_grad_nodes": [],
+        "source_nodes": ["h", "h_1"], "modules": ["layers.0"], "post_grad_nodes": [],
     }  # fmt: skip
 
 
