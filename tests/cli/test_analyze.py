@@ -165,10 +165,6 @@ def test_ranges_by_an_expression(opscope, trace: Path) -> None:
     assert opscope("analyze", trace, "--by", "range:nothing").code == 0
     broken = opscope("analyze", trace, "--by", "range:(")
     assert broken.code == 1
-<<<<<<< HEAD
-    assert "not a regular expression" in broken.err
-=======
     assert "is not a regular expression" in broken.err
->>>>>>> w-17
     assert opscope("analyze", trace, "--by", "color").code == 1
     assert opscope("analyze", trace, "--capture", trace.parent / "absent.json").code == 1

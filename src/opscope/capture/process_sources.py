@@ -4,21 +4,9 @@ torch.compile and Triton keep no public list of graphs, compiled or as traced, a
 garbage collector is asked: 0.2 s per million objects. A trace names no file for a Triton kernel that the
 program launches itself, so its function is found by name: only functions that were launched count (Triton's
 own library has many that are only called), and of several equal names none, unless they lie in one place. Of
-<<<<<<< HEAD
-<<<<<<< HEAD
-a library that
-`torch.utils.cpp_extension` built here, `build.ninja` beside it names the `.cu` files; torch's own libraries
-have none. Imports nothing of torch or Triton: a library that the program has not loaded has no such objects.
-=======
 a library that `torch.utils.cpp_extension` built here, `build.ninja` beside it names the `.cu` files; torch's
 own libraries have none. Imports nothing of torch or Triton: a library that the program has not loaded has no
 such objects.
->>>>>>> w-15
-=======
-a library that `torch.utils.cpp_extension` built here, `build.ninja` beside it names the `.cu` files; torch's
-own libraries have none. Imports nothing of torch or Triton: a library that the program has not loaded has no
-such objects.
->>>>>>> w-17
 """
 
 from __future__ import annotations
