@@ -349,7 +349,7 @@ def test_records_may_be_bounded(trace: Trace) -> None:
     assert "--max-trace-size" in outcome.said
     assert 0 < one["dropped_records"] < 100_000
     assert one["dropped_records"] + sum(one["events"][kind] for kind in ("kernels", "calls")) == 100_000
-    assert "no size in bytes" in trace("--force", "--max-trace-size", "1e999", "--", "./program").said
+    assert "not a size in bytes" in trace("--force", "--max-trace-size", "1e999", "--", "./program").said
 
 
 def test_a_program_with_a_hostile_name(trace: Trace, tmp_path: Path) -> None:
