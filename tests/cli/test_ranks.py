@@ -88,7 +88,7 @@ def write(folder: Path, recorded: list[Trace], change: Change) -> Path:
     [
         (rank_2_twice, "are both of rank 2, at the same time"),
         (of_a_larger_world, "are of different world sizes"),
-        (of_no_job, "names no rank, where"),
+        (of_no_job, "has no rank, while"),
     ],
 )
 def test_what_is_not_one_job_is_refused_unless_merged(

@@ -46,17 +46,23 @@ SIDECAR_SCHEMA_VERSION = 1
 SIZE_LIMIT = "max_trace_size"
 """`ended_by` of a recording that had grown too large."""
 
+# What a file may claim is what the tables hold: integers of 64 bits.
+_LARGEST = (1 << 63) - 1
+_Integer = Annotated[int, msgspec.Meta(ge=-_LARGEST - 1, le=_LARGEST)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)]
+_Positive = Annotated[int, msgspec.Meta(ge=1, le=_LARGEST)]
+
 _TRACE_SUFFIXES = (".json", ".json.gz", ".json.zst")
 
 
 class RecordedSchedule(msgspec.Struct, frozen=True):
     """The schedule asked for, and which of its cycles (from 0) the trace holds."""
 
-    wait: int
-    warmup: int
-    active: int
-    repeat: int
-    cycle: int
+    wait: _Integer
+    warmup: _Integer
+    active: _Integer
+    repeat: _Integer
+    cycle: _Integer
 
 
 class RecordedSettings(msgspec.Struct, frozen=True):
@@ -80,10 +86,10 @@ class RecordedRegion(msgspec.Struct, frozen=True):
         step: Number of the `ProfilerStep` it began in.
     """
 
-    start_ns: int
-    end_ns: int
+    start_ns: _Integer
+    end_ns: _Integer
     off: tuple[str, ...]
-    step: int
+    step: _Integer
 
 
 class RecordedModule(msgspec.Struct, frozen=True):
@@ -115,9 +121,9 @@ class RecordedStructure(msgspec.Struct, frozen=True):
 
     files: tuple[str, ...] = ()
     modules: tuple[RecordedModule, ...] = ()
-    origin_ns: int = 0
-    call_starts_ns: tuple[int, ...] = ()
-    call_lines: tuple[int, ...] = ()
+    origin_ns: _Integer = 0
+    call_starts_ns: tuple[_Integer, ...] = ()
+    call_lines: tuple[_Integer, ...] = ()
 
 
 class GraphNode(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -133,9 +139,9 @@ class GraphNode(msgspec.Struct, frozen=True, omit_defaults=True):
 
     kind: str
     name: str | None = None
-    number: int | None = None
-    grid: tuple[int, int, int] | None = None
-    block: tuple[int, int, int] | None = None
+    number: _Integer | None = None
+    grid: tuple[_Integer, _Integer, _Integer] | None = None
+    block: tuple[_Integer, _Integer, _Integer] | None = None
 
 
 class RecordedGraph(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -165,9 +171,6 @@ class StepPlace(TextEnum):
     SECOND_RUN = "second_run"  # in a run of the program of its own, without a recorder
 
 
-_Positive = Annotated[int, msgspec.Meta(ge=1)]
-
-
 class UnrecordedStep(msgspec.Struct, frozen=True):
     """One sample of the program's steps while no profiler was attached, not even one that only warmed up.
 
@@ -183,11 +186,11 @@ class UnrecordedStep(msgspec.Struct, frozen=True):
 
     kind: StepKind
     place: StepPlace
-    stretch: Annotated[int, msgspec.Meta(ge=0)]
-    step: Annotated[int, msgspec.Meta(ge=0)]
+    stretch: _Count
+    step: _Count
     step_count: _Positive
-    host_ns: Annotated[int, msgspec.Meta(ge=0)]
-    device_ns: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    host_ns: _Count
+    device_ns: _Count | None = None
 
 
 class Sidecar(msgspec.Struct, frozen=True):
@@ -226,12 +229,12 @@ class Sidecar(msgspec.Struct, frozen=True):
     environment: Environment
     schedule: RecordedSchedule
     settings: RecordedSettings
-    steps: int
+    steps: _Integer
     partial: bool
     clean_window: bool
-    wall_time_ns_per_step: tuple[int, ...]
+    wall_time_ns_per_step: tuple[_Integer, ...]
     workload: dict[str, Any] | None = None
-    schema_version: int = SIDECAR_SCHEMA_VERSION
+    schema_version: _Integer = SIDECAR_SCHEMA_VERSION
     kernels: tuple[RecordedKernel, ...] = ()
     kernel_sources: tuple[RecordedSource, ...] = ()
     registrations: tuple[OperatorRegistration, ...] = ()
@@ -241,12 +244,12 @@ class Sidecar(msgspec.Struct, frozen=True):
     structure: RecordedStructure | None = None
     unrecorded_steps: tuple[UnrecordedStep, ...] = ()
     graphs: tuple[RecordedGraph, ...] = ()
-    rank: int | None = None
-    world_size: int | None = None
+    rank: _Integer | None = None
+    world_size: _Integer | None = None
 
 
 class _Version(msgspec.Struct):
-    schema_version: int
+    schema_version: _Integer
 
 
 def sidecar_path(trace_path: str | os.PathLike[str]) -> Path:
