@@ -11,13 +11,23 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from gpu_programs import Program, Remedy, Size, inference, of_language, of_vision, training
-from gpu_setup import Step, captured, tf32
+from gpu_programs import (
+    FUSED,
+    HALF,
+    TF32,
+    Program,
+    Remedy,
+    Size,
+    fed_from_host,
+    inference,
+    next_token_of,
+    of_language,
+    of_vision,
+    training,
+)
+from gpu_setup import Step, captured
 
 __all__ = ["held_out_programs"]
-
-_HALF, _FUSED = "advice.reduced_precision", "advice.foreach_optimizer"
-_TF32 = Remedy("advice.tf32_off", settings=tf32)
 
 
 def held_out_programs(size: Size) -> dict[str, Program]:
@@ -50,15 +60,15 @@ def held_out_programs(size: Size) -> dict[str, Program]:
         "dit train": Program(
             lambda: diffusion_transformer(size),
             (
-                Remedy(_HALF, lambda: diffusion_transformer(size, autocast=True)),
-                _TF32,
-                Remedy(_FUSED, lambda: diffusion_transformer(size, optimizer={"fused": True})),
+                Remedy(HALF, lambda: diffusion_transformer(size, autocast=True)),
+                TF32,
+                Remedy(FUSED, lambda: diffusion_transformer(size, optimizer={"fused": True})),
             ),
         ),
         "image decoder infer": Program(
             lambda: image_decoder(size),
             (
-                Remedy(_HALF, lambda: image_decoder(size, dtype=bf16)),
+                Remedy(HALF, lambda: image_decoder(size, dtype=bf16)),
                 Remedy("advice.layout_conversion", lambda: image_decoder(size, channels_last=True)),
             ),
         ),
@@ -93,7 +103,6 @@ def held_out_programs(size: Size) -> dict[str, Program]:
 
 def continued(size: Size) -> Step:
     """One more token of several sequences, with a cache of their keys and values."""
-    import torch
     import transformers
 
     configuration = transformers.Olmo2Config(
@@ -102,19 +111,7 @@ def continued(size: Size) -> Step:
         intermediate_size=size.of(4096, 64),
     )  # fmt: skip
     model = transformers.Olmo2ForCausalLM(configuration).to(size.device).half().eval()
-    cache = transformers.StaticCache(config=configuration, max_cache_len=size.of(1024, 64))
-    batch = size.of(8, 1)
-    token = torch.zeros(batch, 1, dtype=torch.int64, device=size.device)
-    place = torch.tensor([60], device=size.device)
-
-    def step() -> object:
-        with torch.inference_mode():
-            return model(
-                token, past_key_values=cache, cache_position=place, position_ids=place.expand(batch, 1)
-            ).logits
-
-    step()
-    return step
+    return next_token_of(model, configuration, size, batch=size.of(8, 1), longest=size.of(1024, 64), place=60)
 
 
 def diffusion_transformer(size: Size, **options: Any) -> Step:
@@ -233,16 +230,7 @@ def clips(size: Size, *, pinned: bool) -> Step:
     model = nn.Sequential(*layers, nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(4 * width, 50))
     model = model.to(size.device).eval()
     batches = [torch.randn(size.of(24, 1), 3, size.of(16, 8), pixels, pixels) for _ in range(3)]
-    if pinned and size.is_cuda:
-        batches = [batch.pin_memory() for batch in batches]
-    turn = iter(range(1 << 60))
-
-    def step() -> object:
-        batch = batches[next(turn) % len(batches)].to(size.device, non_blocking=pinned)
-        with torch.inference_mode():
-            return model(batch)
-
-    return step
+    return fed_from_host(model, batches, size, pinned=pinned)
 
 
 def guarded(size: Size, *, asks: bool) -> Step:

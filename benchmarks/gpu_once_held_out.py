@@ -5,13 +5,21 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from gpu_programs import Program, Remedy, Size, inference, of_vision, training
-from gpu_setup import Step, captured, tf32
+from gpu_programs import (
+    FUSED,
+    HALF,
+    TF32,
+    Program,
+    Remedy,
+    Size,
+    inference,
+    next_token_of,
+    of_vision,
+    training,
+)
+from gpu_setup import Step, captured
 
 __all__ = ["once_held_out"]
-
-_HALF, _FUSED = "advice.reduced_precision", "advice.foreach_optimizer"
-_TF32 = Remedy("advice.tf32_off", settings=tf32)
 
 
 def once_held_out(size: Size) -> dict[str, Program]:
@@ -32,17 +40,17 @@ def once_held_out(size: Size) -> dict[str, Program]:
             lambda: encoder(size),
             (
                 Remedy("advice.eager_attention", lambda: encoder(size, attention="sdpa")),
-                Remedy(_HALF, lambda: encoder(size, autocast=True)),
-                _TF32,
-                Remedy(_FUSED, lambda: encoder(size, optimizer={"fused": True})),
+                Remedy(HALF, lambda: encoder(size, autocast=True)),
+                TF32,
+                Remedy(FUSED, lambda: encoder(size, optimizer={"fused": True})),
             ),
         ),
         "olmo train": Program(
             lambda: decoder(size),
             (
-                Remedy(_HALF, lambda: decoder(size, autocast=True)),
-                _TF32,
-                Remedy(_FUSED, lambda: decoder(size, optimizer={"fused": True})),
+                Remedy(HALF, lambda: decoder(size, autocast=True)),
+                TF32,
+                Remedy(FUSED, lambda: decoder(size, optimizer={"fused": True})),
             ),
         ),
         "granite eager bf16": Program(
@@ -53,7 +61,7 @@ def once_held_out(size: Size) -> dict[str, Program]:
         "diffusion attention": Program(
             lambda: denoiser(size),
             (
-                Remedy(_HALF, lambda: denoiser(size, dtype=bf16)),
+                Remedy(HALF, lambda: denoiser(size, dtype=bf16)),
                 Remedy("advice.layout_conversion", lambda: denoiser(size, channels_last=True)),
             ),
         ),
@@ -72,8 +80,8 @@ def once_held_out(size: Size) -> dict[str, Program]:
             lambda: text_tower(size, attention="eager"),
             (
                 Remedy("advice.eager_attention", lambda: text_tower(size, attention="sdpa")),
-                Remedy(_HALF, lambda: text_tower(size, attention="eager", dtype=bf16)),
-                _TF32,
+                Remedy(HALF, lambda: text_tower(size, attention="eager", dtype=bf16)),
+                TF32,
             ),
         ),
         "transformer per-tensor": Program(
@@ -141,7 +149,6 @@ def granite(size: Size, *, attention: str) -> Step:
 
 def next_token(size: Size) -> Step:
     """One more token of several sequences, with a cache of their keys and values."""
-    import torch
     import transformers
 
     configuration = transformers.Qwen3Config(
@@ -150,19 +157,7 @@ def next_token(size: Size) -> Step:
         intermediate_size=size.of(3456, 64),
     )  # fmt: skip
     model = transformers.Qwen3ForCausalLM(configuration).to(size.device).bfloat16().eval()
-    cache = transformers.StaticCache(config=configuration, max_cache_len=size.of(2048, 64))
-    batch = size.of(4, 1)
-    token = torch.zeros(batch, 1, dtype=torch.int64, device=size.device)
-    place = torch.tensor([50], device=size.device)
-
-    def step() -> object:
-        with torch.inference_mode():
-            return model(
-                token, past_key_values=cache, cache_position=place, position_ids=place.expand(batch, 1)
-            ).logits
-
-    step()
-    return step
+    return next_token_of(model, configuration, size, batch=size.of(4, 1), longest=size.of(2048, 64), place=50)
 
 
 def text_tower(size: Size, *, attention: str, dtype: Any = None) -> Step:

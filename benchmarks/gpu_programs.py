@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,10 @@ class Remedy:
     code: str
     build: Callable[[], Step] | None = None
     settings: Settings = as_it_is
+
+
+HALF, FUSED = "advice.reduced_precision", "advice.foreach_optimizer"
+TF32 = Remedy("advice.tf32_off", settings=tf32)
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,43 @@ def inference(model: Any, *inputs: Any) -> Step:
     def step() -> object:
         with torch.inference_mode():
             return model(*inputs)
+
+    return step
+
+
+def next_token_of(
+    model: Any, configuration: Any, size: Size, *, batch: int, longest: int, place: int
+) -> Step:
+    """One more token of each sequence, with a cache of their keys and values."""
+    import torch
+    import transformers
+
+    cache = transformers.StaticCache(config=configuration, max_cache_len=longest)
+    token = torch.zeros(batch, 1, dtype=torch.int64, device=size.device)
+    at = torch.tensor([place], device=size.device)
+
+    def step() -> object:
+        with torch.inference_mode():
+            return model(
+                token, past_key_values=cache, cache_position=at, position_ids=at.expand(batch, 1)
+            ).logits
+
+    step()
+    return step
+
+
+def fed_from_host(model: Any, batches: list[Any], size: Size, *, pinned: bool) -> Step:
+    """A forward pass on one batch after the other, each copied from host memory first."""
+    import torch
+
+    if pinned and size.is_cuda:
+        batches = [batch.pin_memory() for batch in batches]
+    turn = itertools.cycle(batches)
+
+    def step() -> object:
+        batch = next(turn).to(size.device, non_blocking=pinned)
+        with torch.inference_mode():
+            return model(batch)
 
     return step
 
@@ -224,16 +266,7 @@ def loading(size: Size, *, pinned: bool) -> Step:
     width = size.of(4096, 64)
     model = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)).to(size.device)
     batches = [torch.randn(size.of(4096, 16), width) for _ in range(4)]
-    if pinned and size.is_cuda:
-        batches = [batch.pin_memory() for batch in batches]
-    turn = iter(range(1 << 60))
-
-    def step() -> object:
-        batch = batches[next(turn) % len(batches)].to(size.device, non_blocking=pinned)
-        with torch.inference_mode():
-            return model(batch)
-
-    return step
+    return fed_from_host(model, batches, size, pinned=pinned)
 
 
 def translation(size: Size, **options: Any) -> Step:
@@ -270,16 +303,7 @@ def decoding(size: Size) -> Step:
         vocab_size=size.of(32000, 100),
     )  # fmt: skip
     model = transformers.LlamaForCausalLM(configuration).to(size.device).to(torch.float16).eval()
-    cache = transformers.StaticCache(config=configuration, max_cache_len=size.of(8192, 1024))
-    token = torch.zeros(1, 1, dtype=torch.int64, device=size.device)
-    place = torch.tensor([100], device=size.device)
-
-    def step() -> object:
-        with torch.inference_mode():
-            return model(token, past_key_values=cache, cache_position=place, position_ids=place[None]).logits
-
-    step()
-    return step
+    return next_token_of(model, configuration, size, batch=1, longest=size.of(8192, 1024), place=100)
 
 
 def summarizing(size: Size, **options: Any) -> Step:
@@ -475,16 +499,7 @@ def loaded_images(size: Size, *, pinned: bool) -> Step:
     model = timm.create_model("resnet34", num_classes=1000).to(size.device).eval()
     pixels = size.of(224, 64)
     batches = [torch.randn(size.of(192, 1), 3, pixels, pixels) for _ in range(2)]
-    if pinned and size.is_cuda:
-        batches = [batch.pin_memory() for batch in batches]
-    turn = iter(range(1 << 60))
-
-    def step() -> object:
-        batch = batches[next(turn) % len(batches)].to(size.device, non_blocking=pinned)
-        with torch.inference_mode():
-            return model(batch)
-
-    return step
+    return fed_from_host(model, batches, size, pinned=pinned)
 
 
 def gated(size: Size, *, compiled: bool) -> Step:
@@ -614,13 +629,13 @@ def of_vision(name: str, size: Size, *, batch: int, train: bool) -> Program:
         return lambda: vision(name, size, batch=batch, train=train, **options)
 
     half = {"autocast": True} if train else {"dtype": torch.bfloat16}
-    remedies = [Remedy("advice.reduced_precision", build(**half))]
+    remedies = [Remedy(HALF, build(**half))]
     if any(one in name for one in _OF_PATCHES):
-        remedies.append(Remedy("advice.tf32_off", settings=tf32))
+        remedies.append(TF32)
     else:
         remedies.append(Remedy("advice.layout_conversion", build(channels_last=True)))
     if train:
-        remedies.append(Remedy("advice.foreach_optimizer", build(optimizer={"fused": True})))
+        remedies.append(Remedy(FUSED, build(optimizer={"fused": True})))
     return Program(build(), tuple(remedies))
 
 
@@ -642,11 +657,11 @@ def of_language(
     if dtype is None:
         half = {"autocast": True} if train else {"dtype": torch.bfloat16}
         remedies += [
-            Remedy("advice.reduced_precision", build(**half)),
-            Remedy("advice.tf32_off", settings=tf32),
+            Remedy(HALF, build(**half)),
+            TF32,
         ]
     if train:
-        remedies.append(Remedy("advice.foreach_optimizer", build(optimizer={"fused": True})))
+        remedies.append(Remedy(FUSED, build(optimizer={"fused": True})))
     if graph and size.is_cuda:
         remedies.append(Remedy("advice.launch_bound", lambda: captured(build()())))
     return Program(build(), tuple(remedies))
@@ -684,7 +699,7 @@ def programs(size: Size) -> dict[str, Program]:
         "unet denoise": Program(
             lambda: unet(size),
             (
-                Remedy("advice.reduced_precision", lambda: unet(size, autocast=True)),
+                Remedy(HALF, lambda: unet(size, autocast=True)),
                 Remedy("advice.layout_conversion", lambda: unet(size, channels_last=True)),
             ),
         ),
@@ -703,7 +718,7 @@ def programs(size: Size) -> dict[str, Program]:
         "mlp train item": Program(
             lambda: perceptron(size, sgd=True, item=True, width=size.of(4096, 16), depth=8, batch=size.of(512,
                 4)), ( Remedy("advice.host_sync", lambda: perceptron( size, sgd=True, width=size.of(4096, 16),
-                depth=8, batch=size.of(512, 4))), Remedy("advice.tf32_off", settings=tf32),
+                depth=8, batch=size.of(512, 4))), TF32,
             ),
         ),
         "item in loop": Program(
@@ -751,9 +766,9 @@ def _first_on_h100(
         "t5 train": Program(
             lambda: translation(size),
             (
-                Remedy("advice.tf32_off", settings=tf32),
-                Remedy("advice.reduced_precision", lambda: translation(size, autocast=True)),
-                Remedy("advice.foreach_optimizer", lambda: translation(size, optimizer={"fused": True})),
+                TF32,
+                Remedy(HALF, lambda: translation(size, autocast=True)),
+                Remedy(FUSED, lambda: translation(size, optimizer={"fused": True})),
             ),
         ),
         "llama decode": Program(lambda: decoding(size), tuple(graph)),
@@ -765,7 +780,7 @@ def _first_on_h100(
         "unet large": Program(
             lambda: unet(size, **diffusion),
             (
-                Remedy("advice.reduced_precision", lambda: unet(size, **diffusion, autocast=True)),
+                Remedy(HALF, lambda: unet(size, **diffusion, autocast=True)),
                 Remedy("advice.layout_conversion", lambda: unet(size, **diffusion, channels_last=True)),
             ),
         ),
@@ -774,7 +789,7 @@ def _first_on_h100(
             (
                 Remedy("advice.per_tensor_optimizer",
                        lambda: perceptron(size, optimizer={"fused": True}, **wide)),
-                Remedy("advice.tf32_off", settings=tf32),
+                TF32,
             ),
         ),
         "mlp zeros": Program(
@@ -802,8 +817,6 @@ def _first_on_h200(
     """Those that first ran on an H200."""
     import torch
 
-    tf32_off, half = Remedy("advice.tf32_off", settings=tf32), "advice.reduced_precision"
-    fused, synchronized = "advice.foreach_optimizer", "advice.host_sync"
     return {
         "mixer train": of_images("mixer_s16_224", 64, train=True),
         "resnext train": of_images("resnext50_32x4d", 64, train=True),
@@ -816,25 +829,25 @@ def _first_on_h200(
         "bart train": Program(
             lambda: summarizing(size),
             (
-                tf32_off,
-                Remedy(half, lambda: summarizing(size, autocast=True)),
-                Remedy(fused, lambda: summarizing(size, optimizer={"fused": True})),
+                TF32,
+                Remedy(HALF, lambda: summarizing(size, autocast=True)),
+                Remedy(FUSED, lambda: summarizing(size, optimizer={"fused": True})),
             ),
         ),
         "speech infer": Program(
             lambda: listening(size),
-            (tf32_off, Remedy(half, lambda: listening(size, dtype=torch.bfloat16))),
+            (TF32, Remedy(HALF, lambda: listening(size, dtype=torch.bfloat16))),
         ),
         "ranking train": Program(
             lambda: ranking(size),
-            (tf32_off, Remedy(fused, lambda: ranking(size, optimizer={"fused": True}))),
+            (TF32, Remedy(FUSED, lambda: ranking(size, optimizer={"fused": True}))),
         ),
         "norms asked": Program(
-            lambda: clipped(size, asks=True), (Remedy(synchronized, lambda: clipped(size, asks=False)),)
+            lambda: clipped(size, asks=True), (Remedy("advice.host_sync", lambda: clipped(size, asks=False)),)
         ),
         "pageable features": Program(
             lambda: looked_up(size, pinned=False),
-            (Remedy("advice.pageable_copy", lambda: looked_up(size, pinned=True)), tf32_off),
+            (Remedy("advice.pageable_copy", lambda: looked_up(size, pinned=True)), TF32),
         ),
         "norm and rotation": Program(
             lambda: normalized(size, compiled=False),

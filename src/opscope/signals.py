@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from types import FrameType
 from typing import Any
 from weakref import WeakSet
@@ -49,9 +50,15 @@ def interrupted_by() -> int:
     return _last
 
 
-def _apart() -> None:
-    with suppress(ValueError):  # forked off by another thread than the main one
-        signal.set_wakeup_fd(-1)
+@cache
+def _leave_signals_to_children() -> None:
+    """Once for this process: what is registered stays."""
+
+    def apart() -> None:
+        with suppress(ValueError):  # forked off by another thread than the main one
+            signal.set_wakeup_fd(-1)
+
+    os.register_at_fork(after_in_child=apart)
 
 
 @contextmanager
@@ -74,7 +81,7 @@ def signals_interrupt() -> Iterator[None]:
                 one.interrupt()
 
     before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    os.register_at_fork(after_in_child=_apart)
+    _leave_signals_to_children()
     thread = threading.Thread(target=look, name="opscope-signals", daemon=True)
     thread.start()
     try:

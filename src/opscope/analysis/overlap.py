@@ -126,11 +126,10 @@ def _of_devices(name: str, spans: DeviceSpans) -> Iterator[CommunicationOverlap]
     counted = spans.is_kernel & ((spans.step >= 0) | (not spans.has_steps))
     for device in distinct(spans.device).tolist():
         chosen: Flags = counted & (spans.device == device)
-        both = [
+        computation, communication = (
             merge((spans.start_ns[part], spans.end_ns[part]))
             for part in (chosen & ~is_communication, chosen & is_communication)
-        ]
-        computation, communication = both
+        )
         yield CommunicationOverlap(
             trace=name,
             rank=spans.rank,

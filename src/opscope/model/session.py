@@ -123,10 +123,9 @@ class Session:
         """Let the engine keep less memory from now on, where it was limited: all has been written."""
         if self._memory_limit is None:
             return
-        whole_bytes = _ENGINE_SHARE * parse_bytes(self._memory_limit)
-        kept_bytes = max(whole_bytes * _ASKED_SHARE / _ENGINE_SHARE, min(whole_bytes, _ASKED_BYTES))
-        self._limit_engine(kept_bytes)
-        self._whole_bytes = whole_bytes
+        limit_bytes = parse_bytes(self._memory_limit)
+        self._whole_bytes = _ENGINE_SHARE * limit_bytes
+        self._limit_engine(max(_ASKED_SHARE * limit_bytes, min(self._whole_bytes, _ASKED_BYTES)))
 
     def _limit_engine(self, most_bytes: float) -> None:
         self.connection.execute(f"SET memory_limit = '{int(most_bytes)}B'")
