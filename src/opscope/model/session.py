@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -85,6 +86,7 @@ class Session:
                 "the file exists", source=self.path, hint="Sessions are opened with Session.open"
             )
         self.connection = self._connect(memory_limit, threads, is_temporary_file)
+        interrupts.add(self)
         tables = "; ".join(declared.create_statement() for declared in schema.TABLES)
         self.connection.execute(f"BEGIN; {tables}; COMMIT")
         self.connection.execute(
@@ -114,7 +116,6 @@ class Session:
                 source=self.path,
                 hint="Check the path, the memory limit and the number of threads",
             ) from error
-        interrupts.add(self)
         # Row order is carried by ids, so both cores may write at once.
         connection.execute("SET preserve_insertion_order = false")
         return connection
@@ -342,8 +343,9 @@ class Session:
             self.connection.execute(f"SET {setting}")
 
     def interrupt(self) -> None:
-        """End what the engine computes; from any thread."""
-        self.connection.interrupt()
+        """End what the engine computes, if it is open; from any thread."""
+        with suppress(duckdb.ConnectionException):
+            self.connection.interrupt()
 
     def close(self) -> None:
         """Release the database and its temporary files."""

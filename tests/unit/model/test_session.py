@@ -420,3 +420,14 @@ def test_a_query_that_does_not_fit_in_what_the_engine_was_left_gets_all_of_its_s
     with Session() as unbounded:
         unbounded.make_room()
         assert unbounded.scalar("SELECT 1") == 1
+
+
+def test_what_is_closed_has_nothing_to_interrupt(tmp_path: Path) -> None:
+    """A signal may come while a Session closes; the thread that ends what the engine computes goes on."""
+    with Session() as session:
+        session.save(tmp_path / "saved.opscope")
+    with Session.open(tmp_path / "saved.opscope") as saved:
+        saved.interrupt()
+        assert saved.scalar("SELECT 1") == 1
+    session.interrupt()
+    saved.interrupt()
