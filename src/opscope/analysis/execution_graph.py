@@ -93,25 +93,33 @@ class Edge(IntEnum):
     HAND_OVER = 5
 
 
+class Level(NamedTuple):
+    """Runs that depend on earlier levels alone, by position: `[low, high)`, and in it those of several nodes."""
+
+    low: int
+    high: int
+    runs: tuple[tuple[int, int], ...]
+
+
 class RunOrder(NamedTuple):
     """The order in which a graph is simulated: runs of nodes, each of which only follows the one before it.
 
     A host between two waits is one run, and so is what it launched on a stream meanwhile. What else a run
-    depends on lies in runs before it, so that one pass of array operations simulates a whole run.
+    depends on lies in levels before its own, so that one pass of array operations simulates a whole level.
 
     Attributes:
         order: int64[n], the nodes by position; the given ones first.
         place: int64[n], the positions by node.
         before: int64[3, n], positions of what each depends on; slot 0 is 0 within a run.
         follows: bool[n], whether a position follows the one before it in its run.
-        bounds: Where the runs begin, and where the last one ends.
+        levels: The levels, in order.
     """
 
     order: Int64
     place: Int64
     before: Int64
     follows: Flags
-    bounds: tuple[int, ...]
+    levels: tuple[Level, ...]
 
 
 class ExecutionGraph(msgspec.Struct, frozen=True):
@@ -234,12 +242,12 @@ def simulate(
         duration_ns: int64[n].
         rounds: How often; 1 begins with streams as occupied as they were recorded.
     """
-    order, place, before, follows, bounds = graph.order
+    order, place, before, follows, levels = graph.order
     lags = (graph.lag_ns if lag_ns is None else lag_ns)[:, order]
     durations = (graph.duration_ns if duration_ns is None else duration_ns)[order]
     total = np.cumsum(np.where(follows, lags[0], 0) + durations)
     lags += durations - total
-    runs = [(slice(low, high), *before[:, low:high], *lags[:, low:high]) for low, high in pairwise(bounds)]
+    parts = [(slice(*at), runs, before[:, slice(*at)], lags[:, slice(*at)]) for *at, runs in levels]
     nodes = list(graph.carried)
     given, ends = place[nodes], place[list(graph.carried.values())]
     times = graph.time_ns[order]
@@ -251,10 +259,11 @@ def simulate(
         if number:
             times[given] = times[ends]
             began_ns = reached_ns
-        for run, a, b, c, a_ns, b_ns, c_ns in runs:
-            came_ns = np.maximum(times[a] + a_ns, times[b] + b_ns)
-            np.maximum(came_ns, times[c] + c_ns, out=came_ns)
-            times[run] = np.maximum.accumulate(came_ns, out=came_ns) + total[run]
+        for level, runs, own_before, own_lags in parts:
+            came_ns = (times[own_before] + own_lags).max(axis=0)
+            for low, high in runs:
+                np.maximum.accumulate(came_ns[low:high], out=came_ns[low:high])
+            times[level] = came_ns + total[level]
         reached_ns = int(times[ends].max())
     return Simulation(times[place], (reached_ns - began_ns) / graph.steps)
 
@@ -263,29 +272,32 @@ _NODES_AT_ONCE = 1 << 16
 
 
 def run_order(before: Int64, given: Int64, sequence: Sequence[int] | Int64) -> RunOrder:
-    """Runs of nodes, those that others depend on first.
+    """Levels of runs of nodes, those that others depend on first.
 
     Args:
         before: int64[3, n], the nodes that each depends on.
         given: Nodes that depend on none.
         sequence: The others, each after all that it depends on.
     """
-    # A node goes on with the run of what it depends on by slot 0, unless it depends on what is in that run
-    # otherwise, or on a run that comes no earlier.
+    # A node goes on with the run of what it depends on by slot 0, unless another node does, or it depends on
+    # what is in that run otherwise, or on a run of no earlier level.
     count = before.shape[1]
     nodes = np.array(sequence, dtype=np.int64)
     # Views of memory are as quick as lists, and a list takes five times as much of it.
     lanes, ranks, numbers = np.arange(count), np.zeros(count, np.int64), np.zeros(count, np.int64)
+    lasts = np.arange(count)
     numbers[nodes] = np.arange(len(nodes))
-    lane, rank = lanes.data, ranks.data
+    lane, rank, last = lanes.data, ranks.data, lasts.data
     for low in range(0, len(nodes), _NODES_AT_ONCE):
         part = nodes[low : low + _NODES_AT_ONCE]
         for node, (first, *others) in zip(part.tolist(), before[:, part].T.tolist(), strict=True):
-            mine, reached = (lane[first], rank[first]) if rank[first] else (node, 1)
+            mine, reached = lane[first], rank[first]
+            if not reached or last[mine] != first:
+                mine, reached = node, reached + 1
             for other in others:
                 if rank[other] >= reached:
                     reached = rank[other] + 1
-            lane[node], rank[node] = mine, reached
+            lane[node], rank[node], last[mine] = mine, reached, node
     order = np.lexsort((numbers, lanes, ranks))
     place = np.argsort(order)
     by_position = place[before[:, order]]
@@ -294,8 +306,15 @@ def run_order(before: Int64, given: Int64, sequence: Sequence[int] | Int64) -> R
     follows[1:] &= (np.diff(lanes) == 0) & (np.diff(ranks) == 0)
     follows[: len(given)] = False
     by_position[0, follows] = 0
-    begins = np.flatnonzero(~follows)
-    return RunOrder(order, place, by_position, follows, (*begins[begins >= len(given)].tolist(), count))
+    bounds = [*np.flatnonzero(np.diff(ranks, prepend=0)).tolist(), count]
+    begins = np.append(np.flatnonzero(~follows), count)
+    levels = []
+    for low, high in pairwise(bounds):
+        own = begins[slice(*np.searchsorted(begins, (low, high + 1)))] - low
+        several = np.flatnonzero(np.diff(own) > 1)
+        runs = zip(own[several].tolist(), own[several + 1].tolist(), strict=True)
+        levels.append(Level(low, high, tuple(runs)))
+    return RunOrder(order, place, by_position, follows, tuple(levels))
 
 
 class CriticalPath(NamedTuple):
