@@ -48,9 +48,9 @@ def match_before_window(session: Session) -> tuple[MatchedCall, ...]:
     columns: Mapping[str, Any] = session.connection.execute(sql(__package__, "streams")).fetchnumpy()
     stream = np.asarray(columns["stream_number"])
     spans: list[_Span] = []
-    for number in range(1, int(stream.max()) + 1):
-        rows = np.flatnonzero(stream == number)
-        spans += _match_stream({name: np.asarray(values)[rows] for name, values in columns.items()})
+    bounds = [*np.flatnonzero(np.diff(stream, prepend=0)).tolist(), len(stream)]
+    for low, high in pairwise(bounds):
+        spans += _match_stream({name: np.asarray(values)[low:high] for name, values in columns.items()})
     launches = _launches(session, spans)
     found: dict[int, list[_Span]] = defaultdict(list)
     for span in spans:

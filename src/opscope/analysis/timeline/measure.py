@@ -7,6 +7,7 @@ from the tables; the Session is not changed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import TypeVar
 
 import msgspec
@@ -255,9 +256,12 @@ def queue_over_time(device: DeviceRecords, calls: RuntimeCalls, window: Spans, p
     starts, latency = _latencies(device, calls)
     interval = np.floor((starts - first_ns) / interval_ns).astype(np.int64)
     interval[starts == last_ns] = points - 1
+    order = np.lexsort((latency, interval))
+    interval, latency = interval[order], latency[order]
+    bounds = np.searchsorted(interval, np.arange(points + 1)).tolist()
     medians = [
-        float(np.median(of_one)) if len(of_one := latency[interval == number]) else None
-        for number in range(points)
+        float(latency[(low + high - 1) // 2] + latency[(low + high) // 2]) / 2 if low < high else None
+        for low, high in pairwise(bounds)
     ]
     return QueueSeries(
         device.trace_id, device.device, first_ns, interval_ns, tuple(mean.tolist()), tuple(medians)
