@@ -20,7 +20,6 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from opscope._version import __version__
 from opscope.analysis.nsys_reports import REPORTS, report_tables
 from opscope.cli.console import STDERR, check_outputs, note, print_document, print_json, say, say_wrote
 from opscope.cupti.events import first_moment_ns
@@ -49,6 +48,7 @@ from opscope.model.session import Session
 from opscope.model.sidecar import sidecar_path, write_sidecar
 from opscope.provenance.cache import cache_folder
 from opscope.provenance.origins import recorded_origins
+from opscope.report.json_encoding import versions
 from opscope.report.tables import stats_json, stats_tables_document
 from opscope.results import load
 from opscope.units import parse_bytes
@@ -328,8 +328,7 @@ def _document(
     run: ProgramRun | None, written: Sequence[WrittenTrace], program: Sequence[str], reports: dict[str, Any]
 ) -> dict[str, Any]:
     return {
-        "schema_version": 1,
-        "opscope_version": __version__,
+        **versions(1),
         "program": list(program),
         "exit_code": None if run is None else run.exit_code,
         "signal": None if run is None else run.signal,

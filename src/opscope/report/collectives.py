@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from opscope.analysis.collectives import CollectiveTotal, Meanwhile
-from opscope.analysis.links import LinkEvidence, LinkKind, RankLink
+from opscope.analysis.links import LinkEvidence, LinkKind
+from opscope.analysis.straggler import RankDifference, Straggler
 from opscope.analysis.summary import Summary
-from opscope.report.document import Block, BulletList, Code, Inline, number, table, words
+from opscope.report.document import Block, BulletList, Code, Inline, blocks, number, table, words
+from opscope.report.json_encoding import Keys, encode
 from opscope.report.meanings import collectives_meaning
 from opscope.report.ranks import rank_blocks
 from opscope.units import UNKNOWN, format_byte_rate, format_bytes, format_duration, format_fraction
@@ -41,9 +43,8 @@ def collective_blocks(summary: Summary) -> tuple[Block, ...]:
         ),
     )
     points = [text for one in totals if (text := _meanwhile(one))]
-    meanwhile = (BulletList(tuple(points)),) if points else ()
-    meaning = collectives_meaning(summary)
-    return (shown, *meanwhile, *rank_blocks(summary), *([meaning] if meaning else []))
+    meanwhile = BulletList(tuple(points)) if points else None
+    return blocks(shown, meanwhile, *rank_blocks(summary), collectives_meaning(summary))
 
 
 def _of_link(one: CollectiveTotal) -> str:
@@ -95,55 +96,29 @@ def _part(part: Meanwhile) -> tuple[Inline, ...]:
 
 def collective_records(summary: Summary, *, each: bool) -> list[dict[str, Any]]:
     """`collectives` of `analyze --json`: summed by process group and name, or every one."""
-    found = summary.collectives.each if each else summary.collectives.totals
-    return [
-        {
-            "process_group": one.process_group,
-            "description": one.group_description,
-            "parallelism": None if one.parallelism is None else one.parallelism.kind,
-            "parallelism_evidence": None if one.parallelism is None else one.parallelism.evidence,
-            "name": one.name,
-            "sequence": one.sequence,
-            "calls": one.calls,
-            "bytes": one.size_bytes,
-            "ranks": one.ranks,
-            "last_rank": one.last_rank,
-            "wait_ns": one.wait_ns,
-            "transfer_ns": one.transfer_ns,
-            "exposed_ns": one.exposed_ns,
-            "algorithm_bytes_per_s": one.algorithm_bytes_per_s,
-            "bus_bytes_per_s": one.bus_bytes_per_s,
-            "link": None if one.link is None else _link_record(one.link),
-            "link_fraction": one.link_fraction,
-            "last_rank_was_doing": [{"name": part.name, "ns": part.ns} for part in one.meanwhile],
-        }
-        for one in found
-    ]
-
-
-def _link_record(link: RankLink) -> dict[str, Any]:
-    return {"kind": link.kind, "bytes_per_s": link.bytes_per_s, "evidence": link.evidence}
+    found: list[dict[str, Any]] = encode(
+        summary.collectives.each if each else summary.collectives.totals, _KEYS
+    )
+    return found
 
 
 def straggler_record(summary: Summary) -> dict[str, Any] | None:
     """`straggler` of `analyze --json`."""
-    late = summary.straggler
-    if late is None:
-        return None
-    return {
-        "rank": late.rank,
-        "kind": late.kind,
-        "lag_ns_per_step": late.lag_ns_per_step,
-        "late_steps": late.late_steps,
-        "steps": late.steps,
-        "operators": [
-            {
-                "name": one.name,
-                "extra_ns_per_step": max(one.device_ns, one.host_ns),
-                "extra_device_ns_per_step": one.device_ns,
-                "extra_host_ns_per_step": one.host_ns,
-                "extra_calls_per_step": one.calls,
-            }
-            for one in late.differences
-        ],
-    }
+    return None if summary.straggler is None else _KEYS[Straggler].record(summary.straggler, _KEYS)
+
+
+_KEYS: dict[type, Keys] = {
+    CollectiveTotal: Keys(
+        "process_group description=group_description parallelism parallelism_evidence name sequence calls "
+        "bytes=size_bytes ranks last_rank wait_ns transfer_ns exposed_ns algorithm_bytes_per_s "
+        "bus_bytes_per_s link link_fraction last_rank_was_doing=meanwhile",
+        parallelism=lambda total: total.parallelism and total.parallelism.kind,
+        parallelism_evidence=lambda total: total.parallelism and total.parallelism.evidence,
+    ),
+    RankDifference: Keys(
+        "name extra_ns_per_step extra_device_ns_per_step=device_ns extra_host_ns_per_step=host_ns "
+        "extra_calls_per_step=calls",
+        extra_ns_per_step=lambda one: max(one.device_ns, one.host_ns),
+    ),
+    Straggler: Keys("rank kind lag_ns_per_step late_steps steps operators=differences"),
+}

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from opscope._version import __version__
 from opscope.analysis.counters import (
     NO_STALL,
     CountedCall,
@@ -42,7 +41,7 @@ from opscope.report.document import (
     words,
 )
 from opscope.report.efficiency import shape_texts
-from opscope.report.json_encoding import Keys, parsed
+from opscope.report.json_encoding import Keys, parsed, versions
 from opscope.toolchain.ncu_report import (
     QUANTITIES,
     SECTIONS,
@@ -446,11 +445,7 @@ def ncu_json(analysis: CounterAnalysis) -> dict[str, Any]:
         "command=report.command reader_version=report.reader_version recordings "
         "other_results=report.other_results kernels findings"
     )
-    return {
-        "schema_version": NCU_SCHEMA_VERSION,
-        "opscope_version": __version__,
-        **keys.record(analysis, _KEYS),
-    }
+    return {**versions(NCU_SCHEMA_VERSION), **keys.record(analysis, _KEYS)}
 
 
 _RECORDED = Keys(

@@ -16,7 +16,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from opscope._version import __version__
 from opscope.analysis.efficiency import CallEfficiency, CostCoverage, Roofline
 from opscope.analysis.explanation import ExplainedKernel, Explanation, cuda_files
 from opscope.analysis.measured_step import MeasuredStep, UnrecordedTime
@@ -34,7 +33,7 @@ from opscope.model.location import SourceLocation
 from opscope.model.measurement import Latency
 from opscope.report.collectives import collective_records, straggler_record
 from opscope.report.explanation import SourceReader
-from opscope.report.json_encoding import Keys, encode, from_json_text, parsed
+from opscope.report.json_encoding import Keys, encode, from_json_text, parsed, versions
 from opscope.report.kernel_section import improvement_record, launch_records
 from opscope.report.operators import rank_fraction, ranked_findings, ranked_operators
 from opscope.report.ranks import rank_records
@@ -171,15 +170,7 @@ def analysis_document(summary: Summary, *, top: int | None = 10) -> dict[str, An
             "straggler": straggler_record(summary),
             **rank_records(summary, each=top is None),
         }
-    return _document(ANALYSIS_SCHEMA_VERSION, parts)
-
-
-def _document(schema_version: int, parts: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "schema_version": schema_version,
-        "opscope_version": __version__,
-        **encode(parts, SUMMARY_KEYS),
-    }
+    return {**versions(ANALYSIS_SCHEMA_VERSION), **encode(parts, SUMMARY_KEYS)}
 
 
 def _operators(summary: Summary, operators: Iterable[OperatorTotal]) -> list[dict[str, Any]]:
@@ -289,7 +280,7 @@ def explanation_json(explanation: Explanation, read_source: SourceReader | None 
             {**encode(location, SUMMARY_KEYS), "lines": read_source(location)}
             for location in explanation.locations
         ]
-    return _document(EXPLANATION_SCHEMA_VERSION, parts)
+    return {**versions(EXPLANATION_SCHEMA_VERSION), **encode(parts, SUMMARY_KEYS)}
 
 
 def _explained_kernel(use: ExplainedKernel, explanation: Explanation) -> dict[str, Any]:
@@ -344,11 +335,7 @@ def stats_document(
         "benchmark": None if benchmark is None else _latency_record(benchmark, config.get("batch_size")),
         "findings": ranked_findings(summary),
     }
-    return {
-        "schema_version": STATS_SCHEMA_VERSION,
-        "opscope_version": __version__,
-        **encode(parts, _STATS_KEYS),
-    }
+    return {**versions(STATS_SCHEMA_VERSION), **encode(parts, _STATS_KEYS)}
 
 
 def _latency_record(benchmark: Latency, batch_size: int | None) -> dict[str, Any]:
