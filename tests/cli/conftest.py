@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,21 +23,48 @@ class Outcome(NamedTuple):
     def json(self) -> Any:
         return json.loads(self.out)
 
+    @property
+    def said(self) -> str:
+        """Standard error on one line."""
+        return " ".join(self.err.split())
+
 
 Run = Callable[..., Outcome]
+
+
+def running(streams: pytest.CaptureFixture[str]) -> Run:
+    def run(*arguments: object) -> Outcome:
+        streams.readouterr()
+        code = main([str(argument) for argument in arguments])
+        return Outcome(code, *streams.readouterr())
+
+    return run
 
 
 @pytest.fixture
 def opscope(capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs `opscope ARGUMENTS…` in this process."""
+    return running(capsys)
 
-    def run(*arguments: object) -> Outcome:
-        capsys.readouterr()
-        code = main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return Outcome(code, captured.out, captured.err)
 
-    return run
+@pytest.fixture
+def opscope_and_programs(capfd: pytest.CaptureFixture[str]) -> Run:
+    """The same, with what programs print that it starts: both streams as a terminal sees them."""
+    return running(capfd)
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Puts a Python program of a name before all others on PATH."""
+
+    def place(name: str, text: str) -> None:
+        program = tmp_path / "bin" / name
+        program.parent.mkdir()
+        program.write_text(f"#!{sys.executable}\n{text}")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+
+    return place
 
 
 @pytest.fixture(autouse=True)
