@@ -44,7 +44,6 @@ from opscope.hardware.toolkit import find_cuda_tool
 from opscope.model.files import scratch_prefix
 from opscope.model.finding import Finding, Severity, findings_as_json
 from opscope.model.origin import Gap, RecordedKernel
-from opscope.model.session import Session
 from opscope.model.sidecar import sidecar_path, write_sidecar
 from opscope.provenance.cache import cache_folder
 from opscope.provenance.origins import recorded_origins
@@ -313,15 +312,12 @@ def _show(
         if json:
             print_json(_document(run, written, program, stats_json(report_tables(session, list(REPORTS)))))
         else:
-            _print_reports(session)
+            tables = report_tables(session, list(_SHOWN))
+            print_document(stats_tables_document(tables), on_stderr=True)
     for one in written:
         for finding in one.findings:
             _say(finding, one, is_only=len(written) == 1)
     say_wrote([one.path for one in written], on_stderr=True)
-
-
-def _print_reports(session: Session) -> None:
-    print_document(stats_tables_document(report_tables(session, list(_SHOWN))), on_stderr=True)
 
 
 def _document(

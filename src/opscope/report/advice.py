@@ -98,7 +98,7 @@ def _apart(summary: Summary) -> tuple[Block, ...]:
     gains = sum(bool(finding.estimated_gain_ns_per_step) for finding in summary.advice or ())
     best, together = summary.best_set, None
     if gains > 1 and best is not None:
-        gain = _time(best.estimated_gain_ns_per_step, summary)
+        gain = f"{format_duration(best.estimated_gain_ns_per_step)} {_period(summary)}"
         together = Paragraph(
             f"Gains do not add up. The best set is {set_text(summary, best.codes)}: −{gain}."
         )
@@ -131,10 +131,6 @@ def _gain(finding: Finding, summary: Summary) -> str:
         return text
     low, high = map(format_duration, interval)
     return text if low == high else f"{text} ({low} to {high})"
-
-
-def _time(gain_ns: float | None, summary: Summary) -> str:
-    return f"{format_duration(gain_ns)} {_period(summary)}"
 
 
 def _period(summary: Summary) -> str:

@@ -297,11 +297,11 @@ def _step_table(summary: Summary) -> Table:
     )
 
 
-def analysis_report(summary: Summary, *, top: int | None = 10, title: str = "Operator report") -> Document:
+def analysis_report(summary: Summary, *, top: int | None = 10) -> Document:
     """The full report on any trace, of its `top` operators and kernels (every one for None)."""
     configuration = Section("Configuration", (_trace_facts(summary),), number="1")
     body = _body(summary, top, benchmark=None, batch_size=None)
-    return Document(title, (headline(summary),), (configuration, *body))
+    return Document("Operator report", (headline(summary),), (configuration, *body))
 
 
 def configuration_report(
@@ -331,12 +331,12 @@ def configuration_report(
     return Document(title, (headline(summary),), (configuration, *body))
 
 
-def overview_document(summary: Summary, *, top: int | None = 10, title: str = "") -> Document:
+def overview_document(summary: Summary, *, top: int | None = 10) -> Document:
     """The short form for a terminal: ranked tables without details per operator; all rows for None."""
     unattributed = _unattributed_table(summary) if summary.unattributed_ns else None
     advice = advice_blocks(summary) if _is_advised(summary) else ()
     return Document(
-        title or _source_title(summary),
+        _source_title(summary),
         (headline(summary),),
         sections(
             Section("What to change", advice),

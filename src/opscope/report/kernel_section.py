@@ -146,10 +146,6 @@ def _times(extent: Any) -> str:
     return str(extent).replace("x", "×")
 
 
-def _fused(operators: Any) -> str:
-    return f"fuses {', '.join(map(str, operators))}"
-
-
 _WORDS: dict[str, Callable[[Any], str]] = {
     "library": "from {}".format,
     "variant": str,
@@ -175,7 +171,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "alignment": lambda value: f"aligned to {value} elements" if value > 1 else "any alignment",
     "head_dimension": "heads of up to {}".format,
     "epilogue": "epilogue {}".format,
-    "fused_operators": _fused,
+    "fused_operators": lambda value: f"fuses {', '.join(map(str, value))}",
     "fused_operators_may_be_cut": lambda value: "and perhaps others" if value else "",
 }
 

@@ -39,16 +39,12 @@ def rank_blocks(summary: Summary) -> Iterator[Block]:
         yield table(
             sorted(shown, key=lambda one: one.trace_id),
             number("Rank", "rank"),
-            number("Sends and receives", "transfers", _count),
+            number("Sends and receives", "transfers"),
             number("Bubble per step", lambda one: format_duration(one.bubble_ns / one.steps)),
             number("Of the step", "bubble_fraction", format_fraction),
             number("Ideal schedule", "ideal_fraction", format_fraction, spare=True),
             caption="Pipeline bubbles: the device computes nothing and waits in a send or a receive.",
         )
-
-
-def _count(value: int) -> str:
-    return f"{value:,}"
 
 
 def _waited_table(summary: Summary) -> Block | None:

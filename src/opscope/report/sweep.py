@@ -89,7 +89,7 @@ def sweep_document(entries: Sequence[SweepEntry]) -> dict[str, Any]:
     }
 
 
-def sweep_report(entries: Sequence[SweepEntry], *, title: str = "Profiling summary") -> Document:
+def sweep_report(entries: Sequence[SweepEntry]) -> Document:
     """One table of all configurations, and the failures with their reasons."""
     records = [_record(entry) for entry in entries]
     on_device = any(record["summary"]["kernel_launches"] for record in records)
@@ -120,7 +120,7 @@ def sweep_report(entries: Sequence[SweepEntry], *, title: str = "Profiling summa
     failures = tuple((Code(entry.label), f": {entry.error}") for entry in entries if entry.error is not None)
     failed = Section("Failed configurations", (BulletList(failures),))
     return Document(
-        _title(title, records),
+        _title(records),
         (_headline(records),),
         sections(Section("Configurations", (configurations, *_scaling(records))), failed),
     )
@@ -216,7 +216,8 @@ def _top_operator(stats: Mapping[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def _title(title: str, records: Sequence[Mapping[str, Any]]) -> str:
+def _title(records: Sequence[Mapping[str, Any]]) -> str:
+    title = "Profiling summary"
     config = next((record["config"] for record in records if record["config"]), None)
     if config is None:
         return title

@@ -11,7 +11,7 @@ from opscope.launches import Heading, LaunchExplanation, Statement
 from opscope.launches.facts import LaunchGeometry
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
-from opscope.report.document import Code, FactList, Paragraph, Text, plain
+from opscope.report.document import Code, FactList, Paragraph, plain
 from opscope.report.explanation import distinct_titles
 from opscope.report.kernel_section import (
     kernel_facts,
@@ -19,6 +19,8 @@ from opscope.report.kernel_section import (
     launch_blocks,
     launch_records,
 )
+
+from .conftest import said
 
 FUNCTOR = "at::native::(anonymous namespace)::pow_impl"
 POW = KernelFacts(
@@ -36,10 +38,6 @@ POW = KernelFacts(
     location=SourceLocation("a/Pow.cu", Grade.EXACT, 3, 4, Grade.RELEASE_INDEX),
     template=SourceLocation("a/Loops.cuh", Grade.RELEASE_INDEX, 9, 12, Grade.RELEASE_INDEX),
 )  # fmt: skip
-
-
-def said(facts: list[tuple[str, Text]]) -> dict[str, str]:
-    return {label: plain(text) for label, text in facts}
 
 
 def test_everything_known_of_a_kernel() -> None:

@@ -405,7 +405,12 @@ def counter_charts(analysis: CounterAnalysis) -> tuple[Chart, ...]:
     ranked = sorted(analysis.kernels, key=lambda kernel: -(kernel.counters.duration_ns or 0))[:_ROWS]
     titles = fitting_names([kernel.title for kernel in ranked], _TITLE)
     rows = [
-        Bar(f"{kernel.counters.index}: {title}", 100 * share, kind=kind, hover=_share(kind, share))
+        Bar(
+            f"{kernel.counters.index}: {title}",
+            100 * share,
+            kind=kind,
+            hover=f"{kind} {format_fraction(share)}",
+        )
         for title, kernel in zip(titles, ranked, strict=True)
         for kind, share in _reached(kernel)
     ]
@@ -417,10 +422,6 @@ def counter_charts(analysis: CounterAnalysis) -> tuple[Chart, ...]:
     colors = {"compute": BLUE, "memory": ORANGE, "occupancy": GRAY}
     drawing = bars(rows, axis="Share of the limit (%)", colors=colors, mark=100.0)
     return (Chart("limits", "Kernels", "Counters relative to their limits", note, *drawing),)
-
-
-def _share(kind: str, share: float) -> str:
-    return f"{kind} {format_fraction(share)}"
 
 
 def _reached(kernel: CountedKernel) -> Iterator[tuple[str, float]]:
