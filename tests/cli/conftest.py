@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from opscope.cli import main
+from opscope.testing import TraceBuilder
 
 
 class Outcome(NamedTuple):
@@ -80,36 +81,14 @@ def trace(tmp_path: Path) -> Path:
 
 
 def write_trace(path: Path) -> Path:
-    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": _events()}), encoding="utf-8")
-    return path
-
-
-def _events() -> list[dict[str, Any]]:
-    return [
-        _event("user_annotation", "ProfilerStep#2", 0, 1_000, {"External id": 1}),
-        _event("cpu_op", "aten::linear", 10, 200, {"External id": 2, "Input Dims": [[8, 16], [16, 16]]}),
-        _event("cpu_op", "aten::addmm", 20, 150, {"External id": 3, "Input Dims": [[16], [8, 16], [16, 16]]}),
-        _event("cuda_runtime", "cudaLaunchKernel", 30, 5, {"External id": 3, "correlation": 7}),
-        _event("cpu_op", "aten::gelu", 300, 100, {"External id": 4, "Input Dims": [[8, 16]]}),
-        _event("cuda_runtime", "cudaLaunchKernel", 310, 5, {"External id": 4, "correlation": 8}),
-        _kernel("leaked", 1, 2, 5),
-        _kernel("gemm|<float, 64>", 40, 400, 7),
-        _kernel("gelu_kernel", 450, 50.125, 8),
-    ]
-
-
-def _event(
-    category: str, name: str, start_us: float, duration_us: float, args: dict[str, Any]
-) -> dict[str, Any]:
-    return {
-        "ph": "X", "cat": category, "name": name, "pid": 1, "tid": 1, "ts": 1_000_000 + start_us,
-        "dur": duration_us, "args": args,
+    launch = {
+        "grid": [96, 1, 1], "registers per thread": 200, "shared memory": 49_152,
+        "est. achieved occupancy %": 12,
     }  # fmt: skip
-
-
-def _kernel(name: str, start_us: float, duration_us: float, correlation: int) -> dict[str, Any]:
-    args = {
-        "device": 0, "stream": 7, "correlation": correlation, "grid": [96, 1, 1], "block": [128, 1, 1],
-        "registers per thread": 200, "shared memory": 49_152, "est. achieved occupancy %": 12,
-    }  # fmt: skip
-    return {**_event("kernel", name, start_us, duration_us, args), "pid": 0, "tid": 7}
+    builder = TraceBuilder().step(2, 0, 1_000)
+    builder.operator("aten::linear", 10, 200, **{"Input Dims": [[8, 16], [16, 16]]})
+    builder.operator("aten::addmm", 20, 150, **{"Input Dims": [[16], [8, 16], [16, 16]]})
+    builder.launch(30, 5).kernel("gemm|<float, 64>", 40, 400, **launch)
+    builder.operator("aten::gelu", 300, 100, **{"Input Dims": [[8, 16]]})
+    builder.launch(310, 5).kernel("gelu_kernel", 450, 50.125, **launch)
+    return builder.kernel("leaked", 1, 2, correlation=5, **launch).write(path)
