@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from opscope.analysis.collectives import CollectiveTotal, Meanwhile
 from opscope.analysis.links import LinkEvidence, LinkKind
-from opscope.analysis.straggler import RankDifference, Straggler
 from opscope.analysis.summary import Summary
 from opscope.report.document import Block, BulletList, Code, Inline, blocks, number, table, words
-from opscope.report.json_encoding import Keys, encode
 from opscope.report.meanings import collectives_meaning
 from opscope.report.ranks import rank_blocks
 from opscope.units import UNKNOWN, format_byte_rate, format_bytes, format_duration, format_fraction
 
-__all__ = ["collective_blocks", "collective_records", "straggler_record"]
+__all__ = ["collective_blocks"]
 
 _SHOWN = 3
 _LEAST_SHARE = 0.1
@@ -92,33 +88,3 @@ def _part(part: Meanwhile) -> tuple[Inline, ...]:
     if part.name is None:
         return (f"idle for {time} (its host was late)",)
     return ("in ", Code(part.name), f" for {time}")
-
-
-def collective_records(summary: Summary, *, each: bool) -> list[dict[str, Any]]:
-    """`collectives` of `analyze --json`: summed by process group and name, or every one."""
-    found: list[dict[str, Any]] = encode(
-        summary.collectives.each if each else summary.collectives.totals, _KEYS
-    )
-    return found
-
-
-def straggler_record(summary: Summary) -> dict[str, Any] | None:
-    """`straggler` of `analyze --json`."""
-    return None if summary.straggler is None else _KEYS[Straggler].record(summary.straggler, _KEYS)
-
-
-_KEYS: dict[type, Keys] = {
-    CollectiveTotal: Keys(
-        "process_group description=group_description parallelism parallelism_evidence name sequence calls "
-        "bytes=size_bytes ranks last_rank wait_ns transfer_ns exposed_ns algorithm_bytes_per_s "
-        "bus_bytes_per_s link link_fraction last_rank_was_doing=meanwhile",
-        parallelism=lambda total: total.parallelism and total.parallelism.kind,
-        parallelism_evidence=lambda total: total.parallelism and total.parallelism.evidence,
-    ),
-    RankDifference: Keys(
-        "name extra_ns_per_step extra_device_ns_per_step=device_ns extra_host_ns_per_step=host_ns "
-        "extra_calls_per_step=calls",
-        extra_ns_per_step=lambda one: max(one.device_ns, one.host_ns),
-    ),
-    Straggler: Keys("rank kind lag_ns_per_step late_steps steps operators=differences"),
-}
