@@ -55,16 +55,20 @@ VERBS = [
 ]
 
 
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A trace with such names, in a file of such a name in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    # Paths and arguments may hold all but a null character.
+    path = Path(EVIL.replace("\x00", "") + ".json")
+    return TraceBuilder().step(1, 0, 100).operator(EVIL, 10, 20).launch(12, 4).kernel(EVIL, 20, 5).write(path)
+
+
 @pytest.mark.parametrize("words", VERBS)
 def test_names_paths_and_queries_reach_nothing_unseen(
-    opscope: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+    opscope: Callable[..., Any], file: Path, words: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     Path("out").mkdir()
-    # Paths and arguments may hold all but a null character.
-    file = Path(EVIL.replace("\x00", "") + ".json")
-    step = TraceBuilder().step(1, 0, 100).operator(EVIL, 10, 20).launch(12, 4).kernel(EVIL, 20, 5)
-    file.write_text(step.text())
     arguments = [word.format(file=os.fspath(file), evil=file.stem) for word in shlex.split(words)]
     outcome = opscope(*arguments)
     written = [one.read_text() for one in Path("out").rglob("*") if one.suffix in {".md", ".html", ".csv"}]
@@ -75,13 +79,8 @@ def test_names_paths_and_queries_reach_nothing_unseen(
 
 
 def test_of_a_page_that_is_served(
-    opscope: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    opscope: Callable[..., Any], file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    file = Path(EVIL.replace("\x00", "") + ".json")
-    file.write_text(
-        TraceBuilder().step(1, 0, 100).operator(EVIL, 10, 20).launch(12, 4).kernel(EVIL, 20, 5).text()
-    )
     pages = []
 
     def serve(server: Any, *, is_opened: bool) -> None:
