@@ -251,10 +251,9 @@ def _lost(kernels: Sequence[CountedKernel]) -> Text:
 
 def _details(kernel: CountedKernel, analysis: CounterAnalysis) -> Section:
     counters = kernel.counters
-    facts: list[tuple[str, Text]] = [("Kernel", Code(kernel.name, is_whole=True))]
-    if analysis.recordings:
-        facts.append(("Operator", _call(kernel)))
-    facts += [
+    known = facts(
+        ("Kernel", Code(kernel.name, is_whole=True)),
+        ("Operator", _call(kernel) if analysis.recordings else None),
         ("Launch", _launch(counters)),
         ("Time", _time(kernel)),
         ("Device memory", _traffic(kernel)),
@@ -264,9 +263,9 @@ def _details(kernel: CountedKernel, analysis: CounterAnalysis) -> Section:
         ("Divergence", _divergence(counters)),
         ("Occupancy", _occupancy(counters)),
         ("Warp stalls", _stalls(counters)),
-    ]
+    )
     meaning = Meaning(_what_it_comes_to(kernel, analysis))
-    return Section(f"Launch {counters.index}: {kernel.title}", (FactList(tuple(facts)), meaning))
+    return Section(f"Launch {counters.index}: {kernel.title}", (known, meaning))
 
 
 def _what_it_comes_to(kernel: CountedKernel, analysis: CounterAnalysis) -> str:
