@@ -192,8 +192,8 @@ def _finish(
 ) -> int:
     """Print what is known, then run the program; its exit code belongs to the JSON."""
     request = compiled.compilation.request
-    # What makes the same, in the current folder where nothing stays.
     output = kept or Path(default_name(request.source, request.product))
+    # It makes the same, in the current folder where nothing stays.
     command = request_command(compiled.compilation.nvcc, request, output)
     if not json:
         print_document(nvcc_document(compiled, command, codes), on_stderr=run)

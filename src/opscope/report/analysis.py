@@ -450,7 +450,8 @@ def _waiting_blocks(summary: Summary) -> tuple[Block, ...]:
     """Where the GPU waits, and before what that means how to record what is missing."""
     time = time_blocks(summary)
     hint = recording_hint(summary) if time else None
-    place = len(time) - isinstance(time[-1], Meaning) if time else 0
+    has_meaning = bool(time) and isinstance(time[-1], Meaning)
+    place = len(time) - 1 if has_meaning else len(time)
     return blocks(*time[:place], hint, *time[place:])
 
 
