@@ -70,7 +70,7 @@ _CODE = re.compile(
     |^(?:cat|file|kind|median\ low|module_ns|name|path|reference\ candidate|threads|trace_id|unit)\ .*
     |^Exporting\ |^Compiling\ \{\}$|^<|\ …\ \{\}\ characters
     |^(?:bottom|top|middle)\ (?:left|right)$|^(?:script|style|img)-src\ |How\ far$|Where\ the\ GPU$
-    |^[a-z]+(?:_[a-z]+)+\ |^-?\w+_\w+\ |^_[a-z]|^\*|_counts|\.\.\.\ |^[_a-z\ ]*$(?<=_[a-z])
+    |^rank\ transfers\ |^[a-z]+(?:_[a-z]+)+\ |^-?\w+_\w+\ |^_[a-z]|^\*|_counts|\.\.\.\ |^[_a-z\ ]*$(?<=_[a-z])
     |^(?:\{\}\ link\ \{\}|\(\{\}\ to\ \{\}\)|\{\}\ to\ \{\}\ %|\{\}\ \(by\ \{\}\)|nvcc\ \{\}\ \(\{\}\)|\W*)$
     """,
     re.VERBOSE,

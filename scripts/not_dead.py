@@ -2,14 +2,20 @@
 
 _ = object()
 
-# Written into JSON by name (`report/json_encoding.py`), or part of a saved result that is read back.
+# Written into JSON (`report/json_encoding.py`) or into a table (`report/document.py`) by name, or part of a
+# saved result that is read back.
 _.aten_operator_ns
 _.backward_ns
 _.barriers
+_.bubble_fraction
 _.candidate_interval_ns
 _.clean_window
 _.decorator_line
 _.device_fraction
+_.device_ns_per_call
+_.device_ns_per_layer
+_.header_definitions
+_.ideal_fraction
 _.input_sets
 _.is_free_threaded
 _.largest_threads
@@ -31,6 +37,7 @@ _.source_mapped_fraction
 _.state_after
 _.state_before
 _.torch_kernel_ns
+_.transfers
 _.window_ns
 
 # Facts of a decoded kernel name: columns of `kernel_provenance`, filled by field.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from opscope.cli import main
+from opscope.testing import TraceBuilder
 
 
 class Outcome(NamedTuple):
@@ -21,21 +24,48 @@ class Outcome(NamedTuple):
     def json(self) -> Any:
         return json.loads(self.out)
 
+    @property
+    def said(self) -> str:
+        """Standard error on one line."""
+        return " ".join(self.err.split())
+
 
 Run = Callable[..., Outcome]
+
+
+def running(streams: pytest.CaptureFixture[str]) -> Run:
+    def run(*arguments: object) -> Outcome:
+        streams.readouterr()
+        code = main([str(argument) for argument in arguments])
+        return Outcome(code, *streams.readouterr())
+
+    return run
 
 
 @pytest.fixture
 def opscope(capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs `opscope ARGUMENTS…` in this process."""
+    return running(capsys)
 
-    def run(*arguments: object) -> Outcome:
-        capsys.readouterr()
-        code = main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return Outcome(code, captured.out, captured.err)
 
-    return run
+@pytest.fixture
+def opscope_and_programs(capfd: pytest.CaptureFixture[str]) -> Run:
+    """The same, with what programs print that it starts: both streams as a terminal sees them."""
+    return running(capfd)
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Puts a Python program of a name before all others on PATH."""
+
+    def place(name: str, text: str) -> None:
+        program = tmp_path / "bin" / name
+        program.parent.mkdir()
+        program.write_text(f"#!{sys.executable}\n{text}")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+
+    return place
 
 
 @pytest.fixture(autouse=True)
@@ -51,36 +81,14 @@ def trace(tmp_path: Path) -> Path:
 
 
 def write_trace(path: Path) -> Path:
-    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": _events()}), encoding="utf-8")
-    return path
-
-
-def _events() -> list[dict[str, Any]]:
-    return [
-        _event("user_annotation", "ProfilerStep#2", 0, 1_000, {"External id": 1}),
-        _event("cpu_op", "aten::linear", 10, 200, {"External id": 2, "Input Dims": [[8, 16], [16, 16]]}),
-        _event("cpu_op", "aten::addmm", 20, 150, {"External id": 3, "Input Dims": [[16], [8, 16], [16, 16]]}),
-        _event("cuda_runtime", "cudaLaunchKernel", 30, 5, {"External id": 3, "correlation": 7}),
-        _event("cpu_op", "aten::gelu", 300, 100, {"External id": 4, "Input Dims": [[8, 16]]}),
-        _event("cuda_runtime", "cudaLaunchKernel", 310, 5, {"External id": 4, "correlation": 8}),
-        _kernel("leaked", 1, 2, 5),
-        _kernel("gemm|<float, 64>", 40, 400, 7),
-        _kernel("gelu_kernel", 450, 50.125, 8),
-    ]
-
-
-def _event(
-    category: str, name: str, start_us: float, duration_us: float, args: dict[str, Any]
-) -> dict[str, Any]:
-    return {
-        "ph": "X", "cat": category, "name": name, "pid": 1, "tid": 1, "ts": 1_000_000 + start_us,
-        "dur": duration_us, "args": args,
+    launch = {
+        "grid": [96, 1, 1], "registers per thread": 200, "shared memory": 49_152,
+        "est. achieved occupancy %": 12,
     }  # fmt: skip
-
-
-def _kernel(name: str, start_us: float, duration_us: float, correlation: int) -> dict[str, Any]:
-    args = {
-        "device": 0, "stream": 7, "correlation": correlation, "grid": [96, 1, 1], "block": [128, 1, 1],
-        "registers per thread": 200, "shared memory": 49_152, "est. achieved occupancy %": 12,
-    }  # fmt: skip
-    return {**_event("kernel", name, start_us, duration_us, args), "pid": 0, "tid": 7}
+    builder = TraceBuilder().step(2, 0, 1_000)
+    builder.operator("aten::linear", 10, 200, **{"Input Dims": [[8, 16], [16, 16]]})
+    builder.operator("aten::addmm", 20, 150, **{"Input Dims": [[16], [8, 16], [16, 16]]})
+    builder.launch(30, 5).kernel("gemm|<float, 64>", 40, 400, **launch)
+    builder.operator("aten::gelu", 300, 100, **{"Input Dims": [[8, 16]]})
+    builder.launch(310, 5).kernel("gelu_kernel", 450, 50.125, **launch)
+    return builder.kernel("leaked", 1, 2, correlation=5, **launch).write(path)

@@ -58,22 +58,6 @@ def test_a_saved_session_gives_the_same_report(opscope, trace: Path, tmp_path: P
     assert opscope("analyze", session, "--json").json == first.json
 
 
-@pytest.mark.parametrize("name", ["out/analysis.json", "out/report.md", "s.opscope"])
-def test_an_existing_file_is_kept_without_force(opscope, trace: Path, tmp_path: Path, name: str) -> None:
-    existing = tmp_path / name
-    existing.parent.mkdir(exist_ok=True)
-    existing.write_text("mine")
-    arguments = ("analyze", trace, "--output-dir", tmp_path / "out", "--save", tmp_path / "s.opscope")
-    outcome = opscope(*arguments)
-    assert outcome.code == 1
-    assert str(existing) in outcome.err
-    assert "--force" in outcome.err
-    assert outcome.out == ""
-    assert existing.read_text() == "mine"
-    assert opscope(*arguments, "--force").code == 0
-    assert existing.read_bytes() != b"mine"
-
-
 def test_several_traces_are_one_session(opscope, trace: Path, tmp_path: Path) -> None:
     second = tmp_path / "second.json"
     second.write_bytes(trace.read_bytes())
@@ -133,9 +117,6 @@ def test_the_trace_with_its_critical_path(opscope, trace: Path, tmp_path: Path) 
     assert done.out.splitlines()[-1].endswith("marked.json")
     totals = [opscope("analyze", one, "--json").json["summary"] for one in (trace, marked)]
     assert totals[0] == totals[1]
-    again = opscope("analyze", trace, "--export-trace", marked)
-    assert again.code == 1
-    assert "marked.json" in again.err
 
 
 def test_chosen_sections(opscope, trace: Path) -> None:
@@ -156,9 +137,6 @@ def test_a_page_with_pictures(opscope, trace: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     assert opscope("analyze", trace, "--html", page).out.splitlines()[-1] == f"Wrote {page}"
     assert "To repeat" in page.read_text("utf-8")
-    again = opscope("analyze", trace, "--html", page)
-    assert again.code == 1
-    assert "page.html" in again.err
 
 
 def test_ranges_by_an_expression(opscope, trace: Path) -> None:

@@ -133,14 +133,8 @@ def test_other_files_are_refused(opscope, tmp_path: Path, fast: Path, text: str)
     assert "internal error" not in outcome.err
 
 
-def test_a_missing_file_and_a_file_in_the_way(opscope, tmp_path: Path, fast: Path) -> None:
+def test_a_missing_file(opscope, tmp_path: Path, fast: Path) -> None:
     assert "no such file" in opscope("compare", fast, tmp_path / "none.json").err
-    report = tmp_path / "report.md"
-    report.write_text("mine")
-    refused = opscope("compare", fast, fast, "--output", report)
-    assert (refused.code, report.read_text()) == (1, "mine")
-    assert "--force" in refused.err
-    assert opscope("compare", fast, fast, "--output", report, "--force").code == 0
 
 
 @pytest.mark.parametrize("arguments", [("--threshold", "0"), ("--top", "0"), ("--fail-on", "worse")])

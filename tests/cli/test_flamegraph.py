@@ -21,16 +21,11 @@ def test_speedscope_is_the_default(opscope, trace: Path) -> None:
     assert (profile["name"], profile["endValue"]) == ("trace.json", 452_125)
 
 
-def test_a_file_is_written_once(opscope, trace: Path, tmp_path: Path) -> None:
+def test_a_file_is_written(opscope, trace: Path, tmp_path: Path) -> None:
     target = tmp_path / "stacks.json"
     first = opscope("flamegraph", trace, "-o", target, "--weight", "launches")
     assert (first.code, first.out) == (0, f"Wrote {target}\n")
     assert json.loads(target.read_text())["profiles"][0]["endValue"] == 3
-    second = opscope("flamegraph", trace, "-o", target)
-    assert second.code == 1
-    assert "the file exists. Overwrite it with --force" in second.err
-    assert opscope("flamegraph", trace, "-o", target, "--force").code == 0
-    assert json.loads(target.read_text())["profiles"][0]["endValue"] == 452_125
 
 
 def test_a_step(opscope, trace: Path) -> None:

@@ -39,21 +39,9 @@ GREP = r"""cat profiling_results/*/kernel_analysis_report_*.md | grep "### 4\.[1
 @pytest.fixture
 def folder(opscope, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    tiny = (
-        "--layers",
-        1,
-        "--hidden",
-        16,
-        "--device",
-        "cpu",
-        "--warmup",
-        1,
-        "--active",
-        1,
-        "--skip-benchmark",
-    )
+    tiny = ("--layers", 1, "--hidden", 16, "--device", "cpu", "--warmup", 1, "--active", 1)
     for name, batch_sizes in (("quick", (1, 8)), ("full", (1, 8, 16))):
-        sizes = ("--batch-sizes", *batch_sizes, "--seq-lens", 128)
+        sizes = ("--batch-sizes", *batch_sizes, "--seq-lens", 128, "--skip-benchmark")
         outcome = opscope("profile", "bert", *sizes, "--output-dir", f"./profiling_results/{name}", *tiny)
         assert outcome.code == 0, outcome.err
     # The guide says python3; here that is the Python of the tests.

@@ -7,17 +7,17 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from opscope.cli import main
 from opscope.toolchain import ncu_command as running
 
-Run = Callable[..., Any]
+from .conftest import Run
 
 pytestmark = pytest.mark.skipif(find_spec("ncu_report") is None, reason="ncu-report is not installed")
 
@@ -42,12 +42,6 @@ sys.exit(1 if code else 0)
 """
 
 
-class Captured(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
 @pytest.fixture(scope="module")
 def packed(shared: Path) -> Path:
     return shared / "ncu" / "ops.ncu-rep.gz"
@@ -55,25 +49,18 @@ def packed(shared: Path) -> Path:
 
 @pytest.fixture
 def ncu_run(
-    tmp_path: Path, packed: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Iterator[Callable[..., Captured]]:
-    """Runs `opscope ncu` in this process with the stand-in on PATH; both streams as a terminal sees them."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    stand_in = folder / "ncu"
-    stand_in.write_text(f"#!{sys.executable}\n{STAND_IN}")
-    stand_in.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    tmp_path: Path,
+    packed: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stand_in: Callable[[str, str], None],
+    opscope_and_programs: Run,
+) -> Run:
+    """Runs `opscope ncu` with the stand-in on PATH."""
+    stand_in("ncu", STAND_IN)
     monkeypatch.setenv("NCU_CALLS", str(tmp_path / "calls"))
     monkeypatch.setenv("NCU_REPORT", str(packed))
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object) -> Captured:
-        capfd.readouterr()
-        code = main(["ncu", *map(str, arguments)])
-        return Captured(code, *capfd.readouterr())
-
-    yield run
+    return partial(opscope_and_programs, "ncu")
 
 
 def calls(tmp_path: Path) -> list[dict[str, Any]]:
@@ -156,7 +143,7 @@ def test_a_program_is_run_and_its_words_stay_on_standard_output(ncu_run: Run, tm
 
 def test_with_json_standard_output_is_one_document(ncu_run: Run) -> None:
     outcome = ncu_run("--json", "--launch-count", 5, "--", *SAYS)
-    assert len(json.loads(outcome.out)["kernels"]) == 5
+    assert len(outcome.json["kernels"]) == 5
     assert "said\n" in outcome.err
 
 
@@ -184,19 +171,9 @@ def test_a_trace_chooses_too(ncu_run: Run, trace: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_asked_for_comes_on_top(ncu_run: Run, tmp_path: Path) -> None:
-    options = [
-        "--kernel",
-        "x",
-        "--launch-skip",
-        3,
-        "--launch-count",
-        2,
-        "--set",
-        "full",
-        "--ncu-section",
-        "PmSampling",
-    ]
-    ncu_run(*options, "--metrics", "a.sum", "--replay-mode", "application", "-o", "mine", "--", *SAYS)
+    launches = ("--kernel", "x", "--launch-skip", 3, "--launch-count", 2)
+    counters = ("--set", "full", "--ncu-section", "PmSampling", "--metrics", "a.sum")
+    ncu_run(*launches, *counters, "--replay-mode", "application", "-o", "mine", "--", *SAYS)
     (call,) = calls(tmp_path)
     found = call["options"]
     assert (found["--launch-skip"], found["--launch-count"]) == (["3"], ["2"])

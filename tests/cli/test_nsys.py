@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -15,6 +14,8 @@ from opscope.api import load
 from opscope.cli import main
 from opscope.testing import ExportBuilder
 from opscope.toolchain import nsys as running
+
+from .conftest import Run
 
 # Takes the two commands of nsys as nsys does: profile runs the program and writes a report, export copies an
 # export made elsewhere.
@@ -39,54 +40,37 @@ sys.exit(code)
 """
 
 
-class Captured(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Captured]
+Calls = Callable[[], list[dict[str, object]]]
 
 
 @pytest.fixture
-def calls(tmp_path: Path) -> Callable[[], list[dict[str, object]]]:
+def calls(tmp_path: Path) -> Calls:
     return lambda: [json.loads(line) for line in (tmp_path / "calls").read_text().splitlines()]
 
 
 @pytest.fixture
-def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Run]:
-    """Runs `opscope nsys` in this process, in an empty folder, without nsys."""
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opscope_and_programs: Run) -> Run:
+    """Runs `opscope nsys` in an empty folder, without nsys."""
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setattr(running, "_PLACES", ())
-
-    def run(*arguments: object) -> Captured:
-        capfd.readouterr()
-        code = main(["nsys", *map(str, arguments)])
-        return Captured(code, *capfd.readouterr())
-
-    yield run
+    return partial(opscope_and_programs, "nsys")
 
 
 @pytest.fixture
-def nsys_run(tmp_path: Path, bare: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+def nsys_run(
+    tmp_path: Path, bare: Run, monkeypatch: pytest.MonkeyPatch, stand_in: Callable[[str, str], None]
+) -> Run:
     """The same with the stand-in on PATH."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    stand_in = folder / "nsys"
-    stand_in.write_text(f"#!{sys.executable}\n{STAND_IN}")
-    stand_in.chmod(0o755)
+    stand_in("nsys", STAND_IN)
     export = ExportBuilder().launch(1).kernel("add(int, float *, float *)", 10, 500).copy(600, 40)
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("NSYS_CALLS", str(tmp_path / "calls"))
     monkeypatch.setenv("NSYS_EXPORT", str(export.write(tmp_path / "made_elsewhere.sqlite")))
     return bare
 
 
 class TestPrograms:
-    def test_a_program_is_recorded_exported_and_counted(
-        self, nsys_run: Run, calls: Callable[[], list[dict[str, object]]]
-    ) -> None:
+    def test_a_program_is_recorded_exported_and_counted(self, nsys_run: Run, calls: Calls) -> None:
         done = nsys_run("--", sys.executable, "-c", "print('Max error: 0')")
         assert done.code == 0
         assert "Max error: 0" in done.out
@@ -104,16 +88,14 @@ class TestPrograms:
         assert export["words"] == ["opscope.nsys-rep"]
         assert sorted(path.name for path in Path().iterdir()) == ["opscope.nsys-rep", "opscope.sqlite"]
 
-    def test_options_and_the_programs_exit_code_are_passed_on(
-        self, nsys_run: Run, calls: Callable[[], list[dict[str, object]]]
-    ) -> None:
+    def test_options_and_the_programs_exit_code_are_passed_on(self, nsys_run: Run, calls: Calls) -> None:
         done = nsys_run(
             "--trace", "cuda,cublas", "--cuda-graph-trace", "node", "--option", "--cuda-memory-usage=true",
             "-o", "deep/run1", "--report", "cuda_api_sum", "--json", "--", sys.executable, "-c",
             "import sys; print('x'); sys.exit(7)",
         )  # fmt: skip
         assert done.code == 7
-        assert json.loads(done.out)["cuda_api_sum"][0]["Name"] == "cudaLaunchKernel"
+        assert done.json["cuda_api_sum"][0]["Name"] == "cudaLaunchKernel"
         assert "x\n" in done.err
         assert "Wrote deep/run1.sqlite" in done.err
         options = calls()[0]["options"]
@@ -164,9 +146,7 @@ class TestPrograms:
 
 
 class TestReports:
-    def test_a_report_is_exported_once(
-        self, nsys_run: Run, calls: Callable[[], list[dict[str, object]]]
-    ) -> None:
+    def test_a_report_is_exported_once(self, nsys_run: Run, calls: Calls) -> None:
         Path("r.nsys-rep").write_text("report")
         for _ in range(2):
             done = nsys_run("r.nsys-rep")
@@ -178,7 +158,7 @@ class TestReports:
 
     def test_an_export_needs_no_nsys(self, bare: Run) -> None:
         ExportBuilder().launch(1).kernel("k", 2, 3).write("x.sqlite")
-        document = json.loads(bare("x.sqlite", "--report", "cuda_gpu_kern_sum", "--json").out)
+        document = bare("x.sqlite", "--report", "cuda_gpu_kern_sum", "--json").json
         assert [row["Name"] for row in document["cuda_gpu_kern_sum"]] == ["k"]
 
     def test_every_verb_exports_a_report_for_itself(self, nsys_run: Run) -> None:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from .conftest import Run
+
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
@@ -35,6 +37,13 @@ def workloads(tmp_path: Path) -> Path:
     file = tmp_path / "cases_of_profile.py"
     file.write_text(WORKLOADS)
     return file
+
+
+@pytest.fixture
+def profile(opscope: Run, out: Path) -> Run:
+    """Runs `opscope profile … --seq-lens 8 --output-dir OUT --skip-benchmark`."""
+    rest = ("--seq-lens", 8, "--output-dir", out, "--skip-benchmark")
+    return lambda *arguments: opscope("profile", *arguments, *rest)
 
 
 def names(folder: Path) -> set[str]:
@@ -103,21 +112,10 @@ def test_json_with_a_benchmark_is_one_document(opscope, out: Path) -> None:
     assert len(stats["benchmark"]["latency_ms"]["samples"]) >= 10
 
 
-def test_a_configuration_that_fails_does_not_stop_the_others(opscope, out: Path, workloads: Path) -> None:
-    target = f"{workloads}:fails_at_4"
-    arguments = (
-        "profile",
-        target,
-        "--batch-sizes",
-        4,
-        2,
-        "--seq-lens",
-        8,
-        "--output-dir",
-        out,
-        "--skip-benchmark",
-    )
-    outcome = opscope(*arguments)
+def test_a_configuration_that_fails_does_not_stop_the_others(
+    profile: Run, out: Path, workloads: Path
+) -> None:
+    outcome = profile(f"{workloads}:fails_at_4", "--batch-sizes", 4, 2)
     assert outcome.code == 1
     assert "bs4_seq8: failed: " in outcome.err
     assert "no such | batch" in outcome.out
@@ -127,15 +125,16 @@ def test_a_configuration_that_fails_does_not_stop_the_others(opscope, out: Path,
     assert "no such \\| batch" in (out / "profiling_summary.md").read_text("utf-8")
 
 
-def test_an_interrupt_keeps_what_is_done_and_resume_continues(opscope, out: Path, workloads: Path) -> None:
+def test_an_interrupt_keeps_what_is_done_and_resume_continues(
+    profile: Run, out: Path, workloads: Path
+) -> None:
     target = f"{workloads}:interrupted_at_4"
-    arguments = ("profile", target, "--seq-lens", 8, "--output-dir", out, "--skip-benchmark", "--batch-sizes")
-    outcome = opscope(*arguments, 1, 4, 8)
+    outcome = profile(target, "--batch-sizes", 1, 4, 8)
     assert outcome.code == 130
     assert f"interrupted: 1 of 3 configurations are kept in {out}; continue with --resume" in outcome.err
     first = out / "profiling_stats_bs1_seq8.json"
     before = first.stat().st_mtime_ns
-    resumed = opscope(*arguments, 1, 8, "--resume")
+    resumed = profile(target, "--resume", "--batch-sizes", 1, 8)
     assert resumed.code == 0
     assert "bs1_seq8: kept" in resumed.err
     assert first.stat().st_mtime_ns == before
@@ -143,41 +142,20 @@ def test_an_interrupt_keeps_what_is_done_and_resume_continues(opscope, out: Path
     assert [one["label"] for one in summary["configurations"]] == ["bs1_seq8", "bs8_seq8"]
 
 
-def test_existing_files_are_kept_without_force(opscope, out: Path, workloads: Path) -> None:
-    target = f"{workloads}:fails_at_4"
-    arguments = (
-        "profile",
-        target,
-        "--batch-sizes",
-        1,
-        "--seq-lens",
-        8,
-        "--output-dir",
-        out,
-        "--skip-benchmark",
-    )
-    assert opscope(*arguments).code == 0
-    outcome = opscope(*arguments)
+def test_existing_files_are_kept_without_force(profile: Run, workloads: Path) -> None:
+    arguments = (f"{workloads}:fails_at_4", "--batch-sizes", 1)
+    assert profile(*arguments).code == 0
+    outcome = profile(*arguments)
     assert outcome.code == 1
     assert "--force" in outcome.err
     assert outcome.out == ""
-    assert opscope(*arguments, "--force").code == 0
+    assert profile(*arguments, "--force").code == 0
 
 
-def test_resume_refuses_results_of_other_settings(opscope, out: Path) -> None:
-    arguments = (
-        "profile",
-        "bert",
-        "--batch-sizes",
-        1,
-        "--seq-lens",
-        8,
-        "--output-dir",
-        out,
-        "--skip-benchmark",
-    )
-    assert opscope(*arguments, *TINY).code == 0
-    outcome = opscope(*arguments, *TINY, "--resume", "--attn-implementation", "eager")
+def test_resume_refuses_results_of_other_settings(profile: Run) -> None:
+    arguments = ("bert", "--batch-sizes", 1, *TINY)
+    assert profile(*arguments).code == 0
+    outcome = profile(*arguments, "--resume", "--attn-implementation", "eager")
     assert outcome.code == 1
     assert "made with attn_implementation sdpa, not eager" in outcome.err
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +43,32 @@ def test_no_input_is_replaced(opscope, trace: Path, arguments: tuple[str, ...]) 
     assert outcome.code == 1
     assert "it is read by this command. Write to another file" in outcome.err
     assert trace.read_bytes() == before
+
+
+WRITING = (
+    "analyze trace.json --save", "analyze trace.json --export-trace", "analyze trace.json --html",
+    "stats trace.json --output", "stats trace.json --html", "flamegraph trace.json --output",
+    "compare trace.json trace.json --output", "compare trace.json trace.json --html",
+    "explain aten::add --trace trace.json --html", "sql trace.json 'SELECT 1' --parquet",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("command", "file"),
+    [
+        ("analyze trace.json --output-dir .", "analysis.json"),
+        ("analyze trace.json --output-dir .", "report.md"),
+        *((f"{command} there", "there") for command in WRITING),
+    ],
+)
+def test_a_file_that_exists_is_kept_unless_forced(opscope, trace: Path, command: str, file: str) -> None:
+    existing = Path(file)
+    existing.write_text("mine")
+    refused = opscope(*shlex.split(command))
+    assert (refused.code, refused.out, existing.read_text()) == (1, "", "mine")
+    assert refused.err == f"error: {file}: the file exists. Overwrite it with --force\n"
+    assert opscope(*shlex.split(command), "--force").code == 0
+    assert existing.read_bytes() != b"mine"
 
 
 def test_a_folder_is_no_output_and_a_device_is_written_to(opscope, trace: Path, tmp_path: Path) -> None:

@@ -120,8 +120,6 @@ def test_a_query_result_as_parquet(opscope, source: Path, tmp_path: Path) -> Non
     assert outcome.out == f"Wrote {file}\n"
     assert duckdb.read_parquet(str(file)).fetchall() == [("aten::linear",), ("aten::addmm",), ("aten::gelu",)]
     assert [path.name for path in file.parent.iterdir()] == ["it's.parquet"]
-    assert opscope("sql", source, "SELECT 1", "--parquet", file).code == 1
-    assert opscope("sql", source, "SELECT 1", "--parquet", file, "--force").code == 0
 
 
 @SESSION_OR_TRACE

@@ -8,33 +8,20 @@ import runpy
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 import opscope
 from opscope.api import load
-from opscope.cli import main
 from opscope.cli import trace as module
 from opscope.model.sidecar import read_sidecar
 
+from .conftest import Run
+
 FAKES = Path(__file__).parent.parent / "unit" / "cupti" / "fake_cuda.py"
-
-
-class Captured(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def said(self) -> str:
-        """Standard error on one line, without the tables."""
-        return " ".join(self.err.split())
-
-
-Trace = Callable[..., Captured]
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +35,9 @@ def trace(
     tmp_path: Path,
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> Iterator[Trace]:
-    """Runs `opscope trace` in this process on the fake CUDA; both streams as a terminal sees them."""
+    opscope_and_programs: Run,
+) -> Run:
+    """Runs `opscope trace` on the fake CUDA."""
     for name, value in {**fake_cuda.environment, "CUDA_HOME": str(fake_cuda.root)}.items():
         monkeypatch.setenv(name, value)
     for name in ("CUDA_PATH", "CONDA_PREFIX", "CUDA_INJECTION64_PATH"):
@@ -59,20 +46,14 @@ def trace(
     monkeypatch.setattr(module, "driver_cuda_version", lambda: 13_000)
     (tmp_path / "program").symlink_to(fake_cuda.program)
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object) -> Captured:
-        capfd.readouterr()
-        code = main(["trace", *map(str, arguments)])
-        return Captured(code, *capfd.readouterr())
-
-    yield run
+    return partial(opscope_and_programs, "trace")
 
 
 def files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_trace_and_nsys_tables(trace: Trace, tmp_path: Path) -> None:
+def test_a_trace_and_nsys_tables(trace: Run, tmp_path: Path) -> None:
     outcome = trace("--", "./program", "everything")
     assert (outcome.code, outcome.out) == (0, "hello\n")
     lines = outcome.err.splitlines()
@@ -89,9 +70,7 @@ def test_a_trace_and_nsys_tables(trace: Trace, tmp_path: Path) -> None:
     assert files(tmp_path / "opscope_trace") == ["trace.json", "trace.opscope.json"]
 
 
-def test_the_trace_is_a_session_like_any(
-    trace: Trace, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_trace_is_a_session_like_any(trace: Run, tmp_path: Path, opscope_and_programs: Run) -> None:
     trace("--output-dir", "out", "--name", "add", "--", "./program", "everything")
     with load(tmp_path / "out" / "add.json") as session:
         kinds = dict(session.query("SELECT kind, count(*) FROM device_activities GROUP BY kind"))
@@ -99,12 +78,18 @@ def test_the_trace_is_a_session_like_any(
         assert not [violation for check in session.check() for violation in check.violations]
         assert session.query("SELECT name FROM devices") == [("NVIDIA H200",)]
         assert {one.code for one in session.findings()} >= {"recorder.unfinished"}
-    capfd.readouterr()
-    assert main(["analyze", str(tmp_path / "out" / "add.json")]) == 0
-    assert "add" in capfd.readouterr().out
-    assert main(["stats", str(tmp_path / "out" / "add.json"), "--report", "cuda_api_sum", "--json"]) == 0
-    rows = json.loads(capfd.readouterr().out)["cuda_api_sum"]
-    assert [row["Name"] for row in rows] == ["cudaLaunchKernel", "cuLaunchKernel", "cudaMallocManaged"]
+    analyzed = opscope_and_programs("analyze", tmp_path / "out" / "add.json")
+    assert analyzed.code == 0
+    assert "add" in analyzed.out
+    counted = opscope_and_programs(
+        "stats", tmp_path / "out" / "add.json", "--report", "cuda_api_sum", "--json"
+    )
+    assert counted.code == 0
+    assert [row["Name"] for row in counted.json["cuda_api_sum"]] == [
+        "cudaLaunchKernel",
+        "cuLaunchKernel",
+        "cudaMallocManaged",
+    ]
 
 
 @pytest.mark.usefixtures("trace")
@@ -115,10 +100,10 @@ def test_in_python_it_is_a_session_too() -> None:
         opscope.trace(["./program", "exit", "3"], force=True)
 
 
-def test_json_is_alone_on_standard_output(trace: Trace) -> None:
+def test_json_is_alone_on_standard_output(trace: Run) -> None:
     outcome = trace("--json", "--", "./program", "exit", "3")
     assert outcome.code == 3
-    document = json.loads(outcome.out)
+    document = outcome.json
     assert outcome.err.startswith("hello\n")
     assert document["program"] == ["./program", "exit", "3"]
     assert (document["exit_code"], document["signal"]) == (3, None)
@@ -134,7 +119,7 @@ def test_json_is_alone_on_standard_output(trace: Trace) -> None:
 
 
 @pytest.mark.parametrize(("number", "name"), [(15, "SIGTERM"), (6, "SIGABRT"), (11, "SIGSEGV")])
-def test_a_program_that_a_signal_ends(trace: Trace, tmp_path: Path, number: int, name: str) -> None:
+def test_a_program_that_a_signal_ends(trace: Run, tmp_path: Path, number: int, name: str) -> None:
     outcome = trace("--", "./program", "raise", number)
     assert outcome.code == 128 + number
     assert f"The process was ended by {name}; it is recorded until then." in outcome.said
@@ -142,53 +127,53 @@ def test_a_program_that_a_signal_ends(trace: Trace, tmp_path: Path, number: int,
         assert session.scalar("SELECT count(*) FROM device_activities") == 4
 
 
-def test_a_program_that_is_killed(trace: Trace) -> None:
+def test_a_program_that_is_killed(trace: Run) -> None:
     outcome = trace("--", "./program", "kill")
     assert outcome.code == 137
     assert "warning: The process ended without its exit handlers" in outcome.said
 
 
-def test_several_processes_have_a_trace_each(trace: Trace, tmp_path: Path) -> None:
+def test_several_processes_have_a_trace_each(trace: Run, tmp_path: Path) -> None:
     outcome = trace("--json", "--", "./program", "fork_before")
-    traces = json.loads(outcome.out)["traces"]
+    traces = outcome.json["traces"]
     assert sorted(one["events"]["kernels"] for one in traces) == [2, 5]
     names = [Path(one["path"]).name for one in traces]
     assert names == ["trace.json", f"trace_{traces[1]['process']}.json"]
     bases = {json.loads(Path(one["path"]).read_text())["baseTimeNanoseconds"] for one in traces}
     assert len(bases) == 1
-    assert sum(row["Instances"] for row in json.loads(outcome.out)["reports"]["cuda_gpu_kern_sum"]) == 7
+    assert sum(row["Instances"] for row in outcome.json["reports"]["cuda_gpu_kern_sum"]) == 7
 
 
-def test_a_program_that_executes_another(trace: Trace, tmp_path: Path) -> None:
+def test_a_program_that_executes_another(trace: Run, tmp_path: Path) -> None:
     outcome = trace("--json", "--", "./program", "execute")
-    traces = json.loads(outcome.out)["traces"]
+    traces = outcome.json["traces"]
     assert [one["events"]["kernels"] for one in traces] == [2, 3]
     assert Path(traces[1]["path"]).name == f"trace_{traces[0]['process']}-1.json"
 
 
-def test_a_program_without_cuda(trace: Trace, tmp_path: Path) -> None:
+def test_a_program_without_cuda(trace: Run, tmp_path: Path) -> None:
     outcome = trace("--", "./program", "nothing", 4)
     assert (outcome.code, outcome.out) == (4, "hello\n")
     assert "the program never started CUDA before it ended with exit code 4" in outcome.said
     assert files(tmp_path / "opscope_trace") == []
     outcome = trace("--json", "--", "./program", "nothing", 0)
-    assert json.loads(outcome.out)["traces"] == []
+    assert outcome.json["traces"] == []
 
 
-def test_a_program_that_only_starts_cuda(trace: Trace) -> None:
+def test_a_program_that_only_starts_cuda(trace: Run) -> None:
     outcome = trace("--", "./program", "idle")
     assert outcome.code == 0
     assert "started CUDA, but made no call, kernel or copy" in outcome.said
 
 
-def test_records_that_cannot_be_written(trace: Trace) -> None:
+def test_records_that_cannot_be_written(trace: Run) -> None:
     outcome = trace("--json", "--", "./program", "full", 200_000)
-    (one,) = json.loads(outcome.out)["traces"]
+    (one,) = outcome.json["traces"]
     assert one["findings"][0]["code"] == "recorder.lost"
     assert one["dropped_records"] + sum(one["events"][kind] for kind in ("kernels", "calls")) == 400_000
 
 
-def test_another_tool_holds_cupti(trace: Trace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_another_tool_holds_cupti(trace: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FAKE_SUBSCRIBE", "39")
     outcome = trace("--", "./program", "exit", 0)
     assert outcome.code == 1
@@ -198,21 +183,21 @@ def test_another_tool_holds_cupti(trace: Trace, monkeypatch: pytest.MonkeyPatch,
     assert trace("--", "./program", "exit", 5).code == 5
 
 
-def test_cupti_does_not_start(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cupti_does_not_start(trace: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_SUBSCRIBE", "15")
     outcome = trace("--", "./program", "exit", 0)
     assert outcome.code == 1
     assert "CUPTI does not start in the program (cuptiSubscribe: CUPTI_ERROR_UNKNOWN)" in outcome.said
 
 
-def test_another_tools_injection(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_tools_injection(trace: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_INJECTION64_PATH", "/opt/other.so")
     outcome = trace("--", "./program", "exit", 0)
     assert (outcome.code, outcome.out) == (1, "")
     assert "another tool records CUDA programs here" in outcome.err
 
 
-def test_files_of_an_earlier_run(trace: Trace, tmp_path: Path) -> None:
+def test_files_of_an_earlier_run(trace: Run, tmp_path: Path) -> None:
     folder = tmp_path / "opscope_trace"
     folder.mkdir()
     (folder / "trace_99.json").write_text("of an earlier run")
@@ -224,19 +209,19 @@ def test_files_of_an_earlier_run(trace: Trace, tmp_path: Path) -> None:
     assert files(folder) == ["trace.json", "trace.opscope.json", "trace_old.json"]
 
 
-def test_raw_records_make_the_trace_again(trace: Trace, tmp_path: Path) -> None:
+def test_raw_records_make_the_trace_again(trace: Run, tmp_path: Path) -> None:
     assert trace("--keep-records", "--", "./program", "everything").code == 0
     folder = tmp_path / "opscope_trace"
     outcome = trace("--from-records", folder / "trace.records", "--name", "again", "--json")
     assert outcome.code == 0
-    document = json.loads(outcome.out)
+    document = outcome.json
     assert (document["exit_code"], len(document["traces"])) == (None, 1)
     events = [json.loads((folder / name).read_text())["traceEvents"] for name in ("trace.json", "again.json")]
     assert events[0] == events[1]
 
 
 def test_a_trace_that_cannot_be_written_keeps_the_records(
-    trace: Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trace: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise module.CaptureError(
@@ -250,13 +235,13 @@ def test_a_trace_that_cannot_be_written_keeps_the_records(
     assert len(files(tmp_path / "opscope_trace" / "trace.records")) == 1
 
 
-def test_unified_memory_can_be_left_out(trace: Trace) -> None:
+def test_unified_memory_can_be_left_out(trace: Run) -> None:
     outcome = trace("--without-unified-memory", "--", "./program", "launch", 1)
     assert "Copies of unified memory were not recorded: they were switched off." in outcome.said
 
 
 def test_kernels_are_sought_in_what_the_program_had_loaded(
-    trace: Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trace: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from opscope.model.origin import RecordedKernel, RecordedUnit
 
@@ -287,13 +272,13 @@ def test_kernels_are_sought_in_what_the_program_had_loaded(
         (["--name", "..", "--", "./program"], "'..' is not a file name"),
     ],
 )
-def test_what_cannot_be_run(trace: Trace, arguments: list[str], message: str) -> None:
+def test_what_cannot_be_run(trace: Run, arguments: list[str], message: str) -> None:
     outcome = trace(*arguments)
     assert (outcome.code, outcome.out) == (1, "")
     assert message in outcome.err
 
 
-def test_without_cupti(trace: Trace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_cupti(trace: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(module, "_places", module.CuptiPlaces)
     monkeypatch.setattr("opscope.cupti.library._SYSTEM_ROOTS", ("/nowhere",) * 3)
     monkeypatch.setattr("opscope.cupti.library._USUAL_TOOLKITS", "/nowhere")
@@ -303,7 +288,7 @@ def test_without_cupti(trace: Trace, monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert not (tmp_path / "opscope_trace").exists()
 
 
-def test_without_a_compiler(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler(trace: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "no-such-compiler")
     outcome = trace("--", "./program")
     assert (outcome.code, outcome.out) == (1, "")
@@ -311,21 +296,21 @@ def test_without_a_compiler(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(
-    trace: Trace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    trace: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert trace("--", "./program", "exit", 0).code == 0
 
 
-def test_a_folder_that_cannot_be_made(trace: Trace, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made(trace: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     outcome = trace("--output-dir", tmp_path / "file" / "out", "--", "./program")
     assert outcome.code == 1
     assert "the folder cannot be written" in outcome.err
 
 
-def test_a_signal_to_opscope_ends_the_program_and_keeps_its_records(trace: Trace, tmp_path: Path) -> None:
+def test_a_signal_to_opscope_ends_the_program_and_keeps_its_records(trace: Run, tmp_path: Path) -> None:
     assert trace("--output-dir", "built", "--", "./program", "exit", 0).code == 0  # builds the recorder
     command = [sys.executable, "-m", "opscope", "trace", "--", "./program", "wait"]
     process = subprocess.Popen(
@@ -341,10 +326,10 @@ def test_a_signal_to_opscope_ends_the_program_and_keeps_its_records(trace: Trace
         assert session.scalar("SELECT count(*) FROM device_activities") == 4
 
 
-def test_records_may_be_bounded(trace: Trace) -> None:
+def test_records_may_be_bounded(trace: Run) -> None:
     outcome = trace("--json", "--max-trace-size", "1MB", "--", "./program", "launch", 50_000)
     assert outcome.code == 0
-    (one,) = json.loads(outcome.out)["traces"]
+    (one,) = outcome.json["traces"]
     assert one["findings"][0]["code"] == "recorder.size_limit"
     assert "--max-trace-size" in outcome.said
     assert 0 < one["dropped_records"] < 100_000
@@ -352,7 +337,7 @@ def test_records_may_be_bounded(trace: Trace) -> None:
     assert "not a size in bytes" in trace("--force", "--max-trace-size", "1e999", "--", "./program").said
 
 
-def test_a_program_with_a_hostile_name(trace: Trace, tmp_path: Path) -> None:
+def test_a_program_with_a_hostile_name(trace: Run, tmp_path: Path) -> None:
     evil = "evil\x1b[31m\u202e\u200b\x07name"
     (tmp_path / evil).symlink_to((tmp_path / "program").resolve())
     outcome = trace("--output-dir", evil + "d", "--", f"./{evil}", "launch", 5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -54,20 +55,21 @@ VERBS = [
 ]
 
 
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A trace with such names, in a file of such a name in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    # Paths and arguments may hold all but a null character.
+    path = Path(EVIL.replace("\x00", "") + ".json")
+    return TraceBuilder().step(1, 0, 100).operator(EVIL, 10, 20).launch(12, 4).kernel(EVIL, 20, 5).write(path)
+
+
 @pytest.mark.parametrize("words", VERBS)
 def test_names_paths_and_queries_reach_nothing_unseen(
-    opscope: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+    opscope: Callable[..., Any], file: Path, words: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     Path("out").mkdir()
-    # Paths and arguments may hold all but a null character.
-    file = Path(EVIL.replace("\x00", "") + ".json")
-    step = TraceBuilder().step(1, 0, 100).operator(EVIL, 10, 20).launch(12, 4).kernel(EVIL, 20, 5)
-    file.write_text(step.text())
-    arguments = [
-        word.format(file=os.fspath(file), evil=file.stem)
-        for word in (part.strip("'") for part in _split(words))
-    ]
+    arguments = [word.format(file=os.fspath(file), evil=file.stem) for word in shlex.split(words)]
     outcome = opscope(*arguments)
     written = [one.read_text() for one in Path("out").rglob("*") if one.suffix in {".md", ".html", ".csv"}]
     for text in (outcome.out, outcome.err, *written):
@@ -77,13 +79,8 @@ def test_names_paths_and_queries_reach_nothing_unseen(
 
 
 def test_of_a_page_that_is_served(
-    opscope: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    opscope: Callable[..., Any], file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    file = Path(EVIL.replace("\x00", "") + ".json")
-    file.write_text(
-        TraceBuilder().step(1, 0, 100).operator(EVIL, 10, 20).launch(12, 4).kernel(EVIL, 20, 5).text()
-    )
     pages = []
 
     def serve(server: Any, *, is_opened: bool) -> None:
@@ -143,16 +140,7 @@ def test_verbs_write_no_text_of_others_past_the_edge() -> None:
     """What is put together goes through `console`; streams take constants, and what was encoded whole."""
     for file in sorted(Path(sys.modules["opscope.cli"].__path__[0]).glob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in {
-                "sys.stderr.write",
-                "sys.stdout.write",
-            }:
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in WRITES:
                 put_together = [one for one in ast.walk(node.args[0]) if isinstance(one, ast.FormattedValue)]
                 said = {ast.unparse(one.value) for one in put_together}
                 assert file.name == "console.py" or said <= {"server.url"}, f"{file}:{node.lineno}"
-
-
-def _split(words: str) -> list[str]:
-    import shlex
-
-    return shlex.split(words)

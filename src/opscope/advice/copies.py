@@ -31,7 +31,7 @@ def pageable_copy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         return
     size_bytes = sum(kernel.size_bytes or 0 for kernel in copies)
     rate, whose = _pinned_rate(run, rule)
-    uploads = [kernel.name for kernel in copies if _is_upload(kernel)]
+    uploads = [kernel.name for kernel in copies if _field(kernel, "copy_direction") == "host_to_device"]
     factor = min(1.0, size_bytes / rate * 1e9 / total_ns) if total_ns else 1.0
 
     def effect(change: GraphChange) -> object:
@@ -172,10 +172,6 @@ def _field(kernel: KernelTotal, name: str) -> str | None:
 
 def _host_memory(kernel: KernelTotal) -> str | None:
     return _field(kernel, "host_memory")
-
-
-def _is_upload(kernel: KernelTotal) -> bool:
-    return _field(kernel, "copy_direction") == "host_to_device"
 
 
 def _link_rate(run: ProfiledRun) -> float | None:

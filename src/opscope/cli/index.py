@@ -18,8 +18,7 @@ from opscope.provenance.indexer.inventory import (
     known_releases,
     label_of_library,
 )
-from opscope.report.document import Code, Column, Document, Paragraph, Section, Table, Text, numeric
-from opscope.units import format_count
+from opscope.report.document import Document, Paragraph, Section, identifier, number, table, words
 
 __all__ = ["index"]
 
@@ -67,25 +66,18 @@ def _json(releases: tuple[ReleaseInventory, ...], written: list[Path]) -> dict[s
 
 
 def _document(releases: tuple[ReleaseInventory, ...]) -> Document:
-    columns = (
-        Column("PyTorch"),
-        Column("Tables"),
-        *map(numeric, ("Kernels", "Units", "Native functions", "Definitions", "In headers")),
-    )
-    rows: tuple[tuple[Text, ...], ...] = tuple(
-        (
-            Code(one.version),
-            "added" if one.is_added else "packaged",
-            format_count(one.kernels),
-            format_count(one.units),
-            format_count(one.native_functions),
-            format_count(one.definitions),
-            format_count(one.header_definitions),
-        )
-        for one in releases
+    tables = table(
+        releases,
+        identifier("PyTorch", "version"),
+        words("Tables", lambda one: "added" if one.is_added else "packaged"),
+        number("Kernels", "kernels"),
+        number("Units", "units"),
+        number("Native functions", "native_functions"),
+        number("Definitions", "definitions"),
+        number("In headers", "header_definitions"),
     )
     note = Paragraph(
         "A dash: no such table; answers then come from the nearest release, graded so. "
         "Definitions of a source tree include its headers."
     )
-    return Document("", sections=(Section("Known releases", (Table(columns, rows), note)),))
+    return Document("", sections=(Section("Known releases", (tables, note)),))

@@ -152,8 +152,7 @@ def nvcc(
             block_sizes=block_sizes,
             dynamic_shared_bytes=occupancy.dynamic_shared,
         )
-        shown = _Shown(compiled, codes, kept)
-        return _finish(shown, arguments, run=run, json=json)
+        return _finish(compiled, codes, kept, arguments, run=run, json=json)
 
 
 @dataclass(frozen=True)
@@ -182,46 +181,31 @@ class _Machine:
         return [gpu.compute_capability for gpu in self.gpus]
 
 
-@dataclass(frozen=True)
-class _Shown:
-    """All that is printed of a compilation, and the file that stays of it."""
-
-    compiled: CompiledFile
-    codes: tuple[NvccCode, ...]
-    kept: Path | None
-
-    @property
-    def request(self) -> Request:
-        return self.compiled.compilation.request
-
-    @property
-    def command(self) -> list[str]:
-        """That makes the same, in the current folder where nothing stays."""
-        name = Path(default_name(self.request.source, self.request.product))
-        return request_command(self.compiled.compilation.nvcc, self.request, self.kept or name)
-
-    def json(self, exit_code: int | None) -> None:
-        output = None if self.kept is None else str(self.kept)
-        print_json(
-            nvcc_json(self.compiled, self.command, codes=self.codes, output=output, exit_code=exit_code)
-        )
-
-    def document(self, *, on_stderr: bool) -> None:
-        print_document(nvcc_document(self.compiled, self.command, self.codes), on_stderr=on_stderr)
-
-
-def _finish(shown: _Shown, arguments: Sequence[str], *, run: bool, json: bool) -> int:
+def _finish(
+    compiled: CompiledFile,
+    codes: Sequence[NvccCode],
+    kept: Path | None,
+    arguments: Sequence[str],
+    *,
+    run: bool,
+    json: bool,
+) -> int:
     """Print what is known, then run the program; its exit code belongs to the JSON."""
+    request = compiled.compilation.request
+    output = kept or Path(default_name(request.source, request.product))
+    # It makes the same, in the current folder where nothing stays.
+    command = request_command(compiled.compilation.nvcc, request, output)
     if not json:
-        shown.document(on_stderr=run)
-    if shown.kept is not None:
-        say_wrote([shown.kept], on_stderr=run or json)
+        print_document(nvcc_document(compiled, command, codes), on_stderr=run)
+    if kept is not None:
+        say_wrote([kept], on_stderr=run or json)
     sys.stdout.flush()
     code = None
     if run:
-        code = run_compiled(shown.request.output, arguments, os.environ, stdout=STDERR if json else None)
+        code = run_compiled(request.output, arguments, os.environ, stdout=STDERR if json else None)
     if json:
-        shown.json(code)
+        written = None if kept is None else str(kept)
+        print_json(nvcc_json(compiled, command, codes=codes, output=written, exit_code=code))
     return code or 0
 
 

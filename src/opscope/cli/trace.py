@@ -20,7 +20,6 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from opscope._version import __version__
 from opscope.analysis.nsys_reports import REPORTS, report_tables
 from opscope.cli.console import STDERR, check_outputs, note, print_document, print_json, say, say_wrote
 from opscope.cupti.events import first_moment_ns
@@ -45,10 +44,10 @@ from opscope.hardware.toolkit import find_cuda_tool
 from opscope.model.files import scratch_prefix
 from opscope.model.finding import Finding, Severity, findings_as_json
 from opscope.model.origin import Gap, RecordedKernel
-from opscope.model.session import Session
 from opscope.model.sidecar import sidecar_path, write_sidecar
 from opscope.provenance.cache import cache_folder
 from opscope.provenance.origins import recorded_origins
+from opscope.report.json_encoding import versions
 from opscope.report.tables import stats_json, stats_tables_document
 from opscope.results import load
 from opscope.units import parse_bytes
@@ -313,23 +312,19 @@ def _show(
         if json:
             print_json(_document(run, written, program, stats_json(report_tables(session, list(REPORTS)))))
         else:
-            _print_reports(session)
+            tables = report_tables(session, list(_SHOWN))
+            print_document(stats_tables_document(tables), on_stderr=True)
     for one in written:
         for finding in one.findings:
             _say(finding, one, is_only=len(written) == 1)
     say_wrote([one.path for one in written], on_stderr=True)
 
 
-def _print_reports(session: Session) -> None:
-    print_document(stats_tables_document(report_tables(session, list(_SHOWN))), on_stderr=True)
-
-
 def _document(
     run: ProgramRun | None, written: Sequence[WrittenTrace], program: Sequence[str], reports: dict[str, Any]
 ) -> dict[str, Any]:
     return {
-        "schema_version": 1,
-        "opscope_version": __version__,
+        **versions(1),
         "program": list(program),
         "exit_code": None if run is None else run.exit_code,
         "signal": None if run is None else run.signal,

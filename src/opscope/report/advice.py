@@ -22,9 +22,10 @@ from opscope.report.document import (
     Section,
     Strong,
     Text,
+    blocks,
 )
 from opscope.report.meanings import advice_meaning
-from opscope.units import format_byte_rate, format_bytes, format_duration, format_flop_rate, format_fraction
+from opscope.units import format_duration, format_quantity
 
 __all__ = ["advice_blocks", "advice_notes", "advice_sections", "change_title", "gain_text", "set_text"]
 
@@ -95,14 +96,13 @@ def change_title(finding: Finding) -> str:
 def _apart(summary: Summary) -> tuple[Block, ...]:
     """How several gains go together, and how to find out for sure."""
     gains = sum(bool(finding.estimated_gain_ns_per_step) for finding in summary.advice or ())
-    best, meaning = summary.best_set, advice_meaning(summary)
-    together: tuple[Block, ...] = ()
+    best, together = summary.best_set, None
     if gains > 1 and best is not None:
-        gain = _time(best.estimated_gain_ns_per_step, summary)
-        together = (
-            Paragraph(f"Gains do not add up. The best set is {set_text(summary, best.codes)}: −{gain}."),
+        gain = f"{format_duration(best.estimated_gain_ns_per_step)} {_period(summary)}"
+        together = Paragraph(
+            f"Gains do not add up. The best set is {set_text(summary, best.codes)}: −{gain}."
         )
-    return (*together, meaning) if meaning else together
+    return blocks(together, advice_meaning(summary))
 
 
 def _point(finding: Finding, summary: Summary) -> Text:
@@ -131,10 +131,6 @@ def _gain(finding: Finding, summary: Summary) -> str:
         return text
     low, high = map(format_duration, interval)
     return text if low == high else f"{text} ({low} to {high})"
-
-
-def _time(gain_ns: float | None, summary: Summary) -> str:
-    return f"{format_duration(gain_ns)} {_period(summary)}"
 
 
 def _period(summary: Summary) -> str:
@@ -168,14 +164,6 @@ def _language(code: str) -> str:
     return "bash" if re.match(r"\s*(opscope|python|ncu|nsys)\s", code) else "python"
 
 
-_UNITS = (
-    ("_ns_per_step", format_duration),
-    ("_ns", format_duration),
-    ("_bytes", format_bytes),
-    ("_bytes_per_s", format_byte_rate),
-    ("_flop_per_s", format_flop_rate),
-    ("_fraction", format_fraction),
-)
 _SUFFIXES = (("_ns_per_step", " per step"), ("_ns", " time"), ("_fraction", " share"))
 
 
@@ -195,10 +183,7 @@ def _value(key: str, value: Any) -> Text:
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "–"}[value]
     if isinstance(value, int | float):
-        form = next((form for suffix, form in _UNITS if key.endswith(suffix)), None)
-        return (
-            form(value) if form is not None else f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"
-        )
+        return format_quantity(key, value)
     if isinstance(value, list | tuple):
         return Code(", ".join(map(str, value)))
     return Code(str(value))

@@ -36,6 +36,7 @@ from opscope.report.document import (
     Strong,
     Table,
     Text,
+    blocks,
     facts,
     identifier,
     number,
@@ -159,12 +160,12 @@ def _overview_blocks(
     summary: Summary, benchmark: Latency | None, batch_size: int | None
 ) -> tuple[Block, ...]:
     """Totals, devices and steps."""
-    blocks: list[Block] = [_overview_facts(summary, benchmark, batch_size)]
-    if summary.devices:
-        blocks.append(_device_table(summary))
-    if summary.steps:
-        blocks.append(_step_table(summary))
-    return (*blocks, overview_meaning(summary))
+    return blocks(
+        _overview_facts(summary, benchmark, batch_size),
+        _device_table(summary) if summary.devices else None,
+        _step_table(summary) if summary.steps else None,
+        overview_meaning(summary),
+    )
 
 
 def _overview_facts(
@@ -296,11 +297,11 @@ def _step_table(summary: Summary) -> Table:
     )
 
 
-def analysis_report(summary: Summary, *, top: int | None = 10, title: str = "Operator report") -> Document:
+def analysis_report(summary: Summary, *, top: int | None = 10) -> Document:
     """The full report on any trace, of its `top` operators and kernels (every one for None)."""
     configuration = Section("Configuration", (_trace_facts(summary),), number="1")
     body = _body(summary, top, benchmark=None, batch_size=None)
-    return Document(title, (headline(summary),), (configuration, *body))
+    return Document("Operator report", (headline(summary),), (configuration, *body))
 
 
 def configuration_report(
@@ -330,16 +331,12 @@ def configuration_report(
     return Document(title, (headline(summary),), (configuration, *body))
 
 
-def overview_document(summary: Summary, *, top: int | None = 10, title: str = "") -> Document:
+def overview_document(summary: Summary, *, top: int | None = 10) -> Document:
     """The short form for a terminal: ranked tables without details per operator; all rows for None."""
-    unattributed: tuple[Block, ...] = (
-        (_unattributed_table(summary), *_if_known(unattributed_meaning(summary)))
-        if summary.unattributed_ns
-        else ()
-    )
-    advice = advice_blocks(summary) if summary.advice is not None and summary.has_device else ()
+    unattributed = _unattributed_table(summary) if summary.unattributed_ns else None
+    advice = advice_blocks(summary) if _is_advised(summary) else ()
     return Document(
-        title or _source_title(summary),
+        _source_title(summary),
         (headline(summary),),
         sections(
             Section("What to change", advice),
@@ -357,9 +354,9 @@ def overview_document(summary: Summary, *, top: int | None = 10, title: str = ""
             Section("How far from the limit", efficiency_blocks(summary, top)),
             Section("Where the GPU waits", time_blocks(summary)),
             _graph_section(summary),
-            _collectives(summary),
+            Section("Collectives", collective_blocks(summary)),
             *program_sections(summary, top),
-            Section("Unattributed time", unattributed),
+            Section("Unattributed time", blocks(unattributed, unattributed_meaning(summary))),
             Section("Accuracy", accuracy_overview(summary) if summary.has_device else ()),
             Section("Findings", (FindingList(merged_findings(summary)),)),
         ),
@@ -376,14 +373,11 @@ def full_document(summary: Summary, *, top: int | None = None) -> Document:
     rows = None if top is None else max(top, _PAGE_ROWS)
     operators = top_operators(summary, rows)
     detailed = [operator for operator in operators[:top] if rank_ns(summary, operator) > 0]
-    time = time_blocks(summary)
-    hint = recording_hint(summary) if time else None
-    advised = summary.advice is not None and summary.has_device
     return Document(
         _source_title(summary),
         (headline(summary),),
         sections(
-            Section("What to change", advice_notes(summary), advice_sections(summary)) if advised else None,
+            _advice_section(summary),
             Section("Overview", _overview_blocks(summary, None, None)),
             _range_section(summary),
             Section(
@@ -394,9 +388,9 @@ def full_document(summary: Summary, *, top: int | None = None) -> Document:
             Section("Categories", _category_blocks(summary)),
             Section("How far from the limit", efficiency_blocks(summary, rows)),
             *program_sections(summary, rows),
-            Section("Where the GPU waits", _before_the_meaning(time, hint)),
+            Section("Where the GPU waits", _waiting_blocks(summary)),
             _graph_section(summary),
-            _collectives(summary),
+            Section("Collectives", collective_blocks(summary)),
             Section(
                 "Operators in detail", sections=tuple(operator_section(summary, one) for one in detailed)
             ),
@@ -408,20 +402,12 @@ def full_document(summary: Summary, *, top: int | None = None) -> Document:
     )
 
 
-def _collectives(summary: Summary) -> Section | None:
-    blocks = collective_blocks(summary)
-    return Section("Collectives", blocks) if blocks else None
-
-
 def _body(
     summary: Summary, top: int | None, *, benchmark: Latency | None, batch_size: int | None
 ) -> tuple[Section, ...]:
     operators = top_operators(summary, top)
     detailed = [operator for operator in operators if rank_ns(summary, operator) > 0]
     findings = merged_findings(summary)
-    time = time_blocks(summary)
-    hint = recording_hint(summary) if time else None
-    advised = summary.advice is not None and summary.has_device
     shown = sections(
         Section("Overview", _overview_blocks(summary, benchmark, batch_size)),
         Section("Categories", _category_blocks(summary)),
@@ -431,12 +417,12 @@ def _body(
             tuple(operator_section(summary, operator) for operator in detailed),
         ),
         Section("How far from the limit", efficiency_blocks(summary, top)),
-        Section("Where the GPU waits", _before_the_meaning(time, hint)),
+        Section("Where the GPU waits", _waiting_blocks(summary)),
         _range_section(summary),
         _graph_section(summary),
-        _collectives(summary),
+        Section("Collectives", collective_blocks(summary)),
         *program_sections(summary, top),
-        Section("What to change", advice_notes(summary), advice_sections(summary)) if advised else None,
+        _advice_section(summary),
         Section("Kernels", _kernel_blocks(summary, None if top is None else max(top, 10))),
         Section("Unattributed time", _unattributed_blocks(summary)),
         Section("Findings", (FindingList(findings) if findings else Paragraph("None."),)),
@@ -450,18 +436,27 @@ def _numbered(section: Section, rank: int) -> Section:
     return replace(section, number=str(rank), sections=tuple(below))
 
 
-def _if_known(meaning: Meaning | None) -> tuple[Meaning, ...]:
-    return () if meaning is None else (meaning,)
+def _is_advised(summary: Summary) -> bool:
+    return summary.advice is not None and summary.has_device
 
 
-def _before_the_meaning(blocks: tuple[Block, ...], hint: Paragraph | None) -> tuple[Block, ...]:
-    if hint is None:
-        return blocks
-    return (*blocks[:-1], hint, *blocks[-1:]) if isinstance(blocks[-1], Meaning) else (*blocks, hint)
+def _advice_section(summary: Summary) -> Section | None:
+    if not _is_advised(summary):
+        return None
+    return Section("What to change", advice_notes(summary), advice_sections(summary))
+
+
+def _waiting_blocks(summary: Summary) -> tuple[Block, ...]:
+    """Where the GPU waits, and before what that means how to record what is missing."""
+    time = time_blocks(summary)
+    hint = recording_hint(summary) if time else None
+    has_meaning = bool(time) and isinstance(time[-1], Meaning)
+    place = len(time) - 1 if has_meaning else len(time)
+    return blocks(*time[:place], hint, *time[place:])
 
 
 def _category_blocks(summary: Summary) -> tuple[Block, ...]:
-    return (_category_bars(summary), *_if_known(categories_meaning(summary)))
+    return blocks(_category_bars(summary), categories_meaning(summary))
 
 
 def _category_bars(summary: Summary) -> BarList:
@@ -488,25 +483,23 @@ def _range_section(summary: Summary) -> Section | None:
     has_layers = any(one.layers for one in rows)
     return Section(
         "Steps of the engine" if is_engine else "By range",
-        (
+        blocks(
             table(
                 rows,
                 words("Phase", "name") if is_engine else identifier("Range", "name"),
                 number("Calls", "calls"),
                 number("Device time", "device_ns"),
                 number("Share", "device_fraction"),
-                number("Each", lambda one: format_duration(one.device_ns_per_call), spare=1),
+                number("Each", "device_ns_per_call", format_duration, spare=1),
                 number("Requests", "requests", spare=2) if is_engine else None,
                 number("Tokens", "tokens") if has_tokens else None,
-                number("Per token", lambda one: _duration(one.device_ns_per_token)) if has_tokens else None,
+                number("Per token", "device_ns_per_token", format_duration) if has_tokens else None,
                 number("Layers", "layers", spare=6) if has_layers else None,
-                number("Per layer", lambda one: _duration(one.device_ns_per_layer), spare=4)
-                if has_layers
-                else None,
+                number("Per layer", "device_ns_per_layer", format_duration, spare=4) if has_layers else None,
                 number("Host time", "host_ns", spare=5),
                 number("Kernels", "kernels", spare=3),
             ),
-            *_if_known(ranges_meaning(summary)),
+            ranges_meaning(summary),
         ),
     )
 
@@ -514,10 +507,6 @@ def _range_section(summary: Summary) -> Section | None:
 def _how_matched(graph: GraphTotal) -> str:
     parts = (graph.evidence.meaning if graph.evidence else None, graph.reason)
     return "; ".join(part for part in parts if part)
-
-
-def _duration(ns: float | None) -> str:
-    return "–" if ns is None else format_duration(ns)
 
 
 def _graph_section(summary: Summary) -> Section | None:
@@ -560,21 +549,19 @@ def _kernel_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
         number("Share", "fraction"),
         number("Mean", lambda kernel: format_duration(kernel.total_ns / kernel.calls)),
     )
-    blocks: list[Block] = [kernels]
-    if rest:
-        total = format_duration(sum(kernel.total_ns for kernel in rest))
-        blocks.append(Paragraph(f"{len(rest):,} more names take {total}."))
-    return (*blocks, *_if_known(kernels_meaning(summary)))
+    total = format_duration(sum(kernel.total_ns for kernel in rest))
+    more = Paragraph(f"{len(rest):,} more names take {total}.") if rest else None
+    return blocks(kernels, more, kernels_meaning(summary))
 
 
 def _unattributed_blocks(summary: Summary) -> tuple[Block, ...]:
     if not summary.has_device:
         return (Paragraph("No device activity was recorded, so there is nothing to attribute."),)
     none = Paragraph("Every nanosecond of device time belongs to an operator.")
-    return (
+    return blocks(
         _unattributed_table(summary) if summary.unattributed_ns else none,
         _conservation(summary),
-        *_if_known(unattributed_meaning(summary)),
+        unattributed_meaning(summary),
     )
 
 

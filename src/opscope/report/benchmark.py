@@ -85,6 +85,7 @@ __all__ = [
     "kernel_use_section",
     "median_cell",
     "point_label",
+    "points_by_suite",
     "rate_cell",
     "ratio_text",
     "suite_list_document",
@@ -241,7 +242,6 @@ def _headline(result: BenchmarkResult) -> FactList:
 
 
 _ENDS = 3
-_WRONG = frozenset((Status.WRONG, Status.MUTATES_INPUTS, Status.FAILED, Status.OUT_OF_MEMORY))
 _WRONG = frozenset((Status.WRONG, Status.MUTATES_INPUTS, Status.FAILED, Status.OUT_OF_MEMORY))
 
 
@@ -519,15 +519,25 @@ def sweep_benchmark_document(sweep: BenchmarkSweep, *, extra: Sequence[Sequence[
         sweep: What was measured.
         extra: Further sections of each point: kernels, generated code.
     """
-    suites: dict[str, list[BenchmarkResult]] = {}
-    for point in sweep.points:
-        suites.setdefault(point.suite, []).append(point)
-    shown = [section for points in suites.values() for section in _suite_sections(sweep, points)]
+    suites = points_by_suite(sweep).values()
+    shown = [section for points in suites for section in _suite_sections(sweep, points)]
     for point, further in zip(sweep.points, extra, strict=False):
         shown += [replace(each, title=f"{each.title}: {point_label(sweep, point)}") for each in further]
     failed = Section("Points without a result", (BulletList(sweep.failures),))
     conditions = Section("Conditions", (_facts(sweep),))
     return Document(sweep.suite, (_sweep_headline(sweep),), sections(*shown, failed, conditions))
+
+
+def points_by_suite(sweep: BenchmarkSweep) -> dict[str, list[BenchmarkResult]]:
+    """The points of each suite, in order."""
+    suites: dict[str, list[BenchmarkResult]] = {}
+    for point in sweep.points:
+        suites.setdefault(point.suite, []).append(point)
+    return suites
+
+
+def _swept(sweep: BenchmarkSweep) -> str:
+    return "; ".join(f"{name}: {', '.join(map(str, values))}" for name, values in sweep.parameters.items())
 
 
 def _sweep_headline(sweep: BenchmarkSweep) -> FactList:
@@ -537,14 +547,13 @@ def _sweep_headline(sweep: BenchmarkSweep) -> FactList:
         timed = [row for row in point.rows if row.median_ns]
         if timed:
             wins[min(timed, key=lambda row: row.median_ns or 0.0).name] += 1
-    swept = [f"{name}: {', '.join(map(str, values))}" for name, values in sweep.parameters.items()]
     first = sweep.points[:1]
     return facts(
         *(
             ("Fastest", (Code(name), f" at {count} of {counted(wins.total(), 'point')}"))
             for name, count in wins.most_common(_ENDS)
         ),
-        ("Swept", "; ".join(swept)),
+        ("Swept", _swept(sweep)),
         ("Without a result", counted(len(sweep.failures), "point") if sweep.failures else None),
         ("Based on", ", ".join(filter(None, (*map(_device, first), _sample_counts(sweep.points))))),
         ("Complete", None if sweep.complete else _INTERRUPTED),
@@ -558,10 +567,9 @@ def point_label(sweep: BenchmarkSweep, point: BenchmarkResult) -> str:
 
 
 def _facts(sweep: BenchmarkSweep) -> FactList:
-    swept = [f"{name}: {', '.join(map(str, values))}" for name, values in sweep.parameters.items()]
     conditions = _condition_facts(sweep.points[0]).facts if sweep.points else ()
     return facts(
-        ("Swept", "; ".join(swept)),
+        ("Swept", _swept(sweep)),
         *(fact for fact in conditions if fact[0] in _COMMON_FACTS),
         ("Samples", _samples(sweep.points)),
         ("Complete", None if sweep.complete else _INTERRUPTED),

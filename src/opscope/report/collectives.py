@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from opscope.analysis.collectives import CollectiveTotal, Meanwhile
-from opscope.analysis.links import LinkEvidence, LinkKind, RankLink
+from opscope.analysis.links import LinkEvidence, LinkKind
 from opscope.analysis.summary import Summary
-from opscope.report.document import Block, BulletList, Code, Inline, number, table, words
+from opscope.report.document import Block, BulletList, Code, Inline, blocks, number, table, words
 from opscope.report.meanings import collectives_meaning
 from opscope.report.ranks import rank_blocks
 from opscope.units import UNKNOWN, format_byte_rate, format_bytes, format_duration, format_fraction
 
-__all__ = ["collective_blocks", "collective_records", "straggler_record"]
+__all__ = ["collective_blocks"]
 
 _SHOWN = 3
 _LEAST_SHARE = 0.1
@@ -41,9 +39,8 @@ def collective_blocks(summary: Summary) -> tuple[Block, ...]:
         ),
     )
     points = [text for one in totals if (text := _meanwhile(one))]
-    meanwhile = (BulletList(tuple(points)),) if points else ()
-    meaning = collectives_meaning(summary)
-    return (shown, *meanwhile, *rank_blocks(summary), *([meaning] if meaning else []))
+    meanwhile = BulletList(tuple(points)) if points else None
+    return blocks(shown, meanwhile, *rank_blocks(summary), collectives_meaning(summary))
 
 
 def _of_link(one: CollectiveTotal) -> str:
@@ -91,59 +88,3 @@ def _part(part: Meanwhile) -> tuple[Inline, ...]:
     if part.name is None:
         return (f"idle for {time} (its host was late)",)
     return ("in ", Code(part.name), f" for {time}")
-
-
-def collective_records(summary: Summary, *, each: bool) -> list[dict[str, Any]]:
-    """`collectives` of `analyze --json`: summed by process group and name, or every one."""
-    found = summary.collectives.each if each else summary.collectives.totals
-    return [
-        {
-            "process_group": one.process_group,
-            "description": one.group_description,
-            "parallelism": None if one.parallelism is None else one.parallelism.kind,
-            "parallelism_evidence": None if one.parallelism is None else one.parallelism.evidence,
-            "name": one.name,
-            "sequence": one.sequence,
-            "calls": one.calls,
-            "bytes": one.size_bytes,
-            "ranks": one.ranks,
-            "last_rank": one.last_rank,
-            "wait_ns": one.wait_ns,
-            "transfer_ns": one.transfer_ns,
-            "exposed_ns": one.exposed_ns,
-            "algorithm_bytes_per_s": one.algorithm_bytes_per_s,
-            "bus_bytes_per_s": one.bus_bytes_per_s,
-            "link": None if one.link is None else _link_record(one.link),
-            "link_fraction": one.link_fraction,
-            "last_rank_was_doing": [{"name": part.name, "ns": part.ns} for part in one.meanwhile],
-        }
-        for one in found
-    ]
-
-
-def _link_record(link: RankLink) -> dict[str, Any]:
-    return {"kind": link.kind, "bytes_per_s": link.bytes_per_s, "evidence": link.evidence}
-
-
-def straggler_record(summary: Summary) -> dict[str, Any] | None:
-    """`straggler` of `analyze --json`."""
-    late = summary.straggler
-    if late is None:
-        return None
-    return {
-        "rank": late.rank,
-        "kind": late.kind,
-        "lag_ns_per_step": late.lag_ns_per_step,
-        "late_steps": late.late_steps,
-        "steps": late.steps,
-        "operators": [
-            {
-                "name": one.name,
-                "extra_ns_per_step": max(one.device_ns, one.host_ns),
-                "extra_device_ns_per_step": one.device_ns,
-                "extra_host_ns_per_step": one.host_ns,
-                "extra_calls_per_step": one.calls,
-            }
-            for one in late.differences
-        ],
-    }

@@ -11,7 +11,6 @@ from functools import partial
 from math import inf, log
 from typing import Any
 
-from opscope._version import __version__
 from opscope.analysis.comparison_rules import no_verdict
 from opscope.model.benchmark import BenchmarkRow, Interval, Status, Verdict
 from opscope.model.comparison import (
@@ -61,7 +60,7 @@ from opscope.report.document import (
     table,
     words,
 )
-from opscope.report.json_encoding import Keys, encode, parsed
+from opscope.report.json_encoding import Keys, encode, parsed, versions
 from opscope.units import UNKNOWN, counted, format_duration, format_fraction, format_mean_count, format_ratio
 
 __all__ = [
@@ -673,8 +672,7 @@ def comparison_document(
     """
     kind = "session" if isinstance(comparison, SessionComparison) else "benchmark"
     return {
-        "schema_version": COMPARISON_SCHEMA_VERSION,
-        "opscope_version": __version__,
+        **versions(COMPARISON_SCHEMA_VERSION),
         "kind": kind,
         **encode(comparison, _KEYS),
         "options": encode(comparison.options),

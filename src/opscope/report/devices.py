@@ -20,6 +20,7 @@ from opscope.report.document import (
     Section,
     Table,
     Text,
+    blocks,
     facts,
     number,
     table,
@@ -80,8 +81,8 @@ def measured_document(measured: MeasuredLimits, spec: DeviceSpec | None) -> Docu
     said: list[tuple[str, str]] = [(one.name, one.how) for one in measured.rates]
     said += [(one.name, one.how) for one in measured.times]
     how = FactList(tuple((_title(name, measured), text) for name, text in said))
-    blocks = (*_measured_blocks(measured, spec), Paragraph(_EXPLANATION))
-    return Document("", sections=(Section(measured.device, blocks), Section("How", (how,))))
+    shown = (*_measured_blocks(measured, spec), Paragraph(_EXPLANATION))
+    return Document("", sections=(Section(measured.device, shown), Section("How", (how,))))
 
 
 def _measured_of(device: DeviceSpec, measured: Mapping[str, MeasuredLimits]) -> Iterator[MeasuredLimits]:
@@ -93,13 +94,14 @@ def _measured_of(device: DeviceSpec, measured: Mapping[str, MeasuredLimits]) -> 
 
 def _measured_blocks(measured: MeasuredLimits, spec: DeviceSpec | None) -> tuple[Block, ...]:
     """Rates and durations as tables, what is missing and why, and what it was measured with."""
-    blocks: list[Block] = [_rate_table(measured, spec)]
-    if measured.times:
-        blocks.append(_time_table(measured))
-    if measured.missing:
-        missing = tuple((_title(name, measured), reason) for name, reason in measured.missing.items())
-        blocks.append(FactList(tuple((f"No {title[0].lower()}{title[1:]}", why) for title, why in missing)))
-    return (*blocks, Paragraph(_circumstances(measured)))
+    missing = [(_title(name, measured), reason) for name, reason in measured.missing.items()]
+    reasons = FactList(tuple((f"No {title[0].lower()}{title[1:]}", why) for title, why in missing))
+    return blocks(
+        _rate_table(measured, spec),
+        _time_table(measured) if measured.times else None,
+        reasons if missing else None,
+        Paragraph(_circumstances(measured)),
+    )
 
 
 def _rate_table(measured: MeasuredLimits, spec: DeviceSpec | None) -> Table:
@@ -199,11 +201,13 @@ def device_list_document(
     )
     listed = {one.compute_capability for one in devices}
     others = [one for one in architectures if one.compute_capability not in listed]
-    blocks: list[Block] = [known, Paragraph(_DENSE)]
-    if others:
-        blocks.append(facts(*((one.products or one.name, _capability(one)) for one in others)))
-    more = Paragraph(("Everything about one, with sources: ", Code("opscope devices NAME"), "."))
-    return Document("GPUs", sections=(Section("", (*blocks, more)),))
+    shown = blocks(
+        known,
+        Paragraph(_DENSE),
+        facts(*((one.products or one.name, _capability(one)) for one in others)) if others else None,
+        Paragraph(("Everything about one, with sources: ", Code("opscope devices NAME"), ".")),
+    )
+    return Document("GPUs", sections=(Section("", shown),))
 
 
 def _of_architecture(attribute: str) -> Callable[[DeviceSpec], Any]:
@@ -231,12 +235,13 @@ def device_details_document(
 
 
 def _device_section(device: DeviceSpec) -> Section:
-    blocks: list[Block] = [FactList(tuple(_device_facts(device)))]
-    if device.peaks:
-        blocks += [_peak_table(device), *_derivation(device)]
-    if device.note:
-        blocks.append(Paragraph(device.note))
-    return Section(device.name, tuple(blocks))
+    shown = blocks(
+        FactList(tuple(_device_facts(device))),
+        _peak_table(device) if device.peaks else None,
+        *_derivation(device),
+        Paragraph(device.note) if device.note else None,
+    )
+    return Section(device.name, shown)
 
 
 def _measured_section(device: DeviceSpec, measured: MeasuredLimits) -> Section:

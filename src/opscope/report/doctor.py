@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from opscope._version import __version__
 from opscope.report.document import (
     Block,
     BulletList,
@@ -19,7 +18,7 @@ from opscope.report.document import (
     Text,
     sections,
 )
-from opscope.report.json_encoding import Keys
+from opscope.report.json_encoding import Keys, versions
 from opscope.toolchain.doctor.diagnosis import CheckResult, Diagnosis
 from opscope.toolchain.doctor.facts import Facts, GpuFacts, ProgramFacts
 from opscope.toolchain.doctor.outcome import CheckVerdict, device_count
@@ -209,8 +208,5 @@ def doctor_json(diagnosis: Diagnosis) -> dict[str, Any]:
             "reason=outcome.reason remedy=outcome.remedy"
         )
     }
-    return {
-        "schema_version": DOCTOR_SCHEMA_VERSION,
-        "opscope_version": __version__,
-        **Keys("verdict can_profile facts checks=results").record(diagnosis, keys),
-    }
+    document = Keys("verdict can_profile facts checks=results").record(diagnosis, keys)
+    return {**versions(DOCTOR_SCHEMA_VERSION), **document}

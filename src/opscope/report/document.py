@@ -40,6 +40,7 @@ __all__ = [
     "Strong",
     "Table",
     "Text",
+    "blocks",
     "facts",
     "first_screen",
     "identifier",
@@ -254,6 +255,11 @@ def sections(*given: Section | None) -> tuple[Section, ...]:
 def _says(block: Block) -> bool:
     members = {BulletList: "items", FindingList: "findings", FactList: "facts"}.get(type(block))
     return members is None or bool(getattr(block, members))
+
+
+def blocks(*given: Block | None) -> tuple[Block, ...]:
+    """Those that there are."""
+    return tuple(one for one in given if one is not None)
 
 
 def facts(*pairs: tuple[str, Text | None]) -> FactList:

@@ -20,7 +20,7 @@ from opscope.analysis.efficiency import (
 )
 from opscope.analysis.summary import Summary
 from opscope.hardware.devices import DataType
-from opscope.hardware.limits import DeviceLimits, Limit, LimitEvidence
+from opscope.hardware.limits import DeviceLimits, Limit
 from opscope.model.schema import Attribution
 from opscope.report.document import (
     Block,
@@ -30,6 +30,7 @@ from opscope.report.document import (
     Strong,
     Table,
     Text,
+    blocks,
     identifier,
     number,
     table,
@@ -82,7 +83,6 @@ _UNCOSTED_ROWS = 5
 _SHOWN_SHAPES = 4
 _TENSOR = "tensor"
 _KNOWN = 0.9995  # from here on "all of its time"
-_EVIDENCE = {LimitEvidence.MEASURED: "measured", LimitEvidence.DATASHEET: "datasheet"}
 
 
 def has_efficiency(summary: Summary) -> bool:
@@ -94,16 +94,16 @@ def efficiency_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
     """Limits, coverage, and the calls that lose most time to the limit; nothing where no cost is known."""
     if not has_efficiency(summary):
         return ()
-    efficiency = summary.efficiency
-    blocks: list[Block] = [Paragraph(_limits_text(summary)), Paragraph(_coverage_text(efficiency))]
-    if efficiency.limits is not None:
-        far = sorted((call for call in efficiency.calls if call.gap_ns), key=lambda call: -(call.gap_ns or 0))
-        if far:
-            blocks.append(_call_table(far[:top], summary.device_time_ns))
-    if efficiency.coverage.uncosted:
-        blocks.append(_uncosted_table(efficiency.coverage, summary.device_time_ns))
-    meaning = efficiency_meaning(summary)
-    return (*blocks, meaning) if meaning else tuple(blocks)
+    efficiency, device_time_ns = summary.efficiency, summary.device_time_ns
+    coverage, calls = efficiency.coverage, () if efficiency.limits is None else efficiency.calls
+    far = sorted((call for call in calls if call.gap_ns), key=lambda call: -(call.gap_ns or 0))
+    return blocks(
+        Paragraph(_limits_text(summary)),
+        Paragraph(_coverage_text(efficiency)),
+        _call_table(far[:top], device_time_ns) if far else None,
+        _uncosted_table(coverage, device_time_ns) if coverage.uncosted else None,
+        efficiency_meaning(summary),
+    )
 
 
 def operator_limit_facts(summary: Summary, operator: str) -> list[tuple[str, Text]]:
@@ -133,7 +133,7 @@ def _limits_text(summary: Summary) -> Text:
     shown += [(str(data_type), limit, format_flop_rate) for data_type, limit in _main_peaks(limits)]
     kinds = {limit.evidence for _, limit, _ in shown}
     if len(kinds) == 1:
-        whose = f"the {_EVIDENCE[kinds.pop()]} peaks of {limits.name}"
+        whose = f"the {kinds.pop()} peaks of {limits.name}"
         parts = [f"{name} {form(limit.per_s)}" for name, limit, form in shown]
     else:
         whose = str(limits.name)
@@ -152,7 +152,7 @@ def _main_peaks(limits: DeviceLimits) -> Iterator[tuple[DataType, Limit]]:
 
 
 def _limit_text(limit: Limit, form: Callable[[float], str]) -> str:
-    return f"{form(limit.per_s)} ({_EVIDENCE[limit.evidence]})"
+    return f"{form(limit.per_s)} ({limit.evidence})"
 
 
 def _coverage_text(efficiency: Efficiency) -> str:

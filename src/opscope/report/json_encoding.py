@@ -18,10 +18,20 @@ from typing import Any
 
 import msgspec
 
+from opscope._version import __version__
 from opscope.model.files import finite, write_text
 from opscope.units import ns_to_ms
 
-__all__ = ["Keys", "encode", "from_json_text", "parsed", "to_json", "to_json_line", "write_json"]
+__all__ = [
+    "Keys",
+    "encode",
+    "from_json_text",
+    "parsed",
+    "to_json",
+    "to_json_line",
+    "versions",
+    "write_json",
+]
 
 
 class Keys:
@@ -106,6 +116,11 @@ def parsed(attribute: str) -> Callable[[Any], Any]:
     """The value of an attribute that holds JSON text, such as shapes; None for None."""
     get = attrgetter(attribute)
     return lambda value: None if get(value) is None else from_json_text(get(value))
+
+
+def versions(schema_version: int) -> dict[str, Any]:
+    """What a document begins with: the version of its keys, and of opscope."""
+    return {"schema_version": schema_version, "opscope_version": __version__}
 
 
 def to_json(document: Any) -> str:

@@ -16,21 +16,18 @@ from opscope.launches import Heading, Statement
 from opscope.model.evidence import Grade
 from opscope.provenance.kernel_names.families import FAMILIES
 from opscope.report.document import Block, Code, CodeBlock, FactList, Inline, Paragraph, Text
-from opscope.report.json_encoding import from_json_text
 from opscope.report.provenance import graded, location_text
 
 __all__ = [
+    "explained_launches",
     "improvement_blocks",
-    "improvement_record",
     "kernel_facts",
     "kernel_meaning",
     "launch_blocks",
-    "launch_records",
 ]
 
 
 _MEANINGS = {family.name: family.meaning for family in FAMILIES}
-_WAVE_FIELDS = ("blocks", "slots", "count", "tail_fraction")
 _UNITS = 4
 _LONG_ARGUMENT = 48  # characters; longer template arguments get a line of their own
 
@@ -146,10 +143,6 @@ def _times(extent: Any) -> str:
     return str(extent).replace("x", "×")
 
 
-def _fused(operators: Any) -> str:
-    return f"fuses {', '.join(map(str, operators))}"
-
-
 _WORDS: dict[str, Callable[[Any], str]] = {
     "library": "from {}".format,
     "variant": str,
@@ -175,7 +168,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "alignment": lambda value: f"aligned to {value} elements" if value > 1 else "any alignment",
     "head_dimension": "heads of up to {}".format,
     "epilogue": "epilogue {}".format,
-    "fused_operators": _fused,
+    "fused_operators": lambda value: f"fuses {', '.join(map(str, value))}",
     "fused_operators_may_be_cut": lambda value: "and perhaps others" if value else "",
 }
 
@@ -202,7 +195,7 @@ def launch_blocks(
         kernel: Its name.
         names_kernel: Say which kernel it is about.
     """
-    launches = _explained(summary, operator, kernel)
+    launches = explained_launches(summary, operator, kernel)
     if not launches:
         return ()
     first = launches[0]
@@ -216,30 +209,8 @@ def launch_blocks(
     return (Paragraph((*opening, ":")), FactList(facts))
 
 
-def launch_records(summary: Summary, operator: str | None, kernel: str) -> list[dict[str, Any]]:
-    """Explanations of a kernel's longest launch configurations as JSON values; empty if nothing is known."""
-    return [_record(one) for one in _explained(summary, operator, kernel)]
-
-
-def _record(launch: ExplainedLaunch) -> dict[str, Any]:
-    told = launch.explanation
-    check, waves = told.launch_check, told.waves
-    return {
-        "kernel": launch.kernel,
-        "shapes": None if launch.shapes is None else from_json_text(launch.shapes),
-        "grid": launch.geometry.grid,
-        "block": launch.geometry.block,
-        "family": told.family,
-        "launch_explained": None if check is None else check.is_explained,
-        "waves": waves and {name: getattr(waves, name) for name in _WAVE_FIELDS},
-        "statements": [
-            {"about": statement.heading, "text": statement.text, "grade": statement.grade}
-            for statement in told.statements
-        ],
-    }
-
-
-def _explained(summary: Summary, operator: str | None, kernel: str) -> tuple[ExplainedLaunch, ...]:
+def explained_launches(summary: Summary, operator: str | None, kernel: str) -> tuple[ExplainedLaunch, ...]:
+    """A kernel's longest launch configurations under an operator, explained; empty if nothing is known."""
     return summary.accounts.get((operator, kernel)) or summary.accounts.get((None, kernel)) or ()
 
 
@@ -281,16 +252,3 @@ def improvement_blocks(found: OperatorImprovement) -> list[Block]:
             CodeBlock(found.command, "bash"),
         ]
     return blocks
-
-
-def improvement_record(found: OperatorImprovement | None) -> dict[str, Any] | None:
-    """The same as JSON values; None where nothing is known."""
-    if found is None:
-        return None
-    return {
-        "kernel": found.kernel,
-        "topics": {
-            str(one.topic): {"known": one.known, "needs_counters": one.needs_counters} for one in found.topics
-        },
-        "ncu_command": found.command,
-    }

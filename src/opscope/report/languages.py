@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from importlib import resources
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -61,7 +61,7 @@ def translated(document: Document, language: Language) -> Document:
     """The document in a language; the same one for English."""
     if language is Language.EN:
         return document
-    return _Translation(catalog(language)).document(document)
+    return _Translation(catalog(language)).part(document)
 
 
 def translated_words(text: str, language: Language) -> str:
@@ -76,24 +76,19 @@ def catalog(language: Language) -> Catalog:
     return Catalog(catalog_entries(path.read_text(encoding="utf-8")))
 
 
+_Part = TypeVar("_Part", Document, Section)
+
+
 class _Translation:
     def __init__(self, known: Catalog) -> None:
         self._known = known
 
-    def document(self, document: Document) -> Document:
+    def part(self, part: _Part) -> _Part:
         return replace(
-            document,
-            title=self._words(document.title),
-            blocks=tuple(map(self._block, document.blocks)),
-            sections=tuple(map(self._section, document.sections)),
-        )
-
-    def _section(self, section: Section) -> Section:
-        return replace(
-            section,
-            title=self._words(section.title),
-            blocks=tuple(map(self._block, section.blocks)),
-            sections=tuple(map(self._section, section.sections)),
+            part,
+            title=self._words(part.title),
+            blocks=tuple(map(self._block, part.blocks)),
+            sections=tuple(map(self.part, part.sections)),
         )
 
     def _block(self, block: Block) -> Block:

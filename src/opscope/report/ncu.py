@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from opscope._version import __version__
 from opscope.analysis.counters import (
     NO_STALL,
     CountedCall,
@@ -42,7 +41,7 @@ from opscope.report.document import (
     words,
 )
 from opscope.report.efficiency import shape_texts
-from opscope.report.json_encoding import Keys, parsed
+from opscope.report.json_encoding import Keys, parsed, versions
 from opscope.toolchain.ncu_report import (
     QUANTITIES,
     SECTIONS,
@@ -252,10 +251,9 @@ def _lost(kernels: Sequence[CountedKernel]) -> Text:
 
 def _details(kernel: CountedKernel, analysis: CounterAnalysis) -> Section:
     counters = kernel.counters
-    facts: list[tuple[str, Text]] = [("Kernel", Code(kernel.name, is_whole=True))]
-    if analysis.recordings:
-        facts.append(("Operator", _call(kernel)))
-    facts += [
+    known = facts(
+        ("Kernel", Code(kernel.name, is_whole=True)),
+        ("Operator", _call(kernel) if analysis.recordings else None),
         ("Launch", _launch(counters)),
         ("Time", _time(kernel)),
         ("Device memory", _traffic(kernel)),
@@ -265,9 +263,9 @@ def _details(kernel: CountedKernel, analysis: CounterAnalysis) -> Section:
         ("Divergence", _divergence(counters)),
         ("Occupancy", _occupancy(counters)),
         ("Warp stalls", _stalls(counters)),
-    ]
+    )
     meaning = Meaning(_what_it_comes_to(kernel, analysis))
-    return Section(f"Launch {counters.index}: {kernel.title}", (FactList(tuple(facts)), meaning))
+    return Section(f"Launch {counters.index}: {kernel.title}", (known, meaning))
 
 
 def _what_it_comes_to(kernel: CountedKernel, analysis: CounterAnalysis) -> str:
@@ -446,11 +444,7 @@ def ncu_json(analysis: CounterAnalysis) -> dict[str, Any]:
         "command=report.command reader_version=report.reader_version recordings "
         "other_results=report.other_results kernels findings"
     )
-    return {
-        "schema_version": NCU_SCHEMA_VERSION,
-        "opscope_version": __version__,
-        **keys.record(analysis, _KEYS),
-    }
+    return {**versions(NCU_SCHEMA_VERSION), **keys.record(analysis, _KEYS)}
 
 
 _RECORDED = Keys(

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from opscope._version import __version__
 from opscope.analysis.compiled_file import CompiledFile, KernelOutlook
 from opscope.hardware.architectures import Target, architecture
 from opscope.hardware.occupancy import BlockOccupancy
@@ -33,7 +32,7 @@ from opscope.report.document import (
     table,
     words,
 )
-from opscope.report.json_encoding import Keys, encode
+from opscope.report.json_encoding import Keys, encode, versions
 from opscope.units import format_bytes, format_bytes_exactly, format_fraction
 
 __all__ = ["NVCC_SCHEMA_VERSION", "NvccCode", "nvcc_document", "nvcc_json"]
@@ -211,11 +210,7 @@ def nvcc_json(
         "code": codes,
         "exit_code": exit_code,
     }
-    return {
-        "schema_version": NVCC_SCHEMA_VERSION,
-        "opscope_version": __version__,
-        **encode(parts, _KEYS),
-    }
+    return {**versions(NVCC_SCHEMA_VERSION), **encode(parts, _KEYS)}
 
 
 _KEYS: dict[type, Keys] = {

@@ -49,7 +49,6 @@ __all__ = [
 
 
 _NO_DEVICE_CODE = "trace.no_device_activity"  # as ingest writes it
-_SEVERITY_ORDER = (Severity.ERROR, Severity.WARNING, Severity.INFO)
 
 
 def ranked_operators(summary: Summary) -> tuple[OperatorTotal, ...]:
@@ -83,7 +82,7 @@ def _report_findings(summary: Summary) -> tuple[Finding, ...]:
     findings = list(summary.findings)
     if not summary.has_device and all(finding.code != _NO_DEVICE_CODE for finding in findings):
         findings.append(_cpu_ranking())
-    return tuple(sorted(findings, key=lambda finding: _SEVERITY_ORDER.index(finding.severity)))
+    return tuple(sorted(findings, key=lambda finding: finding.severity.rank))
 
 
 def ranked_findings(summary: Summary) -> tuple[Finding, ...]:

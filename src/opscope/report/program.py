@@ -20,6 +20,7 @@ from opscope.report.document import (
     Paragraph,
     Section,
     Text,
+    blocks,
     identifier,
     number,
     sections,
@@ -107,8 +108,7 @@ def module_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
         number("Launches", "total.kernel_launches"),
         caption=caption,
     )
-    meaning = modules_meaning(summary)
-    return (rows, meaning) if meaning else (rows,)
+    return blocks(rows, modules_meaning(summary))
 
 
 def _part_name(part: _Part) -> Text:

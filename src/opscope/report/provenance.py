@@ -19,6 +19,7 @@ from opscope.report.document import (
     Paragraph,
     Table,
     Text,
+    blocks,
     facts,
     inlines,
     joined,
@@ -179,12 +180,12 @@ def accuracy_blocks(summary: Summary) -> tuple[Block, ...]:
         ("Kernel names with a family", accuracy.family_fraction),
     )
     meanings = "; ".join(f"{grade}: {grade.meaning}" for grade in Grade)
-    return (
+    return blocks(
         Paragraph("Shares of device time, of what each line names. How they are measured: docs/accuracy.md."),
         facts(("PyTorch release", release), *((label, format_fraction(share)) for label, share in figures)),
-        *_grade_table(accuracy.by_grade.items()),
+        _grade_table(accuracy.by_grade.items()),
         Paragraph(f"Grades: {meanings}."),
-        *_come_to(summary),
+        accuracy_meaning(summary),
     )
 
 
@@ -204,23 +205,18 @@ def accuracy_overview(summary: Summary) -> tuple[Block, ...]:
     if accuracy.aten_operator_entry_fraction is None:
         operators = "none with device time"
     release = release_text(summary.torch_version, summary.torch_version_grade, summary.torch_version_reason)
-    return (
+    return blocks(
         facts(
             ("PyTorch release", release),
             ("ATen operators", operators),
             ("PyTorch's kernels", f"translation unit: {units or 'none recorded'}"),
             ("Kernel names", f"{format_fraction(accuracy.family_fraction)} of device time with a family"),
         ),
-        *_come_to(summary),
+        accuracy_meaning(summary),
     )
 
 
-def _come_to(summary: Summary) -> tuple[Block, ...]:
-    meaning = accuracy_meaning(summary)
-    return () if meaning is None else (meaning,)
-
-
-def _grade_table(by_grade: Iterable[tuple[str, Mapping[str, float]]]) -> tuple[Table, ...]:
+def _grade_table(by_grade: Iterable[tuple[str, Mapping[str, float]]]) -> Table | None:
     known = [item for item in by_grade if item[1]]
     grades = [*(str(grade) for grade in Grade), UNGRADED]
 
@@ -232,7 +228,7 @@ def _grade_table(by_grade: Iterable[tuple[str, Mapping[str, float]]]) -> tuple[T
         words("Fact", lambda item: item[0].replace("_", " ").capitalize()),
         *(number(grade, partial(share, grade=grade)) for grade in grades),
     )
-    return (shares,) if known else ()
+    return shares if known else None
 
 
 def _backward_facts(function: NativeFunctionUse) -> list[tuple[str, Text]]:

@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from opscope.analysis.job_model import JobPath
-from opscope.analysis.job_outlook import WhatIf, WhatIfKind
+from opscope.analysis.job_outlook import JobOutlook, WhatIf, WhatIfKind
 from opscope.analysis.pipeline import PipelineStage
 from opscope.analysis.straggler import RankStep
 from opscope.analysis.summary import Summary
 from opscope.report.document import Block, BulletList, Inline, Text, joined, number, table
+from opscope.report.json_encoding import Keys, encode
 from opscope.units import counted, format_duration, format_fraction
 
 __all__ = ["rank_blocks", "rank_records"]
@@ -38,16 +39,12 @@ def rank_blocks(summary: Summary) -> Iterator[Block]:
         yield table(
             sorted(shown, key=lambda one: one.trace_id),
             number("Rank", "rank"),
-            number("Sends and receives", "transfers", _count),
+            number("Sends and receives", "transfers"),
             number("Bubble per step", lambda one: format_duration(one.bubble_ns / one.steps)),
             number("Of the step", "bubble_fraction", format_fraction),
             number("Ideal schedule", "ideal_fraction", format_fraction, spare=True),
             caption="Pipeline bubbles: the device computes nothing and waits in a send or a receive.",
         )
-
-
-def _count(value: int) -> str:
-    return f"{value:,}"
 
 
 def _waited_table(summary: Summary) -> Block | None:
@@ -129,72 +126,31 @@ def _what_if(one: WhatIf) -> Text:
 
 def rank_records(summary: Summary, *, each: bool) -> dict[str, Any]:
     """`clocks`, `rank_steps`, `pipeline` and `job` of `analyze --json`; `each`: of all ranks."""
-    collectives = summary.collectives
+    collectives, ranks = summary.collectives, summary.ranks
     told = {one.trace_id for one in _most_awaited(summary)}
-    return {
+    keys = {
+        JobOutlook: Keys(
+            "ranks simulated_ranks=simulated step_ns critical_path what_if=what_ifs",
+            critical_path=lambda outlook: outlook.path[: 2 * _RANKS],
+        ),
+        JobPath: Keys("rank kind name ns_per_step=ns fraction", rank=lambda one: ranks[one.trace_id]),
+        PipelineStage: Keys(
+            "rank transfers bubble_ns_per_step bubble_fraction ideal_fraction",
+            bubble_ns_per_step=lambda stage: stage.bubble_ns / stage.steps,
+        ),
+        RankStep: Keys("... -trace_id"),
+        WhatIf: Keys(
+            "change=kind rank process_group name gain_ns_per_step=gain.ns gain_interval_ns_per_step",
+            gain_interval_ns_per_step=lambda one: (one.gain.low_ns, one.gain.high_ns),
+        ),
+    }
+    parts = {
         "clocks": [
-            {
-                "rank": collectives.ranks[trace_id],
-                "offset_ns": one.offset_ns,
-                "error_ns": one.error_ns,
-                "collectives": one.collectives,
-            }
-            for trace_id, one in sorted(collectives.clocks.items())
+            {"rank": collectives.ranks[trace_id], **encode(clock)}
+            for trace_id, clock in sorted(collectives.clocks.items())
         ],
-        "rank_steps": [_step_record(one) for one in collectives.rank_steps if each or one.trace_id in told],
-        "pipeline": [_stage_record(one) for one in collectives.stages] or None,
-        "job": _job_record(summary),
+        "rank_steps": [one for one in collectives.rank_steps if each or one.trace_id in told],
+        "pipeline": collectives.stages or None,
+        "job": summary.job_outlook,
     }
-
-
-def _step_record(one: RankStep) -> dict[str, Any]:
-    return {
-        "rank": one.rank,
-        "step": one.step,
-        "collectives": one.collectives,
-        "last_count": one.last_count,
-        "waiting_ns": one.waiting_ns,
-        "awaited_ns": one.awaited_ns,
-    }
-
-
-def _stage_record(one: PipelineStage) -> dict[str, Any]:
-    return {
-        "rank": one.rank,
-        "transfers": one.transfers,
-        "bubble_ns_per_step": one.bubble_ns / one.steps,
-        "bubble_fraction": one.bubble_fraction,
-        "ideal_fraction": one.ideal_fraction,
-    }
-
-
-def _job_record(summary: Summary) -> dict[str, Any] | None:
-    outlook = summary.job_outlook
-    if outlook is None:
-        return None
-    return {
-        "ranks": outlook.ranks,
-        "simulated_ranks": outlook.simulated,
-        "step_ns": outlook.step_ns,
-        "critical_path": [
-            {
-                "rank": summary.ranks[one.trace_id],
-                "kind": one.kind,
-                "name": one.name,
-                "ns_per_step": one.ns,
-                "fraction": one.fraction,
-            }
-            for one in outlook.path[: 2 * _RANKS]
-        ],
-        "what_if": [
-            {
-                "change": one.kind,
-                "rank": one.rank,
-                "process_group": one.process_group,
-                "name": one.name,
-                "gain_ns_per_step": one.gain.ns,
-                "gain_interval_ns_per_step": [one.gain.low_ns, one.gain.high_ns],
-            }
-            for one in outlook.what_ifs
-        ],
-    }
+    return encode(parts, keys)  # type: ignore[no-any-return]

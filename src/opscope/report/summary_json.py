@@ -16,26 +16,30 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from opscope._version import __version__
+from opscope.analysis.collectives import CollectiveTotal
 from opscope.analysis.efficiency import CallEfficiency, CostCoverage, Roofline
 from opscope.analysis.explanation import ExplainedKernel, Explanation, cuda_files
+from opscope.analysis.improvement import Improvement, OperatorImprovement
+from opscope.analysis.launch_quality import ExplainedLaunch
 from opscope.analysis.measured_step import MeasuredStep, UnrecordedTime
 from opscope.analysis.program.values import LineTotal, ProgramTotals
 from opscope.analysis.provenance import KernelFacts, NativeFunctionUse
 from opscope.analysis.ranges import RangeTotal
 from opscope.analysis.step_model import StepExecution
+from opscope.analysis.straggler import RankDifference, Straggler
 from opscope.analysis.summary import DeviceTime, Summary
 from opscope.analysis.timeline.values import QueueSeries, StepStatistics, Timeline, TimePartition, WaitingCall
 from opscope.analysis.totals import CategoryTotal, KernelTotal, OperatorTotal
 from opscope.hardware.limits import DeviceLimits, Limit
+from opscope.hardware.occupancy import Waves
+from opscope.launches import Statement
 from opscope.launches.facts import LaunchGeometry
 from opscope.model.environment import Environment
 from opscope.model.location import SourceLocation
 from opscope.model.measurement import Latency
-from opscope.report.collectives import collective_records, straggler_record
 from opscope.report.explanation import SourceReader
-from opscope.report.json_encoding import Keys, encode, from_json_text, parsed
-from opscope.report.kernel_section import improvement_record, launch_records
+from opscope.report.json_encoding import Keys, encode, from_json_text, parsed, versions
+from opscope.report.kernel_section import explained_launches
 from opscope.report.operators import rank_fraction, ranked_findings, ranked_operators
 from opscope.report.ranks import rank_records
 from opscope.units import NS_PER_S, ns_to_ms
@@ -64,6 +68,13 @@ SUMMARY_KEYS: dict[type, Keys] = {
         shapes=parsed("shapes"),
         types=parsed("types"),
     ),
+    CollectiveTotal: Keys(
+        "process_group description=group_description parallelism parallelism_evidence name sequence calls "
+        "bytes=size_bytes ranks last_rank wait_ns transfer_ns exposed_ns algorithm_bytes_per_s "
+        "bus_bytes_per_s link link_fraction last_rank_was_doing=meanwhile",
+        parallelism=lambda total: total.parallelism and total.parallelism.kind,
+        parallelism_evidence=lambda total: total.parallelism and total.parallelism.evidence,
+    ),
     CostCoverage: Keys(
         uncosted=lambda coverage: [
             {"name": name, "device_ns": ns, "reason": reason} for name, ns, reason in coverage.uncosted
@@ -73,6 +84,13 @@ SUMMARY_KEYS: dict[type, Keys] = {
         "device=name memory_bytes_per_s=memory l2_bytes_per_s=l2 peaks_flop_per_s=peaks launch_ns"
     ),
     DeviceTime: Keys("... activities=activity_count"),
+    ExplainedLaunch: Keys(
+        "kernel shapes grid=geometry.grid block=geometry.block family=explanation.family launch_explained "
+        "waves=explanation.waves statements=explanation.statements",
+        shapes=parsed("shapes"),
+        launch_explained=lambda launch: getattr(launch.explanation.launch_check, "is_explained", None),
+    ),
+    Improvement: Keys("known needs_counters"),
     LaunchGeometry: Keys("... -example_operator_id"),
     Limit: Keys("value=per_s ..."),
     LineTotal: Keys("file line kind ..."),
@@ -82,9 +100,17 @@ SUMMARY_KEYS: dict[type, Keys] = {
         "self_device_ns",
         place=lambda function: function.location or _NO_LOCATION,
     ),
+    OperatorImprovement: Keys(
+        "kernel topics ncu_command=command", topics=lambda found: {one.topic: one for one in found.topics}
+    ),
     MeasuredStep: Keys("recorded_ns unrecorded_ns host_stretch busy_fraction recorder_idle_ns"),
     ProgramTotals: Keys("module_ns line_ns modules lines"),
     QueueSeries: Keys("trace_id device start_ns interval_ns queue_depth=mean launch_latency_ns=latency_ns"),
+    RankDifference: Keys(
+        "name extra_ns_per_step extra_device_ns_per_step=device_ns extra_host_ns_per_step=host_ns "
+        "extra_calls_per_step=calls",
+        extra_ns_per_step=lambda one: max(one.device_ns, one.host_ns),
+    ),
     RangeTotal: Keys(
         "name calls device_ns tokens engine phase requests host_ns device_fraction kernels layers "
         "device_ns_per_token device_ns_per_call device_ns_per_layer"
@@ -95,14 +121,17 @@ SUMMARY_KEYS: dict[type, Keys] = {
         "tensor_cores"
     ),
     SourceLocation: Keys("file line end_line url grade file_grade line_grade"),
+    Statement: Keys("about=heading text grade"),
     StepExecution: Keys("... -critical_path -missing"),
     StepStatistics: Keys("... -left_out"),
+    Straggler: Keys("rank kind lag_ns_per_step late_steps steps operators=differences"),
     Summary: Keys(
         "device_time_ns attributed_ns attributed_fraction busy_fraction cpu_time_ns window_ns "
         "kernel_launches activities=activity_count operators=operator_calls operator_names steps devices",
         steps=lambda summary: len(summary.steps),
     ),
     WaitingCall: Keys("... -call_ids"),
+    Waves: Keys("blocks slots count tail_fraction"),
     Timeline: Keys("waits launch_latency=latencies queue_depth=queues over_time=series steps host skews"),
     TimePartition: Keys(
         "trace_id rank device window ... idle_by_cause copy_ns communication_ns longest_gaps"
@@ -133,7 +162,7 @@ def analysis_document(summary: Summary, *, top: int | None = 10) -> dict[str, An
     """The Summary as JSON values: the `top` operators (every one for None), everything else complete."""
     operators = summary.operators if top is None else ranked_operators(summary)[:top]
     efficiency, program, step = summary.efficiency, summary.program, summary.typical_step
-    parts = {
+    parts: dict[str, Any] = {
         "trace": summary.traces[0] if summary.traces else None,
         "traces": summary.traces,
         "ranks": summary.ranks,
@@ -167,19 +196,11 @@ def analysis_document(summary: Summary, *, top: int | None = 10) -> dict[str, An
     }
     if len(summary.traces) > 1:
         parts |= {
-            "collectives": collective_records(summary, each=top is None),
-            "straggler": straggler_record(summary),
+            "collectives": summary.collectives.each if top is None else summary.collectives.totals,
+            "straggler": summary.straggler,
             **rank_records(summary, each=top is None),
         }
-    return _document(ANALYSIS_SCHEMA_VERSION, parts)
-
-
-def _document(schema_version: int, parts: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "schema_version": schema_version,
-        "opscope_version": __version__,
-        **encode(parts, SUMMARY_KEYS),
-    }
+    return {**versions(ANALYSIS_SCHEMA_VERSION), **encode(parts, SUMMARY_KEYS)}
 
 
 def _operators(summary: Summary, operators: Iterable[OperatorTotal]) -> list[dict[str, Any]]:
@@ -192,7 +213,7 @@ def _operators(summary: Summary, operators: Iterable[OperatorTotal]) -> list[dic
         input_shapes=_shapes,
         native_function=_function,
         roofline=lambda operator: summary.efficiency.operators.get(operator.name, _NO_ROOFLINE),
-        improvement=lambda operator: improvement_record(summary.improvements.get(operator.name)),
+        improvement=lambda operator: summary.improvements.get(operator.name),
         called_operators=lambda operator: [
             {"name": name, "calls": calls, "total_device_ns": total_ns}
             for name, calls, total_ns in operator.called_operators
@@ -200,7 +221,7 @@ def _operators(summary: Summary, operators: Iterable[OperatorTotal]) -> list[dic
         kernels=lambda operator: [
             {
                 **_kernel(kernel, summary.efficiency.kernels.get((operator.name, kernel.name))),
-                "parallelism": launch_records(summary, operator.name, kernel.name),
+                "parallelism": explained_launches(summary, operator.name, kernel.name),
             }
             for kernel in operator.kernels
         ],
@@ -289,7 +310,7 @@ def explanation_json(explanation: Explanation, read_source: SourceReader | None 
             {**encode(location, SUMMARY_KEYS), "lines": read_source(location)}
             for location in explanation.locations
         ]
-    return _document(EXPLANATION_SCHEMA_VERSION, parts)
+    return {**versions(EXPLANATION_SCHEMA_VERSION), **encode(parts, SUMMARY_KEYS)}
 
 
 def _explained_kernel(use: ExplainedKernel, explanation: Explanation) -> dict[str, Any]:
@@ -301,7 +322,7 @@ def _explained_kernel(use: ExplainedKernel, explanation: Explanation) -> dict[st
             {"operator": operator, "calls": part.calls, "total_ns": part.total_ns}
             for operator, part in use.operators
         ],
-        "parallelism": [] if summary is None else launch_records(summary, explanation.owner, facts.name),
+        "parallelism": [] if summary is None else explained_launches(summary, explanation.owner, facts.name),
     }
 
 
@@ -344,11 +365,7 @@ def stats_document(
         "benchmark": None if benchmark is None else _latency_record(benchmark, config.get("batch_size")),
         "findings": ranked_findings(summary),
     }
-    return {
-        "schema_version": STATS_SCHEMA_VERSION,
-        "opscope_version": __version__,
-        **encode(parts, _STATS_KEYS),
-    }
+    return {**versions(STATS_SCHEMA_VERSION), **encode(parts, _STATS_KEYS)}
 
 
 def _latency_record(benchmark: Latency, batch_size: int | None) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
-from opscope._version import __version__
 from opscope.benchmarking.statistics import CONFIDENCE
 from opscope.report.document import (
     BulletList,
@@ -30,6 +30,7 @@ from opscope.report.document import (
     table,
     words,
 )
+from opscope.report.json_encoding import versions
 from opscope.units import (
     NS_PER_MS,
     UNKNOWN,
@@ -83,13 +84,12 @@ class SweepEntry:
 def sweep_document(entries: Sequence[SweepEntry]) -> dict[str, Any]:
     """All configurations in order, each with its headline figures and file names."""
     return {
-        "schema_version": SWEEP_SCHEMA_VERSION,
-        "opscope_version": __version__,
+        **versions(SWEEP_SCHEMA_VERSION),
         "configurations": [_record(entry) for entry in entries],
     }
 
 
-def sweep_report(entries: Sequence[SweepEntry], *, title: str = "Profiling summary") -> Document:
+def sweep_report(entries: Sequence[SweepEntry]) -> Document:
     """One table of all configurations, and the failures with their reasons."""
     records = [_record(entry) for entry in entries]
     on_device = any(record["summary"]["kernel_launches"] for record in records)
@@ -120,7 +120,7 @@ def sweep_report(entries: Sequence[SweepEntry], *, title: str = "Profiling summa
     failures = tuple((Code(entry.label), f": {entry.error}") for entry in entries if entry.error is not None)
     failed = Section("Failed configurations", (BulletList(failures),))
     return Document(
-        _title(title, records),
+        _title(records),
         (_headline(records),),
         sections(Section("Configurations", (configurations, *_scaling(records))), failed),
     )
@@ -132,18 +132,13 @@ def _headline(records: Sequence[Mapping[str, Any]]) -> FactList:
     steps = [(ns, one) for one in done if (ns := _step_ms(one)) is not None]
     rates = [(rate, one) for one in done if (rate := one["throughput_sequences_per_s"]) is not None]
     busy = [(share, one) for one in done if (share := (one["step"] or {}).get("busy_fraction")) is not None]
-    best, most = min(steps, key=_first, default=None), max(rates, key=_first, default=None)
-    least = min(busy, key=_first, default=None)
-    slowest = max(steps, key=_first, default=None)
+    best, most = min(steps, key=itemgetter(0), default=None), max(rates, key=itemgetter(0), default=None)
+    least = min(busy, key=itemgetter(0), default=None)
+    slowest = max(steps, key=itemgetter(0), default=None)
     tops = Counter(one["top_operator"]["name"] for one in done if one["top_operator"])
     return facts(
-        ("Shortest step", None if best is None else f"{_milliseconds(best[0])} at {best[1]['label']}"),
-        (
-            "Longest step",
-            None
-            if slowest is None or slowest is best
-            else f"{_milliseconds(slowest[0])} at {slowest[1]['label']}",
-        ),
+        ("Shortest step", _step_text(best)),
+        ("Longest step", None if slowest is best else _step_text(slowest)),
         ("Highest throughput", None if most is None else f"{most[0]:,.1f} per s at {most[1]['label']}"),
         ("GPU least busy", None if least is None else f"{format_fraction(least[0])} at {least[1]['label']}"),
         *(
@@ -154,8 +149,8 @@ def _headline(records: Sequence[Mapping[str, Any]]) -> FactList:
     )
 
 
-def _first(pair: tuple[float, Mapping[str, Any]]) -> float:
-    return pair[0]
+def _step_text(step: tuple[float, Mapping[str, Any]] | None) -> str | None:
+    return None if step is None else f"{_milliseconds(step[0])} at {step[1]['label']}"
 
 
 def _step_ms(record: Mapping[str, Any]) -> float | None:
@@ -221,7 +216,8 @@ def _top_operator(stats: Mapping[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def _title(title: str, records: Sequence[Mapping[str, Any]]) -> str:
+def _title(records: Sequence[Mapping[str, Any]]) -> str:
+    title = "Profiling summary"
     config = next((record["config"] for record in records if record["config"]), None)
     if config is None:
         return title

@@ -30,6 +30,7 @@ from opscope.report.document import (
     Paragraph,
     Table,
     Text,
+    blocks,
     identifier,
     number,
     table,
@@ -58,8 +59,7 @@ def time_blocks(summary: Summary) -> tuple[Block, ...]:
     timeline = summary.timeline
     if not timeline.partitions:
         return ()
-    blocks: list[Block] = [_partition_table(timeline.partitions)]
-    blocks += [
+    start_gaps = (
         Paragraph(
             f"A gap of {format_duration(gap.duration_ns)} at the start, before which the device worked for "
             f"{format_duration(gap.before_ns)}, is excluded: the window begins after it."
@@ -68,24 +68,23 @@ def time_blocks(summary: Summary) -> tuple[Block, ...]:
             "work, is excluded: the window begins after it."
         )
         for gap in timeline.start_gaps
-    ]
-    causes = _cause_table(timeline.partitions)
-    if causes is not None:
-        blocks.append(causes)
-    if timeline.waits:
-        blocks.append(_wait_table(summary))
+    )
     gaps = sorted(
         (gap for partition in timeline.partitions for gap in partition.longest_gaps),
         key=lambda gap: -gap.duration_ns,
     )
-    if gaps:
-        blocks.append(_gap_table(gaps[:_GAP_ROWS]))
-    blocks += _path_table(summary)
-    blocks += _launch_tables(summary) if len(timeline.partitions) > 1 else []
     facts = _facts(summary)
-    blocks += [FactList(tuple(facts))] if facts else []
-    meaning = waits_meaning(summary)
-    return (*blocks, meaning) if meaning else tuple(blocks)
+    return blocks(
+        _partition_table(timeline.partitions),
+        *start_gaps,
+        _cause_table(timeline.partitions),
+        _wait_table(summary) if timeline.waits else None,
+        _gap_table(gaps[:_GAP_ROWS]) if gaps else None,
+        _path_table(summary),
+        *(_launch_tables(summary) if len(timeline.partitions) > 1 else ()),
+        FactList(tuple(facts)) if facts else None,
+        waits_meaning(summary),
+    )
 
 
 def _partition_table(partitions: tuple[TimePartition, ...]) -> Table:
@@ -112,20 +111,18 @@ def _partition_table(partitions: tuple[TimePartition, ...]) -> Table:
     )
 
 
-def _path_table(summary: Summary) -> list[Block]:
+def _path_table(summary: Summary) -> Table | None:
     """What a step could not have gone faster without, in the step of the middle rank."""
     step = summary.typical_step
     if step is None or not step.critical_path:
-        return []
-    return [
-        table(
-            step.critical_path[:_PATH_ROWS],
-            words("On the critical path", lambda one: one.kind),
-            words("Of", lambda one: Code(one.name) if one.name else "–"),
-            number("Per step", lambda one: format_duration(one.ns)),
-            number("Share", lambda one: format_fraction(one.fraction)),
-        )
-    ]
+        return None
+    return table(
+        step.critical_path[:_PATH_ROWS],
+        words("On the critical path", "kind"),
+        words("Of", lambda one: Code(one.name) if one.name else "–"),
+        number("Per step", "ns", format_duration),
+        number("Share", "fraction"),
+    )
 
 
 def _window_caption(partitions: tuple[TimePartition, ...]) -> str:
@@ -195,7 +192,7 @@ def _without_unknown(shown: Table) -> Table:
     )
 
 
-def _launch_tables(summary: Summary) -> list[Block]:
+def _launch_tables(summary: Summary) -> tuple[Block, ...]:
     """Launches, queue and host of several devices, one a row, so that they compare."""
     timeline = summary.timeline
     latencies = {(one.trace_id, one.device): one for one in timeline.latencies}
@@ -227,10 +224,10 @@ def _launch_tables(summary: Summary) -> list[Block]:
         number("Profiler overhead", of(host, "recorder_ns")),
         caption=f"Launches, their queue, and what the host needs for them{' per step' if steps else ''}.",
     )
-    return [_without_unknown(launches), *_series_table(summary)]
+    return blocks(_without_unknown(launches), _series_table(summary))
 
 
-def _series_table(summary: Summary) -> list[Block]:
+def _series_table(summary: Summary) -> Table | None:
     known = [series for series in summary.timeline.series if any(series.mean)]
     rows = table(
         known,
@@ -238,7 +235,7 @@ def _series_table(summary: Summary) -> list[Block]:
         words("Queue over time", lambda series: _bars(series.mean)),
         number("Up to", lambda series: f"{max(series.mean):.1f}"),
     )
-    return [rows] if known else []
+    return rows if known else None
 
 
 def _facts(summary: Summary) -> list[tuple[str, Text]]:

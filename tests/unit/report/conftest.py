@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from opscope.analysis.efficiency import Efficiency
 from opscope.analysis.summary import DeviceTime, StepTotal, Summary
@@ -14,11 +17,28 @@ from opscope.model.environment import Environment, GpuInfo
 from opscope.model.finding import Finding, Severity
 from opscope.model.measurement import Latency
 from opscope.model.session import Session
+from opscope.report.document import Document, Table, Text, plain
+from opscope.report.terminal import render_terminal
 
 GEMM = (
     "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x64x8_stage3_warpsize2x2x1_ffma_aligna4_alignc4_execute"
 )
 ELEMENTWISE = "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl(at::TensorIteratorBase&, at::native::GeluType)::{lambda()#1}, std::array<char*, 2ul> >(int, |a|, `b`)"  # noqa: E501
+
+
+def rendered(document: Document, width: int = 100) -> str:
+    """The document as a terminal of so many columns shows it."""
+    stream = io.StringIO()
+    Console(file=stream, width=width, highlight=False).print(render_terminal(document))
+    return stream.getvalue()
+
+
+def cells(table: Table) -> list[list[str]]:
+    return [[plain(cell) for cell in row] for row in table.rows]
+
+
+def said(facts: Iterable[tuple[str, Text]]) -> dict[str, str]:
+    return {label: plain(text) for label, text in facts}
 
 
 # Sections that no trace stands behind.

@@ -2,13 +2,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
-from io import StringIO
 from typing import Any
 
 import msgspec
 import pytest
 from msgspec.structs import replace
-from rich.console import Console
 
 from opscope.analysis.benchmark_comparison import compare_benchmarks
 from opscope.analysis.session_comparison import compare_sessions
@@ -35,17 +33,12 @@ from opscope.report.comparison import (
     ratio_words,
     session_comparison_document,
 )
-from opscope.report.document import Document, Strong, only_sections
+from opscope.report.document import Strong, only_sections
 from opscope.report.json_encoding import to_json
 from opscope.report.markdown import render_markdown
-from opscope.report.terminal import render_terminal
 from opscope.testing import TraceBuilder
 
-
-def terminal(document: Document, width: int = 100) -> str:
-    out = StringIO()
-    Console(file=out, width=width).print(render_terminal(document))
-    return out.getvalue()
+from .conftest import rendered
 
 
 def gemm(name: str, duration: float, *, gelu: float = 10) -> TraceBuilder:
@@ -69,7 +62,7 @@ def sessions(load: Callable[..., Any]) -> SessionComparison:
 
 
 def test_the_terminal_report_says_what_got_slower_and_why(sessions: SessionComparison) -> None:
-    text = terminal(session_comparison_document(sessions))
+    text = rendered(session_comparison_document(sessions))
     assert "110 µs → 160 µs (+50.0 µs, 1.45× slower [" in text
     assert "slower: 95 % CI" in text
     assert f"→ {NEW}" in text
@@ -90,15 +83,15 @@ def test_the_markdown_report_keeps_full_names(sessions: SessionComparison) -> No
 def test_cut_rows_are_counted_with_their_time(load: Callable[..., Any]) -> None:
     comparison = compare_sessions(load(gemm(OLD, 100)), load(gemm(OLD, 150, gelu=12)))
     document = session_comparison_document(comparison, top=1)
-    text = terminal(only_sections(replace(document, blocks=()), ["operators"]))
+    text = rendered(only_sections(replace(document, blocks=()), ["operators"]))
     assert "Further 1 operator: +2.00 µs in all." in text
     assert "aten::gelu" not in text
-    assert "aten::gelu" in terminal(session_comparison_document(comparison, top=None))
+    assert "aten::gelu" in rendered(session_comparison_document(comparison, top=None))
 
 
 def test_equal_recordings_make_a_short_report(load: Callable[..., Any]) -> None:
     session = load(gemm(OLD, 100))
-    text = terminal(session_comparison_document(compare_sessions(session, session)))
+    text = rendered(session_comparison_document(compare_sessions(session, session)))
     assert "Every operator takes the same time to the nanosecond on both sides." in text
     assert "same: equal to the nanosecond" in text
 
@@ -112,7 +105,7 @@ def test_a_report_without_steps_says_what_it_lacks(load: Callable[..., Any]) -> 
         return builder.kernel("splitK", 120, 3).launch(300).kernel("own", 320, duration)
 
     comparison = compare_sessions(load(plain(100)), load(plain(150)))
-    text = terminal(session_comparison_document(comparison))
+    text = rendered(session_comparison_document(comparison))
     assert "no verdict: 0 steps recorded, 6 needed (--active 6)" in text
     assert "no steps compared" in text
     assert "Unattributed time" in text
@@ -126,7 +119,7 @@ def test_a_report_without_steps_says_what_it_lacks(load: Callable[..., Any]) -> 
 def test_a_report_on_cpu_time_counts_calls(load: Callable[..., Any]) -> None:
     first = TraceBuilder().operator("aten::mm", 0, 50)
     second = TraceBuilder().operator("aten::mm", 0, 50).operator("aten::mm", 100, 70)
-    text = terminal(session_comparison_document(compare_sessions(load(first), load(second))))
+    text = rendered(session_comparison_document(compare_sessions(load(first), load(second))))
     assert "CPU time in operators" in text
     assert "1 → 2" in text
     assert "Kernel launches" not in text
@@ -187,7 +180,7 @@ def benchmarks() -> Any:
 
 
 def test_the_benchmark_report(benchmarks: Any) -> None:
-    text = terminal(benchmark_comparison_document(benchmarks))
+    text = rendered(benchmark_comparison_document(benchmarks))
     assert "PyTorch 2.11.0 → 2.12.0" in text
     assert "gelu 8 × 16, float32, cuda" in text
     assert "1.20× slower" in text

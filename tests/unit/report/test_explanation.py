@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 import opscope
 from opscope.analysis import explanation as analysis
@@ -23,7 +21,8 @@ from opscope.report.explanation import explanation_document, file_functions, ope
 from opscope.report.json_encoding import to_json
 from opscope.report.markdown import render_markdown
 from opscope.report.summary_json import explanation_json
-from opscope.report.terminal import render_terminal
+
+from .conftest import cells, rendered, said
 
 pytestmark = pytest.mark.usefixtures("releases_read_once")
 
@@ -58,7 +57,7 @@ def section(document: Document, title: str) -> Section:
 def facts(section: Section | Document) -> dict[str, str]:
     """The first list of facts."""
     found = next(block for block in section.blocks if isinstance(block, FactList))
-    return {label: plain(text) for label, text in found.facts}
+    return said(found.facts)
 
 
 def table(section: Section) -> list[list[str]]:
@@ -166,11 +165,9 @@ class TestJson:
     "name", ["aten::addmm", "gelu", "matrix", "SoftMax.cu", "vectorized_elementwise_kernel", "aten::silu"]
 )
 def test_it_fits_any_terminal(example: Session, name: str) -> None:
-    shown = render_terminal(explanation_document(explain(name, example)))
+    document = explanation_document(explain(name, example))
     for width in (80, 100, 160):
-        stream = io.StringIO()
-        Console(file=stream, width=width).print(shown)
-        assert max(map(len, stream.getvalue().splitlines())) <= width
+        assert max(map(len, rendered(document, width).splitlines())) <= width
 
 
 NATIVE = "aten/src/ATen/native"
@@ -195,10 +192,6 @@ def native(
         tags=("out",) if overload == "out" else (), yaml_line=1, details={}, location=place,
         stub_location=stub, calls=0, self_device_ns=0,
     )  # fmt: skip
-
-
-def cells(table: Table) -> list[list[str]]:
-    return [[plain(cell) for cell in row] for row in table.rows]
 
 
 def test_operators_of_a_recording_come_first_and_internal_ones_last() -> None:

@@ -11,14 +11,18 @@ from opscope.launches import Heading, LaunchExplanation, Statement
 from opscope.launches.facts import LaunchGeometry
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
-from opscope.report.document import Code, FactList, Paragraph, Text, plain
+from opscope.report.document import Code, FactList, Paragraph, plain
 from opscope.report.explanation import distinct_titles
+from opscope.report.json_encoding import encode
 from opscope.report.kernel_section import (
+    explained_launches,
     kernel_facts,
     kernel_meaning,
     launch_blocks,
-    launch_records,
 )
+from opscope.report.summary_json import SUMMARY_KEYS
+
+from .conftest import said
 
 FUNCTOR = "at::native::(anonymous namespace)::pow_impl"
 POW = KernelFacts(
@@ -36,10 +40,6 @@ POW = KernelFacts(
     location=SourceLocation("a/Pow.cu", Grade.EXACT, 3, 4, Grade.RELEASE_INDEX),
     template=SourceLocation("a/Loops.cuh", Grade.RELEASE_INDEX, 9, 12, Grade.RELEASE_INDEX),
 )  # fmt: skip
-
-
-def said(facts: list[tuple[str, Text]]) -> dict[str, str]:
-    return {label: plain(text) for label, text in facts}
 
 
 def test_everything_known_of_a_kernel() -> None:
@@ -129,21 +129,21 @@ def test_among_several_kernels_it_is_named_in_short(told: Summary) -> None:
 def test_under_an_operator_not_explained_the_kernels_own_stands_in(told: Summary) -> None:
     alone = told.having(accounts={(None, LAUNCH.kernel): (LAUNCH,)})
     assert launch_blocks(alone, "aten::b", LAUNCH.kernel) != ()
-    assert len(launch_records(alone, "aten::b", LAUNCH.kernel)) == 1
+    assert len(explained_launches(alone, "aten::b", LAUNCH.kernel)) == 1
 
 
 def test_of_what_is_not_known_nothing_is_said(told: Summary) -> None:
     assert launch_blocks(told, None, LAUNCH.kernel) == ()
-    assert launch_records(told, "aten::a", "other") == []
+    assert explained_launches(told, "aten::a", "other") == ()
 
 
 def test_as_json_unknown_is_null(told: Summary) -> None:
-    assert launch_records(told, "aten::a", LAUNCH.kernel) == [
+    assert encode(explained_launches(told, "aten::a", LAUNCH.kernel), SUMMARY_KEYS) == [
         {
             "kernel": LAUNCH.kernel,
             "shapes": [[8, 4]],
-            "grid": (4, 2, 1),
-            "block": (128, 1, 1),
+            "grid": [4, 2, 1],
+            "block": [128, 1, 1],
             "family": "softmax",
             "launch_explained": None,
             "waves": None,

@@ -10,6 +10,8 @@ from opscope.report.document import Document, Meaning, Table, plain
 from opscope.report.markdown import render_markdown
 from opscope.report.program import module_blocks, program_sections, recording_hint
 
+from .conftest import cells
+
 
 def module(path: str, class_name: str, depth: int, total_ns: int, own_ns: int = 0) -> ModuleTotal:
     return ModuleTotal(path, class_name, depth, 2, own_ns, total_ns, total_ns, 0, 3)
@@ -38,7 +40,7 @@ def program(summary: Summary) -> Summary:
 
 def rows(block: object) -> list[list[str]]:
     assert isinstance(block, Table)
-    return [[plain(cell) for cell in row] for row in block.rows]
+    return cells(block)
 
 
 def test_modules_of_one_part_share_a_row(program: Summary) -> None:

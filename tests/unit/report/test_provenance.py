@@ -11,7 +11,7 @@ from opscope.analysis.summary import Summary
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.report.analysis import analysis_report
-from opscope.report.document import Link, Text, inlines, plain
+from opscope.report.document import Link, inlines, plain
 from opscope.report.markdown import render_markdown
 from opscope.report.provenance import (
     accuracy_blocks,
@@ -20,6 +20,8 @@ from opscope.report.provenance import (
     operator_chain_facts,
     release_text,
 )
+
+from .conftest import said
 
 BLAS = SourceLocation(
     "aten/src/ATen/native/cuda/Blas.cpp", Grade.RELEASE_INDEX, 589, 592, Grade.NEIGHBOR_VERSION, "https://x"
@@ -31,10 +33,6 @@ ADDMM = NativeFunctionUse(
     cuda_function="addmm_out_cuda", stub=None, tags=("core",), yaml_line=7270,
     details={"yaml_url": "https://yaml"}, location=BLAS, stub_location=None, calls=6, self_device_ns=6_000,
 )  # fmt: skip
-
-
-def said(facts: list[tuple[str, Text]]) -> dict[str, str]:
-    return {label: plain(text) for label, text in facts}
 
 
 class TestFunction:

@@ -30,11 +30,7 @@ from opscope.report.names import fitting_names, least_width, shorten_middle
 from opscope.report.terminal import column_need, fit_widths, render_terminal
 from opscope.results import load, summarize
 
-
-def rendered(document: Document, width: int) -> str:
-    stream = io.StringIO()
-    Console(file=stream, width=width, highlight=False).print(render_terminal(document))
-    return stream.getvalue()
+from .conftest import rendered
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 160, 200])

@@ -15,7 +15,6 @@ from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.host import read_session
 from opscope.analysis.timeline.step_view import Lane, LaneKind, StepTime, StepView, step_times, step_view
 from opscope.analysis.timeline.values import IdleCause, QueueSeries
-from opscope.hardware.limits import LimitEvidence
 from opscope.ingest.nesting import Int64
 from opscope.model.session import Session
 from opscope.report.efficiency import call_arguments
@@ -32,6 +31,7 @@ from opscope.report.html.figures import (
     bars,
     cells,
     log_axis,
+    row_axis,
     scaled,
     unit_of,
 )
@@ -223,12 +223,8 @@ def _ranks_chart(times: Sequence[StepTime]) -> list[Chart]:
     )
     columns = [f"step {step}" for step in steps]
     rows = [labels[rank] for rank in ranks]
-    return [
-        cells(
-            "ranks", "Overview", "Steps of the ranks", note, values,
-            form=format_duration, rows=rows, columns=columns,
-        )
-    ]  # fmt: skip
+    drawing = cells(values, form=format_duration, rows=rows, columns=columns)
+    return [Chart("ranks", "Overview", "Steps of the ranks", note, *drawing)]
 
 
 def _waits_charts(summary: Summary) -> Iterator[Chart]:
@@ -249,11 +245,13 @@ def _waits_charts(summary: Summary) -> Iterator[Chart]:
             "How long kernels of a collective took beyond the shortest of the same one: the rank that waits "
             "least is the one that the others wait for."
         )
-        yield cells(
-            "waits", "Collectives", "Waiting in collectives", note, waits, form=format_duration,
+        drawing = cells(
+            waits,
+            form=format_duration,
             rows=[rank for rank in ranks if any(rank == of for of, _ in waits)],
             columns=[title for title, _ in columns.most_common()],
-        )  # fmt: skip
+        )
+        yield Chart("waits", "Collectives", "Waiting in collectives", note, *drawing)
     late = summary.straggler
     shown = () if late is None else late.differences[:_DIFFERENCES]
     if late is None or not shown:
@@ -267,10 +265,8 @@ def _waits_charts(summary: Summary) -> Iterator[Chart]:
     ]
     title = f"What rank {late.rank} takes longer for"
     note = "Self time of operators in a mean step, beyond the median of the other ranks, which wait for it."
-    yield bars(
-        "late", "Collectives", title, note, rows,
-        axis=f"Longer per step ({unit.name})", colors={"device": BLUE, "host": ORANGE},
-    )  # fmt: skip
+    drawing = bars(rows, axis=f"Longer per step ({unit.name})", colors={"device": BLUE, "host": ORANGE})
+    yield Chart("late", "Collectives", title, note, *drawing)
 
 
 def _memory_chart(session: Session, summary: Summary) -> list[Chart]:
@@ -348,17 +344,16 @@ def _roofline_chart(efficiency: Efficiency) -> list[Chart]:
     top = max([limit.per_s for limit in peaks.values()], default=bandwidth * max(intensities))
     left = min(intensities) / 3
     right = max(max(intensities) * 3, top / bandwidth * 4)
-    evidence = {LimitEvidence.MEASURED: "measured", LimitEvidence.DATASHEET: "datasheet"}
     lines = [
         (
-            f"memory {format_byte_rate(bandwidth)} ({evidence[limits.memory.evidence]})",
+            f"memory {format_byte_rate(bandwidth)} ({limits.memory.evidence})",
             [left, top / bandwidth],
             [left * bandwidth, top],
             "bottom right",
         )
     ] + [
         (
-            f"{name} {format_flop_rate(limit.per_s)} ({evidence[limit.evidence]})",
+            f"{name} {format_flop_rate(limit.per_s)} ({limit.evidence})",
             [right, limit.per_s / bandwidth],
             [limit.per_s, limit.per_s],
             "top left",
@@ -588,15 +583,7 @@ def _timeline_chart(view: StepView, summary: Summary) -> Chart:
             "title": {"text": f"Time since the start ({unit.name})"},
             "range": [0, (view.end_ns - view.start_ns) / unit.ns],
         },
-        "yaxis": {
-            "tickvals": list(range(len(view.lanes))),
-            "ticktext": [as_text(one.title) for one in view.lanes],
-            "range": [len(view.lanes) - 0.4, -0.6],
-            "fixedrange": True,
-            "automargin": True,
-            "showgrid": False,
-            "zeroline": False,
-        },
+        "yaxis": {**row_axis([one.title for one in view.lanes]), "fixedrange": True},
         "hovermode": "closest",
         "dragmode": "zoom",
     }

@@ -28,14 +28,17 @@ __all__ = [
     "RED",
     "Bar",
     "Chart",
+    "Drawing",
     "TimeUnit",
     "as_lines",
     "as_text",
     "bars",
     "cells",
     "log_axis",
+    "row_axis",
     "scaled",
     "unit_of",
+    "whiskers",
 ]
 
 # Okabe and Ito's palette, its black left out, and grays: https://jfly.uni-koeln.de/color/
@@ -123,25 +126,24 @@ class Bar(NamedTuple):
     hover: str = ""
 
 
+class Drawing(NamedTuple):
+    """The last of a `Chart`."""
+
+    figure: dict[str, Any]
+    height_px: int
+
+
 def bars(
-    key: str,
-    section: str,
-    title: str,
-    note: str,
     rows: Sequence[Bar],
     *,
     axis: str,
     colors: Mapping[str, str],
     mark: float | None = None,
     is_ratio: bool = False,
-) -> Chart:
+) -> Drawing:
     """A row for each bar, from top to bottom, with whiskers where intervals are known.
 
     Args:
-        key: As of `Chart`; section, title and note too.
-        section: Likewise.
-        title: Likewise.
-        note: Likewise.
         rows: The bars.
         axis: What their length is.
         colors: Of each kind; kinds of several bars of one row stand side by side.
@@ -173,28 +175,15 @@ def bars(
             trace |= {"type": "bar", "orientation": "h", "x": [one.end - one.base for one in mine]}
             trace["base"] = [one.base for one in mine]
         if any(one.interval for one in mine):
-            trace["error_x"] = {
-                "type": "data",
-                "symmetric": False,
-                "array": [one.interval and one.interval[1] - one.end for one in mine],
-                "arrayminus": [one.interval and one.end - one.interval[0] for one in mine],
-                "thickness": 1.4,
-                "width": 4,
-            }
+            ends = [(one.end, one.interval) for one in mine]
+            trace["error_x"] = {**whiskers(ends), "thickness": 1.4, "width": 4}
         data += [trace] if mine else []
     across = {"type": "line", "x0": mark, "x1": mark, "yref": "paper", "y0": 0, "y1": 1}
     layout: dict[str, Any] = {
         "barmode": "group",
         "bargap": 0.3,
         "xaxis": {"title": {"text": axis}, "rangemode": "tozero"},
-        "yaxis": {
-            "tickvals": list(range(len(names))),
-            "ticktext": [as_text(label) for label in fitting_names(list(names.values()), _BESIDE)],
-            "range": [len(names) - 0.4, -0.6],
-            "automargin": True,
-            "showgrid": False,
-            "zeroline": False,
-        },
+        "yaxis": row_axis(fitting_names(list(names.values()), _BESIDE)),
         "shapes": [] if mark is None else [{**across, "line": {"color": "#8a8fa0", "dash": "dot"}}],
         "hovermode": "closest",
         "showlegend": len(data) > 1,
@@ -203,27 +192,19 @@ def bars(
         reached = [end for one in rows for end in (one.end, *(one.interval or ()), mark or one.end)]
         layout["xaxis"] = log_axis(axis, min(reached) / 1.15, max(reached) * 1.15, "{:,.3g}".format)
     each = 14 * max(2, len(data)) if len(rows) > len(names) else 28
-    return Chart(key, section, title, note, {"data": data, "layout": layout}, 90 + each * len(names))
+    return Drawing({"data": data, "layout": layout}, 90 + each * len(names))
 
 
 def cells(
-    key: str,
-    section: str,
-    title: str,
-    note: str,
     values: Mapping[tuple[str, str], float],
     *,
     form: Callable[[float], str],
     rows: Sequence[str],
     columns: Sequence[str],
-) -> Chart:
+) -> Drawing:
     """A map of values, brighter the larger they are.
 
     Args:
-        key: As of `Chart`; section, title and note too.
-        section: Likewise.
-        title: Likewise.
-        note: Likewise.
         values: By row and column.
         form: A value in words.
         rows: From top to bottom.
@@ -270,7 +251,7 @@ def cells(
             "showgrid": False,
         },
     }
-    return Chart(key, section, title, note, {"data": [data], "layout": layout}, 60 + 40 * len(rows))
+    return Drawing({"data": [data], "layout": layout}, 60 + 40 * len(rows))
 
 
 def _shade(share: float) -> str:
@@ -278,6 +259,29 @@ def _shade(share: float) -> str:
     dark, bright = (0, 34, 78), (254, 232, 56)
     mixed = (round(low + (high - low) * share) for low, high in zip(dark, bright, strict=True))
     return "#" + "".join(f"{one:02x}" for one in mixed)
+
+
+def row_axis(titles: Sequence[str]) -> dict[str, Any]:
+    """An axis of rows with titles, from top to bottom."""
+    return {
+        "tickvals": list(range(len(titles))),
+        "ticktext": [as_text(title) for title in titles],
+        "range": [len(titles) - 0.4, -0.6],
+        "automargin": True,
+        "showgrid": False,
+        "zeroline": False,
+    }
+
+
+def whiskers(ends: Iterable[tuple[float, Interval | None]]) -> dict[str, Any]:
+    """Error bars from values to the ends of their intervals; none where there is no interval."""
+    known = list(ends)
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [interval and interval[1] - value for value, interval in known],
+        "arrayminus": [interval and value - interval[0] for value, interval in known],
+    }
 
 
 def log_axis(title: str, low: float, high: float, form: Callable[[float], str]) -> dict[str, Any]:

@@ -21,17 +21,16 @@ _SCRIPTED = ("Light", "Dark", "Copied", "Copy")
 _SAID = ("aria-label", "placeholder")
 
 
-def page_words(page: str, scripted: Sequence[str] = (), language: Language = Language.ZH) -> dict[str, str]:
+def page_words(page: str, scripted: Sequence[str] = ()) -> dict[str, str]:
     """What a page says, with the translation of each message that has one.
 
     Args:
         page: HTML up to where no more is said.
         scripted: What its scripts write.
-        language: The other one.
     """
     reader = _Reader()
     reader.feed(page.partition("<body>")[2])
-    known = catalog(language)
+    known = catalog(Language.ZH)
     messages = dict.fromkeys((*reader.messages, *_SCRIPTED, *scripted))
     found = ((message, known.translate(message)) for message in messages)
     words = {message: text for message, text in found if text is not None and text != message}

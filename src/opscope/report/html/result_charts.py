@@ -20,7 +20,7 @@ from opscope.model.comparison import (
 )
 from opscope.model.trial import TrialResult, Variant
 from opscope.provenance.kernel_names import decode
-from opscope.report.benchmark import benchmark_title, point_label, ratio_text
+from opscope.report.benchmark import benchmark_title, point_label, points_by_suite, ratio_text
 from opscope.report.comparison import difference_text, point_title
 from opscope.report.html.figures import (
     BLUE,
@@ -37,6 +37,7 @@ from opscope.report.html.figures import (
     cells,
     log_axis,
     unit_of,
+    whiskers,
 )
 from opscope.report.names import fitting_names
 from opscope.toolchain.ncu_report import Quantity
@@ -87,10 +88,8 @@ def _ratios(section: str, note: str, rows: Sequence[Bar], key: str = "ratios") -
     if len(shown) < len(rows):
         note += f" The {len(shown)} farthest from 1 of {len(rows)}."
     ordered = [row for row in rows if row in shown]
-    yield bars(
-        key, section, "Time relative to the reference", note, ordered,
-        axis="Ratio of times", colors=_VERDICTS, mark=1.0, is_ratio=True,
-    )  # fmt: skip
+    drawing = bars(ordered, axis="Ratio of times", colors=_VERDICTS, mark=1.0, is_ratio=True)
+    yield Chart(key, section, "Time relative to the reference", note, *drawing)
 
 
 def _ratio_bar(label: str, judged: TimeChange | BenchmarkRow) -> Bar:
@@ -132,11 +131,10 @@ def _waterfall(comparison: SessionComparison) -> Iterator[Chart]:
     )
     if any(row.interval for row in rows):
         note += " Whiskers: the 95 % interval of the ratio, times the reference's time."
-    yield bars(
-        "waterfall", "Operators by difference", f"Where the difference{per} comes from", note, rows,
-        axis=f"Difference{per} ({unit.name})",
-        colors={"takes longer": RED, "takes less": BLUE, "in all": GRAY}, mark=0.0,
-    )  # fmt: skip
+    colors = {"takes longer": RED, "takes less": BLUE, "in all": GRAY}
+    drawing = bars(rows, axis=f"Difference{per} ({unit.name})", colors=colors, mark=0.0)
+    title = f"Where the difference{per} comes from"
+    yield Chart("waterfall", "Operators by difference", title, note, *drawing)
 
 
 def _changed_name(one: OperatorChange | UnattributedChange) -> str:
@@ -150,11 +148,8 @@ def benchmark_charts(result: BenchmarkResult | BenchmarkSweep) -> tuple[Chart, .
     """Of one problem every sample and the ratios; of a sweep the medians over its points."""
     if isinstance(result, BenchmarkResult):
         return (*_samples("samples", "", result), *_own_ratios("ratios", "", result))
-    suites: dict[str, list[BenchmarkResult]] = {}
-    for point in result.points:
-        suites.setdefault(point.suite, []).append(point)
     charts: list[Chart] = []
-    for number, (suite, points) in enumerate(suites.items()):
+    for number, (suite, points) in enumerate(points_by_suite(result).items()):
         if len(points) > 1:
             charts += _scaling(f"scaling{number}", f"Scaling of {suite}", result, points)
         else:
@@ -272,13 +267,7 @@ def _curve(
         "name": as_text(name),
         "x": [xs[place] for place, _ in rows],
         "y": medians,
-        "error_y": {
-            "type": "data",
-            "symmetric": False,
-            "array": [high - ns for ns, (_, high) in zip(medians, ends, strict=True)],
-            "arrayminus": [ns - low for ns, (low, _) in zip(medians, ends, strict=True)],
-            "thickness": 1.2,
-        },
+        "error_y": {**whiskers(zip(medians, ends, strict=True)), "thickness": 1.2},
         "line": {"color": LINE_COLORS[index % len(LINE_COLORS)], "width": 1.8},
         "marker": {"symbol": index},
         "hovertext": [
@@ -338,12 +327,8 @@ def workload_charts(configurations: Sequence[Mapping[str, Any]]) -> tuple[Chart,
             if (found := value(one)) is not None
         }
         if values:
-            charts.append(
-                cells(
-                    key, "", title, note, values, form=form,
-                    rows=[f"length {one}" for one in lengths], columns=[f"batch {one}" for one in batches],
-                )
-            )  # fmt: skip
+            rows, columns = [f"length {one}" for one in lengths], [f"batch {one}" for one in batches]
+            charts.append(Chart(key, "", title, note, *cells(values, form=form, rows=rows, columns=columns)))
     return tuple(charts)
 
 
@@ -399,12 +384,8 @@ def trial_charts(result: TrialResult) -> tuple[Chart, ...]:
         )  # fmt: skip
     colors = {"unchanged": GRAY, "recommended": GREEN, "not recommended": ORANGE, "best together": BLUE}
     note = "Median step of each change, and of those that help together; whiskers are 95 % intervals."
-    return (
-        bars(
-            "steps", "Changes tried", "What each change brings", note, rows,
-            axis=f"Step ({unit.name})", colors=colors, mark=base.step_ns / unit.ns,
-        ),
-    )  # fmt: skip
+    drawing = bars(rows, axis=f"Step ({unit.name})", colors=colors, mark=base.step_ns / unit.ns)
+    return (Chart("steps", "Changes tried", "What each change brings", note, *drawing),)
 
 
 def _recommended(one: Variant) -> str:
@@ -424,7 +405,12 @@ def counter_charts(analysis: CounterAnalysis) -> tuple[Chart, ...]:
     ranked = sorted(analysis.kernels, key=lambda kernel: -(kernel.counters.duration_ns or 0))[:_ROWS]
     titles = fitting_names([kernel.title for kernel in ranked], _TITLE)
     rows = [
-        Bar(f"{kernel.counters.index}: {title}", 100 * share, kind=kind, hover=_share(kind, share))
+        Bar(
+            f"{kernel.counters.index}: {title}",
+            100 * share,
+            kind=kind,
+            hover=f"{kind} {format_fraction(share)}",
+        )
         for title, kernel in zip(titles, ranked, strict=True)
         for kind, share in _reached(kernel)
     ]
@@ -434,16 +420,8 @@ def counter_charts(analysis: CounterAnalysis) -> tuple[Chart, ...]:
     if len(ranked) < len(analysis.kernels):
         note += f" The longest {len(ranked)} of {counted(len(analysis.kernels), 'launch', 'launches')}."
     colors = {"compute": BLUE, "memory": ORANGE, "occupancy": GRAY}
-    return (
-        bars(
-            "limits", "Kernels", "Counters relative to their limits", note, rows,
-            axis="Share of the limit (%)", colors=colors, mark=100.0,
-        ),
-    )  # fmt: skip
-
-
-def _share(kind: str, share: float) -> str:
-    return f"{kind} {format_fraction(share)}"
+    drawing = bars(rows, axis="Share of the limit (%)", colors=colors, mark=100.0)
+    return (Chart("limits", "Kernels", "Counters relative to their limits", note, *drawing),)
 
 
 def _reached(kernel: CountedKernel) -> Iterator[tuple[str, float]]:
@@ -478,10 +456,6 @@ def statistics_charts(tables: Sequence[ReportTable]) -> tuple[Chart, ...]:
             note = (
                 f"The largest {len(drawn)} of {len(rows)}." if len(drawn) < len(rows) else "All of the table."
             )
-            charts.append(
-                bars(
-                    f"table{number}", one.report.title, one.report.title, note, drawn,
-                    axis=f"Total ({name})", colors={"": BLUE},
-                )
-            )  # fmt: skip
+            drawing = bars(drawn, axis=f"Total ({name})", colors={"": BLUE})
+            charts.append(Chart(f"table{number}", one.report.title, one.report.title, note, *drawing))
     return tuple(charts)

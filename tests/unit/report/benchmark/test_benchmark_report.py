@@ -1,25 +1,12 @@
 from __future__ import annotations
 
-from io import StringIO
-
-from rich.console import Console
-
 from opscope.model.benchmark import DeviceState, Status, Verdict
 from opscope.model.finding import Finding, Severity
 from opscope.report.benchmark import benchmark_document, benchmark_table, benchmark_title, kernel_use_section
-from opscope.report.document import Document, Table, plain
+from opscope.report.document import Table
 from opscope.report.markdown import render_markdown
-from opscope.report.terminal import render_terminal
 
-
-def text_of(document: Document, width: int = 100) -> str:
-    out = StringIO()
-    Console(file=out, width=width, highlight=False).print(render_terminal(document))
-    return out.getvalue()
-
-
-def cells(table: Table) -> list[list[str]]:
-    return [[plain(cell) for cell in row] for row in table.rows]
+from ..conftest import cells, rendered
 
 
 def test_the_table_fits_100_columns_with_every_figure(row, result, profile) -> None:
@@ -34,7 +21,7 @@ def test_the_table_fits_100_columns_with_every_figure(row, result, profile) -> N
             **figures,
         ),
     )  # fmt: skip
-    text = text_of(benchmark_document(result(*rows)))
+    text = rendered(benchmark_document(result(*rows)))
     assert max(map(len, text.splitlines())) <= 100
     line = next(line for line in text.splitlines() if line.startswith("cuda_teaching "))
     assert line.split() == [
@@ -57,7 +44,7 @@ def test_unavailable_rows_are_told_once_with_their_reason(row, result) -> None:
     made = result(
         row("torch"), row("cuda", None, **left), row("cuda_teaching", None, **left), findings=findings
     )
-    text = text_of(benchmark_document(made))
+    text = rendered(benchmark_document(made))
     assert text.count("nvcc is not installed") == 1
     assert "cuda, cuda_teaching: unavailable; nvcc" in text
     assert "cuda is left out" not in text
@@ -70,7 +57,7 @@ def test_the_fastest_is_named_with_its_interval_turned_around(row, result) -> No
         row("torch", ratio=1.0),
         row("triton", 65_600, ratio=0.5, ratio_interval=(0.4, 0.625), verdict=Verdict.FASTER),
     )
-    text = text_of(benchmark_document(result(*rows)))
+    text = rendered(benchmark_document(result(*rows)))
     assert "triton is the fastest: 2.00× faster than torch (95 % interval 1.6–2.5)." in text
 
 
@@ -80,7 +67,7 @@ def test_conditions_say_clock_cache_check_and_state(row, result, check) -> None:
     made = result(
         row("torch", check=check), device_state_before=before, device_state_after=after, complete=False
     )
-    text = " ".join(text_of(benchmark_document(made), width=200).split())
+    text = " ".join(rendered(benchmark_document(made), width=200).split())
     assert "NVIDIA H200 (cuda:0)" in text
     assert "CUDA events on the device around each call; L2 flushed before each call (cold)" in text
     assert "7 of each, interleaved in random order" in text
@@ -92,9 +79,9 @@ def test_conditions_say_clock_cache_check_and_state(row, result, check) -> None:
 
 def test_a_ratio_of_fewer_rounds_than_the_medians_is_explained(row, result) -> None:
     rows = row("torch", 20_300), row("fast", 9_110, ratio=1 / 4.64), row("same", 20_300, ratio=1.001)
-    text = text_of(benchmark_document(result(*rows)))
+    text = rendered(benchmark_document(result(*rows)))
     assert "ratios are of the rounds both sides have (fast)" in " ".join(text.split())
-    assert "rounds both sides have" not in text_of(benchmark_document(result(rows[0], rows[2])))
+    assert "rounds both sides have" not in rendered(benchmark_document(result(rows[0], rows[2])))
 
 
 def test_the_title_names_size_dtype_and_parameters(row, result) -> None:
@@ -122,4 +109,4 @@ def test_the_report_is_markdown_too(row, result) -> None:
 
 
 def test_a_result_without_rows_is_still_a_report(result) -> None:
-    assert "gelu" in text_of(benchmark_document(result(complete=False)))
+    assert "gelu" in rendered(benchmark_document(result(complete=False)))
