@@ -23,7 +23,7 @@ VERBS = [
     "analyze {file} --output-dir out",
     "analyze {file} --html out/page.html",
     "analyze {file} --brief",
-    "analyze {file} --markdown",
+    "analyze {file} --full --all",
     "compare {file} {file} --output out/report.md --html out/compared.html",
     "explain aten::add --trace {file} --html out/explained.html",
     "explain {evil}",
