@@ -44,6 +44,7 @@ from opscope.model.measured_limits import (
     MeasuredRate,
     MeasuredTime,
 )
+from opscope.units import NS_PER_S
 from opscope.workloads.runtime import release_memory, require_torch, resolve_device, synchronize
 
 __all__ = ["RATES", "TIMES", "kernel_interval", "launch_time", "measure_device", "operator_call_time"]
@@ -113,7 +114,6 @@ def _time(name: str, samples_ns: Sequence[float], how: str) -> MeasuredTime:
     )
 
 
-_NS_PER_S = 1_000_000_000
 # At least six samples bound the median with 95 % confidence; the more, the tighter.
 _MIN_SAMPLES, _MAX_SAMPLES = 9, 51
 _BUDGET_NS = 300_000_000
@@ -326,7 +326,7 @@ def _state_under_load(bench: _Bench, probe: Probe, call_ns: int) -> DeviceState 
     with require_torch().cuda.device(bench.device):
         for _ in range(min(_MOST_LOAD_CALLS, 1 + _LOAD_NS // call_ns)):
             probe.call()
-        time.sleep(_LOAD_NS / 2 / _NS_PER_S)
+        time.sleep(_LOAD_NS / 2 / NS_PER_S)
         state = bench.monitor.read()
     synchronize()
     return state
@@ -334,7 +334,7 @@ def _state_under_load(bench: _Bench, probe: Probe, call_ns: int) -> DeviceState 
 
 def _rate(name: str, probe: Probe, samples_ns: list[int], state: DeviceState | None) -> MeasuredRate:
     interval = median_interval(samples_ns)
-    work = probe.amount * _NS_PER_S
+    work = probe.amount * NS_PER_S
     return MeasuredRate(
         name=name,
         unit="operations" if name.startswith("matrix_") else "bytes",
