@@ -5,9 +5,8 @@ at hand and have the recorded hash, and from a log of the compiler if one is giv
 
 A record in the structured log of torch.compile (`TORCH_TRACE=FOLDER`) is a line
 `V1121 11:52:03.777000 29142 torch/_inductor/compile_fx.py:1624] {JSON}`, and its payload the lines after it,
-`V1121 11:52:03.777000 29142 torch/_inductor/compile_fx.py:1624] {JSON}`; its payload are the lines after
-several compilations are told apart by their ids. Format: torch/_logging/_internal.py, `trace_structured`;
-releases 2.6 to 2.13 (2.6 has no provenance tracking).
+each behind a tab. Records of several compilations are told apart by their ids. Format:
+torch/_logging/_internal.py, `trace_structured`; releases 2.6 to 2.13 (2.6 has no provenance tracking).
 """
 
 from __future__ import annotations
