@@ -66,6 +66,7 @@ _.text_factory
 # Members of closed sets and fields of formats, listed whole.
 _.AARCH64
 _.DYNAMIC_SYMBOLS
+_.LOG
 _.MEMCPY
 _.MEMSET
 _.RATIO

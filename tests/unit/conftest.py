@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -112,23 +111,5 @@ def tracking() -> Callable[..., tuple[str, str]]:
         }
         nodes = {"cppCodeToPost": {use: ["mul", "erf"] for use in stacks}, "version": 2.0}
         return json.dumps(stacks), json.dumps(nodes)
-
-    return make
-
-
-@pytest.fixture
-def log_text() -> Callable[..., str]:
-    """A log of the compiler: records of one compilation, as (metadata, payload or None)."""
-
-    def make(*records: tuple[dict[str, Any], str | None], compile_id: int = 0) -> str:
-        lines = []
-        for number, (metadata, payload) in enumerate(records):
-            envelope = {**metadata, "frame_id": compile_id, "frame_compile_id": 0, "attempt": 0}
-            if payload is not None:
-                envelope["has_payload"] = hashlib.md5(payload.encode(), usedforsecurity=False).hexdigest()
-            head = f"V1121 11:52:03.{number:06d} 29142 torch/_inductor/compile_fx.py:16{number:02d}] "
-            lines.append(head + json.dumps(envelope))
-            lines += [f"\t{line}" for line in (payload or "").split("\n") if payload is not None]
-        return "\n".join(lines) + "\n"
 
     return make

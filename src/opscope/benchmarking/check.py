@@ -138,12 +138,15 @@ def _chunks(*tensors: Any, device: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def _flat(tensor: Any) -> Any:
-    """All elements in one row; the two parts of complex ones side by side, sparse ones filled up."""
+    """All elements in one row."""
+    return _real(tensor).reshape(-1)
+
+
+def _real(tensor: Any) -> Any:
+    """The two parts of complex elements side by side; sparse tensors filled up."""
     torch = require_torch()
     dense = tensor.detach() if tensor.layout is torch.strided else tensor.detach().to_dense()
-    if dense.is_complex():
-        dense = torch.view_as_real(dense.resolve_conj())
-    return dense.reshape(-1)
+    return torch.view_as_real(dense.resolve_conj()) if dense.is_complex() else dense
 
 
 def _range_end(tensor: Any) -> float:
@@ -582,11 +585,9 @@ def _same_bits(one: Any, other: Any) -> bool:
 
 def _bits(tensor: Any) -> Any:
     torch = require_torch()
-    dense = tensor.detach() if tensor.layout is torch.strided else tensor.detach().to_dense()
-    if dense.is_complex():
-        dense = torch.view_as_real(dense.resolve_conj())
+    real = _real(tensor)
     integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return dense.resolve_neg().view(integers[dense.element_size()])
+    return real.resolve_neg().view(integers[real.element_size()])
 
 
 def _has_nan(tensor: Any) -> bool:

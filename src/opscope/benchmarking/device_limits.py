@@ -44,6 +44,7 @@ from opscope.model.measured_limits import (
     MeasuredRate,
     MeasuredTime,
 )
+from opscope.units import NS_PER_S
 from opscope.workloads.runtime import release_memory, require_torch, resolve_device, synchronize
 
 __all__ = ["RATES", "TIMES", "kernel_interval", "launch_time", "measure_device", "operator_call_time"]
@@ -113,7 +114,6 @@ def _time(name: str, samples_ns: Sequence[float], how: str) -> MeasuredTime:
     )
 
 
-_NS_PER_S = 1_000_000_000
 # At least six samples bound the median with 95 % confidence; the more, the tighter.
 _MIN_SAMPLES, _MAX_SAMPLES = 9, 51
 _BUDGET_NS = 300_000_000
@@ -133,6 +133,7 @@ _TIMERS: dict[str, Callable[[str], MeasuredTime]] = {
     "kernel_interval": kernel_interval,
 }
 TIMES = tuple(_TIMERS)
+_SEED = 0  # of the data
 
 
 @dataclass
@@ -140,7 +141,6 @@ class _Bench:
     """One device with the clocks it is measured by, and what came out so far."""
 
     device: str
-    seed: int
     cold: Timer
     hot: Timer
     monitor: DeviceMonitor
@@ -153,12 +153,11 @@ class _Bench:
         return self.device.partition(":")[0]
 
 
-def measure_device(device: str = "cuda", *, seed: int = 0) -> MeasuredLimits:
+def measure_device(device: str = "cuda") -> MeasuredLimits:
     """Measure everything that can be measured of a device. Takes some ten seconds on a GPU.
 
     Args:
         device: `"cuda"`, `"cuda:N"` or `"cpu"`, of which only memory and products are measured.
-        seed: Of the data.
 
     Raises:
         InputError: This machine has no such device.
@@ -166,7 +165,7 @@ def measure_device(device: str = "cuda", *, seed: int = 0) -> MeasuredLimits:
     """
     began_ns = time.perf_counter_ns()
     created = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    bench = _bench(device, seed)
+    bench = _bench(device)
     before = bench.monitor.read()
     for name in RATES:
         _keep(bench, name, lambda name=name: _measure_rate(bench, name), bench.rates)  # type: ignore[misc]
@@ -189,18 +188,18 @@ def measure_device(device: str = "cuda", *, seed: int = 0) -> MeasuredLimits:
     )
 
 
-def _bench(device: str, seed: int) -> _Bench:
+def _bench(device: str) -> _Bench:
     resolved = resolve_device(device)
     if not resolved.startswith("cuda"):
         wall = WallTimer()
-        return _Bench(resolved, seed, wall, wall, monitor_for(resolved)[0])
+        return _Bench(resolved, wall, wall, monitor_for(resolved)[0])
     if require_torch().version.hip is not None:
         raise InputError(
             "limits are measured of NVIDIA GPUs, and this PyTorch is built for AMD's",
             hint="Use --device cpu, or a CUDA build of PyTorch",
         )
     cold, hot = (CudaEventTimer(resolved, state) for state in (CacheState.COLD, CacheState.HOT))
-    return _Bench(resolved, seed, cold, hot, monitor_for(resolved)[0])
+    return _Bench(resolved, cold, hot, monitor_for(resolved)[0])
 
 
 def _identity(device: str) -> dict[str, Any]:
@@ -265,15 +264,15 @@ def _measure_rate(bench: _Bench, name: str) -> MeasuredRate:
 
 def _ways(bench: _Bench, name: str) -> Iterator[Iterable[Attempt]]:
     """Ways to do one thing, each as attempts from the largest size."""
-    device, seed, sizes = bench.device, bench.seed, _BUFFER_BYTES[bench.kind]
+    device, sizes = bench.device, _BUFFER_BYTES[bench.kind]
     if name == "copy":
-        yield large_copy_attempts(device, seed)
+        yield large_copy_attempts(device, _SEED)
     elif name == "write":
         yield fill_attempts(device, sizes)
     elif name == "l2_read":
-        yield [l2_read_attempt(device, _known_l2_bytes(bench), seed)]
+        yield [l2_read_attempt(device, _known_l2_bytes(bench), _SEED)]
     elif name == "read":
-        yield sum_attempts(device, sizes, seed)
+        yield sum_attempts(device, sizes, _SEED)
         yield from _kernel_ways(bench, sizes)
     else:
         yield _products(bench, name.removeprefix("matrix_"))
@@ -284,7 +283,7 @@ def _kernel_ways(bench: _Bench, sizes: Iterable[int]) -> Iterator[Iterable[Attem
     if bench.kind != "cuda":
         return
     try:
-        attempts = list(kernel_read_attempts(bench.device, sizes, bench.seed))
+        attempts = list(kernel_read_attempts(bench.device, sizes, _SEED))
         first_that_fits(attempts[-1:], bench.device, lambda probe: probe.call())
     except Exception as error:  # Triton is missing, or has no compiler: its errors are many
         if lost_device(bench.device) is not None:
@@ -299,7 +298,7 @@ def _products(bench: _Bench, name: str) -> list[Attempt]:
     obstacle = product_obstacle(bench.device, name)
     if obstacle is not None:
         raise MeasurementError(obstacle)
-    attempts = list(product_attempts(bench.device, name, _SIDES[bench.kind], bench.seed))
+    attempts = list(product_attempts(bench.device, name, _SIDES[bench.kind], _SEED))
     pilot = first_that_fits(attempts[-1:], bench.device, lambda probe: _once_ns(probe, bench.cold))
     if pilot is None:
         return []
@@ -326,7 +325,7 @@ def _state_under_load(bench: _Bench, probe: Probe, call_ns: int) -> DeviceState 
     with require_torch().cuda.device(bench.device):
         for _ in range(min(_MOST_LOAD_CALLS, 1 + _LOAD_NS // call_ns)):
             probe.call()
-        time.sleep(_LOAD_NS / 2 / _NS_PER_S)
+        time.sleep(_LOAD_NS / 2 / NS_PER_S)
         state = bench.monitor.read()
     synchronize()
     return state
@@ -334,7 +333,7 @@ def _state_under_load(bench: _Bench, probe: Probe, call_ns: int) -> DeviceState 
 
 def _rate(name: str, probe: Probe, samples_ns: list[int], state: DeviceState | None) -> MeasuredRate:
     interval = median_interval(samples_ns)
-    work = probe.amount * _NS_PER_S
+    work = probe.amount * NS_PER_S
     return MeasuredRate(
         name=name,
         unit="operations" if name.startswith("matrix_") else "bytes",

@@ -22,6 +22,7 @@ from opscope.benchmarking.timer import Timer
 from opscope.errors import InputError
 from opscope.kernels.triton_loader import load_triton
 from opscope.model.benchmark import Ceiling
+from opscope.units import NS_PER_S
 from opscope.workloads.runtime import is_out_of_memory, release_memory, require_torch
 
 __all__ = [
@@ -174,13 +175,12 @@ def kernel_read_attempts(device: str, sizes: Iterable[int], seed: int) -> Iterat
     Raises:
         DependencyError: Triton is not installed.
     """
-    streaming = load_triton("streaming")
-    programs = _PROGRAMS_PER_SM * require_torch().cuda.get_device_properties(device).multi_processor_count
-    chunk_bytes = 4 * streaming.CHUNK
+    streaming, programs = load_triton("streaming"), _programs(device)
+    round_bytes = programs * 4 * streaming.CHUNK
 
     def make(size: int) -> Probe:
-        reads = size // (programs * chunk_bytes)
-        read_bytes = reads * programs * chunk_bytes
+        reads = size // round_bytes
+        read_bytes = reads * round_bytes
         source = _random((read_bytes // 4,), "float32", device, seed)
         sums = require_torch().empty(programs, device=device)
         how = f"Triton kernel that reads {read_bytes // MIB} MiB float32 and adds up, {programs} programs"
@@ -190,7 +190,7 @@ def kernel_read_attempts(device: str, sizes: Iterable[int], seed: int) -> Iterat
             how,
         )
 
-    fitting = (size for size in sizes if size >= programs * chunk_bytes)
+    fitting = (size for size in sizes if size >= round_bytes)
     return (Attempt(size, partial(make, size)) for size in fitting)
 
 
@@ -203,8 +203,7 @@ def l2_read_attempt(device: str, l2_bytes: int, seed: int) -> Attempt:
     Raises:
         DependencyError: Triton is not installed.
     """
-    streaming = load_triton("streaming")
-    programs = _PROGRAMS_PER_SM * require_torch().cuda.get_device_properties(device).multi_processor_count
+    streaming, programs = load_triton("streaming"), _programs(device)
     chunk_bytes = 4 * streaming.CHUNK
     chunk_count = max(1, l2_bytes // _L2_SHARE // chunk_bytes)
     size = chunk_count * chunk_bytes
@@ -223,6 +222,11 @@ def l2_read_attempt(device: str, l2_bytes: int, seed: int) -> Attempt:
         )
 
     return Attempt(size, make)
+
+
+def _programs(device: str) -> int:
+    count: int = require_torch().cuda.get_device_properties(device).multi_processor_count
+    return _PROGRAMS_PER_SM * count
 
 
 def product_obstacle(device: str, name: str) -> str | None:
@@ -269,14 +273,10 @@ def _plain(dtype: str, float32_mode: str | None = None) -> Callable[[int, str, i
         left, right = (_random((side, side), dtype, device, seed + number) for number in (0, 1))
         product = torch.empty_like(left)
         how = f"torch.mm of two {side} × {side} matrices of random {dtype}"
-        if float32_mode is None:
-            return Probe(lambda: torch.mm(left, right, out=product), 2 * side**3, how)
-        return Probe(
-            lambda: torch.mm(left, right, out=product),
-            2 * side**3,
-            how,
-            lambda: float32_products(float32_mode),
+        context: Callable[[], AbstractContextManager[Any]] = (
+            nullcontext if float32_mode is None else partial(float32_products, float32_mode)
         )
+        return Probe(lambda: torch.mm(left, right, out=product), 2 * side**3, how, context)
 
     return make
 
@@ -345,7 +345,6 @@ def _available_host_bytes() -> float:
     return float(next(sizes, math.inf)) * 1024
 
 
-_NS_PER_S = 1_000_000_000
 _WARMUP = 3
 _MIN_SAMPLES = 5
 _MAX_SAMPLES = 30
@@ -445,7 +444,7 @@ def _measure(name: str, device: str, timer: Timer, seed: int, copy_bytes: int | 
     if found is None:
         return None
     probe, samples_ns = found
-    per_s = probe.amount / statistics.median(samples_ns) * _NS_PER_S
+    per_s = probe.amount / statistics.median(samples_ns) * NS_PER_S
     return Ceiling(name, per_s, "flop" if name in _MATRICES else "bytes", probe.how)
 
 

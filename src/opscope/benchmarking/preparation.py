@@ -34,17 +34,17 @@ from opscope.benchmarking.problem import (
 )
 from opscope.benchmarking.timer import Timer
 from opscope.model.benchmark import BenchmarkOptions, BenchmarkRow, CacheState, CallProfile, Status
+from opscope.units import NS_PER_S
 from opscope.workloads.runtime import is_out_of_memory, release_memory, synchronize
 
 __all__ = ["Inspector", "Preparation", "Prepared", "row_of"]
 
 Inspector = Callable[[Callable[[], object]], CallProfile]
 
-_NS_PER_S = 1_000_000_000
 # Added to the seed: the check has inputs that no call has seen.
 _CHECK_SEED = 1_000_003
 _LEAST_WARMUP_CALLS = 3
-_LONG_WARMUP_NS = _NS_PER_S
+_LONG_WARMUP_NS = NS_PER_S
 _CALL_LOOP_NS = 20_000_000
 _MOST_CALLS = 1_000
 
@@ -245,7 +245,7 @@ class Preparation:
     def _is_cold(self, calls: int, elapsed_ns: int) -> bool:
         """Whether the warm-up goes on: for its time and a few calls, unless these take very long."""
         is_short = calls < _LEAST_WARMUP_CALLS and elapsed_ns < _LONG_WARMUP_NS
-        return calls == 0 or is_short or elapsed_ns < self._options.warmup_s * _NS_PER_S
+        return calls == 0 or is_short or elapsed_ns < self._options.warmup_s * NS_PER_S
 
     def _measure_memory(self, prepared: Prepared) -> None:
         peak = peak_memory_bytes(bodies(_built(prepared), self.sets[:1], 1)[0], self._problem.device)

@@ -26,11 +26,11 @@ from opscope.benchmarking.statistics import (
 )
 from opscope.benchmarking.timer import Timer
 from opscope.model.benchmark import BenchmarkOptions, BenchmarkRow, Ceiling, DeviceState
+from opscope.units import NS_PER_S
 
 __all__ = ["SampleSeries", "Sampling", "Watcher", "with_ceiling", "with_ratio", "with_samples"]
 
 
-_NS_PER_S = 1_000_000_000
 _ORDERS_AT_ONCE = 64
 # Convergence is looked at when a series has so many times the samples it had at the last look.
 _CHECK_GROWTH = 1.25
@@ -124,7 +124,7 @@ class Sampling:
         self._watcher = watcher
         self._now_ns = now_ns
         self._read_state = read_state
-        self._budget_ns = options.time_budget_s * _NS_PER_S
+        self._budget_ns = options.time_budget_s * NS_PER_S
         self._next_check = options.min_samples
         self._random = np.random.default_rng(options.seed)
         self._poll = _Rhythm(_POLL_NS)
@@ -326,11 +326,11 @@ def with_ceiling(
 def _floors_ns(amounts: Mapping[str | None, int | None], ceilings: Sequence[Ceiling]) -> dict[str, float]:
     """Least time that each ceiling allows for its amount of bytes or operations."""
     return {
-        ceiling.name: amount / ceiling.per_s * _NS_PER_S
+        ceiling.name: amount / ceiling.per_s * NS_PER_S
         for ceiling in ceilings
         if (amount := amounts.get(ceiling.name)) and ceiling.per_s > 0
     }
 
 
 def _per_s(amount: int | None, duration_ns: float) -> float | None:
-    return None if amount is None else amount / duration_ns * _NS_PER_S
+    return None if amount is None else amount / duration_ns * NS_PER_S

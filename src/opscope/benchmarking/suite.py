@@ -22,7 +22,9 @@ from opscope.model.benchmark import Engine
 from opscope.workloads.runtime import require_torch, resolve_device, resolve_dtype
 
 __all__ = [
+    "ELEMENTWISE_SMALL_SHAPE",
     "HAND_WRITTEN",
+    "ROWWISE_SMALL_SHAPE",
     "Parameter",
     "Settings",
     "Suite",
@@ -30,15 +32,18 @@ __all__ = [
     "by_torch",
     "compiled",
     "cuda",
-    "hand_written",
+    "elementwise",
     "problem_of",
+    "rowwise",
     "triton",
 ]
 
-_ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 _Function = Callable[..., Any]
-# The implementations that `hand_written` makes.
+# The implementations that `elementwise` and `rowwise` make.
 HAND_WRITTEN = ("cuda", "cuda_teaching", "triton", "triton_teaching")
+# Small shapes for such kernels: one full program and a part of one; rows that are no power of two, and more
+# than one program takes at a time.
+ELEMENTWISE_SMALL_SHAPE, ROWWISE_SMALL_SHAPE = (33, 129), (9, 300)
 
 
 @dataclass(frozen=True)
@@ -373,10 +378,32 @@ def triton(
     )
 
 
-def hand_written(
-    settings: Settings, kernel: str, *notes: str, module: str | None = None, **constants: Any
+def elementwise(settings: Settings, kernel: str, **constants: Any) -> tuple[Implementation, ...]:
+    """The implementations of HAND_WRITTEN of a kernel that takes one element after another."""
+    notes = (
+        "CUDA C++, 16-byte accesses",
+        "CUDA C++, one element per thread",
+        "Triton, autotuned",
+        "Triton, one element per thread",
+    )
+    return _hand_written(settings, kernel, notes, "elementwise", constants)
+
+
+def rowwise(settings: Settings, kernel: str, **constants: Any) -> tuple[Implementation, ...]:
+    """The implementations of HAND_WRITTEN of a kernel that reduces rows."""
+    notes = (
+        "CUDA C++, rows in registers",
+        "CUDA C++, textbook form",
+        "Triton, rows in registers, autotuned",
+        "Triton, each row read three times",
+    )
+    return _hand_written(settings, kernel, notes, kernel, constants)
+
+
+def _hand_written(
+    settings: Settings, kernel: str, notes: Sequence[str], module: str, constants: Mapping[str, Any]
 ) -> tuple[Implementation, ...]:
-    """A kernel in CUDA C++ and in Triton, each beside its simple version; with the notes of HAND_WRITTEN."""
+    """A kernel in CUDA C++ and in Triton, each beside its simple version."""
     good_cuda, simple_cuda, good_triton, simple_triton = notes
     return (
         cuda(settings, kernel, good_cuda, **constants),

@@ -21,6 +21,7 @@ from opscope.benchmarking.problem import first_line
 from opscope.errors import InputError, MeasurementError
 from opscope.model.benchmark import CacheState
 from opscope.model.measurement import Clock, Latency, LatencyMeasure, LatencyOptions
+from opscope.units import NS_PER_MS, NS_PER_S
 from opscope.workloads.runtime import is_out_of_memory, require_torch, synchronize
 
 __all__ = [
@@ -36,11 +37,10 @@ __all__ = [
 ]
 
 
-_NS_PER_MS = 1_000_000
 # triton.testing.do_bench overwrites as much, so that both find the cache in the same state.
 _FLUSH_BYTES = 256 * 2**20
 _FLUSH_PER_CACHE = 4
-_LONGEST_HOLD_NS = 10 * _NS_PER_MS
+_LONGEST_HOLD_NS = 10 * NS_PER_MS
 # A hold lasts so many times the shortest time the host has needed for the call; more after it was too short.
 _FIRST_MARGIN = 1.5
 _LARGEST_MARGIN = 6.0
@@ -135,7 +135,7 @@ class LaunchHiding:
         end.record()
         end.synchronize()
         elapsed_ms: float = start.elapsed_time(end)
-        return round(elapsed_ms * _NS_PER_MS)
+        return round(elapsed_ms * NS_PER_MS)
 
 
 _EMPTY_CALLS = 51
@@ -239,7 +239,7 @@ class CudaEventTimer:
                 self._record_hidden(fn, self._hiding)
             self._end.synchronize()
         elapsed_ms: float = self._start.elapsed_time(self._end)
-        return round(elapsed_ms * _NS_PER_MS)
+        return round(elapsed_ms * NS_PER_MS)
 
     def _record(self, fn: Callable[[], object]) -> None:
         self._start.record()
@@ -357,9 +357,6 @@ def benchmark_timer(device: str, clock: Clock | None, cache_state: CacheState) -
     )
 
 
-_NS_PER_S = 1_000_000_000
-
-
 def measure_latency(
     fn: Callable[[], object],
     timer: Timer,
@@ -394,7 +391,7 @@ def measure_latency(
     samples_ns: list[int] = []
     total_ns = 0
     while len(samples_ns) < min_samples or (
-        len(samples_ns) < max_samples and total_ns < time_budget_s * _NS_PER_S
+        len(samples_ns) < max_samples and total_ns < time_budget_s * NS_PER_S
     ):
         samples_ns.append(timer.measure(fn))
         total_ns += samples_ns[-1]

@@ -187,7 +187,6 @@ def group_of_functions(
     *,
     name: str | None = None,
     inputs: Any = None,
-    reference: str | None = None,
     expected: Callable[..., Any] | None = None,
 ) -> FunctionGroup:
     """A group of functions by name; what is not given comes from the marks of those that have one.
@@ -203,7 +202,7 @@ def group_of_functions(
             raise InputError(f"'{key}' is a {type(function).__name__}, not a function")
         marks.append(mark_of(function))
     stated = [mark for mark in marks if mark is not None]
-    chosen = reference or next((mark.reference for mark in stated if mark.reference), None)
+    chosen = next((mark.reference for mark in stated if mark.reference), None)
     chosen = chosen or next(
         (key for key, m in zip(functions, marks, strict=True) if m and m.is_reference), None
     )

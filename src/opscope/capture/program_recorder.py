@@ -16,7 +16,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
@@ -39,6 +39,7 @@ __all__ = [
     "ProgramRecorder",
     "StepSource",
     "program_of",
+    "step_imports",
     "step_source",
 ]
 
@@ -299,6 +300,16 @@ class FunctionSteps:
         return call
 
 
+def step_imports(
+    source: StepSource | None, torch_imported: Callable[[ModuleType], None]
+) -> AbstractContextManager[None]:
+    """Inside the block, an import of torch is told, and a function that ends a step is wrapped on import."""
+    callbacks = {"torch": torch_imported}
+    if isinstance(source, FunctionSteps) and source.module != "__main__":
+        callbacks[source.module] = source.wrap_in
+    return after_import(callbacks)
+
+
 def _untraced(on_step: _OnStep) -> None:
     """Call it so that torch's compiler, if it is at work in the caller, compiles nothing of it."""
     if "torch._dynamo" in sys.modules:
@@ -372,11 +383,8 @@ class ProgramRecorder:
             InputError: It cannot be run; or, without a source, a file is in the way.
             CaptureError: Without a source, a profiler is running already.
         """
-        callbacks: dict[str, Callable[[ModuleType], None]] = {"torch": self._torch_imported}
-        if isinstance(self._source, FunctionSteps) and self._source.module != "__main__":
-            callbacks[self._source.module] = self._source.wrap_in
         try:
-            with after_import(callbacks):
+            with step_imports(self._source, self._torch_imported):
                 return run_program(program, self._start, self._end)
         finally:
             self._unwatch()

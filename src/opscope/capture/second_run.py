@@ -9,14 +9,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
 import msgspec
 
-from opscope.capture.program import Program, ProgramEnd, after_import, run_program
-from opscope.capture.program_recorder import FunctionSteps, StepSource, program_of, step_source
+from opscope.capture.program import Program, ProgramEnd, run_program
+from opscope.capture.program_recorder import StepSource, program_of, step_imports, step_source
 from opscope.capture.step_clock import StepClock
 from opscope.errors import CaptureError
 from opscope.model.files import scratch_prefix, write_text
@@ -41,11 +41,8 @@ class ProgramTimer:
             InputError: It cannot be run.
             CaptureError: It failed.
         """
-        callbacks: dict[str, Callable[[ModuleType], None]] = {"torch": self._torch_imported}
-        if isinstance(self._source, FunctionSteps) and self._source.module != "__main__":
-            callbacks[self._source.module] = self._source.wrap_in
         ends: list[ProgramEnd] = []
-        with after_import(callbacks):
+        with step_imports(self._source, self._torch_imported):
             run_program(program, lambda: None, ends.append)
         if self._has_torch:
             self._source.stop()

@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from opscope.capture.cycle import ACTIVE_STEPS
-from opscope.capture.profiler import CaptureOptions, Profiler
+from opscope.capture.profiler import OUT_OF_MEMORY_HINT, CaptureOptions, Profiler
 from opscope.capture.step_clock import time_calls
 from opscope.errors import CaptureError
 from opscope.model.environment import Environment
@@ -120,25 +120,13 @@ def run_configuration(
     """
     profiler = Profiler(output_dir, name=trace_name, wait=wait, warmup=warmup, active=active, **options)
     profiler.check_output()
-    with _memory_returned(configuration):
+    with _memory_returned(configuration), ExitStack() as ends:
+        profiler.note_graphs()
+        ends.callback(profiler.forget_graphs)
         return _run(spec, configuration, measure, profiler, unrecorded)
 
 
 def _run(
-    spec: WorkloadSpec,
-    configuration: Configuration,
-    measure: LatencyMeasure | None,
-    profiler: Profiler,
-    unrecorded: int,
-) -> ConfigurationRun:
-    profiler.note_graphs()
-    try:
-        return _run_noting(spec, configuration, measure, profiler, unrecorded)
-    finally:
-        profiler.forget_graphs()
-
-
-def _run_noting(
     spec: WorkloadSpec,
     configuration: Configuration,
     measure: LatencyMeasure | None,
@@ -180,7 +168,7 @@ def _memory_returned(configuration: Configuration) -> Iterator[None]:
             traceback.clear_frames(failure.__traceback__)
         raise CaptureError(
             f"out of memory with {configuration.workload} {configuration.label}",
-            hint="Use a smaller batch, a shorter sequence or a smaller dtype",
+            hint=OUT_OF_MEMORY_HINT,
         ) from cause
     finally:
         release_memory()

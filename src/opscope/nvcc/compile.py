@@ -317,7 +317,7 @@ class _Workplace:
         self.folder = folder
 
     def run(self) -> Compilation:
-        text = self._compile_to(self.request.output)
+        text = self._compile()
         kernels, functions = self._functions(parse_ptxas(text))
         ptx = self._ptx()
         return Compilation(
@@ -330,24 +330,19 @@ class _Workplace:
             ptx=ptx,
         )
 
-    def _compile_to(self, output: Path) -> str:
-        with replacing(output) as partial:
-            return self._compile(partial)
-
-    def _compile(self, output: Path) -> str:
+    def _compile(self) -> str:
         """Run nvcc and return all it said."""
         gathering = [_REPORT, "--keep", f"--keep-dir={self.folder}"]
-        done = self._run(request_command(self.nvcc, self.request, output, gathering))
-        text = done.err + done.out
-        if not done.succeeded or not output.exists():
-            raise self._failure(text or f"nvcc {done.failure or f'ended with exit code {done.exit_code}'}")
+        with replacing(self.request.output) as output:
+            done = self._run(request_command(self.nvcc, self.request, output, gathering))
+            text = done.err + done.out
+            if not done.succeeded or not output.exists():
+                text = text or f"nvcc {done.failure or f'ended with exit code {done.exit_code}'}"
+                raise compile_error(self.request, self._said(text), text)
         return text
 
     def _run(self, command: Sequence[str]) -> ProgramExit:
         return run_program(command, timeout_s=_LONGEST_S, environment=self.environment)
-
-    def _failure(self, text: str) -> OpscopeError:
-        return compile_error(self.request, self._said(text), text)
 
     def _said(self, text: str) -> tuple[Message, ...]:
         return tuple(map(_with_ptx_line, parse_messages(text)))

@@ -12,6 +12,8 @@ import msgspec
 
 from opscope.provenance.packaged import lazy_pattern
 
+COMMIT = lazy_pattern(r"[0-9a-f]{40}")
+RELEASE_NAME = lazy_pattern(r"\d+\.\d+\.\d+")
 _ASSIGNMENT = lazy_pattern(
     r"^(__version__|git_version)\s*(?::[^=\n]*)?=\s*['\"]([^'\"\n]+)['\"]", re.MULTILINE
 )

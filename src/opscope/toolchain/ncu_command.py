@@ -23,6 +23,7 @@ import msgspec
 from opscope.errors import CaptureError, DependencyError
 from opscope.text_enum import TextEnum
 from opscope.toolchain.ncu_report import SECTIONS, metrics_to_collect
+from opscope.toolchain.programs import find_program, run_program
 
 __all__ = [
     "Collection",
@@ -219,13 +220,9 @@ def find_ncu(search_path: str | None) -> str:
     Raises:
         DependencyError: There is none.
     """
-    found = shutil.which("ncu", path=search_path)
+    found = find_program("ncu", search_path, _PLACES)
     if found is not None:
         return found
-    for place in _PLACES:
-        for candidate in sorted(Path("/").glob(place[1:]), reverse=True):
-            if shutil.which(str(candidate)) is not None:
-                return str(candidate)
     raise DependencyError(
         "ncu (Nsight Compute) is not installed or not on PATH",
         hint="It comes with the CUDA toolkit, or alone: apt install nsight-compute, or from "
@@ -312,10 +309,6 @@ def compute_capability(search_path: str | None) -> str | None:
     executable = shutil.which("nvidia-smi", path=search_path)
     if executable is None:
         return None
-    command = [executable, "--query-gpu=compute_cap", "--format=csv,noheader"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=_GRACE_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    found = re.match(r"\d+\.\d+$", answer.stdout, re.MULTILINE)
-    return found.group() if found else None
+    answer = run_program([executable, "--query-gpu=compute_cap", "--format=csv,noheader"], timeout_s=_GRACE_S)
+    found = re.match(r"\d+\.\d+$", answer.out, re.MULTILINE)
+    return found.group() if found and answer.failure is None else None

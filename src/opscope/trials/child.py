@@ -37,8 +37,8 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from opscope.capture.program import ProgramEnd, after_import, run_program
-from opscope.capture.program_recorder import FunctionSteps, StepSource, program_of, step_source
+from opscope.capture.program import ProgramEnd, run_program
+from opscope.capture.program_recorder import StepSource, program_of, step_imports, step_source
 from opscope.capture.step_clock import StepClock
 from opscope.model.files import process_of, replacing
 from opscope.model.sidecar import StepPlace, UnrecordedStep
@@ -383,16 +383,12 @@ def run_script(run: _Run, request: TrialRequest) -> ProgramEnd:
     if program.wrap is not None:
         wrap = program.wrap
         program = replace(program, wrap=lambda one: wrap(run.stepping(one) if isfunction(one) else one))
-    callbacks: dict[str, Any] = {}
 
     def imported(torch: Any) -> None:
         run.torch_imported(torch)
         steps.watch(run.step)
 
-    callbacks["torch"] = imported
-    if isinstance(steps, FunctionSteps) and steps.module != "__main__":
-        callbacks[steps.module] = steps.wrap_in
-    with after_import(callbacks):
+    with step_imports(steps, imported):
         return run_program(program, lambda: None, lambda _: None)
 
 

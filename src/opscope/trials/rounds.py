@@ -239,10 +239,7 @@ class Trial:
         if self.plan.predict is not None:
             self._told("advice", self._runs, self._expected + 1)
             self._runs += 1
-            left_s = self.plan.run_s
-            if self.plan.budget_s is not None:
-                left_s = min(left_s, (self._began + self.plan.budget_s - time.monotonic()) / 2)
-            self._said = self.plan.predict(self._processes, left_s)
+            self._said = self.plan.predict(self._processes, min(self.plan.run_s, self._left_s / 2))
 
     def _run_again(self) -> None:
         """Run the program as it is once more, for the noise; where runs are forked, both are."""
@@ -257,10 +254,14 @@ class Trial:
 
     def _is_over(self, runs: int = 0, extra_s: float = 0.0) -> bool:
         """Whether the budget would be spent after so many more runs, and some time besides."""
-        if self.plan.budget_s is None:
-            return False
         expected_s = runs * float(np.median(self._took_s[-_RECENT_RUNS:]))
-        return time.monotonic() - self._began + expected_s + extra_s > self.plan.budget_s
+        return expected_s + extra_s > self._left_s
+
+    @property
+    def _left_s(self) -> float:
+        """Seconds of the budget that are left; infinite without one."""
+        budget_s = math.inf if self.plan.budget_s is None else self.plan.budget_s
+        return self._began + budget_s - time.monotonic()
 
     def _require_baseline(self) -> None:
         side = self._sides[BASELINE]
@@ -302,8 +303,7 @@ class Trial:
             if self._ran(side):
                 continue
             self._run_once(side.label, 0, side)
-            now = time.monotonic()
-            if self.plan.budget_s is not None and now - began > self._began + self.plan.budget_s - now:
+            if time.monotonic() - began > self._left_s:
                 return
 
     def _round(self, number: int, sides: Sequence[_Side]) -> None:
@@ -353,9 +353,7 @@ class Trial:
         side = self._sides[name] if side is None else side
         self._told(name, self._runs, max(self._expected, self._runs + 1))
         self._runs += 1
-        left_s = math.inf
-        if self.plan.budget_s is not None and name != BASELINE:
-            left_s = _LEAST_S + max(0.0, self._began + self.plan.budget_s - time.monotonic())
+        left_s = math.inf if name == BASELINE else _LEAST_S + max(0.0, self._left_s)
         limit_s = self.plan.run_s if limit_s is None else limit_s
         began = time.monotonic()
         facts, said = self._process(side.changes, min(limit_s, left_s))

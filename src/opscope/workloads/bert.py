@@ -17,13 +17,13 @@ from opscope.workloads.workload import (
     Workload,
     WorkloadOptions,
     count_parameters,
+    head_count,
     inference_step,
     training_step,
 )
 
 __all__ = ["BertConfig", "build_bert"]
 
-_HEAD_SIZE = 64
 _CLASS_COUNT = 2
 
 
@@ -74,16 +74,10 @@ def build_bert(options: WorkloadOptions, batch_size: int, seq_len: int) -> Workl
 
 def _config(options: WorkloadOptions, seq_len: int) -> BertConfig:
     hidden = options.hidden or BertConfig.hidden
-    heads = max(1, hidden // _HEAD_SIZE)
-    if hidden % heads:
-        raise InputError(
-            f"a hidden size of {hidden} does not split into heads of {_HEAD_SIZE}",
-            hint=f"Use a multiple of {_HEAD_SIZE}",
-        )
     return BertConfig(
         layers=options.layers or BertConfig.layers,
         hidden=hidden,
-        heads=heads,
+        heads=head_count(hidden),
         intermediate=4 * hidden,
         # A longer sequence needs a longer position table; its parameters show in the description.
         max_positions=max(BertConfig.max_positions, seq_len),

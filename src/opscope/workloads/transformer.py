@@ -16,13 +16,12 @@ from opscope.workloads.workload import (
     Workload,
     WorkloadOptions,
     count_parameters,
+    head_count,
     inference_step,
     training_step,
 )
 
 __all__ = ["TransformerConfig", "build_transformer"]
-
-_HEAD_SIZE = 64
 
 
 @dataclass(frozen=True)
@@ -76,15 +75,9 @@ def _config(options: WorkloadOptions) -> TransformerConfig:
             hint="Use sdpa, or profile 'bert' with eager attention",
         )
     hidden = options.hidden or TransformerConfig.hidden
-    heads = max(1, hidden // _HEAD_SIZE)
-    if hidden % (2 * heads):  # positions are pairs of a sine and a cosine
-        raise InputError(
-            f"a hidden size of {hidden} does not split into heads of {_HEAD_SIZE}",
-            hint=f"Use a multiple of {_HEAD_SIZE}",
-        )
     return TransformerConfig(
         layers=options.layers or TransformerConfig.layers,
         hidden=hidden,
-        heads=heads,
+        heads=head_count(hidden, multiple=2),  # positions are pairs of a sine and a cosine
         feed_forward=4 * hidden,
     )

@@ -17,9 +17,12 @@ __all__ = [
     "WorkloadOptions",
     "WorkloadSpec",
     "count_parameters",
+    "head_count",
     "inference_step",
     "training_step",
 ]
+
+_HEAD_SIZE = 64
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,21 @@ class WorkloadSpec:
 def count_parameters(model: Any) -> int:
     """Number of parameters of an `nn.Module`, tied ones once."""
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+def head_count(hidden: int, *, multiple: int = 1) -> int:
+    """Heads of a hidden size, which has to be a multiple of so many times their number.
+
+    Raises:
+        InputError: It is not.
+    """
+    heads = max(1, hidden // _HEAD_SIZE)
+    if hidden % (multiple * heads):
+        raise InputError(
+            f"a hidden size of {hidden} does not split into heads of {_HEAD_SIZE}",
+            hint=f"Use a multiple of {_HEAD_SIZE}",
+        )
+    return heads
 
 
 def inference_step(model: Any, forward: Callable[[], object]) -> Callable[[], object]:

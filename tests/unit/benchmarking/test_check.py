@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -42,6 +43,11 @@ def problem(make_inputs=None, *, dtype="float32", size=1000, **options):
         dtype=dtype,
         **options,
     )
+
+
+def on(*inputs, **options):
+    """Of these inputs, made anew each time."""
+    return problem(lambda seed: copy.deepcopy(inputs), **options)
 
 
 def integers(seed):
@@ -140,18 +146,14 @@ class TestRight:
             powers = torch.exp(x - x.max(-1, keepdim=True).values)
             return powers / powers.sum(-1, keepdim=True)
 
-        def make(seed):
-            return (torch.randn(8, 4096).to(getattr(torch, dtype)),)
-
-        outcome = check_output(softmax, problem(make, dtype=dtype), reference=softmax)
+        outcome = check_output(
+            softmax, on(torch.randn(8, 4096).to(getattr(torch, dtype)), dtype=dtype), reference=softmax
+        )
         assert outcome.status is Status.OK
         assert outcome.check.max_relative_error > 2.0**-11
 
     def test_the_error_does_not_blow_up_where_the_reference_is_near_zero(self):
-        def make(seed):
-            return (torch.randn(64, 512), torch.randn(512, 64))
-
-        outcome = check_output(torch.mm, problem(make), reference=torch.mm)
+        outcome = check_output(torch.mm, on(torch.randn(64, 512), torch.randn(512, 64)), reference=torch.mm)
         assert outcome.status is Status.OK
 
     def test_the_undeclared_dtype_is_that_of_the_inputs(self):
@@ -177,17 +179,13 @@ class TestShapesOfValues:
         assert check_output(torch.sum, problem(), reference=torch.sum).status is Status.OK
 
     def test_inputs_and_outputs_that_are_not_contiguous(self):
-        def make(seed):
-            return (torch.randn(30, 20).t()[::2],)
-
-        outcome = check_output(lambda x: x.exp().t(), problem(make), reference=lambda x: x.exp().t())
+        outcome = check_output(
+            lambda x: x.exp().t(), on(torch.randn(30, 20).t()[::2]), reference=lambda x: x.exp().t()
+        )
         assert outcome.status is Status.OK
         assert outcome.check.element_count == 300
 
     def test_nested_inputs_and_outputs(self):
-        def make(seed):
-            return ({"weights": [torch.randn(3, 4), torch.randn(4)]}, 2.5, "mean", None)
-
         def fn(state, scale, mode, nothing):
             weight, bias = state["weights"]
             return {"a": weight * scale, "b": [bias * scale]}
@@ -196,7 +194,9 @@ class TestShapesOfValues:
             weight, bias = state["weights"]
             return {"b": (bias * scale,), "a": weight * scale}
 
-        outcome = check_output(other_order, problem(make), reference=fn)
+        outcome = check_output(
+            other_order, on({"weights": [torch.randn(3, 4), torch.randn(4)]}, 2.5, "mean", None), reference=fn
+        )
         assert outcome.status is Status.OK
         assert outcome.check.element_count == 16
 
@@ -209,11 +209,8 @@ class TestShapesOfValues:
         assert outcome.reason.startswith("output[1] differs by ")
 
     def test_complex_numbers(self):
-        def make(seed):
-            return (torch.randn(50, dtype=torch.complex64),)
-
         reference = torch.exp
-        same = problem(make, dtype="complex64")
+        same = on(torch.randn(50, dtype=torch.complex64), dtype="complex64")
         assert check_output(torch.exp, same, reference=reference).status is Status.OK
         assert check_output(lambda x: x.exp().conj(), same, reference=reference).status is Status.WRONG
 
@@ -231,39 +228,32 @@ class TestShapesOfValues:
         assert check_output(torch.exp, problem(), reference=torch.exp, small=True).check.element_count == 1000
 
     def test_tensors_that_need_gradients(self):
-        def make(seed):
-            return (torch.randn(10, requires_grad=True),)
-
         def gradient(x):
             return torch.autograd.grad(x.exp().sum(), x)[0]
 
-        assert check_output(gradient, problem(make), reference=gradient).status is Status.OK
+        inputs = on(torch.randn(10, requires_grad=True))
+        assert check_output(gradient, inputs, reference=gradient).status is Status.OK
 
 
 class TestNotFinite:
     def test_infinity_and_nan_where_the_reference_has_them(self):
-        def make(seed):
-            return (torch.tensor([-1.0, 0.0, 1.0, math.inf, math.nan]),)
-
-        outcome = check_output(torch.log, problem(make), reference=torch.log)
+        outcome = check_output(
+            torch.log, on(torch.tensor([-1.0, 0.0, 1.0, math.inf, math.nan])), reference=torch.log
+        )
         assert outcome.status is Status.OK
         assert outcome.check.max_relative_error is not None
 
     @pytest.mark.parametrize("value", [0.0, math.inf])
     def test_something_else_where_the_reference_is_nan(self, value):
-        def make(seed):
-            return (torch.tensor([-1.0, 1.0, 2.0]),)
-
-        outcome = check_output(lambda x: x.log().nan_to_num(value), problem(make), reference=torch.log)
+        outcome = check_output(
+            lambda x: x.log().nan_to_num(value), on(torch.tensor([-1.0, 1.0, 2.0])), reference=torch.log
+        )
         assert outcome.status is Status.WRONG
         assert outcome.reason == "output: 1 of 3 elements differ where the reference is not finite"
         assert outcome.check.max_relative_error is None
 
     def test_infinity_of_the_other_sign(self):
-        def make(seed):
-            return (torch.zeros(3),)
-
-        outcome = check_output(lambda x: -x.log(), problem(make), reference=torch.log)
+        outcome = check_output(lambda x: -x.log(), on(torch.zeros(3)), reference=torch.log)
         assert outcome.status is Status.WRONG
 
     def test_nan_where_the_reference_is_finite(self):
@@ -272,10 +262,7 @@ class TestNotFinite:
         assert "are not finite where the reference is" in outcome.reason
 
     def test_overflow_of_half_precision_is_right_only_beyond_its_range(self):
-        def make(seed):
-            return (torch.tensor([1.0, 60_000.0, -60_000.0]).half(),)
-
-        half = problem(make, dtype="float16")
+        half = on(torch.tensor([1.0, 60_000.0, -60_000.0]).half(), dtype="float16")
         assert check_output(lambda x: x * 2, half, reference=lambda x: x * 2).status is Status.OK
         wrong = check_output(lambda x: x * 4 / 4, half, reference=lambda x: x * 1)
         assert wrong.status is Status.WRONG
@@ -358,10 +345,7 @@ class TestWrong:
         assert "the reference, which is exact" in wrong.reason
 
     def test_integers_too_large_for_float64(self):
-        def make(seed):
-            return (torch.tensor([2**60, 2**61]),)
-
-        outcome = check_output(lambda x: x + 1, problem(make), reference=lambda x: x + 0)
+        outcome = check_output(lambda x: x + 1, on(torch.tensor([2**60, 2**61])), reference=lambda x: x + 0)
         assert outcome.status is Status.WRONG
 
     def test_integers_of_another_width_are_the_same_kind(self):
@@ -405,37 +389,30 @@ class TestMutates:
         assert outcome.reason.startswith("changed its input tensor 0 ")
 
     def test_a_sign_of_zero(self):
-        def make(seed):
-            return (torch.zeros(3),)
-
-        assert check_output(lambda x: x.neg_(), problem(make), reference=torch.neg).status is (
+        assert check_output(lambda x: x.neg_(), on(torch.zeros(3)), reference=torch.neg).status is (
             Status.MUTATES_INPUTS
         )
 
     def test_a_nested_integer_input(self):
-        def make(seed):
-            return (torch.randn(3), {"count": [torch.zeros(1, dtype=torch.int64)]})
-
         def counting(x, state):
             state["count"][0] += 1
             return x.exp()
 
-        outcome = check_output(counting, problem(make), reference=lambda x, state: x.exp())
+        outcome = check_output(
+            counting,
+            on(torch.randn(3), {"count": [torch.zeros(1, dtype=torch.int64)]}),
+            reference=lambda x, state: x.exp(),
+        )
         assert outcome.status is Status.MUTATES_INPUTS
         assert outcome.reason.startswith("changed its input tensor 1 ")
 
     def test_an_input_of_another_shape(self):
-        def make(seed):
-            return (torch.randn(3, 4),)
-
-        outcome = check_output(lambda x: x.t_().exp(), problem(make), reference=lambda x: x.t().exp())
+        outcome = check_output(lambda x: x.t_().exp(), on(torch.randn(3, 4)), reference=lambda x: x.t().exp())
         assert outcome.status is Status.MUTATES_INPUTS
 
     def test_nan_in_an_input_is_no_change(self):
-        def make(seed):
-            return (torch.tensor([math.nan, 1.0]),)
-
-        assert check_output(torch.exp, problem(make), reference=torch.exp).status is Status.OK
+        inputs = on(torch.tensor([math.nan, 1.0]))
+        assert check_output(torch.exp, inputs, reference=torch.exp).status is Status.OK
 
     def test_a_result_that_is_an_input_or_a_view_of_it(self):
         assert check_output(lambda x: x, problem(), reference=lambda x: x).status is Status.OK

@@ -150,7 +150,7 @@ def test_clocks_are_read_while_the_call_runs(monkeypatch):
             return DeviceState(1, sm_clock_mhz=1500, throttle_reasons=("sw_power_cap",))
 
     calls = []
-    bench = device_limits._Bench("cuda:0", 0, WallTimer(), WallTimer(), Monitor())
+    bench = device_limits._Bench("cuda:0", WallTimer(), WallTimer(), Monitor())
     probe = device_probes.Probe(lambda: calls.append(1), 1, "")
     monkeypatch.setattr(device_limits.require_torch().cuda, "device", lambda _: device_probes.nullcontext())
     monkeypatch.setattr(device_limits, "_LOAD_NS", 1000)
@@ -190,7 +190,7 @@ class TestPretendedGpu:
     @pytest.fixture
     def bench(self, gpu):
         timer = WallTimer()
-        return device_limits._Bench("cuda:0", 0, timer, timer, device_limits.monitor_for("cpu")[0])
+        return device_limits._Bench("cuda:0", timer, timer, device_limits.monitor_for("cpu")[0])
 
     def test_it_is_named_with_what_its_rates_may_depend_on(self, gpu):
         found = device_limits._identity("cuda:0")

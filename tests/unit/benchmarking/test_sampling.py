@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -10,11 +10,7 @@ from opscope.model.benchmark import BenchmarkOptions, BenchmarkRow, Ceiling, Dev
 from opscope.testing import FakeMonitor, FakeTimer
 
 SECOND_NS = 1_000_000_000
-
-
 COOL = DeviceState(at_ns=0)
-
-
 HOT = DeviceState(at_ns=1, throttle_reasons=("sw_thermal",))
 
 
@@ -26,6 +22,10 @@ class FakeClock:
 
     def __call__(self) -> int:
         return self.ns
+
+    def call(self, duration_ns: int) -> Callable[[], None]:
+        """A call that takes so long by it."""
+        return lambda: setattr(self, "ns", self.ns + duration_ns)
 
 
 class Recorder:
@@ -56,13 +56,13 @@ def uneven() -> Iterator[int]:
         yield 100_000 + number * 7919 % 1009
 
 
-def sampling(all_series, chosen, *, timer=None, watcher=None, states=(), clock=None) -> Sampling:
+def sampling(all_series, chosen, *, timer=None, watcher=None, monitor=None, clock=None) -> Sampling:
     return Sampling(
         all_series,
         timer or FakeTimer(uneven()),
         chosen,
         watcher or Recorder(),
-        read_state=FakeMonitor(states).read,
+        read_state=(monitor or FakeMonitor(())).read,
         now_ns=clock or FakeClock(),
     )
 
@@ -130,13 +130,9 @@ def test_one_imprecise_series_keeps_all_going():
 
 def test_a_series_without_time_left_leaves_after_the_minimum_and_the_others_go_on():
     clock = FakeClock()
-
-    def take(duration_ns: int) -> None:
-        clock.ns += duration_ns
-
     all_series = [
-        SampleSeries("slow", [lambda: take(SECOND_NS // 4)]),
-        SampleSeries("fast", [lambda: take(SECOND_NS // 50)]),
+        SampleSeries("slow", [clock.call(SECOND_NS // 4)]),
+        SampleSeries("fast", [clock.call(SECOND_NS // 50)]),
     ]
     sampling(all_series, options(time_budget_s=1.0), clock=clock).run()
     assert len(all_series[0].samples) == 5  # four would be the budget, five are the least
@@ -153,7 +149,7 @@ def test_the_time_around_samples_counts_against_the_budget():
             clock.ns += SECOND_NS
 
     watcher = Slow()
-    series = SampleSeries("a", [lambda: setattr(clock, "ns", clock.ns + SECOND_NS // 10)])
+    series = SampleSeries("a", [clock.call(SECOND_NS // 10)])
     run = sampling([series], options(time_budget_s=3.0, max_samples=1000), watcher=watcher, clock=clock)
     run.run()
     assert watcher.reports == 1  # the next would be due after forty times what this one took
@@ -203,10 +199,7 @@ def test_an_interruption_leaves_whole_samples():
             raise KeyboardInterrupt
 
     clock = FakeClock()
-    all_series = [
-        SampleSeries("a", [interrupted]),
-        SampleSeries("b", [lambda: setattr(clock, "ns", clock.ns + 5)]),
-    ]
+    all_series = [SampleSeries("a", [interrupted]), SampleSeries("b", [clock.call(5)])]
     run = sampling(all_series, options(), clock=clock)
     with pytest.raises(KeyboardInterrupt):
         run.run()
@@ -217,11 +210,11 @@ def test_an_interruption_leaves_whole_samples():
 
 def test_samples_between_reads_of_which_one_throttles_are_marked():
     clock = FakeClock()
-    series = SampleSeries("a", [lambda: setattr(clock, "ns", clock.ns + 30_000_000)])
+    series = SampleSeries("a", [clock.call(30_000_000)])
     run = sampling(
         [series],
         options(max_samples=10, time_budget_s=9.0),
-        states=[COOL, COOL, HOT, COOL, COOL, COOL, COOL],
+        monitor=FakeMonitor([COOL, COOL, HOT, COOL, COOL, COOL, COOL]),
         clock=clock,
     )
     run.run()
@@ -240,15 +233,8 @@ def test_nothing_is_throttled_where_nothing_can_be_read():
 def test_reads_are_rare():
     clock = FakeClock()
     monitor = FakeMonitor([COOL])
-    series = SampleSeries("a", [lambda: setattr(clock, "ns", clock.ns + 1_000_000)])
-    Sampling(
-        [series],
-        FakeTimer(uneven()),
-        options(max_samples=500, time_budget_s=9.0),
-        Recorder(),
-        read_state=monitor.read,
-        now_ns=clock,
-    ).run()
+    series = SampleSeries("a", [clock.call(1_000_000)])
+    sampling([series], options(max_samples=500, time_budget_s=9.0), monitor=monitor, clock=clock).run()
     assert monitor.reads == 12  # each 50 ms, and at both ends
 
 

@@ -30,8 +30,10 @@ ROUNDING = 0.03
 NO_TENSOR_CLOCK = ("H100 NVL 94 GB",)
 
 
-def find_device(name, **facts):
-    return match_device(name, **facts).spec
+def find_device(name: str, **facts: Any) -> DeviceSpec:
+    found = match_device(name, **facts).spec
+    assert found is not None
+    return found
 
 
 def each(chosen: Sequence[DeviceSpec]) -> pytest.MarkDecorator:
@@ -250,15 +252,12 @@ def test_names_are_unique_and_devices_sorted_by_capability() -> None:
     ],
 )
 def test_devices_of_the_field(reported: str, sm_count: int, name: str) -> None:
-    found = find_device(reported, sm_count=sm_count)
-    assert found is not None
-    assert found.name == name
+    assert find_device(reported, sm_count=sm_count).name == name
 
 
 def test_a_gpu_without_a_name_is_known_by_its_size() -> None:
     """ROCm's recorder leaves names empty."""
     found = find_device("", compute_capability="9.4", memory_bytes=206_141_652_992, sm_count=304)
-    assert found is not None
     assert found.name == "MI300X"
     assert found.peak("fp8").flop_per_s == pytest.approx(2614.9e12, rel=0.001)
 
@@ -301,9 +300,7 @@ MIB = 1024**2
     ],
 )
 def test_names_drivers_report(reported: str, name: str) -> None:
-    found = find_device(reported)
-    assert found is not None
-    assert found.name == name
+    assert find_device(reported).name == name
 
 
 def test_every_device_is_found_by_its_own_name_and_facts() -> None:
@@ -355,9 +352,7 @@ def test_a_similar_name_is_another_device(reported: str) -> None:
 def test_variants_are_told_apart_by_what_is_reported(
     reported: str, memory_mib: int, sm_count: int, name: str
 ) -> None:
-    found = find_device(reported, memory_bytes=memory_mib * MIB, sm_count=sm_count)
-    assert found is not None
-    assert found.name == name
+    assert find_device(reported, memory_bytes=memory_mib * MIB, sm_count=sm_count).name == name
 
 
 def test_an_ambiguous_name_is_none_with_the_reason() -> None:
@@ -388,13 +383,11 @@ def test_an_unknown_device_is_what_was_reported_of_it() -> None:
 
 def test_an_unknown_capability_has_no_architecture() -> None:
     found = find_device("NVIDIA Next", compute_capability="19.0", sm_count=304)
-    assert found is not None
     assert (found.compute_capability, found.architecture) == ("19.0", None)
 
 
 def test_the_version_of_an_amd_gpu_is_no_compute_capability() -> None:
     found = find_device("AMD Radeon Graphics", compute_capability="9.0", sm_count=104)
-    assert found is not None
     assert (found.sm_count, found.compute_capability, found.architecture) == (104, None, None)
 
 
@@ -407,7 +400,7 @@ def test_the_recorded_h200_of_the_packaged_trace_is_known() -> None:
         memory_bytes=recorded["totalGlobalMem"],
         sm_count=recorded["numSms"],
     )
-    assert found is not None and found.architecture is not None
+    assert found.architecture is not None
     assert found.name == "H200 SXM"
     limits = found.architecture
     assert limits.warp_threads == recorded["warpSize"]
@@ -427,7 +420,6 @@ def test_a_mig_slice_has_its_own_size_and_no_peaks() -> None:
         memory_bytes=4864 * MIB,
         sm_count=14,
     )
-    assert found is not None
     assert (found.name, found.partition) == ("A100 SXM 40 GB MIG 1g.5gb", "1g.5gb")
     assert (found.sm_count, found.memory_bytes) == (14, 4864 * MIB)
     assert found.boost_clock_hz == 1.41e9

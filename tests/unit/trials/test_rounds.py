@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
+from itertools import repeat
 from types import MappingProxyType
 from typing import Any
 
@@ -21,11 +22,27 @@ from opscope.trials.predictions import SaidGain, gains_said
 from opscope.trials.rounds import Trial, TrialPlan
 
 MS = 1_000_000
+Found = tuple[TrialRun | None, str]
 
 
 def change(name: str, **options: Any) -> TriedChange:
     options.setdefault("applies", lambda _: None)
     return TriedChange(name, name, lambda _: None, snippet=f"use {name}", **options)
+
+
+def plan(*changes: TriedChange, seed: int = 0, **options: Any) -> TrialPlan:
+    return TrialPlan(TrialRequest(kind="script", target="train.py", seed=seed), changes, **options)
+
+
+def slowed(found: Found, factors: Iterable[float]) -> Found:
+    """The run with its steps so many times as long."""
+    run, said = found
+    assert run is not None
+    samples = [
+        msgspec.structs.replace(one, host_ns=int(one.host_ns * factor))
+        for one, factor in zip(run.samples, factors, strict=False)
+    ]
+    return msgspec.structs.replace(run, samples=tuple(samples)), said
 
 
 class GivenRuns(Trial):
@@ -37,7 +54,7 @@ class GivenRuns(Trial):
     idle: Set[str] = frozenset()
     steps = 30
 
-    def _process(self, changes: Sequence[TriedChange], limit_s: float) -> tuple[TrialRun | None, str]:
+    def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
         names = [one.name for one in changes]
         if self.failing & set(names):
             return None, "RuntimeError: no kernel"
@@ -63,7 +80,7 @@ class GivenRuns(Trial):
 
 def tried(*changes: TriedChange, **given: Any) -> Any:
     options = {name: given.pop(name) for name in ("allow_precision", "rounds", "predict") if name in given}
-    trial = GivenRuns(TrialPlan(TrialRequest(kind="script", target="train.py"), changes, **options))
+    trial = GivenRuns(plan(*changes, **options))
     vars(trial).update(given)
     return trial.run()
 
@@ -85,14 +102,13 @@ def test_changes_that_help_are_combined_the_largest_gain_first() -> None:
 class HostBound(GivenRuns):
     """A graph of the step brings nothing, until half the type has made the device faster than the host."""
 
-    def _process(self, changes: Sequence[TriedChange], limit_s: float) -> tuple[TrialRun | None, str]:
+    def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
         self.factors = {"half": 0.5, "graph": 0.3 if len(changes) > 1 else 0.995}
         return super()._process(changes, limit_s)
 
 
 def test_what_helps_only_after_another_change_is_found() -> None:
-    request = TrialRequest(kind="script", target="train.py")
-    best = HostBound(TrialPlan(request, (change("graph"), change("half")))).run().best
+    best = HostBound(plan(change("graph"), change("half"))).run().best
     assert best is not None
     assert best.names == ("half", "graph")
     assert best.ratio == pytest.approx(0.15, rel=0.02)
@@ -106,7 +122,7 @@ class Compiled(GivenRuns):
         self.order: list[str] = []
         self.factors = {"half": 0.5, "graph": 0.6, "compiled": 0.4, "compiled badly": 0.9}
 
-    def _process(self, changes: Sequence[TriedChange], limit_s: float) -> tuple[TrialRun | None, str]:
+    def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
         self.order.append(" + ".join(one.name for one in changes))
         return super()._process(changes, limit_s)
 
@@ -118,8 +134,7 @@ def test_what_compiles_is_tried_on_top_of_the_others_and_may_take_the_place_of_o
     ]
     changes = (*compiled, change("graph", group="capture"), change("half"))
     said = {"compiled badly": SaidGain(1.0), "compiled": SaidGain(2.0)}
-    request = TrialRequest(kind="script", target="train.py")
-    trial = Compiled(TrialPlan(request, changes, rounds=1, predict=lambda *_: said))
+    trial = Compiled(plan(*changes, rounds=1, predict=lambda *_: said))
     result = trial.run()
     assert result.best is not None
     assert result.best.names == ("half", "compiled")
@@ -137,13 +152,12 @@ def test_what_compiles_is_tried_on_top_of_the_others_and_may_take_the_place_of_o
 
 def test_what_does_not_stand_in_more_rounds_is_left_out() -> None:
     class Lucky(GivenRuns):
-        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> tuple[TrialRun | None, str]:
+        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
             is_first = "lucky" in {one.name for one in changes} and self._runs < 6
             self.factors = {"good": 0.5, "lucky": 0.6 if is_first else 1.0}
             return super()._process(changes, limit_s)
 
-    request = TrialRequest(kind="script", target="train.py")
-    result = Lucky(TrialPlan(request, (change("good"), change("lucky")), rounds=5)).run()
+    result = Lucky(plan(change("good"), change("lucky"), rounds=5)).run()
     assert result.best is not None
     assert result.best.names == ("good",)
 
@@ -157,11 +171,10 @@ def test_of_one_group_only_the_best_is_taken() -> None:
 
 def test_what_stops_helping_is_left_out() -> None:
     class Overlapping(GivenRuns):
-        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> tuple[TrialRun | None, str]:
+        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
             return super()._process(changes[:1], limit_s)
 
-    plan = TrialPlan(TrialRequest(kind="script", target="train.py"), (change("one"), change("two")))
-    trial = Overlapping(plan)
+    trial = Overlapping(plan(change("one"), change("two")))
     trial.factors = {"one": 0.7, "two": 0.8}
     best = trial.run().best
     assert best is not None
@@ -190,14 +203,12 @@ def test_only_right_numbers_are_recommended(
 
 def test_another_order_of_16_bit_operations_is_no_change_of_numbers() -> None:
     class Half(GivenRuns):
-        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> tuple[TrialRun | None, str]:
+        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
             run, said = super()._process(changes, limit_s)
             assert run is not None
             return msgspec.structs.replace(run, facts=ProgramTraits(dtypes=["float16"])), said
 
-    request = TrialRequest(kind="script", target="train.py")
-    changes = (change("reordered", rounding=2.0**-14), change("nothing rounded"))
-    trial = Half(TrialPlan(request, changes, rounds=1))
+    trial = Half(plan(change("reordered", rounding=2.0**-14), change("nothing rounded"), rounds=1))
     trial.outputs = {"reordered": 9e-4, "nothing rounded": 9e-4}
     found = {one.name: one.correctness for one in trial.run().variants}
     assert found == {
@@ -235,25 +246,20 @@ def test_what_is_much_slower_runs_once() -> None:
     assert result.runs == 2 * 3 + 1
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [({"steps": 0}, "too few steps"), ({"steps": 1}, "too few steps")],
-)
-def test_a_program_that_cannot_be_timed_is_an_error(given: dict[str, Any], words: str) -> None:
-    with pytest.raises(CaptureError, match=words):
-        tried(change("one"), **given)
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_program_that_cannot_be_timed_is_an_error(steps: int) -> None:
+    with pytest.raises(CaptureError, match="too few steps"):
+        tried(change("one"), steps=steps)
 
 
 def test_interrupted_it_keeps_what_is_measured() -> None:
     class Interrupted(GivenRuns):
-        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> tuple[TrialRun | None, str]:
+        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
             if self._runs > 3:
                 raise KeyboardInterrupt
             return super()._process(changes, limit_s)
 
-    trial = Interrupted(
-        TrialPlan(TrialRequest(kind="script", target="train.py"), (change("one"), change("two")))
-    )
+    trial = Interrupted(plan(change("one"), change("two")))
     result = trial.run()
     assert not result.is_complete
     assert len(result.variants) == 1
@@ -263,17 +269,11 @@ def test_interrupted_it_keeps_what_is_measured() -> None:
 
 def test_what_is_inconclusive_says_how_much_more_would_tell() -> None:
     class Noisy(GivenRuns):
-        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> tuple[TrialRun | None, str]:
-            run, said = super()._process(changes, limit_s)
-            assert run is not None
+        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
             noise = np.random.default_rng(self._runs).normal(1.03, 0.15 * len(changes), self.steps)
-            samples = [
-                msgspec.structs.replace(one, host_ns=int(one.host_ns * factor))
-                for one, factor in zip(run.samples, noise, strict=True)
-            ]
-            return msgspec.structs.replace(run, samples=tuple(samples)), said
+            return slowed(super()._process(changes, limit_s), noise)
 
-    result = Noisy(TrialPlan(TrialRequest(kind="script", target="train.py"), (change("one"),))).run()
+    result = Noisy(plan(change("one"))).run()
     (variant,) = result.variants
     assert variant.verdict is TrialVerdict.INCONCLUSIVE
     assert re.search(r"about [\d,]+ more steps would settle it \(--rounds \d+\)", variant.reason)
@@ -282,7 +282,7 @@ def test_what_is_inconclusive_says_how_much_more_would_tell() -> None:
 class Timed(GivenRuns):
     """Each run takes a second of a clock that the test holds."""
 
-    def _process(self, changes: Sequence[TriedChange], limit_s: float) -> tuple[TrialRun | None, str]:
+    def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
         CLOCK[0] += 1
         return super()._process(changes, limit_s)
 
@@ -295,13 +295,12 @@ def test_what_advice_says_most_of_is_tried_first() -> None:
     order: list[str] = []
 
     class Noted(GivenRuns):
-        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> tuple[TrialRun | None, str]:
+        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
             order.extend(one.name for one in changes)
             return super()._process(changes, limit_s)
 
     said = {"small": SaidGain(1.0 * MS), "large": SaidGain(5.0 * MS)}
-    request = TrialRequest(kind="script", target="train.py")
-    Noted(TrialPlan(request, tuple(changes), predict=lambda *_: said)).run()
+    Noted(plan(*changes, predict=lambda *_: said)).run()
     assert order[:3] == ["large", "small", "unsaid"]
 
 
@@ -311,7 +310,7 @@ def test_with_a_budget_a_set_is_measured_before_every_change_was_tried(
     CLOCK[0] = 0.0
     monkeypatch.setattr("opscope.trials.rounds.time.monotonic", lambda: CLOCK[0])
     changes = tuple(change(f"change_{number}") for number in range(60))
-    trial = Timed(TrialPlan(TrialRequest(kind="script", target="train.py"), changes, budget_s=40))
+    trial = Timed(plan(*changes, budget_s=40))
     trial.factors = {"change_1": 0.5, "change_3": 0.8}
     result = trial.run()
     assert CLOCK[0] <= 41
@@ -330,8 +329,7 @@ def test_a_budget_that_is_left_goes_to_what_is_inconclusive(
 ) -> None:
     CLOCK[0] = 0.0
     monkeypatch.setattr("opscope.trials.rounds.time.monotonic", lambda: CLOCK[0])
-    request = TrialRequest(kind="script", target="train.py")
-    trial = Timed(TrialPlan(request, (change("some"), change("none")), rounds=1, budget_s=budget_s))
+    trial = Timed(plan(change("some"), change("none"), rounds=1, budget_s=budget_s))
     trial.factors = {"some": 0.9}
     result = trial.run()
     assert result.is_complete
@@ -364,19 +362,15 @@ def test_equal_programs_are_told_apart_in_one_of_twenty_at_most(scatter: float, 
     processes = np.random.default_rng(0)
 
     class Scattered(GivenRuns):
-        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> tuple[TrialRun | None, str]:
+        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
             self.factors = {changes[0].name: 1.0} if changes else {}
-            run, said = super()._process(changes, limit_s)
-            assert run is not None
-            factor = float(np.exp(processes.normal(0, scatter)))
-            samples = [msgspec.structs.replace(one, host_ns=int(one.host_ns * factor)) for one in run.samples]
-            return msgspec.structs.replace(run, samples=tuple(samples)), said
+            found = super()._process(changes, limit_s)
+            return slowed(found, repeat(float(np.exp(processes.normal(0, scatter)))))
 
     verdicts = []
     for seed in range(40):
-        request = TrialRequest(kind="script", target="train.py", seed=seed)
-        changes = tuple(change(f"change_{number}") for number in range(5))
-        result = Scattered(TrialPlan(request, changes, rounds=rounds)).run()
+        changes = (change(f"change_{number}") for number in range(5))
+        result = Scattered(plan(*changes, seed=seed, rounds=rounds)).run()
         verdicts += [one.verdict for one in result.variants]
     told_apart = sum(one in {TrialVerdict.FASTER, TrialVerdict.SLOWER} for one in verdicts)
     assert told_apart <= len(verdicts) / 20
@@ -389,18 +383,13 @@ def test_equal_runs_that_scattered_on_a_gpu_are_not_told_apart() -> None:
     steps_ms = [8.833, 8.874, 8.579, 8.290, 8.338, 7.630, 7.444, 9.379, 6.988, 7.616, 7.990, 7.424, 8.963]
 
     class Recorded(GivenRuns):
-        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> tuple[TrialRun | None, str]:
+        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
             place = int(changes[0].name) + 1 if changes else self._runs - 1
             self.factors = {one.name: steps_ms[place] / 10 for one in changes[:1]} or {}
-            run, said = super()._process(changes, limit_s)
-            assert run is not None
-            factor = 1.0 if changes else steps_ms[place] / 10
-            samples = [msgspec.structs.replace(one, host_ns=int(one.host_ns * factor)) for one in run.samples]
-            return msgspec.structs.replace(run, samples=tuple(samples)), said
+            found = super()._process(changes, limit_s)
+            return found if changes else slowed(found, repeat(steps_ms[place] / 10))
 
-    changes = tuple(change(str(number)) for number in range(1, 12))
-    request = TrialRequest(kind="script", target="train.py")
-    result = Recorded(TrialPlan(request, changes, rounds=1)).run()
+    result = Recorded(plan(*(change(str(number)) for number in range(1, 12)), rounds=1)).run()
     assert result.noise.ratio == pytest.approx(8.874 / 8.833, rel=0.01)
     verdicts = {one.name: one.verdict for one in result.variants}
     assert len(verdicts) == 11

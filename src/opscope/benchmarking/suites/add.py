@@ -7,11 +7,12 @@ import operator
 
 from opscope.benchmarking.problem import Problem
 from opscope.benchmarking.suite import (
+    ELEMENTWISE_SMALL_SHAPE,
     HAND_WRITTEN,
     Settings,
     Suite,
     by_torch,
-    hand_written,
+    elementwise,
     problem_of,
 )
 from opscope.workloads.runtime import require_torch
@@ -25,19 +26,11 @@ def _make(settings: Settings) -> Problem:
         settings,
         (
             by_torch("torch", require_torch().add, "torch.add(x, y)"),
-            *hand_written(
-                settings,
-                "add",
-                "CUDA C++, 16-byte accesses",
-                "CUDA C++, one element per thread",
-                "Triton, autotuned",
-                "Triton, one element per thread",
-                module="elementwise",
-            ),
+            *elementwise(settings, "add"),
         ),
         expected=operator.add,
         shapes=lambda *shape: (shape, shape),
-        small_shape=(33, 129),  # one full program and a part of one
+        small_shape=ELEMENTWISE_SMALL_SHAPE,
         flop_count=math.prod(settings.shape),
     )
 

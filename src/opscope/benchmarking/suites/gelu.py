@@ -8,13 +8,14 @@ from typing import Any
 
 from opscope.benchmarking.problem import Problem
 from opscope.benchmarking.suite import (
+    ELEMENTWISE_SMALL_SHAPE,
     HAND_WRITTEN,
     Parameter,
     Settings,
     Suite,
     by_torch,
     compiled,
-    hand_written,
+    elementwise,
     problem_of,
 )
 from opscope.workloads.runtime import require_torch
@@ -32,20 +33,11 @@ def _make(settings: Settings) -> Problem:
         (
             by_torch("naive", naive, "the formula, one operator after another"),
             by_torch("torch", by_operator, "torch.nn.functional.gelu"),
-            *hand_written(
-                settings,
-                "gelu",
-                "CUDA C++, 16-byte accesses",
-                "CUDA C++, one element per thread",
-                "Triton, autotuned",
-                "Triton, one element per thread",
-                module="elementwise",
-                approximate=approximate,
-            ),
+            *elementwise(settings, "gelu", approximate=approximate),
             compiled(settings, naive),
         ),
         expected=naive,
-        small_shape=(33, 129),  # one full program and a part of one
+        small_shape=ELEMENTWISE_SMALL_SHAPE,
     )
 
 

@@ -8,12 +8,13 @@ from typing import Any
 from opscope.benchmarking.problem import Problem
 from opscope.benchmarking.suite import (
     HAND_WRITTEN,
+    ROWWISE_SMALL_SHAPE,
     Settings,
     Suite,
     by_torch,
     compiled,
-    hand_written,
     problem_of,
+    rowwise,
 )
 from opscope.workloads.runtime import require_torch
 
@@ -35,20 +36,12 @@ def _make(settings: Settings) -> Problem:
         (
             by_torch("naive", naive, "mean, variance, scale, one operator after another"),
             by_torch("torch", by_operator, "torch.nn.functional.layer_norm"),
-            *hand_written(
-                settings,
-                "layer_norm",
-                "CUDA C++, rows in registers",
-                "CUDA C++, textbook form",
-                "Triton, rows in registers, autotuned",
-                "Triton, each row read three times",
-                eps=_EPS,
-            ),
+            *rowwise(settings, "layer_norm", eps=_EPS),
             compiled(settings, naive),
         ),
         expected=naive,
         shapes=lambda rows, columns: ((rows, columns), (columns,), (columns,)),
-        small_shape=(9, 300),  # rows that are no power of two, and more than one program takes at a time
+        small_shape=ROWWISE_SMALL_SHAPE,
     )
 
 

@@ -8,12 +8,13 @@ from typing import Any
 from opscope.benchmarking.problem import Problem
 from opscope.benchmarking.suite import (
     HAND_WRITTEN,
+    ROWWISE_SMALL_SHAPE,
     Settings,
     Suite,
     by_torch,
     compiled,
-    hand_written,
     problem_of,
+    rowwise,
 )
 from opscope.workloads.runtime import require_torch
 
@@ -28,18 +29,11 @@ def _make(settings: Settings) -> Problem:
         (
             by_torch("naive", _naive, "largest, difference, exp, sum, quotient"),
             by_torch("torch", by_operator, "torch.softmax(x, dim=-1)"),
-            *hand_written(
-                settings,
-                "softmax",
-                "CUDA C++, rows in registers",
-                "CUDA C++, textbook form",
-                "Triton, rows in registers, autotuned",
-                "Triton, each row read three times",
-            ),
+            *rowwise(settings, "softmax"),
             compiled(settings, _naive),
         ),
         expected=_naive,
-        small_shape=(9, 300),  # rows that are no power of two, and more than one program takes at a time
+        small_shape=ROWWISE_SMALL_SHAPE,
     )
 
 

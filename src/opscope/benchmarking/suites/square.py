@@ -7,11 +7,12 @@ from typing import Any
 
 from opscope.benchmarking.problem import Problem
 from opscope.benchmarking.suite import (
+    ELEMENTWISE_SMALL_SHAPE,
     HAND_WRITTEN,
     Settings,
     Suite,
     by_torch,
-    hand_written,
+    elementwise,
     problem_of,
 )
 from opscope.workloads.runtime import require_torch
@@ -27,18 +28,10 @@ def _make(settings: Settings) -> Problem:
             by_torch("torch", require_torch().square, "torch.square(x)"),
             by_torch("multiply", _multiply, "x * x"),
             by_torch("power", _power, "x ** 2"),
-            *hand_written(
-                settings,
-                "square",
-                "CUDA C++, 16-byte accesses",
-                "CUDA C++, one element per thread",
-                "Triton, autotuned",
-                "Triton, one element per thread",
-                module="elementwise",
-            ),
+            *elementwise(settings, "square"),
         ),
         expected=_multiply,
-        small_shape=(33, 129),  # one full program and a part of one
+        small_shape=ELEMENTWISE_SMALL_SHAPE,
         flop_count=math.prod(settings.shape),
     )
 

@@ -216,26 +216,20 @@ class DeviceCodeReader:
         if code.code_bytes > _LARGEST_CODE_BYTES or self._bytes_left < 0:
             self._elf.fail(f"device code claims {code.code_bytes} bytes uncompressed", code.offset)
         stored = self._elf.read(code.offset, code.stored_bytes, "device code")
-        if code.flags & _FLAG_ZSTANDARD:
-            return self._from_zstandard(stored, code)
-        if code.flags & _FLAG_LZ4:
-            return self._from_lz4(stored, code)
-        return stored
-
-    def _from_lz4(self, stored: bytes, code: DeviceCode) -> bytes:
         try:
-            return bytes(lz4.block.decompress(stored, uncompressed_size=code.code_bytes))
-        except (lz4.block.LZ4BlockError, ValueError, MemoryError) as error:
+            return self._uncompressed(stored, code)
+        except (lz4.block.LZ4BlockError, zstandard.ZstdError, ValueError, MemoryError) as error:
             self._elf.fail(f"device code cannot be uncompressed ({error})", code.offset)
 
-    def _from_zstandard(self, stored: bytes, code: DeviceCode) -> bytes:
-        try:
+    def _uncompressed(self, stored: bytes, code: DeviceCode) -> bytes:
+        if code.flags & _FLAG_ZSTANDARD:
             # The size in the frame would be allocated whatever the limit says.
             if zstandard.frame_content_size(stored) > code.code_bytes:
                 self._elf.fail("device code is larger than its header says", code.offset)
             return bytes(self._zstandard.decompress(stored, max_output_size=code.code_bytes))
-        except (zstandard.ZstdError, MemoryError) as error:
-            self._elf.fail(f"device code cannot be uncompressed ({error})", code.offset)
+        if code.flags & _FLAG_LZ4:
+            return bytes(lz4.block.decompress(stored, uncompressed_size=code.code_bytes))
+        return stored
 
 
 # Code whose units are apart, and code as it is loaded.

@@ -232,9 +232,13 @@ def _spellings(name: str) -> Iterator[str]:
 def _only_paths(paths: Iterable[str], units: Iterable[UnitKernels]) -> dict[str, str]:
     """Name -> path, for names that only one unit has and only one path ends in."""
     counts = Counter(kernels.unit.name for kernels in units if kernels.unit is not None)
-    by_name: dict[str, list[str]] = {}
+    by_name = paths_by_name(path for path in paths if path.rfind("/") > 0)
+    return {name: found.pop() for name, found in by_name.items() if len(found) == counts[name] == 1}
+
+
+def paths_by_name(paths: Iterable[str]) -> dict[str, set[str]]:
+    """Paths by the names of their files."""
+    found: dict[str, set[str]] = {}
     for path in paths:
-        folder, slash, name = path.rpartition("/")
-        if slash and folder:
-            by_name.setdefault(name, []).append(path)
-    return {name: found[0] for name, found in by_name.items() if len(found) == counts[name] == 1}
+        found.setdefault(path.rpartition("/")[2], set()).add(path)
+    return found

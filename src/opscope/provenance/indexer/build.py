@@ -17,7 +17,7 @@ from opscope.provenance.cache import cache_folder, kept
 from opscope.provenance.indexer.lexer import LexedSource, lex
 from opscope.provenance.indexer.macros import MacroTable, macros_of
 from opscope.provenance.indexer.tracker import FileFacts, read_definitions
-from opscope.provenance.installation import TorchBuild, torch_build
+from opscope.provenance.installation import COMMIT, RELEASE_NAME, TorchBuild, torch_build
 from opscope.provenance.packaged import lazy_pattern
 from opscope.provenance.sources.at_hand import include_folder as installed_include_folder
 from opscope.provenance.sources.at_hand import repository_path
@@ -43,12 +43,10 @@ _SKIPPED_PATHS = ("aten/src/ATen/native/vulkan",)
 _SUFFIXES = (".cu", ".cuh", ".cpp", ".h", ".hpp", ".cc", ".mm")
 _LARGEST_FILE_BYTES = 8 << 20
 _INCLUDE = lazy_pattern(r'\s*["<](?:[^">]*/)?([^">/]+)[">]')
-_VERSION = lazy_pattern(r"\d+\.\d+\.\d+")
 # All that the body of an error stub calls.
 _RAISING = frozenset(
     ("TORCH_CHECK", "TORCH_CHECK_NOT_IMPLEMENTED", "TORCH_INTERNAL_ASSERT", "AT_ERROR", "runtime_error")
 )
-_COMMIT = lazy_pattern(r"[0-9a-f]{40}")
 
 
 def build_index(checkout: Path, version: str | None = None, *, git_version: str | None = None) -> SourceIndex:
@@ -192,7 +190,7 @@ def checkout_version(checkout: Path) -> str:
         raise InputError(
             f"the version of the checkout cannot be read ({error.strerror})", source=path, hint="Give it"
         ) from error
-    match = _VERSION.match(text.strip())
+    match = RELEASE_NAME.match(text.strip())
     if match is None:
         raise InputError("not a version", source=path, hint="Give the version")
     return match.group()
@@ -207,7 +205,7 @@ def _checkout_commit(checkout: Path) -> str | None:
         packed = (line.split() for line in _text(folder / "packed-refs").splitlines())
         named = next((words[0] for words in packed if len(words) == 2 and words[1] == reference), "")
         head = _text(folder / reference) or named
-    return head if _COMMIT.fullmatch(head) else None
+    return head if COMMIT.fullmatch(head) else None
 
 
 def _text(path: Path) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opscope.provenance.binaries.elf import ElfFile, ElfSection, SymbolBinding, SymbolKind, Table, open_elf
-from opscope.provenance.binaries.translation_unit import host_stem, repository_paths
+from opscope.provenance.binaries.translation_unit import host_stem, paths_by_name, repository_paths
 from opscope.provenance.demangle import demangle_all
 from opscope.provenance.packaged import lazy_pattern
 
@@ -50,7 +50,7 @@ def defining_files(
             return {}
         symbols = elf.symbols(table)
         found = list(_functions(elf, symbols, names))
-        known = _by_name([*unit_paths, *repository_paths(elf)])
+        known = paths_by_name([*unit_paths, *repository_paths(elf)])
         paths = {
             file: _path(elf.string_at(names, int(symbols["name"][file])).decode("utf-8", "replace"), known)
             for file in {file for _, files in found for file in files}
@@ -102,13 +102,6 @@ def _file_rows(symbols: Table, files: NDArray[np.intp], rows: NDArray[np.intp]) 
     owner = np.where(rank >= 0, files[rank], -1)
     is_named = symbols["name"][files] > 0
     return np.where((rank >= 0) & is_named[rank], owner, -1).astype(np.int64)
-
-
-def _by_name(paths: Iterable[str]) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = defaultdict(set)
-    for path in paths:
-        found[path.rpartition("/")[2]].add(path)
-    return found
 
 
 def _path(file_symbol: str, known: dict[str, set[str]]) -> str | None:

@@ -5,7 +5,6 @@ Added tables lie in `releases/<version>/` of the user's cache folder and come be
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +13,14 @@ from opscope.provenance.binaries.elf import open_elf
 from opscope.provenance.cache import store
 from opscope.provenance.indexer.build import build_index
 from opscope.provenance.indexer.units import add_library_table
-from opscope.provenance.installation import TorchBuild, label_order, parse_version, torch_build
+from opscope.provenance.installation import (
+    COMMIT,
+    RELEASE_NAME,
+    TorchBuild,
+    label_order,
+    parse_version,
+    torch_build,
+)
 from opscope.provenance.operators import (
     TABLE_FILE,
     build_operator_table,
@@ -28,9 +34,6 @@ from opscope.provenance.releases.catalog import added_table
 from opscope.provenance.sources import SourceIndex, source_index
 from opscope.provenance.sources.at_hand import indexed_versions, release_headers
 from opscope.provenance.sources.index import store_index
-
-_RELEASE = re.compile(r"\d+\.\d+\.\d+")
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,7 @@ def add_source(checkout: Path, label: str | None) -> Path:
     Raises:
         InputError: It is no PyTorch checkout, or the label no version.
     """
-    if label is not None and not _RELEASE.match(label):
+    if label is not None and not RELEASE_NAME.match(label):
         raise InputError(
             f"{label!r} is not a version, which an index of sources is kept under",
             hint="Name the release the checkout is of, such as 2.12.0",
@@ -145,4 +148,4 @@ def _build_around(library: Path) -> TorchBuild | None:
 
 def _commit(build: TorchBuild | None) -> str | None:
     commit = None if build is None else build.git_version
-    return commit if commit is not None and _COMMIT.fullmatch(commit) else None
+    return commit if commit is not None and COMMIT.fullmatch(commit) else None

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from opscope.errors import InputError
 from opscope.provenance.binaries.library import read_library
-from opscope.provenance.binaries.translation_unit import TranslationUnit
+from opscope.provenance.binaries.translation_unit import TranslationUnit, paths_by_name
 from opscope.provenance.cache import store
 from opscope.provenance.releases.catalog import added_table, forget_tables, overlaid
 from opscope.provenance.releases.release_table import loose_keys
@@ -135,14 +135,14 @@ def locate_units(units: Iterable[TranslationUnit], evidence: PathEvidence) -> di
     located = {unit: unit_at(unit.name, unit.source_path) for unit in compiled}
     claimed = {unit.path for unit in located.values() if unit.path}
     moved = _moved_folders(located.values(), evidence.other_files)
-    own = _by_name(evidence.files - claimed)
-    other = _by_name(path for path in evidence.other_files if _folder(path) in evidence.folders - moved)
+    own = paths_by_name(evidence.files - claimed)
+    other = paths_by_name(path for path in evidence.other_files if _folder(path) in evidence.folders - moved)
     for unit in compiled:
         if located[unit].origin is not Origin.UNKNOWN:
             continue
-        paths = own.get(unit.name, []) if evidence.files else other.get(unit.name, [])
+        paths = (own if evidence.files else other).get(unit.name, set())
         if len(paths) == 1 and _count(compiled, unit.name) == 1:
-            located[unit] = unit_at(unit.name, paths[0])
+            located[unit] = unit_at(unit.name, next(iter(paths)))
     return located
 
 
@@ -191,20 +191,13 @@ def _embedded_files(content: bytes) -> Iterator[str]:
 
 def _moved_folders(units: Iterable[Unit], other_files: Iterable[str]) -> frozenset[str]:
     """Folders of the other lists whose files are known to lie elsewhere in this build."""
-    paths = _by_name(other_files)
+    paths = paths_by_name(other_files)
     return frozenset(
         _folder(path)
         for unit in units
         if unit.path is not None and unit.path not in paths.get(unit.name, ())
         for path in paths.get(unit.name, ())
     )
-
-
-def _by_name(paths: Iterable[str]) -> dict[str, list[str]]:
-    named: dict[str, list[str]] = {}
-    for path in sorted(paths):
-        named.setdefault(path.rpartition("/")[2], []).append(path)
-    return named
 
 
 def _folder(path: str) -> str:

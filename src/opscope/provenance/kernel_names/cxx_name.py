@@ -173,11 +173,6 @@ class CxxName(msgspec.Struct, frozen=True):
     parameters: str = ""
 
 
-def function_of(name: str) -> str | None:
-    """Qualified function without template arguments, `at::native::reduce_kernel`; None if there is none."""
-    return parse(name).function
-
-
 def template_arguments(name: str) -> tuple[str, ...]:
     """Template arguments of the function, as they are printed."""
     return parse(name).template_arguments
@@ -384,12 +379,6 @@ class Entity(msgspec.Struct):
     def is_data(self) -> bool:
         """It names data, not work."""
         return not self.owns_lambda and last_part(self.name) in words("data")
-
-
-def owners(name: str) -> tuple[str, ...]:
-    """Functors, and functions or classes that own a lambda, in the template arguments, outer to inner."""
-    found = entities(parse(name).template_arguments)
-    return tuple(dict.fromkeys(without_module(entity.name) for entity in found))
 
 
 def entities(arguments: Sequence[str]) -> list[Entity]:

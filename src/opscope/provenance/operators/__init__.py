@@ -7,11 +7,10 @@ from opscope.provenance.operators.dispatch import (
     DERIVATIVES_FILE,
     NATIVE_FUNCTIONS_FILE,
     Dispatch,
-    DispatchKind,
     dispatch,
 )
 from opscope.provenance.operators.overloads import InputRecord, Resolved, input_record, resolve
-from opscope.provenance.operators.schema import Derivative, NativeFunction
+from opscope.provenance.operators.schema import NativeFunction
 from opscope.provenance.operators.table import (
     TABLE_FILE,
     OperatorTable,
@@ -28,9 +27,7 @@ __all__ = [
     "DERIVATIVES_FILE",
     "NATIVE_FUNCTIONS_FILE",
     "TABLE_FILE",
-    "Derivative",
     "Dispatch",
-    "DispatchKind",
     "InputRecord",
     "NativeFunction",
     "OperatorTable",

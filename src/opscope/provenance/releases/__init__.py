@@ -8,14 +8,9 @@ from __future__ import annotations
 
 from opscope.provenance.releases.catalog import git_version, release, release_versions
 from opscope.provenance.releases.recognition import Recognition, UnitAnswer, kernel_units, recognize
-from opscope.provenance.releases.release_table import ReleaseTable
-from opscope.provenance.releases.table_file import Origin, Unit
 
 __all__ = [
-    "Origin",
     "Recognition",
-    "ReleaseTable",
-    "Unit",
     "UnitAnswer",
     "git_version",
     "kernel_units",

@@ -12,13 +12,12 @@ from urllib.parse import quote
 
 from opscope.model.generated_code import is_generated
 from opscope.model.location import SourceLocation
-from opscope.provenance.installation import label_order, nearest_release, package_folders
+from opscope.provenance.installation import COMMIT, label_order, nearest_release, package_folders
 from opscope.provenance.packaged import lazy_pattern, packaged_table, release_files
 from opscope.provenance.sources.index import FILE_NAME, SourceIndex, source_index
 from opscope.provenance.sources.table import DefinitionTable
 
 _ADDRESS = "https://github.com/pytorch/pytorch/blob"
-_COMMIT = lazy_pattern(r"[0-9a-f]{40}")
 # Folders of the include folder → those of the repository; other folders belong to third parties.
 _MOVED = {"ATen": "aten/src/ATen", "THC": "aten/src/THC"}
 _KEPT = frozenset(("c10", "torch", "caffe2"))
@@ -70,7 +69,7 @@ def permalink(
         None for what that repository does not hold: submodules, generated files, an unknown commit.
     """
     path = file if file.startswith(_REPOSITORY_FOLDERS) else repository_path(file)
-    if path is None or git_version is None or not _COMMIT.fullmatch(git_version) or not is_plain_path(path):
+    if path is None or git_version is None or not COMMIT.fullmatch(git_version) or not is_plain_path(path):
         return None
     if repository_path(include_path(path) or path) is None and include_path(path) is not None:
         return None

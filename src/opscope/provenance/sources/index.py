@@ -13,6 +13,7 @@ from pathlib import Path
 
 from opscope.errors import InputError
 from opscope.provenance.cache import cache_folder, store
+from opscope.provenance.installation import RELEASE_NAME
 from opscope.provenance.packaged import added_releases, lazy_pattern, release_files
 from opscope.provenance.sources.signatures import fits, signature_distance
 from opscope.provenance.sources.table import Definition, DefinitionTable, Registration
@@ -325,7 +326,6 @@ def _in_file(rows: Sequence[Definition]) -> Definition:
 
 FILE_NAME = "sources.msgpack.zst"
 _LARGEST_BYTES = 64 << 20
-_VERSION = lazy_pattern(r"\d+\.\d+\.\d+")
 
 
 def source_index(version: str | None) -> SourceIndex | None:
@@ -337,7 +337,7 @@ def source_index(version: str | None) -> SourceIndex | None:
     Raises:
         InputError: The user's own index is damaged or of another format.
     """
-    match = _VERSION.match(version or "")
+    match = RELEASE_NAME.match(version or "")
     return None if match is None else _stored(match.group(), cache_folder())
 
 
@@ -351,7 +351,7 @@ def store_index(index: SourceIndex, folder: Path | None = None) -> Path:
     Raises:
         InputError: Its version is none, or the file cannot be written.
     """
-    match = _VERSION.match(index.version)
+    match = RELEASE_NAME.match(index.version)
     if match is None:
         raise InputError(f"an index of version {index.version!r} cannot be stored", hint="Give its version")
     path = store(added_releases(folder) / match[0] / FILE_NAME, index.source.encode(), "source index")

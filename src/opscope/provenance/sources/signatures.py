@@ -85,11 +85,8 @@ def _is_qualified(declaration: str, words: list[str]) -> bool:
 def _before_default(parameter: str) -> str:
     depth = 0
     for position, character in enumerate(parameter):
-        if character in "([{<":
-            depth += 1
-        elif character in ")]}>":
-            depth -= 1
-        elif character == "=" and depth <= 0 and parameter[position + 1 : position + 2] != "=":
+        depth += (character in "([{<") - (character in ")]}>")
+        if character == "=" and depth <= 0 and parameter[position + 1 : position + 2] != "=":
             return parameter[:position].rstrip()
     return parameter.rstrip()
 
@@ -186,7 +183,7 @@ def parameter_types(text: str) -> str:
 @lru_cache(maxsize=65536)
 def coarse_type(parameter: str) -> str:
     """The type of one parameter, C++ or schema, with or without a name and a default."""
-    text = _without_default(parameter[:_LONGEST])
+    text = _before_default(parameter[:_LONGEST])
     text = _PASSING.sub(" ", _NAMESPACES.sub("", _QUALIFIERS.sub(" ", _ALIAS_MARK.sub("", text))))
     text = _SPACE.sub(" ", text).strip()
     named = _NAMED.match(text)
@@ -195,15 +192,6 @@ def coarse_type(parameter: str) -> str:
             (named.group(1) + " *" * (named.group(3) or "").count("[")) if named.group(1) else named.group(4)
         )
     return _spelled(text.strip()).replace(" ", "")
-
-
-def _without_default(parameter: str) -> str:
-    depth = 0
-    for position, character in enumerate(parameter):
-        depth += (character in "([{<") - (character in ")]}>")
-        if character == "=" and depth <= 0:
-            return parameter[:position]
-    return parameter
 
 
 def _spelled(text: str, depth: int = 0) -> str:

@@ -9,7 +9,9 @@ import tomli
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opscope.provenance.kernel_names import FAMILIES, decode, function_of, owners, template_arguments
+from opscope.provenance.kernel_names import decode
+from opscope.provenance.kernel_names.cxx_name import entities, parse
+from opscope.provenance.kernel_names.families import FAMILIES
 
 FAMILY_NAMES = {declared.name for declared in FAMILIES}
 REAL = [
@@ -33,8 +35,10 @@ def check(name: str) -> None:
     assert kernel.direction in (None, "forward", "backward")
     known = {key for key, value in vars(kernel).items() if value is not None and value != ()}
     assert set(kernel.grades) == known - {"name", "grades"}
-    assert kernel.function == (function_of(name) if kernel.family not in ("memcpy", "memset") else None)
-    assert all(isinstance(argument, str) for argument in template_arguments(name) + owners(name))
+    cxx = parse(name)
+    assert kernel.function == (cxx.function if kernel.family not in ("memcpy", "memset") else None)
+    assert all(isinstance(argument, str) for argument in cxx.template_arguments)
+    assert all(isinstance(entity.name, str) for entity in entities(cxx.template_arguments))
 
 
 @given(st.text())

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from opscope.provenance.kernel_names import function_of, owners, template_arguments
-from opscope.provenance.kernel_names.cxx_name import parse
+from opscope.provenance.kernel_names.cxx_name import entities, parse, template_arguments, without_module
 
 LAMBDA = "{lambda()#1}::operator()() const::{lambda()#2}::operator()() const::{lambda(float)#1}"
 GELU_LAMBDA = f"at::native::GeluCUDAKernelImpl(at::TensorIteratorBase&, at::native::GeluType)::{LAMBDA}"
@@ -78,7 +77,7 @@ FUNCTIONS = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_function_and_template_arguments(name: str) -> None:
     function, arguments = FUNCTIONS[name]
-    assert function_of(name) == function
+    assert parse(name).function == function
     if arguments is not None:
         assert template_arguments(name) == arguments
 
@@ -116,6 +115,11 @@ def test_owners_go_from_outer_to_inner(name: str, expected: tuple[str, ...]) -> 
     assert owners(name) == expected
 
 
+def owners(name: str) -> tuple[str, ...]:
+    found = entities(parse(name).template_arguments)
+    return tuple(dict.fromkeys(without_module(entity.name) for entity in found))
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -135,6 +139,6 @@ def test_owners_go_from_outer_to_inner(name: str, expected: tuple[str, ...]) -> 
     ],
 )
 def test_the_function_of_a_mangled_name(name: str, expected: str | None) -> None:
-    assert function_of(name) == expected
+    assert parse(name).function == expected
     assert template_arguments(name) == ()
     assert owners(name) == ()

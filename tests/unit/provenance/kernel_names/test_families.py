@@ -10,8 +10,7 @@ import tomli
 
 import opscope.provenance.kernel_names as room
 from opscope.provenance.categories import categories, category_title
-from opscope.provenance.kernel_names import FAMILIES
-from opscope.provenance.kernel_names.families import direction_of, family_by_rules
+from opscope.provenance.kernel_names.families import FAMILIES, direction_of, family_by_rules
 from opscope.provenance.kernel_names.libraries import _TRITON_KINDS, read_plain_words
 
 NAMES = {declared.name for declared in FAMILIES}
