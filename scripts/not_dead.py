@@ -66,7 +66,6 @@ _.text_factory
 # Members of closed sets and fields of formats, listed whole.
 _.AARCH64
 _.DYNAMIC_SYMBOLS
-_.LOG
 _.MEMCPY
 _.MEMSET
 _.RATIO

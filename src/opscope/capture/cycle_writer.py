@@ -33,7 +33,7 @@ from opscope.capture.trace_file import TraceNames
 from opscope.errors import InputError
 from opscope.model.environment import Environment
 from opscope.model.generated_code import files_by_hash, generated_sources, is_generated, read_generated
-from opscope.model.origin import Gap, OperatorRegistration, RecordedKernel, RecordedSource, SourceEvidence
+from opscope.model.origin import Gap, OperatorRegistration, RecordedKernel, RecordedSource
 from opscope.model.sidecar import (
     RecordedGraph,
     RecordedSchedule,
@@ -143,7 +143,6 @@ class _Collector:
             names.graph_keys,
             compiled_graphs(found.graphs, found.traced),
             read=lambda file, hash_: None if file is None else read_generated(file, hash_),
-            by_name=SourceEvidence.PROCESS,
         )
 
 

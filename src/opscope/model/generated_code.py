@@ -458,11 +458,10 @@ def read_generated(file: str | Path, hash_: str) -> str | None:
 def generated_sources(
     kernels: Set[str],
     files: Mapping[str, str],
-    graph_keys: Set[str],
-    graphs: Iterable[CompiledGraph],
+    graph_keys: Set[str] = frozenset(),
+    graphs: Iterable[CompiledGraph] = (),
     *,
     read: Callable[[str | None, str], str | None],
-    by_name: SourceEvidence,
 ) -> list[tuple[RecordedSource, str | None]]:
     """Sources of the kernels that torch.compile generated, with their texts.
 
@@ -472,7 +471,6 @@ def generated_sources(
         graph_keys: Cache keys of the graphs its annotations name; empty if it has none.
         graphs: Compiled graphs that may have run.
         read: The text of a generated file, given its path, if known, and hash; None if it is not at hand.
-        by_name: The evidence of a source that no launch names.
 
     Returns:
         One pair per kernel and graph.
@@ -490,7 +488,7 @@ def generated_sources(
         if hash_ in files:
             evidence = SourceEvidence.LAUNCH
         elif kernel.function not in launched or graph.key in graph_keys:
-            evidence = by_name
+            evidence = SourceEvidence.PROCESS
         else:
             continue  # Launches of that name had another source.
         sources.append(_of_graph(graph, kernel, files.get(hash_, kernel.file), read, evidence))

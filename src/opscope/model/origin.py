@@ -38,13 +38,11 @@ class SourceEvidence(TextEnum):
     """How a source was tied to a kernel's name. A closed set.
 
     `launch`: the trace's record of a launch names the file. `process`: the recording process held exactly
-    this definition under the kernel's name, or, of several, this one belongs to a graph that ran. `log`: the
-    same, of a log of the compiler.
+    this definition under the kernel's name, or, of several, this one belongs to a graph that ran.
     """
 
     LAUNCH = "launch"
     PROCESS = "process"
-    LOG = "log"
 
 
 class RecordedUnit(msgspec.Struct, frozen=True):

@@ -418,7 +418,7 @@ TABLES: tuple[Table, ...] = (
         (
             Column("name_id", "INTEGER", "The kernel's name", joins="kernel_names.name_id"),
             Column("kind", "VARCHAR", "`inductor`, `triton` (a user's) or `cuda` (a user's)"),
-            Column("evidence", "VARCHAR", "`launch` (a launch names it), `process` or `log`: by name"),
+            Column("evidence", "VARCHAR", "`launch` (a launch names it), `process`: by name"),
             Column("file", "VARCHAR", "Its file on the recording machine"),
             Column("line", "INTEGER", "Line of its `def` or `__global__`"),
             Column("end_line", "INTEGER", "Its last line"),

@@ -38,10 +38,7 @@ def complete_sources(session: Session) -> int:
     found = generated_sources(
         ids.keys(),
         files_by_hash(file for (file,) in session.query(_FILES_SQL)),
-        frozenset(),
-        (),
         read=_reader(session),
-        by_name=SourceEvidence.PROCESS,
     )
     recorded = {_identity(source): source for source in _recorded(session)}
     known = {identity[:2] for identity in recorded}

@@ -14,7 +14,6 @@ from opscope.model.generated_code import (
     read_generated,
     source_hash,
 )
-from opscope.model.origin import SourceEvidence
 
 
 @pytest.fixture
@@ -30,9 +29,7 @@ def graphs(graph_text, kernel_text):
 
 def match(graphs, kernels={"k"}, launched=(), keys=()):  # noqa: B006
     files = files_by_hash(f"/cache/{hash_}.py" for hash_ in launched)
-    found = generated_sources(
-        kernels, files, set(keys), graphs, read=lambda file, hash_: None, by_name=SourceEvidence.PROCESS
-    )
+    found = generated_sources(kernels, files, set(keys), graphs, read=lambda file, hash_: None)
     return [(source.kernel, source.graph, source.evidence.value) for source, _ in found]
 
 
@@ -76,10 +73,7 @@ def test_a_launched_file_counts_without_its_graph(tmp_path: Path, kernel_text):
     edited = tmp_path / f"{source_hash('other')}.py"
     edited.write_text(text)
     files = files_by_hash([str(file), str(edited), str(tmp_path / "gone.py")])
-    found = generated_sources(
-        {"k"}, files, set(), (), read=read_or_none,
-        by_name=SourceEvidence.LOG,
-    )  # fmt: skip
+    found = generated_sources({"k"}, files, read=read_or_none)
     ((source, found_text),) = found
     assert (source.file, source.heuristic, source.graph, found_text) == (str(file), "reduction", None, text)
 
