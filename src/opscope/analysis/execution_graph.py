@@ -94,7 +94,7 @@ class Edge(IntEnum):
 
 
 class Level(NamedTuple):
-    """Runs that depend on earlier levels alone, by position: `[low, high)`, and in it those of several nodes."""
+    """Runs that depend on earlier levels alone: `[low, high)` by position, `runs` those of several nodes."""
 
     low: int
     high: int
