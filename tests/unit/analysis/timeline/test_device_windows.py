@@ -98,12 +98,11 @@ class TestTheStepsWindow:
         assert told(found.partitions[0]) == (100, 80, 0, 0)
         assert found.host[0].launches == 1
 
-    def test_each_rank_has_its_own(self, load: Callable[..., Session], tmp_path: Path) -> None:
-        def rank(number: int) -> Path:
+    def test_each_rank_has_its_own(self, load: Callable[..., Session]) -> None:
+        def rank(number: int) -> TraceBuilder:
             trace = TraceBuilder(distributedInfo={"rank": number}).launch(0)
             trace.kernel("early", 0, 10, device=number).step(1, 50 * number + 5, 100)
-            trace.launch(50 * number + 10).kernel("a", 100, 60, device=number)
-            return trace.write(tmp_path / f"rank{number}.json")
+            return trace.launch(50 * number + 10).kernel("a", 100, 60, device=number)
 
         found = Summary(load([rank(0), rank(1)])).timeline
         assert [told(one) for one in found.partitions] == [(155, 65, 5, 5), (105, 60, 10, 0)]
