@@ -44,12 +44,13 @@ MS = 1000  # of a trace's microseconds
 LATE_MS = 5
 HTA_RANKS = 8
 _ANALYZE = """
-import hashlib, json, resource, sys, time
+import gc, hashlib, json, resource, sys, time
 import opscope
 from opscope.report.json_encoding import to_json
 from opscope.report.summary_json import analysis_document
 
 if __name__ == "__main__":
+    gc.disable()  # as the command does
     folder, how, value = sys.argv[1:]
     options = {how: int(value) if how == "workers" else value}
     notes = []

@@ -168,3 +168,16 @@ def test_ranges_by_an_expression(opscope, trace: Path) -> None:
     assert "is not a regular expression" in broken.err
     assert opscope("analyze", trace, "--by", "color").code == 1
     assert opscope("analyze", trace, "--capture", trace.parent / "absent.json").code == 1
+
+
+@pytest.mark.parametrize(
+    "option",
+    [("--top", "3"), ("--full",), ("--html", "page.html"), ("--save", "s.opscope"), ("--workers", "2")],
+)
+def test_overlap_tells_one_thing_alone(opscope, trace: Path, option: tuple[str, ...]) -> None:
+    assert opscope("analyze", trace, "--overlap", "--json").code == 0
+    outcome = opscope("analyze", trace, "--overlap", *option)
+    assert outcome.code == 1
+    assert outcome.err.startswith(
+        f"error: --overlap tells one thing alone: {option[0]} cannot be given with it"
+    )

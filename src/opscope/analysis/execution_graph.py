@@ -94,7 +94,7 @@ class Edge(IntEnum):
 
 
 class OrderLevel(NamedTuple):
-    """Runs that depend on earlier levels alone: `[low, high)` by position, `runs` those of several nodes."""
+    """Runs that depend on earlier levels alone: where they lie, and in there those of several nodes."""
 
     low: int
     high: int

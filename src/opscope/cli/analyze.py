@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,7 @@ from opscope.cli.console import (
     status,
     write_recording_page,
 )
+from opscope.errors import InputError
 from opscope.model.files import write_text
 from opscope.report.analysis import analysis_report, full_document, overview_document
 from opscope.report.document import Document
@@ -88,7 +90,7 @@ def analyze(
             else is read.
     """
     if overlap:
-        return _overlap(traces, json=json)
+        return _overlap(**locals())
     outputs = [] if output_dir is None else [output_dir / _JSON_NAME, output_dir / _REPORT_NAME]
     check_outputs([*outputs, save, export_trace, html], force=force, inputs=(*traces, ceilings))
 
@@ -128,10 +130,17 @@ def analyze(
     return 0
 
 
-def _overlap(traces: list[str], *, json: bool) -> int:
+def _overlap(*, traces: list[str], json: bool, overlap: bool, reading: Parts, **others: object) -> int:
     from opscope.analysis.overlap import communication_overlap  # noqa: PLC0415 - seldom asked
     from opscope.report.overlap import overlap_document, overlap_report  # noqa: PLC0415
 
+    defaults = {one.name: one.default for one in signature(analyze).parameters.values()} | vars(_READING)
+    for name, value in (others | vars(reading)).items():
+        if value != defaults[name]:
+            raise InputError(
+                f"--overlap tells one thing alone: --{name.replace('_', '-')} cannot be given with it",
+                hint="Leave one of them out",
+            )
     with status("Reading"):
         found = communication_overlap(traces)
     show(lambda: overlap_document(found), lambda: overlap_report(found), json=json)

@@ -350,27 +350,13 @@ def status(message: str) -> Iterator[Callable[[str], object]]:
         yield shown.update
 
 
-def open_source(
-    sources: Sequence[str],
-    *,
-    memory_limit: str | None = None,
-    threads: int | None = None,
-    merge: bool = False,
-    captures: Sequence[str] = (),
-    workers: int | None = None,
-    dask: str | None = None,
-) -> Session:
-    """The saved Session, or the traces as a new one."""
+def open_source(sources: Sequence[str], **options: Any) -> Session:
+    """The saved Session, or the traces as a new one; options as of `load`."""
     message = f"Reading {sources[0]}" + (f" and {len(sources) - 1} more" if len(sources) > 1 else "")
     with status(message) as say:
         return load(
             sources[0] if len(sources) == 1 else list(sources),
-            memory_limit=memory_limit,
-            threads=threads,
-            merge=merge,
-            captures=captures,
-            workers=workers,
-            dask=dask,
             note=note,
             on_done=lambda count: say(f"{message}: {count:,} read"),
+            **options,
         )

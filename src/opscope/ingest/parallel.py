@@ -1,9 +1,10 @@
-"""Many ranks: each is read in a process of its own, and the tables of all are put together here.
+"""Many ranks: they are read in processes of their own, and the tables of all are put together here.
 
-A process reads one file into tables of its own and answers with them as Parquet: files in a folder that it
-shares with this one, or their bytes from another machine. Here ids are shifted by what the files before it
-hold, in the order of the files, so that every row is as if one process had read all. What an analysis wants
-to know of a rank alone, the process that read it works out too. What a worker cannot do is done here.
+A process reads a file, or some small ones, into tables of its own and answers with them as Parquet: files in
+a folder that it shares with this one, or their bytes from another machine. Here ids are shifted by what the
+files before them hold, in the order of the files, so that every row is as if one process had read all. What
+an analysis wants to know of a rank alone, the process that read it works out too. What a worker cannot do is
+done here.
 """
 
 from __future__ import annotations
@@ -64,8 +65,10 @@ class Examined(Protocol):
 # By trace id of a Session.
 Examine = Callable[[Session], Mapping[int, Examined]]
 
-# Parts that are put together by one statement for each table.
+# Files that are put together by one statement for each table.
 _BATCH = 16
+# Small files are read together, as long as each worker has several turns.
+_MOST_TOGETHER, _MOST_BYTES_TOGETHER, _TURNS = 8, 4 << 20, 4
 _TRIES = 3
 _NAMES = "kernel_names"
 # Not of one file: facts of the Session, and what is computed from all of it.
@@ -89,9 +92,10 @@ class ReadOptions(NamedTuple):
 
 
 class Part(msgspec.Struct):
-    """What one file holds.
+    """What one file holds, or some that were read together.
 
     Attributes:
+        files: How many.
         tables: Parquet of each table that has rows, or the file that it is in.
         next_ids: The first id that is free, by table.
         names: Kernel names by id, with the kind of activity.
@@ -100,6 +104,7 @@ class Part(msgspec.Struct):
         version: Of the opscope that read it.
     """
 
+    files: int
     tables: dict[str, bytes | Path]
     next_ids: dict[str, int]
     names: list[tuple[str, str]]
@@ -137,17 +142,19 @@ _IDENTITIES = {
 }
 
 
-def read_part(trace: TraceFile, how: ReadOptions = _ALONE) -> Part:
-    """One file as tables of its own; what a process of an executor does.
+def read_part(traces: Sequence[TraceFile], how: ReadOptions = _ALONE) -> Part:
+    """Some files as tables of their own; what a process of an executor does.
 
     Raises:
-        InputError: The file cannot be read.
+        InputError: A file cannot be read.
     """
     from opscope.ingest.reader import engine_errors, read_file  # noqa: PLC0415 - which imports this module
 
+    sidecars: dict[int, Sidecar] = {}
     with Session(threads=1) as session, tempfile.TemporaryDirectory(prefix=scratch_prefix()) as scratch:
-        with engine_errors(trace.name, None):
-            sidecars = read_file(session, trace, how.demangle, how.captures)
+        for trace in traces:
+            with engine_errors(trace.name, None):
+                sidecars |= read_file(session, trace, how.demangle, how.captures)
         folder = scratch if how.folder is None else tempfile.mkdtemp(dir=how.folder)
         tables: dict[str, bytes | Path] = {}
         for table in TABLES:
@@ -163,7 +170,7 @@ def read_part(trace: TraceFile, how: ReadOptions = _ALONE) -> Part:
         names = session.query(f"SELECT kind, name FROM {_NAMES} ORDER BY name_id")
         keep_sidecars(session, sidecars)
         examined = {} if how.examine is None else how.examine(session)
-        return Part(tables, next_ids, list(names), sidecars, examined)
+        return Part(len(traces), tables, next_ids, list(names), sidecars, examined)
 
 
 @contextmanager
@@ -337,45 +344,65 @@ def read_parts(
     sidecars: dict[int, Sidecar] = {}
     merger = _Merger(session)
     batch: list[Part] = []
-    for done, part in enumerate(_Parts(traces, workers, how, note), 1):
+    done = 0
+    for part in _Parts(_together(traces, workers.number), workers, how, note):
         batch.append(part)
-        on_done(done)
-        if len(batch) == _BATCH or done == len(traces):
+        for _ in range(part.files):
+            done += 1
+            on_done(done)
+        if sum(one.files for one in batch) >= _BATCH or done == len(traces):
             sidecars |= merger.add(batch)
             batch = []
     return sidecars
 
 
+def _together(traces: Sequence[TraceFile], workers: int) -> list[list[TraceFile]]:
+    """The files in their order, small ones in groups."""
+    most = min(_MOST_TOGETHER, len(traces) // (_TURNS * max(1, workers)))
+    groups: list[list[TraceFile]] = []
+    whole_bytes = 0
+    for trace in traces:
+        size_bytes = _MOST_BYTES_TOGETHER if trace.path is None else trace.path.stat().st_size
+        whole_bytes += size_bytes
+        if not groups or len(groups[-1]) >= most or whole_bytes > _MOST_BYTES_TOGETHER:
+            groups.append([])
+            whole_bytes = size_bytes
+        groups[-1].append(trace)
+    return groups
+
+
 class _Parts:
     """The parts in the order of the files; some more than there are workers wait for an earlier one."""
 
-    def __init__(self, traces: Sequence[TraceFile], workers: Workers, how: ReadOptions, note: Noted) -> None:
-        self._traces, self._workers, self._note = traces, workers, note
+    def __init__(
+        self, groups: Sequence[Sequence[TraceFile]], workers: Workers, how: ReadOptions, note: Noted
+    ) -> None:
+        self._groups, self._workers, self._note = groups, workers, note
         self._how = how._replace(folder=workers.folder)
         self._executor = workers.make()
         self._running: dict[int, Future[Part]] = {}
         self._said: set[str] = set()
 
     def __iter__(self) -> Iterator[Part]:
-        for place, trace in enumerate(self._traces):
+        for place, group in enumerate(self._groups):
             try:
                 part = self._of_worker(place)
             except InputError:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever a cluster comes upon, the file may be in order
-                self._say(f"{type(error).__name__}: {_first_line(error)}", trace)
-                part = self._here(trace)
+                self._say(f"{type(error).__name__}: {_first_line(error)}", group)
+                part = self._here(group)
             if part.version != __version__:
-                self._say(f"it has opscope {part.version}", trace)
-                part = self._here(trace)
+                self._say(f"it has opscope {part.version}", group)
+                part = self._here(group)
             yield part
 
     def _of_worker(self, place: int) -> Part:
-        """What a worker made of a file; again where processes of this machine were killed."""
+        """What a worker made of a group; again where processes of this machine were killed."""
         for tries in count(1):
-            for ahead in range(place, min(len(self._traces), place + _BATCH + 2 * self._workers.number)):
+            for ahead in range(place, min(len(self._groups), place + _BATCH + 2 * self._workers.number)):
                 if ahead not in self._running:
-                    self._running[ahead] = self._executor.submit(read_part, self._traces[ahead], self._how)
+                    self._running[ahead] = self._executor.submit(read_part, self._groups[ahead], self._how)
             try:
                 return self._running.pop(place).result()
             except BrokenExecutor as error:
@@ -383,24 +410,24 @@ class _Parts:
                 if tries == _TRIES:
                     raise InputError(
                         "processes that read it were killed",
-                        source=self._traces[place].name,
+                        source=self._groups[place][0].name,
                         hint="Use fewer --workers",
                     ) from error
                 self._executor, self._running = self._workers.make(), {}
             except InputError as error:
                 # Of another machine, or of a file system that only this process has.
-                self._say(str(error), self._traces[place])
-                return self._here(self._traces[place])
+                self._say(str(error), self._groups[place])
+                return self._here(self._groups[place])
         raise AssertionError("unreachable")
 
-    def _here(self, trace: TraceFile) -> Part:
-        return read_part(trace, self._how)
+    def _here(self, group: Sequence[TraceFile]) -> Part:
+        return read_part(group, self._how)
 
-    def _say(self, reason: str, trace: TraceFile) -> None:
+    def _say(self, reason: str, group: Sequence[TraceFile]) -> None:
         if reason not in self._said:
             self._said.add(reason)
             note = self._note
-            note(f"a worker cannot read {trace.name} ({reason}): it is read here")
+            note(f"a worker cannot read {group[0].name} ({reason}): it is read here")
 
 
 def _first_line(error: Exception) -> str:

@@ -23,6 +23,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from opscope.errors import DependencyError, InputError
+from opscope.model.files import check_ratio
 
 __all__ = [
     "EXPORT_COMMAND",
@@ -40,7 +41,6 @@ __all__ = [
 _CHUNK_BYTES = 1 << 22
 # Small, because what a broken chunk held before its flaw is lost with it.
 _GZIP_CHUNK_BYTES = 1 << 13
-_SAFE_BYTES, _MOST_RATIO = 100 << 20, 1000
 _SUFFIXES = (".json", ".json.gz", ".json.zst", ".sqlite", ".sqlite.gz", ".sqlite.zst")
 EXPORT_COMMAND = "nsys export --type sqlite"
 _REPORT_SUFFIXES = (".nsys-rep", ".qdrep", ".qdstrm")
@@ -275,7 +275,7 @@ def _gunzip(stream: BinaryIO, out: BinaryIO, text: LocalText, name: str) -> None
         while data := stream.read(_GZIP_CHUNK_BYTES):
             while data:
                 out.write(inflate.decompress(data))
-                _check_ratio(stream, out, name)
+                check_ratio(stream, out, name)
                 data = b""
                 if inflate.eof:
                     data = inflate.unused_data.lstrip(b"\0")
@@ -286,21 +286,6 @@ def _gunzip(stream: BinaryIO, out: BinaryIO, text: LocalText, name: str) -> None
         text.damage = f"the gzip stream is broken near its byte {stream.tell()} ({error})"
     if text.damage and not out.tell():
         raise InputError(f"broken gzip: {text.damage}", source=name, byte_offset=stream.tell())
-
-
-def _check_ratio(stream: BinaryIO, out: BinaryIO, name: str) -> None:
-    """Give up on text that repeats itself as no trace does, before it fills the disk.
-
-    Raises:
-        InputError: More than 1,000 bytes came out of each one read, and 100 MB in all.
-    """
-    size_bytes = out.tell()
-    if size_bytes > _SAFE_BYTES and size_bytes > _MOST_RATIO * stream.tell():
-        raise InputError(
-            f"the compressed file holds more than {_MOST_RATIO:,} times its own size, which no trace does",
-            source=name,
-            hint="Decompress it yourself if it is one",
-        )
 
 
 def _inflate_module() -> tuple[Any, Any]:
@@ -319,7 +304,7 @@ def _unzstd(stream: BinaryIO, out: BinaryIO, text: LocalText, name: str) -> None
     try:
         while chunk := reader.read1(_CHUNK_BYTES):
             out.write(chunk)
-            _check_ratio(stream, out, name)
+            check_ratio(stream, out, name)
     except zstandard.ZstdError as error:
         text.damage = f"the zstd stream is broken near its byte {stream.tell()} ({error})"
     if not out.tell():

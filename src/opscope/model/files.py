@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -24,6 +24,7 @@ from opscope.errors import InputError, OpscopeError
 
 __all__ = [
     "UNREADABLE_JSON",
+    "check_ratio",
     "claimed",
     "finite",
     "process_of",
@@ -37,6 +38,23 @@ UNREADABLE_JSON: tuple[type[Exception], ...] = (msgspec.MsgspecError, ValueError
 """What is raised of a stranger's JSON: malformed, of other types, not UTF-8, nested too deeply."""
 
 _LEFT_BEHIND_S = 3600.0
+_SAFE_BYTES, _MOST_RATIO = 100 << 20, 1000
+
+
+def check_ratio(stream: BinaryIO, out: BinaryIO, name: str | os.PathLike[str]) -> None:
+    """Give up on content that repeats itself as no recording does, before it fills the disk.
+
+    Raises:
+        InputError: More than 1,000 bytes came out of each one read, and 100 MB in all.
+    """
+    size_bytes = out.tell()
+    if size_bytes > _SAFE_BYTES and size_bytes > _MOST_RATIO * stream.tell():
+        raise InputError(
+            f"the compressed file holds more than {_MOST_RATIO:,} times its own size, "
+            "which no recording does",
+            source=name,
+            hint="Decompress it yourself if it is one",
+        )
 
 
 @cache

@@ -24,6 +24,7 @@ from opscope._version import __version__
 from opscope.errors import InputError
 from opscope.model import schema
 from opscope.model.checks import Check, run_checks
+from opscope.model.confined import confined
 from opscope.model.files import replacing, scratch_prefix
 from opscope.model.finding import Finding, Severity
 from opscope.model.notebook import QueryRows, notebook_html
@@ -169,6 +170,14 @@ class Session:
             file.stat().st_size - _HEADERS_BYTES
         ) % _BLOCK_BYTES:  # of some such files the engine makes no end
             raise InputError("the session is cut off or damaged", source=file, hint="Copy it again")
+        if _state_of(file) not in _own_files:
+            confined(_look_at, file, reader="the engine")
+        session = cls._opened(file)
+        session._add_missing_tables()
+        return session
+
+    @classmethod
+    def _opened(cls, file: Path) -> Session:
         session = cls.__new__(cls)
         session.path = file
         session.is_file_backed = True
@@ -178,17 +187,10 @@ class Session:
         session.examined = {}
         try:
             connection: Any = _SavedConnection(duckdb.connect(str(file), read_only=True), file)
-            session.connection = connection
-            interrupts.add(session)
         except duckdb.Error as error:
             raise InputError(f"the session cannot be opened ({_first_line(error)})", source=file) from error
-        try:
-            session._check_version()
-            session._check_contents()
-        except InputError:
-            session.close()
-            raise
-        session._add_missing_tables()
+        session.connection = connection
+        interrupts.add(session)
         return session
 
     def _add_missing_tables(self) -> None:
@@ -244,6 +246,7 @@ class Session:
             )
         with replacing(target, "the session", failures=(OSError, duckdb.Error)) as partial:
             self._copy_to(partial)
+        _own_files.add(_state_of(target))
         return target
 
     def _copy_to(self, file: Path) -> None:
@@ -368,6 +371,23 @@ class Session:
     def __repr__(self) -> str:
         where = "in memory" if self.path is None else str(self.path)
         return f"<opscope.Session {where}>"
+
+
+# What this process has saved, which it need not look at.
+_own_files: set[tuple[int, ...]] = set()
+
+
+def _state_of(file: Path) -> tuple[int, ...]:
+    """What changes when a file does."""
+    status = file.stat()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _look_at(file: Path) -> None:
+    """Return if a file can be opened and is a Session."""
+    with Session._opened(file) as session:
+        session._check_version()
+        session._check_contents()
 
 
 class _SavedConnection:

@@ -120,10 +120,8 @@ def _best(result: TrialResult) -> Iterator[Block]:
         before_ns = step_ns
     yield BulletList(tuple(lines))
     yield CodeBlock(best.patch, "diff" if best.patch.startswith("---") else "python")
-    yield Meaning(
-        f"Together they take {_ratio(best.ratio, best.ratio_interval)} of the time; "
-        f"{_numbers(best.correctness)}."
-    )
+    takes = f"{_ratio(best.ratio, best.ratio_interval)} of the time; {_numbers(best.correctness)}"
+    yield Meaning(f"It takes {takes}." if len(best.names) == 1 else f"Together they take {takes}.")
 
 
 def _table(result: TrialResult) -> Block:

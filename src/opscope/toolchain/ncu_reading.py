@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import gzip
 import re
-import shutil
 import struct
 import tempfile
 import warnings
@@ -27,8 +26,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from msgspec.structs import replace
+
 from opscope.errors import DependencyError, InputError
-from opscope.model.files import scratch_prefix
+from opscope.model.confined import confined
+from opscope.model.files import check_ratio, scratch_prefix
 from opscope.toolchain.ncu_report import (
     OCCUPANCY_LIMITS,
     QUANTITIES,
@@ -67,6 +69,7 @@ Fields = dict[int, list[int | bytes]]
 
 SUFFIXES = (".ncu-rep", ".ncu-rep.gz", ".ncu-repz")
 _GZIP_MAGIC = b"\x1f\x8b"
+_CHUNK_BYTES = 1 << 20
 # Units as ncu writes them, older versions in full; each is a whole multiple of the base unit.
 _UNITS: Mapping[Dimension, Mapping[str, int]] = {
     Dimension.TIME_NS: {
@@ -109,21 +112,38 @@ def read_report(path: str | Path) -> NcuReport:
         InputError: No such file, not a report, cut off, damaged, or of a version ncu-report cannot read.
     """
     file = Path(path)
-    reader = _reader()
-    with _unpacked(file) as report:
-        container = _checked_container(report, file)
-        actions = _actions(reader, report, file)
-        _check(len(actions), container, file)
-        kernels, others = _results(actions, container)
+    check_reader()
+    with _unpacked(file) as report, _named(file):
+        # Of ncu's own packed form, which only the reader opens, nothing is known.
+        is_packed = file.name.endswith(".ncu-repz")
+        container = Container(None) if is_packed else read_container(report)
+        found = confined(_results, report, reader="NVIDIA's reader")
+        processes = container.processes
+        _check(len(found), container, file)
         return NcuReport(
             source=file,
-            kernels=tuple(kernels),
-            other_results=tuple(others),
+            kernels=tuple(
+                replace(one, process=processes[one.index] if processes else Process())
+                for one in found
+                if isinstance(one, KernelCounters)
+            ),
+            other_results=tuple(one for one in found if isinstance(one, str)),
             ncu_version=container.ncu_version,
             cuda_version=container.cuda_version,
             command=container.command,
             reader_version=_reader_version(),
         )
+
+
+@contextmanager
+def _named(file: Path) -> Iterator[None]:
+    """Errors name the file as the user knows it, not as it was unpacked."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(
+            error.message, source=file, byte_offset=error.byte_offset, hint=error.hint
+        ) from error
 
 
 def _reader() -> Any:
@@ -163,34 +183,15 @@ def _unpacked(file: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as folder:
         report = Path(folder) / "report.ncu-rep"
         try:
-            with gzip.open(file) as packed, report.open("wb") as target:
-                shutil.copyfileobj(packed, target)
+            with file.open("rb") as raw, gzip.open(raw) as packed, report.open("wb") as target:
+                while chunk := packed.read(_CHUNK_BYTES):
+                    target.write(chunk)
+                    check_ratio(raw, target, file)
         except (OSError, EOFError, zlib.error) as error:
             raise InputError(
                 f"the packed report cannot be unpacked ({error})", source=file, hint="Copy it again"
             ) from error
         yield report
-
-
-def _actions(reader: Any, report: Path, file: Path) -> list[Any]:
-    """Every result; they live as long as the list does, and what it was read from with them."""
-    try:
-        return [action for group in reader.load_report(str(report)) for action in group]
-    except (OSError, RuntimeError, ValueError, TypeError, SystemError) as error:
-        raise InputError(f"ncu-report cannot read it ({error})", source=file, hint=_UPGRADE) from error
-
-
-def _checked_container(report: Path, file: Path) -> Container:
-    """The blocks of the report; of ncu's own packed form, which only the reader opens, nothing is known."""
-    if file.name.endswith(".ncu-repz"):
-        return Container(None)
-    try:
-        return read_container(report)
-    except InputError as error:
-        # Named as the user knows it, not as it was unpacked.
-        raise InputError(
-            error.message, source=file, byte_offset=error.byte_offset, hint=error.hint
-        ) from error
 
 
 def _check(results: int, container: Container, file: Path) -> None:
@@ -213,19 +214,22 @@ def _origin(container: Container) -> str:
     return f" in a file of format {container.format_version}{writer}"
 
 
-def _results(actions: list[Any], container: Container) -> tuple[list[KernelCounters], list[str]]:
-    kernels: list[KernelCounters] = []
-    others: list[str] = []
-    for index, action in enumerate(actions):
-        if action.workload_type() != action.WorkloadType_KERNEL:
-            others.append(action.name(action.NameBase_DEMANGLED))
-            continue
-        process = container.processes[index] if container.processes else Process()
-        kernels.append(_kernel(index, action, process))
-    return kernels, others
+def _results(report: Path) -> list[KernelCounters | str]:
+    """Every result, in order; of what is no kernel the name."""
+    try:
+        # They live as long as the list does, and what it was read from with them.
+        actions = [action for group in _reader().load_report(str(report)) for action in group]
+    except (OSError, RuntimeError, ValueError, TypeError, SystemError) as error:
+        raise InputError(f"ncu-report cannot read it ({error})", hint=_UPGRADE) from error
+    return [
+        _kernel(index, action)
+        if action.workload_type() == action.WorkloadType_KERNEL
+        else action.name(action.NameBase_DEMANGLED)
+        for index, action in enumerate(actions)
+    ]
 
 
-def _kernel(index: int, action: Any, process: Process) -> KernelCounters:
+def _kernel(index: int, action: Any) -> KernelCounters:
     metrics = _Metrics(action)
     values = _values(metrics)
     return KernelCounters(
@@ -233,7 +237,7 @@ def _kernel(index: int, action: Any, process: Process) -> KernelCounters:
         function=action.name(action.NameBase_FUNCTION),
         name=action.name(action.NameBase_DEMANGLED),
         mangled_name=action.name(action.NameBase_MANGLED),
-        process=process,
+        process=Process(),
         device=_device(metrics),
         grid=metrics.extent("launch__grid_dim_"),
         block=metrics.extent("launch__block_dim_"),

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -22,6 +22,7 @@ from opscope.ingest.parallel import (
     ReadOptions,
     Workers,
     _fit_workers,
+    _together,
     dask_cluster,
     read_part,
     read_parts,
@@ -95,6 +96,34 @@ def test_of_a_recorded_job_too(shared: Path) -> None:
     assert parts_of(job, Here()) == alone(job)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "workers", "groups"),
+    [
+        ([1] * 20, 1, [5, 5, 5, 5]),
+        ([1] * 20, 4, [1] * 20),
+        ([1] * 100, 2, [8] * 12 + [4]),
+        ([1] * 100, 0, [8] * 12 + [4]),
+        ([5 << 20] * 16, 1, [1] * 16),
+        ([1 << 20] * 48, 1, [4] * 12),
+        ([1, 1, 5 << 20, 1, 1, 1, 3 << 20, 1 << 20], 1, [2, 1, 2, 2, 1]),
+    ],
+)
+def test_small_files_are_read_together(
+    tmp_path: Path, sizes: list[int], workers: int, groups: list[int]
+) -> None:
+    traces = []
+    for number, size in enumerate(sizes):
+        path = tmp_path / str(number)
+        with path.open("wb") as file:
+            file.truncate(size)
+        traces.append(TraceFile(path.name, path))
+    together = _together(traces, workers)
+    assert [len(group) for group in together] == groups
+    assert [trace for group in together for trace in group] == traces
+    remote = [TraceFile(name, address=f"s3://{name}") for name in "abcdefgh"]
+    assert [len(group) for group in _together(remote, 1)] == [1] * 8
+
+
 def test_processes_of_this_machine(ranks: Path) -> None:
     counts: list[int] = []
     assert rows(load(ranks, workers=2, on_done=counts.append)) == rows(load(ranks))
@@ -110,11 +139,11 @@ def test_a_worker_killed_in_the_middle_costs_its_files_alone(ranks: Path) -> Non
         parts_of(ranks, Here(killed), Here(killed), Here(killed))
 
 
-def kill_once(trace: TraceFile, how: ReadOptions, mark: str) -> Part:
+def kill_once(traces: Sequence[TraceFile], how: ReadOptions, mark: str) -> Part:
     if not Path(mark).exists():
         Path(mark).touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return read_part(trace, how)
+    return read_part(traces, how)
 
 
 class Killing(ProcessPoolExecutor):
@@ -138,8 +167,8 @@ def test_what_a_worker_cannot_do_is_said_and_done_here(ranks: Path) -> None:
     def without_opscope(*_: Any) -> Part:
         raise ModuleNotFoundError("No module named 'opscope'")
 
-    def older(trace: TraceFile, how: ReadOptions) -> Part:
-        part = read_part(trace, how)
+    def older(traces: Sequence[TraceFile], how: ReadOptions) -> Part:
+        part = read_part(traces, how)
         part.version = "0.0.1"
         return part
 

@@ -431,3 +431,20 @@ def test_what_is_closed_has_nothing_to_interrupt(tmp_path: Path) -> None:
         assert saved.scalar("SELECT 1") == 1
     session.interrupt()
     saved.interrupt()
+
+
+def test_a_file_of_others_is_looked_at_in_a_process_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Session() as session:
+        own = session.save(tmp_path / "own.opscope")
+    other = tmp_path / "other.opscope"
+    other.write_bytes(own.read_bytes())
+    looked: list[Path] = []
+    monkeypatch.setattr("opscope.model.session.confined", lambda look, file, reader: looked.append(file))
+    for file in (own, other, own):
+        Session.open(file).close()
+    assert looked == [other]
+    own.write_bytes(other.read_bytes())
+    Session.open(own).close()
+    assert looked == [other, own]
