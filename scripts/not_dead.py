@@ -22,7 +22,6 @@ _.largest_threads
 _.measured_at
 _.memory_clock_mhz
 _.operator_entry_fraction
-_.operator_grade
 _.opscope_version
 _.outside_steps_launches
 _.overrides
@@ -32,7 +31,6 @@ _.reader_version
 _.reference_interval_ns
 _.relative_error
 _.source_file
-_.source_indexes
 _.source_mapped_fraction
 _.state_after
 _.state_before
@@ -49,6 +47,7 @@ _.vector_width
 
 # Attributes and methods that a library reads or calls.
 _.__index__
+_._value_
 _._torchdynamo_disable
 _.allow_tf32
 _.acc_events
@@ -70,6 +69,7 @@ _.MEMCPY
 _.MEMSET
 _.RATIO
 _.RECORDING
+_.REPLAYED
 _.RELOCATIONS
 _.WARP_LATENCY
 _.accumulates_in

@@ -218,13 +218,19 @@ def load(
 ) -> Iterator[Callable[..., Session]]:
     """Loads a builder, a text, bytes or any source as a Session that is closed after the test.
 
-    A file of the shared folder is loaded once for all tests: they read it.
+    Several builders are the ranks of a job. A file of the shared folder is loaded once for all tests: they
+    read it.
     """
     sessions: list[Session] = []
 
     def open_session(content: Any, **options: Any) -> Session:
         if isinstance(content, Path) and REPOSITORY.parent / "shared" in content.parents and not options:
             return shared_session(content)
+        if isinstance(content, list | tuple):
+            content = [
+                make_trace(one, f"rank{rank}.json") if isinstance(one, TraceBuilder) else one
+                for rank, one in enumerate(content)
+            ]
         is_content = isinstance(content, TraceBuilder | bytes) or (
             isinstance(content, str) and content.lstrip().startswith(("{", "["))
         )

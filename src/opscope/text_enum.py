@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-__all__ = ["TextEnum"]
+__all__ = ["MeaningEnum", "TextEnum"]
 
 
 class TextEnum(str, Enum):
@@ -15,3 +15,17 @@ class TextEnum(str, Enum):
 
     def __str__(self) -> str:
         return str(self.value)
+
+
+class MeaningEnum(TextEnum):
+    """Members that also say what they mean: `EXACT = "exact", "read from the file itself"`."""
+
+    meaning: str
+    """One phrase for people."""
+
+    def __new__(cls, text: str, meaning: str = "") -> MeaningEnum:
+        """The member that is this text."""
+        member = str.__new__(cls, text)
+        member._value_ = text
+        member.meaning = meaning
+        return member

@@ -326,17 +326,13 @@ class JobCollectives(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def skews(self) -> tuple[RankSkew, ...]:
         """How each rank arrived, compared with the others; empty unless collectives could be matched."""
-        counts, last, waiting, awaited = (Counter[int]() for _ in range(4))
-        for one in self.matched:
-            shortest = min(one.kernels, key=lambda kernel: (kernel.duration_ns, kernel.trace_id))
-            waits = {kernel.trace_id: kernel.duration_ns - shortest.duration_ns for kernel in one.kernels}
-            counts.update(waits.keys())
-            waiting.update(waits)
-            awaited[shortest.trace_id] += sum(waits.values())
-            last[shortest.trace_id] += max(waits.values()) > _CLEARLY_LAST * shortest.duration_ns
+        found: dict[int, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+        for one in self.rank_steps:
+            of_step = (one.collectives, one.last_count, one.waiting_ns, one.awaited_ns)
+            found[one.trace_id] = [sum(pair) for pair in zip(found[one.trace_id], of_step, strict=True)]
         return tuple(
-            RankSkew(one, self.ranks[one], counts[one], last[one], waiting[one], awaited[one], self.evidence)
-            for one in sorted(counts)
+            RankSkew(trace_id, self.ranks[trace_id], count, last, waiting_ns, awaited_ns, self.evidence)
+            for trace_id, (count, last, waiting_ns, awaited_ns) in sorted(found.items())
         )
 
 

@@ -23,7 +23,7 @@ from opscope.operators.call_cost import UNKNOWN_COST, CallCost
 from opscope.operators.session_costs import fill_costs, read_costs
 from opscope.provenance.demangle import demangle
 from opscope.provenance.kernel_names import DecodedKernel, decode
-from opscope.text_enum import TextEnum
+from opscope.text_enum import MeaningEnum
 from opscope.toolchain.ncu_report import Extent, KernelCounters, NcuReport, Quantity
 
 __all__ = [
@@ -82,48 +82,22 @@ def threshold(name: str) -> float:
     return counter_book().thresholds[name].value
 
 
-class Match(TextEnum):
+class Match(MeaningEnum):
     """How a profiled launch was found in the recording. A closed set."""
 
-    SAME_CALL = "same_call"
-    ORDER = "order"
-    AMBIGUOUS = "ambiguous"
-    NOT_RECORDED = "not_recorded"
-
-    @property
-    def meaning(self) -> str:
-        """One phrase for people."""
-        return _MATCH_MEANINGS[self]
+    SAME_CALL = "same_call", "all launches of this kernel with this grid and block come of calls alike"
+    ORDER = "order", "the profiled launches occur in this order in the recording"
+    AMBIGUOUS = "ambiguous", "calls that differ launch this kernel with this grid and block"
+    NOT_RECORDED = "not_recorded", "the recording has no launch of this name, grid and block"
 
 
-_MATCH_MEANINGS = {
-    Match.SAME_CALL: "all launches of this kernel with this grid and block come of calls alike",
-    Match.ORDER: "the profiled launches occur in this order in the recording",
-    Match.AMBIGUOUS: "calls that differ launch this kernel with this grid and block",
-    Match.NOT_RECORDED: "the recording has no launch of this name, grid and block",
-}
-
-
-class CounterLimit(TextEnum):
+class CounterLimit(MeaningEnum):
     """What a kernel comes nearest to, by its counters. A closed set."""
 
-    COMPUTE = "compute"
-    DRAM = "dram"
-    CACHES = "caches"
-    LATENCY = "latency"
-
-    @property
-    def meaning(self) -> str:
-        """One phrase for people."""
-        return _LIMIT_MEANINGS[self]
-
-
-_LIMIT_MEANINGS = {
-    CounterLimit.COMPUTE: "its instructions",
-    CounterLimit.DRAM: "device memory",
-    CounterLimit.CACHES: "the caches: more bytes pass them than reach memory",
-    CounterLimit.LATENCY: "neither: it waits",
-}
+    COMPUTE = "compute", "its instructions"
+    DRAM = "dram", "device memory"
+    CACHES = "caches", "the caches: more bytes pass them than reach memory"
+    LATENCY = "latency", "neither: it waits"
 
 
 def limit_of(kernel: KernelCounters) -> CounterLimit | None:

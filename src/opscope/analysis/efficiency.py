@@ -13,7 +13,7 @@ import msgspec
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits
 from opscope.operators.call_cost import CallCost
-from opscope.text_enum import TextEnum
+from opscope.text_enum import MeaningEnum
 
 __all__ = [
     "Bound",
@@ -25,46 +25,21 @@ __all__ = [
 ]
 
 
-class Bound(TextEnum):
+class Bound(MeaningEnum):
     """What limits a call. A closed set."""
 
-    COMPUTE = "compute"
-    MEMORY = "memory"
-    LATENCY = "latency"
-    LAUNCH = "launch"
-
-    @property
-    def meaning(self) -> str:
-        """One phrase for people."""
-        return _BOUND_MEANINGS[self]
+    COMPUTE = "compute", "its operations take longer than moving its bytes"
+    MEMORY = "memory", "moving its bytes takes longer than its operations"
+    LATENCY = "latency", "too little work to fill the device once"
+    LAUNCH = "launch", "shorter than its launch on the host"
 
 
-_BOUND_MEANINGS = {
-    Bound.COMPUTE: "its operations take longer than moving its bytes",
-    Bound.MEMORY: "moving its bytes takes longer than its operations",
-    Bound.LATENCY: "too little work to fill the device once",
-    Bound.LAUNCH: "shorter than its launch on the host",
-}
-
-
-class TensorCoreUse(TextEnum):
+class TensorCoreUse(MeaningEnum):
     """Whether matrix units did the work. A closed set."""
 
-    USED = "used"
-    ELIGIBLE = "eligible"
-    NOT_APPLICABLE = "not_applicable"
-
-    @property
-    def meaning(self) -> str:
-        """One phrase for people."""
-        return _TENSOR_CORE_MEANINGS[self]
-
-
-_TENSOR_CORE_MEANINGS = {
-    TensorCoreUse.USED: "computed on tensor cores",
-    TensorCoreUse.ELIGIBLE: "could run on tensor cores, and does not",
-    TensorCoreUse.NOT_APPLICABLE: "no work for tensor cores",
-}
+    USED = "used", "computed on tensor cores"
+    ELIGIBLE = "eligible", "could run on tensor cores, and does not"
+    NOT_APPLICABLE = "not_applicable", "no work for tensor cores"
 
 
 class Roofline(msgspec.Struct, frozen=True):

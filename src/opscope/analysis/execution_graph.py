@@ -93,7 +93,7 @@ class Edge(IntEnum):
     HAND_OVER = 5
 
 
-class Level(NamedTuple):
+class OrderLevel(NamedTuple):
     """Runs that depend on earlier levels alone: where they lie, and in there those of several nodes."""
 
     low: int
@@ -119,7 +119,7 @@ class RunOrder(NamedTuple):
     place: Int64
     before: Int64
     follows: Flags
-    levels: tuple[Level, ...]
+    levels: tuple[OrderLevel, ...]
 
 
 class ExecutionGraph(msgspec.Struct, frozen=True):
@@ -313,7 +313,7 @@ def run_order(before: Int64, given: Int64, sequence: Sequence[int] | Int64) -> R
         own = begins[slice(*np.searchsorted(begins, (low, high + 1)))] - low
         several = np.flatnonzero(np.diff(own) > 1)
         runs = zip(own[several].tolist(), own[several + 1].tolist(), strict=True)
-        levels.append(Level(low, high, tuple(runs)))
+        levels.append(OrderLevel(low, high, tuple(runs)))
     return RunOrder(order, place, by_position, follows, tuple(levels))
 
 

@@ -9,7 +9,7 @@ Source: reports of Nsight Systems 2026.2 (`nsys stats --help-reports`) and their
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -158,28 +158,25 @@ def _table(report: Report, statistics: list[_Row]) -> ReportTable:
     rows = [row for row in statistics if row["source"] in report.sources]
     rows.sort(key=lambda row: (-row["total"], row["label"]))
     whole = sum(row["total"] for row in rows)
-    make = _size_row if report.is_size else _time_row(report, whole)
-    return ReportTable(report, tuple(make(report, row) for row in rows))
+    values = _sizes if report.is_size else _times
+    shown = (dict(zip(report.columns, values(report, row, whole), strict=True)) for row in rows)
+    return ReportTable(report, tuple(shown))
 
 
-def _time_row(report: Report, whole: float) -> Callable[[Report, _Row], _Row]:
-    def make(_: Report, row: _Row) -> _Row:
-        values = (
-            round(100 * row["total"] / whole, 1) if whole else 0.0,
-            int(row["total"]),
-            row["instances"],
-            *(round(row[name], 1) for name in ("mean", "median")),
-            *(int(row[name]) for name in ("least", "most")),
-            round(row["deviation"], 1),
-            *((_CATEGORIES[row["source"]],) if report.has_category else ()),
-            row["label"],
-        )
-        return dict(zip(report.columns, values, strict=True))
-
-    return make
+def _times(report: Report, row: _Row, whole: float) -> tuple[Any, ...]:
+    return (
+        round(100 * row["total"] / whole, 1) if whole else 0.0,
+        int(row["total"]),
+        row["instances"],
+        *(round(row[name], 1) for name in ("mean", "median")),
+        *(int(row[name]) for name in ("least", "most")),
+        round(row["deviation"], 1),
+        *((_CATEGORIES[row["source"]],) if report.has_category else ()),
+        row["label"],
+    )
 
 
-def _size_row(report: Report, row: _Row) -> _Row:
+def _sizes(_report: Report, row: _Row, _whole: float) -> tuple[Any, ...]:
     figures = (row[name] for name in ("total", "mean", "median", "least", "most", "deviation"))
     total, *rest = (round(value / _BYTES_PER_MB, 3) for value in figures)
-    return dict(zip(report.columns, (total, row["instances"], *rest, row["label"]), strict=True))
+    return (total, row["instances"], *rest, row["label"])

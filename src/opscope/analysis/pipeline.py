@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from opscope.analysis.timeline.spans import Spans, merge, overlap, total
+from opscope.analysis.timeline.spans import NOTHING, Spans, merge, overlap, total
 
 if TYPE_CHECKING:
     from opscope.analysis.collectives import CollectiveKernel
@@ -84,7 +84,7 @@ def find_bubbles(
             moved_ns = np.array([quickest[one.element_count, one.data_type] for one in here], dtype=np.int64)
             lasted_ns = np.array([one.duration_ns for one in here], dtype=np.int64)
             waiting = merge((start_ns, start_ns + lasted_ns - moved_ns))
-            busy_ns = overlap(computing.get((trace_id, device), _NONE), *waiting)
+            busy_ns = overlap(computing.get((trace_id, device), NOTHING), *waiting)
             bubble_ns += total(waiting) - int(busy_ns.sum())
         times = step_times.get(trace_id, ())
         stages.append(
@@ -99,9 +99,6 @@ def find_bubbles(
             )
         )
     return tuple(stages)
-
-
-_NONE = Spans(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
 
 def _ideal_fractions(

@@ -107,9 +107,6 @@ class Provenance(msgspec.Struct, frozen=True):
     torch_version_reason: str | None
     hit_rates: Mapping[str, float]
     candidate_kernels: int
-    operator_table: str | None
-    operator_grade: Grade | None
-    source_indexes: tuple[str, ...]
 
 
 _KERNELS_SQL = (
@@ -155,9 +152,6 @@ def read_provenance(session: Session) -> Provenance:
         torch_version_reason=recognition["reason"],
         hit_rates=json.loads(recognition["hit_rates"] or "{}"),
         candidate_kernels=recognition["candidate_kernels"] or 0,
-        operator_table=recognition["operator_table"],
-        operator_grade=_grade(recognition["operator_grade"]),
-        source_indexes=tuple(recognition["source_indexes"] or ()),
     )
 
 

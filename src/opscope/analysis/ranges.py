@@ -158,14 +158,10 @@ def _measured(session: Session, wanted: list[tuple[int, int]]) -> list[dict[str,
         "unnest(?::INTEGER[]) AS group_id",
         [list(column) for column in zip(*wanted, strict=True)],
     )
-    session.connection.execute(
-        "CREATE OR REPLACE TEMP TABLE attention_names AS SELECT unnest(?::INTEGER[]) AS name_id", [attention]
-    )
     try:
-        return session.records(sql(__package__, "ranges"))
+        return session.records(sql(__package__, "ranges"), [attention])
     finally:
         session.connection.execute("DROP TABLE wanted_ranges")
-        session.connection.execute("DROP TABLE attention_names")
 
 
 def _total(

@@ -8,69 +8,44 @@ from __future__ import annotations
 import msgspec
 
 from opscope.hardware.devices import DataType
-from opscope.text_enum import TextEnum
+from opscope.text_enum import MeaningEnum
 
 __all__ = ["UNKNOWN_COST", "CallCost", "CostEvidence", "FlopSource"]
 
 
-class CostEvidence(TextEnum):
+class CostEvidence(MeaningEnum):
     """How the bytes of a call are known, strongest first. A closed set."""
 
-    REPLAYED = "replayed"
-    SHAPE_RULES = "shape_rules"
-    RECORDED = "recorded"
-    GRADIENTS = "gradients"
-    KERNEL_ARGUMENTS = "kernel_arguments"
-    LAUNCH_TILES = "launch_tiles"
-    ENGINE_STEP = "engine_step"
-    MATCHED = "matched"
-
-    @property
-    def meaning(self) -> str:
-        """One phrase for people."""
-        return _EVIDENCE_MEANINGS[self]
-
-
-_EVIDENCE_MEANINGS = {
-    CostEvidence.REPLAYED: "the call ran again on tensors without data, which gives its exact results",
-    CostEvidence.SHAPE_RULES: "by packaged rules from the recorded arguments",
-    CostEvidence.RECORDED: "as the recorder or the compiler wrote it on the event",
-    CostEvidence.GRADIENTS: (
-        "its lists of tensors are not recorded, but the gradients of the step need just the blocks launched"
-    ),
-    CostEvidence.KERNEL_ARGUMENTS: (
-        "from the tensors given to a generated kernel, in the order in which its compiler passes them"
-    ),
-    CostEvidence.LAUNCH_TILES: (
-        "from the tiles in its kernels' names and their grids, in whole tiles, experts chosen evenly"
-    ),
-    CostEvidence.ENGINE_STEP: "from its arguments and the counts in the serving engine's annotation",
-    CostEvidence.MATCHED: "that of the only recorded call which launches this kernel in this geometry",
-}
+    REPLAYED = "replayed", "the call ran again on tensors without data, which gives its exact results"
+    SHAPE_RULES = "shape_rules", "by packaged rules from the recorded arguments"
+    RECORDED = "recorded", "as the recorder or the compiler wrote it on the event"
+    GRADIENTS = (
+        "gradients",
+        "its lists of tensors are not recorded, but the gradients of the step need just the blocks launched",
+    )
+    KERNEL_ARGUMENTS = (
+        "kernel_arguments",
+        "from the tensors given to a generated kernel, in the order in which its compiler passes them",
+    )
+    LAUNCH_TILES = (
+        "launch_tiles",
+        "from the tiles in its kernels' names and their grids, in whole tiles, experts chosen evenly",
+    )
+    ENGINE_STEP = "engine_step", "from its arguments and the counts in the serving engine's annotation"
+    MATCHED = "matched", "that of the only recorded call which launches this kernel in this geometry"
 
 
-class FlopSource(TextEnum):
+class FlopSource(MeaningEnum):
     """How the operations of a call are counted. A closed set."""
 
-    REGISTRY = "registry"
-    DEFINITION = "definition"
-    RECORDED = "recorded"
-    FUSED_NAMES = "fused_names"
-    NONE = "none"
-
-    @property
-    def meaning(self) -> str:
-        """One phrase for people."""
-        return _FLOP_MEANINGS[self]
-
-
-_FLOP_MEANINGS = {
-    FlopSource.REGISTRY: "torch's own formula: a multiplication and an addition are 2",
-    FlopSource.DEFINITION: "the defining formula, each elementary function counted as one operation",
-    FlopSource.RECORDED: "as the compiler wrote it",
-    FlopSource.FUSED_NAMES: "by definition of the operators that a generated kernel's name lists, once each",
-    FlopSource.NONE: "no floating-point arithmetic: copies, fills, gathers, comparisons, integers",
-}
+    REGISTRY = "registry", "torch's own formula: a multiplication and an addition are 2"
+    DEFINITION = "definition", "the defining formula, each elementary function counted as one operation"
+    RECORDED = "recorded", "as the compiler wrote it"
+    FUSED_NAMES = (
+        "fused_names",
+        "by definition of the operators that a generated kernel's name lists, once each",
+    )
+    NONE = "none", "no floating-point arithmetic: copies, fills, gathers, comparisons, integers"
 
 
 class CallCost(msgspec.Struct, frozen=True):

@@ -20,21 +20,6 @@ __all__ = [
     "item_size_bytes",
 ]
 
-# Names of element types in recorded `Input type`s and in demangled kernel names.
-_ITEM_SIZE_BYTES = {
-    "double": 8, "float": 4, "c10::Half": 2, "__half": 2, "c10::BFloat16": 2, "__nv_bfloat16": 2, "bool": 1,
-    "long": 8, "long int": 8, "unsigned long": 8, "long unsigned int": 8, "long long": 8, "int": 4,
-    "unsigned int": 4, "short": 2, "short int": 2, "unsigned short": 2, "short unsigned int": 2, "char": 1,
-    "signed char": 1, "unsigned char": 1,
-    "c10::complex<double>": 16, "c10::complex<float>": 8, "c10::complex<c10::Half>": 4,
-    "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1, "c10::Float8_e4m3fnuz": 1, "c10::Float8_e5m2fnuz": 1,
-}  # fmt: skip
-
-
-def item_size_bytes(type_name: str | None) -> int | None:
-    """Bytes of one element of a type as C++ or the recorder names it."""
-    return _ITEM_SIZE_BYTES.get((type_name or "").removeprefix("const ").removesuffix(" const").strip())
-
 
 class ElementKind(TextEnum):
     """What its values are, in the order in which types promote. A closed set."""
@@ -59,21 +44,16 @@ class ElementType(msgspec.Struct, frozen=True):
     Attributes:
         name: As torch names it: `"float32"`.
         recorded_name: As recorders write it: `"float"`.
+        size_bytes: Bytes of one element.
         kind: What its values are.
         operand_type: Peak of matrix products with such operands; None where no peak of it is kept.
     """
 
     name: str
     recorded_name: str
+    size_bytes: int
     kind: ElementKind
     operand_type: DataType | None = None
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of one element."""
-        size_bytes = item_size_bytes(self.recorded_name)
-        assert size_bytes is not None, self.recorded_name
-        return size_bytes
 
     @property
     def is_float(self) -> bool:
@@ -96,26 +76,26 @@ class ElementType(msgspec.Struct, frozen=True):
 _FLOAT, _INTEGER, _COMPLEX = ElementKind.FLOAT, ElementKind.INTEGER, ElementKind.COMPLEX
 # Recorded names are those of TypeMeta::name (c10/util/typeid.h) as GCC prints them; _OTHER_NAMES has others'.
 ELEMENT_TYPES = (
-    ElementType("float64", "double", _FLOAT, DataType.FP64),
-    ElementType("float32", "float", _FLOAT, DataType.FP32),
-    ElementType("float16", "c10::Half", _FLOAT, DataType.FP16),
-    ElementType("bfloat16", "c10::BFloat16", _FLOAT, DataType.BF16),
-    ElementType("float8_e4m3fn", "c10::Float8_e4m3fn", _FLOAT, DataType.FP8),
-    ElementType("float8_e5m2", "c10::Float8_e5m2", _FLOAT, DataType.FP8),
-    ElementType("float8_e4m3fnuz", "c10::Float8_e4m3fnuz", _FLOAT, DataType.FP8),
-    ElementType("float8_e5m2fnuz", "c10::Float8_e5m2fnuz", _FLOAT, DataType.FP8),
-    ElementType("int64", "long int", _INTEGER),
-    ElementType("int32", "int", _INTEGER),
-    ElementType("int16", "short int", _INTEGER),
-    ElementType("int8", "signed char", _INTEGER, DataType.INT8),
-    ElementType("uint8", "unsigned char", _INTEGER, DataType.INT8),
-    ElementType("uint16", "unsigned short", _INTEGER),
-    ElementType("uint32", "unsigned int", _INTEGER),
-    ElementType("uint64", "unsigned long", _INTEGER),
-    ElementType("bool", "bool", ElementKind.BOOLEAN),
-    ElementType("complex128", "c10::complex<double>", _COMPLEX, DataType.FP64),
-    ElementType("complex64", "c10::complex<float>", _COMPLEX, DataType.FP32),
-    ElementType("complex32", "c10::complex<c10::Half>", _COMPLEX, DataType.FP16),
+    ElementType("float64", "double", 8, _FLOAT, DataType.FP64),
+    ElementType("float32", "float", 4, _FLOAT, DataType.FP32),
+    ElementType("float16", "c10::Half", 2, _FLOAT, DataType.FP16),
+    ElementType("bfloat16", "c10::BFloat16", 2, _FLOAT, DataType.BF16),
+    ElementType("float8_e4m3fn", "c10::Float8_e4m3fn", 1, _FLOAT, DataType.FP8),
+    ElementType("float8_e5m2", "c10::Float8_e5m2", 1, _FLOAT, DataType.FP8),
+    ElementType("float8_e4m3fnuz", "c10::Float8_e4m3fnuz", 1, _FLOAT, DataType.FP8),
+    ElementType("float8_e5m2fnuz", "c10::Float8_e5m2fnuz", 1, _FLOAT, DataType.FP8),
+    ElementType("int64", "long int", 8, _INTEGER),
+    ElementType("int32", "int", 4, _INTEGER),
+    ElementType("int16", "short int", 2, _INTEGER),
+    ElementType("int8", "signed char", 1, _INTEGER, DataType.INT8),
+    ElementType("uint8", "unsigned char", 1, _INTEGER, DataType.INT8),
+    ElementType("uint16", "unsigned short", 2, _INTEGER),
+    ElementType("uint32", "unsigned int", 4, _INTEGER),
+    ElementType("uint64", "unsigned long", 8, _INTEGER),
+    ElementType("bool", "bool", 1, ElementKind.BOOLEAN),
+    ElementType("complex128", "c10::complex<double>", 16, _COMPLEX, DataType.FP64),
+    ElementType("complex64", "c10::complex<float>", 8, _COMPLEX, DataType.FP32),
+    ElementType("complex32", "c10::complex<c10::Half>", 4, _COMPLEX, DataType.FP16),
 )
 _OTHER_NAMES = {
     "long": "int64", "long long": "int64", "short": "int16", "char": "int8", "__half": "float16",
@@ -139,6 +119,13 @@ def element_type(name: str | None) -> ElementType | None:
     if name is None:
         return None
     return _BY_RECORDED_NAME.get(name) or _BY_NAME.get(name)
+
+
+def item_size_bytes(type_name: str | None) -> int | None:
+    """Bytes of one element of a type as C++ or the recorder names it."""
+    plain = (type_name or "").removeprefix("const ").removesuffix(" const").strip()
+    known = _BY_RECORDED_NAME.get(plain)
+    return None if known is None else known.size_bytes
 
 
 def element_type_of_code(code: int) -> ElementType | None:

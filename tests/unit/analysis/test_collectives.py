@@ -33,12 +33,8 @@ def rank(number: int | None, durations: Sequence[float], *, kernel: str = NCCL, 
 
 
 @pytest.fixture
-def skews(tmp_path: Path, load: Callable[..., Session]) -> Callable[..., tuple[RankSkew, ...]]:
-    def measure(*ranks: TraceBuilder) -> tuple[RankSkew, ...]:
-        paths = [trace.write(tmp_path / f"rank{number}.json") for number, trace in enumerate(ranks)]
-        return Summary(load(paths)).timeline.skews
-
-    return measure
+def skews(load: Callable[..., Session]) -> Callable[..., tuple[RankSkew, ...]]:
+    return lambda *ranks: Summary(load(ranks)).timeline.skews
 
 
 Skews = Callable[..., tuple[RankSkew, ...]]
@@ -120,12 +116,8 @@ RECORD = {
 
 
 @pytest.fixture
-def job(tmp_path: Path, load: Callable[..., Session]) -> Callable[..., Summary]:
-    def analyzed(*ranks: TraceBuilder) -> Summary:
-        paths = [trace.write(tmp_path / f"rank{number}.json") for number, trace in enumerate(ranks)]
-        return Summary(load(paths))
-
-    return analyzed
+def job(load: Callable[..., Session]) -> Callable[..., Summary]:
+    return lambda *ranks: Summary(load(ranks))
 
 
 Analyzed = Callable[..., Summary]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -47,12 +46,11 @@ def pair(shift: int = 0) -> tuple[TraceBuilder, TraceBuilder]:
 
 
 @pytest.fixture
-def job_of(tmp_path: Path, load: Callable[..., Session]) -> JobOf:
+def job_of(load: Callable[..., Session]) -> JobOf:
     """The job of builders, its hosts as recorded."""
 
     def together(*builders: TraceBuilder) -> Job:
-        paths = [one.write(tmp_path / f"rank{number}.json") for number, one in enumerate(builders)]
-        session = load(paths)
+        session = load(builders)
         models = step_models(session, read_session(session))
         for model in models:
             model.hosts = (HostSpeed(0.0),)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from opscope.analysis.collectives import JobCollectives
 from opscope.analysis.summary import Summary
 from opscope.model.session import Session
 from opscope.report.analysis import overview_document
@@ -17,6 +15,7 @@ from opscope.report.summary_json import analysis_document
 from opscope.results import summarize
 from opscope.testing import TraceBuilder
 
+Load = Callable[..., Session]
 P2P = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 GROUP = {
     "Process Group Name": "1", "Process Group Ranks": "[0, 1]", "Group size": 2,
@@ -37,18 +36,6 @@ def stage(rank: int, *work: tuple[str, float, float]) -> TraceBuilder:
     return trace
 
 
-@pytest.fixture
-def job(tmp_path: Path, load: Callable[..., Session]) -> Callable[..., Session]:
-    def loaded(*ranks: TraceBuilder) -> Session:
-        return load([one.write(tmp_path / f"rank{number}.json") for number, one in enumerate(ranks)])
-
-    return loaded
-
-
-def collectives(session: Session) -> JobCollectives:
-    return Summary(session).collectives
-
-
 FIRST = stage(0, ("compute", 20, 100), ("send", 120, 10), ("compute", 130, 100), ("send", 230, 10),
               ("recv", 240, 160), ("compute", 400, 50), ("recv", 440, 70))  # fmt: skip
 # It waits from 20 to 120 for the first microbatch, and computes while it receives the second.
@@ -56,8 +43,8 @@ LAST = stage(1, ("recv", 20, 110), ("compute", 130, 100), ("recv", 200, 40), ("c
              ("send", 380, 20), ("send", 500, 10))  # fmt: skip
 
 
-def test_waiting_in_sends_and_receives_beside_which_nothing_is_computed(job: Callable[..., Session]) -> None:
-    first, last = collectives(job(FIRST, LAST)).stages
+def test_waiting_in_sends_and_receives_beside_which_nothing_is_computed(load: Load) -> None:
+    first, last = Summary(load([FIRST, LAST])).collectives.stages
     # 150 of the first receive; of the second's 60, ten beside a kernel.
     assert (first.rank, first.transfers, first.bubble_ns) == (0, 4, 200_000)
     # 100 of the first receive; the second's 30 are all beside a kernel; 10 of a send.
@@ -67,11 +54,12 @@ def test_waiting_in_sends_and_receives_beside_which_nothing_is_computed(job: Cal
     assert first.ideal_fraction == last.ideal_fraction == pytest.approx(1 / 3)
 
 
-def test_kernels_that_nothing_names_may_be_an_all_to_all(job: Callable[..., Session]) -> None:
-    assert collectives(job(stage(0, ("bare", 20, 90)), stage(1, ("bare", 20, 10)))).stages == ()
+def test_kernels_that_nothing_names_may_be_an_all_to_all(load: Load) -> None:
+    session = load([stage(0, ("bare", 20, 90)), stage(1, ("bare", 20, 10))])
+    assert Summary(session).collectives.stages == ()
 
 
-def test_in_the_report_and_in_json(job: Callable[..., Session]) -> None:
-    summary = summarize(job(FIRST, LAST))
+def test_in_the_report_and_in_json(load: Load) -> None:
+    summary = summarize(load([FIRST, LAST]))
     assert [one["bubble_ns_per_step"] for one in analysis_document(summary)["pipeline"]] == [200_000, 110_000]
     assert "Pipeline bubbles" in render_markdown(overview_document(summary))

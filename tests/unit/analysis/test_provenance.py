@@ -37,8 +37,6 @@ def place(location: SourceLocation | None) -> str | None:
 def test_the_release_and_how_it_is_known(known: Provenance) -> None:
     assert (known.torch_version, known.torch_version_grade) == ("2.6.0", Grade.RELEASE_INDEX)
     assert known.torch_version_reason == "labeled 2.6.0"
-    assert known.operator_table == "2.6.0"
-    assert known.source_indexes == ("2.6.0",)
 
 
 def test_an_operator_down_to_its_device_code(known: Provenance) -> None:

@@ -29,6 +29,7 @@ from opscope.model.session import Session
 from opscope.testing import TraceBuilder
 
 Load = Callable[..., Session]
+Compare = Callable[[Any, Any], SessionComparison]
 OPPOSITE = {Verdict.SLOWER: Verdict.FASTER, Verdict.FASTER: Verdict.SLOWER}
 # Steady to half a percent, as device time of one program is.
 JITTER = (0.0, 0.003, -0.002, 0.005, -0.004, 0.001, -0.003, 0.002)
@@ -65,6 +66,11 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Load]:
     yield once
     for session in loaded.values():
         session.close()
+
+
+@pytest.fixture
+def compare(load: Load) -> Compare:
+    return lambda reference, candidate: compare_sessions(load(reference), load(candidate))
 
 
 def operator(comparison: SessionComparison, name: str):
@@ -105,9 +111,9 @@ def check_mirrored(one: SessionComparison, other: SessionComparison) -> None:
         assert OPPOSITE.get(row.time.verdict, row.time.verdict) == mirrored.verdict
 
 
-def test_a_slower_operator_is_told_with_its_interval(load: Load) -> None:
-    comparison = compare_sessions(
-        load(steps({"aten::mm": 100, "aten::gelu": 40})), load(steps({"aten::mm": 110, "aten::gelu": 40}))
+def test_a_slower_operator_is_told_with_its_interval(compare: Compare) -> None:
+    comparison = compare(
+        steps({"aten::mm": 100, "aten::gelu": 40}), steps({"aten::mm": 110, "aten::gelu": 40})
     )
     assert (comparison.metric, comparison.basis) == (Metric.DEVICE, Basis.STEP)
     row = comparison.operators[0]
@@ -127,10 +133,8 @@ def test_a_difference_within_the_threshold_is_none(load: Load) -> None:
     assert compare_sessions(*sides, ComparisonOptions(threshold=0.001)).verdict is Verdict.SLOWER
 
 
-def test_few_steps_give_no_verdict(load: Load) -> None:
-    comparison = compare_sessions(
-        load(steps({"aten::mm": 100}, count=3)), load(steps({"aten::mm": 200}, count=3))
-    )
+def test_few_steps_give_no_verdict(compare: Compare) -> None:
+    comparison = compare(steps({"aten::mm": 100}, count=3), steps({"aten::mm": 200}, count=3))
     assert comparison.verdict is Verdict.AMBIGUOUS
     assert comparison.total.ratio_interval is None
     assert comparison.total.ratio == pytest.approx(2, abs=1e-4)
@@ -138,10 +142,8 @@ def test_few_steps_give_no_verdict(load: Load) -> None:
     assert gate_reasons(comparison, FailOn.SLOWER) == ()
 
 
-def test_other_numbers_of_steps_are_compared_per_step(load: Load) -> None:
-    comparison = compare_sessions(
-        load(steps({"aten::mm": 100}, count=8)), load(steps({"aten::mm": 100}, count=16))
-    )
+def test_other_numbers_of_steps_are_compared_per_step(compare: Compare) -> None:
+    comparison = compare(steps({"aten::mm": 100}, count=8), steps({"aten::mm": 100}, count=16))
     assert comparison.total.ratio == pytest.approx(1, abs=1e-4)
     assert comparison.verdict is Verdict.SAME
     assert (comparison.reference.launches, comparison.candidate.launches) == (8, 16)
@@ -150,9 +152,9 @@ def test_other_numbers_of_steps_are_compared_per_step(load: Load) -> None:
     check_laws(comparison)
 
 
-def test_without_steps_on_a_side_totals_are_compared(load: Load) -> None:
+def test_without_steps_on_a_side_totals_are_compared(compare: Compare) -> None:
     plain = TraceBuilder().operator("aten::mm", 0, 50).launch(10).kernel("gemm", 20, 100)
-    comparison = compare_sessions(load(steps({"aten::mm": 100}, count=1)), load(plain))
+    comparison = compare(steps({"aten::mm": 100}, count=1), plain)
     assert comparison.basis is Basis.TOTAL
     assert comparison.wall is None
     assert (comparison.total.reference_ns, comparison.total.candidate_ns) == (100_000, 100_000)
@@ -160,10 +162,10 @@ def test_without_steps_on_a_side_totals_are_compared(load: Load) -> None:
     check_laws(comparison)
 
 
-def test_what_lies_outside_steps_is_left_out_and_counted(load: Load) -> None:
+def test_what_lies_outside_steps_is_left_out_and_counted(compare: Compare) -> None:
     builder = steps({"aten::mm": 100})
     builder.operator("aten::copy_", 200_000, 50).launch(200_010).kernel("late", 200_020, 7)
-    comparison = compare_sessions(load(steps({"aten::mm": 100})), load(builder))
+    comparison = compare(steps({"aten::mm": 100}), builder)
     assert comparison.candidate.outside_steps_ns == 7_000
     assert comparison.candidate.outside_steps_launches == 1
     assert comparison.total.difference_ns == 0
@@ -171,24 +173,24 @@ def test_what_lies_outside_steps_is_left_out_and_counted(load: Load) -> None:
     check_laws(comparison)
 
 
-def test_cpu_time_is_compared_where_a_side_has_no_device(load: Load) -> None:
+def test_cpu_time_is_compared_where_a_side_has_no_device(compare: Compare) -> None:
     def cpu(duration: float) -> TraceBuilder:
         return TraceBuilder().operator("aten::mm", 0, duration)
 
-    comparison = compare_sessions(load(cpu(100)), load(cpu(150)))
+    comparison = compare(cpu(100), cpu(150))
     assert comparison.metric is Metric.CPU
     assert comparison.total.difference_ns == 50_000
     assert "compare.cpu_time" in [finding.code for finding in comparison.findings]
-    mixed = compare_sessions(load(cpu(100)), load(steps({"aten::mm": 100})))
+    mixed = compare(cpu(100), steps({"aten::mm": 100}))
     assert mixed.metric is Metric.CPU
     assert "compare.device_missing" in [finding.code for finding in mixed.findings]
     check_laws(comparison)
     check_laws(mixed)
 
 
-def test_operators_of_one_side_alone_stay_in_the_account(load: Load) -> None:
-    comparison = compare_sessions(
-        load(steps({"aten::mm": 100, "aten::gelu": 40})), load(steps({"aten::mm": 100, "aten::tanh": 30}))
+def test_operators_of_one_side_alone_stay_in_the_account(compare: Compare) -> None:
+    comparison = compare(
+        steps({"aten::mm": 100, "aten::gelu": 40}), steps({"aten::mm": 100, "aten::tanh": 30})
     )
     assert operator(comparison, "aten::gelu").presence is Presence.REMOVED
     assert operator(comparison, "aten::tanh").presence is Presence.ADDED
@@ -197,11 +199,11 @@ def test_operators_of_one_side_alone_stay_in_the_account(load: Load) -> None:
     check_laws(comparison)
 
 
-def test_unattributed_time_is_compared_by_reason(load: Load) -> None:
+def test_unattributed_time_is_compared_by_reason(compare: Compare) -> None:
     def lost(duration: float) -> TraceBuilder:
         return steps({"aten::mm": 100}, count=1).launch(900).kernel("plain", 920, duration)
 
-    comparison = compare_sessions(load(lost(10)), load(lost(25)))
+    comparison = compare(lost(10), lost(25))
     (row,) = comparison.unattributed
     assert row.reason == "outside_operator"
     assert row.time.difference_ns == 15_000
@@ -212,10 +214,8 @@ def kernel_of(name: str) -> TraceBuilder:
     return TraceBuilder().operator("aten::fill_", 0, 50).launch(10).kernel(name, 20, 100)
 
 
-def test_other_template_arguments_are_a_replacement(load: Load) -> None:
-    comparison = compare_sessions(
-        load(kernel_of(FILL.format(width=4))), load(kernel_of(FILL.format(width=2)))
-    )
+def test_other_template_arguments_are_a_replacement(compare: Compare) -> None:
+    comparison = compare(kernel_of(FILL.format(width=4)), kernel_of(FILL.format(width=2)))
     (kernel,) = comparison.kernels
     assert kernel.presence is Presence.REPLACED
     assert kernel.change == "vector width 4 → 2"
@@ -225,28 +225,26 @@ def test_other_template_arguments_are_a_replacement(load: Load) -> None:
     assert differences(comparison) == ("1 kernel replaced",)
 
 
-def test_a_renumbered_triton_kernel_is_a_replacement(load: Load) -> None:
-    comparison = compare_sessions(
-        load(kernel_of("triton_poi_fused_gelu_6")), load(kernel_of("triton_poi_fused_gelu_11"))
-    )
+def test_a_renumbered_triton_kernel_is_a_replacement(compare: Compare) -> None:
+    comparison = compare(kernel_of("triton_poi_fused_gelu_6"), kernel_of("triton_poi_fused_gelu_11"))
     (kernel,) = comparison.kernels
     assert (kernel.presence, kernel.change) == (Presence.REPLACED, "renumbered")
 
 
-def test_kernels_that_do_other_work_are_not_paired(load: Load) -> None:
-    comparison = compare_sessions(load(kernel_of(FILL.format(width=4))), load(kernel_of(SM80)))
+def test_kernels_that_do_other_work_are_not_paired(compare: Compare) -> None:
+    comparison = compare(kernel_of(FILL.format(width=4)), kernel_of(SM80))
     assert {kernel.presence for kernel in comparison.kernels} == {Presence.ADDED, Presence.REMOVED}
     check_laws(comparison)
 
 
-def test_more_launches_are_exact(load: Load) -> None:
+def test_more_launches_are_exact(compare: Compare) -> None:
     twice = kernel_of("fill").launch(30).kernel("fill", 200, 1)
-    comparison = compare_sessions(load(kernel_of("fill")), load(twice))
+    comparison = compare(kernel_of("fill"), twice)
     assert differences(comparison) == ("kernel launches went from 1 to 2",)
     assert gate_reasons(comparison, FailOn.DIFFERENT) == ("kernel launches went from 1 to 2",)
 
 
-def test_calls_are_matched_by_their_shapes(load: Load) -> None:
+def test_calls_are_matched_by_their_shapes(compare: Compare) -> None:
     def called(*shapes: list[int]) -> TraceBuilder:
         builder = TraceBuilder()
         for index, shape in enumerate(shapes):
@@ -254,14 +252,14 @@ def test_calls_are_matched_by_their_shapes(load: Load) -> None:
             builder.launch(100 * index + 10).kernel("gemm", 100 * index + 20, 10 + index)
         return builder
 
-    comparison = compare_sessions(load(called([2, 2], [4, 4])), load(called([2, 2], [8, 8])))
+    comparison = compare(called([2, 2], [4, 4]), called([2, 2], [8, 8]))
     variants = {row.input_shapes: row.presence for row in operator(comparison, "aten::mm").variants}
     assert variants == {"[[2,2]]": Presence.BOTH, "[[4,4]]": Presence.REMOVED, "[[8,8]]": Presence.ADDED}
-    other = compare_sessions(load(called([2, 2])), load(called([8, 8])))
+    other = compare(called([2, 2]), called([8, 8]))
     assert "compare.inputs_differ" in [finding.code for finding in other.findings]
 
 
-def test_another_gpu_is_said_first(load: Load) -> None:
+def test_another_gpu_is_said_first(compare: Compare) -> None:
     def on(gpu: str) -> TraceBuilder:
         builder = kernel_of("fill")
         builder.properties["deviceProperties"] = [
@@ -269,7 +267,7 @@ def test_another_gpu_is_said_first(load: Load) -> None:
         ]
         return builder
 
-    comparison = compare_sessions(load(on("NVIDIA H100")), load(on("NVIDIA H200")))
+    comparison = compare(on("NVIDIA H100"), on("NVIDIA H200"))
     finding = comparison.findings[0]
     assert finding.code == "compare.environment_differs"
     assert finding.evidence == {"GPU": ["NVIDIA H100", "NVIDIA H200"]}
@@ -291,25 +289,23 @@ def test_ranks_of_a_step_are_one_sample(load: Load, tmp_path) -> None:
 
 
 class TestTheGate:
-    def test_it_names_what_is_slower(self, load: Load) -> None:
-        comparison = compare_sessions(load(steps({"aten::mm": 100})), load(steps({"aten::mm": 110})))
+    def test_it_names_what_is_slower(self, compare: Compare) -> None:
+        comparison = compare(steps({"aten::mm": 100}), steps({"aten::mm": 110}))
         total, row = gate_reasons(comparison, FailOn.SLOWER)
         assert total.startswith("the total is slower: 100 µs to 110 µs")
         assert row.startswith("aten::mm is slower")
         assert gate_reasons(comparison, FailOn.FASTER) == ()
 
-    def test_an_operator_of_no_weight_does_not_count(self, load: Load) -> None:
-        comparison = compare_sessions(
-            load(steps({"aten::mm": 1000, "aten::gelu": 5})),
-            load(steps({"aten::mm": 1000, "aten::gelu": 10})),
+    def test_an_operator_of_no_weight_does_not_count(self, compare: Compare) -> None:
+        comparison = compare(
+            steps({"aten::mm": 1000, "aten::gelu": 5}), steps({"aten::mm": 1000, "aten::gelu": 10})
         )
         assert operator(comparison, "aten::gelu").time.verdict is Verdict.SLOWER
         assert gate_reasons(comparison, FailOn.SLOWER) == ()
 
-    def test_an_operator_may_fail_though_the_total_does_not(self, load: Load) -> None:
-        comparison = compare_sessions(
-            load(steps({"aten::mm": 1000, "aten::gelu": 50})),
-            load(steps({"aten::mm": 980, "aten::gelu": 70})),
+    def test_an_operator_may_fail_though_the_total_does_not(self, compare: Compare) -> None:
+        comparison = compare(
+            steps({"aten::mm": 1000, "aten::gelu": 50}), steps({"aten::mm": 980, "aten::gelu": 70})
         )
         (reason,) = gate_reasons(comparison, FailOn.SLOWER)
         assert reason.startswith("aten::gelu is slower")
@@ -367,10 +363,8 @@ def test_the_laws_hold_whatever_the_sides(
             check_mirrored(forward, compare_sessions(candidate, reference))
 
 
-def test_figures_per_step_are_exact(load: Load) -> None:
-    comparison = compare_sessions(
-        load(steps({"aten::mm": 100}, count=3)), load(steps({"aten::mm": 100}, count=7))
-    )
+def test_figures_per_step_are_exact(compare: Compare) -> None:
+    comparison = compare(steps({"aten::mm": 100}, count=3), steps({"aten::mm": 100}, count=7))
     assert comparison.reference.per_step(1) == Fraction(1, 3)
     assert comparison.reference.divisor == 3
 

@@ -141,12 +141,12 @@ def test_kernels_that_overlap_are_busy_once_and_work_twice(load: Load) -> None:
     assert summary.busy_fraction == 15 / 50
 
 
-def test_several_ranks_add_up(load: Load, make_trace: Callable[..., Path]) -> None:
+def test_several_ranks_add_up(load: Load) -> None:
     def rank(number: int) -> TraceBuilder:
         built = TraceBuilder(distributedInfo={"rank": number}).step(5, 0, 100).operator("aten::mm", 0, 50)
         return built.launch(1).kernel("gemm", 60, 10 * (number + 1), device=number)
 
-    summary = Summary(load([make_trace(rank(n), f"r{n}.json") for n in range(3)]))
+    summary = Summary(load([rank(n) for n in range(3)]))
     assert summary.ranks == (0, 1, 2)
     assert summary.device_time_ns == summary.attributed_ns == 60_000
     assert [(d.trace_id, d.rank, d.device, d.busy_ns) for d in summary.devices] == [

@@ -97,3 +97,15 @@ def test_matrix_products_use_the_tensor_cores_and_the_copy_engine():
     text = ptx(module.matmul_descriptor_kernel, types, constants, num_warps=8, num_stages=3)
     assert "wgmma.mma_async" in text
     assert "cp.async.bulk.tensor" in text
+
+
+def test_what_is_only_read_is_loaded_in_16_bytes_past_the_first_cache():
+    module = load_triton("streaming")
+    integers = ("chunk_count", "reads", "first_step", "next_step")
+    types = {"source_ptr": "*fp32", "sums_ptr": "*fp32", **dict.fromkeys(integers, "i32")}
+    text = ptx(
+        module.read_chunks_kernel, types, {"CHUNK": module.CHUNK}, unaligned=integers, num_warps=module.WARPS
+    )
+    loads = [line.split()[0] for line in text.splitlines() if "ld.global" in line]
+    assert set(loads) == {"ld.global.cg.v4.b32"}
+    assert len(loads) == module.CHUNK // (4 * 32 * module.WARPS)  # all of them before the first is used

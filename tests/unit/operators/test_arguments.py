@@ -140,12 +140,16 @@ def test_an_expanded_tensor_of_absurd_size_is_small() -> None:
     ("shape", "strides", "elements"),
     [
         ((4, 3), (3, 1), 12),
+        ((4, 3), (1, 4), 12),
+        ((4, 3), (0, 1), 3),
         ((4, 3), (0, 0), 1),
         ((4, 3), None, 12),
         ((4, 0), (1, 1), 0),
         ((), (), 1),
         ((10, 3), (1, 1), 12),  # windows of 3 over 12
+        ((5, 3), (1, 1), 7),
         ((5, 3), (2, 1), 11),
+        ((2, 3), (8, 2), 6),
         ((5, 3), (4, 2), 11),
         ((2, 2, 2), (5, 3, 3), None),  # 0 3 6 5 8 11: no closed form
     ],
@@ -174,7 +178,9 @@ def test_element_types() -> None:
     assert (integer.kind, integer.compute_type, integer.is_float) == (ElementKind.INTEGER, None, False)
     assert element_type_of_code(15) == element_type("bfloat16")
     assert element_type_of_code(999) is None
-    assert element_type(None) is None
+    assert element_type("long") == element_type("long int") == element_type("int64")
+    assert element_type("c10::BFloat16") == element_type("bfloat16")
+    assert element_type("c10::qint8") is element_type(None) is None
 
 
 def test_recorded_arguments_may_be_parsed_already() -> None:

@@ -13,12 +13,13 @@ from opscope.operators.distinct_calls import TritonLaunch
 from opscope.operators.generated_kernels import cost_of_generated
 
 HALF = "c10::Half"
+N = 8 * 128
 
 
 def cost(
     kernel: str,
     *tensors: list[int],
-    extents: tuple[int, ...] = (),
+    extents: tuple[int, ...] = (N,),
     num_gb: float | None = None,
     flop: float | None = None,
     source: dict[str, Any] | None = None,
@@ -37,24 +38,21 @@ def moved(*args: Any, **kwargs: Any) -> tuple[int | None, int | None]:
     return one.read_bytes, one.written_bytes
 
 
-N = 8 * 128
-
-
 def test_one_tensor_that_is_computed_on_is_overwritten() -> None:
-    one = cost("triton_poi_fused_gelu_view_6", [8, 128], extents=(N,))
+    one = cost("triton_poi_fused_gelu_view_6", [8, 128])
     assert (one.read_bytes, one.written_bytes) == (2 * N, 2 * N)
     assert (one.evidence, one.data_type) == (CostEvidence.KERNEL_ARGUMENTS, DataType.FP32)
     assert (one.flop_count, one.flop_source) == (5 * N, FlopSource.FUSED_NAMES)
 
 
 def test_one_tensor_that_is_made_of_nothing_is_written() -> None:
-    one = cost("triton_poi_fused_full_view_0", [8, 128], extents=(N,))
+    one = cost("triton_poi_fused_full_view_0", [8, 128])
     assert (one.read_bytes, one.written_bytes, one.flop_count) == (0, 2 * N, 0)
     assert one.flop_source is FlopSource.NONE
 
 
 def test_one_tensor_of_masks_may_be_either() -> None:
-    assert moved("triton_poi_fused_arange_ge_where_0", [8, 128], extents=(N,)) == (None, None)
+    assert moved("triton_poi_fused_arange_ge_where_0", [8, 128]) == (None, None)
 
 
 def test_a_copy_reads_the_first_and_writes_the_second() -> None:
@@ -63,9 +61,9 @@ def test_a_copy_reads_the_first_and_writes_the_second() -> None:
 
 
 def test_what_is_as_large_as_the_run_is_the_result() -> None:
-    in_place = cost("triton_poi_fused_add_mul_2", [8, 128], [128], [128], extents=(N,))
+    in_place = cost("triton_poi_fused_add_mul_2", [8, 128], [128], [128])
     assert (in_place.read_bytes, in_place.written_bytes) == (2 * N + 512, 2 * N)
-    last = cost("triton_poi_fused_add_mul_2", [128], [128], [8, 128], extents=(N,))
+    last = cost("triton_poi_fused_add_mul_2", [128], [128], [8, 128])
     assert (last.read_bytes, last.written_bytes) == (512, 2 * N)
 
 
@@ -86,7 +84,7 @@ def test_reductions_may_write_one_element_a_row() -> None:
 
 
 def test_parts_of_tensors_have_no_size() -> None:
-    one = cost("triton_poi_fused_embedding_0", [8], [50000, 128], [8, 128], extents=(N,))
+    one = cost("triton_poi_fused_embedding_0", [8], [50000, 128], [8, 128])
     assert one.min_bytes is None
     assert "parts of tensors" in str(one.reason)
 
@@ -99,18 +97,18 @@ def test_a_softmax_counts_once() -> None:
 
 def test_a_name_of_ten_operators_may_lack_some() -> None:
     ten = "abs_cos_erf_exp_log_neg_relu_sigmoid_sin_sqrt"
-    assert cost(f"triton_poi_fused_{ten}_0", [8, 128], extents=(N,)).flop_count is None
-    assert cost(f"triton_poi_fused_{ten}_tanh_0", [8, 128], extents=(N,)).flop_count is not None
+    assert cost(f"triton_poi_fused_{ten}_0", [8, 128]).flop_count is None
+    assert cost(f"triton_poi_fused_{ten}_tanh_0", [8, 128]).flop_count is not None
 
 
 def test_an_operator_without_definition_leaves_operations_unknown() -> None:
-    one = cost("triton_poi_fused_frobnicate_0", [8, 128], extents=(N,))
+    one = cost("triton_poi_fused_frobnicate_0", [8, 128])
     assert one.flop_count is None
     assert one.reason is not None
 
 
 def test_the_compilers_own_counts_win() -> None:
-    one = cost("triton_poi_fused_add_1", [8, 128], [8, 128], extents=(N,), num_gb=6 * N / 1e9, flop=77.0)
+    one = cost("triton_poi_fused_add_1", [8, 128], [8, 128], num_gb=6 * N / 1e9, flop=77.0)
     assert (one.flop_count, one.flop_source) == (77, FlopSource.RECORDED)
     assert (one.read_bytes, one.written_bytes, one.evidence) == (4 * N, 2 * N, CostEvidence.RECORDED)
 
@@ -130,7 +128,7 @@ def test_the_compilers_own_counts_win() -> None:
 def test_the_source_tells_what_is_written(
     source: dict[str, Any], expected: tuple[int | None, int | None]
 ) -> None:
-    assert moved("triton_poi_fused_add_1", *[[8, 128]] * 3, extents=(N,), source=source) == expected
+    assert moved("triton_poi_fused_add_1", *[[8, 128]] * 3, source=source) == expected
 
 
 def stored(*, load: int, store: int, changed: int = 0) -> dict[str, Any]:
@@ -140,49 +138,29 @@ def stored(*, load: int, store: int, changed: int = 0) -> dict[str, Any]:
 
 def test_a_result_in_a_used_buffer_is_not_read_if_nothing_loads_it() -> None:
     kernel = "triton_poi_fused_add_1"
-    assert moved(kernel, *[[8, 128]] * 2, extents=(N,), source=stored(load=1, store=1, changed=1)) == (
-        2 * N,
-        2 * N,
-    )
-    assert moved(kernel, *[[8, 128]] * 2, extents=(N,), source=stored(load=2, store=1, changed=1)) == (
-        4 * N,
-        2 * N,
-    )
+    assert moved(kernel, *[[8, 128]] * 2, source=stored(load=1, store=1, changed=1)) == (2 * N, 2 * N)
+    assert moved(kernel, *[[8, 128]] * 2, source=stored(load=2, store=1, changed=1)) == (4 * N, 2 * N)
 
 
 class TestParts:
     """Tensors larger than the run, of which a part is read."""
 
     def test_a_load_reads_an_element_for_each_of_the_run(self) -> None:
-        selected = moved(
-            "triton_poi_fused_select_1", [3, 8, 128], [8, 128], extents=(N,), source=stored(load=1, store=1)
-        )
-        assert selected == (2 * N, 2 * N)
+        source = stored(load=1, store=1)
+        assert moved("triton_poi_fused_select_1", [3, 8, 128], [8, 128], source=source) == (2 * N, 2 * N)
 
     def test_two_loads_read_both_halves(self) -> None:
-        both = moved(
-            "triton_poi_fused_mul_silu_split_1",
-            [8, 256],
-            [8, 128],
-            extents=(N,),
-            source=stored(load=2, store=1),
-        )
-        assert both == (4 * N, 2 * N)
+        source = stored(load=2, store=1)
+        assert moved("triton_poi_fused_mul_silu_split_1", [8, 256], [8, 128], source=source) == (4 * N, 2 * N)
 
     def test_no_more_is_read_than_there_is(self) -> None:
         source = stored(load=9, store=1)
-        assert moved("triton_poi_fused_add_slice_1", [3, 8, 128], [8, 128], extents=(N,), source=source) == (
-            6 * N,
-            2 * N,
-        )
+        assert moved("triton_poi_fused_add_slice_1", [3, 8, 128], [8, 128], source=source) == (6 * N, 2 * N)
 
     def test_a_table_is_read_where_indices_point(self) -> None:
         tensors = ([8], [50_000, 128], [8, 128])
         source = stored(load=2, store=1)
-        assert moved("triton_poi_fused_embedding_0", *tensors, extents=(N,), source=source) == (
-            2 * N + 16,
-            2 * N,
-        )
+        assert moved("triton_poi_fused_embedding_0", *tensors, source=source) == (2 * N + 16, 2 * N)
 
     @pytest.mark.parametrize(
         ("tensors", "source"),
@@ -193,12 +171,12 @@ class TestParts:
         ],
     )
     def test_what_is_not_told_stays_unknown(self, tensors: Any, source: dict[str, Any] | None) -> None:
-        assert moved("triton_poi_fused_add_slice_1", *tensors, extents=(N,), source=source) == (None, None)
+        assert moved("triton_poi_fused_add_slice_1", *tensors, source=source) == (None, None)
 
     def test_windows_have_no_size(self) -> None:
         source = stored(load=4, store=1)
         kernel = "triton_poi_fused_max_pool2d_with_indices_1"
-        assert moved(kernel, [16, 256], [8, 128], extents=(N,), source=source) == (None, None)
+        assert moved(kernel, [16, 256], [8, 128], source=source) == (None, None)
 
 
 def test_contradicting_arguments_are_a_reason() -> None:

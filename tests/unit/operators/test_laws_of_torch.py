@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from opscope.operators.arguments import ScalarArgument, TensorArgument, distinct_elements
 from opscope.operators.effects import ContradictionError
-from opscope.operators.element_types import ELEMENT_TYPES, ElementType, element_type
+from opscope.operators.element_types import ELEMENT_TYPES, ElementType
 from opscope.operators.operator_table import cost_by_rules, effects_by_rules
 from opscope.operators.promotion import promote, promoted_type
 
@@ -196,25 +196,3 @@ def test_distinct_elements_are_those_of_all_addresses(pairs: list[tuple[int, int
     tensor = TensorArgument(tuple(size for size, _ in pairs), "float", tuple(stride for _, stride in pairs))
     got = distinct_elements(tensor)
     assert got is None or got == len(offsets)
-
-
-@pytest.mark.parametrize(
-    ("shape", "strides"),
-    [
-        ((4, 3), (3, 1)),
-        ((4, 3), (1, 4)),
-        ((4, 3), (0, 1)),
-        ((5, 3), (1, 1)),
-        ((5, 3), (2, 1)),
-        ((2, 3), (8, 2)),
-        ((), ()),
-    ],
-)
-def test_usual_strides_have_a_count(shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
-    assert distinct_elements(TensorArgument(shape, "float", strides)) is not None
-
-
-def test_names_of_torch_and_recorded_ones_mean_the_same() -> None:
-    assert element_type("c10::BFloat16") == element_type("bfloat16")
-    assert element_type("long") == element_type("long int") == element_type("int64")
-    assert element_type("c10::qint8") is None

@@ -132,7 +132,7 @@ def _summed(index: Int64, amount: Int64, count: int) -> Int64:
     return np.bincount(index, weights=amount, minlength=count).astype(np.int64)
 
 
-class _Pieces(msgspec.Struct, frozen=True):
+class _Pieces(NamedTuple):
     """Parts of gaps in which no blocking call begins or ends; `host_ns` of each is the host's own."""
 
     gap: Int64
@@ -268,7 +268,7 @@ def _charge_calls(account: IdleAccount, gap: Int64, call: Int64, shares: Int64, 
 
 def _charge_host(account: IdleAccount, pieces: list[_Pieces], calls: RuntimeCalls, host: Host) -> None:
     """Charge the host's own time: to the wait before it as far as that lost so much, else to HOST_LAUNCH."""
-    gap, start_ns, host_ns = (np.concatenate(parts) for parts in zip(*map(_columns, pieces), strict=True))
+    gap, start_ns, host_ns = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
     order = np.argsort(start_ns, kind="stable")
     gap, start_ns, host_ns = gap[order], start_ns[order], host_ns[order]
     waits = np.flatnonzero(
@@ -308,10 +308,6 @@ def _waits_for_the_same(waits: Int64, lost_ns: Int64, calls: RuntimeCalls) -> tu
     # Threads may wait at the same time; together they lose no more than passes.
     passed_ns = calls.end_ns[waits[last]] - np.minimum.reduceat(calls.start_ns[waits], first)
     return group, longest, np.minimum(_summed(group, lost_ns, len(first)), passed_ns)
-
-
-def _columns(pieces: _Pieces) -> tuple[Int64, Int64, Int64]:
-    return pieces.gap, pieces.start_ns, pieces.host_ns
 
 
 def _first_of_each(group: Int64, amount: Int64, limit: Int64) -> Int64:

@@ -19,7 +19,7 @@ from opscope.analysis.step_model import PathPiece
 from opscope.analysis.timeline.device_windows import TraceWindow, occupation
 from opscope.analysis.timeline.host import Host, SessionRecords
 from opscope.analysis.timeline.idle import CAUSES, account_for_idle
-from opscope.analysis.timeline.records import DeviceRecords, TraceRecords, WorkKind
+from opscope.analysis.timeline.records import DeviceRecords, TraceRecords, WorkKind, columns
 from opscope.analysis.timeline.spans import Spans, covering, cut
 from opscope.analysis.timeline.values import IdleCause
 from opscope.ingest.nesting import Int64
@@ -222,12 +222,12 @@ def _host_lanes(session: Session, trace: TraceRecords, start_ns: int, end_ns: in
         name, native = threads.get(thread, (None, None))
         title = name or f"thread {native or thread}"
         parameters = [trace.trace_id, thread, end_ns, start_ns]
-        operators = _events(session, _OPERATORS_SQL, [*parameters, _DEEPEST])
+        operators = columns(session, "drawn_operators", [*parameters, _DEEPEST])
         for depth in range(_DEEPEST):
             mine = operators["depth"] == depth
             if mine.any():
                 yield _lane(LaneKind.OPERATORS, _NESTED[depth] or title, operators, mine)
-        calls = _events(session, _CALLS_SQL, parameters)
+        calls = columns(session, "drawn_calls", parameters)
         if len(calls["start_ns"]):
             lane = _lane(LaneKind.CALLS, str(LaneKind.CALLS), calls, slice(None))
             yield replace(lane, owner=(thread,))
@@ -288,16 +288,3 @@ def _lane(
         groups = np.full(len(starts), str(kind))
     of, group = np.unique(groups, return_inverse=True)
     return Lane(kind, title, starts, ends, group, tuple(of.tolist()), name, tuple(names.tolist()))
-
-
-def _events(session: Session, query: str, parameters: list[Any]) -> dict[str, npt.NDArray[Any]]:
-    found = session.connection.execute(query, parameters).fetchnumpy()
-    return {column: np.asarray(values) for column, values in found.items()}
-
-
-_OPERATORS_SQL = """SELECT start_ns, start_ns + duration_ns AS end_ns, coalesce(name, '') AS name, depth
-FROM operators WHERE trace_id = ? AND thread_id = ? AND start_ns < ? AND start_ns + duration_ns > ?
-AND depth < ? ORDER BY start_ns, operator_id"""
-_CALLS_SQL = """SELECT start_ns, start_ns + duration_ns AS end_ns, coalesce(name, '') AS name
-FROM runtime_calls WHERE trace_id = ? AND thread_id = ? AND start_ns < ? AND start_ns + duration_ns > ?
-ORDER BY start_ns, runtime_call_id"""

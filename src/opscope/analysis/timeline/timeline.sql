@@ -33,6 +33,20 @@ SELECT runtime_call_id AS call_id, trace_id, thread_id, start_ns, start_ns + dur
     coalesce(operator_id, -1) AS operator_id, list_position(?::VARCHAR[], coalesce(name, ''))::BIGINT - 1 AS name_index
 FROM runtime_calls ORDER BY runtime_call_id
 
+-- :name drawn_calls
+-- One row per runtime call of a trace and thread that lasts into an interval, by start: when, and its name. Parameters:
+-- trace, thread, end and start of the interval. Reads runtime_calls.
+SELECT start_ns, start_ns + duration_ns AS end_ns, coalesce(name, '') AS name
+FROM runtime_calls WHERE trace_id = ? AND thread_id = ? AND start_ns < ? AND start_ns + duration_ns > ?
+ORDER BY start_ns, runtime_call_id
+
+-- :name drawn_operators
+-- The same of operators, with their depth; one parameter more: operators as deep as this or deeper are left out.
+-- Reads operators.
+SELECT start_ns, start_ns + duration_ns AS end_ns, coalesce(name, '') AS name, depth
+FROM operators WHERE trace_id = ? AND thread_id = ? AND start_ns < ? AND start_ns + duration_ns > ? AND depth < ?
+ORDER BY start_ns, operator_id
+
 -- :name host_frames
 -- One row per Python frame of the threads that are the parameter: when, and whether no other frame called it.
 -- Reads frames.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from opscope.text_enum import TextEnum
+from opscope.text_enum import MeaningEnum, TextEnum
 
 __all__ = [
     "DeviceStep",
@@ -35,34 +35,20 @@ class WindowKind(TextEnum):
     SPAN = "span"
 
 
-class IdleCause(TextEnum):
+class IdleCause(MeaningEnum):
     """Why a device waited. A closed set."""
 
-    HOST_LAUNCH = "host_launch"
-    SYNCHRONIZATION = "synchronization"
-    DATA_LOADING = "data_loading"
-    MEMORY_ALLOCATION = "memory_allocation"
-    PROFILER_OVERHEAD = "profiler_overhead"
-    DEPENDENCY = "dependency"
-    NOTHING_SCHEDULED = "nothing_scheduled"
-    UNKNOWN = "unknown"
-
-    @property
-    def meaning(self) -> str:
-        """One phrase for people."""
-        return _MEANINGS[self]
-
-
-_MEANINGS = {
-    IdleCause.HOST_LAUNCH: "CPU-bound: the GPU ran out of queued kernels",
-    IdleCause.SYNCHRONIZATION: "the host waited for the device before it launched on",
-    IdleCause.DATA_LOADING: "the host waited for the next batch",
-    IdleCause.MEMORY_ALLOCATION: "the host was allocating or freeing device memory",
-    IdleCause.PROFILER_OVERHEAD: "the profiler itself was busy",
-    IdleCause.DEPENDENCY: "queued work waited for an event, another stream or its launch",
-    IdleCause.NOTHING_SCHEDULED: "the host ran nothing that was recorded, or had no work for this device",
-    IdleCause.UNKNOWN: "the trace does not tell",
-}
+    HOST_LAUNCH = "host_launch", "CPU-bound: the GPU ran out of queued kernels"
+    SYNCHRONIZATION = "synchronization", "the host waited for the device before it launched on"
+    DATA_LOADING = "data_loading", "the host waited for the next batch"
+    MEMORY_ALLOCATION = "memory_allocation", "the host was allocating or freeing device memory"
+    PROFILER_OVERHEAD = "profiler_overhead", "the profiler itself was busy"
+    DEPENDENCY = "dependency", "queued work waited for an event, another stream or its launch"
+    NOTHING_SCHEDULED = (
+        "nothing_scheduled",
+        "the host ran nothing that was recorded, or had no work for this device",
+    )
+    UNKNOWN = "unknown", "the trace does not tell"
 
 
 class IdleGap(msgspec.Struct, frozen=True):

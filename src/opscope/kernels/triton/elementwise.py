@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 
 from opscope.errors import InputError
-from opscope.kernels.triton.launching import autotuned, check_arguments, on_device_of
+from opscope.kernels.triton.launching import autotuned, check_arguments, launched
 
 __all__ = ["add", "add_teaching", "gelu", "gelu_teaching", "square", "square_teaching"]
 
@@ -177,9 +177,7 @@ def _launch(kernel: Any, *inputs: torch.Tensor, **constants: Any) -> torch.Tenso
     first = inputs[0]
     if any(tensor.shape != first.shape for tensor in inputs):
         raise InputError(f"shapes differ: {', '.join(str(tuple(each.shape)) for each in inputs)}")
-    out = torch.empty_like(first)
-    size = out.numel()
-    if size:
-        with on_device_of(out):
-            kernel[lambda meta: (triton.cdiv(size, meta["BLOCK"]),)](*inputs, out, size, **constants)
-    return out
+    out, size = torch.empty_like(first), first.numel()
+    return launched(
+        out, kernel, lambda meta: (triton.cdiv(size, meta["BLOCK"]),), *inputs, out, size, **constants
+    )

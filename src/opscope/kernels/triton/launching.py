@@ -13,7 +13,7 @@ import triton
 
 from opscope.errors import InputError
 
-__all__ = ["autotuned", "check_arguments", "is_compiled", "multiprocessors", "on_device_of"]
+__all__ = ["autotuned", "check_arguments", "is_compiled", "launched", "multiprocessors", "on_device_of"]
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -105,6 +105,14 @@ def on_device_of(tensor: torch.Tensor) -> AbstractContextManager[Any]:
         return nullcontext()
     device: AbstractContextManager[Any] = torch.cuda.device(tensor.device)
     return device
+
+
+def launched(out: torch.Tensor, kernel: Any, grid: Any, *arguments: Any, **constants: Any) -> torch.Tensor:
+    """The tensor that a kernel fills; nothing is launched for one without elements."""
+    if out.numel():
+        with on_device_of(out):
+            kernel[grid](*arguments, **constants)
+    return out
 
 
 def multiprocessors(device: torch.device) -> int:

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from opscope.errors import InputError
-from opscope.kernels.triton.launching import autotuned, check_arguments, on_device_of
+from opscope.kernels.triton.launching import autotuned, check_arguments, launched
 from opscope.kernels.triton.rows import ROW_CONFIGS, as_rows, columns_of, fitting_configs, row_grid
 
 __all__ = ["layer_norm", "layer_norm_teaching"]
@@ -174,7 +174,4 @@ def _launch(
             f"rows have {x.shape[-1]} elements, weight and bias {tuple(weight.shape)} and {tuple(bias.shape)}"
         )
     out = torch.empty_like(x)
-    if out.numel():
-        with on_device_of(out):
-            kernel[grid](x, weight, bias, out, *sizes, **constants)
-    return out
+    return launched(out, kernel, grid, x, weight, bias, out, *sizes, **constants)

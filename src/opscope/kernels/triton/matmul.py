@@ -24,8 +24,8 @@ from opscope.kernels.triton.launching import (
     autotuned,
     check_arguments,
     is_compiled,
+    launched,
     multiprocessors,
-    on_device_of,
 )
 
 try:
@@ -257,10 +257,7 @@ def matmul_by_pointers(a: torch.Tensor, b: torch.Tensor, precision: str = "ieee"
     """Like `matmul`, never by tensor descriptors."""
     sizes, out = _sizes_and_output(a, b)
     kernel = _tuned_float32_matmul if a.dtype is torch.float32 else _tuned_matmul
-    if out.numel():
-        with on_device_of(out):
-            kernel[_one_tile_each(sizes)](a, b, out, *sizes, PRECISION=precision)
-    return out
+    return launched(out, kernel, _one_tile_each(sizes), a, b, out, *sizes, PRECISION=precision)
 
 
 def matmul_by_tensor_descriptors(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -268,21 +265,15 @@ def matmul_by_tensor_descriptors(a: torch.Tensor, b: torch.Tensor) -> torch.Tens
     sizes, out = _sizes_and_output(a, b)
     # The configuration sets the real tile sizes, just before the launch.
     descriptors = [TensorDescriptor.from_tensor(tensor, [1, 1]) for tensor in (a, b, out)]
-    if out.numel():
-        with on_device_of(out):
-            grid = _one_program_per_multiprocessor(sizes, out)
-            _tuned_descriptor_matmul[grid](*descriptors, *sizes)
-    return out
+    grid = _one_program_per_multiprocessor(sizes, out)
+    return launched(out, _tuned_descriptor_matmul, grid, *descriptors, *sizes)
 
 
 def matmul_teaching(a: torch.Tensor, b: torch.Tensor, precision: str = "ieee") -> torch.Tensor:
     """Like `matmul`, in its textbook form."""
     (m, n, k), out = _sizes_and_output(a, b)
-    if out.numel():
-        with on_device_of(out):
-            grid = (triton.cdiv(m, 64), triton.cdiv(n, 64))
-            matmul_teaching_kernel[grid](a, b, out, m, n, k, BM=64, BN=64, BK=32, PRECISION=precision)
-    return out
+    grid, tile = (triton.cdiv(m, 64), triton.cdiv(n, 64)), {"BM": 64, "BN": 64, "BK": 32}
+    return launched(out, matmul_teaching_kernel, grid, a, b, out, m, n, k, PRECISION=precision, **tile)
 
 
 def _sizes_and_output(a: torch.Tensor, b: torch.Tensor) -> tuple[tuple[int, int, int], torch.Tensor]:

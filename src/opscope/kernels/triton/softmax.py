@@ -16,7 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
-from opscope.kernels.triton.launching import autotuned, check_arguments, on_device_of
+from opscope.kernels.triton.launching import autotuned, check_arguments, launched
 from opscope.kernels.triton.rows import ROW_CONFIGS, as_rows, columns_of, fitting_configs, row_grid
 
 __all__ = ["softmax", "softmax_teaching"]
@@ -138,7 +138,4 @@ def softmax_teaching(x: torch.Tensor) -> torch.Tensor:
 def _launch(kernel: Any, grid: Any, x: torch.Tensor, *sizes: int, **constants: int) -> torch.Tensor:
     check_arguments(x=x)
     out = torch.empty_like(x)
-    if out.numel():
-        with on_device_of(out):
-            kernel[grid](x, out, *sizes, **constants)
-    return out
+    return launched(out, kernel, grid, x, out, *sizes, **constants)

@@ -138,13 +138,11 @@ def test_what_has_no_name_is_shown_too(load: Load) -> None:
     assert only(load(one)) == {" >  >  > ": 4_000}
 
 
-def test_each_trace_is_a_profile(load: Load, tmp_path) -> None:
-    paths = []
-    for rank in range(2):
-        one = trace()
+def test_each_trace_is_a_profile(load: Load) -> None:
+    ranks = trace(), trace()
+    for rank, one in enumerate(ranks):
         one.properties["distributedInfo"] = {"rank": rank, "world_size": 2, "backend": "nccl"}
-        paths.append(str(one.write(tmp_path / f"{rank}.json")))
-    profiles = stack_profiles(load(paths))
+    profiles = stack_profiles(load(ranks))
     assert [(profile.name, profile.total) for profile in profiles] == [("rank 0", 74_000), ("rank 1", 74_000)]
 
 

@@ -244,13 +244,11 @@ def test_without_stacks_nothing_is_said(load: Load) -> None:
     assert program_totals(load(launch(TraceBuilder(), "aten::mm", 0, 5))) == ProgramTotals()
 
 
-def test_ranks_are_summed_by_path(load: Load, tmp_path) -> None:
-    paths = []
-    for rank in range(2):
-        trace = model()
+def test_ranks_are_summed_by_path(load: Load) -> None:
+    ranks = model(), model()
+    for rank, trace in enumerate(ranks):
         trace.properties["distributedInfo"] = {"rank": rank, "world_size": 2, "backend": "nccl"}
-        paths.append(str(trace.write(tmp_path / f"rank{rank}.json")))
-    totals = program_totals(load(paths))
+    totals = program_totals(load(ranks))
     assert by_path(totals)["Net_0"].total_device_ns == 66_000
     assert [(line.line, line.self_device_ns) for line in totals.lines] == [(5, 66_000), (10, 14_000)]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from opscope.analysis.launch_quality import LaunchQuality
-from opscope.analysis.roofline.work import Launches, Work
+from opscope.analysis.roofline.work import Launches, Work, work_of_call
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits, Limit, LimitEvidence
 from opscope.launches.facts import DeviceFacts, LaunchFacts, LaunchGeometry
@@ -68,5 +68,4 @@ def cost(
 
 
 def work(known: CallCost, *parts: Launches, repeats: int = 1) -> Work:
-    is_costed = known.flop_count is not None and known.min_bytes is not None
-    return Work(parts, known, repeats, sum(part.total_ns for part in parts) if is_costed else 0)
+    return work_of_call(parts, known, repeats)

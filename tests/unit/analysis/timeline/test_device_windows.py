@@ -98,12 +98,11 @@ class TestTheStepsWindow:
         assert told(found.partitions[0]) == (100, 80, 0, 0)
         assert found.host[0].launches == 1
 
-    def test_each_rank_has_its_own(self, load: Callable[..., Session], tmp_path: Path) -> None:
-        def rank(number: int) -> Path:
+    def test_each_rank_has_its_own(self, load: Callable[..., Session]) -> None:
+        def rank(number: int) -> TraceBuilder:
             trace = TraceBuilder(distributedInfo={"rank": number}).launch(0)
             trace.kernel("early", 0, 10, device=number).step(1, 50 * number + 5, 100)
-            trace.launch(50 * number + 10).kernel("a", 100, 60, device=number)
-            return trace.write(tmp_path / f"rank{number}.json")
+            return trace.launch(50 * number + 10).kernel("a", 100, 60, device=number)
 
         found = Summary(load([rank(0), rank(1)])).timeline
         assert [told(one) for one in found.partitions] == [(155, 65, 5, 5), (105, 60, 10, 0)]
@@ -167,6 +166,15 @@ class TestTheGapAtTheStart:
             trace.operator("aten::mm", began, 50).launch(began + 5).kernel("gemm", began + 1000, 9000)
         return trace
 
+    def at_work_before(self) -> TraceBuilder:
+        """An engine schedules a step while the one before it runs; that one was not recorded."""
+        trace = TraceBuilder().operator("aten::mm", 0, 900)
+        for at in range(4):
+            trace.launch(100 * at, correlation=at + 1)
+        for at in range(4):
+            trace.kernel("gemm", 8000 + 1000 * at, 1000, correlation=at + 1)
+        return trace
+
     def test_where_the_host_prepares_what_it_then_launches(self, timeline: Measure) -> None:
         trace = self.steady(TraceBuilder().operator("aten::empty", 0, 20), 463_000)
         found = timeline(trace)
@@ -186,13 +194,7 @@ class TestTheGapAtTheStart:
         assert told(one) == (99_995, 90_000, 890, 0)
 
     def test_where_the_device_is_at_work_from_before_the_recording(self, timeline: Measure) -> None:
-        """An engine schedules a step while the one before it runs; that one was not recorded."""
-        trace = TraceBuilder().operator("aten::mm", 0, 900)
-        for at in range(4):
-            trace.launch(100 * at, correlation=at + 1)
-        for at in range(4):
-            trace.kernel("gemm", 8000 + 1000 * at, 1000, correlation=at + 1)
-        found = timeline(trace)
+        found = timeline(self.at_work_before())
         (gap,) = found.start_gaps
         assert (gap.end_ns, gap.host_end_ns) == (8_000_000, 0)
         (one,) = found.partitions
@@ -202,12 +204,7 @@ class TestTheGapAtTheStart:
         assert not found.waits
 
     def test_the_host_of_such_a_step_is_not_the_slower_side(self, load: Callable[..., Session]) -> None:
-        trace = TraceBuilder().operator("aten::mm", 0, 900)
-        for at in range(4):
-            trace.launch(100 * at, correlation=at + 1)
-        for at in range(4):
-            trace.kernel("gemm", 8000 + 1000 * at, 1000, correlation=at + 1)
-        job = Summary(load(trace)).job
+        job = Summary(load(self.at_work_before())).job
         assert job is not None
         assert job.device_ns == pytest.approx(4_000_000, rel=0.01)
         assert job.host_ns <= 900_000

@@ -6,47 +6,31 @@ import pytest
 
 from opscope.analysis.timeline.records import CallRole, is_graph_launch, role_of
 
+ROLES = {
+    CallRole.WAITS: """
+        cudaStreamSynchronize cudaStreamSynchronize_ptsz cudaDeviceSynchronize cudaEventSynchronize
+        hipDeviceSynchronize cuCtxSynchronize cuStreamSynchronize
+    """,
+    CallRole.COPIES: "cudaMemcpy cudaMemcpy2D_ptds hipMemcpyWithStream cuMemcpyDtoH_v2",
+    CallRole.COPIES_ASYNC: "cudaMemcpyAsync cuMemcpyHtoDAsync_v2 cudaMemcpyPeer",
+    CallRole.ALLOCATES: """
+        cudaMalloc cudaMallocManaged cudaHostAlloc cuMemCreate cuMemMap hipExtMallocWithFlags
+    """,
+    CallRole.FREES: "cudaFree cudaFreeHost cuMemFree_v2",
+    CallRole.OTHER: """
+        cudaMallocAsync cudaMallocFromPoolAsync cudaFreeAsync cuMemsetD8Async cudaMemsetAsync
+        cudaMemGetInfo cudaEventQuery cudaStreamWaitEvent cudaLaunchKernel
+    """,
+}
 
-@pytest.mark.parametrize(
-    ("name", "role"),
-    [
-        ("cudaStreamSynchronize", CallRole.WAITS),
-        ("cudaStreamSynchronize_ptsz", CallRole.WAITS),
-        ("cudaDeviceSynchronize", CallRole.WAITS),
-        ("cudaEventSynchronize", CallRole.WAITS),
-        ("hipDeviceSynchronize", CallRole.WAITS),
-        ("cuCtxSynchronize", CallRole.WAITS),
-        ("cuStreamSynchronize", CallRole.WAITS),
-        ("cudaMemcpy", CallRole.COPIES),
-        ("cudaMemcpy2D_ptds", CallRole.COPIES),
-        ("hipMemcpyWithStream", CallRole.COPIES),
-        ("cuMemcpyDtoH_v2", CallRole.COPIES),
-        ("cudaMemcpyAsync", CallRole.COPIES_ASYNC),
-        ("cuMemcpyHtoDAsync_v2", CallRole.COPIES_ASYNC),
-        ("cudaMemcpyPeer", CallRole.COPIES_ASYNC),
-        ("cudaMalloc", CallRole.ALLOCATES),
-        ("cudaMallocManaged", CallRole.ALLOCATES),
-        ("cudaHostAlloc", CallRole.ALLOCATES),
-        ("cuMemCreate", CallRole.ALLOCATES),
-        ("cuMemMap", CallRole.ALLOCATES),
-        ("hipExtMallocWithFlags", CallRole.ALLOCATES),
-        ("cudaFree", CallRole.FREES),
-        ("cudaFreeHost", CallRole.FREES),
-        ("cuMemFree_v2", CallRole.FREES),
-        ("cudaMallocAsync", CallRole.OTHER),
-        ("cudaMallocFromPoolAsync", CallRole.OTHER),
-        ("cudaFreeAsync", CallRole.OTHER),
-        ("cuMemsetD8Async", CallRole.OTHER),
-        ("cudaMemsetAsync", CallRole.OTHER),
-        ("cudaMemGetInfo", CallRole.OTHER),
-        ("cudaEventQuery", CallRole.OTHER),
-        ("cudaStreamWaitEvent", CallRole.OTHER),
-        ("cudaLaunchKernel", CallRole.OTHER),
-        ("", CallRole.OTHER),
-    ],
-)
-def test_roles(name: str, role: CallRole) -> None:
-    assert role_of(name) is role
+
+@pytest.mark.each("role", ROLES)
+def test_roles(role: CallRole) -> None:
+    assert {name: role_of(name) for name in ROLES[role].split()} == dict.fromkeys(ROLES[role].split(), role)
+
+
+def test_a_call_without_a_name_has_no_role() -> None:
+    assert role_of("") is CallRole.OTHER
 
 
 def test_graph_launches() -> None:

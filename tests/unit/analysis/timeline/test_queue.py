@@ -18,6 +18,12 @@ from opscope.testing import TraceBuilder
 Measure = Callable[[TraceBuilder], Timeline]
 
 
+def three_kernels() -> TraceBuilder:
+    """Queued or running: one until 12 µs, two until 20, one until 30, none until 38, one until 50."""
+    trace = TraceBuilder().launch(0).kernel("a", 10, 10).launch(12).kernel("b", 20, 10)
+    return trace.launch(38).kernel("c", 40, 10)
+
+
 def test_latency_is_from_the_launch_calls_start_to_the_kernels(timeline: Measure) -> None:
     trace = TraceBuilder()
     for number, latency in enumerate((5, 7, 6, 100, -2)):
@@ -41,17 +47,7 @@ def test_the_95th_percentile_is_one_of_the_values(timeline: Measure) -> None:
 
 
 def test_depth_is_weighted_by_time(timeline: Measure) -> None:
-    trace = (
-        TraceBuilder()
-        .launch(0)
-        .kernel("a", 10, 10)
-        .launch(12)
-        .kernel("b", 20, 10)
-        .launch(38)
-        .kernel("c", 40, 10)
-    )
-    # One until 12, two until 20, one until 30, none until 38, one until 50.
-    assert timeline(trace).queues == (QueueDepth(0, 0, (12 + 16 + 10 + 12) / 50, 2, 8 / 50),)
+    assert timeline(three_kernels()).queues == (QueueDepth(0, 0, (12 + 16 + 10 + 12) / 50, 2, 8 / 50),)
 
 
 def test_what_was_launched_before_the_window_is_queued_from_the_start(timeline: Measure) -> None:
@@ -75,16 +71,7 @@ def test_the_series_of_a_recording_has_its_mean_depth(shared: Path, load: Callab
 
 
 def test_the_series_has_the_mean_of_every_interval(load: Callable[..., Session]) -> None:
-    trace = (
-        TraceBuilder()
-        .launch(0)
-        .kernel("a", 10, 10)
-        .launch(12)
-        .kernel("b", 20, 10)
-        .launch(38)
-        .kernel("c", 40, 10)
-    )
-    (records,) = read_records(load(trace))
+    (records,) = read_records(load(three_kernels()))
     window = Spans(np.array([10_000]), np.array([50_000]))
     series = queue_over_time(records.devices[0], records.calls, window, 4)
     assert (series.start_ns, series.interval_ns) == (10_000, 10_000.0)
