@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import tomli
 
-from opscope.text_enum import TextEnum
+from opscope.text_enum import MeaningEnum
 
 __all__ = [
     "DEVICE_PROPERTIES",
@@ -33,24 +33,12 @@ __all__ = [
 ]
 
 
-class SpecEvidence(TextEnum):
+class SpecEvidence(MeaningEnum):
     """How a number is known. A closed set."""
 
-    PUBLISHED = "published"
-    DERIVED = "derived"
-    DEVICE_PROPERTIES = "device_properties"
-
-    @property
-    def meaning(self) -> str:
-        """One phrase for people."""
-        return _MEANINGS[self]
-
-
-_MEANINGS = {
-    SpecEvidence.PUBLISHED: "published for this product",
-    SpecEvidence.DERIVED: "operations per SM and clock × SMs × boost clock",
-    SpecEvidence.DEVICE_PROPERTIES: "as the driver reported it",
-}
+    PUBLISHED = "published", "published for this product"
+    DERIVED = "derived", "operations per SM and clock × SMs × boost clock"
+    DEVICE_PROPERTIES = "device_properties", "as the driver reported it"
 
 
 class Source(msgspec.Struct, frozen=True):

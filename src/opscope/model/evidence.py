@@ -4,33 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from opscope.text_enum import TextEnum
+from opscope.text_enum import MeaningEnum
 
 __all__ = ["Grade", "weakest"]
 
 
-class Grade(TextEnum):
+class Grade(MeaningEnum):
     """The evidence for a fact, strongest first. A closed set."""
 
-    EXACT = "exact"
-    RELEASE_INDEX = "release_index"
-    NEIGHBOR_VERSION = "neighbor_version"
-    NAME_PATTERN = "name_pattern"
-    INFERRED = "inferred"
-
-    @property
-    def meaning(self) -> str:
-        """One sentence for people."""
-        return _MEANINGS[self]
+    EXACT = "exact", "read from this build's own binary, yaml file or header"
+    RELEASE_INDEX = "release_index", "from the packaged index of the same release"
+    NEIGHBOR_VERSION = "neighbor_version", "from the index of another release"
+    NAME_PATTERN = "name_pattern", "read from the name by a documented grammar"
+    INFERRED = "inferred", "from an undocumented but observed pattern"
 
 
-_MEANINGS = {
-    Grade.EXACT: "read from this build's own binary, yaml file or header",
-    Grade.RELEASE_INDEX: "from the packaged index of the same release",
-    Grade.NEIGHBOR_VERSION: "from the index of another release",
-    Grade.NAME_PATTERN: "read from the name by a documented grammar",
-    Grade.INFERRED: "from an undocumented but observed pattern",
-}
 _ORDER = {grade: rank for rank, grade in enumerate(Grade)}
 
 

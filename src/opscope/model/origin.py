@@ -5,12 +5,11 @@ Everything is optional: what the process could not tell is absent, and why is a 
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Any
 
 import msgspec
 
-from opscope.text_enum import TextEnum
+from opscope.text_enum import MeaningEnum, TextEnum
 
 __all__ = [
     "Gap",
@@ -137,26 +136,13 @@ class Gap(msgspec.Struct, frozen=True):
     reason: str
 
 
-class RegistrationKind(str, Enum):
+class RegistrationKind(MeaningEnum):
     """How an operator's code came to the dispatcher. A closed set."""
 
-    CUSTOM_OP = "custom_op"
-    TRITON_OP = "triton_op"
-    LIBRARY = "library"
-    CXX = "cxx"
-
-    @property
-    def meaning(self) -> str:
-        """One phrase for people."""
-        return _MEANINGS[self]
-
-
-_MEANINGS = {
-    RegistrationKind.CUSTOM_OP: "torch.library.custom_op",
-    RegistrationKind.TRITON_OP: "torch.library.triton_op",
-    RegistrationKind.LIBRARY: "Python, through a torch.library.Library",
-    RegistrationKind.CXX: "C++, through TORCH_LIBRARY",
-}
+    CUSTOM_OP = "custom_op", "torch.library.custom_op"
+    TRITON_OP = "triton_op", "torch.library.triton_op"
+    LIBRARY = "library", "Python, through a torch.library.Library"
+    CXX = "cxx", "C++, through TORCH_LIBRARY"
 
 
 class OperatorRegistration(msgspec.Struct, frozen=True):

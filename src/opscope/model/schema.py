@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from opscope.text_enum import TextEnum
+from opscope.text_enum import MeaningEnum, TextEnum
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -35,87 +35,47 @@ class ActivityKind(TextEnum):
     MEMSET = "memset"
 
 
-class Attribution(TextEnum):
+class Attribution(MeaningEnum):
     """How a device activity was tied to an operator, or why it was not. A closed set."""
 
-    EXTERNAL_ID = "external_id"
-    CORRELATION = "correlation"
-    GRAPH = "graph"
-    GRAPH_NODE = "graph_node"
-    GRAPH_SEQUENCE = "graph_sequence"
-    BEFORE_WINDOW = "before_window"
-    NO_LAUNCH_RECORD = "no_launch_record"
-    OUTSIDE_OPERATOR = "outside_operator"
-    NO_CORRELATION = "no_correlation"
-
-    @property
-    def meaning(self) -> str:
-        """One sentence for people."""
-        return _MEANINGS[self]
-
-
-_MEANINGS = {
-    Attribution.EXTERNAL_ID: "the launch call (or the activity itself) carries the operator's external id",
-    Attribution.CORRELATION: "the launch call lies inside the operator on its thread",
-    Attribution.GRAPH: "launched by a CUDA graph replay whose launch call belongs to the operator",
-    Attribution.GRAPH_NODE: "replayed by a CUDA graph; its node was captured inside the operator",
-    Attribution.GRAPH_SEQUENCE: (
+    EXTERNAL_ID = "external_id", "the launch call (or the activity itself) carries the operator's external id"
+    CORRELATION = "correlation", "the launch call lies inside the operator on its thread"
+    GRAPH = "graph", "launched by a CUDA graph replay whose launch call belongs to the operator"
+    GRAPH_NODE = "graph_node", "replayed by a CUDA graph; its node was captured inside the operator"
+    GRAPH_SEQUENCE = (
+        "graph_sequence",
         "replayed by a CUDA graph whose kernels follow each other as those that the operator launched "
-        "when it was captured, or eagerly"
-    ),
-    Attribution.BEFORE_WINDOW: (
-        "launched before the recording window opened, so its operator was not recorded"
-    ),
-    Attribution.NO_LAUNCH_RECORD: "its launch call is missing from the trace",
-    Attribution.OUTSIDE_OPERATOR: "launched while no operator was open on the launching thread",
-    Attribution.NO_CORRELATION: "the activity carries neither a correlation id nor an external id",
-}
+        "when it was captured, or eagerly",
+    )
+    BEFORE_WINDOW = (
+        "before_window",
+        "launched before the recording window opened, so its operator was not recorded",
+    )
+    NO_LAUNCH_RECORD = "no_launch_record", "its launch call is missing from the trace"
+    OUTSIDE_OPERATOR = "outside_operator", "launched while no operator was open on the launching thread"
+    NO_CORRELATION = "no_correlation", "the activity carries neither a correlation id nor an external id"
 
 
-class ReplaySource(TextEnum):
+class ReplaySource(MeaningEnum):
     """What the operators of a replayed CUDA graph are known from. A closed set."""
 
-    NOTED_CAPTURE = "noted_capture"
-    CAPTURE_TRACE = "capture_trace"
-    CAPTURE_PHASE = "capture_phase"
-    EAGER_PHASE = "eager_phase"
-
-    @property
-    def meaning(self) -> str:
-        """One phrase for people."""
-        return _SOURCE_MEANINGS[self]
+    NOTED_CAPTURE = "noted_capture", "the recording noted the capture"
+    CAPTURE_TRACE = "capture_trace", "a trace of the capture was given"
+    CAPTURE_PHASE = "capture_phase", "the graph is captured in the trace itself"
+    EAGER_PHASE = "eager_phase", "the same kernels run eagerly in the trace"
 
 
-_SOURCE_MEANINGS = {
-    ReplaySource.NOTED_CAPTURE: "the recording noted the capture",
-    ReplaySource.CAPTURE_TRACE: "a trace of the capture was given",
-    ReplaySource.CAPTURE_PHASE: "the graph is captured in the trace itself",
-    ReplaySource.EAGER_PHASE: "the same kernels run eagerly in the trace",
-}
-
-
-class ReplayEvidence(TextEnum):
+class ReplayEvidence(MeaningEnum):
     """How replayed activities were matched with captured launches, strongest first. A closed set."""
 
-    NODE_IDS = "node_ids"
-    KERNEL_SEQUENCE = "kernel_sequence"
-    KERNEL_COUNTS = "kernel_counts"
-    LAUNCH_ORDER = "launch_order"
-
-    @property
-    def meaning(self) -> str:
-        """One phrase for people."""
-        return _REPLAY_MEANINGS[self]
-
-
-_REPLAY_MEANINGS = {
-    ReplayEvidence.NODE_IDS: "by the ids of the graph's nodes, and every kernel is the captured one",
-    ReplayEvidence.KERNEL_SEQUENCE: "every kernel, in order, is the captured one",
-    ReplayEvidence.KERNEL_COUNTS: "each kernel runs as often as captured; those of one name by their order",
-    ReplayEvidence.LAUNCH_ORDER: (
-        "as many launches of the same kinds; where the capture names no kernel, equal calls run equal kernels"
-    ),
-}
+    NODE_IDS = "node_ids", "by the ids of the graph's nodes, and every kernel is the captured one"
+    KERNEL_SEQUENCE = "kernel_sequence", "every kernel, in order, is the captured one"
+    KERNEL_COUNTS = "kernel_counts", "each kernel runs as often as captured; those of one name by their order"
+    LAUNCH_ORDER = (
+        "launch_order",
+        "as many launches of the same kinds; "
+        "where the capture names no kernel, equal calls run equal kernels",
+    )
 
 
 class Column(msgspec.Struct, frozen=True):

@@ -295,7 +295,7 @@ def _peak_table(device: DeviceSpec) -> Table:
 
 def _origin(peak: Peak, device: DeviceSpec) -> str:
     if peak.evidence is SpecEvidence.DERIVED or peak.source == device.source:
-        return peak.evidence.value
+        return str(peak.evidence)
     return str(peak.source)
 
 
