@@ -70,7 +70,7 @@ def ptx_preamble(text: str) -> str:
 
 def _threads(head: str) -> int | None:
     sizes = _THREADS.search(head)
-    return None if sizes is None else math.prod(map(int, sizes[1].split(",")))
+    return None if sizes is None else math.prod(map(int, re.findall(r"\d+", sizes[1])))
 
 
 def _blocks(head: str) -> int | None:
