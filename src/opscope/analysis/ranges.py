@@ -80,8 +80,10 @@ class RangeTotal(msgspec.Struct, frozen=True):
 
 def serving_engine(session: Session) -> str | None:
     """The serving engine that was recorded; None if none was."""
-    annotations = (row[0] for row in session.query("SELECT DISTINCT name FROM annotations ORDER BY name"))
-    operators = (row[0] for row in session.query("SELECT DISTINCT name FROM operators ORDER BY name"))
+    named = "SELECT DISTINCT name FROM {} WHERE name IS NOT NULL ORDER BY name"
+    annotations, operators = (
+        [row[0] for row in session.query(named.format(table))] for table in ("annotations", "operators")
+    )
     return engine_of(annotations, operators)
 
 

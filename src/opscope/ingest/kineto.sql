@@ -8,8 +8,7 @@
 -- (decision 0002); durations are far below 2**40 us, where the product is exact after rounding. DuckDB reads only the keys of `args` that are named here; rare ones are read by `details`.
 CREATE OR REPLACE TABLE staging.staged AS
 SELECT {category} AS category, CASE WHEN category IS NULL THEN coalesce(cat, '') END AS other_category,
-    ph, CASE WHEN ph = 'X' THEN coalesce(name, '(unnamed)') ELSE name END AS name, pid, tid, id,
-    hash(pid, tid) AS thread_key,
+    ph, name, pid, tid, id, hash(pid, tid) AS thread_key,
     {cast}(floor(ts) AS BIGINT) * 1000 + {cast}(round((ts - floor(ts)) * 1000) AS BIGINT) AS start_ns,
     {cast}(round(dur * 1000) AS BIGINT) AS duration_ns,
     ts >= {double_limit} AS is_wide,

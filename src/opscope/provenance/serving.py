@@ -107,10 +107,10 @@ class ServingStep(msgspec.Struct, frozen=True):
 
 
 @lru_cache(maxsize=65536)
-def serving_step(name: str) -> ServingStep | None:
+def serving_step(name: str | None) -> ServingStep | None:
     """The step that an annotation names; None if it is none of a known engine."""
     for entry, pattern in _annotations():
-        match = pattern.fullmatch(name)
+        match = pattern.fullmatch(name or "")
         if match is not None:
             groups = match.groupdict()
             counts = {key: value for key, value in groups.items() if key not in ("mode", "pairs")}
