@@ -67,6 +67,8 @@ Examine = Callable[[Session], Mapping[int, Examined]]
 
 # Files that are put together by one statement for each table.
 _BATCH = 16
+# Parts that are read ahead of the one that is next, beside two for each worker.
+_AHEAD = 16
 # Small files are read together, as long as each worker has several turns.
 _MOST_TOGETHER, _MOST_BYTES_TOGETHER, _TURNS = 8, 4 << 20, 4
 _TRIES = 3
@@ -400,7 +402,7 @@ class _Parts:
     def _of_worker(self, place: int) -> Part:
         """What a worker made of a group; again where processes of this machine were killed."""
         for tries in count(1):
-            for ahead in range(place, min(len(self._groups), place + _BATCH + 2 * self._workers.number)):
+            for ahead in range(place, min(len(self._groups), place + _AHEAD + 2 * self._workers.number)):
                 if ahead not in self._running:
                     self._running[ahead] = self._executor.submit(read_part, self._groups[ahead], self._how)
             try:
