@@ -1,8 +1,8 @@
-"""Programs held out for the third run of `gpu_gains.py`; its misses have been looked at since."""
+"""Programs held out for the fourth run of `gpu_gains.py`; its misses have been looked at since."""
 
 from __future__ import annotations
 
-import itertools
+from functools import partial
 from typing import Any
 
 from gpu_programs import (
@@ -12,8 +12,10 @@ from gpu_programs import (
     Program,
     Remedy,
     Size,
+    fed_from_host,
     inference,
     next_token_of,
+    of_language,
     of_vision,
     training,
 )
@@ -27,327 +29,331 @@ def once_held_out(size: Size) -> dict[str, Program]:
     import torch
 
     bf16 = torch.bfloat16
-    graphs = size.is_cuda
 
-    def graph(build: Any) -> tuple[Remedy, ...]:
-        return (Remedy("advice.launch_bound", lambda: captured(build())),) if graphs else ()
+    def changed(code: str, before: Any, after: Any) -> Program:
+        return Program(before, (Remedy(f"advice.{code}", after),))
 
+    def graph(build: Any, capturable: Any) -> Program:
+        remedies = (Remedy("advice.launch_bound", lambda: captured(capturable())),) if size.is_cuda else ()
+        return Program(build, remedies)
+
+    decode = partial(continued, size)
+    policy = partial(actor_critic, size)
     return {
-        "darknet train": of_vision("darknet53", size, batch=48, train=True),
-        "mobilenetv2 infer": of_vision("mobilenetv2_100", size, batch=128, train=False),
-        "deit3 train": of_vision("deit3_medium_patch16_224", size, batch=64, train=True),
-        "ernie train": Program(
-            lambda: encoder(size),
+        "efficientnetv2 train": of_vision("efficientnetv2_rw_t", size, batch=48, train=True),
+        "inception infer": of_vision("inception_v3", size, batch=96, train=False),
+        "res2net train": of_vision("res2net50_26w_4s", size, batch=48, train=True),
+        "beit train": of_vision("beit_base_patch16_224", size, batch=40, train=True),
+        "resmlp infer": of_vision("resmlp_24_224", size, batch=96, train=False),
+        "data2vec train": of_language("data2vec", size, batch=12, length=320, train=True),
+        "starcoder2 train": of_language("starcoder2", size, batch=4, length=768, train=True, layers=10),
+        "stablelm eager bf16": of_language("stablelm", size, batch=4, length=1024, train=False, dtype=bf16),
+        "cohere forward bs1": of_language("cohere", size, batch=1, length=96, train=False, attention="sdpa",
+                                          dtype=torch.float16, graph=True),
+        "olmo2 next token": graph(decode, decode),
+        "dit train": Program(
+            lambda: diffusion_transformer(size),
             (
-                Remedy("advice.eager_attention", lambda: encoder(size, attention="sdpa")),
-                Remedy(HALF, lambda: encoder(size, autocast=True)),
+                Remedy(HALF, lambda: diffusion_transformer(size, autocast=True)),
                 TF32,
-                Remedy(FUSED, lambda: encoder(size, optimizer={"fused": True})),
+                Remedy(FUSED, lambda: diffusion_transformer(size, optimizer={"fused": True})),
             ),
         ),
-        "olmo train": Program(
-            lambda: decoder(size),
+        "image decoder infer": Program(
+            lambda: image_decoder(size),
             (
-                Remedy(HALF, lambda: decoder(size, autocast=True)),
-                TF32,
-                Remedy(FUSED, lambda: decoder(size, optimizer={"fused": True})),
+                Remedy(HALF, lambda: image_decoder(size, dtype=bf16)),
+                Remedy("advice.layout_conversion", lambda: image_decoder(size, channels_last=True)),
             ),
         ),
-        "granite eager bf16": Program(
-            lambda: granite(size, attention="eager"),
-            (Remedy("advice.eager_attention", lambda: granite(size, attention="sdpa")),),
+        "policy small": graph(policy, lambda: policy(optimizer={"capturable": True})),
+        "pageable video": changed(
+            "pageable_copy", lambda: clips(size, pinned=False), lambda: clips(size, pinned=True)
         ),
-        "qwen3 next token": Program(lambda: next_token(size), graph(lambda: next_token(size))),
-        "diffusion attention": Program(
-            lambda: denoiser(size),
-            (
-                Remedy(HALF, lambda: denoiser(size, dtype=bf16)),
-                Remedy("advice.layout_conversion", lambda: denoiser(size, channels_last=True)),
-            ),
+        "stops on nan": changed(
+            "host_sync", lambda: guarded(size, asks=True), lambda: guarded(size, asks=False)
         ),
-        "autoencoder small": Program(
-            lambda: autoencoder(size), graph(lambda: autoencoder(size, optimizer={"capturable": True}))
+        "attention by hand": changed(
+            "eager_attention", lambda: attention(size, fused=False), lambda: attention(size, fused=True)
         ),
-        "pageable training": Program(
-            lambda: fed(size, pinned=False),
-            (Remedy("advice.pageable_copy", lambda: fed(size, pinned=True)),),
+        "lstm per-tensor": changed(
+            "per_tensor_optimizer",
+            lambda: recurrent_language(size, optimizer={"foreach": False}),
+            lambda: recurrent_language(size, optimizer={"fused": True}),
         ),
-        "losses asked": Program(
-            lambda: accumulating(size, asks=True),
-            (Remedy("advice.host_sync", lambda: accumulating(size, asks=False)),),
+        "graph network zeros": changed(
+            "zero_grad_fill", lambda: message_passing(size, zeros=True), lambda: message_passing(size)
         ),
-        "clip text eager": Program(
-            lambda: text_tower(size, attention="eager"),
-            (
-                Remedy("advice.eager_attention", lambda: text_tower(size, attention="sdpa")),
-                Remedy(HALF, lambda: text_tower(size, attention="eager", dtype=bf16)),
-                TF32,
-            ),
+        "written-out swiglu": changed(
+            "unfused_pointwise", lambda: gate(size, compiled=False), lambda: gate(size, compiled=True)
         ),
-        "transformer per-tensor": Program(
-            lambda: stack(size, optimizer={"foreach": False}),
-            (Remedy("advice.per_tensor_optimizer", lambda: stack(size, optimizer={"fused": True})),),
+        "odd width": changed(
+            "unaligned_products",
+            lambda: feed_forward(size, inner=size.of(8189, 61)),
+            lambda: feed_forward(size, inner=size.of(8192, 64)),
         ),
-        "transformer zeros": Program(
-            lambda: stack(size, optimizer={"fused": graphs}, zeros=True),
-            (Remedy("advice.zero_grad_fill", lambda: stack(size, optimizer={"fused": graphs})),),
-        ),
-        "written-out gelu": Program(
-            lambda: activations(size, compiled=False),
-            (Remedy("advice.unfused_pointwise", lambda: activations(size, compiled=True)),),
-        ),
-        "odd classes": Program(
-            lambda: classifier(size, classes=size.of(21841, 101)),
-            (Remedy("advice.unaligned_products", lambda: classifier(size, classes=size.of(21888, 128))),),
-        ),
-    }
+    }  # fmt: skip
 
 
-def encoder(size: Size, *, attention: str = "eager", **options: Any) -> Step:
-    """An encoder of random weights, trained to fill in words."""
-    import torch
-    import transformers
-
-    heads, hidden = size.of(8, 2), size.of(512, 32)
-    configuration = transformers.ErnieConfig(
-        vocab_size=size.of(18000, 100), hidden_size=hidden, num_hidden_layers=size.of(10, 1),
-        num_attention_heads=heads, intermediate_size=4 * hidden,
-    )  # fmt: skip
-    model = transformers.AutoModelForMaskedLM.from_config(configuration, attn_implementation=attention)
-    tokens = torch.randint(0, 100, (size.of(24, 2), size.of(384, 8)), device=size.device)
-    return training(model.to(size.device), tokens, tokens, size, loss=_of_tokens, **options)
-
-
-def decoder(size: Size, **options: Any) -> Step:
-    """A decoder of random weights, trained, with fused attention."""
-    import torch
-    import transformers
-
-    configuration = transformers.OlmoConfig(
-        vocab_size=size.of(24000, 100), hidden_size=size.of(896, 32), num_hidden_layers=size.of(10, 1),
-        num_attention_heads=size.of(14, 2), intermediate_size=size.of(2560, 64), use_cache=False,
-    )  # fmt: skip
-    model = transformers.AutoModelForCausalLM.from_config(configuration, attn_implementation="sdpa")
-    tokens = torch.randint(0, 100, (size.of(6, 2), size.of(640, 8)), device=size.device)
-    return training(model.to(size.device), tokens, tokens, size, loss=_of_tokens, **options)
-
-
-def granite(size: Size, *, attention: str) -> Step:
-    """A decoder in 16 bits over long sequences."""
-    import torch
-    import transformers
-
-    configuration = transformers.GraniteConfig(
-        vocab_size=size.of(16000, 100), hidden_size=size.of(1024, 32), num_hidden_layers=size.of(8, 1),
-        num_attention_heads=size.of(16, 2), num_key_value_heads=size.of(16, 2),
-        intermediate_size=size.of(2816, 64), use_cache=False,
-    )  # fmt: skip
-    model = transformers.AutoModelForCausalLM.from_config(configuration, attn_implementation=attention)
-    tokens = torch.randint(0, 100, (size.of(4, 2), size.of(1536, 8)), device=size.device)
-    return inference(model.to(size.device).bfloat16(), tokens)
-
-
-def next_token(size: Size) -> Step:
+def continued(size: Size) -> Step:
     """One more token of several sequences, with a cache of their keys and values."""
     import transformers
 
-    configuration = transformers.Qwen3Config(
-        vocab_size=size.of(32000, 100), hidden_size=size.of(1280, 32), num_hidden_layers=size.of(16, 1),
-        num_attention_heads=size.of(20, 2), num_key_value_heads=size.of(4, 1), head_dim=size.of(64, 16),
-        intermediate_size=size.of(3456, 64),
+    configuration = transformers.Olmo2Config(
+        vocab_size=size.of(30000, 100), hidden_size=size.of(1536, 32), num_hidden_layers=size.of(14, 1),
+        num_attention_heads=size.of(24, 2), num_key_value_heads=size.of(24, 2),
+        intermediate_size=size.of(4096, 64),
     )  # fmt: skip
-    model = transformers.Qwen3ForCausalLM(configuration).to(size.device).bfloat16().eval()
-    return next_token_of(model, configuration, size, batch=size.of(4, 1), longest=size.of(2048, 64), place=50)
+    model = transformers.Olmo2ForCausalLM(configuration).to(size.device).half().eval()
+    return next_token_of(model, configuration, size, batch=size.of(8, 1), longest=size.of(1024, 64), place=60)
 
 
-def text_tower(size: Size, *, attention: str, dtype: Any = None) -> Step:
-    """The text side of a model of images and texts."""
-    import torch
-    import transformers
-
-    configuration = transformers.CLIPTextConfig(
-        hidden_size=size.of(640, 32), num_hidden_layers=size.of(12, 1),
-        num_attention_heads=size.of(10, 2), intermediate_size=size.of(2560, 64),
-        vocab_size=size.of(49408, 100), max_position_embeddings=size.of(256, 16), bos_token_id=0,
-        eos_token_id=1, pad_token_id=1,
-    )  # fmt: skip
-    configuration._attn_implementation = attention  # the tower alone has no from_config
-    model = transformers.CLIPTextModel(configuration).to(size.device)
-    tokens = torch.randint(2, 100, (size.of(48, 2), size.of(256, 16)), device=size.device)
-    return inference(model if dtype is None else model.to(dtype), tokens)
-
-
-def denoiser(size: Size, *, channels_last: bool = False, dtype: Any = None) -> Step:
-    """Residual blocks with a time embedding around self-attention, down and up again."""
+def diffusion_transformer(size: Size, **options: Any) -> Step:
+    """Blocks of attention whose norms are shifted and scaled by the time of a diffusion; trained."""
     import torch
     from torch import nn
 
-    width = size.of(192, 16)
+    width, heads = size.of(640, 16), size.of(10, 2)
+
+    class Block(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = (nn.LayerNorm(width, elementwise_affine=False) for _ in range(2))
+            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+            self.modulation = nn.Linear(width, 6 * width)
+
+        def forward(self, x: Any, time: Any) -> Any:
+            a, b, c, d, e, f = self.modulation(nn.functional.silu(time)).unsqueeze(1).chunk(6, -1)
+            y = self.qkv(self.one(x) * (1 + a) + b)
+            q, k, v = y.unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)
+            y = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+            x = x + c * self.out(y)
+            y = nn.functional.gelu(self.up(self.two(x) * (1 + d) + e), approximate="tanh")
+            return x + f * self.down(y)
+
+    class Model(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.patches, self.time = nn.Linear(64, width), nn.Linear(256, width)
+            self.blocks = nn.ModuleList(Block() for _ in range(size.of(12, 1)))
+            self.last = nn.Linear(width, 64)
+
+        def forward(self, batch: Any) -> Any:
+            x, time = batch
+            x, time = self.patches(x), self.time(time)
+            for block in self.blocks:
+                x = block(x, time)
+            return self.last(x)
+
+    noise = torch.randn(size.of(24, 2), size.of(256, 8), 64, device=size.device)
+    time = torch.randn(len(noise), 256, device=size.device)
+    loss = nn.functional.mse_loss
+    return training(Model().to(size.device), (noise, time), noise, size, loss=loss, **options)
+
+
+def image_decoder(size: Size, *, channels_last: bool = False, dtype: Any = None) -> Step:
+    """What makes an image of a diffusion's latents: residual convolutions and upsampling."""
+    import torch
+    from torch import nn
+
+    order = torch.channels_last if channels_last else torch.contiguous_format
 
     class Block(nn.Module):  # type: ignore[misc]
         def __init__(self, inner: int, outer: int) -> None:
             super().__init__()
-            self.first = nn.Sequential(nn.GroupNorm(16, inner), nn.SiLU(), nn.Conv2d(inner, outer, 3, 1, 1))
-            self.time = nn.Linear(128, outer)
-            self.second = nn.Sequential(nn.GroupNorm(16, outer), nn.SiLU(), nn.Conv2d(outer, outer, 3, 1, 1))
-            self.skip = nn.Conv2d(inner, outer, 1)
-
-        def forward(self, x: Any, time: Any) -> Any:
-            y = self.first(x) + self.time(time)[:, :, None, None]
-            return self.second(y) + self.skip(x)
-
-    class Attention(nn.Module):  # type: ignore[misc]
-        def __init__(self, channels: int) -> None:
-            super().__init__()
-            self.norm, self.qkv = nn.GroupNorm(16, channels), nn.Conv2d(channels, 3 * channels, 1)
-            self.out = nn.Conv2d(channels, channels, 1)
+            self.body = nn.Sequential(
+                nn.GroupNorm(8, inner), nn.SiLU(), nn.Conv2d(inner, outer, 3, padding=1),
+                nn.GroupNorm(8, outer), nn.SiLU(), nn.Conv2d(outer, outer, 3, padding=1),
+            )  # fmt: skip
+            self.skip = nn.Conv2d(inner, outer, 1) if inner != outer else nn.Identity()
 
         def forward(self, x: Any) -> Any:
-            n, c, h, w = x.shape
-            q, k, v = self.qkv(self.norm(x)).reshape(n, 3, 4, c // 4, h * w).transpose(-1, -2).unbind(1)
-            y = nn.functional.scaled_dot_product_attention(q, k, v)
-            return x + self.out(y.transpose(-1, -2).reshape(n, c, h, w))
+            return self.skip(x) + self.body(x)
 
-    class Denoiser(nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.first = nn.Conv2d(4, width, 3, padding=1)
-            self.down = nn.ModuleList([Block(width, width), Block(width, 2 * width)])
-            self.shrink = nn.ModuleList([nn.Conv2d(width * n, width * n, 3, 2, 1) for n in (1, 2)])
-            self.middle, self.attention = Block(2 * width, 2 * width), Attention(2 * width)
-            self.up = nn.ModuleList([Block(4 * width, width), Block(2 * width, width)])
-            self.last = nn.Conv2d(width, 4, 3, padding=1)
-
-        def forward(self, x: Any, time: Any) -> Any:
-            x, kept = self.first(x), []
-            for block, shrink in zip(self.down, self.shrink, strict=True):
-                kept.append(x := block(x, time))
-                x = shrink(x)
-            x = self.attention(self.middle(x, time))
-            for block in self.up:
-                x = torch.cat([nn.functional.interpolate(x, scale_factor=2.0), kept.pop()], 1)
-                x = block(x, time)
-            return self.last(x)
-
-    order = torch.channels_last if channels_last else torch.contiguous_format
-    pixels = size.of(64, 16)
-    model = Denoiser().to(size.device, dtype).to(memory_format=order)
-    images = torch.randn(size.of(12, 1), 4, pixels, pixels, device=size.device, dtype=dtype)
-    time = torch.randn(len(images), 128, device=size.device, dtype=dtype)
-    return inference(model, images.to(memory_format=order), time)
+    widths = [size.of(one, 8) for one in (384, 256, 128)]
+    layers: list[nn.Module] = [nn.Conv2d(4, widths[0], 3, padding=1)]
+    for inner, outer in zip(widths, [*widths[1:], widths[-1]], strict=True):
+        layers += [Block(inner, inner), Block(inner, outer), nn.Upsample(scale_factor=2.0, mode="nearest")]
+        layers += [nn.Conv2d(outer, outer, 3, padding=1)]
+    layers += [nn.GroupNorm(8, widths[-1]), nn.SiLU(), nn.Conv2d(widths[-1], 3, 3, padding=1)]
+    model = nn.Sequential(*layers).to(size.device, dtype).to(memory_format=order)
+    pixels = size.of(32, 8)
+    latents = torch.randn(size.of(8, 1), 4, pixels, pixels, device=size.device, dtype=dtype)
+    return inference(model, latents.to(memory_format=order))
 
 
-def autoencoder(size: Size, **options: Any) -> Step:
-    """A small dense autoencoder, trained."""
+def actor_critic(size: Size, **options: Any) -> Step:
+    """A small policy with a value beside it, trained on one batch of experience."""
     import torch
     from torch import nn
 
-    widths = (784, 256, 64, 16, 64, 256, 784)
-    layers: list[nn.Module] = []
-    for one, other in itertools.pairwise(widths):
-        layers += [nn.Linear(one, other), nn.LayerNorm(other), nn.Tanh()]
-    model = nn.Sequential(*layers).to(size.device)
-    x = torch.rand(size.of(256, 4), 784, device=size.device)
-    return training(model, x, x, size, loss=nn.functional.mse_loss, **options)
+    class Model(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(48, 256), nn.ELU(), nn.Linear(256, 256), nn.ELU())
+            self.policy, self.value = nn.Linear(256, 12), nn.Linear(256, 1)
+
+        def forward(self, seen: Any) -> Any:
+            hidden = self.body(seen)
+            return self.policy(hidden).log_softmax(-1), self.value(hidden).squeeze(-1)
+
+    seen = torch.randn(size.of(512, 4), 48, device=size.device)
+    action = torch.randint(0, 12, (len(seen),), device=size.device)
+    reward = torch.randn(len(seen), device=size.device)
+
+    def loss(output: Any, _: Any) -> Any:
+        policy, value = output
+        advantage = reward - value
+        chosen = policy.gather(1, action[:, None]).squeeze(1)
+        entropy = -(policy.exp() * policy).sum(-1).mean()
+        return advantage.square().mean() - (chosen * advantage.detach()).mean() - 0.01 * entropy
+
+    return training(Model().to(size.device), seen, None, size, loss=loss, **options)
 
 
-def fed(size: Size, *, pinned: bool) -> Step:
-    """Training on images and maps of labels that come from host memory."""
-    import timm
+def clips(size: Size, *, pinned: bool) -> Step:
+    """A network of convolutions over time and space, on clips that come from host memory."""
     import torch
+    from torch import nn
 
-    model = timm.create_model("resnet26d", num_classes=100).to(size.device).train()
-    update = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-    pixels = size.of(224, 64)
-    batches = [
-        (torch.randn(size.of(96, 2), 3, pixels, pixels), torch.randint(0, 100, (size.of(96, 2),)))
-        for _ in range(2)
-    ]
-    if pinned and size.is_cuda:
-        batches = [(images.pin_memory(), labels.pin_memory()) for images, labels in batches]
-    turn = iter(range(1 << 60))
+    width, pixels = size.of(48, 4), size.of(112, 16)
+    layers: list[nn.Module] = []
+    for inner, outer, stride in ((3, width, 2), (width, 2 * width, 2), (2 * width, 4 * width, 2)):
+        layers += [nn.Conv3d(inner, outer, 3, stride, 1), nn.BatchNorm3d(outer), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(4 * width, 50))
+    model = model.to(size.device).eval()
+    batches = [torch.randn(size.of(24, 1), 3, size.of(16, 8), pixels, pixels) for _ in range(3)]
+    return fed_from_host(model, batches, size, pinned=pinned)
+
+
+def guarded(size: Size, *, asks: bool) -> Step:
+    """Training that looks at each gradient for what is not finite, on the host or on the device."""
+    import torch
+    from torch import nn
+
+    width = size.of(512, 16)
+    layers = [one for _ in range(12) for one in (nn.Linear(width, width), nn.LayerNorm(width), nn.SiLU())]
+    model = nn.Sequential(*layers, nn.Linear(width, 4)).to(size.device)
+    update = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=size.is_cuda)
+    x = torch.randn(size.of(2048, 4), width, device=size.device)
+    kept: list[Any] = [None]
 
     def step() -> object:
-        images, labels = (x.to(size.device, non_blocking=pinned) for x in batches[next(turn) % len(batches)])
         update.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(images), labels)
+        loss = model(x).square().mean()
         loss.backward()
+        finite = [one.grad.isfinite().all() for one in model.parameters()]
+        kept[0] = all(bool(one) for one in finite) if asks else torch.stack(finite).all()
         update.step()
         return loss
 
     return step
 
 
-def accumulating(size: Size, *, asks: bool) -> Step:
-    """Gradients of several small batches added up; the loss of each is asked for, or of all at the end."""
+def attention(size: Size, *, fused: bool) -> Step:
+    """Causal attention between two projections, in 16 bits: product, mask, softmax, product; or one call."""
     import torch
     from torch import nn
 
-    width = size.of(768, 16)
-    layers = [layer for _ in range(6) for layer in (nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width))]
-    model = nn.Sequential(*layers, nn.Linear(width, 2)).to(size.device)
-    update = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=size.is_cuda)
-    batches = [torch.randn(size.of(256, 4), width, device=size.device) for _ in range(6)]
-    kept: list[Any] = [0.0]
+    heads, width, length = size.of(16, 2), size.of(1024, 16), size.of(1024, 8)
+    layers = size.of(6, 1)
+    hidden = torch.triu(torch.ones(length, length, dtype=torch.bool, device=size.device), 1)
 
-    def step() -> object:
-        update.zero_grad()
-        total: Any = 0.0
-        for batch in batches:
-            loss = model(batch).square().mean()
-            loss.backward()
-            total = total + (loss.item() if asks else loss.detach())
-        update.step()
-        kept[0] = total
-        return total
+    class Block(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
 
-    return step
+        def forward(self, x: Any) -> Any:
+            q, k, v = self.qkv(x).unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)
+            if fused:
+                y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            else:
+                scores = (q @ k.transpose(-1, -2)) * q.shape[-1] ** -0.5
+                y = scores.masked_fill(hidden, float("-inf")).softmax(-1) @ v
+            return x + self.out(y.transpose(1, 2).flatten(2))
+
+    model = nn.Sequential(*(Block() for _ in range(layers))).to(size.device).half()
+    return inference(model, torch.randn(size.of(8, 1), length, width, device=size.device).half())
 
 
-def stack(size: Size, **options: Any) -> Step:
-    """Transformer blocks of torch's own, trained on vectors."""
+def recurrent_language(size: Size, **options: Any) -> Step:
+    """A language model of LSTM layers beside small dense ones, trained."""
     import torch
     from torch import nn
 
-    width = size.of(384, 16)
-    layer = nn.TransformerEncoderLayer(width, size.of(6, 2), 4 * width, dropout=0.0, batch_first=True)
-    model = nn.TransformerEncoder(layer, size.of(8, 1), enable_nested_tensor=False).to(size.device)
-    x = torch.randn(size.of(8, 2), size.of(96, 8), width, device=size.device)
-    return training(model, x, x, size, loss=nn.functional.mse_loss, **options)
+    width, words = size.of(512, 16), size.of(8000, 50)
+
+    class Model(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.lstm = nn.Embedding(words, width), nn.LSTM(width, width, 3, batch_first=True)
+            self.mixing = nn.ModuleList(
+                nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.GELU()) for _ in range(16)
+            )
+            self.last = nn.Linear(width, words)
+
+        def forward(self, tokens: Any) -> Any:
+            x, _ = self.lstm(self.words(tokens))
+            for one in self.mixing:
+                x = x + one(x)
+            return self.last(x).flatten(0, 1)
+
+    tokens = torch.randint(0, words, (size.of(16, 2), size.of(48, 6)), device=size.device)
+    return training(Model().to(size.device), tokens, tokens.flatten(), size, **options)
 
 
-def activations(size: Size, *, compiled: bool) -> Step:
-    """An activation and a mix of two tensors, written out, in 16 bits."""
+def message_passing(size: Size, *, zeros: bool = False) -> Step:
+    """A network over a graph's edges: gather, dense layer, add at the nodes; trained."""
+    import torch
+    from torch import nn
+
+    width, nodes, edges = size.of(256, 8), size.of(20000, 20), size.of(80000, 40)
+    ends = torch.randint(0, nodes, (2, edges), device=size.device)
+
+    class Layer(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.message, self.update = nn.Linear(2 * width, width), nn.Linear(2 * width, width)
+
+        def forward(self, x: Any) -> Any:
+            message = self.message(torch.cat([x[ends[0]], x[ends[1]]], 1)).relu()
+            gathered = torch.zeros_like(x).index_add_(0, ends[1], message)
+            return x + self.update(torch.cat([x, gathered], 1)).relu()
+
+    model = nn.Sequential(*(Layer() for _ in range(size.of(6, 1))), nn.Linear(width, 8)).to(size.device)
+    x = torch.randn(nodes, width, device=size.device)
+    target = torch.randint(0, 8, (nodes,), device=size.device)
+    return training(model, x, target, size, optimizer={"fused": size.is_cuda}, zeros=zeros)
+
+
+def gate(size: Size, *, compiled: bool) -> Step:
+    """A gated unit, a residual with a scale and a clamp, written out, in 16 bits."""
     import torch
 
-    x, y = (torch.randn(size.of(12288, 8), size.of(6144, 8), device=size.device).bfloat16() for _ in range(2))
+    shape = size.of(8192, 8), size.of(8192, 8)
+    x, y, z = (torch.randn(*shape, device=size.device).half() for _ in range(3))
 
-    def layer(x: Any, y: Any) -> Any:
-        inner = 0.79788456 * (x + 0.044715 * x * x * x)
-        gelu = 0.5 * x * (1.0 + torch.tanh(inner))
-        return gelu * 0.9 + y * 0.1
+    def layer(x: Any, y: Any, z: Any) -> Any:
+        gated = x * torch.sigmoid(x) * y
+        return torch.clamp(z + gated * 0.5, -8.0, 8.0) - z.abs() * 0.01
 
     function = torch.compile(layer) if compiled and size.is_cuda else layer
 
     def step() -> object:
         with torch.inference_mode():
-            return function(x, y)
+            return function(x, y, z)
 
     return step
 
 
-def classifier(size: Size, *, classes: int) -> Step:
-    """The head of a classifier of many classes, in 16 bits."""
+def feed_forward(size: Size, *, inner: int) -> Step:
+    """Feed-forward layers of a width that 16 bytes do not divide, or do; in 16 bits."""
     import torch
     from torch import nn
 
-    width = size.of(1536, 16)
-    model = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, classes)).to(size.device)
-    x = torch.randn(size.of(16384, 8), width, device=size.device).bfloat16()
-    return inference(model.bfloat16(), x)
-
-
-def _of_tokens(output: Any, labels: Any) -> Any:
-    import torch
-
-    return torch.nn.functional.cross_entropy(output.logits.flatten(0, 1), labels.flatten())
+    width = size.of(2048, 16)
+    layers = [one for _ in range(3) for one in (nn.Linear(width, inner), nn.GELU(), nn.Linear(inner, width))]
+    model = nn.Sequential(*layers).to(size.device).bfloat16()
+    return inference(model, torch.randn(size.of(8192, 8), width, device=size.device).bfloat16())

@@ -10,7 +10,9 @@ from typing import Any
 
 from gpu_setup import Step, as_it_is, captured, tf32
 
-_OF_PATCHES = ("vit", "deit", "swin", "mixer", "beit", "resmlp")  # timm models of products, of a fixed size
+# timm models of products, of a fixed size
+_OF_PATCHES = ("vit", "deit", "swin", "mixer", "beit", "resmlp", "xcit", "pit_")
+_MASKED = ("bert", "roberta", "electra", "distilbert", "albert", "data2vec-text", "modernbert")
 Settings = Callable[[], contextlib.AbstractContextManager[None]]
 
 
@@ -146,10 +148,12 @@ def vision(name: str, size: Size, *, batch: int, train: bool, channels_last: boo
     )
 
 
-def language(kind: str, size: Size, *, batch: int, length: int, train: bool, attention: str = "sdpa",
-             dtype: Any = None, vocabulary: int | None = None, layers: int = 12,
-             **options: Any) -> Step:  # fmt: skip
-    """A transformers model of random weights on random tokens."""
+def language(
+    kind: str | Callable[[int], Any], size: Size, *, batch: int, length: int, train: bool,
+    attention: str = "sdpa", dtype: Any = None, vocabulary: int | None = None, layers: int = 12,
+    **options: Any,
+) -> Step:  # fmt: skip
+    """A transformers model of random weights on random tokens; its kind, or its configuration by layers."""
     import torch
     import transformers
 
@@ -222,13 +226,13 @@ def language(kind: str, size: Size, *, batch: int, length: int, train: bool, att
             vocab_size=size.of(40000, 100), pad_token_id=0, bos_token_id=1, eos_token_id=2,
         ),
     }  # fmt: skip
-    configuration = configurations[kind]()
+    configuration = configurations[kind]() if isinstance(kind, str) else kind(layers)
     configuration.update({"use_cache": False} | ({} if vocabulary is None else {"vocab_size": vocabulary}))
     if not train:
         for name in list(configuration.to_dict()):
             if "drop" in name and isinstance(getattr(configuration, name, None), float):
                 setattr(configuration, name, 0.0)
-    masked = kind in ("bert", "roberta", "electra", "distilbert", "albert", "data2vec")
+    masked = configuration.model_type in _MASKED
     maker = transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
     model = maker.from_config(configuration, attn_implementation=attention).to(size.device)
     if dtype is not None:
@@ -640,7 +644,8 @@ def of_vision(name: str, size: Size, *, batch: int, train: bool) -> Program:
 
 
 def of_language(
-    kind: str, size: Size, *, batch: int, length: int, train: bool, attention: str = "eager",
+    kind: str | Callable[[int], Any], size: Size, *, batch: int, length: int, train: bool,
+    attention: str = "eager",
     dtype: Any = None, graph: bool = False, layers: int = 12,
 ) -> Program:  # fmt: skip
     """A transformers model with the changes that such models can take."""
@@ -753,7 +758,7 @@ def _first_on_h100(
     wide = {"width": size.of(1024, 16), "depth": 16, "batch": 128}
     half = {"batch": 8, "length": 512, "train": False, "dtype": torch.bfloat16}
     graph = [Remedy("advice.launch_bound", lambda: captured(decoding(size)))] if size.is_cuda else []
-    diffusion = {"width": 256, "batch": 16}
+    diffusion: dict[str, Any] = {"width": 256, "batch": 16}
     return {
         "mobilenet train": of_images("mobilenetv3_large_100", 128, train=True),
         "densenet infer": of_images("densenet121", 64, train=False),
