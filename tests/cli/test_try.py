@@ -278,6 +278,9 @@ RANKS = TRAINING.replace("\nmodel = ", "\ntorch.distributed.init_process_group('
     "\noptimizer = ", "\nmodel = torch.nn.parallel.DistributedDataParallel(model)\noptimizer = ", 1
 )
 
+# As a rank that waits for the others on a GPU: no handler of a signal written in Python runs.
+STUCK = "\nimport hashlib; open('stuck.txt', 'w').close()\nhashlib.pbkdf2_hmac('sha256', b'any', b'any', (1 << 31) - 1)\n"
+
 
 @pytest.mark.exhaustive(few=False)
 def test_every_rank_of_torchrun_is_changed_alike(opscope, script: str, tmp_path: Path) -> None:
@@ -339,14 +342,21 @@ def test_killed_it_leaves_no_process_and_no_files(script: str, tmp_path: Path) -
 
 @pytest.mark.exhaustive(few=False)
 @pytest.mark.skipif(sys.platform != "linux", reason="the death of a parent is told on Linux alone")
-def test_killed_it_leaves_no_rank_of_torchrun(script: str, tmp_path: Path) -> None:
-    Path("ranks.py").write_text(RANKS)
+@pytest.mark.parametrize(
+    ("program", "written"),
+    [(RANKS, "notes.txt"), (RANKS.replace("range(10_000)", "range(3)") + STUCK, "stuck.txt")],
+    ids=["at work", "inside of a library"],
+)
+def test_killed_it_leaves_no_rank_of_torchrun(
+    script: str, tmp_path: Path, program: str, written: str
+) -> None:
+    Path("ranks.py").write_text(program)
     before = left_behind(tmp_path)
     command = [sys.executable, "-m", "opscope", "try", "--seconds", "60", "torchrun", "--standalone"]
     with subprocess.Popen(
         [*command, "--nproc-per-node", "2", "ranks.py"], stderr=subprocess.DEVNULL
     ) as parent:
-        wait_until(lambda: list(tmp_path.rglob("notes.txt")))
+        wait_until(lambda: list(tmp_path.rglob(written)))
         descendants = descendants_of(parent.pid)
         os.kill(parent.pid, signal.SIGKILL)
     assert len(descendants) >= 4, "the run, torchrun and two ranks"

@@ -361,9 +361,11 @@ def end_with_parent(scratch: str | None, parent: int | None = None) -> None:
         os._exit(128 + number)
 
     if sys.platform == "linux":
-        # One that programs do not use, and that nothing else sends.
-        number = signal.SIGRTMAX - 1
-        signal.signal(number, ended)
+        # One that programs do not use, and that nothing else sends. A rank that waits for others inside of a
+        # library would never come to handle it.
+        number = signal.SIGKILL if is_rank() else signal.SIGRTMAX - 1
+        if number != signal.SIGKILL:
+            signal.signal(number, ended)
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
         if parent is None and scratch is not None:
             parent = process_of(scratch)
