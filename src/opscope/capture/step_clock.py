@@ -27,10 +27,9 @@ R = TypeVar("R")
 MOST_SAMPLES = 100
 # Samples cover so many steps that taking all of a stretch costs no more of the host's time.
 MOST_COST = 0.0025
-_MOST_STEPS = 64
-# After so many they may cover twice as many. A loop that runs ahead of the device does not tell yet how long
-# its steps take, and a short one would leave too few samples.
-_BEFORE_DOUBLING = 4
+# The steps of a sample at most: of the first few, of the next few and so on. A loop that runs ahead of the
+# device does not tell yet how long its steps take, and a short one would leave too few samples.
+_MOST_STEPS, _FEW = (1, 2, 4, 16, 64, 256), 4
 _SPARE = 8  # events: of stretches that were broken off, and the one that waits for its second
 _LEAD_IN = 3  # calls of a loop of our own that warm up
 
@@ -205,7 +204,7 @@ class StepClock:
         if affordable_after_ns < 0:  # a pause of the program is no reason to hurry afterwards
             self._began_ns -= int(affordable_after_ns)
         wanted = math.ceil(affordable_after_ns / max(1, before_ns, self._period_ns))
-        most = min(_MOST_STEPS, 1 << self._periods // _BEFORE_DOUBLING)
+        most = _MOST_STEPS[min(self._periods // _FEW, len(_MOST_STEPS) - 1)]
         self._next_step = step + max(1, min(most, wanted))
 
     def call(self, number: int, fn: Callable[[], R]) -> R:
