@@ -279,7 +279,10 @@ RANKS = TRAINING.replace("\nmodel = ", "\ntorch.distributed.init_process_group('
 )
 
 # As a rank that waits for the others on a GPU: no handler of a signal written in Python runs.
-STUCK = "\nimport hashlib; open('stuck.txt', 'w').close()\nhashlib.pbkdf2_hmac('sha256', b'any', b'any', (1 << 31) - 1)\n"
+STUCK = (
+    "\nimport hashlib; open('stuck.txt', 'w').close()"
+    "\nhashlib.pbkdf2_hmac('sha256', b'any', b'any', (1 << 31) - 1)\n"
+)
 
 
 @pytest.mark.exhaustive(few=False)
