@@ -106,13 +106,15 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     for wait in run.summary.timeline.waits:
         if (wait.operator, wait.name) not in _OF_LIBRARIES and not _is_the_recorders(run, wait):
             places.setdefault((wait.operator, wait.line), []).append(wait)
-    # What comes behind a wait may be late beyond the recording, so the host's time counts as well.
+    # What comes behind a wait may be late beyond the recording, so the host's time counts as well. A host
+    # that the recorder holds up waits less than it does without, so a wait counts of the step without.
+    window_ns = min(run.window_ns, run.job.step_ns * run.step_count) if run.job else run.window_ns
     cost_ns = {place: sum(max(one.idle_ns, one.host_ns) for one in waits) for place, waits in places.items()}
     ranked = sorted(
         (
             place
             for place in places
-            if cost_ns[place] >= rule.threshold("least_idle_fraction") * max(1, run.window_ns)
+            if cost_ns[place] >= rule.threshold("least_idle_fraction") * max(1, window_ns)
         ),
         key=lambda place: (-cost_ns[place], place[0] or "", place[1] or ""),
     )

@@ -441,11 +441,13 @@ class StepModel:
             either = (1 - _ONE_STEP_ERROR, 1.0, 1 + _ONE_STEP_ERROR)
             return self._taking([host_ns * one for one in either], self._host_ns)
         # It never ran ahead as far as one step, so that it is only known to be quick enough.
-        enough = HostSpeed(self._recorder_of(device_ns / _DEVICE_DECIDES, self._step_ns))
-        most_ns = min(self._host_ns(enough), host_ns or self.recorded_host_ns)
-        return self._taking(
-            [min(most_ns, one * self.recorded_host_ns) for one in _HOST_SHARES], self._host_ns
+        enough_ns = self._host_ns(HostSpeed(self._recorder_of(device_ns / _DEVICE_DECIDES, self._step_ns)))
+        quick_ns = host_ns or self.recorded_host_ns
+        goals = (
+            min(share * self.recorded_host_ns, (1 + error) * quick_ns, enough_ns)
+            for share, error in zip(_HOST_SHARES, (-_ONE_STEP_ERROR, 0.0, _ONE_STEP_ERROR), strict=True)
         )
+        return self._taking(tuple(goals), self._host_ns)
 
     def _taking(
         self, goals_ns: Sequence[float], time_of: Callable[[HostSpeed], float]
