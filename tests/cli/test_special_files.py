@@ -46,28 +46,32 @@ def test_no_input_is_replaced(opscope, trace: Path, arguments: tuple[str, ...]) 
 
 
 WRITING = (
-    "analyze trace.json --save", "analyze trace.json --export-trace", "analyze trace.json --html",
-    "stats trace.json --output", "stats trace.json --html", "flamegraph trace.json --output",
-    "compare trace.json trace.json --output", "compare trace.json trace.json --html",
-    "explain aten::add --trace trace.json --html", "sql trace.json 'SELECT 1' --parquet",
+    "analyze RECORDING --save", "analyze RECORDING --export-trace", "analyze RECORDING --html",
+    "stats RECORDING --output", "stats RECORDING --html", "flamegraph RECORDING --output",
+    "compare RECORDING RECORDING --output", "compare RECORDING RECORDING --html",
+    "explain aten::gelu --trace RECORDING --html", "sql RECORDING 'SELECT 1' --parquet",
 )  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("command", "file"),
     [
-        ("analyze trace.json --output-dir .", "analysis.json"),
-        ("analyze trace.json --output-dir .", "report.md"),
+        ("analyze RECORDING --output-dir .", "analysis.json"),
+        ("analyze RECORDING --output-dir .", "report.md"),
         *((f"{command} there", "there") for command in WRITING),
     ],
 )
-def test_a_file_that_exists_is_kept_unless_forced(opscope, trace: Path, command: str, file: str) -> None:
+def test_a_file_that_exists_is_kept_unless_forced(
+    opscope, recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, file: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = [str(recording) if word == "RECORDING" else word for word in shlex.split(command)]
     existing = Path(file)
     existing.write_text("mine")
-    refused = opscope(*shlex.split(command))
+    refused = opscope(*arguments)
     assert (refused.code, refused.out, existing.read_text()) == (1, "", "mine")
     assert refused.err == f"error: {file}: the file exists. Overwrite it with --force\n"
-    assert opscope(*shlex.split(command), "--force").code == 0
+    assert opscope(*arguments, "--force").code == 0
     assert existing.read_bytes() != b"mine"
 
 
