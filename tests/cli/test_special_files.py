@@ -62,9 +62,8 @@ WRITING = (
     ],
 )
 def test_a_file_that_exists_is_kept_unless_forced(
-    opscope, recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, file: str
+    opscope, trace: Path, recording: Path, command: str, file: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     arguments = [str(recording) if word == "RECORDING" else word for word in shlex.split(command)]
     existing = Path(file)
     existing.write_text("mine")
@@ -110,7 +109,10 @@ def test_traces_come_from_pipes(opscope, trace: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [("/dev/zero", "error: /dev/zero: a device, not a trace"), (f"{'x' * 300}.json", "no such file or folder")],
+    [
+        ("/dev/zero", "error: /dev/zero: a device, not a trace"),
+        (f"{'x' * 300}.json", "no such file or folder"),
+    ],
 )
 def test_what_cannot_be_read_is_one_error(opscope, arguments: str, words: str) -> None:
     outcome = opscope("analyze", arguments)

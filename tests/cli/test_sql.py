@@ -10,7 +10,6 @@ import pytest
 
 from opscope import example_trace, load
 
-
 SESSION_OR_TRACE = pytest.mark.parametrize("is_saved", [False, True], ids=["trace", "session"])
 
 
@@ -44,7 +43,9 @@ def test_json_is_a_list_of_objects_with_exact_integers(opscope, recording: Path)
 
 def test_an_empty_result_is_an_empty_list(opscope, recording: Path) -> None:
     assert opscope("sql", recording, "SELECT name FROM operators WHERE false", "--json").json == []
-    assert opscope("sql", recording, "SELECT name FROM operators WHERE false").out.splitlines()[-1] == "0 rows"
+    assert (
+        opscope("sql", recording, "SELECT name FROM operators WHERE false").out.splitlines()[-1] == "0 rows"
+    )
 
 
 def test_repeated_names_are_numbered(opscope, recording: Path) -> None:

@@ -40,7 +40,9 @@ def pytest_run(
         Path("test_it.py").write_text(textwrap.dedent(text), encoding="utf-8")
         sys.modules.pop("test_it", None)
         plugins = ("-p", "no:cacheprovider", "-p", "no:xdist", "-p", "opscope.pytest_plugin")
-        code = pytest.main(["-q", "-W", "default", "--import-mode=importlib", *plugins, *options, "test_it.py"])
+        code = pytest.main(
+            ["-q", "-W", "default", "--import-mode=importlib", *plugins, *options, "test_it.py"]
+        )
         return int(code), "".join(capsys.readouterr())
 
     return run
