@@ -39,10 +39,10 @@ def pytest_run(
     def run(text: str, *options: str) -> tuple[int, str]:
         Path("test_it.py").write_text(textwrap.dedent(text), encoding="utf-8")
         sys.modules.pop("test_it", None)
-        plugins = ("-p", "no:cacheprovider", "-p", "no:xdist", "-p", "opscope.pytest_plugin")
-        code = pytest.main(
-            ["-q", "-W", "default", "--import-mode=importlib", *plugins, *options, "test_it.py"]
-        )
+        # What looks for unraisable exceptions collects garbage of the whole process five times.
+        without = (f"no:{name}" for name in ("cacheprovider", "xdist", "unraisableexception"))
+        plugins = [f"-p{name}" for name in (*without, "opscope.pytest_plugin")]
+        code = pytest.main(["-q", "-Wdefault", "--import-mode=importlib", *plugins, *options, "test_it.py"])
         return int(code), "".join(capsys.readouterr())
 
     return run
